@@ -1,0 +1,1 @@
+"""Deep Matching that learns."""

@@ -1,0 +1,37 @@
+"""What every descriptor offers to the network."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from torch import Tensor, nn
+
+
+class Descriptor(nn.Module, ABC):
+    """image → cells × channels.
+
+    Attributes:
+        stride: γ₀, pixels per cell.
+        patch: cells along the side of the patch that correlation assembles around a position. An even number
+            means that the descriptor gives *cells*, which lie between positions: H/stride × W/stride of them.
+            1 means that it gives one finished vector per *position*: (H/stride + 1) × (W/stride + 1).
+        channels: channels per cell or vector.
+        nonnegative: whether all scores are ≥ 0, so that no ReLU is needed before the power.
+    """
+
+    stride: int
+    patch: int
+    channels: int
+    nonnegative: bool = False
+
+    @abstractmethod
+    def forward(self, image: Tensor) -> Tensor:
+        """Describe images.
+
+        Args:
+            image: (B, 1 or 3, H, W), values in [0, 1], H and W multiples of ``stride``.
+
+        Returns:
+            (B, channels, H/stride, W/stride), or one more row and column if ``patch`` is 1; scaled so that a patch
+            has unit L2 norm.
+        """

@@ -1,0 +1,173 @@
+"""The U-shaped network (paper, Fig. 2): D → CORR → [MP, AG, PW]×L → [DA, UP, +]×L."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from deepmatching.decoding import Decoded, Reciprocal, decode, decode_pooled, off_image_is_no_match
+from deepmatching.descriptors import Descriptor
+from deepmatching.errors import DeepMatchingError
+from deepmatching.geometry import Geometry
+from deepmatching.operators import (
+    aggregation,
+    correlation,
+    disaggregation,
+    max_pooling,
+    power,
+    summation,
+    unpooling,
+)
+from deepmatching.operators.fused import (
+    aggregate,
+    aggregate_and_pool,
+    correlate_and_pool,
+    disaggregate,
+    unpool_and_disaggregate,
+)
+
+#: Levels that have an exponent of their own; images of up to 999 pixels a patch need seven or eight.
+EXPONENTS = 8
+
+
+@dataclass
+class Pyramid:
+    """All score volumes of a batch of pairs, differentiable.
+
+    ``S[l]`` and ``Q[l]`` have shape (B, H_l, W_l, h_l, w_l), see :class:`~deepmatching.geometry.Geometry` for
+    where each score lies. ``Q[0]`` is −∞ on cells that no path reaches and off the target image.
+    """
+
+    geometry: Geometry
+    S: list[Tensor]
+    Q: list[Tensor]
+
+
+class Network(nn.Module):
+    """Images in, score volumes out.
+
+    Args:
+        descriptor: φ, its stride is γ₀ and four strides are a patch.
+        radius: R in pixels, or None for no limit.
+        levels: L, or None for the original's rule.
+        exponent: initial ν of every level. Level 0 has one too, as in the original program; set
+            ``exponents[0] = 1`` for the paper's eq. (2) to the letter.
+    """
+
+    exponents: nn.Parameter
+
+    def __init__(
+        self,
+        descriptor: Descriptor,
+        radius: int | None = 80,
+        levels: int | None = None,
+        exponent: float = 1.4,
+    ) -> None:
+        super().__init__()
+        self.descriptor = descriptor
+        self.radius = radius
+        self.levels = levels
+        self.exponents = nn.Parameter(torch.full((max(EXPONENTS, (levels or 0) + 1),), float(exponent)))
+
+    def geometry(self, size0: tuple[int, int], size1: tuple[int, int]) -> Geometry:
+        """The discretisation for images of these sizes (rows, columns)."""
+        f = self.descriptor.stride
+        return Geometry(size0, size1, 4 * f, 2 * f, f, 4 * f, f, self.radius, self.levels)
+
+    def forward(self, image0: Tensor, image1: Tensor) -> Pyramid:
+        """All score volumes of a batch of pairs.
+
+        Args:
+            image0, image1: (B, 1 or 3, H, W) each, values in [0, 1]; the two may differ in size.
+        """
+        geometry, S_0 = self.first_scores(image0, image1)
+        S, switches = self.fine_to_coarse(S_0, geometry)
+        Q = list(self.coarse_to_fine(list(S), list(switches), geometry))
+        return Pyramid(geometry, S, Q[::-1])
+
+    @torch.no_grad()
+    def decode(self, image0: Tensor, image1: Tensor, reciprocal: Reciprocal = "bins") -> Decoded:
+        """The matches of a batch of pairs: the arg-max of Q_0 without Q_0 (see ``operators.fused``)."""
+        geometry, cells0, cells1 = self.describe(image0, image1)
+        nu = self.exponents.tolist()
+        nu += nu[-1:] * (geometry.L + 1 - len(nu))
+        if geometry.L == 0:
+            scores = power(correlation(cells0, cells1, geometry, self.descriptor.patch), nu[0])
+            return decode(off_image_is_no_match(scores, geometry), geometry, reciprocal)
+
+        pooled, switches = correlate_and_pool(cells0, cells1, geometry, self.descriptor.patch, nu[0])
+        levels = [(pooled, switches)]
+        for l in range(geometry.L - 1):
+            levels.append(aggregate_and_pool(levels[l][0], geometry, l, nu[l + 1]))
+        Q = disaggregate(aggregate(levels[-1][0], geometry, geometry.L - 1, nu[geometry.L]), geometry, geometry.L - 1)
+        for l in reversed(range(geometry.L - 1)):
+            Q = unpool_and_disaggregate(Q, *levels.pop(), geometry, l)
+        return decode_pooled(Q, *levels.pop(), geometry, reciprocal)
+
+    def refined_scores(self, image0: Tensor, image1: Tensor) -> tuple[Geometry, Tensor]:
+        """Q_0 alone, (B, H_0, W_0, h_0, w_0), freeing every level as soon as it is used."""
+        geometry, S_0 = self.first_scores(image0, image1)
+        S, switches = self.fine_to_coarse(S_0, geometry)
+        del S_0
+        for Q in self.coarse_to_fine(S, switches, geometry):
+            pass
+        return geometry, Q
+
+    def first_scores(self, image0: Tensor, image1: Tensor) -> tuple[Geometry, Tensor]:
+        """D, CORR and the level-0 power: S_0, (B, H_0, W_0, h_0, w_0)."""
+        geometry, cells0, cells1 = self.describe(image0, image1)
+        scores = correlation(cells0, cells1, geometry, self.descriptor.patch)
+        return geometry, power(scores, self.exponent(0))
+
+    def describe(self, image0: Tensor, image1: Tensor) -> tuple[Geometry, Tensor, Tensor]:
+        """D: the descriptors of both images, (B, C, h0, w0) and (B, C, h1, w1)."""
+        check_images(image0, image1)
+        geometry = self.geometry((image0.shape[2], image0.shape[3]), (image1.shape[2], image1.shape[3]))
+        cells0, cells1 = (
+            self.descriptor(image[:, :, : used[0], : used[1]])
+            for image, used in ((image0, geometry.used0), (image1, geometry.used1))
+        )
+        return geometry, cells0, cells1
+
+    def exponent(self, l: int) -> Tensor:
+        """ν_l; levels beyond the last exponent share it."""
+        return self.exponents[min(l, len(self.exponents) - 1)]
+
+    def fine_to_coarse(self, S_0: Tensor, geometry: Geometry) -> tuple[list[Tensor], list[Tensor]]:
+        """Stage 1 of the paper: S_0 … S_L and the switches m_0 … m_{L−1}."""
+        S, switches = [S_0], []
+        for l in range(geometry.L):
+            pooled, m = max_pooling(S[l], geometry.window(l + 1), geometry.pool_offset(l), geometry.pool_reach)
+            mean = aggregation(pooled, geometry.grid(l + 1), geometry.links(l), geometry.children(l + 1))
+            del pooled
+            S.append(power(mean, self.exponent(l + 1)))
+            switches.append(m)
+        return S, switches
+
+    def coarse_to_fine(self, S: list[Tensor], switches: list[Tensor], geometry: Geometry) -> Iterator[Tensor]:
+        """Stage 2 of the paper: yields Q_L = S_L, …, Q_0 and empties both lists on the way."""
+        Q = S.pop()
+        for l in reversed(range(geometry.L)):
+            yield Q
+            Q = disaggregation(Q, geometry.grid(l), geometry.links(l))
+            Q = unpooling(Q, switches.pop(), geometry.window(l), geometry.pool_offset(l), geometry.pool_reach)
+            Q = summation(S.pop(), Q)
+        yield off_image_is_no_match(Q, geometry)
+
+
+def check_images(image0: Tensor, image1: Tensor) -> None:
+    """Raise with a clear sentence if these are not two batches of images."""
+    for name, image in (("image0", image0), ("image1", image1)):
+        if image.ndim != 4 or image.shape[1] not in (1, 3):
+            raise DeepMatchingError(
+                f"{name} must be a batch of images of shape (B, 1 or 3, H, W), not {tuple(image.shape)}"
+            )
+        if not image.is_floating_point():
+            raise DeepMatchingError(f"{name} must hold floating-point values in [0, 1], not {image.dtype}")
+    if image0.shape[0] != image1.shape[0]:
+        raise DeepMatchingError(
+            f"the two batches must have the same number of images, not {image0.shape[0]} and {image1.shape[0]}"
+        )

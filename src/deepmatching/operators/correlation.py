@@ -1,0 +1,108 @@
+"""Correlation (CORR) of descriptors, eq. (2) of the paper: the first score volume S_0."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from deepmatching.geometry import Geometry
+
+TILE = 8  #: reference points of a row that share one convolution (radius only)
+
+
+def correlation(cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int) -> Tensor:
+    """S̃_0(q|p) = ⟨φ(p|I_0), φ(q|I_1)⟩ for all target points q of all reference points p.
+
+    φ is a patch of ``patch`` × ``patch`` cells (or a single vector per position, ``patch`` = 1), so the scores of
+    one p are the convolution of the target's cells with p's patch as the filter. A target patch that sticks out
+    of the image by up to half its side is rectified: its score is scaled up by the share of cells that are visible.
+    Target points off the image score 0.
+
+    Args:
+        cells0: descriptors of the reference image, (B, C, h0, w0). For ``patch`` > 1 these are cells between
+            positions, used size / γ₀ of them along an axis; for ``patch`` = 1 vectors at positions, one more.
+        cells1: descriptors of the target image, (B, C, h1, w1).
+        geometry: the discretisation.
+        patch: side of a patch in cells: even, or 1.
+
+    Returns:
+        S̃_0, (B, H_0, W_0, h_0, w_0), before ReLU and power.
+    """
+    filters = reference_patches(cells0, geometry, patch)
+    with full_precision():
+        if geometry.relative:
+            scores = torch.stack([_windows(f, c, geometry, patch) for f, c in zip(filters, cells1, strict=True)])
+        else:
+            scores = torch.stack([_everywhere(f, c, patch) for f, c in zip(filters, cells1, strict=True)])
+    rows, columns = (factor.to(scores) for factor in rectification(geometry, patch))
+    return scores.mul_(rows[:, None, :, None]).mul_(columns[None, :, None, :])
+
+
+def reference_patches(cells: Tensor, geometry: Geometry, patch: int) -> Tensor:
+    """φ(p|I_0) for the grid of reference points: (B, H_0, W_0, C, patch, patch)."""
+    first = geometry.beta // geometry.gamma - patch // 2
+    step = geometry.alpha // geometry.gamma
+    rows, columns = geometry.grid(0)
+    patches = cells[:, :, first:, first:].unfold(2, patch, step).unfold(3, patch, step)
+    return patches[:, :, :rows, :columns].permute(0, 2, 3, 1, 4, 5).contiguous()
+
+
+def rectification(geometry: Geometry, patch: int) -> tuple[Tensor, Tensor]:
+    """patch / (visible cells of the target patch) along each axis, 0 off the image: (H_0 | 1, h_0), (W_0 | 1, w_0)."""
+    factors = []
+    for q, on, size in zip(geometry.target_points(0), geometry.on_target(), geometry.used1, strict=True):
+        start = q / geometry.gamma - patch // 2
+        end = size // geometry.gamma + (1 if patch == 1 else 0)
+        visible = (start + patch).clamp(max=end) - start.clamp(min=0)
+        factors.append(torch.where(on, patch / visible.clamp(min=1), 0.0))
+    return factors[0], factors[1]
+
+
+def _everywhere(filters: Tensor, cells: Tensor, patch: int) -> Tensor:
+    """All target positions for all reference points: (H_0, W_0, h_0, w_0)."""
+    rows, columns = filters.shape[:2]
+    scores = F.conv2d(cells[None], filters.flatten(0, 1), padding=patch // 2)
+    return scores[0].unflatten(0, (rows, columns))
+
+
+def _windows(filters: Tensor, cells: Tensor, geometry: Geometry, patch: int) -> Tensor:
+    """The (2R_0 + 1)² target positions around each reference point: (H_0, W_0, 2R_0 + 1, 2R_0 + 1).
+
+    Along a row of reference points, ``TILE`` neighbours at a time share a band of target cells: each group of a
+    grouped convolution correlates one band with its points' patches, and each point keeps its own stretch.
+    """
+    rows, columns, channels = filters.shape[:3]
+    side = 2 * geometry.R(0) + 1
+    step = geometry.alpha // geometry.gamma
+    tiles = -(-columns // TILE)
+    width = side + patch - 1 + (TILE - 1) * step
+
+    first = geometry.beta // geometry.gamma - geometry.R(0) - patch // 2  # first cell that the first window needs
+    bottom = first + (rows - 1) * step + side + patch - 1 - cells.shape[1]
+    right = first + (tiles - 1) * TILE * step + width - cells.shape[2]
+    padded = F.pad(cells, (-first, right, -first, bottom))
+    filters = F.pad(filters, (0, 0, 0, 0, 0, 0, 0, tiles * TILE - columns))
+
+    result = []
+    for i in range(rows):
+        band = padded[:, i * step : i * step + side + patch - 1]
+        bands = band.unfold(2, width, TILE * step).permute(2, 0, 1, 3)  # (tiles, C, side + patch − 1, width)
+        scores = F.conv2d(bands.flatten(0, 1)[None], filters[i], groups=tiles)[0].unflatten(0, (tiles, TILE))
+        own = [scores[:, t, :, t * step : t * step + side] for t in range(TILE)]
+        result.append(torch.stack(own, dim=1).flatten(0, 1)[:columns])
+    return torch.stack(result)
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Keep CUDA convolutions in float32: TF32 would change the fourth digit of the scores."""
+    allowed = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = allowed

@@ -1,0 +1,49 @@
+"""Which kernels stand behind the operators on this machine.
+
+A kernel is a function of the same name and signature as the operator it replaces, in
+``deepmatching.operators.cpu`` (Numba) or ``deepmatching.operators.gpu`` (Triton). Where there is none, or it
+does not take the tensor's type, the plain PyTorch operator runs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_enabled = os.environ.get("DEEPMATCHING_KERNELS", "on").lower() not in ("0", "off", "no", "false")
+
+
+@contextmanager
+def plain_operators() -> Iterator[None]:
+    """Run the plain PyTorch definitions inside this block, whatever kernels there are."""
+    global _enabled
+    before, _enabled = _enabled, False
+    try:
+        yield
+    finally:
+        _enabled = before
+
+
+def kernel(name: str, tensor: Tensor) -> Callable[..., Any] | None:
+    """The kernel for this operator and this tensor's device and type, or None."""
+    if not _enabled or tensor.dtype != torch.float32:
+        return None
+    module = _kernels_on(tensor.device.type)
+    return getattr(module, name, None) if module else None
+
+
+@cache
+def _kernels_on(device: str) -> ModuleType | None:
+    modules = {"cpu": "deepmatching.operators.cpu", "cuda": "deepmatching.operators.gpu"}
+    try:
+        return import_module(modules[device]) if device in modules else None
+    except ImportError:
+        return None
