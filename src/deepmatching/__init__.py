@@ -1,1 +1,52 @@
-"""Deep Matching that learns."""
+"""Deep Matching that learns: quasi-dense correspondences between two images.
+
+>>> import deepmatching as dm
+>>> matcher = dm.DeepMatcher.from_pretrained("hog", radius=80)
+>>> matches = matcher.match("a.png", "b.png")
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from deepmatching.errors import DeepMatchingError, OutOfMemoryError
+    from deepmatching.geometry import Geometry
+    from deepmatching.matcher import DeepMatcher
+    from deepmatching.matches import Matches
+    from deepmatching.network import Network, Pyramid
+
+__all__ = [
+    "DeepMatcher",
+    "DeepMatchingError",
+    "Geometry",
+    "Matches",
+    "Network",
+    "OutOfMemoryError",
+    "Pyramid",
+    "__version__",
+]
+
+# Names load on first use: `deepmatching --help` should not wait for PyTorch.
+_HOME = {
+    "DeepMatcher": "matcher",
+    "DeepMatchingError": "errors",
+    "Geometry": "geometry",
+    "Matches": "matches",
+    "Network": "network",
+    "OutOfMemoryError": "errors",
+    "Pyramid": "network",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(f"deepmatching.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'deepmatching' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return __all__

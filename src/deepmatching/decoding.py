@@ -11,6 +11,7 @@ claims its target with a higher score:
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import torch
@@ -63,21 +64,31 @@ def decode_pooled(
     if fast := kernel("decode_pooled", coarse):
         scores, cells, verified = fast(coarse, pooled, switches, geometry, reciprocal)
         return Decoded(*_positions(cells, geometry), scores, cells, verified)
-    Q_0 = unpooling(
-        coarse + pooled, switches, geometry.window(0), geometry.pool_offset(0), geometry.pool_reach
-    )
+    Q_0 = unpooling(coarse + pooled, switches, geometry.window(0), geometry.pool_offset(0), geometry.pool_reach)
     return decode(off_image_is_no_match(Q_0, geometry), geometry, reciprocal)
 
 
 def off_image_is_no_match(scores: Tensor, geometry: Geometry, border: bool = True) -> Tensor:
     """Q_0 with −∞ at target points off the image; see :meth:`Geometry.on_target` for ``border``."""
-    rows, columns = (on.to(scores.device) for on in geometry.on_target(border))
-    if rows.all() and columns.all():
+    masks = _off_target(geometry, border, scores.device)
+    if masks is None:
         return scores
+    rows, columns = masks
     if scores.requires_grad:
         scores = scores.clone()
-    scores.masked_fill_(~rows[:, None, :, None], -torch.inf)
-    return scores.masked_fill_(~columns[None, :, None, :], -torch.inf)
+    scores.masked_fill_(rows[:, None, :, None], -torch.inf)
+    return scores.masked_fill_(columns[None, :, None, :], -torch.inf)
+
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)
+def _off_target(geometry: Geometry, border: bool, device: torch.device) -> tuple[Tensor, Tensor] | None:
+    """The complement of ``Geometry.on_target`` on a device, or None if every cell is on the target image.
+
+    Kept, as is :func:`_first_targets`: copies to a GPU wait for it, and cannot be part of a CUDA graph.
+    """
+    rows, columns = geometry.on_target(border)
+    return None if rows.all() and columns.all() else ((~rows).to(device), (~columns).to(device))
 
 
 def _target_indices(cells: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
@@ -85,16 +96,29 @@ def _target_indices(cells: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
     columns_of_window = geometry.window(0)[1]
     rows, columns = cells // columns_of_window, cells % columns_of_window
     if geometry.relative:
-        y, x = (
-            (p.to(cells.device).long() // geometry.gamma) - geometry.R(0) for p in geometry.reference_points(0)
-        )
+        y, x = _first_targets(geometry, cells.device)
         rows, columns = rows + y[:, None], columns + x[None, :]
     return rows, columns
 
 
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)
+def _first_targets(geometry: Geometry, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Index of each reference point's first target row (H_0,) and column (W_0,), in units of γ₀ from the corner."""
+    y, x = ((p.long() // geometry.gamma - geometry.R(0)).to(device) for p in geometry.reference_points(0))
+    return y, x
+
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)
+def _reference_positions(geometry: Geometry, device: torch.device) -> Tensor:
+    """(x, y) of the reference points, (H_0, W_0, 2)."""
+    y, x = (p.to(torch.float32) for p in geometry.reference_points(0))
+    return torch.stack([x[None, :].expand(len(y), -1), y[:, None].expand(-1, len(x))], dim=-1).to(device)
+
+
 def _positions(cells: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
-    y, x = (p.to(cells.device, torch.float32) for p in geometry.reference_points(0))
-    points0 = torch.stack([x[None, :].expand(len(y), -1), y[:, None].expand(-1, len(x))], dim=-1)
+    points0 = _reference_positions(geometry, cells.device).clone()  # the caller may write to its own
     rows, columns = _target_indices(cells, geometry)
     return points0, torch.stack([columns, rows], dim=-1).to(torch.float32) * geometry.gamma
 
@@ -125,7 +149,7 @@ def _best_of_bins(Q_0: Tensor, geometry: Geometry) -> Tensor:
         return _block_max(F.pad(over_points, (0, padding[1], 0, padding[0]), value=-torch.inf), step)
 
     # q' = p' + γ₀ (k − R_0) lies in bin i' + ⌊(β₀ + γ₀ (k − R_0)) / α₀⌋: for each p', blocks of step × step cells.
-    rows, columns, h, w = Q_0.shape[1:]
+    rows, columns, h = Q_0.shape[1:4]
     start = geometry.beta // geometry.gamma - geometry.R(0)
     first = start // step  # bin of the first cell, relative to i'
     lead = start - first * step
@@ -159,7 +183,7 @@ def _is_best_at_target(Q_0: Tensor, scores: Tensor, cells: Tensor, geometry: Geo
         return scores >= best.gather(1, cells.flatten(1)).view_as(scores)
 
     # Seen from p' = p − α₀ (dy, dx), the target Γ(p) = p + γ₀ (k − R_0) is cell k + (α₀/γ₀) (dy, dx).
-    batch, rows, columns, h, w = Q_0.shape
+    rows, columns, h, w = Q_0.shape[1:]
     step = geometry.alpha // geometry.gamma
     ky, kx = cells // w, cells % w
     flat = Q_0.flatten(1)

@@ -86,56 +86,57 @@ class Geometry:
         for name, size in (("reference", self.size0), ("target", self.size1)):
             if min(size) < self.delta:
                 raise DeepMatchingError(
-                    f"the {name} image is {size[1]}x{size[0]} pixels, smaller than one patch of "
-                    f"{self.delta}x{self.delta}: use a larger image or a smaller downscale"
+                    f"The {name} image is {size[1]}x{size[0]} pixels, smaller than one patch of "
+                    f"{self.delta}x{self.delta}: use a larger image or a smaller downscale."
                 )
         if self.levels is None:
             object.__setattr__(self, "levels", self._levels_by_rule())
         elif self.levels < 0:
-            raise DeepMatchingError(f"levels must be 0 or more, not {self.levels}")
+            raise DeepMatchingError(f"levels must be 0 or more, not {self.levels}.")
         elif self.levels > self._most_levels():
             raise DeepMatchingError(
                 f"levels={self.levels} asks for patches of {2**self.levels * self.delta} pixels, too large for a "
-                f"reference image of {self.size0[1]}x{self.size0[0]}: use at most {self._most_levels()}"
+                f"reference image of {self.size0[1]}x{self.size0[0]}: use at most {self._most_levels()}."
             )
 
     def _check_steps(self) -> None:
         for name in ("alpha", "gamma", "delta", "eta"):
             if getattr(self, name) < 1:
-                raise DeepMatchingError(f"{name} must be a positive number of pixels, not {getattr(self, name)}")
+                raise DeepMatchingError(f"{name} must be a positive number of pixels, not {getattr(self, name)}.")
         for small, large in (("gamma", "eta"), ("alpha", "delta"), ("gamma", "alpha"), ("gamma", "beta")):
             if getattr(self, large) % getattr(self, small):
                 raise DeepMatchingError(
-                    f"{small}={getattr(self, small)} must divide {large}={getattr(self, large)}: "
-                    f"change one of them"
+                    f"{small}={getattr(self, small)} must divide {large}={getattr(self, large)}: change one of them."
                 )
         if self.delta % (2 * self.gamma):
             raise DeepMatchingError(
-                f"a patch of side delta={self.delta} must hold an even number of cells of side gamma={self.gamma}"
+                f"A patch of side delta={self.delta} must hold an even number of cells of side gamma={self.gamma}."
             )
         if self.beta < self.delta // 2:
             raise DeepMatchingError(
-                f"the first patch would stick out of the image: beta={self.beta} must be at least delta/2={self.delta // 2}"
+                f"The first patch would stick out of the image: beta={self.beta} must be at least "
+                f"delta/2={self.delta // 2}."
             )
         if self.eta // self.gamma > 7:
-            raise DeepMatchingError("eta must be at most 7 gamma, so that a pooling switch fits into one byte")
+            raise DeepMatchingError("eta must be at most 7 gamma, so that a pooling switch fits into one byte.")
 
     def _check_radius(self) -> None:
         if self.radius is None:
             if self.delta % (4 * self.gamma):
                 raise DeepMatchingError(
-                    f"matching without a radius needs 4*gamma={4 * self.gamma} to divide delta={self.delta}"
+                    f"Matching without a radius needs 4*gamma={4 * self.gamma} to divide delta={self.delta}."
                 )
             return
         if self.radius < self.gamma:
             raise DeepMatchingError(
-                f"radius must be at least {self.gamma} pixels (one cell), not {self.radius}; use 'full' for no limit"
+                f"The radius must be at least {self.gamma} pixels (one cell), not {self.radius}; "
+                "use 'full' for no limit."
             )
         if self.radius % self.gamma:
             nearest = max(1, round(self.radius / self.gamma)) * self.gamma
             raise DeepMatchingError(
-                f"radius must be a multiple of {self.gamma} pixels (the cell size), not {self.radius}: "
-                f"{nearest} would do"
+                f"The radius must be a multiple of {self.gamma} pixels (the cell size), not {self.radius}: "
+                f"{nearest} would do."
             )
 
     def _levels_by_rule(self) -> int:
@@ -240,9 +241,7 @@ class Geometry:
         points = []
         for p, cells in zip(self.reference_points(l), self.window(l), strict=True):
             k = torch.arange(cells, dtype=torch.float64)
-            points.append(
-                p[:, None] + self.stride(l) * (k - self.R(l)) if self.relative else self.stride(l) * k[None]
-            )
+            points.append(p[:, None] + self.stride(l) * (k - self.R(l)) if self.relative else self.stride(l) * k[None])
         return points[0], points[1]
 
     def on_target(self, border: bool = True) -> tuple[Tensor, Tensor]:

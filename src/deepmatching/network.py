@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -92,8 +93,19 @@ class Network(nn.Module):
     def decode(self, image0: Tensor, image1: Tensor, reciprocal: Reciprocal = "bins") -> Decoded:
         """The matches of a batch of pairs: the arg-max of Q_0 without Q_0 (see ``operators.fused``)."""
         geometry, cells0, cells1 = self.describe(image0, image1)
-        nu = self.exponents.tolist()
-        nu += nu[-1:] * (geometry.L + 1 - len(nu))
+        return self.decode_cells(cells0, cells1, geometry, self.exponents.tolist(), reciprocal)
+
+    @torch.no_grad()
+    def decode_cells(
+        self,
+        cells0: Tensor,
+        cells1: Tensor,
+        geometry: Geometry,
+        exponents: list[float],
+        reciprocal: Reciprocal = "bins",
+    ) -> Decoded:
+        """:meth:`decode` from the descriptors on, with given exponents ν_0, ν_1, …; on a GPU, nothing here waits."""
+        nu = exponents + exponents[-1:] * (geometry.L + 1 - len(exponents))
         if geometry.L == 0:
             scores = power(correlation(cells0, cells1, geometry, self.descriptor.patch), nu[0])
             return decode(off_image_is_no_match(scores, geometry), geometry, reciprocal)
@@ -112,9 +124,8 @@ class Network(nn.Module):
         geometry, S_0 = self.first_scores(image0, image1)
         S, switches = self.fine_to_coarse(S_0, geometry)
         del S_0
-        for Q in self.coarse_to_fine(S, switches, geometry):
-            pass
-        return geometry, Q
+        last = deque(self.coarse_to_fine(S, switches, geometry), maxlen=1)
+        return geometry, last.pop()
 
     def first_scores(self, image0: Tensor, image1: Tensor) -> tuple[Geometry, Tensor]:
         """D, CORR and the level-0 power: S_0, (B, H_0, W_0, h_0, w_0)."""
@@ -155,7 +166,7 @@ class Network(nn.Module):
             Q = disaggregation(Q, geometry.grid(l), geometry.links(l))
             Q = unpooling(Q, switches.pop(), geometry.window(l), geometry.pool_offset(l), geometry.pool_reach)
             Q = summation(S.pop(), Q)
-        yield off_image_is_no_match(Q, geometry)
+        yield off_image_is_no_match(Q if geometry.L else Q.clone(), geometry)
 
 
 def check_images(image0: Tensor, image1: Tensor) -> None:
@@ -163,11 +174,11 @@ def check_images(image0: Tensor, image1: Tensor) -> None:
     for name, image in (("image0", image0), ("image1", image1)):
         if image.ndim != 4 or image.shape[1] not in (1, 3):
             raise DeepMatchingError(
-                f"{name} must be a batch of images of shape (B, 1 or 3, H, W), not {tuple(image.shape)}"
+                f"{name} must be a batch of images of shape (B, 1 or 3, H, W), not {tuple(image.shape)}."
             )
         if not image.is_floating_point():
-            raise DeepMatchingError(f"{name} must hold floating-point values in [0, 1], not {image.dtype}")
+            raise DeepMatchingError(f"{name} must hold floating-point values in [0, 1], not {image.dtype}.")
     if image0.shape[0] != image1.shape[0]:
         raise DeepMatchingError(
-            f"the two batches must have the same number of images, not {image0.shape[0]} and {image1.shape[0]}"
+            f"The two batches must have the same number of images, not {image0.shape[0]} and {image1.shape[0]}."
         )

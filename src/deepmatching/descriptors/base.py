@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -35,3 +36,7 @@ class Descriptor(nn.Module, ABC):
             (B, channels, H/stride, W/stride), or one more row and column if ``patch`` is 1; scaled so that a patch
             has unit L2 norm.
         """
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments that build this descriptor again, for model files."""
+        return {}

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from deepmatching.descriptors.base import Descriptor
+from deepmatching.operators.kernels import kernel
 
 
 class HOG(Descriptor):
@@ -37,22 +38,33 @@ class HOG(Descriptor):
         super().__init__()
         self.stride = 2**downscale
         angles = torch.arange(self.orientations, dtype=torch.float64) * (2 * math.pi / self.orientations)
-        self.register_buffer("directions", torch.stack([angles.cos(), angles.sin()], dim=1), persistent=False)
+        directions = torch.stack([angles.cos(), angles.sin()], dim=1).float()
+        self.register_buffer("directions", directions, persistent=False)
         self.directions: Tensor
 
     def forward(self, image: Tensor) -> Tensor:
+        needs_gradient = torch.is_grad_enabled() and image.requires_grad
+        if not needs_gradient and (fast := kernel("hog_cells", image)):
+            return fast(image, self.directions, self.stride, self.sigmas, self.slope, self.ninth)
         grey = image.mean(dim=1, keepdim=True) * 255
         smooth = smoothing(grey, self.sigmas[0], border=1)  # one pixel larger, so that the gradient is 'valid'
         gradient = torch.cat(
-            [smooth[:, :, 1:-1, 2:] - smooth[:, :, 1:-1, :-2], smooth[:, :, 2:, 1:-1] - smooth[:, :, :-2, 1:-1]], dim=1
+            [
+                smooth[:, :, 1:-1, 2:] - smooth[:, :, 1:-1, :-2],
+                smooth[:, :, 2:, 1:-1] - smooth[:, :, :-2, 1:-1],
+            ],
+            dim=1,
         )
-        projected = torch.einsum("oc,bchw->bohw", self.directions.to(gradient), gradient)
+        projected = torch.einsum("oc,bchw->bohw", self.directions.to(gradient.dtype), gradient)
         histogram = smoothing(projected.relu(), self.sigmas[1])
         saturated = 2 / (1 + torch.exp(-self.slope * histogram)) - 1
         oriented = smoothing(saturated, self.sigmas[2])
         constant = torch.full_like(oriented[:, :1], self.ninth)
         cells = F.max_pool2d(torch.cat([oriented, constant], dim=1), self.stride)
         return cells / (4 * (cells.square().sum(dim=1, keepdim=True) + 1e-16).sqrt())
+
+    def settings(self) -> dict[str, int]:
+        return {"downscale": self.stride.bit_length() - 1}
 
 
 def smoothing(image: Tensor, sigma: float, border: int = 0) -> Tensor:
@@ -66,16 +78,17 @@ def smoothing(image: Tensor, sigma: float, border: int = 0) -> Tensor:
     Returns:
         (B, C, H + 2·border, W + 2·border).
     """
-    taps = torch.arange(-2, 3, device=image.device, dtype=torch.float64)
+    taps = torch.arange(-2, 3, dtype=torch.float64)  # weights are made on the CPU: not every device has float64
     kernel = torch.exp(-taps.square() / (2 * sigma**2))
     for axis in (2, 3):
         n = image.shape[axis]
         padding = [0, 0, 0, 0]
         padding[2 * (3 - axis)] = padding[2 * (3 - axis) + 1] = 2 + border
         padded = F.pad(image, padding)
-        inside = F.pad(torch.ones(n, device=image.device, dtype=torch.float64), (2 + border, 2 + border))
+        inside = F.pad(torch.ones(n, dtype=torch.float64), (2 + border, 2 + border))
         mass = inside.unfold(0, 5, 1) @ kernel
-        weights = [(k / mass).to(image).view(-1, 1) if axis == 2 else (k / mass).to(image) for k in kernel]
+        weights = (kernel[:, None] / mass).to(image.dtype).to(image.device)  # (5, n + 2·border)
+        weights = weights[:, :, None] if axis == 2 else weights
         size = n + 2 * border
         image = sum((padded.narrow(axis, t, size) * w for t, w in enumerate(weights)), start=padded.new_zeros(()))
     return image

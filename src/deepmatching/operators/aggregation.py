@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from deepmatching.operators.shifted_max import View, overlap
+from deepmatching.operators.kernels import kernel
+from deepmatching.operators.shifted_max import ALL, View, overlap
 
 
 def aggregation_views(
@@ -22,7 +23,8 @@ def aggregation_views(
             for shift, outputs, sources in zip(shifts, (*parents, *window), (*children, *window), strict=True)
         ]
         if all(axes):
-            views.append(View(code, tuple(a[0] for a in axes if a), tuple(a[1] for a in axes if a)))
+            out, source = zip(*(axis for axis in axes if axis), strict=True)
+            views.append(View(code, (ALL, *out), (ALL, *source)))
     return views
 
 
@@ -47,9 +49,11 @@ def aggregation(
     Returns:
         (B, H_{l+1}, W_{l+1}, h, w).
     """
+    if scores.is_cuda and (fast := kernel("differentiable_aggregation", scores)):
+        return fast(scores, grid, links)
     window = (scores.shape[-2], scores.shape[-1])
     total = scores.new_zeros(scores.shape[0], *grid, *window)
     for _, parent, child in aggregation_views(grid, (scores.shape[1], scores.shape[2]), window, links):
-        total[(..., *parent)] += scores[(..., *child)]
+        total[parent] += scores[child]
     count = torch.outer(*children).clamp(min=1).to(total)
     return total.div_(count[:, :, None, None])

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from deepmatching.geometry import Geometry
+from deepmatching.operators.kernels import kernel
 
 TILE = 8  #: reference points of a row that share one convolution (radius only)
 
@@ -32,13 +33,15 @@ def correlation(cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int) 
     Returns:
         S̃_0, (B, H_0, W_0, h_0, w_0), before ReLU and power.
     """
+    if cells0.is_cuda and (fast := kernel("differentiable_correlation", cells0)):
+        return fast(cells0, cells1, geometry, patch)
     filters = reference_patches(cells0, geometry, patch)
     with full_precision():
         if geometry.relative:
             scores = torch.stack([_windows(f, c, geometry, patch) for f, c in zip(filters, cells1, strict=True)])
         else:
             scores = torch.stack([_everywhere(f, c, patch) for f, c in zip(filters, cells1, strict=True)])
-    rows, columns = (factor.to(scores) for factor in rectification(geometry, patch))
+    rows, columns = (f.to(scores.dtype).to(scores.device) for f in rectification(geometry, patch))
     return scores.mul_(rows[:, None, :, None]).mul_(columns[None, :, None, :])
 
 
@@ -75,7 +78,7 @@ def _windows(filters: Tensor, cells: Tensor, geometry: Geometry, patch: int) -> 
     Along a row of reference points, ``TILE`` neighbours at a time share a band of target cells: each group of a
     grouped convolution correlates one band with its points' patches, and each point keeps its own stretch.
     """
-    rows, columns, channels = filters.shape[:3]
+    rows, columns = filters.shape[:2]
     side = 2 * geometry.R(0) + 1
     step = geometry.alpha // geometry.gamma
     tiles = -(-columns // TILE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from deepmatching.operators.aggregation import aggregation_views
+from deepmatching.operators.kernels import kernel
 from deepmatching.operators.shifted_max import View, shifted_max
 
 
@@ -22,9 +23,13 @@ def disaggregation(scores: Tensor, grid: tuple[int, int], links: list[tuple[int,
     Returns:
         Q_{l+1/2}, (B, H_l, W_l, h, w).
     """
+    if scores.is_cuda and (fast := kernel("differentiable_disaggregation", scores)):
+        return fast(scores, grid, links)
     parents = (scores.shape[1], scores.shape[2])
     window = (scores.shape[3], scores.shape[4])
     # A child's parents come in the reverse order of the links that lead to it.
-    views = [View(code, child, parent) for code, parent, child in reversed(aggregation_views(parents, grid, window, links))]
+    views = [
+        View(code, child, parent) for code, parent, child in reversed(aggregation_views(parents, grid, window, links))
+    ]
     values, _ = shifted_max(scores, (scores.shape[0], *grid, *window), views)
     return values

@@ -44,9 +44,7 @@ def correlate_and_pool(
 
 
 @torch.no_grad()
-def aggregate_and_pool(
-    pooled: Tensor, geometry: Geometry, l: int, exponent: float
-) -> tuple[Tensor, Tensor]:
+def aggregate_and_pool(pooled: Tensor, geometry: Geometry, l: int, exponent: float) -> tuple[Tensor, Tensor]:
     """S_{l+3/2} and m_{l+1} from ``pooled`` = S_{l+1/2}: aggregation, power with ν_{l+1}, max pooling."""
     if fast := kernel("aggregate_and_pool", pooled):
         return fast(pooled, geometry, l, exponent)
@@ -71,9 +69,7 @@ def disaggregate(scores: Tensor, geometry: Geometry, l: int) -> Tensor:
 
 
 @torch.no_grad()
-def unpool_and_disaggregate(
-    coarse: Tensor, pooled: Tensor, switches: Tensor, geometry: Geometry, l: int
-) -> Tensor:
+def unpool_and_disaggregate(coarse: Tensor, pooled: Tensor, switches: Tensor, geometry: Geometry, l: int) -> Tensor:
     """Q_{l+1/2} from ``coarse`` = Q_{l+3/2}, ``pooled`` = S_{l+3/2} and ``switches`` = m_{l+1}."""
     if fast := kernel("unpool_and_disaggregate", coarse):
         return fast(coarse, pooled, switches, geometry, l)

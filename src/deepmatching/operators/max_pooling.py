@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from deepmatching.operators.shifted_max import View, overlap, shifted_max
-
-EVERYTHING = slice(None)
+from deepmatching.operators.kernels import kernel
+from deepmatching.operators.shifted_max import ALL, View, overlap, shifted_max
 
 
 def pooling_views(size: tuple[int, int], pooled: tuple[int, int], offset: int, reach: int) -> list[View]:
@@ -18,15 +17,13 @@ def pooling_views(size: tuple[int, int], pooled: tuple[int, int], offset: int, r
             rows = overlap(offset + dy - reach, pooled[0], size[0], step=2)
             columns = overlap(offset + dx - reach, pooled[1], size[1], step=2)
             if rows and columns:
-                out = (EVERYTHING, EVERYTHING, rows[0], columns[0])
-                source = (EVERYTHING, EVERYTHING, rows[1], columns[1])
+                out = (ALL, ALL, ALL, rows[0], columns[0])
+                source = (ALL, ALL, ALL, rows[1], columns[1])
                 views.append(View(side * dy + dx, out, source))
     return views
 
 
-def max_pooling(
-    scores: Tensor, pooled: tuple[int, int], offset: int = 0, reach: int = 1
-) -> tuple[Tensor, Tensor]:
+def max_pooling(scores: Tensor, pooled: tuple[int, int], offset: int = 0, reach: int = 1) -> tuple[Tensor, Tensor]:
     """S_{l+1/2}(q|p) = max { S_l(q'|p) : ‖q' − q‖_∞ ≤ 2^l η₀ }, with the switches m_l(q|p).
 
     Cell k of the result looks at the cells 2k + offset + d of ``scores``, d ∈ {−reach … reach}², as far as they
@@ -42,5 +39,7 @@ def max_pooling(
         S_{l+1/2}, (B, H, W, h', w'), and the switches, uint8 of the same shape: the raster index of d in the
         window of (2·reach + 1)² positions.
     """
+    if scores.is_cuda and (fast := kernel("differentiable_max_pooling", scores)):
+        return fast(scores, pooled, offset, reach)
     views = pooling_views((scores.shape[-2], scores.shape[-1]), pooled, offset, reach)
     return shifted_max(scores, (*scores.shape[:-2], *pooled), views)

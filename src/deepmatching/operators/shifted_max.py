@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+ALL = slice(None)
 NOTHING = 255  #: the choice recorded where no view contributes
 
 
 class View(NamedTuple):
-    """View ``code``: element ``source[s]`` is a candidate for element ``out[o]``; slices of the last four axes."""
+    """View ``code``: element ``source[s]`` is a candidate for element ``out[o]``; slices of all axes."""
 
     code: int
     out: tuple[slice, ...]
@@ -44,12 +45,12 @@ class ShiftedMax(torch.autograd.Function):
         values = source.new_full(shape, float("-inf"))
         choice = torch.full(shape, NOTHING, dtype=torch.uint8, device=source.device)
         for code, out, inside in views:
-            best, candidate = values[(..., *out)], source[(..., *inside)]
+            best, candidate = values[out], source[inside]
             better = candidate > best
             if switches is not None:
-                better &= switches[(..., *inside)] == code
+                better &= switches[inside] == code
             best.copy_(torch.where(better, candidate, best))
-            choice[(..., *out)].masked_fill_(better, code)
+            choice[out].masked_fill_(better, code)
         ctx.save_for_backward(choice)
         ctx.mark_non_differentiable(choice)
         ctx.views, ctx.source_shape = views, source.shape
@@ -61,7 +62,7 @@ class ShiftedMax(torch.autograd.Function):
         (choice,) = ctx.saved_tensors
         result = gradient.new_zeros(ctx.source_shape)
         for code, out, inside in ctx.views:
-            result[(..., *inside)] += gradient[(..., *out)].masked_fill(choice[(..., *out)] != code, 0)
+            result[inside] += gradient[out].masked_fill(choice[out] != code, 0)
         return result, None, None, None
 
 

@@ -1,0 +1,5 @@
+"""``python -m deepmatching``."""
+
+from deepmatching.cli import main
+
+main()

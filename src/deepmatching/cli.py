@@ -1,0 +1,258 @@
+"""The command ``deepmatching``."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from enum import Enum
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deepmatching import __version__
+from deepmatching.errors import DeepMatchingError
+
+if TYPE_CHECKING:
+    from deepmatching.matcher import DeepMatcher
+    from deepmatching.matches import Matches
+
+app = typer.Typer(
+    help="Deep Matching that learns: quasi-dense correspondences between two images.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class ReciprocalChoice(str, Enum):
+    """How matches are verified."""
+
+    bins = "bins"
+    exact = "exact"
+    none = "none"
+
+
+Image0 = Annotated[
+    Path, typer.Argument(metavar="A", help="The first image (the matches start here).", show_default=False)
+]
+Image1 = Annotated[Path, typer.Argument(metavar="B", help="The second image.", show_default=False)]
+Model = Annotated[str, typer.Option(help="hog, or the path of a .safetensors model.")]
+Radius = Annotated[str, typer.Option(metavar="PIXELS|full", help="Largest displacement along each axis.")]
+Levels = Annotated[
+    int | None,
+    typer.Option(help="How often patches are aggregated; by default as often as the image allows.", show_default=False),
+]
+Downscale = Annotated[
+    int | None,
+    typer.Option(
+        metavar="0|1|2",
+        help="Descriptor cells are 2^N pixels wide (default: the model's, 1 for hog).",
+        show_default=False,
+    ),
+]
+ReciprocalOption = Annotated[
+    ReciprocalChoice,
+    typer.Option(help="Keep a match if it is the best of its 8x8-pixel target bin, at its exact target, or always."),
+]
+Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda|mps", help="Where to compute.")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"deepmatching {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    """Deep Matching that learns: quasi-dense correspondences between two images."""
+
+
+@app.command()
+def match(
+    image0: Image0,
+    image1: Image1,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Write .txt, .npz or .h5 instead of text to standard output.",
+            show_default=False,
+        ),
+    ] = None,
+    model: Model = "hog",
+    radius: Radius = "80",
+    levels: Levels = None,
+    downscale: Downscale = None,
+    reciprocal: ReciprocalOption = ReciprocalChoice.bins,
+    device: Device = "auto",
+    draw: Annotated[
+        Path | None, typer.Option(metavar="PICTURE", help="Also draw the matches.", show_default=False)
+    ] = None,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Say what is done.")] = False,
+) -> None:
+    """Match two images.
+
+    Without -o, one match a line goes to standard output as the original program writes it:
+    x0 y0 x1 y1 score index, measured at pixel corners. The .npz and .h5 files hold keypoints0, keypoints1
+    (measured at pixel centres) and scores.
+    """
+    _check_outputs(output, draw)
+    matcher = _matcher(model, radius, levels, downscale, reciprocal, device)
+    if verbose:
+        _describe(matcher, image0, image1)
+    start = time.perf_counter()
+    matches = matcher.match(image0, image1)
+    elapsed = time.perf_counter() - start
+    if output is None:
+        sys.stdout.write(matches.as_text())
+        sys.stdout.flush()
+    else:
+        matches.save(output)
+    if draw is not None:
+        matches.draw(image0, image1, draw)
+    _say(_summary(matches, elapsed, matcher))
+    for path in (output, draw):
+        if path is not None:
+            _say(f"wrote {path}")
+
+
+@app.command()
+def scores(
+    image0: Image0,
+    image1: Image1,
+    at: Annotated[str, typer.Option(metavar="X,Y", help="A point of the first image, in pixels.", show_default=False)],
+    output: Annotated[
+        Path,
+        typer.Option("-o", "--output", metavar="PICTURE", help="The picture to write.", show_default=False),
+    ],
+    model: Model = "hog",
+    radius: Radius = "80",
+    levels: Levels = None,
+    downscale: Downscale = None,
+    device: Device = "auto",
+) -> None:
+    """Draw the score maps S_0 ... S_L and Q_L ... Q_0 of one point."""
+    try:
+        x, y = (float(value) for value in at.split(","))
+    except ValueError:
+        raise DeepMatchingError(f"--at needs two numbers such as 320,240, not '{at}'.") from None
+    _check_outputs(None, output)
+    matcher = _matcher(model, radius, levels, downscale, ReciprocalChoice.none, device)
+    matcher.draw_scores(image0, image1, (x, y), output)
+    _say(f"wrote {output}")
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the results; created if missing.")] = Path("demo-output"),
+    device: Device = "auto",
+) -> None:
+    """Match the pair of pictures that comes with the package, and draw the result."""
+    from deepmatching.drawing import draw_displacement, write_image
+    from deepmatching.files import make_folder
+
+    make_folder(out)
+    pictures = files("deepmatching") / "data" / "demo"
+    with as_file(pictures / "bunny_0.jpg") as image0, as_file(pictures / "bunny_1.jpg") as image1:
+        matcher = _matcher("hog", "80", None, None, ReciprocalChoice.bins, device)
+        start = time.perf_counter()
+        matches = matcher.match(image0, image1)
+        _say(_summary(matches, time.perf_counter() - start, matcher))
+        matches.save(out / "matches.txt")
+        matches.draw(image0, image1, out / "matches.png")
+        assert matches.size0 is not None
+        keypoints0, keypoints1, _ = matches.numpy()
+        write_image(out / "displacement.png", draw_displacement(keypoints0, keypoints1, *matches.size0))
+        moving = matches.best(len(matches) // 2)  # a point that is worth looking at: it moves, and confidently so
+        x, y = moving.keypoints0[moving.displacements.norm(dim=1).argmax()].tolist()
+        matcher.draw_scores(image0, image1, (x, y), out / "scores.png")
+    for name in ("matches.txt", "matches.png", "displacement.png", "scores.png"):
+        _say(f"wrote {out / name}")
+
+
+def _matcher(
+    model: str,
+    radius: str,
+    levels: int | None,
+    downscale: int | None,
+    reciprocal: ReciprocalChoice,
+    device: str,
+) -> DeepMatcher:
+    from deepmatching.matcher import DeepMatcher
+
+    try:
+        limit = "full" if radius == "full" else int(radius)
+    except ValueError:
+        raise DeepMatchingError(f"--radius needs a number of pixels or 'full', not '{radius}'.") from None
+    return DeepMatcher.from_pretrained(
+        model, radius=limit, levels=levels, downscale=downscale, reciprocal=reciprocal.value, device=device
+    )
+
+
+def _check_outputs(output: Path | None, picture: Path | None) -> None:
+    """Complain about output paths before the work, not after it."""
+    from deepmatching.drawing import check_picture_path
+    from deepmatching.files import check_writable
+    from deepmatching.matches import WRITERS, unknown_suffix
+
+    if output is not None:
+        if output.suffix.lower() not in WRITERS:
+            raise unknown_suffix(output)
+        check_writable(output)
+    if picture is not None:
+        check_picture_path(picture)
+
+
+def _describe(matcher: DeepMatcher, image0: Path, image1: Path) -> None:
+    from deepmatching.images import load_image
+    from deepmatching.memory import decoding_bytes, gigabytes
+
+    first, second = load_image(image0), load_image(image1)
+    geometry = matcher.network.geometry((first.shape[1], first.shape[2]), (second.shape[1], second.shape[2]))
+    rows, columns = geometry.grid(0)
+    _say(
+        f"{rows * columns} reference points, {geometry.L + 1} levels, "
+        f"about {gigabytes(decoding_bytes(geometry, matcher.network.descriptor))} of memory on {matcher.device}"
+    )
+
+
+def _summary(matches: Matches, elapsed: float, matcher: DeepMatcher) -> str:
+    assert matches.size0 is not None and matches.size1 is not None
+    rows, columns = matcher.network.geometry(matches.size0, matches.size1).grid(0)
+    text = f"{len(matches)} matches of {rows * columns} reference points, {elapsed:.2f} s on {matcher.device}"
+    if len(matches):
+        length = matches.displacements.norm(dim=1)
+        text += f"; displacement {length.median():.1f} px (median), {length.max():.1f} px (largest)"
+    return text
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def main() -> None:
+    """Run the command: errors the user can put right are one sentence and exit code 2."""
+    try:
+        app()
+    except DeepMatchingError as error:
+        _say(f"deepmatching: {error}")
+        sys.exit(2)
+    except BrokenPipeError:
+        # The reader of our output (head, say) has gone: nothing is wrong, and nothing more can be written.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except KeyboardInterrupt:
+        _say("deepmatching: interrupted")
+        sys.exit(130)

@@ -1,0 +1,196 @@
+"""DeepMatcher: pictures in, matches out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deepmatching.decoding import Decoded, Reciprocal
+from deepmatching.errors import DeepMatchingError
+from deepmatching.images import ImageLike, load_image
+from deepmatching.matches import Matches, from_corners
+from deepmatching.memory import decoding_bytes, pyramid_bytes, require
+from deepmatching.models import load_network, save_network
+from deepmatching.network import Network
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a user can set; each value is checked here, once.
+
+    Attributes:
+        radius: largest displacement along each axis in pixels, or ``"full"`` for no limit.
+        levels: number of times that patches are aggregated, or None for the original's rule.
+        downscale: a descriptor cell is 2^downscale pixels wide; None for the model's own (1 for ``hog``).
+        reciprocal: how matches are verified, see ``deepmatching.decoding``.
+        device: ``"auto"`` (cuda, else mps, else cpu), ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``.
+    """
+
+    radius: int | Literal["full"] = 80
+    levels: int | None = None
+    downscale: int | None = None
+    reciprocal: Reciprocal = "bins"
+    device: str | torch.device = "auto"
+
+    def __post_init__(self) -> None:
+        if self.radius != "full" and (not _is_whole(self.radius) or int(self.radius) <= 0):
+            raise DeepMatchingError(f"The radius must be a positive number of pixels or 'full', not {self.radius!r}.")
+        if self.levels is not None and (not _is_whole(self.levels) or self.levels < 0):
+            raise DeepMatchingError(f"levels must be a whole number, 0 or more, not {self.levels!r}.")
+        if self.downscale not in (None, 0, 1, 2):
+            raise DeepMatchingError(f"downscale must be 0, 1 or 2, not {self.downscale!r}.")
+        if self.reciprocal not in get_args(Reciprocal):
+            raise DeepMatchingError(
+                f"reciprocal must be {', '.join(get_args(Reciprocal)[:-1])} or {get_args(Reciprocal)[-1]}, "
+                f"not {self.reciprocal!r}."
+            )
+        choose_device(self.device)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def choose_device(device: str | torch.device) -> torch.device:
+    """The device of that name, checked to be there; ``auto`` prefers cuda, then mps."""
+    if device == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+    except (RuntimeError, TypeError):
+        raise DeepMatchingError(f"Unknown device {str(device)!r}: use auto, cpu, cuda or mps.") from None
+    there = {
+        "cpu": True,
+        "cuda": torch.cuda.is_available() and (chosen.index or 0) < torch.cuda.device_count(),
+        "mps": torch.backends.mps.is_available(),
+    }
+    if not there.get(chosen.type, False):
+        raise DeepMatchingError(f"There is no usable device '{chosen}' on this machine: use --device auto or cpu.")
+    return chosen
+
+
+class DeepMatcher:
+    """Finds quasi-dense matches between two images.
+
+    >>> matcher = DeepMatcher.from_pretrained("hog", radius=80)
+    >>> matches = matcher.match("a.png", "b.png")
+
+    Args:
+        network: the U-shaped network; ``from_pretrained`` makes one.
+        settings: see :class:`Settings`.
+    """
+
+    def __init__(self, network: Network, settings: Settings | None = None) -> None:
+        self.settings = settings or Settings()
+        self.device = choose_device(self.settings.device)
+        self.network = network.to(self.device).eval()
+
+    @classmethod
+    def from_pretrained(cls, model: str | os.PathLike[str] = "hog", **settings: Any) -> DeepMatcher:
+        """The matcher of a model's name or file, with any of the :class:`Settings` by keyword."""
+        known = [field.name for field in fields(Settings)]
+        for name in settings:
+            if name not in known:
+                raise DeepMatchingError(f"There is no setting '{name}': use {', '.join(known)}.")
+        checked = Settings(**settings)
+        radius = None if checked.radius == "full" else int(checked.radius)
+        return cls(load_network(model, radius, checked.levels, checked.downscale), checked)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to a ``.safetensors`` file that ``from_pretrained`` reads."""
+        save_network(self.network, path)
+
+    # ------------------------------------------------------------------ matching
+
+    def match(self, image0: ImageLike, image1: ImageLike) -> Matches:
+        """The verified matches between two images, in raster order of the first.
+
+        Args:
+            image0, image1: path, PIL image, array (rows, columns[, channels]) or tensor (channels, rows, columns);
+                floating-point values are in [0, 1]. Sizes may differ.
+        """
+        return next(self.match_pairs([(image0, image1)]))
+
+    def match_pairs(self, pairs: Iterable[tuple[ImageLike, ImageLike]], batch_size: int = 1) -> Iterator[Matches]:
+        """The matches of many pairs, one after the other; neighbours of equal sizes share a batch.
+
+        The matches do not depend on ``batch_size``.
+        """
+        batch: list[tuple[Tensor, Tensor]] = []
+        for pair in pairs:
+            image0, image1 = (load_image(image, f"image{i}") for i, image in enumerate(pair))
+            fits = not batch or (batch[0][0].shape, batch[0][1].shape) == (image0.shape, image1.shape)
+            if batch and (len(batch) >= batch_size or not fits):
+                yield from self._match_batch(batch)
+                batch = []
+            batch.append((image0, image1))
+        if batch:
+            yield from self._match_batch(batch)
+
+    def _match_batch(self, batch: list[tuple[Tensor, Tensor]]) -> Iterator[Matches]:
+        image0, image1 = (torch.stack([pair[i] for pair in batch]).to(self.device) for i in (0, 1))
+        size0, size1 = ((image.shape[2], image.shape[3]) for image in (image0, image1))
+        geometry = self.network.geometry(size0, size1)
+        require(decoding_bytes(geometry, self.network.descriptor, len(batch)), self.device)
+        decoded = self.network.decode(image0, image1, self.settings.reciprocal)
+        for b in range(len(batch)):
+            yield matches_of(decoded, b, size0, size1)
+
+    # ------------------------------------------------------------------ looking inside
+
+    @torch.no_grad()
+    def draw_scores(
+        self,
+        image0: ImageLike,
+        image1: ImageLike,
+        point: tuple[float, float],
+        path: str | os.PathLike[str] | None = None,
+    ) -> np.ndarray:
+        """A figure of the score maps S_0 … S_L and Q_L … Q_0 of the reference point nearest to (x, y).
+
+        Returns:
+            (rows, columns, 3) uint8 RGB; also written to ``path`` if given.
+        """
+        from deepmatching.drawing import draw_score_maps, write_image
+
+        first, second = (load_image(i, n)[None].to(self.device) for i, n in ((image0, "image0"), (image1, "image1")))
+        geometry = self.network.geometry((first.shape[2], first.shape[3]), (second.shape[2], second.shape[3]))
+        x, y = point
+        if not (0 <= x < first.shape[3] and 0 <= y < first.shape[2]):
+            raise DeepMatchingError(
+                f"The point ({x:g}, {y:g}) is not in the first image of {first.shape[3]}x{first.shape[2]} pixels: "
+                "choose one inside."
+            )
+        require(pyramid_bytes(geometry, self.network.descriptor, training=False), self.device)
+        pyramid = self.network(first, second)
+        rows: list[list[tuple[str, np.ndarray]]] = [[], []]
+        for l in range(geometry.L + 1):
+            i, j = (
+                int((p - (at + 0.5)).abs().argmin()) for p, at in zip(geometry.reference_points(l), (y, x), strict=True)
+            )
+            for row, (letter, volumes) in enumerate((("S", pyramid.S), ("Q", pyramid.Q))):
+                rows[row].append((f"{letter}_{l}", volumes[l][0, i, j].cpu().numpy()))
+        picture = draw_score_maps(rows)
+        if path is not None:
+            write_image(path, picture)
+        return picture
+
+
+def matches_of(decoded: Decoded, b: int, size0: tuple[int, int], size1: tuple[int, int]) -> Matches:
+    """The verified matches of pair b of a batch."""
+    kept = decoded.verified[b]
+    return Matches(
+        from_corners(decoded.points0[kept]),
+        from_corners(decoded.points1[b][kept]),
+        decoded.scores[b][kept],
+        size0,
+        size1,
+    )

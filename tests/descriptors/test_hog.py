@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.autograd import gradcheck
+
+from deepmatching.descriptors import HOG
+from deepmatching.descriptors.hog import smoothing
+from deepmatching.operators.kernels import plain_operators
+
+
+def brute_smoothing(image: torch.Tensor, sigma: float, border: int) -> torch.Tensor:
+    """Full 2-D normalised convolution, pixel by pixel."""
+    rows, columns = image.shape
+    result = torch.zeros(rows + 2 * border, columns + 2 * border, dtype=image.dtype)
+    for y in range(-border, rows + border):
+        for x in range(-border, columns + border):
+            total, mass = 0.0, 0.0
+            for dy in range(-2, 3):
+                for dx in range(-2, 3):
+                    if 0 <= y + dy < rows and 0 <= x + dx < columns:
+                        weight = math.exp(-(dy * dy + dx * dx) / (2 * sigma**2))
+                        total += weight * image[y + dy, x + dx].item()
+                        mass += weight
+            result[y + border, x + border] = total / mass
+    return result
+
+
+@pytest.mark.parametrize("border", [0, 1])
+def test_smoothing_is_normalised_by_the_kernel_inside_the_image(border: int) -> None:
+    image = torch.rand(7, 9, dtype=torch.float64)
+    torch.testing.assert_close(smoothing(image[None, None], 1.1, border)[0, 0], brute_smoothing(image, 1.1, border))
+
+
+@pytest.mark.parametrize("downscale", [0, 1, 2])
+def test_a_patch_has_unit_norm(downscale: int) -> None:
+    cells = HOG(downscale)(torch.rand(2, 3, 32, 48))
+    assert cells.shape == (2, 9, 32 >> downscale, 48 >> downscale)
+    assert torch.allclose(cells.square().sum(dim=1), torch.tensor(1 / 16), atol=1e-6)
+
+
+def test_a_flat_image_is_described_by_the_constant_channel_alone() -> None:
+    cells = HOG()(torch.full((1, 1, 16, 16), 0.5))
+    assert torch.allclose(cells[:, 8], torch.tensor(0.25))
+    assert torch.allclose(cells[:, :8], torch.tensor(0.0), atol=1e-5)
+
+
+def test_a_ramp_to_the_right_answers_in_the_direction_of_x() -> None:
+    ramp = torch.linspace(0, 1, 32).expand(1, 1, 32, 32)
+    middle = HOG()(ramp)[0, :8, 8, 8]
+    assert middle.argmax() == 0  # direction 0 is +x
+    assert torch.allclose(middle[3:6], torch.zeros(3), atol=1e-5)  # nothing points to −x
+    down = HOG()(ramp.mT)[0, :8, 8, 8]
+    assert down.argmax() == 2  # direction 2 is +y, downwards
+
+
+def test_grey_is_the_mean_of_the_channels() -> None:
+    image = torch.rand(1, 3, 16, 16, dtype=torch.float64)
+    torch.testing.assert_close(HOG()(image), HOG()(image.mean(dim=1, keepdim=True)))
+
+
+def test_gradient_of_hog() -> None:
+    image = torch.rand(1, 1, 8, 8, dtype=torch.float64, requires_grad=True)
+    with plain_operators():
+        assert gradcheck(HOG(1), image, atol=1e-4, fast_mode=True)

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deepmatching.decoding import decode
+from deepmatching.geometry import Geometry
+
+
+def brute_decode(Q_0: torch.Tensor, geometry: Geometry, reciprocal: str) -> dict[tuple[float, float], tuple]:
+    """{(x0, y0): (x1, y1, score)} by a loop over all pairs, as the original's two tables do it."""
+    ys, xs = (p.tolist() for p in geometry.reference_points(0))
+    rows, columns = geometry.target_points(0)
+    best0: dict = {}
+    best1: dict = {}
+    at_target: dict = {}
+    for i, y0 in enumerate(ys):
+        for j, x0 in enumerate(xs):
+            for a, y1 in enumerate(rows[i if geometry.relative else 0].tolist()):
+                for b, x1 in enumerate(columns[j if geometry.relative else 0].tolist()):
+                    score = Q_0[i, j, a, b].item()
+                    if score == -math.inf or not (0 <= y1 < geometry.used1[0] and 0 <= x1 < geometry.used1[1]):
+                        continue
+                    record = (x0, y0, x1, y1, score)
+                    if score > best0.get((x0, y0), (0,) * 4 + (-math.inf,))[4]:
+                        best0[x0, y0] = record
+                    key = (x1 // geometry.alpha, y1 // geometry.alpha)
+                    if score > best1.get(key, (0,) * 4 + (-math.inf,))[4]:
+                        best1[key] = record
+                    at_target[x1, y1] = max(score, at_target.get((x1, y1), -math.inf))
+    if reciprocal == "bins":
+        kept = [r for r in best0.values() if r in best1.values()]
+    elif reciprocal == "exact":
+        kept = [r for r in best0.values() if r[4] >= at_target[r[2], r[3]]]
+    else:
+        kept = list(best0.values())
+    return {r[:2]: r[2:] for r in kept}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    size0=st.tuples(st.integers(8, 40), st.integers(8, 40)),
+    size1=st.tuples(st.integers(8, 40), st.integers(8, 40)),
+    downscale=st.integers(0, 1),
+    cells=st.one_of(st.none(), st.integers(1, 9)),
+    reciprocal=st.sampled_from(["bins", "exact", "none"]),
+    reachable=st.floats(0.02, 1.0),
+    seed=st.integers(0, 100),
+)
+def test_decoding_equals_the_originals_tables(
+    size0: tuple[int, int],
+    size1: tuple[int, int],
+    downscale: int,
+    cells: int | None,
+    reciprocal: str,
+    reachable: float,
+    seed: int,
+) -> None:
+    geometry = Geometry.for_downscale(size0, size1, downscale, cells and cells * 2**downscale, levels=0)
+    generator = torch.Generator().manual_seed(seed)
+    Q_0 = torch.rand(geometry.shape(0), generator=generator, dtype=torch.float64)
+    Q_0[torch.rand(Q_0.shape, generator=generator) > reachable] = -math.inf
+    expected = brute_decode(Q_0, geometry, reciprocal)
+    decoded = decode(Q_0[None].clone(), geometry, reciprocal)  # type: ignore[arg-type]
+    kept = decoded.verified[0]
+    found = {
+        tuple(p): (*q, s)
+        for p, q, s in zip(
+            decoded.points0[kept].tolist(),
+            decoded.points1[0][kept].tolist(),
+            decoded.scores[0][kept].tolist(),
+            strict=True,
+        )
+    }
+    assert found == expected
+
+
+def test_a_bin_is_given_to_the_first_of_equal_claims() -> None:
+    geometry = Geometry((8, 16), (8, 16), radius=8, levels=0)
+    Q_0 = torch.full((1, *geometry.shape(0)), -math.inf)
+    Q_0[0, 0, 0, 4, 6] = Q_0[0, 0, 1, 4, 4] = 1.0  # from x = 4 to 8, and from x = 12 to 12: the same bin
+    assert decode(Q_0.clone(), geometry, "bins").verified.flatten().tolist() == [True, False]
+    assert decode(Q_0.clone(), geometry, "exact").verified.flatten().tolist() == [True, True]
+
+
+@pytest.mark.parametrize("reciprocal", ["bins", "exact", "none"])
+@pytest.mark.parametrize("radius", [None, 8])
+def test_points_that_nothing_reaches_have_no_match(reciprocal: str, radius: int | None) -> None:
+    geometry = Geometry((16, 16), (16, 16), radius=radius, levels=0)
+    decoded = decode(torch.full((1, *geometry.shape(0)), -math.inf), geometry, reciprocal)  # type: ignore[arg-type]
+    assert not decoded.verified.any()

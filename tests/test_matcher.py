@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import deepmatching as dm
+from deepmatching.errors import DeepMatchingError, OutOfMemoryError
+
+
+def same(a: dm.Matches, b: dm.Matches) -> bool:
+    """Equal to the last bit."""
+    return all(torch.equal(getattr(a, name), getattr(b, name)) for name in ("keypoints0", "keypoints1", "scores"))
+
+
+def test_a_moved_picture_is_matched_by_its_motion(pair: tuple[np.ndarray, np.ndarray]) -> None:
+    matches = dm.DeepMatcher.from_pretrained("hog", radius=16, device="cpu").match(*pair)
+    x, y = matches.keypoints0.unbind(dim=1)
+    inside = (x > 16) & (x < 80) & (y > 16) & (y < 48)
+    assert inside.sum() >= 20
+    assert (matches.displacements[inside] == torch.tensor([6.0, -4.0])).all()
+
+
+def test_all_kinds_of_image_give_the_same_matches(pair: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
+    matcher = dm.DeepMatcher.from_pretrained("hog", radius=16, device="cpu")
+    expected = matcher.match(*pair)
+    for i, image in enumerate(pair):
+        cv2.imwrite(str(tmp_path / f"{i}.png"), image[:, :, ::-1])
+        cv2.imwrite(str(tmp_path / f"{i}_16.png"), image[:, :, ::-1].astype(np.uint16) * 257)
+        rgba = np.dstack([image[:, :, ::-1], np.full(image.shape[:2], 99, np.uint8)])
+        cv2.imwrite(str(tmp_path / f"{i}_rgba.png"), rgba)
+    tensors = [torch.from_numpy(image).permute(2, 0, 1) for image in pair]
+    assert same(matcher.match(tmp_path / "0.png", str(tmp_path / "1.png")), expected)
+    assert same(matcher.match(tmp_path / "0_16.png", tmp_path / "1_16.png"), expected)
+    assert same(matcher.match(tmp_path / "0_rgba.png", tmp_path / "1_rgba.png"), expected)
+    assert same(matcher.match(*(Image.fromarray(image) for image in pair)), expected)
+    assert same(matcher.match(*tensors), expected)
+    assert same(matcher.match(*(tensor[None].float() / 255 for tensor in tensors)), expected)
+
+
+def test_grey_and_colour_can_be_matched(pair: tuple[np.ndarray, np.ndarray]) -> None:
+    grey = pair[0].mean(axis=2).astype(np.float32) / 255
+    assert len(dm.DeepMatcher.from_pretrained("hog", radius=16, device="cpu").match(grey, pair[1])) > 20
+
+
+def test_batches_give_the_same_matches(pair: tuple[np.ndarray, np.ndarray]) -> None:
+    matcher = dm.DeepMatcher.from_pretrained("hog", radius=16, device="cpu")
+    a, b = pair
+    pairs = [(a, b), (b, a), (a[:40, :56], b), (a, a), (b, b)]
+    one_by_one = [matcher.match(*p) for p in pairs]
+    for batch_size in (2, 3):
+        for single, batched in zip(one_by_one, matcher.match_pairs(pairs, batch_size), strict=True):
+            assert same(single, batched)
+
+
+@pytest.mark.parametrize("radius", [16, "full"])
+def test_sizes_that_are_no_multiple_of_eight_are_cropped(pair: tuple[np.ndarray, np.ndarray], radius: object) -> None:
+    matcher = dm.DeepMatcher.from_pretrained("hog", radius=radius, device="cpu")
+    a, b = pair
+    whole = matcher.match(a[:56, :88], b[:56, :80])
+    odd = matcher.match(a[:61, :95], b[:57, :87])
+    assert same(whole, odd)
+    assert odd.size0 == (61, 95)
+
+
+@pytest.mark.parametrize("downscale", [0, 1, 2])
+def test_the_grid_follows_the_downscale(pair: tuple[np.ndarray, np.ndarray], downscale: int) -> None:
+    matcher = dm.DeepMatcher.from_pretrained("hog", radius=16, downscale=downscale, reciprocal="none", device="cpu")
+    matches = matcher.match(*pair)
+    step = 4 * 2**downscale
+    assert len(matches) == (64 // step) * (96 // step)
+    assert torch.equal((matches.keypoints0 + 0.5) % step, torch.full_like(matches.keypoints0, step / 2))
+
+
+def test_the_network_is_differentiable_down_to_the_images() -> None:
+    matcher = dm.DeepMatcher.from_pretrained("hog", radius=8, device="cpu")
+    image0, image1 = (torch.rand(1, 3, 24, 24, requires_grad=True) for _ in range(2))
+    pyramid = matcher.network(image0, image1)
+    pyramid.Q[0].flatten(-2).max(dim=-1).values.sum().backward()
+    assert image0.grad is not None and image0.grad.abs().sum() > 0
+    assert image1.grad is not None and image1.grad.abs().sum() > 0
+    assert matcher.network.exponents.grad is not None
+    assert torch.count_nonzero(matcher.network.exponents.grad) == pyramid.geometry.L + 1
+
+
+def test_a_model_is_saved_and_loaded(pair: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
+    matcher = dm.DeepMatcher.from_pretrained("hog", radius=16, downscale=0, device="cpu")
+    with torch.no_grad():
+        matcher.network.exponents += torch.linspace(0, 1, 8)
+    matcher.save(tmp_path / "mine.safetensors")
+    loaded = dm.DeepMatcher.from_pretrained(tmp_path / "mine.safetensors", radius=16, device="cpu")
+    assert loaded.network.descriptor.stride == 1
+    assert same(loaded.match(*pair), matcher.match(*pair))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"radius": -3}, "positive number"),
+        ({"radius": 7}, "multiple of 2"),
+        ({"radius": 8.5}, "positive number"),
+        ({"radius": "all"}, "'full'"),
+        ({"levels": -1}, "0 or more"),
+        ({"levels": 12}, "too large"),
+        ({"downscale": 3}, "0, 1 or 2"),
+        ({"reciprocal": "maybe"}, "bins, exact or none"),
+        ({"device": "abacus"}, "Unknown device"),
+        ({"device": "cuda:77"}, "no usable device"),
+        ({"colour": 1}, "no setting"),
+        ({"model": "hogg"}, "Unknown model"),
+        ({"model": "missing.safetensors"}, "Unknown model"),
+    ],
+)
+def test_bad_settings_are_refused_in_words(settings: dict, words: str, pair: tuple[np.ndarray, np.ndarray]) -> None:
+    with pytest.raises(DeepMatchingError, match=words):
+        dm.DeepMatcher.from_pretrained(settings.pop("model", "hog"), **settings).match(*pair)
+
+
+def test_what_is_no_model_file_is_refused(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    (tmp_path / "junk.safetensors").write_bytes(b"junk")
+    save_file({"x": torch.zeros(2)}, tmp_path / "other.safetensors")
+    good = {"format": "deepmatching", "descriptor": "hog"}
+    save_file({"x": torch.zeros(2)}, tmp_path / "tensors.safetensors", good)
+    save_file({"exponents": torch.tensor([1.0, -1.0])}, tmp_path / "negative.safetensors", good)
+    for name, words in (
+        ("junk", "not a readable"),
+        ("other", "not a deepmatching model"),
+        ("tensors", "another architecture"),
+        ("negative", "positive"),
+    ):
+        with pytest.raises(DeepMatchingError, match=words):
+            dm.DeepMatcher.from_pretrained(tmp_path / f"{name}.safetensors", device="cpu")
+
+
+def test_too_small_an_image_is_refused() -> None:
+    matcher = dm.DeepMatcher.from_pretrained("hog", device="cpu")
+    with pytest.raises(DeepMatchingError, match="smaller than one patch"):
+        matcher.match(np.zeros((7, 50), np.uint8), np.zeros((50, 50), np.uint8))
+
+
+def test_out_of_memory_is_predicted(monkeypatch: pytest.MonkeyPatch, pair: tuple[np.ndarray, np.ndarray]) -> None:
+    monkeypatch.setattr("deepmatching.memory.free_bytes", lambda device: 1000)
+    matcher = dm.DeepMatcher.from_pretrained("hog", device="cpu")
+    with pytest.raises(OutOfMemoryError, match="smaller radius"):
+        matcher.match(*pair)
+
+
+def test_score_maps_are_drawn(pair: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
+    matcher = dm.DeepMatcher.from_pretrained("hog", radius=16, device="cpu")
+    picture = matcher.draw_scores(*pair, (40, 30), tmp_path / "scores.png")
+    assert (tmp_path / "scores.png").stat().st_size > 0
+    assert picture.shape[1] > picture.shape[0] > 100
+    with pytest.raises(DeepMatchingError, match="not in the first image"):
+        matcher.draw_scores(*pair, (100, 30))

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from deepmatching.errors import DeepMatchingError
+from deepmatching.matches import Matches, from_corners, to_corners
+
+
+@pytest.fixture
+def matches() -> Matches:
+    """Three matches as the original gives them at half resolution: corners 4, 12, 20."""
+    start = torch.tensor([[4.0, 4.0], [12.0, 4.0], [20.0, 4.0]])
+    end = torch.tensor([[6.0, 2.0], [12.0, 8.0], [30.0, 0.0]])
+    return Matches(from_corners(start), from_corners(end), torch.tensor([3.5, 1.25, 2.125]), (16, 24), (8, 40))
+
+
+def test_the_corner_of_the_picture_is_half_a_pixel_before_the_first_centre() -> None:
+    assert from_corners(torch.tensor([0.0, 4.0])).tolist() == [-0.5, 3.5]
+    points = torch.rand(5, 2)
+    assert torch.allclose(to_corners(from_corners(points)), points)
+
+
+def test_text_keeps_the_originals_numbers(matches: Matches) -> None:
+    assert matches.as_text() == "4 4 6 2 3.5 0\n12 4 12 8 1.25 0\n20 4 30 0 2.125 0\n"
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".npz", ".h5"])
+def test_what_is_saved_is_loaded(matches: Matches, tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"matches{suffix}"
+    matches.save(path)
+    loaded = Matches.load(path)
+    for name in ("keypoints0", "keypoints1", "scores"):
+        assert torch.equal(getattr(loaded, name), getattr(matches, name))
+    if suffix != ".txt":
+        assert (loaded.size0, loaded.size1) == ((16, 24), (8, 40))
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".npz", ".h5"])
+def test_no_matches_are_saved_and_loaded(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"none{suffix}"
+    Matches(torch.zeros(0, 2), torch.zeros(0, 2), torch.zeros(0)).save(path)
+    assert len(Matches.load(path)) == 0
+
+
+def test_any_text_with_four_columns_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "other.txt"
+    path.write_text("# another matcher\n1.5 2 3 4\n\n5 6 7 8 0.5\n")
+    loaded = Matches.load(path)
+    assert loaded.keypoints0.tolist() == [[1.0, 1.5], [4.5, 5.5]]
+    assert loaded.scores.tolist() == [1.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.txt", b"1 2 3\n", "fewer than four"),
+        ("a.txt", b"1 2 three 4\n", "not a readable"),
+        ("a.txt", b"1 2 nan 4\n", "not finite"),
+        ("a.npz", b"PK not a zip", "not a readable"),
+        ("a.h5", b"not hdf5", "not a readable"),
+        ("a.csv", b"1,2,3,4", "name it .txt"),
+    ],
+)
+def test_bad_files_are_refused_in_words(tmp_path: Path, name: str, content: bytes, words: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DeepMatchingError, match=words):
+        Matches.load(tmp_path / name)
+
+
+def test_an_npz_without_the_arrays_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "other.npz", x=np.zeros(3))
+    with pytest.raises(DeepMatchingError, match="not a readable"):
+        Matches.load(tmp_path / "other.npz")
+
+
+def test_a_missing_file_and_an_unknown_suffix(tmp_path: Path, matches: Matches) -> None:
+    with pytest.raises(DeepMatchingError, match="no matches file"):
+        Matches.load(tmp_path / "missing.txt")
+    with pytest.raises(DeepMatchingError, match="name it"):
+        matches.save(tmp_path / "a.json")
+    with pytest.raises(DeepMatchingError, match="no folder"):
+        matches.save(tmp_path / "missing" / "a.txt")
+    assert not list(tmp_path.iterdir())
+
+
+def test_shapes_are_checked() -> None:
+    with pytest.raises(DeepMatchingError, match="shape"):
+        Matches(torch.zeros(3, 2), torch.zeros(2, 2), torch.zeros(3))
+
+
+def test_parts_of_the_matches(matches: Matches) -> None:
+    assert len(matches) == 3
+    assert len(matches[matches.scores > 2]) == 2
+    assert matches.best(2).scores.tolist() == [3.5, 2.125]
+    assert matches[:1].size0 == (16, 24)
+    assert matches.displacements[2].tolist() == [10.0, -4.0]
+
+
+def test_adapters(matches: Matches) -> None:
+    loftr = matches.as_kornia()
+    assert set(loftr) == {"keypoints0", "keypoints1", "confidence", "batch_indexes"}
+    assert loftr["batch_indexes"].shape == (3,)
+    hloc = matches.as_hloc()
+    assert hloc["matches0"].tolist() == [0, 1, 2]
+    np.testing.assert_array_equal(hloc["keypoints1"][hloc["matches0"]], matches.keypoints1.numpy())
+    keypoints0, keypoints1, links = matches.as_opencv()
+    best = min(links, key=lambda link: link.distance)  # OpenCV sorts by distance: the smallest is the best
+    assert keypoints0[best.queryIdx].pt == (3.5, 3.5)
+    assert keypoints1[best.trainIdx].pt == (5.5, 1.5)
+    picture = cv2.drawMatches(
+        np.zeros((16, 24, 3), np.uint8), keypoints0, np.zeros((8, 40, 3), np.uint8), keypoints1, links, None
+    )
+    assert picture.shape == (16, 64, 3)
+
+
+def test_a_picture_is_drawn(matches: Matches, tmp_path: Path) -> None:
+    image0, image1 = np.zeros((16, 24, 3), np.uint8), np.zeros((8, 40), np.uint8)
+    picture = matches.draw(image0, image1, tmp_path / "m.png")
+    np.testing.assert_array_equal(cv2.imread(str(tmp_path / "m.png"))[:, :, ::-1], picture)

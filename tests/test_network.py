@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.autograd import gradcheck
+
+from deepmatching.decoding import decode
+from deepmatching.descriptors import HOG, Descriptor
+from deepmatching.errors import DeepMatchingError
+from deepmatching.network import Network
+
+
+class Pixels(Descriptor):
+    """A signed descriptor for the tests: position vectors (patch 1), not normalised."""
+
+    stride, patch, channels = 2, 1, 4
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        padded = torch.nn.functional.pad(image.mean(dim=1, keepdim=True), (1, 1, 1, 1))
+        vectors = torch.nn.functional.unfold(padded, 2, stride=2) - 0.5
+        return vectors.unflatten(2, (image.shape[2] // 2 + 1, image.shape[3] // 2 + 1))
+
+
+@pytest.mark.parametrize("radius", [None, 6, 8])
+def test_gradient_through_the_whole_network(radius: int | None) -> None:
+    """From Q_0 to the pixels and the exponents, by finite differences."""
+    torch.manual_seed(0)
+    network = Network(Pixels(), radius, levels=2).double()
+    images = [torch.rand(1, 1, 16, 16, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+
+    def refined(image0: torch.Tensor, image1: torch.Tensor, exponents: torch.Tensor) -> torch.Tensor:
+        pyramid = torch.func.functional_call(network, {"exponents": exponents}, (image0, image1))
+        return torch.cat([scores[torch.isfinite(scores)] for scores in (*pyramid.S, *pyramid.Q)])
+
+    exponents = torch.full((8,), 1.4, dtype=torch.float64, requires_grad=True)
+    assert gradcheck(refined, (*images, exponents), fast_mode=True)
+
+
+def test_gradient_through_hog() -> None:
+    torch.manual_seed(0)
+    network = Network(HOG(), 6, levels=1).double()
+    images = [torch.rand(1, 1, 8, 16, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+
+    def refined(image0: torch.Tensor, image1: torch.Tensor) -> torch.Tensor:
+        scores = network(image0, image1).Q[0]
+        return scores[torch.isfinite(scores)]
+
+    assert gradcheck(refined, images, atol=1e-4, fast_mode=True)
+
+
+@pytest.mark.parametrize("radius", [None, 10])
+def test_a_pyramid_has_all_levels_with_the_geometrys_shapes(radius: int | None) -> None:
+    pyramid = Network(HOG(), radius)(torch.rand(2, 3, 40, 70), torch.rand(2, 1, 66, 41))
+    assert len(pyramid.S) == len(pyramid.Q) == pyramid.geometry.L + 1 == 4
+    for l in range(4):
+        assert pyramid.S[l].shape == pyramid.Q[l].shape == (2, *pyramid.geometry.shape(l))
+    assert torch.equal(pyramid.Q[3], pyramid.S[3])
+    assert pyramid.Q[0].requires_grad
+
+
+def test_scores_are_at_most_the_number_of_levels() -> None:
+    """Identical images: the true match scores 1 at every level."""
+    image = torch.rand(1, 3, 64, 64)
+    with torch.no_grad():
+        pyramid = Network(HOG(), 16)(image, image)
+    centre = pyramid.Q[0][..., 8, 8]
+    assert torch.allclose(centre, torch.tensor(pyramid.geometry.L + 1.0), atol=1e-4)
+    assert pyramid.Q[0].max() <= pyramid.geometry.L + 1 + 1e-4
+
+
+@pytest.mark.parametrize("descriptor", [HOG(), Pixels()])
+@pytest.mark.parametrize("reciprocal", ["bins", "exact", "none"])
+@pytest.mark.parametrize("radius", [None, 10, 16])
+def test_decoding_without_the_volumes_equals_decoding_q0(
+    descriptor: Descriptor, reciprocal: str, radius: int | None
+) -> None:
+    torch.manual_seed(0)
+    network = Network(descriptor, radius)
+    image0, image1 = torch.rand(2, 3, 48, 40), torch.rand(2, 3, 40, 56)
+    with torch.no_grad():
+        geometry, Q_0 = network.refined_scores(image0, image1)
+        expected = decode(Q_0, geometry, reciprocal)
+        found = network.decode(image0, image1, reciprocal)
+    torch.testing.assert_close(found.scores, expected.scores)
+    for name in ("points0", "points1", "cells", "verified"):
+        assert torch.equal(getattr(found, name), getattr(expected, name)), name
+
+
+def test_refined_scores_are_those_of_the_pyramid() -> None:
+    network = Network(HOG(), 12)
+    images = torch.rand(1, 3, 40, 48), torch.rand(1, 3, 40, 48)
+    with torch.no_grad():
+        assert torch.equal(network.refined_scores(*images)[1], network(*images).Q[0])
+
+
+def test_no_levels_is_plain_correlation() -> None:
+    network = Network(HOG(), 8, levels=0)
+    images = torch.rand(1, 3, 24, 24), torch.rand(1, 3, 24, 24)
+    with torch.no_grad():
+        pyramid = network(*images)
+        on = torch.isfinite(pyramid.Q[0])
+        assert torch.equal(pyramid.Q[0][on], pyramid.S[0][on])
+        assert (pyramid.S[0][~on] == 0).all()
+        assert network.decode(*images).verified.any()
+
+
+@pytest.mark.parametrize(
+    ("image0", "image1", "words"),
+    [
+        (torch.rand(3, 16, 16), torch.rand(1, 3, 16, 16), "batch of images"),
+        (torch.rand(1, 2, 16, 16), torch.rand(1, 3, 16, 16), "1 or 3"),
+        (torch.zeros(1, 3, 16, 16, dtype=torch.uint8), torch.rand(1, 3, 16, 16), "floating-point"),
+        (torch.rand(1, 3, 16, 16), torch.rand(2, 3, 16, 16), "same number"),
+    ],
+)
+def test_what_is_no_batch_of_images_is_refused(image0: torch.Tensor, image1: torch.Tensor, words: str) -> None:
+    with pytest.raises(DeepMatchingError, match=words):
+        Network(HOG())(image0, image1)

@@ -1,0 +1,92 @@
+"""Against the original programs' outputs and figures measured on real pairs (skipped where those are missing)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import deepmatching as dm
+from deepmatching.flow_files import read_flow
+from deepmatching.metrics import accuracy, propagate
+
+PUBLISHED = [
+    "36 36 36 26 3.77558",
+    "36 44 36 34 3.65536",
+    "28 4 22 6 3.59854",
+    "28 20 28 10 3.75238",
+    "28 28 28 18 3.77126",
+]
+
+
+def test_the_published_lines_for_liberty(shared: Path) -> None:
+    """The GPU program's README prints five lines: same coordinates, scores to six digits."""
+    pictures = [shared / "oracle" / "liberty" / f"img{i}.png" for i in (0, 1)]
+    command = [
+        sys.executable,
+        "-m",
+        "deepmatching",
+        "match",
+        *map(str, pictures),
+        "--model",
+        "hog",
+        "--radius",
+        "full",
+    ]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert len(lines) == 49
+    for line in PUBLISHED:
+        assert f"{line} 0" in lines
+
+
+def test_identical_pictures_match_themselves(shared: Path) -> None:
+    folder = shared / "oracle" / "identity_96x64"
+    for radius in (16, "full"):
+        matches = dm.DeepMatcher.from_pretrained("hog", radius=radius).match(folder / "img0.png", folder / "img1.png")
+        assert len(matches) == 12 * 8
+        assert not matches.displacements.any()
+
+
+def test_a_shift_is_found_away_from_the_border(shared: Path) -> None:
+    folder = shared / "oracle" / "shift_128x96"
+    for radius in (16, "full"):
+        matches = dm.DeepMatcher.from_pretrained("hog", radius=radius).match(folder / "img0.png", folder / "img1.png")
+        x, y = matches.keypoints0.unbind(dim=1)
+        inside = (x > 16) & (x < 112) & (y > 16) & (y < 80)
+        assert inside.sum() >= 80
+        assert (matches.displacements[inside] == torch.tensor([-6.0, 4.0])).all()
+
+
+@pytest.mark.parametrize("name", ["climb_128x96", "climb_160x120", "liberty"])
+def test_most_matches_are_those_of_the_cpu_program(shared: Path, name: str) -> None:
+    """The CPU program (v1.2) has another descriptor and border rule: close, not equal."""
+    folder = shared / "oracle" / name
+    found = dm.DeepMatcher.from_pretrained("hog", radius="full").match(folder / "img0.png", folder / "img1.png")
+    original = dm.Matches.load(folder / "matches_paper.txt")
+    ours = {tuple(p): np.array(q) for p, q in zip(found.keypoints0.tolist(), found.keypoints1.tolist(), strict=True)}
+    near = [
+        np.abs(ours[tuple(p)] - q).max() <= 4
+        for p, q in zip(original.keypoints0.tolist(), original.keypoints1.tolist(), strict=True)
+        if tuple(p) in ours
+    ]
+    assert len(near) > 0.6 * len(original)
+    assert np.mean(near) > 0.6
+
+
+def test_accuracy_on_middlebury_is_the_measured_one(shared: Path) -> None:
+    """acc@2/5/10 of the four Middlebury pairs: 96.1 / 99.7 / 100.0."""
+    root = shared / "flow"
+    entries = [e for e in json.loads((root / "manifest.json").read_text()) if e["dataset"] == "middlebury_flow"]
+    matcher = dm.DeepMatcher.from_pretrained("hog", radius=80)
+    shares = []
+    for entry in entries:
+        matches = matcher.match(root / entry["image0"], root / entry["image1"])
+        truth = read_flow(root / entry["flow"])
+        found = accuracy(propagate(*matches.numpy(), *truth.shape[:2]), truth)
+        shares.append([100 * found[t] for t in (2, 5, 10)])
+    np.testing.assert_allclose(np.mean(shares, axis=0), [96.1, 99.7, 100.0], atol=0.3)
