@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from deepmatching import drawing
 from deepmatching.drawing import (
+    canvas,
+    colors,
     draw_displacement,
     draw_match_figure,
     draw_matches_lines,
@@ -18,6 +19,8 @@ from deepmatching.drawing import (
     to_uint8_rgb,
     write_image,
 )
+from deepmatching.drawing.matches import NO_MATCH, choose_lines
+from deepmatching.drawing.scores import NO_SCORE
 from deepmatching.errors import DeepMatchingError
 
 RNG = np.random.default_rng(0)
@@ -77,7 +80,7 @@ def test_write_image_refuses(tmp_path: Path) -> None:
 
 
 def test_the_wheel_is_baker_et_als() -> None:
-    wheel = drawing._wheel()
+    wheel = colors.color_wheel()
     assert wheel.shape == (55, 3)
     # The original table begins its six runs (15, 6, 4, 11, 13 and 6 long) at these colours.
     starts = np.cumsum([0, 15, 6, 4, 11, 13])
@@ -117,16 +120,16 @@ def test_flow_colour_depends_on_the_ratio_to_max_norm() -> None:
 
 
 def test_successive_line_colours_differ() -> None:
-    colors = drawing._distinct_colors(60).astype(int)
-    assert np.abs(np.diff(colors, axis=0)).sum(axis=1).min() > 120
+    distinct = colors.distinct_colors(60).astype(int)
+    assert np.abs(np.diff(distinct, axis=0)).sum(axis=1).min() > 120
 
 
 def test_outliers_do_not_bleach_the_others() -> None:
     moved = np.tile([[10.0, 0.0]], (200, 1))
     moved[0] = (5000, 0)
-    assert drawing._range_of(moved) == 10
-    assert drawing._range_of(np.array([[43.2, 0.0]])) == 44
-    assert drawing._range_of(np.zeros((3, 2))) == 1
+    assert colors.range_of(moved) == 10
+    assert colors.range_of(np.array([[43.2, 0.0]])) == 44
+    assert colors.range_of(np.zeros((3, 2))) == 1
 
 
 # --- matches ---------------------------------------------------------------------------------------------
@@ -136,7 +139,7 @@ def test_displacement_squares_are_where_the_matches_are() -> None:
     start = np.array([[10.0, 20.0], [40.0, 5.0]])
     picture = draw_displacement(start, start + np.array([6.0, 0.0]), 32, 64, cell=8)
     assert picture.shape == (32, 64, 3)
-    colored = (picture != drawing._NO_MATCH).any(axis=2)
+    colored = (picture != NO_MATCH).any(axis=2)
     expected = np.zeros((32, 64), bool)
     expected[16:24, 6:14] = expected[1:9, 36:44] = True
     np.testing.assert_array_equal(colored, expected)
@@ -167,7 +170,7 @@ def test_every_picture_of_every_size_is_drawn(size: tuple[int, int], count: int)
     assert 560 <= max(overlay.shape[:2]) <= 1280
     assert figure.shape[1] <= 2 * 1280 + 3 * 12
     assert figure.shape[1] >= lines.shape[1]
-    assert figure.shape[0] > lines.shape[0] + 2 * drawing._TEXT_HEIGHT
+    assert figure.shape[0] > lines.shape[0] + 2 * canvas.TEXT_HEIGHT
 
 
 def test_the_overlay_shows_where_matches_are() -> None:
@@ -183,18 +186,18 @@ def test_the_overlay_shows_where_matches_are() -> None:
 def test_lines_connect_the_right_pixels() -> None:
     left, right = np.zeros((600, 700, 3), np.uint8), np.zeros((600, 700, 3), np.uint8)
     picture = draw_matches_lines(left, right, np.array([[100.0, 50.0]]), np.array([[300.0, 400.0]]))
-    assert picture.shape == (600, 700 + drawing._GAP + 700, 3)
+    assert picture.shape == (600, 700 + canvas.GAP + 700, 3)
     assert picture[50, 100].any()
-    assert picture[400, 700 + drawing._GAP + 300].any()
-    middle = (100 + 700 + drawing._GAP + 300) // 2
+    assert picture[400, 700 + canvas.GAP + 300].any()
+    middle = (100 + 700 + canvas.GAP + 300) // 2
     assert (picture[225, middle - 2 : middle + 3] != 255).any()
     assert not picture[500, :700].any()
 
 
 def test_lines_are_few_and_apart() -> None:
     start, end, scores = some_matches(480, 640, 5000)
-    start, end, _ = drawing._as_matches(start, end, scores)
-    shown = drawing._choose_lines(start, end, 480, 640, 40)
+    start, end, _ = canvas.as_matches(start, end, scores)
+    shown = choose_lines(start, end, 480, 640, 40)
     assert 25 <= len(shown) <= 40
     difference = start[shown][:, None] - start[shown][None]
     distance = np.hypot(difference[..., 0], difference[..., 1]) + 1e9 * np.eye(len(shown))
@@ -206,7 +209,7 @@ def test_lines_are_few_and_apart() -> None:
         start[shown, 1] >= 240,
     ):
         assert side.sum() >= 8
-    assert len(drawing._choose_lines(start, end, 480, 640, 0)) == 0
+    assert len(choose_lines(start, end, 480, 640, 0)) == 0
 
 
 def test_wild_matches_do_no_harm() -> None:
@@ -226,9 +229,9 @@ def test_a_score_map_is_grey_where_minus_infinite_and_bright_at_its_maximum() ->
     scores[:5] = -np.inf
     scores[8, 15] = 2.0
     picture = draw_score_maps([("S_0", scores)], side=200)
-    top = drawing._GAP + drawing._TEXT_HEIGHT
-    panel = picture[top : top + 100, drawing._GAP : drawing._GAP + 200].astype(int)
-    assert panel[25, 100].tolist() == list(drawing._NO_SCORE)
+    top = canvas.GAP + canvas.TEXT_HEIGHT
+    panel = picture[top : top + 100, canvas.GAP : canvas.GAP + 200].astype(int)
+    assert panel[25, 100].tolist() == list(NO_SCORE)
     peak = panel[85, 155]  # the middle of the cell (8,15), which is 10 px wide
     assert peak[0] > 200
     assert peak[1] > 200

@@ -1,0 +1,56 @@
+"""Pictures as arrays: uint8 RGB (H,W,3), from what the library loads and to files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+
+from deepmatching.errors import DeepMatchingError
+from deepmatching.files import atomic_write, check_writable
+
+_ENCODERS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".ppm")
+
+
+def to_uint8_rgb(image: np.ndarray | torch.Tensor) -> np.ndarray:
+    """A fresh uint8 RGB (H,W,3) of uint8 (H,W), (H,W,1) or (H,W,3), or of what `load_image` gives (C,H,W)."""
+    if isinstance(image, torch.Tensor):
+        planar = image.detach().to("cpu", torch.float32).numpy()
+        if planar.ndim != 3 or planar.shape[0] not in (1, 3):
+            raise DeepMatchingError(f"To be drawn, an image must be (1 or 3,H,W), not {planar.shape}.")
+        pixels = np.rint(np.clip(planar.transpose(1, 2, 0), 0.0, 1.0) * 255.0).astype(np.uint8)
+    else:
+        pixels = image[:, :, None] if image.ndim == 2 else image
+        if pixels.ndim != 3 or pixels.shape[2] not in (1, 3) or pixels.dtype != np.uint8:
+            raise DeepMatchingError(
+                f"To be drawn, an array must be uint8 (H,W,3), not {image.dtype} {image.shape}; "
+                "pass it through load_image first."
+            )
+    return np.array(np.broadcast_to(pixels, (*pixels.shape[:2], 3)))
+
+
+def check_picture_path(path: str | os.PathLike[str]) -> None:
+    """Raise now, before the work, if :func:`write_image` could not write `path`."""
+    if Path(path).suffix.lower() not in _ENCODERS:
+        raise DeepMatchingError(f"The suffix of '{path}' names no image format; use one of {', '.join(_ENCODERS)}.")
+    check_writable(path)
+
+
+def write_image(path: str | os.PathLike[str], rgb: np.ndarray) -> None:
+    """Write uint8 RGB (H,W,3) in the format that the suffix names."""
+    check_picture_path(path)
+    suffix = Path(path).suffix.lower()
+    pixels = np.ascontiguousarray(to_uint8_rgb(rgb)[:, :, ::-1])
+    try:
+        encoded, data = cv2.imencode(suffix, pixels)
+    except cv2.error:
+        encoded = False
+    if not encoded:
+        raise DeepMatchingError(
+            f"OpenCV cannot write {pixels.shape[1]} x {pixels.shape[0]} pixels as '{path}'; use .png instead."
+        )
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(data.tobytes())
