@@ -20,7 +20,7 @@ two cells (the paper says zero or one), since R is rounded up.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import torch
@@ -227,6 +227,11 @@ class Geometry:
         """(H_l, W_l, h_l, w_l), shape of S_l and Q_l for one pair."""
         return *self.grid(l), *self.window(l)
 
+    @property
+    def first_cell(self) -> tuple[int, int]:
+        """Where the first reference point of level 0 lies, in cells from the image's corner: (row, column)."""
+        return self.beta // self.gamma, self.beta // self.gamma
+
     def reference_points(self, l: int) -> tuple[Tensor, Tensor]:
         """Pixel positions (corner convention) of the grid's rows (H_l,) and columns (W_l,)."""
         rows, columns = self.grid(l)
@@ -309,3 +314,55 @@ class Geometry:
         """Number of scores at level l for one pair."""
         rows, columns, h, w = self.shape(l)
         return rows * columns * h * w
+
+    def strip(self, rows0: tuple[int, int], rows1: tuple[int, int]) -> Strip:
+        """The part of the two lowest levels that has these rows (first, one past the last) of levels 0 and 1."""
+        return Strip(**{f.name: getattr(self, f.name) for f in fields(Geometry)}, rows0=rows0, rows1=rows1)
+
+
+@dataclass(frozen=True)
+class Strip(Geometry):
+    """Some rows of reference points of levels 0 and 1, seen as a geometry of its own.
+
+    Operators that link these two levels can then work on a part of them at a time, when memory is short. All rows
+    that a row of the strip needs must be in it: of every parent all children, or of every child all parents.
+
+    Args:
+        rows0: rows of level 0, first and one past the last.
+        rows1: rows of level 1, likewise.
+    """
+
+    rows0: tuple[int, int] = (0, 0)
+    rows1: tuple[int, int] = (0, 0)
+
+    def __post_init__(self) -> None:
+        """Nothing to check: the whole geometry was."""
+
+    @cached_property
+    def whole(self) -> Geometry:
+        """The geometry that this is a part of."""
+        return Geometry(**{f.name: getattr(self, f.name) for f in fields(Geometry)})
+
+    def _rows(self, l: int) -> slice:
+        return slice(*(self.rows0, self.rows1)[l])
+
+    def grid(self, l: int) -> tuple[int, int]:
+        rows = self._rows(l)
+        return rows.stop - rows.start, self.whole.grid(l)[1]
+
+    @property
+    def first_cell(self) -> tuple[int, int]:
+        row, column = self.whole.first_cell
+        return row + self.rows0[0] * self.alpha // self.gamma, column
+
+    def reference_points(self, l: int) -> tuple[Tensor, Tensor]:
+        rows, columns = self.whole.reference_points(l)
+        return rows[self._rows(l)], columns
+
+    def links(self, l: int) -> list[tuple[int, int, int, int]]:
+        moved = self.rows1[0] - self.rows0[0]
+        return [(row + moved, *others) for row, *others in self.whole.links(l)]
+
+    def children(self, l: int) -> tuple[Tensor, Tensor]:
+        rows, columns = self.whole.children(l)
+        return rows[self._rows(l)], columns

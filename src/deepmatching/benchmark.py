@@ -1,0 +1,199 @@
+"""How long matching takes on this machine, against the time that no implementation can go below.
+
+The floor is the larger of two times, both from rates measured in the same run: the bytes that decoding must move
+(every array of ``operators.fused`` written once and read as often as it is used) over the bandwidth of a large
+copy, and the operations of correlation over the rate of a large matrix product.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.resources import as_file, files
+from statistics import median
+
+import cv2
+import numpy as np
+import torch
+from torch import Tensor
+
+from deepmatching.decoding import Reciprocal
+from deepmatching.geometry import Geometry
+from deepmatching.images import load_image
+from deepmatching.matcher import DeepMatcher
+from deepmatching.memory import pooled_cells
+from deepmatching.network import Network
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is timed: one or several pairs of this size, from image tensors to verified matches."""
+
+    model: str = "hog"
+    width: int = 1024
+    height: int = 436
+    radius: int | str = 80
+    reciprocal: Reciprocal = "bins"
+    device: str = "auto"
+    batch: int = 1
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The figures of one case. Times are in seconds and for the whole batch, memory in bytes."""
+
+    case: Case
+    device: str
+    threads: int
+    first: float  #: the first run in a fresh process, kernels loaded or compiled
+    time: float  #: median of the later runs
+    best: float  #: the fastest of them
+    memory_floor: float
+    arithmetic_floor: float
+    peak: int  #: above what the process held before the first run
+
+    @property
+    def floor(self) -> float:
+        return max(self.memory_floor, self.arithmetic_floor)
+
+    @property
+    def ratio(self) -> float:
+        """Time over floor."""
+        return self.time / self.floor
+
+    def as_dict(self) -> dict[str, object]:
+        """All figures, for JSON."""
+        return {**asdict(self), "floor": self.floor, "ratio": self.ratio}
+
+
+def measure(case: Case, repeats: int = 20) -> Timing:
+    """Time one case in a process of its own, so that its memory and its first run are its own too."""
+    command = [sys.executable, "-m", "deepmatching.benchmark", json.dumps({**asdict(case), "repeats": repeats})]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise RuntimeError(f"timing {case} failed:\n{result.stderr}")
+    figures = json.loads(result.stdout.splitlines()[-1])
+    return Timing(**{**figures, "case": case})
+
+
+def demo_images(width: int, height: int, batch: int = 1) -> tuple[Tensor, Tensor]:
+    """The demo pair scaled to a size, (batch, 3, height, width)."""
+    images = []
+    for i in (0, 1):
+        with as_file(files("deepmatching") / "data" / "demo" / f"bunny_{i}.jpg") as path:
+            pixels = load_image(path).permute(1, 2, 0).numpy()
+        scaled = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_CUBIC).clip(0, 1)
+        images.append(torch.from_numpy(np.ascontiguousarray(scaled.transpose(2, 0, 1))).expand(batch, -1, -1, -1))
+    return images[0].contiguous(), images[1].contiguous()
+
+
+def bytes_moved(geometry: Geometry, network: Network, batch: int = 1) -> int:
+    """The least that decoding reads and writes: images, descriptors, S_{l+1/2} (read twice), m_l and Q_{l+1/2}."""
+    pixels = sum(rows * columns for rows, columns in (geometry.used0, geometry.used1))
+    cells = pixels // geometry.gamma**2
+    total = 4 * 3 * pixels + 2 * 4 * network.descriptor.channels * cells
+    for l in range(geometry.L):
+        total += pooled_cells(geometry, l) * (3 * 4 + 2 * 1 + 2 * 4)
+    return batch * total
+
+
+def operations(geometry: Geometry, network: Network, batch: int = 1) -> int:
+    """Multiplications and additions of correlation."""
+    values = network.descriptor.patch**2 * network.descriptor.channels
+    return batch * 2 * geometry.cells(0) * values
+
+
+def copy_bandwidth(device: torch.device) -> float:
+    """Bytes read and written per second by a copy that no cache holds."""
+    source = torch.rand(2**30 if device.type == "cuda" else 2**26, device=device)
+    target = torch.empty_like(source)
+    return 2 * source.numel() * 4 / median(run_times(lambda: target.copy_(source), device, 10))
+
+
+def matrix_rate(device: torch.device) -> float:
+    """Float32 operations per second of a large matrix product, without tensor cores."""
+    n = 8192 if device.type == "cuda" else 2048
+    a, b = torch.rand(n, n, device=device), torch.rand(n, n, device=device)
+    return 2 * n**3 / median(run_times(lambda: a @ b, device, 5))
+
+
+def run_times(work: Callable[[], object], device: torch.device, repeats: int) -> list[float]:
+    """Seconds of each run, by device events on CUDA."""
+    work()
+    times = []
+    for _ in range(repeats):
+        if device.type == "cuda":
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            work()
+            end.record()
+            torch.cuda.synchronize(device)
+            times.append(start.elapsed_time(end) / 1000)
+        else:
+            begin = time.perf_counter()
+            work()
+            times.append(time.perf_counter() - begin)
+    return times
+
+
+def peak_memory(device: torch.device) -> int:
+    """The most that this process has held so far, in bytes."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        import resource
+    except ImportError:  # Windows
+        import psutil
+
+        return psutil.Process().memory_info().peak_wset
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
+
+
+def run_case(case: Case, repeats: int) -> dict[str, object]:
+    """The figures of one case, measured in this process."""
+    matcher = DeepMatcher.from_pretrained(case.model, radius=case.radius, device=case.device)
+    network, device = matcher.network, matcher.device
+    image0, image1 = (image.to(device) for image in demo_images(case.width, case.height, case.batch))
+
+    before = peak_memory(device)
+    begin = time.perf_counter()
+    network.decode(image0, image1, case.reciprocal)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    first = time.perf_counter() - begin
+    decode = _decoder(network, image0, image1, case.reciprocal)
+    times = run_times(decode, device, repeats)
+    peak = peak_memory(device) - before
+
+    geometry = network.geometry((case.height, case.width), (case.height, case.width))
+    return {
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+        "threads": torch.get_num_threads(),
+        "first": first,
+        "time": median(times),
+        "best": min(times),
+        "memory_floor": bytes_moved(geometry, network, case.batch) / copy_bandwidth(device),
+        "arithmetic_floor": operations(geometry, network, case.batch) / matrix_rate(device),
+        "peak": peak,
+    }
+
+
+def _decoder(network: Network, image0: Tensor, image1: Tensor, reciprocal: Reciprocal) -> Callable[[], object]:
+    """What is timed; on CUDA a recorded graph, since launching its many small kernels would take longer than they do."""
+    if image0.device.type != "cuda":
+        return lambda: network.decode(image0, image1, reciprocal)
+    from deepmatching.graphs import GraphedDecode
+
+    graph = GraphedDecode(network, tuple(image0.shape), tuple(image1.shape), reciprocal)  # type: ignore[arg-type]
+    return lambda: graph(image0, image1)
+
+
+if __name__ == "__main__":
+    arguments = json.loads(sys.argv[1])
+    count = arguments.pop("repeats")
+    print(json.dumps(run_case(Case(**arguments), count)))
