@@ -33,7 +33,7 @@ STAGES = (
     "aggregate",
     "disaggregate",
     "unpool_and_disaggregate",
-    "decode_pooled",
+    "best_pooled",
 )
 
 

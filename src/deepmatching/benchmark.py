@@ -184,7 +184,7 @@ def run_case(case: Case, repeats: int) -> dict[str, object]:
 
 
 def _decoder(network: Network, image0: Tensor, image1: Tensor, reciprocal: Reciprocal) -> Callable[[], object]:
-    """What is timed; on CUDA a recorded graph, since launching its many small kernels would take longer than they do."""
+    """What is timed; on CUDA a recorded graph, since launching many small kernels takes longer than they do."""
     if image0.device.type != "cuda":
         return lambda: network.decode(image0, image1, reciprocal)
     from deepmatching.graphs import GraphedDecode

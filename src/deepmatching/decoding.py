@@ -15,11 +15,11 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from deepmatching.geometry import Geometry
 from deepmatching.operators.kernels import kernel
+from deepmatching.operators.shifted_max import overlap
 from deepmatching.operators.unpooling import unpooling
 
 Reciprocal = Literal["bins", "exact", "none"]
@@ -38,6 +38,19 @@ class Decoded(NamedTuple):
     verified: Tensor  #: (B, H_0, W_0), bool
 
 
+class Best(NamedTuple):
+    """What verification needs of Q_0."""
+
+    scores: Tensor  #: (B, H_0, W_0), max over q of Q_0(q|p)
+    cells: Tensor  #: (B, H_0, W_0), int64, its arg-max
+    table: Tensor  #: (B, rows, columns), the highest score at each target bin, or at each target position (``exact``)
+
+
+def bin_side(geometry: Geometry, reciprocal: Reciprocal) -> int:
+    """Target positions along the side of a bin of the table: those in α₀ pixels, or one."""
+    return geometry.alpha // geometry.gamma if reciprocal == "bins" else 1
+
+
 def decode(Q_0: Tensor, geometry: Geometry, reciprocal: Reciprocal = "bins") -> Decoded:
     """The best target of every reference point and whether it is verified.
 
@@ -45,27 +58,86 @@ def decode(Q_0: Tensor, geometry: Geometry, reciprocal: Reciprocal = "bins") -> 
         Q_0: refined scores, (B, H_0, W_0, h_0, w_0). Overwritten with −∞ on the image's last border, where a score
             exists but a match must not lie, unless it requires a gradient.
     """
+    return verify(best_matches(Q_0, geometry, reciprocal), geometry, reciprocal)
+
+
+def best_matches(Q_0: Tensor, geometry: Geometry, reciprocal: Reciprocal) -> Best:
+    """Γ(p), its score, and the highest score at every target."""
     Q_0 = off_image_is_no_match(Q_0, geometry, border=False)
     scores, cells = Q_0.flatten(-2).max(dim=-1)
-    verified = torch.isfinite(scores)
-    if reciprocal == "bins":
-        verified &= _owns_bin(Q_0, scores, cells, geometry)
-    elif reciprocal == "exact":
-        verified &= _is_best_at_target(Q_0, scores, cells, geometry)
-    points0, points1 = _positions(cells, geometry)
-    return Decoded(points0, points1, scores, cells, verified)
+    if reciprocal == "none":
+        return Best(scores, cells, scores.new_empty(Q_0.shape[0], 0, 0))
+    return Best(scores, cells, _block_max(_best_at_targets(Q_0, geometry), bin_side(geometry, reciprocal)))
 
 
 @torch.no_grad()
+def best_pooled(coarse: Tensor, pooled: Tensor, switches: Tensor, geometry: Geometry, reciprocal: Reciprocal) -> Best:
+    """As :func:`best_matches`, from Q_{1/2}, S_{1/2} and m_0 instead of Q_0; all (B, H_0, W_0, h_1, w_1)."""
+    if fast := kernel("best_pooled", coarse):
+        return Best(*fast(coarse, pooled, switches, geometry, reciprocal))
+    Q_0 = unpooling(coarse + pooled, switches, geometry.window(0), geometry.pool_offset(0), geometry.pool_reach)
+    return best_matches(off_image_is_no_match(Q_0, geometry), geometry, reciprocal)
+
+
 def decode_pooled(
     coarse: Tensor, pooled: Tensor, switches: Tensor, geometry: Geometry, reciprocal: Reciprocal = "bins"
 ) -> Decoded:
-    """As :func:`decode`, from Q_{1/2}, S_{1/2} and m_0 instead of Q_0; all (B, H_0, W_0, h_1, w_1)."""
+    """As :func:`decode`, from Q_{1/2}, S_{1/2} and m_0 instead of Q_0."""
     if fast := kernel("decode_pooled", coarse):
         scores, cells, verified = fast(coarse, pooled, switches, geometry, reciprocal)
         return Decoded(*_positions(cells, geometry), scores, cells, verified)
-    Q_0 = unpooling(coarse + pooled, switches, geometry.window(0), geometry.pool_offset(0), geometry.pool_reach)
-    return decode(off_image_is_no_match(Q_0, geometry), geometry, reciprocal)
+    return verify(best_pooled(coarse, pooled, switches, geometry, reciprocal), geometry, reciprocal)
+
+
+def verify(best: Best, geometry: Geometry, reciprocal: Reciprocal) -> Decoded:
+    """Compare each match with the best at its target."""
+    scores, cells, table = best
+    verified = torch.isfinite(scores)
+    if reciprocal != "none":
+        side = bin_side(geometry, reciprocal)
+        rows, columns = (index // side for index in _target_indices(cells, geometry))
+        # A point that nothing reaches has no target; its cell 0 may lie off the image.
+        bins = (rows * table.shape[2] + columns).clamp_(0, table.shape[1] * table.shape[2] - 1).flatten(1)
+        verified &= scores >= table.flatten(1).gather(1, bins).view_as(scores)
+        if reciprocal == "bins":
+            verified &= _is_first_claim(verified, bins, table)
+    return Decoded(*_positions(cells, geometry), scores, cells, verified)
+
+
+def _is_first_claim(claims: Tensor, bins: Tensor, table: Tensor) -> Tensor:
+    """Whether a point is the first in raster order that claims its bin: (B, H_0, W_0), bool."""
+    points = bins.shape[1]
+    order = torch.arange(points, device=bins.device).expand_as(bins)
+    first = torch.full_like(table.flatten(1), points, dtype=torch.int64)
+    first.scatter_reduce_(1, bins, order.masked_fill(~claims.flatten(1), points), "amin")
+    return (first.gather(1, bins) == order).view_as(claims)
+
+
+def _best_at_targets(Q_0: Tensor, geometry: Geometry) -> Tensor:
+    """max over p of Q_0(q|p) at every target position on which a match may lie: (B, rows, columns)."""
+    size = [used // geometry.gamma for used in geometry.used1]
+    if not geometry.relative:
+        return Q_0.amax(dim=(1, 2))[:, : size[0], : size[1]]
+
+    # Window cell (a, b) of point (i, j) lies at position first + step · (i, j) + (a, b) − R_0.
+    rows, columns, h, w = Q_0.shape[1:]
+    step = geometry.alpha // geometry.gamma
+    top, left = (cell - geometry.R(0) for cell in geometry.first_cell)
+    best = Q_0.new_full((Q_0.shape[0], *size), -torch.inf)
+    for i in range(rows):
+        inside = overlap(top + step * i, h, size[0])
+        for b in range(w):
+            points = overlap(left + b, columns, size[1], step)
+            if inside and points:
+                there = best[:, inside[1], points[1]]
+                there.copy_(torch.maximum(there, Q_0[:, i, points[0], inside[0], b].mT))
+    return best
+
+
+def _block_max(scores: Tensor, side: int) -> Tensor:
+    """Maximum over side × side blocks of the last two axes."""
+    blocks = scores.unflatten(-1, (-1, side)).unflatten(-3, (-1, side))
+    return blocks.amax(dim=(-3, -1))
 
 
 def off_image_is_no_match(scores: Tensor, geometry: Geometry, border: bool = True) -> Tensor:
@@ -121,82 +193,3 @@ def _positions(cells: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
     points0 = _reference_positions(geometry, cells.device).clone()  # the caller may write to its own
     rows, columns = _target_indices(cells, geometry)
     return points0, torch.stack([columns, rows], dim=-1).to(torch.float32) * geometry.gamma
-
-
-def _owns_bin(Q_0: Tensor, scores: Tensor, cells: Tensor, geometry: Geometry) -> Tensor:
-    """Whether Γ(p) has the highest score of all (p', q') whose q' lies in its bin: (B, H_0, W_0), bool."""
-    best = _best_of_bins(Q_0, geometry)
-    rows, columns = (index * geometry.gamma // geometry.alpha for index in _target_indices(cells, geometry))
-    bins = (rows * best.shape[2] + columns).flatten(1).clamp(0, best.shape[1] * best.shape[2] - 1)
-    best_there = best.flatten(1).gather(1, bins)
-    flat = scores.flatten(1)
-    claims = (flat >= best_there) & torch.isfinite(flat)
-
-    points = flat.shape[1]
-    order = torch.arange(points, device=flat.device).expand_as(bins)
-    first = torch.full_like(best.flatten(1), points, dtype=torch.int64)
-    first.scatter_reduce_(1, bins, order.masked_fill(~claims, points), "amin")
-    return (claims & (first.gather(1, bins) == order)).view_as(scores)
-
-
-def _best_of_bins(Q_0: Tensor, geometry: Geometry) -> Tensor:
-    """max of Q_0(q'|p') over all p' and all q' in each bin: (B, bin rows, bin columns)."""
-    step = geometry.alpha // geometry.gamma
-    bins = [-(-size // geometry.alpha) for size in geometry.used1]
-    if not geometry.relative:
-        over_points = Q_0.amax(dim=(1, 2))
-        padding = [n * step - cells for n, cells in zip(bins, over_points.shape[1:], strict=True)]
-        return _block_max(F.pad(over_points, (0, padding[1], 0, padding[0]), value=-torch.inf), step)
-
-    # q' = p' + γ₀ (k − R_0) lies in bin i' + ⌊(β₀ + γ₀ (k − R_0)) / α₀⌋: for each p', blocks of step × step cells.
-    rows, columns, h = Q_0.shape[1:4]
-    start = geometry.beta // geometry.gamma - geometry.R(0)
-    first = start // step  # bin of the first cell, relative to i'
-    lead = start - first * step
-    blocks = -(-(lead + h) // step)
-    tail = blocks * step - lead - h
-    best = Q_0.new_full((Q_0.shape[0], *bins), -torch.inf)
-    for i in range(rows):
-        inside = F.pad(Q_0[:, i], (lead, tail, lead, tail), value=-torch.inf)
-        per_block = _block_max(inside, step)  # (B, W_0, blocks, blocks)
-        top, bottom = max(0, i + first), min(bins[0], i + first + blocks)
-        for k in range(blocks):
-            left, right = max(0, first + k), min(bins[1], columns + first + k)
-            if left < right and top < bottom:
-                best[:, top:bottom, left:right] = torch.maximum(
-                    best[:, top:bottom, left:right],
-                    per_block[:, left - first - k : right - first - k, top - i - first : bottom - i - first, k].mT,
-                )
-    return best
-
-
-def _block_max(scores: Tensor, step: int) -> Tensor:
-    """Maximum over step × step blocks of the last two axes."""
-    blocks = scores.unflatten(-1, (-1, step)).unflatten(-3, (-1, step))
-    return blocks.amax(dim=(-3, -1))
-
-
-def _is_best_at_target(Q_0: Tensor, scores: Tensor, cells: Tensor, geometry: Geometry) -> Tensor:
-    """Whether no other reference point scores higher at the very target Γ(p): (B, H_0, W_0), bool."""
-    if not geometry.relative:
-        best = Q_0.amax(dim=(1, 2)).flatten(1)
-        return scores >= best.gather(1, cells.flatten(1)).view_as(scores)
-
-    # Seen from p' = p − α₀ (dy, dx), the target Γ(p) = p + γ₀ (k − R_0) is cell k + (α₀/γ₀) (dy, dx).
-    rows, columns, h, w = Q_0.shape[1:]
-    step = geometry.alpha // geometry.gamma
-    ky, kx = cells // w, cells % w
-    flat = Q_0.flatten(1)
-    i = torch.arange(rows, device=cells.device)[:, None]
-    j = torch.arange(columns, device=cells.device)[None, :]
-    best = torch.full_like(scores, -torch.inf)
-    for dy in range(-((h - 1) // step), (h - 1) // step + 1):
-        y = ky + step * dy
-        row_there = (i - dy >= 0) & (i - dy < rows) & (y >= 0) & (y < h)
-        for dx in range(-((w - 1) // step), (w - 1) // step + 1):
-            x = kx + step * dx
-            there = row_there & (j - dx >= 0) & (j - dx < columns) & (x >= 0) & (x < w)
-            index = (((i - dy) * columns + (j - dx)) * h + y) * w + x
-            other = flat.gather(1, index.masked_fill(~there, 0).flatten(1)).view_as(scores)
-            best = torch.maximum(best, other.masked_fill(~there, -torch.inf))
-    return scores >= best

@@ -361,7 +361,7 @@ class Strip(Geometry):
 
     def links(self, l: int) -> list[tuple[int, int, int, int]]:
         moved = self.rows1[0] - self.rows0[0]
-        return [(row + moved, *others) for row, *others in self.whole.links(l)]
+        return [(row + moved, column, y, x) for row, column, y, x in self.whole.links(l)]
 
     def children(self, l: int) -> tuple[Tensor, Tensor]:
         rows, columns = self.whole.children(l)

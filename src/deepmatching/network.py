@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from deepmatching.decoding import Decoded, Reciprocal, decode, decode_pooled, off_image_is_no_match
+from deepmatching.decoding import Decoded, Reciprocal, off_image_is_no_match
 from deepmatching.descriptors import Descriptor
 from deepmatching.errors import DeepMatchingError
 from deepmatching.geometry import Geometry
+from deepmatching.inference import decode_cells
 from deepmatching.operators import (
     aggregation,
     correlation,
@@ -21,13 +22,6 @@ from deepmatching.operators import (
     power,
     summation,
     unpooling,
-)
-from deepmatching.operators.fused import (
-    aggregate,
-    aggregate_and_pool,
-    correlate_and_pool,
-    disaggregate,
-    unpool_and_disaggregate,
 )
 
 #: Levels that have an exponent of their own; images of up to 999 pixels a patch need seven or eight.
@@ -90,34 +84,12 @@ class Network(nn.Module):
         return Pyramid(geometry, S, Q[::-1])
 
     @torch.no_grad()
-    def decode(self, image0: Tensor, image1: Tensor, reciprocal: Reciprocal = "bins") -> Decoded:
-        """The matches of a batch of pairs: the arg-max of Q_0 without Q_0 (see ``operators.fused``)."""
+    def decode(self, image0: Tensor, image1: Tensor, reciprocal: Reciprocal = "bins", strips: int = 1) -> Decoded:
+        """The matches of a batch of pairs: the arg-max of Q_0, without Q_0 (see ``deepmatching.inference``)."""
         geometry, cells0, cells1 = self.describe(image0, image1)
-        return self.decode_cells(cells0, cells1, geometry, self.exponents.tolist(), reciprocal)
-
-    @torch.no_grad()
-    def decode_cells(
-        self,
-        cells0: Tensor,
-        cells1: Tensor,
-        geometry: Geometry,
-        exponents: list[float],
-        reciprocal: Reciprocal = "bins",
-    ) -> Decoded:
-        """:meth:`decode` from the descriptors on, with given exponents ν_0, ν_1, …; on a GPU, nothing here waits."""
-        nu = exponents + exponents[-1:] * (geometry.L + 1 - len(exponents))
-        if geometry.L == 0:
-            scores = power(correlation(cells0, cells1, geometry, self.descriptor.patch), nu[0])
-            return decode(off_image_is_no_match(scores, geometry), geometry, reciprocal)
-
-        pooled, switches = correlate_and_pool(cells0, cells1, geometry, self.descriptor.patch, nu[0])
-        levels = [(pooled, switches)]
-        for l in range(geometry.L - 1):
-            levels.append(aggregate_and_pool(levels[l][0], geometry, l, nu[l + 1]))
-        Q = disaggregate(aggregate(levels[-1][0], geometry, geometry.L - 1, nu[geometry.L]), geometry, geometry.L - 1)
-        for l in reversed(range(geometry.L - 1)):
-            Q = unpool_and_disaggregate(Q, *levels.pop(), geometry, l)
-        return decode_pooled(Q, *levels.pop(), geometry, reciprocal)
+        return decode_cells(
+            cells0, cells1, geometry, self.descriptor.patch, self.exponents.tolist(), reciprocal, strips
+        )
 
     def refined_scores(self, image0: Tensor, image1: Tensor) -> tuple[Geometry, Tensor]:
         """Q_0 alone, (B, H_0, W_0, h_0, w_0), freeing every level as soon as it is used."""

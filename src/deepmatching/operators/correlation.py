@@ -47,10 +47,10 @@ def correlation(cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int) 
 
 def reference_patches(cells: Tensor, geometry: Geometry, patch: int) -> Tensor:
     """φ(p|I_0) for the grid of reference points: (B, H_0, W_0, C, patch, patch)."""
-    first = geometry.beta // geometry.gamma - patch // 2
+    top, left = (cell - patch // 2 for cell in geometry.first_cell)
     step = geometry.alpha // geometry.gamma
     rows, columns = geometry.grid(0)
-    patches = cells[:, :, first:, first:].unfold(2, patch, step).unfold(3, patch, step)
+    patches = cells[:, :, top:, left:].unfold(2, patch, step).unfold(3, patch, step)
     return patches[:, :, :rows, :columns].permute(0, 2, 3, 1, 4, 5).contiguous()
 
 
@@ -84,10 +84,10 @@ def _windows(filters: Tensor, cells: Tensor, geometry: Geometry, patch: int) -> 
     tiles = -(-columns // TILE)
     width = side + patch - 1 + (TILE - 1) * step
 
-    first = geometry.beta // geometry.gamma - geometry.R(0) - patch // 2  # first cell that the first window needs
-    bottom = first + (rows - 1) * step + side + patch - 1 - cells.shape[1]
-    right = first + (tiles - 1) * TILE * step + width - cells.shape[2]
-    padded = F.pad(cells, (-first, right, -first, bottom))
+    top, left = (cell - geometry.R(0) - patch // 2 for cell in geometry.first_cell)  # what the first window needs
+    bottom = top + (rows - 1) * step + side + patch - 1 - cells.shape[1]
+    right = left + (tiles - 1) * TILE * step + width - cells.shape[2]
+    padded = F.pad(cells, (-left, right, -top, bottom))
     filters = F.pad(filters, (0, 0, 0, 0, 0, 0, 0, tiles * TILE - columns))
 
     result = []

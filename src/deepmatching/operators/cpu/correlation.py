@@ -32,8 +32,9 @@ def correlate_and_pool(
     rows, columns = geometry.grid(0)
     channels = cells0.shape[1]
     step = geometry.alpha // geometry.gamma
-    first = geometry.beta // geometry.gamma
-    start = first - geometry.R(0) if geometry.relative else 0  # the first point's first target position
+    first = geometry.first_cell
+    # The first point's first target position, (row, column).
+    start = [cell - geometry.R(0) if geometry.relative else 0 for cell in first]
     shift = step if geometry.relative else 0  # by how much the next point's target positions are shifted
     factors = _factors(geometry, patch)
 
@@ -44,9 +45,9 @@ def correlate_and_pool(
         offsets = ((dy * channels + c) * pitch + dx).astype(np.int64).ravel()
         share(
             _correlate_tiles, rows * -(-columns // POINTS),
-            cells0[pair].detach().contiguous().numpy(), first - patch // 2, step, patch,
-            cells.ravel(), left + start - patch // 2, channels * pitch, offsets,
-            start, shift, *factors,
+            cells0[pair].detach().contiguous().numpy(), first[0] - patch // 2, first[1] - patch // 2, step, patch,
+            cells.ravel(), left + start[1] - patch // 2, channels * pitch, offsets,
+            start[0], shift, *factors,
             geometry.pool_offset(0), geometry.pool_reach, np.float32(exponent),
             pooled[pair].numpy(), switches[pair].numpy(),
         )  # fmt: skip
@@ -75,7 +76,7 @@ def _target_rows(cells: np.ndarray, geometry: Geometry, patch: int) -> tuple[np.
         an odd multiple of a cache line, so that the rows of a patch do not compete for the same lines.
     """
     channels, height, width = cells.shape
-    step, first, columns = geometry.alpha // geometry.gamma, geometry.beta // geometry.gamma, geometry.grid(0)[1]
+    step, first, columns = geometry.alpha // geometry.gamma, geometry.first_cell[1], geometry.grid(0)[1]
     around = patch // 2
     overhang = max(0, geometry.R(0) - first) if geometry.relative else 0
     last = first + (columns - 1) * step + geometry.R(0) if geometry.relative else geometry.window(0)[1]
@@ -126,7 +127,7 @@ def _rectify(
 @kernel
 def _correlate_tiles(
     begin: int, end: int,
-    cells0: Any, first0: int, step: int, patch: int,
+    cells0: Any, first_row: int, first_column: int, step: int, patch: int,
     cells1: Any, first1: int, row_pitch: int, offsets: Any,
     start: int, shift: int, row_factors: Any, column_factors: Any, no_cells: Any,
     offset: int, reach: int, exponent: Any,
@@ -135,11 +136,12 @@ def _correlate_tiles(
     """Tiles ``begin`` … ``end`` − 1 of POINTS reference points each, in raster order.
 
     Args:
-        cells0: (C, h0, w0); first0: first cell of the first point's patch; step: cells from point to point.
+        cells0: (C, h0, w0); first_row, first_column: first cell of the first point's patch; step: cells from point
+            to point.
         cells1: the flattened rows of ``_target_rows``; first1: where the first point's patch starts in a row when
             it is at its first target position; row_pitch: from row to row; offsets: from there to each of the
             patch's values, in the order (c, dy, dx).
-        start, shift: target position of the first cell of the window of point (0, 0), and from point to point.
+        start, shift: target row of the first cell of the window of point (0, 0), and from point to point.
         row_factors, column_factors, no_cells: see ``_factors``.
         pooled, switches: (H_0, W_0, h_1, w_1), the result.
     """
@@ -160,7 +162,7 @@ def _correlate_tiles(
     for tile in range(begin, end):
         i, j = tile // tiles, tile % tiles * POINTS
         points = min(POINTS, columns - j)
-        _pack(cells0, first0 + i * step, first0 + j * step, step, patch, filters)
+        _pack(cells0, first_row + i * step, first_column + j * step, step, patch, filters)
         k = 0
         for y in range(rows):
             row_factor = row_factors[i if shift else 0, y]

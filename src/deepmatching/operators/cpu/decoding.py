@@ -14,62 +14,49 @@ from deepmatching.operators.cpu.disaggregation import NOTHING, window_places
 from deepmatching.operators.cpu.threads import share
 
 
-def decode_pooled(
+def best_pooled(
     coarse: Tensor, pooled: Tensor, switches: Tensor, geometry: Geometry, reciprocal: str
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """See :func:`deepmatching.decoding.decode_pooled`.
+    """See :func:`deepmatching.decoding.best_pooled`.
 
     Returns:
-        scores, cells (int64) and verified (bool), each (B, H_0, W_0).
+        scores and cells (int64), both (B, H_0, W_0), and the table of the best score in each bin.
     """
     shape = (coarse.shape[0], *geometry.grid(0))
     scores, cells = np.empty(shape, dtype=np.float32), np.empty(shape, dtype=np.int64)
-    verified = np.empty(shape, dtype=bool)
+    tables = []
     for pair in range(shape[0]):
         volumes = [volume[pair].detach().contiguous().numpy() for volume in (coarse, pooled, switches)]
-        verified[pair] = _decode(volumes, geometry, reciprocal, scores[pair], cells[pair])
-    return torch.from_numpy(scores), torch.from_numpy(cells), torch.from_numpy(verified)
+        tables.append(_decode(volumes, geometry, reciprocal, scores[pair], cells[pair]))
+    return torch.from_numpy(scores), torch.from_numpy(cells), torch.from_numpy(np.stack(tables))
 
 
 def _decode(
     volumes: list[np.ndarray], geometry: Geometry, reciprocal: str, scores: np.ndarray, cells: np.ndarray
 ) -> np.ndarray:
-    """Fill in scores and cells of one pair, (H_0, W_0); returns verified."""
-    rows, columns = scores.shape
+    """Fill in scores and cells of one pair, (H_0, W_0); returns the table of the best scores."""
     extent = tuple(size // geometry.gamma for size in geometry.used1)
     step = geometry.alpha // geometry.gamma
     # A match competes with all others in its bin of ``step`` × ``step`` target positions, or at its own position.
     side = {"bins": step, "exact": 1, "none": max(extent)}[reciprocal]
-    tables = max(1, min(torch.get_num_threads(), rows * columns))
+    tables = max(1, min(torch.get_num_threads(), scores.size))
     best = np.full((tables, -(-extent[0] // side), -(-extent[1] // side)), NOTHING, dtype=np.float32)
-    bins = np.zeros((rows, columns), dtype=np.int64)
-    start = geometry.beta // geometry.gamma - geometry.R(0) if geometry.relative else 0
-    shift = step if geometry.relative else 0
+    top, left = (first - geometry.R(0) if geometry.relative else 0 for first in geometry.first_cell)
     share(
         _best_matches, tables,
         *volumes, geometry.pool_offset(0), window_places(geometry), geometry.window(0)[1],
-        start, shift, *(np.arange(positions, dtype=np.int64) // side for positions in extent),
-        best, bins, scores, cells,
+        top, left, step if geometry.relative else 0,
+        *(np.arange(positions) // side for positions in extent), best, scores, cells,
     )  # fmt: skip
-
-    verified = np.isfinite(scores)
-    if reciprocal == "none":
-        return verified
-    verified &= scores >= best.max(axis=0).ravel()[bins]
-    if reciprocal == "bins":  # of several equal claims the first in raster order has the bin
-        claims = np.flatnonzero(verified)
-        _, first = np.unique(bins.ravel()[claims], return_index=True)
-        verified = np.zeros_like(verified)
-        verified.ravel()[claims[first]] = True
-    return verified
+    return best.max(axis=0)
 
 
 @kernel
 def _best_matches(
     begin: int, end: int,
     coarse: Any, pooled: Any, switches: Any, offset: int, places: Any, window: int,
-    start: int, shift: int, row_bins: Any, column_bins: Any,
-    best: Any, bins: Any, scores: Any, cells: Any,
+    first_row: int, first_column: int, shift: int, row_bins: Any, column_bins: Any,
+    best: Any, scores: Any, cells: Any,
 ) -> None:  # fmt: skip
     """The best match of each point, and the best score in each bin. Every table in ``best`` has its share of points.
 
@@ -79,10 +66,11 @@ def _best_matches(
         coarse, pooled, switches: (H_0, W_0, h_1, w_1).
         places: see ``window_places``.
         window: w_0, columns of a level-0 window.
-        start, shift: target position of the first cell of the window of point (0, 0), and from point to point.
+        first_row, first_column, shift: target position of the first cell of the window of point (0, 0), and
+            from point to point.
         row_bins, column_bins: bin of each target position on which a match may lie, along each axis.
         best: (tables, bin rows, bin columns), −∞ at first.
-        bins, scores, cells: (H_0, W_0), the result: bin and cell of the match (0 where there is none), its score.
+        scores, cells: (H_0, W_0), the result: the match's score and cell (0 where there is none).
     """
     tables = best.shape[0]
     columns = coarse.shape[1]
@@ -90,8 +78,8 @@ def _best_matches(
     for table in range(begin, end):
         for point in range(table * points // tables, (table + 1) * points // tables):
             i, j = point // columns, point % columns
-            top, left = start + i * shift, start + j * shift
-            score, cell, bin_of_best = NOTHING, 0, 0
+            top, left = first_row + i * shift, first_column + j * shift
+            score, cell = NOTHING, 0
             for u in range(coarse.shape[2]):
                 for v in range(coarse.shape[3]):
                     place = switches[i, j, u, v]
@@ -105,5 +93,4 @@ def _best_matches(
                         best[table, row, column] = value
                     if value > score or (value == score and value > NOTHING and y * window + x < cell):
                         score, cell = value, y * window + x
-                        bin_of_best = row * best.shape[2] + column
-            scores[i, j], cells[i, j], bins[i, j] = score, cell, bin_of_best
+            scores[i, j], cells[i, j] = score, cell

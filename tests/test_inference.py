@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deepmatching.descriptors import HOG
+from deepmatching.geometry import Geometry
+from deepmatching.network import Network
+from deepmatching.operators.kernels import plain_operators
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    size0=st.tuples(st.integers(16, 90), st.integers(16, 60)),
+    size1=st.tuples(st.integers(16, 90), st.integers(16, 60)),
+    radius=st.sampled_from([None, 6, 10, 20]),
+    strips=st.integers(2, 12),
+    reciprocal=st.sampled_from(["bins", "exact", "none"]),
+    plain=st.booleans(),
+)
+def test_strips_do_not_change_the_matches(
+    size0: tuple[int, int],
+    size1: tuple[int, int],
+    radius: int | None,
+    strips: int,
+    reciprocal: str,
+    plain: bool,
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    image0, image1 = (torch.rand(2, 3, *size, generator=generator) for size in (size0, size1))
+    network = Network(HOG(), radius)
+    if plain:
+        with plain_operators():
+            whole, cut = (network.decode(image0, image1, reciprocal, n) for n in (1, strips))  # type: ignore[arg-type]
+    else:
+        whole, cut = (network.decode(image0, image1, reciprocal, n) for n in (1, strips))  # type: ignore[arg-type]
+    for name in whole._fields:
+        assert torch.equal(getattr(whole, name), getattr(cut, name)), name
+
+
+@pytest.mark.parametrize("alpha", [4, 8])
+def test_a_strip_is_a_part_of_the_geometry(alpha: int) -> None:
+    geometry = Geometry((64, 40), (64, 40), alpha=alpha, radius=12, levels=2)
+    strip = geometry.strip((2, 5), (2, 6))
+    assert strip.grid(0) == (3, geometry.grid(0)[1])
+    assert strip.grid(1) == (4, geometry.grid(1)[1])
+    assert torch.equal(strip.reference_points(0)[0], geometry.reference_points(0)[0][2:5])
+    assert torch.equal(strip.target_points(0)[0], geometry.target_points(0)[0][2:5])
+    assert torch.equal(strip.children(1)[0], geometry.children(1)[0][2:6])
+    assert strip.first_cell == (2 + 2 * alpha // 2, 2)
+    assert strip.links(0) == geometry.links(0)  # both start at row 2
+    assert geometry.strip((1, 5), (2, 6)).links(0)[0][0] == geometry.links(0)[0][0] + 1
