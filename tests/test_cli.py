@@ -100,6 +100,8 @@ BAD = [
     (["match", "{a}", "{b}", "--downscale", "5"], "downscale"),
     (["match", "{a}", "{b}", "--model", "sift"], "Unknown model"),
     (["match", "{a}", "{b}", "--device", "toaster"], "Unknown device"),
+    (["match", "{a}", "{b}", "--memory", "lots"], "500MB"),
+    (["match", "{a}", "{b}", "--memory", "1MB"], "smaller radius"),
     (["match", "{a}", "{b}", "-o", "out.csv"], "name it .txt"),
     (["match", "{a}", "{b}", "-o", "no/such/folder/m.txt"], "no folder"),
     (["match", "{a}", "{b}", "--draw", "m.docx"], "suffix"),

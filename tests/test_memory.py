@@ -1,20 +1,26 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import psutil
+import pytest
 import torch
 
 from deepmatching.descriptors import HOG
+from deepmatching.errors import OutOfMemoryError
 from deepmatching.geometry import Geometry
-from deepmatching.memory import decoding_bytes, free_bytes, gigabytes, pyramid_bytes
+from deepmatching.memory import amount, decoding_bytes, free_bytes, plan_decoding, pyramid_bytes
 
 
 def test_more_work_needs_more_memory() -> None:
     size = (436, 1024)
     amounts = [decoding_bytes(Geometry(size, size, radius=r), HOG()) for r in (40, 80, 160, None)]
     assert amounts == sorted(amounts)
-    assert amounts[3] > 3e9
+    assert amounts[3] > 2e9
     pair = Geometry(size, size)
-    assert decoding_bytes(pair, HOG(), batch=3) == 3 * decoding_bytes(pair, HOG())
+    one, two, three = (decoding_bytes(pair, HOG(), batch) for batch in (1, 2, 3))
+    assert one < two and three - two == two - one
     assert pyramid_bytes(pair, HOG(), training=True) > pyramid_bytes(pair, HOG(), training=False)
     assert pyramid_bytes(pair, HOG(), training=False) > 8 * pair.cells(0)
 
@@ -25,5 +31,43 @@ def test_free_memory_is_that_of_the_machine() -> None:
 
 
 def test_amounts_read_well() -> None:
-    assert gigabytes(1_490_000_000) == "1.5 GB"
-    assert gigabytes(12_300_000) == "12 MB"
+    assert amount(1_490_000_000) == "1.5 GB"
+    assert amount(12_300_000) == "12 MB"
+
+
+def test_less_memory_means_smaller_pieces() -> None:
+    pair = Geometry((436, 1024), (436, 1024), radius=None)
+    whole = decoding_bytes(pair, HOG())
+    assert (
+        plan_decoding(pair, HOG(), 3, "cpu", 4 * whole).batch,
+        plan_decoding(pair, HOG(), 3, "cpu", whole).batch,
+    ) == (3, 1)
+    plans = [plan_decoding(pair, HOG(), 1, "cpu", int(share * whole)) for share in (1.0, 0.6, 0.5)]
+    assert plans[0].strips == 1 < plans[1].strips < plans[2].strips
+    assert all(plan.needed <= share * whole for plan, share in zip(plans, (1.0, 0.6, 0.5), strict=True))
+    with pytest.raises(OutOfMemoryError, match="smaller radius"):
+        plan_decoding(pair, HOG(), 1, "cpu", whole // 10)
+
+
+@pytest.mark.parametrize("radius", [160, None])
+@pytest.mark.parametrize("strips", [1, 5])
+def test_the_prediction_is_close_to_what_is_measured(radius: int | None, strips: int) -> None:
+    """A process of its own: the peak of matching above what it held before."""
+    if not sys.platform.startswith("linux"):
+        pytest.skip("peak memory is measured through /proc here")
+    code = f"""
+import torch
+from deepmatching.benchmark import demo_images, peak_memory
+from deepmatching.descriptors import HOG
+from deepmatching.memory import decoding_bytes
+from deepmatching.network import Network
+network = Network(HOG(), {radius})
+images = demo_images(640, 480)
+before = peak_memory(torch.device("cpu"))
+network.decode(*images, "bins", {strips})
+geometry = network.geometry((480, 640), (480, 640))
+print(peak_memory(torch.device("cpu")) - before, decoding_bytes(geometry, HOG(), strips={strips}))
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    measured, predicted = map(int, result.stdout.split())
+    assert 0.7 * measured < predicted < 1.3 * measured

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from enum import Enum
@@ -58,6 +59,15 @@ ReciprocalOption = Annotated[
     ReciprocalChoice,
     typer.Option(help="Keep a match if it is the best of its 8x8-pixel target bin, at its exact target, or always."),
 ]
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        help="What may be used, such as 500MB or 2GB (default: 4/5 of what is free). With less than the work takes at "
+        "once, it is cut into pieces, with the same result.",
+        show_default=False,
+    ),
+]
 Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda|mps", help="Where to compute.")]
 
 
@@ -97,6 +107,7 @@ def match(
     downscale: Downscale = None,
     reciprocal: ReciprocalOption = ReciprocalChoice.bins,
     device: Device = "auto",
+    memory: Memory = None,
     draw: Annotated[
         Path | None, typer.Option(metavar="PICTURE", help="Also draw the matches.", show_default=False)
     ] = None,
@@ -109,7 +120,7 @@ def match(
     (measured at pixel centres) and scores.
     """
     _check_outputs(output, draw)
-    matcher = _matcher(model, radius, levels, downscale, reciprocal, device)
+    matcher = _matcher(model, radius, levels, downscale, reciprocal, device, memory)
     if verbose:
         _describe(matcher, image0, image1)
     start = time.perf_counter()
@@ -189,6 +200,7 @@ def _matcher(
     downscale: int | None,
     reciprocal: ReciprocalChoice,
     device: str,
+    memory: str | None = None,
 ) -> DeepMatcher:
     from deepmatching.matcher import DeepMatcher
 
@@ -197,8 +209,23 @@ def _matcher(
     except ValueError:
         raise DeepMatchingError(f"--radius needs a number of pixels or 'full', not '{radius}'.") from None
     return DeepMatcher.from_pretrained(
-        model, radius=limit, levels=levels, downscale=downscale, reciprocal=reciprocal.value, device=device
+        model,
+        radius=limit,
+        levels=levels,
+        downscale=downscale,
+        reciprocal=reciprocal.value,
+        device=device,
+        memory=_bytes(memory) if memory else None,
     )
+
+
+def _bytes(size: str) -> int:
+    """'500MB', '2 GB' or '1.5g' in bytes."""
+    parsed = re.fullmatch(r"\s*([0-9.]+)\s*([kmg])b?\s*", size, re.IGNORECASE)
+    try:
+        return int(float(parsed[1]) * {"k": 1e3, "m": 1e6, "g": 1e9}[parsed[2].lower()]) if parsed else int(size)
+    except ValueError:
+        raise DeepMatchingError(f"--memory needs a size such as 500MB or 2GB, not '{size}'.") from None
 
 
 def _check_outputs(output: Path | None, picture: Path | None) -> None:
@@ -217,14 +244,16 @@ def _check_outputs(output: Path | None, picture: Path | None) -> None:
 
 def _describe(matcher: DeepMatcher, image0: Path, image1: Path) -> None:
     from deepmatching.images import load_image
-    from deepmatching.memory import decoding_bytes, gigabytes
+    from deepmatching.memory import amount
 
-    first, second = load_image(image0), load_image(image1)
-    geometry = matcher.network.geometry((first.shape[1], first.shape[2]), (second.shape[1], second.shape[2]))
+    first, second = (load_image(image) for image in (image0, image1))
+    sizes = (first.shape[1], first.shape[2]), (second.shape[1], second.shape[2])
+    geometry, plan = matcher.network.geometry(*sizes), matcher.plan(*sizes)
     rows, columns = geometry.grid(0)
+    pieces = f", in {plan.strips} strips" if plan.strips > 1 else ""
     _say(
         f"{rows * columns} reference points, {geometry.L + 1} levels, "
-        f"about {gigabytes(decoding_bytes(geometry, matcher.network.descriptor))} of memory on {matcher.device}"
+        f"about {amount(plan.needed)} of memory on {matcher.device}{pieces}"
     )
 
 

@@ -15,7 +15,7 @@ from deepmatching.decoding import Decoded, Reciprocal
 from deepmatching.errors import DeepMatchingError
 from deepmatching.images import ImageLike, load_image
 from deepmatching.matches import Matches, from_corners
-from deepmatching.memory import decoding_bytes, pyramid_bytes, require
+from deepmatching.memory import Plan, budget_for, plan_decoding, pyramid_bytes, require
 from deepmatching.models import load_network, save_network
 from deepmatching.network import Network
 
@@ -30,6 +30,8 @@ class Settings:
         downscale: a descriptor cell is 2^downscale pixels wide; None for the model's own (1 for ``hog``).
         reciprocal: how matches are verified, see ``deepmatching.decoding``.
         device: ``"auto"`` (cuda, else mps, else cpu), ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``.
+        memory: bytes that matching may use; None for four fifths of what is free. If less is allowed than the work
+            takes at once, it is cut into pieces, with the same matches.
     """
 
     radius: int | Literal["full"] = 80
@@ -37,6 +39,7 @@ class Settings:
     downscale: int | None = None
     reciprocal: Reciprocal = "bins"
     device: str | torch.device = "auto"
+    memory: int | None = None
 
     def __post_init__(self) -> None:
         if self.radius != "full" and (not _is_whole(self.radius) or int(self.radius) <= 0):
@@ -50,6 +53,8 @@ class Settings:
                 f"reciprocal must be {', '.join(get_args(Reciprocal)[:-1])} or {get_args(Reciprocal)[-1]}, "
                 f"not {self.reciprocal!r}."
             )
+        if self.memory is not None and (not _is_whole(self.memory) or self.memory <= 0):
+            raise DeepMatchingError(f"memory must be a positive number of bytes, not {self.memory!r}.")
         choose_device(self.device)
 
 
@@ -138,11 +143,22 @@ class DeepMatcher:
     def _match_batch(self, batch: list[tuple[Tensor, Tensor]]) -> Iterator[Matches]:
         image0, image1 = (torch.stack([pair[i] for pair in batch]).to(self.device) for i in (0, 1))
         size0, size1 = ((image.shape[2], image.shape[3]) for image in (image0, image1))
+        plan = self.plan(size0, size1, len(batch))
+        for start in range(0, len(batch), plan.batch):
+            part = slice(start, start + plan.batch)
+            decoded = self.network.decode(image0[part], image1[part], self.settings.reciprocal, plan.strips)
+            for b in range(len(decoded.scores)):
+                yield matches_of(decoded, b, size0, size1)
+
+    def plan(self, size0: tuple[int, int], size1: tuple[int, int], batch: int = 1) -> Plan:
+        """How images of these sizes (rows, columns) will be matched within the memory, and how much that takes.
+
+        Raises:
+            OutOfMemoryError: if it cannot be done.
+        """
         geometry = self.network.geometry(size0, size1)
-        require(decoding_bytes(geometry, self.network.descriptor, len(batch)), self.device)
-        decoded = self.network.decode(image0, image1, self.settings.reciprocal)
-        for b in range(len(batch)):
-            yield matches_of(decoded, b, size0, size1)
+        budget = budget_for(self.device, self.settings.memory)
+        return plan_decoding(geometry, self.network.descriptor, batch, self.device.type, budget)
 
     # ------------------------------------------------------------------ looking inside
 
@@ -169,7 +185,8 @@ class DeepMatcher:
                 f"The point ({x:g}, {y:g}) is not in the first image of {first.shape[3]}x{first.shape[2]} pixels: "
                 "choose one inside."
             )
-        require(pyramid_bytes(geometry, self.network.descriptor, training=False), self.device)
+        needed = pyramid_bytes(geometry, self.network.descriptor, training=False)
+        require(needed, self.device, self.settings.memory)
         pyramid = self.network(first, second)
         rows: list[list[tuple[str, np.ndarray]]] = [[], []]
         for l in range(geometry.L + 1):

@@ -1,6 +1,12 @@
-"""How much memory a piece of work needs, and whether it is there: asked before anything is allocated."""
+"""How much memory a piece of work needs, and whether it is there: asked before anything is allocated.
+
+The estimates count the volumes that are held at once (see ``deepmatching.inference`` for what is kept when). P_l is the
+number of scores in S_{l+1/2}; a score takes four bytes and a switch one.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import psutil
 import torch
@@ -8,39 +14,96 @@ import torch
 from deepmatching.descriptors import Descriptor
 from deepmatching.errors import OutOfMemoryError
 from deepmatching.geometry import Geometry
+from deepmatching.operators.kernels import has_kernels
+
+#: Share of the free memory that is used unless the user says otherwise.
+SAFE_SHARE = 0.8
+
+#: What loading the CPU kernels takes: Numba, LLVM and the compiled code.
+CPU_KERNELS = 110_000_000
+
+#: What PyTorch's own convolutions and temporaries take.
+PLAIN_OPERATORS = 150_000_000
+
+#: S_0 is held in pieces of this size between correlation and max pooling on a GPU.
+GPU_CHUNK = 2**28
 
 
-def decoding_bytes(geometry: Geometry, descriptor: Descriptor, batch: int = 1) -> int:
-    """Peak of ``Network.decode``: what must be held at once to match a batch of pairs."""
-    first = geometry.cells(0)
+def decoding_bytes(
+    geometry: Geometry, descriptor: Descriptor, batch: int = 1, device: str = "cpu", strips: int = 1
+) -> int:
+    """Peak of ``Network.decode`` for a batch of pairs, on a type of device, in so many strips."""
+    fast = has_kernels(device)
+    overhead = {"cpu": CPU_KERNELS, "cuda": GPU_CHUNK}[device] if fast else PLAIN_OPERATORS
+    cells, padded = cells_bytes(geometry, descriptor), cells_bytes(geometry, descriptor) // 2
     if geometry.L == 0:
-        volumes = 8 * first
-    else:
-        pooled = [pooled_cells(geometry, l) for l in range(geometry.L)]
-        correlating = 8 * first + 10 * pooled[0]  # S_0 and its power, S_{1/2}, the switches and a candidate
-        decoding = 4 * pooled[0] + 5 * sum(pooled) + 4 * first  # Q_{1/2}, all S_{l+1/2} and m_l, Q_0
-        volumes = max(correlating, decoding)
-    return batch * (volumes + descriptor_bytes(geometry, descriptor))
+        return batch * (12 * geometry.cells(0) + cells) + overhead
+    P = [pooled_cells(geometry, l) for l in range(geometry.L)] + [0, 0]
+    first, S_0 = P[0], geometry.cells(0)
+    if strips > 1 and geometry.L > 1:
+        rows = geometry.grid(0)[0]
+        share = min(1.0, (-(-rows // min(strips, rows)) + 1) / rows)
+        first, S_0 = int(share * first), int(share * S_0)
+    kept = P[0] if strips == 1 or geometry.L == 1 else 0
+    # S_0 at its worst: not at all, in pieces (counted above), or with its power and a candidate of pooling.
+    correlating = 5 * first + (0 if fast else 8 * S_0) + padded
+    # Q_{1/2}, S_{1/2}, m_0; Q_{3/2}, S_{3/2}, m_1; where there is no fused kernel Q_1 between them, and then Q_0.
+    decoding = 9 * first + 9 * P[1] + (0 if fast and device == "cpu" else 4 * first if fast else 8 * S_0)
+    above = 5 * kept + max(5 * sum(P[1:]), 9 * P[1] + 9 * P[2])  # all of the way up; the last step down to level 1
+    return batch * (max(correlating, decoding, above) + cells) + overhead
 
 
 def pyramid_bytes(geometry: Geometry, descriptor: Descriptor, batch: int = 1, training: bool = True) -> int:
     """Peak of ``Network.forward``: all S_l and Q_l, and what backward needs of them."""
     per_cell = 8 + (10 if training else 0)  # S and Q; choices of UP and MP, the mask and the base of the power
     volumes = sum(geometry.cells(l) for l in range(geometry.L + 1)) * per_cell + 4 * geometry.cells(0)
-    return batch * (volumes + descriptor_bytes(geometry, descriptor))
+    return batch * (volumes + cells_bytes(geometry, descriptor))
 
 
 def pooled_cells(geometry: Geometry, l: int) -> int:
-    """Number of scores in S_{l+1/2}."""
+    """P_l, the number of scores in S_{l+1/2}."""
     rows, columns = geometry.grid(l)
     h, w = geometry.window(l + 1)
     return rows * columns * h * w
 
 
-def descriptor_bytes(geometry: Geometry, descriptor: Descriptor) -> int:
-    """Feature maps of both images: the descriptor's own and a few of its full-resolution intermediates."""
-    pixels = geometry.used0[0] * geometry.used0[1] + geometry.used1[0] * geometry.used1[1]
-    return 4 * descriptor.channels * pixels * 3
+def cells_bytes(geometry: Geometry, descriptor: Descriptor) -> int:
+    """The descriptors of both images."""
+    return (
+        4
+        * descriptor.channels
+        * sum(rows * columns for rows, columns in (geometry.used0, geometry.used1))
+        // (geometry.gamma**2)
+    )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a batch is matched within a budget."""
+
+    batch: int  #: pairs at a time
+    strips: int  #: strips of level 0
+    needed: int  #: estimated peak, in bytes
+
+
+def plan_decoding(geometry: Geometry, descriptor: Descriptor, batch: int, device: str, budget: int) -> Plan:
+    """The fewest pieces that fit into the budget: fewer pairs at a time first, then strips of level 0.
+
+    Raises:
+        OutOfMemoryError: if even the smallest pieces do not fit.
+    """
+    for pairs in range(batch, 0, -1):
+        if (needed := decoding_bytes(geometry, descriptor, pairs, device)) <= budget:
+            return Plan(pairs, 1, needed)
+    rows = geometry.grid(0)[0]
+    for strips in range(2, rows + 1):
+        if (needed := decoding_bytes(geometry, descriptor, 1, device, strips)) <= budget:
+            return Plan(1, strips, needed)
+    raise not_enough(min(needed for needed in _extremes(geometry, descriptor, device)), budget, device)
+
+
+def _extremes(geometry: Geometry, descriptor: Descriptor, device: str) -> tuple[int, int]:
+    return tuple(decoding_bytes(geometry, descriptor, 1, device, n) for n in (1, geometry.grid(0)[0]))  # type: ignore[return-value]
 
 
 def free_bytes(device: torch.device) -> int | None:
@@ -53,16 +116,28 @@ def free_bytes(device: torch.device) -> int | None:
     return None
 
 
-def require(needed: int, device: torch.device) -> None:
-    """Raise if less memory is free on the device than the work needs."""
+def budget_for(device: torch.device, memory: int | None = None) -> int:
+    """What may be used: the user's limit, or a safe share of what is free."""
     free = free_bytes(device)
-    if free is not None and needed > free:
-        raise OutOfMemoryError(
-            f"This needs about {gigabytes(needed)} of memory, but only {gigabytes(free)} is free on {device}: "
-            "use a smaller radius, a larger downscale or smaller images."
-        )
+    if memory is not None:
+        return memory
+    return int(SAFE_SHARE * free) if free is not None else 2**63
 
 
-def gigabytes(amount: int) -> str:
+def require(needed: int, device: torch.device, memory: int | None = None) -> None:
+    """Raise if the work needs more than may be used."""
+    if needed > (budget := budget_for(device, memory)):
+        raise not_enough(needed, budget, device.type)
+
+
+def not_enough(needed: int, budget: int, device: str) -> OutOfMemoryError:
+    """The error that says what to lower."""
+    return OutOfMemoryError(
+        f"This needs about {amount(needed)} of memory and may use {amount(budget)} on {device}: "
+        "use a smaller radius, a larger downscale, smaller images, or allow more memory."
+    )
+
+
+def amount(size: int) -> str:
     """'1.5 GB', or '12 MB' for small amounts."""
-    return f"{amount / 1e9:.1f} GB" if amount >= 1e9 else f"{amount / 1e6:.0f} MB"
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"

@@ -40,6 +40,11 @@ def kernel(name: str, tensor: Tensor) -> Callable[..., Any] | None:
     return getattr(module, name, None) if module else None
 
 
+def has_kernels(device: str) -> bool:
+    """Whether inference runs on kernels on this type of device."""
+    return _enabled and _kernels_on(device) is not None
+
+
 @cache
 def _kernels_on(device: str) -> ModuleType | None:
     modules = {"cpu": "deepmatching.operators.cpu", "cuda": "deepmatching.operators.gpu"}
