@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -79,9 +80,19 @@ def test_scores_and_demo_write_their_pictures(pictures: tuple[Path, Path], tmp_p
         assert cv2.imread(str(tmp_path / "demo" / name)) is not None
 
 
+def test_bench_prints_and_writes_its_figures(tmp_path: Path) -> None:
+    result = run("bench", "--size", "128x96", "--repeats", "2", "--device", "cpu", "--json", tmp_path / "b.json")
+    assert result.returncode == 0, result.stderr
+    assert "time / floor" in result.stdout
+    figures = json.loads((tmp_path / "b.json").read_text())
+    assert figures["case"]["width"] == 128
+    assert 0 < figures["best"] <= figures["time"]
+    assert figures["ratio"] == figures["time"] / figures["floor"]
+
+
 def test_help_and_version() -> None:
     assert "match" in run("--help").stdout
-    for name in ("match", "scores", "demo"):
+    for name in ("match", "scores", "demo", "bench"):
         assert name in run(name, "--help").stdout
     assert run("--version").stdout.startswith("deepmatching ")
 
@@ -107,6 +118,8 @@ BAD = [
     (["match", "{a}", "{b}", "--draw", "m.docx"], "suffix"),
     (["scores", "{a}", "{b}", "--at", "here", "-o", "s.png"], "--at"),
     (["scores", "{a}", "{b}", "--at", "4000,4", "-o", "s.png"], "not in the first image"),
+    (["bench", "--size", "large"], "1024x436"),
+    (["bench", "--size", "4x4"], "smaller than one patch"),
     (["demo", "--out", "{a}"], "folder"),
 ]
 

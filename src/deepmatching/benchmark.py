@@ -61,6 +61,10 @@ class Timing:
         return max(self.memory_floor, self.arithmetic_floor)
 
     @property
+    def is_memory_bound(self) -> bool:
+        return self.memory_floor >= self.arithmetic_floor
+
+    @property
     def ratio(self) -> float:
         """Time over floor."""
         return self.time / self.floor

@@ -7,6 +7,7 @@ does not take the tensor's type, the plain PyTorch operator runs.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+_log = logging.getLogger("deepmatching")
 _enabled = os.environ.get("DEEPMATCHING_KERNELS", "on").lower() not in ("0", "off", "no", "false")
 
 
@@ -36,13 +38,23 @@ def kernel(name: str, tensor: Tensor) -> Callable[..., Any] | None:
     """The kernel for this operator and this tensor's device and type, or None."""
     if not _enabled or tensor.dtype != torch.float32:
         return None
-    module = _kernels_on(tensor.device.type)
-    return getattr(module, name, None) if module else None
+    found = getattr(_kernels_on(tensor.device.type), name, None)
+    if found:
+        _announce_compilation(tensor.device.type)
+    return found
 
 
 def has_kernels(device: str) -> bool:
     """Whether inference runs on kernels on this type of device."""
     return _enabled and _kernels_on(device) is not None
+
+
+@cache
+def _announce_compilation(device: str) -> None:
+    """Say so, once, if the first call will have to wait for the compiler."""
+    compiled = getattr(_kernels_on(device), "compiled", None)
+    if compiled and not compiled():
+        _log.warning("compiling the kernels for this machine: the first run takes longer, later ones start at once")
 
 
 @cache

@@ -1,0 +1,68 @@
+"""Decoding as a CUDA graph: for many pairs of the same sizes, without the launch cost of some forty small kernels."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from deepmatching.decoding import Decoded, Reciprocal
+from deepmatching.inference import decode_cells
+from deepmatching.network import Network
+
+
+class GraphedDecode:
+    """``Network.decode`` for images of fixed shapes, recorded once and replayed.
+
+    The network's parameters are read at every replay, except for the exponents, which are those of the recording. The
+    graph keeps the memory of one decoding for itself.
+
+    Args:
+        network: on a CUDA device, in the mode (``eval``) in which it is to run.
+        shape0, shape1: shapes of the two batches of images, (B, 1 or 3, H, W).
+        reciprocal: how matches are verified, see ``deepmatching.decoding``.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        shape0: tuple[int, int, int, int],
+        shape1: tuple[int, int, int, int],
+        reciprocal: Reciprocal = "bins",
+    ) -> None:
+        device = network.exponents.device
+        if device.type != "cuda":
+            raise ValueError(f"a CUDA graph needs the network on a CUDA device, not on {device}")
+        self._network, self._reciprocal = network, reciprocal
+        self._exponents = network.exponents.tolist()
+        with torch.cuda.device(device), torch.no_grad():
+            self._image0, self._image1 = (torch.rand(shape, device=device) for shape in (shape0, shape1))
+            # Before recording: compile kernels, let cuDNN choose, and fill the caches of index tensors.
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                for _ in range(2):
+                    self._decode()
+            torch.cuda.current_stream().wait_stream(stream)
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph):
+                self._decoded = self._decode()
+
+    def _decode(self) -> Decoded:
+        geometry, cells0, cells1 = self._network.describe(self._image0, self._image1)
+        patch = self._network.descriptor.patch
+        return decode_cells(cells0, cells1, geometry, patch, self._exponents, self._reciprocal)
+
+    def __call__(self, image0: Tensor, image1: Tensor) -> Decoded:
+        """The matches of a batch of pairs of the recorded shapes, on any device; as ``Network.decode`` gives them."""
+        for name, image, buffer in (("image0", image0, self._image0), ("image1", image1, self._image1)):
+            if image.shape != buffer.shape:
+                raise ValueError(f"{name} has shape {tuple(image.shape)}, recorded was {tuple(buffer.shape)}")
+        with torch.no_grad():
+            self._image0.copy_(image0)
+            self._image1.copy_(image1)
+            self.replay()
+            return Decoded(*(result.clone() for result in self._decoded))
+
+    def replay(self) -> None:
+        """Decode what the input buffers hold, into the graph's own output."""
+        self._graph.replay()
