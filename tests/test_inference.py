@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from deepmatching.descriptors import HOG
@@ -12,6 +12,7 @@ from deepmatching.operators.kernels import plain_operators
 
 
 @settings(max_examples=30, deadline=None)
+@example(size0=(48, 16), size1=(16, 16), radius=6, strips=2, reciprocal="bins", plain=True)  # a strip beyond the target
 @given(
     size0=st.tuples(st.integers(16, 90), st.integers(16, 60)),
     size1=st.tuples(st.integers(16, 90), st.integers(16, 60)),

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from deepmatching.geometry import Geometry
 from deepmatching.operators.kernels import kernel
+from deepmatching.operators.shifted_max import overlap
 
 TILE = 8  #: reference points of a row that share one convolution (radius only)
 
@@ -85,9 +86,8 @@ def _windows(filters: Tensor, cells: Tensor, geometry: Geometry, patch: int) -> 
     width = side + patch - 1 + (TILE - 1) * step
 
     top, left = (cell - geometry.R(0) - patch // 2 for cell in geometry.first_cell)  # what the first window needs
-    bottom = top + (rows - 1) * step + side + patch - 1 - cells.shape[1]
-    right = left + (tiles - 1) * TILE * step + width - cells.shape[2]
-    padded = F.pad(cells, (-left, right, -top, bottom))
+    height = (rows - 1) * step + side + patch - 1
+    padded = _with_surroundings(cells, top, left, height, (tiles - 1) * TILE * step + width)
     filters = F.pad(filters, (0, 0, 0, 0, 0, 0, 0, tiles * TILE - columns))
 
     result = []
@@ -98,6 +98,15 @@ def _windows(filters: Tensor, cells: Tensor, geometry: Geometry, patch: int) -> 
         own = [scores[:, t, :, t * step : t * step + side] for t in range(TILE)]
         result.append(torch.stack(own, dim=1).flatten(0, 1)[:columns])
     return torch.stack(result)
+
+
+def _with_surroundings(cells: Tensor, top: int, left: int, height: int, width: int) -> Tensor:
+    """The part (C, height, width) of a map (C, h, w) that starts at (top, left), with zeros off the map."""
+    result = cells.new_zeros(cells.shape[0], height, width)
+    rows, columns = overlap(top, height, cells.shape[1]), overlap(left, width, cells.shape[2])
+    if rows and columns:
+        result[:, rows[0], columns[0]] = cells[:, rows[1], columns[1]]
+    return result
 
 
 @contextmanager
