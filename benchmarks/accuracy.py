@@ -13,6 +13,7 @@ import argparse
 import json
 import time
 from collections import defaultdict
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -61,10 +62,14 @@ def main() -> None:
     parser.add_argument("--radius", default="80", help="pixels, or 'full'")
     parser.add_argument("--reciprocal", default="bins")
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--half", action="store_true", help="store scores in half precision (CUDA)")
+    parser.add_argument("--one-product", action="store_true", help="correlate in half precision (CUDA)")
     parser.add_argument("--dataset", action="append", help="only these; may be repeated")
     parser.add_argument("--json", type=Path, help="write the figures of every pair")
     options = parser.parse_args()
 
+    if options.one_product:
+        from deepmatching.operators.gpu import half_precision_scores
     entries = [
         entry
         for entry in json.loads(options.manifest.read_text())
@@ -72,14 +77,15 @@ def main() -> None:
     ]
     radius = "full" if options.radius == "full" else int(options.radius)
     matcher = dm.DeepMatcher.from_pretrained(
-        options.model, radius=radius, reciprocal=options.reciprocal, device=options.device
+        options.model, radius=radius, reciprocal=options.reciprocal, device=options.device, half=options.half
     )
     figures: dict[str, list[dict[str, float]]] = defaultdict(list)
     every = []
-    for entry in track(entries, description="matching", console=Console(stderr=True)):
-        result = evaluate(matcher, entry, options.manifest.parent)
-        figures[entry["dataset"]].append(result)
-        every.append({**entry, **result})
+    with half_precision_scores() if options.one_product else nullcontext():
+        for entry in track(entries, description="matching", console=Console(stderr=True)):
+            result = evaluate(matcher, entry, options.manifest.parent)
+            figures[entry["dataset"]].append(result)
+            every.append({**entry, **result})
     if options.json:
         options.json.write_text(json.dumps(every, indent=1))
 

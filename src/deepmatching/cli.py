@@ -108,6 +108,7 @@ def match(
     reciprocal: ReciprocalOption = ReciprocalChoice.bins,
     device: Device = "auto",
     memory: Memory = None,
+    half: Annotated[bool, typer.Option("--half", help="Store scores in half precision (CUDA only).")] = False,
     draw: Annotated[
         Path | None, typer.Option(metavar="PICTURE", help="Also draw the matches.", show_default=False)
     ] = None,
@@ -120,7 +121,7 @@ def match(
     (measured at pixel centres) and scores.
     """
     _check_outputs(output, draw)
-    matcher = _matcher(model, radius, levels, downscale, reciprocal, device, memory)
+    matcher = _matcher(model, radius, levels, downscale, reciprocal, device, memory, half)
     if verbose:
         _describe(matcher, image0, image1)
     start = time.perf_counter()
@@ -255,6 +256,7 @@ def _matcher(
     reciprocal: ReciprocalChoice,
     device: str,
     memory: str | None = None,
+    half: bool = False,
 ) -> DeepMatcher:
     from deepmatching.matcher import DeepMatcher
 
@@ -270,6 +272,7 @@ def _matcher(
         reciprocal=reciprocal.value,
         device=device,
         memory=_bytes(memory) if memory else None,
+        half=half,
     )
 
 

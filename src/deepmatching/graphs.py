@@ -20,6 +20,7 @@ class GraphedDecode:
         network: on a CUDA device, in the mode (``eval``) in which it is to run.
         shape0, shape1: shapes of the two batches of images, (B, 1 or 3, H, W).
         reciprocal: how matches are verified, see ``deepmatching.decoding``.
+        half: store scores in half precision, see ``deepmatching.inference``.
     """
 
     def __init__(
@@ -28,11 +29,12 @@ class GraphedDecode:
         shape0: tuple[int, int, int, int],
         shape1: tuple[int, int, int, int],
         reciprocal: Reciprocal = "bins",
+        half: bool = False,
     ) -> None:
         device = network.exponents.device
         if device.type != "cuda":
             raise ValueError(f"a CUDA graph needs the network on a CUDA device, not on {device}")
-        self._network, self._reciprocal = network, reciprocal
+        self._network, self._reciprocal, self._half = network, reciprocal, half
         self._exponents = network.exponents.tolist()
         with torch.cuda.device(device), torch.no_grad():
             self._image0, self._image1 = (torch.rand(shape, device=device) for shape in (shape0, shape1))
@@ -50,7 +52,7 @@ class GraphedDecode:
     def _decode(self) -> Decoded:
         geometry, cells0, cells1 = self._network.describe(self._image0, self._image1)
         patch = self._network.descriptor.patch
-        return decode_cells(cells0, cells1, geometry, patch, self._exponents, self._reciprocal)
+        return decode_cells(cells0, cells1, geometry, patch, self._exponents, self._reciprocal, half=self._half)
 
     def __call__(self, image0: Tensor, image1: Tensor) -> Decoded:
         """The matches of a batch of pairs of the recorded shapes, on any device; as ``Network.decode`` gives them."""

@@ -43,6 +43,7 @@ def decode_cells(
     exponents: list[float],
     reciprocal: Reciprocal = "bins",
     strips: int = 1,
+    half: bool = False,
 ) -> Decoded:
     """The matches of a batch of pairs from their descriptors. On a GPU, nothing here waits for it.
 
@@ -50,6 +51,7 @@ def decode_cells(
         cells0, cells1, patch: see :func:`~deepmatching.operators.correlation`.
         exponents: ν_0, ν_1, …; the last one serves all levels beyond.
         strips: into how many strips level 0 is cut.
+        half: store S_{l+1/2} in half precision (CUDA); arithmetic, and the sums Q_{l+1/2}, stay in float32.
     """
     nu = exponents + exponents[-1:] * (geometry.L + 1 - len(exponents))
     if geometry.L == 0:
@@ -58,7 +60,8 @@ def decode_cells(
 
     def first(part: Geometry) -> tuple[Tensor, Tensor]:
         """S_{1/2} and m_0."""
-        return correlate_and_pool(cells0, cells1, part, patch, nu[0])
+        pooled, switches = correlate_and_pool(cells0, cells1, part, patch, nu[0])
+        return pooled.half() if half else pooled, switches
 
     if strips == 1 or geometry.L == 1:
         levels = [first(geometry)]
@@ -90,7 +93,7 @@ def _ascend(levels: list[tuple[Tensor, Tensor]], geometry: Geometry, nu: list[fl
 def _descend(levels: list[tuple[Tensor, Tensor]], geometry: Geometry, nu: list[float], lowest: int) -> Tensor:
     """Q_{lowest + 1/2}; takes all levels above ``lowest`` off the list."""
     top = geometry.L - 1
-    Q = disaggregate(aggregate(levels[-1][0], geometry, top, nu[top + 1]), geometry, top)
+    Q = disaggregate(aggregate(levels[-1][0], geometry, top, nu[top + 1]).float(), geometry, top)
     for l in reversed(range(lowest, top)):
         Q = unpool_and_disaggregate(Q, *levels.pop(), geometry, l)
     return Q

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -18,6 +18,13 @@ from deepmatching.matches import Matches, from_corners
 from deepmatching.memory import Plan, budget_for, plan_decoding, pyramid_bytes, require
 from deepmatching.models import load_network, save_network
 from deepmatching.network import Network
+
+if TYPE_CHECKING:
+    from deepmatching.graphs import GraphedDecode
+
+
+#: Bytes up to which a decoding is recorded as a CUDA graph, which keeps its memory; larger ones are not launch-bound.
+LARGEST_GRAPH = 2**30
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,7 @@ class Settings:
         device: ``"auto"`` (cuda, else mps, else cpu), ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``.
         memory: bytes that matching may use; None for four fifths of what is free. If less is allowed than the work
             takes at once, it is cut into pieces, with the same matches.
+        half: store scores in half precision (CUDA only): less memory, and a match in a thousand may differ.
     """
 
     radius: int | Literal["full"] = 80
@@ -40,6 +48,7 @@ class Settings:
     reciprocal: Reciprocal = "bins"
     device: str | torch.device = "auto"
     memory: int | None = None
+    half: bool = False
 
     def __post_init__(self) -> None:
         if self.radius != "full" and (not _is_whole(self.radius) or int(self.radius) <= 0):
@@ -55,7 +64,8 @@ class Settings:
             )
         if self.memory is not None and (not _is_whole(self.memory) or self.memory <= 0):
             raise DeepMatchingError(f"memory must be a positive number of bytes, not {self.memory!r}.")
-        choose_device(self.device)
+        if choose_device(self.device).type != "cuda" and self.half:
+            raise DeepMatchingError("half precision needs a CUDA device: leave it off or use device='cuda'.")
 
 
 def _is_whole(value: Any) -> bool:
@@ -97,6 +107,8 @@ class DeepMatcher:
         self.settings = settings or Settings()
         self.device = choose_device(self.settings.device)
         self.network = network.to(self.device).eval()
+        self._last: tuple[object, ...] = ()  # sizes of the last batch, and the graph recorded for them
+        self._graph: GraphedDecode | None = None
 
     @classmethod
     def from_pretrained(cls, model: str | os.PathLike[str] = "hog", **settings: Any) -> DeepMatcher:
@@ -146,9 +158,24 @@ class DeepMatcher:
         plan = self.plan(size0, size1, len(batch))
         for start in range(0, len(batch), plan.batch):
             part = slice(start, start + plan.batch)
-            decoded = self.network.decode(image0[part], image1[part], self.settings.reciprocal, plan.strips)
+            decoded = self._decode(image0[part], image1[part], plan)
             for b in range(len(decoded.scores)):
                 yield matches_of(decoded, b, size0, size1)
+
+    def _decode(self, image0: Tensor, image1: Tensor, plan: Plan) -> Decoded:
+        """Decode a batch; on CUDA by a graph from the second batch of equal sizes on, since launches dominate there."""
+        how = (self.settings.reciprocal, self.settings.half)
+        shapes = (tuple(image0.shape), tuple(image1.shape), self.network.exponents._version)
+        if self.device.type != "cuda" or plan.strips > 1 or plan.needed > LARGEST_GRAPH:
+            return self.network.decode(image0, image1, how[0], plan.strips, how[1])
+        if shapes != self._last:
+            self._last, self._graph = shapes, None
+            return self.network.decode(image0, image1, how[0], half=how[1])
+        if self._graph is None:
+            from deepmatching.graphs import GraphedDecode
+
+            self._graph = GraphedDecode(self.network, shapes[0], shapes[1], *how)  # type: ignore[arg-type]
+        return self._graph(image0, image1)
 
     def plan(self, size0: tuple[int, int], size1: tuple[int, int], batch: int = 1) -> Plan:
         """How images of these sizes (rows, columns) will be matched within the memory, and how much that takes.

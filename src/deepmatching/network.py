@@ -84,12 +84,18 @@ class Network(nn.Module):
         return Pyramid(geometry, S, Q[::-1])
 
     @torch.no_grad()
-    def decode(self, image0: Tensor, image1: Tensor, reciprocal: Reciprocal = "bins", strips: int = 1) -> Decoded:
+    def decode(
+        self,
+        image0: Tensor,
+        image1: Tensor,
+        reciprocal: Reciprocal = "bins",
+        strips: int = 1,
+        half: bool = False,
+    ) -> Decoded:
         """The matches of a batch of pairs: the arg-max of Q_0, without Q_0 (see ``deepmatching.inference``)."""
         geometry, cells0, cells1 = self.describe(image0, image1)
-        return decode_cells(
-            cells0, cells1, geometry, self.descriptor.patch, self.exponents.tolist(), reciprocal, strips
-        )
+        patch, exponents = self.descriptor.patch, self.exponents.tolist()
+        return decode_cells(cells0, cells1, geometry, patch, exponents, reciprocal, strips, half)
 
     def refined_scores(self, image0: Tensor, image1: Tensor) -> tuple[Geometry, Tensor]:
         """Q_0 alone, (B, H_0, W_0, h_0, w_0), freeing every level as soon as it is used."""

@@ -250,3 +250,27 @@ def test_hog(downscale: int, channels: int, size: tuple[int, int]) -> None:
     hog = HOG(downscale).to(DEVICE)
     cells = gpu.hog_cells(image, hog.directions, hog.stride, hog.sigmas, hog.slope, hog.ninth)
     torch.testing.assert_close(cells, hog(image), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("radius", [6, None])
+def test_half_precision_is_storage_only(radius: int | None) -> None:
+    """Scores rounded to half precision on their way to memory; all arithmetic and the switches in float32."""
+    g = geometry((24, 16), (24, 24), radius, levels=2)
+    pooled = volume(g, 0, 1)
+    above, switches = gpu.aggregate_and_pool(pooled.half(), g, 0, 1.4)
+    expected, choices = gpu.aggregate_and_pool(pooled.half().float(), g, 0, 1.4)
+    assert above.dtype == torch.float16
+    torch.testing.assert_close(above, expected.half())
+    torch.testing.assert_close(switches, choices, rtol=0, atol=0)
+    coarse = volume(g, 1, 2)
+    torch.testing.assert_close(
+        gpu.unpool_and_disaggregate(coarse, above, switches, g, 0),
+        gpu.unpool_and_disaggregate(coarse, above.float(), switches, g, 0),
+        rtol=0,
+        atol=0,
+    )
+    m = operators.max_pooling(volume(g, 0, 0), g.window(1), g.pool_offset(0), g.pool_reach)[1]
+    fine = volume(g, 0, 1)
+    halves = gpu.best_pooled(fine, pooled.half(), m, g, "bins")
+    for a, b in zip(halves, gpu.best_pooled(fine, pooled.half().float(), m, g, "bins"), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)

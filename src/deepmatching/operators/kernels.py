@@ -36,7 +36,8 @@ def plain_operators() -> Iterator[None]:
 
 def kernel(name: str, tensor: Tensor) -> Callable[..., Any] | None:
     """The kernel for this operator and this tensor's device and type, or None."""
-    if not _enabled or tensor.dtype != torch.float32:
+    half = tensor.dtype == torch.float16 and tensor.is_cuda  # scores may be stored in half precision there
+    if not _enabled or not (half or tensor.dtype == torch.float32):
         return None
     found = getattr(_kernels_on(tensor.device.type), name, None)
     if found:

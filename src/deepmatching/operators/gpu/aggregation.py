@@ -82,7 +82,7 @@ def mean_of_children(
             on = on_map(cell_y, cell_x, inside, h, w, SHIFTED)
             # Weights are powers of two: the sum of the products is the mean to the last bit.
             weight = whole * existing(child_i, rows) * existing(child_j, columns)
-            total += weight * tl.load(scores + source + (cell_y * w + cell_x), mask=on, other=0.0)
+            total += weight * tl.load(scores + source + (cell_y * w + cell_x), mask=on, other=0.0).to(tl.float32)
     return total
 
 

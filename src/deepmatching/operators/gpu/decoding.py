@@ -55,7 +55,7 @@ def _best_cells(
         code = tl.load(switches + q, mask=inside, other=255).to(tl.int32)
         on = inside & (code != NOTHING)
         score = tl.load(coarse + q, mask=on, other=float("-inf"))
-        score += tl.load(pooled + q, mask=on, other=0.0)
+        score += tl.load(pooled + q, mask=on, other=0.0).to(tl.float32)
         q_y, q_x = row_and_column(q, w)
         k_y = 2 * q_y + offset - REACH + code // SIDE
         k_x = 2 * q_x + offset - REACH + code % SIDE

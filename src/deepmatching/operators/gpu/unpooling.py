@@ -51,7 +51,7 @@ def _unpool(
             chosen = on & (tl.load(switches + at, mask=on, other=255).to(tl.int32) == code)
             score = tl.load(coarse + at, mask=chosen, other=float("-inf"))
             if ADD:
-                score += tl.load(pooled + at, mask=chosen, other=0.0)
+                score += tl.load(pooled + at, mask=chosen, other=0.0).to(tl.float32)
             better = score > best
             best = tl.where(better, score, best)
             choice = tl.where(better, code, choice)
