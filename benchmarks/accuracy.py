@@ -13,7 +13,6 @@ import argparse
 import json
 import time
 from collections import defaultdict
-from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -62,14 +61,11 @@ def main() -> None:
     parser.add_argument("--radius", default="80", help="pixels, or 'full'")
     parser.add_argument("--reciprocal", default="bins")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--half", action="store_true", help="store scores in half precision (CUDA)")
-    parser.add_argument("--one-product", action="store_true", help="correlate in half precision (CUDA)")
+    parser.add_argument("--half", action="store_true", help="half precision (CUDA)")
     parser.add_argument("--dataset", action="append", help="only these; may be repeated")
     parser.add_argument("--json", type=Path, help="write the figures of every pair")
     options = parser.parse_args()
 
-    if options.one_product:
-        from deepmatching.operators.gpu import half_precision_scores
     entries = [
         entry
         for entry in json.loads(options.manifest.read_text())
@@ -81,11 +77,10 @@ def main() -> None:
     )
     figures: dict[str, list[dict[str, float]]] = defaultdict(list)
     every = []
-    with half_precision_scores() if options.one_product else nullcontext():
-        for entry in track(entries, description="matching", console=Console(stderr=True)):
-            result = evaluate(matcher, entry, options.manifest.parent)
-            figures[entry["dataset"]].append(result)
-            every.append({**entry, **result})
+    for entry in track(entries, description="matching", console=Console(stderr=True)):
+        result = evaluate(matcher, entry, options.manifest.parent)
+        figures[entry["dataset"]].append(result)
+        every.append({**entry, **result})
     if options.json:
         options.json.write_text(json.dumps(every, indent=1))
 

@@ -108,7 +108,9 @@ def match(
     reciprocal: ReciprocalOption = ReciprocalChoice.bins,
     device: Device = "auto",
     memory: Memory = None,
-    half: Annotated[bool, typer.Option("--half", help="Store scores in half precision (CUDA only).")] = False,
+    half: Annotated[
+        bool, typer.Option("--half", help="Correlate and store scores in half precision (CUDA only).")
+    ] = False,
     draw: Annotated[
         Path | None, typer.Option(metavar="PICTURE", help="Also draw the matches.", show_default=False)
     ] = None,

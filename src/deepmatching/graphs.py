@@ -1,6 +1,9 @@
-"""Decoding as a CUDA graph: for many pairs of the same sizes, without the launch cost of some forty small kernels."""
+"""CUDA graphs: decoding many pairs of the same sizes without the launch cost of some forty small kernels."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -8,6 +11,26 @@ from torch import Tensor
 from deepmatching.decoding import Decoded, Reciprocal
 from deepmatching.inference import decode_cells
 from deepmatching.network import Network
+
+Result = TypeVar("Result")
+
+
+def record(work: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
+    """Record work on CUDA tensors; each ``replay()`` of the graph does it again and refills the result.
+
+    The work must always use the same tensors, and must not wait for the device. A training step (forward, loss,
+    backward) can be recorded too, if its gradients are kept rather than set to None.
+    """
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):  # before recording: compile kernels, let cuDNN choose, fill the caches
+        for _ in range(3):
+            work()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = work()
+    return graph, result
 
 
 class GraphedDecode:
@@ -38,16 +61,7 @@ class GraphedDecode:
         self._exponents = network.exponents.tolist()
         with torch.cuda.device(device), torch.no_grad():
             self._image0, self._image1 = (torch.rand(shape, device=device) for shape in (shape0, shape1))
-            # Before recording: compile kernels, let cuDNN choose, and fill the caches of index tensors.
-            stream = torch.cuda.Stream()
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                for _ in range(2):
-                    self._decode()
-            torch.cuda.current_stream().wait_stream(stream)
-            self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):
-                self._decoded = self._decode()
+            self._graph, self._decoded = record(self._decode)
 
     def _decode(self) -> Decoded:
         geometry, cells0, cells1 = self._network.describe(self._image0, self._image1)

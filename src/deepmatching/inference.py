@@ -8,6 +8,7 @@ once on the way up and once on the way down, with the same result to the last bi
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 
 import torch
@@ -51,7 +52,7 @@ def decode_cells(
         cells0, cells1, patch: see :func:`~deepmatching.operators.correlation`.
         exponents: ν_0, ν_1, …; the last one serves all levels beyond.
         strips: into how many strips level 0 is cut.
-        half: store S_{l+1/2} in half precision (CUDA); arithmetic, and the sums Q_{l+1/2}, stay in float32.
+        half: correlate, and store S_{l+1/2}, in half precision (CUDA kernels); sums stay in float32.
     """
     nu = exponents + exponents[-1:] * (geometry.L + 1 - len(exponents))
     if geometry.L == 0:
@@ -60,7 +61,8 @@ def decode_cells(
 
     def first(part: Geometry) -> tuple[Tensor, Tensor]:
         """S_{1/2} and m_0."""
-        pooled, switches = correlate_and_pool(cells0, cells1, part, patch, nu[0])
+        with _half_products() if half else nullcontext():
+            pooled, switches = correlate_and_pool(cells0, cells1, part, patch, nu[0])
         return pooled.half() if half else pooled, switches
 
     if strips == 1 or geometry.L == 1:
@@ -82,6 +84,12 @@ def decode_cells(
         return best_pooled(fine, *first(part), part, reciprocal)
 
     return verify(_merged(best(part) for part in _downwards(geometry, strips)), geometry, reciprocal)
+
+
+def _half_products() -> AbstractContextManager[None]:
+    from deepmatching.operators.gpu import half_precision_scores
+
+    return half_precision_scores()
 
 
 def _ascend(levels: list[tuple[Tensor, Tensor]], geometry: Geometry, nu: list[float], lowest: int) -> None:

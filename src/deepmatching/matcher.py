@@ -18,6 +18,7 @@ from deepmatching.matches import Matches, from_corners
 from deepmatching.memory import Plan, budget_for, plan_decoding, pyramid_bytes, require
 from deepmatching.models import load_network, save_network
 from deepmatching.network import Network
+from deepmatching.operators.kernels import has_kernels
 
 if TYPE_CHECKING:
     from deepmatching.graphs import GraphedDecode
@@ -39,7 +40,7 @@ class Settings:
         device: ``"auto"`` (cuda, else mps, else cpu), ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``.
         memory: bytes that matching may use; None for four fifths of what is free. If less is allowed than the work
             takes at once, it is cut into pieces, with the same matches.
-        half: store scores in half precision (CUDA only): less memory, and a match in a thousand may differ.
+        half: correlate and store scores in half precision (CUDA only): faster, and a few matches may differ.
     """
 
     radius: int | Literal["full"] = 80
@@ -64,8 +65,9 @@ class Settings:
             )
         if self.memory is not None and (not _is_whole(self.memory) or self.memory <= 0):
             raise DeepMatchingError(f"memory must be a positive number of bytes, not {self.memory!r}.")
-        if choose_device(self.device).type != "cuda" and self.half:
-            raise DeepMatchingError("half precision needs a CUDA device: leave it off or use device='cuda'.")
+        if self.half and not (choose_device(self.device).type == "cuda" and has_kernels("cuda")):
+            raise DeepMatchingError("Half precision needs a CUDA device and Triton: leave it off.")
+        choose_device(self.device)
 
 
 def _is_whole(value: Any) -> bool:

@@ -22,7 +22,7 @@ SAFE_SHARE = 0.8
 #: What loading the CPU kernels takes: Numba, LLVM and the compiled code.
 CPU_KERNELS = 110_000_000
 
-#: What PyTorch's own convolutions and temporaries take.
+#: What PyTorch's own convolutions and temporaries take on a CPU.
 PLAIN_OPERATORS = 150_000_000
 
 #: S_0 is held in pieces of this size between correlation and max pooling on a GPU.
@@ -34,7 +34,7 @@ def decoding_bytes(
 ) -> int:
     """Peak of ``Network.decode`` for a batch of pairs, on a type of device, in so many strips."""
     fast = has_kernels(device)
-    overhead = {"cpu": CPU_KERNELS, "cuda": GPU_CHUNK}[device] if fast else PLAIN_OPERATORS
+    overhead = 0 if device != "cpu" else CPU_KERNELS if fast else PLAIN_OPERATORS
     cells, padded = cells_bytes(geometry, descriptor), cells_bytes(geometry, descriptor) // 2
     if geometry.L == 0:
         return batch * (12 * geometry.cells(0) + cells) + overhead
@@ -45,11 +45,16 @@ def decoding_bytes(
         share = min(1.0, (-(-rows // min(strips, rows)) + 1) / rows)
         first, S_0 = int(share * first), int(share * S_0)
     kept = P[0] if strips == 1 or geometry.L == 1 else 0
-    # S_0 at its worst: not at all, in pieces (counted above), or with its power and a candidate of pooling.
-    correlating = 5 * first + (0 if fast else 8 * S_0) + padded
-    # Q_{1/2}, S_{1/2}, m_0; Q_{3/2}, S_{3/2}, m_1; where there is no fused kernel Q_1 between them, and then Q_0.
-    decoding = 9 * first + 9 * P[1] + (0 if fast and device == "cpu" else 4 * first if fast else 8 * S_0)
-    above = 5 * kept + max(5 * sum(P[1:]), 9 * P[1] + 9 * P[2])  # all of the way up; the last step down to level 1
+    # S_0: not held at all, in pieces, or whole with its power.
+    held = 8 * S_0 if not fast else 0 if device == "cpu" else min(GPU_CHUNK, 4 * S_0)
+    correlating = 5 * first + held + padded
+    # Unpooling and disaggregation are one kernel on a CPU; elsewhere Q_{l+1} is stored in between.
+    between = 0 if fast and device == "cpu" else 4
+    # Q_{1/2}, S_{1/2}, m_0 and Q_{3/2}, S_{3/2}, m_1; in strips, S_{1/2} is computed while all others are there.
+    last = max(between * first, 0 if kept else held, 0 if fast else 8 * S_0)
+    decoding = 9 * first + 9 * P[1] + last
+    # All of the way up; the last step down to level 1.
+    above = 5 * kept + max(5 * sum(P[1:]), (9 + between) * P[1] + 9 * P[2])
     return batch * (max(correlating, decoding, above) + cells) + overhead
 
 

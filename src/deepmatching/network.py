@@ -115,10 +115,13 @@ class Network(nn.Module):
         """D: the descriptors of both images, (B, C, h0, w0) and (B, C, h1, w1)."""
         check_images(image0, image1)
         geometry = self.geometry((image0.shape[2], image0.shape[3]), (image1.shape[2], image1.shape[3]))
-        cells0, cells1 = (
-            self.descriptor(image[:, :, : used[0], : used[1]])
-            for image, used in ((image0, geometry.used0), (image1, geometry.used1))
+        image0, image1 = (
+            image[:, :, : used[0], : used[1]] for image, used in ((image0, geometry.used0), (image1, geometry.used1))
         )
+        if image0.is_cuda and image0.shape == image1.shape:  # one batch fills a GPU better than two
+            cells0, cells1 = self.descriptor(torch.cat([image0, image1])).chunk(2)
+        else:
+            cells0, cells1 = self.descriptor(image0), self.descriptor(image1)
         return geometry, cells0, cells1
 
     def exponent(self, l: int) -> Tensor:

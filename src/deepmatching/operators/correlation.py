@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn.grad import conv2d_input, conv2d_weight
 
 from deepmatching.geometry import Geometry
 from deepmatching.operators.kernels import kernel
@@ -37,11 +40,10 @@ def correlation(cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int) 
     if cells0.is_cuda and (fast := kernel("differentiable_correlation", cells0)):
         return fast(cells0, cells1, geometry, patch)
     filters = reference_patches(cells0, geometry, patch)
-    with full_precision():
-        if geometry.relative:
-            scores = torch.stack([_windows(f, c, geometry, patch) for f, c in zip(filters, cells1, strict=True)])
-        else:
-            scores = torch.stack([_everywhere(f, c, patch) for f, c in zip(filters, cells1, strict=True)])
+    if geometry.relative:
+        scores = torch.stack([_windows(f, c, geometry, patch) for f, c in zip(filters, cells1, strict=True)])
+    else:
+        scores = torch.stack([_everywhere(f, c, patch) for f, c in zip(filters, cells1, strict=True)])
     rows, columns = (f.to(scores.dtype).to(scores.device) for f in rectification(geometry, patch))
     return scores.mul_(rows[:, None, :, None]).mul_(columns[None, :, None, :])
 
@@ -69,7 +71,7 @@ def rectification(geometry: Geometry, patch: int) -> tuple[Tensor, Tensor]:
 def _everywhere(filters: Tensor, cells: Tensor, patch: int) -> Tensor:
     """All target positions for all reference points: (H_0, W_0, h_0, w_0)."""
     rows, columns = filters.shape[:2]
-    scores = F.conv2d(cells[None], filters.flatten(0, 1), padding=patch // 2)
+    scores = Convolution.apply(cells[None], filters.flatten(0, 1), patch // 2, 1)
     return scores[0].unflatten(0, (rows, columns))
 
 
@@ -94,7 +96,7 @@ def _windows(filters: Tensor, cells: Tensor, geometry: Geometry, patch: int) -> 
     for i in range(rows):
         band = padded[:, i * step : i * step + side + patch - 1]
         bands = band.unfold(2, width, TILE * step).permute(2, 0, 1, 3)  # (tiles, C, side + patch − 1, width)
-        scores = F.conv2d(bands.flatten(0, 1)[None], filters[i], groups=tiles)[0].unflatten(0, (tiles, TILE))
+        scores = Convolution.apply(bands.flatten(0, 1)[None], filters[i], 0, tiles)[0].unflatten(0, (tiles, TILE))
         own = [scores[:, t, :, t * step : t * step + side] for t in range(TILE)]
         result.append(torch.stack(own, dim=1).flatten(0, 1)[:columns])
     return torch.stack(result)
@@ -109,9 +111,30 @@ def _with_surroundings(cells: Tensor, top: int, left: int, height: int, width: i
     return result
 
 
+class Convolution(torch.autograd.Function):
+    """``conv2d`` in float32, forward and backward: TF32, PyTorch's choice on CUDA, would change the fourth digit."""
+
+    @staticmethod
+    def forward(ctx: Any, image: Tensor, filters: Tensor, padding: int, groups: int) -> Tensor:
+        ctx.save_for_backward(image, filters)
+        ctx.padding, ctx.groups = padding, groups
+        with full_precision():
+            return F.conv2d(image, filters, padding=padding, groups=groups)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        image, filters = ctx.saved_tensors
+        settings = {"padding": ctx.padding, "groups": ctx.groups}
+        with full_precision():
+            to_image = conv2d_input(image.shape, filters, gradient, **settings) if ctx.needs_input_grad[0] else None
+            to_filters = conv2d_weight(image, filters.shape, gradient, **settings) if ctx.needs_input_grad[1] else None
+        return to_image, to_filters, None, None
+
+
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Keep CUDA convolutions in float32: TF32 would change the fourth digit of the scores."""
+    """Keep CUDA convolutions in float32 inside this block."""
     allowed = torch.backends.cudnn.allow_tf32
     torch.backends.cudnn.allow_tf32 = False
     try:
