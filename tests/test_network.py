@@ -6,7 +6,7 @@ from torch.autograd import gradcheck
 
 from deepmatching.decoding import decode
 from deepmatching.descriptors import HOG, Descriptor
-from deepmatching.errors import DeepMatchingError
+from deepmatching.errors import DeepMatchingError, OutOfMemoryError
 from deepmatching.network import Network
 
 
@@ -116,3 +116,9 @@ def test_no_levels_is_plain_correlation() -> None:
 def test_what_is_no_batch_of_images_is_refused(image0: torch.Tensor, image1: torch.Tensor, words: str) -> None:
     with pytest.raises(DeepMatchingError, match=words):
         Network(HOG())(image0, image1)
+
+
+def test_volumes_that_would_not_fit_are_refused_before_they_are_made() -> None:
+    image = torch.rand(1, 3, 2160, 3840)
+    with pytest.raises(OutOfMemoryError, match="smaller radius"):
+        Network(HOG(), None)(image, image)

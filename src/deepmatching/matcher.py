@@ -214,7 +214,7 @@ class DeepMatcher:
                 f"The point ({x:g}, {y:g}) is not in the first image of {first.shape[3]}x{first.shape[2]} pixels: "
                 "choose one inside."
             )
-        needed = pyramid_bytes(geometry, self.network.descriptor, training=False)
+        needed = pyramid_bytes(geometry, self.network.descriptor, training=False, device=self.device.type)
         require(needed, self.device, self.settings.memory)
         pyramid = self.network(first, second)
         rows: list[list[tuple[str, np.ndarray]]] = [[], []]

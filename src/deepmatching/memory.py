@@ -58,11 +58,18 @@ def decoding_bytes(
     return batch * (max(correlating, decoding, above) + cells) + overhead
 
 
-def pyramid_bytes(geometry: Geometry, descriptor: Descriptor, batch: int = 1, training: bool = True) -> int:
-    """Peak of ``Network.forward``: all S_l and Q_l, and what backward needs of them."""
-    per_cell = 8 + (10 if training else 0)  # S and Q; choices of UP and MP, the mask and the base of the power
-    volumes = sum(geometry.cells(l) for l in range(geometry.L + 1)) * per_cell + 4 * geometry.cells(0)
-    return batch * (volumes + cells_bytes(geometry, descriptor))
+def pyramid_bytes(
+    geometry: Geometry, descriptor: Descriptor, batch: int = 1, training: bool = True, device: str = "cpu"
+) -> int:
+    """Peak of ``Network.forward``, and of backward through it when training: all S_l and Q_l and what goes with them.
+
+    Measured per score: 11 bytes for S, Q and the temporaries of one level; with a gradient, what backward needs of
+    correlation, power, pooling and unpooling, and the gradients themselves.
+    """
+    per_score = 11 if not training else 24 if has_kernels(device) and device == "cuda" else 46
+    scores = sum(geometry.cells(l) for l in range(geometry.L + 1))
+    overhead = PLAIN_OPERATORS if device == "cpu" else 0
+    return batch * (per_score * scores + cells_bytes(geometry, descriptor)) + overhead
 
 
 def pooled_cells(geometry: Geometry, l: int) -> int:
@@ -130,7 +137,9 @@ def budget_for(device: torch.device, memory: int | None = None) -> int:
 
 
 def require(needed: int, device: torch.device, memory: int | None = None) -> None:
-    """Raise if the work needs more than may be used."""
+    """Raise if the work needs more than may be used (and ask nothing while a CUDA graph is recorded)."""
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        return
     if needed > (budget := budget_for(device, memory)):
         raise not_enough(needed, budget, device.type)
 

@@ -14,6 +14,7 @@ from deepmatching.descriptors import Descriptor
 from deepmatching.errors import DeepMatchingError
 from deepmatching.geometry import Geometry
 from deepmatching.inference import decode_cells
+from deepmatching.memory import pyramid_bytes, require
 from deepmatching.operators import (
     aggregation,
     correlation,
@@ -77,7 +78,14 @@ class Network(nn.Module):
 
         Args:
             image0, image1: (B, 1 or 3, H, W) each, values in [0, 1]; the two may differ in size.
+
+        Raises:
+            OutOfMemoryError: if the volumes would not fit into what is free.
         """
+        check_images(image0, image1)
+        geometry = self.geometry((image0.shape[2], image0.shape[3]), (image1.shape[2], image1.shape[3]))
+        training, device = torch.is_grad_enabled(), image0.device
+        require(pyramid_bytes(geometry, self.descriptor, len(image0), training, device.type), device)
         geometry, S_0 = self.first_scores(image0, image1)
         S, switches = self.fine_to_coarse(S_0, geometry)
         Q = list(self.coarse_to_fine(list(S), list(switches), geometry))
