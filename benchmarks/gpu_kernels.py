@@ -38,7 +38,7 @@ ROWS: list[dict[str, Any]] = []  #: the table
 class VGG(Descriptor):
     """The first four convolutions of VGG-16 with random weights: 128 channels at stride 2, patches of norm 1."""
 
-    stride, patch, channels, nonnegative = 2, 4, 128, False
+    stride, patch, channels = 2, 4, 128
 
     def __init__(self, half: bool = False) -> None:
         super().__init__()

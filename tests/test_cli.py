@@ -108,6 +108,11 @@ BAD = [
     (["match", "{a}", "{b}", "--radius=-8"], "radius"),
     (["match", "{a}", "{b}", "--radius", "far"], "'full'"),
     (["match", "{a}", "{b}", "--levels", "40"], "levels"),
+    (["match", "{a}", "{b}", "--levels", "100000000000"], "levels"),
+    (["match", "{a}", "{b}", "--reciprocal", "maybe"], "bins"),
+    (["match", "{a}"], "argument"),
+    (["match", "{a}", "{b}", "--colour", "red"], "--colour"),
+    (["sing"], "sing"),
     (["match", "{a}", "{b}", "--downscale", "5"], "downscale"),
     (["match", "{a}", "{b}", "--model", "sift"], "Unknown model"),
     (["match", "{a}", "{b}", "--device", "toaster"], "Unknown device"),
@@ -141,6 +146,26 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     assert len(result.stderr.strip().splitlines()) == 1
     assert result.stdout == ""
     assert sorted(tmp_path.iterdir()) == before  # nothing was written
+
+
+def shell(command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a POSIX shell and /dev/full")
+def test_standard_output_that_cannot_be_written(pictures: tuple[Path, Path], tmp_path: Path) -> None:
+    match = f"{sys.executable} -m deepmatching match {pictures[0]} {pictures[1]} --radius 16"
+    gone = shell(
+        f"{match} --draw {tmp_path / 'q.png'} | true"
+    )  # the reader has gone: no error, and the picture is there
+    assert gone.returncode == 0, gone.stderr
+    assert (tmp_path / "q.png").exists()
+    for target in (">/dev/full", ">&-"):
+        result = shell(f"{match} {target}")
+        assert result.returncode == 2
+        assert result.stderr.count("\n") == 1 and "use -o FILE" in result.stderr
+    silent = shell(f"{match} 2>&-")  # no summary among the matches
+    assert all(len(line.split()) == 6 for line in silent.stdout.splitlines())
 
 
 def test_an_unwritable_output_is_refused_before_the_work(pictures: tuple[Path, Path], tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import cv2
@@ -107,6 +108,10 @@ def test_a_model_is_saved_and_loaded(pair: tuple[np.ndarray, np.ndarray], tmp_pa
         ({"levels": -1}, "0 or more"),
         ({"levels": 12}, "too large"),
         ({"downscale": 3}, "0, 1 or 2"),
+        ({"downscale": 1.0}, "0, 1 or 2"),
+        ({"levels": 10**12}, "too large"),
+        ({"memory": 0}, "positive number of bytes"),
+        ({"half": True, "device": "cpu"}, "CUDA"),
         ({"reciprocal": "maybe"}, "bins, exact or none"),
         ({"device": "abacus"}, "Unknown device"),
         ({"device": "cuda:77"}, "no usable device"),
@@ -128,14 +133,36 @@ def test_what_is_no_model_file_is_refused(tmp_path: Path) -> None:
     good = {"format": "deepmatching", "descriptor": "hog"}
     save_file({"x": torch.zeros(2)}, tmp_path / "tensors.safetensors", good)
     save_file({"exponents": torch.tensor([1.0, -1.0])}, tmp_path / "negative.safetensors", good)
+    exponents = {"exponents": torch.ones(8)}
+    save_file(exponents, tmp_path / "json.safetensors", {**good, "settings": "{"})
+    save_file(exponents, tmp_path / "keys.safetensors", {**good, "settings": '{"colour": 1}'})
+    save_file(exponents, tmp_path / "values.safetensors", {**good, "settings": '{"downscale": 40}'})
     for name, words in (
         ("junk", "not a readable"),
         ("other", "not a deepmatching model"),
         ("tensors", "another architecture"),
         ("negative", "positive"),
+        ("json", "settings"),
+        ("keys", "settings"),
+        ("values", "downscale"),
     ):
         with pytest.raises(DeepMatchingError, match=words):
             dm.DeepMatcher.from_pretrained(tmp_path / f"{name}.safetensors", device="cpu")
+
+
+def test_threads_may_share_a_matcher(pair: tuple[np.ndarray, np.ndarray]) -> None:
+    matcher = dm.DeepMatcher.from_pretrained("hog", radius=16, device="cpu")
+    expected = matcher.match(*pair)
+    with ThreadPoolExecutor(4) as pool:
+        assert all(same(found, expected) for found in pool.map(lambda _: matcher.match(*pair), range(8)))
+
+
+def test_what_is_no_pair_is_refused(pair: tuple[np.ndarray, np.ndarray]) -> None:
+    matcher = dm.DeepMatcher.from_pretrained("hog", radius=16, device="cpu")
+    with pytest.raises(DeepMatchingError, match="two images"):
+        list(matcher.match_pairs([(pair[0],)]))  # type: ignore[list-item]
+    with pytest.raises(DeepMatchingError, match="at least 1"):
+        list(matcher.match_pairs([pair], batch_size=0))
 
 
 def test_too_small_an_image_is_refused() -> None:

@@ -73,6 +73,21 @@ def test_bad_files_are_refused_in_words(tmp_path: Path, name: str, content: byte
         Matches.load(tmp_path / name)
 
 
+def test_a_truncated_npz_is_refused(matches: Matches, tmp_path: Path) -> None:
+    matches.save(tmp_path / "m.npz")
+    content = (tmp_path / "m.npz").read_bytes()
+    (tmp_path / "m.npz").write_bytes(content[: len(content) // 2])
+    with pytest.raises(DeepMatchingError, match="not a readable"):
+        Matches.load(tmp_path / "m.npz")
+
+
+def test_arrays_become_tensors_and_one_match_can_be_taken() -> None:
+    matches = Matches(np.zeros((2, 2)), np.ones((2, 2)), np.array([1.0, 2.0]))  # type: ignore[arg-type]
+    assert matches.as_text().count("\n") == 2
+    assert matches[-1].scores.tolist() == [2.0]
+    assert [one.scores.item() for one in matches] == [1.0, 2.0]
+
+
 def test_an_npz_without_the_arrays_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "other.npz", x=np.zeros(3))
     with pytest.raises(DeepMatchingError, match="not a readable"):

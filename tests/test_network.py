@@ -111,6 +111,8 @@ def test_no_levels_is_plain_correlation() -> None:
         (torch.rand(1, 2, 16, 16), torch.rand(1, 3, 16, 16), "1 or 3"),
         (torch.zeros(1, 3, 16, 16, dtype=torch.uint8), torch.rand(1, 3, 16, 16), "floating-point"),
         (torch.rand(1, 3, 16, 16), torch.rand(2, 3, 16, 16), "same number"),
+        (torch.rand(0, 3, 16, 16), torch.rand(0, 3, 16, 16), "empty"),
+        (torch.rand(1, 3, 16, 16), torch.rand(1, 3, 16, 16).double(), "one type"),
     ],
 )
 def test_what_is_no_batch_of_images_is_refused(image0: torch.Tensor, image1: torch.Tensor, words: str) -> None:

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from deepmatching.decoding import Reciprocal
+from deepmatching.errors import DeepMatchingError
 from deepmatching.geometry import Geometry
 from deepmatching.images import load_image
 from deepmatching.matcher import DeepMatcher
@@ -80,7 +81,8 @@ def measure(case: Case, repeats: int = 20) -> Timing:
     command = [sys.executable, "-m", "deepmatching.benchmark", json.dumps({**asdict(case), "repeats": repeats})]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
-        raise RuntimeError(f"timing {case} failed:\n{result.stderr}")
+        reason = (result.stderr.strip().splitlines() or ["killed"])[-1]
+        raise DeepMatchingError(f"Timing {case.width}x{case.height} failed ({reason}): try a smaller case.")
     figures = json.loads(result.stdout.splitlines()[-1])
     return Timing(**{**figures, "case": case})
 
@@ -167,13 +169,17 @@ def run_case(case: Case, repeats: int) -> dict[str, object]:
     network, device = matcher.network, matcher.device
     image0, image1 = (image.to(device) for image in demo_images(case.width, case.height, case.batch))
 
+    plan = matcher.plan((case.height, case.width), (case.height, case.width), case.batch)
+    if plan.batch < case.batch:
+        raise DeepMatchingError(f"Only {plan.batch} of {case.batch} pairs fit into memory at a time.")
+
     before = peak_memory(device)
     begin = time.perf_counter()
-    network.decode(image0, image1, case.reciprocal)
+    network.decode(image0, image1, case.reciprocal, plan.strips)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     first = time.perf_counter() - begin
-    decode = _decoder(network, image0, image1, case.reciprocal)
+    decode = _decoder(network, image0, image1, case.reciprocal, plan.strips)
     times = run_times(decode, device, repeats)
     peak = peak_memory(device) - before
 
@@ -190,10 +196,12 @@ def run_case(case: Case, repeats: int) -> dict[str, object]:
     }
 
 
-def _decoder(network: Network, image0: Tensor, image1: Tensor, reciprocal: Reciprocal) -> Callable[[], object]:
+def _decoder(
+    network: Network, image0: Tensor, image1: Tensor, reciprocal: Reciprocal, strips: int
+) -> Callable[[], object]:
     """What is timed; on CUDA a recorded graph, since launching many small kernels takes longer than they do."""
-    if image0.device.type != "cuda":
-        return lambda: network.decode(image0, image1, reciprocal)
+    if image0.device.type != "cuda" or strips > 1:
+        return lambda: network.decode(image0, image1, reciprocal, strips)
     from deepmatching.graphs import GraphedDecode
 
     graph = GraphedDecode(network, tuple(image0.shape), tuple(image1.shape), reciprocal)  # type: ignore[arg-type]

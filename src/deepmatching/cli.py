@@ -129,13 +129,12 @@ def match(
     start = time.perf_counter()
     matches = matcher.match(image0, image1)
     elapsed = time.perf_counter() - start
-    if output is None:
-        sys.stdout.write(matches.as_text())
-        sys.stdout.flush()
-    else:
-        matches.save(output)
     if draw is not None:
         matches.draw(image0, image1, draw)
+    if output is not None:
+        matches.save(output)
+    else:
+        _print_matches(matches.as_text())
     _say(_summary(matches, elapsed, matcher))
     for path in (output, draw):
         if path is not None:
@@ -326,21 +325,37 @@ def _summary(matches: Matches, elapsed: float, matcher: DeepMatcher) -> str:
     return text
 
 
+def _print_matches(text: str) -> None:
+    """Write to standard output; a reader that has seen enough (head, say) is no error."""
+    if sys.stdout is None:
+        raise DeepMatchingError("Standard output is closed: use -o FILE.")
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would try again at exit
+        if not isinstance(error, BrokenPipeError):
+            raise DeepMatchingError(f"Cannot write to standard output ({error.strerror}): use -o FILE.") from error
+
+
 def _say(text: str) -> None:
-    print(text, file=sys.stderr)
+    if sys.stderr is not None:
+        print(text, file=sys.stderr)
 
 
 def main() -> None:
-    """Run the command: errors the user can put right are one sentence and exit code 2."""
+    """Run the command: what the user can put right is one sentence and exit code 2."""
     try:
-        app()
+        sys.exit(app(standalone_mode=False))
     except DeepMatchingError as error:
         _say(f"deepmatching: {error}")
         sys.exit(2)
-    except BrokenPipeError:
-        # The reader of our output (head, say) has gone: nothing is wrong, and nothing more can be written.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         _say("deepmatching: interrupted")
         sys.exit(130)
+    except Exception as error:
+        # Usage errors: their class is Click's, which typer carries along under names that change with its version.
+        if not hasattr(error, "format_message"):
+            raise
+        _say(f"deepmatching: {error.format_message()} See 'deepmatching --help'.")
+        sys.exit(2)

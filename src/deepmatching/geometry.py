@@ -52,7 +52,8 @@ class Geometry:
         eta: η₀, max pooling reaches 2^l η₀ around its centre.
         radius: R, the largest displacement along each axis, or None for no limit (absolute lattice).
         levels: L, or None for the original's rule: double the patch while it is no larger than the reference
-            image's longer side (and 999 px).
+            image's longer side (and 999 px), while patches have children inside the image, and on the absolute lattice
+            while target maps are more than three cells wide.
     """
 
     size0: tuple[int, int]
@@ -95,8 +96,8 @@ class Geometry:
             raise DeepMatchingError(f"levels must be 0 or more, not {self.levels}.")
         elif self.levels > self._most_levels():
             raise DeepMatchingError(
-                f"levels={self.levels} asks for patches of {2**self.levels * self.delta} pixels, too large for a "
-                f"reference image of {self.size0[1]}x{self.size0[0]}: use at most {self._most_levels()}."
+                f"levels={self.levels} asks for patches that are too large for a reference image of "
+                f"{self.size0[1]}x{self.size0[0]} pixels: use at most {self._most_levels()}."
             )
 
     def _check_steps(self) -> None:

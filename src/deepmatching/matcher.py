@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -56,7 +57,7 @@ class Settings:
             raise DeepMatchingError(f"The radius must be a positive number of pixels or 'full', not {self.radius!r}.")
         if self.levels is not None and (not _is_whole(self.levels) or self.levels < 0):
             raise DeepMatchingError(f"levels must be a whole number, 0 or more, not {self.levels!r}.")
-        if self.downscale not in (None, 0, 1, 2):
+        if self.downscale is not None and not (_is_whole(self.downscale) and self.downscale in (0, 1, 2)):
             raise DeepMatchingError(f"downscale must be 0, 1 or 2, not {self.downscale!r}.")
         if self.reciprocal not in get_args(Reciprocal):
             raise DeepMatchingError(
@@ -111,6 +112,7 @@ class DeepMatcher:
         self.network = network.to(self.device).eval()
         self._last: tuple[object, ...] = ()  # sizes of the last batch, and the graph recorded for them
         self._graph: GraphedDecode | None = None
+        self._lock = Lock()
 
     @classmethod
     def from_pretrained(cls, model: str | os.PathLike[str] = "hog", **settings: Any) -> DeepMatcher:
@@ -143,8 +145,12 @@ class DeepMatcher:
 
         The matches do not depend on ``batch_size``.
         """
+        if batch_size < 1:
+            raise DeepMatchingError(f"batch_size must be at least 1, not {batch_size}.")
         batch: list[tuple[Tensor, Tensor]] = []
         for pair in pairs:
+            if len(pair) != 2:
+                raise DeepMatchingError(f"A pair must be two images, not {len(pair)}.")
             image0, image1 = (load_image(image, f"image{i}") for i, image in enumerate(pair))
             fits = not batch or (batch[0][0].shape, batch[0][1].shape) == (image0.shape, image1.shape)
             if batch and (len(batch) >= batch_size or not fits):
@@ -165,9 +171,18 @@ class DeepMatcher:
                 yield matches_of(decoded, b, size0, size1)
 
     def _decode(self, image0: Tensor, image1: Tensor, plan: Plan) -> Decoded:
-        """Decode a batch; on CUDA by a graph from the second batch of equal sizes on, since launches dominate there."""
+        """Decode a batch; on CUDA by a graph from the second batch of equal sizes on, since launches dominate there.
+
+        The graph has buffers of its own: threads that share a matcher take turns.
+        """
+        with self._lock:
+            return self._decode_alone(image0, image1, plan)
+
+    def _decode_alone(self, image0: Tensor, image1: Tensor, plan: Plan) -> Decoded:
         how = (self.settings.reciprocal, self.settings.half)
-        shapes = (tuple(image0.shape), tuple(image1.shape), self.network.exponents._version)
+        exponents = self.network.exponents
+        geometry = self.network.geometry(*((i.shape[2], i.shape[3]) for i in (image0, image1)))
+        shapes = (tuple(image0.shape), tuple(image1.shape), geometry, exponents._version, exponents.data_ptr())
         if self.device.type != "cuda" or plan.strips > 1 or plan.needed > LARGEST_GRAPH:
             return self.network.decode(image0, image1, how[0], plan.strips, how[1])
         if shapes != self._last:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -59,6 +60,8 @@ class Matches:
     size1: Size | None = None
 
     def __post_init__(self) -> None:
+        for name in ("keypoints0", "keypoints1", "scores"):  # arrays and lists are welcome too
+            object.__setattr__(self, name, torch.as_tensor(getattr(self, name)))
         n = len(self.scores)
         if self.keypoints0.shape != (n, 2) or self.keypoints1.shape != (n, 2) or self.scores.shape != (n,):
             raise DeepMatchingError(
@@ -70,7 +73,9 @@ class Matches:
         return len(self.scores)
 
     def __getitem__(self, chosen: Any) -> Matches:
-        """A part of the matches, by a boolean mask, a slice or indices."""
+        """A part of the matches, by a boolean mask, a slice, indices or one index."""
+        if isinstance(chosen, int):
+            chosen = [range(len(self))[chosen]]
         return Matches(self.keypoints0[chosen], self.keypoints1[chosen], self.scores[chosen], self.size0, self.size1)
 
     @property
@@ -158,7 +163,7 @@ class Matches:
             return READERS[path.suffix.lower()](path)
         except DeepMatchingError:
             raise
-        except (OSError, ValueError, KeyError, EOFError) as error:
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
             raise DeepMatchingError(f"'{path}' is not a readable matches file ({error}): write it again.") from error
 
     # ------------------------------------------------------------------ pictures

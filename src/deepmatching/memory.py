@@ -7,6 +7,7 @@ number of scores in S_{l+1/2}; a score takes four bytes and a switch one.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 import torch
@@ -104,18 +105,16 @@ def plan_decoding(geometry: Geometry, descriptor: Descriptor, batch: int, device
     Raises:
         OutOfMemoryError: if even the smallest pieces do not fit.
     """
-    for pairs in range(batch, 0, -1):
-        if (needed := decoding_bytes(geometry, descriptor, pairs, device)) <= budget:
-            return Plan(pairs, 1, needed)
-    rows = geometry.grid(0)[0]
-    for strips in range(2, rows + 1):
-        if (needed := decoding_bytes(geometry, descriptor, 1, device, strips)) <= budget:
+    one, two = (decoding_bytes(geometry, descriptor, pairs, device) for pairs in (1, 2))
+    if one <= budget:
+        pairs = min(batch, 1 + (budget - one) // (two - one))  # each further pair needs as much as the second
+        return Plan(pairs, 1, one + (pairs - 1) * (two - one))
+    needed = one
+    for strips in range(2, geometry.grid(0)[0] + 1):
+        needed = decoding_bytes(geometry, descriptor, 1, device, strips)
+        if needed <= budget:
             return Plan(1, strips, needed)
-    raise not_enough(min(needed for needed in _extremes(geometry, descriptor, device)), budget, device)
-
-
-def _extremes(geometry: Geometry, descriptor: Descriptor, device: str) -> tuple[int, int]:
-    return tuple(decoding_bytes(geometry, descriptor, 1, device, n) for n in (1, geometry.grid(0)[0]))  # type: ignore[return-value]
+    raise not_enough(min(one, needed), budget, device)
 
 
 def free_bytes(device: torch.device) -> int | None:
@@ -124,16 +123,27 @@ def free_bytes(device: torch.device) -> int | None:
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     if device.type in ("cpu", "mps"):
-        return psutil.virtual_memory().available
+        return min([psutil.virtual_memory().available, *_container_limit()])
     return None
+
+
+def _container_limit() -> list[int]:
+    """What a container (cgroup version 2) may still take, droppable file caches included; [] without a limit."""
+    folder = Path("/sys/fs/cgroup")
+    try:
+        limit, used = ((folder / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        caches = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())["inactive_file"]
+        return [] if limit == "max" else [max(0, int(limit) - int(used) + int(caches))]
+    except (OSError, ValueError, KeyError):
+        return []
 
 
 def budget_for(device: torch.device, memory: int | None = None) -> int:
     """What may be used: the user's limit, or a safe share of what is free."""
     free = free_bytes(device)
-    if memory is not None:
-        return memory
-    return int(SAFE_SHARE * free) if free is not None else 2**63
+    if free is None:
+        return 2**63 if memory is None else memory
+    return int(SAFE_SHARE * free) if memory is None else min(memory, free)
 
 
 def require(needed: int, device: torch.device, memory: int | None = None) -> None:

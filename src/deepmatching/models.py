@@ -55,10 +55,16 @@ def load_network(
         raise DeepMatchingError(f"{path} is not a readable .safetensors model ({error}): save it again.") from error
     if metadata.get("format") != "deepmatching" or metadata.get("descriptor") not in DESCRIPTORS:
         raise DeepMatchingError(f"{path} is not a deepmatching model: save one with DeepMatcher.save.")
-    settings = json.loads(metadata.get("settings", "{}"))
-    if downscale is not None:
-        settings["downscale"] = downscale
-    network = Network(DESCRIPTORS[metadata["descriptor"]](**settings), radius, levels)
+    try:
+        settings = json.loads(metadata.get("settings", "{}"))
+        if downscale is not None:
+            settings["downscale"] = downscale
+        descriptor = DESCRIPTORS[metadata["descriptor"]](**settings)
+    except (TypeError, ValueError) as error:
+        raise DeepMatchingError(
+            f"{path} holds settings that do not fit its descriptor ({error}): save it again."
+        ) from error
+    network = Network(descriptor, radius, levels)
     _load_tensors(network, tensors, path)
     return network
 
@@ -86,6 +92,11 @@ def _load_tensors(network: Network, tensors: dict[str, Any], path: Path) -> None
 def save_network(network: Network, path: str | os.PathLike[str], **metadata: str) -> None:
     """Write the network's tensors and what is needed to build it again; extra ``metadata`` is kept as it is."""
     names = {type_: name for name, type_ in DESCRIPTORS.items()}
+    if type(network.descriptor) not in names:
+        raise DeepMatchingError(
+            f"{type(network.descriptor).__name__} has no name to be saved under: "
+            "add it to deepmatching.models.DESCRIPTORS."
+        )
     descriptor = names[type(network.descriptor)]
     settings = json.dumps(network.descriptor.settings())
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}

@@ -25,7 +25,7 @@ from deepmatching.operators import (
     unpooling,
 )
 
-#: Levels that have an exponent of their own; images of up to 999 pixels a patch need seven or eight.
+#: Levels with an exponent of their own: patches of up to 999 pixels need six to eight. Further ones share the last.
 EXPONENTS = 8
 
 
@@ -66,12 +66,12 @@ class Network(nn.Module):
         self.descriptor = descriptor
         self.radius = radius
         self.levels = levels
-        self.exponents = nn.Parameter(torch.full((max(EXPONENTS, (levels or 0) + 1),), float(exponent)))
+        self.exponents = nn.Parameter(torch.full((EXPONENTS,), float(exponent)))
 
     def geometry(self, size0: tuple[int, int], size1: tuple[int, int]) -> Geometry:
         """The discretisation for images of these sizes (rows, columns)."""
-        f = self.descriptor.stride
-        return Geometry(size0, size1, 4 * f, 2 * f, f, 4 * f, f, self.radius, self.levels)
+        downscale = self.descriptor.stride.bit_length() - 1
+        return Geometry.for_downscale(size0, size1, downscale, self.radius, self.levels)
 
     def forward(self, image0: Tensor, image1: Tensor) -> Pyramid:
         """All score volumes of a batch of pairs.
@@ -167,6 +167,13 @@ def check_images(image0: Tensor, image1: Tensor) -> None:
             )
         if not image.is_floating_point():
             raise DeepMatchingError(f"{name} must hold floating-point values in [0, 1], not {image.dtype}.")
+    if (image0.dtype, image0.device) != (image1.dtype, image1.device):
+        raise DeepMatchingError(
+            f"The two batches must be of one type on one device, not {image0.dtype} on {image0.device} and "
+            f"{image1.dtype} on {image1.device}."
+        )
+    if image0.shape[0] == 0:
+        raise DeepMatchingError("The batches are empty: give at least one pair.")
     if image0.shape[0] != image1.shape[0]:
         raise DeepMatchingError(
             f"The two batches must have the same number of images, not {image0.shape[0]} and {image1.shape[0]}."

@@ -12,18 +12,16 @@ class Descriptor(nn.Module, ABC):
     """image → cells × channels.
 
     Attributes:
-        stride: γ₀, pixels per cell.
+        stride: γ₀, pixels per cell: a power of two.
         patch: cells along the side of the patch that correlation assembles around a position. An even number
             means that the descriptor gives *cells*, which lie between positions: H/stride × W/stride of them.
             1 means that it gives one finished vector per *position*: (H/stride + 1) × (W/stride + 1).
         channels: channels per cell or vector.
-        nonnegative: whether all scores are ≥ 0, so that no ReLU is needed before the power.
     """
 
     stride: int
     patch: int
     channels: int
-    nonnegative: bool = False
 
     @abstractmethod
     def forward(self, image: Tensor) -> Tensor:

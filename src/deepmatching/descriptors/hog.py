@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from deepmatching.descriptors.base import Descriptor
+from deepmatching.errors import DeepMatchingError
 from deepmatching.operators.kernels import kernel
 
 
@@ -29,13 +30,14 @@ class HOG(Descriptor):
     ninth = 0.3
     patch = 4
     channels = 9
-    nonnegative = True
 
     #: σ of the three smoothing steps: all nominally 1, the last with the original's slightly different constant.
     sigmas = (1 / 0.996, 1 / 0.996, 1 / 1.004)
 
     def __init__(self, downscale: int = 1) -> None:
         super().__init__()
+        if downscale not in range(5):
+            raise DeepMatchingError(f"downscale must be a whole number from 0 to 4, not {downscale!r}.")
         self.stride = 2**downscale
         angles = torch.arange(self.orientations, dtype=torch.float64) * (2 * math.pi / self.orientations)
         directions = torch.stack([angles.cos(), angles.sin()], dim=1).float()

@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from importlib import import_module
 from types import ModuleType
@@ -20,24 +21,25 @@ import torch
 from torch import Tensor
 
 _log = logging.getLogger("deepmatching")
-_enabled = os.environ.get("DEEPMATCHING_KERNELS", "on").lower() not in ("0", "off", "no", "false")
+_enabled = ContextVar(
+    "kernels", default=os.environ.get("DEEPMATCHING_KERNELS", "on").lower() not in ("0", "off", "no", "false")
+)
 
 
 @contextmanager
 def plain_operators() -> Iterator[None]:
     """Run the plain PyTorch definitions inside this block, whatever kernels there are."""
-    global _enabled
-    before, _enabled = _enabled, False
+    token = _enabled.set(False)
     try:
         yield
     finally:
-        _enabled = before
+        _enabled.reset(token)
 
 
 def kernel(name: str, tensor: Tensor) -> Callable[..., Any] | None:
     """The kernel for this operator and this tensor's device and type, or None."""
     half = tensor.dtype == torch.float16 and tensor.is_cuda  # scores may be stored in half precision there
-    if not _enabled or not (half or tensor.dtype == torch.float32):
+    if not _enabled.get() or not (half or tensor.dtype == torch.float32):
         return None
     found = getattr(_kernels_on(tensor.device.type), name, None)
     if found:
@@ -47,7 +49,7 @@ def kernel(name: str, tensor: Tensor) -> Callable[..., Any] | None:
 
 def has_kernels(device: str) -> bool:
     """Whether inference runs on kernels on this type of device."""
-    return _enabled and _kernels_on(device) is not None
+    return _enabled.get() and _kernels_on(device) is not None
 
 
 @cache

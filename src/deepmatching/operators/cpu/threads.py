@@ -18,7 +18,7 @@ def share(kernel: Callable[..., None], items: int, *arguments: Any) -> None:
 
     As many threads as PyTorch uses (``torch.set_num_threads``), this one among them, take one range after the
     other; kernels do not hold the interpreter's lock. Unlike Numba's own threading layers, this may be called from
-    several threads at once and after a fork, compiles faster, and leaves no idle threads behind.
+    several threads at once, compiles faster, and leaves no idle threads behind.
     """
     threads = min(torch.get_num_threads(), items)
     if threads <= 1:

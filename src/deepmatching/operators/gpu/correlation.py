@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import NamedTuple
 
 import torch
@@ -26,18 +27,17 @@ TILE = 8  #: side of a tile of reference points
 BLOCK = (4, 32)  #: target positions of one program, rows × columns
 CHUNK_BYTES = 2**28  #: S_0 is held in pieces of about this size between correlation and max pooling
 
-_single_product = False
+_single_product = ContextVar("single_product", default=False)
 
 
 @contextmanager
 def half_precision_scores() -> Iterator[None]:
     """Correlate with one product of float16 descriptors instead of three: faster; scores off by 1e-5, at most 2e-4."""
-    global _single_product
-    before, _single_product = _single_product, True
+    token = _single_product.set(True)
     try:
         yield
     finally:
-        _single_product = before
+        _single_product.reset(token)
 
 
 class Layout(NamedTuple):
@@ -189,7 +189,7 @@ def correlate_into(
             *(at.origin_y, at.origin_x, at.end_y, at.end_x, tiles_x, at.blocks[1]),
             *(*reference.high.shape[1:3], *target.high.shape[1:3]),
             PATCH=patch, CHANNELS=reference.channels, TILE=TILE, BLOCK_Y=BLOCK[0], BLOCK_X=BLOCK[1],
-            DEPTH=math.gcd(summed, depth), SPLIT=not _single_product, CLAMP=clamp, num_warps=4, num_stages=stages,
+            DEPTH=math.gcd(summed, depth), SPLIT=not _single_product.get(), CLAMP=clamp, num_warps=4, num_stages=stages,
         )  # fmt: skip
 
 
