@@ -17,6 +17,8 @@ from deepmatching import __version__
 from deepmatching.errors import DeepMatchingError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from deepmatching.matcher import DeepMatcher
     from deepmatching.matches import Matches
 
@@ -122,15 +124,18 @@ def match(
     x0 y0 x1 y1 score index, measured at pixel corners. The .npz and .h5 files hold keypoints0, keypoints1
     (measured at pixel centres) and scores.
     """
+    from deepmatching.images import load_image
+
     _check_outputs(output, draw)
     matcher = _matcher(model, radius, levels, downscale, reciprocal, device, memory, half)
-    if verbose:
-        _describe(matcher, image0, image1)
     start = time.perf_counter()
-    matches = matcher.match(image0, image1)
+    first, second = load_image(image0, "image0"), load_image(image1, "image1")
+    if verbose:
+        _describe(matcher, first, second)
+    matches = matcher.match(first, second)
     elapsed = time.perf_counter() - start
     if draw is not None:
-        matches.draw(image0, image1, draw)
+        matches.draw(first, second, draw)
     if output is not None:
         matches.save(output)
     else:
@@ -300,12 +305,10 @@ def _check_outputs(output: Path | None, picture: Path | None) -> None:
         check_picture_path(picture)
 
 
-def _describe(matcher: DeepMatcher, image0: Path, image1: Path) -> None:
-    from deepmatching.images import load_image
+def _describe(matcher: DeepMatcher, image0: Tensor, image1: Tensor) -> None:
     from deepmatching.memory import amount
 
-    first, second = (load_image(image) for image in (image0, image1))
-    sizes = (first.shape[1], first.shape[2]), (second.shape[1], second.shape[2])
+    sizes = (image0.shape[1], image0.shape[2]), (image1.shape[1], image1.shape[2])
     geometry, plan = matcher.network.geometry(*sizes), matcher.plan(*sizes)
     rows, columns = geometry.grid(0)
     pieces = f", in {plan.strips} strips" if plan.strips > 1 else ""

@@ -171,20 +171,17 @@ class DeepMatcher:
                 yield matches_of(decoded, b, size0, size1)
 
     def _decode(self, image0: Tensor, image1: Tensor, plan: Plan) -> Decoded:
-        """Decode a batch; on CUDA by a graph from the second batch of equal sizes on, since launches dominate there.
+        """Decode a batch; on CUDA by a graph from the second batch of equal sizes on, since launches dominate there."""
+        if self.device.type == "cuda" and plan.strips == 1 and plan.needed <= LARGEST_GRAPH:
+            with self._lock:  # the graph has buffers of its own: threads that share a matcher take turns
+                return self._decode_by_graph(image0, image1)
+        return self.network.decode(image0, image1, self.settings.reciprocal, plan.strips, self.settings.half)
 
-        The graph has buffers of its own: threads that share a matcher take turns.
-        """
-        with self._lock:
-            return self._decode_alone(image0, image1, plan)
-
-    def _decode_alone(self, image0: Tensor, image1: Tensor, plan: Plan) -> Decoded:
+    def _decode_by_graph(self, image0: Tensor, image1: Tensor) -> Decoded:
         how = (self.settings.reciprocal, self.settings.half)
         exponents = self.network.exponents
         geometry = self.network.geometry(*((i.shape[2], i.shape[3]) for i in (image0, image1)))
         shapes = (tuple(image0.shape), tuple(image1.shape), geometry, exponents._version, exponents.data_ptr())
-        if self.device.type != "cuda" or plan.strips > 1 or plan.needed > LARGEST_GRAPH:
-            return self.network.decode(image0, image1, how[0], plan.strips, how[1])
         if shapes != self._last:
             self._last, self._graph = shapes, None
             return self.network.decode(image0, image1, how[0], half=how[1])

@@ -82,11 +82,10 @@ class Network(nn.Module):
         Raises:
             OutOfMemoryError: if the volumes would not fit into what is free.
         """
-        check_images(image0, image1)
-        geometry = self.geometry((image0.shape[2], image0.shape[3]), (image1.shape[2], image1.shape[3]))
+        geometry, cells0, cells1 = self.describe(image0, image1)
         training, device = torch.is_grad_enabled(), image0.device
         require(pyramid_bytes(geometry, self.descriptor, len(image0), training, device.type), device)
-        geometry, S_0 = self.first_scores(image0, image1)
+        S_0 = self.first_scores(cells0, cells1, geometry)
         S, switches = self.fine_to_coarse(S_0, geometry)
         Q = list(self.coarse_to_fine(list(S), list(switches), geometry))
         return Pyramid(geometry, S, Q[::-1])
@@ -107,17 +106,14 @@ class Network(nn.Module):
 
     def refined_scores(self, image0: Tensor, image1: Tensor) -> tuple[Geometry, Tensor]:
         """Q_0 alone, (B, H_0, W_0, h_0, w_0), freeing every level as soon as it is used."""
-        geometry, S_0 = self.first_scores(image0, image1)
-        S, switches = self.fine_to_coarse(S_0, geometry)
-        del S_0
+        geometry, cells0, cells1 = self.describe(image0, image1)
+        S, switches = self.fine_to_coarse(self.first_scores(cells0, cells1, geometry), geometry)
         last = deque(self.coarse_to_fine(S, switches, geometry), maxlen=1)
         return geometry, last.pop()
 
-    def first_scores(self, image0: Tensor, image1: Tensor) -> tuple[Geometry, Tensor]:
-        """D, CORR and the level-0 power: S_0, (B, H_0, W_0, h_0, w_0)."""
-        geometry, cells0, cells1 = self.describe(image0, image1)
-        scores = correlation(cells0, cells1, geometry, self.descriptor.patch)
-        return geometry, power(scores, self.exponent(0))
+    def first_scores(self, cells0: Tensor, cells1: Tensor, geometry: Geometry) -> Tensor:
+        """CORR and the level-0 power: S_0, (B, H_0, W_0, h_0, w_0)."""
+        return power(correlation(cells0, cells1, geometry, self.descriptor.patch), self.exponent(0))
 
     def describe(self, image0: Tensor, image1: Tensor) -> tuple[Geometry, Tensor, Tensor]:
         """D: the descriptors of both images, (B, C, h0, w0) and (B, C, h1, w1)."""

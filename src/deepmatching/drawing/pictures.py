@@ -34,15 +34,21 @@ def to_uint8_rgb(image: np.ndarray | torch.Tensor) -> np.ndarray:
 
 def check_picture_path(path: str | os.PathLike[str]) -> None:
     """Raise now, before the work, if :func:`write_image` could not write `path`."""
-    if Path(path).suffix.lower() not in _ENCODERS:
-        raise DeepMatchingError(f"The suffix of '{path}' names no image format; use one of {', '.join(_ENCODERS)}.")
+    _format_of(path)
     check_writable(path)
+
+
+def _format_of(path: str | os.PathLike[str]) -> str:
+    """The suffix, if it is one that can be written."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in _ENCODERS:
+        raise DeepMatchingError(f"The suffix of '{path}' names no image format; use one of {', '.join(_ENCODERS)}.")
+    return suffix
 
 
 def write_image(path: str | os.PathLike[str], rgb: np.ndarray) -> None:
     """Write uint8 RGB (H,W,3) in the format that the suffix names."""
-    check_picture_path(path)
-    suffix = Path(path).suffix.lower()
+    suffix = _format_of(path)
     pixels = np.ascontiguousarray(to_uint8_rgb(rgb)[:, :, ::-1])
     try:
         encoded, data = cv2.imencode(suffix, pixels)
