@@ -1,0 +1,1 @@
+"""The subcommands of ``deepmatching``, one a file; ``cli.py`` puts them together."""

@@ -1,0 +1,39 @@
+"""``deepmatching demo``."""
+
+from __future__ import annotations
+
+import time
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deepmatching.commands.common import Device, ReciprocalChoice, build_matcher, say, summary
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the results; created if missing.")] = Path("demo-output"),
+    device: Device = "auto",
+) -> None:
+    """Match the pair of pictures that comes with the package, and draw the result."""
+    from deepmatching.drawing import draw_displacement, write_image
+    from deepmatching.files import make_folder
+
+    make_folder(out)
+    pictures = files("deepmatching") / "data" / "demo"
+    with as_file(pictures / "bunny_0.jpg") as image0, as_file(pictures / "bunny_1.jpg") as image1:
+        matcher = build_matcher("hog", "80", None, None, ReciprocalChoice.bins, device)
+        start = time.perf_counter()
+        matches = matcher.match(image0, image1)
+        say(summary(matches, time.perf_counter() - start, matcher))
+        matches.save(out / "matches.txt")
+        matches.draw(image0, image1, out / "matches.png")
+        assert matches.size0 is not None
+        keypoints0, keypoints1, _ = matches.numpy()
+        write_image(out / "displacement.png", draw_displacement(keypoints0, keypoints1, *matches.size0))
+        moving = matches.best(len(matches) // 2)  # a point that is worth looking at: it moves, and confidently so
+        x, y = moving.keypoints0[moving.displacements.norm(dim=1).argmax()].tolist()
+        matcher.draw_scores(image0, image1, (x, y), out / "scores.png")
+    for name in ("matches.txt", "matches.png", "displacement.png", "scores.png"):
+        say(f"wrote {out / name}")

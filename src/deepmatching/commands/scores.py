@@ -1,0 +1,48 @@
+"""``deepmatching scores``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deepmatching.commands.common import (
+    Device,
+    Downscale,
+    Image0,
+    Image1,
+    Levels,
+    Model,
+    Radius,
+    ReciprocalChoice,
+    build_matcher,
+    check_outputs,
+    say,
+)
+from deepmatching.errors import DeepMatchingError
+
+
+def scores(
+    image0: Image0,
+    image1: Image1,
+    at: Annotated[str, typer.Option(metavar="X,Y", help="A point of the first image, in pixels.", show_default=False)],
+    output: Annotated[
+        Path,
+        typer.Option("-o", "--output", metavar="PICTURE", help="The picture to write.", show_default=False),
+    ],
+    model: Model = "hog",
+    radius: Radius = "80",
+    levels: Levels = None,
+    downscale: Downscale = None,
+    device: Device = "auto",
+) -> None:
+    """Draw the score maps S_0 ... S_L and Q_L ... Q_0 of one point."""
+    try:
+        x, y = (float(value) for value in at.split(","))
+    except ValueError:
+        raise DeepMatchingError(f"--at needs two numbers such as 320,240, not '{at}'.") from None
+    check_outputs(None, output)
+    matcher = build_matcher(model, radius, levels, downscale, ReciprocalChoice.none, device)
+    matcher.draw_scores(image0, image1, (x, y), output)
+    say(f"wrote {output}")
