@@ -19,7 +19,9 @@ from torch import Tensor
 
 from deepmatching.geometry import Geometry
 from deepmatching.operators.kernels import kernel
+from deepmatching.operators.power import power
 from deepmatching.operators.shifted_max import overlap
+from deepmatching.operators.subpixel import correlation_around, soft_offsets
 from deepmatching.operators.unpooling import unpooling
 
 Reciprocal = Literal["bins", "exact", "none"]
@@ -102,6 +104,38 @@ def verify(best: Best, geometry: Geometry, reciprocal: Reciprocal) -> Decoded:
         if reciprocal == "bins":
             verified &= _is_first_claim(verified, bins, table)
     return Decoded(*_positions(cells, geometry), scores, cells, verified)
+
+
+@torch.no_grad()
+def between_cells(
+    decoded: Decoded,
+    cells0: Tensor,
+    cells1: Tensor,
+    geometry: Geometry,
+    patch: int,
+    exponent: float,
+    sharpness: Tensor,
+) -> Decoded:
+    """Γ(p) moved by Δ(p), see :func:`~deepmatching.operators.subpixel.soft_offsets`, and kept inside the image.
+
+    The scores around Γ(p) are those of S_0: Q_0 is −∞ on most cells there.
+    """
+    rows, columns = (
+        index.clamp(0, size // geometry.gamma)
+        for index, size in zip(_target_indices(decoded.cells, geometry), geometry.used1, strict=True)
+    )
+    around = correlation_around(cells0, cells1, rows, columns, geometry, patch)
+    around = torch.where(torch.isfinite(around), power(around, exponent), -torch.inf)
+    moved = decoded.points1 + geometry.gamma * soft_offsets(around, sharpness).flip(-1)
+    limit = _last_position(geometry, moved.device)
+    return decoded._replace(points1=torch.minimum(moved.clamp(min=0), limit))
+
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)
+def _last_position(geometry: Geometry, device: torch.device) -> Tensor:
+    """(x, y) of the last pixel's centre: a match between cells lies no further than that from the corner."""
+    return torch.tensor([geometry.used1[1] - 0.5, geometry.used1[0] - 0.5], device=device)
 
 
 def _is_first_claim(claims: Tensor, bins: Tensor, table: Tensor) -> Tensor:

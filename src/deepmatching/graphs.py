@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from deepmatching.decoding import Decoded, Reciprocal
-from deepmatching.inference import decode_cells
 from deepmatching.network import Network
 
 Result = TypeVar("Result")
@@ -44,6 +43,7 @@ class GraphedDecode:
         shape0, shape1: shapes of the two batches of images, (B, 1 or 3, H, W).
         reciprocal: how matches are verified, see ``deepmatching.decoding``.
         half: store scores in half precision, see ``deepmatching.inference``.
+        subpixel: refine matches between cells if the network has a sharpness.
     """
 
     def __init__(
@@ -53,11 +53,12 @@ class GraphedDecode:
         shape1: tuple[int, int, int, int],
         reciprocal: Reciprocal = "bins",
         half: bool = False,
+        subpixel: bool = True,
     ) -> None:
         device = network.exponents.device
         if device.type != "cuda":
             raise ValueError(f"a CUDA graph needs the network on a CUDA device, not on {device}")
-        self._network, self._reciprocal, self._half = network, reciprocal, half
+        self._network, self._how = network, (reciprocal, 1, half, subpixel)
         self._exponents = network.exponents.tolist()
         with torch.cuda.device(device), torch.no_grad():
             self._image0, self._image1 = (torch.rand(shape, device=device) for shape in (shape0, shape1))
@@ -65,8 +66,7 @@ class GraphedDecode:
 
     def _decode(self) -> Decoded:
         geometry, cells0, cells1 = self._network.describe(self._image0, self._image1)
-        patch = self._network.descriptor.patch
-        return decode_cells(cells0, cells1, geometry, patch, self._exponents, self._reciprocal, half=self._half)
+        return self._network.decode_described(geometry, cells0, cells1, self._exponents, *self._how)
 
     def __call__(self, image0: Tensor, image1: Tensor) -> Decoded:
         """The matches of a batch of pairs of the recorded shapes, on any device; as ``Network.decode`` gives them."""

@@ -42,6 +42,7 @@ class Settings:
         memory: bytes that matching may use; None for four fifths of what is free. If less is allowed than the work
             takes at once, it is cut into pieces, with the same matches.
         half: correlate and store scores in half precision (CUDA only): faster, and a few matches may differ.
+        subpixel: refine matches between the cells of 2 pixels, if the model has learned to; ``hog`` has not.
     """
 
     radius: int | Literal["full"] = 80
@@ -51,6 +52,7 @@ class Settings:
     device: str | torch.device = "auto"
     memory: int | None = None
     half: bool = False
+    subpixel: bool = True
 
     def __post_init__(self) -> None:
         if self.radius != "full" and (not _is_whole(self.radius) or int(self.radius) <= 0):
@@ -175,20 +177,28 @@ class DeepMatcher:
         if self.device.type == "cuda" and plan.strips == 1 and plan.needed <= LARGEST_GRAPH:
             with self._lock:  # the graph has buffers of its own: threads that share a matcher take turns
                 return self._decode_by_graph(image0, image1)
-        return self.network.decode(image0, image1, self.settings.reciprocal, plan.strips, self.settings.half)
+        how = self.settings
+        return self.network.decode(image0, image1, how.reciprocal, plan.strips, how.half, how.subpixel)
 
     def _decode_by_graph(self, image0: Tensor, image1: Tensor) -> Decoded:
-        how = (self.settings.reciprocal, self.settings.half)
+        how = self.settings
         exponents = self.network.exponents
         geometry = self.network.geometry(*((i.shape[2], i.shape[3]) for i in (image0, image1)))
         shapes = (tuple(image0.shape), tuple(image1.shape), geometry, exponents._version, exponents.data_ptr())
         if shapes != self._last:
             self._last, self._graph = shapes, None
-            return self.network.decode(image0, image1, how[0], half=how[1])
+            return self.network.decode(image0, image1, how.reciprocal, half=how.half, subpixel=how.subpixel)
         if self._graph is None:
             from deepmatching.graphs import GraphedDecode
 
-            self._graph = GraphedDecode(self.network, shapes[0], shapes[1], *how)  # type: ignore[arg-type]
+            self._graph = GraphedDecode(
+                self.network,
+                shapes[0],
+                shapes[1],
+                how.reciprocal,
+                how.half,
+                how.subpixel,  # type: ignore[arg-type]
+            )
         return self._graph(image0, image1)
 
     def plan(self, size0: tuple[int, int], size1: tuple[int, int], batch: int = 1) -> Plan:

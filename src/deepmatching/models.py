@@ -1,7 +1,8 @@
 """Models by name or file: descriptors and exponents as safetensors, never a pickle.
 
 A model file holds the network's tensors and, as metadata, what is needed to build the network again:
-``format`` ("deepmatching"), ``descriptor`` (a name from ``DESCRIPTORS``) and its ``settings`` (JSON).
+``format`` ("deepmatching"), ``descriptor`` (a name from ``DESCRIPTORS``) and its ``settings`` (JSON). Whatever else the
+metadata says is the model's card.
 """
 
 from __future__ import annotations
@@ -9,22 +10,45 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import Tensor
 
-from deepmatching.descriptors import HOG, Descriptor
+from deepmatching.descriptors import HOG, VGG, Compact, Descriptor
 from deepmatching.errors import DeepMatchingError
 from deepmatching.files import atomic_write
 from deepmatching.network import Network
 
 #: Descriptors by name; each takes the downscale.
-DESCRIPTORS: dict[str, Callable[..., Descriptor]] = {"hog": HOG}
+DESCRIPTORS: dict[str, Callable[..., Descriptor]] = {"hog": HOG, "vgg": VGG, "compact": Compact}
 
-#: Models that need no file.
-NAMES = ("hog",)
+#: Models that come with the package: ``hog`` needs no weights, the others have a file each.
+NAMES = ("compact", "vgg", "hog")
+
+#: The model that a stranger gets.
+DEFAULT = "hog"
+
+
+def build_network(
+    descriptor: str,
+    radius: int | None = 80,
+    levels: int | None = None,
+    sharpness: float | None = None,
+    **settings: Any,
+) -> Network:
+    """An untrained network with this descriptor, see ``DESCRIPTORS``, and the settings of its class."""
+    if descriptor not in DESCRIPTORS:
+        raise DeepMatchingError(f"Unknown descriptor '{descriptor}': use {', '.join(DESCRIPTORS)}.")
+    try:
+        built = DESCRIPTORS[descriptor](**settings)
+    except TypeError as error:
+        raise DeepMatchingError(f"The {descriptor} descriptor cannot be built like this ({error}).") from error
+    return Network(built, radius, levels, sharpness=sharpness)
 
 
 def load_network(
@@ -36,25 +60,14 @@ def load_network(
     """Build the network of a model.
 
     Args:
-        model: a name (``hog``) or the path of a ``.safetensors`` file that :func:`save_network` wrote.
+        model: a name from ``NAMES`` or the path of a ``.safetensors`` file that :func:`save_network` wrote.
         radius, levels: see :class:`~deepmatching.network.Network`.
-        downscale: cells are 2^downscale pixels wide; None for the model's own (1 for ``hog``).
+        downscale: cells are 2^downscale pixels wide; None for the model's own (1 for those of the package).
     """
-    if str(model) in NAMES:
-        return Network(DESCRIPTORS[str(model)](downscale=1 if downscale is None else downscale), radius, levels)
-    path = Path(model)
-    if not path.is_file():
-        raise DeepMatchingError(
-            f"Unknown model '{model}': use {' or '.join(repr(n) for n in NAMES)} or the path of a .safetensors file."
-        )
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise DeepMatchingError(f"{path} is not a readable .safetensors model ({error}): save it again.") from error
-    if metadata.get("format") != "deepmatching" or metadata.get("descriptor") not in DESCRIPTORS:
-        raise DeepMatchingError(f"{path} is not a deepmatching model: save one with DeepMatcher.save.")
+    if str(model) == "hog":
+        return Network(HOG(downscale=1 if downscale is None else downscale), radius, levels)
+    path = model_path(model)
+    tensors, metadata = read_model(path)
     try:
         settings = json.loads(metadata.get("settings", "{}"))
         if downscale is not None:
@@ -64,12 +77,39 @@ def load_network(
         raise DeepMatchingError(
             f"{path} holds settings that do not fit its descriptor ({error}): save it again."
         ) from error
-    network = Network(descriptor, radius, levels)
-    _load_tensors(network, tensors, path)
+    network = Network(descriptor, radius, levels, sharpness=1.0 if "sharpness" in tensors else None)
+    load_tensors(network, tensors, path)
     return network
 
 
-def _load_tensors(network: Network, tensors: dict[str, Any], path: Path) -> None:
+def model_path(model: str | os.PathLike[str]) -> Path:
+    """The file of a model that is not ``hog``."""
+    shipped = files("deepmatching") / "weights" / f"{model}.safetensors"
+    if str(model) in NAMES and shipped.is_file():
+        return Path(str(shipped))
+    path = Path(model)
+    if not path.is_file():
+        raise DeepMatchingError(
+            f"Unknown model '{model}': use {' or '.join(repr(n) for n in NAMES)} or the path of a .safetensors file."
+        )
+    return path
+
+
+def read_model(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and the metadata of a model file."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise DeepMatchingError(f"{path} is not a readable .safetensors model ({error}): save it again.") from error
+    if metadata.get("format") != "deepmatching" or metadata.get("descriptor") not in DESCRIPTORS:
+        raise DeepMatchingError(f"{path} is not a deepmatching model: save one with DeepMatcher.save.")
+    return tensors, metadata
+
+
+def load_tensors(network: Network, tensors: dict[str, Tensor], path: str | os.PathLike[str]) -> None:
+    """Fill a network with the tensors of a model file, or say why they do not fit."""
     own = network.state_dict()
     if set(own) != set(tensors):
         odd = ", ".join(sorted(set(own) ^ set(tensors)))
@@ -89,8 +129,14 @@ def _load_tensors(network: Network, tensors: dict[str, Any], path: Path) -> None
     network.load_state_dict(tensors)
 
 
-def save_network(network: Network, path: str | os.PathLike[str], **metadata: str) -> None:
-    """Write the network's tensors and what is needed to build it again; extra ``metadata`` is kept as it is."""
+def save_network(
+    network: Network, path: str | os.PathLike[str], dtype: torch.dtype = torch.float32, **metadata: str
+) -> None:
+    """Write the network's tensors and what is needed to build it again; extra ``metadata`` is kept as it is.
+
+    ``dtype`` is that of the descriptor's tensors in the file; float16 halves it, and the network is float32 again when
+    it is loaded.
+    """
     names = {type_: name for name, type_ in DESCRIPTORS.items()}
     if type(network.descriptor) not in names:
         raise DeepMatchingError(
@@ -99,7 +145,10 @@ def save_network(network: Network, path: str | os.PathLike[str], **metadata: str
         )
     descriptor = names[type(network.descriptor)]
     settings = json.dumps(network.descriptor.settings())
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
+    tensors = {
+        name: tensor.detach().cpu().to(dtype if tensor.ndim > 1 else torch.float32).contiguous()
+        for name, tensor in network.state_dict().items()
+    }
     with atomic_write(path) as temporary:
         save_file(
             tensors,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from deepmatching.decoding import Decoded, Reciprocal, off_image_is_no_match
+from deepmatching.decoding import Decoded, Reciprocal, between_cells, off_image_is_no_match
 from deepmatching.descriptors import Descriptor
 from deepmatching.errors import DeepMatchingError
 from deepmatching.geometry import Geometry
@@ -28,6 +28,9 @@ from deepmatching.operators import (
 #: Levels with an exponent of their own: patches of up to 999 pixels need six to eight. Further ones share the last.
 EXPONENTS = 8
 
+#: Training keeps ν_l and κ at least this large.
+SMALLEST_EXPONENT, SMALLEST_SHARPNESS = 0.1, 1.0
+
 
 @dataclass
 class Pyramid:
@@ -40,6 +43,7 @@ class Pyramid:
     geometry: Geometry
     S: list[Tensor]
     Q: list[Tensor]
+    sharpness: Tensor | None = None  #: κ of the network, for losses
 
 
 class Network(nn.Module):
@@ -51,9 +55,12 @@ class Network(nn.Module):
         levels: L, or None for the original's rule.
         exponent: initial ν of every level. Level 0 has one too, as in the original program; set
             ``exponents[0] = 1`` for the paper's eq. (2) to the letter.
+        sharpness: initial κ of sub-pixel matches (see ``deepmatching.operators.subpixel``), or None for matches on
+            cells only.
     """
 
     exponents: nn.Parameter
+    sharpness: nn.Parameter | None
 
     def __init__(
         self,
@@ -61,12 +68,23 @@ class Network(nn.Module):
         radius: int | None = 80,
         levels: int | None = None,
         exponent: float = 1.4,
+        sharpness: float | None = None,
     ) -> None:
         super().__init__()
         self.descriptor = descriptor
         self.radius = radius
         self.levels = levels
         self.exponents = nn.Parameter(torch.full((EXPONENTS,), float(exponent)))
+        self.register_parameter(
+            "sharpness", None if sharpness is None else nn.Parameter(torch.tensor(float(sharpness)))
+        )
+
+    @torch.no_grad()
+    def keep_positive(self) -> None:
+        """Bring exponents and sharpness back to positive values after a step of an optimiser."""
+        self.exponents.clamp_(min=SMALLEST_EXPONENT)
+        if self.sharpness is not None:
+            self.sharpness.clamp_(min=SMALLEST_SHARPNESS)
 
     def geometry(self, size0: tuple[int, int], size1: tuple[int, int]) -> Geometry:
         """The discretisation for images of these sizes (rows, columns)."""
@@ -88,7 +106,7 @@ class Network(nn.Module):
         S_0 = self.first_scores(cells0, cells1, geometry)
         S, switches = self.fine_to_coarse(S_0, geometry)
         Q = list(self.coarse_to_fine(list(S), list(switches), geometry))
-        return Pyramid(geometry, S, Q[::-1])
+        return Pyramid(geometry, S, Q[::-1], self.sharpness)
 
     @torch.no_grad()
     def decode(
@@ -98,11 +116,35 @@ class Network(nn.Module):
         reciprocal: Reciprocal = "bins",
         strips: int = 1,
         half: bool = False,
+        subpixel: bool = True,
     ) -> Decoded:
-        """The matches of a batch of pairs: the arg-max of Q_0, without Q_0 (see ``deepmatching.inference``)."""
+        """The matches of a batch of pairs: the arg-max of Q_0, without Q_0 (see ``deepmatching.inference``).
+
+        Args:
+            subpixel: refine them between cells if the network has a sharpness.
+        """
         geometry, cells0, cells1 = self.describe(image0, image1)
-        patch, exponents = self.descriptor.patch, self.exponents.tolist()
-        return decode_cells(cells0, cells1, geometry, patch, exponents, reciprocal, strips, half)
+        return self.decode_described(
+            geometry, cells0, cells1, self.exponents.tolist(), reciprocal, strips, half, subpixel
+        )
+
+    def decode_described(
+        self,
+        geometry: Geometry,
+        cells0: Tensor,
+        cells1: Tensor,
+        exponents: list[float],
+        reciprocal: Reciprocal = "bins",
+        strips: int = 1,
+        half: bool = False,
+        subpixel: bool = True,
+    ) -> Decoded:
+        """As :meth:`decode`, of images that :meth:`describe` has described; does not wait for a GPU."""
+        patch = self.descriptor.patch
+        decoded = decode_cells(cells0, cells1, geometry, patch, exponents, reciprocal, strips, half)
+        if self.sharpness is None or not subpixel:
+            return decoded
+        return between_cells(decoded, cells0, cells1, geometry, patch, exponents[0], self.sharpness)
 
     def refined_scores(self, image0: Tensor, image1: Tensor) -> tuple[Geometry, Tensor]:
         """Q_0 alone, (B, H_0, W_0, h_0, w_0), freeing every level as soon as it is used."""

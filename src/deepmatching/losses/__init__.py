@@ -1,0 +1,16 @@
+"""Losses on score volumes (paper, Sect. 2.2 "Training and loss functions")."""
+
+from deepmatching.losses.cross_entropy import cross_entropy
+from deepmatching.losses.hinge import structured_hinge
+from deepmatching.losses.indicator import indicator_distance, smoothed_indicator
+from deepmatching.losses.objective import Objective
+from deepmatching.losses.truth import true_cells
+
+__all__ = [
+    "Objective",
+    "cross_entropy",
+    "indicator_distance",
+    "smoothed_indicator",
+    "structured_hinge",
+    "true_cells",
+]

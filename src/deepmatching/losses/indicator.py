@@ -1,0 +1,51 @@
+"""The smoothed indicator of the truth, and the squared distance to it that the paper compares with."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def smoothed_indicator(truth: Tensor, scores: Tensor, sigma: float) -> Tensor:
+    """g_σ(q − Γ_0(p)) = exp(−‖q − Γ_0(p)‖² / 2σ²) on all cells; 0 where the truth is unknown.
+
+    Args:
+        truth: (B, H, W, 2) fractional (row, column), NaN where unknown.
+        scores: (B, H, W, h, w), for its shape.
+        sigma: in cells.
+
+    Returns:
+        (B, H, W, h, w).
+    """
+    bells = []
+    for axis, size in enumerate(scores.shape[-2:]):
+        place = torch.arange(size, device=scores.device, dtype=scores.dtype)
+        distance = place - truth[..., axis, None].to(scores.dtype)
+        bells.append(torch.exp(-distance.square() / (2 * sigma**2)).nan_to_num(0.0))
+    return bells[0][..., :, None] * bells[1][..., None, :]
+
+
+def indicator_distance(scores: Tensor, truth: Tensor, sigma: float, balance: float = 0.5) -> tuple[Tensor, Tensor]:
+    """L(p) = Σ_q w(q|p) (S(q|p) − g_σ(q − Γ_0(p)))², for every reference point p.
+
+    "The loss must be carefully rebalanced", says the paper: the weights w of the cells with g > ½ sum to ``balance``
+    and those of all others to 1 − ``balance``. Cells that nothing reaches (−∞) have no score and no weight; a point
+    without a reachable cell near the truth has no loss.
+
+    Args:
+        scores: (B, H, W, h, w), −∞ allowed.
+        truth: (B, H, W, 2) fractional (row, column), NaN where unknown.
+        sigma: in cells; at least 0.6, or a truth between cells has no cell with g > ½.
+
+    Returns:
+        L, (B, H, W), 0 where it is not defined; and where it is, bool.
+    """
+    target = smoothed_indicator(truth, scores, sigma)
+    reached = torch.isfinite(scores)
+    near = reached & (target > 0.5)
+    far = reached & ~near
+    found = near.any(dim=-1).any(dim=-1)
+    count_near, count_far = (m.sum(dim=(-2, -1), keepdim=True).clamp(min=1) for m in (near, far))
+    weights = near * (balance / count_near) + far * ((1 - balance) / count_far)
+    error = (torch.where(reached, scores, 0) - target).square() * weights
+    return torch.where(found, error.sum(dim=(-2, -1)), 0), found

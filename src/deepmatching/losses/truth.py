@@ -1,0 +1,102 @@
+"""Γ_0: where the true match of every reference point lies in its score map."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from deepmatching.geometry import Geometry
+
+#: The pixels around a reference point must move alike, in pixels, or the point has no single true match.
+AGREEMENT = 1.0
+
+
+def true_cells(flow: Tensor, geometry: Geometry, l: int = 0, occluded: Tensor | None = None) -> Tensor:
+    """The true match Γ_0(p) of the reference points of level l, as a fractional index (row, column) of their maps.
+
+    A reference point is a pixel corner: it moves by the mean of the four pixels that touch it. Its truth is unknown
+    where one of them is unknown or occluded, or where they disagree (a motion boundary). A truth outside the window
+    or off the target image cannot be matched and is given as unknown too.
+
+    Args:
+        flow: (B, H, W, 2), the displacement (x, y) of each pixel, NaN where unknown; may be larger than the used part.
+        occluded: (B, H, W) bool, points to leave out, if given.
+
+    Returns:
+        (B, H_l, W_l, 2), NaN where unknown.
+    """
+    if occluded is not None:
+        flow = flow.masked_fill(occluded[..., None], torch.nan)
+    rows, columns, first, limit = _places(geometry, l, flow.device)
+    around = torch.stack([flow[:, r][:, :, c] for r in rows for c in columns])  # (4, B, H_l, W_l, 2)
+    moved = around.mean(dim=0).flip(-1)  # (row, column); NaN if one of them is
+    agree = ((around - around[0]).abs() <= AGREEMENT).all(dim=0).all(dim=-1, keepdim=True)
+    cells = first + moved / geometry.stride(l)
+    window = cells.new_tensor(geometry.window(l)) - 0.5 if flow.device.type == "cpu" else _window(geometry, l, flow)
+    here = agree & (cells >= -0.5) & (cells <= window) & (cells >= limit[0]) & (cells <= limit[1])
+    return torch.where(here.all(dim=-1, keepdim=True), cells, torch.nan)
+
+
+@lru_cache(maxsize=64)
+def _places(
+    geometry: Geometry, l: int, device: torch.device
+) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], Tensor, tuple[Tensor, Tensor]]:
+    """The two pixel rows and columns that touch each point, the index of no motion, and the target image's limits.
+
+    The last two are (H_l, W_l, 2). Kept, since copies to a GPU wait for it.
+    """
+    touching, first, low, high = [], [], [], []
+    for p, q, used0, used1 in zip(
+        geometry.reference_points(l), geometry.target_points(l), geometry.used0, geometry.used1, strict=True
+    ):
+        after = p.long().clamp(0, used0 - 1)
+        touching.append(((p.long() - 1).clamp(0, used0 - 1).to(device), after.to(device)))
+        start = q[:, 0]  # position of cell 0
+        first.append((p - start) / geometry.stride(l))
+        low.append((0 - start) / geometry.stride(l) + 0 * p)
+        high.append((used1 - start) / geometry.stride(l) + 0 * p)
+
+    def on_grid(rows: Tensor, columns: Tensor) -> Tensor:
+        return torch.stack(torch.meshgrid(rows, columns, indexing="ij"), dim=-1).to(torch.float32).to(device)
+
+    return touching[0], touching[1], on_grid(*first), (on_grid(*low), on_grid(*high))
+
+
+@lru_cache(maxsize=64)
+def _window_on(geometry: Geometry, l: int, device: torch.device) -> Tensor:
+    return torch.tensor(geometry.window(l), dtype=torch.float32, device=device) - 0.5
+
+
+def _window(geometry: Geometry, l: int, like: Tensor) -> Tensor:
+    return _window_on(geometry, l, like.device)
+
+
+def neighbourhood(cells: Tensor, window: tuple[int, int], reach: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The cells around fractional positions: ⌊t⌋ − reach + 1 … ⌊t⌋ + reach along each axis.
+
+    Args:
+        cells: (…, 2) fractional (row, column); NaN allowed.
+        window: (h, w) of the maps.
+
+    Returns:
+        Raster indices (…, n) int64, n = (2·reach)², clamped into the map; their offsets (…, n, 2) from the position,
+        in cells; and whether they lie on the map, (…, n) bool, False for a position that is NaN.
+    """
+    known = ~torch.isnan(cells)
+    low = torch.where(known, cells, 0).floor()
+    steps = torch.arange(1 - reach, reach + 1, device=cells.device, dtype=cells.dtype)
+    rows, columns = (low[..., axis, None] + steps for axis in (0, 1))  # (…, 2·reach)
+    place = torch.stack(
+        [
+            rows[..., :, None].expand(*rows.shape, len(steps)),
+            columns[..., None, :].expand(*rows.shape, len(steps)),
+        ],
+        dim=-1,
+    ).flatten(-3, -2)  # (…, n, 2)
+    inside = (place >= 0).all(-1) & (place[..., 0] < window[0]) & (place[..., 1] < window[1])
+    inside = inside & known.all(-1, keepdim=True)
+    row = place[..., 0].clamp(0, window[0] - 1).long()
+    column = place[..., 1].clamp(0, window[1] - 1).long()
+    return row * window[1] + column, place - torch.where(known, cells, 0)[..., None, :], inside

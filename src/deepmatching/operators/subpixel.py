@@ -1,0 +1,99 @@
+"""Sub-pixel matches: where between the cells the scores around a match point to."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from deepmatching.geometry import Geometry
+from deepmatching.operators.correlation import reference_patches
+
+REACH = 2  #: cells around the match that are looked at, along each axis
+SIDE = 2 * REACH + 1
+CHUNK = 2**24  #: numbers of target patches that are assembled at a time
+
+
+def soft_offsets(around: Tensor, sharpness: Tensor | float) -> Tensor:
+    """Δ(p) = Σ_δ π(δ) δ,  π(δ) ∝ exp(κ S(q + δ|p)),  ‖δ‖_∞ ≤ 2: the mean position around the cell q, in cells.
+
+    Args:
+        around: S(q + δ|p), (…, 5, 5); cells that are −∞ count nothing, and if all are, Δ = 0.
+        sharpness: κ > 0.
+
+    Returns:
+        (…, 2), (row, column).
+    """
+    finite = torch.isfinite(around)
+    logits = torch.where(finite, sharpness * torch.where(finite, around, 0), -torch.inf).flatten(-2)
+    some = finite.flatten(-2).any(-1, keepdim=True)
+    weights = F.softmax(torch.where(some, logits, 0), dim=-1).unflatten(-1, (SIDE, SIDE))
+    steps = torch.arange(-REACH, REACH + 1, device=around.device, dtype=around.dtype)
+    rows, columns = (weights.sum(-1) * steps).sum(-1), (weights.sum(-2) * steps).sum(-1)
+    return torch.stack([rows, columns], dim=-1)
+
+
+def surroundings(scores: Tensor, cells: Tensor) -> Tensor:
+    """The scores of the 5 × 5 cells around one cell of every map.
+
+    Args:
+        scores: (B, H, W, h, w).
+        cells: (B, H, W) int64, raster index of the cell in its map.
+
+    Returns:
+        (B, H, W, 5, 5); −∞ off the map.
+    """
+    h, w = scores.shape[-2:]
+    steps = torch.arange(-REACH, REACH + 1, device=scores.device)
+    rows, columns = (cells // w)[..., None] + steps, (cells % w)[..., None] + steps
+    inside = _both((rows >= 0) & (rows < h), (columns >= 0) & (columns < w))
+    index = rows.clamp(0, h - 1)[..., :, None] * w + columns.clamp(0, w - 1)[..., None, :]
+    around = scores.flatten(-2).gather(-1, index.flatten(-2)).view_as(inside)
+    return torch.where(inside, around, -torch.inf)
+
+
+def correlation_around(
+    cells0: Tensor, cells1: Tensor, rows: Tensor, columns: Tensor, geometry: Geometry, patch: int
+) -> Tensor:
+    """S̃_0 of the 5 × 5 target positions around one target of every reference point, without the volume S_0.
+
+    A target patch that sticks out of the image is rectified as in :func:`~deepmatching.operators.correlation`.
+
+    Args:
+        cells0, cells1, patch: see there.
+        rows, columns: (B, H_0, W_0) int64, the targets, counted in cells from the image's corner.
+
+    Returns:
+        (B, H_0, W_0, 5, 5); −∞ off the target image.
+    """
+    reference = reference_patches(cells0, geometry, patch)  # (B, H_0, W_0, C, patch, patch)
+    at_once = max(1, CHUNK // (len(rows) * rows.shape[2] * reference[0, 0, 0].numel() * SIDE**2))
+    parts = [
+        _around(reference[:, i : i + at_once], cells1, rows[:, i : i + at_once], columns[:, i : i + at_once], patch)
+        for i in range(0, rows.shape[1], at_once)
+    ]
+    steps = torch.arange(-REACH, REACH + 1, device=rows.device)
+    inside = [
+        (target[..., None] + steps >= 0) & (target[..., None] + steps <= size // geometry.gamma)
+        for target, size in zip((rows, columns), geometry.used1, strict=True)
+    ]
+    return torch.where(_both(*inside), torch.cat(parts, dim=1), -torch.inf)
+
+
+def _around(reference: Tensor, cells1: Tensor, rows: Tensor, columns: Tensor, patch: int) -> Tensor:
+    """The same for some rows of reference points; any number off the target image."""
+    span = torch.arange(SIDE + patch - 1, device=rows.device) - REACH - patch // 2
+    h, w = cells1.shape[-2:]
+    y, x = rows[..., None] + span, columns[..., None] + span  # (B, H, W, SIDE + patch − 1)
+    visible = _both((y >= 0) & (y < h), (x >= 0) & (x < w))
+    index = y.clamp(0, h - 1)[..., :, None] * w + x.clamp(0, w - 1)[..., None, :]
+    pairs = torch.arange(len(rows), device=rows.device).view(-1, 1, 1, 1, 1)
+    blocks = cells1.flatten(2).transpose(1, 2)[pairs, index] * visible[..., None]
+    windows = blocks.unfold(3, patch, 1).unfold(4, patch, 1)  # (B, H, W, 5, 5, C, patch, patch)
+    scores = torch.einsum("bhwyxcij,bhwcij->bhwyx", windows, reference)
+    seen = visible.to(scores.dtype).unfold(3, patch, 1).unfold(4, patch, 1).sum((-1, -2))
+    return scores * (patch**2 / seen.clamp(min=1))
+
+
+def _both(rows: Tensor, columns: Tensor) -> Tensor:
+    return rows[..., :, None] & columns[..., None, :]

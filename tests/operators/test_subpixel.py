@@ -1,0 +1,100 @@
+"""Sub-pixel matches."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deepmatching.decoding import between_cells
+from deepmatching.geometry import Geometry
+from deepmatching.models import build_network
+from deepmatching.network import Network
+from deepmatching.operators import correlation
+from deepmatching.operators.subpixel import correlation_around, soft_offsets, surroundings
+
+
+def test_the_offset_is_the_mean_position() -> None:
+    around = torch.full((5, 5), -torch.inf)
+    around[2, 2] = around[2, 3] = 0.0
+    assert soft_offsets(around, 3.0).tolist() == pytest.approx([0.0, 0.5])
+    around[2, 3] = 1.0
+    weight = float(torch.sigmoid(torch.tensor(3.0)))
+    assert soft_offsets(around, 3.0).tolist() == pytest.approx([0.0, weight])
+    assert soft_offsets(torch.full((5, 5), -torch.inf), 3.0).tolist() == [0.0, 0.0]
+
+
+def test_gradients_of_the_offset() -> None:
+    around = torch.rand(2, 5, 5, dtype=torch.float64)
+    around[0, 0, 1] = -torch.inf
+    finite = torch.isfinite(around)
+    values = around[finite].clone().requires_grad_()
+    sharpness = torch.tensor(4.0, dtype=torch.float64, requires_grad=True)
+
+    def offsets(v: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return soft_offsets(torch.full_like(around, -torch.inf).masked_scatter(finite, v), k)
+
+    assert torch.autograd.gradcheck(offsets, (values, sharpness))
+
+
+def test_surroundings_are_the_cells_around() -> None:
+    scores = torch.arange(42.0).view(1, 1, 1, 6, 7)
+    around = surroundings(scores, torch.tensor([[[3 * 7 + 5]]]))[0, 0, 0]
+    assert torch.equal(around[:, :4], scores[0, 0, 0, 1:6, 3:7])
+    assert torch.isinf(around[:, 4]).all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    patch=st.sampled_from([1, 2, 4]),
+    batch=st.integers(1, 2),
+    height=st.integers(2, 4),
+    width=st.integers(2, 5),
+)
+def test_scores_around_a_target_are_those_of_the_volume(
+    seed: int, patch: int, batch: int, height: int, width: int
+) -> None:
+    torch.manual_seed(seed)
+    geometry = Geometry.for_downscale((8 * height, 8 * width), (8 * height, 8 * width), 1, None, 0)
+    extra = 1 if patch == 1 else 0
+    cells = [torch.randn(batch, 3, 4 * height + extra, 4 * width + extra, dtype=torch.float64) for _ in range(2)]
+    volume = correlation(cells[0], cells[1], geometry, patch)  # the absolute lattice: its cells are target positions
+    targets = torch.randint(0, volume.shape[3] * volume.shape[4], volume.shape[:3])
+    rows, columns = targets // volume.shape[4], targets % volume.shape[4]
+    around = correlation_around(cells[0], cells[1], rows, columns, geometry, patch)
+    torch.testing.assert_close(around, surroundings(volume, targets))
+
+
+def test_a_shift_of_half_a_cell_is_found_between_the_cells() -> None:
+    """A smooth picture moved by 3 pixels: matches on cells are 1 pixel off, refined ones are closer."""
+    torch.manual_seed(0)
+    coarse = torch.rand(1, 3, 20, 20)
+    big = torch.nn.functional.interpolate(coarse, scale_factor=8, mode="bicubic").clamp(0, 1)
+    image0, image1 = big[:, :, 16:112, 16:112], big[:, :, 16:112, 13:109]
+    network = build_network("hog", radius=16, sharpness=60.0)
+    refined, on_cells = (network.decode(image0, image1, subpixel=on) for on in (True, False))
+    errors = [(d.points1 - d.points0)[d.verified][:, 0].sub(3).abs().median() for d in (refined, on_cells)]
+    assert errors[1] == 1
+    assert errors[0] < 0.6
+    assert torch.equal(refined.scores, on_cells.scores)
+
+
+def test_refined_matches_stay_inside_the_image() -> None:
+    torch.manual_seed(1)
+    image0, image1 = torch.rand(2, 2, 3, 40, 48)
+    network = build_network("compact", radius=16, levels=2, sharpness=1.0)
+    points = network.decode(image0, image1, "none").points1
+    assert (points >= 0).all()
+    assert (points[..., 0] <= 47.5).all() and (points[..., 1] <= 39.5).all()
+
+
+def test_a_network_without_sharpness_is_not_refined() -> None:
+    network = build_network("hog", radius=16)
+    assert isinstance(network, Network) and network.sharpness is None
+    decoded = network.decode(*torch.rand(2, 1, 3, 32, 32))
+    assert torch.equal(decoded.points1 % 2, torch.zeros_like(decoded.points1))
+    geometry, cells0, cells1 = network.describe(*torch.rand(2, 1, 3, 32, 32))
+    moved = between_cells(decoded, cells0, cells1, geometry, 4, 1.4, torch.tensor(5.0))
+    assert (moved.points1 - decoded.points1).abs().max() <= 4
