@@ -55,6 +55,8 @@ def test_options_reach_the_matcher(pictures: tuple[Path, Path]) -> None:
     result = run(
         "match",
         *pictures,
+        "--model",
+        "hog",
         "--radius",
         "full",
         "--levels",

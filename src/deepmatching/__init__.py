@@ -1,7 +1,7 @@
 """Deep Matching that learns: quasi-dense correspondences between two images.
 
 >>> import deepmatching as dm
->>> matcher = dm.DeepMatcher.from_pretrained("hog", radius=80)
+>>> matcher = dm.DeepMatcher.from_pretrained(radius=80)
 >>> matches = matcher.match("a.png", "b.png")
 """
 

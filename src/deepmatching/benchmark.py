@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from deepmatching.decoding import Reciprocal
+from deepmatching.defaults import DEFAULT
 from deepmatching.errors import DeepMatchingError
 from deepmatching.geometry import Geometry
 from deepmatching.images import load_image
@@ -35,7 +36,7 @@ from deepmatching.network import Network
 class Case:
     """What is timed: one or several pairs of this size, from image tensors to verified matches."""
 
-    model: str = "hog"
+    model: str = DEFAULT
     width: int = 1024
     height: int = 436
     radius: int | str = 80

@@ -11,8 +11,12 @@ from deepmatching import __version__
 from deepmatching.commands.bench import bench
 from deepmatching.commands.common import say
 from deepmatching.commands.demo import demo
+from deepmatching.commands.evaluate import evaluate
 from deepmatching.commands.match import match
+from deepmatching.commands.reproduce import reproduce
 from deepmatching.commands.scores import scores
+from deepmatching.commands.synthesize import synthesize
+from deepmatching.commands.train import train
 from deepmatching.errors import DeepMatchingError
 
 app = typer.Typer(
@@ -22,7 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (match, scores, demo, bench):
+for command in (match, evaluate, train, synthesize, reproduce, scores, demo, bench):
     app.command()(command)
 
 

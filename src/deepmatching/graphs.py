@@ -49,8 +49,8 @@ class GraphedDecode:
     def __init__(
         self,
         network: Network,
-        shape0: tuple[int, int, int, int],
-        shape1: tuple[int, int, int, int],
+        shape0: tuple[int, ...],
+        shape1: tuple[int, ...],
         reciprocal: Reciprocal = "bins",
         half: bool = False,
         subpixel: bool = True,

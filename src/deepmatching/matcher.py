@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from deepmatching.decoding import Decoded, Reciprocal
+from deepmatching.defaults import DEFAULT
 from deepmatching.errors import DeepMatchingError
 from deepmatching.images import ImageLike, load_image
 from deepmatching.matches import Matches, from_corners
@@ -100,7 +101,7 @@ def choose_device(device: str | torch.device) -> torch.device:
 class DeepMatcher:
     """Finds quasi-dense matches between two images.
 
-    >>> matcher = DeepMatcher.from_pretrained("hog", radius=80)
+    >>> matcher = DeepMatcher.from_pretrained(radius=80)
     >>> matches = matcher.match("a.png", "b.png")
 
     Args:
@@ -117,7 +118,7 @@ class DeepMatcher:
         self._lock = Lock()
 
     @classmethod
-    def from_pretrained(cls, model: str | os.PathLike[str] = "hog", **settings: Any) -> DeepMatcher:
+    def from_pretrained(cls, model: str | os.PathLike[str] = DEFAULT, **settings: Any) -> DeepMatcher:
         """The matcher of a model's name or file, with any of the :class:`Settings` by keyword."""
         known = [field.name for field in fields(Settings)]
         for name in settings:
@@ -197,7 +198,7 @@ class DeepMatcher:
                 shapes[1],
                 how.reciprocal,
                 how.half,
-                how.subpixel,  # type: ignore[arg-type]
+                how.subpixel,
             )
         return self._graph(image0, image1)
 

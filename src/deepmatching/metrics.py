@@ -46,6 +46,9 @@ def propagate(
     owner = np.full((height, width), -1, np.int64)
     visible = best_first[(right > left)[best_first] & (bottom > top)[best_first]]
     squares = np.stack([visible, top[visible], bottom[visible], left[visible], right[visible]], axis=1)
+    if radius < 1:  # squares of one pixel, often all pixels of an image; of equal indices the last counts
+        owner[squares[::-1, 1], squares[::-1, 3]] = squares[::-1, 0]
+        squares = squares[:0]
     for match, row0, row1, column0, column1 in squares[::-1].tolist():
         owner[row0:row1, column0:column1] = match
 

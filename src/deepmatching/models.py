@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from deepmatching.descriptors import HOG, VGG, Compact, Descriptor
@@ -29,9 +29,6 @@ DESCRIPTORS: dict[str, Callable[..., Descriptor]] = {"hog": HOG, "vgg": VGG, "co
 
 #: Models that come with the package: ``hog`` needs no weights, the others have a file each.
 NAMES = ("compact", "vgg", "hog")
-
-#: The model that a stranger gets.
-DEFAULT = "hog"
 
 
 def build_network(
@@ -73,6 +70,8 @@ def load_network(
         if downscale is not None:
             settings["downscale"] = downscale
         descriptor = DESCRIPTORS[metadata["descriptor"]](**settings)
+    except DeepMatchingError:
+        raise
     except (TypeError, ValueError) as error:
         raise DeepMatchingError(
             f"{path} holds settings that do not fit its descriptor ({error}): save it again."
@@ -150,8 +149,6 @@ def save_network(
         for name, tensor in network.state_dict().items()
     }
     with atomic_write(path) as temporary:
-        save_file(
-            tensors,
-            temporary,
-            {**metadata, "format": "deepmatching", "descriptor": descriptor, "settings": settings},
-        )
+        # Not save_file: it replaces the temporary file by one that only its owner may read.
+        card = {**metadata, "format": "deepmatching", "descriptor": descriptor, "settings": settings}
+        temporary.write_bytes(save(tensors, card))

@@ -114,7 +114,7 @@ def test_bad_weights_are_refused_with_a_sentence(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_a_model_file_gives_the_same_network(tmp_path: Path, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    network = build_network("compact", sharpness=7.0, widths=(8, 8, 8), dimensions=16)
+    network = build_network("compact", sharpness=7.0, widths=(8, 8, 8), layers=(1, 2, 1), dimensions=16)
     network.exponents.data[1] = 1.7
     save_network(network, tmp_path / "m.safetensors", dtype, card="for a test")
     again = load_network(tmp_path / "m.safetensors")

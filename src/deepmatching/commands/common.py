@@ -29,7 +29,7 @@ Image0 = Annotated[
     Path, typer.Argument(metavar="A", help="The first image (the matches start here).", show_default=False)
 ]
 Image1 = Annotated[Path, typer.Argument(metavar="B", help="The second image.", show_default=False)]
-Model = Annotated[str, typer.Option(help="hog, or the path of a .safetensors model.")]
+Model = Annotated[str, typer.Option(help="compact, vgg, hog, or the path of a .safetensors model.")]
 Radius = Annotated[str, typer.Option(metavar="PIXELS|full", help="Largest displacement along each axis.")]
 Levels = Annotated[
     int | None,

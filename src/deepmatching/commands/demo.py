@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from deepmatching.commands.common import Device, ReciprocalChoice, build_matcher, say, summary
+from deepmatching.defaults import DEFAULT
 
 
 def demo(
@@ -23,7 +24,7 @@ def demo(
     make_folder(out)
     pictures = files("deepmatching") / "data" / "demo"
     with as_file(pictures / "bunny_0.jpg") as image0, as_file(pictures / "bunny_1.jpg") as image1:
-        matcher = build_matcher("hog", "80", None, None, ReciprocalChoice.bins, device)
+        matcher = build_matcher(DEFAULT, "80", None, None, ReciprocalChoice.bins, device)
         start = time.perf_counter()
         matches = matcher.match(image0, image1)
         say(summary(matches, time.perf_counter() - start, matcher))

@@ -26,6 +26,7 @@ from deepmatching.commands.common import (
     say,
     summary,
 )
+from deepmatching.defaults import DEFAULT
 from deepmatching.errors import DeepMatchingError
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def match(
             show_default=False,
         ),
     ] = None,
-    model: Model = "hog",
+    model: Model = DEFAULT,
     radius: Radius = "80",
     levels: Levels = None,
     downscale: Downscale = None,

@@ -20,6 +20,7 @@ from deepmatching.commands.common import (
     check_outputs,
     say,
 )
+from deepmatching.defaults import DEFAULT
 from deepmatching.errors import DeepMatchingError
 
 
@@ -31,7 +32,7 @@ def scores(
         Path,
         typer.Option("-o", "--output", metavar="PICTURE", help="The picture to write.", show_default=False),
     ],
-    model: Model = "hog",
+    model: Model = DEFAULT,
     radius: Radius = "80",
     levels: Levels = None,
     downscale: Downscale = None,

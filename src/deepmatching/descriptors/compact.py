@@ -2,79 +2,92 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepmatching.descriptors.base import Descriptor
-from deepmatching.descriptors.convolutions import as_rgb, normalised, rectified
+from deepmatching.descriptors.convolutions import as_rgb, channels_last, normalised, rectified
 from deepmatching.errors import DeepMatchingError
 
 
 class Compact(Descriptor):
     """image → unit vectors of ``dimensions`` at every second pixel corner.
 
-    Half of the work is done at half resolution, for precision, and the rest at a quarter and an eighth, for
-    context::
+    Most of the work is done at half resolution, for precision, and some at a quarter, for context::
 
         H        6×6, stride 2
-        H/2      3×3, 3×3 ──────────────────────── + ── 3×3 ── 2×2 → positions
-        H/4         mean pool, 3×3, 3×3 ──── + ── 3×3 ──┘
-        H/8            mean pool, 3×3, 3×3 ──┘
+        H/2      3×3, 3×3 ─────────────────────── + ── 3×3 ── 2×2 → positions
+        H/4         mean pool, 3×3, 3×3 ── 1×1 ──┘
 
-    Coarse maps come back up bilinearly after a 1×1 convolution. The last, 2×2, convolution turns cells, which lie
-    between positions, into the vector of a position: what a patch of 4 × 4 HOG cells is to ``hog``.
-
-    A 1024 × 436 pair takes 32 GFLOP, and 5.8 more for its correlation at radius 80 (``vgg``: 170 and 186).
+    Coarse maps come back up bilinearly. The last, 2×2, convolution turns cells, which lie between positions, into the
+    vector of a position: what a patch of 4 × 4 HOG cells is to ``hog``.
 
     Args:
         downscale: must be 1.
-        widths: channels at H/2, H/4 and H/8.
+        widths: channels at H/2, H/4, …: as many scales as there are numbers.
+        layers: 3×3 convolutions at each scale on the way down.
         dimensions: length of the vectors.
     """
 
     stride = 2
     patch = 1
 
-    def __init__(self, downscale: int = 1, widths: tuple[int, int, int] = (32, 64, 96), dimensions: int = 64) -> None:
+    def __init__(
+        self,
+        downscale: int = 1,
+        widths: Sequence[int] = (36, 72),
+        layers: Sequence[int] = (2, 2),
+        dimensions: int = 64,
+    ) -> None:
         super().__init__()
         if downscale != 1:
             raise DeepMatchingError(
-                f"The compact descriptor has cells of 2 pixels: downscale must be 1, not {downscale}."
+                f"The compact descriptor has cells of 2 pixels: downscale must be 1, not {downscale}; hog has others."
             )
-        a, b, c = self.widths = tuple(int(width) for width in widths)
-        self.channels = int(dimensions)
-        self.stem = nn.Conv2d(3, a, 6, stride=2, padding=2)
-        self.half1, self.half2 = (nn.Conv2d(a, a, 3, padding=1) for _ in range(2))
-        self.quarter1, self.quarter2 = nn.Conv2d(a, b, 3, padding=1), nn.Conv2d(b, b, 3, padding=1)
-        self.eighth1, self.eighth2 = nn.Conv2d(b, c, 3, padding=1), nn.Conv2d(c, c, 3, padding=1)
-        self.rise2, self.rise1 = nn.Conv2d(c, b, 1), nn.Conv2d(b, a, 1)
-        self.merge2, self.merge1 = nn.Conv2d(b, b, 3, padding=1), nn.Conv2d(a, a, 3, padding=1)
-        self.head = nn.Conv2d(a, self.channels, 2, padding=1)
+        if not widths or len(widths) != len(layers) or min(*widths, *layers, dimensions) < 1:
+            raise DeepMatchingError(
+                "The compact descriptor needs a width and a number of layers for each scale, all positive, "
+                f"not {list(widths)} and {list(layers)}."
+            )
+        self.widths, self.layers, self.channels = list(widths), list(layers), dimensions
+        self.stem = nn.Conv2d(3, widths[0], 6, stride=2, padding=2)
+        inputs = [widths[0], *widths[:-1]]
+        self.down = nn.ModuleList(
+            nn.ModuleList(nn.Conv2d(a if n == 0 else b, b, 3, padding=1) for n in range(count))
+            for a, b, count in zip(inputs, widths, layers, strict=True)
+        )
+        pairs = list(pairwise(widths))
+        self.rise = nn.ModuleList(nn.Conv2d(b, a, 1) for a, b in pairs)
+        self.merge = nn.ModuleList(nn.Conv2d(a, a, 3, padding=1) for a, _ in pairs)
+        self.head = nn.Conv2d(widths[0], dimensions, 2, padding=1)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
                 nn.init.zeros_(module.bias)  # type: ignore[arg-type]
-        self.to(memory_format=torch.channels_last)
+        channels_last(self)
 
     def forward(self, image: Tensor) -> Tensor:
         x = (as_rgb(image) * 4 - 2).contiguous(memory_format=torch.channels_last)
-        half = rectified(self.half2, rectified(self.half1, rectified(self.stem, x)))
-        quarter = rectified(self.quarter2, rectified(self.quarter1, _halved(half)))
-        eighth = rectified(self.eighth2, rectified(self.eighth1, _halved(quarter)))
-        quarter = rectified(self.merge2, quarter + _risen(self.rise2(eighth), quarter))
-        half = rectified(self.merge1, half + _risen(self.rise1(quarter), half))
-        return normalised(self.head(half))
+        x = rectified(self.stem, x)
+        maps: list[Tensor] = []
+        for scale in self.down:
+            x = F.avg_pool2d(x, 2, ceil_mode=True) if maps else x
+            for convolution in scale:  # type: ignore[attr-defined]
+                x = rectified(convolution, x)
+            maps.append(x)
+        for n in reversed(range(len(self.rise))):
+            x = rectified(self.merge[n], maps[n] + _doubled(self.rise[n](x), maps[n]))  # type: ignore[arg-type]
+        return normalised(self.head(x))
 
     def settings(self) -> dict[str, object]:
-        return {"widths": list(self.widths), "dimensions": self.channels}
+        return {"widths": self.widths, "layers": self.layers, "dimensions": self.channels}
 
 
-def _halved(x: Tensor) -> Tensor:
-    return F.avg_pool2d(x, 2, ceil_mode=True)
-
-
-def _risen(x: Tensor, like: Tensor) -> Tensor:
+def _doubled(x: Tensor, like: Tensor) -> Tensor:
     """Twice the size, cut to the size of ``like``."""
     x = F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=False)
     return x[:, :, : like.shape[2], : like.shape[3]]

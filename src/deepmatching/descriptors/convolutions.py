@@ -18,10 +18,9 @@ def rectified(convolution: nn.Conv2d, x: Tensor) -> Tensor:
     For inference on CUDA, cuDNN adds the bias and cuts at 0 in the pass that writes the result.
     """
     if x.is_cuda and not torch.is_grad_enabled() and torch.backends.cudnn.is_available():
-        weight, bias = convolution.weight, convolution.bias
-        if torch.is_autocast_enabled("cuda"):
-            dtype = torch.get_autocast_dtype("cuda")
-            x, weight, bias = (t if t is None else t.to(dtype) for t in (x, weight, bias))
+        assert convolution.bias is not None and not isinstance(convolution.padding, str)
+        dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+        x, weight, bias = (t.to(dtype) for t in (x, convolution.weight, convolution.bias))
         stride, padding, dilation = convolution.stride, convolution.padding, convolution.dilation
         return torch.cudnn_convolution_relu(x, weight, bias, stride, padding, dilation, convolution.groups)
     return F.relu(convolution(x), inplace=True)
@@ -31,3 +30,10 @@ def normalised(x: Tensor, norm: float = 1.0) -> Tensor:
     """x scaled to this L2 norm along the channels, in float32 at least; (B, C, H, W). Zero stays zero."""
     x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
     return x * (norm / torch.linalg.vector_norm(x, dim=1, keepdim=True).clamp(min=1e-6))
+
+
+def channels_last(module: nn.Module) -> None:
+    """Store the filters as NHWC, the layout in which these convolutions are fastest."""
+    for parameter in module.parameters():
+        if parameter.ndim == 4:
+            parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)

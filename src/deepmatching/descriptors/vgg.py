@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepmatching.descriptors.base import Descriptor
-from deepmatching.descriptors.convolutions import as_rgb, normalised, rectified
+from deepmatching.descriptors.convolutions import as_rgb, channels_last, normalised, rectified
 from deepmatching.errors import DeepMatchingError
 
 #: Mean colour of VGG-16's training images, RGB, 0 … 255.
@@ -32,14 +32,16 @@ class VGG(Descriptor):
     def __init__(self, downscale: int = 1) -> None:
         super().__init__()
         if downscale != 1:
-            raise DeepMatchingError(f"The vgg descriptor has cells of 2 pixels: downscale must be 1, not {downscale}.")
+            raise DeepMatchingError(
+                f"The vgg descriptor has cells of 2 pixels: downscale must be 1, not {downscale}; hog has others."
+            )
         self.conv1_1 = nn.Conv2d(3, 64, 3, padding=1)
         self.conv1_2 = nn.Conv2d(64, 64, 3, padding=1)
         self.conv2_1 = nn.Conv2d(64, 128, 3, padding=1)
         self.conv2_2 = nn.Conv2d(128, 128, 3, padding=1)
         self.register_buffer("mean", torch.tensor(MEAN_RGB)[:, None, None], persistent=False)
         self.mean: Tensor
-        self.to(memory_format=torch.channels_last)
+        channels_last(self)
 
     def forward(self, image: Tensor) -> Tensor:
         x = (as_rgb(image) * 255 - self.mean.to(image.dtype)).contiguous(memory_format=torch.channels_last)

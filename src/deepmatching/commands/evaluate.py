@@ -1,0 +1,160 @@
+"""``deepmatching evaluate``."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from deepmatching.commands.common import (
+    Device,
+    Downscale,
+    Levels,
+    Memory,
+    Radius,
+    ReciprocalChoice,
+    ReciprocalOption,
+    build_matcher,
+    say,
+)
+from deepmatching.defaults import DEFAULT
+from deepmatching.errors import DeepMatchingError
+
+if TYPE_CHECKING:
+    from deepmatching.commands.evaluating import Method
+
+
+class PassChoice(str, Enum):
+    """Sintel's renderings."""
+
+    clean = "clean"
+    final = "final"
+
+
+def evaluate(
+    dataset: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATASET|MANIFEST",
+            help="sintel-clean, sintel-final, sintelmini, chairs, kitti2012, kitti2015, or a .json list of pairs.",
+            show_default=False,
+        ),
+    ],
+    root: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The folder of the data set.", show_default=False)
+    ] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(metavar="train|val|all", help="Of chairs and sintelmini (default: val).", show_default=False),
+    ] = None,
+    passes: Annotated[
+        PassChoice | None, typer.Option("--pass", help="Of sintel and sintelmini (default: clean).", show_default=False)
+    ] = None,
+    split_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Of chairs, if FlyingChairs_train_val.txt is elsewhere.", show_default=False),
+    ] = None,
+    masks: Annotated[
+        bool,
+        typer.Option(
+            "--masks/--no-masks", help="Figures of visible and occluded pixels, too; leave out what masks call invalid."
+        ),
+    ] = True,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only these 'dataset's of a manifest; may be repeated.", show_default=False),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Only N pairs, evenly spread.", show_default=False)
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|PATH", help="A model's name, or a .safetensors file.", show_default=False),
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Instead of a model, a method of OpenCV: sift, orb, akaze (keypoints); dis, dis-fast, farneback, "
+            "deepflow, pcaflow, tvl1, sparse-to-dense, rlof (dense).",
+            show_default=False,
+        ),
+    ] = None,
+    flow: Annotated[bool, typer.Option("--flow", help="Evaluate the dense flow, not the matches.")] = False,
+    radius: Radius = "80",
+    levels: Levels = None,
+    downscale: Downscale = None,
+    reciprocal: ReciprocalOption = ReciprocalChoice.bins,
+    half: Annotated[bool, typer.Option("--half", help="Half precision (CUDA only).")] = False,
+    memory: Memory = None,
+    device: Device = "auto",
+    json_file: Annotated[
+        Path | None,
+        typer.Option("--json", metavar="FILE", help="Write all figures, pair by pair.", show_default=False),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the pairs that the file lacks.")] = False,
+    pictures: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="A picture of each pair: matches, truth, error.", show_default=False),
+    ] = None,
+    per_pair: Annotated[bool, typer.Option("--per-pair", help="Print the figures of each pair, too.")] = False,
+) -> None:
+    """Measure accuracy on pairs with ground truth.
+
+    acc@T: pixels with ground truth, in %, that are off by at most T px. Each takes
+    the displacement of the most confident match within 8 px along either axis;
+    without one it is wrong. EPE: mean error of the matches themselves in px.
+    Means over pairs, as in the paper.
+    """
+    from deepmatching.commands.evaluating import describe_method, flow_function, print_table, run_evaluation
+    from deepmatching.datasets import open_dataset
+    from deepmatching.evaluation.tables import means_table, pairs_table
+    from deepmatching.files import check_writable, make_folder
+
+    if resume and json_file is None:
+        raise DeepMatchingError("--resume goes on with a file of figures: name it with --json FILE.")
+    if json_file is not None:
+        check_writable(json_file)
+    data = open_dataset(
+        dataset,
+        root,
+        split,
+        passes=passes.value if passes is not None else None,
+        split_file=split_file,
+        masks=masks,
+    )
+    data = data.only(only) if only else data
+    data = data.thinned(limit) if limit is not None else data
+    chosen, name = _build(model, method, radius, levels, downscale, reciprocal, device, memory, half)
+    if flow:
+        flow_function(chosen)  # complains before the work
+    if pictures is not None:
+        make_folder(pictures)
+    settings = {
+        "dataset": dataset if dataset.endswith(".json") else data.name,
+        "only": sorted(only or []),
+        "limit": limit,
+        "masks": masks,
+        **describe_method(chosen, name),
+    }
+    evaluation = run_evaluation(chosen, data, settings, flow, json_file, resume, pictures, title=name)
+    title = name if method else f"{name}, radius {radius}"
+    if per_pair:
+        print_table(pairs_table(evaluation))
+    print_table(means_table(evaluation, title))
+    for path in (json_file, pictures):
+        if path is not None:
+            say(f"wrote {path}")
+
+
+def _build(model: str | None, method: str | None, radius: str, *options: Any) -> tuple[Method, str]:
+    """The matcher or the baseline, and its name."""
+    if method is not None:
+        from deepmatching.baselines import baseline
+
+        if model is not None:
+            raise DeepMatchingError("--model and --method exclude each other: leave one out.")
+        return baseline(method), method
+    return build_matcher(model or DEFAULT, radius, *options), model or DEFAULT

@@ -1,0 +1,143 @@
+"""What ``evaluate`` and ``reproduce`` share: running an evaluation with a progress bar, its file and its pictures."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deepmatching.commands.common import say
+from deepmatching.errors import DeepMatchingError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from rich.table import Table
+
+    from deepmatching.baselines import DenseFlow, KeypointMatcher
+    from deepmatching.datasets import FilePairs, Pair
+    from deepmatching.evaluation import Evaluation, PairResult
+    from deepmatching.matcher import DeepMatcher
+
+    Method = DeepMatcher | KeypointMatcher | DenseFlow
+
+
+def run_evaluation(
+    method: Method,
+    dataset: FilePairs,
+    settings: dict[str, Any],
+    flow: bool = False,
+    json_file: Path | None = None,
+    resume: bool = False,
+    pictures: Path | None = None,
+    title: str = "evaluating",
+    hint: str = "go on with --resume",
+) -> Evaluation:
+    """Evaluate with a progress bar; what is done by then is kept in the file, however it ends.
+
+    ``hint`` is what a user whom something stopped is told to do.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from deepmatching.evaluation import Evaluation, Recorder, evaluate, evaluate_flow
+    from deepmatching.matcher import DeepMatcher
+
+    function = flow_function(method) if flow else None
+    contents = "\n".join(f"{entry.group} {entry.name}" for entry in dataset.entries)
+    settings = {**settings, "contents": hashlib.sha256(contents.encode()).hexdigest()[:16]}
+    recorder = Recorder(Evaluation("flow" if flow else "matches", settings, len(dataset)), json_file, resume)
+    before = len(recorder.done)
+    console = Console(stderr=True)
+    progress = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[pair]}"),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    task = progress.add_task(title, total=len(dataset), completed=before, pair="")
+
+    def on_pair(pair: Pair, result: PairResult, shown: Any) -> None:
+        if pictures is not None:
+            draw_pair(pictures, pair, result, shown)
+        progress.update(task, advance=1, pair=f"{result.group} {result.name}")
+
+    try:
+        with recorder, progress:
+            if isinstance(method, DeepMatcher) and before < len(dataset):
+                first = dataset[0]
+                method.match(first.image0, first.image1)  # kernels are compiled now, and no pair's time has it
+            if function is not None:
+                return evaluate_flow(function, dataset, recorder, on_pair)
+            return evaluate(method, dataset, recorder, on_pair)
+    except BaseException:
+        kept = len(recorder.evaluation.pairs)
+        if json_file is not None and kept > before:
+            say(f"{kept} of {len(dataset)} pairs are kept in {json_file}: {hint}")
+        raise
+
+
+def print_table(table: Table) -> None:
+    """Print to standard output, never cut: a line that is too long for the terminal is wrapped by it."""
+    from rich.console import Console
+
+    console = Console()
+    needed = console.measure(table, options=console.options.update(width=1000)).maximum
+    console.width = max(console.width, needed)
+    console.print(table)
+
+
+def flow_function(method: Method) -> Callable[[Any, Any], np.ndarray]:
+    """The dense flow of a method as a function of two images."""
+    calculate: Any = getattr(method, "flow", None)
+    if calculate is None:
+        raise DeepMatchingError("--flow needs a method that gives a dense flow: use --method dis, say.")
+
+    def function(image0: Any, image1: Any) -> np.ndarray:
+        import torch
+
+        result = calculate(image0, image1)
+        field = getattr(result, "flow", result)  # with its confidence, or as it is
+        return field.detach().cpu().numpy() if isinstance(field, torch.Tensor) else field
+
+    return function
+
+
+def describe_method(method: Method, name: str) -> dict[str, Any]:
+    """What the figures of a method depend on, as JSON can hold it."""
+    from deepmatching.matcher import DeepMatcher
+    from deepmatching.models import model_path
+
+    if not isinstance(method, DeepMatcher):
+        return {"method": name}
+    described = {"model": name}
+    if name != "hog":  # a model may be trained further under the same name
+        described["sha256"] = hashlib.sha256(model_path(name).read_bytes()).hexdigest()[:16]
+    indifferent = ("device", "memory")  # to the result
+    settings = {f.name: getattr(method.settings, f.name) for f in fields(method.settings)}
+    return {**described, **{name: value for name, value in settings.items() if name not in indifferent}}
+
+
+def draw_pair(folder: Path, pair: Pair, result: PairResult, shown: Any) -> None:
+    """A picture of one pair: its matches or flow, the truth, and the error."""
+    from deepmatching.drawing import write_image
+    from deepmatching.drawing.errors import draw_flow_errors, draw_match_errors
+
+    figures, truth = result.figures["all"], pair.flow.numpy()
+    caption = f"{result.group} {result.name}: "
+    if isinstance(shown, tuple):
+        matches, field = shown
+        shares = " / ".join(f"{figures[name]:.1f}" for name in ("acc@2", "acc@5", "acc@10"))
+        caption += f"acc@2/5/10 {shares} %, EPE of the matches {figures['epe']:.2f} px"
+        picture = draw_match_errors(pair.image0, pair.image1, matches.numpy(), field, truth, caption)
+    else:
+        caption += f"EPE {figures['epe']:.2f} px, {figures['err@3']:.1f} % off by more than 3 px"
+        picture = draw_flow_errors(pair.image0, shown, truth, caption)
+    name = re.sub(r"[^\w.-]+", "_", f"{result.index:05d}_{result.group}_{result.name}")
+    write_image(folder / f"{name}.jpg", picture)

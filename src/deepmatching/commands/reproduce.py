@@ -1,0 +1,263 @@
+"""``deepmatching reproduce``: the paper's tables, ours beside the paper's figures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deepmatching.commands.common import Device, Radius, ReciprocalChoice, build_matcher, say
+from deepmatching.errors import DeepMatchingError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from deepmatching.datasets import FilePairs
+    from deepmatching.matcher import DeepMatcher
+
+
+class TableChoice(str, Enum):
+    """The paper's tables."""
+
+    table1 = "table1"
+    table2 = "table2"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method of the paper, and what we run for it.
+
+    Attributes:
+        key: by which ``--checkpoint KEY=FILE`` gives it a model.
+        label: the method, in the paper's words.
+        training: what it was trained on.
+        model: that we run; None if there is none.
+        is_given: whether the user named the model; otherwise it may be missing.
+    """
+
+    key: str
+    label: str
+    training: str = "–"
+    model: str | None = None
+    is_given: bool = False
+
+
+#: acc@2, acc@5, acc@10, EPE (matches), EPE (flow), Err-OCC (flow); None where the paper gives no figure.
+PaperFigures = tuple[float | None, ...]
+COLUMNS = ("acc@2", "acc@5", "acc@10", "EPE", "EPE flow", ">3px")
+
+_TABLE1_ROWS = (
+    Row("a", "HOG", model="hog"),
+    Row("b", "HOG, exponents", "Mini"),
+    Row("c", "CNN"),
+    Row("d", "CNN, exponents", "Mini"),
+    Row("e", "CNN, features", "Mini"),
+    Row("f", "CNN, both", "Mini"),
+    Row("g", "CNN, both", "Chairs", "vgg"),
+    Row("h", "compact (ours)", "synthetic", "compact"),
+)
+_TABLE2_ROWS = (
+    Row("flownet", "FlowNet +v", "Chairs"),
+    Row("dm", "DM (original)"),
+    Row("hog", "DM-HOG", model="hog"),
+    Row("cnn", "DM-CNN"),
+    Row("vgg", "DM-CNN", "Chairs", "vgg"),
+    Row("compact", "compact (ours)", "synthetic", "compact"),
+)
+
+#: Table → data set → key of the row → the paper's figures.
+PAPER: dict[str, dict[str, dict[str, PaperFigures]]] = {
+    "table1": {
+        "sintelmini": {
+            "a": (84.52, 91.89, 94.36, 3.83, 1.88, None),
+            "b": (84.59, 92.03, 94.49, 3.73, 1.84, None),
+            "c": (85.28, 92.25, 94.83, 3.58, 1.80, None),
+            "d": (85.30, 92.27, 94.87, 3.70, 1.64, None),
+            "e": (86.81, 92.52, 94.86, 3.37, 1.60, None),
+            "f": (86.79, 92.58, 94.90, 3.34, 1.57, None),
+            "g": (86.11, 92.47, 94.88, 3.33, 1.65, None),
+        }
+    },
+    "table2": {
+        "kitti2012": {
+            "flownet": (None, None, None, None, 6.50, None),
+            "hog": (60.50, 79.34, 84.27, 11.39, 3.59, 16.56),
+            "cnn": (61.21, 78.81, 84.01, 12.29, 4.11, 17.78),
+            "vgg": (63.90, 80.11, 84.71, 11.12, 3.61, 16.41),
+        },
+        "sintel-final": {
+            "flownet": (None, None, None, None, 4.76, None),
+            "dm": (None, None, 89.2, None, 4.10, None),
+            "hog": (74.37, 85.26, 89.39, 7.08, 3.72, 11.44),
+            "cnn": (75.15, 85.42, 89.48, 7.03, 3.63, 11.52),
+            "vgg": (76.55, 86.22, 90.03, 6.77, 3.50, 11.10),
+        },
+        "sintel-clean": {
+            "flownet": (None, None, None, None, 3.57, None),
+            "hog": (82.51, 90.18, 92.70, 5.26, 2.32, 7.00),
+            "cnn": (83.03, 90.24, 92.87, 5.22, 2.25, 6.85),
+            "vgg": (84.16, 90.85, 93.31, 4.78, 2.14, 6.51),
+        },
+    },
+}
+_ROWS = {"table1": _TABLE1_ROWS, "table2": _TABLE2_ROWS}
+_FOLDERS = {"sintelmini": "sintel", "sintel-clean": "sintel", "sintel-final": "sintel", "kitti2012": "kitti2012"}
+
+
+def reproduce(
+    table: Annotated[TableChoice, typer.Argument(help="Which table of the paper.", show_default=False)],
+    root: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="The folder that has sintel/ and (table2) kitti2012/.", show_default=False),
+    ],
+    checkpoint: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ROW=FILE",
+            help="The model of a row, such as b=runs/b/best.safetensors; may be repeated. Rows: a to h in table1, hog, "
+            "cnn, vgg, compact in table2.",
+            show_default=False,
+        ),
+    ] = None,
+    radius: Radius = "80",
+    device: Device = "auto",
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Only N pairs of each data set, evenly spread.", show_default=False),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Keep the figures of all pairs here, and go on with what is there.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Run a table of the paper on the real data sets.
+
+    Rows without a model and data sets that are not below the root get a dash.
+    SintelMini's scenes are our choice, as the paper does not name its own:
+    compare its rows with each other, not with the paper's.
+    """
+    from deepmatching.commands.evaluating import print_table
+    from deepmatching.files import make_folder
+
+    rows = _with_checkpoints(_ROWS[table.value], checkpoint or [])
+    datasets = _open(table.value, root, limit)
+    matchers = {row.key: _matcher(row, radius, device) for row in rows}
+    if out is not None:
+        make_folder(out)
+    ours: dict[tuple[str, str], PaperFigures] = {}
+    for name, dataset in datasets.items():
+        for row in rows:
+            matcher = matchers[row.key]
+            if matcher is not None:
+                prefix = out / f"{table.value}-{name}-{row.key}" if out is not None else None
+                ours[name, row.key] = _figures(row, matcher, dataset, prefix, limit)
+    print_table(_table(table.value, rows, ours))
+
+
+def _with_checkpoints(rows: tuple[Row, ...], checkpoints: list[str]) -> tuple[Row, ...]:
+    given = {}
+    for text in checkpoints:
+        key, equals, path = text.partition("=")
+        if not equals or key not in [row.key for row in rows]:
+            keys = ", ".join(row.key for row in rows)
+            raise DeepMatchingError(f"--checkpoint needs ROW=FILE with a row out of {keys}, not '{text}'.")
+        given[key] = path
+    return tuple(replace(row, model=given[row.key], is_given=True) if row.key in given else row for row in rows)
+
+
+def _matcher(row: Row, radius: str, device: str) -> DeepMatcher | None:
+    """The matcher of a row; None for a model that this version does not have."""
+    from deepmatching.models import model_path
+
+    if row.model is None:
+        return None
+    if not row.is_given and row.model != "hog":
+        try:
+            model_path(row.model)
+        except DeepMatchingError:
+            return None
+    return build_matcher(row.model, radius, None, None, ReciprocalChoice.bins, device)
+
+
+def _open(table: str, root: Path, limit: int | None) -> dict[str, FilePairs]:
+    """The data sets of a table that are there; one at least must be."""
+    from deepmatching.datasets import open_dataset
+
+    found = {}
+    for name in PAPER[table]:
+        folder = root / _FOLDERS[name]
+        if not folder.is_dir():
+            say(f"there is no folder '{folder}': {name} is left out")
+            continue
+        dataset = open_dataset(name, folder)
+        found[name] = dataset.thinned(limit) if limit is not None else dataset
+    if not found:
+        folders = " or ".join(dict.fromkeys(str(root / _FOLDERS[name]) for name in PAPER[table]))
+        raise DeepMatchingError(f"There is nothing to evaluate: put the data set into {folders}, or link it there.")
+    return found
+
+
+def _figures(
+    row: Row, matcher: DeepMatcher, dataset: FilePairs, prefix: Path | None, limit: int | None
+) -> PaperFigures:
+    """Our figures of a row; those of the flow if the matcher gives one."""
+    from deepmatching.commands.evaluating import describe_method, run_evaluation
+
+    assert row.model is not None
+    settings = {"dataset": dataset.name, "limit": limit, **describe_method(matcher, row.model)}
+    results = []
+    for kind in ("matches", "flow") if hasattr(matcher, "flow") else ("matches",):
+        path = prefix.with_name(f"{prefix.name}-{kind}.json") if prefix is not None else None
+        results.append(
+            run_evaluation(
+                matcher,
+                dataset,
+                settings,
+                flow=kind == "flow",
+                json_file=path,
+                resume=True,
+                title=f"{dataset.name} {row.key}",
+                hint="the same command goes on",
+            ).means(dataset.name)
+        )
+    matches = results[0]
+    flow = (results[1]["epe"], results[1]["err@3"]) if len(results) > 1 else (None, None)
+    return (matches["acc@2"], matches["acc@5"], matches["acc@10"], matches["epe"], *flow)
+
+
+def _table(name: str, rows: tuple[Row, ...], ours: dict[tuple[str, str], PaperFigures]) -> Table:
+    """Two lines for each row: the paper's figures and ours."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(
+        box=box.SIMPLE_HEAD, collapse_padding=True, title=f"Table {name[-1]} of the paper", title_justify="left"
+    )
+    for heading in ("", "method", "trained on", ""):
+        table.add_column(heading, no_wrap=True)
+    for heading in COLUMNS:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for dataset, paper in PAPER[name].items():
+        if len(PAPER[name]) > 1:
+            table.add_row("", f"[bold]{dataset}[/bold]")
+        for row in rows:
+            published = paper.get(row.key)
+            measured = ours.get((dataset, row.key))
+            if published is None and row.model is None:
+                continue  # such as the original DM, which the paper has for one data set only
+            lines: list[tuple[str, PaperFigures | None]] = [("paper", published)] if published is not None else []
+            if row.key not in ("flownet", "dm") or measured is not None:
+                lines.append(("ours", measured))
+            for number, (kind, figures) in enumerate(lines):
+                words = (row.key, row.label, row.training) if number == 0 else ("", "", "")
+                table.add_row(*words, kind, *(_number(value) for value in figures or (None,) * len(COLUMNS)))
+    return table
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None or value != value else f"{value:.2f}"

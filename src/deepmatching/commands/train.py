@@ -1,0 +1,48 @@
+"""``deepmatching train``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def train(
+    config: Annotated[
+        str,
+        typer.Argument(
+            metavar="CONFIG", help="compact, vgg, paper, quickstart, or the path of a .toml file.", show_default=False
+        ),
+    ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE",
+            help="Settings to change, such as optimizer.lr=1e-3 out=runs/mine.",
+            show_default=False,
+        ),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder out.")] = False,
+    overfit: Annotated[
+        int,
+        typer.Option(metavar="N", min=0, help="Train and validate on the first N pairs, without augmentation."),
+    ] = 0,
+) -> None:
+    """Train a model on pairs with known displacements.
+
+    The run's folder (out=...) gets best.safetensors and last.safetensors, which --model takes, log.csv, curves.png,
+    and the state to --resume from. Ctrl-C finishes the step, saves and stops. On several GPUs:
+
+    torchrun --nproc_per_node 4 -m deepmatching train CONFIG
+    """
+    from deepmatching.commands.training_display import Display
+    from deepmatching.matcher import choose_device
+    from deepmatching.training import read_config
+    from deepmatching.training import train as run
+
+    changes = [*(settings or []), *([f"data.overfit={overfit}"] if overfit else [])]
+    chosen = read_config(config, changes)
+    with Display() as display:
+        outcome = run(chosen, choose_device(chosen.device), resume, [display])
+    if outcome.signal:
+        raise typer.Exit(128 + outcome.signal)

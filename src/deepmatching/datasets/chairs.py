@@ -1,0 +1,93 @@
+"""Flying Chairs (Fischer et al., ICCV 2015), and what ``deepmatching synthesize`` writes, which looks the same."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from deepmatching.datasets.layouts import Layout, LayoutPairs, PathLike
+from deepmatching.datasets.pairs import Entry
+from deepmatching.errors import DeepMatchingError
+
+LAYOUT = Layout("Flying Chairs", "data/NNNNN_img1.ppm, data/NNNNN_img2.ppm and data/NNNNN_flow.flo")
+SPLIT_FILE = "FlyingChairs_train_val.txt"
+SPLITS = {"train": ("1",), "val": ("2",), "all": ("1", "2")}
+
+
+class FlyingChairs(LayoutPairs):
+    """Chairs in front of photographs: 22232 pairs to train and 640 to validate by the official split.
+
+    Args:
+        root: the folder that has ``data/``, or ``data`` itself.
+        split: ``"train"``, ``"val"``, or ``"all"``, which needs no split file.
+        split_file: one line for each pair, 1 to train and 2 to validate; None for ``FlyingChairs_train_val.txt`` in
+            the root or in ``data``.
+        masks: read ``NNNNN_occ.png``, masks of occluded pixels, where there are such files.
+    """
+
+    def __init__(
+        self, root: PathLike, split: str = "val", split_file: PathLike | None = None, masks: bool = True
+    ) -> None:
+        if split not in SPLITS:
+            raise DeepMatchingError(f"Flying Chairs' splits are train, val and all, not '{split}'.")
+        names = set(LAYOUT.names(Path(root)))
+        is_data = "data" not in names and any(name.endswith(("_img1.ppm", "_flow.flo")) for name in names)
+        folder = Path(root) if is_data else LAYOUT.folder(Path(root) / "data")
+        names = set(LAYOUT.names(folder))
+        found = (re.fullmatch(r"(\d+)_(?:img1\.ppm|img2\.ppm|flow\.flo)", name) for name in names)
+        numbers = sorted({match[1] for match in found if match}, key=lambda number: (int(number), number))
+        if not numbers:
+            raise LAYOUT.error(f"there are no pairs in '{folder}'")
+        if split != "all":
+            candidates = [Path(root) / SPLIT_FILE, folder / SPLIT_FILE, folder.parent / SPLIT_FILE]
+            path = Path(split_file) if split_file is not None else _first_file(candidates)
+            numbers = _chosen(numbers, split, path)
+        has_masks = any(name.endswith("_occ.png") for name in names)
+        name = f"chairs-{split}"
+        super().__init__(name, LAYOUT, [_entry(folder, number, name, has_masks) for number in numbers], masks)
+
+
+def _first_file(candidates: list[Path]) -> Path:
+    for path in candidates:
+        if path.is_file():
+            return path
+    raise LAYOUT.error(
+        f"there is no file '{candidates[0]}' that says which pairs are for training",
+        "; download it from the data set's page, name another with --split-file, or take all pairs with --split all",
+    )
+
+
+def _chosen(numbers: list[str], split: str, path: Path) -> list[str]:
+    """The pairs of a split; line i of the file is for pair i, counted from 1."""
+    try:
+        labels = path.read_text(encoding="ascii").split()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "no text"
+        raise DeepMatchingError(f"The split file '{path}' cannot be read ({reason}); check the path.") from error
+    wrong = next((line for line, label in enumerate(labels, 1) if label not in ("1", "2")), None)
+    if wrong is not None:
+        raise DeepMatchingError(
+            f"Line {wrong} of the split file '{path}' is '{labels[wrong - 1]}'; each must be 1 (train) or 2 (val)."
+        )
+    there = {int(number): number for number in numbers}
+    if max(there) > len(labels) or min(there) < 1:
+        beyond = min(there) if min(there) < 1 else max(there)
+        raise DeepMatchingError(
+            f"The split file '{path}' has {len(labels)} lines, none for pair {there[beyond]}; use this data set's own."
+        )
+    width = len(numbers[0])
+    chosen = [there.get(i, f"{i:0{width}d}") for i, label in enumerate(labels, 1) if label in SPLITS[split]]
+    if not chosen:
+        raise DeepMatchingError(f"The split file '{path}' has no pairs for '{split}'; choose another split.")
+    return chosen
+
+
+def _entry(folder: Path, number: str, group: str, has_masks: bool) -> Entry:
+    return Entry(
+        group,
+        number,
+        folder / f"{number}_img1.ppm",
+        folder / f"{number}_img2.ppm",
+        flow=folder / f"{number}_flow.flo",
+        occluded=folder / f"{number}_occ.png" if has_masks else None,
+    )

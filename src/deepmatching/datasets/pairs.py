@@ -1,0 +1,174 @@
+"""Pairs that lie in files: what every data set on disk has in common.
+
+A data set is a list of entries, each the files of one pair. Names are checked when it is opened, contents when a
+pair is read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from deepmatching.datasets.base import Pair
+from deepmatching.errors import DeepMatchingError
+from deepmatching.flow_files import read_flow
+from deepmatching.images import decode_image_file, load_image
+from deepmatching.metrics import homography_flow
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The files of one pair; either ``flow`` or ``homography`` is its ground truth."""
+
+    group: str  #: what its figures are averaged with
+    name: str  #: for people: scene and frame
+    image0: Path
+    image1: Path
+    flow: Path | None = None
+    homography: Path | None = None  #: text, 3 × 3, takes pixels (x, y, 1) of image 0 to image 1
+    occluded: Path | None = None  #: mask, not 0 where the pixel is not visible in image 1
+    invalid: Path | None = None  #: mask, not 0 where the ground truth is not to be trusted
+    flow_noc: Path | None = None  #: the flow again, unknown where the pixel is not visible in image 1
+
+    @property
+    def knows_occlusion(self) -> bool:
+        """Whether the files say which pixels are occluded."""
+        return self.occluded is not None or self.flow_noc is not None
+
+    def files(self) -> dict[str, Path]:
+        """The files by the name of their field."""
+        named = {name: getattr(self, name) for name in _FILES}
+        return {name: path for name, path in named.items() if path is not None}
+
+    def without_masks(self) -> Entry:
+        """The same pair, all of its ground truth trusted and no occlusion known."""
+        return replace(self, occluded=None, invalid=None, flow_noc=None)
+
+    def read(self) -> Pair:
+        image0, image1 = (_load_rgb(path) for path in (self.image0, self.image1))
+        size0, size1 = (tuple(image.shape[1:]) for image in (image0, image1))
+        if self.flow is not None:
+            flow = read_flow(self.flow)
+            self._check_size(self.flow, flow, size0)
+        else:
+            assert self.homography is not None
+            flow = homography_flow(_read_homography(self.homography), *size0, *size1)
+        occluded = np.zeros(size0, bool)
+        if self.occluded is not None:
+            occluded |= self._read_mask(self.occluded, size0)
+        if self.flow_noc is not None:
+            visible = read_flow(self.flow_noc)
+            self._check_size(self.flow_noc, visible, size0)
+            occluded |= np.isfinite(flow).all(axis=2) & ~np.isfinite(visible).all(axis=2)
+        if self.invalid is not None:
+            flow[self._read_mask(self.invalid, size0)] = np.nan
+        return Pair(image0, image1, torch.from_numpy(flow), torch.from_numpy(occluded), self.name)
+
+    def _read_mask(self, path: Path, size: tuple[int, ...]) -> np.ndarray:
+        mask = decode_image_file(path, cv2.IMREAD_ANYDEPTH, "mask") != 0  # a grey one of any depth
+        self._check_size(path, mask, size)
+        return mask
+
+    def _check_size(self, path: Path, found: np.ndarray, size: tuple[int, ...]) -> None:
+        if found.shape[:2] != size:
+            raise DeepMatchingError(
+                f"'{path}' has {found.shape[1]} x {found.shape[0]} pixels, but its image '{self.image0}' has "
+                f"{size[1]} x {size[0]}; they must be of one size."
+            )
+
+
+_FILES = ("image0", "image1", "flow", "homography", "occluded", "invalid", "flow_noc")
+
+
+class FilePairs(Dataset[Pair]):
+    """Pairs in files, by index; workers of a ``DataLoader`` may read them.
+
+    Args:
+        name: of the data set, for people.
+        entries: one for each pair.
+    """
+
+    def __init__(self, name: str, entries: Sequence[Entry]) -> None:
+        self.name = name
+        self.entries = tuple(entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __getitem__(self, index: int) -> Pair:
+        return self.entries[index].read()
+
+    def only(self, groups: Iterable[str]) -> FilePairs:
+        """The pairs of these groups."""
+        wanted, there = set(groups), {entry.group for entry in self.entries}
+        if unknown := sorted(wanted - there):
+            raise DeepMatchingError(
+                f"There are no pairs of '{unknown[0]}' in {self.name}: choose from {', '.join(sorted(there))}."
+            )
+        return FilePairs(self.name, [entry for entry in self.entries if entry.group in wanted])
+
+    def thinned(self, count: int) -> FilePairs:
+        """At most ``count`` pairs, evenly spread over the data set."""
+        if count < 1:
+            raise DeepMatchingError(f"At least one pair must remain, not {count}.")
+        if count >= len(self):
+            return self
+        return FilePairs(self.name, [self.entries[i * len(self) // count] for i in range(count)])
+
+
+def missing_files(entries: Iterable[Entry]) -> list[tuple[int, str, Path]]:
+    """The files that are not there: index of the entry, name of the field, path. Lists every folder once."""
+    listed: dict[Path, frozenset[str]] = {}
+    missing = []
+    for index, entry in enumerate(entries):
+        for name, path in entry.files().items():
+            folder = path.parent
+            if folder not in listed:
+                listed[folder] = frozenset(list_folder(folder))
+            # A file system that ignores case may know the name although the listing spells it otherwise.
+            if path.name not in listed[folder] and not path.exists():
+                missing.append((index, name, path))
+    return missing
+
+
+def list_folder(folder: Path) -> list[str]:
+    """The sorted names in a folder; none if it is not there."""
+    try:
+        return sorted(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise DeepMatchingError(
+            f"The folder '{folder}' cannot be read ({error.strerror}); check its permissions."
+        ) from error
+
+
+def _load_rgb(path: Path) -> Tensor:
+    """(3, H, W): grey in all three channels."""
+    image = load_image(path)
+    return image if image.shape[0] == 3 else image.expand(3, -1, -1).contiguous()
+
+
+def _read_homography(path: Path) -> np.ndarray:
+    try:
+        matrix = np.loadtxt(path, dtype=np.float64, ndmin=2)
+    except FileNotFoundError as error:
+        raise DeepMatchingError(f"There is no homography file '{path}'; check the path.") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise DeepMatchingError(
+            f"The homography '{path}' cannot be read ({reason}); write three lines of three numbers."
+        ) from error
+    if matrix.shape != (3, 3) or not np.isfinite(matrix).all():
+        raise DeepMatchingError(
+            f"The homography '{path}' is not a finite 3 x 3 matrix; write three lines of three numbers."
+        )
+    return matrix

@@ -1,0 +1,99 @@
+"""MPI Sintel (Butler et al., ECCV 2012), and SintelMini, the part of it on which the paper trains."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from deepmatching.datasets.layouts import Layout, LayoutPairs, PathLike
+from deepmatching.datasets.pairs import Entry
+from deepmatching.errors import DeepMatchingError
+
+LAYOUT = Layout(
+    "MPI Sintel",
+    "training/{clean,final}/SCENE/frame_NNNN.png, training/flow/SCENE/frame_NNNN.flo and "
+    "training/{occlusions,invalid}/SCENE/frame_NNNN.png",
+)
+PASSES = ("clean", "final")
+
+#: SintelMini. The paper has 7 sequences to train on ("313 images") and every 10th frame of 5 others to validate on
+#: ("25 images"), but does not name them. 313 is no sum of 7 numbers of frames; it is one of numbers of pairs: six
+#: scenes of 50 frames and ambush_6 of 20 have 6·49 + 19 = 313. Which six, and which five, is our choice: no place
+#: of the film (alley, cave, …) is in both sets.
+MINI_TRAIN = ("alley_1", "ambush_5", "ambush_6", "bamboo_1", "market_2", "mountain_1", "sleeping_1")
+MINI_VAL = ("bandage_1", "bandage_2", "cave_4", "shaman_3", "temple_2")
+MINI_STEP = 10  # frames 1, 11, 21, 31 and 41 of 50: 25 pairs
+
+
+class Sintel(LayoutPairs):
+    """Consecutive frames of MPI Sintel's training scenes: 1041 pairs a pass.
+
+    Args:
+        root: the folder that has ``training/``, or ``training`` itself.
+        passes: ``"clean"``, or ``"final"`` with motion blur and fog.
+        scenes: only these; None for all 23.
+        masks: read the masks of occluded pixels, and leave out the pixels that the masks call invalid.
+        step: only every so manieth pair of a scene.
+    """
+
+    def __init__(
+        self,
+        root: PathLike,
+        passes: str = "clean",
+        scenes: Sequence[str] | None = None,
+        masks: bool = True,
+        step: int = 1,
+        name: str | None = None,
+    ) -> None:
+        if passes not in PASSES:
+            raise DeepMatchingError(f"Sintel's passes are clean and final, not '{passes}'.")
+        name = name or f"sintel-{passes}"
+        training = LAYOUT.part(root, "training", [*PASSES, "flow"])
+        found = [scene for scene in LAYOUT.names(training / passes) if (training / passes / scene).is_dir()]
+        entries = []
+        for scene in found if scenes is None else scenes:
+            numbers = _pair_numbers(training, passes, scene)[::step]
+            entries += [_entry(training, passes, scene, number, name) for number in numbers]
+        if not entries:
+            raise LAYOUT.error(f"there are no pairs of frames in '{training / passes}'")
+        super().__init__(name, LAYOUT, entries, masks)
+
+
+class SintelMini(Sintel):
+    """The paper's SintelMini: 313 pairs of 7 scenes to train, 25 of 5 others to validate; which ones is our choice.
+
+    Args:
+        root: of MPI Sintel.
+        split: ``"train"`` or ``"val"``.
+    """
+
+    def __init__(self, root: PathLike, split: str = "val", passes: str = "clean", masks: bool = True) -> None:
+        if split not in ("train", "val"):
+            raise DeepMatchingError(f"SintelMini's splits are train and val, not '{split}'.")
+        scenes, step = (MINI_TRAIN, 1) if split == "train" else (MINI_VAL, MINI_STEP)
+        super().__init__(root, passes, scenes, masks, step, name=f"sintelmini-{split}")
+
+
+def _pair_numbers(training: Path, passes: str, scene: str) -> list[int]:
+    """The frames of a scene that have a successor or a flow, so that a file that is missing is noticed."""
+    frames = _numbers(training / passes / scene, "png")
+    return sorted({n for n in frames if n + 1 in frames} | _numbers(training / "flow" / scene, "flo"))
+
+
+def _numbers(folder: Path, suffix: str) -> set[int]:
+    matched = (re.fullmatch(rf"frame_(\d{{4}})\.{suffix}", name) for name in LAYOUT.names(folder))
+    return {int(match[1]) for match in matched if match}
+
+
+def _entry(training: Path, passes: str, scene: str, number: int, group: str) -> Entry:
+    frame = f"frame_{number:04d}"
+    return Entry(
+        group,
+        f"{scene}/{frame}",
+        training / passes / scene / f"{frame}.png",
+        training / passes / scene / f"frame_{number + 1:04d}.png",
+        flow=training / "flow" / scene / f"{frame}.flo",
+        occluded=training / "occlusions" / scene / f"{frame}.png",
+        invalid=training / "invalid" / scene / f"{frame}.png",
+    )

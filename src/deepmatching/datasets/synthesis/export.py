@@ -1,0 +1,118 @@
+"""Synthetic pairs as files, in the layout of Flying Chairs."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+from torch import Tensor
+
+from deepmatching.datasets.base import Pair
+from deepmatching.datasets.synthesis.generator import Synthesizer, check_size
+from deepmatching.datasets.synthesis.photos import Photos, find_pictures
+from deepmatching.datasets.synthesis.settings import SynthesisSettings
+from deepmatching.errors import DeepMatchingError
+from deepmatching.files import atomic_write, check_writable, make_folder
+from deepmatching.flow_files import write_flow
+
+SPLIT_FILE = "FlyingChairs_train_val.txt"
+_RECORD = "synthesis.json"  # how the pairs were made
+_EVERY = 16  # one pair in so many is for validation
+_NAMES = ("img1.ppm", "img2.ppm", "occ.png", "flow.flo")  # in the order of writing: a pair with a flow is complete
+
+
+@dataclass(frozen=True)
+class Export:
+    """`count` pairs of `size` (rows, columns) in the folder `out`; pair i depends on `seed` and i alone.
+
+    Pairs 16, 32, … are for validation and show photographs (and cut-outs) that no other pair shows, unless `photos`
+    holds too few to set some apart; then there are none for validation.
+    """
+
+    out: Path
+    photos: str | os.PathLike[str]
+    count: int
+    size: tuple[int, int] = (384, 512)
+    seed: int = 0
+    settings: SynthesisSettings = field(default_factory=SynthesisSettings)
+    device: str | torch.device = "cpu"
+
+    def run(self) -> Iterator[bool]:
+        """Make one pair after the other; each time tell whether it was new (it may be there from an earlier run)."""
+        if self.count < 1:
+            raise DeepMatchingError(f"The number of pairs must be 1 or more, not {self.count}.")
+        check_size(self.size)
+        find_pictures(self.photos)  # complains at once; decoding them takes a while
+        make_folder(self.out / "data")
+        check_writable(self.out / SPLIT_FILE)
+        makers = self._makers()
+        self._keep_record(makers)
+        parts = [len(makers) if number % _EVERY == 0 else 1 for number in range(1, self.count + 1)]
+        for number, part in enumerate(parts, 1):
+            paths = [self.out / "data" / f"{number:05d}_{name}" for name in _NAMES]
+            is_new = not all(path.is_file() for path in paths)
+            if is_new:
+                _write(makers[part - 1].batch(1, pair_generator(self.seed, number)), paths)
+            yield is_new
+        with atomic_write(self.out / SPLIT_FILE) as temporary:
+            temporary.write_text("".join(f"{part}\n" for part in parts), encoding="ascii")
+
+    def _makers(self) -> list[Synthesizer]:
+        """For training and for validation, or one for all."""
+        try:
+            parts = [Photos.load(self.photos, self.device, split) for split in ("train", "val")]
+        except DeepMatchingError:
+            parts = [Photos.load(self.photos, self.device, "all")]
+        return [Synthesizer(photos, self.size, self.settings) for photos in parts]
+
+    def _keep_record(self, makers: list[Synthesizer]) -> None:
+        """Pairs of different settings do not mix in one folder."""
+        record = {
+            "seed": self.seed,
+            "size": list(self.size),
+            "pictures": [[maker.photos.photograph_count, maker.photos.cutout_count] for maker in makers],
+            "settings": asdict(self.settings),
+        }
+        path = self.out / _RECORD
+        if path.is_file():
+            try:
+                found = json.loads(path.read_text(encoding="utf-8"))
+            except (OSError, ValueError):
+                found = None
+            if found != record:
+                raise DeepMatchingError(
+                    f"The folder '{self.out}' holds pairs that were made with other settings; give another folder."
+                )
+        elif any((self.out / "data").glob("*_img1.ppm")):
+            raise DeepMatchingError(f"The folder '{self.out}' holds pairs of another origin; give another folder.")
+        else:
+            with atomic_write(path) as temporary:
+                temporary.write_text(json.dumps(record, indent=1), encoding="utf-8")
+
+
+def pair_generator(seed: int, number: int) -> torch.Generator:
+    """The random numbers of one pair."""
+    state = np.random.SeedSequence([abs(seed), int(seed < 0), number]).generate_state(1, np.uint64)[0]
+    return torch.Generator().manual_seed(int(state >> np.uint64(1)))
+
+
+def _write(pair: Pair, paths: list[Path]) -> None:
+    occluded = (pair.occluded[0].cpu().numpy() * 255).astype(np.uint8)
+    for path, pixels in zip(paths, (_bgr(pair.image0), _bgr(pair.image1), occluded), strict=False):
+        written, data = cv2.imencode(path.suffix, pixels)
+        if not written:
+            raise DeepMatchingError(f"OpenCV cannot encode '{path.name}'; install it with support for {path.suffix}.")
+        with atomic_write(path) as temporary:
+            temporary.write_bytes(data.tobytes())
+    write_flow(paths[-1], pair.flow[0].cpu().numpy())
+
+
+def _bgr(image: Tensor) -> np.ndarray:
+    """(1, 3, H, W) in [0, 1] to uint8 (H, W, 3), channels in OpenCV's order."""
+    return np.ascontiguousarray(image[0].mul(255).round().byte().permute(1, 2, 0).cpu().numpy()[:, :, ::-1])

@@ -1,0 +1,56 @@
+"""Batches of synthetic pairs."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from deepmatching.datasets.base import Pair
+from deepmatching.datasets.synthesis.developing import develop
+from deepmatching.datasets.synthesis.layers import render
+from deepmatching.datasets.synthesis.photometry import draw_photometry
+from deepmatching.datasets.synthesis.photos import Photos
+from deepmatching.datasets.synthesis.scene import draw_scene
+from deepmatching.datasets.synthesis.settings import SynthesisSettings
+from deepmatching.datasets.synthesis.transfer import to_device
+from deepmatching.errors import DeepMatchingError
+
+_MIN_SIDE = 16
+
+
+class Synthesizer:
+    """Makes pairs of frames of ``size`` (rows, columns) from ``photos``, on the device where those are."""
+
+    def __init__(
+        self, photos: Photos, size: tuple[int, int] = (256, 320), settings: SynthesisSettings | None = None
+    ) -> None:
+        check_size(size)
+        self.photos = photos
+        self.size = (int(size[0]), int(size[1]))
+        self.settings = settings or SynthesisSettings()
+
+    @torch.no_grad()
+    def batch(self, count: int, generator: torch.Generator) -> Pair:
+        """`count` pairs; the same state of `generator` (on the CPU) gives the same pairs."""
+        if generator.device.type != "cpu":
+            raise DeepMatchingError("Synthetic scenes are drawn with a generator on the CPU; give torch.Generator().")
+        device = self.photos.device
+        seeds = torch.randint(2**62, (2,), generator=generator).tolist()
+        rng = np.random.default_rng(seeds[0])
+        scene = draw_scene(rng, self.photos, self.size, count, self.settings)
+        photometry = draw_photometry(rng, count, self.settings)
+        moved = to_device((scene, photometry), device)
+        noise = torch.Generator(device).manual_seed(seeds[1])
+        with torch.autocast(device.type, enabled=False):
+            rendering = render(moved[0], self.photos.texels, self.size)
+            frames = develop(rendering, moved[0], moved[1], noise)
+        frames = frames.view(rendering.frames.shape)
+        return Pair(frames[:, 0], frames[:, 1], rendering.flow, rendering.occluded)
+
+
+def check_size(size: tuple[int, int]) -> None:
+    """Refuse frames (rows, columns) that hold no scene."""
+    if min(size) < _MIN_SIDE:
+        raise DeepMatchingError(
+            f"Synthetic frames of {size[1]} x {size[0]} pixels are too small; take {_MIN_SIDE} pixels or more a side."
+        )

@@ -1,0 +1,98 @@
+"""What is in a scene and how it moves, drawn for a whole batch on the CPU: a few kilobytes of numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from deepmatching.datasets.synthesis import camera, motions, placing
+from deepmatching.datasets.synthesis.motions import Waves
+from deepmatching.datasets.synthesis.photos import Photos
+from deepmatching.datasets.synthesis.placing import Windows
+from deepmatching.datasets.synthesis.settings import SynthesisSettings
+from deepmatching.datasets.synthesis.transfer import Numbers
+
+Group = TypeVar("Group", Windows[np.ndarray], Waves[np.ndarray])
+
+
+@dataclass
+class Scene(Generic[Numbers]):
+    """K layers, front to back, of n scenes, before n backgrounds, which count as layer K.
+
+    A layer is a texture and a mask in a square window of texels; the window is laid into frame 0 by its placement,
+    and carried from there to frame 1 by its motion. A point of frame 0 is looked up at a place of the window, whose
+    corner texels are at ±1.
+    """
+
+    background: Windows[Numbers]  #: (n,)
+    layers: Windows[Numbers]  #: (2, K, n): textures, and masks, which are opacity besides that of the texture itself
+    lookup: Numbers  #: (K + 1, n, 2, 3, 3): from a pixel of either frame to its place in the window, unless bent
+    motion: Numbers  #: (K + 1, n, 3, 3): from a point of frame 0, once bent, to its point in frame 1
+    inverse: Numbers  #: of `motion`
+    waves: Waves[Numbers]  #: (K + 1, n, …)
+    bent: Numbers  #: (m,) which of the K + 1 times n layers have waves that are not zero
+    tile: int  #: side of the layers' windows, in texels
+    background_tile: int
+
+
+def draw_scene(
+    rng: np.random.Generator, photos: Photos, size: tuple[int, int], count: int, settings: SynthesisSettings
+) -> Scene[np.ndarray]:
+    """`count` scenes for frames of `size` (rows, columns)."""
+    kinds = camera.draw_kinds(rng, count, settings)
+    layers = rng.integers(int(settings.min_layers), int(settings.max_layers) + 1, count)
+    tile, far_tile = placing.layer_tile(size), placing.background_tile(size, settings)
+    street = camera.draw_streets(rng, size, kinds.driving, tile)
+    slots = int(max(1, layers.max(), (layers[kinds.driving] + camera.PLANES).max(initial=0)))
+
+    background, far_placement = placing.draw_background(rng, photos, size, count, settings)
+    objects = placing.draw_layers(rng, photos, size, (count, slots), settings)
+    objects.is_present[...] = np.arange(slots) < layers[:, None]
+    placing.lay_planes(rng, photos, objects, kinds.driving, street)
+    placing.hide(photos, objects.masks, ~objects.is_present)
+
+    support = placing.support(objects, size)
+    motion = camera.draw_motion(rng, size, kinds, street, objects.centre, support, settings)
+    waves = _draw_bending(rng, size, objects.extent, settings)
+    waves.amplitude[kinds.small] *= 0.3
+    waves.amplitude[kinds.driving, -camera.PLANES - 1 :] = 0  # streets are flat
+    waves.amplitude[:, :slots][~objects.is_present] = 0
+
+    inverse = np.linalg.inv(motion)
+    lookup = np.concatenate(
+        [placing.to_window(tile) @ objects.placement, placing.to_window(far_tile) @ far_placement[:, None]], axis=1
+    )
+    lookup = np.stack([lookup, lookup @ inverse], axis=2)
+    return Scene(
+        background,
+        _stacked(_layer_first(objects.textures), _layer_first(objects.masks)),
+        lookup.swapaxes(0, 1),
+        motion.swapaxes(0, 1),
+        inverse.swapaxes(0, 1),
+        _layer_first(waves),
+        np.flatnonzero(waves.amplitude.any(axis=(2, 3)).T),
+        tile,
+        far_tile,
+    )
+
+
+def _layer_first(values: Group) -> Group:
+    """The same dataclass of arrays (n, K, …), each as (K, n, …)."""
+    return type(values)(*(array.swapaxes(0, 1) for array in vars(values).values()))
+
+
+def _stacked(textures: Windows[np.ndarray], masks: Windows[np.ndarray]) -> Windows[np.ndarray]:
+    return Windows(*(np.stack(arrays) for arrays in zip(vars(textures).values(), vars(masks).values(), strict=True)))
+
+
+def _draw_bending(
+    rng: np.random.Generator, size: tuple[int, int], extent: np.ndarray, settings: SynthesisSettings
+) -> Waves[np.ndarray]:
+    """Some layers and backgrounds bend, by waves of about their own size."""
+    count, slots = extent.shape
+    extent = np.concatenate([extent, np.full((count, 1), 0.6 * max(size))], axis=1)
+    bends = rng.uniform(size=extent.shape) < settings.nonrigid
+    height = bends * rng.uniform(0.1, 1, extent.shape) ** 2 * settings.bending
+    return motions.draw_waves(rng, (count, slots + 1), extent, height)

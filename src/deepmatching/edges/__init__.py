@@ -1,0 +1,18 @@
+"""Edge maps: float32 (H, W) in [0, 1], one value a pixel, high where an object ends."""
+
+from deepmatching.edges.detect import detect_edges, structured_forest_edges
+from deepmatching.edges.gradient import gradient_edges
+from deepmatching.edges.maps import check_edges, load_edges
+from deepmatching.edges.models import load_edge_network, save_edge_network
+from deepmatching.edges.network import EdgeNetwork
+
+__all__ = [
+    "EdgeNetwork",
+    "check_edges",
+    "detect_edges",
+    "gradient_edges",
+    "load_edge_network",
+    "load_edges",
+    "save_edge_network",
+    "structured_forest_edges",
+]

@@ -1,0 +1,127 @@
+"""The edge network: a small U of plain convolutions, from colours to the probability of a boundary."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+#: Mean and standard deviation of natural images, per RGB channel.
+_MEAN, _DEVIATION = (0.45, 0.44, 0.40), (0.25, 0.24, 0.25)
+
+
+class EdgeNetwork(nn.Module):
+    """Boundary probabilities at four scales, the finer ones informed by the coarser.
+
+    ::
+
+        image ── 6×6 stride 2 ── blocks ── ↓2 ── blocks ── ↓2 ── blocks ── ↓2 ── blocks
+                                   │               │               │               │
+        logits ← shuffle ×2 ──── smooth ── 2↑ ── smooth ── 2↑ ── smooth ── 2↑ ─────┘
+
+    Nothing is computed at full resolution: the 6 × 6 kernels at every second pixel see all pixels, and the last layer
+    gives the four logits of each 2 × 2 square at once. In training, every scale has a logit of its own (deep
+    supervision); they are not used afterwards.
+
+    Args:
+        widths: channels at strides 2, 4, 8 and 16.
+        depths: residual blocks there.
+        normalise: batch normalisation after every convolution, for training; see :meth:`folded`.
+    """
+
+    def __init__(
+        self,
+        widths: tuple[int, ...] = (24, 32, 48, 48),
+        depths: tuple[int, ...] = (1, 2, 2, 2),
+        normalise: bool = False,
+    ) -> None:
+        super().__init__()
+        self.widths, self.depths = tuple(widths), tuple(depths)
+        self.stem = _convolution(3, widths[0], normalise, kernel=6, stride=2)
+        self.down = nn.ModuleList(
+            _convolution(fine, coarse, normalise, stride=2) for fine, coarse in itertools.pairwise(widths)
+        )
+        self.blocks = nn.ModuleList(
+            nn.Sequential(*(Block(width, normalise) for _ in range(depth)))
+            for width, depth in zip(widths, depths, strict=True)
+        )
+        self.up = nn.ModuleList(
+            _convolution(coarse, fine, normalise, kernel=1) for fine, coarse in itertools.pairwise(widths)
+        )
+        self.smooth = nn.ModuleList(_convolution(width, width, normalise) for width in widths[:-1])
+        self.head = nn.Conv2d(widths[0], 4, 3, padding=1)
+        self.side = nn.ModuleList(nn.Conv2d(width, 1, 1) for width in widths[1:])
+        self.register_buffer("mean", torch.tensor(_MEAN).view(3, 1, 1), persistent=False)
+        self.register_buffer("deviation", torch.tensor(_DEVIATION).view(3, 1, 1), persistent=False)
+        self.mean: Tensor
+        self.deviation: Tensor
+        for layer in self.modules():
+            if isinstance(layer, nn.Conv2d):
+                nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+                if layer.bias is not None:
+                    nn.init.zeros_(layer.bias)
+        for layer in (self.head, *self.side):
+            nn.init.normal_(layer.weight, std=0.01)
+        # Twice as fast on a CPU, and what tensor cores want.
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Logits of a boundary.
+
+        Args:
+            image: (B, 3, H, W) in [0, 1], of any size.
+
+        Returns:
+            (B, 1, H, W).
+        """
+        return self.scales(image)[0]
+
+    def scales(self, image: Tensor) -> list[Tensor]:
+        """Logits of every scale, each (B, 1, H, W), finest first."""
+        rows, columns = image.shape[-2:]
+        stride = 2 ** len(self.widths)
+        padding = (0, -columns % stride, 0, -rows % stride)
+        features = F.pad((image - self.mean) / self.deviation, padding, mode="replicate")
+        features = F.relu(self.stem(features))
+        levels = [self.blocks[0](features)]
+        for down, blocks in zip(self.down, self.blocks[1:], strict=True):
+            levels.append(blocks(F.relu(down(levels[-1]))))
+        logits = []
+        features = levels[-1]
+        for scale in reversed(range(len(levels) - 1)):
+            if self.training:
+                logits.append(F.interpolate(self.side[scale](features), scale_factor=2 ** (scale + 2), mode="bilinear"))
+            coarse = F.interpolate(self.up[scale](features), scale_factor=2, mode="bilinear")
+            features = F.relu(self.smooth[scale](F.relu(levels[scale] + coarse)))
+        logits.append(F.pixel_shuffle(self.head(features), 2))
+        return [logit[..., :rows, :columns] for logit in reversed(logits)]
+
+    def folded(self) -> EdgeNetwork:
+        """A copy for inference, in which batch normalisation is part of the convolutions before it."""
+        network = copy.deepcopy(self).eval()
+        for module in network.modules():
+            for name, child in module.named_children():
+                if isinstance(child, nn.Sequential) and len(child) == 2 and isinstance(child[1], nn.BatchNorm2d):
+                    setattr(module, name, fuse_conv_bn_eval(*child))
+        return network
+
+
+class Block(nn.Module):
+    """x ↦ relu(x + conv(relu(conv(x)))), two 3 × 3 convolutions."""
+
+    def __init__(self, width: int, normalise: bool) -> None:
+        super().__init__()
+        self.first = _convolution(width, width, normalise)
+        self.second = _convolution(width, width, normalise)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return F.relu(features + self.second(F.relu(self.first(features))))
+
+
+def _convolution(inputs: int, outputs: int, normalise: bool, kernel: int = 3, stride: int = 1) -> nn.Module:
+    convolution = nn.Conv2d(inputs, outputs, kernel, stride, (kernel - 1) // 2, bias=not normalise)
+    return nn.Sequential(convolution, nn.BatchNorm2d(outputs)) if normalise else convolution

@@ -1,0 +1,12 @@
+"""Learning descriptors and exponents from pairs with known displacements.
+
+>>> from deepmatching.training import read_config, train
+>>> train(read_config("quickstart", ["data.train=pairs.json", "out=runs/mine"]), torch.device("cpu"))
+"""
+
+from deepmatching.training.config import read_config, shipped_configs
+from deepmatching.training.loop import train
+from deepmatching.training.run import Outcome, Watcher
+from deepmatching.training.settings import Config
+
+__all__ = ["Config", "Outcome", "Watcher", "read_config", "shipped_configs", "train"]

@@ -1,0 +1,242 @@
+"""What a run leaves on disk, so that it can be killed at any moment.
+
+* ``last.state.safetensors`` holds all that is needed to go on: weights, optimiser, running mean, counters. It is
+  replaced in one move, so there is always one that is whole, and it is written last: whatever else is on disk is at
+  least as new.
+* ``best.safetensors`` and ``last.safetensors`` are plain models for ``DeepMatcher.from_pretrained``.
+* ``config.toml`` and ``log.csv`` are for people.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as serialise
+from torch import Tensor
+from torch.optim import Optimizer
+
+from deepmatching.errors import DeepMatchingError
+from deepmatching.files import atomic_write, check_writable, make_folder
+from deepmatching.models import read_model, save_network
+from deepmatching.network import Network
+from deepmatching.training.config import config_to_dict, differences
+from deepmatching.training.model import TrainedModel
+from deepmatching.training.optimization import RunningMean
+from deepmatching.training.settings import Config
+
+FORMAT = "deepmatching-training-state"
+
+#: Settings that may change when a run goes on: they do not say what is learned from what.
+MAY_CHANGE = frozenset(
+    {
+        *("out", "device", "steps", "minutes", "accumulate", "log_every", "checkpoint_every"),
+        *("data.root", "data.photos", "data.workers", "model.init"),
+        *("validation.data", "validation.root", "validation.split", "validation.every"),
+        *("validation.limit", "validation.radius", "validation.criterion"),
+    }
+)
+
+
+@dataclass
+class Progress:
+    """Where a run is: all that the loop carries from step to step besides tensors."""
+
+    step: int = 0  #: optimiser steps done
+    elapsed: float = 0.0  #: seconds, over all parts of the run
+    skipped: int = 0  #: steps whose gradient was not finite
+    skipped_in_a_row: int = 0
+    scale: float = 1.0  #: of the loss, for fp16
+    good: int = 0  #: steps since that scale last changed
+    sums: dict[str, float] = field(default_factory=dict)  #: of the figures since the last row of the log
+    count: int = 0  #: steps in these sums
+    validated: int = -1  #: step of the last validation
+    figures: dict[str, float] = field(default_factory=dict)  #: what it gave
+
+
+class RunFolder:
+    """The files of one run."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.state = self.path / "last.state.safetensors"
+        self.last, self.best = self.path / "last.safetensors", self.path / "best.safetensors"
+        self.config, self.log = self.path / "config.toml", self.path / "log.csv"
+
+    def prepare(self, resume: bool) -> None:
+        """Make the folder and refuse, before anything is done, what would end badly."""
+        if resume and not self.state.is_file():
+            raise DeepMatchingError(
+                f"There is no run to resume in '{self.path}' (no {self.state.name}): check out=… or leave --resume out."
+            )
+        if not resume:
+            there = [file.name for file in (self.state, self.best, self.last, self.log) if file.exists()]
+            if there:
+                raise DeepMatchingError(
+                    f"'{self.path}' holds a run already ({there[0]}): continue it with --resume or use another out=…."
+                )
+        make_folder(self.path)
+        check_writable(self.log)
+        for file in self.path.glob(".*"):  # what atomic_write leaves behind if it is killed
+            if re.fullmatch(r"\.[0-9a-f]{32}\.\w+", file.name):
+                file.unlink(missing_ok=True)
+
+    # ------------------------------------------------------------------ models
+
+    def best_score(self) -> float:
+        """The score of the best model, as its file says; −∞ if there is none."""
+        if not self.best.is_file():
+            return -math.inf
+        try:
+            return float(read_model(self.best)[1].get("score", "-inf"))
+        except ValueError:  # unreadable, or not a number
+            return -math.inf
+
+    def save_model(
+        self, path: Path, network: Network, config: Config, progress: Progress, score: float | None = None
+    ) -> None:
+        """Write a model with what is known about it."""
+        card = {
+            "step": str(progress.step),
+            "config": json.dumps(config_to_dict(config)),
+            "figures": json.dumps(progress.figures if progress.validated == progress.step else {}),
+        }
+        if score is not None:
+            card["score"] = repr(score)
+        save_network(network, path, **card)  # type: ignore[arg-type]
+
+    # ------------------------------------------------------------------ state
+
+    def save_state(
+        self,
+        config: Config,
+        processes: int,
+        model: TrainedModel,
+        optimizer: Optimizer,
+        mean: RunningMean | None,
+        progress: Progress,
+    ) -> None:
+        """Replace the state; returns when it is on the disk."""
+        tensors, plain = _tensors(model, optimizer, mean)
+        metadata = {
+            "format": FORMAT,
+            "config": json.dumps(config_to_dict(config)),
+            "processes": str(processes),
+            "optimizer": json.dumps(plain),
+            "progress": json.dumps(asdict(progress)),
+        }
+        content = serialise({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, metadata)
+        with atomic_write(self.state) as temporary, open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def load_state(
+        self,
+        config: Config,
+        processes: int,
+        model: TrainedModel,
+        optimizer: Optimizer,
+        mean: RunningMean | None,
+    ) -> Progress:
+        """Fill model, optimiser and mean with the state; nothing is changed unless all of it fits."""
+        saved, metadata = self._read_state()
+        _check_config(self.path, config, processes, json.loads(metadata["config"]), int(metadata["processes"]))
+        own, _ = _tensors(model, optimizer, mean)
+        for name, tensor in own.items():
+            if not name.startswith("optimizer.") and (name not in saved or saved[name].shape != tensor.shape):
+                raise DeepMatchingError(
+                    f"{self.state} belongs to another architecture (differing: {name}): "
+                    "resume with the settings of model and loss that it was made with."
+                )
+        model.load_state_dict(_below(saved, "model."))
+        if mean is not None:
+            mean.load(_below(saved, "mean."))
+        optimizer.load_state_dict(_optimizer_state(optimizer, saved, json.loads(metadata["optimizer"])))
+        return Progress(**json.loads(metadata["progress"]))
+
+    def _read_state(self) -> tuple[dict[str, Tensor], dict[str, str]]:
+        try:
+            with safe_open(self.state, framework="pt") as file:
+                metadata = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (SafetensorError, OSError) as error:
+            raise DeepMatchingError(
+                f"{self.state} cannot be read ({error}): start again elsewhere with out=… and, to keep the weights, "
+                f"model.init={self.last}."
+            ) from error
+        needed = {"config", "processes", "optimizer", "progress"}
+        known = {f.name for f in fields(Progress)}
+        if (
+            metadata.get("format") != FORMAT
+            or not needed <= set(metadata)
+            or set(json.loads(metadata["progress"])) != known
+        ):
+            raise DeepMatchingError(
+                f"{self.state} is not the state of a training run of this version: start a new run."
+            )
+        return tensors, metadata
+
+
+def _check_config(path: Path, config: Config, processes: int, before: dict[str, Any], processes_before: int) -> None:
+    """Raise if a run would go on with other settings than it was started with."""
+    now = config_to_dict(config)
+    for key, old, new in differences(before, now):
+        if not any(key == free or key.startswith(f"{free}.") for free in MAY_CHANGE):
+            raise DeepMatchingError(
+                f"The run in '{path}' was started with {key}={_in_words(old)}, and now it is {_in_words(new)}: "
+                "resume with the same settings, or start another run with out=…."
+            )
+    batches = processes * config.accumulate
+    if batches != processes_before * before["accumulate"]:
+        raise DeepMatchingError(
+            f"The run in '{path}' was started with {processes_before * before['accumulate']} batches a step "
+            f"(processes x accumulate), and now it is {batches}: change accumulate to match."
+        )
+
+
+def _in_words(value: Any) -> str:
+    return "(not set)" if value is None else json.dumps(value)
+
+
+def _tensors(
+    model: TrainedModel, optimizer: Optimizer, mean: RunningMean | None
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """All tensors of a run by name, and what the optimiser holds besides tensors."""
+    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    if mean is not None:
+        tensors |= {f"mean.{name}": tensor for name, tensor in mean.tensors.items()}
+    plain: dict[str, Any] = {}
+    for index, state in optimizer.state_dict()["state"].items():
+        for key, value in state.items():
+            if isinstance(value, Tensor):
+                tensors[f"optimizer.{index}.{key}"] = value
+            else:
+                plain[f"optimizer.{index}.{key}"] = value
+    return tensors, plain
+
+
+def _optimizer_state(optimizer: Optimizer, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> dict[str, Any]:
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    state: dict[int, dict[str, Any]] = {}
+    for name, value in [*tensors.items(), *plain.items()]:
+        if name.startswith("optimizer."):
+            _, index, key = name.split(".", 2)
+            parameter = parameters[int(index)]
+            if isinstance(value, Tensor) and value.shape == parameter.shape and value.ndim:
+                # With the strides of the parameter: other strides take other kernels, which round differently.
+                value = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+            state.setdefault(int(index), {})[key] = value
+    return {"state": state, "param_groups": optimizer.state_dict()["param_groups"]}
+
+
+def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -1,0 +1,259 @@
+"""Batches of pairs, each of which depends on the seed and on its own number alone.
+
+Batch number k of a run is the same whatever happened before it, in whichever process it is made: process r of W takes
+the batches r, W + r, 2W + r, …, and a run that is resumed takes up the count. Sample j of a data set of n pairs is
+number j mod n of the epoch ⌊j / n⌋, which has an order of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, replace
+from functools import lru_cache, partial
+from itertools import count
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from deepmatching.datasets import Pair, open_dataset
+from deepmatching.datasets.crops import crop, random_crop, random_flip
+from deepmatching.errors import DeepMatchingError
+from deepmatching.training.distributed import World
+from deepmatching.training.seeds import generator_for
+from deepmatching.training.settings import DataConfig
+
+#: Data sets that have parts to choose from.
+_WITH_SPLITS = ("sintelmini", "chairs")
+
+_UPSIDE_DOWN = 0.1
+
+
+class Pairs(Protocol):
+    """Pairs by index."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Pair: ...
+
+
+class BatchMaker(Protocol):
+    """Batches made on the device, such as :class:`deepmatching.datasets.synthesis.Synthesizer`."""
+
+    def batch(self, count: int, generator: torch.Generator) -> Pair: ...
+
+
+class Joined:
+    """Several data sets as one."""
+
+    def __init__(self, parts: Sequence[Pairs]) -> None:
+        self.parts = parts
+
+    def __len__(self) -> int:
+        return sum(len(part) for part in self.parts)
+
+    def __getitem__(self, index: int) -> Pair:
+        for part in self.parts:
+            if index < len(part):
+                return part[index]
+            index -= len(part)
+        raise IndexError(index)
+
+
+def open_pairs(names: Sequence[str], roots: Sequence[str], split: str) -> Pairs:
+    """The data sets of these names, with one root for all or one for each."""
+    parts: list[Pairs] = []
+    for n, name in enumerate(names):
+        root = (roots[n] if len(roots) > 1 else roots[0]) if roots else None
+        is_manifest = name.lower().endswith(".json")
+        parts.append(open_dataset(name, None if is_manifest else root, split if name.lower() in _WITH_SPLITS else None))
+    return parts[0] if len(parts) == 1 else Joined(parts)
+
+
+# ---------------------------------------------------------------------- data sets
+
+
+class Samples(Dataset):
+    """The endless sequence of samples of a data set: shuffled anew every epoch, cropped and mirrored at random.
+
+    An item is a pair, or a sentence that says why it cannot be read: an exception would reach the training process
+    wrapped in a worker's traceback.
+    """
+
+    def __init__(self, pairs: Pairs, seed: int, size: tuple[int, int] | None, flips: bool) -> None:
+        if not len(pairs):
+            raise DeepMatchingError("There are no pairs to train on: check data.train, data.root and data.split.")
+        self.pairs, self.seed, self.size, self.flips = pairs, seed, size, flips
+
+    def __getitem__(self, number: int) -> Pair | str:
+        epoch, position = divmod(number, len(self.pairs))
+        try:
+            pair = self.pairs[_order(len(self.pairs), self.seed, epoch)[position]]
+            generator = generator_for(self.seed, "sample", number)
+            if self.size:
+                pair = random_crop(pair, _fitting(pair, self.size), generator)
+            return random_flip(pair, generator, vertical=_UPSIDE_DOWN) if self.flips else pair
+        except DeepMatchingError as error:
+            return str(error)
+
+
+@lru_cache(maxsize=2)
+def _order(count: int, seed: int, epoch: int) -> list[int]:
+    return torch.randperm(count, generator=generator_for(seed, "order", epoch)).tolist()
+
+
+def _fitting(pair: Pair, size: tuple[int, int]) -> tuple[int, int]:
+    """The size, or what there is of it in both images."""
+    rows, columns = (min(size[axis], pair.image0.shape[axis + 1], pair.image1.shape[axis + 1]) for axis in (0, 1))
+    return rows, columns
+
+
+def collate(items: Sequence[Pair | str]) -> Pair | str:
+    """A batch, or the first sentence that says why there is none."""
+    pairs: list[Pair] = []
+    for item in items:
+        if isinstance(item, str):
+            return item
+        pairs.append(item)
+    if len({(pair.image0.shape, pair.image1.shape) for pair in pairs}) > 1:
+        names = ", ".join(f"'{pair.name}' {tuple(pair.image0.shape[1:])}" for pair in pairs[:2])
+        return (
+            f"Pairs of different sizes cannot share a batch ({names}): set data.crop to a size that fits into all of "
+            "them, or data.batch=1."
+        )
+    return Pair(
+        torch.stack([pair.image0 for pair in pairs]),
+        torch.stack([pair.image1 for pair in pairs]),
+        torch.stack([pair.flow for pair in pairs]),
+        torch.stack([pair.occluded for pair in pairs]),
+        ", ".join(pair.name for pair in pairs),
+    )
+
+
+def mapped(pair: Pair, function: Callable[[Tensor], Tensor], name: str) -> Pair:
+    """The pair with each tensor changed alike."""
+    return Pair(function(pair.image0), function(pair.image1), function(pair.flow), function(pair.occluded), name)
+
+
+# ---------------------------------------------------------------------- batches
+
+
+def made_batches(maker: BatchMaker, seed: int, batch: int, world: World, first: int) -> Iterator[Pair]:
+    """Batches from a generator of pairs, from this process's batch number ``first`` on."""
+    for n in count(first):
+        yield maker.batch(batch, generator_for(seed, "pairs", n * world.size + world.rank))
+
+
+def read_batches(samples: Samples, batch: int, workers: int, world: World, first: int) -> Iterator[Pair]:
+    """Batches from a data set, on the device, from this process's batch number ``first`` on."""
+    numbers = (
+        range(start, start + batch) for start in count((first * world.size + world.rank) * batch, world.size * batch)
+    )
+    on_gpu = world.device.type == "cuda"
+    loader = DataLoader(
+        samples,
+        batch_sampler=numbers,  # type: ignore[arg-type]
+        num_workers=workers,
+        collate_fn=collate,
+        pin_memory=on_gpu,
+        generator=torch.Generator(),  # its base seed is not used, and must not be drawn from the global generator
+        # A forked child would inherit the locks of this process's threads.
+        multiprocessing_context="spawn" if workers else None,
+        worker_init_fn=partial(_leave_if_orphaned, os.getpid()),
+    )
+    with _ignoring_interrupts():  # workers inherit that: Ctrl-C ends this process's step, not their reading
+        items = iter(loader)
+    for item in items:
+        if isinstance(item, str):
+            raise DeepMatchingError(item)
+        yield mapped(item, lambda tensor: tensor.to(world.device, non_blocking=on_gpu), item.name)
+
+
+def _leave_if_orphaned(parent: int, worker: int) -> None:
+    """PyTorch's workers notice that their process is gone, but not if that was before they had started."""
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+@contextlib.contextmanager
+def _ignoring_interrupts() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+# ---------------------------------------------------------------------- what a config asks for
+
+
+class TrainingData:
+    """The training pairs of a config: ``batches`` to train on and, if they are always the same, the ``pairs``."""
+
+    def __init__(self, config: DataConfig, seed: int, world: World) -> None:
+        self.config, self.seed, self.world = config, seed, world
+        self.maker: BatchMaker | None = None
+        self.pairs: Pairs | None = None
+        if config.is_synthetic:
+            self.maker = synthesizer(config, world, "train")
+            if config.overfit:
+                self.pairs = fixed_pairs(self.maker, config.overfit, seed, "overfit")
+        else:
+            self.pairs = open_pairs(config.train, config.root, config.split or "train")
+            if config.overfit:
+                count = min(config.overfit, len(self.pairs))
+                self.pairs = [_middle(self.pairs[n], config.crop) for n in range(count)]
+
+    def batches(self, first: int) -> Iterator[Pair]:
+        """Batches on the device, from number ``first`` on."""
+        config = self.config
+        if self.pairs is None:
+            assert self.maker is not None
+            return made_batches(self.maker, self.seed, config.batch, self.world, first)
+        augment = not config.overfit
+        size = (config.crop[0], config.crop[1]) if augment and any(config.crop) else None
+        samples = Samples(self.pairs, self.seed, size, config.flips and augment)
+        workers = config.workers if augment else 0
+        return read_batches(samples, config.batch, workers, self.world, first)
+
+
+def _middle(pair: Pair, size: Sequence[int]) -> Pair:
+    """The middle of both images."""
+    if not any(size):
+        return pair
+    rows, columns = _fitting(pair, (size[0], size[1]))
+    heights, widths = ([image.shape[axis] for image in pair[:2]] for axis in (1, 2))
+    return crop(pair, (min(heights) - rows) // 2, (min(widths) - columns) // 2, (rows, columns))
+
+
+def synthesizer(config: DataConfig, world: World, split: str) -> BatchMaker:
+    """The generator of synthetic pairs that a config asks for."""
+    from deepmatching.datasets.synthesis import PRESETS, Photos, SynthesisSettings, Synthesizer
+
+    changes = dict(config.synthesis)
+    preset = changes.pop("preset", "default")
+    if preset not in PRESETS:
+        raise DeepMatchingError(f"data.synthesis.preset must be one of {', '.join(PRESETS)}, not {preset!r}.")
+    known = [field.name for field in fields(SynthesisSettings)]
+    for name in changes:
+        if name not in known:
+            raise DeepMatchingError(f"There is no setting 'data.synthesis.{name}': use {', '.join(known)}.")
+    photos = Photos.load(config.photos, world.device, split)
+    return Synthesizer(photos, (config.crop[0], config.crop[1]), replace(PRESETS[preset], **changes))
+
+
+def fixed_pairs(maker: BatchMaker, count: int, seed: int, purpose: str) -> list[Pair]:
+    """So many synthetic pairs, always the same, in main memory."""
+    pairs = []
+    for n in range(count):
+        made = maker.batch(1, generator_for(seed, purpose, n))
+        pairs.append(mapped(made, lambda tensor: tensor[0].cpu(), f"synthetic {n}"))
+    return pairs

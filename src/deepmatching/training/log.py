@@ -1,0 +1,95 @@
+"""The figures of a run over time: ``log.csv``, and TensorBoard where it is installed."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from deepmatching.errors import DeepMatchingError
+from deepmatching.files import atomic_write
+
+Row = dict[str, float]
+
+
+class CsvLog:
+    """A table that grows by whole lines. New columns may come with any row.
+
+    Args:
+        path: the file; created by the first row.
+        step: rows beyond this step are dropped: they belong to a future that a resumed run is about to redo.
+    """
+
+    def __init__(self, path: Path, step: int) -> None:
+        self.path = path
+        self.rows = [row for row in read_log(path) if row["step"] <= step]
+        self.columns = list(dict.fromkeys(name for row in self.rows for name in row))
+        self._rewrite()
+
+    def add(self, row: Mapping[str, float]) -> None:
+        """Append a row, at once."""
+        self.rows.append(dict(row))
+        if new := [name for name in row if name not in self.columns]:
+            self.columns += new
+            self._rewrite()
+        else:
+            with open(self.path, "a", encoding="utf-8", newline="") as file:
+                file.write(self._lines([row]))
+
+    def _rewrite(self) -> None:
+        if self.columns:
+            with atomic_write(self.path) as temporary:
+                header = ",".join(self.columns) + "\n"
+                temporary.write_text(header + self._lines(self.rows), encoding="utf-8", newline="")
+
+    def _lines(self, rows: list[Any]) -> str:
+        text = io.StringIO()
+        writer = csv.DictWriter(text, self.columns, restval="", lineterminator="\n")
+        writer.writerows([{name: _short(value) for name, value in row.items()} for row in rows])
+        return text.getvalue()
+
+
+def _short(value: float) -> str:
+    return str(int(value)) if math.isfinite(value) and value == int(value) else f"{value:.6g}"
+
+
+def read_log(path: Path) -> list[Row]:
+    """The rows of a log, with the columns that each has; a last line that was cut short is left out."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError) as error:
+        raise DeepMatchingError(f"The log '{path}' cannot be read ({error}): move it away.") from error
+    lines = text[: text.rfind("\n") + 1].splitlines()
+    rows = []
+    for values in csv.DictReader(lines):
+        try:
+            row = {name: float(value) for name, value in values.items() if name and value}
+        except (TypeError, ValueError):
+            continue
+        if "step" in row:
+            rows.append(row)
+    return rows
+
+
+class TensorBoard:
+    """The same rows as TensorBoard's events, in a folder of their own."""
+
+    def __init__(self, folder: Path, step: int) -> None:
+        """Raises ImportError where TensorBoard is not installed."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(folder), purge_step=step + 1)  # type: ignore[no-untyped-call]
+
+    def add(self, row: Mapping[str, float]) -> None:
+        step = int(row["step"])
+        for name, value in row.items():
+            if name != "step":
+                self._writer.add_scalar(name, value, step)  # type: ignore[no-untyped-call]
+
+    def close(self) -> None:
+        self._writer.close()  # type: ignore[no-untyped-call]

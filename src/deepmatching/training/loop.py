@@ -1,0 +1,115 @@
+"""The training loop: data, forward, backward, step, log, validate, save."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from deepmatching.errors import DeepMatchingError
+from deepmatching.training.distributed import joined
+from deepmatching.training.figures import Verdict
+from deepmatching.training.interruption import interruptible
+from deepmatching.training.optimization import learning_rate
+from deepmatching.training.run import Outcome, Run, Watcher
+from deepmatching.training.seeds import seed_for
+from deepmatching.training.settings import Config
+
+#: A run gives up after so many steps in a row whose gradient is not finite.
+MOST_SKIPPED = 50
+
+
+def train(config: Config, device: torch.device, resume: bool = False, watchers: Sequence[Watcher] = ()) -> Outcome:
+    """Train a network; returns when the run is complete or a signal has asked it to stop, with everything saved.
+
+    Args:
+        config: all settings.
+        device: where to compute; under torchrun, the type of device.
+        resume: go on with the run that ``config.out`` holds.
+        watchers: told what happens, in the main process.
+    """
+    with joined(device) as world, interruptible() as interruption:
+        run = Run(config, world, interruption, resume, watchers)
+        try:
+            is_complete = _train(run)
+        except DeepMatchingError:
+            if world.size == 1 and run.progress.skipped_in_a_row < MOST_SKIPPED:
+                run.save()  # a pair that cannot be read, say: nothing is lost
+            raise
+        outcome = Outcome(run.folder.path, run.progress, run.best, 0 if is_complete else interruption.signal)
+        for watcher in run.watchers:
+            watcher.stopped(outcome)
+        return outcome
+
+
+def _train(run: Run) -> bool:
+    """Run to the end, or until a signal: whether the run is complete. Everything is saved then."""
+    config, world, progress, optimizer = run.config, run.world, run.progress, run.optimizer
+    model = world.wrap(run.model)
+    torch.backends.cudnn.benchmark = any(config.data.crop)  # all pairs are of one size
+    elapsed = progress.elapsed
+    is_end, stop = run.share(elapsed) >= 1, False
+    if run.is_due(is_end):  # at the very start, or where validation was interrupted
+        stop = not run.validate()
+        run.save()
+    if is_end or stop:
+        return not stop
+
+    batches = run.data.batches(progress.step * config.accumulate)
+    batch = next(batches)
+    while not (is_end or stop):
+        torch.manual_seed(seed_for(config.seed, "step", progress.step, world.rank))
+        rate = config.optimizer.lr * learning_rate(config.optimizer, progress.step, run.share(elapsed))
+        for group in optimizer.param_groups:
+            group["lr"] = rate * group["factor"]
+
+        # Forward and backward; gradients of several batches are averaged if so wished.
+        optimizer.zero_grad(set_to_none=True)
+        measured = []
+        for n in range(config.accumulate):
+            batch = next(batches) if n else batch
+            is_last = n == config.accumulate - 1
+            with contextlib.nullcontext() if is_last else world.unsynchronised(model):
+                loss, figures = model(*batch[:4])
+                (loss * (run.scale.scale / config.accumulate)).backward()
+            measured.append({"loss": loss.detach(), **figures})
+        run.scale.undo(run.parameters)
+        norm = nn.utils.clip_grad_norm_(run.parameters, config.optimizer.clip or math.inf)
+
+        # Whether the gradient is finite is read after the next batch is under way, so that the device need not wait.
+        verdict = Verdict(world, [figures["loss"] for figures in measured], norm, bool(run.interruption), run.elapsed)
+        batch = next(batches)
+        is_finite, stop, elapsed = verdict.read()
+
+        # Step.
+        if is_finite:
+            optimizer.step()
+            run.network.keep_positive()
+            run.figures.add(measured, norm)
+            if run.mean:
+                run.mean.update(progress.step)
+        run.scale.update(is_finite)
+        progress.step += 1
+        progress.skipped += not is_finite
+        progress.skipped_in_a_row = 0 if is_finite else progress.skipped_in_a_row + 1
+        if progress.skipped_in_a_row >= MOST_SKIPPED:
+            raise DeepMatchingError(
+                f"The gradient was not finite in {MOST_SKIPPED} steps in a row, the last of them step {progress.step}: "
+                "lower optimizer.lr or set optimizer.clip, and resume, or set amp=off in a new run."
+            )
+
+        # Log, validate, save.
+        is_end = run.share(elapsed) >= 1
+        for watcher in run.watchers:
+            watcher.stepped(progress, run.share(elapsed))
+        if progress.step % config.log_every == 0 or is_end:
+            run.report(rate)
+        is_judged = not stop and run.is_due(is_end)
+        if is_judged:
+            stop = not run.validate()
+        if is_judged or is_end or stop or progress.step % config.checkpoint_every == 0:
+            run.save()
+    return not stop

@@ -1,0 +1,114 @@
+"""What is trained: the network with its loss, as one module, and which of its parameters move."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from deepmatching.descriptors import VGG, Descriptor
+from deepmatching.descriptors.pretrained import load_vgg
+from deepmatching.errors import DeepMatchingError
+from deepmatching.losses import Objective
+from deepmatching.models import NAMES, build_network, load_network
+from deepmatching.network import Network
+from deepmatching.training.settings import Amp, LossConfig, ModelConfig
+
+#: Files of ImageNet weights, as opposed to models of ours; ``download`` fetches them.
+_IMAGENET = (".npz", ".pth", ".pt")
+
+_PRECISION: dict[Amp, torch.dtype | None] = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class TrainedModel(nn.Module):
+    """Images and truth in, loss out. One module, so that DDP sees every parameter that has a gradient.
+
+    Args:
+        network, objective: what is trained, and what on.
+        amp: precision inside the descriptor.
+    """
+
+    def __init__(self, network: Network, objective: Objective, amp: Amp = "off") -> None:
+        super().__init__()
+        self.network = network
+        self.objective = objective
+        self.precision = _PRECISION[amp]
+
+    def forward(
+        self, image0: Tensor, image1: Tensor, flow: Tensor, occluded: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of a batch of pairs and the figures to log; see :class:`~deepmatching.losses.Objective`."""
+        with mixed_precision(self.network.descriptor, self.precision):
+            pyramid = self.network(image0, image1)
+        return self.objective(pyramid, flow, occluded)
+
+
+@contextlib.contextmanager
+def mixed_precision(descriptor: Descriptor, precision: torch.dtype | None) -> Iterator[None]:
+    """Let the descriptor compute in a lower precision and hand on float32.
+
+    Only the descriptor: sums of scores along a path would lose the small differences that decide a match.
+    """
+    if precision is None:
+        yield
+        return
+    plain = descriptor.forward
+
+    def mixed(image: Tensor) -> Tensor:
+        with torch.autocast(image.device.type, precision):
+            cells = plain(image)
+        return cells.float()
+
+    descriptor.forward = mixed  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del descriptor.forward  # the class's own is back
+
+
+def build_model(model: ModelConfig, loss: LossConfig, amp: Amp = "off") -> TrainedModel:
+    """The network as training finds it, with ``requires_grad`` on what is to be learned."""
+    network = _network(model)
+    objective = Objective(loss.kind, loss.weights, loss.sigma, loss.margin, loss.scale, loss.subpixel, loss.occluded)
+    has_features = any(True for _ in network.descriptor.parameters())
+    if model.learn == "features" and not has_features:
+        raise DeepMatchingError(
+            "This descriptor has no features to learn: set model.learn=exponents, or model.descriptor=compact."
+        )
+    network.descriptor.requires_grad_(model.learn != "exponents")
+    network.exponents.requires_grad_(model.learn != "features")
+    if network.sharpness is not None:
+        network.sharpness.requires_grad_(loss.subpixel > 0)
+    return TrainedModel(network, objective, amp)
+
+
+def _network(model: ModelConfig) -> Network:
+    radius = None if model.radius == "full" else model.radius
+    levels = None if model.levels == "auto" else model.levels
+    sharpness = model.subpixel or None
+    if not model.init or _is_imagenet(model.init):
+        network = build_network(model.descriptor or "vgg", radius, levels, sharpness, **model.settings)
+        if model.init:
+            if not isinstance(network.descriptor, VGG):
+                raise DeepMatchingError(f"{model.init} holds weights of VGG-16: set model.descriptor=vgg.")
+            load_vgg(network.descriptor, model.init)
+        return network
+    network = load_network(model.init, radius, levels)
+    if model.descriptor:
+        asked = build_network(model.descriptor, radius, levels, sharpness, **model.settings)
+        if type(asked.descriptor) is not type(network.descriptor) or (
+            model.settings and asked.descriptor.settings() != network.descriptor.settings()
+        ):
+            raise DeepMatchingError(
+                f"The model {model.init} has another descriptor than model.descriptor={model.descriptor} asks for: "
+                "set one of the two only."
+            )
+    if sharpness is not None and network.sharpness is None:
+        network.sharpness = nn.Parameter(torch.tensor(float(sharpness)))
+    return network
+
+
+def _is_imagenet(init: str) -> bool:
+    return init not in NAMES and (init == "download" or init.endswith(_IMAGENET))

@@ -1,0 +1,170 @@
+"""One training run: its parts, and how they are saved, resumed and judged."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from deepmatching.training.checkpoints import Progress, RunFolder
+from deepmatching.training.config import write_config
+from deepmatching.training.data import TrainingData
+from deepmatching.training.distributed import World
+from deepmatching.training.figures import Figures
+from deepmatching.training.interruption import Interruption
+from deepmatching.training.log import CsvLog, Row
+from deepmatching.training.model import build_model
+from deepmatching.training.optimization import LossScale, RunningMean, build_optimizer
+from deepmatching.training.settings import Config
+from deepmatching.training.validation import Validation
+
+#: Where fp16 starts to scale the loss.
+FIRST_SCALE = 2.0**12
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    folder: Path
+    progress: Progress
+    best: float  #: the best validation score; −∞ without validation
+    signal: int = 0  #: what interrupted it, 0 if nothing did
+
+
+class Watcher(Protocol):
+    """Is told by the main process what happens."""
+
+    def started(self, config: Config, progress: Progress) -> None:
+        """Everything is ready; ``progress`` says where a resumed run goes on."""
+
+    def stepped(self, progress: Progress, share: float) -> None:
+        """A step is done, and this share of the run."""
+
+    def logged(self, row: Row) -> None:
+        """A row has been added to the log."""
+
+    def validated(self, row: Row, is_best: bool) -> None:
+        """So has one with the figures of a validation."""
+
+    def stopped(self, outcome: Outcome) -> None:
+        """Everything is saved."""
+
+
+class Run:
+    """The parts of a run in one process.
+
+    Args:
+        config: all settings.
+        world: the process and its peers.
+        interruption: who may ask it to stop.
+        resume: go on with the run that ``config.out`` holds, instead of starting one there.
+        watchers: used by the main process.
+    """
+
+    def __init__(
+        self, config: Config, world: World, interruption: Interruption, resume: bool, watchers: Sequence[Watcher]
+    ) -> None:
+        self.config, self.world, self.interruption = config, world, interruption
+        self.watchers = tuple(watchers) if world.is_main else ()
+        self.folder = RunFolder(config.out)
+        with world.main_first("Preparing the folder"):
+            if world.is_main:
+                self.folder.prepare(resume)
+
+        torch.manual_seed(config.seed)
+        model = config.model
+        if (
+            resume and model.init and self.folder.last.is_file()
+        ):  # what it started from may be gone; the state replaces it
+            model = replace(model, init=str(self.folder.last))
+        self.model = build_model(model, config.loss, config.amp).to(world.device).train()
+        self.network = self.model.network
+        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self.optimizer = build_optimizer(self.model, config.optimizer)
+        self.mean = RunningMean(self.network, config.ema) if config.ema else None
+        self.progress = Progress(scale=FIRST_SCALE if config.amp == "fp16" else 1.0)
+        if resume:
+            self.progress = self.folder.load_state(config, world.size, self.model, self.optimizer, self.mean)
+        self.scale = LossScale(self.progress.scale, self.progress.good, config.amp == "fp16")
+        self.figures = Figures(self.progress, world)
+
+        self.data = TrainingData(config.data, config.seed, world)
+        wanted = config.validation.data or config.data.overfit
+        self.validation = Validation(config, self.data, world) if wanted else None
+        self.best = self.folder.best_score()
+        self.begun = time.monotonic() - self.progress.elapsed
+        with world.main_first("Preparing the log"):
+            if world.is_main:
+                self.log = CsvLog(self.folder.log, self.progress.step)
+                write_config(config, self.folder.config)
+        if not resume:
+            self.save()  # from here on there is a run that can be resumed
+        for watcher in self.watchers:
+            watcher.started(config, self.progress)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds of training, over all parts of the run."""
+        return time.monotonic() - self.begun
+
+    def share(self, elapsed: float) -> float:
+        """How much of the run is done: of its steps or of its time, whichever is more."""
+        of_steps = self.progress.step / self.config.steps if self.config.steps else 0.0
+        of_time = elapsed / (60 * self.config.minutes) if self.config.minutes else 0.0
+        return max(of_steps, of_time)
+
+    def is_due(self, is_end: bool) -> bool:
+        """Whether the network as it is now should be validated and has not been."""
+        step = self.progress.step
+        wanted = step % self.config.validation.every == 0 or is_end
+        return self.validation is not None and wanted and self.progress.validated != step
+
+    def save(self) -> None:
+        """The model first, the state last: see ``checkpoints``."""
+        progress = self.progress
+        progress.elapsed = self.elapsed
+        progress.sums, progress.count = self.figures.totals(), self.figures.count
+        progress.scale, progress.good = self.scale.scale, self.scale.good
+        with self.world.main_first("Saving"):
+            if self.world.is_main:
+                self.folder.save_model(self.folder.last, self.network, self.config, progress)
+                self.folder.save_state(self.config, self.world.size, self.model, self.optimizer, self.mean, progress)
+
+    def validate(self) -> bool:
+        """Judge the network (its running mean, if there is one), and keep it if it is the best so far.
+
+        Returns:
+            False if a signal interrupted it; then it is done again when the run is resumed.
+        """
+        assert self.validation is not None
+        with self.mean.inside() if self.mean else contextlib.nullcontext():
+            figures = self.validation(self.network, self.interruption.__bool__)
+            if figures is None:
+                return False
+            self.progress.figures, self.progress.validated = figures, self.progress.step
+            score = self.validation.score(figures)
+            is_best = score > self.best
+            with self.world.main_first("Saving the best model"):
+                if is_best and self.world.is_main:
+                    self.folder.save_model(self.folder.best, self.network, self.config, self.progress, score)
+        self.best = max(self.best, score)
+        if self.world.is_main:
+            row: Row = {"step": self.progress.step, "seconds": self.elapsed, **figures}
+            self.log.add(row)
+            for watcher in self.watchers:
+                watcher.validated(row, is_best)
+        return True
+
+    def report(self, rate: float) -> None:
+        """A row for the log; all processes take part."""
+        row = self.figures.row(self.progress, self.network, rate, self.elapsed)
+        if self.world.is_main:
+            self.log.add(row)
+            for watcher in self.watchers:
+                watcher.logged(row)

@@ -1,0 +1,165 @@
+"""``deepmatching evaluate``, without a process of its own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import cv2
+import pytest
+
+from deepmatching.commands.evaluate import PassChoice, evaluate
+from deepmatching.errors import DeepMatchingError
+from deepmatching.matcher import DeepMatcher
+from deepmatching.models import load_network, save_network
+from fake_datasets import write_kitti, write_manifest, write_pairs, write_sintel
+
+
+def run(dataset: Path | str, **options: Any) -> None:
+    evaluate(str(dataset), **{"radius": "16", "device": "cpu", "model": "hog", **options})
+
+
+def test_means_go_to_standard_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(write_pairs(tmp_path, 2, dataset="mine", scene="street"), json_file=tmp_path / "e.json")
+    output = capsys.readouterr().out
+    assert "hog, radius 16" in output and "acc@10" in output
+    row = next(line.split() for line in output.splitlines() if line.strip().startswith("mine"))
+    assert row[:3] == ["mine", "all", "2"]
+    content = json.loads((tmp_path / "e.json").read_text())
+    means = content["means"]["mine"]["all"]
+    assert row[3:6] == [f"{means[name]:.2f}" for name in ("acc@2", "acc@5", "acc@10")]
+    assert means["acc@2"] > 75
+    assert [pair["name"] for pair in content["pairs"]] == ["street/0_a-0_b", "street/1_a-1_b"]
+
+
+def test_occluded_pixels_pairs_and_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("kitti2012", root=write_kitti(tmp_path), per_pair=True, pictures=tmp_path / "pictures", limit=1)
+    output = capsys.readouterr().out
+    assert output.count("noc") == output.count("occ") == 2  # once for the pair and once for the mean
+    pictures = list((tmp_path / "pictures").iterdir())
+    assert [path.name for path in pictures] == ["00000_kitti2012_000000.jpg"]
+    assert cv2.imread(str(pictures[0])) is not None
+
+
+def test_baselines_and_their_flow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_pairs(tmp_path, 1)
+    run(path, model=None, method="sift")
+    assert "sift" in capsys.readouterr().out
+    run(path, model=None, method="dis", flow=True, json_file=tmp_path / "e.json", pictures=tmp_path / "pictures")
+    output = capsys.readouterr().out
+    assert "s10-40" in output and "pixels" in output
+    assert json.loads((tmp_path / "e.json").read_text())["kind"] == "flow"
+    assert len(list((tmp_path / "pictures").iterdir())) == 1
+
+
+def test_passes_groups_and_masks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = write_sintel(tmp_path, {"cave_2": 2})
+    run("sintel", root=root, passes=PassChoice.final)
+    output = capsys.readouterr().out
+    assert "sintel-final" in output and "noc" in output
+    run("sintel", root=root, masks=False, only=["sintel-clean"])
+    assert "noc" not in capsys.readouterr().out
+
+
+def test_an_interrupted_run_keeps_its_pairs_and_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, file = write_pairs(tmp_path, 4), tmp_path / "e.json"
+    original, calls = DeepMatcher.match, []
+
+    def match(self: DeepMatcher, *images: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 4:  # the first warms up
+            raise KeyboardInterrupt
+        return original(self, *images)
+
+    monkeypatch.setattr(DeepMatcher, "match", match)
+    with pytest.raises(KeyboardInterrupt):
+        run(path, json_file=file)
+    assert "2 of 4 pairs are kept" in capsys.readouterr().err.replace("\n", " ")
+    assert len(json.loads(file.read_text())["pairs"]) == 2
+    calls[:] = [1] * 10
+    run(path, json_file=file, resume=True)
+    assert len(calls) == 10 + 1 + 2
+    resumed = json.loads(file.read_text())
+    run(path, json_file=tmp_path / "whole.json")
+    whole = json.loads((tmp_path / "whole.json").read_text())
+    figures = [[pair["all"] for pair in content["pairs"]] for content in (resumed, whole)]
+    assert figures[0] == figures[1]
+    calls.clear()
+    run(path, json_file=file, resume=True)
+    assert not calls  # nothing is left to do
+
+
+def test_a_changed_model_is_not_continued(tmp_path: Path) -> None:
+    path, file = write_pairs(tmp_path, 1), tmp_path / "e.json"
+    network = load_network("hog", 16)
+    save_network(network, tmp_path / "m.safetensors")
+    run(path, json_file=file, model=str(tmp_path / "m.safetensors"))
+    run(path, json_file=file, model=str(tmp_path / "m.safetensors"), resume=True)
+    network.exponents.data[0] = 1.0
+    save_network(network, tmp_path / "m.safetensors")
+    before = file.read_text()
+    with pytest.raises(DeepMatchingError, match="its sha256 is"):
+        run(path, json_file=file, model=str(tmp_path / "m.safetensors"), resume=True)
+    for changed in ({"radius": "24"}, {"limit": 1}, {"masks": False}, {"model": None, "method": "orb"}):
+        with pytest.raises(DeepMatchingError, match="cannot be resumed"):
+            run(path, json_file=file, resume=True, **changed)
+    assert file.read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"resume": True}, "--json FILE"),
+        ({"method": "sift"}, "exclude each other"),
+        ({"model": None, "method": "magic"}, "Unknown method 'magic'"),
+        ({"model": None, "method": "sift", "flow": True}, "--flow needs a method that gives a dense flow"),
+        ({"model": "none.safetensors"}, "Unknown model"),
+        ({"root": Path("here")}, "needs no root"),
+        ({"only": ["other"]}, "no pairs of 'other'"),
+        ({"json_file": Path("no/such/folder/e.json")}, "no folder"),
+        ({"radius": "far"}, "--radius"),
+        ({"device": "toaster"}, "Unknown device"),
+    ],
+)
+def test_bad_options_are_one_sentence_and_nothing_is_written(
+    tmp_path: Path, options: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_pairs(tmp_path, 1)
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(DeepMatchingError, match=words):
+        run(path, **options)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_missing_folder_of_pictures_is_made_and_a_file_is_refused(tmp_path: Path) -> None:
+    path = write_pairs(tmp_path, 1)
+    run(path, pictures=tmp_path / "deep" / "pictures")
+    assert len(list((tmp_path / "deep" / "pictures").iterdir())) == 1
+    shutil.copy(path, tmp_path / "file")
+    with pytest.raises(DeepMatchingError, match="it is a file"):
+        run(path, pictures=tmp_path / "file")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends a POSIX signal")
+def test_the_interrupt_key_ends_with_130_and_the_file_is_whole(tmp_path: Path) -> None:
+    entries = json.loads(write_pairs(tmp_path, 1).read_text()) * 3000  # far more than can be done by then
+    path, file = write_manifest(tmp_path, entries), tmp_path / "e.json"
+    command = [sys.executable, "-m", "deepmatching", "evaluate", str(path), "--json", str(file), "--method", "dis-fast"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while not file.exists() and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    errors = process.communicate(timeout=60)[1]
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors and "of 3000 pairs are kept" in errors
+    content = json.loads(file.read_text())
+    assert 0 < len(content["pairs"]) < 3000 and content["total"] == 3000

@@ -1,0 +1,20 @@
+"""Pictures for the synthetic generator, drawn instead of photographed."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+
+
+def draw_photo(seed: int, rows: int = 240, columns: int = 300) -> np.ndarray:
+    """Smooth coloured noise, uint8 (rows, columns, 3)."""
+    noise = np.random.default_rng(seed).normal(size=(rows, columns, 3))
+    smooth = sum(cv2.GaussianBlur(noise, (0, 0), deviation) * deviation for deviation in (2.5, 6, 15))
+    return np.clip(128 + 90 * smooth, 0, 255).astype(np.uint8)
+
+
+def draw_cutout(seed: int, rows: int = 150, columns: int = 110) -> np.ndarray:
+    """An ellipse of such noise with a soft edge, uint8 (rows, columns, 4)."""
+    y, x = np.mgrid[-1 : 1 : rows * 1j, -1 : 1 : columns * 1j]
+    alpha = np.clip((0.95 - np.hypot(x, y)) * 40, 0, 1)
+    return np.dstack([draw_photo(seed, rows, columns), np.rint(255 * alpha).astype(np.uint8)])

@@ -1,0 +1,66 @@
+"""Data sets by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deepmatching.datasets import open_dataset
+from deepmatching.datasets.sintel import MINI_VAL
+from deepmatching.errors import DeepMatchingError
+from fake_datasets import write_chairs, write_kitti, write_pairs, write_sintel
+
+
+def test_every_name_opens(tmp_path: Path) -> None:
+    sintel = write_sintel(tmp_path / "sintel", dict.fromkeys(MINI_VAL, 2))
+    chairs, kitti12 = write_chairs(tmp_path / "chairs", "1 2 1"), write_kitti(tmp_path / "k12")
+    kitti15 = write_kitti(tmp_path / "k15", "image_2")
+    manifest = write_pairs(tmp_path)
+    for arguments, settings, name, count in (
+        (("sintel-clean", sintel), {}, "sintel-clean", 5),
+        (("sintel-final", sintel), {}, "sintel-final", 5),
+        (("sintel", sintel), {"passes": "final"}, "sintel-final", 5),
+        (("sintel", sintel), {}, "sintel-clean", 5),
+        (("Sintel-Clean", sintel), {"passes": "clean"}, "sintel-clean", 5),
+        (("sintelmini", sintel), {}, "sintelmini-val", 5),
+        (("chairs", chairs), {}, "chairs-val", 1),
+        (("chairs", chairs, "train"), {}, "chairs-train", 2),
+        (("kitti2012", kitti12), {}, "kitti2012", 2),
+        (("kitti2015", kitti15), {}, "kitti2015", 2),
+        ((manifest,), {}, "pairs", 2),
+        ((str(manifest),), {"masks": False}, "pairs", 2),
+    ):
+        dataset = open_dataset(*arguments, **settings)
+        assert (dataset.name, len(dataset)) == (name, count)
+        assert dataset[0].flow.shape[2] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings", "words"),
+    [
+        (("imagenet",), {}, "Unknown data set 'imagenet': use sintel-clean, .* or the path of a .json manifest"),
+        (("sintel-clean",), {}, "Where is 'sintel-clean'.* --root"),
+        (("chairs",), {}, "Where is 'chairs'"),
+        (("sintel-foggy", "here"), {}, "clean and final, not 'foggy'"),
+        (("sintel-clean", "here"), {"passes": "final"}, "contradict"),
+        (("sintel-clean", "here", "train"), {}, "Sintel-clean has no splits: leave 'train' out"),
+        (("kitti2012", "here"), {"passes": "final"}, "Kitti2012 has no passes"),
+        (("sintelmini", "here"), {"split_file": "s.txt"}, "no split file"),
+        (("pairs.json", "here"), {}, "needs no root"),
+        (("pairs.json", None, "val"), {}, "The manifest 'pairs.json' has no splits"),
+        (("pairs.json",), {}, "no manifest 'pairs.json'"),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence(arguments: Any, settings: Any, words: str) -> None:
+    with pytest.raises(DeepMatchingError, match=words):
+        open_dataset(*arguments, **settings)
+
+
+def test_the_development_pairs_open(shared: Path) -> None:
+    dataset = open_dataset(shared / "flow" / "manifest.json")
+    assert len(dataset) == 51
+    assert len({(entry.group, entry.name) for entry in dataset.entries}) == 51
+    grey = dataset.only(["kitti2012"])[0]
+    assert grey.occluded.any() and grey.flow.isnan().any() and not grey.flow[grey.occluded].isnan().any()

@@ -1,0 +1,54 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from deepmatching.edges import EdgeNetwork, detect_edges, load_edge_network, models, structured_forest_edges
+from deepmatching.errors import DeepMatchingError
+
+SHIPPED = Path(models.__file__).parents[1] / models._SHIPPED
+needs_weights = pytest.mark.skipif(not SHIPPED.is_file(), reason="no edge network has been trained yet")
+
+
+@pytest.fixture(scope="module")
+def network() -> EdgeNetwork:
+    torch.manual_seed(0)
+    return EdgeNetwork().eval()
+
+
+def test_edges_of_any_image_are_probabilities_of_its_size(network: EdgeNetwork) -> None:
+    for image in (torch.rand(3, 37, 53), np.zeros((37, 53), np.uint8), np.zeros((37, 53, 3), np.float32)):
+        edges = detect_edges(image, network)
+        assert edges.shape == (37, 53) and edges.dtype == np.float32
+        assert edges.min() >= 0 and edges.max() <= 1
+
+
+def test_grey_is_as_good_as_equal_channels(network: EdgeNetwork) -> None:
+    grey = torch.rand(1, 40, 40)
+    np.testing.assert_allclose(detect_edges(grey, network), detect_edges(grey.expand(3, -1, -1), network), atol=1e-6)
+
+
+@needs_weights
+def test_the_shipped_network_is_small_and_loaded_once() -> None:
+    assert SHIPPED.stat().st_size < 1_000_000
+    assert load_edge_network() is load_edge_network()
+
+
+@needs_weights
+def test_the_shipped_network_prefers_an_outline_to_texture() -> None:
+    generator = np.random.default_rng(0)
+    y, x = np.mgrid[:160, :240]
+    distance = np.hypot(y - 80, x - 120)
+    image = np.where(distance < 50, 0.65, 0.35)[:, :, None] + 0.1 * generator.standard_normal((160, 240, 3))
+    edges = detect_edges(image.clip(0, 1).astype(np.float32))
+    assert edges[np.abs(distance - 50) < 1].mean() > 4 * edges[np.abs(distance - 50) > 10].mean()
+
+
+def test_a_forest_without_its_file(tmp_path: Path) -> None:
+    pytest.importorskip("cv2.ximgproc")
+    with pytest.raises(DeepMatchingError, match="no structured-forest model"):
+        structured_forest_edges(torch.rand(3, 20, 20), tmp_path / "model.yml.gz")
+    (tmp_path / "model.yml.gz").write_text("no model")
+    with pytest.raises(DeepMatchingError, match="cannot use"):
+        structured_forest_edges(torch.rand(3, 20, 20), tmp_path / "model.yml.gz")

@@ -1,0 +1,129 @@
+"""Going through a data set, being interrupted, and going on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from deepmatching import DeepMatcher
+from deepmatching.datasets import KITTI2012, Manifest, Pair, open_dataset
+from deepmatching.errors import DeepMatchingError
+from deepmatching.evaluation import Evaluation, PairResult, Recorder, evaluate, evaluate_flow
+from deepmatching.matches import Matches
+from fake_datasets import FLOW, SIZE, write_kitti, write_pairs
+
+
+class Perfect:
+    """Knows FLOW; counts its calls and can be interrupted at one of them."""
+
+    def __init__(self, interrupt: int | None = None) -> None:
+        self.calls, self.interrupt = 0, interrupt
+
+    def match(self, image0: Tensor, image1: Tensor) -> Matches:
+        if self.calls == self.interrupt:
+            raise KeyboardInterrupt
+        self.calls += 1
+        points = np.stack(np.meshgrid(np.arange(4, SIZE[1], 8), np.arange(4, SIZE[0], 8)), axis=2).reshape(-1, 2)
+        return Matches(points.astype(np.float32), (points + FLOW).astype(np.float32), np.ones(len(points)))
+
+    def flow(self, image0: Tensor, image1: Tensor) -> np.ndarray:
+        self.calls += 1
+        return np.full((*SIZE, 2), (FLOW[0], FLOW[1] + 1), np.float32)
+
+
+def blank(total: int, **settings: object) -> Evaluation:
+    return Evaluation("matches", settings, total)
+
+
+def test_every_pair_is_measured_once(tmp_path: Path) -> None:
+    dataset, matcher = KITTI2012(write_kitti(tmp_path)), Perfect()
+    seen: list[tuple[str, int]] = []
+
+    def on_pair(pair: Pair, result: PairResult, shown: tuple[Matches, np.ndarray]) -> None:
+        seen.append((pair.name, len(shown[0])))
+        assert shown[1].shape == (*SIZE, 2)
+
+    evaluation = evaluate(matcher, dataset, on_pair=on_pair)
+    assert matcher.calls == 2 and [name for name, _ in seen] == ["000000", "000001"]
+    assert evaluation.means("kitti2012")["acc@2"] == 100
+    assert evaluation.pixel_sets("kitti2012") == ["all", "noc", "occ"]
+    assert evaluation.means("kitti2012")["epe"] == 0
+
+
+def test_a_flow_is_measured_the_same_way(tmp_path: Path) -> None:
+    evaluation = evaluate_flow(Perfect().flow, KITTI2012(write_kitti(tmp_path)))
+    assert evaluation.kind == "flow" and evaluation.means("kitti2012")["epe"] == pytest.approx(1.0)
+    assert evaluation.pixel_means("kitti2012", "noc")["err@3"] == 0
+    assert evaluation.pairs[0].figures["all"]["pixels"] == SIZE[1] * (SIZE[0] - 10)
+
+
+def test_any_sequence_of_pairs_is_a_data_set() -> None:
+    image = torch.zeros(3, *SIZE)
+    pairs = [Pair(image, image, torch.tensor(FLOW).expand(*SIZE, 2), torch.zeros(SIZE, dtype=torch.bool), "p")]
+    evaluation = evaluate(Perfect(), pairs)
+    assert evaluation.means("data")["acc@2"] == 100 and evaluation.pixel_sets("data") == ["all"]
+    with pytest.raises(DeepMatchingError, match="no pairs"):
+        evaluate(Perfect(), [])
+
+
+def test_an_interrupted_evaluation_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    dataset, path = Manifest(write_pairs(tmp_path, 5)), tmp_path / "e.json"
+    with pytest.raises(KeyboardInterrupt), Recorder(blank(5), path) as recorder:
+        evaluate(Perfect(interrupt=3), dataset, recorder)
+    assert [pair.index for pair in Evaluation.load(path).pairs] == [0, 1, 2]
+    matcher = Perfect()
+    with Recorder(blank(5), path, resume=True) as recorder:
+        evaluation = evaluate(matcher, dataset, recorder)
+    assert matcher.calls == 2 and [pair.index for pair in evaluation.pairs] == [0, 1, 2, 3, 4]
+    assert Evaluation.load(path).to_json() == evaluation.to_json()
+
+
+def test_without_resume_a_file_is_written_anew(tmp_path: Path) -> None:
+    dataset, path = Manifest(write_pairs(tmp_path, 2)), tmp_path / "e.json"
+    for _ in range(2):
+        matcher = Perfect()
+        with Recorder(blank(2), path) as recorder:
+            evaluate(matcher, dataset, recorder)
+        assert matcher.calls == 2
+
+
+def test_a_pair_that_cannot_be_read_keeps_those_before_it(tmp_path: Path) -> None:
+    dataset, path = Manifest(write_pairs(tmp_path, 3)), tmp_path / "e.json"
+    (tmp_path / "1.flo").write_bytes(b"PIEH")
+    with pytest.raises(DeepMatchingError, match=r"1\.flo"), Recorder(blank(3), path) as recorder:
+        evaluate(Perfect(), dataset, recorder)
+    assert len(Evaluation.load(path).pairs) == 1
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (Evaluation("matches", {"model": "vgg", "radius": 80}, 3), "its model is 'hog', and now it is 'vgg'"),
+        (Evaluation("matches", {"model": "hog"}, 3), "its radius is 80, and now it is None"),
+        (Evaluation("flow", {"model": "hog", "radius": 80}, 3), "its kind is 'matches'"),
+        (Evaluation("matches", {"model": "hog", "radius": 80}, 4), "its pairs is 3, and now it is 4"),
+    ],
+)
+def test_another_evaluation_is_not_continued(tmp_path: Path, other: Evaluation, words: str) -> None:
+    Evaluation("matches", {"model": "hog", "radius": 80}, 3).save(tmp_path / "e.json")
+    Recorder(Evaluation("matches", {"model": "hog", "radius": 80}, 3), tmp_path / "e.json", resume=True)
+    with pytest.raises(DeepMatchingError, match=f"e.json' cannot be resumed: {words}"):
+        Recorder(other, tmp_path / "e.json", resume=True)
+    assert Evaluation.load(tmp_path / "e.json").settings == {"model": "hog", "radius": 80}
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
+    with pytest.raises(DeepMatchingError, match="no folder"):
+        Recorder(blank(3), tmp_path / "none" / "e.json")
+
+
+def test_the_published_figures_of_hog(shared: Path) -> None:
+    """Without masks, as they were measured: every pixel of the .flo files counts."""
+    dataset = open_dataset(shared / "flow" / "manifest.json", masks=False).only(["sintel_clean"])
+    means = evaluate(DeepMatcher.from_pretrained("hog", radius=80, device="cpu"), dataset).means("sintel_clean")
+    assert [round(means[name], 2) for name in ("acc@2", "acc@5", "acc@10")] == [81.59, 90.48, 92.68]
+    assert round(means["epe"], 2) == 2.04

@@ -1,0 +1,143 @@
+"""What is saved comes back to the last bit, and what does not fit is refused before anything changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from deepmatching.errors import DeepMatchingError
+from deepmatching.training import train
+from deepmatching.training.checkpoints import Progress, RunFolder, _tensors
+from deepmatching.training.model import build_model
+from deepmatching.training.optimization import RunningMean, build_optimizer
+from deepmatching.training.settings import Config
+
+CPU = torch.device("cpu")
+
+
+class Parts:
+    """Model, optimiser and mean of a config, after some steps of noise."""
+
+    def __init__(self, config: Config, steps: int = 0) -> None:
+        torch.manual_seed(steps)
+        self.model = build_model(config.model, config.loss)
+        self.optimizer = build_optimizer(self.model, config.optimizer)
+        self.mean = RunningMean(self.model.network, config.ema) if config.ema else None
+        for step in range(steps):
+            for parameter in self.model.parameters():
+                parameter.grad = torch.randn_like(parameter)
+            self.optimizer.step()
+            if self.mean:
+                self.mean.update(step)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        return {n: t.clone() for n, t in _tensors(self.model, self.optimizer, self.mean)[0].items()}
+
+
+@pytest.mark.parametrize(
+    "changes", [("ema=0.9",), ("optimizer.name=sgd",), ("optimizer.name=sgd", "optimizer.momentum=0")]
+)
+def test_a_state_comes_back_to_the_last_bit(config_of: Callable[..., Config], changes: tuple[str, ...]) -> None:
+    config = config_of(*changes)
+    folder = RunFolder(config.out)
+    folder.prepare(resume=False)
+    before = Parts(config, steps=3)
+    progress = Progress(3, 1.5, 1, 0, 4096.0, 2, {"loss": 0.1}, 3, 2, {"acc@2": 0.5})
+    folder.save_state(config, 1, before.model, before.optimizer, before.mean, progress)
+    after = Parts(config)
+    assert folder.load_state(config, 1, after.model, after.optimizer, after.mean) == progress
+    saved, loaded = before.tensors(), after.tensors()
+    assert saved.keys() == loaded.keys()
+    for name, tensor in saved.items():
+        assert torch.equal(tensor, loaded[name]) and tensor.stride() == loaded[name].stride(), name
+    # … and so does the next step.
+    for parts in (before, after):
+        for n, parameter in enumerate(parts.model.parameters()):
+            parameter.grad = torch.full_like(parameter, 0.1 * n)
+        parts.optimizer.step()
+    assert all(torch.equal(t, after.tensors()[name]) for name, t in before.tensors().items())
+
+
+def saved_run(config: Config) -> RunFolder:
+    train(config, CPU)
+    return RunFolder(config.out)
+
+
+def contents(folder: RunFolder) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.path.iterdir() if file.is_file()}
+
+
+def test_what_does_not_fit_is_refused_and_nothing_changes(config_of: Callable[..., Config]) -> None:
+    config = config_of("steps=2", "validation.data=[]")
+    folder = saved_run(config)
+    before = contents(folder)
+    cases = [
+        ((), False, "--resume"),
+        (("optimizer.lr=0.5",), True, r"optimizer\.lr=0\.003, and now it is 0\.5"),
+        (("model.settings.dimensions=9",), True, r"model\.settings\.dimensions=6"),
+        (("loss.weights.S0=1",), True, r"loss\.weights\.S0=\(not set\)"),
+        (("accumulate=2",), True, "batches a step"),
+        (("seed=7",), True, "seed=0"),
+    ]
+    for changes, resume, says in cases:
+        with pytest.raises(DeepMatchingError, match=says) as raised:
+            train(config_of("steps=2", "validation.data=[]", *changes), CPU, resume)
+        assert "\n" not in str(raised.value)
+        assert contents(folder) == before
+
+
+@pytest.mark.parametrize("damage", ["cut", "text", "empty", "other", "tensors"])
+def test_a_damaged_state_is_one_sentence(config_of: Callable[..., Config], damage: str) -> None:
+    config = config_of("steps=2", "validation.data=[]")
+    folder = saved_run(config)
+    whole = folder.state.read_bytes()
+    if damage == "tensors":
+        from safetensors import safe_open
+
+        with safe_open(folder.state, framework="pt") as file:
+            metadata = file.metadata()
+        save_file({"model.network.exponents": torch.ones(3)}, folder.state, metadata)
+    elif damage == "other":
+        folder.state.write_bytes(folder.last.read_bytes())
+    else:
+        folder.state.write_bytes({"cut": whole[: len(whole) // 2], "text": b"weights", "empty": b""}[damage])
+    before = contents(folder)
+    says = {"other": "not the state", "tensors": "another architecture"}.get(damage, "cannot be read")
+    with pytest.raises(DeepMatchingError, match=says) as raised:
+        train(config, CPU, resume=True)
+    assert "\n" not in str(raised.value)
+    assert contents(folder) == before
+
+
+def test_nothing_to_resume_and_no_place_to_write(config_of: Callable[..., Config], tmp_path: Path) -> None:
+    with pytest.raises(DeepMatchingError, match="no run to resume"):
+        train(config_of(), CPU, resume=True)
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DeepMatchingError, match="it is a file"):
+        train(config_of(f"out={tmp_path / 'file'}"), CPU)
+    with pytest.raises(DeepMatchingError, match="Cannot"):
+        train(config_of("out=/proc/run"), CPU)
+
+
+def test_settings_that_do_not_touch_what_is_learned_may_change(
+    config_of: Callable[..., Config], tmp_path: Path
+) -> None:
+    config = config_of("steps=2", "validation.data=[]")
+    saved_run(config)
+    (tmp_path / "run").rename(tmp_path / "moved")
+    changed = config_of("steps=3", "log_every=1", f"out={tmp_path / 'moved'}", "data.workers=0", "validation.every=1")
+    assert train(changed, CPU, resume=True).progress.step == 3
+
+
+def test_the_best_score_is_that_of_the_file(config_of: Callable[..., Config]) -> None:
+    config = config_of("steps=1")
+    outcome = train(config, CPU)
+    folder = RunFolder(config.out)
+    assert folder.best_score() == outcome.best > 0
+    folder.best.write_bytes(b"damaged")
+    assert folder.best_score() == -float("inf")

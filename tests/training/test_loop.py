@@ -1,0 +1,316 @@
+"""The training loop as a whole, on pairs so small that a step takes milliseconds."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import deepmatching as dm
+from deepmatching.datasets import open_dataset
+from deepmatching.errors import DeepMatchingError
+from deepmatching.evaluation import match_figures
+from deepmatching.losses import Objective
+from deepmatching.training import loop, train
+from deepmatching.training.checkpoints import Progress
+from deepmatching.training.distributed import World, joined
+from deepmatching.training.figures import Figures, Verdict
+from deepmatching.training.log import Row, read_log
+from deepmatching.training.run import Outcome
+from deepmatching.training.settings import Config
+
+CPU = torch.device("cpu")
+Configs = Callable[..., Config]
+
+
+class Recorder:
+    """Remembers what it is told, and sends signals when asked to."""
+
+    def __init__(self, stop_at: int = -1) -> None:
+        self.events: list[str] = []
+        self.validations: list[tuple[Row, bool]] = []
+        self.stop_at = stop_at
+
+    def started(self, config: Config, progress: Progress) -> None:
+        self.events.append(f"started {progress.step}")
+
+    def stepped(self, progress: Progress, share: float) -> None:
+        self.events.append(f"step {progress.step}")
+        if progress.step == self.stop_at:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def logged(self, row: Row) -> None:
+        self.events.append(f"logged {row['step']}")
+
+    def validated(self, row: Row, is_best: bool) -> None:
+        self.events.append(f"validated {row['step']}")
+        self.validations.append((row, is_best))
+
+    def stopped(self, outcome: Outcome) -> None:
+        self.events.append("stopped")
+
+
+def same_run(first: Path, second: Path) -> bool:
+    """Whether two runs have the same weights to the last bit, and the same log but for times."""
+    for name in ("last.safetensors", "best.safetensors"):
+        a, b = load_file(first / name), load_file(second / name)
+        if a.keys() != b.keys() or not all(torch.equal(a[n], b[n]) for n in a):
+            return False
+    timeless = [
+        [{n: v for n, v in row.items() if n not in ("seconds", "steps_per_s")} for row in read_log(f / "log.csv")]
+        for f in (first, second)
+    ]
+    return timeless[0] == timeless[1]
+
+
+def test_a_run_in_order(config_of: Configs, tmp_path: Path) -> None:
+    watcher = Recorder()
+    outcome = train(config_of(), CPU, watchers=[watcher])
+    assert watcher.events == [
+        *("started 0", "validated 0", "step 1", "step 2", "logged 2", "step 3", "validated 3", "step 4", "logged 4"),
+        *("step 5", "step 6", "logged 6", "validated 6", "stopped"),
+    ]
+    assert outcome.progress.step == 6 and outcome.signal == 0
+    assert outcome.best == max(sum(row[f"acc@{t}"] for t in (2, 5, 10)) for row, _ in watcher.validations)
+    names = {"best.safetensors", "config.toml", "last.safetensors", "last.state.safetensors", "log.csv"}
+    assert {file.name for file in outcome.folder.iterdir()} == names
+    row = next(row for row in read_log(outcome.folder / "log.csv") if row["step"] == 2)
+    assert {"loss", "lr", "Q0", "reachable", "gradient", "skipped", "steps_per_s", "nu_0"} <= set(row)
+
+
+def test_overfitting_learns(config_of: Configs) -> None:
+    watcher = Recorder()
+    train(config_of("data.overfit=2", "steps=40", "validation.every=40", "ema=0.5"), CPU, watchers=[watcher])
+    rows = read_log(Path(config_of().out) / "log.csv")
+    losses = [row["loss"] for row in rows if "loss" in row]
+    assert losses[-1] < 0.8 * losses[0]
+    first, last = watcher.validations[0][0], watcher.validations[-1][0]
+    assert last["acc@2"] > first["acc@2"] + 20
+
+
+@pytest.mark.parametrize(
+    "changes", [(), ("ema=0.9", "accumulate=2", "data.batch=2"), ("optimizer.name=sgd", "amp=bf16")]
+)
+def test_interrupted_and_resumed_is_as_if_it_never_stopped(
+    config_of: Configs, tmp_path: Path, changes: tuple[str, ...]
+) -> None:
+    train(config_of(*changes, f"out={tmp_path / 'whole'}"), CPU)
+    config = config_of(*changes)
+    for stop_at in (1, 4):
+        outcome = train(config, CPU, resume=stop_at > 1, watchers=[Recorder(stop_at)])
+        assert outcome.signal == signal.SIGINT
+    outcome = train(config, CPU, resume=True)
+    assert outcome.progress.step == 6
+    assert same_run(tmp_path / "whole", outcome.folder)
+
+
+def test_an_interrupted_validation_is_made_up_for(config_of: Configs, tmp_path: Path, monkeypatch: Any) -> None:
+    train(config_of(f"out={tmp_path / 'whole'}"), CPU)
+    from deepmatching.training import validation
+
+    match, calls = validation._match, []
+
+    def interrupting(*arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 6:  # the second pair of the second validation
+            os.kill(os.getpid(), signal.SIGINT)
+        return match(*arguments)
+
+    monkeypatch.setattr(validation, "_match", interrupting)
+    outcome = train(config_of(), CPU)
+    assert outcome.signal and (outcome.progress.step, outcome.progress.validated) == (3, 0)
+    assert len(calls) == 6
+    assert same_run(tmp_path / "whole", train(config_of(), CPU, resume=True).folder)
+
+
+def test_a_finished_run_is_left_alone_until_it_gets_more_steps(config_of: Configs, tmp_path: Path) -> None:
+    train(config_of("optimizer.schedule=constant"), CPU)
+    before = (tmp_path / "run" / "last.state.safetensors").read_bytes()
+    watcher = Recorder()
+    train(config_of("optimizer.schedule=constant"), CPU, resume=True, watchers=[watcher])
+    assert watcher.events == ["started 6", "stopped"]
+    assert (tmp_path / "run" / "last.state.safetensors").read_bytes() == before
+    train(config_of("optimizer.schedule=constant", "steps=9"), CPU, resume=True)
+    train(config_of("optimizer.schedule=constant", "steps=9", f"out={tmp_path / 'whole'}"), CPU)
+    a, b = (load_file(tmp_path / name / "last.safetensors") for name in ("run", "whole"))
+    assert all(torch.equal(a[n], b[n]) for n in a)
+
+
+def test_time_can_be_the_limit(config_of: Configs, monkeypatch: pytest.MonkeyPatch) -> None:
+    from deepmatching.training import run
+
+    clock = iter(range(0, 100000, 2))
+    monkeypatch.setattr(run.time, "monotonic", lambda: float(next(clock)))
+    outcome = train(config_of("steps=0", "minutes=1", "validation.data=[]"), CPU)
+    assert 1 < outcome.progress.step < 30
+    rates = [row["lr"] for row in read_log(outcome.folder / "log.csv")]
+    assert rates == sorted(rates, reverse=True) and rates[-1] < 0.5 * rates[0]
+
+
+def test_the_best_model_gives_the_figures_that_it_was_chosen_by(config_of: Configs, manifest: Path) -> None:
+    watcher = Recorder()
+    outcome = train(config_of("ema=0.5", "validation.limit=3"), CPU, watchers=[watcher])
+    best = max((row for row, is_best in watcher.validations if is_best), key=lambda row: row["step"])
+    matcher = dm.DeepMatcher.from_pretrained(outcome.folder / "best.safetensors", radius=8, device="cpu")
+    pairs = open_dataset(manifest)
+    figures = [
+        match_figures(matcher.match(pairs[n].image0, pairs[n].image1), pairs[n].flow.numpy())[0]["all"]
+        for n in (0, 1, 2)
+    ]
+    for name in ("acc@2", "acc@5", "acc@10", "epe", "coverage"):
+        assert sum(f[name] for f in figures) / 3 == pytest.approx(best[name])
+
+
+class Hostile(Objective):
+    """A loss that is NaN in some steps."""
+
+    bad: frozenset[int] = frozenset()
+    calls = 0
+
+    def forward(self, *arguments: Any) -> Any:
+        loss, figures = super().forward(*arguments)
+        type(self).calls += 1
+        return (loss * math.nan if type(self).calls in type(self).bad else loss), figures
+
+
+def test_steps_without_a_finite_gradient_are_skipped_and_counted(
+    config_of: Configs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from deepmatching.training import model
+
+    monkeypatch.setattr(model, "Objective", Hostile)
+    monkeypatch.setattr(Hostile, "bad", frozenset({2, 5}))
+    monkeypatch.setattr(Hostile, "calls", 0)
+    outcome = train(config_of("checkpoint_every=1"), CPU)
+    assert (outcome.progress.step, outcome.progress.skipped, outcome.progress.skipped_in_a_row) == (6, 2, 0)
+    assert all(torch.isfinite(t).all() for t in load_file(outcome.folder / "last.safetensors").values())
+    assert all(math.isfinite(row["loss"]) for row in read_log(outcome.folder / "log.csv") if "loss" in row)
+
+
+def test_a_run_that_only_diverges_gives_up(config_of: Configs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from deepmatching.training import model
+
+    monkeypatch.setattr(model, "Objective", Hostile)
+    monkeypatch.setattr(Hostile, "bad", frozenset(range(2, 1000)))
+    monkeypatch.setattr(Hostile, "calls", 0)
+    with pytest.raises(DeepMatchingError, match=r"lower optimizer\.lr"):
+        train(config_of("steps=100", "validation.data=[]"), CPU)
+    assert all(torch.isfinite(t).all() for t in load_file(tmp_path / "run" / "last.safetensors").values())
+
+
+def test_a_pair_that_cannot_be_read_loses_nothing(
+    config_of: Configs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from deepmatching.training import data
+
+    train(config_of(f"out={tmp_path / 'whole'}"), CPU)
+    original = data.Samples.__getitem__
+    monkeypatch.setattr(data.Samples, "__getitem__", lambda self, n: "No pair." if n == 5 else original(self, n))
+    with pytest.raises(DeepMatchingError, match="No pair"):
+        train(config_of("checkpoint_every=1000", "validation.every=1000"), CPU)
+    monkeypatch.undo()
+    config = config_of("checkpoint_every=1000", "validation.every=1000")
+    outcome = train(config, CPU, resume=True)
+    a, b = (load_file(folder / "last.safetensors") for folder in (tmp_path / "whole", outcome.folder))
+    assert all(torch.equal(a[n], b[n]) for n in a)
+
+
+@pytest.mark.parametrize(
+    "changes", [("amp=fp16",), ("amp=bf16",), ("model.learn=exponents",), ("model.learn=features",)]
+)
+def test_other_ways_to_train(config_of: Configs, changes: tuple[str, ...]) -> None:
+    outcome = train(config_of(*changes, "validation.data=[]"), CPU)
+    before = train(
+        config_of(*changes, "validation.data=[]", "steps=1", f"out={outcome.folder}-1", "optimizer.lr=0"), CPU
+    )
+    old, new = load_file(before.folder / "last.safetensors"), load_file(outcome.folder / "last.safetensors")
+    assert outcome.progress.skipped == 0
+    moved = {name for name in new if not torch.equal(old[name], new[name])}
+    assert ("exponents" in moved) == ("model.learn=features" not in changes)
+    assert any(name.startswith("descriptor.") for name in moved) == ("model.learn=exponents" not in changes)
+
+
+def test_training_goes_on_from_a_model_and_with_hog(config_of: Configs, tmp_path: Path) -> None:
+    first = train(config_of("validation.data=[]"), CPU)
+    init = f"model.init={first.folder / 'last.safetensors'}"
+    second = train(config_of("validation.data=[]", init, f"out={tmp_path / '2'}", "optimizer.lr=0"), CPU)
+    old, new = (load_file(run.folder / "last.safetensors") for run in (first, second))
+    assert all(torch.equal(old[name], new[name]) for name in new)
+    with pytest.raises(DeepMatchingError, match="another descriptor"):
+        train(config_of(init, "model.descriptor=hog", "model.settings={}", f"out={tmp_path / '3'}"), CPU)
+    hog = ("model.descriptor=hog", "model.settings={downscale=1}", f"out={tmp_path / '4'}")
+    with pytest.raises(DeepMatchingError, match="no features"):
+        train(config_of(*hog, "model.learn=features"), CPU)
+    outcome = train(config_of(*hog), CPU)
+    assert not (load_file(outcome.folder / "last.safetensors")["exponents"] == 1.4).all()
+
+
+def test_what_a_run_started_from_may_be_gone_when_it_is_resumed(config_of: Configs, tmp_path: Path) -> None:
+    first = train(config_of("validation.data=[]", "steps=1"), CPU)
+    init = (first.folder / "last.safetensors").rename(tmp_path / "init.safetensors")
+    second = (f"model.init={init}", "model.descriptor=''", "model.settings={}", f"out={tmp_path / '2'}")
+    train(config_of(*second), CPU, watchers=[Recorder(stop_at=2)])
+    init.unlink()
+    assert train(config_of(*second), CPU, resume=True).progress.step == 6
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Enough photographs of noise that one in sixteen is a few."""
+    folder = tmp_path_factory.mktemp("photos")
+    for n in range(48):
+        noise = np.random.default_rng(n).integers(0, 256, (12, 16, 3), np.uint8)
+        cv2.imwrite(str(folder / f"{n}.png"), cv2.resize(noise, (96, 72), interpolation=cv2.INTER_CUBIC))
+    return folder
+
+
+def test_synthetic_pairs_are_made_again_when_a_run_is_resumed(config_of: Configs, photos: Path, tmp_path: Path) -> None:
+    synthetic = (
+        *("data.train=synthetic", f"data.photos={photos}", "data.crop=[32, 48]", "data.batch=2"),
+        *("data.synthesis={preset='chairs', max_displacement=6}", "validation.data=synthetic", "validation.limit=2"),
+    )
+    train(config_of(*synthetic, f"out={tmp_path / 'whole'}"), CPU)
+    assert train(config_of(*synthetic), CPU, watchers=[Recorder(stop_at=4)]).signal
+    outcome = train(config_of(*synthetic), CPU, resume=True)
+    assert same_run(tmp_path / "whole", outcome.folder)
+    for word in ("data.synthesis.preset=sofas", "data.synthesis.colours=3", "data.photos=nowhere"):
+        with pytest.raises(DeepMatchingError, match=r"chairs|colours|nowhere"):
+            train(config_of(*synthetic, word, f"out={tmp_path / 'other'}"), CPU)
+
+
+def test_a_verdict_knows_what_is_not_finite() -> None:
+    good, bad = torch.tensor(1.0), torch.tensor(math.inf)
+    assert Verdict(World(), [good], good, False, 2.5).read() == (True, False, 2.5)
+    assert Verdict(World(), [good, bad], good, True, 2.5).read() == (False, True, 2.5)
+    assert Verdict(World(), [good], bad * 0, False, 2.5).read() == (False, False, 2.5)
+
+
+def test_figures_are_means_over_batches_and_steps() -> None:
+    figures = Figures(Progress(), World())
+    figures.add([{"loss": torch.tensor(1.0)}, {"loss": torch.tensor(3.0)}], torch.tensor(5.0))
+    figures.add([{"loss": torch.tensor(6.0)}], torch.tensor(7.0))
+    again = Figures(Progress(sums=figures.totals(), count=figures.count), World())
+    network = dm.Network(dm.models.HOG())  # type: ignore[attr-defined]
+    for each in (figures, again):
+        row = each.row(Progress(step=2), network, 0.1, 3.0)
+        assert (row["loss"], row["gradient"], row["step"], row["nu_0"]) == (4.0, 6.0, 2, pytest.approx(1.4))
+        assert each.totals() == {} and each.count == 0
+
+
+def test_a_broken_environment_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "two")
+    with pytest.raises(DeepMatchingError, match="WORLD_SIZE"), joined(CPU):
+        pass
+
+
+def test_the_limit_of_skipped_steps_is_reachable_only_by_divergence() -> None:
+    assert math.log2(2.0**24) < loop.MOST_SKIPPED  # fp16 may have to halve its scale that often

@@ -1,0 +1,146 @@
+"""``deepmatching train`` as a user runs it: killed, interrupted, misused, and in two processes."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import cv2
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import deepmatching as dm
+from deepmatching.commands.train import train
+from deepmatching.errors import DeepMatchingError
+from deepmatching.training.log import read_log
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}  # small tensors are slower with more threads
+
+
+def command(*arguments: object, launcher: tuple[str, ...] = ()) -> list[str]:
+    return [sys.executable, *launcher, "-m", "deepmatching", "train", *map(str, arguments)]
+
+
+def run(
+    *arguments: object, launcher: tuple[str, ...] = (), cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments, launcher=launcher), capture_output=True, text=True, check=False, env=ENVIRONMENT, cwd=cwd
+    )
+
+
+def equal_weights(first: Path, second: Path) -> bool:
+    a, b = load_file(first), load_file(second)
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_killed_at_any_moment_and_resumed_it_ends_with_the_same_weights(small: Path, tmp_path: Path) -> None:
+    changes = ["steps=40", "validation.every=7", "ema=0.9"]
+    train(str(small), [*changes, f"out={tmp_path / 'whole'}"])
+    state = tmp_path / "run" / "last.state.safetensors"
+    for _ in range(2):
+        resume = ["--resume"] if state.exists() else []
+        arguments = command(small, *changes, "data.workers=1", *resume)
+        process = subprocess.Popen(arguments, stderr=subprocess.DEVNULL, env=ENVIRONMENT)
+        before = state.stat().st_mtime_ns if state.exists() else 0
+        while process.poll() is None and not (state.exists() and state.stat().st_mtime_ns > before):
+            time.sleep(0.01)
+        time.sleep(random.uniform(0, 0.5))
+        process.kill()
+        process.wait()
+    train(str(small), changes, resume=True)
+    for name in ("last.safetensors", "best.safetensors"):
+        assert equal_weights(tmp_path / "whole" / name, tmp_path / "run" / name)
+    assert {f.name for f in (tmp_path / "run").iterdir()} == {f.name for f in (tmp_path / "whole").iterdir()}
+
+
+def test_what_a_run_leaves_behind(small: Path, tmp_path: Path) -> None:
+    result = run(small, "--overfit", 2)
+    assert result.returncode == 0, result.stderr
+    assert "step 0: acc@2/5/10" in result.stderr and "6 steps" in result.stderr
+    assert result.stdout == ""
+    assert cv2.imread(str(tmp_path / "run" / "curves.png")) is not None
+    assert "overfit = 2" in (tmp_path / "run" / "config.toml").read_text()
+    dm.DeepMatcher.from_pretrained(tmp_path / "run" / "best.safetensors", device="cpu")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT for others")
+def test_control_c_saves_and_says_how_to_go_on(small: Path, tmp_path: Path) -> None:
+    arguments = command(small, "steps=100000", "minutes=5", "data.workers=1")
+    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    log = tmp_path / "run" / "log.csv"
+    while not any("loss" in row for row in read_log(log)):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said.strip().splitlines()[-1].endswith(f"deepmatching train {tmp_path / 'run' / 'config.toml'} --resume")
+    assert "Traceback" not in said
+    steps = max(int(row["step"]) for row in read_log(log))
+    train(str(tmp_path / "run" / "config.toml"), [f"steps={steps + 4}", "data.workers=0"], resume=True)
+    assert max(int(row["step"]) for row in read_log(log)) == steps + 4
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="PyTorch without torch.distributed")
+def test_two_processes_do_what_one_does_with_twice_the_batches(small: Path, tmp_path: Path) -> None:
+    changes = ("steps=4", "validation.every=2", "optimizer.name=sgd", "optimizer.lr=0.05")
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
+    two = run(small, *changes, f"out={tmp_path / 'two'}", launcher=launcher)
+    assert two.returncode == 0, two.stderr
+    train(str(small), [*changes, "accumulate=2", f"out={tmp_path / 'one'}"])
+    a, b = (load_file(tmp_path / name / "last.safetensors") for name in ("two", "one"))
+    start = load_file(tmp_path / "one" / "best.safetensors")
+    assert all(torch.allclose(a[name], b[name], rtol=1e-3, atol=1e-5) for name in a)
+    assert start.keys() == a.keys()
+    logs = [[row for row in read_log(tmp_path / name / "log.csv") if "loss" in row] for name in ("two", "one")]
+    for row, other in zip(*logs, strict=True):
+        assert row["loss"] == pytest.approx(other["loss"], rel=1e-3)
+    judged = [[row for row in read_log(tmp_path / name / "log.csv") if "acc@2" in row] for name in ("two", "one")]
+    for row, other in zip(*judged, strict=True):
+        assert row["acc@10"] == pytest.approx(other["acc@10"], abs=1.0)
+    # What two processes began, one can go on with if the batches of a step stay the same.
+    train(str(small), [*changes, "steps=5", "accumulate=2", f"out={tmp_path / 'two'}"], resume=True)
+
+
+BAD = [
+    (["nonsense"], "quickstart"),
+    (["{small}", "optimizer.lr=fast"], "optimizer.lr"),
+    (["{small}", "optimizr.lr=1"], "optimizer.lr"),
+    (["{small}", "data.train=missing.json"], "missing.json"),
+    (["{small}", "data.train=chairs"], "root"),
+    (["{small}", "data.train={folder}/empty.json"], "empty"),
+    (["{small}", "validation.data=missing.json"], "missing.json"),
+    (["{small}", "model.init=missing.safetensors"], "missing.safetensors"),
+    (["{small}", "model.init={folder}/empty.json"], "empty.json"),
+    (["{small}", "model.descriptor=sift"], "sift"),
+    (["{small}", "model.settings.colour=3"], "colour"),
+    (["{small}", "model.levels=9"], "levels"),
+    (["{small}", "device=toaster"], "toaster"),
+    (["{small}", "loss.weights.Q7=1"], "Q7"),
+    (["{small}", "loss.weights.R0=1"], "R0"),
+    (["{small}", "out={folder}/empty.json"], "file"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "says"), BAD, ids=[" ".join(words) for words, _ in BAD])
+def test_bad_input_is_one_sentence(arguments: list[str], says: str, small: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty.json").write_text("[]")
+    config, *settings = (argument.format(small=small, folder=tmp_path) for argument in arguments)
+    with pytest.raises(DeepMatchingError) as raised:
+        train(config, settings)
+    assert says in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_the_sentence_is_all_that_is_printed(small: Path, tmp_path: Path) -> None:
+    result = run(small, "--resume")
+    assert result.returncode == 2
+    assert len(result.stderr.strip().splitlines()) == 1 and "no run to resume" in result.stderr
+    assert list(tmp_path.iterdir()) == [small]

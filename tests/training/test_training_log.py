@@ -1,0 +1,101 @@
+"""The log survives being cut short, and its picture is a picture."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deepmatching.drawing.curves import draw_training_curves
+from deepmatching.training.log import CsvLog, TensorBoard, read_log
+
+
+def test_rows_come_back_with_the_columns_they_had(tmp_path: Path) -> None:
+    log = CsvLog(tmp_path / "log.csv", 0)
+    log.add({"step": 1, "loss": 0.5})
+    log.add({"step": 1, "acc@2": 81.25})
+    log.add({"step": 2, "loss": math.nan})
+    rows = read_log(tmp_path / "log.csv")
+    assert rows[:2] == [{"step": 1, "loss": 0.5}, {"step": 1, "acc@2": 81.25}]
+    assert math.isnan(rows[2]["loss"])
+    assert (tmp_path / "log.csv").read_text().splitlines()[0] == "step,loss,acc@2"
+
+
+def test_resuming_drops_what_lies_ahead_and_keeps_the_rest_to_the_letter(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    log = CsvLog(path, 0)
+    for step in range(1, 6):
+        log.add({"step": step, "loss": 1 / step, "lr": 1e-5 * step})
+        if step == 3:
+            text = path.read_text()
+    CsvLog(path, 3)
+    assert path.read_text() == text
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 120))
+def test_a_log_cut_anywhere_loses_at_most_its_last_row(cut: int) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "log.csv"
+        log = CsvLog(path, 0)
+        for step in range(1, 9):
+            log.add({"step": step, "loss": 1 / step})
+        whole = path.read_text()
+        path.write_text(whole[: max(0, len(whole) - cut)])
+        complete = path.read_text().count("\n") - 1
+        rows = CsvLog(path, 100).rows
+        assert [row["step"] for row in rows] == list(range(1, complete + 1))
+        CsvLog(path, 100).add({"step": 9, "loss": 1.0})
+        assert read_log(path)[-1]["step"] == 9
+
+
+def test_tensorboard_writes_events(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    board = TensorBoard(tmp_path / "tb", 0)
+    board.add({"step": 1, "loss": 0.5})
+    board.close()
+    assert [file for file in (tmp_path / "tb").iterdir() if "tfevents" in file.name]
+
+
+def test_without_tensorboard_there_is_an_import_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
+    with pytest.raises(ImportError):
+        TensorBoard(tmp_path / "tb", 0)
+    importlib.invalidate_caches()
+
+
+def test_curves_show_both_panels_and_grow_with_the_log() -> None:
+    rows = [{"step": float(step), "loss": 2.0 / (1 + step)} for step in range(1, 60)]
+    empty, loss_only = draw_training_curves([]), draw_training_curves(rows)
+    judged = draw_training_curves([*rows, {"step": 0.0, "acc@2": 50.0, "acc@5": 60.0, "acc@10": 70.0}])
+    assert empty.shape == loss_only.shape == judged.shape and judged.dtype == np.uint8
+    half = judged.shape[1] // 2
+    assert not np.array_equal(empty[:, :half], loss_only[:, :half])
+    assert np.array_equal(loss_only[:, :half], judged[:, :half])
+    assert not np.array_equal(loss_only[:, half:], judged[:, half:])
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {"step": st.integers(0, 10**7).map(float)},
+            optional={
+                "loss": st.floats(-1e9, 1e9) | st.just(math.nan),
+                "acc@2": st.floats(0, 100),
+                "acc@10": st.just(math.inf),
+            },
+        ),
+        max_size=6,
+    )
+)
+def test_any_log_can_be_drawn(rows: list[dict[str, float]]) -> None:
+    assert draw_training_curves(rows).std() > 0
