@@ -37,8 +37,9 @@ def decoding_bytes(
     fast = has_kernels(device)
     overhead = 0 if device != "cpu" else CPU_KERNELS if fast else PLAIN_OPERATORS
     cells, padded = cells_bytes(geometry, descriptor), cells_bytes(geometry, descriptor) // 2
+    describing = describing_bytes(geometry, descriptor, device)
     if geometry.L == 0:
-        return batch * (12 * geometry.cells(0) + cells) + overhead
+        return batch * max(describing, 12 * geometry.cells(0) + cells) + overhead
     P = [pooled_cells(geometry, l) for l in range(geometry.L)] + [0, 0]
     first, S_0 = P[0], geometry.cells(0)
     if strips > 1 and geometry.L > 1:
@@ -56,7 +57,16 @@ def decoding_bytes(
     decoding = 9 * first + 9 * P[1] + last
     # All of the way up; the last step down to level 1.
     above = 5 * kept + max(5 * sum(P[1:]), (9 + between) * P[1] + 9 * P[2])
-    return batch * (max(correlating, decoding, above) + cells) + overhead
+    return batch * max(describing, max(correlating, decoding, above) + cells) + overhead
+
+
+def describing_bytes(geometry: Geometry, descriptor: Descriptor, device: str) -> int:
+    """Peak of describing the two images of a pair: one after the other, or both at once on a GPU."""
+    pixels0, pixels1 = (rows * columns for rows, columns in (geometry.used0, geometry.used1))
+    if device == "cuda":
+        return descriptor.working * (pixels0 + pixels1)
+    first = 4 * descriptor.channels * pixels0 // geometry.gamma**2
+    return max(descriptor.working * pixels0, first + descriptor.working * pixels1)
 
 
 def pyramid_bytes(

@@ -17,11 +17,13 @@ class Descriptor(nn.Module, ABC):
             means that the descriptor gives *cells*, which lie between positions: H/stride × W/stride of them.
             1 means that it gives one finished vector per *position*: (H/stride + 1) × (W/stride + 1).
         channels: channels per cell or vector.
+        working: bytes per pixel that describing an image takes at its peak, the result included; 0 if that is little.
     """
 
     stride: int
     patch: int
     channels: int
+    working: int = 0
 
     @abstractmethod
     def forward(self, image: Tensor) -> Tensor:

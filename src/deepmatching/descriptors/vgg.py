@@ -28,6 +28,7 @@ class VGG(Descriptor):
     stride = 2
     patch = 4
     channels = 128
+    working = 530  # two maps of 64 channels at full resolution
 
     def __init__(self, downscale: int = 1) -> None:
         super().__init__()
