@@ -12,6 +12,7 @@ from deepmatching.commands.bench import bench
 from deepmatching.commands.common import say
 from deepmatching.commands.demo import demo
 from deepmatching.commands.evaluate import evaluate
+from deepmatching.commands.flow import flow
 from deepmatching.commands.match import match
 from deepmatching.commands.reproduce import reproduce
 from deepmatching.commands.scores import scores
@@ -26,7 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (match, evaluate, train, synthesize, reproduce, scores, demo, bench):
+for command in (match, flow, evaluate, train, synthesize, reproduce, scores, demo, bench):
     app.command()(command)
 
 

@@ -27,7 +27,7 @@ _KITTI_SCALE, _KITTI_OFFSET = 64.0, 32768.0
 
 def read_flow(path: str | os.PathLike[str]) -> np.ndarray:
     """Read a flow by the suffix of its file: float32 (H,W,2), NaN where unknown."""
-    suffix = _suffix(path)
+    suffix = check_flow_suffix(path)
     if suffix == ".png":
         return _decode_kitti(path)
     data = _read_bytes(path)
@@ -48,7 +48,7 @@ def write_flow(path: str | os.PathLike[str], flow: np.ndarray) -> None:
 
     .flo, .pfm and .npy keep float32 exactly; KITTI .png rounds to 1/64 px and holds −512 to 511.98 px.
     """
-    suffix = _suffix(path)
+    suffix = check_flow_suffix(path)
     flow = np.asarray(flow)
     if flow.ndim != 3 or flow.shape[2] != 2 or flow.size == 0 or flow.dtype.kind not in "fiu":
         raise DeepMatchingError(
@@ -62,7 +62,8 @@ def write_flow(path: str | os.PathLike[str], flow: np.ndarray) -> None:
         temporary.write_bytes(data)
 
 
-def _suffix(path: str | os.PathLike[str]) -> str:
+def check_flow_suffix(path: str | os.PathLike[str]) -> str:
+    """The suffix, if it names a format that flows can be written in."""
     suffix = Path(path).suffix.lower()
     if suffix not in _SUFFIXES:
         raise DeepMatchingError(f"The suffix of '{path}' names no flow format; use one of {', '.join(_SUFFIXES)}.")

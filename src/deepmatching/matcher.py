@@ -1,18 +1,19 @@
-"""DeepMatcher: pictures in, matches out."""
+"""DeepMatcher: pictures in, matches or flow out."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from deepmatching.decoding import Decoded, Reciprocal
+from deepmatching.decoding import Decoded
 from deepmatching.defaults import DEFAULT
 from deepmatching.errors import DeepMatchingError
 from deepmatching.images import ImageLike, load_image
@@ -20,82 +21,20 @@ from deepmatching.matches import Matches, from_corners
 from deepmatching.memory import Plan, budget_for, plan_decoding, pyramid_bytes, require
 from deepmatching.models import load_network, save_network
 from deepmatching.network import Network
-from deepmatching.operators.kernels import has_kernels
+from deepmatching.settings import RADIUS, Radius, Settings, check_radius, choose_device
 
 if TYPE_CHECKING:
+    from deepmatching.flow import FlowSettings
+    from deepmatching.flow_pipeline import EdgesLike
+    from deepmatching.flow_result import FlowResult
+    from deepmatching.geometry import Geometry
     from deepmatching.graphs import GraphedDecode
 
 
 #: Bytes up to which a decoding is recorded as a CUDA graph, which keeps its memory; larger ones are not launch-bound.
 LARGEST_GRAPH = 2**30
 
-
-@dataclass(frozen=True)
-class Settings:
-    """What a user can set; each value is checked here, once.
-
-    Attributes:
-        radius: largest displacement along each axis in pixels, or ``"full"`` for no limit.
-        levels: number of times that patches are aggregated, or None for the original's rule.
-        downscale: a descriptor cell is 2^downscale pixels wide; None for the model's own (1 for ``hog``).
-        reciprocal: how matches are verified, see ``deepmatching.decoding``.
-        device: ``"auto"`` (cuda, else mps, else cpu), ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``.
-        memory: bytes that matching may use; None for four fifths of what is free. If less is allowed than the work
-            takes at once, it is cut into pieces, with the same matches.
-        half: correlate and store scores in half precision (CUDA only): faster, and a few matches may differ.
-        subpixel: refine matches between the cells of 2 pixels, if the model has learned to; ``hog`` has not.
-    """
-
-    radius: int | Literal["full"] = 80
-    levels: int | None = None
-    downscale: int | None = None
-    reciprocal: Reciprocal = "bins"
-    device: str | torch.device = "auto"
-    memory: int | None = None
-    half: bool = False
-    subpixel: bool = True
-
-    def __post_init__(self) -> None:
-        if self.radius != "full" and (not _is_whole(self.radius) or int(self.radius) <= 0):
-            raise DeepMatchingError(f"The radius must be a positive number of pixels or 'full', not {self.radius!r}.")
-        if self.levels is not None and (not _is_whole(self.levels) or self.levels < 0):
-            raise DeepMatchingError(f"levels must be a whole number, 0 or more, not {self.levels!r}.")
-        if self.downscale is not None and not (_is_whole(self.downscale) and self.downscale in (0, 1, 2)):
-            raise DeepMatchingError(f"downscale must be 0, 1 or 2, not {self.downscale!r}.")
-        if self.reciprocal not in get_args(Reciprocal):
-            raise DeepMatchingError(
-                f"reciprocal must be {', '.join(get_args(Reciprocal)[:-1])} or {get_args(Reciprocal)[-1]}, "
-                f"not {self.reciprocal!r}."
-            )
-        if self.memory is not None and (not _is_whole(self.memory) or self.memory <= 0):
-            raise DeepMatchingError(f"memory must be a positive number of bytes, not {self.memory!r}.")
-        if self.half and not (choose_device(self.device).type == "cuda" and has_kernels("cuda")):
-            raise DeepMatchingError("Half precision needs a CUDA device and Triton: leave it off.")
-        choose_device(self.device)
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-
-
-def choose_device(device: str | torch.device) -> torch.device:
-    """The device of that name, checked to be there; ``auto`` prefers cuda, then mps."""
-    if device == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    try:
-        chosen = torch.device(device)
-    except (RuntimeError, TypeError):
-        raise DeepMatchingError(f"Unknown device {str(device)!r}: use auto, cpu, cuda or mps.") from None
-    there = {
-        "cpu": True,
-        "cuda": torch.cuda.is_available() and (chosen.index or 0) < torch.cuda.device_count(),
-        "mps": torch.backends.mps.is_available(),
-    }
-    if not there.get(chosen.type, False):
-        raise DeepMatchingError(f"There is no usable device '{chosen}' on this machine: use --device auto or cpu.")
-    return chosen
+__all__ = ["DeepMatcher", "Settings", "choose_device", "matches_of"]
 
 
 class DeepMatcher:
@@ -116,6 +55,7 @@ class DeepMatcher:
         self._last: tuple[object, ...] = ()  # sizes of the last batch, and the graph recorded for them
         self._graph: GraphedDecode | None = None
         self._lock = Lock()
+        self._others: dict[int | None, DeepMatcher] = {}  # matchers of the same network at other radii
 
     @classmethod
     def from_pretrained(cls, model: str | os.PathLike[str] = DEFAULT, **settings: Any) -> DeepMatcher:
@@ -125,7 +65,7 @@ class DeepMatcher:
             if name not in known:
                 raise DeepMatchingError(f"There is no setting '{name}': use {', '.join(known)}.")
         checked = Settings(**settings)
-        radius = None if checked.radius == "full" else int(checked.radius)
+        radius = check_radius(RADIUS if checked.radius is None else checked.radius)
         return cls(load_network(model, radius, checked.levels, checked.downscale), checked)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -212,6 +152,119 @@ class DeepMatcher:
         budget = budget_for(self.device, self.settings.memory)
         return plan_decoding(geometry, self.network.descriptor, batch, self.device.type, budget)
 
+    def match_sequence(self, frames: Iterable[ImageLike]) -> Iterator[Matches]:
+        """The matches of every frame with the next one; each frame is described once.
+
+        Frames must be of one size. They are taken one at a time, so they may come from a generator.
+        """
+        before: Frame | None = None
+        for number, image in enumerate(frames):
+            frame = self._frame(load_image(image, f"frame {number}"), number, before)
+            if before is not None:
+                yield self._match_frames(before, frame)
+            before = frame
+
+    def _frame(self, image: Tensor, number: int = 0, before: Frame | None = None) -> Frame:
+        if before is not None and before.image.shape[1:] != image.shape[1:]:
+            (rows0, columns0), (rows, columns) = before.image.shape[1:], image.shape[1:]
+            raise DeepMatchingError(
+                f"Frame {number} is {columns}x{rows} pixels, but the one before is {columns0}x{rows0}: "
+                "all frames of a sequence must be of one size."
+            )
+        image = image.to(self.device)
+        with torch.no_grad():
+            return Frame(image, *self.network.describe_frame(image[None]))
+
+    @torch.no_grad()
+    def _match_frames(self, first: Frame, second: Frame) -> Matches:
+        size = first.image.shape[1], first.image.shape[2]
+        how, plan = self.settings, self.plan(size, size)
+        exponents = self.network.exponents.tolist()
+        decoded = self.network.decode_described(
+            first.geometry, first.cells, second.cells, exponents, how.reciprocal, plan.strips, how.half, how.subpixel
+        )
+        return matches_of(decoded, 0, size, size)
+
+    # ------------------------------------------------------------------ flow
+
+    def flow(
+        self,
+        image0: ImageLike,
+        image1: ImageLike,
+        preset: str | FlowSettings = "default",
+        *,
+        radius: Radius | None = None,
+        edges: EdgesLike = None,
+        matches: Matches | str | os.PathLike[str] | None = None,
+    ) -> FlowResult:
+        """The motion of every pixel: matches, interpolated along edges and refined.
+
+        >>> result = matcher.flow("a.png", "b.png")
+        >>> result.flow, result.confidence  # arrays (H, W, 2) and (H, W)
+
+        Args:
+            image0, image1: as for :meth:`match`, but of one size.
+            preset: a name from ``deepmatching.flow.PRESETS`` or settings; ``default`` is the most accurate.
+            radius: largest displacement along each axis in pixels, or ``"full"``; None for the one that was set for
+                this matcher, else ``deepmatching.flow_pipeline.RADIUS``.
+            edges: of the first image: None for the network that ships, ``"gradient"``, a file, an array (H, W) in
+                [0, 1], or a function from the image to such an array.
+            matches: to interpolate instead of this matcher's: of any matcher, or their file.
+        """
+        from deepmatching.flow import preset as settings_of
+        from deepmatching.flow_pipeline import check_pair, matches_to_flow
+
+        settings = settings_of(preset)
+        first, second = load_image(image0, "image0"), load_image(image1, "image1")
+        check_pair(first, second)
+        if matches is not None:
+            given = matches if isinstance(matches, Matches) else Matches.load(matches)
+            return matches_to_flow(given, first.to(self.device), second, edges, settings)
+        return next(self.flow_sequence((first, second), settings, radius=radius, edges=edges))
+
+    def flow_sequence(
+        self,
+        frames: Iterable[ImageLike],
+        preset: str | FlowSettings = "default",
+        *,
+        radius: Radius | None = None,
+        edges: EdgesLike = None,
+    ) -> Iterator[FlowResult]:
+        """The flow from every frame to the next one, as :meth:`flow` gives it; each frame is described once.
+
+        Frames must be of one size. They are taken one at a time, so they may come from a generator. ``edges`` is
+        None, ``"gradient"`` or a function of the frame.
+        """
+        from deepmatching.flow import preset as settings_of
+        from deepmatching.flow_pipeline import matches_to_flow, uses_backward
+
+        settings = settings_of(preset)
+        matcher = self.for_flow(radius)
+        before: Frame | None = None
+        for number, image in enumerate(frames):
+            start = time.perf_counter()
+            frame = matcher._frame(load_image(image, f"frame {number}"), number, before)
+            if before is not None:
+                forward = matcher._match_frames(before, frame)
+                backward = matcher._match_frames(frame, before) if uses_backward(settings) else None
+                seconds = {"matching": time.perf_counter() - start}
+                result = matches_to_flow(forward, before.image, frame.image, edges, settings, backward)
+                yield replace(result, seconds={**seconds, **result.seconds})
+            before = frame
+
+    def for_flow(self, radius: Radius | None = None) -> DeepMatcher:
+        """The matcher of the same network at the radius that flow is to use; see :meth:`flow`."""
+        from deepmatching.flow_pipeline import RADIUS as FLOW_RADIUS
+
+        chosen = radius if radius is not None else self.settings.radius
+        pixels = check_radius(FLOW_RADIUS if chosen is None else chosen)
+        if pixels == self.network.radius:
+            return self
+        if pixels not in self._others:
+            settings = replace(self.settings, radius="full" if pixels is None else pixels)
+            self._others[pixels] = DeepMatcher(self.network.at_radius(pixels), settings)
+        return self._others[pixels]
+
     # ------------------------------------------------------------------ looking inside
 
     @torch.no_grad()
@@ -251,6 +304,15 @@ class DeepMatcher:
         if path is not None:
             write_image(path, picture)
         return picture
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """A frame of a sequence and its descriptors, which serve for two pairs."""
+
+    image: Tensor  #: (C, H, W)
+    geometry: Geometry  #: of a pair of such frames
+    cells: Tensor  #: (1, C, h, w)
 
 
 def matches_of(decoded: Decoded, b: int, size0: tuple[int, int], size1: tuple[int, int]) -> Matches:

@@ -27,6 +27,9 @@ from deepmatching.files import atomic_write
 if TYPE_CHECKING:
     from deepmatching.images import ImageLike
 
+#: Names under which a file of matches may have their scores.
+SCORES = ("scores", "confidence", "mconf", "match_confidence", "matching_scores0", "matching_scores")
+
 PathLike = str | os.PathLike[str]
 Size = tuple[int, int]
 
@@ -153,7 +156,11 @@ class Matches:
 
     @classmethod
     def load(cls, path: PathLike) -> Matches:
-        """Read what :meth:`save` wrote, or any text file whose lines start with ``x0 y0 x1 y1``."""
+        """Read what :meth:`save` wrote, or what other matchers write.
+
+        That is any text file whose lines start with ``x0 y0 x1 y1`` (measured at pixel corners), and an ``.npz`` or
+        ``.h5`` with ``keypoints0`` and ``keypoints1`` (at pixel centres), with or without scores and an index.
+        """
         path = Path(path)
         if path.suffix.lower() not in READERS:
             raise unknown_suffix(path)
@@ -163,7 +170,7 @@ class Matches:
             return READERS[path.suffix.lower()](path)
         except DeepMatchingError:
             raise
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+        except (OSError, ValueError, KeyError, IndexError, TypeError, EOFError, BadZipFile) as error:
             raise DeepMatchingError(f"'{path}' is not a readable matches file ({error}): write it again.") from error
 
     # ------------------------------------------------------------------ pictures
@@ -193,14 +200,33 @@ def _arrays(matches: Matches) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _from_arrays(arrays: dict[str, np.ndarray]) -> Matches:
-    keypoints0, keypoints1, scores = (
-        torch.from_numpy(np.asarray(arrays[name], dtype=np.float32)) for name in ("keypoints0", "keypoints1", "scores")
-    )
+def _from_arrays(arrays: dict[str, np.ndarray], path: Path) -> Matches:
+    """Matches out of the arrays that we write, or that other matchers do.
+
+    ``keypoints0`` and ``keypoints1`` correspond row by row, unless there is an index, ``matches0`` or ``matches`` (N0,)
+    with −1 for none, as SuperGlue, LightGlue and hloc have it, or (N, 2). Scores go by several names; without any, all
+    are 1.
+    """
+    if missing := [name for name in ("keypoints0", "keypoints1") if name not in arrays]:
+        found = ", ".join(arrays) or "nothing"
+        raise DeepMatchingError(f"'{path}' is not a readable matches file: it has no {missing[0]}, but {found}.")
+    start, end = (np.asarray(arrays[name], dtype=np.float32).reshape(-1, 2) for name in ("keypoints0", "keypoints1"))
+    scores = next((np.asarray(arrays[name], dtype=np.float32) for name in SCORES if name in arrays), None)
+    index = next((np.asarray(arrays[name]) for name in ("matches0", "matches") if name in arrays), None)
+    if index is not None:
+        index = index.astype(np.int64)
+        pairs = index if index.ndim == 2 else np.stack([np.arange(len(index)), index], axis=1)
+        kept = (pairs >= 0).all(axis=1)
+        if (pairs[kept] >= (len(start), len(end))).any():
+            raise DeepMatchingError(f"'{path}' has matches of keypoints that it does not have: write it again.")
+        scores = scores[kept] if scores is not None and len(scores) == len(pairs) else None
+        start, end = start[pairs[kept, 0]], end[pairs[kept, 1]]
+    if scores is None:
+        scores = np.ones(len(start), np.float32)
     size0, size1 = (
         (int(arrays[name][0]), int(arrays[name][1])) if name in arrays else None for name in ("size0", "size1")
     )
-    return Matches(keypoints0, keypoints1, scores, size0, size1)
+    return Matches(torch.from_numpy(start), torch.from_numpy(end), torch.from_numpy(scores), size0, size1)
 
 
 def _write_text(matches: Matches, path: Path) -> None:
@@ -235,14 +261,14 @@ def _read_text(path: Path) -> Matches:
 
 def _read_npz(path: Path) -> Matches:
     with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
-        return _from_arrays({name: arrays[name] for name in arrays.files})
+        return _from_arrays({name: arrays[name] for name in arrays.files}, path)
 
 
 def _read_h5(path: Path) -> Matches:
     import h5py
 
     with h5py.File(path, "r") as file:
-        return _from_arrays({name: file[name][()] for name in file})
+        return _from_arrays({name: file[name][()] for name in file if isinstance(file[name], h5py.Dataset)}, path)
 
 
 WRITERS: dict[str, Callable[[Matches, Path], None]] = {

@@ -99,9 +99,14 @@ def read_model(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            # Copies: tensors of the file itself would keep it open, and Windows does not replace open files.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise DeepMatchingError(f"{path} is not a readable .safetensors model ({error}): save it again.") from error
+    if metadata.get("format") == "deepmatching-training-state":
+        raise DeepMatchingError(
+            f"{path} is the state of a training run: use best.safetensors or last.safetensors beside it."
+        )
     if metadata.get("format") != "deepmatching" or metadata.get("descriptor") not in DESCRIPTORS:
         raise DeepMatchingError(f"{path} is not a deepmatching model: save one with DeepMatcher.save.")
     return tensors, metadata
@@ -128,6 +133,16 @@ def load_tensors(network: Network, tensors: dict[str, Tensor], path: str | os.Pa
     network.load_state_dict(tensors)
 
 
+def name_of(descriptor: Descriptor) -> str:
+    """The name of a descriptor's class in ``DESCRIPTORS``."""
+    for name, kind in DESCRIPTORS.items():
+        if type(descriptor) is kind:
+            return name
+    raise DeepMatchingError(
+        f"{type(descriptor).__name__} has no name to be saved under: add it to deepmatching.models.DESCRIPTORS."
+    )
+
+
 def save_network(
     network: Network, path: str | os.PathLike[str], dtype: torch.dtype = torch.float32, **metadata: str
 ) -> None:
@@ -136,13 +151,7 @@ def save_network(
     ``dtype`` is that of the descriptor's tensors in the file; float16 halves it, and the network is float32 again when
     it is loaded.
     """
-    names = {type_: name for name, type_ in DESCRIPTORS.items()}
-    if type(network.descriptor) not in names:
-        raise DeepMatchingError(
-            f"{type(network.descriptor).__name__} has no name to be saved under: "
-            "add it to deepmatching.models.DESCRIPTORS."
-        )
-    descriptor = names[type(network.descriptor)]
+    descriptor = name_of(network.descriptor)
     settings = json.dumps(network.descriptor.settings())
     tensors = {
         name: tensor.detach().cpu().to(dtype if tensor.ndim > 1 else torch.float32).contiguous()

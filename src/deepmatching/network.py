@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
 
 import torch
@@ -169,6 +170,22 @@ class Network(nn.Module):
         else:
             cells0, cells1 = self.descriptor(image0), self.descriptor(image1)
         return geometry, cells0, cells1
+
+    def describe_frame(self, frame: Tensor) -> tuple[Geometry, Tensor]:
+        """D of one frame out of many of the same size, (B, C, h, w), and the geometry of a pair of them.
+
+        The descriptors serve with those of the frame before and with those of the frame after.
+        """
+        check_images(frame, frame)
+        size = frame.shape[2], frame.shape[3]
+        geometry = self.geometry(size, size)
+        return geometry, self.descriptor(frame[:, :, : geometry.used0[0], : geometry.used0[1]])
+
+    def at_radius(self, radius: int | None) -> Network:
+        """The same network with another radius: it shares descriptor and parameters with this one."""
+        other = copy(self)
+        other.radius = radius
+        return other
 
     def exponent(self, l: int) -> Tensor:
         """ν_l; levels beyond the last exponent share it."""

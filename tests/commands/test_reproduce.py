@@ -58,9 +58,20 @@ def test_a_checkpoint_fills_its_row(data: Path, tmp_path: Path, capsys: pytest.C
     save_network(network, tmp_path / "b.safetensors")
     run("table1", data, checkpoint=[f"b={tmp_path / 'b.safetensors'}"], limit=2, out=data / "out")
     ours = [row for row in rows(capsys.readouterr().out) if "ours" in row]
-    assert ours[0][1] != "–" and ours[1][1] != "–" and ours[2][1] == "–"
+    assert [row[row.index("ours") + 1] != "–" for row in ours[:3]] == [True, True, False]
+    assert ours[1][0] == "yours"  # what it was trained on
     kept = json.loads((data / "out" / "table1-sintelmini-b-matches.json").read_text())
     assert kept["settings"]["model"] == str(tmp_path / "b.safetensors") and len(kept["pairs"]) == 2
+
+
+def test_what_our_models_were_trained_on_is_said_beside_the_papers(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(DeepMatcher, "flow", raising=False)
+    run("table1", data, limit=1)
+    printed = rows(capsys.readouterr().out)
+    place = next(n for n, row in enumerate(printed) if row[0] == "g")
+    assert printed[place][2:4] == ["Chairs", "paper"] and printed[place + 1][:2] == ["synthetic", "ours"]
 
 
 @pytest.mark.usefixtures("hog_alone")

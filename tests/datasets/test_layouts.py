@@ -110,7 +110,7 @@ def test_the_split_file_may_lie_elsewhere_or_be_missing(tmp_path: Path) -> None:
     [
         ("1\n3\n", "Line 2 of the split file .* is '3'"),
         ("1\n", "has 1 lines, none for pair 00002"),
-        ("1\n1\n", "no pairs for 'val'"),
+        ("1\n1\n", "no pairs for 'val'; take --split train or all"),
         ("1\n2\n2\n", "00003_img1.ppm"),  # a pair that the file has and the folder lacks
     ],
 )

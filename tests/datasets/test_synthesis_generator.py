@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -88,3 +90,14 @@ def test_arrays_travel_together_and_arrive_as_they_were() -> None:
     assert torch.equal(moved.numbers, torch.arange(6.0).view(2, 3))
     assert moved.flags.tolist() == [1, 0] and moved.nothing.shape == (0, 3)
     assert index.tolist() == [2**40, -3] and word == "text"
+
+
+def test_the_page_on_synthesis_lists_every_setting_with_its_default() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "synthesis.md").read_text(encoding="utf-8")
+    rows = [line.split("|") for line in page.splitlines() if line.startswith("| `")]
+    listed = {
+        name: float(value)
+        for row in rows
+        for name, value in zip(re.findall(r"`(\w+)`", row[1]), row[2].split(","), strict=True)
+    }
+    assert listed == {field.name: field.default for field in fields(SynthesisSettings)}

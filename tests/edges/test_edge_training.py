@@ -77,6 +77,18 @@ def test_the_command_writes_a_model_and_its_log(tmp_path: Path, monkeypatch: pyt
     training.main()
     with safe_open(out, "pt") as file:
         assert file.metadata()["steps"] == "20"
+        assert file.metadata()["training_data"] == "BSDS500 train and val"
     assert load_edge_network(out)(torch.rand(1, 3, 20, 20)).isfinite().all()
     log = json.loads(out.with_suffix(".json").read_text())
     assert log["settings"]["batch"] == 2 and log["log"][0]["step"] == 20
+
+
+def test_a_missing_data_set_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["training", "--data", str(tmp_path / "nowhere"), "--out", str(tmp_path / "edges.safetensors")]
+    monkeypatch.setattr(sys, "argv", arguments)
+    with pytest.raises(SystemExit) as stopped:
+        training.main()
+    said = capsys.readouterr().err
+    assert stopped.value.code == 2 and said.startswith("deepmatching: ") and said.count("\n") == 1

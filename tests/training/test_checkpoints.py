@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from deepmatching.errors import DeepMatchingError
+from deepmatching.models import load_network
 from deepmatching.training import train
 from deepmatching.training.checkpoints import Progress, RunFolder, _tensors
 from deepmatching.training.model import build_model
@@ -96,8 +99,6 @@ def test_a_damaged_state_is_one_sentence(config_of: Callable[..., Config], damag
     folder = saved_run(config)
     whole = folder.state.read_bytes()
     if damage == "tensors":
-        from safetensors import safe_open
-
         with safe_open(folder.state, framework="pt") as file:
             metadata = file.metadata()
         save_file({"model.network.exponents": torch.ones(3)}, folder.state, metadata)
@@ -138,6 +139,41 @@ def test_the_best_score_is_that_of_the_file(config_of: Callable[..., Config]) ->
     config = config_of("steps=1")
     outcome = train(config, CPU)
     folder = RunFolder(config.out)
-    assert folder.best_score() == outcome.best > 0
+    assert folder.best_score(config) == outcome.best > 0
+    assert folder.best_score(config_of("validation.root=elsewhere", "validation.every=9")) == outcome.best
+    for change in ("validation.criterion=acc@2", "validation.radius=16", "validation.limit=1"):
+        assert folder.best_score(config_of(change)) == -float("inf")  # scores that do not compare
     folder.best.write_bytes(b"damaged")
-    assert folder.best_score() == -float("inf")
+    assert folder.best_score(config) == -float("inf")
+
+
+def test_a_state_older_than_a_setting_has_its_default(config_of: Callable[..., Config]) -> None:
+    config = config_of("steps=2", "validation.data=[]")
+    folder = saved_run(config)
+    with safe_open(folder.state, framework="pt") as file:
+        metadata = file.metadata()
+    before = json.loads(metadata["config"])
+    assert before["data"].pop("masks") is True
+    save_file(load_file(folder.state), folder.state, {**metadata, "config": json.dumps(before)})
+    with pytest.raises(DeepMatchingError, match=r"data\.masks=true, and now it is false"):
+        train(config_of("steps=3", "validation.data=[]", "data.masks=false"), CPU, resume=True)
+    assert train(config_of("steps=3", "validation.data=[]"), CPU, resume=True).progress.step == 3
+
+
+def test_files_that_were_read_may_be_overwritten(config_of: Callable[..., Config]) -> None:
+    """What is loaded is a copy: parts of a file that is still open could not be replaced on Windows."""
+    config = config_of("steps=2", "validation.data=[]", "optimizer.lr=0.01")
+    folder = saved_run(config)
+    network, parts = load_network(folder.last), Parts(config)
+    folder.load_state(config, 1, parts.model, parts.optimizer, parts.mean)
+    before = {**{n: t.clone() for n, t in network.state_dict().items()}, **parts.tensors()}
+    for path in (folder.last, folder.state):
+        path.write_bytes(bytes(path.stat().st_size))
+    after = {**network.state_dict(), **parts.tensors()}
+    assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
+
+
+def test_a_state_is_no_model(config_of: Callable[..., Config]) -> None:
+    folder = saved_run(config_of("steps=1", "validation.data=[]"))
+    with pytest.raises(DeepMatchingError, match=r"use best\.safetensors or last\.safetensors beside it"):
+        load_network(folder.state)

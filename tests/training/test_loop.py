@@ -13,10 +13,11 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import deepmatching as dm
 from deepmatching.datasets import open_dataset
+from deepmatching.descriptors import VGG
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation import match_figures
 from deepmatching.losses import Objective
@@ -25,6 +26,7 @@ from deepmatching.training.checkpoints import Progress
 from deepmatching.training.distributed import World, joined
 from deepmatching.training.figures import Figures, Verdict
 from deepmatching.training.log import Row, read_log
+from deepmatching.training.model import build_model
 from deepmatching.training.run import Outcome
 from deepmatching.training.settings import Config
 
@@ -224,6 +226,27 @@ def test_a_pair_that_cannot_be_read_loses_nothing(
     assert all(torch.equal(a[n], b[n]) for n in a)
 
 
+def test_a_run_that_fails_before_its_first_step_leaves_no_trace(config_of: Configs, manifest: Path) -> None:
+    flow = manifest.parent / "3.flo"
+    whole = flow.read_bytes()
+    flow.write_bytes(whole[:100])
+    try:
+        with pytest.raises(DeepMatchingError, match=r"3\.flo"):
+            train(config_of(), CPU)
+    finally:
+        flow.write_bytes(whole)
+    assert list(Path(config_of().out).iterdir()) == []
+    assert train(config_of(), CPU).progress.step == 6  # the same command, when that is put right
+
+
+def test_another_criterion_starts_a_new_contest(config_of: Configs) -> None:
+    train(config_of(), CPU)
+    watcher = Recorder()
+    changed = config_of("steps=9", "validation.criterion=acc@2")
+    outcome = train(changed, CPU, resume=True, watchers=[watcher])
+    assert watcher.validations[0][1] and outcome.best <= 100
+
+
 @pytest.mark.parametrize(
     "changes", [("amp=fp16",), ("amp=bf16",), ("model.learn=exponents",), ("model.learn=features",)]
 )
@@ -245,13 +268,33 @@ def test_training_goes_on_from_a_model_and_with_hog(config_of: Configs, tmp_path
     second = train(config_of("validation.data=[]", init, f"out={tmp_path / '2'}", "optimizer.lr=0"), CPU)
     old, new = (load_file(run.folder / "last.safetensors") for run in (first, second))
     assert all(torch.equal(old[name], new[name]) for name in new)
-    with pytest.raises(DeepMatchingError, match="another descriptor"):
+    with pytest.raises(DeepMatchingError, match=r"another descriptor.*set model\.descriptor=compact"):
         train(config_of(init, "model.descriptor=hog", "model.settings={}", f"out={tmp_path / '3'}"), CPU)
+    with pytest.raises(DeepMatchingError, match=r"other model\.settings: leave them out"):
+        train(config_of(init, "model.settings.dimensions=7", f"out={tmp_path / '3'}"), CPU)
     hog = ("model.descriptor=hog", "model.settings={downscale=1}", f"out={tmp_path / '4'}")
     with pytest.raises(DeepMatchingError, match="no features"):
         train(config_of(*hog, "model.learn=features"), CPU)
     outcome = train(config_of(*hog), CPU)
     assert not (load_file(outcome.folder / "last.safetensors")["exponents"] == 1.4).all()
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".pth"])
+def test_published_weights_are_a_start_for_vgg(config_of: Configs, tmp_path: Path, suffix: str) -> None:
+    tensors = {name: torch.rand_like(t).contiguous() for name, t in VGG().state_dict().items()}
+    path = tmp_path / f"vgg16{suffix}"
+    if suffix == ".npz":
+        np.savez(path, **{name: t.numpy() for name, t in tensors.items()})
+    elif suffix == ".pth":
+        torch.save(tensors, path)
+    else:
+        save_file(tensors, path)
+    vgg = ("model.descriptor=vgg", "model.settings={}", f"model.init={path}")
+    config = config_of(*vgg)
+    start = build_model(config.model, config.loss).network.descriptor.state_dict()
+    assert all(torch.equal(start[name], tensors[name]) for name in tensors)
+    with pytest.raises(DeepMatchingError, match=r"set model\.descriptor=vgg"):
+        train(config_of("model.settings={}", f"model.init={path}"), CPU)
 
 
 def test_what_a_run_started_from_may_be_gone_when_it_is_resumed(config_of: Configs, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 import deepmatching as dm
 from deepmatching.commands.train import train
 from deepmatching.errors import DeepMatchingError
+from deepmatching.training.data import Samples
 from deepmatching.training.log import read_log
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}  # small tensors are slower with more threads
@@ -60,11 +61,11 @@ def test_killed_at_any_moment_and_resumed_it_ends_with_the_same_weights(small: P
     assert {f.name for f in (tmp_path / "run").iterdir()} == {f.name for f in (tmp_path / "whole").iterdir()}
 
 
-def test_what_a_run_leaves_behind(small: Path, tmp_path: Path) -> None:
-    result = run(small, "--overfit", 2)
-    assert result.returncode == 0, result.stderr
-    assert "step 0: acc@2/5/10" in result.stderr and "6 steps" in result.stderr
-    assert result.stdout == ""
+def test_what_a_run_leaves_behind(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(str(small), overfit=2)
+    said = capsys.readouterr()
+    assert "step 0: acc@2/5/10" in said.err and "6 steps" in said.err
+    assert said.out == ""
     assert cv2.imread(str(tmp_path / "run" / "curves.png")) is not None
     assert "overfit = 2" in (tmp_path / "run" / "config.toml").read_text()
     dm.DeepMatcher.from_pretrained(tmp_path / "run" / "best.safetensors", device="cpu")
@@ -109,6 +110,18 @@ def test_two_processes_do_what_one_does_with_twice_the_batches(small: Path, tmp_
     train(str(small), [*changes, "steps=5", "accumulate=2", f"out={tmp_path / 'two'}"], resume=True)
 
 
+def test_a_run_that_fails_later_says_how_to_go_on(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    original = Samples.__getitem__
+    monkeypatch.setattr(Samples, "__getitem__", lambda self, n: "No pair." if n == 4 else original(self, n))
+    with pytest.raises(DeepMatchingError, match="No pair"):
+        train(str(small), ["validation.data=[]"])
+    assert f"deepmatching train {tmp_path / 'run' / 'config.toml'} --resume" in capsys.readouterr().err
+    monkeypatch.undo()
+    train(str(tmp_path / "run" / "config.toml"), resume=True)
+
+
 BAD = [
     (["nonsense"], "quickstart"),
     (["{small}", "optimizer.lr=fast"], "optimizer.lr"),
@@ -119,6 +132,7 @@ BAD = [
     (["{small}", "validation.data=missing.json"], "missing.json"),
     (["{small}", "model.init=missing.safetensors"], "missing.safetensors"),
     (["{small}", "model.init={folder}/empty.json"], "empty.json"),
+    (["{small}", "model.init=vgg"], "model.descriptor=vgg"),
     (["{small}", "model.descriptor=sift"], "sift"),
     (["{small}", "model.settings.colour=3"], "colour"),
     (["{small}", "model.levels=9"], "levels"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -14,10 +15,11 @@ from hypothesis import strategies as st
 
 from deepmatching.datasets import Pair, open_dataset
 from deepmatching.errors import DeepMatchingError
-from deepmatching.training.data import Joined, Samples, TrainingData, collate, made_batches, read_batches
+from deepmatching.training.data import Joined, Samples, TrainingData, collate, made_batches, open_pairs, read_batches
 from deepmatching.training.distributed import World
 from deepmatching.training.seeds import seed_for
 from deepmatching.training.settings import Config
+from fake_datasets import write_sintel
 
 
 def numbered(count: int, size: tuple[int, int] = (4, 6)) -> list[Pair]:
@@ -137,6 +139,20 @@ class Maker:
     def batch(self, count: int, generator: torch.Generator) -> Pair:
         noise = torch.rand(count, 3, 4, 4, generator=generator)
         return Pair(noise, noise, noise.permute(0, 2, 3, 1)[..., :2], noise[:, 0] > 2)
+
+
+def test_made_batches_go_to_the_device() -> None:
+    batch = next(made_batches(Maker(), 5, 2, World(device=torch.device("meta")), 0))
+    assert {tensor.device.type for tensor in batch[:4]} == {"meta"}
+
+
+def test_masks_that_a_user_does_not_have(tmp_path: Path) -> None:
+    write_sintel(tmp_path, {"cave_2": 2})
+    shutil.rmtree(tmp_path / "training" / "occlusions")
+    with pytest.raises(DeepMatchingError, match=r"occlusions.*data\.masks=false in training"):
+        open_pairs(["sintel-clean"], [str(tmp_path)], "train")
+    pair = open_pairs(["sintel-clean"], [str(tmp_path)], "train", masks=False)[0]
+    assert not pair.occluded.any() and not pair.flow.isnan().any()
 
 
 def test_made_batches_are_shared_out_and_start_anywhere() -> None:

@@ -37,6 +37,7 @@ def bench(
     from deepmatching.benchmark import Case, measure
     from deepmatching.files import atomic_write, check_writable
     from deepmatching.memory import amount
+    from deepmatching.settings import RADIUS
 
     parsed = re.fullmatch(r"(\d+)x(\d+)", size)
     if not parsed:
@@ -46,7 +47,7 @@ def bench(
     matcher = build_matcher(model, radius, None, None, ReciprocalChoice.bins, device)
     width, height = int(parsed[1]), int(parsed[2])
     matcher.plan((height, width), (height, width), batch)
-    case = Case(model, width, height, matcher.settings.radius, "bins", str(matcher.device), batch)
+    case = Case(model, width, height, matcher.settings.radius or RADIUS, "bins", str(matcher.device), batch)
     with Console(stderr=True).status(f"timing {repeats} runs of {size}, radius {radius} …"):
         timing = measure(case, repeats)
     table = Table("", "value", show_header=False)

@@ -61,7 +61,7 @@ Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda|mps", help="Where to
 
 def build_matcher(
     model: str,
-    radius: str,
+    radius: str | None,
     levels: int | None,
     downscale: int | None,
     reciprocal: ReciprocalChoice,
@@ -72,7 +72,7 @@ def build_matcher(
     from deepmatching.matcher import DeepMatcher
 
     try:
-        limit = "full" if radius == "full" else int(radius)
+        limit = radius if radius is None or radius == "full" else int(radius)
     except ValueError:
         raise DeepMatchingError(f"--radius needs a number of pixels or 'full', not '{radius}'.") from None
     return DeepMatcher.from_pretrained(

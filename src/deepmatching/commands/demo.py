@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from deepmatching.commands.common import Device, ReciprocalChoice, build_matcher, say, summary
+from deepmatching.commands.flow import flow_summary
 from deepmatching.defaults import DEFAULT
 
 
@@ -17,14 +18,14 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for the results; created if missing.")] = Path("demo-output"),
     device: Device = "auto",
 ) -> None:
-    """Match the pair of pictures that comes with the package, and draw the result."""
+    """Match the pair of pictures that comes with the package, find its flow, and draw both."""
     from deepmatching.drawing import draw_displacement, write_image
     from deepmatching.files import make_folder
 
     make_folder(out)
     pictures = files("deepmatching") / "data" / "demo"
     with as_file(pictures / "bunny_0.jpg") as image0, as_file(pictures / "bunny_1.jpg") as image1:
-        matcher = build_matcher(DEFAULT, "80", None, None, ReciprocalChoice.bins, device)
+        matcher = build_matcher(DEFAULT, None, None, None, ReciprocalChoice.bins, device)
         start = time.perf_counter()
         matches = matcher.match(image0, image1)
         say(summary(matches, time.perf_counter() - start, matcher))
@@ -36,5 +37,10 @@ def demo(
         moving = matches.best(len(matches) // 2)  # a point that is worth looking at: it moves, and confidently so
         x, y = moving.keypoints0[moving.displacements.norm(dim=1).argmax()].tolist()
         matcher.draw_scores(image0, image1, (x, y), out / "scores.png")
-    for name in ("matches.txt", "matches.png", "displacement.png", "scores.png"):
+        start = time.perf_counter()
+        result = matcher.flow(image0, image1)
+        say(flow_summary(result, time.perf_counter() - start))
+        result.save(out / "flow.flo")
+        result.draw(out / "flow.png", image0, image1)
+    for name in ("matches.txt", "matches.png", "displacement.png", "scores.png", "flow.flo", "flow.png"):
         say(f"wrote {out / name}")

@@ -13,7 +13,6 @@ from deepmatching.commands.common import (
     Downscale,
     Levels,
     Memory,
-    Radius,
     ReciprocalChoice,
     ReciprocalOption,
     build_matcher,
@@ -71,7 +70,7 @@ def evaluate(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(metavar="NAME|PATH", help="A model's name, or a .safetensors file.", show_default=False),
+        typer.Option(metavar="NAME|PATH", help="compact (the default), vgg, hog, or a .safetensors file.", show_default=False),
     ] = None,
     method: Annotated[
         str | None,
@@ -83,7 +82,18 @@ def evaluate(
         ),
     ] = None,
     flow: Annotated[bool, typer.Option("--flow", help="Evaluate the dense flow, not the matches.")] = False,
-    radius: Radius = "80",
+    preset: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Of --flow: default, original, sintel, kitti, middlebury."),
+    ] = "default",
+    radius: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PIXELS|full",
+            help="Largest displacement along each axis (default: 80, and of --flow 160).",
+            show_default=False,
+        ),
+    ] = None,
     levels: Levels = None,
     downscale: Downscale = None,
     reciprocal: ReciprocalOption = ReciprocalChoice.bins,
@@ -127,9 +137,11 @@ def evaluate(
     )
     data = data.only(only) if only else data
     data = data.thinned(limit) if limit is not None else data
+    radius = radius if radius is not None or flow else "80"
     chosen, name = _build(model, method, radius, levels, downscale, reciprocal, device, memory, half)
-    if flow:
-        flow_function(chosen)  # complains before the work
+    function = flow_function(chosen, preset) if flow else None  # complains before the work
+    if function is not None and method is None:
+        chosen = chosen.for_flow()  # type: ignore[union-attr]
     if pictures is not None:
         make_folder(pictures)
     settings = {
@@ -137,10 +149,11 @@ def evaluate(
         "only": sorted(only or []),
         "limit": limit,
         "masks": masks,
+        **({"preset": preset} if flow and method is None else {}),
         **describe_method(chosen, name),
     }
-    evaluation = run_evaluation(chosen, data, settings, flow, json_file, resume, pictures, title=name)
-    title = name if method else f"{name}, radius {radius}"
+    evaluation = run_evaluation(chosen, data, settings, function, json_file, resume, pictures, title=name)
+    title = name if method else f"{name}, radius {settings['radius']}"
     if per_pair:
         print_table(pairs_table(evaluation))
     print_table(means_table(evaluation, title))
@@ -149,7 +162,7 @@ def evaluate(
             say(f"wrote {path}")
 
 
-def _build(model: str | None, method: str | None, radius: str, *options: Any) -> tuple[Method, str]:
+def _build(model: str | None, method: str | None, radius: str | None, *options: Any) -> tuple[Method, str]:
     """The matcher or the baseline, and its name."""
     if method is not None:
         from deepmatching.baselines import baseline

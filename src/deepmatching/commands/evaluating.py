@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from deepmatching.baselines import DenseFlow, KeypointMatcher
     from deepmatching.datasets import FilePairs, Pair
     from deepmatching.evaluation import Evaluation, PairResult
+    from deepmatching.evaluation.running import FlowFunction
     from deepmatching.matcher import DeepMatcher
 
     Method = DeepMatcher | KeypointMatcher | DenseFlow
@@ -28,7 +28,7 @@ def run_evaluation(
     method: Method,
     dataset: FilePairs,
     settings: dict[str, Any],
-    flow: bool = False,
+    function: FlowFunction | None = None,
     json_file: Path | None = None,
     resume: bool = False,
     pictures: Path | None = None,
@@ -37,7 +37,8 @@ def run_evaluation(
 ) -> Evaluation:
     """Evaluate with a progress bar; what is done by then is kept in the file, however it ends.
 
-    ``hint`` is what a user whom something stopped is told to do.
+    ``function`` gives the flow that is evaluated; without it, the matches are. ``hint`` is what a user whom something
+    stopped is told to do.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -45,10 +46,10 @@ def run_evaluation(
     from deepmatching.evaluation import Evaluation, Recorder, evaluate, evaluate_flow
     from deepmatching.matcher import DeepMatcher
 
-    function = flow_function(method) if flow else None
     contents = "\n".join(f"{entry.group} {entry.name}" for entry in dataset.entries)
     settings = {**settings, "contents": hashlib.sha256(contents.encode()).hexdigest()[:16]}
-    recorder = Recorder(Evaluation("flow" if flow else "matches", settings, len(dataset)), json_file, resume)
+    empty = Evaluation("matches" if function is None else "flow", settings, len(dataset))
+    recorder = Recorder(empty, json_file, resume)
     before = len(recorder.done)
     console = Console(stderr=True)
     progress = Progress(
@@ -71,8 +72,8 @@ def run_evaluation(
     try:
         with recorder, progress:
             if isinstance(method, DeepMatcher) and before < len(dataset):
-                first = dataset[0]
-                method.match(first.image0, first.image1)  # kernels are compiled now, and no pair's time has it
+                first = dataset[0]  # kernels are compiled now, and no pair's time has it
+                (function or method.match)(first.image0, first.image1)
             if function is not None:
                 return evaluate_flow(function, dataset, recorder, on_pair)
             return evaluate(method, dataset, recorder, on_pair)
@@ -93,16 +94,25 @@ def print_table(table: Table) -> None:
     console.print(table)
 
 
-def flow_function(method: Method) -> Callable[[Any, Any], np.ndarray]:
-    """The dense flow of a method as a function of two images."""
+def flow_function(method: Method, preset: str = "default") -> FlowFunction:
+    """The dense flow of a method as a function of two images; the preset is for ours."""
     calculate: Any = getattr(method, "flow", None)
     if calculate is None:
         raise DeepMatchingError("--flow needs a method that gives a dense flow: use --method dis, say.")
 
+    options: dict[str, Any] = {}
+    if preset != "default":
+        from deepmatching.flow import preset as settings_of
+        from deepmatching.matcher import DeepMatcher
+
+        if not isinstance(method, DeepMatcher):
+            raise DeepMatchingError("--preset is for the flow of our own models: leave it out.")
+        options["preset"] = settings_of(preset)
+
     def function(image0: Any, image1: Any) -> np.ndarray:
         import torch
 
-        result = calculate(image0, image1)
+        result = calculate(image0, image1, **options)
         field = getattr(result, "flow", result)  # with its confidence, or as it is
         return field.detach().cpu().numpy() if isinstance(field, torch.Tensor) else field
 

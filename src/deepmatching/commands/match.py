@@ -76,7 +76,7 @@ def match(
     start = time.perf_counter()
     first, second = load_image(image0, "image0"), load_image(image1, "image1")
     if verbose:
-        _describe(matcher, first, second)
+        describe_work(matcher, first, second)
     matches = matcher.match(first, second)
     elapsed = time.perf_counter() - start
     if draw is not None:
@@ -91,7 +91,8 @@ def match(
             say(f"wrote {path}")
 
 
-def _describe(matcher: DeepMatcher, image0: Tensor, image1: Tensor) -> None:
+def describe_work(matcher: DeepMatcher, image0: Tensor, image1: Tensor) -> None:
+    """Say how large the work is."""
     from deepmatching.memory import amount
 
     sizes = (image0.shape[1], image0.shape[2]), (image1.shape[1], image1.shape[2])

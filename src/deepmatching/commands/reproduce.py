@@ -33,8 +33,9 @@ class Row:
     Attributes:
         key: by which ``--checkpoint KEY=FILE`` gives it a model.
         label: the method, in the paper's words.
-        training: what it was trained on.
+        training: what the paper trained it on.
         model: that we run; None if there is none.
+        ours: what we trained that on.
         is_given: whether the user named the model; otherwise it may be missing.
     """
 
@@ -42,6 +43,7 @@ class Row:
     label: str
     training: str = "–"
     model: str | None = None
+    ours: str = ""
     is_given: bool = False
 
 
@@ -56,16 +58,16 @@ _TABLE1_ROWS = (
     Row("d", "CNN, exponents", "Mini"),
     Row("e", "CNN, features", "Mini"),
     Row("f", "CNN, both", "Mini"),
-    Row("g", "CNN, both", "Chairs", "vgg"),
-    Row("h", "compact (ours)", "synthetic", "compact"),
+    Row("g", "CNN, both", "Chairs", "vgg", "synthetic"),
+    Row("h", "compact (ours)", "–", "compact", "synthetic"),
 )
 _TABLE2_ROWS = (
     Row("flownet", "FlowNet +v", "Chairs"),
     Row("dm", "DM (original)"),
     Row("hog", "DM-HOG", model="hog"),
     Row("cnn", "DM-CNN"),
-    Row("vgg", "DM-CNN", "Chairs", "vgg"),
-    Row("compact", "compact (ours)", "synthetic", "compact"),
+    Row("vgg", "DM-CNN", "Chairs", "vgg", "synthetic"),
+    Row("compact", "compact (ours)", "–", "compact", "synthetic"),
 )
 
 #: Table → data set → key of the row → the paper's figures.
@@ -167,7 +169,9 @@ def _with_checkpoints(rows: tuple[Row, ...], checkpoints: list[str]) -> tuple[Ro
             keys = ", ".join(row.key for row in rows)
             raise DeepMatchingError(f"--checkpoint needs ROW=FILE with a row out of {keys}, not '{text}'.")
         given[key] = path
-    return tuple(replace(row, model=given[row.key], is_given=True) if row.key in given else row for row in rows)
+    return tuple(
+        replace(row, model=given[row.key], ours="yours", is_given=True) if row.key in given else row for row in rows
+    )
 
 
 def _matcher(row: Row, radius: str, device: str) -> DeepMatcher | None:
@@ -206,7 +210,7 @@ def _figures(
     row: Row, matcher: DeepMatcher, dataset: FilePairs, prefix: Path | None, limit: int | None
 ) -> PaperFigures:
     """Our figures of a row; those of the flow if the matcher gives one."""
-    from deepmatching.commands.evaluating import describe_method, run_evaluation
+    from deepmatching.commands.evaluating import describe_method, flow_function, run_evaluation
 
     assert row.model is not None
     settings = {"dataset": dataset.name, "limit": limit, **describe_method(matcher, row.model)}
@@ -218,7 +222,7 @@ def _figures(
                 matcher,
                 dataset,
                 settings,
-                flow=kind == "flow",
+                flow_function(matcher) if kind == "flow" else None,
                 json_file=path,
                 resume=True,
                 title=f"{dataset.name} {row.key}",
@@ -254,8 +258,9 @@ def _table(name: str, rows: tuple[Row, ...], ours: dict[tuple[str, str], PaperFi
             if row.key not in ("flownet", "dm") or measured is not None:
                 lines.append(("ours", measured))
             for number, (kind, figures) in enumerate(lines):
-                words = (row.key, row.label, row.training) if number == 0 else ("", "", "")
-                table.add_row(*words, kind, *(_number(value) for value in figures or (None,) * len(COLUMNS)))
+                words = (row.key, row.label) if number == 0 else ("", "")
+                training = row.training if kind == "paper" else row.ours if figures is not None else ""
+                table.add_row(*words, training, kind, *(_number(value) for value in figures or (None,) * len(COLUMNS)))
     return table
 
 

@@ -65,7 +65,8 @@ def synthesize(
         chosen = torch.device("cpu")  # PyTorch does not sample volumes on Apple's GPUs
     export = Export(out, photos, count, (int(parsed[2]), int(parsed[1])), seed, settings, chosen)
     columns = (TextColumn("pairs"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("pairs", total=count)
         new = 0
         for is_new in export.run():

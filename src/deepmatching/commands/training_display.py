@@ -18,6 +18,7 @@ from deepmatching.training import Config, Outcome
 from deepmatching.training import checkpoints as state
 from deepmatching.training.checkpoints import RunFolder
 from deepmatching.training.log import Row, TensorBoard, read_log
+from deepmatching.training.loop import Diverged
 
 #: Seconds between lines where there is no terminal for a bar.
 LINES_EVERY = 30.0
@@ -53,6 +54,8 @@ class Display:
         self.bar.stop()
         if self.board is not None:
             self.board.close()
+        if isinstance(error, DeepMatchingError) and not isinstance(error, Diverged) and self.folder.state.is_file():
+            say(f"all steps are kept; when that is put right, {self._how_to_go_on()}")
 
     # ------------------------------------------------------------------ what happens
 
@@ -100,7 +103,7 @@ class Display:
         if outcome.progress.skipped:
             steps += f", {outcome.progress.skipped} skipped because their gradient was not finite"
         if outcome.signal:
-            say(f"interrupted after {steps}; go on with: deepmatching train {self.folder.config} --resume")
+            say(f"interrupted after {steps}; {self._how_to_go_on()}")
             return
         say(steps)
         best = self.folder.best if self.folder.best.is_file() else self.folder.last
@@ -108,6 +111,9 @@ class Display:
             say(f"wrote {path}")
 
     # ------------------------------------------------------------------ helpers
+
+    def _how_to_go_on(self) -> str:
+        return f"go on with: deepmatching train {self.folder.config} --resume"
 
     def _text(self) -> str:
         return "  ".join(part for part in (self.loss, self.accuracy, self.rate, self.left) if part)

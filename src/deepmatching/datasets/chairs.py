@@ -78,7 +78,8 @@ def _chosen(numbers: list[str], split: str, path: Path) -> list[str]:
     width = len(numbers[0])
     chosen = [there.get(i, f"{i:0{width}d}") for i, label in enumerate(labels, 1) if label in SPLITS[split]]
     if not chosen:
-        raise DeepMatchingError(f"The split file '{path}' has no pairs for '{split}'; choose another split.")
+        other = "train" if split == "val" else "val"
+        raise DeepMatchingError(f"The split file '{path}' has no pairs for '{split}'; take --split {other} or all.")
     return chosen
 
 

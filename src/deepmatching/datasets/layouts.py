@@ -56,5 +56,5 @@ class LayoutPairs(FilePairs):
     def __init__(self, name: str, layout: Layout, entries: Sequence[Entry], masks: bool) -> None:
         if not masks:
             entries = [entry.without_masks() for entry in entries]
-        layout.check(entries, "; or leave the masks out (--no-masks, masks=False)")
+        layout.check(entries, "; or do without masks (--no-masks; data.masks=false in training)")
         super().__init__(name, entries)

@@ -50,7 +50,7 @@ def open_dataset(
     if name not in NAMES and not name.startswith("sintel-"):
         raise DeepMatchingError(f"Unknown data set '{text}': use {', '.join(NAMES)} or the path of a .json manifest.")
     if root is None:
-        raise DeepMatchingError(f"Where is '{name}'? Give its folder with --root (root=…).")
+        raise DeepMatchingError(f"Where is '{name}'? Give its folder: --root DIR, in training data.root=DIR.")
     if name.startswith("sintel-"):
         _refuse(name, split=split, split_file=split_file)
         return Sintel(root, name.removeprefix("sintel-"), masks=masks)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -24,6 +24,18 @@ LAYERS = {"conv1_1": 0, "conv1_2": 2, "conv2_1": 5, "conv2_2": 7}
 
 #: What torchvision's own training (not the authors') normalises images by, in [0, 1].
 TORCHVISION_MEAN, TORCHVISION_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def is_published(source: str | os.PathLike[str]) -> bool:
+    """Whether :func:`load_vgg` is to read this: ``"download"``, or a file of weights that is no model of ours."""
+    path = Path(source)
+    if path.suffix != ".safetensors":
+        return str(source) == "download" or path.suffix in (".npz", ".pth", ".pt")
+    try:
+        with safe_open(path, framework="pt") as file:
+            return any(f"{prefix}.weight" in file.keys() for prefix in ("conv1_1", "features.0", "0"))  # noqa: SIM118
+    except (SafetensorError, OSError):
+        return False
 
 
 def load_vgg(descriptor: VGG, source: str | os.PathLike[str] = "download") -> None:

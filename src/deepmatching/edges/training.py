@@ -24,6 +24,7 @@ from deepmatching.edges.bsds import read_split
 from deepmatching.edges.cutouts import load_cutouts
 from deepmatching.edges.models import save_edge_network
 from deepmatching.edges.network import EdgeNetwork
+from deepmatching.errors import DeepMatchingError
 from deepmatching.files import atomic_write, check_writable
 from deepmatching.graphs import record
 
@@ -163,11 +164,16 @@ def train(options: argparse.Namespace) -> None:
             if steps % (10 * _REPORT_EVERY) == 0:
                 print(f"step {steps}  {log[-1]['minutes']:.2f} min  loss {loss:.4f}", flush=True)
         if time.monotonic() - saved > 30 or progress >= 1:
-            save_edge_network(trainer.average.folded(), options.out, steps=str(steps))
+            save_edge_network(trainer.average.folded(), options.out, steps=str(steps), training_data=data_of(options))
             with atomic_write(options.out.with_suffix(".json")) as temporary:
                 temporary.write_text(json.dumps({"settings": settings_of(options), "log": log}))
             saved = time.monotonic()
     print(f"{steps} steps in {(time.monotonic() - start) / 60:.2f} min: {options.out}", flush=True)
+
+
+def data_of(options: argparse.Namespace) -> str:
+    """What a model was trained on, for its card."""
+    return f"BSDS500 {' and '.join(options.splits)}" + (", with cut-outs pasted in" if options.cutouts else "")
 
 
 def settings_of(options: argparse.Namespace) -> dict[str, object]:
@@ -189,7 +195,10 @@ def main() -> None:
     parser.add_argument("--device", help="cuda where there is one")
     parser.add_argument("--no-graph", action="store_true", help="do not record the step as a CUDA graph")
     parser.add_argument("--seed", type=int, default=0)
-    train(parser.parse_args())
+    try:
+        train(parser.parse_args())
+    except DeepMatchingError as error:
+        parser.exit(2, f"deepmatching: {error}\n")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -28,7 +29,7 @@ from deepmatching.errors import DeepMatchingError
 from deepmatching.files import atomic_write, check_writable, make_folder
 from deepmatching.models import read_model, save_network
 from deepmatching.network import Network
-from deepmatching.training.config import config_to_dict, differences
+from deepmatching.training.config import config_from_dict, config_to_dict, differences
 from deepmatching.training.model import TrainedModel
 from deepmatching.training.optimization import RunningMean
 from deepmatching.training.settings import Config
@@ -44,6 +45,9 @@ MAY_CHANGE = frozenset(
         *("validation.limit", "validation.radius", "validation.criterion"),
     }
 )
+
+#: Settings of the validation on which its figures depend.
+_JUDGED_BY = ("data", "split", "limit", "radius", "criterion")
 
 
 @dataclass
@@ -89,15 +93,23 @@ class RunFolder:
             if re.fullmatch(r"\.[0-9a-f]{32}\.\w+", file.name):
                 file.unlink(missing_ok=True)
 
+    def discard(self) -> None:
+        """Remove a run that has not made a step, so that the same command can be given again."""
+        for file in (self.state, self.best, self.last, self.log, self.config):
+            file.unlink(missing_ok=True)
+
     # ------------------------------------------------------------------ models
 
-    def best_score(self) -> float:
-        """The score of the best model, as its file says; −∞ if there is none."""
+    def best_score(self, config: Config) -> float:
+        """The score of the best model, as its file says; −∞ if there is none that was judged in the same way."""
         if not self.best.is_file():
             return -math.inf
         try:
-            return float(read_model(self.best)[1].get("score", "-inf"))
-        except ValueError:  # unreadable, or not a number
+            card = read_model(self.best)[1]
+            before, now = json.loads(card["config"])["validation"], config_to_dict(config.validation)
+            is_comparable = all(before[key] == now[key] for key in _JUDGED_BY)
+            return float(card["score"]) if is_comparable else -math.inf
+        except (ValueError, KeyError, TypeError):  # unreadable, or not written by a run
             return -math.inf
 
     def save_model(
@@ -149,7 +161,10 @@ class RunFolder:
     ) -> Progress:
         """Fill model, optimiser and mean with the state; nothing is changed unless all of it fits."""
         saved, metadata = self._read_state()
-        _check_config(self.path, config, processes, json.loads(metadata["config"]), int(metadata["processes"]))
+        before = json.loads(metadata["config"])
+        with contextlib.suppress(DeepMatchingError):  # settings that are younger than the state have their defaults
+            before = config_to_dict(config_from_dict(before))
+        _check_config(self.path, config, processes, before, int(metadata["processes"]))
         own, _ = _tensors(model, optimizer, mean)
         for name, tensor in own.items():
             if not name.startswith("optimizer.") and (name not in saved or saved[name].shape != tensor.shape):
@@ -167,7 +182,8 @@ class RunFolder:
         try:
             with safe_open(self.state, framework="pt") as file:
                 metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                # Copies: tensors of the file itself would keep it open, and Windows does not replace open files.
+                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         except (SafetensorError, OSError) as error:
             raise DeepMatchingError(
                 f"{self.state} cannot be read ({error}): start again elsewhere with out=… and, to keep the weights, "

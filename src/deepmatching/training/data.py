@@ -65,13 +65,13 @@ class Joined:
         raise IndexError(index)
 
 
-def open_pairs(names: Sequence[str], roots: Sequence[str], split: str) -> Pairs:
+def open_pairs(names: Sequence[str], roots: Sequence[str], split: str, masks: bool = True) -> Pairs:
     """The data sets of these names, with one root for all or one for each."""
     parts: list[Pairs] = []
     for n, name in enumerate(names):
         root = (roots[n] if len(roots) > 1 else roots[0]) if roots else None
-        is_manifest = name.lower().endswith(".json")
-        parts.append(open_dataset(name, None if is_manifest else root, split if name.lower() in _WITH_SPLITS else None))
+        root = None if name.lower().endswith(".json") else root
+        parts.append(open_dataset(name, root, split if name.lower() in _WITH_SPLITS else None, masks=masks))
     return parts[0] if len(parts) == 1 else Joined(parts)
 
 
@@ -146,7 +146,8 @@ def mapped(pair: Pair, function: Callable[[Tensor], Tensor], name: str) -> Pair:
 def made_batches(maker: BatchMaker, seed: int, batch: int, world: World, first: int) -> Iterator[Pair]:
     """Batches from a generator of pairs, from this process's batch number ``first`` on."""
     for n in count(first):
-        yield maker.batch(batch, generator_for(seed, "pairs", n * world.size + world.rank))
+        made = maker.batch(batch, generator_for(seed, "pairs", n * world.size + world.rank))
+        yield mapped(made, lambda tensor: tensor.to(world.device), made.name)
 
 
 def read_batches(samples: Samples, batch: int, workers: int, world: World, first: int) -> Iterator[Pair]:
@@ -164,7 +165,7 @@ def read_batches(samples: Samples, batch: int, workers: int, world: World, first
         generator=torch.Generator(),  # its base seed is not used, and must not be drawn from the global generator
         # A forked child would inherit the locks of this process's threads.
         multiprocessing_context="spawn" if workers else None,
-        worker_init_fn=partial(_leave_if_orphaned, os.getpid()),
+        worker_init_fn=partial(_begin_worker, os.getpid()),
     )
     with _ignoring_interrupts():  # workers inherit that: Ctrl-C ends this process's step, not their reading
         items = iter(loader)
@@ -174,9 +175,13 @@ def read_batches(samples: Samples, batch: int, workers: int, world: World, first
         yield mapped(item, lambda tensor: tensor.to(world.device, non_blocking=on_gpu), item.name)
 
 
-def _leave_if_orphaned(parent: int, worker: int) -> None:
-    """PyTorch's workers notice that their process is gone, but not if that was before they had started."""
-    if os.getppid() != parent:
+def _begin_worker(parent: int, worker: int) -> None:
+    """Leave Ctrl-C to the training process, and leave at once if that is gone.
+
+    PyTorch's workers notice that their process is gone, but not if that was before they had started.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # not inherited on Windows
+    if os.name == "posix" and os.getppid() != parent:
         os._exit(1)
 
 
@@ -207,7 +212,7 @@ class TrainingData:
             if config.overfit:
                 self.pairs = fixed_pairs(self.maker, config.overfit, seed, "overfit")
         else:
-            self.pairs = open_pairs(config.train, config.root, config.split or "train")
+            self.pairs = open_pairs(config.train, config.root, config.split or "train", config.masks)
             if config.overfit:
                 count = min(config.overfit, len(self.pairs))
                 self.pairs = [_middle(self.pairs[n], config.crop) for n in range(count)]
@@ -246,7 +251,9 @@ def synthesizer(config: DataConfig, world: World, split: str) -> BatchMaker:
     for name in changes:
         if name not in known:
             raise DeepMatchingError(f"There is no setting 'data.synthesis.{name}': use {', '.join(known)}.")
-    photos = Photos.load(config.photos, world.device, split)
+    # PyTorch does not sample volumes on Apple's GPUs.
+    device = torch.device("cpu") if world.device.type == "mps" else world.device
+    photos = Photos.load(config.photos, device, split)
     return Synthesizer(photos, (config.crop[0], config.crop[1]), replace(PRESETS[preset], **changes))
 
 

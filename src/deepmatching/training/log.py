@@ -36,8 +36,14 @@ class CsvLog:
             self.columns += new
             self._rewrite()
         else:
-            with open(self.path, "a", encoding="utf-8", newline="") as file:
-                file.write(self._lines([row]))
+            try:
+                with open(self.path, "a", encoding="utf-8", newline="") as file:
+                    file.write(self._lines([row]))
+            except OSError as error:
+                raise DeepMatchingError(
+                    f"The log '{self.path}' cannot be written ({error.strerror}): free the disk, or close the program "
+                    "that holds the file."
+                ) from error
 
     def _rewrite(self) -> None:
         if self.columns:

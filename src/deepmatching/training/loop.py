@@ -22,6 +22,10 @@ from deepmatching.training.settings import Config
 MOST_SKIPPED = 50
 
 
+class Diverged(DeepMatchingError):
+    """Going on as before would not help."""
+
+
 def train(config: Config, device: torch.device, resume: bool = False, watchers: Sequence[Watcher] = ()) -> Outcome:
     """Train a network; returns when the run is complete or a signal has asked it to stop, with everything saved.
 
@@ -35,9 +39,14 @@ def train(config: Config, device: torch.device, resume: bool = False, watchers: 
         run = Run(config, world, interruption, resume, watchers)
         try:
             is_complete = _train(run)
+        except Diverged:
+            raise
         except DeepMatchingError:
-            if world.size == 1 and run.progress.skipped_in_a_row < MOST_SKIPPED:
-                run.save()  # a pair that cannot be read, say: nothing is lost
+            if world.size == 1:  # a pair that cannot be read, say: nothing is lost
+                if resume or run.progress.step:
+                    run.save()
+                else:
+                    run.folder.discard()
             raise
         outcome = Outcome(run.folder.path, run.progress, run.best, 0 if is_complete else interruption.signal)
         for watcher in run.watchers:
@@ -96,9 +105,10 @@ def _train(run: Run) -> bool:
         progress.skipped += not is_finite
         progress.skipped_in_a_row = 0 if is_finite else progress.skipped_in_a_row + 1
         if progress.skipped_in_a_row >= MOST_SKIPPED:
-            raise DeepMatchingError(
+            raise Diverged(
                 f"The gradient was not finite in {MOST_SKIPPED} steps in a row, the last of them step {progress.step}: "
-                "lower optimizer.lr or set optimizer.clip, and resume, or set amp=off in a new run."
+                f"start another run from model.init={run.folder.last} with a lower optimizer.lr, an optimizer.clip or "
+                "amp=off."
             )
 
         # Log, validate, save.

@@ -9,15 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from deepmatching.descriptors import VGG, Descriptor
-from deepmatching.descriptors.pretrained import load_vgg
+from deepmatching.descriptors.pretrained import is_published, load_vgg
 from deepmatching.errors import DeepMatchingError
 from deepmatching.losses import Objective
-from deepmatching.models import NAMES, build_network, load_network
+from deepmatching.models import NAMES, build_network, load_network, name_of
 from deepmatching.network import Network
 from deepmatching.training.settings import Amp, LossConfig, ModelConfig
-
-#: Files of ImageNet weights, as opposed to models of ours; ``download`` fetches them.
-_IMAGENET = (".npz", ".pth", ".pt")
 
 _PRECISION: dict[Amp, torch.dtype | None] = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -88,7 +85,7 @@ def _network(model: ModelConfig) -> Network:
     radius = None if model.radius == "full" else model.radius
     levels = None if model.levels == "auto" else model.levels
     sharpness = model.subpixel or None
-    if not model.init or _is_imagenet(model.init):
+    if not model.init or (model.init not in NAMES and is_published(model.init)):
         network = build_network(model.descriptor or "vgg", radius, levels, sharpness, **model.settings)
         if model.init:
             if not isinstance(network.descriptor, VGG):
@@ -96,19 +93,18 @@ def _network(model: ModelConfig) -> Network:
             load_vgg(network.descriptor, model.init)
         return network
     network = load_network(model.init, radius, levels)
-    if model.descriptor:
-        asked = build_network(model.descriptor, radius, levels, sharpness, **model.settings)
-        if type(asked.descriptor) is not type(network.descriptor) or (
-            model.settings and asked.descriptor.settings() != network.descriptor.settings()
-        ):
+    name = name_of(network.descriptor)
+    if model.descriptor not in ("", name):
+        raise DeepMatchingError(
+            f"The model {model.init} has another descriptor than model.descriptor={model.descriptor}: "
+            f"set model.descriptor={name}."
+        )
+    if model.settings:
+        asked = build_network(name, radius, levels, sharpness, **model.settings).descriptor
+        if asked.settings() != network.descriptor.settings():
             raise DeepMatchingError(
-                f"The model {model.init} has another descriptor than model.descriptor={model.descriptor} asks for: "
-                "set one of the two only."
+                f"The descriptor of the model {model.init} was built with other model.settings: leave them out."
             )
     if sharpness is not None and network.sharpness is None:
         network.sharpness = nn.Parameter(torch.tensor(float(sharpness)))
     return network
-
-
-def _is_imagenet(init: str) -> bool:
-    return init not in NAMES and (init == "download" or init.endswith(_IMAGENET))

@@ -79,9 +79,8 @@ class Run:
 
         torch.manual_seed(config.seed)
         model = config.model
-        if (
-            resume and model.init and self.folder.last.is_file()
-        ):  # what it started from may be gone; the state replaces it
+        if resume and model.init and self.folder.last.is_file():
+            # What it started from may be gone; the state replaces it.
             model = replace(model, init=str(self.folder.last))
         self.model = build_model(model, config.loss, config.amp).to(world.device).train()
         self.network = self.model.network
@@ -97,7 +96,7 @@ class Run:
         self.data = TrainingData(config.data, config.seed, world)
         wanted = config.validation.data or config.data.overfit
         self.validation = Validation(config, self.data, world) if wanted else None
-        self.best = self.folder.best_score()
+        self.best = self.folder.best_score(config)
         self.begun = time.monotonic() - self.progress.elapsed
         with world.main_first("Preparing the log"):
             if world.is_main:

@@ -69,6 +69,8 @@ class DataConfig:
         crop: (rows, columns) cut from each pair at random; (0, 0) for whole images.
         batch: pairs at a time, on each device.
         flips: mirror pairs at random: one in two left to right, one in ten upside down.
+        masks: read the masks that data sets have, for validation too; False where they are missing: then occluded
+            points count as any other.
         workers: processes that read data sets; 0 reads in the training process.
         overfit: train on this many pairs, always the same, and validate on them; 0 for off.
     """
@@ -81,6 +83,7 @@ class DataConfig:
     crop: tuple[int, ...] = (256, 320)
     batch: int = 2
     flips: bool = True
+    masks: bool = True
     workers: int = 2
     overfit: int = 0
 
@@ -111,7 +114,7 @@ class ValidationConfig:
 
     Attributes:
         data: data sets as in ``data.train``; ``train`` for the training pairs themselves; empty for no validation.
-        root, split: as in ``data``; an empty ``split`` is ``val``.
+        root, split: as in ``data``; an empty ``root`` is that of ``data``, an empty ``split`` is ``val``.
         every: steps between validations.
         limit: use only so many pairs, spread over the data; 0 for all.
         radius: R while validating, or ``full``.

@@ -73,7 +73,8 @@ def _pairs(config: Config, training: TrainingData, world: World) -> Pairs:
     if validation.data == (SYNTHETIC,):
         count = validation.limit or SYNTHETIC_PAIRS
         return fixed_pairs(synthesizer(data, world, "val"), count, config.seed, "validation")
-    return open_pairs(validation.data, validation.root, validation.split or "val")
+    root = validation.root or (data.root if len(data.root) == 1 else ())
+    return open_pairs(validation.data, root, validation.split or "val", data.masks)
 
 
 def _ahead(pool: ThreadPoolExecutor, wanted: Iterable[tuple[Pairs, int]]) -> Iterator[Pair]:

@@ -38,9 +38,9 @@ def helper(function: Callable[..., Any]) -> Any:
 
 
 def compiled() -> bool:
-    """Whether all kernels are on disk, so that the first call will not have to wait for the compiler."""
+    """Whether this machine has compiled kernels before; not all, since each descriptor has its own."""
     try:
-        return bool(_kernels) and all(kernel._cache._cache_file._load_index() for kernel in _kernels)
+        return any(kernel._cache._cache_file._load_index() for kernel in _kernels)
     except (AttributeError, OSError):
         return False
 

@@ -1,0 +1,189 @@
+"""Dense flow from matches: accuracy of its stages on pairs with ground truth, and trials of settings.
+
+    python benchmarks/flow.py MANIFEST.json [--model compact] [--radius 160] [--preset default] [--edges network]
+        [--set falloff=0.3 steps=5 …] [--backward] [--dataset sintel_final …] [--cache DIR] [--json FILE]
+    python benchmarks/flow.py --speed A B [--model …]
+
+The manifest is a list of {"dataset", "image0", "image1", "flow"} with paths relative to it. Every --set is one
+trial, with these settings in place of the preset's; matches are made once, and kept in --cache for the next time.
+EPE is the mean end-point error in pixels, 3px the share of pixels off by more, AUC how well confidence ranks those two
+kinds of pixels (1: perfectly, 0.5: not at all). Means over pairs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+import deepmatching as dm
+from deepmatching.edges import detect_edges, gradient_edges
+from deepmatching.flow import FlowSettings, confidence, interpolate, preset, refine
+from deepmatching.flow_files import read_flow
+from deepmatching.images import load_image
+
+EDGES: dict[str, Callable[..., np.ndarray]] = {"network": detect_edges, "gradient": gradient_edges}
+NAMES = ("EPE interpolated", "EPE", "EPE visible", "3px", "AUC", "kept", "seconds")
+Keypoints = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def changed(settings: FlowSettings, changes: list[str]) -> FlowSettings:
+    """Settings with some values replaced, each given as name=value."""
+    for change in changes:
+        name, _, text = change.partition("=")
+        for part in ("interpolation", "refinement"):
+            old = getattr(settings, part)
+            if name in {field.name for field in fields(old)}:
+                kind = type(getattr(old, name))
+                settings = replace(settings, **{part: replace(old, **{name: kind(text)})})
+                break
+        else:
+            raise SystemExit(f"There is no setting '{name}'.")
+    return settings
+
+
+def keypoints(matcher: dm.DeepMatcher, first: Any, second: Any, cache: Path | None, name: str) -> Keypoints:
+    """Matches between two images, read from the cache if they are there."""
+    file = None if cache is None else cache / f"{name}.npz"
+    if file is not None and file.is_file():
+        matches = dm.Matches.load(file)
+    else:
+        matches = matcher.match(first, second)
+        if file is not None:
+            matches.save(file)
+    return matches.numpy()
+
+
+def rank_quality(sure: np.ndarray, right: np.ndarray) -> float:
+    """The probability that a right pixel has a higher confidence than a wrong one (area under the ROC curve)."""
+    _, inverse, counts = np.unique(sure, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+    positive = int(right.sum())
+    negative = len(right) - positive
+    if not positive or not negative:
+        return float("nan")
+    return float((ranks[right].sum() - positive * (positive + 1) / 2) / (positive * negative))
+
+
+def figures(
+    images: list[Any], edges: np.ndarray, matches: Keypoints, backward: Any, truth: np.ndarray,
+    hidden: np.ndarray | None, settings: FlowSettings,
+) -> dict[str, float]:  # fmt: skip
+    """One pair, one trial."""
+    begin = time.perf_counter()
+    found = interpolate(
+        matches[0], matches[1], edges, images[0], scores=matches[2], backward=backward, settings=settings
+    )
+    flow = refine(found.flow, images[0], images[1], settings)
+    seconds = time.perf_counter() - begin
+    sure = confidence(flow, found, *images)
+    known = np.isfinite(truth).all(axis=2)
+    before, after = (np.hypot(*(field[known] - truth[known]).T) for field in (found.flow, flow))
+    visible = after if hidden is None else after[~hidden[known]]
+    wrong, quality = 100 * np.mean(after > 3), rank_quality(sure[known], after < 3)
+    values = (before.mean(), after.mean(), visible.mean(), wrong, quality, len(found.kept), seconds)
+    return dict(zip(NAMES, map(float, values), strict=True))
+
+
+def occluded(entry: dict[str, str], root: Path) -> np.ndarray | None:
+    """Pixels that are not visible in the second image, if the data set says so."""
+    if "occ" in entry:
+        return load_image(root / entry["occ"])[0].numpy() > 0.5
+    if "flow_noc" in entry:
+        return ~np.isfinite(read_flow(root / entry["flow_noc"])).all(axis=2)
+    return None
+
+
+def speed(options: argparse.Namespace, settings: FlowSettings) -> None:
+    """Time of each stage on one pair, and the peak memory of the process."""
+    images = [load_image(path) for path in options.speed]
+    matcher = dm.DeepMatcher.from_pretrained(options.model, radius=options.radius, device="cpu")
+    matches = matcher.match(*images).numpy()
+    edges = EDGES[options.edges](images[0])
+    stages: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for _ in range(8):
+        start = time.perf_counter(), time.process_time()
+
+        def done(name: str) -> None:
+            nonlocal start
+            now = time.perf_counter(), time.process_time()
+            stages[name].append((now[0] - start[0], now[1] - start[1]))
+            start = now
+
+        EDGES[options.edges](images[0])
+        done("edges")
+        found = interpolate(*matches[:2], edges, images[0], scores=matches[2], settings=settings)
+        done("interpolation")
+        flow = refine(found.flow, images[0], images[1], settings)
+        done("refinement")
+        confidence(flow, found, *images)
+        done("confidence")
+    table = Table("stage", "seconds", "processor seconds", title=f"{len(matches[2])} matches; best of 7 after warm-up")
+    best = {name: np.array(times[1:]).min(axis=0) for name, times in stages.items()}
+    for name, times in [*best.items(), ("all", sum(best.values()))]:
+        table.add_row(name, *(f"{t:.3f}" for t in times))
+    Console().print(table)
+    print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("manifest", type=Path, nargs="?")
+    parser.add_argument("--model", default="compact")
+    parser.add_argument("--radius", default="160", type=lambda r: r if r == "full" else int(r))
+    parser.add_argument("--preset", default="default")
+    parser.add_argument("--edges", default="network", choices=EDGES)
+    parser.add_argument("--set", nargs="+", action="append", default=[], metavar="NAME=VALUE", help="one trial each")
+    parser.add_argument("--backward", action="store_true", help="match the second image to the first too")
+    parser.add_argument("--dataset", action="append", help="only these; may be repeated")
+    parser.add_argument("--cache", type=Path, help="folder for matches")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--json", type=Path, help="write the figures of every pair")
+    parser.add_argument("--speed", nargs=2, metavar=("A", "B"))
+    options = parser.parse_args()
+    base = preset(options.preset)
+    if options.speed:
+        speed(options, changed(base, options.set[0] if options.set else []))
+        return
+    trials = {" ".join(changes): changed(base, changes) for changes in options.set} or {options.preset: base}
+    matcher = dm.DeepMatcher.from_pretrained(options.model, radius=options.radius, device=options.device)
+    if options.cache:
+        options.cache.mkdir(parents=True, exist_ok=True)
+    root = options.manifest.parent
+    entries = [e for e in json.loads(options.manifest.read_text()) if "flow" in e]
+    every = []
+    for n, entry in enumerate(track(entries, description="flow", console=Console(stderr=True))):
+        if options.dataset and entry["dataset"] not in options.dataset:
+            continue
+        images = [load_image(root / entry[key]) for key in ("image0", "image1")]
+        name = f"{options.model}_{options.radius}_{n:03d}"
+        matches = keypoints(matcher, images[0], images[1], options.cache, name)
+        back = None
+        if options.backward:
+            back = keypoints(matcher, images[1], images[0], options.cache, f"{name}_back")[:2]
+        edges, truth, hidden = EDGES[options.edges](images[0]), read_flow(root / entry["flow"]), occluded(entry, root)
+        for trial, settings in trials.items():
+            every.append({**entry, "trial": trial, **figures(images, edges, matches, back, truth, hidden, settings)})
+    if options.json:
+        options.json.write_text(json.dumps(every, indent=1))
+    table = Table("data set", "trial", *NAMES, title=f"{options.model}, radius {options.radius}, {options.edges} edges")
+    for dataset in dict.fromkeys(row["dataset"] for row in every):
+        for trial in trials:
+            rows = [row for row in every if row["dataset"] == dataset and row["trial"] == trial]
+            table.add_row(dataset, trial, *(f"{np.nanmean([row[name] for row in rows]):.3f}" for name in NAMES))
+    Console(width=160).print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""``deepmatching flow`` of a video or of a folder of frames."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from deepmatching import __version__
+from deepmatching.commands.common import say
+from deepmatching.commands.evaluating import describe_method
+from deepmatching.errors import DeepMatchingError
+from deepmatching.flow_folder import FlowFolder
+from deepmatching.video import PICTURES, Frames, open_frames
+
+if TYPE_CHECKING:
+    from deepmatching.flow_pipeline import EdgesLike
+    from deepmatching.matcher import DeepMatcher
+
+#: Suffixes of videos that --draw can write, and their codecs.
+CODECS = {".mp4": "mp4v", ".avi": "MJPG"}
+_RATE = 12.0  # frames in a second, of a folder
+
+
+def flow_of_sequence(
+    source: Path,
+    out: Path,
+    matcher: DeepMatcher,
+    model: str,
+    how: dict[str, Any],
+    edges: EdgesLike,
+    suffix: str,
+    restart: bool = False,
+    draw: Path | None = None,
+    verbose: bool = False,
+) -> None:
+    """Write the flow from each frame to the next one into a folder, those that it lacks."""
+    from deepmatching.files import check_writable, make_folder
+
+    frames = open_frames(source)
+    if out.resolve() == source.resolve() or (draw is not None and draw.resolve() == source.resolve()):
+        raise DeepMatchingError(f"'{source}' holds the frames themselves: give another folder for the result.")
+    if draw is not None:
+        if draw.suffix.lower() in PICTURES:
+            raise DeepMatchingError(f"Many flows do not fit into one picture '{draw}': name an .mp4 or a folder.")
+        if draw.suffix.lower() in CODECS:
+            if draw.resolve().parent == out.resolve():
+                make_folder(out)
+            check_writable(draw)
+        else:
+            make_folder(draw)
+    if frames.missing:
+        say(f"{source} should have {frames.missing} more frames, which cannot be read")
+    names = frames.names[:-1]
+    chosen = matcher.for_flow()
+    settings = {"version": __version__, "source": str(source.resolve()), **how, **describe_method(chosen, model)}
+    folder = FlowFolder(out, suffix, settings, names, restart)
+    missing = [index for index, name in enumerate(names) if name not in folder]
+    if verbose:
+        say(f"{len(frames)} frames, {len(missing)} flows to do, radius {chosen.settings.radius} on {chosen.device}")
+    start = time.perf_counter()
+    try:
+        _calculate(frames, folder, missing, matcher, how["preset"], edges)
+    except BaseException:
+        done = sum(name in folder for name in names)
+        say(f"{done} of {len(names)} flows are finished in {out}: the same command goes on")
+        raise
+    elapsed = time.perf_counter() - start
+    if missing:
+        say(f"wrote {len(missing)} flows to {out}, {elapsed / len(missing):.2f} s each")
+    if before := len(names) - len(missing):
+        say(f"{before} of {len(names)} flows were there already")
+    if draw is not None:
+        _draw(frames, folder, draw)
+        say(f"wrote {draw}")
+
+
+def _calculate(
+    frames: Frames, folder: FlowFolder, missing: list[int], matcher: DeepMatcher, preset: str, edges: EdgesLike
+) -> None:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    total = len(frames) - 1
+    columns = (TextColumn("flow"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("flow", total=total, completed=total - len(missing))
+        for first, end in runs(missing):
+            results = matcher.flow_sequence(frames.between(first, end + 1), preset, edges=edges)
+            for name, result in zip(frames.names[first:end], results, strict=True):
+                folder.add(name, result.flow)
+                progress.advance(task)
+
+
+def runs(numbers: list[int]) -> Iterator[tuple[int, int]]:
+    """Ascending numbers as ranges (first, end): 1 2 3 7 8 are (1, 4) and (7, 9)."""
+    start = 0
+    for place in range(1, len(numbers) + 1):
+        if place == len(numbers) or numbers[place] != numbers[place - 1] + 1:
+            yield numbers[start], numbers[place - 1] + 1
+            start = place
+
+
+def _draw(frames: Frames, folder: FlowFolder, target: Path) -> None:
+    """Pictures of all flows, in colours of one scale, as files in a folder or as a video."""
+    from deepmatching.drawing.colors import range_of
+    from deepmatching.drawing.flow import draw_frame, flow_range
+    from deepmatching.drawing.pictures import write_image
+    from deepmatching.flow_files import read_flow
+
+    names = frames.names[:-1]
+    ranges = np.array([flow_range(read_flow(folder.file(name))) for name in names])
+    max_norm = range_of(np.stack([ranges, np.zeros_like(ranges)], axis=1))
+    pictures = (
+        draw_frame(image, read_flow(folder.file(name)), max_norm)
+        for name, image in zip(names, frames.between(0, len(names)), strict=True)
+    )
+    if target.suffix.lower() in CODECS:
+        _write_video(target, pictures, frames.rate or _RATE)
+    else:
+        for name, picture in zip(names, pictures, strict=True):
+            write_image(target / f"{name}.png", picture)
+
+
+def _write_video(path: Path, pictures: Iterator[np.ndarray], rate: float) -> None:
+    import cv2
+
+    from deepmatching.files import atomic_write
+
+    with atomic_write(path) as temporary:
+        writer: cv2.VideoWriter | None = None
+        try:
+            for picture in pictures:
+                if writer is None:
+                    code = cv2.VideoWriter.fourcc(*CODECS[path.suffix.lower()])
+                    writer = cv2.VideoWriter(str(temporary), code, rate, (picture.shape[1], picture.shape[0]))
+                    if not writer.isOpened():
+                        raise DeepMatchingError(
+                            f"OpenCV cannot write a video '{path}' here: give --draw a folder for pictures instead."
+                        )
+                writer.write(np.ascontiguousarray(picture[:, :, ::-1]))
+        finally:
+            if writer is not None:
+                writer.release()

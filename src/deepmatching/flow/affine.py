@@ -1,0 +1,29 @@
+"""The weighted affine fit, differentiable with respect to all it is given."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def affine_fit(offsets: Tensor, values: Tensor, weights: Tensor, ridge: float = 0.0) -> Tensor:
+    """The affine maps A x + b that fit values best.
+
+    Minimises Σ_k w_k² |values_k − (A offsets_k + b)|² + ridge |A|², by the normal equations: the weights multiply rows
+    of the system, so that they count squared.
+
+    Args:
+        offsets: (…, K, 2), x and y.
+        values: (…, K, C).
+        weights: (…, K). Points of weight 0 count nothing; at least one must be positive, and without a ridge three
+            that are not on a line.
+        ridge: one number.
+
+    Returns:
+        (…, 3, C): the derivatives along x and y (A transposed), and b.
+    """
+    rows = torch.cat([offsets, torch.ones_like(offsets[..., :1])], dim=-1)
+    weighted = rows * weights.square()[..., None]
+    normal = weighted.transpose(-1, -2) @ rows
+    normal = normal + torch.diag(normal.new_tensor([ridge, ridge, 0.0]))
+    return torch.linalg.solve(normal, weighted.transpose(-1, -2) @ values)

@@ -1,0 +1,45 @@
+"""How far a flow can be trusted, pixel by pixel."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from deepmatching.flow.interpolation import Interpolation
+from deepmatching.flow.refinement import smooth, warp
+from deepmatching.images import ImageLike, load_image
+
+#: A logistic regression of "the error is below 3 pixels" on pairs of MPI Sintel, KITTI, Flying Chairs and Middlebury,
+#: each data set counting alike. Left out one data set after the other, it ranks the pixels of a pair of that data set
+#: with an area under the curve of 0.93 on average.
+_CONSTANT, _SPREAD, _REACH, _MISFIT = 8.97, -2.22, -1.74, -0.67
+
+
+@torch.no_grad()
+def confidence(flow: np.ndarray, interpolation: Interpolation, image0: ImageLike, image1: ImageLike) -> np.ndarray:
+    """The estimated probability that a flow is less than 3 pixels off: (H, W) float32, 0 … 1.
+
+    It falls with three things: how much the matches around disagree with their common model (in pixels), how far the
+    nearest match is (in pixels), and how badly the warped second image fits the first (mean difference in 0 … 255
+    of the images smoothed by 1 pixel, averaged over about 3 pixels around).
+
+        1 / (1 + exp(−(8.97 − 2.22 ln(0.2 + spread) − 1.74 ln(4 + reach) − 0.67 ln(1 + misfit))))
+
+    Args:
+        flow: (H, W, 2), the interpolated flow, refined or not.
+        interpolation: where it comes from.
+        image0, image1: the images.
+    """
+    first, second = (load_image(image, name).cpu() for image, name in ((image0, "image0"), (image1, "image1")))
+    if first.shape[0] != second.shape[0]:
+        first, second = (image.expand(3, -1, -1) for image in (first, second))
+    field = torch.from_numpy(np.ascontiguousarray(flow.transpose(2, 0, 1), dtype=np.float32))
+    difference = warp(smooth(255 * first, 1.0), smooth(255 * second, 1.0), field)[1]
+    misfit = smooth(difference.abs().mean(dim=0, keepdim=True), 3.0)[0]
+    label = torch.from_numpy(interpolation.cells.label).long()
+    points = torch.from_numpy(interpolation.points.astype(np.float32))[label]
+    rows, columns = (torch.arange(n, dtype=torch.float32) for n in label.shape)
+    reach = torch.hypot(columns - points[:, :, 0], rows[:, None] - points[:, :, 1])
+    spread = torch.from_numpy(interpolation.spread.astype(np.float32))[label]
+    logit = _CONSTANT + _SPREAD * (0.2 + spread).log() + _REACH * (4 + reach).log() + _MISFIT * (1 + misfit).log()
+    return torch.sigmoid(logit).numpy()

@@ -1,0 +1,117 @@
+"""Which matches to trust: each filter says which ones stay."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+import torch
+
+from deepmatching.flow.geodesic import Graph, Neighbours
+from deepmatching.flow.local_models import falloff_weights, weighted_means
+
+_WHITE = np.array([0.950456, 1.0, 1.088754])
+_XYZ = np.array([[0.412453, 0.357580, 0.180423], [0.212671, 0.715160, 0.072169], [0.019334, 0.119193, 0.950227]])
+
+
+def saliency(image: np.ndarray) -> np.ndarray:
+    """How much an image changes in its least variable direction: (H, W) float32.
+
+    The square root of the smallest eigenvalue of the structure tensor, Σ over channels of Lab, of gradients
+    (−½, 0, ½) after smoothing by 0.8 pixels, summed up with a Gaussian of 1 pixel. The original's threshold, 0.045,
+    holds for Lab of the RGB values as they are, without their gamma taken out: found by comparison with its output.
+
+    Args:
+        image: (1 or 3, H, W) float32 in [0, 1].
+    """
+    rgb = np.ascontiguousarray(np.broadcast_to(image, (3, *image.shape[1:])).transpose(1, 2, 0), dtype=np.float32)
+    lab = cv2.GaussianBlur(_lab(rgb), (0, 0), 0.8, borderType=cv2.BORDER_REPLICATE)
+    difference = np.array([[-0.5, 0, 0.5]], dtype=np.float32)
+    x, y = (cv2.filter2D(lab, -1, kernel, borderType=cv2.BORDER_REPLICATE) for kernel in (difference, difference.T))
+    tensor = np.stack([(x * x).sum(axis=2), (x * y).sum(axis=2), (y * y).sum(axis=2)], axis=2)
+    xx, xy, yy = np.moveaxis(cv2.GaussianBlur(tensor, (0, 0), 1.0, borderType=cv2.BORDER_REPLICATE), 2, 0)
+    smallest = (xx + yy - np.sqrt((xx - yy) ** 2 + 4 * xy * xy)) / 2
+    return np.sqrt(np.maximum(smallest, 0))
+
+
+def _lab(rgb: np.ndarray) -> np.ndarray:
+    """CIE Lab of (H, W, 3), taken as linear."""
+    # The colours are few (8 bits), but not their combinations; a matrix product and a cube root of each pixel.
+    xyz = cv2.transform(rgb, _XYZ / _WHITE[:, None])
+    x, y, z = np.moveaxis(np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116), 2, 0)
+    return np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], axis=2).astype(np.float32)
+
+
+def first_of_each_pixel(pixels: np.ndarray, scores: np.ndarray | None) -> np.ndarray:
+    """Of several matches that start in the same pixel, the best one stays (the first of equals): (N,) bool."""
+    order = np.arange(len(pixels)) if scores is None else np.argsort(-scores, kind="stable")
+    _, first = np.unique(pixels[order], axis=0, return_index=True)
+    stays = np.zeros(len(pixels), dtype=bool)
+    stays[order[first]] = True
+    return stays
+
+
+def group_sizes(graph: Graph, displacements: np.ndarray, tolerance: float) -> np.ndarray:
+    """The number of matches in each one's group, (S,).
+
+    Neighbours whose displacements differ by less than ``tolerance`` pixels are in the same group. Wrong matches,
+    in particular those of pixels that are hidden in the second image, rarely agree with many others.
+    """
+    starts, others, _ = graph
+    source = np.repeat(np.arange(len(displacements)), np.diff(starts))
+    agree = np.hypot(*(displacements[source] - displacements[others]).T) < tolerance
+    source, others = source[agree], others[agree]
+    group = np.arange(len(displacements))
+    while True:  # each takes the lowest number around it, then that of the match with this number
+        lowest = group.copy()
+        np.minimum.at(lowest, source, group[others])
+        lowest = lowest[lowest]
+        if np.array_equal(lowest, group):
+            return np.bincount(group, minlength=len(group))[group]
+        group = lowest
+
+
+def inconsistency(
+    neighbours: Neighbours, displacements: np.ndarray, falloff: float, voters: np.ndarray | None = None
+) -> np.ndarray:
+    """How far each displacement is from the weighted mean of its neighbours' and its own, (S,) in pixels.
+
+    Args:
+        voters: (S,) bool, the matches that count; None: all. Those that do not may get any result.
+    """
+    index = torch.from_numpy(neighbours.seeds)
+    confidence = None if voters is None else torch.from_numpy(np.where(voters, 1.0, 1e-9))
+    weights = falloff_weights(index, torch.from_numpy(neighbours.distances), falloff, confidence)
+    means = weighted_means(index, weights, torch.from_numpy(displacements)).numpy()
+    return np.hypot(*(means - displacements).T)
+
+
+def round_trip_errors(
+    keypoints0: np.ndarray, keypoints1: np.ndarray, backward0: np.ndarray, backward1: np.ndarray, bin: int = 8
+) -> np.ndarray:
+    """How far from its start a match leads back, (N,) in pixels.
+
+    Of the backward matches in the 3 × 3 bins around the target, one a bin, the one that comes closest counts; ∞ where
+    there is none.
+
+    Args:
+        keypoints0, keypoints1: (N, 2), matches from the first image to the second.
+        backward0, backward1: (M, 2), matches from the second image to the first.
+        bin: side of the bins in pixels.
+    """
+    errors = np.full(len(keypoints0), np.inf)
+    if len(backward0) == 0 or len(keypoints0) == 0:
+        return errors
+    low = np.floor(backward0.min(axis=0) / bin).astype(np.int64)
+    cells = np.floor(backward0 / bin).astype(np.int64) - low
+    table = np.full(cells.max(axis=0) + 1, -1, dtype=np.int64)
+    table[cells[:, 0], cells[:, 1]] = np.arange(len(cells))
+    home = np.floor(keypoints1 / bin).astype(np.int64) - low
+    forward, back = keypoints1 - keypoints0, backward1 - backward0
+    for step in np.ndindex(3, 3):
+        cell = home + np.array(step) - 1
+        there = ((cell >= 0) & (cell < table.shape)).all(axis=1)
+        match = np.full(len(home), -1)
+        match[there] = table[cell[there, 0], cell[there, 1]]
+        error = np.hypot(*(forward + back[match]).T)
+        errors = np.minimum(errors, np.where(match >= 0, error, np.inf))
+    return errors

@@ -1,0 +1,220 @@
+"""From matches to a flow at every pixel: edge-preserving interpolation, as in EpicFlow (Revaud et al., CVPR 2015)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deepmatching.errors import DeepMatchingError
+from deepmatching.flow import filters
+from deepmatching.flow.geodesic import Cells, Neighbours, cells_of, nearest_seeds
+from deepmatching.flow.local_models import affine_models, falloff_weights, paint, weighted_means
+from deepmatching.flow.presets import FlowSettings, InterpolationSettings, preset
+from deepmatching.images import ImageLike, load_image
+
+
+@dataclass(frozen=True, eq=False)
+class Interpolation:
+    """An interpolated flow and how it came about.
+
+    Attributes:
+        flow: (H, W, 2) float32, x and y in pixels.
+        kept: (S,) int64, the numbers of the matches that were used, the seeds.
+        points: (S, 2) float64, where they start.
+        cells: which pixels belong to which seed.
+        neighbours: the nearest seeds of each.
+        spread: (S,) float64, how much a seed's neighbours disagree with its model, in pixels.
+        settings: how it was made.
+    """
+
+    flow: np.ndarray
+    kept: np.ndarray
+    points: np.ndarray
+    cells: Cells
+    neighbours: Neighbours
+    spread: np.ndarray
+    settings: InterpolationSettings
+
+    def differentiable(self, keypoints0: Tensor, keypoints1: Tensor, weights: Tensor | None = None) -> Tensor:
+        """The same flow (H, W, 2) as a function of all N matches, for training.
+
+        Which matches are used, their cells and their neighbours stay as they are; gradients go to the positions and
+        weights of those that are used.
+        """
+        kept = torch.from_numpy(self.kept).to(keypoints0.device)
+        points = keypoints0[kept].double()
+        confidence = None if weights is None else weights[kept].double()
+        displacements = keypoints1[kept].double() - points
+        return _render(self.cells.label, self.neighbours, points, displacements, confidence, self.settings)[0]
+
+
+def interpolate(
+    keypoints0: Any,
+    keypoints1: Any,
+    edges: Any,
+    image0: ImageLike | None = None,
+    *,
+    scores: Any = None,
+    weights: Any = None,
+    backward: tuple[Any, Any] | None = None,
+    settings: str | FlowSettings | InterpolationSettings = "default",
+) -> Interpolation:
+    """Interpolate matches without crossing edges.
+
+    1. Matches that are not finite or start outside the image are dropped, and of several in one pixel all but one.
+    2. Filters drop matches in flat places, those that no backward match leads back from, those in small
+       groups, and those that are inconsistent with their neighbours. A filter that would leave none is skipped.
+    3. Every pixel belongs to its geodesically nearest match, and every match has its nearest neighbours.
+    4. A model of the motion around each match, fitted to these, moves the pixels that belong to it.
+
+    Args:
+        keypoints0, keypoints1: (N, 2), x and y in pixels; pixel centres are integers.
+        edges: (H, W), edge strength from 0 to 1.
+        image0: the first image; without it, no match counts as lying in a flat place.
+        scores: (N,), higher is better: which of several matches in a pixel stays. Not finite: the match is dropped.
+        weights: (N,), how much a match counts; None: all alike. Not positive or not finite: the match is dropped.
+        backward: keypoints (M, 2), (M, 2) of matches from the second image to the first.
+        settings: a preset's name, or settings.
+    """
+    chosen = settings if isinstance(settings, InterpolationSettings) else preset(settings).interpolation
+    strength = _as_edges(edges)
+    start, end = _as_points(keypoints0, "keypoints0"), _as_points(keypoints1, "keypoints1")
+    if len(start) != len(end):
+        raise DeepMatchingError(f"There are {len(start)} keypoints in one image and {len(end)} in the other.")
+    score, weight = (_as_numbers(v, n, len(start)) for v, n in ((scores, "scores"), (weights, "weights")))
+    kept = _usable(start, end, score, weight, strength.shape)
+    if len(kept) == 0:
+        raise DeepMatchingError(
+            f"None of the {len(start)} matches starts in the image of {strength.shape[1]}x{strength.shape[0]} pixels: "
+            "there is nothing to interpolate."
+        )
+    if chosen.saliency > 0 and image0 is not None:
+        column, row = _pixels(start[kept], strength.shape).T
+        kept = _unless_empty(kept, filters.saliency(_as_image(image0, strength.shape))[row, column] >= chosen.saliency)
+    if backward is not None:
+        back = [_as_points(points, "the backward keypoints") for points in backward]
+        kept = _unless_empty(
+            kept, filters.round_trip_errors(start[kept], end[kept], back[0], back[1]) < chosen.backward
+        )
+    kept, cells = _consistent(kept, start, end, strength, chosen)
+    neighbours = nearest_seeds(cells.graph, chosen.neighbours)
+    points = torch.from_numpy(start[kept])
+    confidence = None if weight is None else torch.from_numpy(weight[kept])
+    displacements = torch.from_numpy(end[kept]) - points
+    flow, spread = _render(cells.label, neighbours, points, displacements, confidence, chosen)
+    return Interpolation(flow.numpy(), kept, start[kept], cells, neighbours, spread.numpy(), chosen)
+
+
+def _usable(
+    start: np.ndarray, end: np.ndarray, score: np.ndarray | None, weight: np.ndarray | None, shape: tuple[int, int]
+) -> np.ndarray:
+    """Step 1: the numbers of the matches that remain, in their order."""
+    usable = np.isfinite(start).all(axis=1) & np.isfinite(end).all(axis=1)
+    with np.errstate(invalid="ignore"):
+        usable &= ((start > -1) & (start < (shape[1], shape[0]))).all(axis=1)  # up to a pixel beyond is still the edge
+        if weight is not None:
+            usable &= np.isfinite(weight) & (weight > 0)
+    if score is not None:
+        usable &= np.isfinite(score)
+    kept = np.flatnonzero(usable)
+    first = filters.first_of_each_pixel(_pixels(start[kept], shape), None if score is None else score[kept])
+    return kept[first]
+
+
+def _consistent(
+    kept: np.ndarray, start: np.ndarray, end: np.ndarray, edges: np.ndarray, settings: InterpolationSettings
+) -> tuple[np.ndarray, Cells]:
+    """The filters by group and by consistency: the matches that remain, and their cells."""
+    cells = cells_of(edges, _pixels(start[kept], edges.shape))
+    stays = np.ones(len(kept), dtype=bool)
+    displacements = end[kept] - start[kept]
+    if settings.group > 1:
+        large = filters.group_sizes(cells.graph, displacements, settings.group_tolerance) >= settings.group
+        stays = large if large.any() else stays
+    if settings.consistency > 0:
+        neighbours = nearest_seeds(cells.graph, settings.filter_neighbours + 1)
+        error = filters.inconsistency(neighbours, displacements, settings.falloff, stays)
+        consistent = stays & (error < settings.consistency)
+        stays = consistent if consistent.any() else stays
+    if stays.all():
+        return kept, cells
+    kept = kept[stays]
+    return kept, cells_of(edges, _pixels(start[kept], edges.shape))
+
+
+def _render(
+    label: np.ndarray,
+    neighbours: Neighbours,
+    points: Tensor,
+    displacements: Tensor,
+    confidence: Tensor | None,
+    settings: InterpolationSettings,
+) -> tuple[Tensor, Tensor]:
+    """Step 4: the flow (H, W, 2), and the spread (S,)."""
+    index, distances, cells = (torch.from_numpy(a).to(points.device) for a in (*neighbours, label))
+    if confidence is not None:  # only proportions count, and the ridge is for weights around 1
+        confidence = confidence / confidence.mean()
+    weights = falloff_weights(index, distances, settings.falloff, confidence)
+    models, spread = affine_models(index, weights, points, displacements, settings.ridge)
+    if settings.model == "mean":
+        means = weighted_means(index, weights, displacements)
+        models = torch.cat([torch.zeros_like(models[:, :2]), means[:, None]], dim=1)
+    return paint(cells, points, models).float(), spread
+
+
+def _unless_empty(kept: np.ndarray, stays: np.ndarray) -> np.ndarray:
+    return kept[stays] if stays.any() else kept
+
+
+def _pixels(points: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    """Column and row (N, 2) of the nearest pixel; half-way, the right or lower one, as in ``deepmatching.metrics``."""
+    return np.clip(np.floor(points + 0.5), 0, (shape[1] - 1, shape[0] - 1)).astype(np.int64)
+
+
+def _as_array(values: Any) -> np.ndarray:
+    if isinstance(values, Tensor):
+        values = values.detach().cpu()
+    return np.asarray(values, dtype=np.float64)
+
+
+def _as_points(points: Any, name: str) -> np.ndarray:
+    array = _as_array(points)
+    if array.size == 0:
+        return array.reshape(0, 2)
+    if array.ndim != 2 or array.shape[1] != 2:
+        raise DeepMatchingError(f"{name} must be an array (N,2) of (x,y), but it is {array.shape}.")
+    return array
+
+
+def _as_numbers(values: Any, name: str, number: int) -> np.ndarray | None:
+    if values is None:
+        return None
+    array = _as_array(values).reshape(-1)
+    if len(array) != number:
+        raise DeepMatchingError(f"There are {number} matches and {len(array)} {name}; each match needs one.")
+    return array
+
+
+def _as_edges(edges: Any) -> np.ndarray:
+    if isinstance(edges, Tensor):
+        edges = edges.detach().cpu()
+    strength = np.asarray(edges, dtype=np.float32)
+    if strength.ndim != 2 or strength.size == 0:
+        raise DeepMatchingError(f"An edge map must be (H,W), but this one is {strength.shape}.")
+    if not (strength >= 0).all() or not np.isfinite(strength).all():
+        raise DeepMatchingError("An edge map must not contain NaN, infinite or negative values: scale it to 0 … 1.")
+    return strength
+
+
+def _as_image(image: ImageLike, shape: tuple[int, int]) -> np.ndarray:
+    planar = load_image(image, "image0").detach().cpu().numpy()
+    if planar.shape[1:] != shape:
+        raise DeepMatchingError(
+            f"The first image is {planar.shape[2]}x{planar.shape[1]} pixels and its edge map {shape[1]}x{shape[0]}: "
+            "make the edge map from this image."
+        )
+    return planar

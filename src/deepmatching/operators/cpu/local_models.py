@@ -1,0 +1,122 @@
+"""Local models of the motion around each seed (see ``deepmatching.flow.local_models``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from deepmatching.operators.cpu.compilation import helper, kernel
+from deepmatching.operators.cpu.threads import share
+
+
+def weighted_means(index: np.ndarray, weights: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """See :func:`deepmatching.flow.local_models.weighted_means`."""
+    result = np.empty((len(index), values.shape[1]), dtype=np.float64)
+    share(_weighted_means, len(index), index, weights, values, result)
+    return result
+
+
+@kernel
+def _weighted_means(begin: int, end: int, index: Any, weights: Any, values: Any, result: Any) -> None:
+    for s in range(begin, end):
+        total, x, y = 0.0, 0.0, 0.0
+        for n in range(index.shape[1]):
+            j = index[s, n]
+            if j >= 0:
+                # Differences to the seed's own value: equal values give exactly that value.
+                w = weights[s, n]
+                total += w
+                x += w * (values[j, 0] - values[s, 0])
+                y += w * (values[j, 1] - values[s, 1])
+        result[s, 0], result[s, 1] = values[s, 0] + x / total, values[s, 1] + y / total
+
+
+def affine_models(
+    index: np.ndarray, weights: np.ndarray, points: np.ndarray, values: np.ndarray, ridge: float, own: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """See :func:`deepmatching.flow.local_models.affine_models`; ``own`` is the weight of a seed in its own model."""
+    models, spread = np.empty((len(index), 3, 2), dtype=np.float64), np.empty(len(index), dtype=np.float64)
+    share(_affine_models, len(index), index, weights, points, values, ridge, own, models, spread)
+    return models, spread
+
+
+@helper
+def _solve(n: Any, r: Any, a: Any) -> None:
+    """a (3, 2) = n⁻¹ r for a symmetric positive definite n (3, 3), by elimination; n and r are overwritten."""
+    for k in range(3):
+        for i in range(k + 1, 3):
+            factor = n[i, k] / n[k, k]
+            for j in range(k + 1, 3):
+                n[i, j] -= factor * n[k, j]
+            r[i, 0] -= factor * r[k, 0]
+            r[i, 1] -= factor * r[k, 1]
+    for c in range(2):
+        a[2, c] = r[2, c] / n[2, 2]
+        a[1, c] = (r[1, c] - n[1, 2] * a[2, c]) / n[1, 1]
+        a[0, c] = (r[0, c] - n[0, 1] * a[1, c] - n[0, 2] * a[2, c]) / n[0, 0]
+
+
+@kernel
+def _affine_models(
+    begin: int, end: int,
+    index: Any, weights: Any, points: Any, values: Any, ridge: float, own: float, models: Any, spread: Any,
+) -> None:  # fmt: skip
+    n, r, a = np.empty((3, 3)), np.empty((3, 2)), np.empty((3, 2))
+    for s in range(begin, end):
+        x, y, u, v = points[s, 0], points[s, 1], values[s, 0], values[s, 1]
+        n[:], r[:] = 0.0, 0.0
+        n[0, 0] = n[1, 1] = ridge
+        for m in range(index.shape[1]):
+            j = index[s, m]
+            if j < 0:
+                continue
+            dx, dy = points[j, 0] - x, points[j, 1] - y
+            du, dv = values[j, 0] - u, values[j, 1] - v
+            w = weights[s, m] if m > 0 else own * weights[s, m]
+            w *= w
+            n[0, 0] += w * dx * dx
+            n[0, 1] += w * dx * dy
+            n[0, 2] += w * dx
+            n[1, 1] += w * dy * dy
+            n[1, 2] += w * dy
+            n[2, 2] += w
+            r[0, 0] += w * dx * du
+            r[0, 1] += w * dx * dv
+            r[1, 0] += w * dy * du
+            r[1, 1] += w * dy * dv
+            r[2, 0] += w * du
+            r[2, 1] += w * dv
+        n[1, 0], n[2, 0], n[2, 1] = n[0, 1], n[0, 2], n[1, 2]
+        _solve(n, r, a)
+        total, residual = 0.0, 0.0
+        for m in range(index.shape[1]):
+            j = index[s, m]
+            if j >= 0:
+                dx, dy = points[j, 0] - x, points[j, 1] - y
+                eu = values[j, 0] - u - (a[0, 0] * dx + a[1, 0] * dy + a[2, 0])
+                ev = values[j, 1] - v - (a[0, 1] * dx + a[1, 1] * dy + a[2, 1])
+                w = weights[s, m] if m > 0 else own * weights[s, m]
+                total += w
+                residual += w * np.sqrt(eu * eu + ev * ev)
+        spread[s] = residual / total
+        for c in range(2):
+            models[s, 0, c], models[s, 1, c] = a[0, c], a[1, c]
+        models[s, 2, 0], models[s, 2, 1] = u + a[2, 0], v + a[2, 1]
+
+
+def paint(label: np.ndarray, points: np.ndarray, models: np.ndarray) -> np.ndarray:
+    """See :func:`deepmatching.flow.local_models.paint`."""
+    flow = np.empty((*label.shape, 2), dtype=np.float32)
+    share(_paint, len(label), label, points, models, flow)
+    return flow
+
+
+@kernel
+def _paint(begin: int, end: int, label: Any, points: Any, models: Any, flow: Any) -> None:
+    for i in range(begin, end):
+        for j in range(label.shape[1]):
+            s = label[i, j]
+            dx, dy = j - points[s, 0], i - points[s, 1]
+            for c in range(2):
+                flow[i, j, c] = models[s, 0, c] * dx + models[s, 1, c] * dy + models[s, 2, c]

@@ -1,0 +1,72 @@
+"""The whole way from matches to flow, and its confidence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from deepmatching.flow import DenseFlow, dense_flow, interpolate, refine
+from deepmatching.flow_files import read_flow
+
+
+def grid(height: int, width: int) -> np.ndarray:
+    y, x = np.mgrid[4:height:8, 4:width:8] - 0.5
+    return np.stack([x.ravel(), y.ravel()], axis=1)
+
+
+def moved(points: np.ndarray, x: float, y: float) -> np.ndarray:
+    return points + np.array([x, y])
+
+
+def test_dense_flow_of_a_shift(pair: tuple[np.ndarray, np.ndarray]) -> None:
+    points = grid(64, 96)
+    found = dense_flow(points, moved(points, 6, -4), *pair, np.zeros((64, 96)), scores=np.ones(len(points)))
+    assert isinstance(found, DenseFlow)
+    assert found.flow.dtype == np.float32 and found.flow.shape == (64, 96, 2)
+    np.testing.assert_allclose(found.flow[16:-16, 16:-16], np.broadcast_to([6, -4], (32, 64, 2)), atol=0.1)
+    assert found.confidence.shape == (64, 96) and found.confidence[16:-16, 16:-16].min() > 0.9
+
+
+def test_confidence_falls_with_distance_and_disagreement(pair: tuple[np.ndarray, np.ndarray]) -> None:
+    points = grid(64, 96)
+    points = points[points[:, 0] < 48]
+    generator = np.random.default_rng(0)
+    calm = points[:, 1] < 32
+    targets = moved(points, 6, -4) + np.where(calm[:, None], 0, generator.normal(0, 2, points.shape))
+    confidence = dense_flow(points, targets, *pair, np.full((64, 96), 0.05), settings="sintel").confidence
+    assert np.isfinite(confidence).all() and confidence.min() >= 0 and confidence.max() <= 1
+    assert confidence[16:24, 8:40].mean() > confidence[40:56, 8:40].mean()  # matches disagree below
+    assert confidence[16:24, 8:40].mean() > confidence[16:24, 80:].mean()  # there are none on the right
+
+
+def folders() -> list[str]:
+    return ["sintel_clean_alley_1", "flyingchairs_0000001", "middlebury_flow_RubberWhale"]
+
+
+@pytest.mark.parametrize("name", folders())
+def test_the_flow_is_the_originals(shared: Path, name: str) -> None:
+    """Given the original's matches and edges: its errors within 2 %, and its flow to a hundredth of a pixel mostly.
+
+    Its matches are at pixel corners, which it takes for pixel centres.
+    """
+    folder = shared / "oracle" / "epicflow" / name
+    info = json.loads((folder / "info.json").read_text())
+    pictures = [shared / "flow" / info[key] for key in ("image0", "image1")]
+    entries = json.loads((shared / "flow" / "manifest.json").read_text())
+    entry = next(e for e in entries if (e["image0"], e["image1"]) == (info["image0"], info["image1"]))
+    truth = read_flow(shared / "flow" / entry["flow"])
+    edges = cv2.imread(str(folder / "edges.png"), cv2.IMREAD_UNCHANGED) / np.float32(65535)
+    matches = np.loadtxt(folder / "matches.txt")
+    interpolated = interpolate(matches[:, :2], matches[:, 2:4], edges, pictures[0], settings=info["preset"]).flow
+    refined = refine(interpolated, *pictures, info["preset"])
+    for found, stage in ((interpolated, "interpolation"), (refined, "flow")):
+        original = np.load(folder / f"{stage}.npz")["flow"]
+        errors = [np.nanmean(np.hypot(*(flow - truth).reshape(-1, 2).T)) for flow in (found, original)]
+        assert errors[0] == pytest.approx(errors[1], rel=0.02)
+        difference = np.hypot(*(found - original).reshape(-1, 2).T)
+        assert np.median(difference) < 0.012  # the original's is stored in 1/64 of a pixel
+        assert difference.mean() < 0.03

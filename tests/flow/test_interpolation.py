@@ -1,0 +1,182 @@
+"""Interpolation: what it must reproduce, and input that is not as it should be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deepmatching.errors import DeepMatchingError
+from deepmatching.flow import PRESETS, Interpolation, InterpolationSettings, interpolate
+from deepmatching.operators.kernels import plain_operators
+
+quick = settings(max_examples=30, deadline=None)
+presets = st.sampled_from(sorted(PRESETS))
+
+
+def grid(height: int, width: int, step: int = 8) -> np.ndarray:
+    """Points at 3.5, 11.5, …, as the matcher's."""
+    y, x = np.mgrid[step // 2 : height : step, step // 2 : width : step] - 0.5
+    return np.stack([x.ravel(), y.ravel()], axis=1)
+
+
+def moved(points: np.ndarray, x: float, y: float) -> np.ndarray:
+    return points + np.array([x, y])
+
+
+def edges_of(seed: int, height: int = 48, width: int = 64) -> np.ndarray:
+    return np.random.default_rng(seed).uniform(0, 1, (height, width)).astype(np.float32) ** 4
+
+
+@quick
+@given(st.integers(0, 2**31), presets, st.integers(-40, 40), st.integers(-40, 40), st.sampled_from(["affine", "mean"]))
+def test_constant_motion_is_reproduced_exactly(seed: int, name: str, u: int, v: int, model: str) -> None:
+    points = grid(48, 64)
+    chosen = replace(PRESETS[name].interpolation, model=model)
+    flow = interpolate(points, moved(points, u / 8, v / 8), edges_of(seed), settings=chosen).flow
+    assert flow.dtype == np.float32 and flow.shape == (48, 64, 2)
+    assert (flow == np.float32([u / 8, v / 8])).all()
+
+
+@quick
+@given(st.integers(0, 2**31), st.lists(st.floats(-0.1, 0.1), min_size=4, max_size=4))
+def test_affine_motion_is_reproduced(seed: int, gradient: list[float]) -> None:
+    """Sub-pixel positions and all: to a hundredth of a pixel, for there is a ridge."""
+    points = grid(96, 128)
+    matrix = np.reshape(gradient, (2, 2))
+    flow = interpolate(points, points + points @ matrix.T + (3, -2), edges_of(seed, 96, 128), settings="sintel").flow
+    y, x = np.mgrid[:96, :128]
+    expected = np.stack([x, y], axis=2) @ matrix.T + (3, -2)
+    np.testing.assert_allclose(flow, expected, atol=0.01)
+
+
+def test_two_motions_do_not_mix_across_an_edge() -> None:
+    points = grid(64, 96)
+    edges = np.zeros((64, 96), dtype=np.float32)
+    edges[:, 50] = 20.0  # as if there were many edges one after the other
+    left = points[:, 0] < 50
+    flow = interpolate(points, points + np.where(left[:, None], (6, 0), (-3, 1)), edges, settings="sintel").flow
+    np.testing.assert_allclose(flow[:, :50], np.broadcast_to([6, 0], (64, 50, 2)), atol=1e-4)
+    np.testing.assert_allclose(flow[:, 51:], np.broadcast_to([-3, 1], (64, 45, 2)), atol=1e-4)
+
+
+def test_outliers_are_dropped() -> None:
+    points = grid(64, 96)
+    targets = moved(points, 2, 1)
+    wrong = np.array([5, 17, 18, 60])
+    targets[wrong] += (25, -30)
+    found = interpolate(points, targets, np.full((64, 96), 0.05))
+    assert not set(wrong) & set(found.kept.tolist())
+    assert (found.flow == np.float32([2, 1])).all()
+
+
+def test_matches_that_do_not_lead_back_are_dropped() -> None:
+    points = grid(64, 96)
+    targets = moved(points, 4, 0)
+    hidden = points[:, 0] > 60
+    targets[hidden] = points[hidden] - (9, 0)
+    back = points[points[:, 0] < 70]
+    found = interpolate(points, targets, np.full((64, 96), 0.05), backward=(back, back - (4, 0)))
+    assert (found.flow == np.float32([4, 0])).all()
+
+
+def test_one_match_moves_everything() -> None:
+    found = interpolate([[10.2, 3.0]], [[12.2, 2.0]], np.zeros((20, 30)))
+    np.testing.assert_allclose(found.flow, np.broadcast_to([2, -1], (20, 30, 2)), atol=1e-6)
+    assert found.kept.tolist() == [0]
+
+
+@quick
+@given(st.data(), presets)
+def test_never_nan(data: st.DataObject, name: str) -> None:
+    """Few matches, duplicates, collinear ones, off the image, not finite: a finite flow, or an error that says why."""
+    coordinate = st.sampled_from([0.0, 3.0, 3.5, 7.0, 15.0, -0.5, 19.5, -30.0, 500.0, float("nan"), float("inf")])
+    number = data.draw(st.integers(0, 12))
+    points = np.array(data.draw(st.lists(st.tuples(*[coordinate] * 4), min_size=number, max_size=number))).reshape(
+        -1, 4
+    )
+    scores = data.draw(st.none() | st.lists(st.sampled_from([1.0, 2.0, 0.0, np.nan]), min_size=number, max_size=number))
+    weights = data.draw(st.none() | st.lists(st.sampled_from([1.0, 1e-9, 0.0]), min_size=number, max_size=number))
+    image = np.zeros((20, 16), dtype=np.uint8) if data.draw(st.booleans()) else None
+    try:
+        found = interpolate(
+            points[:, :2], points[:, 2:], edges_of(0, 20, 16), image, scores=scores, weights=weights, settings=name
+        )
+    except DeepMatchingError:
+        inside = np.isfinite(points).all(axis=1) & ((points[:, :2] > -1) & (points[:, :2] < (16, 20))).all(axis=1)
+        inside &= np.isfinite(np.ones(number) if scores is None else scores)
+        assert not (inside & (np.ones(number) if weights is None else np.array(weights) > 0).astype(bool)).any()
+    else:
+        assert np.isfinite(found.flow).all() and np.isfinite(found.spread).all()
+
+
+def test_all_matches_in_one_corner() -> None:
+    points = grid(16, 16)
+    found = interpolate(points, points + 1 + 0.01 * points, edges_of(1, 200, 300))
+    assert np.isfinite(found.flow).all() and np.abs(found.flow).max() < 20
+
+
+@quick
+@given(st.integers(0, 2**31), presets)
+def test_kernels_agree_with_the_definitions(seed: int, name: str) -> None:
+    generator = np.random.default_rng(seed)
+    points = generator.uniform(0, (64, 48), (40, 2))
+    targets = points + generator.normal(0, 2, (40, 2)) + 0.05 * points
+    found = interpolate(points, targets, edges_of(seed), settings=name)
+    with plain_operators():
+        expected = interpolate(points, targets, edges_of(seed), settings=name)
+    np.testing.assert_array_equal(found.kept, expected.kept)
+    assert np.mean(np.abs(found.flow - expected.flow).max(axis=2) < 0.02) > 0.98  # ties between cells aside
+
+
+def test_the_differentiable_flow_is_the_same() -> None:
+    generator = np.random.default_rng(4)
+    points = generator.uniform(0, (64, 48), (30, 2))
+    targets = points + generator.normal(0, 1, (30, 2))
+    weights = torch.from_numpy(generator.uniform(0.5, 1, 30)).requires_grad_()
+    found: Interpolation = interpolate(points, targets, edges_of(4), weights=weights.detach())
+    start, end = (torch.from_numpy(a).requires_grad_() for a in (points, targets))
+    flow = found.differentiable(start, end, weights)
+    np.testing.assert_allclose(flow.detach(), found.flow, atol=1e-4)
+    flow.square().mean().backward()
+    kept = torch.from_numpy(found.kept)
+    for tensor in (start, end, weights):
+        assert tensor.grad is not None and torch.isfinite(tensor.grad).all() and tensor.grad[kept].any()
+    dropped = torch.ones(30, dtype=torch.bool)
+    dropped[kept] = False
+    assert not end.grad[dropped].any()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([[0, 0]], [[0, 0], [1, 1]], np.zeros((5, 5))), "1 keypoints in one image and 2"),
+        (([[0, 0, 0]], [[0, 0, 0]], np.zeros((5, 5))), "array \\(N,2\\)"),
+        (([[0, 0]], [[0, 0]], np.zeros(5)), "edge map must be"),
+        (([[0, 0]], [[0, 0]], np.full((5, 5), np.nan)), "edge map must not contain"),
+        (([[0, 0]], [[0, 0]], np.full((5, 5), -1.0)), "edge map must not contain"),
+        (([[0, 0]], [[0, 0]], np.zeros((5, 5)), np.zeros((4, 5), dtype=np.uint8)), "make the edge map from this image"),
+        (([], [], np.zeros((5, 5))), "None of the 0 matches"),
+    ],
+)
+def test_errors_say_what_is_wrong(arguments: tuple, message: str) -> None:
+    with pytest.raises(DeepMatchingError, match=message):
+        interpolate(*arguments)
+
+
+def test_each_match_needs_a_score() -> None:
+    with pytest.raises(DeepMatchingError, match="2 matches and 3 scores"):
+        interpolate(np.zeros((2, 2)), np.zeros((2, 2)), np.zeros((5, 5)), scores=[1, 2, 3])
+
+
+def test_fewer_matches_than_neighbours() -> None:
+    points = grid(24, 32)
+    found = interpolate(
+        points, moved(points, 1, 2), np.zeros((24, 32)), settings=InterpolationSettings(neighbours=10_000)
+    )
+    assert (found.flow == np.float32([1, 2])).all()
+    assert found.neighbours.seeds.shape == (len(points), len(points))

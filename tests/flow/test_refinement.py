@@ -1,0 +1,203 @@
+"""Refinement: what it must find and leave alone, its linear algebra by brute force, its kernels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deepmatching.errors import DeepMatchingError
+from deepmatching.flow import RefinementSettings, refine
+from deepmatching.flow.refinement import relax, smooth, warp
+from deepmatching.operators.kernels import plain_operators
+
+quick = settings(max_examples=20, deadline=None)
+
+
+def texture(seed: int, height: int, width: int, channels: int = 3) -> np.ndarray:
+    """Smooth noise, (H, W, C) in [0, 1]."""
+    noise = torch.rand(channels, height, width, generator=torch.Generator().manual_seed(seed))
+    noise = smooth(noise, 2.0)
+    noise = (noise - noise.min()) / (noise.max() - noise.min())
+    return noise.permute(1, 2, 0).numpy()
+
+
+def moved(picture: np.ndarray, u: float, v: float) -> tuple[np.ndarray, np.ndarray]:
+    """Two views, both resampled, of which the second is moved by (u, v)."""
+    height, width = picture.shape[:2]
+    planar = torch.from_numpy(picture).permute(2, 0, 1).contiguous()
+    views = []
+    for sign in (1, -1):
+        flow = torch.empty(2, height, width)
+        flow[0], flow[1] = sign * u / 2, sign * v / 2
+        mean, difference, _ = warp(planar, planar, flow)
+        views.append((mean + difference / 2)[:, 8:-8, 8:-8].permute(1, 2, 0).numpy())
+    return views[0], views[1]
+
+
+def test_equal_images_leave_no_motion_as_it_is() -> None:
+    picture = texture(0, 40, 50)
+    assert not refine(np.zeros((40, 50, 2)), picture, picture).any()
+
+
+def test_a_shift_by_whole_pixels_stays() -> None:
+    picture = texture(1, 80, 100)
+    flow = np.full((60, 80, 2), (4, -3), dtype=np.float32)
+    found = refine(flow, picture[10:70, 10:90], picture[13:73, 6:86])
+    np.testing.assert_allclose(found[12:-12, 12:-12], flow[12:-12, 12:-12], atol=0.02)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_fractions_of_a_pixel_are_found(channels: int) -> None:
+    first, second = moved(texture(2, 96, 112, channels), 1.4, -0.7)
+    found = refine(np.full((80, 96, 2), (2, 0), dtype=np.float32), first, second)
+    error = np.hypot(*(found - (1.4, -0.7)).reshape(-1, 2).T)
+    assert np.median(error) < 0.03  # of 0.92 before
+
+
+def test_two_motions_keep_their_border() -> None:
+    background, front = texture(3, 96, 128), texture(4, 96, 128) * 0.5
+    first, second = background.copy(), background.copy()
+    first[30:70, 40:90], second[30:70, 43:93] = front[30:70, 40:90], front[30:70, 40:90]
+    start = np.zeros((96, 128, 2), dtype=np.float32)
+    start[30:70, 40:90, 0] = 2
+    found = refine(start, first, second)
+    assert np.abs(found[34:66, 44:86] - (3, 0)).max() < 0.3
+    assert np.abs(found[:24]).max() < 0.1
+
+
+@quick
+@given(st.integers(0, 2**31), st.integers(1, 30), st.integers(1, 40), st.sampled_from([1, 3]), st.booleans())
+def test_kernels_agree_with_the_definition(seed: int, height: int, width: int, channels: int, all_terms: bool) -> None:
+    generator = np.random.default_rng(seed)
+    chosen = RefinementSettings(steps=2, iterations=15, delta=0.3 if all_terms else 0.0, hold=0.2 if all_terms else 0.0)
+    first, second = texture(seed % 1000, height, width, channels), texture(seed % 999, height + 3, width + 1, channels)
+    start = generator.normal(0, 2, (height, width, 2)).astype(np.float32)
+    first, second = (np.nan_to_num(image) for image in (first, second))  # one pixel has no range
+    found = refine(start, first, second, chosen)
+    with plain_operators():
+        expected = refine(start, first, second, chosen)
+    assert found.shape == (height, width, 2) and np.isfinite(found).all()
+    np.testing.assert_allclose(found, expected, atol=0.02)
+    assert np.median(np.abs(found - expected)) < 1e-3
+
+
+def test_bands_and_rounds_of_relaxation_leave_no_seams() -> None:
+    """More rows than one band, and more half-iterations than are made at once."""
+    first, second = moved(texture(5, 176, 70), 0.8, 0.4)
+    start = np.zeros((160, 54, 2), dtype=np.float32)
+    chosen = RefinementSettings(steps=1, iterations=20)
+    with plain_operators():
+        expected = refine(start, first, second, chosen)
+    np.testing.assert_allclose(refine(start, first, second, chosen), expected, atol=1e-4)
+
+
+def test_relaxation_solves_the_system() -> None:
+    generator = torch.Generator().manual_seed(0)
+    height, width = 5, 6
+    number = height * width
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.rand(*shape, generator=generator, dtype=torch.float64)
+
+    a11, a22 = random(height, width) + 0.5, random(height, width) + 0.5
+    a12 = 0.3 * random(height, width)
+    across, along = random(height, width), random(height, width)
+    across[:, -1], along[-1] = 0, 0
+    right, flow = random(2, height, width), random(2, height, width)
+    system = torch.zeros(2 * number, 2 * number, dtype=torch.float64)
+    side = right.reshape(-1).clone()
+    for i in range(height):
+        for j in range(width):
+            n = i * width + j
+            system[n, n] += a11[i, j]
+            system[n, number + n] += a12[i, j]
+            system[number + n, n] += a12[i, j]
+            system[number + n, number + n] += a22[i, j]
+            for di, dj, weight in (
+                (0, 1, across[i, j]),
+                (1, 0, along[i, j]),
+                (0, -1, across[i, j - 1] if j else 0),
+                (-1, 0, along[i - 1, j] if i else 0),
+            ):
+                if 0 <= i + di < height and 0 <= j + dj < width:
+                    m = n + di * width + dj
+                    for c in range(2):
+                        system[c * number + n, c * number + n] += weight
+                        system[c * number + n, c * number + m] -= weight
+                        side[c * number + n] += weight * (flow[c, i + di, j + dj] - flow[c, i, j])
+    expected = torch.linalg.solve(system, side).reshape(2, height, width)
+    torch.testing.assert_close(relax([a11, a12, a22], right, across, along, flow, 200, 1.5), expected)
+
+
+def test_a_grey_image_counts_as_three_equal_channels() -> None:
+    first, second = moved(texture(6, 64, 72, 1), 0.6, 0.3)
+    start = np.zeros((48, 56, 2), dtype=np.float32)
+    grey, colour = refine(start, first, second), refine(start, *(np.repeat(i, 3, axis=2) for i in (first, second)))
+    np.testing.assert_allclose(grey, colour, atol=1e-3)
+    np.testing.assert_allclose(refine(start, first, np.repeat(second, 3, axis=2)), colour, atol=1e-6)
+
+
+def test_what_leaves_the_image_is_held() -> None:
+    """There, smoothness alone would flatten a slope."""
+    picture = texture(7, 60, 80)
+    y, x = np.mgrid[:60, :80].astype(np.float32)
+    start = np.stack([100 + 0.3 * x, 0 * y], axis=2)
+    held = refine(start, picture, picture, RefinementSettings(hold=10.0))
+    loose = refine(start, picture, picture, RefinementSettings(hold=0.0))
+    assert np.abs(held - start).max() < 0.2 * np.abs(loose - start).max()
+
+
+def test_no_steps_no_change() -> None:
+    start = np.random.default_rng(0).normal(size=(20, 30, 2)).astype(np.float32)
+    picture = texture(8, 20, 30)
+    np.testing.assert_array_equal(refine(start, picture, picture, RefinementSettings(steps=0)), start)
+
+
+def test_smoothing_is_a_convolution_with_a_gaussian() -> None:
+    image = torch.zeros(1, 21, 21)
+    image[0, 10, 10] = 1
+    taps = torch.exp(-torch.arange(-10.0, 11).square() / (2 * 1.5**2)) * (torch.arange(-10, 11).abs() <= 6)
+    taps /= taps.sum()
+    torch.testing.assert_close(smooth(image, 1.5)[0], taps[:, None] * taps)
+    assert (smooth(torch.ones(3, 5, 5), 2.0) - 1).abs().max() < 1e-6
+
+
+def test_warping_by_whole_pixels_is_a_shift() -> None:
+    image = torch.rand(2, 9, 11, generator=torch.Generator().manual_seed(0))
+    flow = torch.zeros(2, 9, 11)
+    flow[0], flow[1] = 3, -2
+    for_plain = []
+    for plain in (False, True):
+        if plain:
+            with plain_operators():
+                result = warp(torch.zeros_like(image), image, flow)
+        else:
+            result = warp(torch.zeros_like(image), image, flow)
+        assert torch.equal(result[1][:, 2:, :-3], image[:, :-2, 3:])
+        assert torch.equal(result[0] * 2, result[1])
+        assert result[2][2:, :-3].all() and not result[2][:2].any() and not result[2][:, -3:].any()
+        for_plain.append(result)
+    for one, other in zip(*for_plain, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_errors_say_what_is_wrong() -> None:
+    picture = texture(9, 20, 30)
+    with pytest.raises(DeepMatchingError, match="both must have its size"):
+        refine(np.zeros((20, 31, 2)), picture, picture)
+    with pytest.raises(DeepMatchingError, match="NaN"):
+        refine(np.full((20, 30, 2), np.nan), picture, picture)
+    with pytest.raises(DeepMatchingError, match="no preset"):
+        refine(np.zeros((20, 30, 2)), picture, picture, "nothing")
+
+
+def test_more_smoothness_is_smoother() -> None:
+    first, second = moved(texture(10, 80, 80), 1.0, 0.0)
+    start = np.random.default_rng(1).normal(0, 1, (64, 64, 2)).astype(np.float32)
+    rough, even = (refine(start, first, second, replace(RefinementSettings(), alpha=alpha)) for alpha in (0.3, 30.0))
+    assert np.abs(np.diff(even, axis=0)).mean() < 0.5 * np.abs(np.diff(rough, axis=0)).mean()

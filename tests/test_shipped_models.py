@@ -1,0 +1,73 @@
+"""The models that come with the package: small, offline, with a card, and as the page about them says."""
+
+from __future__ import annotations
+
+import re
+import socket
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import deepmatching as dm
+from deepmatching.descriptors import Compact
+from deepmatching.models import NAMES, load_network, model_path, read_model
+
+TRAINED = tuple(name for name in NAMES if name != "hog")
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "models.md"
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise AssertionError("a model that ships needs no network")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+@pytest.mark.usefixtures("offline")
+def test_a_stranger_gets_compact(pair: tuple[np.ndarray, np.ndarray]) -> None:
+    matcher = dm.DeepMatcher.from_pretrained(device="cpu", radius=16)
+    assert isinstance(matcher.network.descriptor, Compact)
+    keypoints0, keypoints1, _ = matcher.match(*pair).numpy()
+    errors = np.linalg.norm(keypoints1 - keypoints0 - (6, -4), axis=1)
+    assert len(errors) > 70 and np.median(errors) < 0.5  # between the cells of 2 pixels
+
+
+@pytest.mark.usefixtures("offline")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_that_is_saved_matches_as_before(
+    name: str, pair: tuple[np.ndarray, np.ndarray], tmp_path: Path
+) -> None:
+    matcher = dm.DeepMatcher.from_pretrained(name, device="cpu", radius=16)
+    matcher.save(tmp_path / "again.safetensors")
+    again = dm.DeepMatcher.from_pretrained(tmp_path / "again.safetensors", device="cpu", radius=16)
+    for one, other in zip(matcher.match(*pair).numpy(), again.match(*pair).numpy(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_they_are_less_than_four_megabytes_and_say_where_they_come_from() -> None:
+    weights = Path(str(files("deepmatching") / "weights"))
+    assert sum(file.stat().st_size for file in weights.glob("*.safetensors")) < 4e6
+    for name in TRAINED:
+        card = read_model(model_path(name))[1]
+        assert {"title", "license", "initialisation", "training_data", "recipe"} <= set(card)
+    listed = re.findall(r"`(\w+\.safetensors)`", (weights / "README.md").read_text(encoding="utf-8"))
+    assert sorted(listed) == sorted(file.name for file in weights.glob("*.safetensors"))
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_the_page_has_their_sizes_and_exponents(name: str) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    network = load_network(name)
+    size, count = re.search(rf"\| `{name}` \| (\d+) kB \| ([\d ]+) \|", page).groups()  # type: ignore[union-attr]
+    assert int(size) == round(model_path(name).stat().st_size / 1000)
+    assert int(count.replace(" ", "")) == sum(p.numel() for p in network.parameters())
+    section = page[page.index(f"## {name}\n") :]
+    learned = re.search(r"= ([\d., ]+); κ = ([\d.]+);", section)
+    assert learned and network.sharpness is not None
+    exponents = [float(value) for value in learned[1].split(",")]
+    torch.testing.assert_close(network.exponents.detach()[: len(exponents)], torch.tensor(exponents), atol=6e-3, rtol=0)
+    assert float(learned[2]) == pytest.approx(network.sharpness.item(), abs=0.06)
