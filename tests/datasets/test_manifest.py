@@ -24,6 +24,12 @@ def test_paths_are_relative_to_the_manifest_and_groups_are_kept(
     assert dataset[1].flow[0, 0].tolist() == [6.0, -4.0]
 
 
+def test_a_file_may_begin_with_the_mark_of_windows(tmp_path: Path) -> None:
+    path = write_pairs(tmp_path)
+    path.write_text(path.read_text(encoding="utf-8"), encoding="utf-8-sig")
+    assert len(Manifest(path)) == 2
+
+
 def test_the_manifest_and_the_images_name_what_has_no_name(tmp_path: Path) -> None:
     dataset = Manifest(write_pairs(tmp_path))
     assert [(entry.group, entry.name) for entry in dataset.entries] == [("pairs", "0_a-0_b"), ("pairs", "1_a-1_b")]

@@ -23,7 +23,8 @@ def test_the_originals_values(name: str) -> None:
     i, r = PRESETS[name].interpolation, PRESETS[name].refinement
     values = (i.filter_neighbours, i.neighbours, i.falloff, r.steps, r.alpha, r.gamma, r.delta, r.sigma)
     assert values == ORIGINAL[name]
-    assert (i.saliency, i.consistency, i.group, r.iterations, r.edges, r.hold) == (0.045, 5.0, 0, 30, 5.0, 0.0)
+    assert (i.saliency, i.consistency, i.contrast, i.group) == (0.045, 5.0, 1.0, 0)
+    assert (r.iterations, r.edges, r.hold) == (30, 5.0, 0.0)
 
 
 def test_presets_by_name() -> None:

@@ -142,6 +142,11 @@ def test_bad_files_are_one_sentence(tmp_path: Path) -> None:
             read_config(tmp_path / name)
 
 
+def test_a_file_may_begin_with_the_mark_of_windows(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text('steps = 7\n[data]\ntrain = "pairs.json"\n', encoding="utf-8-sig")
+    assert read_config(tmp_path / "c.toml").steps == 7
+
+
 def test_all_keys_are_dotted_and_unique() -> None:
     keys = all_keys()
     assert {"steps", "optimizer.lr", "loss.weights", "data.crop"} <= set(keys)

@@ -70,7 +70,9 @@ def evaluate(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(metavar="NAME|PATH", help="compact (the default), vgg, hog, or a .safetensors file.", show_default=False),
+        typer.Option(
+            metavar="NAME|PATH", help="compact (the default), vgg, hog, or a .safetensors file.", show_default=False
+        ),
     ] = None,
     method: Annotated[
         str | None,

@@ -55,7 +55,7 @@ class Manifest(FilePairs):
 
 def _read_json(path: Path) -> list[Any]:
     try:
-        listed = json.loads(path.read_text(encoding="utf-8"))
+        listed = json.loads(path.read_text(encoding="utf-8-sig"))  # with the mark that Windows puts first, or without
     except FileNotFoundError as error:
         raise DeepMatchingError(f"There is no manifest '{path}'; check the path.") from error
     except OSError as error:

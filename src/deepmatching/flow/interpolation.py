@@ -81,7 +81,7 @@ def interpolate(
         settings: a preset's name, or settings.
     """
     chosen = settings if isinstance(settings, InterpolationSettings) else preset(settings).interpolation
-    strength = _as_edges(edges)
+    strength = _as_edges(edges) ** np.float32(chosen.contrast)
     start, end = _as_points(keypoints0, "keypoints0"), _as_points(keypoints1, "keypoints1")
     if len(start) != len(end):
         raise DeepMatchingError(f"There are {len(start)} keypoints in one image and {len(end)} in the other.")

@@ -19,6 +19,7 @@ class InterpolationSettings:
         model: ``"affine"``: locally-weighted affine motion; ``"mean"``: the weighted mean (Nadaraya-Watson).
         neighbours: number of nearest matches that a model is fitted to.
         falloff: k of their weights exp(−k D), D the geodesic distance.
+        contrast: the edge strength is raised to this power: above 1, weak edges and texture count less.
         ridge: how strongly affine models shrink to translations. The original adds four points at ±0.1 pixels with
             weight 0.01, which is the same as a ridge of 2·10⁻⁶.
         saliency: matches in flatter places than this are dropped; 0 keeps them.
@@ -32,20 +33,21 @@ class InterpolationSettings:
     """
 
     model: Model = "affine"
-    neighbours: int = 160
+    neighbours: int = 80
     falloff: float = 1.1
-    ridge: float = 1.0
+    contrast: float = 1.25
+    ridge: float = 30.0
     saliency: float = 0.045
     group: int = 5
-    group_tolerance: float = 4.0
+    group_tolerance: float = 6.0
     filter_neighbours: int = 25
-    consistency: float = 5.0
+    consistency: float = 10.0
     backward: float = 4.0
 
     def __post_init__(self) -> None:
         if self.model not in get_args(Model):
             raise DeepMatchingError(f"The model must be {' or '.join(get_args(Model))}, not {self.model!r}.")
-        _check(self, at_least_one=("neighbours", "filter_neighbours"), positive=("ridge", "backward"))
+        _check(self, at_least_one=("neighbours", "filter_neighbours"), positive=("contrast", "ridge", "backward"))
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,9 @@ def _check(settings: Any, at_least_one: tuple[str, ...], positive: tuple[str, ..
 #: What the original's parameters have in common. It relaxes pixel by pixel with ω = 1.9; done so, ours gives its flow
 #: to the last digit stored. Updating every second pixel at once converges a little faster; 1.885 comes closest.
 _ORIGINAL = FlowSettings(
-    InterpolationSettings(neighbours=100, falloff=0.8, ridge=2e-6, group=0, filter_neighbours=25),
+    InterpolationSettings(
+        neighbours=100, falloff=0.8, contrast=1.0, ridge=2e-6, group=0, filter_neighbours=25, consistency=5.0
+    ),
     RefinementSettings(steps=5, gamma=0.71, sigma=1.0, edges=5.0, hold=0.0, relaxation=1.885),
 )
 

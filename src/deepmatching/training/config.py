@@ -46,7 +46,7 @@ def _read_table(name: str | os.PathLike[str]) -> dict[str, Any]:
         text = (_folder() / f"{name}.toml").read_text(encoding="utf-8")
     elif path.is_file():
         try:
-            text = path.read_text(encoding="utf-8")
+            text = path.read_text(encoding="utf-8-sig")  # with the mark that Windows puts first, or without
         except (OSError, UnicodeDecodeError) as error:
             raise DeepMatchingError(f"The config '{path}' cannot be read ({error}): check the file.") from error
     else:
