@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -28,6 +27,7 @@ from rich.progress import track
 from rich.table import Table
 
 import deepmatching as dm
+from deepmatching.benchmark import peak_memory
 from deepmatching.edges import detect_edges, gradient_edges
 from deepmatching.flow import FlowSettings, confidence, interpolate, preset, refine
 from deepmatching.flow_files import read_flow
@@ -134,7 +134,7 @@ def speed(options: argparse.Namespace, settings: FlowSettings) -> None:
     for name, times in [*best.items(), ("all", sum(best.values()))]:
         table.add_row(name, *(f"{t:.3f}" for t in times))
     Console().print(table)
-    print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
+    print(f"peak memory of the process {peak_memory(matcher.device) / 1e6:.0f} MB")
 
 
 def main() -> None:

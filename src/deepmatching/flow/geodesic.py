@@ -57,7 +57,8 @@ def distance_transform(cost: np.ndarray, pixels: np.ndarray) -> tuple[np.ndarray
 
         D = (a + b + √(2 cost² − (a − b)²)) / 2   if |a − b| < cost,   else min(a, b) + cost.
 
-    A seed's own pixel counts its cost: that, too, is how the original does it (found by comparison with its output).
+    A seed's own pixel counts its cost: that, too, is how the original does it (found by comparison with its output). On
+    a strong edge, two cheap ways that meet there may cost less, and then the seed has no cell.
 
     Args:
         cost: (H, W) float32, positive.

@@ -97,9 +97,11 @@ def _refined_by_kernels(
     flow = start.copy()
     weights = (settings.gamma, settings.delta, settings.hold, ZETA, EPSILON)
     for _ in range(settings.steps):
-        warped = system.warp(image0, image1, flow)
-        equations = system.linear_system(*warped, flow, start, smoothness, *weights)
-        flow += relaxation.relax(*equations, settings.iterations, settings.relaxation, flow.shape[2])
+        # No names for what is passed on: the last step's would keep its memory while this one's is made.
+        flow += relaxation.relax(
+            *system.linear_system(*system.warp(image0, image1, flow), flow, start, smoothness, *weights),
+            settings.iterations, settings.relaxation, flow.shape[2],
+        )  # fmt: skip
     return flow
 
 
