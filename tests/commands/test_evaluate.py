@@ -21,6 +21,11 @@ from deepmatching.models import load_network, save_network
 from fake_datasets import write_kitti, write_manifest, write_pairs, write_sintel
 
 
+def heed_interrupts() -> None:
+    """For a new process: a shell that starts the tests in the background makes them, and it, ignore the interrupt."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def run(dataset: Path | str, **options: Any) -> None:
     evaluate(str(dataset), **{"radius": "16", "device": "cpu", "model": "hog", **options})
 
@@ -154,7 +159,7 @@ def test_the_interrupt_key_ends_with_130_and_the_file_is_whole(tmp_path: Path) -
     entries = json.loads(write_pairs(tmp_path, 1).read_text()) * 3000  # far more than can be done by then
     path, file = write_manifest(tmp_path, entries), tmp_path / "e.json"
     command = [sys.executable, "-m", "deepmatching", "evaluate", str(path), "--json", str(file), "--method", "dis-fast"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts)
     while not file.exists() and process.poll() is None:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)

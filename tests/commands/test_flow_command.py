@@ -25,6 +25,11 @@ from deepmatching.matches import Matches
 from fake_datasets import FLOW, moved, texture, write_image, write_pairs
 
 
+def heed_interrupts() -> None:
+    """For a new process: a shell that starts the tests in the background makes them, and it, ignore the interrupt."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def run(*images: Path, **options: Any) -> None:
     model = {} if "matches" in options or "model" in options else {"model": "hog"}
     radius = {} if "matches" in options or "radius" in options else {"radius": "16"}
@@ -314,7 +319,8 @@ def test_the_interrupt_key_ends_with_130_and_leaves_finished_files_only(tmp_path
         write_image(tmp_path / "frames" / f"{number}.png", moved(texture(), number))
     out = tmp_path / "out"
     command = [sys.executable, "-m", "deepmatching", "flow", tmp_path / "frames", "--out", out, "--radius", "16"]
-    process = subprocess.Popen([*map(str, command), "--device", "cpu"], stderr=subprocess.PIPE, text=True)
+    command = [*map(str, command), "--device", "cpu"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts)
     while not (out / "2.flo").exists() and process.poll() is None:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Annotated
 
 import typer
@@ -44,5 +46,13 @@ def train(
     chosen = read_config(config, changes)
     with Display() as display:
         outcome = run(chosen, choose_device(chosen.device), resume, [display])
-    if outcome.signal:
-        raise typer.Exit(128 + outcome.signal)
+    code = 128 + outcome.signal if outcome.signal else 0
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        # Everything is saved. PyTorch's communication threads can abort a process that ends while they do
+        # ("terminate called without an active exception"), and torchrun would call the run a failure.
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        os._exit(code)
+    if code:
+        raise typer.Exit(code)

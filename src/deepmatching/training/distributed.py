@@ -103,6 +103,7 @@ def joined(device: torch.device) -> Iterator[World]:
         ) from error
     try:
         yield World(rank, size, device)
+        dist.barrier()  # leave together: a process that takes its connections away early brings down the others
     finally:
         dist.destroy_process_group()
 
