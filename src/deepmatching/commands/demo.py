@@ -34,8 +34,9 @@ def demo(
         assert matches.size0 is not None
         keypoints0, keypoints1, _ = matches.numpy()
         write_image(out / "displacement.png", draw_displacement(keypoints0, keypoints1, *matches.size0))
-        moving = matches.best(len(matches) // 2)  # a point that is worth looking at: it moves, and confidently so
-        x, y = moving.keypoints0[moving.displacements.norm(dim=1).argmax()].tolist()
+        length = matches.displacements.norm(dim=1)
+        fast = length > length.quantile(0.99) / 2  # a point that is worth looking at: it moves, and confidently so
+        x, y = matches.keypoints0[fast][matches.scores[fast].argmax()].tolist()
         matcher.draw_scores(image0, image1, (x, y), out / "scores.png")
         start = time.perf_counter()
         result = matcher.flow(image0, image1)
