@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 
+from deepmatching.flow import filters
 from deepmatching.flow.filters import (
     first_of_each_pixel,
     group_sizes,
@@ -70,3 +72,9 @@ def test_a_match_that_leads_back() -> None:
     empty = np.empty((0, 2))
     assert np.isinf(round_trip_errors(start, end, empty, empty)).all()
     assert round_trip_errors(empty, empty, there, back).shape == (0,)
+
+
+@pytest.mark.parametrize("rows", [5, 64, 65, 150])
+def test_saliency_in_strips_is_that_of_the_whole(rows: int) -> None:
+    image = np.random.default_rng(rows).random((3, rows, 40), dtype=np.float32)
+    np.testing.assert_array_equal(filters.saliency(image), filters._saliency(image))

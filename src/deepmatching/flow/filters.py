@@ -12,6 +12,9 @@ from deepmatching.flow.local_models import falloff_weights, weighted_means
 _WHITE = np.array([0.950456, 1.0, 1.088754])
 _XYZ = np.array([[0.412453, 0.357580, 0.180423], [0.212671, 0.715160, 0.072169], [0.019334, 0.119193, 0.950227]])
 
+#: Rows of saliency at a time, and how many around a pixel count in it: 3 + 4 for the Gaussians, 1 for the gradient.
+_STRIP, _REACH = 64, 8
+
 
 def saliency(image: np.ndarray) -> np.ndarray:
     """How much an image changes in its least variable direction: (H, W) float32.
@@ -23,6 +26,15 @@ def saliency(image: np.ndarray) -> np.ndarray:
     Args:
         image: (1 or 3, H, W) float32 in [0, 1].
     """
+    height = image.shape[1]
+    result = np.empty(image.shape[1:], dtype=np.float32)
+    for top in range(0, height, _STRIP):  # some rows at a time: the steps between take 30 numbers a pixel
+        first, end = max(0, top - _REACH), min(height, top + _STRIP)
+        result[top:end] = _saliency(image[:, first : min(height, end + _REACH)])[top - first :][: end - top]
+    return result
+
+
+def _saliency(image: np.ndarray) -> np.ndarray:
     rgb = np.ascontiguousarray(np.broadcast_to(image, (3, *image.shape[1:])).transpose(1, 2, 0), dtype=np.float32)
     lab = cv2.GaussianBlur(_lab(rgb), (0, 0), 0.8, borderType=cv2.BORDER_REPLICATE)
     difference = np.array([[-0.5, 0, 0.5]], dtype=np.float32)
