@@ -114,8 +114,10 @@ def smooth(image: Tensor, sigma: float) -> Tensor:
     taps = (taps / taps.sum()).to(image.device, image.dtype)
     if image.device.type == "cpu":  # a tenth of the time that convolutions take there
         column = taps.numpy()
-        planes = [cv2.sepFilter2D(p, -1, column, column, borderType=cv2.BORDER_REPLICATE) for p in image.numpy()]
-        return torch.from_numpy(np.stack(planes))
+        result = np.empty(image.shape, dtype=image.numpy().dtype)
+        for plane, target in zip(image.numpy(), result, strict=True):
+            cv2.sepFilter2D(plane, -1, column, column, dst=target, borderType=cv2.BORDER_REPLICATE)
+        return torch.from_numpy(result)
     padded = functional.pad(image[:, None], (reach,) * 4, mode="replicate")
     return functional.conv2d(functional.conv2d(padded, taps[None, None, :, None]), taps[None, None, None, :])[:, 0]
 
