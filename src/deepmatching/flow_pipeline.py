@@ -58,6 +58,7 @@ def matches_to_flow(
         keypoints0, keypoints1, strength, image0, scores=scores, backward=back, settings=how.interpolation
     )
     times.append(time.perf_counter())
+    del strength
     flow = refine(found.flow, image0, image1, how.refinement)
     sure = confidence(flow, found, image0, image1)
     times.append(time.perf_counter())

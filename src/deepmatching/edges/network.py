@@ -86,17 +86,17 @@ class EdgeNetwork(nn.Module):
         stride = 2 ** len(self.widths)
         padding = (0, -columns % stride, 0, -rows % stride)
         features = F.pad((image - self.mean) / self.deviation, padding, mode="replicate")
-        features = F.relu(self.stem(features))
+        features = self.stem(features).relu_()  # in place, here and below: no layer needs its result for the gradient
         levels = [self.blocks[0](features)]
         for down, blocks in zip(self.down, self.blocks[1:], strict=True):
-            levels.append(blocks(F.relu(down(levels[-1]))))
+            levels.append(blocks(down(levels[-1]).relu_()))
         logits = []
-        features = levels[-1]
-        for scale in reversed(range(len(levels) - 1)):
+        features = levels.pop()
+        for scale in reversed(range(len(levels))):
             if self.training:
                 logits.append(F.interpolate(self.side[scale](features), scale_factor=2 ** (scale + 2), mode="bilinear"))
             coarse = F.interpolate(self.up[scale](features), scale_factor=2, mode="bilinear")
-            features = F.relu(self.smooth[scale](F.relu(levels[scale] + coarse)))
+            features = self.smooth[scale](coarse.add_(levels.pop()).relu_()).relu_()
         logits.append(F.pixel_shuffle(self.head(features), 2))
         return [logit[..., :rows, :columns] for logit in reversed(logits)]
 
@@ -119,7 +119,7 @@ class Block(nn.Module):
         self.second = _convolution(width, width, normalise)
 
     def forward(self, features: Tensor) -> Tensor:
-        return F.relu(features + self.second(F.relu(self.first(features))))
+        return self.second(self.first(features).relu_()).add_(features).relu_()
 
 
 def _convolution(inputs: int, outputs: int, normalise: bool, kernel: int = 3, stride: int = 1) -> nn.Module:

@@ -34,12 +34,17 @@ def confidence(flow: np.ndarray, interpolation: Interpolation, image0: ImageLike
     if first.shape[0] != second.shape[0]:
         first, second = (image.expand(3, -1, -1) for image in (first, second))
     field = torch.from_numpy(np.ascontiguousarray(flow.transpose(2, 0, 1), dtype=np.float32))
-    difference = warp(smooth(255 * first, 1.0), smooth(255 * second, 1.0), field)[1]
-    misfit = smooth(difference.abs().mean(dim=0, keepdim=True), 3.0)[0]
-    label = torch.from_numpy(interpolation.cells.label).long()
-    points = torch.from_numpy(interpolation.points.astype(np.float32))[label]
-    rows, columns = (torch.arange(n, dtype=torch.float32) for n in label.shape)
-    reach = torch.hypot(columns - points[:, :, 0], rows[:, None] - points[:, :, 1])
-    spread = torch.from_numpy(interpolation.spread.astype(np.float32))[label]
-    logit = _CONSTANT + _SPREAD * (0.2 + spread).log() + _REACH * (4 + reach).log() + _MISFIT * (1 + misfit).log()
-    return torch.sigmoid(logit).numpy()
+    difference = torch.zeros_like(field[:1])
+    for plane0, plane1 in zip(first.split(1), second.split(1), strict=True):  # one at a time: a third of the memory
+        warped = warp(smooth(plane0, 1.0, 255), smooth(plane1, 1.0, 255), field)
+        difference += warped[1].abs_().div_(len(first))
+    misfit = smooth(difference, 3.0)[0].numpy()
+    label = interpolation.cells.label
+    x, y = interpolation.points.T.astype(np.float32)
+    rows, columns = (np.arange(n, dtype=np.float32) for n in label.shape)
+    reach = np.hypot(columns - x[label], rows[:, None] - y[label])
+    logit = (_CONSTANT + _SPREAD * np.log(0.2 + interpolation.spread)).astype(np.float32)[label]
+    for weight, offset, values in ((_REACH, 4, reach), (_MISFIT, 1, misfit)):
+        values += offset
+        logit += np.log(values, out=values) * np.float32(weight)
+    return torch.from_numpy(logit).sigmoid_().numpy()

@@ -28,7 +28,6 @@ class Cells(NamedTuple):
     """Every pixel belongs to its nearest seed."""
 
     label: np.ndarray  #: (H, W) int32, the nearest of S seeds
-    distance: np.ndarray  #: (H, W) float32, the distance to it
     graph: Graph  #: the adjacent cells
 
 
@@ -47,7 +46,7 @@ def cells_of(edges: np.ndarray, pixels: np.ndarray) -> Cells:
         pixels: (S, 2), column and row of each seed; no two in the same pixel.
     """
     distance, label = distance_transform(edges.astype(np.float32) + np.float32(FLOOR), pixels)
-    return Cells(label, distance, cell_graph(distance, label, len(pixels)))
+    return Cells(label, cell_graph(distance, label, len(pixels)))
 
 
 def distance_transform(cost: np.ndarray, pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -27,7 +27,7 @@ def falloff_weights(index: Tensor, distances: Tensor, falloff: float, confidence
         falloff: k.
         confidence: (S,) of each seed, or None for 1.
     """
-    weights = torch.where(index >= 0, torch.exp(-falloff * distances.double()) + 1e-8, 0.0)
+    weights = distances.double().mul_(-falloff).exp_().add_(1e-8).masked_fill_(index < 0, 0.0)
     return weights if confidence is None else weights * confidence.double()[index.clamp(min=0).long()]
 
 

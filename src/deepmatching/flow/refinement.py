@@ -57,20 +57,20 @@ def refine(
         raise DeepMatchingError(
             f"The flow is {tuple(start.shape)} and the first image {tuple(first.shape[1:])}: both must have its size."
         )
-    if not torch.isfinite(start).all():
+    if not torch.isfinite(start.sum(dtype=torch.float64)):  # of a single number: isfinite copies what it is given
         raise DeepMatchingError("The flow to refine contains NaN or infinite values: fill them in first.")
     if first.shape[0] != second.shape[0]:  # one grey, one in colour
         first, second = (image.expand(3, -1, -1) for image in (first, second))
-    smooth0, smooth1 = (smooth(255 * image, chosen.sigma).contiguous() for image in (first, second.to(first.device)))
-    smoothness = chosen.alpha * torch.exp(-chosen.edges * gradient_length(luminance(smooth0) / 255))
+    smooth0, smooth1 = (smooth(image, chosen.sigma, 255).contiguous() for image in (first, second.to(first.device)))
+    smoothness = gradient_length(luminance(smooth0) / 255).mul_(-chosen.edges).exp_().mul_(chosen.alpha)
     return refined(start.permute(2, 0, 1), smooth0, smooth1, smoothness, chosen).permute(1, 2, 0).cpu().numpy()
 
 
 def refined(start: Tensor, image0: Tensor, image1: Tensor, smoothness: Tensor, settings: RefinementSettings) -> Tensor:
     """The refined flow (2, H, W), from a flow (2, H, W), smoothed images (C, H, W) and α λ (H, W)."""
     if image0.device.type == "cpu" and (fast := kernels("linear_system")) and (relaxation := kernels("relaxation")):
-        arrays = [tensor.contiguous().numpy() for tensor in (start, image0, image1, smoothness)]
-        return torch.from_numpy(_refined_by_kernels(fast, relaxation, settings, *arrays))
+        arrays = [tensor.contiguous().numpy() for tensor in (image0, image1, smoothness)]
+        return torch.from_numpy(_refined_by_kernels(fast, relaxation, settings, start.numpy(), *arrays))
     flow = start
     for _ in range(settings.steps):
         mean, difference, inside = warp(image0, image1, flow)
@@ -94,43 +94,41 @@ def _refined_by_kernels(
     image1: np.ndarray,
     smoothness: np.ndarray,
 ) -> np.ndarray:
-    flow = start.copy()
+    flow = start.copy(order="C")
     weights = (settings.gamma, settings.delta, settings.hold, ZETA, EPSILON)
     for _ in range(settings.steps):
-        # No names for what is passed on: the last step's would keep its memory while this one's is made.
-        flow += relaxation.relax(
-            *system.linear_system(*system.warp(image0, image1, flow), flow, start, smoothness, *weights),
-            settings.iterations, settings.relaxation, flow.shape[2],
-        )  # fmt: skip
+        equations = system.linear_system(image0, image1, flow, start, smoothness, *weights)
+        relaxation.relax(*equations, settings.iterations, settings.relaxation, flow)
+        del equations  # so that its memory is free before the next ones are made
     return flow
 
 
-def smooth(image: Tensor, sigma: float) -> Tensor:
-    """Convolve (C, H, W) with a Gaussian, cut off at 4σ; borders repeated."""
+def smooth(image: Tensor, sigma: float, factor: float = 1) -> Tensor:
+    """Convolve (C, H, W) with a Gaussian, cut off at 4σ, and multiply; borders repeated."""
     if sigma == 0:
-        return image
+        return factor * image
     reach = math.ceil(4 * sigma)
     taps = torch.exp(-torch.arange(-reach, reach + 1, dtype=torch.float64).square() / (2 * sigma**2))
-    taps = (taps / taps.sum()).to(image.device, image.dtype)
+    across, along = ((scale * taps / taps.sum()).to(image.device, image.dtype) for scale in (factor, 1))
     if image.device.type == "cpu":  # a tenth of the time that convolutions take there
-        column = taps.numpy()
+        row, column = across.numpy(), along.numpy()
         result = np.empty(image.shape, dtype=image.numpy().dtype)
         for plane, target in zip(image.numpy(), result, strict=True):
-            cv2.sepFilter2D(plane, -1, column, column, dst=target, borderType=cv2.BORDER_REPLICATE)
+            cv2.sepFilter2D(plane, -1, row, column, dst=target, borderType=cv2.BORDER_REPLICATE)
         return torch.from_numpy(result)
     padded = functional.pad(image[:, None], (reach,) * 4, mode="replicate")
-    return functional.conv2d(functional.conv2d(padded, taps[None, None, :, None]), taps[None, None, None, :])[:, 0]
+    return functional.conv2d(functional.conv2d(padded, along[None, None, :, None]), across[None, None, None, :])[:, 0]
 
 
 def luminance(image: Tensor) -> Tensor:
     """(H, W) of (1 or 3, H, W)."""
-    weights = image.new_tensor(_LUMINANCE)[:, None, None]
-    return image[0] if image.shape[0] == 1 else (weights * image).sum(dim=0)
+    weights = image.new_tensor(_LUMINANCE)
+    return image[0] if image.shape[0] == 1 else torch.einsum("c,chw->hw", weights, image)
 
 
 def gradient_length(image: Tensor) -> Tensor:
     """√(I_x² + I_y²) of (H, W)."""
-    return torch.hypot(derivative(image[None], 2), derivative(image[None], 1))[0]
+    return derivative(image[None], 2).hypot_(derivative(image[None], 1))[0]
 
 
 def derivative(image: Tensor, dim: int) -> Tensor:
@@ -138,7 +136,7 @@ def derivative(image: Tensor, dim: int) -> Tensor:
     padding = (2, 2, 0, 0) if dim == 2 else (0, 0, 2, 2)
     padded = functional.pad(image[None], padding, mode="replicate")[0]
     a, b, _, d, e = (padded.narrow(dim, n, image.shape[dim]) for n in range(5))
-    return 8 / 12 * (d - b) - 1 / 12 * (e - a)
+    return (d - b).mul_(8 / 12).sub_((e - a).mul_(1 / 12))
 
 
 def warp(image0: Tensor, image1: Tensor, flow: Tensor) -> tuple[Tensor, Tensor, Tensor]:

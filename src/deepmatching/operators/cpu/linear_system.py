@@ -9,37 +9,49 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 
 from deepmatching.operators.cpu.compilation import helper, kernel
 from deepmatching.operators.cpu.relaxation import cells
 from deepmatching.operators.cpu.threads import share
 
 BAND = 16  #: rows that are done together
+SLAB = 8  #: bands, at least, of which the warped image is held at once
+MARGIN = 4  #: rows on each side that second derivatives reach
 ZERO, QUARTER, HALF, ONE = np.float32(0), np.float32(0.25), np.float32(0.5), np.float32(1)
 NEAR, FAR = np.float32(8 / 12), np.float32(-1 / 12)  #: the five-point derivative (1, −8, 0, 8, −1) / 12
 
 
-def warp(image0: np.ndarray, image1: np.ndarray, flow: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def warp(
+    image0: np.ndarray, image1: np.ndarray, flow: np.ndarray, top: int = 0, bottom: int | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(I_0 + I_w) / 2, I_w − I_0 (C, H, W) with I_w(p) = I_1(p + flow(p)), and 1 where that is in the image, else 0.
 
     Args:
         image0: (C, H, W).
         image1: (C, H', W').
         flow: (2, H, W).
+        top, bottom: the rows from ``top`` to ``bottom`` − 1 only.
     """
-    mean, difference = np.empty_like(image0), np.empty_like(image0)
-    inside = np.empty(image0.shape[1:], dtype=np.float32)
-    share(_warp, len(inside), image0, image1, flow, mean, difference, inside)
+    channels, height, width = image0.shape
+    rows = (height if bottom is None else bottom) - top
+    mean, difference = (np.empty((channels, rows, width), dtype=np.float32) for _ in range(2))
+    inside = np.empty((rows, width), dtype=np.float32)
+    share(_warp, rows, top, image0, image1, flow, mean, difference, inside)
     return mean, difference, inside
 
 
 @kernel
-def _warp(begin: int, end: int, image0: Any, image1: Any, flow: Any, mean: Any, difference: Any, inside: Any) -> None:
+def _warp(
+    begin: int, end: int, top: int,
+    image0: Any, image1: Any, flow: Any, mean: Any, difference: Any, inside: Any,
+) -> None:  # fmt: skip
     channels, height, width = image1.shape
-    for y in range(begin, end):
+    for r in range(begin, end):
+        y = top + r
         for x in range(inside.shape[1]):
             u, v = np.float32(x) + flow[0, y, x], np.float32(y) + flow[1, y, x]
-            inside[y, x] = ONE if (u >= ZERO and v >= ZERO and u <= width - 1 and v <= height - 1) else ZERO
+            inside[r, x] = ONE if (u >= ZERO and v >= ZERO and u <= width - 1 and v <= height - 1) else ZERO
             u, v = min(max(u, ZERO), np.float32(width - 1)), min(max(v, ZERO), np.float32(height - 1))
             j, i = int(u), int(v)
             p, q = u - np.float32(j), v - np.float32(i)
@@ -48,14 +60,13 @@ def _warp(begin: int, end: int, image0: Any, image1: Any, flow: Any, mean: Any, 
                 above = image1[c, i, j] + p * (image1[c, i, k] - image1[c, i, j])
                 below = image1[c, l, j] + p * (image1[c, l, k] - image1[c, l, j])
                 value = above + q * (below - above)
-                mean[c, y, x] = HALF * (image0[c, y, x] + value)
-                difference[c, y, x] = value - image0[c, y, x]
+                mean[c, r, x] = HALF * (image0[c, y, x] + value)
+                difference[c, r, x] = value - image0[c, y, x]
 
 
 def linear_system(
-    mean: np.ndarray,
-    difference: np.ndarray,
-    inside: np.ndarray,
+    image0: np.ndarray,
+    image1: np.ndarray,
     flow: np.ndarray,
     start: np.ndarray,
     smoothness: np.ndarray,
@@ -68,23 +79,27 @@ def linear_system(
     """M⁻¹, b and the weights s that :func:`deepmatching.operators.cpu.relaxation.relax` takes.
 
     Args:
-        mean, difference, inside: from :func:`warp`.
+        image0, image1: (C, H, W), (C, H', W').
         flow: (2, H, W).
         start: (2, H, W), the flow before the first step.
         smoothness: (H, W), α λ.
     """
-    height, width = inside.shape
+    channels, height, width = image0.shape
     shape = (height + 2, 2, cells(width))
     inverse, right = np.zeros((3, *shape), dtype=np.float32), np.zeros((2, *shape), dtype=np.float32)
     across, along = np.zeros(shape, dtype=np.float32), np.zeros(shape, dtype=np.float32)
     weights = np.zeros((2, height, width), dtype=np.float32)
     share(_smoothness_weights, height, flow, smoothness, np.float32(epsilon**2), weights, across, along)
-    factors = [np.float32(weight / len(mean)) for weight in (gamma, delta)]
-    share(
-        _system_bands, -(-height // BAND),
-        mean, difference, inside, flow, start, weights, factors[0], factors[1], np.float32(hold),
-        np.float32(3 / len(mean)), np.float32(zeta**2), np.float32(epsilon**2), inverse, right,
-    )  # fmt: skip
+    numbers = [np.float32(n) for n in (gamma / channels, delta / channels, hold, 3 / channels, zeta**2, epsilon**2)]
+    slab = BAND * max(SLAB, 2 * torch.get_num_threads())
+    for first in range(0, height, slab):
+        last = min(first + slab, height)
+        top, bottom = max(first - MARGIN, 0), min(last + MARGIN, height)
+        warped = warp(image0, image1, flow, top, bottom)
+        share(
+            _system_bands, -(-(last - first) // BAND), first, last, top,
+            *warped, flow, start, weights, *numbers, inverse, right,
+        )  # fmt: skip
     return inverse, right, across, along
 
 
@@ -164,59 +179,64 @@ def _store(row: Any, halves: Any) -> None:
 
 @kernel
 def _system_bands(
-    begin: int, end: int,
+    begin: int, end: int, slab_first: int, slab_last: int, top: int,
     mean: Any, difference: Any, inside: Any, flow: Any, start: Any, weights: Any, gamma: Any, delta: Any, hold: Any,
     repeats: Any, zeta: Any, tiny: Any, inverse: Any, right: Any,
 ) -> None:  # fmt: skip
     """M⁻¹ and b of bands of ``BAND`` rows; ``gamma`` and ``delta`` are divided by the number of channels.
+
+    The bands are those of rows ``slab_first`` … ``slab_last`` − 1; the arrays from :func:`warp` begin at row ``top``.
 
     Each channel counts ``repeats`` times, so that there are three.
 
     ``sums`` holds Σ_c of the entries A_11, A_12, A_22, b_1, b_2 of a data term and of its squared error, before the
     robust weight: [0] for constant gradients, [1] for constant colours.
     """
-    channels, height, width = mean.shape
+    channels, height, width = mean.shape[0], flow.shape[1], flow.shape[2]
     rows = np.empty((2, BAND + 4, width + 4), dtype=np.float32)
     padded = np.empty(width + 4, dtype=np.float32)
     second = np.empty((5, width), dtype=np.float32)
     norms = np.empty((2, width), dtype=np.float32)
     sums = np.empty((2, BAND, 6, width), dtype=np.float32)
     for band in range(begin, end):
-        first, last = band * BAND, min((band + 1) * BAND, height)
+        first = slab_first + band * BAND
+        last = min(first + BAND, slab_last)
         sums[:] = ZERO
         for c in range(channels):
             for r in range(last - first + 4):  # first derivatives, two rows more on each side
                 y = min(max(first - 2 + r, 0), height - 1)
-                _pad(mean[c, y], padded)
+                _pad(mean[c, y - top], padded)
                 _along_x(padded, rows[0, r][2:-2])
                 _repeat_ends(rows[0, r])
-                _along_y(mean[c], y, rows[1, r][2:-2])
+                _along_y(mean[c], y - top, rows[1, r][2:-2])
                 _repeat_ends(rows[1, r])
             for y in range(first, last):
                 r = y - first + 2
                 _along_x(rows[0, r], second[0])
                 _across_rows(rows[0, r - 2], rows[0, r - 1], rows[0, r + 1], rows[0, r + 2], second[1])
                 _across_rows(rows[1, r - 2], rows[1, r - 1], rows[1, r + 1], rows[1, r + 2], second[2])
-                _pad(difference[c, y], padded)
+                _pad(difference[c, y - top], padded)
                 _along_x(padded, second[3])
-                _along_y(difference[c], y, second[4])
+                _along_y(difference[c], y - top, second[4])
                 _norm(second[0], second[1], zeta, norms[0])
                 _norm(second[1], second[2], zeta, norms[1])
                 _add_equation(second[0], second[1], second[3], norms[0], sums[0, y - first])
                 _add_equation(second[1], second[2], second[4], norms[1], sums[0, y - first])
                 if delta > ZERO:
                     _norm(rows[0, r][2:-2], rows[1, r][2:-2], zeta, norms[0])
-                    _add_equation(rows[0, r][2:-2], rows[1, r][2:-2], difference[c, y], norms[0], sums[1, y - first])
+                    _add_equation(
+                        rows[0, r][2:-2], rows[1, r][2:-2], difference[c, y - top], norms[0], sums[1, y - first]
+                    )
         for y in range(first, last):
             total = sums[0, y - first]
-            _robust(inside[y], gamma, repeats, tiny, total)
+            _robust(inside[y - top], gamma, repeats, tiny, total)
             if delta > ZERO:
-                _robust(inside[y], delta, repeats, tiny, sums[1, y - first])
+                _robust(inside[y - top], delta, repeats, tiny, sums[1, y - first])
                 for k in range(5):
                     _add(sums[1, y - first, k], total[k])
             if hold > ZERO:
-                _hold(inside[y], hold, flow[0, y], start[0, y], norms[0], total[0], total[3])
-                _hold(inside[y], hold, flow[1, y], start[1, y], norms[0], total[2], total[4])
+                _hold(inside[y - top], hold, flow[0, y], start[0, y], norms[0], total[0], total[3])
+                _hold(inside[y - top], hold, flow[1, y], start[1, y], norms[0], total[2], total[4])
             _add_smoothness(flow, weights, y, total, norms[0])
             _invert(total, norms[0], norms[1])
             for k in range(3):

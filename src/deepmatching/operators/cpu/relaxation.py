@@ -32,9 +32,9 @@ def relax(
     along: np.ndarray,
     iterations: int,
     omega: float,
-    width: int,
-) -> np.ndarray:
-    """Iterate d ← d + ω (M⁻¹ (b + Σ_n s_n d_n) − d) over the even, then the odd pixels, from d = 0.
+    flow: np.ndarray,
+) -> None:
+    """Add d to the flow: d ← d + ω (M⁻¹ (b + Σ_n s_n d_n) − d) over the even, then the odd pixels, from d = 0.
 
     A band of rows is copied with as many rows around it as half-iterations are made at once; the outermost of them
     then lack a neighbour, and are thrown away. That is the same as going through the whole image each time, but
@@ -44,11 +44,7 @@ def relax(
         inverse: (3, …) the upper triangle of M⁻¹.
         right: (2, …), b.
         across, along: (…), s: weights between column x and x + 1, and between row y and y + 1.
-
-        width: W.
-
-    Returns:
-        d, (2, H, W).
+        flow: (2, H, W), changed in place.
     """
     height = right.shape[1] - 2
     found, next_found = np.zeros_like(right), np.zeros_like(right)
@@ -59,10 +55,9 @@ def relax(
             inverse, right, across, along, start, depth, np.float32(omega), found, next_found,
         )  # fmt: skip
         found, next_found = next_found, found
-    result = np.empty((2, height, width), dtype=np.float32)
     for q in range(2):
-        result[:, :, q::2] = found[:, 1:-1, q, 1 : 1 + (width + 1 - q) // 2]
-    return result
+        columns = flow[:, :, q::2]
+        columns += found[:, 1:-1, q, 1 : 1 + columns.shape[2]]
 
 
 @kernel
