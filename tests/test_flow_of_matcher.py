@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 
 import deepmatching as dm
 from deepmatching.errors import DeepMatchingError
-from deepmatching.flow import PRESETS
+from deepmatching.flow import PRESETS, RefinementSettings
 from deepmatching.flow_pipeline import RADIUS
 from deepmatching.network import Network
 
@@ -65,9 +66,11 @@ def test_only_our_own_preset_matches_backwards(pair: Pictures, monkeypatch: pyte
         return original(self, *frames)
 
     monkeypatch.setattr(dm.DeepMatcher, "_match_frames", match)
-    for preset, expected in (("default", 2), ("original", 1), ("sintel", 1), ("kitti", 1), ("middlebury", 1)):
+    others = {name: PRESETS[name] for name in ("original", "sintel", "kitti", "middlebury")}
+    others |= {f"{name}, changed": replace(old, refinement=RefinementSettings(steps=1)) for name, old in others.items()}
+    for settings, expected in ((PRESETS["default"], 2), *((settings, 1) for settings in others.values())):
         count.clear()
-        matcher.flow(*pair, preset)
+        matcher.flow(*pair, settings)
         assert len(count) == expected
 
 

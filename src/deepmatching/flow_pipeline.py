@@ -13,7 +13,7 @@ from torch import Tensor
 
 from deepmatching.edges import check_edges, detect_edges, gradient_edges, load_edges
 from deepmatching.errors import DeepMatchingError
-from deepmatching.flow import PRESETS, FlowSettings, confidence, interpolate, preset, refine
+from deepmatching.flow import FlowSettings, confidence, interpolate, preset, refine
 from deepmatching.flow_result import FlowResult
 from deepmatching.matches import Matches
 
@@ -64,14 +64,6 @@ def matches_to_flow(
     times.append(time.perf_counter())
     seconds = {name: after - before for name, before, after in zip(STAGES, times, times[1:], strict=False)}
     return FlowResult(flow, sure, len(found.kept), seconds)
-
-
-def uses_backward(settings: FlowSettings) -> bool:
-    """Whether matches from the second image to the first are sought, too, to verify the others.
-
-    The original program does without, and so do its presets.
-    """
-    return settings not in [PRESETS[name] for name in ("original", "sintel", "kitti", "middlebury")]
 
 
 def edges_of(image: Tensor, edges: EdgesLike = None) -> np.ndarray:

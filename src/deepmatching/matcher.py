@@ -236,7 +236,7 @@ class DeepMatcher:
         None, ``"gradient"`` or a function of the frame.
         """
         from deepmatching.flow import preset as settings_of
-        from deepmatching.flow_pipeline import matches_to_flow, uses_backward
+        from deepmatching.flow_pipeline import matches_to_flow
 
         settings = settings_of(preset)
         matcher = self.for_flow(radius)
@@ -246,7 +246,7 @@ class DeepMatcher:
             frame = matcher._frame(load_image(image, f"frame {number}"), number, before)
             if before is not None:
                 forward = matcher._match_frames(before, frame)
-                backward = matcher._match_frames(frame, before) if uses_backward(settings) else None
+                backward = matcher._match_frames(frame, before) if settings.interpolation.backward else None
                 seconds = {"matching": time.perf_counter() - start}
                 result = matches_to_flow(forward, before.image, frame.image, edges, settings, backward)
                 yield replace(result, seconds={**seconds, **result.seconds})

@@ -74,6 +74,26 @@ def test_a_match_that_leads_back() -> None:
     assert round_trip_errors(empty, empty, there, back).shape == (0,)
 
 
+def test_bins_of_backward_matches_far_outside_the_image() -> None:
+    start, end = np.array([[10.0, 10], [20, 20]]), np.array([[12.0, 10], [1e18, -3e9]])
+    there, back = np.array([[12.0, 10], [1e12, 5], [-1e30, 0]]), np.array([[10.0, 10], [5, 5], [0, 0]])
+    np.testing.assert_allclose(round_trip_errors(start, end, there, back), [0, np.inf])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_leading_back_by_brute_force(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    start, end, there, back = (generator.uniform(-20, 60, (n, 2)) for n in (30, 30, 40, 40))
+    there[0] = 8 * np.floor(there[1] / 8) + 1  # in one bin: the later one counts
+    expected = np.full(30, np.inf)
+    latest = {tuple(np.floor(p / 8)): n for n, p in enumerate(there)}
+    for n, target in enumerate(end):
+        for bin, m in latest.items():
+            if np.abs(np.floor(target / 8) - bin).max() <= 1:
+                expected[n] = min(expected[n], np.hypot(*(target - start[n] + back[m] - there[m])))
+    np.testing.assert_allclose(round_trip_errors(start, end, there, back), expected)
+
+
 @pytest.mark.parametrize("rows", [5, 64, 65, 150])
 def test_saliency_in_strips_is_that_of_the_whole(rows: int) -> None:
     image = np.random.default_rng(rows).random((3, rows, 40), dtype=np.float32)

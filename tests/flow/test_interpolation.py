@@ -84,6 +84,24 @@ def test_matches_that_do_not_lead_back_are_dropped() -> None:
     assert (found.flow == np.float32([4, 0])).all()
 
 
+def test_backward_matches_that_are_no_numbers_are_ignored_and_must_correspond() -> None:
+    points = grid(64, 96)
+    edges, back = np.full((64, 96), 0.05), moved(points, 4, 0)
+    back[::2] = np.nan
+    found = interpolate(points, moved(points, 4, 0), edges, backward=(back, points))
+    assert (found.flow == np.float32([4, 0])).all()
+    with pytest.raises(DeepMatchingError, match="must correspond"):
+        interpolate(points, points, edges, backward=(points, points[:5]))
+
+
+def test_weights_may_be_as_small_as_numbers_are() -> None:
+    points = grid(64, 96)
+    weights = np.where(points[:, 0] < 48, 1.0, 1e-200)
+    for name in PRESETS:
+        found = interpolate(points, moved(points, 4, 0), np.full((64, 96), 0.05), weights=weights, settings=name)
+        assert (found.flow == np.float32([4, 0])).all()
+
+
 def test_one_match_moves_everything() -> None:
     found = interpolate([[10.2, 3.0]], [[12.2, 2.0]], np.zeros((20, 30)))
     np.testing.assert_allclose(found.flow, np.broadcast_to([2, -1], (20, 30, 2)), atol=1e-6)

@@ -2,21 +2,18 @@
 
 from deepmatching.flow.affine import affine_fit
 from deepmatching.flow.confidence import confidence
-from deepmatching.flow.dense import DenseFlow, dense_flow
 from deepmatching.flow.interpolation import Interpolation, interpolate
 from deepmatching.flow.presets import PRESETS, FlowSettings, InterpolationSettings, RefinementSettings, preset
 from deepmatching.flow.refinement import refine
 
 __all__ = [
     "PRESETS",
-    "DenseFlow",
     "FlowSettings",
     "Interpolation",
     "InterpolationSettings",
     "RefinementSettings",
     "affine_fit",
     "confidence",
-    "dense_flow",
     "interpolate",
     "preset",
     "refine",

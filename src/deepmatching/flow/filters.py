@@ -113,17 +113,19 @@ def round_trip_errors(
     errors = np.full(len(keypoints0), np.inf)
     if len(backward0) == 0 or len(keypoints0) == 0:
         return errors
-    low = np.floor(backward0.min(axis=0) / bin).astype(np.int64)
-    cells = np.floor(backward0 / bin).astype(np.int64) - low
-    table = np.full(cells.max(axis=0) + 1, -1, dtype=np.int64)
-    table[cells[:, 0], cells[:, 1]] = np.arange(len(cells))
-    home = np.floor(keypoints1 / bin).astype(np.int64) - low
-    forward, back = keypoints1 - keypoints0, backward1 - backward0
+    numbers = _number(np.floor(backward0 / bin))
+    order = np.argsort(numbers, kind="stable")
+    numbers, back = numbers[order], (backward1 - backward0)[order]
+    forward, home = keypoints1 - keypoints0, np.floor(keypoints1 / bin)
     for step in np.ndindex(3, 3):
-        cell = home + np.array(step) - 1
-        there = ((cell >= 0) & (cell < table.shape)).all(axis=1)
-        match = np.full(len(home), -1)
-        match[there] = table[cell[there, 0], cell[there, 1]]
-        error = np.hypot(*(forward + back[match]).T)
-        errors = np.minimum(errors, np.where(match >= 0, error, np.inf))
+        wanted = _number(home + np.array(step) - 1)
+        last = np.searchsorted(numbers, wanted, side="right") - 1  # the last of several in a bin
+        error = np.hypot(*(forward + back[last]).T)
+        errors = np.minimum(errors, np.where(numbers[last] == wanted, error, np.inf))
     return errors
+
+
+def _number(bins: np.ndarray) -> np.ndarray:
+    """One whole number for each bin (N, 2), however far out it is."""
+    column, row = np.clip(bins, -(2**30), 2**30).astype(np.int64).T
+    return column * 2**32 + row

@@ -83,8 +83,7 @@ def interpolate(
     chosen = settings if isinstance(settings, InterpolationSettings) else preset(settings).interpolation
     strength = _as_edges(edges) ** np.float32(chosen.contrast)
     start, end = _as_points(keypoints0, "keypoints0"), _as_points(keypoints1, "keypoints1")
-    if len(start) != len(end):
-        raise DeepMatchingError(f"There are {len(start)} keypoints in one image and {len(end)} in the other.")
+    _check_lengths(start, end)
     score, weight = (_as_numbers(v, n, len(start)) for v, n in ((scores, "scores"), (weights, "weights")))
     kept = _usable(start, end, score, weight, strength.shape)
     if len(kept) == 0:
@@ -95,11 +94,9 @@ def interpolate(
     if chosen.saliency > 0 and image0 is not None:
         column, row = _pixels(start[kept], strength.shape).T
         kept = _unless_empty(kept, filters.saliency(_as_image(image0, strength.shape))[row, column] >= chosen.saliency)
-    if backward is not None:
-        back = [_as_points(points, "the backward keypoints") for points in backward]
-        kept = _unless_empty(
-            kept, filters.round_trip_errors(start[kept], end[kept], back[0], back[1]) < chosen.backward
-        )
+    if backward is not None and chosen.backward > 0:
+        errors = filters.round_trip_errors(start[kept], end[kept], *_as_backward(*backward))
+        kept = _unless_empty(kept, errors < chosen.backward)
     kept, cells = _consistent(kept, start, end, strength, chosen)
     neighbours = nearest_seeds(cells.graph, chosen.neighbours)
     points = torch.from_numpy(start[kept])
@@ -157,7 +154,7 @@ def _render(
     """Step 4: the flow (H, W, 2), and the spread (S,)."""
     index, distances, cells = (torch.from_numpy(a).to(points.device) for a in (*neighbours, label))
     if confidence is not None:  # only proportions count, and the ridge is for weights around 1
-        confidence = confidence / confidence.mean()
+        confidence = (confidence / confidence.mean()).clamp(min=1e-100)  # whose square is still a number
     weights = falloff_weights(index, distances, settings.falloff, confidence)
     models, spread = affine_models(index, weights, points, displacements, settings.ridge)
     if settings.model == "mean":
@@ -188,6 +185,22 @@ def _as_points(points: Any, name: str) -> np.ndarray:
     if array.ndim != 2 or array.shape[1] != 2:
         raise DeepMatchingError(f"{name} must be an array (N,2) of (x,y), but it is {array.shape}.")
     return array
+
+
+def _as_backward(keypoints0: Any, keypoints1: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Matches from the second image to the first, without those that are not finite."""
+    start, end = _as_points(keypoints0, "backward's first"), _as_points(keypoints1, "backward's second")
+    _check_lengths(start, end)
+    finite = np.isfinite(start).all(axis=1) & np.isfinite(end).all(axis=1)
+    return start[finite], end[finite]
+
+
+def _check_lengths(keypoints0: np.ndarray, keypoints1: np.ndarray) -> None:
+    if len(keypoints0) != len(keypoints1):
+        raise DeepMatchingError(
+            f"There are {len(keypoints0)} keypoints in one image and {len(keypoints1)} in the other: "
+            "they must correspond."
+        )
 
 
 def _as_numbers(values: Any, name: str, number: int) -> np.ndarray | None:

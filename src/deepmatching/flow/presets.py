@@ -29,7 +29,7 @@ class InterpolationSettings:
         filter_neighbours: number of nearest matches that the consistency of a match is judged by.
         consistency: matches this far or further from the weighted mean of those are dropped, in pixels; 0 keeps them.
         backward: if matches from the second image to the first are given, those that lead back this far or
-            further from the start are dropped, in pixels.
+            further from the start are dropped, in pixels; 0 keeps them, and nobody needs to match backward.
     """
 
     model: Model = "affine"
@@ -47,7 +47,7 @@ class InterpolationSettings:
     def __post_init__(self) -> None:
         if self.model not in get_args(Model):
             raise DeepMatchingError(f"The model must be {' or '.join(get_args(Model))}, not {self.model!r}.")
-        _check(self, at_least_one=("neighbours", "filter_neighbours"), positive=("contrast", "ridge", "backward"))
+        _check(self, at_least_one=("neighbours", "filter_neighbours"), positive=("contrast", "ridge"))
 
 
 @dataclass(frozen=True)
@@ -107,11 +107,19 @@ def _check(settings: Any, at_least_one: tuple[str, ...], positive: tuple[str, ..
             raise DeepMatchingError(f"{entry.name} must be {bound} and finite, not {value!r}.")
 
 
-#: What the original's parameters have in common. It relaxes pixel by pixel with ω = 1.9; done so, ours gives its flow
-#: to the last digit stored. Updating every second pixel at once converges a little faster; 1.885 comes closest.
+#: What the original's parameters have in common; it does not match backward. It relaxes pixel by pixel with ω = 1.9;
+#: done so, ours gives its flow to the last digit stored. Updating every second pixel at once converges a little faster;
+#: 1.885 comes closest.
 _ORIGINAL = FlowSettings(
     InterpolationSettings(
-        neighbours=100, falloff=0.8, contrast=1.0, ridge=2e-6, group=0, filter_neighbours=25, consistency=5.0
+        neighbours=100,
+        falloff=0.8,
+        contrast=1.0,
+        ridge=2e-6,
+        group=0,
+        filter_neighbours=25,
+        consistency=5.0,
+        backward=0,
     ),
     RefinementSettings(steps=5, gamma=0.71, sigma=1.0, edges=5.0, hold=0.0, relaxation=1.885),
 )

@@ -1,4 +1,4 @@
-"""The whole way from matches to flow, and its confidence."""
+"""Confidence, and the whole way from matches to flow against the original."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 
-from deepmatching.flow import DenseFlow, dense_flow, interpolate, refine
+from deepmatching.flow import confidence, interpolate, refine
 from deepmatching.flow_files import read_flow
 
 
@@ -22,13 +22,25 @@ def moved(points: np.ndarray, x: float, y: float) -> np.ndarray:
     return points + np.array([x, y])
 
 
-def test_dense_flow_of_a_shift(pair: tuple[np.ndarray, np.ndarray]) -> None:
+def dense_flow(
+    start: np.ndarray,
+    end: np.ndarray,
+    images: tuple[np.ndarray, np.ndarray],
+    edges: np.ndarray,
+    preset: str = "default",
+) -> tuple[np.ndarray, np.ndarray]:
+    """A refined flow and its confidence."""
+    found = interpolate(start, end, edges, images[0], settings=preset)
+    flow = refine(found.flow, *images, preset)
+    return flow, confidence(flow, found, *images)
+
+
+def test_a_shift_is_found_with_confidence(pair: tuple[np.ndarray, np.ndarray]) -> None:
     points = grid(64, 96)
-    found = dense_flow(points, moved(points, 6, -4), *pair, np.zeros((64, 96)), scores=np.ones(len(points)))
-    assert isinstance(found, DenseFlow)
-    assert found.flow.dtype == np.float32 and found.flow.shape == (64, 96, 2)
-    np.testing.assert_allclose(found.flow[16:-16, 16:-16], np.broadcast_to([6, -4], (32, 64, 2)), atol=0.1)
-    assert found.confidence.shape == (64, 96) and found.confidence[16:-16, 16:-16].min() > 0.9
+    flow, sure = dense_flow(points, moved(points, 6, -4), pair, np.zeros((64, 96)))
+    assert flow.dtype == np.float32 and flow.shape == (64, 96, 2)
+    np.testing.assert_allclose(flow[16:-16, 16:-16], np.broadcast_to([6, -4], (32, 64, 2)), atol=0.1)
+    assert sure.dtype == np.float32 and sure.shape == (64, 96) and sure[16:-16, 16:-16].min() > 0.9
 
 
 def test_confidence_falls_with_distance_and_disagreement(pair: tuple[np.ndarray, np.ndarray]) -> None:
@@ -37,10 +49,10 @@ def test_confidence_falls_with_distance_and_disagreement(pair: tuple[np.ndarray,
     generator = np.random.default_rng(0)
     calm = points[:, 1] < 32
     targets = moved(points, 6, -4) + np.where(calm[:, None], 0, generator.normal(0, 2, points.shape))
-    confidence = dense_flow(points, targets, *pair, np.full((64, 96), 0.05), settings="sintel").confidence
-    assert np.isfinite(confidence).all() and confidence.min() >= 0 and confidence.max() <= 1
-    assert confidence[16:24, 8:40].mean() > confidence[40:56, 8:40].mean()  # matches disagree below
-    assert confidence[16:24, 8:40].mean() > confidence[16:24, 80:].mean()  # there are none on the right
+    sure = dense_flow(points, targets, pair, np.full((64, 96), 0.05), "sintel")[1]
+    assert np.isfinite(sure).all() and sure.min() >= 0 and sure.max() <= 1
+    assert sure[16:24, 8:40].mean() > sure[40:56, 8:40].mean()  # matches disagree below
+    assert sure[16:24, 8:40].mean() > sure[16:24, 80:].mean()  # there are none on the right
 
 
 def folders() -> list[str]:
