@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from deepmatching import baselines
-from deepmatching.baselines import DENSE, KEYPOINTS, DenseFlow, KeypointMatcher, baseline
+from deepmatching.baselines import DENSE, KEYPOINTS, DenseMethod, KeypointMatcher, baseline
 from deepmatching.errors import DeepMatchingError
 from fake_datasets import FLOW, moved, texture
 
@@ -28,7 +28,7 @@ def test_dense_methods_find_a_shift(name: str, picture: np.ndarray) -> None:
     if name in NEEDS_CONTRIB and not HAS_CONTRIB:
         pytest.skip("this OpenCV has no contrib modules")
     method = baseline(name)
-    assert isinstance(method, DenseFlow)
+    assert isinstance(method, DenseMethod)
     flow = method.flow(picture, moved(picture))
     assert flow.shape == (240, 320, 2) and flow.dtype == np.float32
     inside = flow[30:-30, 30:-30]
@@ -48,7 +48,7 @@ def test_keypoints_find_a_shift_and_their_scores_are_ratios(name: str, picture: 
 
 
 def test_a_matched_flow_has_every_pixel_once(picture: np.ndarray) -> None:
-    method = DenseFlow("dis")
+    method = DenseMethod("dis")
     matches = method.match(picture, moved(picture))
     assert len(matches) == 240 * 320
     flow = method.flow(picture, moved(picture))
@@ -58,7 +58,7 @@ def test_a_matched_flow_has_every_pixel_once(picture: np.ndarray) -> None:
 def test_a_second_image_of_another_size_is_cropped_or_continued(picture: np.ndarray) -> None:
     second = moved(picture)
     for other in (second[:200, :300], np.pad(second, ((0, 9), (0, 0), (0, 0)))):
-        flow = DenseFlow("dis").flow(picture, other)
+        flow = DenseMethod("dis").flow(picture, other)
         assert flow.shape == (240, 320, 2)
         assert np.abs(np.median(flow[40:150, 40:250], axis=(0, 1)) - FLOW).max() < 0.5
 
@@ -71,7 +71,7 @@ def test_blank_images_have_no_matches() -> None:
 
 def test_grey_images_and_tensors_are_welcome(picture: np.ndarray) -> None:
     grey = torch.from_numpy(picture[:, :, 0].copy())
-    flow = DenseFlow("dis").flow(grey, torch.from_numpy(moved(picture)[:, :, 0].copy()))
+    flow = DenseMethod("dis").flow(grey, torch.from_numpy(moved(picture)[:, :, 0].copy()))
     assert np.abs(np.median(flow, axis=(0, 1)) - FLOW).max() < 0.5
 
 
@@ -91,4 +91,4 @@ def test_an_unknown_method_is_refused() -> None:
 def test_a_pair_that_opencv_refuses_is_one_sentence() -> None:
     tiny = np.zeros((2, 2, 3), np.uint8)
     with pytest.raises(DeepMatchingError, match="dis fails on a pair of 2 x 2 pixels"):
-        DenseFlow("dis").flow(tiny, tiny)
+        DenseMethod("dis").flow(tiny, tiny)

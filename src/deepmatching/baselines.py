@@ -19,12 +19,12 @@ from deepmatching.images import ImageLike, load_image
 from deepmatching.matches import Matches
 
 
-def baseline(name: str) -> KeypointMatcher | DenseFlow:
+def baseline(name: str) -> KeypointMatcher | DenseMethod:
     """The method of that name, one of :data:`KEYPOINTS` or :data:`DENSE`."""
     if name in KEYPOINTS:
         return KeypointMatcher(name)
     if name in DENSE:
-        return DenseFlow(name)
+        return DenseMethod(name)
     raise DeepMatchingError(f"Unknown method '{name}': use {', '.join((*KEYPOINTS, *DENSE))}.")
 
 
@@ -71,7 +71,7 @@ class KeypointMatcher:
 
 
 @dataclass(frozen=True)
-class DenseFlow:
+class DenseMethod:
     """A dense flow method of OpenCV; as a matcher, every pixel is a match of its own.
 
     Attributes:

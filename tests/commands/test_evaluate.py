@@ -14,6 +14,7 @@ from typing import Any
 import cv2
 import pytest
 
+from deepmatching.commands.common import ReciprocalChoice
 from deepmatching.commands.evaluate import PassChoice, evaluate
 from deepmatching.errors import DeepMatchingError
 from deepmatching.matcher import DeepMatcher
@@ -27,7 +28,8 @@ def heed_interrupts() -> None:
 
 
 def run(dataset: Path | str, **options: Any) -> None:
-    evaluate(str(dataset), **{"radius": "16", "device": "cpu", "model": "hog", **options})
+    ours = {} if "method" in options else {"radius": "16", "model": "hog"}
+    evaluate(str(dataset), **{"device": "cpu", **ours, **options})
 
 
 def test_means_go_to_standard_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,9 +56,9 @@ def test_occluded_pixels_pairs_and_pictures(tmp_path: Path, capsys: pytest.Captu
 
 def test_baselines_and_their_flow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_pairs(tmp_path, 1)
-    run(path, model=None, method="sift")
+    run(path, method="sift")
     assert "sift" in capsys.readouterr().out
-    run(path, model=None, method="dis", flow=True, json_file=tmp_path / "e.json", pictures=tmp_path / "pictures")
+    run(path, method="dis", flow=True, json_file=tmp_path / "e.json", pictures=tmp_path / "pictures")
     output = capsys.readouterr().out
     assert "s10-40" in output and "pixels" in output
     assert json.loads((tmp_path / "e.json").read_text())["kind"] == "flow"
@@ -113,7 +115,7 @@ def test_a_changed_model_is_not_continued(tmp_path: Path) -> None:
     before = file.read_text()
     with pytest.raises(DeepMatchingError, match="its sha256 is"):
         run(path, json_file=file, model=str(tmp_path / "m.safetensors"), resume=True)
-    for changed in ({"radius": "24"}, {"limit": 1}, {"masks": False}, {"model": None, "method": "orb"}):
+    for changed in ({"radius": "24"}, {"limit": 1}, {"masks": False}, {"method": "orb"}):
         with pytest.raises(DeepMatchingError, match="cannot be resumed"):
             run(path, json_file=file, resume=True, **changed)
     assert file.read_text() == before
@@ -123,9 +125,19 @@ def test_a_changed_model_is_not_continued(tmp_path: Path) -> None:
     ("options", "words"),
     [
         ({"resume": True}, "--json FILE"),
-        ({"method": "sift"}, "exclude each other"),
-        ({"model": None, "method": "magic"}, "Unknown method 'magic'"),
-        ({"model": None, "method": "sift", "flow": True}, "--flow needs a method that gives a dense flow"),
+        ({"method": "sift", "model": "hog"}, "exclude each other"),
+        ({"method": "magic"}, "Unknown method 'magic'"),
+        ({"method": "sift", "flow": True}, "--flow needs a method that gives a dense flow"),
+        ({"method": "dis", "radius": "16"}, "--radius has no effect on methods of OpenCV: leave it out"),
+        ({"method": "dis", "levels": 2}, "--levels has no effect"),
+        ({"method": "dis", "downscale": 1}, "--downscale has no effect"),
+        ({"method": "dis", "reciprocal": ReciprocalChoice.exact}, "--reciprocal has no effect"),
+        ({"method": "dis", "half": True}, "--half has no effect"),
+        ({"method": "dis", "memory": "1GB"}, "--memory has no effect"),
+        ({"method": "dis", "device": "cuda"}, "--device has no effect"),
+        ({"method": "dis", "flow": True, "preset": "sintel"}, "--preset has no effect"),
+        ({"preset": "sintel"}, "--preset is for --flow"),
+        ({"flow": True, "preset": "magic"}, "no preset 'magic'"),
         ({"model": "none.safetensors"}, "Unknown model"),
         ({"root": Path("here")}, "needs no root"),
         ({"only": ["other"]}, "no pairs of 'other'"),

@@ -9,10 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from deepmatching.commands.reproduce import PAPER, TableChoice, reproduce
 from deepmatching.datasets.sintel import MINI_VAL
+from deepmatching.descriptors import VGG
 from deepmatching.errors import DeepMatchingError
+from deepmatching.flow import PRESETS
 from deepmatching.matcher import DeepMatcher
 from deepmatching.models import load_network, save_network
 from fake_datasets import FLOW, SIZE, write_kitti, write_sintel
@@ -32,6 +35,22 @@ def rows(output: str) -> list[list[str]]:
 def hog_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if no trained model had come with the package."""
     monkeypatch.setattr("deepmatching.models.NAMES", ("hog",))
+
+
+@pytest.fixture
+def presets(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """With a flow that takes no time, a quarter pixel off and 10 in rows 10 to 14; the settings it was asked for."""
+    names = {id(settings): name for name, settings in PRESETS.items()}
+    asked = []
+
+    def flow(self: DeepMatcher, image0: Any, image1: Any, preset: Any) -> np.ndarray:
+        asked.append(f"{names[id(preset)]}, radius {self.network.radius}")
+        field = np.full((*SIZE, 2), (FLOW[0] + 0.25, FLOW[1]), np.float32)
+        field[10:15] = FLOW[0] + 10, FLOW[1]
+        return field
+
+    monkeypatch.setattr(DeepMatcher, "flow", flow)
+    return asked
 
 
 @pytest.fixture
@@ -65,9 +84,8 @@ def test_a_checkpoint_fills_its_row(data: Path, tmp_path: Path, capsys: pytest.C
 
 
 def test_what_our_models_were_trained_on_is_said_beside_the_papers(
-    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    data: Path, capsys: pytest.CaptureFixture[str], presets: list[str]
 ) -> None:
-    monkeypatch.delattr(DeepMatcher, "flow", raising=False)
     run("table1", data, limit=1)
     printed = rows(capsys.readouterr().out)
     place = next(n for n, row in enumerate(printed) if row[0] == "g")
@@ -97,16 +115,43 @@ def test_a_data_set_that_is_missing_is_left_out(data: Path, capsys: pytest.Captu
 
 
 @pytest.mark.usefixtures("hog_alone")
-def test_a_matcher_with_a_flow_fills_the_last_columns(
-    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_flow_is_made_with_epicflows_settings_for_each_data_set(
+    data: Path, capsys: pytest.CaptureFixture[str], presets: list[str]
 ) -> None:
-    def flow(self: DeepMatcher, image0: Any, image1: Any) -> np.ndarray:
-        return np.full((*SIZE, 2), (FLOW[0] + 0.25, FLOW[1]), np.float32)
+    """And the occluded rows of KITTI do not count in the last two columns."""
+    run("table2", data, limit=1, out=data / "out")
+    assert set(presets) == {"kitti, radius 16", "sintel, radius 16"}
+    kitti = next(row for row in rows(capsys.readouterr().out) if "ours" in row)
+    known, occluded = SIZE[0] - 10, 5
+    wrong = occluded / known
+    assert kitti[-4:] == [f"{10 * wrong + 0.25 * (1 - wrong):.2f}", f"{100 * wrong:.2f}", "0.25", "0.00"]
+    settings = json.loads((data / "out" / "table2-kitti2012-hog-flow.json").read_text())["settings"]
+    assert (settings["preset"], settings["radius"]) == ("kitti", 16)
 
-    monkeypatch.setattr(DeepMatcher, "flow", flow, raising=False)
-    run("table1", data, limit=1)
-    ours = next(row for row in rows(capsys.readouterr().out) if "ours" in row)
-    assert ours[-2:] == ["0.25", "0.00"]
+
+@pytest.mark.usefixtures("hog_alone")
+def test_our_default_flow_is_a_line_of_its_own(
+    data: Path, capsys: pytest.CaptureFixture[str], presets: list[str]
+) -> None:
+    run("table1", data, limit=1, default_flow=True, out=data / "out")
+    assert set(presets) == {"sintel, radius 16", "default, radius 160"}
+    line = next(line for line in capsys.readouterr().out.splitlines() if "ours, default flow" in line)
+    assert line.split()[-6:-2] == ["–"] * 4 and line.split()[-2] != "–"
+    assert (data / "out" / "table1-sintelmini-a-default-flow.json").is_file()
+
+
+@pytest.mark.usefixtures("hog_alone", "presets")
+def test_the_papers_cnn_takes_vggs_published_weights(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.manual_seed(0)
+    weights = {name: tensor.numpy() for name, tensor in VGG().state_dict().items()}
+    np.savez(data / "vgg16.npz", **weights)
+    run("table1", data, checkpoint=[f"c={data / 'vgg16.npz'}"], limit=1, out=data / "out")
+    ours = [row for row in rows(capsys.readouterr().out) if "ours" in row]
+    assert ours[2][:2] == ["ImageNet", "ours"] and float(ours[2][4]) > 50
+    kept = json.loads((data / "out" / "table1-sintelmini-c-matches.json").read_text())["settings"]
+    assert kept["model"] == str(data / "vgg16.npz") and kept["sha256"] and kept["radius"] == 16
+    with pytest.raises(DeepMatchingError, match=r"There is no file .*none.npz"):
+        run("table1", data, checkpoint=["c=none.npz"])
 
 
 def test_bad_options_are_one_sentence(data: Path) -> None:
@@ -127,3 +172,7 @@ def test_the_papers_gains_are_those_it_states() -> None:
     for name, gain in (("sintel-final", 0.64), ("kitti2012", 0.44)):
         rows = PAPER["table2"][name]
         assert round(rows["vgg"][2] - rows["hog"][2], 2) == gain  # type: ignore[operator]
+    kitti = PAPER["table2"][
+        "kitti2012"
+    ]  # "EPE-NOC of 1.43 compared to 1.51 for HOG, and Err-NOC falls from 7.84% to 7.41%"
+    assert (kitti["vgg"][6:], kitti["hog"][6:]) == ((1.43, 7.41), (1.51, 7.84))

@@ -28,6 +28,7 @@ def test_every_name_opens(tmp_path: Path) -> None:
         (("chairs", chairs), {}, "chairs-val", 1),
         (("chairs", chairs, "train"), {}, "chairs-train", 2),
         (("kitti2012", kitti12), {}, "kitti2012", 2),
+        (("kitti2012-grey", kitti12), {}, "kitti2012-grey", 2),
         (("kitti2015", kitti15), {}, "kitti2015", 2),
         ((manifest,), {}, "pairs", 2),
         ((str(manifest),), {"masks": False}, "pairs", 2),
@@ -35,6 +36,16 @@ def test_every_name_opens(tmp_path: Path) -> None:
         dataset = open_dataset(*arguments, **settings)
         assert (dataset.name, len(dataset)) == (name, count)
         assert dataset[0].flow.shape[2] == 2
+
+
+def test_kitti_2012_is_grey_or_in_colour_as_its_name_says(tmp_path: Path) -> None:
+    for images in ("image_0", "colored_0"):
+        write_kitti(tmp_path, images)
+    for name, is_grey in (("kitti2012", True), ("kitti2012-grey", True), ("kitti2012-color", False)):
+        dataset = open_dataset(name, tmp_path)
+        red, _, blue = dataset[0].image0
+        assert red.equal(blue) == is_grey, name
+        assert {dataset.name, *(entry.group for entry in dataset.entries)} == {name}  # figures do not mix
 
 
 @pytest.mark.parametrize(
@@ -47,6 +58,11 @@ def test_every_name_opens(tmp_path: Path) -> None:
         (("sintel-clean", "here"), {"passes": "final"}, "contradict"),
         (("sintel-clean", "here", "train"), {}, "Sintel-clean has no splits: leave 'train' out"),
         (("kitti2012", "here"), {"passes": "final"}, "Kitti2012 has no passes"),
+        (
+            ("kitti2012-colour", "here"),
+            {},
+            "Unknown data set 'kitti2012-colour': use .*kitti2012-grey, kitti2012-color",
+        ),
         (("sintelmini", "here"), {"split_file": "s.txt"}, "no split file"),
         (("pairs.json", "here"), {}, "needs no root"),
         (("pairs.json", None, "val"), {}, "The manifest 'pairs.json' has no splits"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import cv2
@@ -79,6 +80,15 @@ def test_flying_chairs_reader_reads_it(seventeen: Path, folder: Path) -> None:
     assert torch.allclose(pair.image1, expected.image1[0], atol=1e-6)
 
 
+def test_a_smaller_count_leaves_a_folder_that_can_be_read(seventeen: Path, folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(seventeen, out)
+    (out / "data" / "00017_flow.flo").unlink()  # as if that run had been stopped in the midst of its last pair
+    assert export(out, folder, 10) == [False] * 16 + [True]
+    before, after = ((root / "FlyingChairs_train_val.txt").read_text() for root in (seventeen, out))
+    assert before == after and len(FlyingChairs(out, "train")) == 16 and len(FlyingChairs(out, "val")) == 1
+
+
 def test_too_few_photographs_to_set_some_apart_are_all_used(tmp_path: Path) -> None:
     photos = tmp_path / "photos"
     photos.mkdir()
@@ -123,6 +133,7 @@ def test_the_command_writes_pairs_and_says_so(tmp_path: Path, folder: Path) -> N
     )
     assert "wrote 2 pairs" in run(tmp_path, "--count", 2, *options)
     assert "wrote 1 pairs" in run(tmp_path, "--count", 3, *options) and len(list((tmp_path / "data").iterdir())) == 12
+    assert "wrote 0 pairs" in (said := run(tmp_path, "--count", 1, *options)) and "; 3 were there already" in said
     flow = read_flow(tmp_path / "data" / "00003_flow.flo")
     assert flow.shape == (48, 64, 2) and np.abs(flow).max() < 12
 

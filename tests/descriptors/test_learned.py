@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,17 +81,83 @@ def test_published_weights_load_from_every_kind_of_file(tmp_path: Path) -> None:
             assert torch.equal(tensor, tensors[key]), name
 
 
-def test_weights_for_torchvisions_normalisation_give_the_same_features(tmp_path: Path) -> None:
-    theirs = published("features.{index}")
+#: The start of conv1_1 as ``vgg16-397923af.pth`` has it, printed to four digits, and as the authors' file has it (RGB).
+TORCHVISION = [[-0.5537, 0.1427, 0.5290], [-0.5831, 0.3566, 0.7657], [-0.6902, -0.0480, 0.4841]]
+AUTHORS = [[0.48002, 0.40855, -0.06515], [0.31048, 0.05020, -0.40338], [-0.05087, -0.28523, -0.41852]]
+
+
+def starting_with(
+    kernel: list[list[float]], prefix: str, dtype: torch.dtype = torch.float32
+) -> dict[str, torch.Tensor]:
+    tensors = published(prefix)
+    tensors[f"{prefix.format(layer='conv1_1', index=0)}.weight"][0, 0] = torch.tensor(kernel)
+    return {name: tensor.to(dtype) for name, tensor in tensors.items()}
+
+
+def check_response(descriptor: VGG, weight: torch.Tensor, bias: torch.Tensor, mean: Any, std: Any) -> None:
+    """conv1_1 of the descriptor answers as theirs does to (image − mean)/std, the image in 0 … 255."""
+    image = 255 * torch.rand(1, 3, 16, 16)
+    normal = (image - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
+    expected = torch.nn.functional.conv2d(normal, weight.float(), bias.float())
+    mine = descriptor.conv1_1(image - descriptor.mean)[:, :, 1:-1, 1:-1]
+    torch.testing.assert_close(mine, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_torchvisions_own_training_is_known_by_its_values(tmp_path: Path, dtype: torch.dtype) -> None:
+    """Whatever the file is called; its images are in [0, 1] and normalised."""
+    theirs = starting_with(TORCHVISION, "features.{index}", dtype)
+    torch.save(theirs, tmp_path / "mine.pth")
+    save_file(theirs, tmp_path / "mine.safetensors")
+    files = ["mine.pth", "mine.safetensors"]
+    if dtype == torch.float32:
+        np.savez(tmp_path / "mine.npz", **{name: tensor.numpy() for name, tensor in theirs.items()})
+        files.append("mine.npz")
+    mean, std = (255 * np.array(values, np.float32) for values in ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]))
+    for name in files:
+        descriptor = VGG()
+        load_vgg(descriptor, tmp_path / name)
+        check_response(descriptor, theirs["features.0.weight"], theirs["features.0.bias"], mean, std)
+
+
+def test_the_authors_weights_are_taken_as_they_are_whatever_the_file_is_called(tmp_path: Path) -> None:
+    theirs = starting_with(AUTHORS, "features.{index}")
     torch.save(theirs, tmp_path / "vgg16-397923af.pth")
     descriptor = VGG()
     load_vgg(descriptor, tmp_path / "vgg16-397923af.pth")
-    image = torch.rand(1, 3, 16, 16)
-    mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
-    normal = (image - mean[:, None, None]) / std[:, None, None]
-    expected = torch.nn.functional.conv2d(normal, theirs["features.0.weight"], theirs["features.0.bias"])
-    mine = descriptor.conv1_1(image * 255 - descriptor.mean)[:, :, 1:-1, 1:-1]
-    torch.testing.assert_close(mine, expected, rtol=1e-3, atol=1e-3)
+    assert torch.equal(descriptor.conv1_1.weight, theirs["features.0.weight"])
+    assert torch.equal(descriptor.conv1_1.bias, theirs["features.0.bias"])
+
+
+def test_the_authors_order_of_channels_is_turned_round(tmp_path: Path) -> None:
+    theirs = starting_with(AUTHORS, "features.{index}")
+    blue_first = {**theirs, "features.0.weight": theirs["features.0.weight"].flip(1)}
+    torch.save(blue_first, tmp_path / "bgr.pth")
+    descriptor = VGG()
+    load_vgg(descriptor, tmp_path / "bgr.pth")
+    assert torch.equal(descriptor.conv1_1.weight, theirs["features.0.weight"])
+
+
+def test_other_weights_may_say_what_images_are_normalised_by(tmp_path: Path) -> None:
+    theirs = published()
+    mean, std = np.array([120.0, 110.0, 100.0], np.float32), np.array([60.0, 50.0, 40.0], np.float32)
+    arrays = {name: tensor.numpy() for name, tensor in theirs.items()}
+    np.savez(tmp_path / "said.npz", mean_rgb=mean, std_rgb=std, note=np.array("text"), **arrays)
+    descriptor = VGG()
+    load_vgg(descriptor, tmp_path / "said.npz")
+    check_response(descriptor, theirs["conv1_1.weight"], theirs["conv1_1.bias"], mean, std)
+    np.savez(tmp_path / "wrong.npz", mean_rgb=np.float32(120), **arrays)
+    with pytest.raises(DeepMatchingError, match="must be 3 numbers each"):
+        load_vgg(VGG(), tmp_path / "wrong.npz")
+
+
+def test_the_published_file_begins_as_expected(shared: Path) -> None:
+    theirs = np.load(shared / "weights" / "vgg16_first4_rgb.npz")
+    np.testing.assert_allclose(theirs["conv1_1.weight"][0, 0], AUTHORS, atol=1e-5)
+    descriptor = VGG()
+    load_vgg(descriptor, shared / "weights" / "vgg16_first4_rgb.npz")
+    np.testing.assert_array_equal(descriptor.conv1_1.weight.detach(), theirs["conv1_1.weight"])
+    np.testing.assert_array_equal(descriptor.conv1_1.bias.detach(), theirs["conv1_1.bias"])
 
 
 def test_bad_weights_are_refused_with_a_sentence(tmp_path: Path) -> None:
@@ -98,12 +165,18 @@ def test_bad_weights_are_refused_with_a_sentence(tmp_path: Path) -> None:
     np.savez(tmp_path / "shape.npz", **{n: np.zeros(3) for n in published()})
     (tmp_path / "broken.pth").write_bytes(b"not weights")
     (tmp_path / "broken.npz").write_bytes(b"not weights")
+    (tmp_path / "nothing.pth").write_bytes(b"")
+    (tmp_path / "nothing.npz").write_bytes(b"")
+    torch.save(torch.zeros(3), tmp_path / "tensor.pth")
     (tmp_path / "a.txt").write_text("")
     for name, message in (
         ("empty.npz", "has no conv1_1.weight"),
         ("shape.npz", "instead of the conv1_1.weight"),
         ("broken.pth", "cannot be read"),
         ("broken.npz", "cannot be read"),
+        ("nothing.pth", "cannot be read"),
+        ("nothing.npz", "cannot be read"),
+        ("tensor.pth", "cannot be read"),
         ("a.txt", "not a kind of file"),
         ("missing.npz", "There is no file"),
     ):

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from deepmatching.edges.evaluation import count_pixels, pair_pixels, summarise, suppress_non_maxima, thin
+from deepmatching.operators.kernels import plain_operators
 
 THRESHOLDS = np.array([0.25, 0.5, 0.75])
 
@@ -25,6 +26,25 @@ def test_no_larger_set_of_pairs_exists(maps: np.ndarray, distance: float) -> Non
     paired_first, paired_second = pair_pixels(first, second, distance)
     assert paired_first.sum() == paired_second.sum() == expected
     assert not (paired_first & ~first).any() and not (paired_second & ~second).any()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    maps=arrays(np.bool_, (2, 12, 13), elements=st.booleans() | st.just(False)),
+    distance=st.sampled_from([1.0, 1.5, 2.3, 4.34]),
+)
+def test_the_kernel_pairs_the_same_pixels_as_the_plain_definition(maps: np.ndarray, distance: float) -> None:
+    fast = pair_pixels(*maps, distance)
+    with plain_operators():
+        plain = pair_pixels(*maps, distance)
+    np.testing.assert_array_equal(fast, plain)
+
+
+def test_pixels_that_have_a_partner_keep_one() -> None:
+    """The nearest first: what is at distance 0 stays paired whatever is around it."""
+    first, second = np.random.default_rng(0).random((2, 40, 50)) < 0.3
+    for paired in pair_pixels(first, second, 3.0):
+        assert paired[first & second].all()
 
 
 def test_augmenting_paths_are_found_where_the_nearest_partner_is_the_wrong_one() -> None:

@@ -37,7 +37,8 @@ def evaluate(
         str,
         typer.Argument(
             metavar="DATASET|MANIFEST",
-            help="sintel-clean, sintel-final, sintelmini, chairs, kitti2012, kitti2015, or a .json list of pairs.",
+            help="sintel-clean, sintel-final, sintelmini, chairs, kitti2012 (or kitti2012-grey, kitti2012-color), "
+            "kitti2015, or a .json list of pairs.",
             show_default=False,
         ),
     ],
@@ -85,9 +86,13 @@ def evaluate(
     ] = None,
     flow: Annotated[bool, typer.Option("--flow", help="Evaluate the dense flow, not the matches.")] = False,
     preset: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="Of --flow: default, original, sintel, kitti, middlebury."),
-    ] = "default",
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Of --flow: default (the default), original, sintel, kitti, middlebury.",
+            show_default=False,
+        ),
+    ] = None,
     radius: Annotated[
         str | None,
         typer.Option(
@@ -125,6 +130,23 @@ def evaluate(
     from deepmatching.evaluation.tables import means_table, pairs_table
     from deepmatching.files import check_writable, make_folder
 
+    if method is not None:
+        if model is not None:
+            raise DeepMatchingError("--model and --method exclude each other: leave one out.")
+        for option, is_given in (
+            ("--radius", radius is not None),
+            ("--levels", levels is not None),
+            ("--downscale", downscale is not None),
+            ("--reciprocal", reciprocal != ReciprocalChoice.bins),
+            ("--half", half),
+            ("--memory", memory is not None),
+            ("--device", device not in ("auto", "cpu")),
+            ("--preset", preset is not None),
+        ):
+            if is_given:
+                raise DeepMatchingError(f"{option} has no effect on methods of OpenCV: leave it out.")
+    elif preset is not None and not flow:
+        raise DeepMatchingError("--preset is for --flow: leave it out.")
     if resume and json_file is None:
         raise DeepMatchingError("--resume goes on with a file of figures: name it with --json FILE.")
     if json_file is not None:
@@ -140,6 +162,7 @@ def evaluate(
     data = data.only(only) if only else data
     data = data.thinned(limit) if limit is not None else data
     radius = radius if radius is not None or flow else "80"
+    preset = preset or "default"
     chosen, name = _build(model, method, radius, levels, downscale, reciprocal, device, memory, half)
     function = flow_function(chosen, preset) if flow else None  # complains before the work
     if function is not None and method is None:
@@ -169,7 +192,5 @@ def _build(model: str | None, method: str | None, radius: str | None, *options: 
     if method is not None:
         from deepmatching.baselines import baseline
 
-        if model is not None:
-            raise DeepMatchingError("--model and --method exclude each other: leave one out.")
         return baseline(method), method
     return build_matcher(model or DEFAULT, radius, *options), model or DEFAULT

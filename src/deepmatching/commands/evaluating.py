@@ -8,20 +8,20 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deepmatching.commands.common import say
+from deepmatching.commands.common import ReciprocalChoice, build_matcher, say
 from deepmatching.errors import DeepMatchingError
 
 if TYPE_CHECKING:
     import numpy as np
     from rich.table import Table
 
-    from deepmatching.baselines import DenseFlow, KeypointMatcher
+    from deepmatching.baselines import DenseMethod, KeypointMatcher
     from deepmatching.datasets import FilePairs, Pair
     from deepmatching.evaluation import Evaluation, PairResult
     from deepmatching.evaluation.running import FlowFunction
     from deepmatching.matcher import DeepMatcher
 
-    Method = DeepMatcher | KeypointMatcher | DenseFlow
+    Method = DeepMatcher | KeypointMatcher | DenseMethod
 
 
 def run_evaluation(
@@ -94,19 +94,33 @@ def print_table(table: Table) -> None:
     console.print(table)
 
 
+def published_vgg(source: str, radius: str, device: str) -> DeepMatcher | None:
+    """The paper's CNN as it is: the matcher of VGG-16's published weights; None if the source is something else."""
+    from deepmatching.descriptors import VGG
+    from deepmatching.descriptors.pretrained import is_published, load_vgg
+    from deepmatching.matcher import DeepMatcher
+    from deepmatching.models import NAMES, build_network
+
+    if source in NAMES or not is_published(source):
+        return None
+    like = build_matcher("hog", radius, None, None, ReciprocalChoice.bins, device)
+    network = build_network("vgg", like.network.radius)
+    assert isinstance(network.descriptor, VGG)
+    load_vgg(network.descriptor, source)
+    return DeepMatcher(network, like.settings)
+
+
 def flow_function(method: Method, preset: str = "default") -> FlowFunction:
     """The dense flow of a method as a function of two images; the preset is for ours."""
+    from deepmatching.flow import preset as settings_of
+    from deepmatching.matcher import DeepMatcher
+
     calculate: Any = getattr(method, "flow", None)
     if calculate is None:
         raise DeepMatchingError("--flow needs a method that gives a dense flow: use --method dis, say.")
 
     options: dict[str, Any] = {}
-    if preset != "default":
-        from deepmatching.flow import preset as settings_of
-        from deepmatching.matcher import DeepMatcher
-
-        if not isinstance(method, DeepMatcher):
-            raise DeepMatchingError("--preset is for the flow of our own models: leave it out.")
+    if isinstance(method, DeepMatcher):
         options["preset"] = settings_of(preset)
 
     def function(image0: Any, image1: Any) -> np.ndarray:
@@ -127,7 +141,7 @@ def describe_method(method: Method, name: str) -> dict[str, Any]:
     if not isinstance(method, DeepMatcher):
         return {"method": name}
     described = {"model": name}
-    if name != "hog":  # a model may be trained further under the same name
+    if name not in ("hog", "download"):  # a model may be trained further under the same name
         described["sha256"] = hashlib.sha256(model_path(name).read_bytes()).hexdigest()[:16]
     indifferent = ("device", "memory")  # to the result
     settings = {f.name: getattr(method.settings, f.name) for f in fields(method.settings)}

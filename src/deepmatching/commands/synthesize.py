@@ -40,7 +40,7 @@ def synthesize(
 
     They are written as Flying Chairs is: OUT/data/00001_img1.ppm, 00001_img2.ppm, 00001_flow.flo, and 00001_occ.png,
     which is white where a pixel of the first frame is not seen in the second. A run that was interrupted goes on where
-    it stopped.
+    it stopped, and one with a smaller count leaves the pairs that are there.
     """
     from dataclasses import replace
 
@@ -67,9 +67,9 @@ def synthesize(
     columns = (TextColumn("pairs"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("pairs", total=count)
-        new = 0
+        task = progress.add_task("pairs", total=export.total)
+        new = there = 0
         for is_new in export.run():
-            new += is_new
+            new, there = new + is_new, there + (not is_new)
             progress.advance(task)
-    say(f"wrote {new} pairs to {out}" + (f"; {count - new} were there already" if new < count else ""))
+    say(f"wrote {new} pairs to {out}" + (f"; {there} were there already" if there else ""))

@@ -30,10 +30,11 @@ class KITTI2012(LayoutPairs):
 
     def __init__(self, root: PathLike, color: bool | None = None, masks: bool = True) -> None:
         training = _LAYOUT_2012.part(root, "training", ["flow_occ"])
+        name = {None: "kitti2012", False: "kitti2012-grey", True: "kitti2012-color"}[color]
         if color is None:
             color = not (training / "image_0").is_dir() and (training / "colored_0").is_dir()
         images = training / ("colored_0" if color else "image_0")
-        super().__init__("kitti2012", _LAYOUT_2012, _entries(_LAYOUT_2012, training, images, "kitti2012"), masks)
+        super().__init__(name, _LAYOUT_2012, _entries(_LAYOUT_2012, training, images, name), masks)
 
 
 class KITTI2015(LayoutPairs):

@@ -13,7 +13,10 @@ from deepmatching.datasets.sintel import Sintel, SintelMini
 from deepmatching.errors import DeepMatchingError
 
 #: The names that :func:`open_dataset` knows.
-NAMES = ("sintel-clean", "sintel-final", "sintelmini", "chairs", "kitti2012", "kitti2015")
+NAMES = (
+    *("sintel-clean", "sintel-final", "sintelmini", "chairs"),
+    *("kitti2012", "kitti2012-grey", "kitti2012-color", "kitti2015"),
+)
 
 
 def open_dataset(
@@ -28,7 +31,8 @@ def open_dataset(
     """Open a data set.
 
     Args:
-        name_or_path: one of :data:`NAMES`, or the path of a ``.json`` manifest.
+        name_or_path: one of :data:`NAMES`, or the path of a ``.json`` manifest. ``kitti2012`` is grey if the grey
+            images are there, else in colour.
         root: the folder of the data set; a manifest needs none.
         split: of ``sintelmini`` (train, val) and ``chairs`` (train, val, all); by default val.
         passes: of ``sintel`` and ``sintelmini``, clean or final; by default clean. ``sintel`` with a pass is
@@ -61,7 +65,9 @@ def open_dataset(
         _refuse(name, passes=passes)
         return FlyingChairs(root, split or "val", split_file, masks)
     _refuse(name, split=split, passes=passes, split_file=split_file)
-    return KITTI2012(root, masks=masks) if name == "kitti2012" else KITTI2015(root, masks)
+    if name == "kitti2015":
+        return KITTI2015(root, masks)
+    return KITTI2012(root, {"kitti2012-grey": False, "kitti2012-color": True}.get(name), masks)
 
 
 def _refuse(name: str, **given: object) -> None:

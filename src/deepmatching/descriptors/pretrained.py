@@ -22,8 +22,22 @@ URL = "https://download.pytorch.org/models/vgg16_features-amdegroot-88682ab5.pth
 #: Our layers and their numbers in torchvision's ``vgg16().features``.
 LAYERS = {"conv1_1": 0, "conv1_2": 2, "conv2_1": 5, "conv2_2": 7}
 
-#: What torchvision's own training (not the authors') normalises images by, in [0, 1].
-TORCHVISION_MEAN, TORCHVISION_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+#: Images in 0 … 255 enter a network as (x − mean)/std. The authors' training, and torchvision's own.
+AUTHORS = (MEAN_RGB, (1.0, 1.0, 1.0))
+TORCHVISION = ((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
+
+#: By its first kernel, (3, 3) of the red channel, the training that a file comes from is known, whatever its name.
+AUTHORS_KERNEL = ((0.4800, 0.4085, -0.0651), (0.3105, 0.0502, -0.4034), (-0.0509, -0.2852, -0.4185))
+TORCHVISION_KERNEL = ((-0.5537, 0.1427, 0.5290), (-0.5831, 0.3566, 0.7657), (-0.6902, -0.0480, 0.4841))
+
+#: How far each of its numbers may be off: in half precision, or trained a little further, it is still that kernel.
+TOLERANCE = 0.02
+
+#: What the readers raise for files that are cut off, or hold something else.
+_UNREADABLE = (
+    *(OSError, ValueError, RuntimeError, EOFError, TypeError, AttributeError),
+    *(SafetensorError, pickle.UnpicklingError, zipfile.BadZipFile),
+)
 
 
 def is_published(source: str | os.PathLike[str]) -> bool:
@@ -40,6 +54,10 @@ def is_published(source: str | os.PathLike[str]) -> bool:
 
 def load_vgg(descriptor: VGG, source: str | os.PathLike[str] = "download") -> None:
     """Fill the descriptor with the first four convolutions of a published VGG-16.
+
+    Weights of the authors' training and of torchvision's own are told apart by their values. For others, a file may
+    say in ``mean_rgb`` and ``std_rgb`` (3 numbers each, for colours in 0 … 255) what images are normalised by;
+    otherwise they are taken to expect what the authors' do.
 
     Args:
         source: ``"download"`` (once, into PyTorch's cache, checked by its checksum) or a file: ``.npz`` or
@@ -58,17 +76,31 @@ def load_vgg(descriptor: VGG, source: str | os.PathLike[str] = "download") -> No
                     f"{source} {what} {layer}.{kind} of VGG-16, {tuple(expected)}: give weights of that network."
                 )
             filled[f"{layer}.{kind}"] = found.float()
-    if "397923af" in Path(source).name:
-        _undo_torchvision(filled)
+    _renormalise(filled, *_normalisation(tensors, filled["conv1_1.weight"], source))
     descriptor.load_state_dict(filled)
 
 
-def _undo_torchvision(tensors: dict[str, Tensor]) -> None:
-    """Weights for (x/255 − mean)/std become weights for x − MEAN_RGB."""
-    mean, std = (torch.tensor(values) for values in (TORCHVISION_MEAN, TORCHVISION_STD))
-    weight = tensors["conv1_1.weight"] / (255 * std)[:, None, None]
-    tensors["conv1_1.weight"] = weight
-    tensors["conv1_1.bias"] = tensors["conv1_1.bias"] + weight.sum((2, 3)) @ (torch.tensor(MEAN_RGB) - 255 * mean)
+def _normalisation(tensors: dict[str, Tensor], weight: Tensor, source: object) -> tuple[Tensor, Tensor]:
+    """The mean and standard deviation, (3,) each, by which these weights expect images to be normalised."""
+    known = TORCHVISION if _is_close(weight[0, 0], TORCHVISION_KERNEL) else AUTHORS
+    mean = tensors.get("mean_rgb", torch.tensor(known[0])).flatten().float()
+    std = tensors.get("std_rgb", torch.tensor(known[1])).flatten().float()
+    if len(mean) != 3 or len(std) != 3 or not (std > 0).all():
+        raise DeepMatchingError(f"The mean_rgb and std_rgb of {source} must be 3 numbers each: correct them.")
+    return mean, std
+
+
+def _renormalise(tensors: dict[str, Tensor], mean: Tensor, std: Tensor) -> None:
+    """Weights for (x − mean)/std become weights for x − MEAN_RGB; those for BGR become weights for RGB."""
+    weight = tensors["conv1_1.weight"]
+    if _is_close(weight[0, 2], AUTHORS_KERNEL):  # the authors' file itself has blue first
+        weight = weight.flip(1)
+    tensors["conv1_1.weight"] = weight = weight / std[:, None, None]
+    tensors["conv1_1.bias"] = tensors["conv1_1.bias"] + weight.sum((2, 3)) @ (torch.tensor(MEAN_RGB) - mean)
+
+
+def _is_close(kernel: Tensor, known: tuple[tuple[float, ...], ...]) -> bool:
+    return bool(((kernel - torch.tensor(known)).abs() <= TOLERANCE).all())
 
 
 def _read(path: Path) -> dict[str, Tensor]:
@@ -77,13 +109,14 @@ def _read(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".npz":
             with np.load(path, allow_pickle=False) as arrays:
-                return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+                numbers = {name: arrays[name] for name in arrays.files if arrays[name].dtype.kind in "fiu"}
+                return {name: torch.from_numpy(array) for name, array in numbers.items()}
         if path.suffix == ".safetensors":
             return load_file(path)
         if path.suffix in (".pth", ".pt"):
             tensors = torch.load(path, map_location="cpu", weights_only=True)
             return {name: t for name, t in tensors.items() if isinstance(t, Tensor)}
-    except (OSError, ValueError, RuntimeError, SafetensorError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
+    except _UNREADABLE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DeepMatchingError(f"{path} cannot be read as VGG-16 weights ({reason}): get it again.") from error
     raise DeepMatchingError(f"{path} is not a kind of file for weights: use .npz, .safetensors or torchvision's .pth.")

@@ -13,13 +13,14 @@ those few pairs; precision can also differ in which of two pixels got the partne
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import cv2
 import numpy as np
-from numba import njit
 
 from deepmatching.errors import DeepMatchingError
+from deepmatching.operators.kernels import has_kernels
 
 #: Largest distance of two pixels that may be paired, as a share of the diagonal.
 TOLERANCE = 0.0075
@@ -73,80 +74,67 @@ def pair_pixels(first: np.ndarray, second: np.ndarray, distance: float) -> tuple
     squared = x * x + y * y
     order = np.argsort(squared, kind="stable")
     order = order[squared[order] <= distance * distance]
-    offsets = np.stack([y[order], x[order]], axis=1).astype(np.int64)
-    return _pair(np.ascontiguousarray(first), np.ascontiguousarray(second), offsets)
+    padded = [np.pad(pixels, reach) for pixels in (first, second)]  # so that no step leads out
+    steps = (y[order] * padded[0].shape[1] + x[order]).astype(np.int64)
+    flat_first, flat_second = (pixels.ravel() for pixels in padded)
+
+    partner = np.full(flat_second.size, -1, np.int64)
+    alone, free = np.flatnonzero(flat_first), flat_second.copy()
+    for step in steps:  # the nearest first
+        found = free[alone + step]
+        taken = alone[found] + step
+        partner[taken], free[taken] = alone[found], False
+        alone = alone[~found]
+    augment(alone, flat_second, steps, partner)
+
+    paired_first, paired_second = np.zeros_like(flat_first), partner >= 0
+    paired_first[partner[paired_second]] = True
+    inside = tuple(slice(reach, reach + side) for side in first.shape)
+    return paired_first.reshape(padded[0].shape)[inside], paired_second.reshape(padded[0].shape)[inside]
 
 
-@njit(cache=True, nogil=True)
-def _pair(first, second, offsets):  # type: ignore[no-untyped-def]
-    """Greedy pairs, the nearest first, then augmenting paths from every pixel of ``first`` that was left over."""
-    rows, columns = first.shape
-    left = np.argwhere(first)
-    right_index = np.full((rows, columns), -1, np.int64)
-    right = np.argwhere(second)
-    for j in range(len(right)):
-        right_index[right[j, 0], right[j, 1]] = j
-    partner_of_left = np.full(len(left), -1, np.int64)
-    partner_of_right = np.full(len(right), -1, np.int64)
-    for k in range(len(offsets)):
-        for i in range(len(left)):
-            if partner_of_left[i] < 0:
-                y, x = left[i, 0] + offsets[k, 0], left[i, 1] + offsets[k, 1]
-                if 0 <= y < rows and 0 <= x < columns:
-                    j = right_index[y, x]
-                    if j >= 0 and partner_of_right[j] < 0:
-                        partner_of_left[i], partner_of_right[j] = j, i
+def augment(alone: np.ndarray, second: np.ndarray, steps: np.ndarray, partner: np.ndarray) -> None:
+    """Give as many more pixels a partner as possible, by passing partners on; those that have one keep one.
 
-    # Depth-first search; `chosen` is the right pixel by which each left pixel on the stack was left. What a failed
-    # search has seen can never be part of an augmenting path again, so its stamps are left to stand.
-    stamp = np.zeros(len(right), np.int64)
-    dead = len(left) + 2
-    stack, chosen, tried = np.empty((3, len(left) + 1), np.int64)
-    seen = np.empty(len(right), np.int64)
-    for root in range(len(left)):
-        if partner_of_left[root] >= 0:
-            continue
-        depth, stack[0], tried[0], number = 0, root, 0, 0
-        found = False
-        while depth >= 0 and not found:
-            i = stack[depth]
-            descended = False
-            while tried[depth] < len(offsets):
-                y, x = left[i, 0] + offsets[tried[depth], 0], left[i, 1] + offsets[tried[depth], 1]
-                tried[depth] += 1
-                if not (0 <= y < rows and 0 <= x < columns):
-                    continue
-                j = right_index[y, x]
-                if j < 0 or stamp[j] == dead or stamp[j] == root + 1:
-                    continue
-                stamp[j] = root + 1
-                seen[number] = j
-                number += 1
-                chosen[depth] = j
-                if partner_of_right[j] < 0:
-                    found = True
-                else:
-                    depth += 1
-                    stack[depth], tried[depth] = partner_of_right[j], 0
-                    descended = True
+    An augmenting path leads from a pixel without a partner to one of ``second`` near it, on to that one's partner, and
+    so forth until one of ``second`` is free; then all of them change partners. Each pixel of ``alone`` looks for one,
+    depth first.
+
+    Args:
+        alone: pixels of ``first`` without a partner, as indices of the flattened image.
+        second: bool, the flattened image; steps do not lead out of it.
+        steps: to the neighbours, the nearest first.
+        partner: int64, of each pixel of ``second``, −1 for none; is changed.
+    """
+    if has_kernels("cpu"):
+        from deepmatching.operators.cpu.pixel_pairs import augment as fast
+
+        fast(alone, second, steps, partner)
+        return
+
+    def near(pixel: int) -> Iterator[int]:
+        around = pixel + steps
+        return iter(around[second[around]].tolist())
+
+    dead: set[int] = set()  # what a search in vain has seen is of no use to others
+    for root in alone.tolist():
+        path = [(root, near(root))]
+        chosen: list[int] = []  # by which each pixel of the path was left
+        seen: set[int] = set()
+        while path:
+            pixel = next((p for p in path[-1][1] if p not in seen and p not in dead), None)
+            if pixel is None:
+                path.pop()
+                chosen = chosen[:-1]
+                continue
+            seen.add(pixel)
+            chosen.append(pixel)
+            if partner[pixel] < 0:
+                partner[chosen] = [start for start, _ in path]
                 break
-            if not descended and not found:
-                depth -= 1
-        if found:
-            for d in range(depth + 1):
-                partner_of_left[stack[d]], partner_of_right[chosen[d]] = chosen[d], stack[d]
+            path.append((int(partner[pixel]), near(int(partner[pixel]))))
         else:
-            for k in range(number):
-                stamp[seen[k]] = dead
-
-    paired_first, paired_second = np.zeros((rows, columns), np.bool_), np.zeros((rows, columns), np.bool_)
-    for i in range(len(left)):
-        if partner_of_left[i] >= 0:
-            paired_first[left[i, 0], left[i, 1]] = True
-    for j in range(len(right)):
-        if partner_of_right[j] >= 0:
-            paired_second[right[j, 0], right[j, 1]] = True
-    return paired_first, paired_second
+            dead |= seen
 
 
 def count_pixels(
@@ -176,7 +164,7 @@ def count_pixels(
 
 
 @dataclass(frozen=True)
-class Figures:
+class EdgeScores:
     """F at the threshold best for all images (ODS), at each image's best (OIS), and the average precision."""
 
     ods: float
@@ -185,7 +173,7 @@ class Figures:
     threshold: float
 
 
-def summarise(counts: np.ndarray, thresholds: np.ndarray) -> Figures:
+def summarise(counts: np.ndarray, thresholds: np.ndarray) -> EdgeScores:
     """Figures of a data set from the counts of its images, (N, T, 4)."""
     everywhere = counts.sum(axis=0)
     recall, precision, f = _recall_precision_f(everywhere)
@@ -196,7 +184,7 @@ def summarise(counts: np.ndarray, thresholds: np.ndarray) -> Figures:
     order = np.argsort(recall, kind="stable")
     at = np.linspace(0, 1, 101)
     curve = np.interp(at, recall[order], precision[order], left=0, right=0)
-    return Figures(float(f[best]), float(ois), float(curve.sum() / 100), float(thresholds[best]))
+    return EdgeScores(float(f[best]), float(ois), float(curve.sum() / 100), float(thresholds[best]))
 
 
 def _recall_precision_f(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

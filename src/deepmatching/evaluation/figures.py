@@ -15,12 +15,13 @@ from deepmatching.metrics import accuracy, coverage, endpoint_error_of_matches, 
 THRESHOLDS = (2, 5, 10)
 PIXEL_SETS = ("all", "noc", "occ")
 
-Figures = dict[str, dict[str, float]]
+#: Set of pixels → figure → value.
+PairFigures = dict[str, dict[str, float]]
 
 
 def match_figures(
     matches: Matches, truth: np.ndarray, occluded: np.ndarray | None = None, spread: float = 8
-) -> tuple[Figures, np.ndarray]:
+) -> tuple[PairFigures, np.ndarray]:
     """Figures of matches, and the displacements (H, W, 2) that every pixel takes from them.
 
     * ``acc@T`` in %: pixels with ground truth that take a displacement off by at most T px; without one it is wrong
@@ -37,7 +38,7 @@ def match_figures(
     keypoints0, keypoints1, scores = matches.numpy()
     height, width = truth.shape[:2]
     field = propagate(keypoints0, keypoints1, scores, height, width, spread)
-    figures: Figures = {}
+    figures: PairFigures = {}
     for name, mask in _pixel_sets(occluded).items():
         shares = accuracy(field, truth, THRESHOLDS, mask)
         known = truth if mask is None else np.where(mask[:, :, None], truth, np.nan)
@@ -50,7 +51,7 @@ def match_figures(
     return figures, field
 
 
-def flow_figures(flow: np.ndarray, truth: np.ndarray, occluded: np.ndarray | None = None) -> Figures:
+def flow_figures(flow: np.ndarray, truth: np.ndarray, occluded: np.ndarray | None = None) -> PairFigures:
     """:func:`flow_metrics` for each set of pixels."""
     return {name: flow_metrics(flow, truth, mask) for name, mask in _pixel_sets(occluded).items()}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.evaluation.figures import PIXEL_SETS, Figures
+from deepmatching.evaluation.figures import PIXEL_SETS, PairFigures
 from deepmatching.files import atomic_write
 
 Kind = Literal["matches", "flow"]
@@ -34,7 +34,7 @@ class PairResult:
     group: str
     name: str
     seconds: float
-    figures: Figures
+    figures: PairFigures
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from deepmatching.datasets.base import Pair
+from deepmatching.datasets.pairs import list_folder
 from deepmatching.datasets.synthesis.generator import Synthesizer, check_size
 from deepmatching.datasets.synthesis.photos import Photos, find_pictures
 from deepmatching.datasets.synthesis.settings import SynthesisSettings
@@ -32,7 +34,8 @@ class Export:
     """`count` pairs of `size` (rows, columns) in the folder `out`; pair i depends on `seed` and i alone.
 
     Pairs 16, 32, … are for validation and show photographs (and cut-outs) that no other pair shows, unless `photos`
-    holds too few to set some apart; then there are none for validation.
+    holds too few to set some apart; then there are none for validation. Pairs beyond the count that are there from an
+    earlier run stay, and stay in the split file.
     """
 
     out: Path
@@ -42,6 +45,12 @@ class Export:
     seed: int = 0
     settings: SynthesisSettings = field(default_factory=SynthesisSettings)
     device: str | torch.device = "cpu"
+
+    @property
+    def total(self) -> int:
+        """How many pairs the folder holds in the end."""
+        found = (re.fullmatch(r"(\d+)_img1\.ppm", name) for name in list_folder(self.out / "data"))
+        return max([self.count, *(int(match[1]) for match in found if match)])
 
     def run(self) -> Iterator[bool]:
         """Make one pair after the other; each time tell whether it was new (it may be there from an earlier run)."""
@@ -53,7 +62,7 @@ class Export:
         check_writable(self.out / SPLIT_FILE)
         makers = self._makers()
         self._keep_record(makers)
-        parts = [len(makers) if number % _EVERY == 0 else 1 for number in range(1, self.count + 1)]
+        parts = [len(makers) if number % _EVERY == 0 else 1 for number in range(1, self.total + 1)]
         for number, part in enumerate(parts, 1):
             paths = [self.out / "data" / f"{number:05d}_{name}" for name in _NAMES]
             is_new = not all(path.is_file() for path in paths)
