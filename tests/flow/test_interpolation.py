@@ -102,6 +102,20 @@ def test_weights_may_be_as_small_as_numbers_are() -> None:
         assert (found.flow == np.float32([4, 0])).all()
 
 
+def test_scores_and_weights_that_drop_every_match_are_named() -> None:
+    with pytest.raises(DeepMatchingError, match="has a score that is a number"):
+        interpolate([[1, 1]], [[2, 2]], np.zeros((5, 5)), scores=[np.nan])
+    with pytest.raises(DeepMatchingError, match="has a positive weight"):
+        interpolate([[1, 1]], [[2, 2]], np.zeros((5, 5)), scores=[1], weights=[0])
+
+
+def test_of_two_matches_in_a_pixel_the_better_or_heavier_stays() -> None:
+    start, end, edges = [[2, 2], [2.1, 2]], [[3, 2], [4.1, 2]], np.zeros((5, 5))
+    assert interpolate(start, end, edges).kept.tolist() == [0]
+    assert interpolate(start, end, edges, weights=[1e-6, 1]).kept.tolist() == [1]
+    assert interpolate(start, end, edges, weights=[1e-6, 1], scores=[2, 1]).kept.tolist() == [0]
+
+
 def test_one_match_moves_everything() -> None:
     found = interpolate([[10.2, 3.0]], [[12.2, 2.0]], np.zeros((20, 30)))
     np.testing.assert_allclose(found.flow, np.broadcast_to([2, -1], (20, 30, 2)), atol=1e-6)
@@ -178,7 +192,11 @@ def test_the_differentiable_flow_is_the_same() -> None:
         (([[0, 0]], [[0, 0]], np.full((5, 5), np.nan)), "edge map must not contain"),
         (([[0, 0]], [[0, 0]], np.full((5, 5), -1.0)), "edge map must not contain"),
         (([[0, 0]], [[0, 0]], np.zeros((5, 5)), np.zeros((4, 5), dtype=np.uint8)), "make the edge map from this image"),
-        (([], [], np.zeros((5, 5))), "None of the 0 matches"),
+        (([], [], np.zeros((5, 5))), "no matches, so there is nothing"),
+        (([[0, 0]], [[0, 0]], np.full((5, 5), 1e37)), "edge map must not contain"),
+        (([["a", "b"]], [["a", "b"]], np.zeros((5, 5))), "must be arrays of numbers"),
+        (([[9, 0]], [[0, 0]], np.zeros((5, 5))), "None of the 1 matches starts in the image"),
+        (([[0, 0]], [[1e200, 0]], np.zeros((5, 5))), "None of the 1 matches"),
     ],
 )
 def test_errors_say_what_is_wrong(arguments: tuple, message: str) -> None:

@@ -16,6 +16,9 @@ from deepmatching.flow.local_models import affine_models, falloff_weights, paint
 from deepmatching.flow.presets import FlowSettings, InterpolationSettings, preset
 from deepmatching.images import ImageLike, load_image
 
+_FAR = 1e6  # pixels; nothing leads there
+_STRONGEST = 100  # edge; maps in 0 … 255 are not meant so
+
 
 @dataclass(frozen=True, eq=False)
 class Interpolation:
@@ -65,7 +68,8 @@ def interpolate(
 ) -> Interpolation:
     """Interpolate matches without crossing edges.
 
-    1. Matches that are not finite or start outside the image are dropped, and of several in one pixel all but one.
+    1. Matches that are not finite, start outside the image or lead a million pixels away are dropped, and of several in
+       one pixel all but one.
     2. Filters drop matches in flat places, those that no backward match leads back from, those in small
        groups, and those that are inconsistent with their neighbours. A filter that would leave none is skipped.
     3. Every pixel belongs to its geodesically nearest match, and every match has its nearest neighbours.
@@ -75,7 +79,8 @@ def interpolate(
         keypoints0, keypoints1: (N, 2), x and y in pixels; pixel centres are integers.
         edges: (H, W), edge strength from 0 to 1.
         image0: the first image; without it, no match counts as lying in a flat place.
-        scores: (N,), higher is better: which of several matches in a pixel stays. Not finite: the match is dropped.
+        scores: (N,), higher is better: which of several matches in a pixel stays (without them, that of the highest
+            weight). Not finite: the match is dropped.
         weights: (N,), how much a match counts; None: all alike. Not positive or not finite: the match is dropped.
         backward: keypoints (M, 2), (M, 2) of matches from the second image to the first.
         settings: a preset's name, or settings.
@@ -86,11 +91,6 @@ def interpolate(
     _check_lengths(start, end)
     score, weight = (_as_numbers(v, n, len(start)) for v, n in ((scores, "scores"), (weights, "weights")))
     kept = _usable(start, end, score, weight, strength.shape)
-    if len(kept) == 0:
-        raise DeepMatchingError(
-            f"None of the {len(start)} matches starts in the image of {strength.shape[1]}x{strength.shape[0]} pixels: "
-            "there is nothing to interpolate."
-        )
     if chosen.saliency > 0 and image0 is not None:
         column, row = _pixels(start[kept], strength.shape).T
         kept = _unless_empty(kept, filters.saliency(_as_image(image0, strength.shape))[row, column] >= chosen.saliency)
@@ -110,15 +110,21 @@ def _usable(
     start: np.ndarray, end: np.ndarray, score: np.ndarray | None, weight: np.ndarray | None, shape: tuple[int, int]
 ) -> np.ndarray:
     """Step 1: the numbers of the matches that remain, in their order."""
-    usable = np.isfinite(start).all(axis=1) & np.isfinite(end).all(axis=1)
+    if len(start) == 0:
+        raise DeepMatchingError("There are no matches, so there is nothing to interpolate: take an easier pair.")
+    reason = f"starts in the image of {shape[1]}x{shape[0]} pixels: take matches of this image"
     with np.errstate(invalid="ignore"):
-        usable &= ((start > -1) & (start < (shape[1], shape[0]))).all(axis=1)  # up to a pixel beyond is still the edge
-        if weight is not None:
-            usable &= np.isfinite(weight) & (weight > 0)
-    if score is not None:
-        usable &= np.isfinite(score)
+        usable = ((start > -1) & (start < (shape[1], shape[0]))).all(axis=1)  # up to a pixel beyond is still the edge
+        usable &= (np.abs(end) < _FAR).all(axis=1)
+    if usable.any() and score is not None:
+        reason, usable = "has a score that is a number: leave scores out", usable & np.isfinite(score)
+    if usable.any() and weight is not None:
+        reason, usable = "has a positive weight: leave weights out", usable & np.isfinite(weight) & (weight > 0)
+    if not usable.any():
+        raise DeepMatchingError(f"None of the {len(start)} matches {reason}.")
     kept = np.flatnonzero(usable)
-    first = filters.first_of_each_pixel(_pixels(start[kept], shape), None if score is None else score[kept])
+    better = weight if score is None else score
+    first = filters.first_of_each_pixel(_pixels(start[kept], shape), None if better is None else better[kept])
     return kept[first]
 
 
@@ -175,7 +181,10 @@ def _pixels(points: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
 def _as_array(values: Any) -> np.ndarray:
     if isinstance(values, Tensor):
         values = values.detach().cpu()
-    return np.asarray(values, dtype=np.float64)
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise DeepMatchingError("Keypoints, scores and weights must be arrays of numbers.") from error
 
 
 def _as_points(points: Any, name: str) -> np.ndarray:
@@ -215,11 +224,11 @@ def _as_numbers(values: Any, name: str, number: int) -> np.ndarray | None:
 def _as_edges(edges: Any) -> np.ndarray:
     if isinstance(edges, Tensor):
         edges = edges.detach().cpu()
-    strength = np.asarray(edges, dtype=np.float32)
+    strength = np.ascontiguousarray(edges, dtype=np.float32)
     if strength.ndim != 2 or strength.size == 0:
         raise DeepMatchingError(f"An edge map must be (H,W), but this one is {strength.shape}.")
-    if not (strength >= 0).all() or not np.isfinite(strength).all():
-        raise DeepMatchingError("An edge map must not contain NaN, infinite or negative values: scale it to 0 … 1.")
+    if not (strength.min() >= 0 and strength.max() <= _STRONGEST):
+        raise DeepMatchingError("An edge map must not contain NaN, negative or large values: scale it to 0 … 1.")
     return strength
 
 
