@@ -43,12 +43,12 @@ def test_constant_motion_is_reproduced_exactly(seed: int, name: str, u: int, v: 
 
 
 @quick
-@given(st.integers(0, 2**31), st.lists(st.floats(-0.1, 0.1), min_size=4, max_size=4))
-def test_affine_motion_is_reproduced(seed: int, gradient: list[float]) -> None:
+@given(st.integers(0, 2**31), st.lists(st.floats(-0.1, 0.1), min_size=4, max_size=4), presets)
+def test_affine_motion_is_reproduced(seed: int, gradient: list[float], name: str) -> None:
     """Sub-pixel positions and all: to a hundredth of a pixel, for there is a ridge."""
     points = grid(96, 128)
     matrix = np.reshape(gradient, (2, 2))
-    flow = interpolate(points, points + points @ matrix.T + (3, -2), edges_of(seed, 96, 128), settings="sintel").flow
+    flow = interpolate(points, points + points @ matrix.T + (3, -2), edges_of(seed, 96, 128), settings=name).flow
     y, x = np.mgrid[:96, :128]
     expected = np.stack([x, y], axis=2) @ matrix.T + (3, -2)
     np.testing.assert_allclose(flow, expected, atol=0.01)

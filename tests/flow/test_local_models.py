@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from deepmatching.flow.affine import affine_fit
-from deepmatching.flow.local_models import affine_models, falloff_weights, paint, weighted_means
+from deepmatching.flow.local_models import OWN, WIDE_RIDGE, affine_models, falloff_weights, paint, weighted_means
 from deepmatching.operators.kernels import plain_operators
 
 quick = settings(max_examples=25, deadline=None)
@@ -78,13 +78,13 @@ def test_the_ridge_is_the_originals_four_points_around_the_match() -> None:
 
 
 @quick
-@given(st.integers(0, 2**31), st.integers(1, 20), st.integers(1, 12))
-def test_kernels_agree_with_the_definitions(seed: int, seeds: int, number: int) -> None:
+@given(st.integers(0, 2**31), st.integers(1, 20), st.integers(1, 12), st.sampled_from([0, 0.25]))
+def test_kernels_agree_with_the_definitions(seed: int, seeds: int, number: int, wide: float) -> None:
     index, weights, points, values = neighbours(seed, seeds, min(number, seeds))
     label = torch.randint(0, seeds, (7, 9)).int()
 
     def results() -> tuple[Tensor, ...]:
-        models, spread = affine_models(index, weights, points, values, 0.01)
+        models, spread = affine_models(index, weights, points, values, 0.01, wide)
         return weighted_means(index, weights, values), models, spread, paint(label, points, models).float()
 
     found = results()
@@ -104,12 +104,38 @@ def test_equal_displacements_are_reproduced_to_the_last_bit(seed: int, u: float,
     assert torch.equal(models[:, 2], values) and not models[:, :2].any() and not spread.any()
 
 
+def test_the_ridge_pulls_to_the_wider_model() -> None:
+    index, weights, points, values = neighbours(3, 12, 9)
+    chosen = index >= 0
+    slopes = []
+    for s in range(len(index)):
+        j, w = index[s][chosen[s]].long(), weights[s][chosen[s]].clone()
+        w[0] *= OWN
+        slopes.append(affine_fit(points[j] - points[s], values[j] - values[s], w**0.25, WIDE_RIDGE)[:2])
+    pulled, _ = affine_models(index, weights, points, values, 1e9, 0.25)
+    torch.testing.assert_close(pulled[:, :2], torch.stack(slopes), rtol=1e-5, atol=1e-5)
+
+
+@quick
+@given(st.integers(0, 2**31), st.floats(0, 1e3))
+def test_affine_motion_is_left_alone_by_any_ridge(seed: int, ridge: float) -> None:
+    index, weights, points, _ = neighbours(seed, 40, 39)
+    slope = torch.tensor([[0.1, -0.05], [0.02, 0.2]], dtype=torch.float64)
+    values = points @ slope + torch.tensor([3.0, -1.0], dtype=torch.float64)
+    models, spread = affine_models(index, weights, points, values, ridge + 1e-6, 0.25)
+    torch.testing.assert_close(models[:, :2], slope.expand(40, 2, 2), rtol=0.01, atol=1e-3)
+    assert spread.max() < 0.05
+
+
 def test_gradients_flow_through_the_models() -> None:
     index, weights, points, values = neighbours(2, 6, 4)
     label = torch.randint(0, 6, (4, 5), generator=torch.Generator().manual_seed(0))
 
-    def flow(points: Tensor, values: Tensor, weights: Tensor) -> Tensor:
-        return paint(label, points, affine_models(index, weights, points, values, 0.1)[0]).sum(dim=(0, 1))
+    arguments = [t.clone().requires_grad_() for t in (points, values, weights.clamp(min=1e-3))]
+    for wide in (0, 0.25):
 
-    arguments = [t.clone().requires_grad_() for t in (points, values, weights)]
-    assert torch.autograd.gradcheck(flow, arguments)
+        def flow(points: Tensor, values: Tensor, weights: Tensor, wide: float = wide) -> Tensor:
+            counted = weights * (index >= 0)
+            return paint(label, points, affine_models(index, counted, points, values, 0.1, wide)[0]).sum(dim=(0, 1))
+
+        assert torch.autograd.gradcheck(flow, arguments)

@@ -162,7 +162,7 @@ def _render(
     if confidence is not None:  # only proportions count, and the ridge is for weights around 1
         confidence = (confidence / confidence.mean()).clamp(min=1e-100)  # whose square is still a number
     weights = falloff_weights(index, distances, settings.falloff, confidence)
-    models, spread = affine_models(index, weights, points, displacements, settings.ridge)
+    models, spread = affine_models(index, weights, points, displacements, settings.ridge, settings.wide)
     if settings.model == "mean":
         means = weighted_means(index, weights, displacements)
         models = torch.cat([torch.zeros_like(models[:, :2]), means[:, None]], dim=1)

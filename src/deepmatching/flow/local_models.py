@@ -14,6 +14,9 @@ from torch import Tensor
 from deepmatching.flow.affine import affine_fit
 from deepmatching.flow.dispatch import kernels
 
+#: The ridge of the wider models: with dozens of neighbours it counts nothing, with two or three it keeps them calm.
+WIDE_RIDGE = 1.0
+
 #: The original gives a match 0.96 of its weight and 0.01 to each of four points around it, which count as the ridge and
 #: as (0.96² + 4 · 0.01²)^½ of the match itself.
 OWN = (0.96**2 + 4 * 0.01**2) ** 0.5
@@ -48,15 +51,21 @@ def weighted_means(index: Tensor, weights: Tensor, values: Tensor) -> Tensor:
 
 
 def affine_models(
-    index: Tensor, weights: Tensor, points: Tensor, values: Tensor, ridge: float
+    index: Tensor, weights: Tensor, points: Tensor, values: Tensor, ridge: float, wide: float = 0.0
 ) -> tuple[Tensor, Tensor]:
     """Fit an affine motion to the neighbours of each seed: v(p) = b + Aᵀ (p − p_s).
+
+    The ridge pulls A to that of a wider model, A_0, fitted to the same neighbours with the weights w^wide: so it keeps
+    models calm where matches are few or noisy, and yet does not change a motion that is affine.
+
+        A, b = arg min Σ_n w_n² |v_n − (b + Aᵀ (p_n − p_s))|² + ridge |A − A_0|²
 
     Args:
         index, weights: (S, K), each seed itself first.
         points: (S, 2), p_s.
         values: (S, 2), the seeds' displacements.
         ridge: see :func:`deepmatching.flow.affine.affine_fit`.
+        wide: 0 … 1; 0: A_0 = 0.
 
     Returns:
         the models (S, 3, 2): A's row for x, its row for y, b; and the weighted mean (S,) of |v(p_n) − v_n|, which says
@@ -64,12 +73,19 @@ def affine_models(
     """
     if fast := _kernels(weights, points, values):
         arrays = (tensor.numpy() for tensor in (index, weights, points, values))
-        models, spread = fast.affine_models(*arrays, ridge, OWN)
+        models, spread = fast.affine_models(*arrays, ridge, wide, WIDE_RIDGE, OWN)
         return torch.from_numpy(models), torch.from_numpy(spread)
     neighbours = index.clamp(min=0).long()
     weights = torch.cat([OWN * weights[:, :1], weights[:, 1:]], dim=1)
     offsets, differences = points[neighbours] - points[:, None], values[neighbours] - values[:, None]
-    models = affine_fit(offsets, differences, weights, ridge)
+    if wide:
+        counts = weights > 0
+        flatter = torch.where(counts, weights, 1.0) ** wide * counts  # 0^wide has no gradient
+        slopes = affine_fit(offsets, differences, flatter, WIDE_RIDGE)[:, :2]
+        models = affine_fit(offsets, differences - offsets @ slopes, weights, ridge)
+        models = torch.cat([models[:, :2] + slopes, models[:, 2:]], dim=1)
+    else:
+        models = affine_fit(offsets, differences, weights, ridge)
     residuals = differences - (offsets @ models[:, :2] + models[:, 2:])
     lengths = (residuals.square().sum(dim=2) + torch.finfo(residuals.dtype).tiny).sqrt()
     spread = (weights * lengths).sum(dim=1) / weights.sum(dim=1)

@@ -20,8 +20,9 @@ class InterpolationSettings:
         neighbours: number of nearest matches that a model is fitted to.
         falloff: k of their weights exp(−k D), D the geodesic distance.
         contrast: the edge strength is raised to this power: above 1, weak edges and texture count less.
-        ridge: how strongly affine models shrink to translations. The original adds four points at ±0.1 pixels with
+        ridge: how strongly affine models shrink to wider ones. The original adds four points at ±0.1 pixels with
             weight 0.01, which is the same as a ridge of 2·10⁻⁶.
+        wide: those are fitted with k · wide in place of k; 0: models shrink to translations.
         saliency: matches in flatter places than this are dropped; 0 keeps them.
         group: matches that fewer than this number of neighbours, and neighbours of neighbours, agree with are
             dropped; 0 keeps them.
@@ -37,6 +38,7 @@ class InterpolationSettings:
     falloff: float = 1.1
     contrast: float = 1.25
     ridge: float = 30.0
+    wide: float = 0.25
     saliency: float = 0.045
     group: int = 5
     group_tolerance: float = 6.0
@@ -116,6 +118,7 @@ _ORIGINAL = FlowSettings(
         falloff=0.8,
         contrast=1.0,
         ridge=2e-6,
+        wide=0,
         group=0,
         filter_neighbours=25,
         consistency=5.0,

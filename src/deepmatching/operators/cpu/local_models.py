@@ -33,12 +33,51 @@ def _weighted_means(begin: int, end: int, index: Any, weights: Any, values: Any,
 
 
 def affine_models(
-    index: np.ndarray, weights: np.ndarray, points: np.ndarray, values: np.ndarray, ridge: float, own: float
+    index: np.ndarray,
+    weights: np.ndarray,
+    points: np.ndarray,
+    values: np.ndarray,
+    ridge: float,
+    wide: float,
+    wide_ridge: float,
+    own: float,
 ) -> tuple[np.ndarray, np.ndarray]:
     """See :func:`deepmatching.flow.local_models.affine_models`; ``own`` is the weight of a seed in its own model."""
     models, spread = np.empty((len(index), 3, 2), dtype=np.float64), np.empty(len(index), dtype=np.float64)
-    share(_affine_models, len(index), index, weights, points, values, ridge, own, models, spread)
+    numbers = (float(ridge), float(wide), float(wide_ridge), float(own))
+    share(_affine_models, len(index), index, weights, points, values, *numbers, models, spread)
     return models, spread
+
+
+@helper
+def _normal_equations(
+    s: int, index: Any, weights: Any, points: Any, values: Any, own: float, power: float, n: Any, r: Any
+) -> None:
+    """Add Σ w² x xᵀ to n (3, 3) and Σ w² x vᵀ to r (3, 2) over the neighbours of a seed, w = weights^power."""
+    x, y, u, v = points[s, 0], points[s, 1], values[s, 0], values[s, 1]
+    for m in range(index.shape[1]):
+        j = index[s, m]
+        if j < 0:
+            continue
+        dx, dy = points[j, 0] - x, points[j, 1] - y
+        du, dv = values[j, 0] - u, values[j, 1] - v
+        w = weights[s, m] if m > 0 else own * weights[s, m]
+        if power != 1.0:
+            w = w**power
+        w *= w
+        n[0, 0] += w * dx * dx
+        n[0, 1] += w * dx * dy
+        n[0, 2] += w * dx
+        n[1, 1] += w * dy * dy
+        n[1, 2] += w * dy
+        n[2, 2] += w
+        r[0, 0] += w * dx * du
+        r[0, 1] += w * dx * dv
+        r[1, 0] += w * dy * du
+        r[1, 1] += w * dy * dv
+        r[2, 0] += w * du
+        r[2, 1] += w * dv
+    n[1, 0], n[2, 0], n[2, 1] = n[0, 1], n[0, 2], n[1, 2]
 
 
 @helper
@@ -60,34 +99,23 @@ def _solve(n: Any, r: Any, a: Any) -> None:
 @kernel
 def _affine_models(
     begin: int, end: int,
-    index: Any, weights: Any, points: Any, values: Any, ridge: float, own: float, models: Any, spread: Any,
+    index: Any, weights: Any, points: Any, values: Any,
+    ridge: float, wide: float, wide_ridge: float, own: float, models: Any, spread: Any,
 ) -> None:  # fmt: skip
     n, r, a = np.empty((3, 3)), np.empty((3, 2)), np.empty((3, 2))
     for s in range(begin, end):
         x, y, u, v = points[s, 0], points[s, 1], values[s, 0], values[s, 1]
+        a[:] = 0.0
+        if wide > 0.0:
+            n[:], r[:] = 0.0, 0.0
+            n[0, 0] = n[1, 1] = wide_ridge
+            _normal_equations(s, index, weights, points, values, own, wide, n, r)
+            _solve(n, r, a)
         n[:], r[:] = 0.0, 0.0
         n[0, 0] = n[1, 1] = ridge
-        for m in range(index.shape[1]):
-            j = index[s, m]
-            if j < 0:
-                continue
-            dx, dy = points[j, 0] - x, points[j, 1] - y
-            du, dv = values[j, 0] - u, values[j, 1] - v
-            w = weights[s, m] if m > 0 else own * weights[s, m]
-            w *= w
-            n[0, 0] += w * dx * dx
-            n[0, 1] += w * dx * dy
-            n[0, 2] += w * dx
-            n[1, 1] += w * dy * dy
-            n[1, 2] += w * dy
-            n[2, 2] += w
-            r[0, 0] += w * dx * du
-            r[0, 1] += w * dx * dv
-            r[1, 0] += w * dy * du
-            r[1, 1] += w * dy * dv
-            r[2, 0] += w * du
-            r[2, 1] += w * dv
-        n[1, 0], n[2, 0], n[2, 1] = n[0, 1], n[0, 2], n[1, 2]
+        for c in range(2):
+            r[0, c], r[1, c] = ridge * a[0, c], ridge * a[1, c]
+        _normal_equations(s, index, weights, points, values, own, 1.0, n, r)
         _solve(n, r, a)
         total, residual = 0.0, 0.0
         for m in range(index.shape[1]):
