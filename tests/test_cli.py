@@ -123,6 +123,8 @@ BAD = [
     (["match", "{a}", "{b}", "-o", "out.csv"], "name it .txt"),
     (["match", "{a}", "{b}", "-o", "no/such/folder/m.txt"], "no folder"),
     (["match", "{a}", "{b}", "--draw", "m.docx"], "suffix"),
+    (["match", "{a}", "{b}", "--draw", "{a}"], "would be written over"),
+    (["scores", "{a}", "{b}", "--at", "4,4", "-o", "{b}"], "would be written over"),
     (["scores", "{a}", "{b}", "--at", "here", "-o", "s.png"], "--at"),
     (["scores", "{a}", "{b}", "--at", "4000,4", "-o", "s.png"], "not in the first image"),
     (["bench", "--size", "large"], "1024x436"),

@@ -163,6 +163,18 @@ def test_what_does_not_fit_is_refused_in_words(matcher: dm.DeepMatcher, pair: Pi
         matcher.flow(*pair, edges=np.zeros((10, 10), np.float32))
     with pytest.raises(DeepMatchingError, match="no matches file"):
         matcher.flow(*pair, matches="missing.txt")
+    with pytest.raises(DeepMatchingError, match="matches must be Matches or the path of their file, not int"):
+        matcher.flow(*pair, matches=3)  # type: ignore[arg-type]
+    points = torch.tensor([[5.0, 5.0]])
+    given = dm.Matches(points, points, torch.ones(1))
+    with pytest.raises(DeepMatchingError, match="radius has no effect on matches that are given"):
+        matcher.flow(*pair, matches=given, radius=16)
+    with pytest.raises(DeepMatchingError, match="1 of 1 matches start outside"):
+        matcher.flow(*pair, matches=dm.Matches(points + 200, points, torch.ones(1)))
+    edge_map = np.zeros(pair[0].shape[:2], np.float32)
+    for one_map in (edge_map, torch.from_numpy(edge_map), "edges.png", Path("edges.png")):
+        with pytest.raises(DeepMatchingError, match="One edge map cannot serve all frames"):
+            matcher.flow_sequence(pair, edges=one_map)
     for sequence_of in (matcher.match_sequence, matcher.flow_sequence):
         with pytest.raises(DeepMatchingError, match="Frame 1 is 96x60 pixels, but the one before is 96x64"):
             list(sequence_of([pair[0], pair[1][:60]]))  # type: ignore[operator]

@@ -107,7 +107,7 @@ def test_on_target_keeps_the_border_for_scores_but_not_for_matches() -> None:
         ({"radius": 7}, "multiple of 2"),
         ({"radius": 0}, "at least 2"),
         ({"radius": -8}, "at least 2"),
-        ({"size0": (7, 100)}, "smaller than one patch"),
+        ({"size0": (7, 100)}, "100x7 pixels, smaller than one patch: use an image of at least 8x8 pixels"),
         ({"size1": (100, 7)}, "smaller than one patch"),
         ({"levels": -1}, "0 or more"),
         ({"levels": 9}, "too large"),

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.matches import Matches, from_corners, to_corners
+from deepmatching.matches import Matches, count_outside, from_corners, to_corners
 
 
 @pytest.fixture
@@ -63,14 +63,16 @@ def test_any_text_with_four_columns_is_read(tmp_path: Path) -> None:
         ("a.txt", b"1 2 three 4\n", "not a readable"),
         ("a.txt", b"1 2 nan 4\n", "not finite"),
         ("a.npz", b"PK not a zip", "not a readable"),
+        ("a.npz", b"junk", r"damaged, or no \.npz"),
         ("a.h5", b"not hdf5", "not a readable"),
         ("a.csv", b"1,2,3,4", "name it .txt"),
     ],
 )
 def test_bad_files_are_refused_in_words(tmp_path: Path, name: str, content: bytes, words: str) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(DeepMatchingError, match=words):
+    with pytest.raises(DeepMatchingError, match=words) as raised:
         Matches.load(tmp_path / name)
+    assert "pickle" not in str(raised.value)
 
 
 def test_a_truncated_npz_is_refused(matches: Matches, tmp_path: Path) -> None:
@@ -92,6 +94,22 @@ def test_an_npz_without_the_arrays_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "other.npz", x=np.zeros(3))
     with pytest.raises(DeepMatchingError, match="not a readable"):
         Matches.load(tmp_path / "other.npz")
+
+
+def test_one_array_is_no_archive(tmp_path: Path) -> None:
+    with (tmp_path / "a.npz").open("wb") as file:
+        np.save(file, np.zeros((3, 4)))
+    with pytest.raises(DeepMatchingError, match="not a readable"):
+        Matches.load(tmp_path / "a.npz")
+
+
+def test_matches_outside_the_image_are_counted_and_most_are_refused() -> None:
+    start = torch.tensor([[0.0, 0.0], [9.5, 4.5], [10.0, 0.0], [0.0, -1.0]])
+    matches = Matches(start, start, torch.ones(4))
+    assert count_outside(matches, (5, 10)) == 2
+    with pytest.raises(DeepMatchingError, match="2 of 3 matches start outside the image of 10x5 pixels"):
+        count_outside(matches[1:], (5, 10))
+    assert count_outside(matches[:0], (5, 10)) == 0
 
 
 def test_a_missing_file_and_an_unknown_suffix(tmp_path: Path, matches: Matches) -> None:

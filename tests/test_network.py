@@ -120,6 +120,37 @@ def test_what_is_no_batch_of_images_is_refused(image0: torch.Tensor, image1: tor
         Network(HOG())(image0, image1)
 
 
+class Wrong(Descriptor):
+    """Gives what it is told to."""
+
+    stride, patch, channels = 2, 4, 3
+
+    def __init__(self, shape: tuple[int, ...], value: float = 0.5) -> None:
+        super().__init__()
+        self.shape, self.value = shape, value
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        return torch.full((len(image), *self.shape), self.value)
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 8), (3, 9, 9), (4, 8, 8), (3, 16, 16), (8, 8)])
+def test_a_descriptor_of_another_shape_than_it_says_is_refused(shape: tuple[int, ...]) -> None:
+    images = torch.rand(1, 3, 16, 16), torch.rand(1, 3, 16, 16)
+    network = Network(Wrong(shape), 8)
+    words = r"descriptor Wrong gives .* channels=3, stride=2 and patch=4 that must be \(1, 3, 8, 8\)"
+    for call in (network, network.decode, network.refined_scores, lambda image, _: network.describe_frame(image)):
+        with pytest.raises(DeepMatchingError, match=words):
+            call(*images)
+    Network(Wrong((3, 8, 8)), 8).decode(*images)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_descriptor_that_is_not_finite_is_refused(value: float) -> None:
+    images = torch.rand(1, 3, 16, 16), torch.rand(1, 3, 16, 16)
+    with pytest.raises(DeepMatchingError, match="Wrong gives values that are not finite"):
+        Network(Wrong((3, 8, 8), value), 8).decode(*images)
+
+
 def test_volumes_that_would_not_fit_are_refused_before_they_are_made() -> None:
     image = torch.rand(1, 3, 2160, 3840)
     with pytest.raises(OutOfMemoryError, match="smaller radius"):

@@ -87,8 +87,8 @@ class Geometry:
         for name, size in (("reference", self.size0), ("target", self.size1)):
             if min(size) < self.delta:
                 raise DeepMatchingError(
-                    f"The {name} image is {size[1]}x{size[0]} pixels, smaller than one patch of "
-                    f"{self.delta}x{self.delta}: use a larger image or a smaller downscale."
+                    f"The {name} image is {size[1]}x{size[0]} pixels, smaller than one patch: use an image of at least "
+                    f"{self.delta}x{self.delta} pixels."
                 )
         if self.levels is None:
             object.__setattr__(self, "levels", self._levels_by_rule())

@@ -17,7 +17,7 @@ from deepmatching.decoding import Decoded
 from deepmatching.defaults import DEFAULT
 from deepmatching.errors import DeepMatchingError
 from deepmatching.images import ImageLike, load_image
-from deepmatching.matches import Matches, from_corners
+from deepmatching.matches import Matches, count_outside, matches_of
 from deepmatching.memory import Plan, budget_for, plan_decoding, pyramid_bytes, require
 from deepmatching.models import load_network, save_network
 from deepmatching.network import Network
@@ -206,7 +206,7 @@ class DeepMatcher:
             image0, image1: as for :meth:`match`, but of one size.
             preset: a name from ``deepmatching.flow.PRESETS`` or settings; ``default`` is the most accurate.
             radius: largest displacement along each axis in pixels, or ``"full"``; None for the one that was set for
-                this matcher, else ``deepmatching.flow_pipeline.RADIUS``.
+                this matcher, else ``deepmatching.flow_pipeline.RADIUS``. Not together with ``matches``.
             edges: of the first image: None for the network that ships, ``"gradient"``, a file, an array (H, W) in
                 [0, 1], or a function from the image to such an array.
             matches: to interpolate instead of this matcher's: of any matcher, or their file.
@@ -215,12 +215,17 @@ class DeepMatcher:
         from deepmatching.flow_pipeline import check_pair, matches_to_flow
 
         settings = settings_of(preset)
+        if matches is not None and radius is not None:
+            raise DeepMatchingError("radius has no effect on matches that are given: leave one of them out.")
+        if not isinstance(matches, Matches | str | os.PathLike | None):
+            raise DeepMatchingError(f"matches must be Matches or the path of their file, not {type(matches).__name__}.")
         first, second = load_image(image0, "image0"), load_image(image1, "image1")
-        check_pair(first, second)
+        size = check_pair(first, second)
         if matches is not None:
             given = matches if isinstance(matches, Matches) else Matches.load(matches)
+            count_outside(given, size)
             return matches_to_flow(given, first.to(self.device), second, edges, settings)
-        return next(self.flow_sequence((first, second), settings, radius=radius, edges=edges))
+        return next(self._flow_of_frames((first, second), settings, radius, edges))
 
     def flow_sequence(
         self,
@@ -236,9 +241,18 @@ class DeepMatcher:
         None, ``"gradient"`` or a function of the frame.
         """
         from deepmatching.flow import preset as settings_of
+
+        if not (edges is None or callable(edges) or (isinstance(edges, str) and edges in ("network", "gradient"))):
+            raise DeepMatchingError(
+                "One edge map cannot serve all frames: give edges as None, 'gradient' or a function of the frame."
+            )
+        return self._flow_of_frames(frames, settings_of(preset), radius, edges)
+
+    def _flow_of_frames(
+        self, frames: Iterable[ImageLike], settings: FlowSettings, radius: Radius | None, edges: EdgesLike
+    ) -> Iterator[FlowResult]:
         from deepmatching.flow_pipeline import matches_to_flow
 
-        settings = settings_of(preset)
         matcher = self.for_flow(radius)
         before: Frame | None = None
         for number, image in enumerate(frames):
@@ -313,15 +327,3 @@ class Frame:
     image: Tensor  #: (C, H, W)
     geometry: Geometry  #: of a pair of such frames
     cells: Tensor  #: (1, C, h, w)
-
-
-def matches_of(decoded: Decoded, b: int, size0: tuple[int, int], size1: tuple[int, int]) -> Matches:
-    """The verified matches of pair b of a batch."""
-    kept = decoded.verified[b]
-    return Matches(
-        from_corners(decoded.points0[kept]),
-        from_corners(decoded.points1[b][kept]),
-        decoded.scores[b][kept],
-        size0,
-        size1,
-    )

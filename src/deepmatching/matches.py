@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,12 +24,11 @@ from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.files import atomic_write
+from deepmatching.matches_of_others import pair_group, pair_of_arrays, to_float32
 
 if TYPE_CHECKING:
+    from deepmatching.decoding import Decoded
     from deepmatching.images import ImageLike
-
-#: Names under which a file of matches may have their scores.
-SCORES = ("scores", "confidence", "mconf", "match_confidence", "matching_scores0", "matching_scores")
 
 PathLike = str | os.PathLike[str]
 Size = tuple[int, int]
@@ -159,7 +159,8 @@ class Matches:
         """Read what :meth:`save` wrote, or what other matchers write.
 
         That is any text file whose lines start with ``x0 y0 x1 y1`` (measured at pixel corners), and an ``.npz`` or
-        ``.h5`` with ``keypoints0`` and ``keypoints1`` (at pixel centres), with or without scores and an index.
+        ``.h5`` with ``keypoints0`` and ``keypoints1`` (at pixel centres) of one pair, with or without scores and an
+        index; in an ``.h5`` they may be in a group.
         """
         path = Path(path)
         if path.suffix.lower() not in READERS:
@@ -167,11 +168,21 @@ class Matches:
         if not path.is_file():
             raise DeepMatchingError(f"There is no matches file '{path}': check the path.")
         try:
-            return READERS[path.suffix.lower()](path)
+            matches = READERS[path.suffix.lower()](path)
         except DeepMatchingError:
             raise
-        except (OSError, ValueError, KeyError, IndexError, TypeError, EOFError, BadZipFile) as error:
-            raise DeepMatchingError(f"'{path}' is not a readable matches file ({error}): write it again.") from error
+        except PermissionError as error:
+            raise DeepMatchingError(f"The matches file '{path}' cannot be read: check its permissions.") from error
+        except (OSError, ValueError, KeyError, IndexError, TypeError, EOFError, BadZipFile, zlib.error) as error:
+            raise DeepMatchingError(
+                f"'{path}' is not a readable matches file: it is damaged, or no {path.suffix.lower()}; write it again."
+            ) from error
+        rows = torch.cat([matches.keypoints0, matches.keypoints1, matches.scores[:, None]], dim=1)
+        if bad := int((~rows.isfinite()).any(dim=1).sum()):
+            raise DeepMatchingError(
+                f"'{path}' has numbers that are not finite in {bad} of {len(rows)} matches: remove these."
+            )
+        return matches
 
     # ------------------------------------------------------------------ pictures
 
@@ -184,6 +195,18 @@ class Matches:
         if path is not None:
             write_image(path, picture)
         return picture
+
+
+def matches_of(decoded: Decoded, b: int, size0: Size | None = None, size1: Size | None = None) -> Matches:
+    """The verified matches of pair b of a batch."""
+    kept = decoded.verified[b]
+    return Matches(
+        from_corners(decoded.points0[kept]),
+        from_corners(decoded.points1[b][kept]),
+        decoded.scores[b][kept],
+        size0,
+        size1,
+    )
 
 
 def unknown_suffix(path: PathLike) -> DeepMatchingError:
@@ -200,33 +223,31 @@ def _arrays(matches: Matches) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _from_arrays(arrays: dict[str, np.ndarray], path: Path) -> Matches:
-    """Matches out of the arrays that we write, or that other matchers do.
+def count_outside(matches: Matches, size: Size) -> int:
+    """How many matches start outside an image of this size (rows, columns), where interpolation drops them.
 
-    ``keypoints0`` and ``keypoints1`` correspond row by row, unless there is an index, ``matches0`` or ``matches`` (N0,)
-    with −1 for none, as SuperGlue, LightGlue and hloc have it, or (N, 2). Scores go by several names; without any, all
-    are 1.
+    Raises:
+        DeepMatchingError: if most of them do.
     """
-    if missing := [name for name in ("keypoints0", "keypoints1") if name not in arrays]:
-        found = ", ".join(arrays) or "nothing"
-        raise DeepMatchingError(f"'{path}' is not a readable matches file: it has no {missing[0]}, but {found}.")
-    start, end = (np.asarray(arrays[name], dtype=np.float32).reshape(-1, 2) for name in ("keypoints0", "keypoints1"))
-    scores = next((np.asarray(arrays[name], dtype=np.float32) for name in SCORES if name in arrays), None)
-    index = next((np.asarray(arrays[name]) for name in ("matches0", "matches") if name in arrays), None)
-    if index is not None:
-        index = index.astype(np.int64)
-        pairs = index if index.ndim == 2 else np.stack([np.arange(len(index)), index], axis=1)
-        kept = (pairs >= 0).all(axis=1)
-        if (pairs[kept] >= (len(start), len(end))).any():
-            raise DeepMatchingError(f"'{path}' has matches of keypoints that it does not have: write it again.")
-        scores = scores[kept] if scores is not None and len(scores) == len(pairs) else None
-        start, end = start[pairs[kept, 0]], end[pairs[kept, 1]]
-    if scores is None:
-        scores = np.ones(len(start), np.float32)
+    if matches.size0 is not None and tuple(matches.size0) != tuple(size):
+        return 0  # interpolation refuses these, and says why
+    start = matches.keypoints0.detach().cpu()
+    inside = ((start > -1) & (start < torch.tensor([size[1], size[0]]))).all(dim=1)  # as the interpolator has it
+    outside = len(matches) - int(inside.sum())
+    if 2 * outside > len(matches):
+        raise DeepMatchingError(
+            f"{outside} of {len(matches)} matches start outside the image of {size[1]}x{size[0]} pixels: are these "
+            "matches of other images? Give those of this pair."
+        )
+    return outside
+
+
+def _from_arrays(stored: Mapping[str, Any], path: Path) -> Matches:
+    start, end, scores = (torch.from_numpy(array) for array in pair_of_arrays(stored, path))
     size0, size1 = (
-        (int(arrays[name][0]), int(arrays[name][1])) if name in arrays else None for name in ("size0", "size1")
+        (int(stored[name][0]), int(stored[name][1])) if name in stored else None for name in ("size0", "size1")
     )
-    return Matches(torch.from_numpy(start), torch.from_numpy(end), torch.from_numpy(scores), size0, size1)
+    return Matches(start, end, scores, size0, size1)
 
 
 def _write_text(matches: Matches, path: Path) -> None:
@@ -252,23 +273,28 @@ def _read_text(path: Path) -> Matches:
     lines = [line.split() for line in text.splitlines() if line.strip() and not line.startswith("#")]
     if any(len(line) < 4 for line in lines):
         raise DeepMatchingError(f"'{path}' has lines with fewer than four numbers: each must start with x0 y0 x1 y1.")
-    values = np.array([[float(v) for v in [*line, "1"][:5]] for line in lines], dtype=np.float32).reshape(-1, 5)
-    if not np.isfinite(values).all():
-        raise DeepMatchingError(f"'{path}' holds numbers that are not finite: remove those lines.")
+    try:
+        values = to_float32(np.array([[float(v) for v in [*line, "1"][:5]] for line in lines]).reshape(-1, 5))
+    except ValueError:
+        raise DeepMatchingError(
+            f"'{path}' is not a readable matches file: it has lines with words; each must start with x0 y0 x1 y1."
+        ) from None
     table = torch.from_numpy(values)
     return Matches(from_corners(table[:, 0:2]), from_corners(table[:, 2:4]), table[:, 4])
 
 
 def _read_npz(path: Path) -> Matches:
-    with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
-        return _from_arrays({name: arrays[name] for name in arrays.files}, path)
+    arrays = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
+    if not isinstance(arrays, Mapping):
+        raise ValueError("one array, not an archive")
+    return _from_arrays(arrays, path)
 
 
 def _read_h5(path: Path) -> Matches:
     import h5py
 
     with h5py.File(path, "r") as file:
-        return _from_arrays({name: file[name][()] for name in file if isinstance(file[name], h5py.Dataset)}, path)
+        return _from_arrays(pair_group(file, path), path)
 
 
 WRITERS: dict[str, Callable[[Matches, Path], None]] = {

@@ -166,9 +166,9 @@ class Network(nn.Module):
             image[:, :, : used[0], : used[1]] for image, used in ((image0, geometry.used0), (image1, geometry.used1))
         )
         if image0.is_cuda and image0.shape == image1.shape:  # one batch fills a GPU better than two
-            cells0, cells1 = self.descriptor(torch.cat([image0, image1])).chunk(2)
+            cells0, cells1 = self._cells(torch.cat([image0, image1])).chunk(2)
         else:
-            cells0, cells1 = self.descriptor(image0), self.descriptor(image1)
+            cells0, cells1 = self._cells(image0), self._cells(image1)
         return geometry, cells0, cells1
 
     def describe_frame(self, frame: Tensor) -> tuple[Geometry, Tensor]:
@@ -179,7 +179,12 @@ class Network(nn.Module):
         check_images(frame, frame)
         size = frame.shape[2], frame.shape[3]
         geometry = self.geometry(size, size)
-        return geometry, self.descriptor(frame[:, :, : geometry.used0[0], : geometry.used0[1]])
+        return geometry, self._cells(frame[:, :, : geometry.used0[0], : geometry.used0[1]])
+
+    def _cells(self, image: Tensor) -> Tensor:
+        cells = self.descriptor(image)
+        check_cells(cells, image, self.descriptor)
+        return cells
 
     def at_radius(self, radius: int | None) -> Network:
         """The same network with another radius: it shares descriptor and parameters with this one."""
@@ -233,3 +238,19 @@ def check_images(image0: Tensor, image1: Tensor) -> None:
         raise DeepMatchingError(
             f"The two batches must have the same number of images, not {image0.shape[0]} and {image1.shape[0]}."
         )
+
+
+def check_cells(cells: Tensor, image: Tensor, descriptor: Descriptor) -> None:
+    """Raise with a clear sentence if a descriptor, perhaps a user's own, does not give what it says."""
+    name, stride, patch, channels = type(descriptor).__name__, descriptor.stride, descriptor.patch, descriptor.channels
+    rows, columns = (side // stride + (patch == 1) for side in image.shape[2:])
+    expected = (image.shape[0], channels, rows, columns)
+    if tuple(cells.shape) != expected:
+        raise DeepMatchingError(
+            f"The descriptor {name} gives {tuple(cells.shape)} for images {tuple(image.shape)}, but with "
+            f"channels={channels}, stride={stride} and patch={patch} that must be {expected}: change one of them."
+        )
+    if cells.device.type != "cpu" or torch.is_grad_enabled():
+        return  # a look at the values would wait for a GPU; and training skips a step that goes wrong
+    if not cells.sum(dtype=torch.promote_types(cells.dtype, torch.float32)).isfinite():
+        raise DeepMatchingError(f"The descriptor {name} gives values that are not finite: check its parameters.")

@@ -18,6 +18,10 @@ from deepmatching.images import load_image
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".webp")
 
 
+class BadFrame(DeepMatchingError):
+    """One picture of a folder is at fault: without it, or with another, the others serve."""
+
+
 class Frames:
     """Frames in order: ``len``, names, and the pictures themselves, read when they are needed.
 
@@ -26,25 +30,33 @@ class Frames:
         names: one for each frame, unique.
         rate: frames in a second, or None where the source does not say.
         missing: frames that the source promises and that cannot be read.
+        stamps: of the file of each frame, or of the one file of all: its name, size and time of change.
     """
 
-    def __init__(self, path: Path, names: list[str], rate: float | None = None, missing: int = 0) -> None:
-        self.path, self.names, self.rate, self.missing = path, names, rate, missing
+    def __init__(
+        self, path: Path, names: list[str], stamps: list[str], rate: float | None = None, missing: int = 0
+    ) -> None:
+        self.path, self.names, self.stamps, self.rate, self.missing = path, names, stamps, rate, missing
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def origin(self, index: int) -> list[str]:
+        """The stamps of the files that frame ``index`` and the next one are from."""
+        return self.stamps[index : index + 2] if len(self.stamps) > 1 else self.stamps
 
     def between(self, first: int, end: int) -> Iterator[Tensor]:
         """Frames first, …, end − 1 as (C, H, W) in [0, 1].
 
         Raises:
-            DeepMatchingError: naming the frame, where it cannot be read or differs in size from the one before.
+            BadFrame: naming the frame, where it cannot be read or differs in size from the one before.
+            DeepMatchingError: where a video cannot be read.
         """
         size: tuple[int, int] | None = None
         for index, frame in zip(range(first, end), self._read(first, end), strict=True):
             found = frame.shape[1], frame.shape[2]
             if size is not None and found != size:
-                raise DeepMatchingError(
+                raise BadFrame(
                     f"Frame '{self.names[index]}' of '{self.path}' is {found[1]}x{found[0]} pixels, but the one before "
                     f"is {size[1]}x{size[0]}; all frames must be of one size."
                 )
@@ -60,7 +72,11 @@ class FolderFrames(Frames):
 
     def __init__(self, path: Path) -> None:
         files = sorted(
-            (file for file in path.iterdir() if file.suffix.lower() in PICTURES and not file.name.startswith(".")),
+            (
+                file
+                for file in path.iterdir()
+                if file.suffix.lower() in PICTURES and not file.name.startswith(".") and file.is_file()
+            ),
             key=lambda file: natural_order(file.name),
         )
         if not files:
@@ -74,12 +90,16 @@ class FolderFrames(Frames):
                 raise DeepMatchingError(
                     f"'{path}' holds two frames of one name, '{other.name}' and '{file.name}'; leave one of them."
                 )
-        super().__init__(path, list(by_name))
+        super().__init__(path, list(by_name), [_stamp(file) for file in files])
         self.files = files
 
     def _read(self, first: int, end: int) -> Iterator[Tensor]:
         for file in self.files[first:end]:
-            yield load_image(file, "frame")
+            try:
+                frame = load_image(file, "frame")
+            except DeepMatchingError as error:
+                raise BadFrame(str(error)) from error
+            yield frame
 
 
 class VideoFrames(Frames):
@@ -94,7 +114,7 @@ class VideoFrames(Frames):
         rate = float(capture.get(cv2.CAP_PROP_FPS))
         capture.release()
         names = [f"frame_{number:04d}" for number in range(1, count + 1)]
-        super().__init__(path, names, rate if 0 < rate < 1000 else None, max(0, promised - count))
+        super().__init__(path, names, [_stamp(path)], rate if 0 < rate < 1000 else None, max(0, promised - count))
 
     def _read(self, first: int, end: int) -> Iterator[Tensor]:
         capture = _open(self.path)
@@ -130,6 +150,12 @@ def natural_order(name: str) -> list[tuple[int, int, str]]:
     """A key that sorts frame_2 before frame_10."""
     parts = re.split(r"(\d+)", name.lower())
     return [(1, int(part), part) if place % 2 else (0, 0, part) for place, part in enumerate(parts)]
+
+
+def _stamp(file: Path) -> str:
+    """What tells a file from another that replaces it."""
+    about = file.stat()
+    return f"{file.name}, {about.st_size} bytes, {about.st_mtime_ns} ns"
 
 
 @contextlib.contextmanager

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
+from collections.abc import Iterable
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +17,10 @@ from deepmatching.errors import DeepMatchingError
 if TYPE_CHECKING:
     from deepmatching.matcher import DeepMatcher
     from deepmatching.matches import Matches
+
+
+#: Seconds between lines about progress where there is no terminal for a bar.
+LINES_EVERY = 30.0
 
 
 class ReciprocalChoice(str, Enum):
@@ -96,7 +102,7 @@ def to_bytes(size: str) -> int:
         raise DeepMatchingError(f"--memory needs a size such as 500MB or 2GB, not '{size}'.") from None
 
 
-def check_outputs(output: Path | None, picture: Path | None) -> None:
+def check_outputs(output: Path | None, picture: Path | None, inputs: Iterable[Path]) -> None:
     """Complain about output paths before the work, not after it."""
     from deepmatching.drawing import check_picture_path
     from deepmatching.files import check_writable
@@ -108,6 +114,20 @@ def check_outputs(output: Path | None, picture: Path | None) -> None:
         check_writable(output)
     if picture is not None:
         check_picture_path(picture)
+    check_not_inputs((output, picture), inputs)
+
+
+def check_not_inputs(outputs: Iterable[Path | None], inputs: Iterable[Path | None]) -> None:
+    """Complain if a file that is read would be written over."""
+    read = [path for path in inputs if path is not None]
+    for output in outputs:
+        if output is not None and any(is_same(output, path) for path in read):
+            raise DeepMatchingError(f"'{output}' is read, and would be written over: give the result another name.")
+
+
+def is_same(path: Path, other: Path) -> bool:
+    """Whether two paths lead to one file or folder, there already or not."""
+    return path.resolve() == other.resolve() or (path.exists() and other.exists() and os.path.samefile(path, other))
 
 
 def summary(matches: Matches, elapsed: float, matcher: DeepMatcher) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deepmatching.commands.common import Device, Memory, ReciprocalChoice, build_matcher, say
+from deepmatching.commands.common import Device, Memory, ReciprocalChoice, build_matcher, check_not_inputs, say
 from deepmatching.defaults import DEFAULT
 from deepmatching.errors import DeepMatchingError
 
@@ -110,8 +110,11 @@ def flow(
     device: Device = "auto",
     memory: Memory = None,
     file_format: Annotated[
-        FormatChoice, typer.Option("--format", help="Of a video or folder: the format of the flow files.")
-    ] = FormatChoice.flo,
+        FormatChoice | None,
+        typer.Option(
+            "--format", help="Of a video or folder: the format of the flow files (default: flo).", show_default=False
+        ),
+    ] = None,
     restart: Annotated[
         bool, typer.Option("--restart", help="Of a video or folder: do again what an earlier run has finished.")
     ] = False,
@@ -143,16 +146,16 @@ def flow(
             how = {"preset": preset, "edges": str(structured_forest) if structured_forest is not None else edges}
         else:
             raise DeepMatchingError("One edge map cannot serve all frames: use --edges network or gradient.")
-        matcher = _matcher(model, radius, device, memory)
-        flow_of_sequence(
-            image0, out, matcher, model or DEFAULT, how, edges_like, f".{file_format.value}", restart, draw, verbose
-        )
+        matcher, suffix = _matcher(model, radius, device, memory), f".{(file_format or FormatChoice.flo).value}"
+        flow_of_sequence(image0, out, matcher, model or DEFAULT, how, edges_like, suffix, restart, draw, verbose)
         return
-    if out is not None or restart:
-        raise DeepMatchingError(f"{'--out' if out else '--restart'} is for a video or a folder: name the flow with -o.")
+    for name, is_given in (("--out", out is not None), ("--format", file_format is not None), ("--restart", restart)):
+        if is_given:
+            raise DeepMatchingError(f"{name} is for a video or a folder: name the flow with -o, and leave it out.")
     if output is None and draw is None and confidence is None:
         raise DeepMatchingError("Nothing would be written: name the flow file with -o.")
     check_flow_outputs(output, draw, confidence)
+    check_not_inputs((output, draw, confidence), (image0, image1, matches, Path(edges), structured_forest))
     if matches is None:
         calculate: Callable[..., FlowResult] = partial(_flow_by_matching, _matcher(model, radius, device, memory))
     else:
@@ -212,12 +215,14 @@ def _flow_of_matches(
     path: Path, device: str, image0: Any, image1: Any, preset: str, edges: EdgesLike, verbose: bool
 ) -> Any:
     from deepmatching.flow_pipeline import matches_to_flow
-    from deepmatching.matches import Matches
+    from deepmatching.matches import Matches, count_outside
     from deepmatching.settings import choose_device
 
     given = Matches.load(path)
     if verbose:
         say(f"{len(given)} matches in {path}")
+    if outside := count_outside(given, (image0.shape[1], image0.shape[2])):
+        say(f"note: {outside} of {len(given)} matches start outside the image")
     return matches_to_flow(given, image0.to(choose_device(device)), image1, edges, preset)
 
 

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deepmatching import __version__
-from deepmatching.commands.common import say
+from deepmatching.commands import common
+from deepmatching.commands.common import is_same, say
 from deepmatching.commands.evaluating import describe_method
 from deepmatching.errors import DeepMatchingError
-from deepmatching.flow_folder import FlowFolder
-from deepmatching.video import PICTURES, Frames, open_frames
+from deepmatching.flow_folder import RECORD, FlowFolder
+from deepmatching.video import PICTURES, BadFrame, Frames, open_frames
 
 if TYPE_CHECKING:
     from deepmatching.flow_pipeline import EdgesLike
@@ -38,35 +39,30 @@ def flow_of_sequence(
     verbose: bool = False,
 ) -> None:
     """Write the flow from each frame to the next one into a folder, those that it lacks."""
-    from deepmatching.files import check_writable, make_folder
-
     frames = open_frames(source)
-    if out.resolve() == source.resolve() or (draw is not None and draw.resolve() == source.resolve()):
+    if is_same(out, source) or (draw is not None and is_same(draw, source)):
         raise DeepMatchingError(f"'{source}' holds the frames themselves: give another folder for the result.")
     if draw is not None:
-        if draw.suffix.lower() in PICTURES:
-            raise DeepMatchingError(f"Many flows do not fit into one picture '{draw}': name an .mp4 or a folder.")
-        if draw.suffix.lower() in CODECS:
-            if draw.resolve().parent == out.resolve():
-                make_folder(out)
-            check_writable(draw)
-        else:
-            make_folder(draw)
+        _prepare_drawing(draw, out)
     if frames.missing:
         say(f"{source} should have {frames.missing} more frames, which cannot be read")
     names = frames.names[:-1]
     chosen = matcher.for_flow()
     settings = {"version": __version__, "source": str(source.resolve()), **how, **describe_method(chosen, model)}
-    folder = FlowFolder(out, suffix, settings, names, restart)
+    folder = FlowFolder(out, suffix, settings, {n: frames.origin(i) for i, n in enumerate(names)}, restart)
+    _say_what_is_outdated(folder)
     missing = [index for index, name in enumerate(names) if name not in folder]
     if verbose:
         say(f"{len(frames)} frames, {len(missing)} flows to do, radius {chosen.settings.radius} on {chosen.device}")
     start = time.perf_counter()
     try:
         _calculate(frames, folder, missing, matcher, how["preset"], edges)
-    except BaseException:
-        done = sum(name in folder for name in names)
-        say(f"{done} of {len(names)} flows are finished in {out}: the same command goes on")
+    except BaseException as error:
+        done = f"{sum(name in folder for name in names)} of {len(names)} flows are finished in {out}"
+        if isinstance(error, DeepMatchingError):
+            what = "replace or remove that frame" if isinstance(error, BadFrame) else "put that right"
+            raise DeepMatchingError(f"{error} {done}: {what}, then the same command goes on.") from error
+        say(f"{done}: the same command goes on" if isinstance(error, KeyboardInterrupt) else done)
         raise
     elapsed = time.perf_counter() - start
     if missing:
@@ -76,6 +72,39 @@ def flow_of_sequence(
     if draw is not None:
         _draw(frames, folder, draw)
         say(f"wrote {draw}")
+
+
+def _prepare_drawing(draw: Path, out: Path) -> None:
+    """Make the folder that pictures go to, or see that a video can be written."""
+    from deepmatching.files import check_writable, make_folder
+
+    suffix = draw.suffix.lower()
+    if suffix in CODECS:
+        if is_same(draw.parent, out):
+            make_folder(out)
+        check_writable(draw)
+        return
+    if suffix in PICTURES:
+        raise DeepMatchingError(f"Many flows do not fit into one picture '{draw}': name an .mp4 or a folder.")
+    if suffix and not draw.is_dir():
+        raise DeepMatchingError(
+            f"'{draw}' names no video that can be written: use {' or '.join(CODECS)}, or a folder for pictures; one "
+            "with a dot in its name must be there already."
+        )
+    if is_same(draw, out) or (draw / RECORD).exists():
+        raise DeepMatchingError(f"'{draw}' is for the flows themselves: give another folder for their pictures.")
+    make_folder(draw)
+
+
+def _say_what_is_outdated(folder: FlowFolder) -> None:
+    """Flows of other frames than now are computed again, or left."""
+    outdated = folder.outdated
+    left = [folder.file(name).name for name in outdated if name not in folder.origins]
+    if changed := len(outdated) - len(left):
+        say(f"{changed} of {len(folder.origins)} flows are computed again: their frames are not those on record")
+    if left:
+        names = ", ".join(left[:3]) + (", …" if len(left) > 3 else "")
+        say(f"note: {folder.path} still has flows of frames that are gone: {names}")
 
 
 def _calculate(
@@ -88,12 +117,17 @@ def _calculate(
     total = len(frames) - 1
     columns = (TextColumn("flow"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("flow", total=total, completed=total - len(missing))
+        done, said = total - len(missing), time.monotonic()
+        task = progress.add_task("flow", total=total, completed=done)
         for first, end in runs(missing):
             results = matcher.flow_sequence(frames.between(first, end + 1), preset, edges=edges)
             for name, result in zip(frames.names[first:end], results, strict=True):
                 folder.add(name, result.flow)
-                progress.advance(task)
+                done += 1
+                progress.update(task, completed=done)
+                if not console.is_terminal and done < total and time.monotonic() - said > common.LINES_EVERY:
+                    said = time.monotonic()
+                    say(f"{done} of {total} flows")
 
 
 def runs(numbers: list[int]) -> Iterator[tuple[int, int]]:

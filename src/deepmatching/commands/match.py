@@ -71,7 +71,7 @@ def match(
     """
     from deepmatching.images import load_image
 
-    check_outputs(output, draw)
+    check_outputs(output, draw, (image0, image1))
     matcher = build_matcher(model, radius, levels, downscale, reciprocal, device, memory, half)
     start = time.perf_counter()
     first, second = load_image(image0, "image0"), load_image(image1, "image1")

@@ -43,7 +43,7 @@ def scores(
         x, y = (float(value) for value in at.split(","))
     except ValueError:
         raise DeepMatchingError(f"--at needs two numbers such as 320,240, not '{at}'.") from None
-    check_outputs(None, output)
+    check_outputs(None, output, (image0, image1))
     matcher = build_matcher(model, radius, levels, downscale, ReciprocalChoice.none, device)
     matcher.draw_scores(image0, image1, (x, y), output)
     say(f"wrote {output}")

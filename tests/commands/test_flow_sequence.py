@@ -1,0 +1,273 @@
+"""``deepmatching flow`` of a video or folder, mostly without a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from deepmatching.commands import common
+from deepmatching.commands.flow import FormatChoice, flow
+from deepmatching.commands.flow_sequence import runs
+from deepmatching.errors import DeepMatchingError
+from deepmatching.flow_files import read_flow, write_flow
+from fake_datasets import FLOW, moved, texture, write_image
+
+
+def heed_interrupts() -> None:
+    """For a new process: a shell that starts the tests in the background makes them, and it, ignore the interrupt."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def run(source: Path, **options: Any) -> None:
+    flow(source, **{"model": "hog", "radius": "16", "device": "cpu", **options})
+
+
+@pytest.fixture
+def frames(tmp_path: Path) -> Path:
+    """Four frames that move by FLOW each."""
+    for number in range(4):
+        write_image(tmp_path / "frames" / f"frame_{number + 1:04d}.png", moved(texture(), number))
+    return tmp_path / "frames"
+
+
+def is_right(path: Path) -> bool:
+    return bool(np.abs(read_flow(path)[16:-16, 16:-16] - FLOW).mean() < 0.3)
+
+
+def test_a_folder_gives_a_flow_for_each_frame_but_the_last(
+    frames: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(frames, out=tmp_path / "out", draw=tmp_path / "pictures")
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert names == ["flow.json", "frame_0001.flo", "frame_0002.flo", "frame_0003.flo"]
+    assert all(is_right(path) for path in (tmp_path / "out").glob("*.flo"))
+    assert "wrote 3 flows" in capsys.readouterr().err
+    pictures = sorted((tmp_path / "pictures").iterdir())
+    assert [path.name for path in pictures] == ["frame_0001.png", "frame_0002.png", "frame_0003.png"]
+    assert cv2.imread(str(pictures[0])).shape == (128, 80, 3)
+    settings = json.loads((tmp_path / "out" / "flow.json").read_text())["settings"]
+    assert (settings["model"], settings["radius"], settings["preset"]) == ("hog", 16, "default")
+
+
+def test_a_video_gives_the_same_and_is_drawn_as_one(frames: Path, tmp_path: Path) -> None:
+    writer = cv2.VideoWriter(str(tmp_path / "v.avi"), cv2.VideoWriter.fourcc(*"MJPG"), 10, (80, 64))
+    if not writer.isOpened():
+        pytest.skip("this OpenCV writes no videos")
+    for path in sorted(frames.iterdir()):
+        writer.write(cv2.imread(str(path)))
+    writer.release()
+    run(tmp_path / "v.avi", out=tmp_path / "out", file_format=FormatChoice.png, draw=tmp_path / "out" / "flow.mp4")
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert names == ["flow.json", "flow.mp4", "frame_0001.png", "frame_0002.png", "frame_0003.png"]
+    assert is_right(tmp_path / "out" / "frame_0002.png")
+    video = cv2.VideoCapture(str(tmp_path / "out" / "flow.mp4"))
+    assert video.isOpened() and video.get(cv2.CAP_PROP_FRAME_HEIGHT) == 128
+    shown = 0
+    while video.grab():
+        shown += 1
+    assert shown == 3
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(
+    frames: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from deepmatching.network import Network
+
+    original, described, interrupt_at = Network.describe_frame, [], {3}
+
+    def describe(self: Network, frame: torch.Tensor) -> Any:
+        described.append(1)
+        if len(described) in interrupt_at:
+            raise KeyboardInterrupt
+        return original(self, frame)
+
+    monkeypatch.setattr(Network, "describe_frame", describe)
+    with pytest.raises(KeyboardInterrupt):
+        run(frames, out=tmp_path / "out")
+    assert re.search("1 of 3 flows are finished in .*: the same command goes on", capsys.readouterr().err)
+    assert [path.name for path in (tmp_path / "out").glob("*.flo")] == ["frame_0001.flo"]
+    first = (tmp_path / "out" / "frame_0001.flo").stat().st_mtime_ns
+    described.clear()
+    interrupt_at.clear()
+    run(frames, out=tmp_path / "out")
+    assert len(described) == 3  # frames 2, 3 and 4, each once
+    assert "1 of 3 flows were there already" in capsys.readouterr().err
+    assert (tmp_path / "out" / "frame_0001.flo").stat().st_mtime_ns == first
+    run(frames, out=tmp_path / "whole")
+    for number in (1, 2, 3):
+        name = f"frame_000{number}.flo"
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    described.clear()
+    run(frames, out=tmp_path / "out")
+    assert not described  # nothing is left to do
+    run(frames, out=tmp_path / "out", restart=True)
+    assert len(described) == 4
+
+
+def test_settings_and_sources_do_not_mix(frames: Path, tmp_path: Path) -> None:
+    run(frames, out=tmp_path / "out", edges="gradient")
+    before = {path: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    (tmp_path / "other").mkdir()
+    for path in frames.iterdir():
+        (tmp_path / "other" / path.name).write_bytes(path.read_bytes())
+    changes: list[tuple[Path, dict[str, Any], str]] = [
+        (frames, {"radius": "24"}, "radius 16, and now it is 24"),
+        (frames, {"preset": "sintel"}, "preset 'default'"),
+        (frames, {"edges": "network"}, "edges 'gradient'"),
+        (frames, {"file_format": FormatChoice.npy}, "suffix"),
+        (tmp_path / "other", {}, "source"),
+    ]
+    for source, options, words in changes:
+        with pytest.raises(DeepMatchingError, match=words):
+            run(source, out=tmp_path / "out", **{"edges": "gradient", **options})
+    assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+
+
+def test_flows_of_frames_that_have_changed_are_computed_again(
+    frames: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+
+    def again() -> tuple[set[str], str]:
+        """Which flows a run writes, and what it says."""
+        before = {path.stem: path.stat().st_mtime_ns for path in out.glob("*.flo")}
+        capsys.readouterr()
+        run(frames, out=out, edges="gradient")
+        after = {path.stem: path.stat().st_mtime_ns for path in out.glob("*.flo")}
+        return {name[-4:] for name in after if after[name] != before.get(name)}, capsys.readouterr().err
+
+    assert again()[0] == {"0001", "0002", "0003"}
+    assert again()[0] == set()
+    write_image(frames / "frame_0002.png", 255 - moved(texture(), 1))
+    written, said = again()
+    assert written == {"0001", "0002"} and "2 of 3 flows are computed again" in said
+    write_image(frames / "frame_0002.png", moved(texture(), 1))
+    os.rename(frames / "frame_0002.png", frames / "frame_0001b.png")
+    written, said = again()
+    assert written == {"0001", "001b"} and "1 of 3 flows are computed again" in said
+    assert "flows of frames that are gone: frame_0002.flo" in said
+    assert all(is_right(out / f"{name}.flo") for name in ("frame_0001", "frame_0001b", "frame_0003"))
+    record = json.loads((out / "flow.json").read_text())
+    (out / "flow.json").write_text(json.dumps({**record, "finished": list(record["finished"])}))  # as it was at first
+    written, said = again()
+    assert written == {"0001", "001b", "0003"} and "3 of 3 flows are computed again" in said
+
+
+def test_a_frame_that_cannot_be_read_is_named_and_those_before_are_kept(
+    frames: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (frames / "frame_0004.png").write_bytes(b"no picture")
+    advice = r"2 of 3 flows are finished in .*: replace or remove that frame, then the same command goes on\.$"
+    with pytest.raises(DeepMatchingError, match=r"frame_0004\.png.* " + advice):
+        run(frames, out=tmp_path / "out")
+    assert len(list((tmp_path / "out").glob("*.flo"))) == 2
+    write_image(frames / "frame_0004.png", texture()[:40])
+    words = r"Frame 'frame_0004'.* 80x40 pixels, but the one before is 80x64.* "
+    with pytest.raises(DeepMatchingError, match=words + advice):
+        run(frames, out=tmp_path / "out")
+    assert "goes on" not in capsys.readouterr().err
+    (frames / "frame_0004.png").unlink()
+    run(frames, out=tmp_path / "out")
+    assert "2 of 2 flows were there already" in capsys.readouterr().err
+
+
+def test_an_error_that_is_not_of_a_frame_does_not_blame_one(
+    frames: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise DeepMatchingError("No space is left.")
+
+    monkeypatch.setattr("deepmatching.flow_folder.write_flow", full)
+    words = r"No space is left\. 0 of 3 flows are finished in .*: put that right, then the same command goes on"
+    with pytest.raises(DeepMatchingError, match=words):
+        run(frames, out=tmp_path / "out", edges="gradient")
+
+
+def test_where_there_is_no_terminal_lines_tell_how_far_it_is(
+    frames: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(frames, out=tmp_path / "short", edges="gradient")
+    assert "of 3 flows" not in capsys.readouterr().err
+    monkeypatch.setattr(common, "LINES_EVERY", -1.0)
+    run(frames, out=tmp_path / "long", edges="gradient")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:2] == ["1 of 3 flows", "2 of 3 flows"] and lines[2].startswith("wrote 3 flows")
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "words"),
+    [
+        ("frames", {}, "--out DIR"),
+        ("frames", {"output": Path("f.flo")}, "-o is for a pair"),
+        ("frames", {"out": Path("out"), "matches": Path("m.txt")}, "--matches is for a pair"),
+        ("frames", {"out": Path("out"), "edges": "map.png"}, "One edge map cannot serve all frames"),
+        ("frames", {"out": Path("frames")}, "the frames themselves"),
+        ("frames", {"out": Path("truth")}, "another origin"),
+        ("frames", {"out": Path("out"), "draw": Path("p.png")}, r"name an \.mp4 or a folder"),
+        ("frames", {"out": Path("out"), "draw": Path("p.mov")}, r"'p\.mov' names no video .*: use \.mp4 or \.avi"),
+        ("frames", {"out": Path("out"), "draw": Path("out")}, "'out' is for the flows themselves"),
+        ("frames", {"out": Path("out"), "draw": Path("truth/../out")}, "is for the flows themselves"),
+        ("frames", {"out": Path("out"), "draw": Path("earlier")}, "'earlier' is for the flows themselves"),
+        ("frames", {"out": Path("out"), "draw": Path("frames")}, "the frames themselves"),
+        ("frames/frame_0001.png", {"out": Path("out")}, "one picture"),
+        ("empty", {"out": Path("out")}, "holds no pictures"),
+        ("single", {"out": Path("out")}, "holds 1 frame"),
+        ("missing.mp4", {"out": Path("out")}, "no video or folder"),
+        ("video.mp4", {"out": Path("out")}, "cannot be opened as a video"),
+    ],
+)
+def test_bad_sequences_are_one_sentence_and_nothing_is_written(
+    frames: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, options: dict[str, Any], words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("empty", "single", "truth"):
+        Path(folder).mkdir()
+    write_image(Path("single/a.png"), texture())
+    write_flow("truth/frame_0002.flo", np.zeros((4, 4, 2), np.float32))
+    Path("video.mp4").write_bytes(b"no video")
+    Path("earlier").mkdir()
+    Path("earlier/flow.json").write_text("{}")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(DeepMatchingError, match=words):
+        run(Path(source), **options)
+    assert sorted(path for path in tmp_path.rglob("*") if path != tmp_path / "out") == before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends a POSIX signal")
+def test_the_interrupt_key_ends_with_130_and_leaves_finished_files_only(tmp_path: Path) -> None:
+    for number in range(60):
+        write_image(tmp_path / "frames" / f"{number}.png", moved(texture(), number))
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "deepmatching", "flow", tmp_path / "frames", "--out", out, "--radius", "16"]
+    command = [*map(str, command), "--device", "cpu"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts)
+    while not (out / "2.flo").exists() and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    errors = process.communicate(timeout=300)[1]
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors and "flows are finished" in errors
+    finished = json.loads((out / "flow.json").read_text())["finished"]
+    found = sorted(path.name for path in out.iterdir())
+    assert set(found) - {"flow.json"} >= {f"{name}.flo" for name in finished} and len(finished) < 59
+    for path in out.glob("*.flo"):
+        assert read_flow(path).shape == (64, 80, 2)
+    assert not [name for name in found if name.startswith(".")]
+
+
+def test_runs_are_what_is_missing() -> None:
+    assert list(runs([])) == []
+    assert list(runs([4])) == [(4, 5)]
+    assert list(runs([0, 1, 2, 5, 6, 9])) == [(0, 3), (5, 7), (9, 10)]
