@@ -82,3 +82,27 @@ def test_the_flow_is_the_originals(shared: Path, name: str) -> None:
         difference = np.hypot(*(found - original).reshape(-1, 2).T)
         assert np.median(difference) < 0.012  # the original's is stored in 1/64 of a pixel
         assert difference.mean() < 0.03
+
+
+def test_a_lone_match_or_one_that_leads_out_is_not_trusted(pair: tuple[np.ndarray, np.ndarray]) -> None:
+    flat = np.zeros((64, 96), dtype=np.float32)
+    assert dense_flow(np.array([[20.0, 20]]), np.array([[40.0, 30]]), pair, flat)[1].max() < 0.7
+    points = grid(64, 96)
+    assert dense_flow(points, moved(points, 1e5, 0), pair, flat)[1].max() < 0.2
+
+
+def test_confidence_does_not_show_the_grid_of_matches(pair: tuple[np.ndarray, np.ndarray]) -> None:
+    """Between matches 8 pixels apart it is what it is at them, and further away less."""
+    points = grid(64, 96)
+    points = points[points[:, 0] < 50]
+    still = (np.zeros_like(pair[0]), np.zeros_like(pair[0]))
+    sure = dense_flow(points, points, still, np.zeros((64, 96), dtype=np.float32))[1]
+    assert np.ptp(sure[8:-8, 8:44]) < np.ptp(sure[8:-8]) / 10
+
+
+def test_confidence_falls_at_edges(pair: tuple[np.ndarray, np.ndarray]) -> None:
+    points = grid(64, 96)
+    edges = np.zeros((64, 96), dtype=np.float32)
+    edges[:, 48] = 1
+    sure = dense_flow(points, moved(points, 6, -4), pair, edges)[1]
+    assert sure[24:40, 48].mean() < sure[24:40, 30].mean()

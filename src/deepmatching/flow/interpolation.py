@@ -31,6 +31,7 @@ class Interpolation:
         cells: which pixels belong to which seed.
         neighbours: the nearest seeds of each.
         spread: (S,) float64, how much a seed's neighbours disagree with its model, in pixels.
+        edges: (H, W) float32, the edge strength between them.
         settings: how it was made.
     """
 
@@ -40,6 +41,7 @@ class Interpolation:
     cells: Cells
     neighbours: Neighbours
     spread: np.ndarray
+    edges: np.ndarray
     settings: InterpolationSettings
 
     def differentiable(self, keypoints0: Tensor, keypoints1: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -86,7 +88,8 @@ def interpolate(
         settings: a preset's name, or settings.
     """
     chosen = settings if isinstance(settings, InterpolationSettings) else preset(settings).interpolation
-    strength = _as_edges(edges) ** np.float32(chosen.contrast)
+    given = _as_edges(edges)
+    strength = given ** np.float32(chosen.contrast)
     start, end = _as_points(keypoints0, "keypoints0"), _as_points(keypoints1, "keypoints1")
     _check_lengths(start, end)
     score, weight = (_as_numbers(v, n, len(start)) for v, n in ((scores, "scores"), (weights, "weights")))
@@ -103,7 +106,7 @@ def interpolate(
     confidence = None if weight is None else torch.from_numpy(weight[kept])
     displacements = torch.from_numpy(end[kept]) - points
     flow, spread = _render(cells.label, neighbours, points, displacements, confidence, chosen)
-    return Interpolation(flow.numpy(), kept, start[kept], cells, neighbours, spread.numpy(), chosen)
+    return Interpolation(flow.numpy(), kept, start[kept], cells, neighbours, spread.numpy(), given, chosen)
 
 
 def _usable(
