@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from deepmatching import files
 from deepmatching.errors import DeepMatchingError
 from deepmatching.files import atomic_write
 
@@ -74,6 +75,33 @@ def test_an_unwritable_folder_is_one_sentence(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(DeepMatchingError, match="Permission denied"), atomic_write(tmp_path / "a"):
         pytest.fail("the body must not run")
+
+
+def test_a_file_that_another_program_holds_for_a_moment_is_replaced_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace, attempts = os.replace, []
+
+    def held_at_first(*paths: Path) -> None:
+        attempts.append(paths)
+        if len(attempts) < 3:
+            raise PermissionError(13, "Access is denied")
+        replace(*paths)
+
+    def write() -> None:
+        with atomic_write(tmp_path / "a") as temporary:
+            temporary.write_text("new")
+
+    monkeypatch.setattr(os, "replace", held_at_first)
+    monkeypatch.setattr(files, "_PAUSES", (0.0, 0.0))  # as on Windows, but quick
+    write()
+    assert (tmp_path / "a").read_text() == "new" and len(attempts) == 3
+    for pauses, count in (((0.0,), 2), ((), 1)):  # held for too long, or not on Windows: only the user can help
+        attempts.clear()
+        monkeypatch.setattr(files, "_PAUSES", pauses)
+        with pytest.raises(DeepMatchingError, match="Access is denied"):
+            write()
+        assert len(attempts) == count and [file.name for file in tmp_path.iterdir()] == ["a"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX devices, modes and links")

@@ -5,11 +5,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 from deepmatching.errors import DeepMatchingError
+
+#: Seconds between attempts to replace a file: on Windows a virus scanner or a reader may hold it for a moment.
+_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6) if os.name == "nt" else ()
 
 
 def make_folder(path: str | os.PathLike[str]) -> None:
@@ -39,7 +43,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     try:
         yield temporary
         try:
-            os.replace(temporary, target)
+            _replace(temporary, target)
         except OSError as error:
             raise _cannot_write(path, error) from error
     except BaseException as error:
@@ -68,6 +72,15 @@ def _create_temporary(path: str | os.PathLike[str]) -> tuple[Path, Path]:
     except OSError as error:
         raise _cannot_write(path, error) from error
     return temporary, target
+
+
+def _replace(source: Path, target: Path) -> None:
+    for pause in _PAUSES:
+        try:
+            return os.replace(source, target)
+        except PermissionError:
+            time.sleep(pause)
+    os.replace(source, target)
 
 
 def _cannot_write(path: str | os.PathLike[str], error: OSError) -> DeepMatchingError:

@@ -10,9 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from deepmatching.decoding import off_image_is_no_match
 from deepmatching.errors import DeepMatchingError
-from deepmatching.losses import Objective, cross_entropy, indicator_distance, structured_hinge
+from deepmatching.geometry import Geometry
+from deepmatching.losses import Objective, cross_entropy, indicator_distance, structured_hinge, true_cells
 from deepmatching.models import build_network
+from deepmatching.network import Pyramid
 
 INF = math.inf
 LOSSES = {
@@ -69,12 +72,22 @@ def cross_entropy_by_hand(map_: Tensor, truth: Tensor, sigma: float, scale: floa
     return -math.log(sum(math.exp(scale * cells[c]) / total * g(*c, truth, sigma) for c in near))
 
 
+def indicator_by_hand(map_: Tensor, truth: Tensor, sigma: float) -> float | None:
+    cells = cells_of(map_)
+    near = {c for c in cells if g(*c, truth, sigma) > 0.5}
+    if not near:
+        return None
+    weights = {c: 0.5 / len(near) if c in near else 0.5 / (len(cells) - len(near)) for c in cells}
+    return sum(weights[c] * (s - g(*c, truth, sigma)) ** 2 for c, s in cells.items())
+
+
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 10_000), reachable=st.sampled_from([0.1, 0.5, 1.0]))
 def test_the_losses_are_the_sums_of_their_formulas(seed: int, reachable: float) -> None:
     scores, truth = volume(seed, reachable=reachable)
     for name, expected in (
         ("hinge", lambda m, t: hinge_by_hand(m, t, 0.7)),
+        ("indicator", lambda m, t: indicator_by_hand(m, t, 0.7)),
         ("cross-entropy", lambda m, t: cross_entropy_by_hand(m, t, 0.7, 5.0)),
     ):
         losses, found = LOSSES[name](scores, truth)
@@ -163,6 +176,48 @@ def test_an_objective_on_all_volumes_reaches_every_parameter(kind: str) -> None:
     for name, parameter in network.named_parameters():
         assert parameter.grad is not None and torch.isfinite(parameter.grad).all(), name
         assert parameter.grad.any(), name
+
+
+def near_the_border(sharpness: float) -> tuple[Pyramid, Tensor]:
+    """Random scores of all cells, on the image or off, and truths of which some lie next to its border."""
+    geometry = Geometry.for_downscale((16, 16), (16, 16), 1, 6, 0)
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.rand(1, *geometry.shape(0), generator=generator, dtype=torch.float64).requires_grad_()
+    flow = torch.tensor([-3.3, 2.6], dtype=torch.float64).expand(1, 16, 16, 2)
+    kappa = torch.tensor(sharpness, dtype=torch.float64, requires_grad=True)
+    return Pyramid(geometry, [scores], [scores], kappa), true_cells(flow, geometry)
+
+
+def test_gradients_of_the_distance_of_refined_matches() -> None:
+    pyramid, truth = near_the_border(2.0)
+
+    def distance(scores: Tensor, sharpness: Tensor) -> Tensor:
+        return Objective().off_by(Pyramid(pyramid.geometry, [scores], [scores], sharpness), truth)
+
+    assert torch.autograd.gradcheck(distance, (pyramid.S[0], pyramid.sharpness))
+
+
+def test_scores_off_the_image_move_no_match_in_training_either() -> None:
+    pyramid, truth = near_the_border(1.0)
+    masked = off_image_is_no_match(pyramid.S[0], pyramid.geometry)
+    assert masked.isinf().any()
+    inside = Pyramid(pyramid.geometry, [masked], [masked], pyramid.sharpness)
+    objective = Objective()
+    assert objective.off_by(pyramid, truth) == objective.off_by(inside, truth)
+
+
+def test_the_pyramid_is_as_it_was_after_the_loss() -> None:
+    with torch.no_grad():
+        pyramid, _ = near_the_border(5.0)
+        pyramid.S[0] = pyramid.S[0].detach()
+        before = pyramid.S[0].clone()
+        flow = torch.full((1, 16, 16, 2), 2.0)
+        _, figures = Objective(weights={"S0": 1.0}, subpixel=0.3)(pyramid, flow)
+    assert torch.equal(pyramid.S[0], before)
+    # Nor do cells off the image compete: with a gradient the loss is the same.
+    pyramid.S[0] = before.requires_grad_()
+    _, again = Objective(weights={"S0": 1.0}, subpixel=0.3)(pyramid, flow)
+    assert all(torch.equal(figures[name], again[name]) for name in figures)
 
 
 def test_no_truth_no_loss() -> None:

@@ -11,7 +11,7 @@ from deepmatching.decoding import between_cells
 from deepmatching.geometry import Geometry
 from deepmatching.models import build_network
 from deepmatching.network import Network
-from deepmatching.operators import correlation
+from deepmatching.operators import correlation, subpixel
 from deepmatching.operators.subpixel import correlation_around, soft_offsets, surroundings
 
 
@@ -45,25 +45,55 @@ def test_surroundings_are_the_cells_around() -> None:
     assert torch.isinf(around[:, 4]).all()
 
 
-@settings(max_examples=25, deadline=None)
+def test_gradients_of_the_surroundings() -> None:
+    torch.manual_seed(0)
+    scores = torch.rand(2, 1, 2, 4, 6, dtype=torch.float64, requires_grad=True)
+    cells = torch.tensor([[[0, 23]], [[8, 14]]])  # corners of the map, and cells inside
+
+    def finite(s: torch.Tensor) -> torch.Tensor:
+        around = surroundings(s, cells)
+        return around[torch.isfinite(around)]
+
+    assert torch.autograd.gradcheck(finite, (scores,))
+
+
+sizes = st.tuples(st.integers(2, 4), st.integers(2, 5))
+
+
+@settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 1000),
     patch=st.sampled_from([1, 2, 4]),
     batch=st.integers(1, 2),
-    height=st.integers(2, 4),
-    width=st.integers(2, 5),
+    size0=sizes,
+    size1=sizes,
+    alpha=st.sampled_from([4, 8]),
+    beta=st.sampled_from([4, 6, 10]),
+    chunk=st.sampled_from([1, 2**13, subpixel.CHUNK]),
 )
 def test_scores_around_a_target_are_those_of_the_volume(
-    seed: int, patch: int, batch: int, height: int, width: int
+    seed: int,
+    patch: int,
+    batch: int,
+    size0: tuple[int, int],
+    size1: tuple[int, int],
+    alpha: int,
+    beta: int,
+    chunk: int,
 ) -> None:
+    """On any grid of reference points, for images of two sizes, all at once or in parts."""
     torch.manual_seed(seed)
-    geometry = Geometry.for_downscale((8 * height, 8 * width), (8 * height, 8 * width), 1, None, 0)
+    pixels0, pixels1 = ((8 * rows, 8 * columns) for rows, columns in (size0, size1))
+    geometry = Geometry(pixels0, pixels1, alpha=alpha, beta=beta, radius=None, levels=0)
     extra = 1 if patch == 1 else 0
-    cells = [torch.randn(batch, 3, 4 * height + extra, 4 * width + extra, dtype=torch.float64) for _ in range(2)]
+    shapes = ((batch, 3, 4 * rows + extra, 4 * columns + extra) for rows, columns in (size0, size1))
+    cells = [torch.randn(shape, dtype=torch.float64) for shape in shapes]
     volume = correlation(cells[0], cells[1], geometry, patch)  # the absolute lattice: its cells are target positions
     targets = torch.randint(0, volume.shape[3] * volume.shape[4], volume.shape[:3])
     rows, columns = targets // volume.shape[4], targets % volume.shape[4]
-    around = correlation_around(cells[0], cells[1], rows, columns, geometry, patch)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(subpixel, "CHUNK", chunk)
+        around = correlation_around(cells[0], cells[1], rows, columns, geometry, patch)
     torch.testing.assert_close(around, surroundings(volume, targets))
 
 

@@ -6,6 +6,7 @@ import math
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,8 @@ from deepmatching.descriptors import VGG
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation import match_figures
 from deepmatching.losses import Objective
-from deepmatching.training import loop, train
+from deepmatching.training import train
 from deepmatching.training.checkpoints import Progress
-from deepmatching.training.distributed import World, joined
-from deepmatching.training.figures import Figures, Verdict
 from deepmatching.training.log import Row, read_log
 from deepmatching.training.model import build_model
 from deepmatching.training.run import Outcome
@@ -45,6 +44,9 @@ class Recorder:
     def started(self, config: Config, progress: Progress) -> None:
         self.events.append(f"started {progress.step}")
 
+    def warned(self, sentence: str) -> None:
+        self.events.append(sentence)
+
     def stepped(self, progress: Progress, share: float) -> None:
         self.events.append(f"step {progress.step}")
         if progress.step == self.stop_at:
@@ -58,7 +60,7 @@ class Recorder:
         self.validations.append((row, is_best))
 
     def stopped(self, outcome: Outcome) -> None:
-        self.events.append("stopped")
+        self.events.append("failed" if outcome.has_failed else "stopped")
 
 
 def same_run(first: Path, second: Path) -> bool:
@@ -226,6 +228,34 @@ def test_a_pair_that_cannot_be_read_loses_nothing(
     assert all(torch.equal(a[n], b[n]) for n in a)
 
 
+def test_the_batch_after_the_last_one_may_be_bad(config_of: Configs, monkeypatch: pytest.MonkeyPatch) -> None:
+    from deepmatching.training import data
+
+    original = data.Samples.__getitem__
+    monkeypatch.setattr(data.Samples, "__getitem__", lambda self, n: "No pair." if n == 6 else original(self, n))
+    assert train(config_of(), CPU).progress.step == 6
+
+
+def test_a_bad_batch_among_those_of_a_step_costs_no_step(
+    config_of: Configs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from deepmatching.training import data
+
+    config = config_of("accumulate=3", "steps=3", "checkpoint_every=1000", "validation.data=[]")
+    whole = train(replace(config, out=str(tmp_path / "whole")), CPU)
+    original = data.Samples.__getitem__
+    for n in (7, 6):  # the second and the first of the last step
+        monkeypatch.setattr(data.Samples, "__getitem__", lambda self, m, n=n: "No." if m == n else original(self, m))
+        watcher = Recorder()
+        with pytest.raises(DeepMatchingError, match=r"No\."):
+            train(config, CPU, resume=n == 6, watchers=[watcher])
+        assert watcher.events[-1] == "failed"
+    monkeypatch.undo()
+    outcome = train(config, CPU, resume=True)
+    a, b = (load_file(run.folder / "last.safetensors") for run in (whole, outcome))
+    assert outcome.progress.step == 3 and all(torch.equal(a[name], b[name]) for name in a)
+
+
 def test_a_run_that_fails_before_its_first_step_leaves_no_trace(config_of: Configs, manifest: Path) -> None:
     flow = manifest.parent / "3.flo"
     whole = flow.read_bytes()
@@ -328,32 +358,3 @@ def test_synthetic_pairs_are_made_again_when_a_run_is_resumed(config_of: Configs
     for word in ("data.synthesis.preset=sofas", "data.synthesis.colours=3", "data.photos=nowhere"):
         with pytest.raises(DeepMatchingError, match=r"chairs|colours|nowhere"):
             train(config_of(*synthetic, word, f"out={tmp_path / 'other'}"), CPU)
-
-
-def test_a_verdict_knows_what_is_not_finite() -> None:
-    good, bad = torch.tensor(1.0), torch.tensor(math.inf)
-    assert Verdict(World(), [good], good, False, 2.5).read() == (True, False, 2.5)
-    assert Verdict(World(), [good, bad], good, True, 2.5).read() == (False, True, 2.5)
-    assert Verdict(World(), [good], bad * 0, False, 2.5).read() == (False, False, 2.5)
-
-
-def test_figures_are_means_over_batches_and_steps() -> None:
-    figures = Figures(Progress(), World())
-    figures.add([{"loss": torch.tensor(1.0)}, {"loss": torch.tensor(3.0)}], torch.tensor(5.0))
-    figures.add([{"loss": torch.tensor(6.0)}], torch.tensor(7.0))
-    again = Figures(Progress(sums=figures.totals(), count=figures.count), World())
-    network = dm.Network(dm.models.HOG())  # type: ignore[attr-defined]
-    for each in (figures, again):
-        row = each.row(Progress(step=2), network, 0.1, 3.0)
-        assert (row["loss"], row["gradient"], row["step"], row["nu_0"]) == (4.0, 6.0, 2, pytest.approx(1.4))
-        assert each.totals() == {} and each.count == 0
-
-
-def test_a_broken_environment_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "two")
-    with pytest.raises(DeepMatchingError, match="WORLD_SIZE"), joined(CPU):
-        pass
-
-
-def test_the_limit_of_skipped_steps_is_reachable_only_by_divergence() -> None:
-    assert math.log2(2.0**24) < loop.MOST_SKIPPED  # fp16 may have to halve its scale that often

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from deepmatching.errors import DeepMatchingError
+from deepmatching.training.loop import MOST_SKIPPED
 from deepmatching.training.model import TrainedModel, build_model
 from deepmatching.training.optimization import LossScale, RunningMean, build_optimizer, learning_rate
 from deepmatching.training.settings import Config, LossConfig, ModelConfig, OptimizerConfig
@@ -103,6 +104,16 @@ def test_the_loss_scale_halves_and_doubles() -> None:
     constant = LossScale()
     constant.update(False)
     assert constant.scale == 1
+
+
+def test_the_loss_scale_finds_its_way_down_before_a_run_gives_up() -> None:
+    scale = LossScale(2.0**100, LossScale.patience, grows=True)
+    scale.update(True)  # as large as it gets
+    halvings = 0
+    while scale.scale > 1:
+        scale.update(False)
+        halvings += 1
+    assert 0 < halvings < MOST_SKIPPED
 
 
 def test_a_scaled_gradient_is_the_gradient(config_of: Callable[..., Config]) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import cv2
 import pytest
@@ -18,6 +19,7 @@ from safetensors.torch import load_file
 import deepmatching as dm
 from deepmatching.commands.train import train
 from deepmatching.errors import DeepMatchingError
+from deepmatching.training.checkpoints import RunFolder
 from deepmatching.training.data import Samples
 from deepmatching.training.log import read_log
 
@@ -120,6 +122,52 @@ def test_a_run_that_fails_later_says_how_to_go_on(
     assert f"deepmatching train {tmp_path / 'run' / 'config.toml'} --resume" in capsys.readouterr().err
     monkeypatch.undo()
     train(str(tmp_path / "run" / "config.toml"), resume=True)
+
+
+def test_nothing_is_called_kept_that_could_not_be_saved(
+    small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save, calls = RunFolder.save_state, []
+
+    def fail_later(*arguments: Any) -> None:
+        calls.append(1)
+        if len(calls) > 2:
+            raise DeepMatchingError("The disk is full.")
+        save(*arguments)
+
+    monkeypatch.setattr(RunFolder, "save_state", fail_later)
+    with pytest.raises(DeepMatchingError, match="full"):
+        train(str(small), ["validation.data=[]"])
+    assert "kept" not in capsys.readouterr().err
+
+
+def test_a_process_of_several_ends_with_its_own_message_or_leaves_it_to_the_other(
+    small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from deepmatching import training
+    from deepmatching.commands import train as command_module
+    from deepmatching.training.distributed import OtherProcessFailed
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(command_module, "GRACE", 0.0)
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    for error, says in ((DeepMatchingError("No pair."), "deepmatching: No pair.\n"), (OtherProcessFailed("Else."), "")):
+
+        def fail(*arguments: object, error: DeepMatchingError = error) -> None:
+            raise error
+
+        monkeypatch.setattr(training, "train", fail)
+        with pytest.raises(SystemExit) as ended:
+            train(str(small))
+        assert ended.value.code == 2
+        assert capsys.readouterr().err == says
+
+
+def test_training_on_the_validation_pairs_is_said_at_the_start(
+    small: Path, manifest: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(str(small), ["steps=1", f"validation.data={manifest}"])
+    assert "4 of the 4 validation pairs are also trained on" in capsys.readouterr().err
 
 
 BAD = [

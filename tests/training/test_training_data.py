@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -14,12 +14,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deepmatching.datasets import Pair, open_dataset
+from deepmatching.datasets.sintel import MINI_TRAIN
 from deepmatching.errors import DeepMatchingError
-from deepmatching.training.data import Joined, Samples, TrainingData, collate, made_batches, open_pairs, read_batches
+from deepmatching.training.data import (
+    Joined,
+    Samples,
+    TrainingData,
+    collate,
+    errors_in_place,
+    made_batches,
+    open_pairs,
+    read_batches,
+)
 from deepmatching.training.distributed import World
 from deepmatching.training.seeds import seed_for
-from deepmatching.training.settings import Config
-from fake_datasets import write_sintel
+from deepmatching.training.settings import Config, DataConfig
+from fake_datasets import write_chairs, write_pairs, write_sintel
 
 
 def numbered(count: int, size: tuple[int, int] = (4, 6)) -> list[Pair]:
@@ -150,9 +160,32 @@ def test_masks_that_a_user_does_not_have(tmp_path: Path) -> None:
     write_sintel(tmp_path, {"cave_2": 2})
     shutil.rmtree(tmp_path / "training" / "occlusions")
     with pytest.raises(DeepMatchingError, match=r"occlusions.*data\.masks=false in training"):
-        open_pairs(["sintel-clean"], [str(tmp_path)], "train")
-    pair = open_pairs(["sintel-clean"], [str(tmp_path)], "train", masks=False)[0]
+        open_pairs(["sintel-clean"], [str(tmp_path)], "train", DataConfig(("sintel-clean",)))
+    pair = open_pairs(["sintel-clean"], [str(tmp_path)], "train", DataConfig(("sintel-clean",), masks=False))[0]
     assert not pair.occluded.any() and not pair.flow.isnan().any()
+
+
+def test_options_go_to_the_data_sets_that_have_them(tmp_path: Path) -> None:
+    sintel, chairs = write_sintel(tmp_path / "S", dict.fromkeys(MINI_TRAIN, 2)), write_chairs(tmp_path / "C", "1 2 1")
+    (chairs / "FlyingChairs_train_val.txt").rename(tmp_path / "mine.txt")
+    manifest = write_pairs(tmp_path, 2)
+    names = ("sintelmini", "sintel-clean", "chairs", str(manifest))
+    config = DataConfig(names, passes="final", split_file=str(tmp_path / "mine.txt"))
+    pairs = open_pairs(names, [str(sintel), str(sintel), str(chairs), ""], "train", config)
+    assert isinstance(pairs, Joined)
+    folders = [{entry.image0.parts[-3] for entry in part.entries} for part in pairs.parts[:2]]  # type: ignore[attr-defined]
+    assert folders == [{"final"}, {"clean"}]
+    assert [len(part) for part in pairs.parts] == [7, 7, 2, 2]
+
+
+def test_an_error_takes_the_place_of_its_batch_and_of_all_that_follow() -> None:
+    def batches() -> Iterator[Pair]:
+        yield from numbered(2)
+        raise DeepMatchingError("No pair.")
+
+    first, second, *others = islice(errors_in_place(batches()), 5)
+    assert isinstance(first, Pair) and isinstance(second, Pair)
+    assert [str(other) for other in others if isinstance(other, DeepMatchingError)] == ["No pair."] * 3
 
 
 def test_made_batches_are_shared_out_and_start_anywhere() -> None:

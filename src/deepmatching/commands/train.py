@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from typing import Annotated
 
 import typer
+
+#: Seconds that a process waits for the one whose message counts: torchrun ends all of them as soon as one has ended.
+GRACE = 2.0
 
 
 def train(
@@ -37,19 +41,32 @@ def train(
 
     torchrun --nproc_per_node 4 -m deepmatching train CONFIG
     """
+    from deepmatching.commands.common import say
     from deepmatching.commands.training_display import Display
+    from deepmatching.errors import DeepMatchingError
     from deepmatching.matcher import choose_device
     from deepmatching.training import read_config
     from deepmatching.training import train as run
+    from deepmatching.training.distributed import OtherProcessFailed
 
     changes = [*(settings or []), *([f"data.overfit={overfit}"] if overfit else [])]
     chosen = read_config(config, changes)
-    with Display() as display:
-        outcome = run(chosen, choose_device(chosen.device), resume, [display])
-    code = 128 + outcome.signal if outcome.signal else 0
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        # Everything is saved. PyTorch's communication threads can abort a process that ends while they do
-        # ("terminate called without an active exception"), and torchrun would call the run a failure.
+    is_alone = os.environ.get("WORLD_SIZE", "1") == "1"
+    try:
+        with Display() as display:
+            outcome = run(chosen, choose_device(chosen.device), resume, [display])
+        code = 128 + outcome.signal if outcome.signal else 0
+    except DeepMatchingError as error:
+        if is_alone:
+            raise
+        if isinstance(error, OtherProcessFailed):
+            time.sleep(GRACE)
+        else:
+            say(f"deepmatching: {error}")
+        code = 2
+    if not is_alone:
+        # Whatever there is to save is saved. PyTorch's communication threads can abort a process that ends while they
+        # do ("terminate called without an active exception"), and torchrun would call the run a failure.
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()

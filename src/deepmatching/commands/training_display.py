@@ -18,7 +18,6 @@ from deepmatching.training import Config, Outcome
 from deepmatching.training import checkpoints as state
 from deepmatching.training.checkpoints import RunFolder
 from deepmatching.training.log import Row, TensorBoard, read_log
-from deepmatching.training.loop import Diverged
 
 #: Seconds between lines where there is no terminal for a bar.
 LINES_EVERY = 30.0
@@ -54,8 +53,6 @@ class Display:
         self.bar.stop()
         if self.board is not None:
             self.board.close()
-        if isinstance(error, DeepMatchingError) and not isinstance(error, Diverged) and self.folder.state.is_file():
-            say(f"all steps are kept; when that is put right, {self._how_to_go_on()}")
 
     # ------------------------------------------------------------------ what happens
 
@@ -69,6 +66,9 @@ class Display:
             say(f"resuming {self.folder.path} at step {progress.step}")
         self.task = self.bar.add_task("", total=1.0, step=progress.step, text="validating …")
         self.bar.start()
+
+    def warned(self, sentence: str) -> None:
+        say(f"note: {sentence}")
 
     def stepped(self, progress: state.Progress, share: float) -> None:
         if math.isnan(self.share_before):  # the first step compiles kernels: time left is counted from its end
@@ -99,6 +99,9 @@ class Display:
     def stopped(self, outcome: Outcome) -> None:
         self.bar.stop()
         self._draw()
+        if outcome.has_failed:
+            say(f"all steps are kept; when that is put right, {self._how_to_go_on()}")
+            return
         steps = f"{outcome.progress.step} steps in {_duration(outcome.progress.elapsed)}"
         if outcome.progress.skipped:
             steps += f", {outcome.progress.skipped} skipped because their gradient was not finite"

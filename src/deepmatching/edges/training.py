@@ -95,7 +95,8 @@ class Trainer:
         self._step: Callable[[], Tensor] = self._work
         if on_cuda and graph:
             torch.backends.cudnn.benchmark = True
-            recorded, loss = record(self._work)
+            with torch.cuda.device(self.device):
+                recorded, loss = record(self._work)
 
             def replay() -> Tensor:
                 recorded.replay()

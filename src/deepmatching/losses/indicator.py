@@ -45,7 +45,7 @@ def indicator_distance(scores: Tensor, truth: Tensor, sigma: float, balance: flo
     near = reached & (target > 0.5)
     far = reached & ~near
     found = near.any(dim=-1).any(dim=-1)
-    count_near, count_far = (m.sum(dim=(-2, -1), keepdim=True).clamp(min=1) for m in (near, far))
+    count_near, count_far = (m.sum(dim=(-2, -1), keepdim=True).clamp(min=1).to(scores.dtype) for m in (near, far))
     weights = near * (balance / count_near) + far * ((1 - balance) / count_far)
     error = (torch.where(reached, scores, 0) - target).square() * weights
     return torch.where(found, error.sum(dim=(-2, -1)), 0), found

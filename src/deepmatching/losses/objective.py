@@ -15,9 +15,9 @@ from deepmatching.errors import DeepMatchingError
 from deepmatching.losses.cross_entropy import cross_entropy
 from deepmatching.losses.hinge import structured_hinge
 from deepmatching.losses.indicator import indicator_distance
-from deepmatching.losses.truth import true_cells
+from deepmatching.losses.truth import on_image, true_cells
 from deepmatching.network import Pyramid
-from deepmatching.operators.subpixel import soft_offsets, surroundings
+from deepmatching.operators.subpixel import REACH, soft_offsets, surroundings
 
 Kind = Literal["cross-entropy", "hinge", "indicator"]
 
@@ -91,7 +91,8 @@ class Objective(nn.Module):
                 raise DeepMatchingError(f"The loss asks for {name}, but the pyramid ends at level {geometry.L}.")
             scores = (pyramid.S if name[0] == "S" else pyramid.Q)[l]
             if name == "S0":
-                scores = off_image_is_no_match(scores, geometry)
+                # Masked in place unless there is a gradient, and the pyramid is the caller's.
+                scores = off_image_is_no_match(scores if scores.requires_grad else scores.clone(), geometry)
             truth = true_cells(flow, geometry, l, hidden)
             losses, found = self.loss(scores, truth, n, geometry.gamma)
             value = losses.sum() / found.sum().clamp(min=1)
@@ -124,7 +125,12 @@ class Objective(nn.Module):
         nearest = torch.where(known[..., None], truth, 0).round()
         h, w = pyramid.geometry.window(0)
         cell = nearest[..., 0].clamp(0, h - 1).long() * w + nearest[..., 1].clamp(0, w - 1).long()
-        offset = soft_offsets(surroundings(pyramid.S[0], cell), pyramid.sharpness)
+        # As for matches, no score lies off the image; masked here, and not in all of S_0, which is large.
+        steps = torch.arange(-REACH, REACH + 1, device=nearest.device)
+        inside = on_image(nearest[..., None, :] + steps[:, None], pyramid.geometry)  # (B, H_0, W_0, 5, 2)
+        inside = inside[..., :, None, 0] & inside[..., None, :, 1]
+        around = torch.where(inside, surroundings(pyramid.S[0], cell), -torch.inf)
+        offset = soft_offsets(around, pyramid.sharpness)
         error = offset - torch.where(known[..., None], truth - nearest, 0)
         distance = (error.square().sum(-1) + 1e-4).sqrt().clamp(max=1.0)
         return torch.where(known, distance, 0).sum() / known.sum().clamp(min=1)

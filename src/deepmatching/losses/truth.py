@@ -34,8 +34,7 @@ def true_cells(flow: Tensor, geometry: Geometry, l: int = 0, occluded: Tensor | 
     moved = around.mean(dim=0).flip(-1)  # (row, column); NaN if one of them is
     agree = ((around - around[0]).abs() <= AGREEMENT).all(dim=0).all(dim=-1, keepdim=True)
     cells = first + moved / geometry.stride(l)
-    window = cells.new_tensor(geometry.window(l)) - 0.5 if flow.device.type == "cpu" else _window(geometry, l, flow)
-    here = agree & (cells >= -0.5) & (cells <= window) & (cells >= limit[0]) & (cells <= limit[1])
+    here = agree & (cells >= limit[0]) & (cells <= limit[1])
     return torch.where(here.all(dim=-1, keepdim=True), cells, torch.nan)
 
 
@@ -43,20 +42,26 @@ def true_cells(flow: Tensor, geometry: Geometry, l: int = 0, occluded: Tensor | 
 def _places(
     geometry: Geometry, l: int, device: torch.device
 ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], Tensor, tuple[Tensor, Tensor]]:
-    """The two pixel rows and columns that touch each point, the index of no motion, and the target image's limits.
+    """The two pixel rows and columns that touch each point, the index of no motion, and the limits of a match.
 
-    The last two are (H_l, W_l, 2). Kept, since copies to a GPU wait for it.
+    A match must lie on the target image and at most half a cell off the window. The last two are (H_l, W_l, 2). Kept,
+    since copies to a GPU wait for it.
     """
     touching, first, low, high = [], [], [], []
-    for p, q, used0, used1 in zip(
-        geometry.reference_points(l), geometry.target_points(l), geometry.used0, geometry.used1, strict=True
+    for p, q, used0, used1, size in zip(
+        geometry.reference_points(l),
+        geometry.target_points(l),
+        geometry.used0,
+        geometry.used1,
+        geometry.window(l),
+        strict=True,
     ):
         after = p.long().clamp(0, used0 - 1)
         touching.append(((p.long() - 1).clamp(0, used0 - 1).to(device), after.to(device)))
         start = q[:, 0]  # position of cell 0
         first.append((p - start) / geometry.stride(l))
-        low.append((0 - start) / geometry.stride(l) + 0 * p)
-        high.append((used1 - start) / geometry.stride(l) + 0 * p)
+        low.append(((0 - start) / geometry.stride(l) + 0 * p).clamp(min=-0.5))
+        high.append(((used1 - start) / geometry.stride(l) + 0 * p).clamp(max=size - 0.5))
 
     def on_grid(rows: Tensor, columns: Tensor) -> Tensor:
         return torch.stack(torch.meshgrid(rows, columns, indexing="ij"), dim=-1).to(torch.float32).to(device)
@@ -64,13 +69,13 @@ def _places(
     return touching[0], touching[1], on_grid(*first), (on_grid(*low), on_grid(*high))
 
 
-@lru_cache(maxsize=64)
-def _window_on(geometry: Geometry, l: int, device: torch.device) -> Tensor:
-    return torch.tensor(geometry.window(l), dtype=torch.float32, device=device) - 0.5
+def on_image(cells: Tensor, geometry: Geometry, l: int = 0) -> Tensor:
+    """Whether positions (B, H_l, W_l, n, 2) in the maps of level l, (row, column), lie on the target image; bool.
 
-
-def _window(geometry: Geometry, l: int, like: Tensor) -> Tensor:
-    return _window_on(geometry, l, like.device)
+    Each coordinate by itself: a position is on the image if both are.
+    """
+    low, high = _places(geometry, l, cells.device)[3]
+    return (cells >= low[:, :, None]) & (cells <= high[:, :, None])
 
 
 def neighbourhood(cells: Tensor, window: tuple[int, int], reach: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -36,11 +36,14 @@ from deepmatching.training.settings import Config
 
 FORMAT = "deepmatching-training-state"
 
+#: States of the first version, which had no number, have the sums over all processes instead of the mean.
+VERSION = "2"
+
 #: Settings that may change when a run goes on: they do not say what is learned from what.
 MAY_CHANGE = frozenset(
     {
         *("out", "device", "steps", "minutes", "accumulate", "log_every", "checkpoint_every"),
-        *("data.root", "data.photos", "data.workers", "model.init"),
+        *("data.root", "data.split_file", "data.photos", "data.workers", "model.init"),
         *("validation.data", "validation.root", "validation.split", "validation.every"),
         *("validation.limit", "validation.radius", "validation.criterion"),
     }
@@ -60,7 +63,8 @@ class Progress:
     skipped_in_a_row: int = 0
     scale: float = 1.0  #: of the loss, for fp16
     good: int = 0  #: steps since that scale last changed
-    sums: dict[str, float] = field(default_factory=dict)  #: of the figures since the last row of the log
+    #: of the figures since the last row of the log; mean over the processes
+    sums: dict[str, float] = field(default_factory=dict)
     count: int = 0  #: steps in these sums
     validated: int = -1  #: step of the last validation
     figures: dict[str, float] = field(default_factory=dict)  #: what it gave
@@ -140,6 +144,7 @@ class RunFolder:
         tensors, plain = _tensors(model, optimizer, mean)
         metadata = {
             "format": FORMAT,
+            "version": VERSION,
             "config": json.dumps(config_to_dict(config)),
             "processes": str(processes),
             "optimizer": json.dumps(plain),
@@ -176,7 +181,10 @@ class RunFolder:
         if mean is not None:
             mean.load(_below(saved, "mean."))
         optimizer.load_state_dict(_optimizer_state(optimizer, saved, json.loads(metadata["optimizer"])))
-        return Progress(**json.loads(metadata["progress"]))
+        progress = Progress(**json.loads(metadata["progress"]))
+        if "version" not in metadata:
+            progress.sums = {name: value / int(metadata["processes"]) for name, value in progress.sums.items()}
+        return progress
 
     def _read_state(self) -> tuple[dict[str, Tensor], dict[str, str]]:
         try:

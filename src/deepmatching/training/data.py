@@ -15,21 +15,22 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from functools import lru_cache, partial
 from itertools import count
+from pathlib import Path
 from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from deepmatching.datasets import Pair, open_dataset
+from deepmatching.datasets import FilePairs, Pair, open_dataset
 from deepmatching.datasets.crops import crop, random_crop, random_flip
 from deepmatching.errors import DeepMatchingError
 from deepmatching.training.distributed import World
 from deepmatching.training.seeds import generator_for
-from deepmatching.training.settings import DataConfig
+from deepmatching.training.settings import WITH_PASSES, WITH_SPLIT_FILE, DataConfig
 
 #: Data sets that have parts to choose from.
-_WITH_SPLITS = ("sintelmini", "chairs")
+_WITH_SPLITS = ("sintelmini", WITH_SPLIT_FILE)
 
 _UPSIDE_DOWN = 0.1
 
@@ -65,14 +66,41 @@ class Joined:
         raise IndexError(index)
 
 
-def open_pairs(names: Sequence[str], roots: Sequence[str], split: str, masks: bool = True) -> Pairs:
-    """The data sets of these names, with one root for all or one for each."""
+def open_pairs(names: Sequence[str], roots: Sequence[str], split: str, config: DataConfig) -> Pairs:
+    """The data sets of these names, with one root for all or one for each, and each with the options it has."""
     parts: list[Pairs] = []
     for n, name in enumerate(names):
         root = (roots[n] if len(roots) > 1 else roots[0]) if roots else None
-        root = None if name.lower().endswith(".json") else root
-        parts.append(open_dataset(name, root, split if name.lower() in _WITH_SPLITS else None, masks=masks))
+        part = open_dataset(
+            name,
+            None if is_manifest(name) else root,
+            split if name.lower() in _WITH_SPLITS else None,
+            passes=config.passes or None if name.lower() in WITH_PASSES else None,
+            split_file=config.split_file or None if name.lower() == WITH_SPLIT_FILE else None,
+            masks=config.masks,
+        )
+        parts.append(part)
     return parts[0] if len(parts) == 1 else Joined(parts)
+
+
+def is_manifest(name: str) -> bool:
+    """Whether a data set is a list of the user's own pairs, which needs no root."""
+    return name.lower().endswith(".json")
+
+
+def image_files(pairs: Pairs) -> list[tuple[Path, Path]]:
+    """The two pictures of every pair, by whichever way their folder is named; nothing for pairs that are not files."""
+    if isinstance(pairs, Joined):
+        return [files for part in pairs.parts for files in image_files(part)]
+    entries = pairs.entries if isinstance(pairs, FilePairs) else ()
+    real: dict[Path, Path] = {}  # a folder is looked up once: data sets have ten thousands of files
+
+    def resolved(path: Path) -> Path:
+        if path.parent not in real:
+            real[path.parent] = path.parent.resolve()
+        return real[path.parent] / path.name
+
+    return [(resolved(entry.image0), resolved(entry.image1)) for entry in entries]
 
 
 # ---------------------------------------------------------------------- data sets
@@ -141,6 +169,15 @@ def mapped(pair: Pair, function: Callable[[Tensor], Tensor], name: str) -> Pair:
 
 
 # ---------------------------------------------------------------------- batches
+
+
+def errors_in_place(batches: Iterator[Pair]) -> Iterator[Pair | DeepMatchingError]:
+    """The batches; from one that cannot be had on, the error instead, for whoever needs that batch to raise."""
+    try:
+        yield from batches
+    except DeepMatchingError as error:
+        while True:
+            yield error
 
 
 def made_batches(maker: BatchMaker, seed: int, batch: int, world: World, first: int) -> Iterator[Pair]:
@@ -212,7 +249,7 @@ class TrainingData:
             if config.overfit:
                 self.pairs = fixed_pairs(self.maker, config.overfit, seed, "overfit")
         else:
-            self.pairs = open_pairs(config.train, config.root, config.split or "train", config.masks)
+            self.pairs = open_pairs(config.train, config.root, config.split or "train", config)
             if config.overfit:
                 count = min(config.overfit, len(self.pairs))
                 self.pairs = [_middle(self.pairs[n], config.crop) for n in range(count)]

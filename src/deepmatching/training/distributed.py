@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -56,10 +57,10 @@ class World:
         return values
 
     @contextlib.contextmanager
-    def main_first(self, what: str) -> Iterator[None]:
-        """What the main process does here (``if world.is_main``), the others wait for.
+    def together(self, what: str) -> Iterator[None]:
+        """What is done here, by the main process alone (``if world.is_main``) or by all, all wait for.
 
-        If it fails, they stop as well instead of waiting for ever.
+        If it fails in one of them, they all stop, instead of waiting for ever.
         """
         failed: BaseException | None = None
         try:
@@ -84,7 +85,9 @@ def joined(device: torch.device) -> Iterator[World]:
     """The world that ``torchrun`` made, or one process alone; NCCL between GPUs, gloo otherwise."""
     size = _from_environment("WORLD_SIZE", 1)
     if size == 1:
-        yield World(device=device)
+        # Streams and events are of the current device unless they are told otherwise.
+        with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
+            yield World(device=device)
         return
     rank, local = _from_environment("RANK", 0), _from_environment("LOCAL_RANK", 0)
     if device.type == "cuda":
@@ -104,8 +107,21 @@ def joined(device: torch.device) -> Iterator[World]:
     try:
         yield World(rank, size, device)
         dist.barrier()  # leave together: a process that takes its connections away early brings down the others
+    except BaseException as error:
+        _forget_frames(error)
+        raise
     finally:
         dist.destroy_process_group()
+
+
+def _forget_frames(error: BaseException | None) -> None:
+    """Let go of what the functions that failed worked with, which the traceback would keep.
+
+    A DDP module that outlives the process group can wait for ever for the group's threads when it is freed.
+    """
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__context__
 
 
 def _from_environment(name: str, default: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,11 +20,7 @@ class Figures:
 
     def __init__(self, progress: Progress, world: World) -> None:
         self.world, self.count = world, progress.count
-        # After resuming, the sums of all processes are with the main one.
-        self.sums = {
-            name: torch.tensor(value if world.is_main else 0.0, device=world.device)
-            for name, value in progress.sums.items()
-        }
+        self.sums = {name: torch.tensor(value, device=world.device) for name, value in progress.sums.items()}
         self._since = time.monotonic(), progress.step
 
     def add(self, measured: Sequence[dict[str, Tensor]], norm: Tensor) -> None:
@@ -35,14 +32,15 @@ class Figures:
         self.count += 1
 
     def totals(self) -> dict[str, float]:
-        """The sums over all processes."""
+        """The sums, averaged over the processes: what any number of them can go on with."""
         if not self.sums:
             return {}
-        return dict(zip(self.sums, self.world.sum(torch.stack(list(self.sums.values()))).tolist(), strict=True))
+        means = self.world.sum(torch.stack(list(self.sums.values()))) / self.world.size
+        return dict(zip(self.sums, means.tolist(), strict=True))
 
     def row(self, progress: Progress, network: Network, rate: float, elapsed: float) -> Row:
         """The means since the last row, which is forgotten, and where the run is."""
-        means = {name: total / max(1, self.count * self.world.size) for name, total in self.totals().items()}
+        means = {name: total / max(1, self.count) for name, total in self.totals().items()}
         now, (then, step) = time.monotonic(), self._since
         row: Row = {
             "step": progress.step,
@@ -59,33 +57,47 @@ class Figures:
         return row
 
 
+class Agreement(NamedTuple):
+    """What holds for all processes alike."""
+
+    is_finite: bool  #: losses and gradient, everywhere
+    signal: int  #: that has asked one of them to stop; 0 if none has
+    has_failed: bool  #: whether one of them had no batch, or could not compute its loss
+    elapsed: float  #: seconds, on the slowest clock
+
+
 class Verdict:
     """What all processes must agree on after a backward pass; made now, read later, without holding up the device.
 
-    Whether losses and gradient are finite everywhere, whether anyone has been asked to stop, and the time on the
-    slowest clock.
+    Args:
+        world: the process and its peers.
+        losses, norm: of this process's batches, and of its gradient.
+        signal, has_failed, elapsed: see :class:`Agreement`; of this process.
     """
 
-    def __init__(self, world: World, losses: Sequence[Tensor], norm: Tensor, stop: bool, elapsed: float) -> None:
+    def __init__(
+        self, world: World, losses: Sequence[Tensor], norm: Tensor, signal: int, has_failed: bool, elapsed: float
+    ) -> None:
         finite = torch.isfinite(torch.stack([norm, *losses])).all()
-        self.size, self.own = world.size, (stop, elapsed)
+        self.size, self.own = world.size, (signal, has_failed, elapsed)
         values = finite.float().reshape(1)
         if world.size > 1:
-            values = world.smallest(torch.cat([values, torch.tensor([float(not stop), elapsed], device=world.device)]))
+            own = torch.tensor([-signal, -float(has_failed), elapsed], device=world.device)
+            values = world.smallest(torch.cat([values, own]))
         self._ready: torch.cuda.Event | None = None
         if values.is_cuda:
             self._values = torch.empty(values.shape, pin_memory=True)
             self._values.copy_(values, non_blocking=True)
             self._ready = torch.cuda.Event()
-            self._ready.record()
+            self._ready.record(torch.cuda.current_stream(values.device))
         else:
             self._values = values
 
-    def read(self) -> tuple[bool, bool, float]:
-        """(finite, stop, elapsed seconds)."""
+    def read(self) -> Agreement:
+        """What was agreed on."""
         if self._ready is not None:
             self._ready.synchronize()
         finite, *agreed = self._values.tolist()
         if self.size == 1:
-            return bool(finite), *self.own
-        return bool(finite), not agreed[0], agreed[1]
+            return Agreement(bool(finite), *self.own)
+        return Agreement(bool(finite), -int(agreed[0]), agreed[1] != 0, agreed[2])

@@ -10,9 +10,11 @@ import torch
 from torch import nn
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.training.distributed import joined
+from deepmatching.training.data import errors_in_place
+from deepmatching.training.distributed import OtherProcessFailed, joined
 from deepmatching.training.figures import Verdict
 from deepmatching.training.interruption import interruptible
+from deepmatching.training.model import Attempt
 from deepmatching.training.optimization import learning_rate
 from deepmatching.training.run import Outcome, Run, Watcher
 from deepmatching.training.seeds import seed_for
@@ -38,38 +40,38 @@ def train(config: Config, device: torch.device, resume: bool = False, watchers: 
     with joined(device) as world, interruptible() as interruption:
         run = Run(config, world, interruption, resume, watchers)
         try:
-            is_complete = _train(run)
+            signal = _train(run)
         except Diverged:
             raise
-        except DeepMatchingError:
-            if world.size == 1:  # a pair that cannot be read, say: nothing is lost
-                if resume or run.progress.step:
-                    run.save()
-                else:
-                    run.folder.discard()
+        except DeepMatchingError:  # a pair that cannot be read, say: all processes are here, and nothing is lost
+            if resume or run.progress.step:
+                run.save()
+                run.stop(has_failed=True)
+            elif world.is_main:
+                run.folder.discard()
             raise
-        outcome = Outcome(run.folder.path, run.progress, run.best, 0 if is_complete else interruption.signal)
-        for watcher in run.watchers:
-            watcher.stopped(outcome)
-        return outcome
+        return run.stop(signal)
 
 
-def _train(run: Run) -> bool:
-    """Run to the end, or until a signal: whether the run is complete. Everything is saved then."""
+def _train(run: Run) -> int:
+    """Run to the end, or until a signal, which is returned; 0 if the run is complete. Everything is saved then.
+
+    An error that the user can put right is raised by all processes after the same step.
+    """
     config, world, progress, optimizer = run.config, run.world, run.progress, run.optimizer
-    model = world.wrap(run.model)
+    model = world.wrap(Attempt(run.model))
     torch.backends.cudnn.benchmark = any(config.data.crop)  # all pairs are of one size
     elapsed = progress.elapsed
-    is_end, stop = run.share(elapsed) >= 1, False
+    is_end, signal = run.share(elapsed) >= 1, 0
     if run.is_due(is_end):  # at the very start, or where validation was interrupted
-        stop = not run.validate()
+        signal = run.validate()
         run.save()
-    if is_end or stop:
-        return not stop
+    if is_end or signal:
+        return signal
 
-    batches = run.data.batches(progress.step * config.accumulate)
+    batches = errors_in_place(run.data.batches(progress.step * config.accumulate))
     batch = next(batches)
-    while not (is_end or stop):
+    while not (is_end or signal):
         torch.manual_seed(seed_for(config.seed, "step", progress.step, world.rank))
         rate = config.optimizer.lr * learning_rate(config.optimizer, progress.step, run.share(elapsed))
         for group in optimizer.param_groups:
@@ -77,21 +79,25 @@ def _train(run: Run) -> bool:
 
         # Forward and backward; gradients of several batches are averaged if so wished.
         optimizer.zero_grad(set_to_none=True)
-        measured = []
+        measured, failure = [], None
         for n in range(config.accumulate):
             batch = next(batches) if n else batch
             is_last = n == config.accumulate - 1
             with contextlib.nullcontext() if is_last else world.unsynchronised(model):
-                loss, figures = model(*batch[:4])
+                loss, figures, error = model(batch)
                 (loss * (run.scale.scale / config.accumulate)).backward()
             measured.append({"loss": loss.detach(), **figures})
+            failure = failure or error
         run.scale.undo(run.parameters)
         norm = nn.utils.clip_grad_norm_(run.parameters, config.optimizer.clip or math.inf)
 
         # Whether the gradient is finite is read after the next batch is under way, so that the device need not wait.
-        verdict = Verdict(world, [figures["loss"] for figures in measured], norm, bool(run.interruption), run.elapsed)
+        losses = [figures["loss"] for figures in measured]
+        verdict = Verdict(world, losses, norm, run.interruption.signal, failure is not None, run.elapsed)
         batch = next(batches)
-        is_finite, stop, elapsed = verdict.read()
+        is_finite, signal, has_failed, elapsed = verdict.read()
+        if has_failed:  # before the step, which is made when the run is resumed
+            raise failure or OtherProcessFailed("A batch failed in another process; its message says why.")
 
         # Step.
         if is_finite:
@@ -117,9 +123,9 @@ def _train(run: Run) -> bool:
             watcher.stepped(progress, run.share(elapsed))
         if progress.step % config.log_every == 0 or is_end:
             run.report(rate)
-        is_judged = not stop and run.is_due(is_end)
+        is_judged = not signal and run.is_due(is_end)
         if is_judged:
-            stop = not run.validate()
-        if is_judged or is_end or stop or progress.step % config.checkpoint_every == 0:
+            signal = run.validate()
+        if is_judged or is_end or signal or progress.step % config.checkpoint_every == 0:
             run.save()
-    return not stop
+    return signal

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from deepmatching.datasets import Pair
 from deepmatching.descriptors import VGG, Descriptor
 from deepmatching.descriptors.pretrained import is_published, load_vgg
 from deepmatching.errors import DeepMatchingError
@@ -40,6 +41,28 @@ class TrainedModel(nn.Module):
         with mixed_precision(self.network.descriptor, self.precision):
             pyramid = self.network(image0, image1)
         return self.objective(pyramid, flow, occluded)
+
+
+class Attempt(nn.Module):
+    """The model on a batch, or what comes of it where that fails.
+
+    In several processes all must go through forward and backward until they have agreed to stop: one that has no
+    batch, or whose batch does not suit the network, goes with a loss of 0.
+    """
+
+    def __init__(self, model: TrainedModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: Pair | DeepMatchingError) -> tuple[Tensor, dict[str, Tensor], DeepMatchingError | None]:
+        """Loss and figures of the batch, and the error if it is one or leads to one."""
+        try:
+            if isinstance(batch, DeepMatchingError):
+                raise batch
+            return *self.model(*batch[:4]), None
+        except DeepMatchingError as error:
+            parameters = (p for p in self.model.parameters() if p.requires_grad)
+            return 0 * torch.stack([p.sum() for p in parameters]).sum(), {}, error
 
 
 @contextlib.contextmanager

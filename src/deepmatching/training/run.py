@@ -35,6 +35,7 @@ class Outcome:
     progress: Progress
     best: float  #: the best validation score; −∞ without validation
     signal: int = 0  #: what interrupted it, 0 if nothing did
+    has_failed: bool = False  #: whether an error ended it, which is raised next
 
 
 class Watcher(Protocol):
@@ -42,6 +43,9 @@ class Watcher(Protocol):
 
     def started(self, config: Config, progress: Progress) -> None:
         """Everything is ready; ``progress`` says where a resumed run goes on."""
+
+    def warned(self, sentence: str) -> None:
+        """Something the user should know; the run goes on."""
 
     def stepped(self, progress: Progress, share: float) -> None:
         """A step is done, and this share of the run."""
@@ -73,7 +77,7 @@ class Run:
         self.config, self.world, self.interruption = config, world, interruption
         self.watchers = tuple(watchers) if world.is_main else ()
         self.folder = RunFolder(config.out)
-        with world.main_first("Preparing the folder"):
+        with world.together("Preparing the folder"):
             if world.is_main:
                 self.folder.prepare(resume)
 
@@ -98,7 +102,7 @@ class Run:
         self.validation = Validation(config, self.data, world) if wanted else None
         self.best = self.folder.best_score(config)
         self.begun = time.monotonic() - self.progress.elapsed
-        with world.main_first("Preparing the log"):
+        with world.together("Preparing the log"):
             if world.is_main:
                 self.log = CsvLog(self.folder.log, self.progress.step)
                 write_config(config, self.folder.config)
@@ -106,6 +110,8 @@ class Run:
             self.save()  # from here on there is a run that can be resumed
         for watcher in self.watchers:
             watcher.started(config, self.progress)
+            if self.validation is not None and self.validation.warning:
+                watcher.warned(self.validation.warning)
 
     @property
     def elapsed(self) -> float:
@@ -130,40 +136,48 @@ class Run:
         progress.elapsed = self.elapsed
         progress.sums, progress.count = self.figures.totals(), self.figures.count
         progress.scale, progress.good = self.scale.scale, self.scale.good
-        with self.world.main_first("Saving"):
+        with self.world.together("Saving"):
             if self.world.is_main:
                 self.folder.save_model(self.folder.last, self.network, self.config, progress)
                 self.folder.save_state(self.config, self.world.size, self.model, self.optimizer, self.mean, progress)
 
-    def validate(self) -> bool:
+    def validate(self) -> int:
         """Judge the network (its running mean, if there is one), and keep it if it is the best so far.
 
         Returns:
-            False if a signal interrupted it; then it is done again when the run is resumed.
+            0; or the signal that interrupted it, and then it is done again when the run is resumed.
         """
         assert self.validation is not None
         with self.mean.inside() if self.mean else contextlib.nullcontext():
             figures = self.validation(self.network, self.interruption.__bool__)
             if figures is None:
-                return False
+                return self.interruption.signal
             self.progress.figures, self.progress.validated = figures, self.progress.step
             score = self.validation.score(figures)
             is_best = score > self.best
-            with self.world.main_first("Saving the best model"):
+            row: Row = {"step": self.progress.step, "seconds": self.elapsed, **figures}
+            with self.world.together("Saving the best model"):
                 if is_best and self.world.is_main:
                     self.folder.save_model(self.folder.best, self.network, self.config, self.progress, score)
+                if self.world.is_main:
+                    self.log.add(row)
         self.best = max(self.best, score)
-        if self.world.is_main:
-            row: Row = {"step": self.progress.step, "seconds": self.elapsed, **figures}
-            self.log.add(row)
-            for watcher in self.watchers:
-                watcher.validated(row, is_best)
-        return True
+        for watcher in self.watchers:
+            watcher.validated(row, is_best)
+        return 0
 
     def report(self, rate: float) -> None:
         """A row for the log; all processes take part."""
         row = self.figures.row(self.progress, self.network, rate, self.elapsed)
-        if self.world.is_main:
-            self.log.add(row)
-            for watcher in self.watchers:
-                watcher.logged(row)
+        with self.world.together("Writing the log"):
+            if self.world.is_main:
+                self.log.add(row)
+        for watcher in self.watchers:
+            watcher.logged(row)
+
+    def stop(self, signal: int = 0, has_failed: bool = False) -> Outcome:
+        """Tell the watchers that the run is over for now; everything is saved."""
+        outcome = Outcome(self.folder.path, self.progress, self.best, signal, has_failed)
+        for watcher in self.watchers:
+            watcher.stopped(outcome)
+        return outcome

@@ -18,6 +18,9 @@ SYNTHETIC = "synthetic"
 #: Validate on the training pairs themselves.
 TRAIN = "train"
 
+#: Data sets of which there are several renderings, and the one that comes with a file that splits it.
+WITH_PASSES, WITH_SPLIT_FILE = ("sintel", "sintelmini"), "chairs"
+
 Learn = Literal["features", "exponents", "both"]
 OptimizerName = Literal["adamw", "sgd"]
 Schedule = Literal["constant", "cosine", "onecycle"]
@@ -64,6 +67,9 @@ class DataConfig:
         train: ``synthetic``, or data sets: their names or the paths of manifests.
         root: folder of each data set, or one for all; a manifest needs none.
         split: part of the data sets that have parts; empty for ``train``.
+        passes: rendering of ``sintel`` and ``sintelmini``, for validation too: ``clean`` or ``final``; empty for
+            ``clean``.
+        split_file: the file that splits ``chairs``, for validation too; empty for the one in its folder.
         photos: folder of photographs and cut-outs, for ``synthetic``.
         synthesis: ``preset`` of the synthetic generator, and settings that differ from it.
         crop: (rows, columns) cut from each pair at random; (0, 0) for whole images.
@@ -78,6 +84,8 @@ class DataConfig:
     train: tuple[str, ...] = (SYNTHETIC,)
     root: tuple[str, ...] = ()
     split: str = ""
+    passes: Literal["", "clean", "final"] = ""
+    split_file: str = ""
     photos: str = ""
     synthesis: dict[str, Any] = field(default_factory=dict)
     crop: tuple[int, ...] = (256, 320)
@@ -114,7 +122,8 @@ class ValidationConfig:
 
     Attributes:
         data: data sets as in ``data.train``; ``train`` for the training pairs themselves; empty for no validation.
-        root, split: as in ``data``; an empty ``root`` is that of ``data``, an empty ``split`` is ``val``.
+        root, split: as in ``data``; an empty ``root`` is that of ``data`` (of several, that of the data set of the same
+            name), an empty ``split`` is ``val``.
         every: steps between validations.
         limit: use only so many pairs, spread over the data; 0 for all.
         radius: R while validating, or ``full``.
@@ -262,6 +271,11 @@ class Config:
             raise DeepMatchingError(
                 "loss.subpixel needs a network that refines its matches: set model.subpixel=20, say."
             )
+        names = {name.lower() for name in (*self.data.train, *self.validation.data)}
+        if self.data.passes and not names.intersection(WITH_PASSES):
+            raise DeepMatchingError("data.passes is for sintel and sintelmini, and there is neither: leave it out.")
+        if self.data.split_file and WITH_SPLIT_FILE not in names:
+            raise DeepMatchingError(f"data.split_file is for {WITH_SPLIT_FILE}, which is not used: leave it out.")
         if self.validation.data == (TRAIN,) and self.data.is_synthetic and not self.data.overfit:
             raise DeepMatchingError(
                 "Synthetic pairs never come again: set validation.data to 'synthetic' or real ones."

@@ -12,11 +12,20 @@ import torch
 
 from deepmatching.datasets import Pair
 from deepmatching.decoding import Decoded
+from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation import match_figures
-from deepmatching.matches import Matches, from_corners
+from deepmatching.matches import matches_of
 from deepmatching.memory import budget_for, plan_decoding
 from deepmatching.network import Network
-from deepmatching.training.data import Pairs, TrainingData, fixed_pairs, open_pairs, synthesizer
+from deepmatching.training.data import (
+    Pairs,
+    TrainingData,
+    fixed_pairs,
+    image_files,
+    is_manifest,
+    open_pairs,
+    synthesizer,
+)
 from deepmatching.training.distributed import World
 from deepmatching.training.settings import SYNTHETIC, TRAIN, Config
 
@@ -40,11 +49,13 @@ class Validation:
         total, limit = len(self.pairs), config.validation.limit
         chosen = range(total) if not limit or limit >= total else [n * total // limit for n in range(limit)]
         self.mine = list(chosen)[world.rank :: world.size]
+        is_wanted = config.data.overfit or config.validation.data == (TRAIN,)
+        self.warning = "" if is_wanted else _warning(self.pairs, chosen, training.pairs)
 
     def __call__(self, network: Network, is_cancelled: Callable[[], object] = bool) -> dict[str, float] | None:
         """The mean over pairs of each of ``FIGURES``, NaN if it is defined for none; None if it was cancelled."""
         sums = torch.zeros(2, len(FIGURES), dtype=torch.float64)
-        with _judged(network, self.radius), ThreadPoolExecutor(_AHEAD) as pool:
+        with self.world.together("Validating"), _judged(network, self.radius), ThreadPoolExecutor(_AHEAD) as pool:
             # One pool for both ends: pairs that wait to be judged keep new ones from being read.
             read = _ahead(pool, ((self.pairs, index) for index in self.mine))
             judged = []
@@ -73,8 +84,34 @@ def _pairs(config: Config, training: TrainingData, world: World) -> Pairs:
     if validation.data == (SYNTHETIC,):
         count = validation.limit or SYNTHETIC_PAIRS
         return fixed_pairs(synthesizer(data, world, "val"), count, config.seed, "validation")
-    root = validation.root or (data.root if len(data.root) == 1 else ())
-    return open_pairs(validation.data, root, validation.split or "val", data.masks)
+    return open_pairs(validation.data, _roots(config), validation.split or "val", data)
+
+
+def _roots(config: Config) -> tuple[str, ...]:
+    """``validation.root``, or that of the training data: the one for all, or those of the same data sets."""
+    data, validation = config.data, config.validation
+    if validation.root or len(data.root) < 2:
+        return validation.root or data.root
+    known = {name.lower(): root for name, root in zip(data.train, data.root, strict=True)}
+    for name in validation.data:
+        if name.lower() not in known and not is_manifest(name):
+            raise DeepMatchingError(
+                f"Where is '{name}'? data.root lists the folders of {', '.join(data.train)}: set validation.root."
+            )
+    return tuple(known.get(name.lower(), "") for name in validation.data)
+
+
+def _warning(pairs: Pairs, chosen: Iterable[int], training: Pairs | None) -> str:
+    """A sentence about the validation pairs that are trained on; empty if there are none."""
+    trained, judged = set(image_files(training)) if training is not None else set(), image_files(pairs)
+    judged = [judged[n] for n in chosen] if trained and judged else []
+    count = sum(files in trained for files in judged)
+    if not count:
+        return ""
+    return (
+        f"{count} of the {len(judged)} validation pairs are also trained on, so that their figures promise too much: "
+        "keep some pairs back for validation.data."
+    )
 
 
 def _ahead(pool: ThreadPoolExecutor, wanted: Iterable[tuple[Pairs, int]]) -> Iterator[Pair]:
@@ -112,8 +149,4 @@ def _match(network: Network, pair: Pair, device: torch.device) -> tuple[Decoded,
 
 
 def _figures(decoded: Decoded, pair: Pair) -> dict[str, float]:
-    kept = decoded.verified[0]
-    matches = Matches(
-        from_corners(decoded.points0[kept]), from_corners(decoded.points1[0][kept]), decoded.scores[0][kept]
-    )
-    return match_figures(matches, pair.flow.numpy())[0]["all"]
+    return match_figures(matches_of(decoded, 0), pair.flow.numpy())[0]["all"]

@@ -1,0 +1,140 @@
+"""One process or two: what happens to one of them happens to both, and nothing is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from two_processes import TRAININGS
+
+from deepmatching.errors import DeepMatchingError
+from deepmatching.training import read_config, train
+from deepmatching.training.distributed import joined
+from deepmatching.training.log import Row, read_log
+
+CPU = torch.device("cpu")
+
+
+def free_ports(count: int) -> list[str]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [str(each.getsockname()[1]) for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, manifest: Path) -> Path:
+    """What the trainings of ``two_processes.py`` leave, all of them in the same two processes."""
+    if not torch.distributed.is_available():
+        pytest.skip("PyTorch without torch.distributed")
+    folder = tmp_path_factory.mktemp("processes")
+    config = folder / "config.toml"
+    config.write_text(
+        f"""
+        device = "cpu"
+        steps = 6
+        log_every = 4
+        checkpoint_every = 1000
+        model = {{ descriptor = "compact", radius = 8, levels = 1, settings = {{ dimensions = 6 }} }}
+        data = {{ train = {json.dumps(str(manifest))}, crop = [32, 48], batch = 1, workers = 0 }}
+        validation = {{ data = "train", every = 3, radius = 8 }}
+        optimizer = {{ lr = 0.003, warmup = 0 }}
+        """
+    )
+    ports = free_ports(len(TRAININGS))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "USE_LIBUV": "0"}
+    script = Path(__file__).with_name("two_processes.py")
+    commands = [[sys.executable, script, str(rank), config, folder, *ports] for rank in (0, 1)]
+    processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) for command in commands]
+    try:
+        for process in processes:
+            _, said = process.communicate(timeout=120)
+            assert process.returncode == 0, said
+    finally:
+        for process in processes:
+            process.kill()
+    return folder
+
+
+def endings(folder: Path, name: str) -> list[dict[str, Any]]:
+    """How both processes ended a training."""
+    return [json.loads((folder / f"ended.{rank}.json").read_text())[name] for rank in (0, 1)]
+
+
+def rows(folder: Path, column: str) -> list[Row]:
+    return [row for row in read_log(folder / "log.csv") if column in row]
+
+
+def test_a_signal_to_one_stops_both_after_the_same_step(folder: Path) -> None:
+    assert endings(folder, "signalled") == [{"signal": signal.SIGTERM, "step": 3}] * 2
+
+
+@pytest.mark.parametrize(("name", "says"), [("unreadable", "No pair."), ("unsuitable", "4x4")])
+def test_a_bad_pair_of_one_stops_both_before_the_same_step(folder: Path, name: str, says: str) -> None:
+    other, failing = endings(folder, name)
+    assert (other["error"], failing["error"]) == ("OtherProcessFailed", "DeepMatchingError")
+    assert says in failing["says"] and "another process" in other["says"]
+    assert other["step"] == failing["step"] == 4
+
+
+def test_stopped_by_signal_and_by_errors_and_resumed_it_is_as_if_it_never_stopped(folder: Path) -> None:
+    """The steps before each stop are kept, or later ones would have read other pairs."""
+    assert endings(folder, "resumed") == endings(folder, "whole") == [{"signal": 0, "step": 6}] * 2
+    for name in ("last.safetensors", "best.safetensors"):
+        whole, resumed = (load_file(folder / run / name) for run in ("whole", "run"))
+        assert whole.keys() == resumed.keys() and all(torch.equal(whole[n], resumed[n]) for n in whole)
+    for column in ("loss", "acc@2"):
+        whole, resumed = (rows(folder / run, column) for run in ("whole", "run"))
+        assert [row["step"] for row in whole] == [row["step"] for row in resumed]
+        assert [row[column] for row in whole] == pytest.approx([row[column] for row in resumed], rel=1e-5)
+
+
+def test_one_process_goes_on_with_the_figures_of_two(folder: Path) -> None:
+    config = read_config(folder / "config.toml", [f"out={folder / 'alone'}", "accumulate=2", "validation.data=[]"])
+    train(config, CPU, resume=True)
+    whole, alone = (rows(folder / run, "loss")[0] for run in ("whole", "alone"))
+    assert whole["step"] == alone["step"] == 4  # three steps of two processes and one of one
+    for name in ("loss", "Q0", "reachable"):
+        assert alone[name] == pytest.approx(whole[name], rel=1e-3)
+
+
+def test_failing_before_the_first_step_leaves_no_trace(folder: Path) -> None:
+    for name in ("first", "validating"):
+        other, failing = endings(folder, name)
+        assert (other["error"], failing["error"]) == ("OtherProcessFailed", "DeepMatchingError")
+        assert other["step"] == failing["step"] == 0
+    assert list((folder / "empty").iterdir()) == []
+
+
+def test_a_broken_environment_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "two")
+    with pytest.raises(DeepMatchingError, match="WORLD_SIZE"), joined(CPU):
+        pass
+
+
+def test_a_run_of_one_process_is_on_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events and streams are those of the current device."""
+    entered: list[torch.device] = []
+
+    @contextlib.contextmanager
+    def on(device: torch.device) -> Iterator[None]:
+        entered.append(device)
+        yield
+
+    monkeypatch.setattr(torch.cuda, "device", on)
+    for device in (torch.device("cuda:1"), CPU):
+        with joined(device) as world:
+            assert world.device == device
+    assert entered == [torch.device("cuda:1")]

@@ -1,0 +1,57 @@
+"""Which pairs a network is judged on while it trains, and what is said about them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from deepmatching.errors import DeepMatchingError
+from deepmatching.training.config import config_from_dict
+from deepmatching.training.data import TrainingData
+from deepmatching.training.distributed import World
+from deepmatching.training.validation import Validation
+from fake_datasets import write_chairs, write_kitti, write_pairs, write_sintel
+
+
+def validation_of(data: dict[str, object], validation: dict[str, object]) -> Validation:
+    config = config_from_dict({"data": {"workers": 0, **data}, "validation": validation})
+    return Validation(config, TrainingData(config.data, config.seed, World()), World())
+
+
+def test_validation_pairs_that_are_trained_on_are_counted(tmp_path: Path) -> None:
+    sintel = write_sintel(tmp_path / "S", {"bandage_1": 12, "cave_4": 2, "bandage_2": 2, "shaman_3": 2, "temple_2": 2})
+    trained = {"train": "sintel-clean", "root": str(sintel)}
+    mini = {"data": "sintelmini", "root": f"{sintel}/../S/training"}
+    assert validation_of(trained, mini).warning.startswith("6 of the 6 validation pairs are also trained on")
+    assert validation_of(trained, {**mini, "limit": 2}).warning.startswith("2 of the 2 ")
+    assert validation_of({**trained, "train": "sintel-final"}, mini).warning == ""
+    train = write_kitti(tmp_path / "K")
+    same = validation_of({"train": "kitti2012", "root": str(train)}, {"data": "kitti2012"})
+    assert same.warning.startswith("2 of the 2 ")
+
+
+def test_some_of_several_data_sets_are_trained_on(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    first, second = write_pairs(tmp_path / "a", 3), write_pairs(tmp_path / "b", 2)
+    entries = json.loads(first.read_text())
+    (tmp_path / "a" / "other.json").write_text(json.dumps(entries[2:]))
+    judged = validation_of({"train": str(tmp_path / "a" / "other.json")}, {"data": [str(second), str(first)]})
+    assert judged.warning.startswith("1 of the 5 ")
+
+
+def test_what_is_done_on_purpose_is_not_warned_of(tmp_path: Path) -> None:
+    pairs = str(write_pairs(tmp_path, 2))
+    for data, validation in (({"overfit": 1}, {"data": pairs}), ({}, {"data": "train"})):
+        assert validation_of({"train": pairs, **data}, validation).warning == ""
+
+
+def test_without_a_root_it_is_that_of_the_same_training_data(tmp_path: Path) -> None:
+    chairs, kitti = write_chairs(tmp_path / "C", "1 2 1"), write_kitti(tmp_path / "K", count=3)
+    pairs = write_pairs(tmp_path, 2)
+    data = {"train": ["chairs", "kitti2012"], "root": [str(chairs), str(kitti)]}
+    assert len(validation_of(data, {"data": ["kitti2012", str(pairs), "chairs"]}).pairs) == 3 + 2 + 1
+    with pytest.raises(DeepMatchingError, match=r"Where is 'kitti2015'.*chairs, kitti2012: set validation\.root"):
+        validation_of(data, {"data": "kitti2015"})
