@@ -45,8 +45,7 @@ def confidence(flow: np.ndarray, interpolation: Interpolation, image0: ImageLike
         difference += warped[1].abs_().div_(len(first))
     misfit = smooth(difference, 3.0)[0].numpy()
     label = interpolation.cells.label
-    number = (interpolation.neighbours.seeds >= 0).sum(axis=1)
-    logit = _CONSTANT + _SPREAD * np.log(0.1 + interpolation.spread + 8 / number)
+    logit = _CONSTANT + _SPREAD * np.log(0.1 + interpolation.spread + 8 / interpolation.support)
     logit = logit.astype(np.float32)[label] + np.float32(_EDGE) * cv2.GaussianBlur(interpolation.edges, (0, 0), 2.0)
     reach = _reach(field.numpy(), interpolation, second.shape[1:])
     for weight, offset, values in ((_REACH, 4, reach), (_MISFIT, 1, misfit)):

@@ -29,8 +29,8 @@ class Interpolation:
         kept: (S,) int64, the numbers of the matches that were used, the seeds.
         points: (S, 2) float64, where they start.
         cells: which pixels belong to which seed.
-        neighbours: the nearest seeds of each.
-        spread: (S,) float64, how much a seed's neighbours disagree with its model, in pixels.
+        support: (S,), the number of a seed's neighbours, itself included.
+        spread: (S,) float64, how much they disagree with its model, in pixels.
         edges: (H, W) float32, the edge strength between them.
         settings: how it was made.
     """
@@ -39,10 +39,15 @@ class Interpolation:
     kept: np.ndarray
     points: np.ndarray
     cells: Cells
-    neighbours: Neighbours
+    support: np.ndarray
     spread: np.ndarray
     edges: np.ndarray
     settings: InterpolationSettings
+
+    @property
+    def neighbours(self) -> Neighbours:
+        """The nearest seeds of each; found anew, for they take more memory than the flow."""
+        return nearest_seeds(self.cells.graph, self.settings.neighbours)
 
     def differentiable(self, keypoints0: Tensor, keypoints1: Tensor, weights: Tensor | None = None) -> Tensor:
         """The same flow (H, W, 2) as a function of all N matches, for training.
@@ -106,7 +111,8 @@ def interpolate(
     confidence = None if weight is None else torch.from_numpy(weight[kept])
     displacements = torch.from_numpy(end[kept]) - points
     flow, spread = _render(cells.label, neighbours, points, displacements, confidence, chosen)
-    return Interpolation(flow.numpy(), kept, start[kept], cells, neighbours, spread.numpy(), given, chosen)
+    support = (neighbours.seeds >= 0).sum(axis=1)
+    return Interpolation(flow.numpy(), kept, start[kept], cells, support, spread.numpy(), given, chosen)
 
 
 def _usable(

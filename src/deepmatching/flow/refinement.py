@@ -37,6 +37,7 @@ from deepmatching.images import ImageLike, load_image
 
 ZETA, EPSILON = 0.1, 0.001
 _LUMINANCE = (0.299, 0.587, 0.114)
+_STRIP = 64
 
 
 @torch.no_grad()
@@ -62,7 +63,7 @@ def refine(
     if first.shape[0] != second.shape[0]:  # one grey, one in colour
         first, second = (image.expand(3, -1, -1) for image in (first, second))
     smooth0, smooth1 = (smooth(image, chosen.sigma, 255).contiguous() for image in (first, second.to(first.device)))
-    smoothness = gradient_length(luminance(smooth0) / 255).mul_(-chosen.edges).exp_().mul_(chosen.alpha)
+    smoothness = chosen.alpha * edge_weights(smooth0, chosen.edges)
     return refined(start.permute(2, 0, 1), smooth0, smooth1, smoothness, chosen).permute(1, 2, 0).cpu().numpy()
 
 
@@ -118,6 +119,16 @@ def smooth(image: Tensor, sigma: float, factor: float = 1) -> Tensor:
         return torch.from_numpy(result)
     padded = functional.pad(image[:, None], (reach,) * 4, mode="replicate")
     return functional.conv2d(functional.conv2d(padded, along[None, None, :, None]), across[None, None, None, :])[:, 0]
+
+
+def edge_weights(image: Tensor, falloff: float) -> Tensor:
+    """λ = exp(−falloff ‖∇L‖), (H, W), of the luminance L in 0 … 1 of an image (C, H, W) in 0 … 255."""
+    result = torch.empty_like(image[0])
+    for top in range(0, len(result), _STRIP):  # some rows at a time: the steps between take six numbers a pixel
+        first, end = max(0, top - 2), min(len(result), top + _STRIP)
+        length = gradient_length(luminance(image[:, first : end + 2]) / 255)[top - first :][: end - top]
+        result[top:end] = torch.exp(-falloff * length)
+    return result
 
 
 def luminance(image: Tensor) -> Tensor:
