@@ -36,6 +36,15 @@ def test_folding_changes_nothing(trained: EdgeNetwork) -> None:
     assert set(folded.state_dict()) == set(EdgeNetwork().state_dict())
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(300, 90), (129, 40), (16, 16), (263, 50)])
+def test_some_rows_at_a_time_give_the_same(trained: EdgeNetwork, rows: int, columns: int) -> None:
+    network = trained.folded()
+    image = torch.rand(2, 3, rows, columns, generator=torch.Generator().manual_seed(rows))
+    whole = network(image).detach()  # gradients need all of it
+    with torch.inference_mode():
+        torch.testing.assert_close(network(image), whole, rtol=1e-4, atol=1e-5)
+
+
 def test_every_scale_has_logits_in_training_only(trained: EdgeNetwork) -> None:
     image = torch.rand(1, 3, 40, 56)
     assert [tuple(logits.shape) for logits in trained.scales(image)] == [(1, 1, 40, 56)]

@@ -30,7 +30,7 @@ def detect_edges(image: ImageLike, network: EdgeNetwork | None = None) -> np.nda
     network = load_edge_network(device=str(planar.device)) if network is None else network
     with torch.inference_mode():
         batch = planar.expand(3, -1, -1)[None].to(network.mean.device)
-        logits = network(batch.contiguous(memory_format=torch.channels_last))
+        logits = network(batch)
         return logits[0, 0].sigmoid().float().cpu().numpy()
 
 

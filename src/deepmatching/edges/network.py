@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +13,11 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 #: Mean and standard deviation of natural images, per RGB channel.
 _MEAN, _DEVIATION = (0.45, 0.44, 0.40), (0.25, 0.24, 0.25)
+
+
+#: Rows at stride 2 that are worked on together, and how many around them have to be known: one for the first layer or
+#: the interpolation, one for each of two convolutions, and one to make the number even.
+ROWS, REACH = 48, 4
 
 
 class EdgeNetwork(nn.Module):
@@ -81,13 +87,11 @@ class EdgeNetwork(nn.Module):
         return self.scales(image)[0]
 
     def scales(self, image: Tensor) -> list[Tensor]:
-        """Logits of every scale, each (B, 1, H, W), finest first."""
+        """Logits of every scale, each (B, 1, H, W), finest first; those of the coarser ones in training only."""
         rows, columns = image.shape[-2:]
         stride = 2 ** len(self.widths)
-        padding = (0, -columns % stride, 0, -rows % stride)
-        features = F.pad((image - self.mean) / self.deviation, padding, mode="replicate")
-        features = self.stem(features).relu_()  # in place, here and below: no layer needs its result for the gradient
-        levels = [self.blocks[0](features)]
+        padded = F.pad(image, (0, -columns % stride, 0, -rows % stride), mode="replicate")
+        levels = [self._by_rows(self._finest, [padded], [2])]
         for down, blocks in zip(self.down, self.blocks[1:], strict=True):
             levels.append(blocks(down(levels[-1]).relu_()))
         logits = []
@@ -95,10 +99,48 @@ class EdgeNetwork(nn.Module):
         for scale in reversed(range(len(levels))):
             if self.training:
                 logits.append(F.interpolate(self.side[scale](features), scale_factor=2 ** (scale + 2), mode="bilinear"))
-            coarse = F.interpolate(self.up[scale](features), scale_factor=2, mode="bilinear")
-            features = self.smooth[scale](coarse.add_(levels.pop()).relu_()).relu_()
-        logits.append(F.pixel_shuffle(self.head(features), 2))
+            if scale > 0:
+                features = self._joined(scale, features, levels.pop())
+        logits.append(self._by_rows(self._logits, [features, levels.pop()], [0.5, 1], 2))
         return [logit[..., :rows, :columns] for logit in reversed(logits)]
+
+    def _finest(self, image: Tensor) -> Tensor:
+        """Features at stride 2. In place, here and below: no layer needs its result for the gradient."""
+        normalised = ((image - self.mean) / self.deviation).contiguous(memory_format=torch.channels_last)
+        return self.blocks[0](self.stem(normalised).relu_())
+
+    def _joined(self, scale: int, coarse: Tensor, fine: Tensor) -> Tensor:
+        """Features of one scale, informed by those of the next coarser one."""
+        coarse = F.interpolate(self.up[scale](coarse), scale_factor=2, mode="bilinear")
+        return self.smooth[scale](coarse.add_(fine).relu_()).relu_()
+
+    def _logits(self, coarse: Tensor, fine: Tensor) -> Tensor:
+        return F.pixel_shuffle(self.head(self._joined(0, coarse, fine)), 2)
+
+    def _by_rows(
+        self, function: Callable[..., Tensor], inputs: Sequence[Tensor], scales: Sequence[float], factor: int = 1
+    ) -> Tensor:
+        """function(*inputs); for inference on a CPU some rows at a time: features at stride 2 take the most memory.
+
+        Args:
+            function: layers whose results depend on at most ``REACH`` rows at stride 2 around.
+            inputs: (B, C, H · scale, W · scale), H even.
+            scales: of the inputs, relative to stride 2.
+            factor: that of the result.
+        """
+        if self.training or inputs[0].device.type != "cpu" or torch.is_grad_enabled():
+            return function(*inputs)
+        height = int(inputs[0].shape[2] / scales[0])
+        result = torch.empty(0)
+        for top in range(0, height, ROWS):
+            first, last = max(top - REACH, 0), min(top + ROWS + REACH, height)
+            part = function(*(x[:, :, int(first * s) : int(last * s)] for x, s in zip(inputs, scales, strict=True)))
+            if top == 0:
+                shape = (part.shape[0], part.shape[1], height * factor, part.shape[3])
+                result = torch.empty(shape, dtype=part.dtype, memory_format=torch.channels_last)
+            target = result[:, :, top * factor : (top + ROWS) * factor]
+            target.copy_(part[:, :, (top - first) * factor :][:, :, : target.shape[2]])
+        return result
 
     def folded(self) -> EdgeNetwork:
         """A copy for inference, in which batch normalisation is part of the convolutions before it."""
