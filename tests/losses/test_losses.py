@@ -169,7 +169,7 @@ def test_an_objective_on_all_volumes_reaches_every_parameter(kind: str) -> None:
     images = torch.rand(2, 2, 3, 40, 48)
     loss, figures = objective(network(*images), torch.full((2, 40, 48, 2), 3.3))
     loss.backward()
-    assert set(figures) == {*weights, "reachable", "subpixel"}
+    assert set(figures) == {*weights, "known", "reachable", "subpixel"}
     assert float(loss.detach()) == pytest.approx(
         sum(0.5 * float(figures[name]) for name in weights) + 0.3 * float(figures["subpixel"]), rel=1e-5
     )

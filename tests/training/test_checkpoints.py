@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from deepmatching.errors import DeepMatchingError
 from deepmatching.models import load_network
 from deepmatching.training import train
 from deepmatching.training.checkpoints import Progress, RunFolder, _tensors
+from deepmatching.training.lock import locked
 from deepmatching.training.model import build_model
 from deepmatching.training.optimization import RunningMean, build_optimizer
 from deepmatching.training.settings import Config
@@ -47,7 +49,7 @@ class Parts:
 def test_a_state_comes_back_to_the_last_bit(config_of: Callable[..., Config], changes: tuple[str, ...]) -> None:
     config = config_of(*changes)
     folder = RunFolder(config.out)
-    folder.prepare(resume=False)
+    folder.path.mkdir()
     before = Parts(config, steps=3)
     progress = Progress(3, 1.5, 1, 0, 4096.0, 2, {"loss": 0.1}, 3, 2, {"acc@2": 0.5})
     folder.save_state(config, 1, before.model, before.optimizer, before.mean, progress)
@@ -93,7 +95,16 @@ def test_what_does_not_fit_is_refused_and_nothing_changes(config_of: Callable[..
         assert contents(folder) == before
 
 
-@pytest.mark.parametrize("damage", ["cut", "text", "empty", "other", "tensors"])
+DAMAGED_METADATA = {
+    "progress": "{",
+    "optimizer": "[]",
+    "processes": "two",
+    "config": "null",
+    "format": "another",
+}
+
+
+@pytest.mark.parametrize("damage", ["cut", "text", "empty", "other", "tensors", "extra", *DAMAGED_METADATA])
 def test_a_damaged_state_is_one_sentence(config_of: Callable[..., Config], damage: str) -> None:
     config = config_of("steps=2", "validation.data=[]")
     folder = saved_run(config)
@@ -102,16 +113,61 @@ def test_a_damaged_state_is_one_sentence(config_of: Callable[..., Config], damag
         with safe_open(folder.state, framework="pt") as file:
             metadata = file.metadata()
         save_file({"model.network.exponents": torch.ones(3)}, folder.state, metadata)
+    elif damage == "extra":
+        with safe_open(folder.state, framework="pt") as file:
+            metadata = file.metadata()
+        save_file({**load_file(folder.state), "model.network.sharpness": torch.ones(())}, folder.state, metadata)
+    elif damage in DAMAGED_METADATA:
+        with safe_open(folder.state, framework="pt") as file:
+            metadata = {**file.metadata(), damage: DAMAGED_METADATA[damage]}
+        save_file(load_file(folder.state), folder.state, metadata)
     elif damage == "other":
         folder.state.write_bytes(folder.last.read_bytes())
     else:
         folder.state.write_bytes({"cut": whole[: len(whole) // 2], "text": b"weights", "empty": b""}[damage])
     before = contents(folder)
-    says = {"other": "not the state", "tensors": "another architecture"}.get(damage, "cannot be read")
-    with pytest.raises(DeepMatchingError, match=says) as raised:
+    says = dict.fromkeys(("other", *DAMAGED_METADATA), "is damaged")
+    says |= {"tensors": "another architecture", "extra": "another architecture"}
+    with pytest.raises(DeepMatchingError, match=says.get(damage, "cannot be read")) as raised:
         train(config, CPU, resume=True)
     assert "\n" not in str(raised.value)
     assert contents(folder) == before
+
+
+def test_a_run_that_was_killed_at_its_first_save_can_be_resumed(
+    config_of: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = RunFolder.save_model
+
+    def save_and_die(*arguments: Any) -> None:
+        save(*arguments)
+        raise SystemExit
+
+    monkeypatch.setattr(RunFolder, "save_model", save_and_die)
+    with pytest.raises(SystemExit):
+        train(config_of(), CPU)
+    monkeypatch.undo()
+    assert train(config_of(), CPU, resume=True).progress.step == 6
+
+
+def test_a_state_needs_no_model_beside_it(config_of: Callable[..., Config], tmp_path: Path) -> None:
+    first = saved_run(config_of("steps=1", "validation.data=[]", f"out={tmp_path / 'first'}"))
+    changes = ("validation.data=[]", f"model.init={first.last}")
+    folder = saved_run(config_of(*changes, "steps=2"))
+    folder.last.write_bytes(b"damaged")
+    assert train(config_of(*changes, "steps=3"), CPU, resume=True).progress.step == 3
+    load_network(folder.last)
+
+
+def test_a_folder_in_use_is_left_alone(config_of: Callable[..., Config]) -> None:
+    folder = saved_run(config_of("steps=2", "validation.data=[]"))
+    before = contents(folder)
+    with locked(folder.path):
+        for resume in (True, False):
+            with pytest.raises(DeepMatchingError, match="Another process is training in"):
+                train(config_of("steps=3", "validation.data=[]"), CPU, resume)
+    assert contents(folder) == before
+    assert train(config_of("steps=3", "validation.data=[]"), CPU, resume=True).progress.step == 3
 
 
 def test_nothing_to_resume_and_no_place_to_write(config_of: Callable[..., Config], tmp_path: Path) -> None:
@@ -163,7 +219,7 @@ def test_a_state_older_than_a_setting_has_its_default(config_of: Callable[..., C
 def test_a_state_of_the_first_version_has_the_sums_of_all_processes(config_of: Callable[..., Config]) -> None:
     config = config_of("validation.data=[]", "accumulate=2")
     folder = RunFolder(config.out)
-    folder.prepare(resume=False)
+    folder.path.mkdir()
     parts = Parts(config)
     folder.save_state(config, 2, parts.model, parts.optimizer, parts.mean, Progress(sums={"loss": 3.0}, count=1))
     alone = config_of("validation.data=[]", "accumulate=4")

@@ -102,6 +102,10 @@ BAD = [
     ("ema=1", "below 1"),
     ("out=''", "folder"),
     ("seed=-1", "seed"),
+    ("seed=99999999999999999999999", "seed must be a number from 0 to"),
+    ("seed='1'", "whole number"),
+    ("foo=1", "docs/training.md"),
+    ("data.zzz=1", "use one of data.train, "),
     ("accumulate=0", "accumulate"),
     ("data=3", "section"),
     ("out.name=x", "which is a value"),
@@ -123,7 +127,15 @@ BAD = [
     ("validation.data=['train', 'x.json']", "cannot mix"),
     ("validation.data=synthetic", "validation.data"),
     ("loss.kind=l1", "'hinge'"),
-    ("loss.sigma=0", "positive"),
+    ("loss.sigma=0", "from 0.001"),
+    ("loss.sigma=1e-30", "loss.sigma must be a number from"),
+    ("loss.margin=inf", "loss.margin must be a number from"),
+    ("loss.scale=1e300", "loss.scale must be a number from"),
+    ("loss.weights.Q0=-1", "loss.weights.Q0 must be a number from 0"),
+    ("loss.weights.Q0=nan", "loss.weights.Q0 must be a number from 0"),
+    ("loss.weights.Q0=0", "no score volume with a weight"),
+    ("loss.weights.R0=1", "R0"),
+    ("loss.subpixel=inf", "loss.subpixel"),
     ("loss.weights.Q0=much", "loss.weights.Q0"),
     ("model.subpixel=0", "model.subpixel"),
 ]
@@ -135,6 +147,19 @@ def test_bad_settings_are_one_sentence(word: str, says: str) -> None:
         read_config("quickstart", [word])
     assert says in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_only_close_settings_are_suggested() -> None:
+    with pytest.raises(DeepMatchingError) as raised:
+        read_config("quickstart", ["foo=1"])
+    assert not any(key in str(raised.value).split() for key in all_keys())
+
+
+@pytest.mark.parametrize("word", ["2024-01-01", "1e5", "true", "12:30:00", "{a=1}"])
+def test_text_need_not_look_like_text(word: str) -> None:
+    config = read_config("quickstart", [f"out={word}", f"data.train={word}", f"model.init={word}"])
+    assert (config.out, config.data.train, config.model.init) == (word, (word,), word)
+    assert read_config("quickstart", [f"out='{word}'", f'data.train=["{word}"]']).out == word
 
 
 def test_bad_files_are_one_sentence(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import time
 from pathlib import Path
 from types import TracebackType
@@ -10,6 +11,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from deepmatching.commands import common
 from deepmatching.commands.common import say
 from deepmatching.drawing import write_image
 from deepmatching.drawing.curves import draw_training_curves
@@ -18,9 +20,6 @@ from deepmatching.training import Config, Outcome
 from deepmatching.training import checkpoints as state
 from deepmatching.training.checkpoints import RunFolder
 from deepmatching.training.log import Row, TensorBoard, read_log
-
-#: Seconds between lines where there is no terminal for a bar.
-LINES_EVERY = 30.0
 
 
 class Display:
@@ -41,6 +40,7 @@ class Display:
         self.board: TensorBoard | None = None
         self.folder = RunFolder(".")
         self.loss, self.rate, self.accuracy, self.left = "", "", "", ""
+        self.made: list[Path] = []  # what the run has besides its own files
         self.said = -math.inf
         self.begun, self.share_before = 0.0, math.nan  # when the first step was done, and what share it was
 
@@ -53,13 +53,18 @@ class Display:
         self.bar.stop()
         if self.board is not None:
             self.board.close()
+        if self.made and not self.folder.state.exists():  # the run was discarded
+            for path in self.made:
+                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
     # ------------------------------------------------------------------ what happens
 
     def started(self, config: Config, progress: state.Progress) -> None:
         self.folder = RunFolder(config.out)
+        tensorboard = self.folder.path / "tensorboard"
+        self.made = [path for path in (self._picture(), tensorboard) if not path.exists()]
         try:
-            self.board = TensorBoard(self.folder.path / "tensorboard", progress.step)
+            self.board = TensorBoard(tensorboard, progress.step)
         except ImportError:
             say("TensorBoard is not installed (pip install 'deepmatching[train]'): the log is log.csv alone")
         if progress.step:
@@ -84,7 +89,7 @@ class Display:
         self.rate = f"{row['steps_per_s']:.3g} steps/s"
         if self.board is not None:
             self.board.add(row)
-        if not self.console.is_terminal and time.monotonic() - self.said > LINES_EVERY:
+        if not self.console.is_terminal and time.monotonic() - self.said > common.LINES_EVERY:
             self.said = time.monotonic()
             say(f"step {row['step']:.0f}  {self._text()}")
 

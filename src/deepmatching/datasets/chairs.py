@@ -53,7 +53,8 @@ def _first_file(candidates: list[Path]) -> Path:
             return path
     raise LAYOUT.error(
         f"there is no file '{candidates[0]}' that says which pairs are for training",
-        "; download it from the data set's page, name another with --split-file, or take all pairs with --split all",
+        "; download it from the data set's page, name another with --split-file (in training data.split_file=FILE), "
+        "or take all pairs with --split all (data.split=all)",
     )
 
 

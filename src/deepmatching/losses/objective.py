@@ -22,6 +22,17 @@ from deepmatching.operators.subpixel import REACH, soft_offsets, surroundings
 Kind = Literal["cross-entropy", "hinge", "indicator"]
 
 
+def check_weights(weights: Mapping[str, float]) -> None:
+    """Raise unless these can be weights of score volumes."""
+    for name, weight in weights.items():
+        if not re.fullmatch(r"[SQ]\d+", name):
+            raise DeepMatchingError(f"There is no score volume '{name}': name them S0, S1, … or Q0, Q1, ….")
+        if not 0 <= weight < math.inf:
+            raise DeepMatchingError(f"The weight of {name} in the loss must be a number of at least 0, not {weight}.")
+    if not any(weights.values()):
+        raise DeepMatchingError("The loss has no score volume with a weight: set loss.weights.Q0=1, for example.")
+
+
 class Objective(nn.Module):
     """Σ over volumes of weight × mean over reference points of the loss.
 
@@ -55,13 +66,9 @@ class Objective(nn.Module):
         if kind not in get_args(Kind):
             raise DeepMatchingError(f"Unknown loss '{kind}': use {', '.join(get_args(Kind))}.")
         for name, value in (("sigma", sigma), ("margin", margin), ("scale", scale)):
-            if not value > 0:
+            if not 0 < value < math.inf:
                 raise DeepMatchingError(f"The loss's {name} must be positive, not {value}.")
-        for name in weights:
-            if not re.fullmatch(r"[SQ]\d+", name):
-                raise DeepMatchingError(f"There is no score volume '{name}': name them S0, S1, … or Q0, Q1, ….")
-        if not weights or not any(weights.values()):
-            raise DeepMatchingError("The loss has no score volume with a weight: use Q0=1, for example.")
+        check_weights(weights)
         self.kind, self.sigma, self.margin = kind, sigma, margin
         self.weights = {name: weight for name, weight in weights.items() if weight}
         self.subpixel, self.occluded = subpixel, occluded
@@ -79,11 +86,14 @@ class Objective(nn.Module):
             occluded: (B, H, W) bool, if known.
 
         Returns:
-            The loss, and what to log: each volume's own loss, and ``reachable``, the share of the points with a true
-            match in the window that can reach it in Q_0 (or the first volume that has a weight).
+            The loss, and what to log: ``known``, the share of the pixels whose displacement is known and counts; each
+            volume's own loss; and ``reachable``, the share of the points with a true match in the window that can
+            reach it in Q_0 (or the first volume that has a weight).
         """
-        geometry, figures = pyramid.geometry, {}
+        geometry = pyramid.geometry
         hidden = None if self.occluded else occluded
+        counting = ~torch.isnan(flow[..., 0])
+        figures = {"known": (counting if hidden is None else counting & ~hidden).float().mean()}
         total = flow.new_zeros(())
         for n, (name, weight) in enumerate(self.weights.items()):
             l = int(name[1:])

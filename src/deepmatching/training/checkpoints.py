@@ -1,8 +1,8 @@
 """What a run leaves on disk, so that it can be killed at any moment.
 
 * ``last.state.safetensors`` holds all that is needed to go on: weights, optimiser, running mean, counters. It is
-  replaced in one move, so there is always one that is whole, and it is written last: whatever else is on disk is at
-  least as new.
+  replaced in one move, so there is always one that is whole, and it is written last (first in a new run, which it
+  makes one): whatever else is on disk is at least as new.
 * ``best.safetensors`` and ``last.safetensors`` are plain models for ``DeepMatcher.from_pretrained``.
 * ``config.toml`` and ``log.csv`` are for people.
 """
@@ -14,7 +14,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from deepmatching.files import atomic_write, check_writable, make_folder
 from deepmatching.models import read_model, save_network
 from deepmatching.network import Network
 from deepmatching.training.config import config_from_dict, config_to_dict, differences
+from deepmatching.training.lock import locked
 from deepmatching.training.model import TrainedModel
 from deepmatching.training.optimization import RunningMean
 from deepmatching.training.settings import Config
@@ -79,23 +80,25 @@ class RunFolder:
         self.last, self.best = self.path / "last.safetensors", self.path / "best.safetensors"
         self.config, self.log = self.path / "config.toml", self.path / "log.csv"
 
-    def prepare(self, resume: bool) -> None:
-        """Make the folder and refuse, before anything is done, what would end badly."""
+    @contextlib.contextmanager
+    def prepared(self, resume: bool) -> Iterator[None]:
+        """Make the folder, refuse, before anything is done, what would end badly, and keep others out meanwhile."""
         if resume and not self.state.is_file():
             raise DeepMatchingError(
                 f"There is no run to resume in '{self.path}' (no {self.state.name}): check out=… or leave --resume out."
             )
-        if not resume:
+        make_folder(self.path)
+        check_writable(self.log)
+        with locked(self.path):
             there = [file.name for file in (self.state, self.best, self.last, self.log) if file.exists()]
-            if there:
+            if there and not resume:
                 raise DeepMatchingError(
                     f"'{self.path}' holds a run already ({there[0]}): continue it with --resume or use another out=…."
                 )
-        make_folder(self.path)
-        check_writable(self.log)
-        for file in self.path.glob(".*"):  # what atomic_write leaves behind if it is killed
-            if re.fullmatch(r"\.[0-9a-f]{32}\.\w+", file.name):
-                file.unlink(missing_ok=True)
+            for file in self.path.glob(".*"):  # what atomic_write leaves behind if it is killed
+                if re.fullmatch(r"\.[0-9a-f]{32}\.\w+", file.name):
+                    file.unlink(missing_ok=True)
+            yield
 
     def discard(self) -> None:
         """Remove a run that has not made a step, so that the same command can be given again."""
@@ -166,13 +169,14 @@ class RunFolder:
     ) -> Progress:
         """Fill model, optimiser and mean with the state; nothing is changed unless all of it fits."""
         saved, metadata = self._read_state()
-        before = json.loads(metadata["config"])
+        before, processes_before = metadata["config"], metadata["processes"]
         with contextlib.suppress(DeepMatchingError):  # settings that are younger than the state have their defaults
             before = config_to_dict(config_from_dict(before))
-        _check_config(self.path, config, processes, before, int(metadata["processes"]))
+        _check_config(self.path, config, processes, before, processes_before)
         own, _ = _tensors(model, optimizer, mean)
-        for name, tensor in own.items():
-            if not name.startswith("optimizer.") and (name not in saved or saved[name].shape != tensor.shape):
+        for name in sorted({*own, *saved}):
+            shapes = [tensors[name].shape if name in tensors else None for tensors in (own, saved)]
+            if not name.startswith("optimizer.") and shapes[0] != shapes[1]:
                 raise DeepMatchingError(
                     f"{self.state} belongs to another architecture (differing: {name}): "
                     "resume with the settings of model and loss that it was made with."
@@ -180,13 +184,14 @@ class RunFolder:
         model.load_state_dict(_below(saved, "model."))
         if mean is not None:
             mean.load(_below(saved, "mean."))
-        optimizer.load_state_dict(_optimizer_state(optimizer, saved, json.loads(metadata["optimizer"])))
-        progress = Progress(**json.loads(metadata["progress"]))
+        optimizer.load_state_dict(_optimizer_state(optimizer, saved, metadata["optimizer"]))
+        progress = Progress(**metadata["progress"])
         if "version" not in metadata:
-            progress.sums = {name: value / int(metadata["processes"]) for name, value in progress.sums.items()}
+            progress.sums = {name: value / processes_before for name, value in progress.sums.items()}
         return progress
 
-    def _read_state(self) -> tuple[dict[str, Tensor], dict[str, str]]:
+    def _read_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The tensors and the metadata of the state, the latter decoded."""
         try:
             with safe_open(self.state, framework="pt") as file:
                 metadata = file.metadata() or {}
@@ -197,17 +202,23 @@ class RunFolder:
                 f"{self.state} cannot be read ({error}): start again elsewhere with out=… and, to keep the weights, "
                 f"model.init={self.last}."
             ) from error
-        needed = {"config", "processes", "optimizer", "progress"}
-        known = {f.name for f in fields(Progress)}
+        decoded: dict[str, Any] = dict(metadata)
+        kinds = {"config": dict, "processes": int, "optimizer": dict, "progress": dict}
+        try:
+            decoded |= {name: json.loads(metadata[name]) for name in kinds}
+            fits = all(isinstance(decoded[name], kind) for name, kind in kinds.items())
+        except (KeyError, ValueError):
+            fits = False
         if (
             metadata.get("format") != FORMAT
-            or not needed <= set(metadata)
-            or set(json.loads(metadata["progress"])) != known
+            or not fits
+            or set(decoded["progress"]) != {f.name for f in fields(Progress)}
         ):
             raise DeepMatchingError(
-                f"{self.state} is not the state of a training run of this version: start a new run."
+                f"{self.state} is damaged, or not the state of a training run of this version: start a new run with "
+                f"out=… and, to keep the weights, model.init={self.last}."
             )
-        return tensors, metadata
+        return tensors, decoded
 
 
 def _check_config(path: Path, config: Config, processes: int, before: dict[str, Any], processes_before: int) -> None:

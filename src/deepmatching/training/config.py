@@ -67,6 +67,9 @@ def _override(table: dict[str, Any], word: str) -> None:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text
+    wanted = _type_of(keys)
+    if wanted is str or (wanted == tuple[str, ...] and not isinstance(value, list)):
+        value = value if isinstance(value, str) else text  # out=2024-01-01 is not a date
     for n, part in enumerate(keys[:-1]):
         table = table.setdefault(part, _default_table(keys[: n + 1]))
         if not isinstance(table, dict):
@@ -76,14 +79,18 @@ def _override(table: dict[str, Any], word: str) -> None:
 
 def _default_table(keys: list[str]) -> dict[str, Any]:
     """What a table holds that is not given: ``loss.weights.S0=1`` is to join Q0, not to replace it."""
+    if get_origin(_type_of(keys)) is not dict:
+        return {}
+    section = _type_of(keys[:-1])
+    return next(f.default_factory() for f in fields(section) if f.name == keys[-1])  # type: ignore
+
+
+def _type_of(keys: Sequence[str]) -> Any:
+    """The type of a setting or section; None if there is none."""
     kind: Any = Config
-    for key in keys[:-1]:
-        kind = get_type_hints(kind).get(key)
-        if not is_dataclass(kind):
-            return {}
-    found = next((f for f in fields(kind) if f.name == keys[-1]), None)
-    is_table = found is not None and get_origin(get_type_hints(kind)[found.name]) is dict
-    return found.default_factory() if is_table else {}  # type: ignore
+    for key in keys:
+        kind = get_type_hints(kind).get(key) if is_dataclass(kind) else None
+    return kind
 
 
 def config_from_dict(table: Mapping[str, Any]) -> Config:
@@ -126,8 +133,14 @@ def _unknown_key(key: str) -> DeepMatchingError:
     keys = all_keys()
     near = difflib.get_close_matches(key, keys, n=3, cutoff=0.6)
     near = near or [k for k in keys if k.rpartition(".")[2] == key.rpartition(".")[2]]
-    near = near or [k for k in keys if k.startswith(key.partition(".")[0] + ".")] or keys
-    return DeepMatchingError(f"There is no setting '{key}': did you mean {' or '.join(near)}?")
+    if near:
+        return DeepMatchingError(f"There is no setting '{key}': did you mean {' or '.join(near)}?")
+    section = key.partition(".")[0]
+    if is_dataclass(_type_of([section])):
+        return DeepMatchingError(f"There is no setting '{key}': use one of {_keys_of(section)}.")
+    return DeepMatchingError(
+        f"There is no setting '{key}': all are listed in docs/training.md, and in the config.toml of every run."
+    )
 
 
 def _convert(value: Any, wanted: Any, key: str) -> Any:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from deepmatching.errors import DeepMatchingError
+from deepmatching.training.checkpoints import RunFolder
 from deepmatching.training.data import errors_in_place
 from deepmatching.training.distributed import OtherProcessFailed, joined
 from deepmatching.training.figures import Verdict
@@ -24,7 +25,7 @@ from deepmatching.training.settings import Config
 MOST_SKIPPED = 50
 
 
-class Diverged(DeepMatchingError):
+class Hopeless(DeepMatchingError):
     """Going on as before would not help."""
 
 
@@ -37,11 +38,15 @@ def train(config: Config, device: torch.device, resume: bool = False, watchers: 
         resume: go on with the run that ``config.out`` holds.
         watchers: told what happens, in the main process.
     """
-    with joined(device) as world, interruptible() as interruption:
-        run = Run(config, world, interruption, resume, watchers)
+    with joined(device) as world, interruptible() as interruption, contextlib.ExitStack() as stack:
+        folder = RunFolder(config.out)
+        with world.together("Preparing the folder"):
+            if world.is_main:
+                stack.enter_context(folder.prepared(resume))
+        run = Run(config, world, interruption, folder, resume, watchers)
         try:
             signal = _train(run)
-        except Diverged:
+        except Hopeless:
             raise
         except DeepMatchingError:  # a pair that cannot be read, say: all processes are here, and nothing is lost
             if resume or run.progress.step:
@@ -50,6 +55,9 @@ def train(config: Config, device: torch.device, resume: bool = False, watchers: 
             elif world.is_main:
                 run.folder.discard()
             raise
+        with world.together("Training"):
+            if not signal and (nothing := run.nothing_learned()):
+                raise Hopeless(f"{nothing}, and start another run with out=….")
         return run.stop(signal)
 
 
@@ -111,7 +119,7 @@ def _train(run: Run) -> int:
         progress.skipped += not is_finite
         progress.skipped_in_a_row = 0 if is_finite else progress.skipped_in_a_row + 1
         if progress.skipped_in_a_row >= MOST_SKIPPED:
-            raise Diverged(
+            raise Hopeless(
                 f"The gradient was not finite in {MOST_SKIPPED} steps in a row, the last of them step {progress.step}: "
                 f"start another run from model.init={run.folder.last} with a lower optimizer.lr, an optimizer.clip or "
                 "amp=off."

@@ -12,12 +12,16 @@ from deepmatching.datasets import Pair
 from deepmatching.descriptors import VGG, Descriptor
 from deepmatching.descriptors.pretrained import is_published, load_vgg
 from deepmatching.errors import DeepMatchingError
+from deepmatching.geometry import Geometry
 from deepmatching.losses import Objective
 from deepmatching.models import NAMES, build_network, load_network, name_of
 from deepmatching.network import Network
-from deepmatching.training.settings import Amp, LossConfig, ModelConfig
+from deepmatching.training.settings import Amp, Config, LossConfig, ModelConfig
 
 _PRECISION: dict[Amp, torch.dtype | None] = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+#: κ at the start of a network that has none and is to learn it.
+FIRST_SHARPNESS = 20.0
 
 
 class TrainedModel(nn.Module):
@@ -91,6 +95,7 @@ def mixed_precision(descriptor: Descriptor, precision: torch.dtype | None) -> It
 def build_model(model: ModelConfig, loss: LossConfig, amp: Amp = "off") -> TrainedModel:
     """The network as training finds it, with ``requires_grad`` on what is to be learned."""
     network = _network(model)
+    _set_sharpness(network, model, loss)
     objective = Objective(loss.kind, loss.weights, loss.sigma, loss.margin, loss.scale, loss.subpixel, loss.occluded)
     has_features = any(True for _ in network.descriptor.parameters())
     if model.learn == "features" and not has_features:
@@ -104,12 +109,39 @@ def build_model(model: ModelConfig, loss: LossConfig, amp: Amp = "off") -> Train
     return TrainedModel(network, objective, amp)
 
 
+def check_sizes(network: Network, config: Config) -> None:
+    """Raise for crops, radii, levels and score volumes that cannot go together, as far as that can be known."""
+    radius = None if config.validation.radius == "full" else config.validation.radius
+    cells = network.descriptor.stride.bit_length() - 1
+    patch = 4 * network.descriptor.stride
+    for key, value in (("model", network.radius), ("validation", radius)):
+        try:
+            Geometry.for_downscale((patch, patch), (patch, patch), cells, value)
+        except DeepMatchingError as error:
+            raise DeepMatchingError(f"{key}.radius={value} cannot be used: {error}") from error
+    rows, columns = config.data.crop
+    if not rows:
+        return
+    crop = f"data.crop=[{rows}, {columns}]"
+    if min(rows, columns) < patch:
+        raise DeepMatchingError(f"{crop} is smaller than one patch: use at least [{patch}, {patch}].")
+    try:
+        levels = network.geometry((rows, columns), (rows, columns)).L
+    except DeepMatchingError as error:
+        raise DeepMatchingError(f"With {crop}, model.{error}") from error
+    for name, weight in config.loss.weights.items():
+        if weight and int(name[1:]) > levels:
+            raise DeepMatchingError(
+                f"loss.weights.{name} asks for a level that is not there: with {crop} and "
+                f"model.levels={config.model.levels} the last one is {levels}."
+            )
+
+
 def _network(model: ModelConfig) -> Network:
     radius = None if model.radius == "full" else model.radius
     levels = None if model.levels == "auto" else model.levels
-    sharpness = model.subpixel or None
     if not model.init or (model.init not in NAMES and is_published(model.init)):
-        network = build_network(model.descriptor or "vgg", radius, levels, sharpness, **model.settings)
+        network = build_network(model.descriptor or "vgg", radius, levels, **model.settings)
         if model.init:
             if not isinstance(network.descriptor, VGG):
                 raise DeepMatchingError(f"{model.init} holds weights of VGG-16: set model.descriptor=vgg.")
@@ -123,11 +155,19 @@ def _network(model: ModelConfig) -> Network:
             f"set model.descriptor={name}."
         )
     if model.settings:
-        asked = build_network(name, radius, levels, sharpness, **model.settings).descriptor
+        asked = build_network(name, radius, levels, **model.settings).descriptor
         if asked.settings() != network.descriptor.settings():
             raise DeepMatchingError(
                 f"The descriptor of the model {model.init} was built with other model.settings: leave them out."
             )
-    if sharpness is not None and network.sharpness is None:
-        network.sharpness = nn.Parameter(torch.tensor(float(sharpness)))
     return network
+
+
+def _set_sharpness(network: Network, model: ModelConfig, loss: LossConfig) -> None:
+    """Give the network the κ that is asked for, or none; see ``ModelConfig.subpixel``."""
+    kappa = model.subpixel
+    if kappa == "auto":
+        if network.sharpness is not None or not loss.subpixel:
+            return
+        kappa = FIRST_SHARPNESS
+    network.sharpness = nn.Parameter(torch.tensor(float(kappa))) if kappa else None

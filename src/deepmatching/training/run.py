@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +12,8 @@ from typing import Protocol
 
 import torch
 
+from deepmatching.errors import DeepMatchingError
+from deepmatching.models import read_model
 from deepmatching.training.checkpoints import Progress, RunFolder
 from deepmatching.training.config import write_config
 from deepmatching.training.data import TrainingData
@@ -18,7 +21,7 @@ from deepmatching.training.distributed import World
 from deepmatching.training.figures import Figures
 from deepmatching.training.interruption import Interruption
 from deepmatching.training.log import CsvLog, Row
-from deepmatching.training.model import build_model
+from deepmatching.training.model import TrainedModel, build_model, check_sizes
 from deepmatching.training.optimization import LossScale, RunningMean, build_optimizer
 from deepmatching.training.settings import Config
 from deepmatching.training.validation import Validation
@@ -67,27 +70,28 @@ class Run:
         config: all settings.
         world: the process and its peers.
         interruption: who may ask it to stop.
-        resume: go on with the run that ``config.out`` holds, instead of starting one there.
+        folder: where the run lies or will lie, prepared by the main process.
+        resume: go on with the run that it holds, instead of starting one there.
         watchers: used by the main process.
     """
 
     def __init__(
-        self, config: Config, world: World, interruption: Interruption, resume: bool, watchers: Sequence[Watcher]
+        self,
+        config: Config,
+        world: World,
+        interruption: Interruption,
+        folder: RunFolder,
+        resume: bool,
+        watchers: Sequence[Watcher],
     ) -> None:
         self.config, self.world, self.interruption = config, world, interruption
         self.watchers = tuple(watchers) if world.is_main else ()
-        self.folder = RunFolder(config.out)
-        with world.together("Preparing the folder"):
-            if world.is_main:
-                self.folder.prepare(resume)
+        self.folder = folder
 
         torch.manual_seed(config.seed)
-        model = config.model
-        if resume and model.init and self.folder.last.is_file():
-            # What it started from may be gone; the state replaces it.
-            model = replace(model, init=str(self.folder.last))
-        self.model = build_model(model, config.loss, config.amp).to(world.device).train()
+        self.model = self._build_model(resume).to(world.device).train()
         self.network = self.model.network
+        check_sizes(self.network, config)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = build_optimizer(self.model, config.optimizer)
         self.mean = RunningMean(self.network, config.ema) if config.ema else None
@@ -101,6 +105,7 @@ class Run:
         wanted = config.validation.data or config.data.overfit
         self.validation = Validation(config, self.data, world) if wanted else None
         self.best = self.folder.best_score(config)
+        self.said: set[str] = set()
         self.begun = time.monotonic() - self.progress.elapsed
         with world.together("Preparing the log"):
             if world.is_main:
@@ -110,8 +115,17 @@ class Run:
             self.save()  # from here on there is a run that can be resumed
         for watcher in self.watchers:
             watcher.started(config, self.progress)
-            if self.validation is not None and self.validation.warning:
-                watcher.warned(self.validation.warning)
+        if self.validation is not None:
+            self._warn(self.validation.warning)
+
+    def _build_model(self, resume: bool) -> TrainedModel:
+        """The model at the start; if the run goes on, the state fills it."""
+        model, last = self.config.model, self.folder.last
+        if resume and model.init:  # which may be gone by now; but then ``last`` may be damaged
+            with contextlib.suppress(DeepMatchingError):
+                read_model(last)
+                model = replace(model, init=str(last))
+        return build_model(model, self.config.loss, self.config.amp)
 
     @property
     def elapsed(self) -> float:
@@ -131,15 +145,19 @@ class Run:
         return self.validation is not None and wanted and self.progress.validated != step
 
     def save(self) -> None:
-        """The model first, the state last: see ``checkpoints``."""
+        """The model first, the state last, see ``checkpoints``; but in a new run a model alone would be no run."""
         progress = self.progress
         progress.elapsed = self.elapsed
         progress.sums, progress.count = self.figures.totals(), self.figures.count
         progress.scale, progress.good = self.scale.scale, self.scale.good
         with self.world.together("Saving"):
             if self.world.is_main:
-                self.folder.save_model(self.folder.last, self.network, self.config, progress)
+                is_new = not self.folder.state.exists()
+                if not is_new:
+                    self.folder.save_model(self.folder.last, self.network, self.config, progress)
                 self.folder.save_state(self.config, self.world.size, self.model, self.optimizer, self.mean, progress)
+                if is_new:
+                    self.folder.save_model(self.folder.last, self.network, self.config, progress)
 
     def validate(self) -> int:
         """Judge the network (its running mean, if there is one), and keep it if it is the best so far.
@@ -164,6 +182,8 @@ class Run:
         self.best = max(self.best, score)
         for watcher in self.watchers:
             watcher.validated(row, is_best)
+        if math.isnan(score):
+            self._warn("No pixel of the validation pairs is known, so that no model is the best: check their flow.")
         return 0
 
     def report(self, rate: float) -> None:
@@ -174,6 +194,25 @@ class Run:
                 self.log.add(row)
         for watcher in self.watchers:
             watcher.logged(row)
+        if nothing := self.nothing_learned():
+            self._warn(f"{nothing}.")
+
+    def nothing_learned(self) -> str:
+        """A sentence, but for its full stop, if the log has nothing that was learned from; for the main process."""
+        rows = [row for row in self.log.rows if "reachable" in row] if self.world.is_main else []
+        if not rows or any(row["reachable"] or row["loss"] for row in rows):
+            return ""
+        if not any(row.get("known", 1) for row in rows):
+            return "No pixel of the training pairs is known and visible: check their flow and masks"
+        radius = self.config.model.radius
+        where = "in the other image: " if radius == "full" else f"within model.radius={radius}: raise it, or "
+        return f"No point of the training pairs has a true match {where}check the units of the flow"
+
+    def _warn(self, sentence: str) -> None:
+        """Say it once."""
+        for watcher in self.watchers if sentence and sentence not in self.said else ():
+            watcher.warned(sentence)
+        self.said.add(sentence)
 
     def stop(self, signal: int = 0, has_failed: bool = False) -> Outcome:
         """Tell the watchers that the run is over for now; everything is saved."""

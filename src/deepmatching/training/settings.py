@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.losses.objective import Kind
+from deepmatching.losses.objective import Kind, check_weights
 
 #: The source of pairs that are made on the fly; all others are names of data sets or paths of manifests.
 SYNTHETIC = "synthetic"
@@ -20,6 +20,9 @@ TRAIN = "train"
 
 #: Data sets of which there are several renderings, and the one that comes with a file that splits it.
 WITH_PASSES, WITH_SPLIT_FILE = ("sintel", "sintelmini"), "chairs"
+
+#: PyTorch's generators take 64 bits.
+LARGEST_SEED = 2**63 - 1
 
 Learn = Literal["features", "exponents", "both"]
 OptimizerName = Literal["adamw", "sgd"]
@@ -37,7 +40,8 @@ class ModelConfig:
         radius: R in pixels, or ``full``.
         levels: L, or ``auto`` for as many as the crop allows.
         learn: ``features`` (the descriptor), ``exponents`` (ν_l) or ``both``.
-        subpixel: κ at the start, for matches refined between cells (20, say); 0 for matches on cells. It is learned if
+        subpixel: κ at the start, for matches refined between cells; 0 for matches on cells. ``auto`` is that of the
+            model ``init``; where that has none, 20 if ``loss.subpixel`` has a weight, and else 0. κ is learned if
             ``loss.subpixel`` has a weight.
         settings: further arguments of the descriptor.
     """
@@ -47,7 +51,7 @@ class ModelConfig:
     radius: int | Literal["full"] = 80
     levels: int | Literal["auto"] = "auto"
     learn: Learn = "both"
-    subpixel: float = 0.0
+    subpixel: float | Literal["auto"] = "auto"
     settings: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -55,7 +59,7 @@ class ModelConfig:
             raise DeepMatchingError("There is no model to train: set model.descriptor or model.init.")
         at_least("model.radius", self.radius, 1, ("full",))
         at_least("model.levels", self.levels, 0, ("auto",))
-        at_least("model.subpixel", self.subpixel, 0)
+        at_least("model.subpixel", self.subpixel, 0, ("auto",))
         one_of("model.learn", self.learn, get_args(Learn))
 
 
@@ -194,7 +198,7 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class LossConfig:
-    """What is minimised: the arguments of :class:`deepmatching.losses.Objective`, which checks them.
+    """What is minimised: the arguments of :class:`deepmatching.losses.Objective`.
 
     Attributes:
         kind: ``cross-entropy``, ``hinge`` (the paper's) or ``indicator``.
@@ -202,7 +206,7 @@ class LossConfig:
         sigma: σ of g_σ in pixels.
         margin: of the hinge.
         scale: β of the cross-entropy at the start; learned along.
-        subpixel: weight of the error of refined matches; needs ``model.subpixel``.
+        subpixel: weight of the error of refined matches; not with ``model.subpixel`` 0.
         occluded: whether points that are hidden in the second image count.
     """
 
@@ -216,10 +220,12 @@ class LossConfig:
 
     def __post_init__(self) -> None:
         one_of("loss.kind", self.kind, get_args(Kind))
-        for key in ("sigma", "margin", "scale"):
-            if not getattr(self, key) > 0:
-                raise DeepMatchingError(f"loss.{key} must be positive, not {getattr(self, key)}.")
-        at_least("loss.subpixel", self.subpixel, 0)
+        for key in ("sigma", "margin", "scale"):  # what float32 can compute with
+            between(f"loss.{key}", getattr(self, key), 0.001, 1_000_000)
+        between("loss.subpixel", self.subpixel, 0, 1_000_000)
+        for name, weight in self.weights.items():
+            between(f"loss.weights.{name}", weight, 0, 1_000_000)
+        check_weights(self.weights)
 
 
 @dataclass(frozen=True)
@@ -258,7 +264,7 @@ class Config:
     def __post_init__(self) -> None:
         if not self.out:
             raise DeepMatchingError("The run needs a folder: set out to its name.")
-        at_least("seed", self.seed, 0)
+        between("seed", self.seed, 0, LARGEST_SEED)
         at_least("steps", self.steps, 0)
         at_least("minutes", self.minutes, 0)
         if not self.steps and not self.minutes:
@@ -267,9 +273,9 @@ class Config:
             at_least(key, getattr(self, key), 1)
         one_of("amp", self.amp, get_args(Amp))
         share("ema", self.ema)
-        if self.loss.subpixel and not self.model.subpixel:
+        if self.loss.subpixel and self.model.subpixel == 0:
             raise DeepMatchingError(
-                "loss.subpixel needs a network that refines its matches: set model.subpixel=20, say."
+                "loss.subpixel needs a network that refines its matches: set it to 0 too, or model.subpixel=auto."
             )
         names = {name.lower() for name in (*self.data.train, *self.validation.data)}
         if self.data.passes and not names.intersection(WITH_PASSES):
@@ -301,6 +307,12 @@ def at_least(key: str, value: Any, least: float, also: Collection[str] = ()) -> 
     if not least <= value < float("inf"):
         words = "".join(f" or {word!r}" for word in also)
         raise DeepMatchingError(f"{key} must be a number of at least {least}{words}, not {value!r}.")
+
+
+def between(key: str, value: float, least: float, most: float) -> None:
+    """Raise unless least ≤ value ≤ most."""
+    if not least <= value <= most:
+        raise DeepMatchingError(f"{key} must be a number from {least} to {most}, not {value!r}.")
 
 
 def share(key: str, value: float) -> None:

@@ -1,0 +1,62 @@
+"""The network at the start of a run, and which sizes suit it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from deepmatching.errors import DeepMatchingError
+from deepmatching.models import build_network, save_network
+from deepmatching.training import train
+from deepmatching.training.model import FIRST_SHARPNESS, build_model
+from deepmatching.training.settings import Config
+
+Configs = Callable[..., Config]
+
+
+def kappa(config: Config) -> float | None:
+    sharpness = build_model(config.model, config.loss).network.sharpness
+    return None if sharpness is None else sharpness.item()
+
+
+@pytest.mark.parametrize("start", [None, 7.0])
+def test_kappa_is_what_is_asked_for_and_else_that_of_the_start(
+    config_of: Configs, tmp_path: Path, start: float | None
+) -> None:
+    save_network(build_network("compact", sharpness=start, dimensions=6), tmp_path / "start.safetensors")
+    init = f"model.init={tmp_path / 'start.safetensors'}"
+    assert kappa(config_of(init, "model.subpixel=0")) is None
+    assert kappa(config_of(init, "model.subpixel=5")) == 5
+    assert kappa(config_of(init)) == start
+    assert kappa(config_of(init, "loss.subpixel=0.3")) == (start or FIRST_SHARPNESS)
+
+
+def test_kappa_without_a_start(config_of: Configs) -> None:
+    assert kappa(config_of()) is None
+    assert kappa(config_of("loss.subpixel=0.3")) == FIRST_SHARPNESS
+    assert kappa(config_of("model.subpixel=5")) == 5
+
+
+BAD = [
+    ("model.radius=1", r"model\.radius=1 cannot be used.* at least 2 pixels"),
+    ("model.radius=9", r"model\.radius=9 cannot be used.* 8 would do"),
+    ("validation.radius=7", r"validation\.radius=7 cannot be used"),
+    ("model.levels=9", r"data\.crop=\[32, 48\], model\.levels=9 .* at most"),
+    ("data.crop=[1, 1]", r"data\.crop=\[1, 1\] .* at least \[8, 8\]"),
+    ("loss.weights.Q7=1", r"loss\.weights\.Q7 .* model\.levels=1 the last one is 1"),
+]
+
+
+@pytest.mark.parametrize(("word", "says"), BAD, ids=[word for word, _ in BAD])
+def test_sizes_that_cannot_work_are_found_before_anything_is_read(config_of: Configs, word: str, says: str) -> None:
+    with pytest.raises(DeepMatchingError, match=says) as raised:
+        train(config_of(word, "data.train=missing.json"), torch.device("cpu"))
+    assert "\n" not in str(raised.value)
+
+
+def test_whole_images_may_have_any_levels(config_of: Configs) -> None:
+    with pytest.raises(DeepMatchingError, match=r"missing\.json"):
+        train(config_of("model.levels=9", "data.crop=[0, 0]", "data.train=missing.json"), torch.device("cpu"))

@@ -1,0 +1,62 @@
+"""A run says so if there is nothing to learn."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from test_loop import Recorder
+
+from deepmatching.errors import DeepMatchingError
+from deepmatching.training import train
+from deepmatching.training.log import read_log
+from deepmatching.training.settings import Config
+
+CPU = torch.device("cpu")
+
+
+def with_flow(manifest: Path, folder: Path, *values: float) -> str:
+    """A manifest of the first pair with each of these displacements everywhere, in both directions."""
+    entries = []
+    for n, value in enumerate(values):
+        np.save(folder / f"{n}.npy", np.full((64, 96, 2), value, np.float32))
+        images = {f"image{i}": str(manifest.parent / f"0_{i}.png") for i in (0, 1)}
+        entries.append({**images, "flow": f"{n}.npy"})
+    (folder / "flows.json").write_text(json.dumps(entries))
+    return f"data.train={folder / 'flows.json'}"
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [(math.nan, "No pixel of the training pairs is known"), (500, r"within model\.radius=8: raise it")],
+)
+def test_a_run_without_a_lesson_warns_at_once_and_fails_at_its_end(
+    config_of: Callable[..., Config], manifest: Path, tmp_path: Path, value: float, says: str
+) -> None:
+    config = config_of(with_flow(manifest, tmp_path, value))
+    watcher = Recorder()
+    with pytest.raises(DeepMatchingError, match=f"{says}.* start another run") as raised:
+        train(config, CPU, watchers=[watcher])
+    first = str(raised.value).split(":")[0]
+    warnings = [n for n, event in enumerate(watcher.events) if event.startswith(first)]
+    assert warnings == [watcher.events.index("logged 2") + 1]
+    about_validation = [event for event in watcher.events if "validation pairs" in event]
+    assert len(about_validation) == math.isnan(value)
+    row = next(row for row in read_log(tmp_path / "run" / "log.csv") if "loss" in row)
+    assert (row["loss"], row["reachable"], row["known"]) == (0, 0, 0 if math.isnan(value) else 1)
+    with pytest.raises(DeepMatchingError, match=says):
+        train(config, CPU, resume=True)
+
+
+def test_one_pair_with_a_lesson_is_enough(config_of: Callable[..., Config], manifest: Path, tmp_path: Path) -> None:
+    watcher = Recorder()
+    config = config_of(with_flow(manifest, tmp_path, 500, 500, 3), "log_every=1")
+    assert train(config, CPU, watchers=[watcher]).progress.step == 6
+    lessons = [row["reachable"] > 0 for row in read_log(tmp_path / "run" / "log.csv") if "reachable" in row]
+    assert sum(lessons) == 2  # of six steps, two epochs
+    assert sum("No point" in event for event in watcher.events) == (not lessons[0])
