@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from deepmatching import baselines
-from deepmatching.baselines import DENSE, KEYPOINTS, DenseMethod, KeypointMatcher, baseline
+from deepmatching.baselines import DENSE, KEYPOINTS, SMALLEST, DenseMethod, KeypointMatcher, baseline
 from deepmatching.errors import DeepMatchingError
 from fake_datasets import FLOW, moved, texture
 
@@ -89,6 +89,23 @@ def test_an_unknown_method_is_refused() -> None:
 
 
 def test_a_pair_that_opencv_refuses_is_one_sentence() -> None:
-    tiny = np.zeros((2, 2, 3), np.uint8)
-    with pytest.raises(DeepMatchingError, match="dis fails on a pair of 2 x 2 pixels"):
-        DenseMethod("dis").flow(tiny, tiny)
+    if not HAS_CONTRIB:
+        pytest.skip("this OpenCV has no contrib modules")
+    blank = np.zeros((128, 160, 3), np.uint8)  # nothing to track
+    with pytest.raises(DeepMatchingError, match="pcaflow fails on a pair of 160 x 128 pixels"):
+        DenseMethod("pcaflow").flow(blank, blank)
+
+
+@pytest.mark.parametrize("name", SMALLEST)
+def test_images_that_end_the_process_are_refused(name: str, picture: np.ndarray) -> None:
+    """They never reach OpenCV; just large enough ones come back."""
+    if name in {*NEEDS_CONTRIB, "akaze"} and not HAS_CONTRIB:
+        pytest.skip("this OpenCV has no contrib modules")
+    method, side = baseline(name), SMALLEST[name]
+    for height, width in ((side - 1, 200), (200, side - 1), (8, 8), (1, 1)):
+        if min(height, width) < side:
+            small = picture[:height, :width]
+            words = f"{name} needs images of {side} x {side} pixels or more, not {width} x {height}"
+            with pytest.raises(DeepMatchingError, match=words):
+                method.match(small, small)
+    assert method.match(picture[:side, :side], picture[:side, :side]).size0 == (side, side)

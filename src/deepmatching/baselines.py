@@ -47,6 +47,8 @@ class KeypointMatcher:
 
     def match(self, image0: ImageLike, image1: ImageLike) -> Matches:
         grey0, grey1 = _greys(image0, image1)
+        _check_size(self.name, grey0)
+        _check_size(self.name, grey1)
         detector, norm = KEYPOINTS[self.name]()
         points0, descriptors0 = _describe(detector, grey0)
         points1, descriptors1 = _describe(detector, grey1)
@@ -90,6 +92,7 @@ class DenseMethod:
         """(H, W, 2) float32. A second image of another size is cropped or continued to that of the first."""
         first, second = (_pixels(image, name) for image, name in ((image0, "image0"), (image1, "image1")))
         height, width = first.shape[:2]
+        _check_size(self.name, first)
         second = second[:height, :width]
         missing = height - second.shape[0], width - second.shape[1]
         second = cv2.copyMakeBorder(second, 0, missing[0], 0, missing[1], cv2.BORDER_REPLICATE)
@@ -167,6 +170,20 @@ DENSE: dict[str, Callable[[], Calculation]] = {
     "sparse-to-dense": lambda: _on_color(_contrib("optflow", "createOptFlow_SparseToDense")().calc),
     "rlof": lambda: _on_color(_contrib("optflow", "createOptFlow_DenseRLOF")().calc),
 }
+
+#: Least sides of images in pixels, by trial with OpenCV 5.0: on smaller ones it may end the process or run forever.
+#: ``sparse-to-dense`` and ``rlof`` do so where few of their tracks agree, as few do on any pair of small images.
+SMALLEST = {"orb": 2, "akaze": 2, "dis": 16, "dis-fast": 32, "pcaflow": 64, "sparse-to-dense": 128, "rlof": 128}
+
+
+def _check_size(method: str, image: np.ndarray) -> None:
+    height, width = image.shape[:2]
+    smallest = SMALLEST.get(method, 1)
+    if min(height, width) < smallest:
+        raise DeepMatchingError(
+            f"OpenCV's {method} needs images of {smallest} x {smallest} pixels or more, not {width} x {height}; "
+            "leave the pair out or choose another method."
+        )
 
 
 def _describe(detector: Any, grey: np.ndarray) -> tuple[np.ndarray, Any]:

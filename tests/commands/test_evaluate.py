@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import cv2
+import numpy as np
 import pytest
 
 from deepmatching.commands.common import ReciprocalChoice
@@ -19,12 +19,18 @@ from deepmatching.commands.evaluate import PassChoice, evaluate
 from deepmatching.errors import DeepMatchingError
 from deepmatching.matcher import DeepMatcher
 from deepmatching.models import load_network, save_network
-from fake_datasets import write_kitti, write_manifest, write_pairs, write_sintel
-
-
-def heed_interrupts() -> None:
-    """For a new process: a shell that starts the tests in the background makes them, and it, ignore the interrupt."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+from fake_datasets import (
+    SIZE,
+    moved,
+    texture,
+    write_field,
+    write_image,
+    write_kitti,
+    write_manifest,
+    write_pairs,
+    write_sintel,
+)
+from processes import started
 
 
 def run(dataset: Path | str, **options: Any) -> None:
@@ -121,6 +127,63 @@ def test_a_changed_model_is_not_continued(tmp_path: Path) -> None:
     assert file.read_text() == before
 
 
+def test_data_and_foreign_files_are_not_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, notes = write_pairs(tmp_path, 2), tmp_path / "notes.txt"
+    notes.write_text("my notes")
+    before = {each: each.read_bytes() for each in tmp_path.iterdir()}
+    monkeypatch.chdir(tmp_path)
+    for json_file in (path, Path("./pairs.json"), Path("0.flo"), Path("0_a.png"), notes):
+        for options in ({}, {"method": "orb"}):
+            words = "is read, and would be written over" if json_file.name == "pairs.json" else f"{json_file.name}' "
+            with pytest.raises(DeepMatchingError, match=words):
+                run(path, json_file=json_file, **options)
+    assert {each: each.read_bytes() for each in tmp_path.iterdir()} == before
+
+
+def test_pairs_without_known_truth_are_named_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_pairs(tmp_path, 9, dataset="mine")
+    for number in range(1, 8):
+        write_field(tmp_path / f"{number}.flo", np.full((*SIZE, 2), np.nan, np.float32))
+    run(path, method="dis-fast", flow=True, json_file=tmp_path / "e.json")
+    captured = capsys.readouterr()
+    assert "no ground truth is known of 7 of 9 pairs, which are left out" in captured.err
+    assert "1_a-1_b, 2_a-2_b, 3_a-3_b, 4_a-4_b, 5_a-5_b and 2 more" in captured.err
+    assert next(line.split() for line in captured.out.splitlines() if "mine" in line)[:4] == [
+        "mine",
+        "all",
+        "pairs",
+        "2",
+    ]
+    for number in (0, 8):
+        write_field(tmp_path / f"{number}.flo", np.full((*SIZE, 2), np.nan, np.float32))
+    with pytest.raises(DeepMatchingError, match="No pair has a pixel with known ground truth"):
+        run(path, json_file=tmp_path / "none.json")
+    assert not (tmp_path / "none.json").exists()
+
+
+def test_a_pair_that_cannot_be_done_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, file = write_pairs(tmp_path, 3), tmp_path / "e.json"
+    write_image(tmp_path / "1_b.png", texture((40, 40)))
+    with pytest.raises(DeepMatchingError, match=r"^Pair 2 of 3 \('1_a-1_b' of pairs\): .*one size"):
+        run(path, flow=True, json_file=file)
+    assert "1 of 3 pairs are kept" in (said := capsys.readouterr().err)
+    assert "put right what follows, then go on with --resume" in said
+    with pytest.raises(DeepMatchingError, match=r"^Pair 2 of 3"):
+        run(path, flow=True, json_file=file, resume=True)
+    assert "kept" not in capsys.readouterr().err
+    write_image(tmp_path / "1_b.png", moved(texture(seed=1)))
+    run(path, flow=True, json_file=file, resume=True)
+    write_image(tmp_path / "0_b.png", texture((40, 40)))  # the pair that warms up
+    with pytest.raises(DeepMatchingError, match=r"^Pair 1 of 3 \('0_a-0_b' of pairs\): .*one size"):
+        run(path, flow=True)
+
+
+def test_the_help_explains_the_figures() -> None:
+    explained = evaluate.__doc__ or ""
+    for figure in ("acc@T", "EPE", ">3px", "Fl", "s0-10, s10-40, s40+", "noc", "occ"):
+        assert f"{figure}:" in explained, figure
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -170,12 +233,11 @@ def test_a_missing_folder_of_pictures_is_made_and_a_file_is_refused(tmp_path: Pa
 def test_the_interrupt_key_ends_with_130_and_the_file_is_whole(tmp_path: Path) -> None:
     entries = json.loads(write_pairs(tmp_path, 1).read_text()) * 3000  # far more than can be done by then
     path, file = write_manifest(tmp_path, entries), tmp_path / "e.json"
-    command = [sys.executable, "-m", "deepmatching", "evaluate", str(path), "--json", str(file), "--method", "dis-fast"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts)
-    while not file.exists() and process.poll() is None:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    errors = process.communicate(timeout=60)[1]
+    with started("evaluate", path, "--json", file, "--method", "dis-fast") as process:
+        while not file.exists() and process.poll() is None:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        errors = process.communicate(timeout=300)[1]
     assert process.returncode == 130, errors
     assert "Traceback" not in errors and "of 3000 pairs are kept" in errors
     content = json.loads(file.read_text())

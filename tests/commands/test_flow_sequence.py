@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -23,11 +22,7 @@ from deepmatching.commands.flow_sequence import runs
 from deepmatching.errors import DeepMatchingError
 from deepmatching.flow_files import read_flow, write_flow
 from fake_datasets import FLOW, moved, texture, write_image
-
-
-def heed_interrupts() -> None:
-    """For a new process: a shell that starts the tests in the background makes them, and it, ignore the interrupt."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+from processes import started
 
 
 def run(source: Path, **options: Any) -> None:
@@ -250,13 +245,11 @@ def test_the_interrupt_key_ends_with_130_and_leaves_finished_files_only(tmp_path
     for number in range(60):
         write_image(tmp_path / "frames" / f"{number}.png", moved(texture(), number))
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "deepmatching", "flow", tmp_path / "frames", "--out", out, "--radius", "16"]
-    command = [*map(str, command), "--device", "cpu"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts)
-    while not (out / "2.flo").exists() and process.poll() is None:
-        time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    errors = process.communicate(timeout=300)[1]
+    with started("flow", tmp_path / "frames", "--out", out, "--radius", "16", "--device", "cpu") as process:
+        while not (out / "2.flo").exists() and process.poll() is None:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        errors = process.communicate(timeout=300)[1]
     assert process.returncode == 130, errors
     assert "Traceback" not in errors and "flows are finished" in errors
     finished = json.loads((out / "flow.json").read_text())["finished"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,25 @@ def test_the_papers_cnn_takes_vggs_published_weights(data: Path, capsys: pytest.
     assert kept["model"] == str(data / "vgg16.npz") and kept["sha256"] and kept["radius"] == 16
     with pytest.raises(DeepMatchingError, match=r"There is no file .*none.npz"):
         run("table1", data, checkpoint=["c=none.npz"])
+
+
+@pytest.mark.usefixtures("hog_alone", "presets")
+def test_without_masks_all_known_pixels_count_and_the_table_says_so(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("table2", data, limit=1, out=data / "out")
+    assert "without masks" not in capsys.readouterr().out
+    for folder in ("sintel/training/occlusions", "sintel/training/invalid", "kitti2012/training/flow_noc"):
+        shutil.rmtree(data / folder)
+    with pytest.raises(DeepMatchingError, match="--no-masks"):
+        run("table2", data, limit=1)
+    with pytest.raises(DeepMatchingError, match="its masks is None, and now it is False"):
+        run("table2", data, limit=1, masks=False, out=data / "out")
+    run("table2", data, limit=1, masks=False)
+    output = capsys.readouterr().out
+    assert "Table 2 of the paper; ours without masks: all pixels with ground truth" in output
+    kitti = next(row for row in rows(output) if "ours" in row)
+    assert kitti[-4] != "–" and kitti[-2:] == ["–", "–"]
 
 
 def test_bad_options_are_one_sentence(data: Path) -> None:

@@ -69,6 +69,13 @@ def test_a_homography_is_a_flow_and_image_sizes_may_differ(entry: Entry, tmp_pat
     assert pair.image1.shape == (3, 50, 90)
 
 
+@pytest.mark.parametrize("factor", [1e-150, -1.0, 1e150])
+def test_a_homography_may_have_any_scale_and_numbers_of_any_size(entry: Entry, tmp_path: Path, factor: float) -> None:
+    matrix = np.array([[1.0, 0.0, -4e4], [0.0, 1.0, 3e4], [1e-7, 0.0, 1.0]])
+    np.savetxt(tmp_path / "h.txt", factor * matrix)
+    replace(entry, flow=None, homography=tmp_path / "h.txt").read()  # not taken for a singular one
+
+
 def test_middleburys_unknown_flow_is_nan(entry: Entry) -> None:
     flow = constant_flow()
     flow[3, 5] = 1.7e9
@@ -100,6 +107,8 @@ def cut(path: Path) -> None:
         ("homography", lambda path: path.write_text("one two"), "three lines of three numbers"),
         ("homography", lambda path: path.write_text("1 2\n3 4"), "three lines of three numbers"),
         ("homography", lambda path: path.write_text("nan 0 0\n0 1 0\n0 0 1"), "finite 3 x 3"),
+        ("homography", lambda path: path.write_text("0 0 0\n0 0 0\n0 0 0"), "is singular"),
+        ("homography", lambda path: path.write_text("1 2 3\n4 5 6\n7 8 9"), "is singular"),
         ("homography", lambda path: path.unlink(), "no homography"),
     ],
 )

@@ -146,6 +146,8 @@ def test_the_command_writes_pairs_and_says_so(tmp_path: Path, folder: Path) -> N
         (("--preset", "nix"), "no preset 'nix'"),
         (("--count", "0"), "1 or more"),
         (("--max-displacement", "0"), "above 0"),
+        (("--max-displacement", "1e9"), r"1e\+09 pixels is far beyond frames of 512 x 384; set .* to 2560 or less"),
+        (("--max-displacement", "inf"), "inf pixels is far beyond"),
         (("--photos", "missing"), "no folder of photographs"),
     ],
 )

@@ -70,9 +70,18 @@ def test_frames_may_be_larger_than_the_photographs(photos: Photos) -> None:
     assert torch.isfinite(pair.image0).all() and pair.image0.std() > 0.01
 
 
+def test_the_smallest_frames_and_the_farthest_motion_can_be_made(photos: Photos) -> None:
+    settings = SynthesisSettings()
+    assert settings.max_displacement == 5 * 16
+    pair = Synthesizer(photos, (16, 16), settings).batch(4, torch.Generator().manual_seed(0))
+    assert torch.isfinite(pair.flow).all() and pair.flow.abs().max() < 1.1 * 80 + 2 * settings.bending
+
+
 def test_what_cannot_be_made_is_refused(photos: Photos) -> None:
     with pytest.raises(DeepMatchingError, match="too small"):
         Synthesizer(photos, (8, 64))
+    with pytest.raises(DeepMatchingError, match=r"321 pixels is far beyond frames of 64 x 48; set .* to 320 or less"):
+        Synthesizer(photos, (48, 64), SynthesisSettings(max_displacement=321))
     with pytest.raises(DeepMatchingError, match="at least one photograph"):
         Photos([])
 

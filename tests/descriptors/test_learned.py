@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -165,23 +166,38 @@ def test_bad_weights_are_refused_with_a_sentence(tmp_path: Path) -> None:
     np.savez(tmp_path / "shape.npz", **{n: np.zeros(3) for n in published()})
     (tmp_path / "broken.pth").write_bytes(b"not weights")
     (tmp_path / "broken.npz").write_bytes(b"not weights")
+    (tmp_path / "zip.npz").write_bytes(b"PK\x03\x04not weights")
+    np.savez(tmp_path / "objects.npz", a=np.array([{}], object))
     (tmp_path / "nothing.pth").write_bytes(b"")
     (tmp_path / "nothing.npz").write_bytes(b"")
     torch.save(torch.zeros(3), tmp_path / "tensor.pth")
-    (tmp_path / "a.txt").write_text("")
+    torch.save([torch.zeros(3)], tmp_path / "list.pth")
+    torch.save(torch.nn.Linear(2, 2), tmp_path / "module.pth")
+    (tmp_path / "pickle.pth").write_bytes(pickle.dumps({"a": 1}))
+    torch.save(published(), tmp_path / "whole.pth")
+    (tmp_path / "cut.pth").write_bytes((tmp_path / "whole.pth").read_bytes()[:2000])
+    (tmp_path / "a.txt").write_text("text")
     for name, message in (
         ("empty.npz", "has no conv1_1.weight"),
         ("shape.npz", "instead of the conv1_1.weight"),
-        ("broken.pth", "cannot be read"),
-        ("broken.npz", "cannot be read"),
-        ("nothing.pth", "cannot be read"),
-        ("nothing.npz", "cannot be read"),
-        ("tensor.pth", "cannot be read"),
+        ("broken.pth", "or is damaged"),
+        ("broken.npz", "or is damaged"),
+        ("zip.npz", "cannot be read"),
+        ("objects.npz", "holds Python objects"),
+        ("cut.pth", "cannot be read"),
+        ("nothing.pth", "is empty"),
+        ("nothing.npz", "is empty"),
+        ("tensor.pth", "holds Python objects, not plain tensors with names"),
+        ("list.pth", "holds Python objects, not plain tensors with names"),
+        ("module.pth", "holds Python objects, not plain tensors with names"),
+        ("pickle.pth", "holds Python objects, not plain tensors with names"),
         ("a.txt", "not a kind of file"),
         ("missing.npz", "There is no file"),
     ):
-        with pytest.raises(DeepMatchingError, match=message):
+        with pytest.raises(DeepMatchingError, match=message) as raised:
             load_vgg(VGG(), tmp_path / name)
+        assert str(raised.value).isprintable(), name
+        assert not any(advice in str(raised.value) for advice in ("weights_only", "allow_pickle", "trust")), name
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -191,7 +207,7 @@ def test_a_model_file_gives_the_same_network(tmp_path: Path, dtype: torch.dtype)
     network.exponents.data[1] = 1.7
     save_network(network, tmp_path / "m.safetensors", dtype, card="for a test")
     again = load_network(tmp_path / "m.safetensors")
-    assert again.sharpness is not None and float(again.sharpness) == 7
+    assert again.sharpness is not None and again.sharpness.item() == 7
     assert torch.equal(again.exponents, network.exponents)
     for name, tensor in network.state_dict().items():
         assert again.state_dict()[name].dtype == torch.float32

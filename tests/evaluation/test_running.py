@@ -11,8 +11,9 @@ from torch import Tensor
 
 from deepmatching import DeepMatcher
 from deepmatching.datasets import KITTI2012, Manifest, Pair, open_dataset
-from deepmatching.errors import DeepMatchingError
+from deepmatching.errors import DeepMatchingError, OutOfMemoryError
 from deepmatching.evaluation import Evaluation, PairResult, Recorder, evaluate, evaluate_flow
+from deepmatching.flow_files import write_flow
 from deepmatching.matches import Matches
 from fake_datasets import FLOW, SIZE, write_kitti, write_pairs
 
@@ -82,19 +83,92 @@ def test_an_interrupted_evaluation_goes_on_where_it_stopped(tmp_path: Path) -> N
     assert Evaluation.load(path).to_json() == evaluation.to_json()
 
 
-def test_without_resume_a_file_is_written_anew(tmp_path: Path) -> None:
+def test_an_unfinished_evaluation_is_not_written_over(tmp_path: Path) -> None:
     dataset, path = Manifest(write_pairs(tmp_path, 2)), tmp_path / "e.json"
-    for _ in range(2):
+    with pytest.raises(KeyboardInterrupt), Recorder(blank(2), path) as recorder:
+        evaluate(Perfect(interrupt=1), dataset, recorder)
+    before = path.read_bytes()
+    with pytest.raises(
+        DeepMatchingError, match="holds 1 of the 2 pairs of this evaluation already; go on with --resume"
+    ):
+        Recorder(blank(2), path)
+    with pytest.raises(DeepMatchingError, match="unfinished evaluation: its model is None, and now it is 'hog'"):
+        Recorder(blank(2, model="hog"), path)
+    assert path.read_bytes() == before
+
+
+def test_a_finished_evaluation_is_made_anew(tmp_path: Path) -> None:
+    dataset, path = Manifest(write_pairs(tmp_path, 2)), tmp_path / "e.json"
+    for model in (None, None, "hog"):
         matcher = Perfect()
-        with Recorder(blank(2), path) as recorder:
+        with Recorder(blank(2, **({"model": model} if model else {})), path) as recorder:
             evaluate(matcher, dataset, recorder)
-        assert matcher.calls == 2
+        assert matcher.calls == 2 and Evaluation.load(path).settings.get("model") == model
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_file_that_is_no_evaluation_is_not_written_over(tmp_path: Path, resume: bool) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("my notes")
+    with pytest.raises(DeepMatchingError, match=r"notes.txt' is not an evaluation"):
+        Recorder(blank(2), path, resume)
+    assert path.read_text() == "my notes"
+
+
+def test_a_file_that_holds_nothing_is_written_anew(tmp_path: Path) -> None:
+    dataset = Manifest(write_pairs(tmp_path, 1))
+    (tmp_path / "nothing.json").touch()
+    blank(7, model="other").save(tmp_path / "blank.json")
+    for name in ("nothing.json", "blank.json"):
+        with Recorder(blank(1), tmp_path / name) as recorder:
+            evaluate(Perfect(), dataset, recorder)
+        assert len(Evaluation.load(tmp_path / name).pairs) == 1
+
+
+def test_pairs_without_known_truth_are_left_out_until_it_is_known(tmp_path: Path) -> None:
+    dataset, path = Manifest(write_pairs(tmp_path, 3)), tmp_path / "e.json"
+    write_flow(tmp_path / "1.flo", np.full((*SIZE, 2), np.nan, np.float32))
+    matcher = Perfect()
+    with Recorder(blank(3), path) as recorder:
+        evaluation = evaluate(matcher, dataset, recorder)
+    assert matcher.calls == 2 and [pair.index for pair in evaluation.pairs] == [0, 2]
+    write_flow(tmp_path / "1.flo", np.full((*SIZE, 2), FLOW, np.float32))
+    with Recorder(blank(3), path, resume=True) as recorder:
+        assert len(evaluate(matcher, dataset, recorder).pairs) == matcher.calls == 3
+
+
+def test_a_data_set_without_known_truth_is_one_sentence_and_no_file(tmp_path: Path) -> None:
+    dataset, path = Manifest(write_pairs(tmp_path, 2)), tmp_path / "e.json"
+    for number in range(2):
+        write_flow(tmp_path / f"{number}.flo", np.full((*SIZE, 2), np.nan, np.float32))
+    with (
+        pytest.raises(DeepMatchingError, match="No pair has a pixel with known ground truth"),
+        Recorder(blank(2), path) as recorder,
+    ):
+        evaluate(Perfect(), dataset, recorder)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("kind", [DeepMatchingError, OutOfMemoryError])
+def test_what_is_wrong_with_a_pair_is_said_with_its_name(tmp_path: Path, kind: type[DeepMatchingError]) -> None:
+    dataset = Manifest(write_pairs(tmp_path, 3, dataset="walls"))
+
+    def fails_at_the_second(image0: Tensor, image1: Tensor) -> np.ndarray:
+        if torch.equal(image0, dataset[1].image0):
+            raise kind("The images are odd; make them even.")
+        return Perfect().flow(image0, image1)
+
+    with pytest.raises(kind) as raised:
+        evaluate_flow(fails_at_the_second, dataset)
+    assert str(raised.value) == "Pair 2 of 3 ('1_a-1_b' of walls): The images are odd; make them even."
+    with pytest.raises(kind, match=r"^Pair 2 of 3: The images are odd"):
+        evaluate_flow(fails_at_the_second, [dataset[index] for index in range(3)])
 
 
 def test_a_pair_that_cannot_be_read_keeps_those_before_it(tmp_path: Path) -> None:
     dataset, path = Manifest(write_pairs(tmp_path, 3)), tmp_path / "e.json"
     (tmp_path / "1.flo").write_bytes(b"PIEH")
-    with pytest.raises(DeepMatchingError, match=r"1\.flo"), Recorder(blank(3), path) as recorder:
+    with pytest.raises(DeepMatchingError, match=r"^Pair 2 of 3 .*1\.flo"), Recorder(blank(3), path) as recorder:
         evaluate(Perfect(), dataset, recorder)
     assert len(Evaluation.load(path).pairs) == 1
 

@@ -235,7 +235,7 @@ def test_occluded_points_count_only_if_asked() -> None:
     image = torch.rand(1, 3, 24, 24)
     flow, hidden = torch.zeros(1, 24, 24, 2), torch.ones(1, 24, 24, dtype=torch.bool)
     pyramid = network(image, image)
-    assert float(Objective()(pyramid, flow, hidden)[0]) == 0
+    assert Objective()(pyramid, flow, hidden)[0].item() == 0
     assert float(Objective(occluded=True)(pyramid, flow, hidden)[0]) > 0
 
 

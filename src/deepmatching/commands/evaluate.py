@@ -16,6 +16,7 @@ from deepmatching.commands.common import (
     ReciprocalChoice,
     ReciprocalOption,
     build_matcher,
+    check_not_inputs,
     say,
 )
 from deepmatching.defaults import DEFAULT
@@ -109,7 +110,12 @@ def evaluate(
     device: Device = "auto",
     json_file: Annotated[
         Path | None,
-        typer.Option("--json", metavar="FILE", help="Write all figures, pair by pair.", show_default=False),
+        typer.Option(
+            "--json",
+            metavar="FILE",
+            help="Write all figures, pair by pair. An unfinished file is kept: see --resume.",
+            show_default=False,
+        ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the pairs that the file lacks.")] = False,
     pictures: Annotated[
@@ -120,10 +126,18 @@ def evaluate(
 ) -> None:
     """Measure accuracy on pairs with ground truth.
 
-    acc@T: pixels with ground truth, in %, that are off by at most T px. Each takes
-    the displacement of the most confident match within 8 px along either axis;
-    without one it is wrong. EPE: mean error of the matches themselves in px.
-    Means over pairs, as in the paper.
+    acc@T: pixels with ground truth, in %, that are off by at most T px. Each
+    takes the displacement of the most confident match within 8 px along either
+    axis; without one it is wrong. EPE: mean error of the matches themselves in
+    px. Means over pairs, as in the paper.
+
+    With --flow, EPE: mean error of all pixels in px. >3px: those that are off by
+    more than 3 px, in %. Fl: by more than 3 px and 5 % of the true displacement.
+    s0-10, s10-40, s40+: EPE where the true displacement is below 10, 10 to 40,
+    above 40 px. Means over pairs, and over the pixels of all pairs together.
+
+    Rows: all pixels with ground truth and, where masks tell, noc: those visible
+    in the second image, and occ: those hidden in it.
     """
     from deepmatching.commands.evaluating import describe_method, flow_function, print_table, run_evaluation
     from deepmatching.datasets import open_dataset
@@ -151,6 +165,7 @@ def evaluate(
         raise DeepMatchingError("--resume goes on with a file of figures: name it with --json FILE.")
     if json_file is not None:
         check_writable(json_file)
+        check_not_inputs((json_file,), (Path(dataset),))
     data = open_dataset(
         dataset,
         root,

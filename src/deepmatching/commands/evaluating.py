@@ -38,12 +38,13 @@ def run_evaluation(
     """Evaluate with a progress bar; what is done by then is kept in the file, however it ends.
 
     ``function`` gives the flow that is evaluated; without it, the matches are. ``hint`` is what a user whom something
-    stopped is told to do.
+    stopped is told to do. Pairs that are left out since none of their ground truth is known are named.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from deepmatching.evaluation import Evaluation, Recorder, evaluate, evaluate_flow
+    from deepmatching.evaluation.running import naming_pair
     from deepmatching.matcher import DeepMatcher
 
     contents = "\n".join(f"{entry.group} {entry.name}" for entry in dataset.entries)
@@ -72,16 +73,24 @@ def run_evaluation(
     try:
         with recorder, progress:
             if isinstance(method, DeepMatcher) and before < len(dataset):
-                first = dataset[0]  # kernels are compiled now, and no pair's time has it
-                (function or method.match)(first.image0, first.image1)
+                with naming_pair(dataset, 0):
+                    first = dataset[0]  # kernels are compiled now, and no pair's time has it
+                    (function or method.match)(first.image0, first.image1)
             if function is not None:
-                return evaluate_flow(function, dataset, recorder, on_pair)
-            return evaluate(method, dataset, recorder, on_pair)
-    except BaseException:
+                evaluation = evaluate_flow(function, dataset, recorder, on_pair)
+            else:
+                evaluation = evaluate(method, dataset, recorder, on_pair)
+    except BaseException as error:
         kept = len(recorder.evaluation.pairs)
         if json_file is not None and kept > before:
-            say(f"{kept} of {len(dataset)} pairs are kept in {json_file}: {hint}")
+            before_that = "put right what follows, then " if isinstance(error, DeepMatchingError) else ""
+            say(f"{kept} of {len(dataset)} pairs are kept in {json_file}: {before_that}{hint}")
         raise
+    unknown = [entry.name for index, entry in enumerate(dataset.entries) if index not in recorder.done]
+    if unknown:
+        named = ", ".join(unknown[:5]) + (f" and {len(unknown) - 5} more" if len(unknown) > 5 else "")
+        say(f"no ground truth is known of {len(unknown)} of {len(dataset)} pairs, which are left out: {named}")
+    return evaluation
 
 
 def print_table(table: Table) -> None:

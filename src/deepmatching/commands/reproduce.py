@@ -134,6 +134,12 @@ def reproduce(
         int | None,
         typer.Option(min=1, metavar="N", help="Only N pairs of each data set, evenly spread.", show_default=False),
     ] = None,
+    masks: Annotated[
+        bool,
+        typer.Option(
+            "--masks/--no-masks", help="Use the masks of the data sets; without, all pixels with ground truth count."
+        ),
+    ] = True,
     default_flow: Annotated[
         bool, typer.Option("--default-flow", help="One more line each: the flow as `deepmatching flow` makes it.")
     ] = False,
@@ -155,7 +161,7 @@ def reproduce(
     from deepmatching.files import make_folder
 
     rows = _with_checkpoints(_ROWS[table.value], checkpoint or [])
-    datasets = _open(table.value, root, limit)
+    datasets = _open(table.value, root, limit, masks)
     matchers = {row.key: _matcher(row, radius, device) for row in rows}
     if out is not None:
         make_folder(out)
@@ -165,8 +171,8 @@ def reproduce(
             matcher = matchers[row.key]
             if matcher is not None:
                 prefix = out / f"{table.value}-{name}-{row.key}" if out is not None else None
-                ours[name, row.key] = _figures(row, matcher, dataset, prefix, limit, default_flow)
-    print_table(_table(table.value, rows, ours))
+                ours[name, row.key] = _figures(row, matcher, dataset, prefix, limit, masks, default_flow)
+    print_table(_table(table.value, rows, ours, masks))
 
 
 def _with_checkpoints(rows: tuple[Row, ...], checkpoints: list[str]) -> tuple[Row, ...]:
@@ -199,7 +205,7 @@ def _matcher(row: Row, radius: str, device: str) -> DeepMatcher | None:
     return build_matcher(row.model, radius, None, None, ReciprocalChoice.bins, device)
 
 
-def _open(table: str, root: Path, limit: int | None) -> dict[str, FilePairs]:
+def _open(table: str, root: Path, limit: int | None, masks: bool) -> dict[str, FilePairs]:
     """The data sets of a table that are there; one at least must be."""
     from deepmatching.datasets import open_dataset
 
@@ -209,7 +215,7 @@ def _open(table: str, root: Path, limit: int | None) -> dict[str, FilePairs]:
         if not folder.is_dir():
             say(f"there is no folder '{folder}': {name} is left out")
             continue
-        dataset = open_dataset(name, folder)
+        dataset = open_dataset(name, folder, masks=masks)
         found[name] = dataset.thinned(limit) if limit is not None else dataset
     if not found:
         folders = " or ".join(dict.fromkeys(str(root / _FOLDERS[name]) for name in PAPER[table]))
@@ -218,7 +224,13 @@ def _open(table: str, root: Path, limit: int | None) -> dict[str, FilePairs]:
 
 
 def _figures(
-    row: Row, matcher: DeepMatcher, dataset: FilePairs, prefix: Path | None, limit: int | None, default_flow: bool
+    row: Row,
+    matcher: DeepMatcher,
+    dataset: FilePairs,
+    prefix: Path | None,
+    limit: int | None,
+    masks: bool,
+    default_flow: bool,
 ) -> dict[str, PaperFigures]:
     """The lines of a row that are ours: under the paper's protocol and, if wanted, with our own flow."""
     from deepmatching.commands.evaluating import describe_method, flow_function, run_evaluation
@@ -227,6 +239,7 @@ def _figures(
     def measure(kind: str, method: DeepMatcher, preset: str | None) -> Evaluation:
         assert row.model is not None
         settings = {"dataset": dataset.name, "limit": limit, **describe_method(method, row.model)}
+        settings |= {} if masks else {"masks": False}
         return run_evaluation(
             method,
             dataset,
@@ -253,14 +266,15 @@ def _figures(
     return lines
 
 
-def _table(name: str, rows: tuple[Row, ...], ours: dict[tuple[str, str], dict[str, PaperFigures]]) -> Table:
+def _table(
+    name: str, rows: tuple[Row, ...], ours: dict[tuple[str, str], dict[str, PaperFigures]], masks: bool
+) -> Table:
     """Two lines for each row or more: the paper's figures and ours."""
     from rich import box
     from rich.table import Table
 
-    table = Table(
-        box=box.SIMPLE_HEAD, collapse_padding=True, title=f"Table {name[-1]} of the paper", title_justify="left"
-    )
+    title = f"Table {name[-1]} of the paper" + ("" if masks else "; ours without masks: all pixels with ground truth")
+    table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, title=title, title_justify="left")
     for heading in ("", "method", "trained on", ""):
         table.add_column(heading, no_wrap=True)
     for heading in COLUMNS[name]:

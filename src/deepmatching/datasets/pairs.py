@@ -171,4 +171,8 @@ def _read_homography(path: Path) -> np.ndarray:
         raise DeepMatchingError(
             f"The homography '{path}' is not a finite 3 x 3 matrix; write three lines of three numbers."
         )
+    if np.linalg.matrix_rank(matrix) < 3:
+        raise DeepMatchingError(
+            f"The homography '{path}' is singular: it takes the whole image to a line or a point; correct its numbers."
+        )
     return matrix

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
+import struct
+import warnings
 import zipfile
 from pathlib import Path
 
@@ -35,8 +37,8 @@ TOLERANCE = 0.02
 
 #: What the readers raise for files that are cut off, or hold something else.
 _UNREADABLE = (
-    *(OSError, ValueError, RuntimeError, EOFError, TypeError, AttributeError),
-    *(SafetensorError, pickle.UnpicklingError, zipfile.BadZipFile),
+    *(OSError, ValueError, RuntimeError, EOFError, TypeError, AttributeError, LookupError, AssertionError),
+    *(SafetensorError, pickle.UnpicklingError, struct.error, zipfile.BadZipFile),
 )
 
 
@@ -106,6 +108,8 @@ def _is_close(kernel: Tensor, known: tuple[tuple[float, ...], ...]) -> bool:
 def _read(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise DeepMatchingError(f"There is no file {path} with VGG-16 weights: check the path or use 'download'.")
+    if not path.stat().st_size:
+        raise DeepMatchingError(f"{path} is empty: get the weights again.")
     try:
         if path.suffix == ".npz":
             with np.load(path, allow_pickle=False) as arrays:
@@ -114,12 +118,27 @@ def _read(path: Path) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             return load_file(path)
         if path.suffix in (".pth", ".pt"):
-            tensors = torch.load(path, map_location="cpu", weights_only=True)
-            return {name: t for name, t in tensors.items() if isinstance(t, Tensor)}
+            return _unpickled_tensors(path)
     except _UNREADABLE as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if isinstance(error, pickle.UnpicklingError) or "pickle" in str(error):
+            # Not in the words of PyTorch and NumPy, which advise to run what the file holds.
+            raise DeepMatchingError(
+                f"{path} holds Python objects, not plain tensors with names, or is damaged: give a network's "
+                "state_dict()."
+            ) from error
+        reason = str(error).splitlines()[0] if str(error) else "it is damaged"
         raise DeepMatchingError(f"{path} cannot be read as VGG-16 weights ({reason}): get it again.") from error
     raise DeepMatchingError(f"{path} is not a kind of file for weights: use .npz, .safetensors or torchvision's .pth.")
+
+
+def _unpickled_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a PyTorch file, none of whose code is run; ``UnpicklingError`` if it holds something else."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about protocols of pickle
+        tensors = torch.load(path, map_location="cpu", weights_only=True)
+    if not isinstance(tensors, dict):
+        raise pickle.UnpicklingError("There are no names.")
+    return {name: tensor for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
 
 
 def _download() -> dict[str, Tensor]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -47,7 +48,8 @@ class Recorder:
 
     Args:
         empty: the evaluation that is to be filled.
-        path: the JSON file, or None.
+        path: the JSON file, or None. One that is there already must be an evaluation; a finished one is replaced, and
+            one that has been interrupted is only gone on with.
         resume: take over the pairs of the file, whose settings must be equal.
     """
 
@@ -55,8 +57,8 @@ class Recorder:
         self.evaluation, self.path = empty, path
         if path is not None:
             check_writable(path)
-            if resume and Path(path).exists():
-                self.evaluation = _continued(empty, Evaluation.load(path), path)
+            if Path(path).exists() and Path(path).stat().st_size:
+                self.evaluation = _continued(empty, Evaluation.load(path), path, resume)
         self._unsaved, self._saved_at, self._cost = False, time.perf_counter(), 0.0
 
     @property
@@ -87,15 +89,23 @@ class Recorder:
             self._save()
 
 
-def _continued(empty: Evaluation, before: Evaluation, path: str | os.PathLike[str]) -> Evaluation:
-    """The evaluation of the file, if it is of the same thing."""
+def _continued(empty: Evaluation, before: Evaluation, path: str | os.PathLike[str], resume: bool) -> Evaluation:
+    """The evaluation of the file, if it is of the same thing and to be gone on with."""
+    if not resume and len(before.pairs) in (0, before.total):
+        return empty
     old, new = ({"kind": e.kind, **e.settings, "pairs": e.total} for e in (before, empty))
     for name in {**new, **old}:
         if old.get(name) != new.get(name):
+            what = "cannot be resumed" if resume else "holds another, unfinished evaluation"
             raise DeepMatchingError(
-                f"'{path}' cannot be resumed: its {name} is {old.get(name)!r}, and now it is {new.get(name)!r}; "
-                "use the same settings or another file."
+                f"'{path}' {what}: its {name} is {old.get(name)!r}, and now it is {new.get(name)!r}; "
+                f"{'use the same settings or' if resume else 'name'} another file."
             )
+    if not resume:
+        raise DeepMatchingError(
+            f"'{path}' holds {len(before.pairs)} of the {before.total} pairs of this evaluation already; "
+            "go on with --resume (resume=True) or name another file."
+        )
     return before
 
 
@@ -161,21 +171,44 @@ def _run(
     recorder: Recorder,
     on_pair: OnPair | None,
 ) -> Evaluation:
+    """Pairs without a pixel of known ground truth are left out; one pair at least must have some."""
     if not len(dataset):
         raise DeepMatchingError("The data set has no pairs; there is nothing to evaluate.")
     done = recorder.done
     for index in range(len(dataset)):
         if index in done:
             continue
-        pair = dataset[index]
-        group, knows_occlusion = _described(dataset, index, pair)
-        occluded = pair.occluded.cpu().numpy() if knows_occlusion else None
-        seconds, figures, shown = measure(pair, pair.flow.cpu().numpy(), occluded)
+        with naming_pair(dataset, index):
+            pair = dataset[index]
+            truth = pair.flow.cpu().numpy()
+            if not np.isfinite(truth).all(axis=2).any():
+                continue
+            group, knows_occlusion = _described(dataset, index, pair)
+            occluded = pair.occluded.cpu().numpy() if knows_occlusion else None
+            seconds, figures, shown = measure(pair, truth, occluded)
         result = PairResult(index, group, pair.name, seconds, figures)
         if on_pair is not None:
             on_pair(pair, result, shown)
         recorder.add(result)
+    if not recorder.evaluation.pairs:
+        raise DeepMatchingError(
+            "No pair has a pixel with known ground truth, so there is nothing to measure; "
+            "check the flows, homographies and masks."
+        )
     return recorder.evaluation
+
+
+@contextlib.contextmanager
+def naming_pair(dataset: PairDataset, index: int) -> Iterator[None]:
+    """What the user can put right about a pair is said with its place and name in the data set."""
+    try:
+        yield
+    except DeepMatchingError as error:
+        name = ""
+        if isinstance(dataset, FilePairs):
+            entry = dataset.entries[index]
+            name = f" ('{entry.name}' of {entry.group})"
+        raise type(error)(f"Pair {index + 1} of {len(dataset)}{name}: {error}") from error
 
 
 def _described(dataset: PairDataset, index: int, pair: Pair) -> tuple[str, bool]:

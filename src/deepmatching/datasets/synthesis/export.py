@@ -56,7 +56,7 @@ class Export:
         """Make one pair after the other; each time tell whether it was new (it may be there from an earlier run)."""
         if self.count < 1:
             raise DeepMatchingError(f"The number of pairs must be 1 or more, not {self.count}.")
-        check_size(self.size)
+        check_size(self.size, self.settings)
         find_pictures(self.photos)  # complains at once; decoding them takes a while
         make_folder(self.out / "data")
         check_writable(self.out / SPLIT_FILE)

@@ -16,6 +16,7 @@ from deepmatching.datasets.synthesis.transfer import to_device
 from deepmatching.errors import DeepMatchingError
 
 _MIN_SIDE = 16
+_FARTHEST = 5  # longer sides of the frame that things may move by; the background must be as large, in memory
 
 
 class Synthesizer:
@@ -24,10 +25,10 @@ class Synthesizer:
     def __init__(
         self, photos: Photos, size: tuple[int, int] = (256, 320), settings: SynthesisSettings | None = None
     ) -> None:
-        check_size(size)
         self.photos = photos
         self.size = (int(size[0]), int(size[1]))
         self.settings = settings or SynthesisSettings()
+        check_size(self.size, self.settings)
 
     @torch.no_grad()
     def batch(self, count: int, generator: torch.Generator) -> Pair:
@@ -48,9 +49,15 @@ class Synthesizer:
         return Pair(frames[:, 0], frames[:, 1], rendering.flow, rendering.occluded)
 
 
-def check_size(size: tuple[int, int]) -> None:
-    """Refuse frames (rows, columns) that hold no scene."""
+def check_size(size: tuple[int, int], settings: SynthesisSettings) -> None:
+    """Refuse frames (rows, columns) that hold no scene, and motions far beyond them."""
     if min(size) < _MIN_SIDE:
         raise DeepMatchingError(
             f"Synthetic frames of {size[1]} x {size[0]} pixels are too small; take {_MIN_SIDE} pixels or more a side."
+        )
+    farthest = _FARTHEST * max(size)
+    if settings.max_displacement > farthest:
+        raise DeepMatchingError(
+            f"A displacement of up to {settings.max_displacement:g} pixels is far beyond frames of "
+            f"{size[1]} x {size[0]}; set max_displacement to {farthest} or less."
         )
