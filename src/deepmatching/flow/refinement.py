@@ -58,7 +58,7 @@ def refine(
         raise DeepMatchingError(
             f"The flow is {tuple(start.shape)} and the first image {tuple(first.shape[1:])}: both must have its size."
         )
-    if not torch.isfinite(start.sum(dtype=torch.float64)):  # of a single number: isfinite copies what it is given
+    if not torch.isfinite(start.sum()):  # of a single number: isfinite copies what it is given
         raise DeepMatchingError("The flow to refine contains NaN or infinite values: fill them in first.")
     if first.shape[0] != second.shape[0]:  # one grey, one in colour
         first, second = (image.expand(3, -1, -1) for image in (first, second))
