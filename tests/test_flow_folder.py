@@ -38,13 +38,6 @@ def test_a_flow_of_other_frames_is_not_finished(tmp_path: Path) -> None:
     assert "b" in later and later.outdated == ["c"]
 
 
-def test_a_record_that_is_a_list_of_names_does_not_say_what_they_were_made_from(tmp_path: Path) -> None:
-    (tmp_path / "flow.json").write_text('{"settings": {"suffix": ".flo"}, "finished": ["a"]}')
-    (tmp_path / "a.flo").write_bytes(b"a flow")
-    folder = FlowFolder(tmp_path, ".flo", {}, ORIGINS)
-    assert "a" not in folder and folder.outdated == ["a"]
-
-
 def test_a_file_that_is_not_in_the_record_is_not_finished(tmp_path: Path) -> None:
     FlowFolder(tmp_path, ".flo", {}, ORIGINS)
     (tmp_path / "a.flo").write_bytes(b"of a run that was killed")

@@ -81,9 +81,8 @@ class FlowFolder:
         """The flows that the record of an earlier run has, if that had the same settings."""
         try:
             content = json.loads(record.read_text(encoding="utf-8"))
-            before, names = dict(content["settings"]), content["finished"]
-            # The first records were lists of names: what these flows were made from is not known.
-            finished = {str(name): list(names[name]) if isinstance(names, dict) else [] for name in names}
+            before = dict(content["settings"])
+            finished = {str(name): list(origin) for name, origin in dict(content["finished"]).items()}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DeepMatchingError(
                 f"'{record}' is no record of an earlier run: use another folder, or start again with --restart."

@@ -132,9 +132,12 @@ def test_pairs_without_known_truth_are_left_out_until_it_is_known(tmp_path: Path
     with Recorder(blank(3), path) as recorder:
         evaluation = evaluate(matcher, dataset, recorder)
     assert matcher.calls == 2 and [pair.index for pair in evaluation.pairs] == [0, 2]
+    assert Evaluation.load(path).is_finished and Evaluation.load(path).unknown == 1
+    Recorder(blank(3, model="other"), path)  # as it is finished, it may be replaced
     write_flow(tmp_path / "1.flo", np.full((*SIZE, 2), FLOW, np.float32))
     with Recorder(blank(3), path, resume=True) as recorder:
         assert len(evaluate(matcher, dataset, recorder).pairs) == matcher.calls == 3
+    assert Evaluation.load(path).is_finished and Evaluation.load(path).unknown == 0
 
 
 def test_a_data_set_without_known_truth_is_one_sentence_and_no_file(tmp_path: Path) -> None:

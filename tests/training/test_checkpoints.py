@@ -216,21 +216,6 @@ def test_a_state_older_than_a_setting_has_its_default(config_of: Callable[..., C
     assert train(config_of("steps=3", "validation.data=[]"), CPU, resume=True).progress.step == 3
 
 
-def test_a_state_of_the_first_version_has_the_sums_of_all_processes(config_of: Callable[..., Config]) -> None:
-    config = config_of("validation.data=[]", "accumulate=2")
-    folder = RunFolder(config.out)
-    folder.path.mkdir()
-    parts = Parts(config)
-    folder.save_state(config, 2, parts.model, parts.optimizer, parts.mean, Progress(sums={"loss": 3.0}, count=1))
-    alone = config_of("validation.data=[]", "accumulate=4")
-    assert folder.load_state(alone, 1, parts.model, parts.optimizer, parts.mean).sums == {"loss": 3.0}
-    with safe_open(folder.state, framework="pt") as file:
-        metadata = file.metadata()
-    del metadata["version"]
-    save_file(load_file(folder.state), folder.state, metadata)
-    assert folder.load_state(alone, 1, parts.model, parts.optimizer, parts.mean).sums == {"loss": 1.5}
-
-
 def test_files_that_were_read_may_be_overwritten(config_of: Callable[..., Config]) -> None:
     """What is loaded is a copy: parts of a file that is still open could not be replaced on Windows."""
     config = config_of("steps=2", "validation.data=[]", "optimizer.lr=0.01")

@@ -53,6 +53,13 @@ def test_a_run_without_a_lesson_warns_at_once_and_fails_at_its_end(
         train(config, CPU, resume=True)
 
 
+def test_a_run_too_short_to_tell_only_warns(config_of: Callable[..., Config], manifest: Path, tmp_path: Path) -> None:
+    watcher = Recorder()
+    config = config_of(with_flow(manifest, tmp_path, 500, 500, 500, 500), "steps=2", "log_every=1")
+    assert train(config, CPU, watchers=[watcher]).progress.step == 2
+    assert sum("No point" in event for event in watcher.events) == 1
+
+
 def test_one_pair_with_a_lesson_is_enough(config_of: Callable[..., Config], manifest: Path, tmp_path: Path) -> None:
     watcher = Recorder()
     config = config_of(with_flow(manifest, tmp_path, 500, 500, 3), "log_every=1")

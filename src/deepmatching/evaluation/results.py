@@ -46,12 +46,18 @@ class Evaluation:
         settings: what was evaluated on what, as JSON can hold it; only equal settings may be continued.
         total: how many pairs there are to evaluate.
         pairs: those that have been, by index.
+        unknown: how many have no pixel with known ground truth, and are left out.
     """
 
     kind: Kind
     settings: Mapping[str, Any] = field(default_factory=dict)
     total: int = 0
     pairs: tuple[PairResult, ...] = ()
+    unknown: int = 0
+
+    @property
+    def is_finished(self) -> bool:
+        return len(self.pairs) + self.unknown == self.total
 
     def with_pair(self, pair: PairResult) -> Evaluation:
         return replace(self, pairs=(*self.pairs, pair))
@@ -106,6 +112,7 @@ class Evaluation:
             "kind": self.kind,
             "settings": dict(self.settings),
             "total": self.total,
+            "unknown": self.unknown,
             **{
                 name: {
                     group: {pixels: _without_nan(means(group, pixels)) for pixels in self.pixel_sets(group)}
@@ -142,7 +149,8 @@ class Evaluation:
             )
             for pair in content["pairs"]
         )
-        return cls(content["kind"], dict(content["settings"]), int(content["total"]), pairs)
+        unknown = int(content.get("unknown", 0))
+        return cls(content["kind"], dict(content["settings"]), int(content["total"]), pairs, unknown)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         with atomic_write(path) as temporary:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -72,6 +73,11 @@ class Recorder:
         if time.perf_counter() - self._saved_at >= 10 * self._cost:
             self._save()
 
+    def leave_out(self, unknown: int) -> None:
+        """Record how many pairs there is nothing to know of, once all have been seen."""
+        self._unsaved |= unknown != self.evaluation.unknown
+        self.evaluation = replace(self.evaluation, unknown=unknown)
+
     def _save(self) -> None:
         start = time.perf_counter()
         if self.path is not None:
@@ -91,7 +97,7 @@ class Recorder:
 
 def _continued(empty: Evaluation, before: Evaluation, path: str | os.PathLike[str], resume: bool) -> Evaluation:
     """The evaluation of the file, if it is of the same thing and to be gone on with."""
-    if not resume and len(before.pairs) in (0, before.total):
+    if not resume and (before.is_finished or not before.pairs):
         return empty
     old, new = ({"kind": e.kind, **e.settings, "pairs": e.total} for e in (before, empty))
     for name in {**new, **old}:
@@ -99,7 +105,7 @@ def _continued(empty: Evaluation, before: Evaluation, path: str | os.PathLike[st
             what = "cannot be resumed" if resume else "holds another, unfinished evaluation"
             raise DeepMatchingError(
                 f"'{path}' {what}: its {name} is {old.get(name)!r}, and now it is {new.get(name)!r}; "
-                f"{'use the same settings or' if resume else 'name'} another file."
+                f"{'use the same settings, or name' if resume else 'name'} another file or folder."
             )
     if not resume:
         raise DeepMatchingError(
@@ -174,7 +180,7 @@ def _run(
     """Pairs without a pixel of known ground truth are left out; one pair at least must have some."""
     if not len(dataset):
         raise DeepMatchingError("The data set has no pairs; there is nothing to evaluate.")
-    done = recorder.done
+    done, unknown = recorder.done, 0
     for index in range(len(dataset)):
         if index in done:
             continue
@@ -182,6 +188,7 @@ def _run(
             pair = dataset[index]
             truth = pair.flow.cpu().numpy()
             if not np.isfinite(truth).all(axis=2).any():
+                unknown += 1
                 continue
             group, knows_occlusion = _described(dataset, index, pair)
             occluded = pair.occluded.cpu().numpy() if knows_occlusion else None
@@ -195,6 +202,7 @@ def _run(
             "No pair has a pixel with known ground truth, so there is nothing to measure; "
             "check the flows, homographies and masks."
         )
+    recorder.leave_out(unknown)
     return recorder.evaluation
 
 

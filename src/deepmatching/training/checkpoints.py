@@ -37,9 +37,6 @@ from deepmatching.training.settings import Config
 
 FORMAT = "deepmatching-training-state"
 
-#: States of the first version, which had no number, have the sums over all processes instead of the mean.
-VERSION = "2"
-
 #: Settings that may change when a run goes on: they do not say what is learned from what.
 MAY_CHANGE = frozenset(
     {
@@ -147,7 +144,6 @@ class RunFolder:
         tensors, plain = _tensors(model, optimizer, mean)
         metadata = {
             "format": FORMAT,
-            "version": VERSION,
             "config": json.dumps(config_to_dict(config)),
             "processes": str(processes),
             "optimizer": json.dumps(plain),
@@ -185,10 +181,7 @@ class RunFolder:
         if mean is not None:
             mean.load(_below(saved, "mean."))
         optimizer.load_state_dict(_optimizer_state(optimizer, saved, metadata["optimizer"]))
-        progress = Progress(**metadata["progress"])
-        if "version" not in metadata:
-            progress.sums = {name: value / processes_before for name, value in progress.sums.items()}
-        return progress
+        return Progress(**metadata["progress"])
 
     def _read_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The tensors and the metadata of the state, the latter decoded."""

@@ -197,6 +197,12 @@ class Run:
         if nothing := self.nothing_learned():
             self._warn(f"{nothing}.")
 
+    def has_seen_all(self) -> bool:
+        """Whether every training pair, or twenty if they never end, had its turn."""
+        number = len(self.data.pairs) if self.data.pairs is not None else 20
+        config = self.config
+        return self.progress.step * config.accumulate * config.data.batch * self.world.size >= number
+
     def nothing_learned(self) -> str:
         """A sentence, but for its full stop, if the log has nothing that was learned from; for the main process."""
         rows = [row for row in self.log.rows if "reachable" in row] if self.world.is_main else []
@@ -205,8 +211,9 @@ class Run:
         if not any(row.get("known", 1) for row in rows):
             return "No pixel of the training pairs is known and visible: check their flow and masks"
         radius = self.config.model.radius
-        where = "in the other image: " if radius == "full" else f"within model.radius={radius}: raise it, or "
-        return f"No point of the training pairs has a true match {where}check the units of the flow"
+        where = "in the other image: " if radius == "full" else f"within model.radius={radius}: raise it, "
+        remedy = "make data.crop larger or check the units of the flow"
+        return f"No point of the training pairs has a true match {where}{remedy}"
 
     def _warn(self, sentence: str) -> None:
         """Say it once."""
