@@ -11,24 +11,39 @@ from deepmatching.flow.refinement import smooth, warp
 from deepmatching.images import ImageLike, load_image
 
 #: A logistic regression of "the error is below 3 pixels" on pairs of MPI Sintel, KITTI, Flying Chairs and Middlebury,
-#: each data set counting alike, with matches of the model ``compact`` and default settings. Left out one data set after
-#: the other, it ranks the pixels of a pair of that data set with an area under the curve of 0.93 on average.
-_CONSTANT, _SPREAD, _REACH, _MISFIT, _EDGE = 5.60, -2.29, -0.81, -0.57, -2.19
+#: each data set counting alike, with matches of the model ``compact`` and default settings: its constant, and the
+#: weights of :func:`evidence`. ``benchmarks/confidence.py`` fits it.
+CONSTANT, WEIGHTS = 5.60, (-2.29, -0.81, -0.57, -2.19)
 
 #: Reference points are 8 pixels apart: so far from the nearest one is as near as can be.
 _NEAR = 6
 
 
-@torch.no_grad()
 def confidence(flow: np.ndarray, interpolation: Interpolation, image0: ImageLike, image1: ImageLike) -> np.ndarray:
     """The estimated probability that a flow is less than 3 pixels off: (H, W) float32, 0 … 1.
 
         1 / (1 + exp(−(5.60 − 2.29 ln(0.1 + spread + 8/n) − 0.81 ln(4 + reach) − 0.57 ln(1 + misfit) − 2.19 edge)))
 
-    *spread*: how much the n matches around disagree with their common model, in pixels. *reach*: how far the nearest
-    match is, beyond 6 pixels, and how far beyond the second image the flow leads. *misfit*: how badly the warped second
-    image fits the first, the mean difference in 0 … 255 of the images smoothed by 1 pixel, averaged over about 3
-    pixels around. *edge*: the edge strength, averaged over about 2 pixels around.
+    See :func:`evidence` for the words and the arguments.
+    """
+    logit = np.full(flow.shape[:2], CONSTANT, dtype=np.float32)
+    for weight, values in zip(WEIGHTS, evidence(flow, interpolation, image0, image1), strict=True):
+        values *= np.float32(weight)
+        logit += values
+    return torch.from_numpy(logit).sigmoid_().numpy()
+
+
+@torch.no_grad()
+def evidence(
+    flow: np.ndarray, interpolation: Interpolation, image0: ImageLike, image1: ImageLike
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """What speaks against each pixel of a flow: four arrays (H, W) float32.
+
+    * ln(0.1 + spread + 8/n): how much the n matches around disagree with their common model, in pixels.
+    * ln(4 + reach): how far the nearest match is, beyond 6 pixels, and how far beyond the second image the flow leads.
+    * ln(1 + misfit): how badly the warped second image fits the first, the mean difference in 0 … 255 of the images
+      smoothed by 1 pixel, averaged over about 3 pixels around.
+    * edge: the edge strength, averaged over about 2 pixels around.
 
     Args:
         flow: (H, W, 2), the interpolated flow, refined or not.
@@ -44,14 +59,12 @@ def confidence(flow: np.ndarray, interpolation: Interpolation, image0: ImageLike
         warped = warp(smooth(plane0, 1.0, 255), smooth(plane1, 1.0, 255), field)
         difference += warped[1].abs_().div_(len(first))
     misfit = smooth(difference, 3.0)[0].numpy()
-    label = interpolation.cells.label
-    logit = _CONSTANT + _SPREAD * np.log(0.1 + interpolation.spread + 8 / interpolation.support)
-    logit = logit.astype(np.float32)[label] + np.float32(_EDGE) * cv2.GaussianBlur(interpolation.edges, (0, 0), 2.0)
     reach = _reach(field.numpy(), interpolation, second.shape[1:])
-    for weight, offset, values in ((_REACH, 4, reach), (_MISFIT, 1, misfit)):
+    for values, offset in ((misfit, 1), (reach, 4)):
         values += offset
-        logit += np.log(values, out=values) * np.float32(weight)
-    return torch.from_numpy(logit).sigmoid_().numpy()
+        np.log(values, out=values)
+    spread = np.log(0.1 + interpolation.spread + 8 / interpolation.support).astype(np.float32)
+    return spread[interpolation.cells.label], reach, misfit, cv2.GaussianBlur(interpolation.edges, (0, 0), 2.0)
 
 
 def _reach(flow: np.ndarray, interpolation: Interpolation, size: tuple[int, ...]) -> np.ndarray:
