@@ -231,9 +231,9 @@ def count_outside(matches: Matches, size: Size) -> int:
     """
     if matches.size0 is not None and tuple(matches.size0) != tuple(size):
         return 0  # interpolation refuses these, and says why
-    start = matches.keypoints0.detach().cpu()
-    inside = ((start > -1) & (start < torch.tensor([size[1], size[0]]))).all(dim=1)  # as the interpolator has it
-    outside = len(matches) - int(inside.sum())
+    from deepmatching.flow import starts_inside
+
+    outside = len(matches) - int(starts_inside(matches.numpy()[0], size).sum())
     if 2 * outside > len(matches):
         raise DeepMatchingError(
             f"{outside} of {len(matches)} matches start outside the image of {size[1]}x{size[0]} pixels: are these "

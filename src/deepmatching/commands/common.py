@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -115,6 +115,13 @@ def check_outputs(output: Path | None, picture: Path | None, inputs: Iterable[Pa
     if picture is not None:
         check_picture_path(picture)
     check_not_inputs((output, picture), inputs)
+
+
+def refuse(options: Mapping[str, object], reason: str) -> None:
+    """Complain about the first of these options that is given, neither None nor False."""
+    for name, value in options.items():
+        if value is not None and value is not False:
+            raise DeepMatchingError(f"{name} {reason}")
 
 
 def check_not_inputs(outputs: Iterable[Path | None], inputs: Iterable[Path | None]) -> None:

@@ -17,6 +17,7 @@ from deepmatching.commands.common import (
     ReciprocalOption,
     build_matcher,
     check_not_inputs,
+    refuse,
     say,
 )
 from deepmatching.defaults import DEFAULT
@@ -147,18 +148,14 @@ def evaluate(
     if method is not None:
         if model is not None:
             raise DeepMatchingError("--model and --method exclude each other: leave one out.")
-        for option, is_given in (
-            ("--radius", radius is not None),
-            ("--levels", levels is not None),
-            ("--downscale", downscale is not None),
-            ("--reciprocal", reciprocal != ReciprocalChoice.bins),
-            ("--half", half),
-            ("--memory", memory is not None),
-            ("--device", device not in ("auto", "cpu")),
-            ("--preset", preset is not None),
-        ):
-            if is_given:
-                raise DeepMatchingError(f"{option} has no effect on methods of OpenCV: leave it out.")
+        refuse(
+            {
+                **{"--radius": radius, "--levels": levels, "--downscale": downscale, "--half": half},
+                **{"--memory": memory, "--preset": preset, "--reciprocal": reciprocal != ReciprocalChoice.bins},
+                "--device": device not in ("auto", "cpu"),
+            },
+            "has no effect on methods of OpenCV: leave it out.",
+        )
     elif preset is not None and not flow:
         raise DeepMatchingError("--preset is for --flow: leave it out.")
     if resume and json_file is None:

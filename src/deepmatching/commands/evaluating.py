@@ -86,7 +86,8 @@ def run_evaluation(
             before_that = "put right what follows, then " if isinstance(error, DeepMatchingError) else ""
             say(f"{kept} of {len(dataset)} pairs are kept in {json_file}: {before_that}{hint}")
         raise
-    unknown = [entry.name for index, entry in enumerate(dataset.entries) if index not in recorder.done]
+    done = recorder.done
+    unknown = [entry.name for index, entry in enumerate(dataset.entries) if index not in done]
     if unknown:
         named = ", ".join(unknown[:5]) + (f" and {len(unknown) - 5} more" if len(unknown) > 5 else "")
         say(f"no ground truth is known of {len(unknown)} of {len(dataset)} pairs, which are left out: {named}")

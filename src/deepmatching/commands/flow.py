@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deepmatching.commands.common import Device, Memory, ReciprocalChoice, build_matcher, check_not_inputs, say
+from deepmatching.commands.common import Device, Memory, ReciprocalChoice, build_matcher, check_not_inputs, refuse, say
 from deepmatching.defaults import DEFAULT
 from deepmatching.errors import DeepMatchingError
 
@@ -137,9 +137,10 @@ def flow(
     if image1 is None:
         from deepmatching.commands.flow_sequence import flow_of_sequence
 
-        for name, value in (("-o", output), ("--confidence", confidence), ("--matches", matches)):
-            if value is not None:
-                raise DeepMatchingError(f"{name} is for a pair of images: give a second image, or leave it out.")
+        refuse(
+            {"-o": output, "--confidence": confidence, "--matches": matches},
+            "is for a pair of images: give a second image, or leave it out.",
+        )
         if out is None:
             raise DeepMatchingError("Give a second image, or --out DIR for the flows of a video or folder.")
         if callable(edges_like) or edges in ("network", "gradient"):
@@ -149,9 +150,10 @@ def flow(
         matcher, suffix = _matcher(model, radius, device, memory), f".{(file_format or FormatChoice.flo).value}"
         flow_of_sequence(image0, out, matcher, model or DEFAULT, how, edges_like, suffix, restart, draw, verbose)
         return
-    for name, is_given in (("--out", out is not None), ("--format", file_format is not None), ("--restart", restart)):
-        if is_given:
-            raise DeepMatchingError(f"{name} is for a video or a folder: name the flow with -o, and leave it out.")
+    refuse(
+        {"--out": out, "--format": file_format, "--restart": restart},
+        "is for a video or a folder: name the flow with -o, and leave it out.",
+    )
     if output is None and draw is None and confidence is None:
         raise DeepMatchingError("Nothing would be written: name the flow file with -o.")
     check_flow_outputs(output, draw, confidence)
@@ -159,9 +161,10 @@ def flow(
     if matches is None:
         calculate: Callable[..., FlowResult] = partial(_flow_by_matching, _matcher(model, radius, device, memory))
     else:
-        for option, given in (("--model", model), ("--radius", radius), ("--memory", memory)):
-            if given is not None:
-                raise DeepMatchingError(f"{option} has no effect on matches that are given: leave it out.")
+        refuse(
+            {"--model": model, "--radius": radius, "--memory": memory},
+            "has no effect on matches that are given: leave it out.",
+        )
         calculate = partial(_flow_of_matches, matches, device)
     _flow_of_pair(image0, image1, calculate, preset, edges_like, output, draw, confidence, verbose)
 

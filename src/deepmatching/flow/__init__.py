@@ -2,7 +2,7 @@
 
 from deepmatching.flow.affine import affine_fit
 from deepmatching.flow.confidence import confidence
-from deepmatching.flow.interpolation import Interpolation, interpolate
+from deepmatching.flow.interpolation import Interpolation, interpolate, starts_inside
 from deepmatching.flow.presets import PRESETS, FlowSettings, InterpolationSettings, RefinementSettings, preset
 from deepmatching.flow.refinement import refine
 
@@ -17,4 +17,5 @@ __all__ = [
     "interpolate",
     "preset",
     "refine",
+    "starts_inside",
 ]

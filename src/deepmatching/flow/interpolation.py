@@ -115,6 +115,11 @@ def interpolate(
     return Interpolation(flow.numpy(), kept, start[kept], cells, support, spread.numpy(), given, chosen)
 
 
+def starts_inside(points: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    """Which points (N, 2) lie in an image (H, W), (N,) bool; up to a pixel beyond is still its edge."""
+    return np.asarray(((points > -1) & (points < (shape[1], shape[0]))).all(axis=1))
+
+
 def _usable(
     start: np.ndarray, end: np.ndarray, score: np.ndarray | None, weight: np.ndarray | None, shape: tuple[int, int]
 ) -> np.ndarray:
@@ -123,8 +128,7 @@ def _usable(
         raise DeepMatchingError("There are no matches, so there is nothing to interpolate: take an easier pair.")
     reason = f"starts in the image of {shape[1]}x{shape[0]} pixels: take matches of this image"
     with np.errstate(invalid="ignore"):
-        usable = ((start > -1) & (start < (shape[1], shape[0]))).all(axis=1)  # up to a pixel beyond is still the edge
-        usable &= (np.abs(end) < _FAR).all(axis=1)
+        usable = starts_inside(start, shape) & (np.abs(end) < _FAR).all(axis=1)
     if usable.any() and score is not None:
         reason, usable = "has a score that is a number: leave scores out", usable & np.isfinite(score)
     if usable.any() and weight is not None:
