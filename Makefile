@@ -12,8 +12,8 @@ test: .venv/installed lint
 	$(BIN)/python -m pytest
 
 lint: .venv/installed
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks tools
+	$(BIN)/ruff format --check src tests benchmarks tools
 	$(BIN)/mypy
 
 .venv/installed: pyproject.toml constraints.txt

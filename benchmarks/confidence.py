@@ -23,8 +23,8 @@ import deepmatching as dm
 from deepmatching.edges import detect_edges
 from deepmatching.flow import interpolate, refine
 from deepmatching.flow.confidence import CONSTANT, WEIGHTS, evidence
-from deepmatching.flow_files import read_flow
-from deepmatching.images import load_image
+from deepmatching.io.flow import read_flow
+from deepmatching.io.images import load_image
 from flow import keypoints, rank_quality
 
 PIXELS = 20_000  #: of a pair that the regression is fitted to

@@ -3,7 +3,7 @@
     python benchmarks/edges.py BSDS500 [--model edges.safetensors …] [--forest model.yml.gz] [--split test]
 
 Beside the network stand what needs no model (Sobel, Canny, the gradient) and people: each annotator against the others.
-For the protocol, and where it differs from the original's, see ``deepmatching.edges.evaluation``.
+For the protocol, and where it differs from the original's, see ``edge_network.evaluation``.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from deepmatching.edges import EdgeNetwork, detect_edges, gradient_edges, load_edge_network, structured_forest_edges
-from deepmatching.edges.bsds import Annotated, read_split
-from deepmatching.edges.evaluation import TOLERANCE, count_pixels, summarise, suppress_non_maxima
+from edge_network.bsds import Annotated, read_split
+from edge_network.evaluation import TOLERANCE, count_pixels, summarise, suppress_non_maxima
 
 Detector = Callable[[np.ndarray], np.ndarray]  # uint8 RGB → ridges (H, W) in [0, 1]
 

@@ -34,8 +34,8 @@ import deepmatching as dm
 from deepmatching.benchmark import peak_memory
 from deepmatching.edges import detect_edges, gradient_edges
 from deepmatching.flow import FlowSettings, confidence, interpolate, preset, refine
-from deepmatching.flow_files import read_flow
-from deepmatching.images import load_image
+from deepmatching.io.flow import read_flow
+from deepmatching.io.images import load_image
 
 EDGES: dict[str, Callable[..., np.ndarray]] = {"network": detect_edges, "gradient": gradient_edges}
 NAMES = ("EPE interpolated", "EPE", "EPE visible", "3px", "AUC", "kept", "seconds")

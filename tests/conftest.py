@@ -12,6 +12,8 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # Triton reads it when it is imported, by whichever test is first
 
+pytest_plugins = ["helpers.small_training"]
+
 torch.manual_seed(0)
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"

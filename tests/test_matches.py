@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.matches import Matches, count_outside, from_corners, to_corners
+from deepmatching.flow.pipeline import count_outside
+from deepmatching.io.matches import from_corners, to_corners
+from deepmatching.matches import Matches
 
 
 @pytest.fixture

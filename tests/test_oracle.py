@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import deepmatching as dm
-from deepmatching.flow_files import read_flow
-from deepmatching.metrics import accuracy, propagate
+from deepmatching.evaluation.metrics import accuracy, propagate
+from deepmatching.io.flow import read_flow
 
 PUBLISHED = [
     "36 36 36 26 3.77558",

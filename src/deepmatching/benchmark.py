@@ -26,7 +26,7 @@ from deepmatching.decoding import Reciprocal
 from deepmatching.defaults import DEFAULT
 from deepmatching.errors import DeepMatchingError
 from deepmatching.geometry import Geometry
-from deepmatching.images import load_image
+from deepmatching.io.images import load_image
 from deepmatching.matcher import DeepMatcher
 from deepmatching.memory import pooled_cells
 from deepmatching.network import Network

@@ -16,8 +16,8 @@ from torch import Tensor
 from deepmatching.decoding import Decoded
 from deepmatching.defaults import DEFAULT
 from deepmatching.errors import DeepMatchingError
-from deepmatching.images import ImageLike, load_image
-from deepmatching.matches import Matches, count_outside, matches_of
+from deepmatching.io.images import ImageLike, load_image
+from deepmatching.matches import Matches, matches_of
 from deepmatching.memory import Plan, budget_for, plan_decoding, pyramid_bytes, require
 from deepmatching.models import load_network, save_network
 from deepmatching.network import Network
@@ -25,8 +25,8 @@ from deepmatching.settings import RADIUS, Radius, Settings, check_radius, choose
 
 if TYPE_CHECKING:
     from deepmatching.flow import FlowSettings
-    from deepmatching.flow_pipeline import EdgesLike
-    from deepmatching.flow_result import FlowResult
+    from deepmatching.flow.pipeline import EdgesLike
+    from deepmatching.flow.result import FlowResult
     from deepmatching.geometry import Geometry
     from deepmatching.graphs import GraphedDecode
 
@@ -206,13 +206,13 @@ class DeepMatcher:
             image0, image1: as for :meth:`match`, but of one size.
             preset: a name from ``deepmatching.flow.PRESETS`` or settings; ``default`` is the most accurate.
             radius: largest displacement along each axis in pixels, or ``"full"``; None for the one that was set for
-                this matcher, else ``deepmatching.flow_pipeline.RADIUS``. Not together with ``matches``.
+                this matcher, else ``deepmatching.flow.pipeline.RADIUS``. Not together with ``matches``.
             edges: of the first image: None for the network that ships, ``"gradient"``, a file, an array (H, W) in
                 [0, 1], or a function from the image to such an array.
             matches: to interpolate instead of this matcher's: of any matcher, or their file.
         """
         from deepmatching.flow import preset as settings_of
-        from deepmatching.flow_pipeline import check_pair, matches_to_flow
+        from deepmatching.flow.pipeline import check_pair, count_outside, matches_to_flow
 
         settings = settings_of(preset)
         if matches is not None and radius is not None:
@@ -251,7 +251,7 @@ class DeepMatcher:
     def _flow_of_frames(
         self, frames: Iterable[ImageLike], settings: FlowSettings, radius: Radius | None, edges: EdgesLike
     ) -> Iterator[FlowResult]:
-        from deepmatching.flow_pipeline import matches_to_flow
+        from deepmatching.flow.pipeline import matches_to_flow
 
         matcher = self.for_flow(radius)
         before: Frame | None = None
@@ -268,7 +268,7 @@ class DeepMatcher:
 
     def for_flow(self, radius: Radius | None = None) -> DeepMatcher:
         """The matcher of the same network at the radius that flow is to use; see :meth:`flow`."""
-        from deepmatching.flow_pipeline import RADIUS as FLOW_RADIUS
+        from deepmatching.flow.pipeline import RADIUS as FLOW_RADIUS
 
         chosen = radius if radius is not None else self.settings.radius
         pixels = check_radius(FLOW_RADIUS if chosen is None else chosen)

@@ -1,47 +1,28 @@
-"""Matches: what the matcher returns, with the adapters users need.
-
-**Pixel convention.** The original program measures at pixel *corners*: x = 0 is the left border of the picture, and
-the centre of its first pixel is x = 0.5. Most of Python (OpenCV, kornia, flow files) measures at pixel *centres*:
-the first pixel is x = 0. ``Matches`` holds centres; the original's text format holds corners. The difference of
-half a pixel is added and taken away by :func:`from_corners` and :func:`to_corners`, and nowhere else. Displacements
-are the same in both.
-"""
+"""Matches: what the matcher returns, with the adapters users need."""
 
 from __future__ import annotations
 
-import io
-import os
-import zlib
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.files import atomic_write
-from deepmatching.matches_of_others import pair_group, pair_of_arrays, to_float32
+from deepmatching.io.matches import (
+    MatchArrays,
+    PathLike,
+    Size,
+    format_matches,
+    from_corners,
+    read_matches,
+    write_matches,
+)
 
 if TYPE_CHECKING:
     from deepmatching.decoding import Decoded
-    from deepmatching.images import ImageLike
-
-PathLike = str | os.PathLike[str]
-Size = tuple[int, int]
-
-
-def from_corners(points: Tensor) -> Tensor:
-    """Positions at pixel corners (the original's) to positions at pixel centres (Python's)."""
-    return points - 0.5
-
-
-def to_corners(points: Tensor) -> Tensor:
-    """Positions at pixel centres to positions at pixel corners."""
-    return points + 0.5
+    from deepmatching.io.images import ImageLike
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,58 +119,28 @@ class Matches:
 
     # ------------------------------------------------------------------ files
 
+    def _stored(self) -> MatchArrays:
+        return MatchArrays(*self.numpy(), self.size0, self.size1)
+
     def as_text(self) -> str:
         """The original program's lines, ``x0 y0 x1 y1 score index``: positions at pixel corners, index 0."""
-        rows = torch.cat([to_corners(self.keypoints0), to_corners(self.keypoints1)], dim=1).cpu().tolist()
-        scores = self.scores.detach().cpu().tolist()
-        return "".join(
-            "{:g} {:g} {:g} {:g} {:g} 0\n".format(*row, score) for row, score in zip(rows, scores, strict=True)
-        )
+        return format_matches(self._stored())
 
     def save(self, path: PathLike) -> None:
         """Write to ``.txt`` (the original's format), ``.npz`` or ``.h5``, as the suffix says."""
-        suffix = Path(path).suffix.lower()
-        if suffix not in WRITERS:
-            raise unknown_suffix(path)
-        with atomic_write(path) as temporary:
-            WRITERS[suffix](self, Path(temporary))
+        write_matches(path, self._stored())
 
     @classmethod
     def load(cls, path: PathLike) -> Matches:
-        """Read what :meth:`save` wrote, or what other matchers write.
-
-        That is any text file whose lines start with ``x0 y0 x1 y1`` (measured at pixel corners), and an ``.npz`` or
-        ``.h5`` with ``keypoints0`` and ``keypoints1`` (at pixel centres) of one pair, with or without scores and an
-        index; in an ``.h5`` they may be in a group.
-        """
-        path = Path(path)
-        if path.suffix.lower() not in READERS:
-            raise unknown_suffix(path)
-        if not path.is_file():
-            raise DeepMatchingError(f"There is no matches file '{path}': check the path.")
-        try:
-            matches = READERS[path.suffix.lower()](path)
-        except DeepMatchingError:
-            raise
-        except PermissionError as error:
-            raise DeepMatchingError(f"The matches file '{path}' cannot be read: check its permissions.") from error
-        except (OSError, ValueError, KeyError, IndexError, TypeError, EOFError, BadZipFile, zlib.error) as error:
-            raise DeepMatchingError(
-                f"'{path}' is not a readable matches file: it is damaged, or no {path.suffix.lower()}; write it again."
-            ) from error
-        rows = torch.cat([matches.keypoints0, matches.keypoints1, matches.scores[:, None]], dim=1)
-        if bad := int((~rows.isfinite()).any(dim=1).sum()):
-            raise DeepMatchingError(
-                f"'{path}' has numbers that are not finite in {bad} of {len(rows)} matches: remove these."
-            )
-        return matches
+        """Read what :meth:`save` wrote, or what other matchers write; see ``deepmatching.io.matches``."""
+        return cls(*read_matches(path))  # type: ignore[arg-type]
 
     # ------------------------------------------------------------------ pictures
 
     def draw(self, image0: ImageLike, image1: ImageLike, path: PathLike | None = None) -> np.ndarray:
         """A picture of the matches, (rows, columns, 3) uint8 RGB; also written to ``path`` if given."""
         from deepmatching.drawing import draw_match_figure, write_image
-        from deepmatching.images import load_image
+        from deepmatching.io.images import load_image
 
         picture = draw_match_figure(load_image(image0, "image0"), load_image(image1, "image1"), *self.numpy())
         if path is not None:
@@ -207,99 +158,3 @@ def matches_of(decoded: Decoded, b: int, size0: Size | None = None, size1: Size 
         size0,
         size1,
     )
-
-
-def unknown_suffix(path: PathLike) -> DeepMatchingError:
-    """The error for a file whose name does not say its format."""
-    return DeepMatchingError(f"Cannot tell the format of '{path}': name it .txt, .npz or .h5.")
-
-
-def _arrays(matches: Matches) -> dict[str, np.ndarray]:
-    keypoints0, keypoints1, scores = matches.numpy()
-    arrays = {"keypoints0": keypoints0, "keypoints1": keypoints1, "scores": scores}
-    for name in ("size0", "size1"):
-        if (size := getattr(matches, name)) is not None:
-            arrays[name] = np.asarray(size, dtype=np.int64)
-    return arrays
-
-
-def count_outside(matches: Matches, size: Size) -> int:
-    """How many matches start outside an image of this size (rows, columns), where interpolation drops them.
-
-    Raises:
-        DeepMatchingError: if most of them do.
-    """
-    if matches.size0 is not None and tuple(matches.size0) != tuple(size):
-        return 0  # interpolation refuses these, and says why
-    from deepmatching.flow import starts_inside
-
-    outside = len(matches) - int(starts_inside(matches.numpy()[0], size).sum())
-    if 2 * outside > len(matches):
-        raise DeepMatchingError(
-            f"{outside} of {len(matches)} matches start outside the image of {size[1]}x{size[0]} pixels: are these "
-            "matches of other images? Give those of this pair."
-        )
-    return outside
-
-
-def _from_arrays(stored: Mapping[str, Any], path: Path) -> Matches:
-    start, end, scores = (torch.from_numpy(array) for array in pair_of_arrays(stored, path))
-    size0, size1 = (
-        (int(stored[name][0]), int(stored[name][1])) if name in stored else None for name in ("size0", "size1")
-    )
-    return Matches(start, end, scores, size0, size1)
-
-
-def _write_text(matches: Matches, path: Path) -> None:
-    path.write_text(matches.as_text(), encoding="ascii", newline="\n")
-
-
-def _write_npz(matches: Matches, path: Path) -> None:
-    with path.open("wb") as file:
-        np.savez_compressed(file, **_arrays(matches))  # type: ignore[arg-type]
-
-
-def _write_h5(matches: Matches, path: Path) -> None:
-    import h5py
-
-    with h5py.File(path, "w") as file:
-        for name, array in _arrays(matches).items():
-            file.create_dataset(name, data=array)
-        file.attrs["convention"] = "x, y in pixels; pixel centres are integers"
-
-
-def _read_text(path: Path) -> Matches:
-    text = path.read_text(encoding="ascii", errors="replace")
-    lines = [line.split() for line in text.splitlines() if line.strip() and not line.startswith("#")]
-    if any(len(line) < 4 for line in lines):
-        raise DeepMatchingError(f"'{path}' has lines with fewer than four numbers: each must start with x0 y0 x1 y1.")
-    try:
-        values = to_float32(np.array([[float(v) for v in [*line, "1"][:5]] for line in lines]).reshape(-1, 5))
-    except ValueError:
-        raise DeepMatchingError(
-            f"'{path}' is not a readable matches file: it has lines with words; each must start with x0 y0 x1 y1."
-        ) from None
-    table = torch.from_numpy(values)
-    return Matches(from_corners(table[:, 0:2]), from_corners(table[:, 2:4]), table[:, 4])
-
-
-def _read_npz(path: Path) -> Matches:
-    arrays = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
-    if not isinstance(arrays, Mapping):
-        raise ValueError("one array, not an archive")
-    return _from_arrays(arrays, path)
-
-
-def _read_h5(path: Path) -> Matches:
-    import h5py
-
-    with h5py.File(path, "r") as file:
-        return _from_arrays(pair_group(file, path), path)
-
-
-WRITERS: dict[str, Callable[[Matches, Path], None]] = {
-    ".txt": _write_text,
-    ".npz": _write_npz,
-    ".h5": _write_h5,
-}
-READERS: dict[str, Callable[[Path], Matches]] = {".txt": _read_text, ".npz": _read_npz, ".h5": _read_h5}

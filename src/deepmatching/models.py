@@ -21,7 +21,7 @@ from torch import Tensor
 
 from deepmatching.descriptors import HOG, VGG, Compact, Descriptor
 from deepmatching.errors import DeepMatchingError
-from deepmatching.files import atomic_write
+from deepmatching.io.files import atomic_write
 from deepmatching.network import Network
 
 #: Descriptors by name; each takes the downscale.

@@ -24,7 +24,7 @@ class Settings:
 
     Attributes:
         radius: largest displacement along each axis in pixels, or ``"full"`` for no limit; None for 80 pixels, and for
-            flow its own (``deepmatching.flow_pipeline.RADIUS``).
+            flow its own (``deepmatching.flow.pipeline.RADIUS``).
         levels: number of times that patches are aggregated, or None for the original's rule.
         downscale: a descriptor cell is 2^downscale pixels wide; None for the model's own (1 for ``hog``).
         reciprocal: how matches are verified, see ``deepmatching.decoding``.

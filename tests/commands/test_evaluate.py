@@ -19,7 +19,7 @@ from deepmatching.commands.evaluate import PassChoice, evaluate
 from deepmatching.errors import DeepMatchingError
 from deepmatching.matcher import DeepMatcher
 from deepmatching.models import load_network, save_network
-from fake_datasets import (
+from helpers.fake_datasets import (
     SIZE,
     moved,
     texture,
@@ -30,7 +30,7 @@ from fake_datasets import (
     write_pairs,
     write_sintel,
 )
-from processes import started
+from helpers.processes import started
 
 
 def run(dataset: Path | str, **options: Any) -> None:

@@ -20,9 +20,9 @@ from deepmatching.commands import common
 from deepmatching.commands.flow import FormatChoice, flow
 from deepmatching.commands.flow_sequence import runs
 from deepmatching.errors import DeepMatchingError
-from deepmatching.flow_files import read_flow, write_flow
-from fake_datasets import FLOW, moved, texture, write_image
-from processes import started
+from deepmatching.io.flow import read_flow, write_flow
+from helpers.fake_datasets import FLOW, moved, texture, write_image
+from helpers.processes import started
 
 
 def run(source: Path, **options: Any) -> None:
@@ -180,7 +180,7 @@ def test_an_error_that_is_not_of_a_frame_does_not_blame_one(
     def full(*_: Any) -> None:
         raise DeepMatchingError("No space is left.")
 
-    monkeypatch.setattr("deepmatching.flow_folder.write_flow", full)
+    monkeypatch.setattr("deepmatching.flow.sequence.write_flow", full)
     words = r"No space is left\. 0 of 3 flows are finished in .*: put that right, then the same command goes on"
     with pytest.raises(DeepMatchingError, match=words):
         run(frames, out=tmp_path / "out", edges="gradient")

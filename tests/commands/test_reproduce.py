@@ -19,7 +19,7 @@ from deepmatching.errors import DeepMatchingError
 from deepmatching.flow import PRESETS
 from deepmatching.matcher import DeepMatcher
 from deepmatching.models import load_network, save_network
-from fake_datasets import FLOW, SIZE, write_kitti, write_sintel
+from helpers.fake_datasets import FLOW, SIZE, write_kitti, write_sintel
 
 
 def run(table: str, root: Path, **options: Any) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from synthetic_pictures import draw_cutout, draw_photo
 
 from deepmatching.datasets.synthesis import Photos
+from helpers.synthetic_pictures import draw_cutout, draw_photo
 
 
 @pytest.fixture(scope="module", autouse=True)

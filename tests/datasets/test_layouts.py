@@ -11,7 +11,7 @@ import pytest
 from deepmatching.datasets import KITTI2012, KITTI2015, FilePairs, FlyingChairs, Sintel, SintelMini
 from deepmatching.datasets.sintel import MINI_TRAIN, MINI_VAL
 from deepmatching.errors import DeepMatchingError
-from fake_datasets import touch_sintel, write_chairs, write_kitti, write_sintel
+from helpers.fake_datasets import touch_sintel, write_chairs, write_kitti, write_sintel
 
 #: Frames of the 23 training scenes, as published: 1064 images, 1041 pairs.
 FRAMES = {

@@ -10,7 +10,7 @@ import pytest
 
 from deepmatching.datasets import Manifest
 from deepmatching.errors import DeepMatchingError
-from fake_datasets import mask, write_image, write_manifest, write_pairs
+from helpers.fake_datasets import mask, write_image, write_manifest, write_pairs
 
 
 def test_paths_are_relative_to_the_manifest_and_groups_are_kept(

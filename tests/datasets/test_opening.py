@@ -10,7 +10,7 @@ import pytest
 from deepmatching.datasets import open_dataset
 from deepmatching.datasets.sintel import MINI_VAL
 from deepmatching.errors import DeepMatchingError
-from fake_datasets import write_chairs, write_kitti, write_pairs, write_sintel
+from helpers.fake_datasets import write_chairs, write_kitti, write_pairs, write_sintel
 
 
 def test_every_name_opens(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from deepmatching.datasets import Entry, FilePairs
+from deepmatching.datasets.homography import homography_flow
 from deepmatching.errors import DeepMatchingError
-from deepmatching.metrics import homography_flow
-from fake_datasets import SIZE, constant_flow, mask, moved, texture, write_field, write_image
+from helpers.fake_datasets import SIZE, constant_flow, mask, moved, texture, write_field, write_image
 
 
 @pytest.fixture

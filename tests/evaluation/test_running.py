@@ -13,9 +13,9 @@ from deepmatching import DeepMatcher
 from deepmatching.datasets import KITTI2012, Manifest, Pair, open_dataset
 from deepmatching.errors import DeepMatchingError, OutOfMemoryError
 from deepmatching.evaluation import Evaluation, PairResult, Recorder, evaluate, evaluate_flow
-from deepmatching.flow_files import write_flow
+from deepmatching.io.flow import write_flow
 from deepmatching.matches import Matches
-from fake_datasets import FLOW, SIZE, write_kitti, write_pairs
+from helpers.fake_datasets import FLOW, SIZE, write_kitti, write_pairs
 
 
 class Perfect:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from deepmatching.flow import confidence, interpolate, refine
-from deepmatching.flow_files import read_flow
+from deepmatching.io.flow import read_flow
 
 
 def grid(height: int, width: int) -> np.ndarray:

@@ -17,7 +17,7 @@ from deepmatching.flow.filters import (
     round_trip_errors,
     saliency,
 )
-from deepmatching.flow.geodesic import Neighbours, cells_of
+from deepmatching.operators.geodesic import Neighbours, cells_of
 
 
 def test_only_corners_are_salient() -> None:

@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from brute_force import brute_aggregation, brute_max_pooling
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.autograd import gradcheck
@@ -20,6 +19,7 @@ from deepmatching.operators import (
     summation,
     unpooling,
 )
+from helpers.brute_force import brute_aggregation, brute_max_pooling
 
 
 @st.composite

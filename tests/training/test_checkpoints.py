@@ -16,10 +16,10 @@ from deepmatching.errors import DeepMatchingError
 from deepmatching.models import load_network
 from deepmatching.training import train
 from deepmatching.training.checkpoints import Progress, RunFolder, _tensors
+from deepmatching.training.config import Config
 from deepmatching.training.lock import locked
 from deepmatching.training.model import build_model
 from deepmatching.training.optimization import RunningMean, build_optimizer
-from deepmatching.training.settings import Config
 
 CPU = torch.device("cpu")
 

@@ -16,12 +16,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from two_processes import TRAININGS
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.training import read_config, train
 from deepmatching.training.distributed import joined
 from deepmatching.training.log import Row, read_log
+from helpers import two_processes
+from helpers.two_processes import TRAININGS
 
 CPU = torch.device("cpu")
 
@@ -55,7 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, manifest: Path) -> Path:
     )
     ports = free_ports(len(TRAININGS))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "USE_LIBUV": "0"}
-    script = Path(__file__).with_name("two_processes.py")
+    script = Path(two_processes.__file__)
     commands = [[sys.executable, script, str(rank), config, folder, *ports] for rank in (0, 1)]
     processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) for command in commands]
     try:

@@ -11,8 +11,8 @@ import torch
 from deepmatching.errors import DeepMatchingError
 from deepmatching.models import build_network, save_network
 from deepmatching.training import train
+from deepmatching.training.config import Config
 from deepmatching.training.model import FIRST_SHARPNESS, build_model
-from deepmatching.training.settings import Config
 
 Configs = Callable[..., Config]
 

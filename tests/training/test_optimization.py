@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from deepmatching.errors import DeepMatchingError
+from deepmatching.training.config import Config, LossConfig, ModelConfig, OptimizerConfig
 from deepmatching.training.loop import MOST_SKIPPED
 from deepmatching.training.model import TrainedModel, build_model
 from deepmatching.training.optimization import LossScale, RunningMean, build_optimizer, learning_rate
-from deepmatching.training.settings import Config, LossConfig, ModelConfig, OptimizerConfig
 
 SMALL = ModelConfig(radius=8, levels=1, settings={"dimensions": 6})
 

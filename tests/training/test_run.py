@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from test_loop import Recorder
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.training import train
+from deepmatching.training.config import Config
 from deepmatching.training.log import read_log
-from deepmatching.training.settings import Config
+from helpers.recorder import Recorder
 
 CPU = torch.device("cpu")
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.training.config import config_from_dict
+from deepmatching.training.config_file import config_from_dict
 from deepmatching.training.data import TrainingData
 from deepmatching.training.distributed import World
 from deepmatching.training.validation import Validation
-from fake_datasets import write_chairs, write_kitti, write_pairs, write_sintel
+from helpers.fake_datasets import write_chairs, write_kitti, write_pairs, write_sintel
 
 
 def validation_of(data: dict[str, object], validation: dict[str, object]) -> Validation:

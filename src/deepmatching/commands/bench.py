@@ -35,7 +35,7 @@ def bench(
     from rich.table import Table
 
     from deepmatching.benchmark import Case, measure
-    from deepmatching.files import atomic_write, check_writable
+    from deepmatching.io.files import atomic_write, check_writable
     from deepmatching.memory import amount
     from deepmatching.settings import RADIUS
 

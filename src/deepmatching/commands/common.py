@@ -105,12 +105,11 @@ def to_bytes(size: str) -> int:
 def check_outputs(output: Path | None, picture: Path | None, inputs: Iterable[Path]) -> None:
     """Complain about output paths before the work, not after it."""
     from deepmatching.drawing import check_picture_path
-    from deepmatching.files import check_writable
-    from deepmatching.matches import WRITERS, unknown_suffix
+    from deepmatching.io.files import check_writable
+    from deepmatching.io.matches import check_matches_suffix
 
     if output is not None:
-        if output.suffix.lower() not in WRITERS:
-            raise unknown_suffix(output)
+        check_matches_suffix(output)
         check_writable(output)
     if picture is not None:
         check_picture_path(picture)

@@ -20,7 +20,7 @@ def demo(
 ) -> None:
     """Match the pair of pictures that comes with the package, find its flow, and draw both."""
     from deepmatching.drawing import draw_displacement, write_image
-    from deepmatching.files import make_folder
+    from deepmatching.io.files import make_folder
 
     make_folder(out)
     pictures = files("deepmatching") / "data" / "demo"

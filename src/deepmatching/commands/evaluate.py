@@ -143,7 +143,7 @@ def evaluate(
     from deepmatching.commands.evaluating import describe_method, flow_function, print_table, run_evaluation
     from deepmatching.datasets import open_dataset
     from deepmatching.evaluation.tables import means_table, pairs_table
-    from deepmatching.files import check_writable, make_folder
+    from deepmatching.io.files import check_writable, make_folder
 
     if method is not None:
         if model is not None:
@@ -202,7 +202,7 @@ def evaluate(
 def _build(model: str | None, method: str | None, radius: str | None, *options: Any) -> tuple[Method, str]:
     """The matcher or the baseline, and its name."""
     if method is not None:
-        from deepmatching.baselines import baseline
+        from deepmatching.evaluation.baselines import baseline
 
         return baseline(method), method
     return build_matcher(model or DEFAULT, radius, *options), model or DEFAULT

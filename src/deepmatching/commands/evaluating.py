@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     import numpy as np
     from rich.table import Table
 
-    from deepmatching.baselines import DenseMethod, KeypointMatcher
     from deepmatching.datasets import FilePairs, Pair
     from deepmatching.evaluation import Evaluation, PairResult
+    from deepmatching.evaluation.baselines import DenseMethod, KeypointMatcher
     from deepmatching.evaluation.running import FlowFunction
     from deepmatching.matcher import DeepMatcher
 

@@ -16,8 +16,8 @@ from deepmatching.defaults import DEFAULT
 from deepmatching.errors import DeepMatchingError
 
 if TYPE_CHECKING:
-    from deepmatching.flow_pipeline import EdgesLike
-    from deepmatching.flow_result import FlowResult
+    from deepmatching.flow.pipeline import EdgesLike
+    from deepmatching.flow.result import FlowResult
 
 
 class FormatChoice(str, Enum):
@@ -185,9 +185,9 @@ def choose_edges(edges: str, structured_forest: Path | None) -> EdgesLike:
 def check_flow_outputs(output: Path | None, picture: Path | None, confidence: Path | None) -> None:
     """Complain about output paths before the work, not after it."""
     from deepmatching.drawing import check_picture_path
-    from deepmatching.files import check_writable
-    from deepmatching.flow_files import check_flow_suffix
-    from deepmatching.flow_result import check_confidence_suffix
+    from deepmatching.flow.result import check_confidence_suffix
+    from deepmatching.io.files import check_writable
+    from deepmatching.io.flow import check_flow_suffix
 
     if output is not None:
         check_flow_suffix(output)
@@ -217,8 +217,8 @@ def _flow_by_matching(matcher: Any, image0: Any, image1: Any, preset: str, edges
 def _flow_of_matches(
     path: Path, device: str, image0: Any, image1: Any, preset: str, edges: EdgesLike, verbose: bool
 ) -> Any:
-    from deepmatching.flow_pipeline import matches_to_flow
-    from deepmatching.matches import Matches, count_outside
+    from deepmatching.flow.pipeline import count_outside, matches_to_flow
+    from deepmatching.matches import Matches
     from deepmatching.settings import choose_device
 
     given = Matches.load(path)
@@ -240,7 +240,7 @@ def _flow_of_pair(
     confidence: Path | None,
     verbose: bool,
 ) -> None:
-    from deepmatching.images import load_image
+    from deepmatching.io.images import load_image
 
     start = time.perf_counter()
     image0, image1 = load_image(path0, "image0"), load_image(path1, "image1")

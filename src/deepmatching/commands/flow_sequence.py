@@ -14,11 +14,11 @@ from deepmatching.commands import common
 from deepmatching.commands.common import is_same, say
 from deepmatching.commands.evaluating import describe_method
 from deepmatching.errors import DeepMatchingError
-from deepmatching.flow_folder import RECORD, FlowFolder
-from deepmatching.video import PICTURES, BadFrame, Frames, open_frames
+from deepmatching.flow.sequence import RECORD, FlowFolder
+from deepmatching.io.video import PICTURES, BadFrame, Frames, open_frames
 
 if TYPE_CHECKING:
-    from deepmatching.flow_pipeline import EdgesLike
+    from deepmatching.flow.pipeline import EdgesLike
     from deepmatching.matcher import DeepMatcher
 
 #: Suffixes of videos that --draw can write, and their codecs.
@@ -76,7 +76,7 @@ def flow_of_sequence(
 
 def _prepare_drawing(draw: Path, out: Path) -> None:
     """Make the folder that pictures go to, or see that a video can be written."""
-    from deepmatching.files import check_writable, make_folder
+    from deepmatching.io.files import check_writable, make_folder
 
     suffix = draw.suffix.lower()
     if suffix in CODECS:
@@ -144,7 +144,7 @@ def _draw(frames: Frames, folder: FlowFolder, target: Path) -> None:
     from deepmatching.drawing.colors import range_of
     from deepmatching.drawing.flow import draw_frame, flow_range
     from deepmatching.drawing.pictures import write_image
-    from deepmatching.flow_files import read_flow
+    from deepmatching.io.flow import read_flow
 
     names = frames.names[:-1]
     ranges = np.array([flow_range(read_flow(folder.file(name))) for name in names])
@@ -163,7 +163,7 @@ def _draw(frames: Frames, folder: FlowFolder, target: Path) -> None:
 def _write_video(path: Path, pictures: Iterator[np.ndarray], rate: float) -> None:
     import cv2
 
-    from deepmatching.files import atomic_write
+    from deepmatching.io.files import atomic_write
 
     with atomic_write(path) as temporary:
         writer: cv2.VideoWriter | None = None

@@ -69,7 +69,7 @@ def match(
     x0 y0 x1 y1 score index, measured at pixel corners. The .npz and .h5 files hold keypoints0, keypoints1
     (measured at pixel centres) and scores.
     """
-    from deepmatching.images import load_image
+    from deepmatching.io.images import load_image
 
     check_outputs(output, draw, (image0, image1))
     matcher = build_matcher(model, radius, levels, downscale, reciprocal, device, memory, half)

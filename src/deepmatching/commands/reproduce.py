@@ -158,7 +158,7 @@ def reproduce(
     compare its rows with each other, not with the paper's.
     """
     from deepmatching.commands.evaluating import print_table
-    from deepmatching.files import make_folder
+    from deepmatching.io.files import make_folder
 
     rows = _with_checkpoints(_ROWS[table.value], checkpoint or [])
     datasets = _open(table.value, root, limit, masks)
@@ -234,7 +234,7 @@ def _figures(
 ) -> dict[str, PaperFigures]:
     """The lines of a row that are ours: under the paper's protocol and, if wanted, with our own flow."""
     from deepmatching.commands.evaluating import describe_method, flow_function, run_evaluation
-    from deepmatching.flow_pipeline import RADIUS as FLOW_RADIUS
+    from deepmatching.flow.pipeline import RADIUS as FLOW_RADIUS
 
     def measure(kind: str, method: DeepMatcher, preset: str | None) -> Evaluation:
         assert row.model is not None

@@ -18,10 +18,10 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from deepmatching.datasets.base import Pair
+from deepmatching.datasets.homography import homography_flow
 from deepmatching.errors import DeepMatchingError
-from deepmatching.flow_files import read_flow
-from deepmatching.images import decode_image_file, load_image
-from deepmatching.metrics import homography_flow
+from deepmatching.io.flow import read_flow
+from deepmatching.io.images import decode_image_file, load_image
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.files import atomic_write, check_writable
+from deepmatching.io.files import atomic_write, check_writable
 
 _ENCODERS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".ppm")
 

@@ -2,9 +2,9 @@
 
 from deepmatching.edges.detect import detect_edges, structured_forest_edges
 from deepmatching.edges.gradient import gradient_edges
-from deepmatching.edges.maps import check_edges, load_edges
 from deepmatching.edges.models import load_edge_network, save_edge_network
 from deepmatching.edges.network import EdgeNetwork
+from deepmatching.io.edges import check_edges, load_edges
 
 __all__ = [
     "EdgeNetwork",

@@ -12,14 +12,14 @@ import torch
 from deepmatching.edges.models import load_edge_network
 from deepmatching.edges.network import EdgeNetwork
 from deepmatching.errors import DeepMatchingError
-from deepmatching.images import ImageLike, load_image
+from deepmatching.io.images import ImageLike, load_image
 
 
 def detect_edges(image: ImageLike, network: EdgeNetwork | None = None) -> np.ndarray:
     """Where objects end, as the network sees it.
 
     Args:
-        image: anything :func:`~deepmatching.images.load_image` takes, grey or RGB.
+        image: anything :func:`~deepmatching.io.images.load_image` takes, grey or RGB.
         network: run on the device on which it lies; by default the one that ships with the package, on the device of
             the image if that is a tensor.
 
@@ -38,7 +38,7 @@ def structured_forest_edges(image: ImageLike, model: str | os.PathLike[str]) -> 
     """Edges by OpenCV's structured forest (Dollár and Zitnick), the detector that the original EpicFlow was run with.
 
     Args:
-        image: anything :func:`~deepmatching.images.load_image` takes, grey or RGB.
+        image: anything :func:`~deepmatching.io.images.load_image` takes, grey or RGB.
         model: OpenCV's model file, ``model.yml.gz`` (from its ``opencv_extra`` repository), which cannot ship with us.
 
     Returns:

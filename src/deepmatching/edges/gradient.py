@@ -5,7 +5,7 @@ from __future__ import annotations
 import cv2
 import numpy as np
 
-from deepmatching.images import ImageLike, load_image
+from deepmatching.io.images import ImageLike, load_image
 
 _SIGMA = 1.0
 _STRONGEST = 0.99  # this share of the pixels lies below 1; the rest is cut
@@ -19,7 +19,7 @@ def gradient_edges(image: ImageLike) -> np.ndarray:
     smallest difference a person sees.
 
     Args:
-        image: anything :func:`~deepmatching.images.load_image` takes, grey or RGB.
+        image: anything :func:`~deepmatching.io.images.load_image` takes, grey or RGB.
 
     Returns:
         (H, W) float32 in [0, 1].

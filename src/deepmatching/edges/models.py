@@ -14,7 +14,7 @@ from safetensors.torch import save
 
 from deepmatching.edges.network import EdgeNetwork
 from deepmatching.errors import DeepMatchingError
-from deepmatching.files import atomic_write
+from deepmatching.io.files import atomic_write
 
 _FORMAT = "deepmatching-edges"
 _SHIPPED = "weights/edges.safetensors"
@@ -51,9 +51,7 @@ def load_edge_network(path: str | os.PathLike[str] | None = None, device: str = 
     except (SafetensorError, OSError) as error:
         raise DeepMatchingError(f"'{path}' is not a readable .safetensors model ({error}); copy it again.") from error
     if metadata.get("format") != _FORMAT:
-        raise DeepMatchingError(
-            f"'{path}' is no edge model of deepmatching; train one with deepmatching.edges.training."
-        )
+        raise DeepMatchingError(f"'{path}' is no edge model of deepmatching; train one with edge_network.training.")
     try:
         network = EdgeNetwork(**json.loads(metadata["settings"]))
         network.load_state_dict(tensors)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from deepmatching.errors import DeepMatchingError
+from deepmatching.evaluation.metrics import accuracy, coverage, endpoint_error_of_matches, propagate
 from deepmatching.matches import Matches
-from deepmatching.metrics import accuracy, coverage, endpoint_error_of_matches, propagate
 
 THRESHOLDS = (2, 5, 10)
 PIXEL_SETS = ("all", "noc", "occ")

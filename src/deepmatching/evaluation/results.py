@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation.figures import PIXEL_SETS, PairFigures
-from deepmatching.files import atomic_write
+from deepmatching.io.files import atomic_write
 
 Kind = Literal["matches", "flow"]
 _FORMAT = "deepmatching evaluation 1"

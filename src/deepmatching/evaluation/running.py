@@ -19,7 +19,7 @@ from deepmatching.datasets.pairs import FilePairs
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation.figures import flow_figures, match_figures
 from deepmatching.evaluation.results import Evaluation, PairResult
-from deepmatching.files import check_writable
+from deepmatching.io.files import check_writable
 from deepmatching.matches import Matches
 
 

@@ -8,7 +8,7 @@ import torch
 
 from deepmatching.flow.interpolation import Interpolation
 from deepmatching.flow.refinement import smooth, warp
-from deepmatching.images import ImageLike, load_image
+from deepmatching.io.images import ImageLike, load_image
 
 #: A logistic regression of "the error is below 3 pixels" on pairs of MPI Sintel, KITTI, Flying Chairs and Middlebury,
 #: each data set counting alike, with matches of the model ``compact`` and default settings: its constant, and the

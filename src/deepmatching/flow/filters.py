@@ -6,8 +6,8 @@ import cv2
 import numpy as np
 import torch
 
-from deepmatching.flow.geodesic import Graph, Neighbours
-from deepmatching.flow.local_models import falloff_weights, weighted_means
+from deepmatching.operators.geodesic import Graph, Neighbours
+from deepmatching.operators.local_models import falloff_weights, weighted_means
 
 _WHITE = np.array([0.950456, 1.0, 1.088754])
 _XYZ = np.array([[0.412453, 0.357580, 0.180423], [0.212671, 0.715160, 0.072169], [0.019334, 0.119193, 0.950227]])

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.flow import filters
-from deepmatching.flow.geodesic import Cells, Neighbours, cells_of, nearest_seeds
-from deepmatching.flow.local_models import affine_models, falloff_weights, paint, weighted_means
-from deepmatching.flow.presets import FlowSettings, InterpolationSettings, preset
-from deepmatching.images import ImageLike, load_image
+from deepmatching.flow.settings import FlowSettings, InterpolationSettings, preset
+from deepmatching.io.images import ImageLike, load_image
+from deepmatching.operators.geodesic import Cells, Neighbours, cells_of, nearest_seeds
+from deepmatching.operators.local_models import affine_models, falloff_weights, paint, weighted_means
 
 _FAR = 1e6  # pixels; nothing leads there
 _STRONGEST = 100  # edge; maps in 0 … 255 are not meant so
@@ -187,7 +187,7 @@ def _unless_empty(kept: np.ndarray, stays: np.ndarray) -> np.ndarray:
 
 
 def _pixels(points: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Column and row (N, 2) of the nearest pixel; half-way, the right or lower one, as in ``deepmatching.metrics``."""
+    """Column and row (N, 2) of the nearest pixel; of two that are equally near, the right or lower one."""
     return np.clip(np.floor(points + 0.5), 0, (shape[1] - 1, shape[0] - 1)).astype(np.int64)
 
 

@@ -32,8 +32,8 @@ from torch.nn import functional
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.flow.dispatch import kernels
-from deepmatching.flow.presets import FlowSettings, RefinementSettings, preset
-from deepmatching.images import ImageLike, load_image
+from deepmatching.flow.settings import FlowSettings, RefinementSettings, preset
+from deepmatching.io.images import ImageLike, load_image
 
 ZETA, EPSILON = 0.1, 0.001
 _LUMINANCE = (0.299, 0.587, 0.114)

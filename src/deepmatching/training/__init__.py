@@ -4,9 +4,9 @@
 >>> train(read_config("quickstart", ["data.train=pairs.json", "out=runs/mine"]), torch.device("cpu"))
 """
 
-from deepmatching.training.config import read_config, shipped_configs
+from deepmatching.training.config import Config
+from deepmatching.training.config_file import read_config, shipped_configs
 from deepmatching.training.loop import train
 from deepmatching.training.run import Outcome, Watcher
-from deepmatching.training.settings import Config
 
 __all__ = ["Config", "Outcome", "Watcher", "read_config", "shipped_configs", "train"]

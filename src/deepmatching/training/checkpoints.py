@@ -26,14 +26,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.files import atomic_write, check_writable, make_folder
+from deepmatching.io.files import atomic_write, check_writable, make_folder
 from deepmatching.models import read_model, save_network
 from deepmatching.network import Network
-from deepmatching.training.config import config_from_dict, config_to_dict, differences
+from deepmatching.training.config import Config
+from deepmatching.training.config_file import config_from_dict, config_to_dict, differences
 from deepmatching.training.lock import locked
 from deepmatching.training.model import TrainedModel
 from deepmatching.training.optimization import RunningMean
-from deepmatching.training.settings import Config
 
 FORMAT = "deepmatching-training-state"
 

@@ -25,9 +25,9 @@ from torch.utils.data import DataLoader, Dataset
 from deepmatching.datasets import FilePairs, Pair, open_dataset
 from deepmatching.datasets.crops import crop, random_crop, random_flip
 from deepmatching.errors import DeepMatchingError
+from deepmatching.training.config import WITH_PASSES, WITH_SPLIT_FILE, DataConfig
 from deepmatching.training.distributed import World
 from deepmatching.training.seeds import generator_for
-from deepmatching.training.settings import WITH_PASSES, WITH_SPLIT_FILE, DataConfig
 
 #: Data sets that have parts to choose from.
 _WITH_SPLITS = ("sintelmini", WITH_SPLIT_FILE)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.files import atomic_write
+from deepmatching.io.files import atomic_write
 
 Row = dict[str, float]
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.training.checkpoints import RunFolder
+from deepmatching.training.config import Config
 from deepmatching.training.data import errors_in_place
 from deepmatching.training.distributed import OtherProcessFailed, joined
 from deepmatching.training.figures import Verdict
@@ -19,7 +20,6 @@ from deepmatching.training.model import Attempt
 from deepmatching.training.optimization import learning_rate
 from deepmatching.training.run import Outcome, Run, Watcher
 from deepmatching.training.seeds import seed_for
-from deepmatching.training.settings import Config
 
 #: A run gives up after so many steps in a row whose gradient is not finite.
 MOST_SKIPPED = 50

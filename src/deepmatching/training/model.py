@@ -16,7 +16,7 @@ from deepmatching.geometry import Geometry
 from deepmatching.losses import Objective
 from deepmatching.models import NAMES, build_network, load_network, name_of
 from deepmatching.network import Network
-from deepmatching.training.settings import Amp, Config, LossConfig, ModelConfig
+from deepmatching.training.config import Amp, Config, LossConfig, ModelConfig
 
 _PRECISION: dict[Amp, torch.dtype | None] = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from deepmatching.training.config import OptimizerConfig
 from deepmatching.training.model import TrainedModel
-from deepmatching.training.settings import OptimizerConfig
 
 
 def build_optimizer(model: TrainedModel, config: OptimizerConfig) -> Optimizer:

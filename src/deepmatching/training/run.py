@@ -15,7 +15,8 @@ import torch
 from deepmatching.errors import DeepMatchingError
 from deepmatching.models import read_model
 from deepmatching.training.checkpoints import Progress, RunFolder
-from deepmatching.training.config import write_config
+from deepmatching.training.config import Config
+from deepmatching.training.config_file import write_config
 from deepmatching.training.data import TrainingData
 from deepmatching.training.distributed import World
 from deepmatching.training.figures import Figures
@@ -23,7 +24,6 @@ from deepmatching.training.interruption import Interruption
 from deepmatching.training.log import CsvLog, Row
 from deepmatching.training.model import TrainedModel, build_model, check_sizes
 from deepmatching.training.optimization import LossScale, RunningMean, build_optimizer
-from deepmatching.training.settings import Config
 from deepmatching.training.validation import Validation
 
 #: Where fp16 starts to scale the loss.

@@ -17,6 +17,7 @@ from deepmatching.evaluation import match_figures
 from deepmatching.matches import matches_of
 from deepmatching.memory import budget_for, plan_decoding
 from deepmatching.network import Network
+from deepmatching.training.config import SYNTHETIC, TRAIN, Config
 from deepmatching.training.data import (
     Pairs,
     TrainingData,
@@ -27,7 +28,6 @@ from deepmatching.training.data import (
     synthesizer,
 )
 from deepmatching.training.distributed import World
-from deepmatching.training.settings import SYNTHETIC, TRAIN, Config
 
 #: The figures of a validation: acc@T and coverage in %, EPE of the matches in pixels.
 FIGURES = ("acc@2", "acc@5", "acc@10", "epe", "coverage")

@@ -20,8 +20,8 @@ from deepmatching.datasets.synthesis.generator import Synthesizer, check_size
 from deepmatching.datasets.synthesis.photos import Photos, find_pictures
 from deepmatching.datasets.synthesis.settings import SynthesisSettings
 from deepmatching.errors import DeepMatchingError
-from deepmatching.files import atomic_write, check_writable, make_folder
-from deepmatching.flow_files import write_flow
+from deepmatching.io.files import atomic_write, check_writable, make_folder
+from deepmatching.io.flow import write_flow
 
 SPLIT_FILE = "FlyingChairs_train_val.txt"
 _RECORD = "synthesis.json"  # how the pairs were made

@@ -19,7 +19,7 @@ import torch
 
 from deepmatching.datasets.synthesis.shapes import draw_shapes
 from deepmatching.errors import DeepMatchingError
-from deepmatching.images import decode_image_file
+from deepmatching.io.images import decode_image_file
 
 LEVELS = 4  # sizes of every picture: 1, 1/2, 1/4, 1/8
 SPLITS = ("train", "val", "all")

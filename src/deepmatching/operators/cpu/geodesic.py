@@ -1,4 +1,4 @@
-"""Geodesic distances to the nearest seed, and the graph of the seeds' cells (see ``deepmatching.flow.geodesic``)."""
+"""CPU kernels of ``deepmatching.operators.geodesic``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HALF, TWO, ZERO = np.float32(0.5), np.float32(2), np.float32(0)
 
 
 def distance_transform(cost: np.ndarray, pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """See :func:`deepmatching.flow.geodesic.distance_transform`.
+    """See :func:`deepmatching.operators.geodesic.distance_transform`.
 
     Strips of rows are swept down and up, each with the rows beside it as its neighbours left them, again and again
     while they or those rows change. The result does not depend on the number of threads.
@@ -109,7 +109,7 @@ def _sweep_strips(
 
 
 def cell_graph(distance: np.ndarray, label: np.ndarray, seeds: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """See :func:`deepmatching.flow.geodesic.cell_graph`."""
+    """See :func:`deepmatching.operators.geodesic.cell_graph`."""
     starts = np.zeros(seeds + 1, dtype=np.int64)
     _count_borders(label, starts)
     starts = np.cumsum(starts)
@@ -169,7 +169,7 @@ def _collect_borders(distance: Any, label: Any, starts: Any) -> tuple[Any, Any, 
 
 
 def nearest_seeds(graph: tuple[np.ndarray, np.ndarray, np.ndarray], number: int) -> tuple[np.ndarray, np.ndarray]:
-    """See :func:`deepmatching.flow.geodesic.nearest_seeds`."""
+    """See :func:`deepmatching.operators.geodesic.nearest_seeds`."""
     rows, others, lengths = graph
     seeds = len(rows) - 1
     number = min(number, seeds)

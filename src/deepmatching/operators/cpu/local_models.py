@@ -1,4 +1,4 @@
-"""Local models of the motion around each seed (see ``deepmatching.flow.local_models``)."""
+"""Local models of the motion around each seed (see ``deepmatching.operators.local_models``)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from deepmatching.operators.cpu.threads import share
 
 
 def weighted_means(index: np.ndarray, weights: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """See :func:`deepmatching.flow.local_models.weighted_means`."""
+    """See :func:`deepmatching.operators.local_models.weighted_means`."""
     result = np.empty((len(index), values.shape[1]), dtype=np.float64)
     share(_weighted_means, len(index), index, weights, values, result)
     return result
@@ -42,7 +42,7 @@ def affine_models(
     wide_ridge: float,
     own: float,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """See :func:`deepmatching.flow.local_models.affine_models`; ``own`` is the weight of a seed in its own model."""
+    """See ``operators.local_models``; ``own`` is the weight of a seed in its own model."""
     models, spread = np.empty((len(index), 3, 2), dtype=np.float64), np.empty(len(index), dtype=np.float64)
     numbers = (float(ridge), float(wide), float(wide_ridge), float(own))
     share(_affine_models, len(index), index, weights, points, values, *numbers, models, spread)
@@ -134,7 +134,7 @@ def _affine_models(
 
 
 def paint(label: np.ndarray, points: np.ndarray, models: np.ndarray) -> np.ndarray:
-    """See :func:`deepmatching.flow.local_models.paint`."""
+    """See :func:`deepmatching.operators.local_models.paint`."""
     flow = np.empty((*label.shape, 2), dtype=np.float32)
     share(_paint, len(label), label, points, models, flow)
     return flow

@@ -1,0 +1,121 @@
+"""From matches to dense flow: which edges, which radius, and the stages in order."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deepmatching.edges import check_edges, detect_edges, gradient_edges, load_edges
+from deepmatching.errors import DeepMatchingError
+from deepmatching.flow.confidence import confidence
+from deepmatching.flow.interpolation import interpolate, starts_inside
+from deepmatching.flow.refinement import refine
+from deepmatching.flow.result import FlowResult
+from deepmatching.flow.settings import FlowSettings, preset
+from deepmatching.matches import Matches
+
+#: Where edges come from: the network that ships (None, "network"), "gradient", a file, an array (H, W), or a function
+#: from the image (1 or 3, H, W) to such an array.
+EdgesLike: TypeAlias = "str | os.PathLike[str] | np.ndarray | Tensor | Callable[[Tensor], np.ndarray] | None"
+
+#: Largest displacement that is searched for flow along each axis, in pixels. More than for matches alone: a pixel
+#: that moves further than the radius has no right match, and one wrong object costs more than a little time.
+RADIUS = 160
+
+#: What :func:`matches_to_flow` times; the confidence is counted to the refinement.
+STAGES = ("edges", "interpolation", "refinement")
+
+
+def matches_to_flow(
+    matches: Matches,
+    image0: Tensor,
+    image1: Tensor,
+    edges: EdgesLike = None,
+    settings: str | FlowSettings = "default",
+    backward: Matches | None = None,
+) -> FlowResult:
+    """Interpolate matches of any matcher along the edges of the first image, and refine the flow.
+
+    Args:
+        matches: from the first image to the second.
+        image0, image1: (1 or 3, H, W) in [0, 1], of one size.
+        edges: of the first image.
+        settings: the name of a preset, or settings.
+        backward: from the second image to the first, to tell wrong matches by; None: do without.
+    """
+    how = preset(settings)
+    size = check_pair(image0, image1)
+    _check_sizes(matches, size)
+    keypoints0, keypoints1, scores = matches.numpy()
+    back = None if backward is None else backward.numpy()[:2]
+    times = [time.perf_counter()]
+    strength = edges_of(image0, edges)
+    times.append(time.perf_counter())
+    found = interpolate(
+        keypoints0, keypoints1, strength, image0, scores=scores, backward=back, settings=how.interpolation
+    )
+    times.append(time.perf_counter())
+    del strength
+    flow = refine(found.flow, image0, image1, how.refinement)
+    sure = confidence(flow, found, image0, image1)
+    times.append(time.perf_counter())
+    seconds = {name: after - before for name, before, after in zip(STAGES, times, times[1:], strict=False)}
+    return FlowResult(flow, sure, len(found.kept), seconds)
+
+
+def edges_of(image: Tensor, edges: EdgesLike = None) -> np.ndarray:
+    """The edge map of an image (1 or 3, H, W): float32 (H, W) in [0, 1]."""
+    size = image.shape[1], image.shape[2]
+    if edges is None or (isinstance(edges, str) and edges == "network"):
+        return detect_edges(image)
+    if isinstance(edges, str) and edges == "gradient":
+        return gradient_edges(image)
+    if isinstance(edges, str | os.PathLike):
+        return load_edges(edges, size)
+    if isinstance(edges, torch.Tensor):
+        edges = edges.detach().cpu().numpy()
+    return check_edges(np.asarray(edges(image) if callable(edges) else edges), size)
+
+
+def check_pair(image0: Tensor, image1: Tensor) -> tuple[int, int]:
+    """The size (H, W) of both images; raises where they differ."""
+    (rows0, columns0), (rows1, columns1) = image0.shape[1:], image1.shape[1:]
+    if (rows0, columns0) != (rows1, columns1):
+        raise DeepMatchingError(
+            f"Flow needs two images of one size, but they are {columns0}x{rows0} and {columns1}x{rows1} pixels: "
+            "crop or resize one."
+        )
+    return rows0, columns0
+
+
+def _check_sizes(matches: Matches, size: tuple[int, int]) -> None:
+    """Matches that say which images they are of must be of these."""
+    for stated in (matches.size0, matches.size1):
+        if stated is not None and tuple(stated) != size:
+            raise DeepMatchingError(
+                f"The matches are of images of {stated[1]}x{stated[0]} pixels, but these have {size[1]}x{size[0]}: "
+                "match these images."
+            )
+
+
+def count_outside(matches: Matches, size: tuple[int, int]) -> int:
+    """How many matches start outside an image of this size (rows, columns), where interpolation drops them.
+
+    Raises:
+        DeepMatchingError: if most of them do.
+    """
+    if matches.size0 is not None and tuple(matches.size0) != tuple(size):
+        return 0  # interpolation refuses these, and says why
+    outside = len(matches) - int(starts_inside(matches.numpy()[0], size).sum())
+    if 2 * outside > len(matches):
+        raise DeepMatchingError(
+            f"{outside} of {len(matches)} matches start outside the image of {size[1]}x{size[0]} pixels: are these "
+            "matches of other images? Give those of this pair."
+        )
+    return outside

@@ -1,0 +1,197 @@
+"""Optical flow on disk: Middlebury .flo, KITTI 16-bit .png, .pfm and .npy.
+
+In memory a flow is float32 (H,W,2), the displacement (x,y) of every pixel in pixels, NaN where unknown.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from deepmatching.errors import DeepMatchingError
+from deepmatching.io.files import atomic_write
+from deepmatching.io.images import decode_image_file
+
+_SUFFIXES = (".flo", ".png", ".pfm", ".npy")
+_FLO_MAGIC = b"PIEH"  # 202021.25 as a little-endian float
+_FLO_UNKNOWN_ABOVE = 1e9  # by definition of the format
+_FLO_UNKNOWN = 1e10
+_MAX_SIDE = 1_000_000  # a size beyond it is read from a damaged header
+# KITTI stores 64·u + 2^15 in 16 bits.
+_KITTI_SCALE, _KITTI_OFFSET = 64.0, 32768.0
+
+
+def read_flow(path: str | os.PathLike[str]) -> np.ndarray:
+    """Read a flow by the suffix of its file: float32 (H,W,2), NaN where unknown."""
+    suffix = check_flow_suffix(path)
+    if suffix == ".png":
+        return _decode_kitti(path)
+    data = _read_bytes(path)
+    if suffix == ".flo":
+        flow = _decode_flo(data, path)
+    elif suffix == ".pfm":
+        flow = _decode_pfm(data, path)
+    else:
+        flow = _decode_npy(data, path)
+    with np.errstate(invalid="ignore"):
+        unknown = ~(np.abs(flow) <= _FLO_UNKNOWN_ABOVE).all(axis=2)
+    flow[unknown] = np.nan
+    return flow
+
+
+def write_flow(path: str | os.PathLike[str], flow: np.ndarray) -> None:
+    """Write a flow (H,W,2) in the format that the suffix names; NaN or infinite means unknown.
+
+    .flo, .pfm and .npy keep float32 exactly; KITTI .png rounds to 1/64 px and holds −512 to 511.98 px.
+    """
+    suffix = check_flow_suffix(path)
+    flow = np.asarray(flow)
+    if flow.ndim != 3 or flow.shape[2] != 2 or flow.size == 0 or flow.dtype.kind not in "fiu":
+        raise DeepMatchingError(
+            f"A flow must be a non-empty real array (H,W,2), but this one is {flow.dtype} {flow.shape}."
+        )
+    flow = flow.astype(np.float32)  # a copy
+    flow[~np.isfinite(flow).all(axis=2)] = np.nan
+    encode = {".flo": _encode_flo, ".png": _encode_kitti, ".pfm": _encode_pfm, ".npy": _encode_npy}[suffix]
+    data = encode(flow)
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def check_flow_suffix(path: str | os.PathLike[str]) -> str:
+    """The suffix, if it names a format that flows can be written in."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in _SUFFIXES:
+        raise DeepMatchingError(f"The suffix of '{path}' names no flow format; use one of {', '.join(_SUFFIXES)}.")
+    return suffix
+
+
+def _read_bytes(path: str | os.PathLike[str]) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except FileNotFoundError as error:
+        raise DeepMatchingError(f"There is no flow file '{path}'; check the path.") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise DeepMatchingError(
+            f"The flow file '{path}' cannot be read ({reason}); check the path and its permissions."
+        ) from error
+
+
+def _damaged(path: str | os.PathLike[str], what: str) -> DeepMatchingError:
+    return DeepMatchingError(f"The flow file '{path}' {what}; check it or write it again.")
+
+
+def _check_size(height: int, width: int, path: str | os.PathLike[str]) -> None:
+    if not (0 < height <= _MAX_SIDE and 0 < width <= _MAX_SIDE):
+        raise _damaged(path, f"states an impossible size of {width} x {height}")
+
+
+def _floats(
+    data: bytes, start: int, shape: tuple[int, int, int], dtype: str, path: str | os.PathLike[str]
+) -> np.ndarray:
+    """The float32 values of `shape` that must fill `data` from `start` to its very end."""
+    expected, found = 4 * shape[0] * shape[1] * shape[2], len(data) - start
+    if found != expected:
+        raise _damaged(
+            path,
+            f"is {shape[1]} x {shape[0]} by its header, so {expected} bytes must follow, but {found} do",
+        )
+    return np.frombuffer(data, dtype, offset=start).reshape(shape)
+
+
+def _decode_flo(data: bytes, path: str | os.PathLike[str]) -> np.ndarray:
+    """4 bytes magic, int32 width, int32 height, then float32 (H,W,2); all little-endian."""
+    if len(data) < 12 or data[:4] != _FLO_MAGIC:
+        raise _damaged(path, "is no Middlebury .flo file (its first four bytes are not PIEH)")
+    width, height = (int(side) for side in np.frombuffer(data, "<i4", count=2, offset=4))
+    _check_size(height, width, path)
+    return _floats(data, 12, (height, width, 2), "<f4", path).astype(np.float32)
+
+
+def _encode_flo(flow: np.ndarray) -> bytes:
+    height, width = flow.shape[:2]
+    known = np.where(np.isnan(flow), np.float32(_FLO_UNKNOWN), flow)
+    return _FLO_MAGIC + np.array([width, height], "<i4").tobytes() + known.astype("<f4").tobytes()
+
+
+def _decode_pfm(data: bytes, path: str | os.PathLike[str]) -> np.ndarray:
+    """'PF', width, height and scale as text, then float32 (H,W,3) from the bottom row up.
+
+    The sign of the scale gives the byte order; its size is ignored, as other flow readers do, and so is the
+    third channel.
+    """
+    fields = data[:200].split(maxsplit=4)
+    if fields[:1] == [b"Pf"]:
+        raise _damaged(path, "has one channel where a flow has two (is it a disparity map?)")
+    if len(fields) < 4 or fields[0] != b"PF":
+        raise _damaged(path, "is no colour .pfm file (its header does not begin with PF)")
+    try:
+        width, height, scale = int(fields[1]), int(fields[2]), float(fields[3])
+    except ValueError as error:
+        raise _damaged(path, "has a header that is no PFM header") from error
+    _check_size(height, width, path)
+    # One whitespace character ends the header, and the first float may begin with a byte that looks like one.
+    start = 0
+    for field in fields[:4]:
+        start = data.index(field, start) + len(field)
+    values = _floats(data, start + 1, (height, width, 3), "<f4" if scale < 0 else ">f4", path)
+    return values[::-1, :, :2].astype(np.float32)
+
+
+def _encode_pfm(flow: np.ndarray) -> bytes:
+    height, width = flow.shape[:2]
+    channels = np.zeros((height, width, 3), "<f4")
+    channels[:, :, :2] = flow[::-1]
+    return f"PF\n{width} {height}\n-1.0\n".encode("ascii") + channels.tobytes()
+
+
+def _decode_npy(data: bytes, path: str | os.PathLike[str]) -> np.ndarray:
+    try:
+        flow = np.load(io.BytesIO(data), allow_pickle=False)
+    except (ValueError, EOFError, OSError, SyntaxError, MemoryError) as error:
+        raise _damaged(path, "is no complete .npy array of numbers") from error
+    if not isinstance(flow, np.ndarray) or flow.dtype.kind not in "fiu":
+        raise _damaged(path, "is no .npy array of real numbers")
+    if flow.ndim != 3 or flow.shape[2] != 2 or flow.size == 0:
+        raise _damaged(path, f"holds an array of shape {flow.shape} where a flow is (H,W,2)")
+    return flow.astype(np.float32)
+
+
+def _encode_npy(flow: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, flow, allow_pickle=False)
+    return stream.getvalue()
+
+
+def _decode_kitti(path: str | os.PathLike[str]) -> np.ndarray:
+    """uint16 RGB: 64·u + 2^15, 64·v + 2^15, and 1 where valid."""
+    pixels = decode_image_file(path, cv2.IMREAD_UNCHANGED, "flow file")
+    if pixels.dtype != np.uint16 or pixels.ndim != 3 or pixels.shape[2] != 3:
+        raise _damaged(path, "is no KITTI flow (a PNG with three channels of 16 bits)")
+    valid, encoded = pixels[:, :, 0] > 0, pixels[:, :, :0:-1].astype(np.float32)  # BGR
+    flow = (encoded - np.float32(_KITTI_OFFSET)) / np.float32(_KITTI_SCALE)
+    flow[~valid] = np.nan
+    return flow
+
+
+def _encode_kitti(flow: np.ndarray) -> bytes:
+    valid = ~np.isnan(flow).any(axis=2)
+    encoded = np.rint(np.where(valid[:, :, None], flow, 0.0) * _KITTI_SCALE + _KITTI_OFFSET)
+    if encoded.min() < 0 or encoded.max() > 65535:
+        raise DeepMatchingError(
+            "A KITTI .png holds displacements from -512 to 511.98 px only, and this flow has larger ones; "
+            "write .flo, .pfm or .npy instead."
+        )
+    bgr = np.empty((*valid.shape, 3), np.uint16)
+    bgr[:, :, 0] = valid
+    bgr[:, :, 1] = np.where(valid, encoded[:, :, 1], 0)
+    bgr[:, :, 2] = np.where(valid, encoded[:, :, 0], 0)
+    written, data = cv2.imencode(".png", bgr)
+    if not written:
+        raise DeepMatchingError(f"OpenCV cannot encode a PNG of {flow.shape[1]} x {flow.shape[0]} pixels.")
+    return data.tobytes()

@@ -1,0 +1,202 @@
+"""``deepmatching flow``, mostly without a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from deepmatching.commands.evaluate import evaluate
+from deepmatching.commands.flow import FormatChoice, flow
+from deepmatching.errors import DeepMatchingError
+from deepmatching.io.flow import read_flow
+from deepmatching.matcher import DeepMatcher
+from deepmatching.matches import Matches
+from helpers.fake_datasets import FLOW, moved, texture, write_image, write_pairs
+
+
+def run(*images: Path, **options: Any) -> None:
+    model = {} if "matches" in options or "model" in options else {"model": "hog"}
+    radius = {} if "matches" in options or "radius" in options else {"radius": "16"}
+    flow(*images, **{"device": "cpu", **model, **radius, **options})
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> tuple[Path, Path]:
+    paths = tmp_path / "a.png", tmp_path / "b.png"
+    for times, path in enumerate(paths):
+        write_image(path, moved(texture(), times))
+    return paths
+
+
+def inner(path: Path) -> np.ndarray:
+    return read_flow(path)[16:-16, 16:-16]
+
+
+def is_right(path: Path) -> bool:
+    return bool(np.abs(inner(path) - FLOW).mean() < 0.3)
+
+
+# ---------------------------------------------------------------------- pairs
+
+
+def test_a_user_gets_the_flow_its_picture_and_its_confidence(pictures: tuple[Path, Path], tmp_path: Path) -> None:
+    names = [tmp_path / name for name in ("f.flo", "p.jpg", "c.png")]
+    command = ["flow", *pictures, "-o", names[0], "--draw", names[1], "--confidence", names[2], "--device", "cpu", "-v"]
+    result = subprocess.run(
+        [sys.executable, "-m", "deepmatching", *map(str, command)], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == ""
+    assert "matches used" in result.stderr and "refinement" in result.stderr and "px (median)" in result.stderr
+    assert "reference points" in result.stderr
+    assert is_right(names[0])
+    assert cv2.imread(str(names[1])) is not None
+    confidence = cv2.imread(str(names[2]), cv2.IMREAD_UNCHANGED)
+    assert confidence.shape == (64, 80) and confidence.dtype == np.uint16
+
+
+@pytest.mark.parametrize("suffix", ["png", "pfm", "npy"])
+def test_the_suffix_chooses_the_format(pictures: tuple[Path, Path], tmp_path: Path, suffix: str) -> None:
+    run(*pictures, output=tmp_path / f"f.{suffix}", edges="gradient")
+    assert is_right(tmp_path / f"f.{suffix}")
+
+
+@pytest.mark.parametrize("suffix", ["txt", "npz", "h5"])
+def test_matches_of_a_file_are_interpolated_and_none_are_sought(
+    pictures: tuple[Path, Path],
+    tmp_path: Path,
+    suffix: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows, columns = np.mgrid[4:64:8, 4:80:8]
+    start = torch.from_numpy(np.stack([columns.ravel(), rows.ravel()], axis=1)).float()
+    Matches(start, start + torch.tensor(FLOW), torch.ones(len(start))).save(tmp_path / f"m.{suffix}")
+    monkeypatch.setattr(DeepMatcher, "_frame", lambda *_: pytest.fail("the images are matched"))
+    run(*pictures, output=tmp_path / "f.flo", matches=tmp_path / f"m.{suffix}", verbose=True)
+    assert is_right(tmp_path / "f.flo")
+    assert "80 matches in" in capsys.readouterr().err
+
+
+def test_an_edge_of_the_given_map_parts_two_motions(tmp_path: Path) -> None:
+    """Black images, and matches at both sides: only the map says where the motion of the left ends."""
+    black = tmp_path / "black.png"
+    write_image(black, np.zeros((64, 80, 3), np.uint8))
+    lines = [f"{x} {y} {x + 6 * (x < 40)} {y}\n" for x in (4, 8, 12, 68, 72, 76) for y in range(4, 64, 8)]
+    (tmp_path / "m.txt").write_text("".join(lines))
+    middle = {}
+    for place in (16, 56):
+        edges = np.zeros((64, 80), np.uint8)
+        edges[:, place : place + 8] = 255
+        cv2.imwrite(str(tmp_path / "e.png"), edges)
+        run(
+            black,
+            black,
+            output=tmp_path / "f.npy",
+            edges=str(tmp_path / "e.png"),
+            matches=tmp_path / "m.txt",
+            preset="original",
+        )
+        flow = read_flow(tmp_path / "f.npy")[32, :, 0]
+        assert flow[5] > 3 > flow[75]
+        middle[place] = flow[40]
+    assert middle[56] > middle[16] + 3
+
+
+def test_matches_outside_the_image_are_mentioned_and_most_are_refused(
+    pictures: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inside, outside = "10 10 16 6\n60 10 66 6\n10 50 16 46\n", "100 10 106 6\n10 100 16 96\n"
+    (tmp_path / "m.txt").write_text(inside + outside)
+    run(*pictures, output=tmp_path / "f.flo", matches=tmp_path / "m.txt", edges="gradient")
+    assert "note: 2 of 5 matches start outside the image" in capsys.readouterr().err
+    (tmp_path / "m.txt").write_text(inside + 2 * outside)
+    with pytest.raises(DeepMatchingError, match=r"4 of 7 matches start outside .* are these matches of other images"):
+        run(*pictures, output=tmp_path / "g.flo", matches=tmp_path / "m.txt")
+    assert not (tmp_path / "g.flo").exists()
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({}, "Nothing would be written"),
+    ({"output": "f.csv"}, "names no flow format"),
+    ({"output": "no/such/f.flo"}, "no folder"),
+    ({"output": "f.flo", "draw": "p.docx"}, "suffix"),
+    ({"output": "f.flo", "confidence": "c.jpg"}, r"name it \.npy or \.png"),
+    ({"output": "f.png", "confidence": "f.png"}, "same file"),
+    ({"output": "f.flo", "preset": "best"}, "no preset 'best': use default, original, sintel, kitti, middlebury"),
+    ({"output": "f.flo", "edges": "wrong.npy"}, "edge map 'wrong.npy' has shape"),
+    ({"output": "f.flo", "edges": "missing.png"}, "no edge map 'missing.png'"),
+    ({"output": "f.flo", "structured_forest": Path("model.yml.gz")}, "no structured-forest model"),
+    ({"output": "f.flo", "structured_forest": Path("m.txt"), "edges": "gradient"}, "exclude each other"),
+    ({"output": "f.flo", "matches": Path("missing.txt")}, "no matches file"),
+    ({"output": "f.flo", "matches": Path("m.txt")}, "fewer than four numbers"),
+    ({"output": "f.flo", "matches": Path("m.csv")}, r"name it \.txt"),
+    ({"output": "f.flo", "matches": Path("none.txt")}, "no matches, so there is nothing"),
+    ({"output": "f.flo", "matches": Path("m.txt"), "radius": "80"}, "--radius has no effect"),
+    ({"output": "f.flo", "matches": Path("m.txt"), "model": "hog"}, "--model has no effect"),
+    ({"output": "f.flo", "radius": "far"}, "--radius"),
+    ({"output": "f.flo", "model": "raft"}, "Unknown model"),
+    ({"output": "f.flo", "device": "toaster"}, "Unknown device"),
+    ({"out": "flows"}, "--out is for a video"),
+    ({"output": "f.flo", "restart": True}, "--restart is for a video"),
+    ({"output": "f.flo", "file_format": FormatChoice.flo}, "--format is for a video"),
+    ({"output": "a.png"}, "'a.png' is read, and would be written over"),
+    ({"output": "f.flo", "draw": "b.png"}, "'b.png' is read"),
+    ({"output": "f.flo", "draw": "../{folder}/b.png"}, "b.png' is read"),
+    ({"output": "f.flo", "confidence": "wrong.npy", "edges": "wrong.npy"}, "'wrong.npy' is read"),
+]
+
+
+@pytest.mark.parametrize(("options", "words"), BAD, ids=[words for _, words in BAD])
+def test_bad_options_are_one_sentence_and_nothing_is_written(
+    pictures: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("wrong.npy", np.zeros((10, 10), np.float32))
+    (tmp_path / "m.txt").write_text("1 2 3\n")
+    (tmp_path / "none.txt").write_text("# nothing\n")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    outputs = {n: v for n, v in options.items() if n in ("output", "draw", "confidence", "out")}
+    paths = {name: Path(value.format(folder=tmp_path.name)) for name, value in outputs.items()}
+    with pytest.raises(DeepMatchingError, match=words):
+        run(*pictures, **{**options, **paths})
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_images_of_two_sizes_are_refused(pictures: tuple[Path, Path], tmp_path: Path) -> None:
+    write_image(tmp_path / "small.png", texture()[:40])
+    with pytest.raises(DeepMatchingError, match="one size, but they are 80x64 and 80x40"):
+        run(pictures[0], tmp_path / "small.png", output=tmp_path / "f.flo")
+    assert not (tmp_path / "f.flo").exists()
+
+
+# ---------------------------------------------------------------------- evaluation
+
+
+def test_our_flow_is_evaluated_at_its_own_radius(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_pairs(tmp_path, 1)
+    evaluate(str(path), model="hog", flow=True, device="cpu", json_file=tmp_path / "e.json")
+    content = json.loads((tmp_path / "e.json").read_text())
+    assert content["kind"] == "flow" and content["pairs"][0]["all"]["epe"] < 5
+    assert (content["settings"]["radius"], content["settings"]["preset"]) == (160, "default")
+    assert "hog, radius 160" in capsys.readouterr().out
+    with pytest.raises(DeepMatchingError, match="its preset is"):
+        evaluate(
+            str(path), model="hog", flow=True, preset="kitti", device="cpu", json_file=tmp_path / "e.json", resume=True
+        )
+    with pytest.raises(DeepMatchingError, match="--preset"):
+        evaluate(str(path), method="dis", flow=True, preset="kitti", device="cpu")
+    with pytest.raises(DeepMatchingError, match="no preset 'best'"):
+        evaluate(str(path), model="hog", flow=True, preset="best", device="cpu")

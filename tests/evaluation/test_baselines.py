@@ -1,0 +1,111 @@
+"""OpenCV's methods behind our interface."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from deepmatching.errors import DeepMatchingError
+from deepmatching.evaluation import baselines
+from deepmatching.evaluation.baselines import DENSE, KEYPOINTS, SMALLEST, DenseMethod, KeypointMatcher, baseline
+from helpers.fake_datasets import FLOW, moved, texture
+
+HAS_CONTRIB = hasattr(cv2, "optflow")
+NEEDS_CONTRIB = {"deepflow", "pcaflow", "tvl1", "sparse-to-dense", "rlof"}
+
+
+@pytest.fixture(scope="module")
+def picture() -> np.ndarray:
+    """Large blobs: every method can follow them."""
+    small = texture((60, 80)).astype(np.float32)
+    return cv2.resize(small, (320, 240), interpolation=cv2.INTER_CUBIC).clip(0, 255).astype(np.uint8)
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_dense_methods_find_a_shift(name: str, picture: np.ndarray) -> None:
+    if name in NEEDS_CONTRIB and not HAS_CONTRIB:
+        pytest.skip("this OpenCV has no contrib modules")
+    method = baseline(name)
+    assert isinstance(method, DenseMethod)
+    flow = method.flow(picture, moved(picture))
+    assert flow.shape == (240, 320, 2) and flow.dtype == np.float32
+    inside = flow[30:-30, 30:-30]
+    assert np.median(np.hypot(*np.moveaxis(inside - FLOW, 2, 0))) < 0.5
+
+
+@pytest.mark.parametrize("name", KEYPOINTS)
+def test_keypoints_find_a_shift_and_their_scores_are_ratios(name: str, picture: np.ndarray) -> None:
+    if name == "akaze" and not hasattr(cv2, "AKAZE_create") and not hasattr(cv2, "xfeatures2d"):
+        pytest.skip("this OpenCV has no AKAZE")
+    matches = baseline(name).match(picture, moved(picture))
+    assert len(matches) > 50 and matches.size0 == matches.size1 == (240, 320)
+    right = (matches.displacements - torch.tensor(FLOW)).norm(dim=1) < 4  # ORB of a coarse scale
+    assert right.float().mean() > 0.9
+    assert (matches.scores >= 0.2 - 1e-6).all() and (matches.scores <= 1).all()
+    assert len(torch.unique(matches.keypoints1, dim=0)) > 0.8 * len(matches)
+
+
+def test_a_matched_flow_has_every_pixel_once(picture: np.ndarray) -> None:
+    method = DenseMethod("dis")
+    matches = method.match(picture, moved(picture))
+    assert len(matches) == 240 * 320
+    flow = method.flow(picture, moved(picture))
+    np.testing.assert_allclose(matches.displacements.numpy().reshape(240, 320, 2), flow, atol=1e-3)
+
+
+def test_a_second_image_of_another_size_is_cropped_or_continued(picture: np.ndarray) -> None:
+    second = moved(picture)
+    for other in (second[:200, :300], np.pad(second, ((0, 9), (0, 0), (0, 0)))):
+        flow = DenseMethod("dis").flow(picture, other)
+        assert flow.shape == (240, 320, 2)
+        assert np.abs(np.median(flow[40:150, 40:250], axis=(0, 1)) - FLOW).max() < 0.5
+
+
+def test_blank_images_have_no_matches() -> None:
+    blank = np.zeros((64, 64, 3), np.uint8)
+    for name in ("sift", "orb"):
+        assert len(KeypointMatcher(name).match(blank, blank)) == 0
+
+
+def test_grey_images_and_tensors_are_welcome(picture: np.ndarray) -> None:
+    grey = torch.from_numpy(picture[:, :, 0].copy())
+    flow = DenseMethod("dis").flow(grey, torch.from_numpy(moved(picture)[:, :, 0].copy()))
+    assert np.abs(np.median(flow, axis=(0, 1)) - FLOW).max() < 0.5
+
+
+def test_what_opencv_lacks_is_said_when_it_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(baselines.cv2, "optflow", raising=False)
+    for name in sorted(NEEDS_CONTRIB):
+        with pytest.raises(DeepMatchingError, match="opencv-contrib-python-headless"):
+            baseline(name)
+    baseline("dis")
+
+
+def test_an_unknown_method_is_refused() -> None:
+    with pytest.raises(DeepMatchingError, match="Unknown method 'magic': use sift, orb, akaze, dis"):
+        baseline("magic")
+
+
+def test_a_pair_that_opencv_refuses_is_one_sentence() -> None:
+    if not HAS_CONTRIB:
+        pytest.skip("this OpenCV has no contrib modules")
+    blank = np.zeros((128, 160, 3), np.uint8)  # nothing to track
+    with pytest.raises(DeepMatchingError, match="pcaflow fails on a pair of 160 x 128 pixels"):
+        DenseMethod("pcaflow").flow(blank, blank)
+
+
+@pytest.mark.parametrize("name", SMALLEST)
+def test_images_that_end_the_process_are_refused(name: str, picture: np.ndarray) -> None:
+    """They never reach OpenCV; just large enough ones come back."""
+    if name in {*NEEDS_CONTRIB, "akaze"} and not HAS_CONTRIB:
+        pytest.skip("this OpenCV has no contrib modules")
+    method, side = baseline(name), SMALLEST[name]
+    for height, width in ((side - 1, 200), (200, side - 1), (8, 8), (1, 1)):
+        if min(height, width) < side:
+            small = picture[:height, :width]
+            words = f"{name} needs images of {side} x {side} pixels or more, not {width} x {height}"
+            with pytest.raises(DeepMatchingError, match=words):
+                method.match(small, small)
+    assert method.match(picture[:side, :side], picture[:side, :side]).size0 == (side, side)

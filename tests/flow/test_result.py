@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from deepmatching.drawing.colors import displacement_colors
+from deepmatching.drawing.flow import draw_confidence, draw_flow, draw_flow_figure, draw_frame, taken_back
+from deepmatching.errors import DeepMatchingError
+from deepmatching.flow.result import FlowResult
+from deepmatching.io.flow import read_flow
+
+
+@pytest.fixture
+def result() -> FlowResult:
+    generator = np.random.default_rng(0)
+    flow = generator.uniform(-8, 8, (60, 80, 2)).astype(np.float32)
+    return FlowResult(flow, generator.uniform(0, 1, (60, 80)).astype(np.float32))
+
+
+@pytest.mark.parametrize("suffix", [".flo", ".pfm", ".npy", ".png"])
+def test_what_is_saved_is_read_again(result: FlowResult, tmp_path: Path, suffix: str) -> None:
+    result.save(tmp_path / f"f{suffix}")
+    np.testing.assert_allclose(read_flow(tmp_path / f"f{suffix}"), result.flow, atol=0.0079 if suffix == ".png" else 0)
+
+
+def test_the_confidence_is_saved(result: FlowResult, tmp_path: Path) -> None:
+    result.save_confidence(tmp_path / "c.npy")
+    np.testing.assert_array_equal(np.load(tmp_path / "c.npy"), result.confidence)
+    result.save_confidence(tmp_path / "c.png")
+    levels = cv2.imread(str(tmp_path / "c.png"), cv2.IMREAD_UNCHANGED)
+    assert levels.dtype == np.uint16
+    np.testing.assert_allclose(levels / 65535, result.confidence, atol=1e-5)
+    with pytest.raises(DeepMatchingError, match=r"name it \.npy or \.png"):
+        result.save_confidence(tmp_path / "c.jpg")
+
+
+def test_colours_are_middleburys_and_full_beyond_the_range() -> None:
+    flow = np.zeros((50, 60, 2), np.float32)
+    flow[:, 20:40] = (3, 4)
+    flow[:, 40:] = (30, 40)
+    picture = draw_flow(flow, max_norm=10, legend=False)
+    assert (picture[:, :20] == 255).all()
+    np.testing.assert_array_equal(picture[0, 20], displacement_colors(np.array([3.0, 4.0]), 10.0))
+    np.testing.assert_array_equal(picture[0, 40], displacement_colors(np.array([6.0, 8.0]), 10.001))
+    assert picture.shape == (50, 60, 3)
+
+
+def test_confidence_grows_brighter() -> None:
+    shades = draw_confidence(np.linspace(0, 1, 11)[None].astype(np.float32))[0].astype(float).mean(axis=1)
+    assert (np.diff(shades) > 0).all()
+
+
+def test_the_second_image_taken_back_by_the_flow_is_the_first(pair: tuple[np.ndarray, np.ndarray]) -> None:
+    flow = np.full((64, 96, 2), (6, -4), np.float32)
+    back = taken_back(pair[1], flow)
+    np.testing.assert_array_equal(back[4:, :-6], pair[0][4:, :-6])
+    assert (back[:4] == 128).all() and (back[:, -6:] == 128).all()  # these have left
+
+
+def test_pictures_are_drawn_and_written(result: FlowResult, tmp_path: Path) -> None:
+    image = np.zeros((60, 80, 3), np.uint8)
+    plain = result.draw(tmp_path / "f.png")
+    assert plain.shape == (60, 80, 3)
+    np.testing.assert_array_equal(cv2.imread(str(tmp_path / "f.png"))[:, :, ::-1], plain)
+    three, four = result.draw(None, image), result.draw(None, image, image)
+    assert three.shape[0] > three.shape[1] and four.shape[1] > three.shape[1]
+    with pytest.raises(DeepMatchingError, match="of one size"):
+        draw_flow_figure(image[:50], result.flow, result.confidence)
+    with pytest.raises(DeepMatchingError, match=r"\(H,W,2\)"):
+        draw_flow(result.flow[..., 0])
+
+
+def test_pictures_of_a_video_have_even_sides() -> None:
+    picture = draw_frame(np.zeros((25, 31, 3), np.uint8), np.zeros((25, 31, 2), np.float32), 1.0)
+    assert picture.shape == (50, 30, 3)
+    assert picture[:25].max() == 0 and picture[25:].min() == 255

@@ -1,0 +1,124 @@
+"""Atomic writing: the target is either the old file or the whole new one."""
+
+import errno
+import os
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from deepmatching.errors import DeepMatchingError
+from deepmatching.io import files
+from deepmatching.io.files import atomic_write
+
+
+def test_success_renames_and_leaves_nothing_else(tmp_path: Path) -> None:
+    target = tmp_path / "größe.txt"
+    with atomic_write(target) as temporary:
+        assert temporary.parent == tmp_path
+        assert temporary.suffix == ".txt"
+        assert temporary != target
+        temporary.write_text("new")
+        assert not target.exists()
+    assert target.read_text() == "new"
+    assert [entry.name for entry in tmp_path.iterdir()] == [target.name]
+
+
+@pytest.mark.parametrize("failure", [RuntimeError, KeyboardInterrupt])
+def test_failure_keeps_the_old_file_and_removes_the_temporary(tmp_path: Path, failure: type[BaseException]) -> None:
+    target = tmp_path / "a.bin"
+    target.write_bytes(b"old")
+
+    def write_half() -> None:
+        with atomic_write(target) as temporary:
+            temporary.write_bytes(b"half")
+            raise failure
+
+    with pytest.raises(failure):
+        write_half()
+    assert target.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_the_temporary_may_be_gone_when_the_body_fails(tmp_path: Path) -> None:
+    def remove_and_fail() -> None:
+        with atomic_write(tmp_path / "a") as temporary:
+            temporary.unlink()
+            raise RuntimeError("first")
+
+    with pytest.raises(RuntimeError, match="first"):
+        remove_and_fail()
+
+
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DeepMatchingError, match="is a folder"), atomic_write(tmp_path):
+        pytest.fail("the body must not run")
+
+
+def test_a_missing_parent_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DeepMatchingError, match="no folder"), atomic_write(tmp_path / "no" / "a.txt"):
+        pytest.fail("the body must not run")
+
+
+def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(DeepMatchingError, match="no space is left"), atomic_write(tmp_path / "a"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unwritable_folder_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    # Not by chmod: the superuser may write anywhere.
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(DeepMatchingError, match="Permission denied"), atomic_write(tmp_path / "a"):
+        pytest.fail("the body must not run")
+
+
+def test_a_file_that_another_program_holds_for_a_moment_is_replaced_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace, attempts = os.replace, []
+
+    def held_at_first(*paths: Path) -> None:
+        attempts.append(paths)
+        if len(attempts) < 3:
+            raise PermissionError(13, "Access is denied")
+        replace(*paths)
+
+    def write() -> None:
+        with atomic_write(tmp_path / "a") as temporary:
+            temporary.write_text("new")
+
+    monkeypatch.setattr(os, "replace", held_at_first)
+    monkeypatch.setattr(files, "_PAUSES", (0.0, 0.0))  # as on Windows, but quick
+    write()
+    assert (tmp_path / "a").read_text() == "new" and len(attempts) == 3
+    for pauses, count in (((0.0,), 2), ((), 1)):  # held for too long, or not on Windows: only the user can help
+        attempts.clear()
+        monkeypatch.setattr(files, "_PAUSES", pauses)
+        with pytest.raises(DeepMatchingError, match="Access is denied"):
+            write()
+        assert len(attempts) == count and [file.name for file in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX devices, modes and links")
+def test_devices_modes_and_links(tmp_path: Path) -> None:
+    with pytest.raises(DeepMatchingError, match="not a regular file"), atomic_write(os.devnull):
+        pytest.fail("the body must not run")
+    assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
+
+    ordinary, atomic = tmp_path / "ordinary", tmp_path / "atomic"
+    ordinary.write_text("")
+    with atomic_write(atomic) as temporary:
+        temporary.write_text("")
+    assert atomic.stat().st_mode == ordinary.stat().st_mode
+
+    link = tmp_path / "link"
+    link.symlink_to(ordinary)
+    with atomic_write(link) as temporary:
+        temporary.write_text("through")
+    assert link.is_symlink()
+    assert ordinary.read_text() == "through"

@@ -1,0 +1,335 @@
+"""Every way into `load_image`, and every way it refuses."""
+
+import io
+import zlib
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from deepmatching.errors import DeepMatchingError
+from deepmatching.io import images
+from deepmatching.io.images import load_image
+
+RGB = cv2.GaussianBlur(np.random.default_rng(0).integers(0, 256, (30, 40, 3), np.uint8), (0, 0), 2)
+GREY = np.ascontiguousarray(RGB[:, :, 0])
+ALPHA = np.random.default_rng(1).integers(0, 256, (30, 40), np.uint8)
+RGBA = np.dstack([RGB, ALPHA])
+
+
+def chw(array: np.ndarray, white: float = 255.0) -> np.ndarray:
+    """The expected tensor of an (H,W) or (H,W,C) array."""
+    array = array[:, :, None] if array.ndim == 2 else array
+    return array.transpose(2, 0, 1).astype(np.float32) / np.float32(white)
+
+
+def encode_pil(image: Image.Image, kind: str, **options: object) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, kind, **options)
+    return stream.getvalue()
+
+
+def encode_cv(suffix: str, rgb: np.ndarray) -> bytes:
+    pixels = rgb if rgb.ndim == 2 else np.ascontiguousarray(rgb[:, :, [2, 1, 0, 3][: rgb.shape[2]]])
+    return cv2.imencode(suffix, pixels)[1].tobytes()
+
+
+def load_bytes(tmp_path: Path, data: bytes, file_name: str = "picture") -> torch.Tensor:
+    path = tmp_path / file_name
+    path.write_bytes(data)
+    return load_image(path)
+
+
+# --- files -----------------------------------------------------------------------------------------------
+
+LOSSLESS = {
+    "rgb": (encode_cv(".png", RGB), chw(RGB)),
+    "grey": (encode_cv(".png", GREY), chw(GREY)),
+    "rgba": (encode_cv(".png", RGBA), chw(RGB)),
+    "rgba, PIL": (encode_pil(Image.fromarray(RGBA), "PNG"), chw(RGB)),
+    "16-bit rgb": (encode_cv(".png", RGB.astype(np.uint16) * 251), chw(RGB.astype(np.uint16) * 251, 65535)),
+    "16-bit rgba": (
+        encode_cv(".png", RGBA.astype(np.uint16) * 251),
+        chw(RGB.astype(np.uint16) * 251, 65535),
+    ),
+    "16-bit grey": (
+        encode_cv(".png", GREY.astype(np.uint16) * 251),
+        chw(GREY.astype(np.uint16) * 251, 65535),
+    ),
+    "bmp": (encode_cv(".bmp", RGB), chw(RGB)),
+    "ppm": (encode_cv(".ppm", RGB), chw(RGB)),
+    "tiff": (encode_cv(".tiff", RGB), chw(RGB)),
+    "webp": (encode_pil(Image.fromarray(RGB), "WEBP", lossless=True), chw(RGB)),
+}
+
+
+@pytest.mark.parametrize("kind", LOSSLESS)
+def test_lossless_files_are_exact(tmp_path: Path, kind: str) -> None:
+    data, expected = LOSSLESS[kind]
+    image = load_bytes(tmp_path, data, "größe 画像")
+    assert image.dtype == torch.float32
+    assert image.is_contiguous()
+    np.testing.assert_array_equal(image.numpy(), expected)
+
+
+@pytest.mark.parametrize("mode", ["P", "LA", "1"])
+def test_png_modes_equal_what_pil_shows(tmp_path: Path, mode: str) -> None:
+    image = Image.fromarray(GREY if mode == "1" else RGB).convert("L" if mode == "LA" else "RGB").convert(mode)
+    loaded = load_bytes(tmp_path, encode_pil(image, "PNG"))
+    expected = np.asarray(image.convert("RGB"))
+    np.testing.assert_array_equal(loaded.expand(3, -1, -1).numpy(), chw(expected))
+
+
+def test_exif_orientation_is_applied(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by 90° clockwise
+    plain = load_bytes(tmp_path, encode_pil(Image.fromarray(RGB), "JPEG"))
+    turned = load_bytes(tmp_path, encode_pil(Image.fromarray(RGB), "JPEG", exif=exif))
+    torch.testing.assert_close(turned, plain.rot90(-1, (1, 2)))
+
+
+def test_a_string_path_and_a_path_are_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(LOSSLESS["rgb"][0])
+    assert torch.equal(load_image(str(path)), load_image(path))
+
+
+def test_jpeg_trailing_data_and_thumbnail_are_no_truncation(tmp_path: Path) -> None:
+    thumbnail = encode_pil(Image.fromarray(RGB[:8, :8]), "JPEG")
+    body = encode_pil(Image.fromarray(RGB), "JPEG")
+    segment = b"Exif\0\0" + thumbnail
+    whole = body[:2] + b"\xff\xe1" + (len(segment) + 2).to_bytes(2, "big") + segment + body[2:]
+    assert load_bytes(tmp_path, whole + b"\xff\xda appended").shape == (3, 30, 40)
+    # The end marker of the thumbnail must not stand in for that of the image.
+    with pytest.raises(DeepMatchingError, match="cut short"):
+        load_bytes(tmp_path, whole[:-40])
+
+
+TRUNCATED = {
+    "png": LOSSLESS["rgb"][0],
+    "jpeg": encode_pil(Image.fromarray(RGB), "JPEG"),
+    "progressive jpeg": encode_pil(Image.fromarray(RGB), "JPEG", progressive=True),
+    "ppm": LOSSLESS["ppm"][0],
+    "tiff": LOSSLESS["tiff"][0],
+    "raw tiff": encode_pil(Image.fromarray(RGB), "TIFF"),
+    "webp": LOSSLESS["webp"][0],
+    "lossy webp": encode_pil(Image.fromarray(RGB), "WEBP"),
+    "bmp": LOSSLESS["bmp"][0],
+}
+
+
+@pytest.mark.parametrize("kind", TRUNCATED)
+def test_no_truncated_file_passes(tmp_path: Path, kind: str) -> None:
+    data = TRUNCATED[kind]
+    load_bytes(tmp_path, data)
+    lengths = {*range(1, 64), *np.linspace(64, len(data) - 1, 40).astype(int).tolist(), len(data) - 2}
+    for length in sorted(lengths):
+        with pytest.raises(DeepMatchingError, match="cut short"):
+            load_bytes(tmp_path, data[:length])
+
+
+def test_a_damaged_png_is_refused_silently(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    data = bytearray(LOSSLESS["rgb"][0])
+    data[len(data) // 2] ^= 1
+    with pytest.raises(DeepMatchingError, match="damaged"):
+        load_bytes(tmp_path, bytes(data))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_png_with_a_bad_stream_but_good_checksums_is_refused(tmp_path: Path) -> None:
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return len(body).to_bytes(4, "big") + kind + body + zlib.crc32(kind + body).to_bytes(4, "big")
+
+    head = (20).to_bytes(4, "big") + (20).to_bytes(4, "big") + bytes([8, 2, 0, 0, 0])
+    data = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", b"no zlib") + chunk(b"IEND", b"")
+    with pytest.raises(DeepMatchingError, match="cannot be decoded"):
+        load_bytes(tmp_path, data)
+
+
+def test_the_log_level_of_opencv_is_restored(tmp_path: Path) -> None:
+    module = getattr(cv2.utils, "logging", cv2)
+    before = module.getLogLevel()
+    with pytest.raises(DeepMatchingError):
+        load_bytes(tmp_path, TRUNCATED["tiff"][:-9])
+    assert module.getLogLevel() == before
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "empty file"),
+        (b"hello", "cannot be decoded"),
+        (b"\0" * 1000, "cannot be decoded"),
+        (b"\xff\xd8\xff", "cut short"),
+        (b"\x89PNG\r\n\x1a\n", "cut short"),
+    ],
+)
+def test_no_image_is_refused(tmp_path: Path, data: bytes, message: str) -> None:
+    with pytest.raises(DeepMatchingError, match=message):
+        load_bytes(tmp_path, data)
+
+
+def test_bad_paths_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(DeepMatchingError, match=r"no first image '.*missing\.png'"):
+        load_image(tmp_path / "missing.png", "first image")
+    with pytest.raises(DeepMatchingError, match="is a folder"):
+        load_image(tmp_path)
+    with pytest.raises(DeepMatchingError):
+        load_image("nul\0byte.png")
+
+
+def test_an_unreadable_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(DeepMatchingError, match="Permission denied"):
+        load_image(tmp_path / "a.png")
+
+
+def test_a_float_file_beyond_one_is_refused(tmp_path: Path) -> None:
+    unit = GREY.astype(np.float32) / 255
+    np.testing.assert_array_equal(load_bytes(tmp_path, encode_cv(".tiff", unit)).numpy(), unit[None])
+    with pytest.raises(DeepMatchingError, match=r"'.*picture'\).*divide by 255"):
+        load_bytes(tmp_path, encode_cv(".tiff", GREY.astype(np.float32)))
+
+
+# --- arrays and tensors ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("array", [GREY, GREY[:, :, None], RGB, RGBA], ids=["hw", "hw1", "hw3", "hw4"])
+def test_array_shapes(array: np.ndarray) -> None:
+    expected = chw(RGB if array.shape[2:] == (4,) else array)
+    np.testing.assert_array_equal(load_image(array).numpy(), expected)
+
+
+@pytest.mark.parametrize("shape", [(30, 40), (1, 30, 40), (3, 30, 40), (4, 30, 40), (1, 3, 30, 40)])
+def test_tensor_shapes(shape: tuple[int, ...]) -> None:
+    tensor = torch.rand(shape)
+    expected = tensor.reshape(-1, 30, 40)[:3]
+    assert torch.equal(load_image(tensor), expected)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "expected"),
+    [
+        (np.uint8, 51, 0.2),
+        (np.uint16, 13107, 0.2),
+        (">u2", 13107, 0.2),
+        (np.bool_, True, 1.0),
+        (np.float16, 0.25, 0.25),
+        (np.float32, 0.25, 0.25),
+        (">f8", 0.25, 0.25),
+    ],
+)
+def test_dtypes_of_arrays_and_tensors(dtype: object, value: float, expected: float) -> None:
+    array = np.full((2, 3, 3), value, dtype)
+    for image in (array, torch.from_numpy(array.astype(array.dtype.newbyteorder("="))).permute(2, 0, 1)):
+        loaded = load_image(image)
+        assert loaded.dtype == torch.float32
+        assert loaded.shape == (3, 2, 3)
+        torch.testing.assert_close(loaded, torch.full((3, 2, 3), expected))
+
+
+def test_an_array_is_copied_and_may_have_any_strides() -> None:
+    array = np.random.default_rng(0).random((5, 7), np.float32)
+    loaded = load_image(array)
+    loaded.zero_()
+    assert array.any()
+    np.testing.assert_array_equal(load_image(RGB[::-1, ::2]).numpy(), chw(RGB[::-1, ::2]))
+    frozen = RGB.copy()
+    frozen.setflags(write=False)
+    np.testing.assert_array_equal(load_image(frozen).numpy(), chw(RGB))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_float_tensor_stays_in_the_graph(dtype: torch.dtype) -> None:
+    tensor = torch.rand(1, 4, 5, 6, dtype=dtype, requires_grad=True)
+    load_image(tensor).sum().backward()
+    assert tensor.grad is not None
+    expected = torch.ones_like(tensor)
+    expected[:, 3] = 0  # alpha
+    assert torch.equal(tensor.grad, expected)
+
+
+def test_a_small_overshoot_is_let_through() -> None:
+    array = np.array([[-0.1, 1.1]], np.float32)
+    np.testing.assert_array_equal(load_image(array).numpy(), array[None])
+
+
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        (np.zeros((4, 4), np.int64), "dtype int64"),
+        (np.zeros((4, 4), complex), "dtype complex"),
+        (np.array([[None]]), "dtype object"),
+        (torch.zeros(4, 4, dtype=torch.int32), r"dtype torch\.int32"),
+        (np.zeros((4, 4, 2)), r"\(4, 4, 2\)"),
+        (np.zeros(4), r"\(4,\)"),
+        (np.zeros((3, 8, 9)), "channels first"),
+        (torch.zeros(8, 9, 3), "channels last"),
+        (torch.zeros(2, 3, 8, 9), "one image at a time"),
+        (np.zeros((0, 5, 3), np.uint8), "no pixels"),
+        (np.zeros((5, 0)), "no pixels"),
+        (torch.zeros(3, 0, 4), "no pixels"),
+        (np.full((3, 3), np.nan), "NaN or infinite"),
+        (torch.tensor([[0.0, float("inf")]]), "NaN or infinite"),
+        (np.full((3, 3), 200.0), "divide by 255 or pass uint8"),
+        (torch.full((3, 3), -1.0), "divide by 255 or pass uint8"),
+        ([[1, 2]], "is a list"),
+        (None, "is a NoneType"),
+        (3, "is a int"),
+    ],
+)
+def test_what_is_no_image_is_refused_in_one_sentence(image: object, message: str) -> None:
+    with pytest.raises(DeepMatchingError, match=message) as caught:
+        load_image(image, "second image")  # type: ignore[arg-type]
+    text = str(caught.value)
+    assert "second image" in text
+    assert text.endswith(".")
+    assert "\n" not in text
+
+
+# --- PIL -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "P", "LA", "1", "CMYK", "YCbCr", "HSV"])
+def test_pil_modes_equal_pils_own_conversion(mode: str) -> None:
+    image = Image.fromarray(RGB).convert(mode)
+    loaded = load_image(image)
+    assert loaded.shape[0] == (1 if mode in ("L", "LA", "1") else 3)
+    np.testing.assert_array_equal(loaded.expand(3, -1, -1).numpy(), chw(np.asarray(image.convert("RGB"))))
+
+
+def test_pil_alpha_is_dropped_not_blended() -> None:
+    np.testing.assert_array_equal(load_image(Image.fromarray(RGBA)).numpy(), chw(RGB))
+
+
+def test_pil_deep_modes() -> None:
+    deep = GREY.astype(np.uint16) * 251
+    expected = chw(deep, 65535)
+    np.testing.assert_array_equal(load_image(Image.fromarray(deep)).numpy(), expected)
+    np.testing.assert_array_equal(load_image(Image.fromarray(deep.astype(np.int32))).numpy(), expected)
+    unit = GREY.astype(np.float32) / 255
+    np.testing.assert_array_equal(load_image(Image.fromarray(unit)).numpy(), unit[None])
+    with pytest.raises(DeepMatchingError, match="16 bits"):
+        load_image(Image.fromarray(deep.astype(np.int32) * 100))
+
+
+def test_pil_failures_are_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(DeepMatchingError, match="no pixels"):
+        load_image(Image.new("RGB", (0, 5)))
+    path = tmp_path / "cut.jpg"
+    path.write_bytes(TRUNCATED["jpeg"][:-100])
+    with Image.open(path) as lazy, pytest.raises(DeepMatchingError, match="cannot be read by PIL"):
+        load_image(lazy)
+
+
+def test_the_demo_pair_loads() -> None:
+    folder = Path(images.__file__).parents[1] / "data" / "demo"
+    first, second = (load_image(folder / f"bunny_{i}.jpg") for i in range(2))
+    assert first.shape == second.shape == (3, 480, 640)
+    assert not torch.equal(first, second)

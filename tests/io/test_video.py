@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from deepmatching.errors import DeepMatchingError
+from deepmatching.io.video import BadFrame, natural_order, open_frames
+
+
+def write_frames(folder: Path, names: list[str], size: tuple[int, int] = (16, 24)) -> None:
+    """Grey pictures; the value of a frame is its place among the names."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for place, name in enumerate(names):
+        assert cv2.imwrite(str(folder / name), np.full((*size, 3), place, np.uint8))
+
+
+def write_video(path: Path, count: int) -> None:
+    """Frames whose brightness is 20 times their number."""
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 10, (64, 48))
+    if not writer.isOpened():
+        pytest.skip("this OpenCV writes no videos")
+    for number in range(count):
+        writer.write(np.full((48, 64, 3), 20 * number, np.uint8))
+    writer.release()
+
+
+def test_frames_of_a_folder_come_in_natural_order_and_bear_their_names(tmp_path: Path) -> None:
+    write_frames(tmp_path, ["f_1.png", "f_2.png", "f_9.png", "f_10.png", "f_100.png"])
+    (tmp_path / "notes.txt").write_text("no frame")
+    (tmp_path / ".hidden.png").write_bytes(b"no frame")
+    (tmp_path / "folder.png").mkdir()
+    frames = open_frames(tmp_path)
+    assert frames.names == ["f_1", "f_2", "f_9", "f_10", "f_100"]
+    assert [round(255 * frame[0, 0, 0].item()) for frame in frames.between(1, 4)] == [1, 2, 3]
+    assert frames.rate is None
+
+
+def test_a_pair_of_frames_has_the_same_origin_until_a_file_of_it_changes(tmp_path: Path) -> None:
+    write_frames(tmp_path, ["1.png", "2.png", "3.png"])
+    before, again = open_frames(tmp_path), open_frames(tmp_path)
+    assert [before.origin(i) == again.origin(i) for i in (0, 1)] == [True, True]
+    os.utime(tmp_path / "3.png", (1, 1))
+    changed = open_frames(tmp_path)
+    assert [before.origin(i) == changed.origin(i) for i in (0, 1)] == [True, False]
+    write_frames(tmp_path, ["1b.png"])
+    inserted = open_frames(tmp_path)
+    assert inserted.origin(0) != changed.origin(0) and inserted.origin(2) == changed.origin(1)
+
+
+def test_natural_order_is_by_number_and_then_by_letters() -> None:
+    names = ["b", "a10", "a2", "a2b", "A1", "10", "9", "²"]
+    assert sorted(names, key=natural_order) == ["9", "10", "A1", "a2", "a2b", "a10", "b", "²"]
+
+
+def test_a_video_gives_the_frames_that_a_player_shows(tmp_path: Path) -> None:
+    write_video(tmp_path / "v.avi", 5)
+    frames = open_frames(tmp_path / "v.avi")
+    assert frames.names == ["frame_0001", "frame_0002", "frame_0003", "frame_0004", "frame_0005"]
+    assert frames.rate == pytest.approx(10)
+    origin = frames.origin(0)
+    assert frames.origin(3) == origin == open_frames(tmp_path / "v.avi").origin(0)
+    os.utime(tmp_path / "v.avi", (1, 1))
+    assert open_frames(tmp_path / "v.avi").origin(0) != origin
+    found = list(frames.between(2, 5))
+    assert found[0].shape == (3, 48, 64) and found[0].dtype == torch.float32
+    for number, frame in enumerate(found, 2):
+        assert 255 * frame.mean().item() == pytest.approx(20 * number, abs=4)
+
+
+def test_a_frame_that_cannot_be_read_or_has_another_size_is_named(tmp_path: Path) -> None:
+    write_frames(tmp_path, ["1.png", "2.png", "3.png"])
+    (tmp_path / "2.png").write_bytes(b"no picture")
+    frames = open_frames(tmp_path)
+    with pytest.raises(BadFrame, match=r"2\.png"):
+        list(frames.between(0, 3))
+    assert len(list(frames.between(2, 3))) == 1  # the others can be read
+    write_frames(tmp_path, ["1.png", "2.png"])
+    assert cv2.imwrite(str(tmp_path / "3.png"), np.zeros((8, 8, 3), np.uint8))
+    with pytest.raises(BadFrame, match=r"Frame '3'.*8x8 pixels, but the one before is 24x16"):
+        list(open_frames(tmp_path).between(0, 3))
+
+
+@pytest.mark.parametrize(
+    ("names", "path", "words"),
+    [
+        ([], "frames", "holds no pictures"),
+        (["a.png"], "frames", "holds 1 frame"),
+        (["a.png", "a.jpg"], "frames", "two frames of one name"),
+        (["a.png", "b.png"], "frames/a.png", "one picture"),
+        ([], "missing", "no video or folder"),
+    ],
+)
+def test_what_has_no_frames_is_refused(tmp_path: Path, names: list[str], path: str, words: str) -> None:
+    write_frames(tmp_path / "frames", names)
+    with pytest.raises(DeepMatchingError, match=words):
+        open_frames(tmp_path / path)
+
+
+def test_what_is_no_video_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "v.mp4").write_bytes(b"no video at all")
+    with pytest.raises(DeepMatchingError, match="cannot be opened as a video"):
+        open_frames(tmp_path / "v.mp4")

@@ -1,0 +1,180 @@
+"""``DeepMatcher.flow`` and what goes with it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import deepmatching as dm
+from deepmatching.errors import DeepMatchingError
+from deepmatching.flow import PRESETS, RefinementSettings
+from deepmatching.flow.pipeline import RADIUS
+from deepmatching.network import Network
+
+Pictures = tuple[np.ndarray, np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def matcher() -> dm.DeepMatcher:
+    return dm.DeepMatcher.from_pretrained(radius=16, device="cpu")
+
+
+def sequence(count: int) -> list[np.ndarray]:
+    """Smooth noise of 48×64 that moves by (4, −2) pixels from frame to frame."""
+    noise = np.random.default_rng(1).uniform(0, 255, (120, 160, 3))
+    for axis in (0, 1):
+        noise = (noise + np.roll(noise, 1, axis) + np.roll(noise, -1, axis)) / 3
+    return [noise[40 + 2 * t : 88 + 2 * t, 60 - 4 * t : 124 - 4 * t].astype(np.uint8) for t in range(count)]
+
+
+def inner(flow: np.ndarray) -> np.ndarray:
+    return flow[10:-10, 10:-10]
+
+
+def test_a_moved_picture_flows_by_its_motion(matcher: dm.DeepMatcher, pair: Pictures) -> None:
+    result = matcher.flow(*pair)
+    assert np.abs(inner(result.flow) - (6, -4)).mean() < 0.1
+    assert np.isfinite(result.flow).all()
+    assert inner(result.confidence).mean() > 0.8
+    assert set(result.seconds) == {"matching", "edges", "interpolation", "refinement"}
+
+
+def test_grey_pictures_flow_too(matcher: dm.DeepMatcher, pair: Pictures) -> None:
+    grey = [image.mean(axis=2).astype(np.uint8) for image in pair]
+    for images in (grey, [grey[0], pair[1]]):
+        assert np.abs(inner(matcher.flow(*images).flow) - (6, -4)).mean() < 0.3
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+def test_every_preset_works(matcher: dm.DeepMatcher, pair: Pictures, preset: str) -> None:
+    named, given = matcher.flow(*pair, preset), matcher.flow(*pair, PRESETS[preset])
+    np.testing.assert_array_equal(named.flow, given.flow)
+    assert np.abs(inner(named.flow) - (6, -4)).mean() < 0.3
+
+
+def test_only_our_own_preset_matches_backwards(pair: Pictures, monkeypatch: pytest.MonkeyPatch) -> None:
+    matcher = dm.DeepMatcher.from_pretrained("hog", radius=16, device="cpu")
+    original, count = dm.DeepMatcher._match_frames, []
+
+    def match(self: dm.DeepMatcher, *frames: Any) -> dm.Matches:
+        count.append(1)
+        return original(self, *frames)
+
+    monkeypatch.setattr(dm.DeepMatcher, "_match_frames", match)
+    others = {name: PRESETS[name] for name in ("original", "sintel", "kitti", "middlebury")}
+    others |= {f"{name}, changed": replace(old, refinement=RefinementSettings(steps=1)) for name, old in others.items()}
+    for settings, expected in ((PRESETS["default"], 2), *((settings, 1) for settings in others.values())):
+        count.clear()
+        matcher.flow(*pair, settings)
+        assert len(count) == expected
+
+
+def test_matches_of_any_matcher_are_interpolated(matcher: dm.DeepMatcher, pair: Pictures, tmp_path: Path) -> None:
+    start = torch.tensor([[20.0, 20.0], [70.0, 20.0], [20.0, 50.0], [70.0, 50.0]])
+    matches = dm.Matches(start, start + torch.tensor([1.0, 3.0]), torch.ones(4))
+    matches.save(tmp_path / "m.npz")
+    still = np.zeros_like(pair[0])  # nothing to refine by
+    for given in (matches, tmp_path / "m.npz", str(tmp_path / "m.npz")):
+        result = matcher.flow(still, still, matches=given, edges=np.zeros((64, 96), np.float32))
+        np.testing.assert_allclose(result.flow, np.broadcast_to(np.float32((1, 3)), (64, 96, 2)), atol=1e-4)
+        assert result.matches == 4 and "matching" not in result.seconds
+
+
+def test_the_radius_of_flow_is_its_own_unless_one_is_set(pair: Pictures) -> None:
+    unset = dm.DeepMatcher.from_pretrained("hog", device="cpu")
+    assert unset.network.radius == 80
+    assert unset.for_flow().network.radius == RADIUS
+    assert unset.for_flow(64).network.radius == 64
+    assert unset.for_flow("full").network.radius is None
+    assert unset.for_flow(64) is unset.for_flow(64)
+    matcher = dm.DeepMatcher.from_pretrained("hog", radius=8, device="cpu")
+    assert matcher.for_flow() is matcher
+    assert matcher.for_flow(16).network.radius == 16 and matcher.network.radius == 8
+    assert np.abs(matcher.flow(*pair, radius=16).flow.mean(axis=(0, 1)) - (6, -4)).max() < 1
+    with pytest.raises(DeepMatchingError, match="positive number"):
+        matcher.for_flow(-1)
+
+
+def test_a_network_at_another_radius_has_the_same_parameters() -> None:
+    network = dm.DeepMatcher.from_pretrained("hog", radius=8, device="cpu").network
+    other = network.at_radius(24)
+    with torch.no_grad():
+        network.exponents.fill_(1.125)
+    assert other.exponents[0].item() == 1.125 and other.descriptor is network.descriptor
+    assert (network.radius, other.radius) == (8, 24)
+
+
+def test_consecutive_frames_have_the_matches_of_their_pairs(matcher: dm.DeepMatcher) -> None:
+    frames = sequence(3)
+    found = list(matcher.match_sequence(iter(frames)))
+    assert len(found) == 2
+    for number, matches in enumerate(found):
+        expected = matcher.match(frames[number], frames[number + 1])
+        assert torch.equal(matches.keypoints0, expected.keypoints0)
+        torch.testing.assert_close(matches.keypoints1, expected.keypoints1)
+        torch.testing.assert_close(matches.scores, expected.scores)
+        assert matches.size0 == (48, 64)
+
+
+def test_a_sequence_describes_every_frame_once_and_flows_as_its_pairs(
+    matcher: dm.DeepMatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described: list[int] = []
+    original = Network.describe_frame
+
+    def describe(self: Network, frame: torch.Tensor) -> Any:
+        described.append(len(frame))
+        return original(self, frame)
+
+    frames = sequence(4)
+    alone = [matcher.flow(*frames[n : n + 2]) for n in range(3)]
+    monkeypatch.setattr(Network, "describe_frame", describe)
+    results = list(matcher.flow_sequence(frames))
+    assert described == [1, 1, 1, 1]
+    for result, expected in zip(results, alone, strict=True):
+        np.testing.assert_array_equal(result.flow, expected.flow)
+        assert np.abs(inner(result.flow) - (4, -2)).mean() < 0.2
+
+
+def test_frames_are_taken_one_at_a_time(matcher: dm.DeepMatcher) -> None:
+    taken: list[int] = []
+
+    def frames() -> Any:
+        for number, frame in enumerate(sequence(4)):
+            taken.append(number)
+            yield frame
+
+    results = matcher.flow_sequence(frames())
+    next(results)
+    assert taken == [0, 1]
+
+
+def test_what_does_not_fit_is_refused_in_words(matcher: dm.DeepMatcher, pair: Pictures) -> None:
+    with pytest.raises(DeepMatchingError, match="one size, but they are 96x64 and 96x60"):
+        matcher.flow(pair[0], pair[1][:60])
+    with pytest.raises(DeepMatchingError, match="no preset 'fast': use default"):
+        matcher.flow(*pair, "fast")
+    with pytest.raises(DeepMatchingError, match="edge map"):
+        matcher.flow(*pair, edges=np.zeros((10, 10), np.float32))
+    with pytest.raises(DeepMatchingError, match="no matches file"):
+        matcher.flow(*pair, matches="missing.txt")
+    with pytest.raises(DeepMatchingError, match="matches must be Matches or the path of their file, not int"):
+        matcher.flow(*pair, matches=3)  # type: ignore[arg-type]
+    points = torch.tensor([[5.0, 5.0]])
+    given = dm.Matches(points, points, torch.ones(1))
+    with pytest.raises(DeepMatchingError, match="radius has no effect on matches that are given"):
+        matcher.flow(*pair, matches=given, radius=16)
+    with pytest.raises(DeepMatchingError, match="1 of 1 matches start outside"):
+        matcher.flow(*pair, matches=dm.Matches(points + 200, points, torch.ones(1)))
+    edge_map = np.zeros(pair[0].shape[:2], np.float32)
+    for one_map in (edge_map, torch.from_numpy(edge_map), "edges.png", Path("edges.png")):
+        with pytest.raises(DeepMatchingError, match="One edge map cannot serve all frames"):
+            matcher.flow_sequence(pair, edges=one_map)
+    for sequence_of in (matcher.match_sequence, matcher.flow_sequence):
+        with pytest.raises(DeepMatchingError, match="Frame 1 is 96x60 pixels, but the one before is 96x64"):
+            list(sequence_of([pair[0], pair[1][:60]]))  # type: ignore[operator]

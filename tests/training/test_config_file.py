@@ -1,0 +1,208 @@
+"""Configs: what can be set, and what is said about what cannot."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deepmatching.errors import DeepMatchingError
+from deepmatching.training.config_file import (
+    all_keys,
+    config_from_dict,
+    config_to_dict,
+    differences,
+    read_config,
+    shipped_configs,
+    write_config,
+)
+
+PAIRS = {"data": {"train": "pairs.json"}}
+REQUIRED = ("data.photos=photographs",)  # what the shipped configs leave to the user
+
+
+def test_the_shipped_configs_can_be_read_and_written(tmp_path: Path) -> None:
+    assert {"compact", "paper", "quickstart", "vgg"} <= set(shipped_configs())
+    for name in shipped_configs():
+        config = read_config(name, REQUIRED)
+        write_config(config, tmp_path / "config.toml")
+        assert read_config(tmp_path / "config.toml") == config
+
+
+def test_the_paper_config_is_the_papers_recipe() -> None:
+    config = read_config("paper")
+    assert (config.optimizer.name, config.optimizer.momentum > 0, config.data.batch) == ("sgd", True, 1)
+    assert (config.loss.kind, config.loss.weights) == ("hinge", {"Q0": 1.0})
+    assert (config.model.descriptor, config.model.radius, config.model.levels) == ("vgg", 80, 6)
+
+
+text = st.text(st.characters(blacklist_categories=["Cs"]), min_size=1)
+
+
+@given(text, text.filter(lambda name: name.strip()), st.floats(1e-6, 1e6), st.integers(0, 10**9))
+def test_any_text_and_number_survives_a_file(
+    tmp_path_factory: pytest.TempPathFactory, name: str, key: str, rate: float, seed: int
+) -> None:
+    table = {
+        "out": name,
+        "seed": seed,
+        "data": {"train": [name], "synthesis": {key: rate}},
+        "optimizer": {"lr": rate},
+        "model": {"settings": {key: [1, 2]}},
+    }
+    config = config_from_dict(table)
+    path = tmp_path_factory.mktemp("config") / "c.toml"
+    write_config(config, path)
+    assert read_config(path) == config
+
+
+def test_words_change_settings(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text('[data]\ntrain = "a.json"\n[loss]\nweights = { Q0 = 1.0 }\n')
+    config = read_config(
+        path,
+        [
+            "optimizer.lr=1e-3",
+            "out=runs/with = sign",
+            "data.train=['a.json', 'b.json']",
+            "data.crop=[64, 96]",
+            "loss.weights.S0=0.25",
+            "model.radius=full",
+            "minutes=3",
+            "data.flips=false",
+        ],
+    )
+    assert config.optimizer.lr == 1e-3
+    assert config.out == "runs/with = sign"
+    assert config.data.train == ("a.json", "b.json")
+    assert config.data.crop == (64, 96)
+    assert config.loss.weights == {"Q0": 1.0, "S0": 0.25}
+    assert config.model.radius == "full"
+    assert config.minutes == 3.0 and isinstance(config.minutes, float)
+    assert config.data.flips is False
+
+
+BAD = [
+    ("optimiser.lr=1", "optimizer.lr"),
+    ("lr=1", "optimizer.lr"),
+    ("data.trian=x", "data.train"),
+    ("optimizer.lr=fast", "optimizer.lr must be a number"),
+    ("optimizer.lr=-1", "at least 0"),
+    ("optimizer.lr=nan", "at least 0"),
+    ("optimizer.lr=inf", "at least 0"),
+    ("optimizer.lr=true", "must be a number"),
+    ("optimizer.schedule=linear", "cosine"),
+    ("optimizer.momentum=1", "below 1"),
+    ("steps=1.5", "whole number"),
+    ("steps=0", "never end"),
+    ("amp=bf8", "'bf16'"),
+    ("ema=1", "below 1"),
+    ("out=''", "folder"),
+    ("seed=-1", "seed"),
+    ("seed=99999999999999999999999", "seed must be a number from 0 to"),
+    ("seed='1'", "whole number"),
+    ("foo=1", "docs/training.md"),
+    ("data.zzz=1", "use one of data.train, "),
+    ("accumulate=0", "accumulate"),
+    ("data=3", "section"),
+    ("out.name=x", "which is a value"),
+    ("steps", "key=value"),
+    ("=3", "key=value"),
+    ("model.radius=half", "'full'"),
+    ("model.radius=0", "model.radius"),
+    ("model.learn=nothing", "exponents"),
+    ("data.crop=[3]", "[rows, columns]"),
+    ("data.crop=[0, 5]", "[rows, columns]"),
+    ("data.train=synthetic", "data.photos"),
+    ("data.train=['synthetic', 'x.json']", "cannot mix"),
+    ("data.train=[]", "data.train"),
+    ("data.root=['a', 'b']", "one for each"),
+    ("data.passes=dirty", "'final'"),
+    ("data.passes=final", "data.passes is for sintel"),
+    ("data.split_file=split.txt", "data.split_file is for chairs"),
+    ("validation.criterion=loss", "acc@2"),
+    ("validation.data=['train', 'x.json']", "cannot mix"),
+    ("validation.data=synthetic", "validation.data"),
+    ("loss.kind=l1", "'hinge'"),
+    ("loss.sigma=0", "from 0.001"),
+    ("loss.sigma=1e-30", "loss.sigma must be a number from"),
+    ("loss.margin=inf", "loss.margin must be a number from"),
+    ("loss.scale=1e300", "loss.scale must be a number from"),
+    ("loss.weights.Q0=-1", "loss.weights.Q0 must be a number from 0"),
+    ("loss.weights.Q0=nan", "loss.weights.Q0 must be a number from 0"),
+    ("loss.weights.Q0=0", "no score volume with a weight"),
+    ("loss.weights.R0=1", "R0"),
+    ("loss.subpixel=inf", "loss.subpixel"),
+    ("loss.weights.Q0=much", "loss.weights.Q0"),
+    ("model.subpixel=0", "model.subpixel"),
+]
+
+
+@pytest.mark.parametrize(("word", "says"), BAD, ids=[word for word, _ in BAD])
+def test_bad_settings_are_one_sentence(word: str, says: str) -> None:
+    with pytest.raises(DeepMatchingError) as raised:
+        read_config("quickstart", [word])
+    assert says in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_only_close_settings_are_suggested() -> None:
+    with pytest.raises(DeepMatchingError) as raised:
+        read_config("quickstart", ["foo=1"])
+    assert not any(key in str(raised.value).split() for key in all_keys())
+
+
+@pytest.mark.parametrize("word", ["2024-01-01", "1e5", "true", "12:30:00", "{a=1}"])
+def test_text_need_not_look_like_text(word: str) -> None:
+    config = read_config("quickstart", [f"out={word}", f"data.train={word}", f"model.init={word}"])
+    assert (config.out, config.data.train, config.model.init) == (word, (word,), word)
+    assert read_config("quickstart", [f"out='{word}'", f'data.train=["{word}"]']).out == word
+
+
+def test_bad_files_are_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "broken.toml").write_text("steps = ")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    for name, says in (("broken.toml", "not TOML"), ("binary.toml", "cannot be read"), ("missing.toml", "quickstart")):
+        with pytest.raises(DeepMatchingError, match=says):
+            read_config(tmp_path / name)
+
+
+def test_a_file_may_begin_with_the_mark_of_windows(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text('steps = 7\n[data]\ntrain = "pairs.json"\n', encoding="utf-8-sig")
+    assert read_config(tmp_path / "c.toml").steps == 7
+
+
+def test_all_keys_are_dotted_and_unique() -> None:
+    keys = all_keys()
+    assert {"steps", "optimizer.lr", "loss.weights", "data.crop"} <= set(keys)
+    assert len(keys) == len(set(keys))
+
+
+def test_a_word_joins_the_default_weights() -> None:
+    assert read_config("quickstart", ["loss.weights.S0=0.5"]).loss.weights == {"Q0": 1.0, "S0": 0.5}
+    assert read_config("quickstart", ["loss.weights={S0=0.5}"]).loss.weights == {"S0": 0.5}
+
+
+def test_differences_name_the_settings() -> None:
+    old = config_to_dict(config_from_dict(PAIRS))
+    new = config_to_dict(config_from_dict({"data": {"train": "other.json"}, "loss": {"weights": {"S0": 1.0}}}))
+    assert differences(old, old) == []
+    assert differences(old, new) == [
+        ("data.train", ["pairs.json"], ["other.json"]),
+        ("loss.weights.Q0", 1.0, None),
+        ("loss.weights.S0", None, 1.0),
+    ]
+
+
+def test_the_page_on_training_lists_every_setting_with_its_default() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
+    rows = [line.split("|") for line in page.splitlines() if line.startswith("| `")]
+    listed = {key: row[2].strip() for row in rows for key in re.findall(r"`([\w.]+)`", row[1])}
+    assert set(all_keys()) <= set(listed)
+    defaults = config_to_dict(config_from_dict({"data": {"photos": "photographs"}}))
+    for key in ("steps", "optimizer.lr", "optimizer.warmup", "data.batch", "validation.every", "loss.scale"):
+        section, _, name = key.rpartition(".")
+        assert float(listed[key]) == (defaults[section] if section else defaults)[name]

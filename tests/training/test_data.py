@@ -1,0 +1,196 @@
+"""Batches depend on the seed and their own number, and on nothing else."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deepmatching.datasets import Pair, open_dataset
+from deepmatching.datasets.sintel import MINI_TRAIN
+from deepmatching.errors import DeepMatchingError
+from deepmatching.training.config import Config, DataConfig
+from deepmatching.training.data import (
+    Joined,
+    Samples,
+    TrainingData,
+    collate,
+    errors_in_place,
+    made_batches,
+    open_pairs,
+    read_batches,
+)
+from deepmatching.training.distributed import World
+from deepmatching.training.seeds import seed_for
+from helpers.fake_datasets import write_chairs, write_pairs, write_sintel
+
+
+def numbered(count: int, size: tuple[int, int] = (4, 6)) -> list[Pair]:
+    """Pairs whose images hold their number."""
+    return [
+        Pair(torch.full((3, *size), float(n)), torch.zeros(3, *size), torch.zeros(*size, 2), torch.zeros(*size).bool())
+        for n in range(count)
+    ]
+
+
+def equal(first: Pair, second: Pair) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(first[:4], second[:4], strict=True))
+
+
+@given(st.integers(1, 9), st.integers(0, 3), st.integers(0, 5))
+def test_every_epoch_is_a_permutation(count: int, seed: int, epoch: int) -> None:
+    samples = Samples(numbered(count), seed, None, flips=False)
+    seen = [int(samples[epoch * count + n].image0[0, 0, 0]) for n in range(count)]  # type: ignore[union-attr]
+    assert sorted(seen) == list(range(count))
+
+
+def test_epochs_differ_in_order() -> None:
+    samples = Samples(numbered(20), 0, None, flips=False)
+    orders = [[int(samples[20 * e + n].image0[0, 0, 0]) for n in range(20)] for e in (0, 1)]  # type: ignore[union-attr]
+    assert orders[0] != orders[1]
+
+
+def test_seeds_depend_on_each_of_their_parts() -> None:
+    seeds = {seed_for(s, p, a, b) for s in (0, 1) for p in ("x", "y") for a in (0, 1) for b in (0, 1)}
+    assert len(seeds) == 16
+
+
+def test_processes_share_out_what_one_process_would_read(manifest: Path) -> None:
+    samples = Samples(open_dataset(manifest), 3, (32, 48), flips=True)
+    alone = list(islice(read_batches(samples, 2, 0, World(), 0), 6))
+    for rank in (0, 1):
+        mine = list(islice(read_batches(samples, 2, 0, World(rank, 2), 0), 3))
+        assert all(equal(batch, alone[2 * n + rank]) for n, batch in enumerate(mine))
+
+
+def test_a_later_start_and_worker_processes_change_nothing(manifest: Path) -> None:
+    samples = Samples(open_dataset(manifest), 3, (32, 48), flips=True)
+    alone = list(islice(read_batches(samples, 1, 0, World(), 0), 7))
+    later = list(islice(read_batches(samples, 1, 2, World(), 4), 3))
+    assert all(equal(batch, alone[4 + n]) for n, batch in enumerate(later))
+
+
+def test_crops_are_cut_from_the_pair_and_move_with_it(manifest: Path) -> None:
+    pairs = open_dataset(manifest)
+    whole = pairs[0]
+    places = set()
+    for number in range(8):
+        part = Samples([whole], 0, (32, 48), flips=False)[number]
+        assert isinstance(part, Pair) and part.image0.shape == (3, 32, 48) and part.flow.shape == (32, 48, 2)
+        found = [
+            (top, left)
+            for top in range(33)
+            for left in range(49)
+            if torch.equal(whole.image0[:, top : top + 32, left : left + 48], part.image0)
+        ]
+        assert len(found) == 1
+        top, left = found[0]
+        assert torch.equal(whole.image1[:, top : top + 32, left : left + 48], part.image1)
+        places.add(found[0])
+    assert len(places) > 4
+
+
+def test_a_crop_larger_than_a_pair_takes_what_there_is() -> None:
+    part = Samples(numbered(1, (8, 12)), 0, (100, 6), flips=False)[0]
+    assert isinstance(part, Pair) and part.image0.shape == (3, 8, 6)
+
+
+def test_bad_pairs_are_one_sentence_from_workers_too(tmp_path: Path, manifest: Path) -> None:
+    entries = json.loads(manifest.read_text())[:1]
+    for key in ("image0", "image1", "flow"):
+        entries[0][key] = str(manifest.parent / entries[0][key])
+    (tmp_path / "cut.flo").write_bytes(Path(entries[0]["flow"]).read_bytes()[:500])
+    (tmp_path / "bad.json").write_text(json.dumps([{**entries[0], "flow": "cut.flo"}]))
+    samples = Samples(open_dataset(tmp_path / "bad.json"), 0, (32, 48), flips=True)
+    for workers in (0, 1):
+        with pytest.raises(DeepMatchingError, match=r"cut\.flo") as raised:
+            next(read_batches(samples, 1, workers, World(), 0))
+        assert "\n" not in str(raised.value)
+
+
+def test_pairs_of_two_sizes_are_refused_in_words() -> None:
+    answer = collate([*numbered(1), *numbered(1, (8, 8))])
+    assert isinstance(answer, str) and "data.crop" in answer
+
+
+def test_no_pairs_at_all() -> None:
+    with pytest.raises(DeepMatchingError, match="no pairs"):
+        Samples([], 0, None, flips=False)
+
+
+def test_joined_data_sets_come_one_after_the_other() -> None:
+    joined = Joined([numbered(2), numbered(3)])
+    assert len(joined) == 5
+    assert [int(joined[n].image0[0, 0, 0]) for n in range(5)] == [0, 1, 0, 1, 2]
+    with pytest.raises(IndexError):
+        joined[5]
+
+
+def test_overfitting_keeps_the_same_middles(config_of: Callable[..., Config]) -> None:
+    config = config_of("data.overfit=2")
+    data = TrainingData(config.data, config.seed, World())
+    assert data.pairs is not None and len(data.pairs) == 2
+    whole = open_dataset(config.data.train[0])
+    assert torch.equal(data.pairs[1].image0, whole[1].image0[:, 16:48, 24:72])
+    for batch in islice(data.batches(0), 6):
+        assert any(torch.equal(batch.image0[0], pair.image0) for pair in data.pairs)
+
+
+class Maker:
+    """Draws one number a pair."""
+
+    def batch(self, count: int, generator: torch.Generator) -> Pair:
+        noise = torch.rand(count, 3, 4, 4, generator=generator)
+        return Pair(noise, noise, noise.permute(0, 2, 3, 1)[..., :2], noise[:, 0] > 2)
+
+
+def test_made_batches_go_to_the_device() -> None:
+    batch = next(made_batches(Maker(), 5, 2, World(device=torch.device("meta")), 0))
+    assert {tensor.device.type for tensor in batch[:4]} == {"meta"}
+
+
+def test_masks_that_a_user_does_not_have(tmp_path: Path) -> None:
+    write_sintel(tmp_path, {"cave_2": 2})
+    shutil.rmtree(tmp_path / "training" / "occlusions")
+    with pytest.raises(DeepMatchingError, match=r"occlusions.*data\.masks=false in training"):
+        open_pairs(["sintel-clean"], [str(tmp_path)], "train", DataConfig(("sintel-clean",)))
+    pair = open_pairs(["sintel-clean"], [str(tmp_path)], "train", DataConfig(("sintel-clean",), masks=False))[0]
+    assert not pair.occluded.any() and not pair.flow.isnan().any()
+
+
+def test_options_go_to_the_data_sets_that_have_them(tmp_path: Path) -> None:
+    sintel, chairs = write_sintel(tmp_path / "S", dict.fromkeys(MINI_TRAIN, 2)), write_chairs(tmp_path / "C", "1 2 1")
+    (chairs / "FlyingChairs_train_val.txt").rename(tmp_path / "mine.txt")
+    manifest = write_pairs(tmp_path, 2)
+    names = ("sintelmini", "sintel-clean", "chairs", str(manifest))
+    config = DataConfig(names, passes="final", split_file=str(tmp_path / "mine.txt"))
+    pairs = open_pairs(names, [str(sintel), str(sintel), str(chairs), ""], "train", config)
+    assert isinstance(pairs, Joined)
+    folders = [{entry.image0.parts[-3] for entry in part.entries} for part in pairs.parts[:2]]  # type: ignore[attr-defined]
+    assert folders == [{"final"}, {"clean"}]
+    assert [len(part) for part in pairs.parts] == [7, 7, 2, 2]
+
+
+def test_an_error_takes_the_place_of_its_batch_and_of_all_that_follow() -> None:
+    def batches() -> Iterator[Pair]:
+        yield from numbered(2)
+        raise DeepMatchingError("No pair.")
+
+    first, second, *others = islice(errors_in_place(batches()), 5)
+    assert isinstance(first, Pair) and isinstance(second, Pair)
+    assert [str(other) for other in others if isinstance(other, DeepMatchingError)] == ["No pair."] * 3
+
+
+def test_made_batches_are_shared_out_and_start_anywhere() -> None:
+    alone = list(islice(made_batches(Maker(), 5, 2, World(), 0), 6))
+    assert not equal(alone[0], alone[1])
+    for rank in (0, 1):
+        mine = list(islice(made_batches(Maker(), 5, 2, World(rank, 2), 1), 2))
+        assert all(equal(batch, alone[2 * (n + 1) + rank]) for n, batch in enumerate(mine))

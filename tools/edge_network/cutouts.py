@@ -1,0 +1,82 @@
+"""Things pasted into photographs: boundaries known to the pixel, where people's drawings are a pixel or two off.
+
+A pasted object also is what a motion boundary looks like: something in front of something else, whatever the two are.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from deepmatching.errors import DeepMatchingError
+from deepmatching.io.images import decode_image_file
+
+_SIDE = 192  # pixels; what is larger is shrunk
+_SHARE = 0.6  # of the views get an object
+_NEAR = 4  # pixels; further inside an object nobody has said where there are boundaries
+_EXTENT = (0.25, 1.0)  # longer side of an object, in views
+
+
+def load_cutouts(folder: Path, device: torch.device) -> Tensor:
+    """All RGBA pictures of a folder, each in the middle of a square: (M, 4, S, S) uint8."""
+    paths = sorted(path for path in folder.glob("*") if path.suffix in (".png", ".webp"))
+    if not paths:
+        raise DeepMatchingError(f"There are no cut-outs (.png or .webp with transparency) in '{folder}'.")
+    cutouts = np.zeros((len(paths), _SIDE, _SIDE, 4), np.uint8)
+    for square, path in zip(cutouts, paths, strict=True):
+        picture = decode_image_file(path, cv2.IMREAD_UNCHANGED, "cut-out")
+        if picture.ndim != 3 or picture.shape[2] != 4 or picture.dtype != np.uint8:
+            raise DeepMatchingError(f"The cut-out '{path}' has no transparency of 8 bits; remove it from the folder.")
+        shrink = min(1.0, (_SIDE - 2) / max(picture.shape[:2]))
+        picture = cv2.resize(picture, None, fx=shrink, fy=shrink, interpolation=cv2.INTER_AREA)
+        rows, columns = picture.shape[:2]
+        y, x = (_SIDE - rows) // 2, (_SIDE - columns) // 2
+        square[y : y + rows, x : x + columns] = cv2.cvtColor(picture, cv2.COLOR_BGRA2RGBA)
+    return torch.from_numpy(cutouts.transpose(0, 3, 1, 2).copy()).to(device)
+
+
+def paste(view: Tensor, consensus: Tensor, known: Tensor, cutouts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Put a random cut-out, turned and magnified, into some of the views.
+
+    Args:
+        view, consensus, known: (B, 3, S, S), (B, 1, S, S) and (B, 1, S, S), see
+            :func:`~edge_network.augmentation.random_views`.
+        cutouts: (M, 4, S′, S′) uint8.
+
+    Returns:
+        The three with the objects in them: their outlines are boundaries, with one half on either side of them.
+    """
+    batch, _, size, _ = view.shape
+    device = view.device
+    chosen = cutouts[torch.randint(len(cutouts), (batch,), device=device)].float() / 255
+    extent = _EXTENT[0] + (_EXTENT[1] - _EXTENT[0]) * torch.rand(batch, device=device)
+    angle = (torch.rand(batch, device=device) - 0.5) * (math.pi / 2)
+    mirror = torch.where(torch.rand(batch, device=device) < 0.5, 1.0, -1.0)
+    place = (2 * torch.rand(batch, 2, device=device) - 1) * 0.9
+    cosine, sine = angle.cos() / extent, angle.sin() / extent
+    turn = torch.stack([torch.stack([mirror * cosine, -mirror * sine], 1), torch.stack([sine, cosine], 1)], 1)
+    matrix = torch.cat([turn, -(turn @ place[:, :, None])], dim=2)
+    grid = F.affine_grid(matrix, [batch, 1, size, size], align_corners=False)
+    sampled = F.grid_sample(torch.cat([chosen[:, :3] * chosen[:, 3:], chosen[:, 3:]], 1), grid, align_corners=False)
+    pasted = (torch.rand(batch, 1, 1, 1, device=device) < _SHARE).float()
+    alpha = sampled[:, 3:]
+    colours = sampled[:, :3] / alpha.clamp(min=1e-3)
+    gain = torch.exp(
+        0.25 * torch.randn(batch, 3, 1, 1, device=device) + 0.25 * torch.randn(batch, 1, 1, 1, device=device)
+    )
+    # The cut-outs' own rims are two or three pixels soft: half as much looks like an object in focus.
+    alpha = pasted * ((alpha - 0.5) * 2 + 0.5).clamp(0, 1)
+    view = torch.lerp(view, (colours * gain).clamp(0, 1), alpha)
+
+    inside = (alpha > 0.5).float()
+    # The boundary runs between two pixels: either may be called it.
+    outline = 0.5 * (F.max_pool2d(inside, 3, 1, 1) + F.max_pool2d(-inside, 3, 1, 1))
+    deep = -F.max_pool2d(-inside, 2 * _NEAR + 1, 1, _NEAR)
+    consensus = torch.maximum(consensus * (1 - inside), outline)
+    return view, consensus, torch.maximum(known, inside) * (1 - deep)
