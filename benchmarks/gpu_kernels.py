@@ -21,13 +21,13 @@ import torch
 from torch import Tensor, nn
 
 from deepmatching import operators
-from deepmatching.decoding import Decoded, decode_pooled
 from deepmatching.descriptors import HOG, Descriptor
 from deepmatching.geometry import Geometry
 from deepmatching.graphs import GraphedDecode, record
 from deepmatching.network import Network
 from deepmatching.operators import fused
 from deepmatching.operators.correlation import full_precision
+from deepmatching.operators.decoding import Decoded, decode_pooled
 from deepmatching.operators.kernels import plain_operators
 
 SIZE = (436, 1024)

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from deepmatching.decoding import decode
 from deepmatching.descriptors import HOG, Descriptor
 from deepmatching.errors import DeepMatchingError, OutOfMemoryError
 from deepmatching.network import Network
+from deepmatching.operators.decoding import decode
 
 
 class Pixels(Descriptor):

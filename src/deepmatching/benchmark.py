@@ -22,8 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepmatching.decoding import Reciprocal
-from deepmatching.defaults import DEFAULT
+from deepmatching.defaults import MODEL, Reciprocal
 from deepmatching.errors import DeepMatchingError
 from deepmatching.geometry import Geometry
 from deepmatching.io.images import load_image
@@ -36,7 +35,7 @@ from deepmatching.network import Network
 class Case:
     """What is timed: one or several pairs of this size, from image tensors to verified matches."""
 
-    model: str = DEFAULT
+    model: str = MODEL
     width: int = 1024
     height: int = 436
     radius: int | str = 80

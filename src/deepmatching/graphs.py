@@ -8,8 +8,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from deepmatching.decoding import Decoded, Reciprocal
+from deepmatching.defaults import Reciprocal
 from deepmatching.network import Network
+from deepmatching.operators.decoding import Decoded
 
 Result = TypeVar("Result")
 
@@ -41,7 +42,7 @@ class GraphedDecode:
     Args:
         network: on a CUDA device, in the mode (``eval``) in which it is to run.
         shape0, shape1: shapes of the two batches of images, (B, 1 or 3, H, W).
-        reciprocal: how matches are verified, see ``deepmatching.decoding``.
+        reciprocal: how matches are verified, see ``deepmatching.operators.decoding``.
         half: store scores in half precision, see ``deepmatching.inference``.
         subpixel: refine matches between cells if the network has a sharpness.
     """

@@ -14,18 +14,18 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from deepmatching.decoding import (
+from deepmatching.defaults import Reciprocal
+from deepmatching.geometry import Geometry, Strip
+from deepmatching.operators import correlation, power
+from deepmatching.operators.decoding import (
     Best,
     Decoded,
-    Reciprocal,
     best_pooled,
     decode,
     decode_pooled,
     off_image_is_no_match,
     verify,
 )
-from deepmatching.geometry import Geometry, Strip
-from deepmatching.operators import correlation, power
 from deepmatching.operators.fused import (
     aggregate,
     aggregate_and_pool,

@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepmatching.decoding import Decoded
-from deepmatching.defaults import DEFAULT
+from deepmatching.defaults import MODEL
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.images import ImageLike, load_image
 from deepmatching.matches import Matches, matches_of
 from deepmatching.memory import Plan, budget_for, plan_decoding, pyramid_bytes, require
 from deepmatching.models import load_network, save_network
 from deepmatching.network import Network
+from deepmatching.operators.decoding import Decoded
 from deepmatching.settings import RADIUS, Radius, Settings, check_radius, choose_device
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class DeepMatcher:
         self._others: dict[int | None, DeepMatcher] = {}  # matchers of the same network at other radii
 
     @classmethod
-    def from_pretrained(cls, model: str | os.PathLike[str] = DEFAULT, **settings: Any) -> DeepMatcher:
+    def from_pretrained(cls, model: str | os.PathLike[str] = MODEL, **settings: Any) -> DeepMatcher:
         """The matcher of a model's name or file, with any of the :class:`Settings` by keyword."""
         known = [field.name for field in fields(Settings)]
         for name in settings:

@@ -21,8 +21,8 @@ from deepmatching.io.matches import (
 )
 
 if TYPE_CHECKING:
-    from deepmatching.decoding import Decoded
     from deepmatching.io.images import ImageLike
+    from deepmatching.operators.decoding import Decoded
 
 
 @dataclass(frozen=True, eq=False)

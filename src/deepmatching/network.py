@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from deepmatching.decoding import Decoded, Reciprocal, between_cells, off_image_is_no_match
+from deepmatching.defaults import Reciprocal
 from deepmatching.descriptors import Descriptor
 from deepmatching.errors import DeepMatchingError
 from deepmatching.geometry import Geometry
@@ -25,6 +25,7 @@ from deepmatching.operators import (
     summation,
     unpooling,
 )
+from deepmatching.operators.decoding import Decoded, between_cells, off_image_is_no_match
 
 #: Levels with an exponent of their own: patches of up to 999 pixels need six to eight. Further ones share the last.
 EXPONENTS = 8

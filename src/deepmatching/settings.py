@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import torch
 
-from deepmatching.decoding import Reciprocal
+from deepmatching.defaults import Reciprocal
 from deepmatching.errors import DeepMatchingError
 from deepmatching.operators.kernels import has_kernels
 
@@ -27,7 +27,7 @@ class Settings:
             flow its own (``deepmatching.flow.pipeline.RADIUS``).
         levels: number of times that patches are aggregated, or None for the original's rule.
         downscale: a descriptor cell is 2^downscale pixels wide; None for the model's own (1 for ``hog``).
-        reciprocal: how matches are verified, see ``deepmatching.decoding``.
+        reciprocal: how matches are verified, see ``deepmatching.operators.decoding``.
         device: ``"auto"`` (cuda, else mps, else cpu), ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``.
         memory: bytes that matching may use; None for four fifths of what is free. If less is allowed than the work
             takes at once, it is cut into pieces, with the same matches.

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from deepmatching.decoding import off_image_is_no_match
 from deepmatching.errors import DeepMatchingError
 from deepmatching.geometry import Geometry
 from deepmatching.losses import Objective, cross_entropy, indicator_distance, structured_hinge, true_cells
 from deepmatching.models import build_network
 from deepmatching.network import Pyramid
+from deepmatching.operators.decoding import off_image_is_no_match
 
 INF = math.inf
 LOSSES = {

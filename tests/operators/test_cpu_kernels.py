@@ -11,10 +11,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from deepmatching.decoding import best_pooled, decode_pooled
 from deepmatching.errors import DeepMatchingError
 from deepmatching.geometry import Geometry
 from deepmatching.operators import cpu, fused, max_pooling
+from deepmatching.operators.decoding import best_pooled, decode_pooled
 from deepmatching.operators.kernels import plain_operators
 
 quick = settings(max_examples=60, deadline=None)

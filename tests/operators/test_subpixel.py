@@ -7,11 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deepmatching.decoding import between_cells
 from deepmatching.geometry import Geometry
 from deepmatching.models import build_network
 from deepmatching.network import Network
 from deepmatching.operators import correlation, subpixel
+from deepmatching.operators.decoding import between_cells
 from deepmatching.operators.subpixel import correlation_around, soft_offsets, surroundings
 
 

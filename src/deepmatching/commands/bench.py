@@ -9,13 +9,13 @@ from typing import Annotated
 import typer
 
 from deepmatching.commands.common import Device, Model, Radius, ReciprocalChoice, build_matcher
-from deepmatching.defaults import DEFAULT
+from deepmatching.defaults import MODEL
 from deepmatching.errors import DeepMatchingError
 
 
 def bench(
     size: Annotated[str, typer.Option(metavar="WIDTHxHEIGHT", help="Size of the pictures.")] = "1024x436",
-    model: Model = DEFAULT,
+    model: Model = MODEL,
     radius: Radius = "80",
     device: Device = "auto",
     batch: Annotated[int, typer.Option(min=1, help="Pairs at a time.")] = 1,

@@ -11,7 +11,7 @@ import typer
 
 from deepmatching.commands.common import Device, ReciprocalChoice, build_matcher, say, summary
 from deepmatching.commands.flow import flow_summary
-from deepmatching.defaults import DEFAULT
+from deepmatching.defaults import MODEL
 
 
 def demo(
@@ -25,7 +25,7 @@ def demo(
     make_folder(out)
     pictures = files("deepmatching") / "data" / "demo"
     with as_file(pictures / "bunny_0.jpg") as image0, as_file(pictures / "bunny_1.jpg") as image1:
-        matcher = build_matcher(DEFAULT, None, None, None, ReciprocalChoice.bins, device)
+        matcher = build_matcher(MODEL, None, None, None, ReciprocalChoice.bins, device)
         start = time.perf_counter()
         matches = matcher.match(image0, image1)
         say(summary(matches, time.perf_counter() - start, matcher))

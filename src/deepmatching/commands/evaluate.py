@@ -20,7 +20,7 @@ from deepmatching.commands.common import (
     refuse,
     say,
 )
-from deepmatching.defaults import DEFAULT
+from deepmatching.defaults import MODEL
 from deepmatching.errors import DeepMatchingError
 
 if TYPE_CHECKING:
@@ -205,4 +205,4 @@ def _build(model: str | None, method: str | None, radius: str | None, *options: 
         from deepmatching.evaluation.baselines import baseline
 
         return baseline(method), method
-    return build_matcher(model or DEFAULT, radius, *options), model or DEFAULT
+    return build_matcher(model or MODEL, radius, *options), model or MODEL

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from deepmatching.commands.common import Device, Memory, ReciprocalChoice, build_matcher, check_not_inputs, refuse, say
-from deepmatching.defaults import DEFAULT
+from deepmatching.defaults import MODEL
 from deepmatching.errors import DeepMatchingError
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def flow(
         str | None,
         typer.Option(
             metavar="NAME|PATH",
-            help=f"compact, vgg, hog, or the path of a .safetensors model (default: {DEFAULT}).",
+            help=f"compact, vgg, hog, or the path of a .safetensors model (default: {MODEL}).",
             show_default=False,
         ),
     ] = None,
@@ -148,7 +148,7 @@ def flow(
         else:
             raise DeepMatchingError("One edge map cannot serve all frames: use --edges network or gradient.")
         matcher, suffix = _matcher(model, radius, device, memory), f".{(file_format or FormatChoice.flo).value}"
-        flow_of_sequence(image0, out, matcher, model or DEFAULT, how, edges_like, suffix, restart, draw, verbose)
+        flow_of_sequence(image0, out, matcher, model or MODEL, how, edges_like, suffix, restart, draw, verbose)
         return
     refuse(
         {"--out": out, "--format": file_format, "--restart": restart},
@@ -203,7 +203,7 @@ def check_flow_outputs(output: Path | None, picture: Path | None, confidence: Pa
 
 
 def _matcher(model: str | None, radius: str | None, device: str, memory: str | None) -> Any:
-    return build_matcher(model or DEFAULT, radius, None, None, ReciprocalChoice.bins, device, memory)
+    return build_matcher(model or MODEL, radius, None, None, ReciprocalChoice.bins, device, memory)
 
 
 def _flow_by_matching(matcher: Any, image0: Any, image1: Any, preset: str, edges: EdgesLike, verbose: bool) -> Any:

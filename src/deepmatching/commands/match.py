@@ -26,7 +26,7 @@ from deepmatching.commands.common import (
     say,
     summary,
 )
-from deepmatching.defaults import DEFAULT
+from deepmatching.defaults import MODEL
 from deepmatching.errors import DeepMatchingError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def match(
             show_default=False,
         ),
     ] = None,
-    model: Model = DEFAULT,
+    model: Model = MODEL,
     radius: Radius = "80",
     levels: Levels = None,
     downscale: Downscale = None,

@@ -20,7 +20,7 @@ from deepmatching.commands.common import (
     check_outputs,
     say,
 )
-from deepmatching.defaults import DEFAULT
+from deepmatching.defaults import MODEL
 from deepmatching.errors import DeepMatchingError
 
 
@@ -32,7 +32,7 @@ def scores(
         Path,
         typer.Option("-o", "--output", metavar="PICTURE", help="The picture to write.", show_default=False),
     ],
-    model: Model = DEFAULT,
+    model: Model = MODEL,
     radius: Radius = "80",
     levels: Levels = None,
     downscale: Downscale = None,

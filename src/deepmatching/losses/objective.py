@@ -10,13 +10,13 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from deepmatching.decoding import off_image_is_no_match
 from deepmatching.errors import DeepMatchingError
 from deepmatching.losses.cross_entropy import cross_entropy
 from deepmatching.losses.hinge import structured_hinge
 from deepmatching.losses.indicator import indicator_distance
 from deepmatching.losses.truth import on_image, true_cells
 from deepmatching.network import Pyramid
+from deepmatching.operators.decoding import off_image_is_no_match
 from deepmatching.operators.subpixel import REACH, soft_offsets, surroundings
 
 Kind = Literal["cross-entropy", "hinge", "indicator"]

@@ -9,7 +9,7 @@ the switches carry everything that decoding needs:
     AG, PW         :func:`aggregate`                 S_{L−1/2} → S_L
     DA             :func:`disaggregate`              Q_L = S_L → Q_{L−1/2}
     +, UP, DA      :func:`unpool_and_disaggregate`   Q_{l+3/2} → Q_{l+1/2}
-    +, UP, argmax  ``deepmatching.decoding.best_pooled``
+    +, UP, argmax  ``deepmatching.operators.decoding.best_pooled``
 
 The functions here are the definitions, in terms of the plain operators. Faster kernels stand behind them (see
 ``deepmatching.operators.kernels``) and agree with them in tests. Not differentiable: training uses the plain operators.

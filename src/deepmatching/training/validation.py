@@ -11,12 +11,12 @@ from itertools import islice
 import torch
 
 from deepmatching.datasets import Pair
-from deepmatching.decoding import Decoded
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation import match_figures
 from deepmatching.matches import matches_of
 from deepmatching.memory import budget_for, plan_decoding
 from deepmatching.network import Network
+from deepmatching.operators.decoding import Decoded
 from deepmatching.training.config import SYNTHETIC, TRAIN, Config
 from deepmatching.training.data import (
     Pairs,

@@ -17,7 +17,7 @@ from deepmatching.operators.cpu.threads import share
 def best_pooled(
     coarse: Tensor, pooled: Tensor, switches: Tensor, geometry: Geometry, reciprocal: str
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """See :func:`deepmatching.decoding.best_pooled`.
+    """See :func:`deepmatching.operators.decoding.best_pooled`.
 
     Returns:
         scores and cells (int64), both (B, H_0, W_0), and the table of the best score in each bin.

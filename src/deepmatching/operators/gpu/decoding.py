@@ -1,4 +1,4 @@
-"""Decoding from the pooled scores: the kernels behind ``deepmatching.decoding``'s ``…_pooled`` functions.
+"""Decoding from the pooled scores: the kernels behind ``deepmatching.operators.decoding``'s ``…_pooled`` functions.
 
 Γ(p) and the table of the best score at every target bin (or target point) come from one pass over Q_{1/2} + S_{1/2};
 two passes over the reference points then settle who keeps a bin.

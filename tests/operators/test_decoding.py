@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deepmatching.decoding import decode
 from deepmatching.geometry import Geometry
+from deepmatching.operators.decoding import decode
 
 
 def brute_decode(Q_0: torch.Tensor, geometry: Geometry, reciprocal: str) -> dict[tuple[float, float], tuple]:

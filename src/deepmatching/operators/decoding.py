@@ -12,19 +12,18 @@ claims its target with a higher score:
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from deepmatching.defaults import Reciprocal
 from deepmatching.geometry import Geometry
 from deepmatching.operators.kernels import kernel
 from deepmatching.operators.power import power
 from deepmatching.operators.shifted_max import overlap
 from deepmatching.operators.subpixel import correlation_around, soft_offsets
 from deepmatching.operators.unpooling import unpooling
-
-Reciprocal = Literal["bins", "exact", "none"]
 
 
 class Decoded(NamedTuple):

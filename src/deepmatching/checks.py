@@ -1,0 +1,62 @@
+"""Checks of the values that users give. Each raises one sentence that says what is wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from numbers import Integral, Real
+from typing import Any
+
+from deepmatching.defaults import FULL
+from deepmatching.errors import DeepMatchingError
+
+
+def check_number(
+    name: str,
+    value: Any,
+    *,
+    least: float | None = None,
+    most: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    whole: bool = False,
+    also: Collection[str] = (),
+) -> None:
+    """Raise unless the value is a finite number in the range, or one of the words in ``also``."""
+    if isinstance(value, str) and value in also:
+        return
+    is_number = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
+    if (
+        is_number
+        and math.isfinite(value)
+        and (least is None or value >= least)
+        and (most is None or value <= most)
+        and (above is None or value > above)
+        and (below is None or value < below)
+    ):
+        return
+    bounds = [
+        f"{word} {bound}"
+        for word, bound in (("at least", least), ("at most", most), ("above", above), ("below", below))
+        if bound is not None
+    ]
+    kind = "a whole number" if whole else "a number"
+    range_ = f" {' and '.join(bounds)}" if bounds else ""
+    words = "".join(f" or {word!r}" for word in also)
+    raise DeepMatchingError(f"{name} must be {kind}{range_}{words}, not {value!r}.")
+
+
+def check_choice(name: str, value: Any, allowed: Collection[str]) -> None:
+    """Raise unless the value is one of the allowed words."""
+    if value not in allowed:
+        words = [repr(word) for word in allowed]
+        raise DeepMatchingError(f"{name} must be {', '.join(words[:-1])} or {words[-1]}, not {value!r}.")
+
+
+def radius_in_pixels(radius: Any, name: str = "The radius") -> int | None:
+    """A radius as users give it, as the network takes it: None for ``"full"``, no limit."""
+    if isinstance(radius, str) and radius == FULL:
+        return None
+    if not isinstance(radius, Integral) or isinstance(radius, bool) or radius <= 0:
+        raise DeepMatchingError(f"{name} must be a positive number of pixels or '{FULL}', not {radius!r}.")
+    return int(radius)

@@ -1,0 +1,49 @@
+"""A progress bar on standard error; lines now and then where there is no terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from deepmatching.commands.common import say
+
+#: Seconds between lines where there is no terminal for a bar.
+LINES_EVERY = 30.0
+
+
+class Advance(Protocol):
+    """Counts one more item as done; ``text`` is shown behind the bar."""
+
+    def __call__(self, text: str = "") -> None: ...
+
+
+@contextmanager
+def progress_bar(title: str, total: int, done: int = 0) -> Iterator[Advance]:
+    """Show how many of ``total`` items are done while the block lasts."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[text]}"),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(escape(title), total=total, completed=done, text="")
+        last_line = time.monotonic()
+
+        def advance(text: str = "") -> None:
+            nonlocal done, last_line
+            done += 1
+            progress.update(task, completed=done, text=escape(text))
+            if not console.is_terminal and done < total and time.monotonic() - last_line > LINES_EVERY:
+                last_line = time.monotonic()
+                say(f"{title}: {done} of {total}")
+
+        yield advance
