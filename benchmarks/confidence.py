@@ -15,6 +15,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import torch
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -54,7 +55,7 @@ def measured(entry: dict[str, str], root: Path, matcher: dm.DeepMatcher, cache: 
     found = interpolate(start, end, detect_edges(images[0]), images[0], scores=scores, backward=backward)
     flow, truth = refine(found.flow, images[0], images[1]), read_flow(root / entry["flow"])
     known = np.isfinite(truth).all(axis=2)
-    columns = [values[known] for values in evidence(flow, found, *images)]
+    columns = [values[known] for values in evidence(torch.as_tensor(flow), found, *images)]
     return np.stack([np.ones(len(columns[0])), *columns, np.hypot(*(flow[known] - truth[known]).T)], axis=1)
 
 

@@ -22,6 +22,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from deepmatching.edges import EdgeNetwork, detect_edges, gradient_edges, load_edge_network, structured_forest_edges
+from deepmatching.io.images import load_image
 from edge_network.bsds import Annotated, read_split
 from edge_network.evaluation import TOLERANCE, count_pixels, summarise, suppress_non_maxima
 
@@ -45,7 +46,7 @@ def canny(image: np.ndarray, levels: int = 60) -> np.ndarray:
 
 
 def ridges_of(network: EdgeNetwork, image: np.ndarray) -> np.ndarray:
-    return suppress_non_maxima(detect_edges(image, network))
+    return suppress_non_maxima(detect_edges(load_image(image), network))
 
 
 def detectors(models: list[str], forest: Path | None) -> dict[str, Detector]:
@@ -53,13 +54,15 @@ def detectors(models: list[str], forest: Path | None) -> dict[str, Detector]:
     chosen: dict[str, Detector] = {
         "Sobel": lambda image: suppress_non_maxima(sobel(image)),
         "Canny": canny,  # is thin already
-        "gradient_edges": lambda image: suppress_non_maxima(gradient_edges(image)),
+        "gradient_edges": lambda image: suppress_non_maxima(gradient_edges(load_image(image))),
     }
     for model in models:
         network = load_edge_network(None if model == "shipped" else model)
         chosen[f"network ({model})"] = functools.partial(ridges_of, network)
     if forest:
-        chosen["structured forest"] = lambda image: suppress_non_maxima(structured_forest_edges(image, forest))
+        chosen["structured forest"] = lambda image: suppress_non_maxima(
+            structured_forest_edges(load_image(image), forest)
+        )
     return chosen
 
 

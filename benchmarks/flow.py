@@ -87,11 +87,17 @@ def figures(
     """One pair, one trial."""
     begin = time.perf_counter()
     found = interpolate(
-        matches[0], matches[1], edges, images[0], scores=matches[2], backward=backward, settings=settings
+        matches[0],
+        matches[1],
+        edges,
+        images[0],
+        scores=matches[2],
+        backward=backward,
+        settings=settings.interpolation,
     )
-    flow = refine(found.flow, images[0], images[1], settings)
+    flow = refine(found.flow, images[0], images[1], settings.refinement)
     seconds = time.perf_counter() - begin
-    sure = confidence(flow, found, *images)
+    sure = confidence(torch.as_tensor(flow), found, *images)
     known = np.isfinite(truth).all(axis=2)
     before, after = (np.hypot(*(field[known] - truth[known]).T) for field in (found.flow, flow))
     visible = after if hidden is None else after[~hidden[known]]
@@ -130,11 +136,11 @@ def speed(options: argparse.Namespace, settings: FlowSettings) -> None:
 
         EDGES[options.edges](images[0])
         done("edges")
-        found = interpolate(*matches[:2], edges, images[0], scores=matches[2], settings=settings)
+        found = interpolate(*matches[:2], edges, images[0], scores=matches[2], settings=settings.interpolation)
         done("interpolation")
-        flow = refine(found.flow, images[0], images[1], settings)
+        flow = refine(found.flow, images[0], images[1], settings.refinement)
         done("refinement")
-        confidence(flow, found, *images)
+        confidence(torch.as_tensor(flow), found, *images)
         done("confidence")
         del found, flow  # nobody holds two results
     table = Table("stage", "seconds", "processor seconds", title=f"{len(matches[2])} matches; best of 7 after warm-up")

@@ -24,6 +24,7 @@ from deepmatching import operators
 from deepmatching.descriptors import HOG, Descriptor
 from deepmatching.geometry import Geometry
 from deepmatching.graphs import GraphedDecode, record
+from deepmatching.inference import Decoding
 from deepmatching.network import Network
 from deepmatching.operators import fused
 from deepmatching.operators.correlation import full_precision
@@ -139,7 +140,8 @@ def check_inference(radius: int | None, descriptor: Descriptor, size: tuple[int,
     """Every fused operator against its definition, on the same inputs."""
     network = Network(descriptor, radius).cuda().eval()
     with torch.no_grad():
-        geometry, cells0, cells1 = network.describe(*images(1, size))
+        geometry = network.geometry(size, size)
+        cells0, cells1 = network.describe(*images(1, size), geometry)
         if isinstance(descriptor, HOG):
             image = images(1, size)[0]
             mine = descriptor(image)
@@ -188,7 +190,8 @@ def check_scores(descriptor: Descriptor, name: str) -> None:
 
     network = Network(descriptor, 80).cuda().eval()
     with torch.no_grad():
-        geometry, cells0, cells1 = network.describe(*images(1, (96, 256)))
+        geometry = network.geometry((96, 256), (96, 256))
+        cells0, cells1 = network.describe(*images(1, (96, 256)), geometry)
         exact = operators.correlation(cells0.double(), cells1.double(), geometry, descriptor.patch)
         for what, mode in (("three products", nullcontext()), ("one product", half_precision_scores())):
             with mode:
@@ -250,7 +253,8 @@ def time_stages(descriptor: Descriptor, radius: int, name: str, bandwidth: float
         return result
 
     with torch.no_grad():
-        geometry, cells0, cells1 = stage("describe", lambda: network.describe(*pair), *pair)
+        geometry = network.geometry_of(*pair)
+        cells0, cells1 = stage("describe", lambda: network.describe(*pair, geometry), *pair)
         correlate = partial(fused.correlate_and_pool, cells0, cells1, geometry, descriptor.patch, 1.4)
         levels = [stage("correlate_and_pool", correlate, cells0, cells1)]
         flops = 2 * geometry.cells(0) * descriptor.patch**2 * descriptor.channels
@@ -276,13 +280,13 @@ def time_decoding(descriptor: Descriptor, radius: int | None, batch: int, name: 
     pair = images(batch, SIZE)
 
     def decode() -> Decoded:
-        return network.decode(*pair, half=half)
+        return network.decode(*pair, Decoding(half=half))
 
     decode()
     peak = peak_gb(decode)
     eager = milliseconds(decode, 10)
     shapes = tuple(pair[0].shape), tuple(pair[1].shape)
-    graph = GraphedDecode(network, *shapes, half=half)  # type: ignore[arg-type]
+    graph = GraphedDecode(network, *shapes, Decoding(half=half))  # type: ignore[arg-type]
     decoded, replayed = decode(), graph(*pair)
     ms = milliseconds(graph.replay, 30)
     row(

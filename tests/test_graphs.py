@@ -9,6 +9,7 @@ import torch
 import deepmatching as dm
 from deepmatching.descriptors import HOG
 from deepmatching.graphs import GraphedDecode
+from deepmatching.inference import Decoding
 from deepmatching.network import Network
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -24,10 +25,12 @@ def test_a_graph_needs_a_cuda_device() -> None:
 @pytest.mark.parametrize("radius", [16, None])
 def test_replaying_equals_decoding(radius: int | None, half: bool) -> None:
     network = Network(HOG(), radius).cuda()
-    graph = GraphedDecode(network, (2, 3, 64, 96), (2, 3, 64, 80), half=half)
+    graph = GraphedDecode(network, (2, 3, 64, 96), (2, 3, 64, 80), Decoding(half=half))
     for _ in range(2):
         image0, image1 = torch.rand(2, 3, 64, 96, device="cuda"), torch.rand(2, 3, 64, 80, device="cuda")
-        for replayed, decoded in zip(graph(image0, image1), network.decode(image0, image1, half=half), strict=True):
+        for replayed, decoded in zip(
+            graph(image0, image1), network.decode(image0, image1, Decoding(half=half)), strict=True
+        ):
             assert torch.equal(replayed, decoded)
 
 
@@ -56,6 +59,6 @@ def test_the_matcher_gives_the_same_matches_every_time_and_sees_changes(pair: tu
 def test_strips_on_the_gpu_give_the_same_matches() -> None:
     network = Network(HOG(), 24).cuda()
     image0, image1 = torch.rand(1, 3, 96, 128, device="cuda"), torch.rand(1, 3, 96, 128, device="cuda")
-    whole, cut = (network.decode(image0, image1, strips=strips) for strips in (1, 5))
+    whole, cut = (network.decode(image0, image1, Decoding(strips=strips)) for strips in (1, 5))
     for a, b in zip(whole, cut, strict=True):
         assert torch.equal(a, b)

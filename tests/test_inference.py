@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from deepmatching.descriptors import HOG
 from deepmatching.geometry import Geometry
+from deepmatching.inference import Decoding
 from deepmatching.network import Network
 from deepmatching.operators.kernels import plain_operators
 
@@ -34,9 +35,9 @@ def test_strips_do_not_change_the_matches(
     network = Network(HOG(), radius)
     if plain:
         with plain_operators():
-            whole, cut = (network.decode(image0, image1, reciprocal, n) for n in (1, strips))  # type: ignore[arg-type]
+            whole, cut = (network.decode(image0, image1, Decoding(reciprocal, strips=n)) for n in (1, strips))  # type: ignore[arg-type]
     else:
-        whole, cut = (network.decode(image0, image1, reciprocal, n) for n in (1, strips))  # type: ignore[arg-type]
+        whole, cut = (network.decode(image0, image1, Decoding(reciprocal, strips=n)) for n in (1, strips))  # type: ignore[arg-type]
     for name in whole._fields:
         assert torch.equal(getattr(whole, name), getattr(cut, name)), name
 

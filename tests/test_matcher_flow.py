@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import deepmatching as dm
+from deepmatching.defaults import FLOW_RADIUS
 from deepmatching.errors import DeepMatchingError
 from deepmatching.flow import PRESETS, RefinementSettings
-from deepmatching.flow.pipeline import RADIUS
 from deepmatching.network import Network
 
 Pictures = tuple[np.ndarray, np.ndarray]
@@ -88,7 +88,7 @@ def test_matches_of_any_matcher_are_interpolated(matcher: dm.DeepMatcher, pair: 
 def test_the_radius_of_flow_is_its_own_unless_one_is_set(pair: Pictures) -> None:
     unset = dm.DeepMatcher.from_pretrained("hog", device="cpu")
     assert unset.network.radius == 80
-    assert unset.for_flow().network.radius == RADIUS
+    assert unset.for_flow().network.radius == FLOW_RADIUS
     assert unset.for_flow(64).network.radius == 64
     assert unset.for_flow("full").network.radius is None
     assert unset.for_flow(64) is unset.for_flow(64)
@@ -125,15 +125,15 @@ def test_a_sequence_describes_every_frame_once_and_flows_as_its_pairs(
     matcher: dm.DeepMatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     described: list[int] = []
-    original = Network.describe_frame
+    original = Network.describe_image
 
-    def describe(self: Network, frame: torch.Tensor) -> Any:
+    def describe(self: Network, frame: torch.Tensor, used: tuple[int, int]) -> Any:
         described.append(len(frame))
-        return original(self, frame)
+        return original(self, frame, used)
 
     frames = sequence(4)
     alone = [matcher.flow(*frames[n : n + 2]) for n in range(3)]
-    monkeypatch.setattr(Network, "describe_frame", describe)
+    monkeypatch.setattr(Network, "describe_image", describe)
     results = list(matcher.flow_sequence(frames))
     assert described == [1, 1, 1, 1]
     for result, expected in zip(results, alone, strict=True):
@@ -167,7 +167,7 @@ def test_what_does_not_fit_is_refused_in_words(matcher: dm.DeepMatcher, pair: Pi
         matcher.flow(*pair, matches=3)  # type: ignore[arg-type]
     points = torch.tensor([[5.0, 5.0]])
     given = dm.Matches(points, points, torch.ones(1))
-    with pytest.raises(DeepMatchingError, match="radius has no effect on matches that are given"):
+    with pytest.raises(DeepMatchingError, match="radius has no effect on given matches"):
         matcher.flow(*pair, matches=given, radius=16)
     with pytest.raises(DeepMatchingError, match="1 of 1 matches start outside"):
         matcher.flow(*pair, matches=dm.Matches(points + 200, points, torch.ones(1)))

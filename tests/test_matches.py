@@ -65,7 +65,7 @@ def test_any_text_with_four_columns_is_read(tmp_path: Path) -> None:
         ("a.txt", b"1 2 three 4\n", "not a readable"),
         ("a.txt", b"1 2 nan 4\n", "not finite"),
         ("a.npz", b"PK not a zip", "not a readable"),
-        ("a.npz", b"junk", r"damaged, or no \.npz"),
+        ("a.npz", b"junk", r"damaged, or not a \.npz"),
         ("a.h5", b"not hdf5", "not a readable"),
         ("a.csv", b"1,2,3,4", "name it .txt"),
     ],

@@ -68,12 +68,13 @@ def test_the_prediction_is_close_to_what_is_measured(radius: int | None, strips:
 import torch
 from deepmatching.benchmark import demo_images, peak_memory
 from deepmatching.descriptors import HOG
+from deepmatching.inference import Decoding
 from deepmatching.memory import decoding_bytes
 from deepmatching.network import Network
 network = Network(HOG(), {radius})
 images = demo_images(640, 480)
 before = peak_memory(torch.device("cpu"))
-network.decode(*images, "bins", {strips})
+network.decode(*images, Decoding(strips={strips}))
 geometry = network.geometry((480, 640), (480, 640))
 print(peak_memory(torch.device("cpu")) - before, decoding_bytes(geometry, HOG(), strips={strips}))
 """

@@ -6,6 +6,7 @@ from torch.autograd import gradcheck
 
 from deepmatching.descriptors import HOG, Descriptor
 from deepmatching.errors import DeepMatchingError, OutOfMemoryError
+from deepmatching.inference import Decoding
 from deepmatching.network import Network
 from deepmatching.operators.decoding import decode
 
@@ -80,7 +81,7 @@ def test_decoding_without_the_volumes_equals_decoding_q0(
     with torch.no_grad():
         geometry, Q_0 = network.refined_scores(image0, image1)
         expected = decode(Q_0, geometry, reciprocal)
-        found = network.decode(image0, image1, reciprocal)
+        found = network.decode(image0, image1, Decoding(reciprocal))
     torch.testing.assert_close(found.scores, expected.scores)
     for name in ("points0", "points1", "cells", "verified"):
         assert torch.equal(getattr(found, name), getattr(expected, name)), name
@@ -138,7 +139,12 @@ def test_a_descriptor_of_another_shape_than_it_says_is_refused(shape: tuple[int,
     images = torch.rand(1, 3, 16, 16), torch.rand(1, 3, 16, 16)
     network = Network(Wrong(shape), 8)
     words = r"descriptor Wrong gives .* channels=3, stride=2 and patch=4 that must be \(1, 3, 8, 8\)"
-    for call in (network, network.decode, network.refined_scores, lambda image, _: network.describe_frame(image)):
+    for call in (
+        network,
+        network.decode,
+        network.refined_scores,
+        lambda image, _: network.describe_image(image, (16, 16)),
+    ):
         with pytest.raises(DeepMatchingError, match=words):
             call(*images)
     Network(Wrong((3, 8, 8)), 8).decode(*images)

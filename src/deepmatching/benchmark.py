@@ -25,6 +25,7 @@ from torch import Tensor
 from deepmatching.defaults import MODEL, Reciprocal
 from deepmatching.errors import DeepMatchingError
 from deepmatching.geometry import Geometry
+from deepmatching.inference import Decoding
 from deepmatching.io.images import load_image
 from deepmatching.matcher import DeepMatcher
 from deepmatching.memory import pooled_cells
@@ -175,7 +176,7 @@ def run_case(case: Case, repeats: int) -> dict[str, object]:
 
     before = peak_memory(device)
     begin = time.perf_counter()
-    network.decode(image0, image1, case.reciprocal, plan.strips)
+    network.decode(image0, image1, Decoding(case.reciprocal, strips=plan.strips))
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     first = time.perf_counter() - begin
@@ -201,10 +202,10 @@ def _decoder(
 ) -> Callable[[], object]:
     """What is timed; on CUDA a recorded graph, since launching many small kernels takes longer than they do."""
     if image0.device.type != "cuda" or strips > 1:
-        return lambda: network.decode(image0, image1, reciprocal, strips)
+        return lambda: network.decode(image0, image1, Decoding(reciprocal, strips=strips))
     from deepmatching.graphs import GraphedDecode
 
-    graph = GraphedDecode(network, tuple(image0.shape), tuple(image1.shape), reciprocal)  # type: ignore[arg-type]
+    graph = GraphedDecode(network, tuple(image0.shape), tuple(image1.shape), Decoding(reciprocal))  # type: ignore[arg-type]
     return lambda: graph(image0, image1)
 
 

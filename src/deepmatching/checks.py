@@ -35,12 +35,12 @@ def check_number(
         and (below is None or value < below)
     ):
         return
-    bounds = [
-        f"{word} {bound}"
-        for word, bound in (("at least", least), ("at most", most), ("above", above), ("below", below))
-        if bound is not None
-    ]
     kind = "a whole number" if whole else "a number"
+    bounds = [f"{word} {bound}" for word, bound in (("above", above), ("below", below)) if bound is not None]
+    if least is not None and most is not None:
+        bounds.insert(0, f"from {least} to {most}")
+    elif least is not None or most is not None:
+        bounds.insert(0, f"of at least {least}" if most is None else f"of at most {most}")
     range_ = f" {' and '.join(bounds)}" if bounds else ""
     words = "".join(f" or {word!r}" for word in also)
     raise DeepMatchingError(f"{name} must be {kind}{range_}{words}, not {value!r}.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 #: How matches are verified; see ``deepmatching.operators.decoding``.
 Reciprocal = Literal["bins", "exact", "none"]
@@ -20,7 +20,7 @@ RADIUS = 80
 FLOW_RADIUS = 160
 
 #: What users write for "no limit on the displacement". Inside the package, no limit is None.
-FULL = "full"
+FULL: Final = "full"
 
 #: ν, the exponent of every level before training.
 EXPONENT = 1.4

@@ -1,4 +1,4 @@
-"""CUDA graphs: decoding many pairs of the same sizes without the launch cost of some forty small kernels."""
+"""CUDA graphs: decode many pairs of equal sizes without the launch cost of about forty small kernels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from deepmatching.defaults import Reciprocal
+from deepmatching.inference import Decoding
 from deepmatching.network import Network
 from deepmatching.operators.decoding import Decoded
 
@@ -16,10 +16,10 @@ Result = TypeVar("Result")
 
 
 def record(work: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
-    """Record work on CUDA tensors; each ``replay()`` of the graph does it again and refills the result.
+    """Record work on CUDA tensors; each ``replay()`` of the graph repeats it and refills the result.
 
-    The work must always use the same tensors, and must not wait for the device. A training step (forward, loss,
-    backward) can be recorded too, if its gradients are kept rather than set to None.
+    The work must use the same tensors every time and must not wait for the device. A training step (forward, loss,
+    backward) can be recorded if its gradients are zeroed rather than set to None.
     """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -36,15 +36,13 @@ def record(work: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
 class GraphedDecode:
     """``Network.decode`` for images of fixed shapes, recorded once and replayed.
 
-    The network's parameters are read at every replay, except for the exponents, which are those of the recording. The
-    graph keeps the memory of one decoding for itself.
+    Every replay reads the network's parameters, except for the exponents, which are fixed when the graph is recorded.
+    The graph holds the memory of one decoding.
 
     Args:
-        network: on a CUDA device, in the mode (``eval``) in which it is to run.
+        network: on a CUDA device, in ``eval`` mode.
         shape0, shape1: shapes of the two batches of images, (B, 1 or 3, H, W).
-        reciprocal: how matches are verified, see ``deepmatching.operators.decoding``.
-        half: store scores in half precision, see ``deepmatching.inference``.
-        subpixel: refine matches between cells if the network has a sharpness.
+        decoding: the options of inference.
     """
 
     def __init__(
@@ -52,25 +50,22 @@ class GraphedDecode:
         network: Network,
         shape0: tuple[int, ...],
         shape1: tuple[int, ...],
-        reciprocal: Reciprocal = "bins",
-        half: bool = False,
-        subpixel: bool = True,
+        decoding: Decoding = Decoding(),  # noqa: B008 - frozen
     ) -> None:
         device = network.exponents.device
         if device.type != "cuda":
             raise ValueError(f"a CUDA graph needs the network on a CUDA device, not on {device}")
-        self._network, self._how = network, (reciprocal, 1, half, subpixel)
+        self._network, self._decoding = network, decoding
         self._exponents = network.exponents.tolist()
         with torch.cuda.device(device), torch.no_grad():
             self._image0, self._image1 = (torch.rand(shape, device=device) for shape in (shape0, shape1))
             self._graph, self._decoded = record(self._decode)
 
     def _decode(self) -> Decoded:
-        geometry, cells0, cells1 = self._network.describe(self._image0, self._image1)
-        return self._network.decode_described(geometry, cells0, cells1, self._exponents, *self._how)
+        return self._network.decode(self._image0, self._image1, self._decoding, exponents=self._exponents)
 
     def __call__(self, image0: Tensor, image1: Tensor) -> Decoded:
-        """The matches of a batch of pairs of the recorded shapes, on any device; as ``Network.decode`` gives them."""
+        """The matches of a batch of pairs of the recorded shapes, as ``Network.decode`` gives them."""
         for name, image, buffer in (("image0", image0, self._image0), ("image1", image1, self._image1)):
             if image.shape != buffer.shape:
                 raise ValueError(f"{name} has shape {tuple(image.shape)}, recorded was {tuple(buffer.shape)}")
@@ -81,5 +76,5 @@ class GraphedDecode:
             return Decoded(*(result.clone() for result in self._decoded))
 
     def replay(self) -> None:
-        """Decode what the input buffers hold, into the graph's own output."""
+        """Decode the input buffers into the graph's own output."""
         self._graph.replay()

@@ -1,20 +1,21 @@
-"""Matches from descriptors, without the score volumes: how inference runs the fused operators.
+"""Matches from descriptors without the score volumes: how inference runs the fused operators.
 
-Up, S_{l+1/2} and the switches m_l of every level are kept; down, Q_{l+1/2} replaces them level by level. Level 0 has
-four fifths of all that. Where memory is short it is held only a strip of reference rows at a time and computed twice,
-once on the way up and once on the way down, with the same result to the last bit.
+On the way up, S_{l+1/2} and the switches m_l of every level are kept. On the way down, Q_{l+1/2} replaces them level by
+level. Level 0 takes four fifths of that memory. When memory is short, level 0 is held one strip of reference rows at a
+time and computed twice, once on the way up and once on the way down. The result is the same to the last bit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from deepmatching.defaults import Reciprocal
+from deepmatching.defaults import RECIPROCAL, Reciprocal
 from deepmatching.geometry import Geometry, Strip
 from deepmatching.operators import correlation, power
 from deepmatching.operators.decoding import (
@@ -35,26 +36,36 @@ from deepmatching.operators.fused import (
 )
 
 
+@dataclass(frozen=True)
+class Decoding:
+    """The options of inference, which do not change the network.
+
+    Attributes:
+        reciprocal: how matches are verified, see ``deepmatching.operators.decoding``.
+        half: correlate and store S_{l+1/2} in half precision (CUDA kernels only). Sums stay in float32.
+        subpixel: move matches between the cells, if the network has a sharpness.
+        strips: number of strips that level 0 is cut into.
+    """
+
+    reciprocal: Reciprocal = RECIPROCAL
+    half: bool = False
+    subpixel: bool = True
+    strips: int = 1
+
+
 @torch.no_grad()
 def decode_cells(
-    cells0: Tensor,
-    cells1: Tensor,
-    geometry: Geometry,
-    patch: int,
-    exponents: list[float],
-    reciprocal: Reciprocal = "bins",
-    strips: int = 1,
-    half: bool = False,
+    cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int, exponents: list[float], decoding: Decoding
 ) -> Decoded:
-    """The matches of a batch of pairs from their descriptors. On a GPU, nothing here waits for it.
+    """The matches of a batch of pairs from their descriptors, on the cells. Never waits for the GPU.
 
     Args:
         cells0, cells1, patch: see :func:`~deepmatching.operators.correlation`.
-        exponents: ν_0, ν_1, …; the last one serves all levels beyond.
-        strips: into how many strips level 0 is cut.
-        half: correlate, and store S_{l+1/2}, in half precision (CUDA kernels); sums stay in float32.
+        exponents: ν_0, ν_1, …; levels beyond the last one share it.
+        decoding: the options; ``subpixel`` has no effect here.
     """
     nu = exponents + exponents[-1:] * (geometry.L + 1 - len(exponents))
+    reciprocal, strips, half = decoding.reciprocal, decoding.strips, decoding.half
     if geometry.L == 0:
         scores = power(correlation(cells0, cells1, geometry, patch), nu[0])
         return decode(off_image_is_no_match(scores, geometry), geometry, reciprocal)
@@ -72,7 +83,7 @@ def decode_cells(
         return decode_pooled(coarse, *levels.pop(), geometry, reciprocal)
 
     levels = [
-        _joined(geometry, ((p, *aggregate_and_pool(first(p)[0], p, 0, nu[1])) for p in _upwards(geometry, strips)))
+        _join(geometry, ((p, *aggregate_and_pool(first(p)[0], p, 0, nu[1])) for p in _strips_up(geometry, strips)))
     ]
     _ascend(levels, geometry, nu, 1)
     coarse = _descend(levels, geometry, nu, 1)
@@ -83,7 +94,7 @@ def decode_cells(
         fine = unpool_and_disaggregate(coarse[:, rows], pooled[:, rows], switches[:, rows], part, 0)
         return best_pooled(fine, *first(part), part, reciprocal)
 
-    return verify(_merged(best(part) for part in _downwards(geometry, strips)), geometry, reciprocal)
+    return verify(_merge(best(part) for part in _strips_down(geometry, strips)), geometry, reciprocal)
 
 
 def _half_products() -> AbstractContextManager[None]:
@@ -99,7 +110,7 @@ def _ascend(levels: list[tuple[Tensor, Tensor]], geometry: Geometry, nu: list[fl
 
 
 def _descend(levels: list[tuple[Tensor, Tensor]], geometry: Geometry, nu: list[float], lowest: int) -> Tensor:
-    """Q_{lowest + 1/2}; takes all levels above ``lowest`` off the list."""
+    """Q_{lowest + 1/2}; removes all levels above ``lowest`` from the list."""
     top = geometry.L - 1
     Q = disaggregate(aggregate(levels[-1][0], geometry, top, nu[top + 1]).float(), geometry, top)
     for l in reversed(range(lowest, top)):
@@ -107,27 +118,27 @@ def _descend(levels: list[tuple[Tensor, Tensor]], geometry: Geometry, nu: list[f
     return Q
 
 
-def _upwards(geometry: Geometry, count: int) -> Iterable[Strip]:
-    """Strips that share out the rows of level 1, each with all their children at level 0."""
+def _strips_up(geometry: Geometry, count: int) -> Iterable[Strip]:
+    """Strips that partition the rows of level 1, each with all its children at level 0."""
     minus, plus = geometry.child_shifts(0)
-    for first, end in _shares(geometry.grid(1)[0], count):
+    for first, end in _ranges(geometry.grid(1)[0], count):
         yield geometry.strip((max(0, first + minus), min(geometry.grid(0)[0], end + plus)), (first, end))
 
 
-def _downwards(geometry: Geometry, count: int) -> Iterable[Strip]:
-    """Strips that share out the rows of level 0, each with all their parents at level 1."""
+def _strips_down(geometry: Geometry, count: int) -> Iterable[Strip]:
+    """Strips that partition the rows of level 0, each with all its parents at level 1."""
     minus, plus = geometry.child_shifts(0)
-    for first, end in _shares(geometry.grid(0)[0], count):
+    for first, end in _ranges(geometry.grid(0)[0], count):
         yield geometry.strip((first, end), (max(0, first - plus), min(geometry.grid(1)[0], end - minus)))
 
 
-def _shares(rows: int, count: int) -> Iterable[tuple[int, int]]:
+def _ranges(rows: int, count: int) -> Iterable[tuple[int, int]]:
     count = min(count, rows)
     return pairwise(rows * n // count for n in range(count + 1))
 
 
-def _joined(geometry: Geometry, parts: Iterable[tuple[Strip, Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """S_{3/2} and m_1 of the whole grid from those of its strips."""
+def _join(geometry: Geometry, parts: Iterable[tuple[Strip, Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """S_{3/2} and m_1 of the whole grid, assembled from its strips."""
     whole: list[Tensor] = []
     for strip, *volumes in parts:
         if not whole:
@@ -137,8 +148,8 @@ def _joined(geometry: Geometry, parts: Iterable[tuple[Strip, Tensor, Tensor]]) -
     return whole[0], whole[1]
 
 
-def _merged(parts: Iterable[Best]) -> Best:
-    """The best matches of all strips, and the best score at every target."""
+def _merge(parts: Iterable[Best]) -> Best:
+    """The best matches of all strips and the best score at every target."""
     found = list(parts)
     table = found[0].table
     for part in found[1:]:

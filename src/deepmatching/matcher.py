@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepmatching.defaults import MODEL
+from deepmatching.checks import check_number, radius_in_pixels
+from deepmatching.defaults import FLOW_RADIUS, FULL, MODEL, PRESET, RADIUS
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.images import ImageLike, load_image
 from deepmatching.matches import Matches, matches_of
@@ -21,24 +22,22 @@ from deepmatching.memory import Plan, budget_for, plan_decoding, pyramid_bytes, 
 from deepmatching.models import load_network, save_network
 from deepmatching.network import Network
 from deepmatching.operators.decoding import Decoded
-from deepmatching.settings import RADIUS, Radius, Settings, check_radius, choose_device
+from deepmatching.settings import Radius, Settings, choose_device
 
 if TYPE_CHECKING:
-    from deepmatching.flow import FlowSettings
+    from deepmatching.flow import FlowResult, FlowSettings
     from deepmatching.flow.pipeline import EdgesLike
-    from deepmatching.flow.result import FlowResult
     from deepmatching.geometry import Geometry
     from deepmatching.graphs import GraphedDecode
 
 
-#: Bytes up to which a decoding is recorded as a CUDA graph, which keeps its memory; larger ones are not launch-bound.
+#: Decodings of up to this many bytes are recorded as CUDA graphs, which keep their memory. Larger ones are not
+#: launch-bound.
 LARGEST_GRAPH = 2**30
-
-__all__ = ["DeepMatcher", "Settings", "choose_device", "matches_of"]
 
 
 class DeepMatcher:
-    """Finds quasi-dense matches between two images.
+    """Finds quasi-dense matches between two images, and the flow.
 
     >>> matcher = DeepMatcher.from_pretrained(radius=80)
     >>> matches = matcher.match("a.png", "b.png")
@@ -52,10 +51,10 @@ class DeepMatcher:
         self.settings = settings or Settings()
         self.device = choose_device(self.settings.device)
         self.network = network.to(self.device).eval()
-        self._last: tuple[object, ...] = ()  # sizes of the last batch, and the graph recorded for them
+        self._graph_key: tuple[object, ...] = ()  # what the last batch was, and the graph recorded for it
         self._graph: GraphedDecode | None = None
         self._lock = Lock()
-        self._others: dict[int | None, DeepMatcher] = {}  # matchers of the same network at other radii
+        self._other_radii: dict[int | None, DeepMatcher] = {}  # matchers that share this network
 
     @classmethod
     def from_pretrained(cls, model: str | os.PathLike[str] = MODEL, **settings: Any) -> DeepMatcher:
@@ -65,7 +64,7 @@ class DeepMatcher:
             if name not in known:
                 raise DeepMatchingError(f"There is no setting '{name}': use {', '.join(known)}.")
         checked = Settings(**settings)
-        radius = check_radius(RADIUS if checked.radius is None else checked.radius)
+        radius = radius_in_pixels(RADIUS if checked.radius is None else checked.radius)
         return cls(load_network(model, radius, checked.levels, checked.downscale), checked)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -78,18 +77,17 @@ class DeepMatcher:
         """The verified matches between two images, in raster order of the first.
 
         Args:
-            image0, image1: path, PIL image, array (rows, columns[, channels]) or tensor (channels, rows, columns);
-                floating-point values are in [0, 1]. Sizes may differ.
+            image0, image1: path, PIL image, array (rows, columns[, channels]) or tensor (channels, rows, columns).
+                Floating-point values are in [0, 1]. Sizes may differ.
         """
         return next(self.match_pairs([(image0, image1)]))
 
     def match_pairs(self, pairs: Iterable[tuple[ImageLike, ImageLike]], batch_size: int = 1) -> Iterator[Matches]:
-        """The matches of many pairs, one after the other; neighbours of equal sizes share a batch.
+        """The matches of many pairs, one after the other. Consecutive pairs of equal sizes share a batch.
 
         The matches do not depend on ``batch_size``.
         """
-        if batch_size < 1:
-            raise DeepMatchingError(f"batch_size must be at least 1, not {batch_size}.")
+        check_number("batch_size", batch_size, least=1, whole=True)
         batch: list[tuple[Tensor, Tensor]] = []
         for pair in pairs:
             if len(pair) != 2:
@@ -105,85 +103,73 @@ class DeepMatcher:
 
     def _match_batch(self, batch: list[tuple[Tensor, Tensor]]) -> Iterator[Matches]:
         image0, image1 = (torch.stack([pair[i] for pair in batch]).to(self.device) for i in (0, 1))
-        size0, size1 = ((image.shape[2], image.shape[3]) for image in (image0, image1))
-        plan = self.plan(size0, size1, len(batch))
+        geometry = self.network.geometry_of(image0, image1)
+        plan = self._plan(geometry, len(batch))
         for start in range(0, len(batch), plan.batch):
             part = slice(start, start + plan.batch)
-            decoded = self._decode(image0[part], image1[part], plan)
+            decoded = self._decode(image0[part], image1[part], geometry, plan)
             for b in range(len(decoded.scores)):
-                yield matches_of(decoded, b, size0, size1)
+                yield matches_of(decoded, b, geometry.size0, geometry.size1)
 
-    def _decode(self, image0: Tensor, image1: Tensor, plan: Plan) -> Decoded:
-        """Decode a batch; on CUDA by a graph from the second batch of equal sizes on, since launches dominate there."""
-        if self.device.type == "cuda" and plan.strips == 1 and plan.needed <= LARGEST_GRAPH:
-            with self._lock:  # the graph has buffers of its own: threads that share a matcher take turns
-                return self._decode_by_graph(image0, image1)
-        how = self.settings
-        return self.network.decode(image0, image1, how.reciprocal, plan.strips, how.half, how.subpixel)
-
-    def _decode_by_graph(self, image0: Tensor, image1: Tensor) -> Decoded:
-        how = self.settings
+    def _decode(self, image0: Tensor, image1: Tensor, geometry: Geometry, plan: Plan) -> Decoded:
+        """Decode a batch. On CUDA, launches dominate: from the second batch of equal sizes on, replay a graph."""
+        decoding = replace(self.settings.decoding, strips=plan.strips)
+        if self.device.type != "cuda" or plan.strips > 1 or plan.needed > LARGEST_GRAPH:
+            return self.network.decode(image0, image1, decoding, geometry)
         exponents = self.network.exponents
-        geometry = self.network.geometry(*((i.shape[2], i.shape[3]) for i in (image0, image1)))
-        shapes = (tuple(image0.shape), tuple(image1.shape), geometry, exponents._version, exponents.data_ptr())
-        if shapes != self._last:
-            self._last, self._graph = shapes, None
-            return self.network.decode(image0, image1, how.reciprocal, half=how.half, subpixel=how.subpixel)
-        if self._graph is None:
-            from deepmatching.graphs import GraphedDecode
+        key = (tuple(image0.shape), tuple(image1.shape), geometry, exponents._version, exponents.data_ptr())
+        with self._lock:  # the graph has its own buffers: threads that share a matcher take turns
+            if key != self._graph_key:
+                self._graph_key, self._graph = key, None
+                return self.network.decode(image0, image1, decoding, geometry)
+            if self._graph is None:
+                from deepmatching.graphs import GraphedDecode
 
-            self._graph = GraphedDecode(
-                self.network,
-                shapes[0],
-                shapes[1],
-                how.reciprocal,
-                how.half,
-                how.subpixel,
-            )
-        return self._graph(image0, image1)
+                self._graph = GraphedDecode(self.network, key[0], key[1], decoding)
+            return self._graph(image0, image1)
 
     def plan(self, size0: tuple[int, int], size1: tuple[int, int], batch: int = 1) -> Plan:
-        """How images of these sizes (rows, columns) will be matched within the memory, and how much that takes.
+        """How images of these sizes (rows, columns) will be matched within the memory limit, and what that takes.
 
         Raises:
             OutOfMemoryError: if it cannot be done.
         """
-        geometry = self.network.geometry(size0, size1)
+        return self._plan(self.network.geometry(size0, size1), batch)
+
+    def _plan(self, geometry: Geometry, batch: int = 1) -> Plan:
         budget = budget_for(self.device, self.settings.memory)
         return plan_decoding(geometry, self.network.descriptor, batch, self.device.type, budget)
 
     def match_sequence(self, frames: Iterable[ImageLike]) -> Iterator[Matches]:
-        """The matches of every frame with the next one; each frame is described once.
+        """The matches of every frame with the next one. Each frame is described once.
 
-        Frames must be of one size. They are taken one at a time, so they may come from a generator.
+        Frames must be of one size. They are read one at a time, so they may come from a generator.
         """
-        before: Frame | None = None
+        previous: Frame | None = None
         for number, image in enumerate(frames):
-            frame = self._frame(load_image(image, f"frame {number}"), number, before)
-            if before is not None:
-                yield self._match_frames(before, frame)
-            before = frame
+            frame = self._frame(load_image(image, f"frame {number}"), number, previous)
+            if previous is not None:
+                yield self._match_frames(previous, frame)
+            previous = frame
 
-    def _frame(self, image: Tensor, number: int = 0, before: Frame | None = None) -> Frame:
-        if before is not None and before.image.shape[1:] != image.shape[1:]:
-            (rows0, columns0), (rows, columns) = before.image.shape[1:], image.shape[1:]
+    @torch.no_grad()
+    def _frame(self, image: Tensor, number: int = 0, previous: Frame | None = None) -> Frame:
+        """Describe a frame of a sequence, whose geometry the first one fixes."""
+        size = image.shape[1], image.shape[2]
+        geometry = self.network.geometry(size, size) if previous is None else previous.geometry
+        if geometry.size0 != size:
+            (rows0, columns0), (rows, columns) = geometry.size0, size
             raise DeepMatchingError(
                 f"Frame {number} is {columns}x{rows} pixels, but the one before is {columns0}x{rows0}: "
                 "all frames of a sequence must be of one size."
             )
-        image = image.to(self.device)
-        with torch.no_grad():
-            return Frame(image, *self.network.describe_frame(image[None]))
+        on_device = image.to(self.device)
+        return Frame(image, on_device, self.network.describe_image(on_device[None], geometry.used0), geometry)
 
-    @torch.no_grad()
     def _match_frames(self, first: Frame, second: Frame) -> Matches:
-        size = first.image.shape[1], first.image.shape[2]
-        how, plan = self.settings, self.plan(size, size)
-        exponents = self.network.exponents.tolist()
-        decoded = self.network.decode_described(
-            first.geometry, first.cells, second.cells, exponents, how.reciprocal, plan.strips, how.half, how.subpixel
-        )
-        return matches_of(decoded, 0, size, size)
+        decoding = replace(self.settings.decoding, strips=self._plan(first.geometry).strips)
+        decoded = self.network.decode_cells(first.cells, second.cells, first.geometry, decoding)
+        return matches_of(decoded, 0, first.geometry.size0, first.geometry.size1)
 
     # ------------------------------------------------------------------ flow
 
@@ -191,7 +177,7 @@ class DeepMatcher:
         self,
         image0: ImageLike,
         image1: ImageLike,
-        preset: str | FlowSettings = "default",
+        preset: str | FlowSettings = PRESET,
         *,
         radius: Radius | None = None,
         edges: EdgesLike = None,
@@ -204,40 +190,40 @@ class DeepMatcher:
 
         Args:
             image0, image1: as for :meth:`match`, but of one size.
-            preset: a name from ``deepmatching.flow.PRESETS`` or settings; ``default`` is the most accurate.
-            radius: largest displacement along each axis in pixels, or ``"full"``; None for the one that was set for
-                this matcher, else ``deepmatching.flow.pipeline.RADIUS``. Not together with ``matches``.
-            edges: of the first image: None for the network that ships, ``"gradient"``, a file, an array (H, W) in
+            preset: a name from ``deepmatching.flow.PRESETS``, or settings. ``default`` is the most accurate.
+            radius: largest displacement along each axis in pixels, or ``"full"``. None for this matcher's own radius if
+                one was set, else ``deepmatching.defaults.FLOW_RADIUS``. Not together with ``matches``.
+            edges: edges of the first image: None for the network that ships, ``"gradient"``, a file, an array (H, W) in
                 [0, 1], or a function from the image to such an array.
-            matches: to interpolate instead of this matcher's: of any matcher, or their file.
+            matches: matches of any matcher, or their file, to interpolate instead of this matcher's own.
         """
+        from deepmatching.flow import check_pair, count_outside, matches_to_flow
         from deepmatching.flow import preset as settings_of
-        from deepmatching.flow.pipeline import check_pair, count_outside, matches_to_flow
 
         settings = settings_of(preset)
         if matches is not None and radius is not None:
-            raise DeepMatchingError("radius has no effect on matches that are given: leave one of them out.")
+            raise DeepMatchingError("radius has no effect on given matches: leave one of them out.")
         if not isinstance(matches, Matches | str | os.PathLike | None):
             raise DeepMatchingError(f"matches must be Matches or the path of their file, not {type(matches).__name__}.")
         first, second = load_image(image0, "image0"), load_image(image1, "image1")
         size = check_pair(first, second)
-        if matches is not None:
-            given = matches if isinstance(matches, Matches) else Matches.load(matches)
-            count_outside(given, size)
-            return matches_to_flow(given, first.to(self.device), second, edges, settings)
-        return next(self._flow_of_frames((first, second), settings, radius, edges))
+        if matches is None:
+            return next(self._flow_of_frames((first, second), settings, radius, edges))
+        given = matches if isinstance(matches, Matches) else Matches.load(matches)
+        count_outside(given, size)
+        return matches_to_flow(given, first.to(self.device), second.to(self.device), settings, edges, host_image0=first)
 
     def flow_sequence(
         self,
         frames: Iterable[ImageLike],
-        preset: str | FlowSettings = "default",
+        preset: str | FlowSettings = PRESET,
         *,
         radius: Radius | None = None,
         edges: EdgesLike = None,
     ) -> Iterator[FlowResult]:
-        """The flow from every frame to the next one, as :meth:`flow` gives it; each frame is described once.
+        """The flow from every frame to the next one, as :meth:`flow` gives it. Each frame is described once.
 
-        Frames must be of one size. They are taken one at a time, so they may come from a generator. ``edges`` is
+        Frames must be of one size. They are read one at a time, so they may come from a generator. ``edges`` is
         None, ``"gradient"`` or a function of the frame.
         """
         from deepmatching.flow import preset as settings_of
@@ -246,38 +232,40 @@ class DeepMatcher:
             raise DeepMatchingError(
                 "One edge map cannot serve all frames: give edges as None, 'gradient' or a function of the frame."
             )
-        return self._flow_of_frames(frames, settings_of(preset), radius, edges)
+        loaded = (load_image(image, f"frame {number}") for number, image in enumerate(frames))
+        return self._flow_of_frames(loaded, settings_of(preset), radius, edges)
 
     def _flow_of_frames(
-        self, frames: Iterable[ImageLike], settings: FlowSettings, radius: Radius | None, edges: EdgesLike
+        self, images: Iterable[Tensor], settings: FlowSettings, radius: Radius | None, edges: EdgesLike
     ) -> Iterator[FlowResult]:
-        from deepmatching.flow.pipeline import matches_to_flow
+        from deepmatching.flow import matches_to_flow
 
         matcher = self.for_flow(radius)
-        before: Frame | None = None
-        for number, image in enumerate(frames):
-            start = time.perf_counter()
-            frame = matcher._frame(load_image(image, f"frame {number}"), number, before)
-            if before is not None:
-                forward = matcher._match_frames(before, frame)
-                backward = matcher._match_frames(frame, before) if settings.interpolation.backward else None
+        previous: Frame | None = None
+        start = time.perf_counter()
+        for number, image in enumerate(images):
+            frame = matcher._frame(image, number, previous)
+            if previous is not None:
+                forward = matcher._match_frames(previous, frame)
+                backward = matcher._match_frames(frame, previous) if settings.interpolation.backward else None
                 seconds = {"matching": time.perf_counter() - start}
-                result = matches_to_flow(forward, before.image, frame.image, edges, settings, backward)
+                result = matches_to_flow(
+                    forward, previous.on_device, frame.on_device, settings, edges, backward, previous.image
+                )
                 yield replace(result, seconds={**seconds, **result.seconds})
-            before = frame
+                start = time.perf_counter()
+            previous = frame
 
     def for_flow(self, radius: Radius | None = None) -> DeepMatcher:
-        """The matcher of the same network at the radius that flow is to use; see :meth:`flow`."""
-        from deepmatching.flow.pipeline import RADIUS as FLOW_RADIUS
-
+        """The matcher of the same network at the radius that flow uses; see :meth:`flow`."""
         chosen = radius if radius is not None else self.settings.radius
-        pixels = check_radius(FLOW_RADIUS if chosen is None else chosen)
+        pixels = radius_in_pixels(FLOW_RADIUS if chosen is None else chosen)
         if pixels == self.network.radius:
             return self
-        if pixels not in self._others:
-            settings = replace(self.settings, radius="full" if pixels is None else pixels)
-            self._others[pixels] = DeepMatcher(self.network.at_radius(pixels), settings)
-        return self._others[pixels]
+        if pixels not in self._other_radii:
+            settings = replace(self.settings, radius=FULL if pixels is None else pixels)
+            self._other_radii[pixels] = DeepMatcher(self.network.at_radius(pixels), settings)
+        return self._other_radii[pixels]
 
     # ------------------------------------------------------------------ looking inside
 
@@ -297,7 +285,7 @@ class DeepMatcher:
         from deepmatching.drawing import draw_score_maps, write_image
 
         first, second = (load_image(i, n)[None].to(self.device) for i, n in ((image0, "image0"), (image1, "image1")))
-        geometry = self.network.geometry((first.shape[2], first.shape[3]), (second.shape[2], second.shape[3]))
+        geometry = self.network.geometry_of(first, second)
         x, y = point
         if not (0 <= x < first.shape[3] and 0 <= y < first.shape[2]):
             raise DeepMatchingError(
@@ -322,8 +310,9 @@ class DeepMatcher:
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """A frame of a sequence and its descriptors, which serve for two pairs."""
+    """A frame of a sequence and its descriptors, which serve in two pairs."""
 
-    image: Tensor  #: (C, H, W)
-    geometry: Geometry  #: of a pair of such frames
+    image: Tensor  #: (C, H, W), where it was loaded
+    on_device: Tensor  #: (C, H, W), on the matcher's device
     cells: Tensor  #: (1, C, h, w)
+    geometry: Geometry  #: that of a pair of such frames

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from deepmatching.defaults import Reciprocal
+from deepmatching.defaults import EXPONENT, RADIUS
 from deepmatching.descriptors import Descriptor
 from deepmatching.errors import DeepMatchingError
 from deepmatching.geometry import Geometry
-from deepmatching.inference import decode_cells
+from deepmatching.inference import Decoding, decode_cells
 from deepmatching.memory import pyramid_bytes, require
 from deepmatching.operators import (
     aggregation,
@@ -27,10 +27,10 @@ from deepmatching.operators import (
 )
 from deepmatching.operators.decoding import Decoded, between_cells, off_image_is_no_match
 
-#: Levels with an exponent of their own: patches of up to 999 pixels need six to eight. Further ones share the last.
+#: Levels with their own exponent. Patches of up to 999 pixels need six to eight; levels beyond share the last one.
 EXPONENTS = 8
 
-#: Training keeps ν_l and κ at least this large.
+#: Lower bounds of ν_l and κ in training.
 SMALLEST_EXPONENT, SMALLEST_SHARPNESS = 0.1, 1.0
 
 
@@ -67,9 +67,9 @@ class Network(nn.Module):
     def __init__(
         self,
         descriptor: Descriptor,
-        radius: int | None = 80,
+        radius: int | None = RADIUS,
         levels: int | None = None,
-        exponent: float = 1.4,
+        exponent: float = EXPONENT,
         sharpness: float | None = None,
     ) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class Network(nn.Module):
 
     @torch.no_grad()
     def keep_positive(self) -> None:
-        """Bring exponents and sharpness back to positive values after a step of an optimiser."""
+        """Clamp exponents and sharpness to positive values after an optimiser step."""
         self.exponents.clamp_(min=SMALLEST_EXPONENT)
         if self.sharpness is not None:
             self.sharpness.clamp_(min=SMALLEST_SHARPNESS)
@@ -93,6 +93,11 @@ class Network(nn.Module):
         downscale = self.descriptor.stride.bit_length() - 1
         return Geometry.for_downscale(size0, size1, downscale, self.radius, self.levels)
 
+    def geometry_of(self, image0: Tensor, image1: Tensor) -> Geometry:
+        """The discretisation for two batches of images; raises if these are not two batches of images."""
+        check_images(image0, image1)
+        return self.geometry((image0.shape[2], image0.shape[3]), (image1.shape[2], image1.shape[3]))
+
     def forward(self, image0: Tensor, image1: Tensor) -> Pyramid:
         """All score volumes of a batch of pairs.
 
@@ -100,9 +105,10 @@ class Network(nn.Module):
             image0, image1: (B, 1 or 3, H, W) each, values in [0, 1]; the two may differ in size.
 
         Raises:
-            OutOfMemoryError: if the volumes would not fit into what is free.
+            OutOfMemoryError: if the volumes would not fit into the free memory.
         """
-        geometry, cells0, cells1 = self.describe(image0, image1)
+        geometry = self.geometry_of(image0, image1)
+        cells0, cells1 = self.describe(image0, image1, geometry)
         training, device = torch.is_grad_enabled(), image0.device
         require(pyramid_bytes(geometry, self.descriptor, len(image0), training, device.type), device)
         S_0 = self.first_scores(cells0, cells1, geometry)
@@ -115,43 +121,44 @@ class Network(nn.Module):
         self,
         image0: Tensor,
         image1: Tensor,
-        reciprocal: Reciprocal = "bins",
-        strips: int = 1,
-        half: bool = False,
-        subpixel: bool = True,
+        decoding: Decoding = Decoding(),  # noqa: B008 - frozen
+        geometry: Geometry | None = None,
+        exponents: list[float] | None = None,
     ) -> Decoded:
         """The matches of a batch of pairs: the arg-max of Q_0, without Q_0 (see ``deepmatching.inference``).
 
         Args:
-            subpixel: refine them between cells if the network has a sharpness.
+            image0, image1: as for :meth:`forward`.
+            decoding: the options of inference.
+            geometry: that of the two images, if the caller has it already.
+            exponents: ν_l as numbers, if the caller has them; reading them from a GPU waits for it.
         """
-        geometry, cells0, cells1 = self.describe(image0, image1)
-        return self.decode_described(
-            geometry, cells0, cells1, self.exponents.tolist(), reciprocal, strips, half, subpixel
-        )
+        geometry = geometry or self.geometry_of(image0, image1)
+        cells0, cells1 = self.describe(image0, image1, geometry)
+        return self.decode_cells(cells0, cells1, geometry, decoding, exponents)
 
-    def decode_described(
+    @torch.no_grad()
+    def decode_cells(
         self,
-        geometry: Geometry,
         cells0: Tensor,
         cells1: Tensor,
-        exponents: list[float],
-        reciprocal: Reciprocal = "bins",
-        strips: int = 1,
-        half: bool = False,
-        subpixel: bool = True,
+        geometry: Geometry,
+        decoding: Decoding = Decoding(),  # noqa: B008 - frozen
+        exponents: list[float] | None = None,
     ) -> Decoded:
-        """As :meth:`decode`, of images that :meth:`describe` has described; does not wait for a GPU."""
-        patch = self.descriptor.patch
-        decoded = decode_cells(cells0, cells1, geometry, patch, exponents, reciprocal, strips, half)
-        if self.sharpness is None or not subpixel:
+        """As :meth:`decode`, from the descriptors that :meth:`describe` gives."""
+        patch, nu = self.descriptor.patch, exponents or self.exponents.tolist()
+        decoded = decode_cells(cells0, cells1, geometry, patch, nu, decoding)
+        if self.sharpness is None or not decoding.subpixel:
             return decoded
-        return between_cells(decoded, cells0, cells1, geometry, patch, exponents[0], self.sharpness)
+        return between_cells(decoded, cells0, cells1, geometry, patch, nu[0], self.sharpness)
 
     def refined_scores(self, image0: Tensor, image1: Tensor) -> tuple[Geometry, Tensor]:
-        """Q_0 alone, (B, H_0, W_0, h_0, w_0), freeing every level as soon as it is used."""
-        geometry, cells0, cells1 = self.describe(image0, image1)
-        S, switches = self.fine_to_coarse(self.first_scores(cells0, cells1, geometry), geometry)
+        """Q_0 alone, (B, H_0, W_0, h_0, w_0); every level is freed as soon as it has been used."""
+        geometry = self.geometry_of(image0, image1)
+        S_0 = self.first_scores(*self.describe(image0, image1, geometry), geometry)
+        S, switches = self.fine_to_coarse(S_0, geometry)
+        del S_0
         last = deque(self.coarse_to_fine(S, switches, geometry), maxlen=1)
         return geometry, last.pop()
 
@@ -159,36 +166,27 @@ class Network(nn.Module):
         """CORR and the level-0 power: S_0, (B, H_0, W_0, h_0, w_0)."""
         return power(correlation(cells0, cells1, geometry, self.descriptor.patch), self.exponent(0))
 
-    def describe(self, image0: Tensor, image1: Tensor) -> tuple[Geometry, Tensor, Tensor]:
+    def describe(self, image0: Tensor, image1: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
         """D: the descriptors of both images, (B, C, h0, w0) and (B, C, h1, w1)."""
-        check_images(image0, image1)
-        geometry = self.geometry((image0.shape[2], image0.shape[3]), (image1.shape[2], image1.shape[3]))
-        image0, image1 = (
-            image[:, :, : used[0], : used[1]] for image, used in ((image0, geometry.used0), (image1, geometry.used1))
-        )
         if image0.is_cuda and image0.shape == image1.shape:  # one batch fills a GPU better than two
-            cells0, cells1 = self._cells(torch.cat([image0, image1])).chunk(2)
-        else:
-            cells0, cells1 = self._cells(image0), self._cells(image1)
-        return geometry, cells0, cells1
+            cells0, cells1 = self.describe_image(torch.cat([image0, image1]), geometry.used0).chunk(2)
+            return cells0, cells1
+        return self.describe_image(image0, geometry.used0), self.describe_image(image1, geometry.used1)
 
-    def describe_frame(self, frame: Tensor) -> tuple[Geometry, Tensor]:
-        """D of one frame out of many of the same size, (B, C, h, w), and the geometry of a pair of them.
+    def describe_image(self, image: Tensor, used: tuple[int, int]) -> Tensor:
+        """D of a batch of images, (B, C, h, w).
 
-        The descriptors serve with those of the frame before and with those of the frame after.
+        Args:
+            image: (B, 1 or 3, H, W), values in [0, 1].
+            used: (rows, columns) of its part that is used, ``Geometry.used0`` or ``used1``.
         """
-        check_images(frame, frame)
-        size = frame.shape[2], frame.shape[3]
-        geometry = self.geometry(size, size)
-        return geometry, self._cells(frame[:, :, : geometry.used0[0], : geometry.used0[1]])
-
-    def _cells(self, image: Tensor) -> Tensor:
+        image = image[:, :, : used[0], : used[1]]
         cells = self.descriptor(image)
         check_cells(cells, image, self.descriptor)
         return cells
 
     def at_radius(self, radius: int | None) -> Network:
-        """The same network with another radius: it shares descriptor and parameters with this one."""
+        """The same network with another radius; the two share their parameters."""
         other = copy(self)
         other.radius = radius
         return other
@@ -209,7 +207,7 @@ class Network(nn.Module):
         return S, switches
 
     def coarse_to_fine(self, S: list[Tensor], switches: list[Tensor], geometry: Geometry) -> Iterator[Tensor]:
-        """Stage 2 of the paper: yields Q_L = S_L, …, Q_0 and empties both lists on the way."""
+        """Stage 2 of the paper: yields Q_L = S_L, …, Q_0. Empties both lists, so that levels can be freed."""
         Q = S.pop()
         for l in reversed(range(geometry.L)):
             yield Q
@@ -220,7 +218,7 @@ class Network(nn.Module):
 
 
 def check_images(image0: Tensor, image1: Tensor) -> None:
-    """Raise with a clear sentence if these are not two batches of images."""
+    """Raise unless these are two batches of images that can be matched."""
     for name, image in (("image0", image0), ("image1", image1)):
         if image.ndim != 4 or image.shape[1] not in (1, 3):
             raise DeepMatchingError(
@@ -242,7 +240,7 @@ def check_images(image0: Tensor, image1: Tensor) -> None:
 
 
 def check_cells(cells: Tensor, image: Tensor, descriptor: Descriptor) -> None:
-    """Raise with a clear sentence if a descriptor, perhaps a user's own, does not give what it says."""
+    """Raise if a descriptor, perhaps a user's own, does not return what it declares."""
     name, stride, patch, channels = type(descriptor).__name__, descriptor.stride, descriptor.patch, descriptor.channels
     rows, columns = (side // stride + (patch == 1) for side in image.shape[2:])
     expected = (image.shape[0], channels, rows, columns)
@@ -252,6 +250,6 @@ def check_cells(cells: Tensor, image: Tensor, descriptor: Descriptor) -> None:
             f"channels={channels}, stride={stride} and patch={patch} that must be {expected}: change one of them."
         )
     if cells.device.type != "cpu" or torch.is_grad_enabled():
-        return  # a look at the values would wait for a GPU; and training skips a step that goes wrong
+        return  # looking at the values would wait for a GPU; and training skips steps that are not finite
     if not cells.sum(dtype=torch.promote_types(cells.dtype, torch.float32)).isfinite():
         raise DeepMatchingError(f"The descriptor {name} gives values that are not finite: check its parameters.")

@@ -1,44 +1,42 @@
-"""What a user can set of a matcher."""
+"""The settings of a matcher."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
-import numpy as np
 import torch
 
-from deepmatching.defaults import Reciprocal
+from deepmatching.checks import check_choice, check_number, radius_in_pixels
+from deepmatching.defaults import RECIPROCAL, Reciprocal
 from deepmatching.errors import DeepMatchingError
+from deepmatching.inference import Decoding
 from deepmatching.operators.kernels import has_kernels
 
 Radius = int | Literal["full"]
 
-#: Largest displacement in pixels, unless the user says otherwise.
-RADIUS = 80
-
 
 @dataclass(frozen=True)
 class Settings:
-    """What a user can set; each value is checked here, once.
+    """What a user can set. Every value is checked here, once.
 
     Attributes:
-        radius: largest displacement along each axis in pixels, or ``"full"`` for no limit; None for 80 pixels, and for
-            flow its own (``deepmatching.flow.pipeline.RADIUS``).
+        radius: largest displacement along each axis in pixels, or ``"full"`` for no limit. None for the default:
+            ``deepmatching.defaults.RADIUS``, and ``FLOW_RADIUS`` for flow.
         levels: number of times that patches are aggregated, or None for the original's rule.
-        downscale: a descriptor cell is 2^downscale pixels wide; None for the model's own (1 for ``hog``).
+        downscale: a descriptor cell is 2^downscale pixels wide. None for the model's own value (1 for ``hog``).
         reciprocal: how matches are verified, see ``deepmatching.operators.decoding``.
         device: ``"auto"`` (cuda, else mps, else cpu), ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``.
-        memory: bytes that matching may use; None for four fifths of what is free. If less is allowed than the work
-            takes at once, it is cut into pieces, with the same matches.
-        half: correlate and store scores in half precision (CUDA only): faster, and a few matches may differ.
-        subpixel: refine matches between the cells of 2 pixels, if the model has learned to; ``hog`` has not.
+        memory: bytes that matching may use. None for four fifths of the free memory. With less than one pass needs,
+            the work is cut into pieces and gives the same matches.
+        half: correlate and store scores in half precision (CUDA only). Faster; a few matches may differ.
+        subpixel: move matches between the cells of 2 pixels, if the model has learned to (``hog`` has not).
     """
 
     radius: Radius | None = None
     levels: int | None = None
     downscale: int | None = None
-    reciprocal: Reciprocal = "bins"
+    reciprocal: Reciprocal = RECIPROCAL
     device: str | torch.device = "auto"
     memory: int | None = None
     half: bool = False
@@ -46,38 +44,26 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.radius is not None:
-            check_radius(self.radius)
-        if self.levels is not None and (not _is_whole(self.levels) or self.levels < 0):
-            raise DeepMatchingError(f"levels must be a whole number, 0 or more, not {self.levels!r}.")
-        if self.downscale is not None and not (_is_whole(self.downscale) and self.downscale in (0, 1, 2)):
-            raise DeepMatchingError(f"downscale must be 0, 1 or 2, not {self.downscale!r}.")
-        if self.reciprocal not in get_args(Reciprocal):
-            raise DeepMatchingError(
-                f"reciprocal must be {', '.join(get_args(Reciprocal)[:-1])} or {get_args(Reciprocal)[-1]}, "
-                f"not {self.reciprocal!r}."
-            )
-        if self.memory is not None and (not _is_whole(self.memory) or self.memory <= 0):
-            raise DeepMatchingError(f"memory must be a positive number of bytes, not {self.memory!r}.")
-        if self.half and not (choose_device(self.device).type == "cuda" and has_kernels("cuda")):
+            radius_in_pixels(self.radius)
+        if self.levels is not None:
+            check_number("levels", self.levels, least=0, whole=True)
+        if self.downscale is not None:
+            check_number("downscale", self.downscale, least=0, most=2, whole=True)
+        check_choice("reciprocal", self.reciprocal, get_args(Reciprocal))
+        if self.memory is not None:
+            check_number("memory, in bytes,", self.memory, least=1, whole=True)
+        device = choose_device(self.device)
+        if self.half and not (device.type == "cuda" and has_kernels("cuda")):
             raise DeepMatchingError("Half precision needs a CUDA device and Triton: leave it off.")
-        choose_device(self.device)
 
-
-def check_radius(radius: Radius) -> int | None:
-    """The radius as :class:`Network` takes it: None for ``"full"``."""
-    if radius == "full":
-        return None
-    if not _is_whole(radius) or int(radius) <= 0:
-        raise DeepMatchingError(f"The radius must be a positive number of pixels or 'full', not {radius!r}.")
-    return int(radius)
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    @property
+    def decoding(self) -> Decoding:
+        """The options of inference among these settings."""
+        return Decoding(self.reciprocal, self.half, self.subpixel)
 
 
 def choose_device(device: str | torch.device) -> torch.device:
-    """The device of that name, checked to be there; ``auto`` prefers cuda, then mps."""
+    """The device of that name, checked to be present; ``auto`` prefers cuda, then mps."""
     if device == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
@@ -86,11 +72,11 @@ def choose_device(device: str | torch.device) -> torch.device:
         chosen = torch.device(device)
     except (RuntimeError, TypeError):
         raise DeepMatchingError(f"Unknown device {str(device)!r}: use auto, cpu, cuda or mps.") from None
-    there = {
+    is_present = {
         "cpu": True,
         "cuda": torch.cuda.is_available() and (chosen.index or 0) < torch.cuda.device_count(),
         "mps": torch.backends.mps.is_available(),
     }
-    if not there.get(chosen.type, False):
+    if not is_present.get(chosen.type, False):
         raise DeepMatchingError(f"There is no usable device '{chosen}' on this machine: use --device auto or cpu.")
     return chosen

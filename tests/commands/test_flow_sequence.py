@@ -80,15 +80,15 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
 ) -> None:
     from deepmatching.network import Network
 
-    original, described, interrupt_at = Network.describe_frame, [], {3}
+    original, described, interrupt_at = Network.describe_image, [], {3}
 
-    def describe(self: Network, frame: torch.Tensor) -> Any:
+    def describe(self: Network, frame: torch.Tensor, used: tuple[int, int]) -> Any:
         described.append(1)
         if len(described) in interrupt_at:
             raise KeyboardInterrupt
-        return original(self, frame)
+        return original(self, frame, used)
 
-    monkeypatch.setattr(Network, "describe_frame", describe)
+    monkeypatch.setattr(Network, "describe_image", describe)
     with pytest.raises(KeyboardInterrupt):
         run(frames, out=tmp_path / "out")
     assert re.search("1 of 3 flows are finished in .*: the same command goes on", capsys.readouterr().err)

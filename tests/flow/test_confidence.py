@@ -8,9 +8,11 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+import torch
 
-from deepmatching.flow import confidence, interpolate, refine
+from deepmatching.flow import PRESETS, confidence, interpolate, refine
 from deepmatching.io.flow import read_flow
+from deepmatching.io.images import load_image
 
 
 def grid(height: int, width: int) -> np.ndarray:
@@ -30,9 +32,10 @@ def dense_flow(
     preset: str = "default",
 ) -> tuple[np.ndarray, np.ndarray]:
     """A refined flow and its confidence."""
-    found = interpolate(start, end, edges, images[0], settings=preset)
-    flow = refine(found.flow, *images, preset)
-    return flow, confidence(flow, found, *images)
+    image0, image1 = (load_image(image) for image in images)
+    found = interpolate(start, end, edges, image0, settings=PRESETS[preset].interpolation)
+    flow = torch.as_tensor(refine(found.flow, image0, image1, PRESETS[preset].refinement))
+    return flow.numpy(), confidence(flow, found, image0, image1)
 
 
 def test_a_shift_is_found_with_confidence(pair: tuple[np.ndarray, np.ndarray]) -> None:
@@ -67,14 +70,15 @@ def test_the_flow_is_the_originals(shared: Path, name: str) -> None:
     """
     folder = shared / "oracle" / "epicflow" / name
     info = json.loads((folder / "info.json").read_text())
-    pictures = [shared / "flow" / info[key] for key in ("image0", "image1")]
+    images = [load_image(shared / "flow" / info[key]) for key in ("image0", "image1")]
+    preset = PRESETS[info["preset"]]
     entries = json.loads((shared / "flow" / "manifest.json").read_text())
     entry = next(e for e in entries if (e["image0"], e["image1"]) == (info["image0"], info["image1"]))
     truth = read_flow(shared / "flow" / entry["flow"])
     edges = cv2.imread(str(folder / "edges.png"), cv2.IMREAD_UNCHANGED) / np.float32(65535)
     matches = np.loadtxt(folder / "matches.txt")
-    interpolated = interpolate(matches[:, :2], matches[:, 2:4], edges, pictures[0], settings=info["preset"]).flow
-    refined = refine(interpolated, *pictures, info["preset"])
+    interpolated = interpolate(matches[:, :2], matches[:, 2:4], edges, images[0], settings=preset.interpolation).flow
+    refined = refine(interpolated, *images, preset.refinement)
     for found, stage in ((interpolated, "interpolation"), (refined, "flow")):
         original = np.load(folder / f"{stage}.npz")["flow"]
         errors = [np.nanmean(np.hypot(*(flow - truth).reshape(-1, 2).T)) for flow in (found, original)]

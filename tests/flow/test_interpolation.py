@@ -48,7 +48,9 @@ def test_affine_motion_is_reproduced(seed: int, gradient: list[float], name: str
     """Sub-pixel positions and all: to a hundredth of a pixel, for there is a ridge."""
     points = grid(96, 128)
     matrix = np.reshape(gradient, (2, 2))
-    flow = interpolate(points, points + points @ matrix.T + (3, -2), edges_of(seed, 96, 128), settings=name).flow
+    flow = interpolate(
+        points, points + points @ matrix.T + (3, -2), edges_of(seed, 96, 128), settings=PRESETS[name].interpolation
+    ).flow
     y, x = np.mgrid[:96, :128]
     expected = np.stack([x, y], axis=2) @ matrix.T + (3, -2)
     np.testing.assert_allclose(flow, expected, atol=0.01)
@@ -59,7 +61,9 @@ def test_two_motions_do_not_mix_across_an_edge() -> None:
     edges = np.zeros((64, 96), dtype=np.float32)
     edges[:, 50] = 20.0  # as if there were many edges one after the other
     left = points[:, 0] < 50
-    flow = interpolate(points, points + np.where(left[:, None], (6, 0), (-3, 1)), edges, settings="sintel").flow
+    flow = interpolate(
+        points, points + np.where(left[:, None], (6, 0), (-3, 1)), edges, settings=PRESETS["sintel"].interpolation
+    ).flow
     np.testing.assert_allclose(flow[:, :50], np.broadcast_to([6, 0], (64, 50, 2)), atol=1e-4)
     np.testing.assert_allclose(flow[:, 51:], np.broadcast_to([-3, 1], (64, 45, 2)), atol=1e-4)
 
@@ -98,7 +102,9 @@ def test_weights_may_be_as_small_as_numbers_are() -> None:
     points = grid(64, 96)
     weights = np.where(points[:, 0] < 48, 1.0, 1e-200)
     for name in PRESETS:
-        found = interpolate(points, moved(points, 4, 0), np.full((64, 96), 0.05), weights=weights, settings=name)
+        found = interpolate(
+            points, moved(points, 4, 0), np.full((64, 96), 0.05), weights=weights, settings=PRESETS[name].interpolation
+        )
         assert (found.flow == np.float32([4, 0])).all()
 
 
@@ -133,10 +139,16 @@ def test_never_nan(data: st.DataObject, name: str) -> None:
     )
     scores = data.draw(st.none() | st.lists(st.sampled_from([1.0, 2.0, 0.0, np.nan]), min_size=number, max_size=number))
     weights = data.draw(st.none() | st.lists(st.sampled_from([1.0, 1e-9, 0.0]), min_size=number, max_size=number))
-    image = np.zeros((20, 16), dtype=np.uint8) if data.draw(st.booleans()) else None
+    image = torch.zeros(1, 20, 16) if data.draw(st.booleans()) else None
     try:
         found = interpolate(
-            points[:, :2], points[:, 2:], edges_of(0, 20, 16), image, scores=scores, weights=weights, settings=name
+            points[:, :2],
+            points[:, 2:],
+            edges_of(0, 20, 16),
+            image,
+            scores=scores,
+            weights=weights,
+            settings=PRESETS[name].interpolation,
         )
     except DeepMatchingError:
         inside = np.isfinite(points).all(axis=1) & ((points[:, :2] > -1) & (points[:, :2] < (16, 20))).all(axis=1)
@@ -158,9 +170,9 @@ def test_kernels_agree_with_the_definitions(seed: int, name: str) -> None:
     generator = np.random.default_rng(seed)
     points = generator.uniform(0, (64, 48), (40, 2))
     targets = points + generator.normal(0, 2, (40, 2)) + 0.05 * points
-    found = interpolate(points, targets, edges_of(seed), settings=name)
+    found = interpolate(points, targets, edges_of(seed), settings=PRESETS[name].interpolation)
     with plain_operators():
-        expected = interpolate(points, targets, edges_of(seed), settings=name)
+        expected = interpolate(points, targets, edges_of(seed), settings=PRESETS[name].interpolation)
     np.testing.assert_array_equal(found.kept, expected.kept)
     assert np.mean(np.abs(found.flow - expected.flow).max(axis=2) < 0.02) > 0.98  # ties between cells aside
 
@@ -191,7 +203,7 @@ def test_the_differentiable_flow_is_the_same() -> None:
         (([[0, 0]], [[0, 0]], np.zeros(5)), "edge map must be"),
         (([[0, 0]], [[0, 0]], np.full((5, 5), np.nan)), "edge map must not contain"),
         (([[0, 0]], [[0, 0]], np.full((5, 5), -1.0)), "edge map must not contain"),
-        (([[0, 0]], [[0, 0]], np.zeros((5, 5)), np.zeros((4, 5), dtype=np.uint8)), "make the edge map from this image"),
+        (([[0, 0]], [[0, 0]], np.zeros((5, 5)), torch.zeros(1, 4, 5)), "make the edge map from this image"),
         (([], [], np.zeros((5, 5))), "no matches, so there is nothing"),
         (([[0, 0]], [[0, 0]], np.full((5, 5), 1e37)), "edge map must not contain"),
         (([["a", "b"]], [["a", "b"]], np.zeros((5, 5))), "must be arrays of numbers"),

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.flow import confidence, interpolate, refine
+from deepmatching.flow import PRESETS, confidence, interpolate, refine
 from deepmatching.flow.pipeline import edges_of, matches_to_flow
 from deepmatching.io.images import load_image
 from deepmatching.matches import Matches
@@ -33,9 +33,11 @@ def matches() -> Matches:
 
 def test_it_is_the_chain_of_the_flow_package(images: Images, matches: Matches) -> None:
     edges = np.random.default_rng(0).uniform(0, 1, (64, 96)).astype(np.float32)
-    result = matches_to_flow(matches, *images, edges, "sintel")
-    found = interpolate(*matches.numpy()[:2], edges, images[0], scores=matches.scores, settings="sintel")
-    flow = refine(found.flow, *images, "sintel")
+    result = matches_to_flow(matches, *images, PRESETS["sintel"], edges)
+    found = interpolate(
+        *matches.numpy()[:2], edges, images[0], scores=matches.scores, settings=PRESETS["sintel"].interpolation
+    )
+    flow = torch.as_tensor(refine(found.flow, *images, PRESETS["sintel"].refinement))
     np.testing.assert_array_equal(result.flow, flow)
     np.testing.assert_array_equal(result.confidence, confidence(flow, found, *images))
     assert result.matches == len(found.kept)
@@ -43,7 +45,7 @@ def test_it_is_the_chain_of_the_flow_package(images: Images, matches: Matches) -
 
 
 def test_a_constant_motion_comes_out_and_the_wrong_match_does_not(images: Images, matches: Matches) -> None:
-    result = matches_to_flow(matches, *images)
+    result = matches_to_flow(matches, *images, PRESETS["default"])
     assert result.flow.shape == (64, 96, 2) and result.flow.dtype == np.float32
     assert result.confidence.shape == (64, 96) and result.confidence.min() >= 0 and result.confidence.max() <= 1
     assert result.matches < len(matches)
@@ -67,14 +69,12 @@ def test_edges_are_detected_read_or_given(images: Images, tmp_path: Path) -> Non
 
 
 def test_what_does_not_fit_is_refused_in_words(images: Images, matches: Matches) -> None:
-    first, second = images
+    first, second, settings = *images, PRESETS["default"]
     with pytest.raises(DeepMatchingError, match="one size, but they are 96x64 and 90x64"):
-        matches_to_flow(matches, first, second[:, :, :90])
+        matches_to_flow(matches, first, second[:, :, :90], settings)
     with pytest.raises(DeepMatchingError, match="edge map has shape"):
-        matches_to_flow(matches, first, second, np.zeros((64, 90), np.float32))
+        matches_to_flow(matches, first, second, settings, np.zeros((64, 90), np.float32))
     with pytest.raises(DeepMatchingError, match="matches are of images of 96x64 pixels, but these have 96x60"):
-        matches_to_flow(matches, first[:, :60], second[:, :60])
-    with pytest.raises(DeepMatchingError, match="no preset 'best'"):
-        matches_to_flow(matches, first, second, settings="best")
+        matches_to_flow(matches, first[:, :60], second[:, :60], settings)
     with pytest.raises(DeepMatchingError, match="no matches, so there is nothing"):
-        matches_to_flow(matches[:0], first, second)
+        matches_to_flow(matches[:0], first, second, settings)

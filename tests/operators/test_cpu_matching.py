@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from deepmatching.descriptors.hog import HOG
+from deepmatching.inference import Decoding
 from deepmatching.network import Network
 from deepmatching.operators.cpu import compilation, compiled
 from deepmatching.operators.kernels import plain_operators
@@ -60,8 +61,8 @@ def test_matches_equal_those_of_the_plain_operators(sizes: Any, radius: int | No
     shifted = torch.roll(image0, (3, -5), dims=(2, 3))
     image1 = torch.nn.functional.interpolate(shifted, sizes[1], mode="bilinear") * 0.9
     with plain_operators():
-        expected = network.decode(image0, image1, reciprocal)
-    result = network.decode(image0, image1, reciprocal)
+        expected = network.decode(image0, image1, Decoding(reciprocal))
+    result = network.decode(image0, image1, Decoding(reciprocal))
     assert torch.equal(result.cells, expected.cells)
     assert torch.equal(result.verified, expected.verified)
     assert torch.equal(result.points1, expected.points1)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deepmatching.geometry import Geometry
+from deepmatching.inference import Decoding
 from deepmatching.models import build_network
 from deepmatching.network import Network
 from deepmatching.operators import correlation, subpixel
@@ -104,7 +105,7 @@ def test_a_shift_of_half_a_cell_is_found_between_the_cells() -> None:
     big = torch.nn.functional.interpolate(coarse, scale_factor=8, mode="bicubic").clamp(0, 1)
     image0, image1 = big[:, :, 16:112, 16:112], big[:, :, 16:112, 13:109]
     network = build_network("hog", radius=16, sharpness=60.0)
-    refined, on_cells = (network.decode(image0, image1, subpixel=on) for on in (True, False))
+    refined, on_cells = (network.decode(image0, image1, Decoding(subpixel=on)) for on in (True, False))
     errors = [(d.points1 - d.points0)[d.verified][:, 0].sub(3).abs().median() for d in (refined, on_cells)]
     assert errors[1] == 1
     assert errors[0] < 0.6
@@ -115,7 +116,7 @@ def test_refined_matches_stay_inside_the_image() -> None:
     torch.manual_seed(1)
     image0, image1 = torch.rand(2, 2, 3, 40, 48)
     network = build_network("compact", radius=16, levels=2, sharpness=1.0)
-    points = network.decode(image0, image1, "none").points1
+    points = network.decode(image0, image1, Decoding("none")).points1
     assert (points >= 0).all()
     assert (points[..., 0] <= 47.5).all() and (points[..., 1] <= 39.5).all()
 
@@ -125,6 +126,7 @@ def test_a_network_without_sharpness_is_not_refined() -> None:
     assert isinstance(network, Network) and network.sharpness is None
     decoded = network.decode(*torch.rand(2, 1, 3, 32, 32))
     assert torch.equal(decoded.points1 % 2, torch.zeros_like(decoded.points1))
-    geometry, cells0, cells1 = network.describe(*torch.rand(2, 1, 3, 32, 32))
+    geometry = network.geometry((32, 32), (32, 32))
+    cells0, cells1 = network.describe(*torch.rand(2, 1, 3, 32, 32), geometry)
     moved = between_cells(decoded, cells0, cells1, geometry, 4, 1.4, torch.tensor(5.0))
     assert (moved.points1 - decoded.points1).abs().max() <= 4

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from deepmatching.commands.common import Device, Model, Radius, ReciprocalChoice, build_matcher
-from deepmatching.defaults import MODEL
+from deepmatching.defaults import MODEL, RADIUS
 from deepmatching.errors import DeepMatchingError
 
 
@@ -37,7 +37,6 @@ def bench(
     from deepmatching.benchmark import Case, measure
     from deepmatching.io.files import atomic_write, check_writable
     from deepmatching.memory import amount
-    from deepmatching.settings import RADIUS
 
     parsed = re.fullmatch(r"(\d+)x(\d+)", size)
     if not parsed:

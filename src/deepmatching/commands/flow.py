@@ -226,7 +226,10 @@ def _flow_of_matches(
         say(f"{len(given)} matches in {path}")
     if outside := count_outside(given, (image0.shape[1], image0.shape[2])):
         say(f"note: {outside} of {len(given)} matches start outside the image")
-    return matches_to_flow(given, image0.to(choose_device(device)), image1, edges, preset)
+    from deepmatching.flow import preset as settings_of
+
+    chosen = choose_device(device)
+    return matches_to_flow(given, image0.to(chosen), image1.to(chosen), settings_of(preset), edges, host_image0=image0)
 
 
 def _flow_of_pair(

@@ -234,7 +234,7 @@ def _figures(
 ) -> dict[str, PaperFigures]:
     """The lines of a row that are ours: under the paper's protocol and, if wanted, with our own flow."""
     from deepmatching.commands.evaluating import describe_method, flow_function, run_evaluation
-    from deepmatching.flow.pipeline import RADIUS as FLOW_RADIUS
+    from deepmatching.defaults import FLOW_RADIUS
 
     def measure(kind: str, method: DeepMatcher, preset: str | None) -> Evaluation:
         assert row.model is not None

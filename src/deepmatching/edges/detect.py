@@ -8,37 +8,35 @@ from pathlib import Path
 import cv2
 import numpy as np
 import torch
+from torch import Tensor
 
 from deepmatching.edges.models import load_edge_network
 from deepmatching.edges.network import EdgeNetwork
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.images import ImageLike, load_image
 
 
-def detect_edges(image: ImageLike, network: EdgeNetwork | None = None) -> np.ndarray:
-    """Where objects end, as the network sees it.
+def detect_edges(image: Tensor, network: EdgeNetwork | None = None) -> np.ndarray:
+    """Object boundaries, by the edge network.
 
     Args:
-        image: anything :func:`~deepmatching.io.images.load_image` takes, grey or RGB.
-        network: run on the device on which it lies; by default the one that ships with the package, on the device of
-            the image if that is a tensor.
+        image: (1 or 3, H, W) in [0, 1].
+        network: runs on its own device; None for the network that ships with the package, on the image's device.
 
     Returns:
-        (H, W) float32 in [0, 1]. Soft: neither thinned nor cut, as the interpolation of flow wants it.
+        (H, W) float32 in [0, 1]. Soft: neither thinned nor thresholded, as interpolation needs it.
     """
-    planar = load_image(image).detach()
-    network = load_edge_network(device=str(planar.device)) if network is None else network
+    network = load_edge_network(device=str(image.device)) if network is None else network
     with torch.inference_mode():
-        batch = planar.expand(3, -1, -1)[None].to(network.mean.device)
+        batch = image.detach().expand(3, -1, -1)[None].to(network.mean.device)
         logits = network(batch)
         return logits[0, 0].sigmoid().float().cpu().numpy()
 
 
-def structured_forest_edges(image: ImageLike, model: str | os.PathLike[str]) -> np.ndarray:
+def structured_forest_edges(image: Tensor, model: str | os.PathLike[str]) -> np.ndarray:
     """Edges by OpenCV's structured forest (Dollár and Zitnick), the detector that the original EpicFlow was run with.
 
     Args:
-        image: anything :func:`~deepmatching.io.images.load_image` takes, grey or RGB.
+        image: (1 or 3, H, W) in [0, 1].
         model: OpenCV's model file, ``model.yml.gz`` (from its ``opencv_extra`` repository), which cannot ship with us.
 
     Returns:
@@ -48,7 +46,7 @@ def structured_forest_edges(image: ImageLike, model: str | os.PathLike[str]) -> 
         raise DeepMatchingError("The structured forest needs OpenCV's extra modules: install opencv-contrib-python.")
     if not Path(model).is_file():
         raise DeepMatchingError(f"There is no structured-forest model '{model}'; check the path.")
-    planar = load_image(image).detach().cpu().expand(3, -1, -1)
+    planar = image.detach().cpu().expand(3, -1, -1)
     rgb = np.ascontiguousarray(planar.numpy().transpose(1, 2, 0), np.float32).clip(0, 1)
     try:
         forest = cv2.ximgproc.createStructuredEdgeDetection(os.fspath(model))

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import cv2
 import numpy as np
-
-from deepmatching.io.images import ImageLike, load_image
+from torch import Tensor
 
 _SIGMA = 1.0
-_STRONGEST = 0.99  # this share of the pixels lies below 1; the rest is cut
-_FLOOR = 1.0  # ΔE per pixel: a picture without edges is not stretched until its noise looks like some
+_QUANTILE = 0.99  # the gradient at this quantile becomes 1; stronger ones are clipped
+_FLOOR = 1.0  # ΔE per pixel, a lower bound of that gradient: noise in a flat picture must not become edges
 
 
-def gradient_edges(image: ImageLike) -> np.ndarray:
+def gradient_edges(image: Tensor) -> np.ndarray:
     """The gradient magnitude ‖∇(G_σ * Lab)‖, divided by its 99th percentile and cut at 1.
 
     The magnitude is taken over the three channels together, sqrt(Σ_c |∇c|²), in units of CIE Lab: one is about the
     smallest difference a person sees.
 
     Args:
-        image: anything :func:`~deepmatching.io.images.load_image` takes, grey or RGB.
+        image: (1 or 3, H, W) in [0, 1].
 
     Returns:
         (H, W) float32 in [0, 1].
     """
-    planar = load_image(image).detach().cpu().numpy()
+    planar = image.detach().cpu().numpy()
     rgb = np.ascontiguousarray(np.broadcast_to(planar, (3, *planar.shape[1:])).transpose(1, 2, 0)).clip(0, 1)
     lab = cv2.GaussianBlur(cv2.cvtColor(rgb, cv2.COLOR_RGB2Lab), (0, 0), _SIGMA, borderType=cv2.BORDER_REPLICATE)
     squared = np.zeros(lab.shape[:2], np.float32)
@@ -33,5 +32,5 @@ def gradient_edges(image: ImageLike) -> np.ndarray:
         slope = cv2.Sobel(lab, cv2.CV_32F, x, y, scale=1 / 8, borderType=cv2.BORDER_REPLICATE)
         squared += np.square(slope).sum(axis=2)
     magnitude = np.sqrt(squared)
-    strongest = np.quantile(magnitude, _STRONGEST)
+    strongest = np.quantile(magnitude, _QUANTILE)
     return np.minimum(magnitude / np.float32(max(strongest, _FLOOR)), np.float32(1))

@@ -1,21 +1,25 @@
 """From matches to dense optical flow: edge-preserving interpolation and variational refinement."""
 
 from deepmatching.flow.confidence import confidence
-from deepmatching.flow.interpolation import Interpolation, interpolate, starts_inside
+from deepmatching.flow.interpolation import Interpolation, interpolate
+from deepmatching.flow.pipeline import EdgesLike, check_pair, count_outside, matches_to_flow
 from deepmatching.flow.refinement import refine
+from deepmatching.flow.result import FlowResult
 from deepmatching.flow.settings import PRESETS, FlowSettings, InterpolationSettings, RefinementSettings, preset
-from deepmatching.operators.affine import affine_fit
 
 __all__ = [
     "PRESETS",
+    "EdgesLike",
+    "FlowResult",
     "FlowSettings",
     "Interpolation",
     "InterpolationSettings",
     "RefinementSettings",
-    "affine_fit",
+    "check_pair",
     "confidence",
+    "count_outside",
     "interpolate",
+    "matches_to_flow",
     "preset",
     "refine",
-    "starts_inside",
 ]

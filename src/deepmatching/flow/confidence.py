@@ -1,30 +1,30 @@
-"""How far a flow can be trusted, pixel by pixel."""
+"""Confidence of a flow, pixel by pixel."""
 
 from __future__ import annotations
 
 import cv2
 import numpy as np
 import torch
+from torch import Tensor
 
 from deepmatching.flow.interpolation import Interpolation
 from deepmatching.flow.refinement import smooth, warp
-from deepmatching.io.images import ImageLike, load_image
 
-#: A logistic regression of "the error is below 3 pixels" on pairs of MPI Sintel, KITTI, Flying Chairs and Middlebury,
-#: each data set counting alike, with matches of the model ``compact`` and default settings: its constant, and the
-#: weights of :func:`evidence`. ``benchmarks/confidence.py`` fits it.
+#: Constant and weights of a logistic regression of "the error is below 3 pixels" on :func:`evidence`. It was fitted by
+#: ``benchmarks/confidence.py`` on pairs of MPI Sintel, KITTI, Flying Chairs and Middlebury, with equal weight for each
+#: data set, the model ``compact`` and default settings.
 CONSTANT, WEIGHTS = 5.60, (-2.29, -0.81, -0.57, -2.19)
 
-#: Reference points are 8 pixels apart: so far from the nearest one is as near as can be.
+#: Reference points are 8 pixels apart, so no pixel need be further than this from the nearest one.
 _NEAR = 6
 
 
-def confidence(flow: np.ndarray, interpolation: Interpolation, image0: ImageLike, image1: ImageLike) -> np.ndarray:
+def confidence(flow: Tensor, interpolation: Interpolation, image0: Tensor, image1: Tensor) -> np.ndarray:
     """The estimated probability that a flow is less than 3 pixels off: (H, W) float32, 0 … 1.
 
         1 / (1 + exp(−(5.60 − 2.29 ln(0.1 + spread + 8/n) − 0.81 ln(4 + reach) − 0.57 ln(1 + misfit) − 2.19 edge)))
 
-    See :func:`evidence` for the words and the arguments.
+    See :func:`evidence` for the terms and the arguments.
     """
     logit = np.full(flow.shape[:2], CONSTANT, dtype=np.float32)
     for weight, values in zip(WEIGHTS, evidence(flow, interpolation, image0, image1), strict=True):
@@ -35,31 +35,30 @@ def confidence(flow: np.ndarray, interpolation: Interpolation, image0: ImageLike
 
 @torch.no_grad()
 def evidence(
-    flow: np.ndarray, interpolation: Interpolation, image0: ImageLike, image1: ImageLike
+    flow: Tensor, interpolation: Interpolation, image0: Tensor, image1: Tensor
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """What speaks against each pixel of a flow: four arrays (H, W) float32.
+    """The evidence against each pixel of a flow: four arrays (H, W) float32.
 
-    * ln(0.1 + spread + 8/n): how much the n matches around disagree with their common model, in pixels.
-    * ln(4 + reach): how far the nearest match is, beyond 6 pixels, and how far beyond the second image the flow leads.
-    * ln(1 + misfit): how badly the warped second image fits the first, the mean difference in 0 … 255 of the images
-      smoothed by 1 pixel, averaged over about 3 pixels around.
-    * edge: the edge strength, averaged over about 2 pixels around.
+    * ln(0.1 + spread + 8/n): how much the n neighbouring matches disagree with their common model, in pixels.
+    * ln(4 + reach): distance to the nearest match beyond 6 pixels, plus how far the flow leads out of the second image.
+    * ln(1 + misfit): mean difference between the first image and the warped second one, in 0 … 255, of the images
+      smoothed by 1 pixel; averaged over a neighbourhood of about 3 pixels.
+    * edge: the edge strength, averaged over a neighbourhood of about 2 pixels.
 
     Args:
-        flow: (H, W, 2), the interpolated flow, refined or not.
-        interpolation: where it comes from.
-        image0, image1: the images.
+        flow: (H, W, 2) float32, the interpolated flow, refined or not.
+        interpolation: the interpolation that it came from.
+        image0, image1: (1 or 3, H, W) in [0, 1], on the flow's device.
     """
-    first, second = (load_image(image, name).cpu() for image, name in ((image0, "image0"), (image1, "image1")))
-    if first.shape[0] != second.shape[0]:
-        first, second = (image.expand(3, -1, -1) for image in (first, second))
-    field = torch.from_numpy(np.ascontiguousarray(flow.transpose(2, 0, 1), dtype=np.float32))
+    if image0.shape[0] != image1.shape[0]:
+        image0, image1 = (image.expand(3, -1, -1) for image in (image0, image1))
+    field = flow.permute(2, 0, 1).contiguous()
     difference = torch.zeros_like(field[:1])
-    for plane0, plane1 in zip(first.split(1), second.split(1), strict=True):  # one at a time: a third of the memory
+    for plane0, plane1 in zip(image0.split(1), image1.split(1), strict=True):  # one at a time: a third of the memory
         warped = warp(smooth(plane0, 1.0, 255), smooth(plane1, 1.0, 255), field)
-        difference += warped[1].abs_().div_(len(first))
-    misfit = smooth(difference, 3.0)[0].numpy()
-    reach = _reach(field.numpy(), interpolation, second.shape[1:])
+        difference += warped[1].abs_().div_(len(image0))
+    misfit = smooth(difference, 3.0)[0].cpu().numpy()
+    reach = _reach(field.cpu().numpy(), interpolation, image1.shape[1:])
     for values, offset in ((misfit, 1), (reach, 4)):
         values += offset
         np.log(values, out=values)
@@ -68,7 +67,7 @@ def evidence(
 
 
 def _reach(flow: np.ndarray, interpolation: Interpolation, size: tuple[int, ...]) -> np.ndarray:
-    """How far each pixel (H, W) is from its match, and its target beyond an image of this size."""
+    """Distance of each pixel (H, W) to its match, plus that of its target to an image of this size."""
     label = interpolation.cells.label
     rows, columns = (np.arange(n, dtype=np.float32) for n in label.shape)
     x, y = interpolation.points.T.astype(np.float32)

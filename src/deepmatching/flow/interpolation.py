@@ -11,28 +11,27 @@ from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.flow import filters
-from deepmatching.flow.settings import FlowSettings, InterpolationSettings, preset
-from deepmatching.io.images import ImageLike, load_image
+from deepmatching.flow.settings import InterpolationSettings
 from deepmatching.operators.geodesic import Cells, Neighbours, cells_of, nearest_seeds
 from deepmatching.operators.local_models import affine_models, falloff_weights, paint, weighted_means
 
-_FAR = 1e6  # pixels; nothing leads there
-_STRONGEST = 100  # edge; maps in 0 … 255 are not meant so
+_FAR = 1e6  # pixels; no match leads further
+_STRONGEST_EDGE = 100  # an edge map in 0 … 255 exceeds it
 
 
 @dataclass(frozen=True, eq=False)
 class Interpolation:
-    """An interpolated flow and how it came about.
+    """An interpolated flow and what it was made from.
 
     Attributes:
         flow: (H, W, 2) float32, x and y in pixels.
-        kept: (S,) int64, the numbers of the matches that were used, the seeds.
+        kept: (S,) int64, indices of the matches that passed the filters, the seeds.
         points: (S, 2) float64, where they start.
         cells: which pixels belong to which seed.
-        support: (S,), the number of a seed's neighbours, itself included.
-        spread: (S,) float64, how much they disagree with its model, in pixels.
-        edges: (H, W) float32, the edge strength between them.
-        settings: how it was made.
+        support: (S,), number of neighbours of each seed, itself included.
+        spread: (S,) float64, how much these disagree with its model, in pixels.
+        edges: (H, W) float32, the edge strength.
+        settings: the settings.
     """
 
     flow: np.ndarray
@@ -46,14 +45,14 @@ class Interpolation:
 
     @property
     def neighbours(self) -> Neighbours:
-        """The nearest seeds of each; found anew, for they take more memory than the flow."""
+        """The nearest seeds of each seed. Not stored, because they take more memory than the flow."""
         return nearest_seeds(self.cells.graph, self.settings.neighbours)
 
     def differentiable(self, keypoints0: Tensor, keypoints1: Tensor, weights: Tensor | None = None) -> Tensor:
         """The same flow (H, W, 2) as a function of all N matches, for training.
 
-        Which matches are used, their cells and their neighbours stay as they are; gradients go to the positions and
-        weights of those that are used.
+        The choice of matches, their cells and their neighbours are fixed. Gradients reach the positions and weights of
+        the matches in use.
         """
         kept = torch.from_numpy(self.kept).to(keypoints0.device)
         points = keypoints0[kept].double()
@@ -66,64 +65,66 @@ def interpolate(
     keypoints0: Any,
     keypoints1: Any,
     edges: Any,
-    image0: ImageLike | None = None,
+    image0: Tensor | None = None,
     *,
     scores: Any = None,
     weights: Any = None,
     backward: tuple[Any, Any] | None = None,
-    settings: str | FlowSettings | InterpolationSettings = "default",
+    settings: InterpolationSettings = InterpolationSettings(),  # noqa: B008 - frozen
 ) -> Interpolation:
     """Interpolate matches without crossing edges.
 
-    1. Matches that are not finite, start outside the image or lead a million pixels away are dropped, and of several in
-       one pixel all but one.
-    2. Filters drop matches in flat places, those that no backward match leads back from, those in small
-       groups, and those that are inconsistent with their neighbours. A filter that would leave none is skipped.
-    3. Every pixel belongs to its geodesically nearest match, and every match has its nearest neighbours.
-    4. A model of the motion around each match, fitted to these, moves the pixels that belong to it.
+    1. Matches are dropped if they are not finite, start outside the image or lead a million pixels away. One match per
+       pixel stays.
+    2. Filters drop matches in flat places, matches that fail the round trip, matches in small groups, and matches
+       that are inconsistent with their neighbours. A filter that would drop all matches is skipped.
+    3. Every pixel is assigned to its geodesically nearest match, and every match to its nearest neighbours.
+    4. A motion model is fitted to the neighbours of each match and moves the pixels assigned to that match.
 
     Args:
         keypoints0, keypoints1: (N, 2), x and y in pixels; pixel centres are integers.
         edges: (H, W), edge strength from 0 to 1.
-        image0: the first image; without it, no match counts as lying in a flat place.
-        scores: (N,), higher is better: which of several matches in a pixel stays (without them, that of the highest
-            weight). Not finite: the match is dropped.
-        weights: (N,), how much a match counts; None: all alike. Not positive or not finite: the match is dropped.
+        image0: the first image, (1 or 3, H, W) in [0, 1], for the filter of flat places; None skips it.
+        scores: (N,), higher is better. They decide which of several matches in a pixel stays; without scores, the
+            weights do. A match whose score is not finite is dropped.
+        weights: (N,), how much a match counts; None for equal weights. A match whose weight is not positive and finite
+            is dropped.
         backward: keypoints (M, 2), (M, 2) of matches from the second image to the first.
-        settings: a preset's name, or settings.
+        settings: of the interpolation.
     """
-    chosen = settings if isinstance(settings, InterpolationSettings) else preset(settings).interpolation
     given = _as_edges(edges)
-    strength = given ** np.float32(chosen.contrast)
+    strength = given ** np.float32(settings.contrast)
     start, end = _as_points(keypoints0, "keypoints0"), _as_points(keypoints1, "keypoints1")
     _check_lengths(start, end)
     score, weight = (_as_numbers(v, n, len(start)) for v, n in ((scores, "scores"), (weights, "weights")))
     kept = _usable(start, end, score, weight, strength.shape)
-    if chosen.saliency > 0 and image0 is not None:
+    if settings.saliency > 0 and image0 is not None:
         column, row = _pixels(start[kept], strength.shape).T
-        kept = _unless_empty(kept, filters.saliency(_as_image(image0, strength.shape))[row, column] >= chosen.saliency)
-    if backward is not None and chosen.backward > 0:
+        kept = _unless_empty(
+            kept, filters.saliency(_as_image(image0, strength.shape))[row, column] >= settings.saliency
+        )
+    if backward is not None and settings.backward > 0:
         errors = filters.round_trip_errors(start[kept], end[kept], *_as_backward(*backward))
-        kept = _unless_empty(kept, errors < chosen.backward)
-    kept, cells = _consistent(kept, start, end, strength, chosen)
-    neighbours = nearest_seeds(cells.graph, chosen.neighbours)
+        kept = _unless_empty(kept, errors < settings.backward)
+    kept, cells = _consistent(kept, start, end, strength, settings)
+    neighbours = nearest_seeds(cells.graph, settings.neighbours)
     points = torch.from_numpy(start[kept])
     confidence = None if weight is None else torch.from_numpy(weight[kept])
     displacements = torch.from_numpy(end[kept]) - points
-    flow, spread = _render(cells.label, neighbours, points, displacements, confidence, chosen)
+    flow, spread = _render(cells.label, neighbours, points, displacements, confidence, settings)
     support = (neighbours.seeds >= 0).sum(axis=1)
-    return Interpolation(flow.numpy(), kept, start[kept], cells, support, spread.numpy(), given, chosen)
+    return Interpolation(flow.numpy(), kept, start[kept], cells, support, spread.numpy(), given, settings)
 
 
 def starts_inside(points: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Which points (N, 2) lie in an image (H, W), (N,) bool; up to a pixel beyond is still its edge."""
+    """Which points (N, 2) lie in an image (H, W), (N,) bool; up to one pixel outside counts as its edge."""
     return np.asarray(((points > -1) & (points < (shape[1], shape[0]))).all(axis=1))
 
 
 def _usable(
     start: np.ndarray, end: np.ndarray, score: np.ndarray | None, weight: np.ndarray | None, shape: tuple[int, int]
 ) -> np.ndarray:
-    """Step 1: the numbers of the matches that remain, in their order."""
+    """Step 1: the indices of the matches that remain, in order."""
     if len(start) == 0:
         raise DeepMatchingError("There are no matches, so there is nothing to interpolate: take an easier pair.")
     reason = f"starts in the image of {shape[1]}x{shape[0]} pixels: take matches of this image"
@@ -144,7 +145,7 @@ def _usable(
 def _consistent(
     kept: np.ndarray, start: np.ndarray, end: np.ndarray, edges: np.ndarray, settings: InterpolationSettings
 ) -> tuple[np.ndarray, Cells]:
-    """The filters by group and by consistency: the matches that remain, and their cells."""
+    """The group and consistency filters: the matches that remain, and their cells."""
     cells = cells_of(edges, _pixels(start[kept], edges.shape))
     stays = np.ones(len(kept), dtype=bool)
     displacements = end[kept] - start[kept]
@@ -172,7 +173,7 @@ def _render(
 ) -> tuple[Tensor, Tensor]:
     """Step 4: the flow (H, W, 2), and the spread (S,)."""
     index, distances, cells = (torch.from_numpy(a).to(points.device) for a in (*neighbours, label))
-    if confidence is not None:  # only proportions count, and the ridge is for weights around 1
+    if confidence is not None:  # only proportions matter, and the ridge is meant for weights around 1
         confidence = (confidence / confidence.mean()).clamp(min=1e-100)  # whose square is still a number
     weights = falloff_weights(index, distances, settings.falloff, confidence)
     models, spread = affine_models(index, weights, points, displacements, settings.ridge, settings.wide)
@@ -240,13 +241,13 @@ def _as_edges(edges: Any) -> np.ndarray:
     strength = np.ascontiguousarray(edges, dtype=np.float32)
     if strength.ndim != 2 or strength.size == 0:
         raise DeepMatchingError(f"An edge map must be (H,W), but this one is {strength.shape}.")
-    if not (strength.min() >= 0 and strength.max() <= _STRONGEST):
+    if not (strength.min() >= 0 and strength.max() <= _STRONGEST_EDGE):
         raise DeepMatchingError("An edge map must not contain NaN, negative or large values: scale it to 0 … 1.")
     return strength
 
 
-def _as_image(image: ImageLike, shape: tuple[int, int]) -> np.ndarray:
-    planar = load_image(image, "image0").detach().cpu().numpy()
+def _as_image(image: Tensor, shape: tuple[int, int]) -> np.ndarray:
+    planar = image.detach().cpu().numpy()
     if planar.shape[1:] != shape:
         raise DeepMatchingError(
             f"The first image is {planar.shape[2]}x{planar.shape[1]} pixels and its edge map {shape[1]}x{shape[0]}: "

@@ -1,4 +1,4 @@
-"""From matches to dense flow: which edges, which radius, and the stages in order."""
+"""From matches to dense flow: the stages in order, and where the edges come from."""
 
 from __future__ import annotations
 
@@ -11,62 +11,71 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepmatching.edges import check_edges, detect_edges, gradient_edges, load_edges
+from deepmatching.edges import detect_edges, gradient_edges
 from deepmatching.errors import DeepMatchingError
 from deepmatching.flow.confidence import confidence
 from deepmatching.flow.interpolation import interpolate, starts_inside
 from deepmatching.flow.refinement import refine
 from deepmatching.flow.result import FlowResult
-from deepmatching.flow.settings import FlowSettings, preset
+from deepmatching.flow.settings import FlowSettings
+from deepmatching.io.edges import check_edges, load_edges
 from deepmatching.matches import Matches
 
 #: Where edges come from: the network that ships (None, "network"), "gradient", a file, an array (H, W), or a function
 #: from the image (1 or 3, H, W) to such an array.
 EdgesLike: TypeAlias = "str | os.PathLike[str] | np.ndarray | Tensor | Callable[[Tensor], np.ndarray] | None"
 
-#: Largest displacement that is searched for flow along each axis, in pixels. More than for matches alone: a pixel
-#: that moves further than the radius has no right match, and one wrong object costs more than a little time.
-RADIUS = 160
-
-#: What :func:`matches_to_flow` times; the confidence is counted to the refinement.
-STAGES = ("edges", "interpolation", "refinement")
-
 
 def matches_to_flow(
     matches: Matches,
     image0: Tensor,
     image1: Tensor,
+    settings: FlowSettings,
     edges: EdgesLike = None,
-    settings: str | FlowSettings = "default",
     backward: Matches | None = None,
+    host_image0: Tensor | None = None,
 ) -> FlowResult:
-    """Interpolate matches of any matcher along the edges of the first image, and refine the flow.
+    """Interpolate the matches of any matcher along the edges of the first image, and refine the flow.
+
+    Edges and refinement are computed on the images' device, interpolation on the CPU.
 
     Args:
         matches: from the first image to the second.
-        image0, image1: (1 or 3, H, W) in [0, 1], of one size.
-        edges: of the first image.
-        settings: the name of a preset, or settings.
-        backward: from the second image to the first, to tell wrong matches by; None: do without.
+        image0, image1: (1 or 3, H, W) in [0, 1], of one size, on one device.
+        settings: of interpolation and refinement.
+        edges: edges of the first image.
+        backward: matches from the second image to the first, which tell wrong matches; None to do without.
+        host_image0: the first image in main memory, if the caller has it there.
     """
-    how = preset(settings)
     size = check_pair(image0, image1)
     _check_sizes(matches, size)
     keypoints0, keypoints1, scores = matches.numpy()
     back = None if backward is None else backward.numpy()[:2]
-    times = [time.perf_counter()]
+    seconds: dict[str, float] = {}
+    start = time.perf_counter()
+
+    def finish(stage: str) -> None:
+        nonlocal start
+        now = time.perf_counter()
+        seconds[stage], start = now - start, now
+
     strength = edges_of(image0, edges)
-    times.append(time.perf_counter())
+    finish("edges")
     found = interpolate(
-        keypoints0, keypoints1, strength, image0, scores=scores, backward=back, settings=how.interpolation
+        keypoints0,
+        keypoints1,
+        strength,
+        image0.cpu() if host_image0 is None else host_image0,
+        scores=scores,
+        backward=back,
+        settings=settings.interpolation,
     )
-    times.append(time.perf_counter())
+    finish("interpolation")
     del strength
-    flow = refine(found.flow, image0, image1, how.refinement)
-    sure = confidence(flow, found, image0, image1)
-    times.append(time.perf_counter())
-    seconds = {name: after - before for name, before, after in zip(STAGES, times, times[1:], strict=False)}
-    return FlowResult(flow, sure, len(found.kept), seconds)
+    flow = torch.as_tensor(refine(found.flow, image0, image1, settings.refinement))
+    certainty = confidence(flow, found, image0, image1)
+    finish("refinement")
+    return FlowResult(flow.cpu().numpy(), certainty, len(found.kept), seconds)
 
 
 def edges_of(image: Tensor, edges: EdgesLike = None) -> np.ndarray:
@@ -84,7 +93,7 @@ def edges_of(image: Tensor, edges: EdgesLike = None) -> np.ndarray:
 
 
 def check_pair(image0: Tensor, image1: Tensor) -> tuple[int, int]:
-    """The size (H, W) of both images; raises where they differ."""
+    """The size (H, W) of both images; raises if they differ."""
     (rows0, columns0), (rows1, columns1) = image0.shape[1:], image1.shape[1:]
     if (rows0, columns0) != (rows1, columns1):
         raise DeepMatchingError(
@@ -95,7 +104,7 @@ def check_pair(image0: Tensor, image1: Tensor) -> tuple[int, int]:
 
 
 def _check_sizes(matches: Matches, size: tuple[int, int]) -> None:
-    """Matches that say which images they are of must be of these."""
+    """Raise if the matches say that they belong to images of other sizes."""
     for stated in (matches.size0, matches.size1):
         if stated is not None and tuple(stated) != size:
             raise DeepMatchingError(
@@ -105,13 +114,13 @@ def _check_sizes(matches: Matches, size: tuple[int, int]) -> None:
 
 
 def count_outside(matches: Matches, size: tuple[int, int]) -> int:
-    """How many matches start outside an image of this size (rows, columns), where interpolation drops them.
+    """The number of matches that start outside an image of this size (rows, columns); interpolation drops them.
 
     Raises:
         DeepMatchingError: if most of them do.
     """
     if matches.size0 is not None and tuple(matches.size0) != tuple(size):
-        return 0  # interpolation refuses these, and says why
+        return 0  # matches_to_flow refuses these and says why
     outside = len(matches) - int(starts_inside(matches.numpy()[0], size).sum())
     if 2 * outside > len(matches):
         raise DeepMatchingError(

@@ -1,11 +1,11 @@
-"""Settings of the flow: one of our own, and those of the original program (EpicFlow 1.00)."""
+"""Settings of interpolation and refinement, and the presets: ours and those of the original (EpicFlow 1.00)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
+from deepmatching.checks import check_choice, check_number
 from deepmatching.errors import DeepMatchingError
 
 Model = Literal["affine", "mean"]
@@ -20,17 +20,16 @@ class InterpolationSettings:
         neighbours: number of nearest matches that a model is fitted to.
         falloff: k of their weights exp(−k D), D the geodesic distance.
         contrast: the edge strength is raised to this power: above 1, weak edges and texture count less.
-        ridge: how strongly affine models shrink to wider ones. The original adds four points at ±0.1 pixels with
-            weight 0.01, which is the same as a ridge of 2·10⁻⁶.
-        wide: those are fitted with k · wide in place of k; 0: models shrink to translations.
-        saliency: matches in flatter places than this are dropped; 0 keeps them.
-        group: matches that fewer than this number of neighbours, and neighbours of neighbours, agree with are
-            dropped; 0 keeps them.
-        group_tolerance: two neighbours agree if their displacements differ by less, in pixels.
-        filter_neighbours: number of nearest matches that the consistency of a match is judged by.
-        consistency: matches this far or further from the weighted mean of those are dropped, in pixels; 0 keeps them.
-        backward: if matches from the second image to the first are given, those that lead back this far or
-            further from the start are dropped, in pixels; 0 keeps them, and nobody needs to match backward.
+        ridge: how strongly affine models shrink towards wider ones. The original adds four points at ±0.1 pixels with
+            weight 0.01, which equals a ridge of 2·10⁻⁶.
+        wide: the wider models are fitted with k · wide in place of k. With 0, models shrink towards translations.
+        saliency: drop matches where the image is flatter than this; 0 keeps all.
+        group: drop matches in groups of fewer than this many, where neighbours that agree form a group; 0 keeps all.
+        group_tolerance: two neighbours agree if their displacements differ by less than this, in pixels.
+        filter_neighbours: number of nearest matches in the consistency filter.
+        consistency: drop matches at least this far from the weighted mean of these neighbours, in pixels; 0 keeps all.
+        backward: drop matches whose round trip, forward and back, misses its start by at least this many pixels; 0
+            keeps all, and no backward matching is needed.
     """
 
     model: Model = "affine"
@@ -47,8 +46,7 @@ class InterpolationSettings:
     backward: float = 4.0
 
     def __post_init__(self) -> None:
-        if self.model not in get_args(Model):
-            raise DeepMatchingError(f"The model must be {' or '.join(get_args(Model))}, not {self.model!r}.")
+        check_choice("model", self.model, get_args(Model))
         _check(self, at_least_one=("neighbours", "filter_neighbours"), positive=("contrast", "ridge"))
 
 
@@ -57,13 +55,13 @@ class RefinementSettings:
     """From a flow to one that fits the images: α, γ, δ and σ as in ``deepmatching.flow.refinement``.
 
     Attributes:
-        steps: times that the second image is warped and the flow corrected; 0 leaves the flow as it is.
-        iterations: of successive over-relaxation in each step.
+        steps: number of times that the second image is warped and the flow corrected; 0 leaves the flow unchanged.
+        iterations: iterations of successive over-relaxation in each step.
         relaxation: ω, between 0 and 2.
         alpha: weight of smoothness.
         gamma: weight of constant gradients.
         delta: weight of constant colours.
-        sigma: both images are smoothed by so many pixels first; 0 does not.
+        sigma: standard deviation of the Gaussian that smooths both images first, in pixels; 0 for none.
         edges: how fast smoothness falls with the gradient of the image.
         hold: how strongly pixels that leave the second image are held at the interpolated flow. Without it, smoothness
             alone would flatten the affine models there.
@@ -81,8 +79,7 @@ class RefinementSettings:
 
     def __post_init__(self) -> None:
         _check(self, at_least_one=("iterations",), positive=("relaxation", "alpha"))
-        if self.relaxation >= 2:
-            raise DeepMatchingError(f"relaxation must be less than 2, not {self.relaxation!r}.")
+        check_number("relaxation", self.relaxation, below=2)
 
 
 @dataclass(frozen=True)
@@ -95,23 +92,18 @@ class FlowSettings:
 
 def _check(settings: Any, at_least_one: tuple[str, ...], positive: tuple[str, ...]) -> None:
     for entry in fields(settings):
-        value = getattr(settings, entry.name)
-        if entry.name == "model":
+        if entry.name in ("model", *at_least_one, *positive):
             continue
-        whole = entry.type == "int"
-        if isinstance(value, bool) or not isinstance(value, Integral if whole else Real):
-            raise DeepMatchingError(f"{entry.name} must be a {'whole ' if whole else ''}number, not {value!r}.")
-        if entry.name in at_least_one and value < 1:
-            raise DeepMatchingError(f"{entry.name} must be at least 1, not {value!r}.")
-        number = float(value)
-        if not (number > 0 if entry.name in positive else number >= 0) or number == float("inf"):
-            bound = "greater than 0" if entry.name in positive else "0 or more"
-            raise DeepMatchingError(f"{entry.name} must be {bound} and finite, not {value!r}.")
+        check_number(entry.name, getattr(settings, entry.name), least=0, whole=entry.type == "int")
+    for name in at_least_one:
+        check_number(name, getattr(settings, name), least=1, whole=True)
+    for name in positive:
+        check_number(name, getattr(settings, name), above=0)
 
 
-#: What the original's parameters have in common; it does not match backward. It relaxes pixel by pixel with ω = 1.9;
-#: done so, ours gives its flow to the last digit stored. Updating every second pixel at once converges a little faster;
-#: 1.885 comes closest.
+#: What the original's presets have in common. The original does not match backward. It relaxes pixel by pixel with
+#: ω = 1.9, and in that order ours gives its flow to the last digit stored. We use red-black relaxation, which converges
+#: a little faster; ω = 1.885 comes closest.
 _ORIGINAL = FlowSettings(
     InterpolationSettings(
         neighbours=100,
@@ -135,8 +127,8 @@ def _original(neighbours: int, falloff: float, filter_neighbours: int, **refinem
     )
 
 
-#: ``default`` is ours. ``original`` has the values in the original's code, which its help text does not give, and the
-#: others those of its options -sintel, -kitti and -middlebury.
+#: ``default`` is ours. ``original`` has the values in the original's code (its help text states others). The rest are
+#: its options -sintel, -kitti and -middlebury.
 PRESETS: dict[str, FlowSettings] = {
     "default": FlowSettings(),
     "original": _ORIGINAL,
@@ -147,7 +139,7 @@ PRESETS: dict[str, FlowSettings] = {
 
 
 def preset(settings: str | FlowSettings) -> FlowSettings:
-    """The settings of that name; settings themselves pass."""
+    """The settings of that name. Settings are returned unchanged."""
     if isinstance(settings, FlowSettings):
         return settings
     if settings not in PRESETS:

@@ -13,6 +13,7 @@ import torch
 from deepmatching.datasets import Pair
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation import match_figures
+from deepmatching.inference import Decoding
 from deepmatching.matches import matches_of
 from deepmatching.memory import budget_for, plan_decoding
 from deepmatching.network import Network
@@ -143,9 +144,9 @@ def _judged(network: Network, radius: int | None) -> Iterator[None]:
 
 def _match(network: Network, pair: Pair, device: torch.device) -> tuple[Decoded, Pair]:
     image0, image1 = (image[None].to(device) for image in pair[:2])
-    geometry = network.geometry((image0.shape[2], image0.shape[3]), (image1.shape[2], image1.shape[3]))
+    geometry = network.geometry_of(image0, image1)
     plan = plan_decoding(geometry, network.descriptor, 1, device.type, budget_for(device))
-    return network.decode(image0, image1, strips=plan.strips), pair
+    return network.decode(image0, image1, Decoding(strips=plan.strips), geometry), pair
 
 
 def _figures(decoded: Decoded, pair: Pair) -> dict[str, float]:
