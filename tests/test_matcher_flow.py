@@ -11,9 +11,13 @@ import pytest
 import torch
 
 import deepmatching as dm
+from deepmatching import matcher as matcher_module
 from deepmatching.defaults import FLOW_RADIUS
 from deepmatching.errors import DeepMatchingError
 from deepmatching.flow import PRESETS, RefinementSettings
+from deepmatching.geometry import Geometry
+from deepmatching.io import images as images_module
+from deepmatching.io.images import load_image
 from deepmatching.network import Network
 
 Pictures = tuple[np.ndarray, np.ndarray]
@@ -178,3 +182,29 @@ def test_what_does_not_fit_is_refused_in_words(matcher: dm.DeepMatcher, pair: Pi
     for sequence_of in (matcher.match_sequence, matcher.flow_sequence):
         with pytest.raises(DeepMatchingError, match="Frame 1 is 96x60 pixels, but the one before is 96x64"):
             list(sequence_of([pair[0], pair[1][:60]]))  # type: ignore[operator]
+
+
+def test_images_are_loaded_once_and_geometry_is_built_once(
+    matcher: dm.DeepMatcher, pair: Pictures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[str] = []
+    built: list[tuple[int, int]] = []
+    load, build = load_image, Geometry.__post_init__
+
+    def counting_load(image: Any, name: str = "image") -> torch.Tensor:
+        loaded.append(name)
+        return load(image, name)
+
+    def counting_build(self: Geometry) -> None:
+        built.append(self.size0)
+        build(self)
+
+    for module in (matcher_module, images_module):
+        monkeypatch.setattr(module, "load_image", counting_load)
+    monkeypatch.setattr(Geometry, "__post_init__", counting_build)
+    matcher.match(*pair)
+    assert (loaded, len(built)) == (["image0", "image1"], 1)
+    loaded.clear()
+    built.clear()
+    matcher.flow(*pair)
+    assert (loaded, len(built)) == (["image0", "image1"], 1)

@@ -52,11 +52,11 @@ class Network(nn.Module):
     """Images in, score volumes out.
 
     Args:
-        descriptor: φ, its stride is γ₀ and four strides are a patch.
+        descriptor: φ. Its stride is γ₀, and a patch is four strides wide.
         radius: R in pixels, or None for no limit.
         levels: L, or None for the original's rule.
-        exponent: initial ν of every level. Level 0 has one too, as in the original program; set
-            ``exponents[0] = 1`` for the paper's eq. (2) to the letter.
+        exponent: initial ν of every level. Level 0 has one too, as in the original program. For the paper's eq. (2) to
+            the letter, set ``exponents[0] = 1`` under ``torch.no_grad()``.
         sharpness: initial κ of sub-pixel matches (see ``deepmatching.operators.subpixel``), or None for matches on
             cells only.
     """
