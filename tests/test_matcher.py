@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import copy
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from PIL import Image
 
 import deepmatching as dm
 from deepmatching.errors import DeepMatchingError, OutOfMemoryError
+from deepmatching.io.images import load_image
 
 
 def same(a: dm.Matches, b: dm.Matches) -> bool:
@@ -185,3 +188,35 @@ def test_score_maps_are_drawn(pair: tuple[np.ndarray, np.ndarray], tmp_path: Pat
     assert picture.shape[1] > picture.shape[0] > 100
     with pytest.raises(DeepMatchingError, match="not in the first image"):
         matcher.draw_scores(*pair, (100, 30))
+
+
+def test_a_matcher_can_be_pickled_and_copied(pair: tuple[np.ndarray, np.ndarray]) -> None:
+    matcher = dm.DeepMatcher.from_pretrained("hog", radius=16, device="cpu")
+    expected = matcher.match(*pair)
+    for other in (pickle.loads(pickle.dumps(matcher)), copy.deepcopy(matcher), copy.copy(matcher)):
+        found = other.match(*pair)
+        assert torch.equal(found.keypoints1, expected.keypoints1) and torch.equal(found.scores, expected.scores)
+        assert other.settings == matcher.settings
+
+
+def test_a_call_matches_one_pair_or_two_batches(pair: tuple[np.ndarray, np.ndarray]) -> None:
+    matcher = dm.DeepMatcher.from_pretrained("hog", radius=16, device="cpu")
+    forward, backward = matcher.match(*pair), matcher.match(*pair[::-1])
+    single = matcher(*pair)
+    assert isinstance(single, dm.Matches) and torch.equal(single.keypoints1, forward.keypoints1)
+    first, second = (load_image(image) for image in pair)
+    batched = matcher(torch.stack([first, second]), torch.stack([second, first]))
+    assert isinstance(batched, list) and len(batched) == 2
+    for found, expected in zip(batched, (forward, backward), strict=True):
+        assert torch.equal(found.keypoints1, expected.keypoints1)
+    with pytest.raises(DeepMatchingError, match="same number of images, not 2 and 1"):
+        matcher(torch.stack([first, second]), second[None])
+
+
+def test_a_matcher_moves_between_devices_and_says_what_it_is() -> None:
+    matcher = dm.DeepMatcher.from_pretrained("hog", radius="full", device="auto")
+    assert matcher.to("cpu") is matcher
+    assert matcher.device.type == "cpu" and matcher.settings.device == "cpu"
+    assert repr(matcher) == "DeepMatcher(HOG, radius full, on cpu)"
+    with pytest.raises(DeepMatchingError, match="Unknown device"):
+        matcher.to("abacus")

@@ -51,10 +51,7 @@ class DeepMatcher:
         self.settings = settings or Settings()
         self.device = choose_device(self.settings.device)
         self.network = network.to(self.device).eval()
-        self._graph_key: tuple[object, ...] = ()  # what the last batch was, and the graph recorded for it
-        self._graph: GraphedDecode | None = None
-        self._lock = Lock()
-        self._other_radii: dict[int | None, DeepMatcher] = {}  # matchers that share this network
+        self._forget()
 
     @classmethod
     def from_pretrained(cls, model: str | os.PathLike[str] = MODEL, **settings: Any) -> DeepMatcher:
@@ -71,7 +68,45 @@ class DeepMatcher:
         """Write the model to a ``.safetensors`` file that ``from_pretrained`` reads."""
         save_network(self.network, path)
 
+    def __repr__(self) -> str:
+        network = self.network
+        radius = FULL if network.radius is None else f"{network.radius} px"
+        return f"DeepMatcher({network.descriptor.__class__.__name__}, radius {radius}, on {self.device})"
+
+    def to(self, device: str | torch.device) -> DeepMatcher:
+        """Move this matcher to another device, in place, as modules do; returns it."""
+        self.settings = replace(self.settings, device=device)
+        self.device = choose_device(device)
+        self.network.to(self.device)
+        self._forget()
+        return self
+
+    def _forget(self) -> None:
+        """Drop what can be made again: the recorded graph, and the matchers at other radii."""
+        self._graph_key: tuple[object, ...] = ()  # what the last batch was, and the graph recorded for it
+        self._graph: GraphedDecode | None = None
+        self._lock = Lock()
+        self._other_radii: dict[int | None, DeepMatcher] = {}  # matchers that share this network
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What pickling and copying keep: a lock and a CUDA graph cannot be copied."""
+        return {"settings": self.settings, "device": self.device, "network": self.network}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget()
+
     # ------------------------------------------------------------------ matching
+
+    def __call__(self, image0: ImageLike, image1: ImageLike) -> Matches | list[Matches]:
+        """As :meth:`match`. Two batches of images (B, C, H, W) give a list of B."""
+        if not (isinstance(image0, Tensor) and isinstance(image1, Tensor) and image0.ndim == image1.ndim == 4):
+            return self.match(image0, image1)
+        if len(image0) != len(image1):
+            raise DeepMatchingError(
+                f"The two batches must have the same number of images, not {len(image0)} and {len(image1)}."
+            )
+        return list(self.match_pairs(zip(image0, image1, strict=True), batch_size=max(1, len(image0))))
 
     def match(self, image0: ImageLike, image1: ImageLike) -> Matches:
         """The verified matches between two images, in raster order of the first.
