@@ -1,8 +1,8 @@
-"""How long matching takes on this machine, against the time that no implementation can go below.
+"""Time matching on this machine, and compare it with a floor: a time that no implementation can beat.
 
-The floor is the larger of two times, both from rates measured in the same run: the bytes that decoding must move
-(every array of ``operators.fused`` written once and read as often as it is used) over the bandwidth of a large
-copy, and the operations of correlation over the rate of a large matrix product.
+The floor is the larger of two times. The first is the bytes that decoding must move (every array of ``operators.fused``
+written once and read as often as it is used) at the bandwidth of a large copy. The second is the operations of
+correlation at the rate of a large matrix product. Both rates are measured in the same run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepmatching.defaults import MODEL, Reciprocal
+from deepmatching.defaults import MODEL, RADIUS, RECIPROCAL, Reciprocal
 from deepmatching.errors import DeepMatchingError
 from deepmatching.geometry import Geometry
 from deepmatching.inference import Decoding
@@ -34,30 +34,30 @@ from deepmatching.network import Network
 
 @dataclass(frozen=True)
 class Case:
-    """What is timed: one or several pairs of this size, from image tensors to verified matches."""
+    """The work that is timed: a batch of pairs of this size, from image tensors to verified matches."""
 
     model: str = MODEL
     width: int = 1024
     height: int = 436
-    radius: int | str = 80
-    reciprocal: Reciprocal = "bins"
+    radius: int | str = RADIUS
+    reciprocal: Reciprocal = RECIPROCAL
     device: str = "auto"
     batch: int = 1
 
 
 @dataclass(frozen=True)
 class Timing:
-    """The figures of one case. Times are in seconds and for the whole batch, memory in bytes."""
+    """The measurements of one case. Times are in seconds for the whole batch, memory is in bytes."""
 
     case: Case
     device: str
     threads: int
-    first: float  #: the first run in a fresh process, kernels loaded or compiled
+    first: float  #: of the first run in a fresh process, which loads or compiles kernels
     time: float  #: median of the later runs
-    best: float  #: the fastest of them
+    best: float  #: fastest of the later runs
     memory_floor: float
     arithmetic_floor: float
-    peak: int  #: above what the process held before the first run
+    peak: int  #: minus the memory that the process held before the first run
 
     @property
     def floor(self) -> float:
@@ -73,23 +73,22 @@ class Timing:
         return self.time / self.floor
 
     def as_dict(self) -> dict[str, object]:
-        """All figures, for JSON."""
+        """All measurements, for JSON."""
         return {**asdict(self), "floor": self.floor, "ratio": self.ratio}
 
 
 def measure(case: Case, repeats: int = 20) -> Timing:
-    """Time one case in a process of its own, so that its memory and its first run are its own too."""
+    """Time one case in a new process, so that other work affects neither its memory nor its first run."""
     command = [sys.executable, "-m", "deepmatching.benchmark", json.dumps({**asdict(case), "repeats": repeats})]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
         reason = (result.stderr.strip().splitlines() or ["killed"])[-1]
         raise DeepMatchingError(f"Timing {case.width}x{case.height} failed ({reason}): try a smaller case.")
-    figures = json.loads(result.stdout.splitlines()[-1])
-    return Timing(**{**figures, "case": case})
+    return Timing(**{**json.loads(result.stdout.splitlines()[-1]), "case": case})
 
 
 def demo_images(width: int, height: int, batch: int = 1) -> tuple[Tensor, Tensor]:
-    """The demo pair scaled to a size, (batch, 3, height, width)."""
+    """The demo pair, resized and repeated: two tensors (batch, 3, height, width)."""
     images = []
     for i in (0, 1):
         with as_file(files("deepmatching") / "data" / "demo" / f"bunny_{i}.jpg") as path:
@@ -100,7 +99,7 @@ def demo_images(width: int, height: int, batch: int = 1) -> tuple[Tensor, Tensor
 
 
 def bytes_moved(geometry: Geometry, network: Network, batch: int = 1) -> int:
-    """The least that decoding reads and writes: images, descriptors, S_{l+1/2} (read twice), m_l and Q_{l+1/2}."""
+    """The bytes that decoding must move: images, descriptors, S_{l+1/2} (read twice), m_l and Q_{l+1/2}."""
     pixels = sum(rows * columns for rows, columns in (geometry.used0, geometry.used1))
     cells = pixels // geometry.gamma**2
     total = 4 * 3 * pixels + 2 * 4 * network.descriptor.channels * cells
@@ -110,13 +109,13 @@ def bytes_moved(geometry: Geometry, network: Network, batch: int = 1) -> int:
 
 
 def operations(geometry: Geometry, network: Network, batch: int = 1) -> int:
-    """Multiplications and additions of correlation."""
+    """The number of multiplications and additions of correlation."""
     values = network.descriptor.patch**2 * network.descriptor.channels
     return batch * 2 * geometry.cells(0) * values
 
 
 def copy_bandwidth(device: torch.device) -> float:
-    """Bytes read and written per second by a copy that no cache holds."""
+    """Bytes read and written per second by a copy too large for any cache."""
     source = torch.rand(2**30 if device.type == "cuda" else 2**26, device=device)
     target = torch.empty_like(source)
     return 2 * source.numel() * 4 / median(run_times(lambda: target.copy_(source), device, 10))
@@ -130,7 +129,7 @@ def matrix_rate(device: torch.device) -> float:
 
 
 def run_times(work: Callable[[], object], device: torch.device, repeats: int) -> list[float]:
-    """Seconds of each run, by device events on CUDA."""
+    """Seconds of each run after a first, untimed one; measured with device events on CUDA."""
     work()
     times = []
     for _ in range(repeats):
@@ -149,14 +148,14 @@ def run_times(work: Callable[[], object], device: torch.device, repeats: int) ->
 
 
 def peak_memory(device: torch.device) -> int:
-    """The most that this process has held so far, in bytes."""
+    """The most memory that this process has held so far, in bytes."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     if sys.platform == "win32":
         import psutil
 
         return psutil.Process().memory_info().peak_wset
-    if sys.platform == "linux":  # not getrusage, whose peak a process takes over from the one that started it
+    if sys.platform == "linux":  # getrusage would include the peak of the parent process
         status = Path("/proc/self/status").read_text()
         return 1024 * int(status.split("VmHWM:")[1].split()[0])
     import resource
@@ -165,14 +164,14 @@ def peak_memory(device: torch.device) -> int:
 
 
 def run_case(case: Case, repeats: int) -> dict[str, object]:
-    """The figures of one case, measured in this process."""
+    """The measurements of one case, taken in this process."""
     matcher = DeepMatcher.from_pretrained(case.model, radius=case.radius, device=case.device)
     network, device = matcher.network, matcher.device
     image0, image1 = (image.to(device) for image in demo_images(case.width, case.height, case.batch))
 
     plan = matcher.plan((case.height, case.width), (case.height, case.width), case.batch)
     if plan.batch < case.batch:
-        raise DeepMatchingError(f"Only {plan.batch} of {case.batch} pairs fit into memory at a time.")
+        raise DeepMatchingError(f"Only {plan.batch} of {case.batch} pairs fit into memory at once.")
 
     before = peak_memory(device)
     begin = time.perf_counter()
@@ -200,7 +199,7 @@ def run_case(case: Case, repeats: int) -> dict[str, object]:
 def _decoder(
     network: Network, image0: Tensor, image1: Tensor, reciprocal: Reciprocal, strips: int
 ) -> Callable[[], object]:
-    """What is timed; on CUDA a recorded graph, since launching many small kernels takes longer than they do."""
+    """The timed function; on CUDA a recorded graph, since launching small kernels takes longer than running them."""
     if image0.device.type != "cuda" or strips > 1:
         return lambda: network.decode(image0, image1, Decoding(reciprocal, strips=strips))
     from deepmatching.graphs import GraphedDecode

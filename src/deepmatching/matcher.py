@@ -68,6 +68,11 @@ class DeepMatcher:
         """Write the model to a ``.safetensors`` file that ``from_pretrained`` reads."""
         save_network(self.network, path)
 
+    def describe(self) -> dict[str, Any]:
+        """The settings that results depend on, as JSON can hold them; device and memory are not among them."""
+        names = (field.name for field in fields(self.settings) if field.name not in ("device", "memory"))
+        return {name: getattr(self.settings, name) for name in names}
+
     def __repr__(self) -> str:
         network = self.network
         radius = FULL if network.radius is None else f"{network.radius} px"

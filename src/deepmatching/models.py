@@ -7,6 +7,7 @@ metadata says is the model's card.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable
@@ -92,6 +93,13 @@ def model_path(model: str | os.PathLike[str]) -> Path:
             f"Unknown model '{model}': use {' or '.join(repr(n) for n in NAMES)} or the path of a .safetensors file."
         )
     return path
+
+
+def describe_model(name: str) -> dict[str, str]:
+    """A model's name and the hash of its file, since a model may be trained further under the same name."""
+    if name in ("hog", "download"):  # these have no file
+        return {"model": name}
+    return {"model": name, "sha256": hashlib.sha256(model_path(name).read_bytes()).hexdigest()[:16]}
 
 
 def read_model(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

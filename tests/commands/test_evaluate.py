@@ -14,7 +14,6 @@ import cv2
 import numpy as np
 import pytest
 
-from deepmatching.commands.common import ReciprocalChoice
 from deepmatching.commands.evaluate import PassChoice, evaluate
 from deepmatching.errors import DeepMatchingError
 from deepmatching.matcher import DeepMatcher
@@ -134,7 +133,7 @@ def test_data_and_foreign_files_are_not_written_over(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     for json_file in (path, Path("./pairs.json"), Path("0.flo"), Path("0_a.png"), notes):
         for options in ({}, {"method": "orb"}):
-            words = "is read, and would be written over" if json_file.name == "pairs.json" else f"{json_file.name}' "
+            words = "is an input and would be overwritten" if json_file.name == "pairs.json" else f"{json_file.name}' "
             with pytest.raises(DeepMatchingError, match=words):
                 run(path, json_file=json_file, **options)
     assert {each: each.read_bytes() for each in tmp_path.iterdir()} == before
@@ -194,7 +193,7 @@ def test_the_help_explains_the_figures() -> None:
         ({"method": "dis", "radius": "16"}, "--radius has no effect on methods of OpenCV: leave it out"),
         ({"method": "dis", "levels": 2}, "--levels has no effect"),
         ({"method": "dis", "downscale": 1}, "--downscale has no effect"),
-        ({"method": "dis", "reciprocal": ReciprocalChoice.exact}, "--reciprocal has no effect"),
+        ({"method": "dis", "reciprocal": "exact"}, "--reciprocal has no effect"),
         ({"method": "dis", "half": True}, "--half has no effect"),
         ({"method": "dis", "memory": "1GB"}, "--memory has no effect"),
         ({"method": "dis", "device": "cuda"}, "--device has no effect"),

@@ -1,4 +1,4 @@
-"""``deepmatching flow``, mostly without a process of its own."""
+"""``deepmatching flow`` of two images, mostly called as a function."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import cv2
 import numpy as np
@@ -14,9 +14,10 @@ import pytest
 import torch
 
 from deepmatching.commands.evaluate import evaluate
-from deepmatching.commands.flow import FormatChoice, flow
+from deepmatching.commands.flow import FlowFormat, flow
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.flow import read_flow
+from deepmatching.flow import PRESETS
+from deepmatching.io.flow import check_flow_suffix, read_flow
 from deepmatching.matcher import DeepMatcher
 from deepmatching.matches import Matches
 from helpers.fake_datasets import FLOW, moved, texture, write_image, write_pairs
@@ -44,9 +45,6 @@ def is_right(path: Path) -> bool:
     return bool(np.abs(inner(path) - FLOW).mean() < 0.3)
 
 
-# ---------------------------------------------------------------------- pairs
-
-
 def test_a_user_gets_the_flow_its_picture_and_its_confidence(pictures: tuple[Path, Path], tmp_path: Path) -> None:
     names = [tmp_path / name for name in ("f.flo", "p.jpg", "c.png")]
     command = ["flow", *pictures, "-o", names[0], "--draw", names[1], "--confidence", names[2], "--device", "cpu", "-v"]
@@ -70,7 +68,7 @@ def test_the_suffix_chooses_the_format(pictures: tuple[Path, Path], tmp_path: Pa
 
 
 @pytest.mark.parametrize("suffix", ["txt", "npz", "h5"])
-def test_matches_of_a_file_are_interpolated_and_none_are_sought(
+def test_given_matches_are_interpolated_and_the_images_are_not_matched(
     pictures: tuple[Path, Path],
     tmp_path: Path,
     suffix: str,
@@ -86,8 +84,8 @@ def test_matches_of_a_file_are_interpolated_and_none_are_sought(
     assert "80 matches in" in capsys.readouterr().err
 
 
-def test_an_edge_of_the_given_map_parts_two_motions(tmp_path: Path) -> None:
-    """Black images, and matches at both sides: only the map says where the motion of the left ends."""
+def test_an_edge_of_the_given_map_separates_two_motions(tmp_path: Path) -> None:
+    """The images are black, so only the edge map tells where the motion on the left ends."""
     black = tmp_path / "black.png"
     write_image(black, np.zeros((64, 80, 3), np.uint8))
     lines = [f"{x} {y} {x + 6 * (x < 40)} {y}\n" for x in (4, 8, 12, 68, 72, 76) for y in range(4, 64, 8)]
@@ -111,7 +109,7 @@ def test_an_edge_of_the_given_map_parts_two_motions(tmp_path: Path) -> None:
     assert middle[56] > middle[16] + 3
 
 
-def test_matches_outside_the_image_are_mentioned_and_most_are_refused(
+def test_matches_outside_the_image_get_a_note_and_are_an_error_if_they_are_the_majority(
     pictures: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     inside, outside = "10 10 16 6\n60 10 66 6\n10 50 16 46\n", "100 10 106 6\n10 100 16 96\n"
@@ -147,11 +145,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"output": "f.flo", "device": "toaster"}, "Unknown device"),
     ({"out": "flows"}, "--out is for a video"),
     ({"output": "f.flo", "restart": True}, "--restart is for a video"),
-    ({"output": "f.flo", "file_format": FormatChoice.flo}, "--format is for a video"),
-    ({"output": "a.png"}, "'a.png' is read, and would be written over"),
-    ({"output": "f.flo", "draw": "b.png"}, "'b.png' is read"),
-    ({"output": "f.flo", "draw": "../{folder}/b.png"}, "b.png' is read"),
-    ({"output": "f.flo", "confidence": "wrong.npy", "edges": "wrong.npy"}, "'wrong.npy' is read"),
+    ({"output": "f.flo", "file_format": "flo"}, "--format is for a video"),
+    ({"output": "a.png"}, "'a.png' is an input and would be overwritten"),
+    ({"output": "f.flo", "draw": "b.png"}, "'b.png' is an input"),
+    ({"output": "f.flo", "draw": "../{folder}/b.png"}, "b.png' is an input"),
+    ({"output": "f.flo", "confidence": "wrong.npy", "edges": "wrong.npy"}, "'wrong.npy' is an input"),
 ]
 
 
@@ -180,6 +178,16 @@ def test_images_of_two_sizes_are_refused(pictures: tuple[Path, Path], tmp_path: 
     with pytest.raises(DeepMatchingError, match="one size, but they are 80x64 and 80x40"):
         run(pictures[0], tmp_path / "small.png", output=tmp_path / "f.flo")
     assert not (tmp_path / "f.flo").exists()
+
+
+def test_the_help_names_every_preset() -> None:
+    result = subprocess.run([sys.executable, "-m", "deepmatching", "flow", "--help"], capture_output=True, text=True)
+    assert all(name in result.stdout for name in PRESETS)
+
+
+@pytest.mark.parametrize("name", get_args(FlowFormat))
+def test_every_format_is_one_that_can_be_written(name: str) -> None:
+    assert check_flow_suffix(f"a.{name}") == f".{name}"
 
 
 # ---------------------------------------------------------------------- evaluation

@@ -1,13 +1,12 @@
-"""``deepmatching flow`` of a video or folder, mostly without a process of its own."""
+"""``deepmatching flow`` of a video or folder, mostly called as a function."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import signal
+import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,11 @@ import numpy as np
 import pytest
 import torch
 
-from deepmatching.commands import common
-from deepmatching.commands.flow import FormatChoice, flow
-from deepmatching.commands.flow_sequence import runs
+from deepmatching.commands import progress
+from deepmatching.commands.flow import flow
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.flow import read_flow, write_flow
 from helpers.fake_datasets import FLOW, moved, texture, write_image
-from helpers.processes import started
 
 
 def run(source: Path, **options: Any) -> None:
@@ -63,7 +60,7 @@ def test_a_video_gives_the_same_and_is_drawn_as_one(frames: Path, tmp_path: Path
     for path in sorted(frames.iterdir()):
         writer.write(cv2.imread(str(path)))
     writer.release()
-    run(tmp_path / "v.avi", out=tmp_path / "out", file_format=FormatChoice.png, draw=tmp_path / "out" / "flow.mp4")
+    run(tmp_path / "v.avi", out=tmp_path / "out", file_format="png", draw=tmp_path / "out" / "flow.mp4")
     names = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert names == ["flow.json", "flow.mp4", "frame_0001.png", "frame_0002.png", "frame_0003.png"]
     assert is_right(tmp_path / "out" / "frame_0002.png")
@@ -75,7 +72,7 @@ def test_a_video_gives_the_same_and_is_drawn_as_one(frames: Path, tmp_path: Path
     assert shown == 3
 
 
-def test_an_interrupted_run_goes_on_where_it_stopped(
+def test_an_interrupted_run_continues_where_it_stopped(
     frames: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from deepmatching.network import Network
@@ -91,14 +88,14 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
     monkeypatch.setattr(Network, "describe_image", describe)
     with pytest.raises(KeyboardInterrupt):
         run(frames, out=tmp_path / "out")
-    assert re.search("1 of 3 flows are finished in .*: the same command goes on", capsys.readouterr().err)
+    assert re.search("1 of 3 flows are finished in .*: run the same command to continue", capsys.readouterr().err)
     assert [path.name for path in (tmp_path / "out").glob("*.flo")] == ["frame_0001.flo"]
     first = (tmp_path / "out" / "frame_0001.flo").stat().st_mtime_ns
     described.clear()
     interrupt_at.clear()
     run(frames, out=tmp_path / "out")
     assert len(described) == 3  # frames 2, 3 and 4, each once
-    assert "1 of 3 flows were there already" in capsys.readouterr().err
+    assert "1 of 3 flows were finished before" in capsys.readouterr().err
     assert (tmp_path / "out" / "frame_0001.flo").stat().st_mtime_ns == first
     run(frames, out=tmp_path / "whole")
     for number in (1, 2, 3):
@@ -106,7 +103,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     described.clear()
     run(frames, out=tmp_path / "out")
-    assert not described  # nothing is left to do
+    assert not described  # all flows are finished
     run(frames, out=tmp_path / "out", restart=True)
     assert len(described) == 4
 
@@ -121,7 +118,7 @@ def test_settings_and_sources_do_not_mix(frames: Path, tmp_path: Path) -> None:
         (frames, {"radius": "24"}, "radius 16, and now it is 24"),
         (frames, {"preset": "sintel"}, "preset 'default'"),
         (frames, {"edges": "network"}, "edges 'gradient'"),
-        (frames, {"file_format": FormatChoice.npy}, "suffix"),
+        (frames, {"file_format": "npy"}, "suffix"),
         (tmp_path / "other", {}, "source"),
     ]
     for source, options, words in changes:
@@ -136,23 +133,24 @@ def test_flows_of_frames_that_have_changed_are_computed_again(
     out = tmp_path / "out"
 
     def again() -> tuple[set[str], str]:
-        """Which flows a run writes, and what it says."""
-        before = {path.stem: path.stat().st_mtime_ns for path in out.glob("*.flo")}
+        """Which flows a run writes, and what it prints."""
+        for path in out.glob("*.flo"):
+            os.utime(path, (0, 0))
         capsys.readouterr()
         run(frames, out=out, edges="gradient")
-        after = {path.stem: path.stat().st_mtime_ns for path in out.glob("*.flo")}
-        return {name[-4:] for name in after if after[name] != before.get(name)}, capsys.readouterr().err
+        return {path.stem[-4:] for path in out.glob("*.flo") if path.stat().st_mtime_ns}, capsys.readouterr().err
 
     assert again()[0] == {"0001", "0002", "0003"}
     assert again()[0] == set()
     write_image(frames / "frame_0002.png", 255 - moved(texture(), 1))
-    written, said = again()
-    assert written == {"0001", "0002"} and "2 of 3 flows are computed again" in said
+    os.utime(frames / "frame_0002.png", (1, 1))  # not the time of the first version, however coarse the clock
+    written, printed = again()
+    assert written == {"0001", "0002"} and "2 of 3 flows are computed again" in printed
     write_image(frames / "frame_0002.png", moved(texture(), 1))
     os.rename(frames / "frame_0002.png", frames / "frame_0001b.png")
-    written, said = again()
-    assert written == {"0001", "001b"} and "1 of 3 flows are computed again" in said
-    assert "flows of frames that are gone: frame_0002.flo" in said
+    written, printed = again()
+    assert written == {"0001", "001b"} and "1 of 3 flows are computed again" in printed
+    assert "flows of frames that are gone: frame_0002.flo" in printed
     assert all(is_right(out / f"{name}.flo") for name in ("frame_0001", "frame_0001b", "frame_0003"))
 
 
@@ -160,7 +158,7 @@ def test_a_frame_that_cannot_be_read_is_named_and_those_before_are_kept(
     frames: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (frames / "frame_0004.png").write_bytes(b"no picture")
-    advice = r"2 of 3 flows are finished in .*: replace or remove that frame, then the same command goes on\.$"
+    advice = r"2 of 3 flows are finished in .*: replace or remove that frame, then run the same command to continue\.$"
     with pytest.raises(DeepMatchingError, match=r"frame_0004\.png.* " + advice):
         run(frames, out=tmp_path / "out")
     assert len(list((tmp_path / "out").glob("*.flo"))) == 2
@@ -168,33 +166,33 @@ def test_a_frame_that_cannot_be_read_is_named_and_those_before_are_kept(
     words = r"Frame 'frame_0004'.* 80x40 pixels, but the one before is 80x64.* "
     with pytest.raises(DeepMatchingError, match=words + advice):
         run(frames, out=tmp_path / "out")
-    assert "goes on" not in capsys.readouterr().err
+    assert "to continue" not in capsys.readouterr().err
     (frames / "frame_0004.png").unlink()
     run(frames, out=tmp_path / "out")
-    assert "2 of 2 flows were there already" in capsys.readouterr().err
+    assert "2 of 2 flows were finished before" in capsys.readouterr().err
 
 
-def test_an_error_that_is_not_of_a_frame_does_not_blame_one(
+def test_an_error_that_no_frame_caused_does_not_blame_one(
     frames: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> None:
         raise DeepMatchingError("No space is left.")
 
     monkeypatch.setattr("deepmatching.flow.sequence.write_flow", full)
-    words = r"No space is left\. 0 of 3 flows are finished in .*: put that right, then the same command goes on"
+    words = r"No space is left\. 0 of 3 flows are finished in .*: fix that, then run the same command to continue"
     with pytest.raises(DeepMatchingError, match=words):
         run(frames, out=tmp_path / "out", edges="gradient")
 
 
-def test_where_there_is_no_terminal_lines_tell_how_far_it_is(
+def test_without_a_terminal_lines_report_the_progress(
     frames: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(frames, out=tmp_path / "short", edges="gradient")
-    assert "of 3 flows" not in capsys.readouterr().err
-    monkeypatch.setattr(common, "LINES_EVERY", -1.0)
+    assert "of 3" not in capsys.readouterr().err
+    monkeypatch.setattr(progress, "LINES_EVERY", -1.0)
     run(frames, out=tmp_path / "long", edges="gradient")
     lines = capsys.readouterr().err.splitlines()
-    assert lines[:2] == ["1 of 3 flows", "2 of 3 flows"] and lines[2].startswith("wrote 3 flows")
+    assert lines[:2] == ["flows: 1 of 3", "flows: 2 of 3"] and lines[2].startswith("wrote 3 flows")
 
 
 @pytest.mark.parametrize(
@@ -205,14 +203,18 @@ def test_where_there_is_no_terminal_lines_tell_how_far_it_is(
         ("frames", {"out": Path("out"), "matches": Path("m.txt")}, "--matches is for a pair"),
         ("frames", {"out": Path("out"), "edges": "map.png"}, "One edge map cannot serve all frames"),
         ("frames", {"out": Path("frames")}, "the frames themselves"),
-        ("frames", {"out": Path("truth")}, "another origin"),
-        ("frames", {"out": Path("out"), "draw": Path("p.png")}, r"name an \.mp4 or a folder"),
-        ("frames", {"out": Path("out"), "draw": Path("p.mov")}, r"'p\.mov' names no video .*: use \.mp4 or \.avi"),
+        ("frames", {"out": Path("truth")}, "not made by an earlier run"),
+        ("frames", {"out": Path("out"), "draw": Path("p.png")}, r"name an \.mp4 file or a folder"),
+        (
+            "frames",
+            {"out": Path("out"), "draw": Path("p.mov")},
+            r"suffix of 'p\.mov' is not a video format .*: use \.mp4 or \.avi",
+        ),
         ("frames", {"out": Path("out"), "draw": Path("out")}, "'out' is for the flows themselves"),
         ("frames", {"out": Path("out"), "draw": Path("truth/../out")}, "is for the flows themselves"),
         ("frames", {"out": Path("out"), "draw": Path("earlier")}, "'earlier' is for the flows themselves"),
         ("frames", {"out": Path("out"), "draw": Path("frames")}, "the frames themselves"),
-        ("frames/frame_0001.png", {"out": Path("out")}, "one picture"),
+        ("frames/frame_0001.png", {"out": Path("out")}, "a single picture"),
         ("empty", {"out": Path("out")}, "holds no pictures"),
         ("single", {"out": Path("out")}, "holds 1 frame"),
         ("missing.mp4", {"out": Path("out")}, "no video or folder"),
@@ -236,27 +238,38 @@ def test_bad_sequences_are_one_sentence_and_nothing_is_written(
     assert sorted(path for path in tmp_path.rglob("*") if path != tmp_path / "out") == before
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="sends a POSIX signal")
+#: Runs the command, and sends it the interrupt key's signal just before the third flow file gets its final name.
+INTERRUPTED = """
+import signal
+from deepmatching.cli import main
+from deepmatching.io import files
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+replace, written = files._replace, []
+
+def interrupted_replace(source, target):
+    if target.suffix == ".flo":
+        written.append(target)
+        if len(written) == 3:
+            signal.raise_signal(signal.SIGINT)
+    replace(source, target)
+
+files._replace = interrupted_replace
+main()
+"""
+
+
 def test_the_interrupt_key_ends_with_130_and_leaves_finished_files_only(tmp_path: Path) -> None:
-    for number in range(60):
+    for number in range(5):
         write_image(tmp_path / "frames" / f"{number}.png", moved(texture(), number))
     out = tmp_path / "out"
-    with started("flow", tmp_path / "frames", "--out", out, "--radius", "16", "--device", "cpu") as process:
-        while not (out / "2.flo").exists() and process.poll() is None:
-            time.sleep(0.02)
-        process.send_signal(signal.SIGINT)
-        errors = process.communicate(timeout=300)[1]
-    assert process.returncode == 130, errors
-    assert "Traceback" not in errors and "flows are finished" in errors
-    finished = json.loads((out / "flow.json").read_text())["finished"]
-    found = sorted(path.name for path in out.iterdir())
-    assert set(found) - {"flow.json"} >= {f"{name}.flo" for name in finished} and len(finished) < 59
-    for path in out.glob("*.flo"):
-        assert read_flow(path).shape == (64, 80, 2)
-    assert not [name for name in found if name.startswith(".")]
-
-
-def test_runs_are_what_is_missing() -> None:
-    assert list(runs([])) == []
-    assert list(runs([4])) == [(4, 5)]
-    assert list(runs([0, 1, 2, 5, 6, 9])) == [(0, 3), (5, 7), (9, 10)]
+    arguments = ["flow", tmp_path / "frames", "--out", out, "--model", "hog", "--radius", "16", "--device", "cpu"]
+    result = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, *map(str, arguments)], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 130, result.stderr
+    assert "Traceback" not in result.stderr and "2 of 4 flows are finished" in result.stderr
+    assert sorted(path.name for path in out.iterdir()) == ["0.flo", "1.flo", "flow.json"]
+    assert list(json.loads((out / "flow.json").read_text())["finished"]) == ["0", "1"]
+    run(tmp_path / "frames", out=out)
+    assert all(is_right(out / f"{number}.flo") for number in range(4))

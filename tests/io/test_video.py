@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.video import BadFrame, natural_order, open_frames
+from deepmatching.io.video import BadFrame, natural_order, open_frames, write_video
 
 
 def write_frames(folder: Path, names: list[str], size: tuple[int, int] = (16, 24)) -> None:
@@ -19,17 +19,15 @@ def write_frames(folder: Path, names: list[str], size: tuple[int, int] = (16, 24
         assert cv2.imwrite(str(folder / name), np.full((*size, 3), place, np.uint8))
 
 
-def write_video(path: Path, count: int) -> None:
-    """Frames whose brightness is 20 times their number."""
-    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 10, (64, 48))
-    if not writer.isOpened():
-        pytest.skip("this OpenCV writes no videos")
-    for number in range(count):
-        writer.write(np.full((48, 64, 3), 20 * number, np.uint8))
-    writer.release()
+def write_grey_video(path: Path, count: int) -> None:
+    """Frames whose brightness is 20 times their number, 10 per second."""
+    try:
+        write_video(path, (np.full((48, 64, 3), 20 * number, np.uint8) for number in range(count)), 10)
+    except DeepMatchingError:
+        pytest.skip("this OpenCV cannot write videos")
 
 
-def test_frames_of_a_folder_come_in_natural_order_and_bear_their_names(tmp_path: Path) -> None:
+def test_frames_of_a_folder_come_in_natural_order_and_have_the_names_of_their_files(tmp_path: Path) -> None:
     write_frames(tmp_path, ["f_1.png", "f_2.png", "f_9.png", "f_10.png", "f_100.png"])
     (tmp_path / "notes.txt").write_text("no frame")
     (tmp_path / ".hidden.png").write_bytes(b"no frame")
@@ -40,16 +38,16 @@ def test_frames_of_a_folder_come_in_natural_order_and_bear_their_names(tmp_path:
     assert frames.rate is None
 
 
-def test_a_pair_of_frames_has_the_same_origin_until_a_file_of_it_changes(tmp_path: Path) -> None:
+def test_the_origins_of_a_pair_change_only_with_its_own_files(tmp_path: Path) -> None:
     write_frames(tmp_path, ["1.png", "2.png", "3.png"])
-    before, again = open_frames(tmp_path), open_frames(tmp_path)
-    assert [before.origin(i) == again.origin(i) for i in (0, 1)] == [True, True]
+    before = open_frames(tmp_path).origins
+    assert list(before) == ["1", "2"] and before == open_frames(tmp_path).origins
     os.utime(tmp_path / "3.png", (1, 1))
-    changed = open_frames(tmp_path)
-    assert [before.origin(i) == changed.origin(i) for i in (0, 1)] == [True, False]
+    changed = open_frames(tmp_path).origins
+    assert changed["1"] == before["1"] and changed["2"] != before["2"]
     write_frames(tmp_path, ["1b.png"])
-    inserted = open_frames(tmp_path)
-    assert inserted.origin(0) != changed.origin(0) and inserted.origin(2) == changed.origin(1)
+    inserted = open_frames(tmp_path).origins
+    assert inserted["1"] != changed["1"] and inserted["2"] == changed["2"]
 
 
 def test_natural_order_is_by_number_and_then_by_letters() -> None:
@@ -58,14 +56,15 @@ def test_natural_order_is_by_number_and_then_by_letters() -> None:
 
 
 def test_a_video_gives_the_frames_that_a_player_shows(tmp_path: Path) -> None:
-    write_video(tmp_path / "v.avi", 5)
+    write_grey_video(tmp_path / "v.avi", 5)
     frames = open_frames(tmp_path / "v.avi")
     assert frames.names == ["frame_0001", "frame_0002", "frame_0003", "frame_0004", "frame_0005"]
     assert frames.rate == pytest.approx(10)
-    origin = frames.origin(0)
-    assert frames.origin(3) == origin == open_frames(tmp_path / "v.avi").origin(0)
+    origins = frames.origins
+    assert list(origins) == frames.names[:-1] and origins["frame_0001"] == origins["frame_0004"]
+    assert origins == open_frames(tmp_path / "v.avi").origins
     os.utime(tmp_path / "v.avi", (1, 1))
-    assert open_frames(tmp_path / "v.avi").origin(0) != origin
+    assert open_frames(tmp_path / "v.avi").origins["frame_0001"] != origins["frame_0001"]
     found = list(frames.between(2, 5))
     assert found[0].shape == (3, 48, 64) and found[0].dtype == torch.float32
     for number, frame in enumerate(found, 2):
@@ -90,18 +89,18 @@ def test_a_frame_that_cannot_be_read_or_has_another_size_is_named(tmp_path: Path
     [
         ([], "frames", "holds no pictures"),
         (["a.png"], "frames", "holds 1 frame"),
-        (["a.png", "a.jpg"], "frames", "two frames of one name"),
-        (["a.png", "b.png"], "frames/a.png", "one picture"),
+        (["a.png", "a.jpg"], "frames", "two frames with the same name"),
+        (["a.png", "b.png"], "frames/a.png", "a single picture"),
         ([], "missing", "no video or folder"),
     ],
 )
-def test_what_has_no_frames_is_refused(tmp_path: Path, names: list[str], path: str, words: str) -> None:
+def test_a_source_without_two_frames_is_refused(tmp_path: Path, names: list[str], path: str, words: str) -> None:
     write_frames(tmp_path / "frames", names)
     with pytest.raises(DeepMatchingError, match=words):
         open_frames(tmp_path / path)
 
 
-def test_what_is_no_video_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_video_is_refused(tmp_path: Path) -> None:
     (tmp_path / "v.mp4").write_bytes(b"no video at all")
     with pytest.raises(DeepMatchingError, match="cannot be opened as a video"):
         open_frames(tmp_path / "v.mp4")

@@ -1,1 +1,1 @@
-"""The subcommands of ``deepmatching``, one a file; ``cli.py`` puts them together."""
+"""The subcommands of ``deepmatching``, one per file; ``cli.py`` collects them."""

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from deepmatching.commands.common import Device, Model, Radius, ReciprocalChoice, build_matcher
+from deepmatching.checks import check_number
+from deepmatching.commands.common import Device, Model, Radius, build_matcher, parse_radius, parse_size
 from deepmatching.defaults import MODEL, RADIUS
-from deepmatching.errors import DeepMatchingError
 
 
 def bench(
-    size: Annotated[str, typer.Option(metavar="WIDTHxHEIGHT", help="Size of the pictures.")] = "1024x436",
+    size: Annotated[str, typer.Option(metavar="WIDTHxHEIGHT", help="Size of the images, in pixels.")] = "1024x436",
     model: Model = MODEL,
-    radius: Radius = "80",
+    radius: Radius = str(RADIUS),
     device: Device = "auto",
-    batch: Annotated[int, typer.Option(min=1, help="Pairs at a time.")] = 1,
-    repeats: Annotated[int, typer.Option(min=1, help="Timed runs; the median counts.")] = 20,
+    batch: Annotated[int, typer.Option(metavar="N", help="Number of pairs matched at once.")] = 1,
+    repeats: Annotated[int, typer.Option(metavar="N", help="Number of timed runs; the median is reported.")] = 20,
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Also write the figures.", show_default=False)
+        Path | None, typer.Option("--json", metavar="FILE", help="Also write the measurements to this file.")
     ] = None,
 ) -> None:
-    """Time matching on this machine, from image tensors to verified matches.
+    """Time matching on this machine.
 
-    The floor is what no implementation can go below here: the larger of the bytes that must move over the bandwidth of
-    a copy and the operations of correlation over the rate of a matrix product, both measured in the same run.
+    The time is from image tensors to verified matches. The floor is a bound that no implementation can beat on this
+    machine. It is the larger of two times: the bytes that must move, at the bandwidth of a large copy; and the
+    operations of correlation, at the rate of a large matrix product. Both rates are measured in the same run.
     """
     import json
 
@@ -38,15 +38,14 @@ def bench(
     from deepmatching.io.files import atomic_write, check_writable
     from deepmatching.memory import amount
 
-    parsed = re.fullmatch(r"(\d+)x(\d+)", size)
-    if not parsed:
-        raise DeepMatchingError(f"--size needs a width and a height such as 1024x436, not '{size}'.")
+    check_number("--batch", batch, least=1)
+    check_number("--repeats", repeats, least=1)
+    width, height = parse_size(size)
     if json_file:
         check_writable(json_file)
-    matcher = build_matcher(model, radius, None, None, ReciprocalChoice.bins, device)
-    width, height = int(parsed[1]), int(parsed[2])
-    matcher.plan((height, width), (height, width), batch)
-    case = Case(model, width, height, matcher.settings.radius or RADIUS, "bins", str(matcher.device), batch)
+    matcher = build_matcher(model, radius=radius, device=device)
+    matcher.plan((height, width), (height, width), batch)  # raises here, in this process, if it does not fit
+    case = Case(model, width, height, parse_radius(radius), device=str(matcher.device), batch=batch)
     with Console(stderr=True).status(f"timing {repeats} runs of {size}, radius {radius} …"):
         timing = measure(case, repeats)
     table = Table("", "value", show_header=False)

@@ -1,142 +1,165 @@
-"""Options that several commands share, and what they do with them."""
+"""Options that several commands share, checks of what users give, and lines that several commands print."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
-from enum import Enum
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from deepmatching.checks import radius_in_pixels
+from deepmatching.defaults import FULL, MODELS, Reciprocal
 from deepmatching.errors import DeepMatchingError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from deepmatching.flow.result import FlowResult
     from deepmatching.matcher import DeepMatcher
     from deepmatching.matches import Matches
 
+MODEL_HELP = f"Model: {', '.join(MODELS)}, or the path of a .safetensors file."
+RADIUS_HELP = f"Largest displacement along each axis, in pixels; '{FULL}' sets no limit."
 
-#: Seconds between lines about progress where there is no terminal for a bar.
-LINES_EVERY = 30.0
-
-
-class ReciprocalChoice(str, Enum):
-    """How matches are verified."""
-
-    bins = "bins"
-    exact = "exact"
-    none = "none"
-
-
-Image0 = Annotated[
-    Path, typer.Argument(metavar="A", help="The first image (the matches start here).", show_default=False)
-]
-Image1 = Annotated[Path, typer.Argument(metavar="B", help="The second image.", show_default=False)]
-Model = Annotated[str, typer.Option(help="compact, vgg, hog, or the path of a .safetensors model.")]
-Radius = Annotated[str, typer.Option(metavar="PIXELS|full", help="Largest displacement along each axis.")]
+Image0 = Annotated[Path, typer.Argument(metavar="A", help="First image; matches start here.")]
+Image1 = Annotated[Path, typer.Argument(metavar="B", help="Second image.")]
+Model = Annotated[str, typer.Option(metavar="NAME|PATH", help=MODEL_HELP)]
+Radius = Annotated[str, typer.Option(metavar=f"PIXELS|{FULL}", help=RADIUS_HELP)]
 Levels = Annotated[
     int | None,
-    typer.Option(help="How often patches are aggregated; by default as often as the image allows.", show_default=False),
+    typer.Option(metavar="N", help="Number of aggregation levels.", show_default="as many as the image size allows"),
 ]
 Downscale = Annotated[
     int | None,
     typer.Option(
-        metavar="0|1|2",
-        help="Descriptor cells are 2^N pixels wide (default: the model's, 1 for hog).",
-        show_default=False,
+        metavar="0|1|2", help="Make descriptor cells 2^N pixels wide.", show_default="as the model was trained; hog: 1"
     ),
 ]
 ReciprocalOption = Annotated[
-    ReciprocalChoice,
-    typer.Option(help="Keep a match if it is the best of its 8x8-pixel target bin, at its exact target, or always."),
+    Reciprocal,
+    typer.Option(
+        metavar="|".join(get_args(Reciprocal)),
+        help="Keep a match if it is the best one into its 8x8-pixel target bin (bins) or onto its exact target pixel "
+        "(exact); none keeps all.",
+    ),
 ]
+Half = Annotated[bool, typer.Option("--half", help="Correlate and store scores in half precision: faster, needs CUDA.")]
 Memory = Annotated[
     str | None,
     typer.Option(
         metavar="SIZE",
-        help="What may be used, such as 500MB or 2GB (default: 4/5 of what is free). With less than the work takes at "
-        "once, it is cut into pieces, with the same result.",
-        show_default=False,
+        help="Memory that matching may use, such as 500MB or 2GB. Work that needs more is split into pieces, with the "
+        "same result.",
+        show_default="4/5 of the free memory",
     ),
 ]
-Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda|mps", help="Where to compute.")]
+Device = Annotated[
+    str, typer.Option(metavar="auto|cpu|cuda|mps", help="Device to compute on; auto prefers cuda, then mps.")
+]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Print what is being done.")]
 
 
-def build_matcher(
-    model: str,
-    radius: str | None,
-    levels: int | None,
-    downscale: int | None,
-    reciprocal: ReciprocalChoice,
-    device: str,
-    memory: str | None = None,
-    half: bool = False,
-) -> DeepMatcher:
+def build_matcher(model: str, *, radius: str | None = None, memory: str | None = None, **settings: Any) -> DeepMatcher:
+    """The matcher of a model, with the options of a command; ``settings`` are passed on unchanged."""
     from deepmatching.matcher import DeepMatcher
 
-    try:
-        limit = radius if radius is None or radius == "full" else int(radius)
-    except ValueError:
-        raise DeepMatchingError(f"--radius needs a number of pixels or 'full', not '{radius}'.") from None
     return DeepMatcher.from_pretrained(
         model,
-        radius=limit,
-        levels=levels,
-        downscale=downscale,
-        reciprocal=reciprocal.value,
-        device=device,
-        memory=to_bytes(memory) if memory else None,
-        half=half,
+        radius=None if radius is None else parse_radius(radius),
+        memory=None if memory is None else parse_memory(memory),
+        **settings,
     )
 
 
-def to_bytes(size: str) -> int:
-    """'500MB', '2 GB' or '1.5g' in bytes."""
-    parsed = re.fullmatch(r"\s*([0-9.]+)\s*([kmg])b?\s*", size, re.IGNORECASE)
+def parse_radius(text: str) -> int | str:
+    """A number of pixels, or the word for no limit."""
+    radius: int | str = text
+    with contextlib.suppress(ValueError):
+        radius = int(text)
+    radius_in_pixels(radius, "--radius")
+    return radius
+
+
+def parse_memory(text: str) -> int:
+    """The number of bytes of ``500MB``, ``2 GB`` or ``1.5g``."""
+    parsed = re.fullmatch(r"\s*([0-9.]+)\s*([kmg])b?\s*", text, re.IGNORECASE)
     try:
-        return int(float(parsed[1]) * {"k": 1e3, "m": 1e6, "g": 1e9}[parsed[2].lower()]) if parsed else int(size)
+        return int(float(parsed[1]) * {"k": 1e3, "m": 1e6, "g": 1e9}[parsed[2].lower()]) if parsed else int(text)
     except ValueError:
-        raise DeepMatchingError(f"--memory needs a size such as 500MB or 2GB, not '{size}'.") from None
+        raise DeepMatchingError(f"--memory needs a size such as 500MB or 2GB, not '{text}'.") from None
 
 
-def check_outputs(output: Path | None, picture: Path | None, inputs: Iterable[Path]) -> None:
-    """Complain about output paths before the work, not after it."""
-    from deepmatching.drawing import check_picture_path
-    from deepmatching.io.files import check_writable
-    from deepmatching.io.matches import check_matches_suffix
-
-    if output is not None:
-        check_matches_suffix(output)
-        check_writable(output)
-    if picture is not None:
-        check_picture_path(picture)
-    check_not_inputs((output, picture), inputs)
+def parse_size(text: str) -> tuple[int, int]:
+    """The width and the height of ``1024x436``."""
+    parsed = re.fullmatch(r"(\d+)x(\d+)", text)
+    if not parsed:
+        raise DeepMatchingError(f"--size needs a width and a height such as 1024x436, not '{text}'.")
+    return int(parsed[1]), int(parsed[2])
 
 
 def refuse(options: Mapping[str, object], reason: str) -> None:
-    """Complain about the first of these options that is given, neither None nor False."""
+    """Raise if one of these options is given, that is, neither None nor False."""
     for name, value in options.items():
         if value is not None and value is not False:
             raise DeepMatchingError(f"{name} {reason}")
 
 
+def check_outputs(
+    outputs: Iterable[tuple[Path | None, Callable[[Path], object]]], inputs: Iterable[Path | None]
+) -> None:
+    """Raise before the work, not after it, if an output cannot be written.
+
+    Args:
+        outputs: each path, if given, with the check of its suffix.
+        inputs: files that no output may replace.
+    """
+    from deepmatching.io.files import check_writable
+
+    written: list[Path] = []
+    for path, check_suffix in outputs:
+        if path is not None:
+            check_suffix(path)
+            check_writable(path)
+            if any(is_same(path, other) for other in written):
+                raise DeepMatchingError(f"Two results cannot go to the same file '{path}': give different names.")
+            written.append(path)
+    check_not_inputs(written, inputs)
+
+
 def check_not_inputs(outputs: Iterable[Path | None], inputs: Iterable[Path | None]) -> None:
-    """Complain if a file that is read would be written over."""
+    """Raise if an output would replace a file that is read."""
     read = [path for path in inputs if path is not None]
     for output in outputs:
         if output is not None and any(is_same(output, path) for path in read):
-            raise DeepMatchingError(f"'{output}' is read, and would be written over: give the result another name.")
+            raise DeepMatchingError(f"'{output}' is an input and would be overwritten: give the result another name.")
 
 
 def is_same(path: Path, other: Path) -> bool:
-    """Whether two paths lead to one file or folder, there already or not."""
+    """Whether two paths lead to the same file or folder, whether or not it exists."""
     return path.resolve() == other.resolve() or (path.exists() and other.exists() and os.path.samefile(path, other))
 
 
-def summary(matches: Matches, elapsed: float, matcher: DeepMatcher) -> str:
+def describe_work(matcher: DeepMatcher, image0: Tensor, image1: Tensor) -> str:
+    """One line: reference points, levels and memory of matching two images."""
+    from deepmatching.memory import amount
+
+    sizes = (image0.shape[1], image0.shape[2]), (image1.shape[1], image1.shape[2])
+    geometry, plan = matcher.network.geometry(*sizes), matcher.plan(*sizes)
+    rows, columns = geometry.grid(0)
+    pieces = f", in {plan.strips} strips" if plan.strips > 1 else ""
+    return (
+        f"{rows * columns} reference points, {geometry.L + 1} levels, "
+        f"about {amount(plan.needed)} of memory on {matcher.device}{pieces}"
+    )
+
+
+def match_summary(matches: Matches, elapsed: float, matcher: DeepMatcher) -> str:
+    """One line: number of matches, time and displacements."""
     assert matches.size0 is not None and matches.size1 is not None
     rows, columns = matcher.network.geometry(matches.size0, matches.size1).grid(0)
     text = f"{len(matches)} matches of {rows * columns} reference points, {elapsed:.2f} s on {matcher.device}"
@@ -146,6 +169,26 @@ def summary(matches: Matches, elapsed: float, matcher: DeepMatcher) -> str:
     return text
 
 
+def flow_summary(result: FlowResult, elapsed: float) -> str:
+    """One line: number of matches, time of each stage and displacements."""
+    import numpy as np
+
+    stages = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in result.seconds.items())
+    length = np.hypot(result.flow[..., 0], result.flow[..., 1])
+    return (
+        f"{result.matches} matches used, {elapsed:.2f} s ({stages}); "
+        f"motion {np.median(length):.1f} px (median), {length.max():.1f} px (largest)"
+    )
+
+
 def say(text: str) -> None:
+    """Print a line to standard error, unless that is closed."""
     if sys.stderr is not None:
         print(text, file=sys.stderr)
+
+
+def say_written(*paths: Path | None) -> None:
+    """Print the name of each file that was written."""
+    for path in paths:
+        if path is not None:
+            say(f"wrote {path}")

@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from deepmatching.commands.common import Device, ReciprocalChoice, build_matcher, say, summary
-from deepmatching.commands.flow import flow_summary
+from deepmatching.commands.common import Device, build_matcher, flow_summary, match_summary, say
 from deepmatching.defaults import MODEL
 
 
@@ -25,10 +24,10 @@ def demo(
     make_folder(out)
     pictures = files("deepmatching") / "data" / "demo"
     with as_file(pictures / "bunny_0.jpg") as image0, as_file(pictures / "bunny_1.jpg") as image1:
-        matcher = build_matcher(MODEL, None, None, None, ReciprocalChoice.bins, device)
+        matcher = build_matcher(MODEL, device=device)
         start = time.perf_counter()
         matches = matcher.match(image0, image1)
-        say(summary(matches, time.perf_counter() - start, matcher))
+        say(match_summary(matches, time.perf_counter() - start, matcher))
         matches.save(out / "matches.txt")
         matches.draw(image0, image1, out / "matches.png")
         assert matches.size0 is not None

@@ -13,14 +13,13 @@ from deepmatching.commands.common import (
     Downscale,
     Levels,
     Memory,
-    ReciprocalChoice,
     ReciprocalOption,
     build_matcher,
     check_not_inputs,
     refuse,
     say,
 )
-from deepmatching.defaults import MODEL
+from deepmatching.defaults import MODEL, RECIPROCAL
 from deepmatching.errors import DeepMatchingError
 
 if TYPE_CHECKING:
@@ -105,7 +104,7 @@ def evaluate(
     ] = None,
     levels: Levels = None,
     downscale: Downscale = None,
-    reciprocal: ReciprocalOption = ReciprocalChoice.bins,
+    reciprocal: ReciprocalOption = RECIPROCAL,
     half: Annotated[bool, typer.Option("--half", help="Half precision (CUDA only).")] = False,
     memory: Memory = None,
     device: Device = "auto",
@@ -151,7 +150,7 @@ def evaluate(
         refuse(
             {
                 **{"--radius": radius, "--levels": levels, "--downscale": downscale, "--half": half},
-                **{"--memory": memory, "--preset": preset, "--reciprocal": reciprocal != ReciprocalChoice.bins},
+                **{"--memory": memory, "--preset": preset, "--reciprocal": reciprocal != RECIPROCAL},
                 "--device": device not in ("auto", "cpu"),
             },
             "has no effect on methods of OpenCV: leave it out.",
@@ -175,7 +174,8 @@ def evaluate(
     data = data.thinned(limit) if limit is not None else data
     radius = radius if radius is not None or flow else "80"
     preset = preset or "default"
-    chosen, name = _build(model, method, radius, levels, downscale, reciprocal, device, memory, half)
+    options = {"levels": levels, "downscale": downscale, "reciprocal": reciprocal, "half": half}
+    chosen, name = _build(model, method, radius=radius, device=device, memory=memory, **options)
     function = flow_function(chosen, preset) if flow else None  # complains before the work
     if function is not None and method is None:
         chosen = chosen.for_flow()  # type: ignore[union-attr]
@@ -199,10 +199,10 @@ def evaluate(
             say(f"wrote {path}")
 
 
-def _build(model: str | None, method: str | None, radius: str | None, *options: Any) -> tuple[Method, str]:
+def _build(model: str | None, method: str | None, **options: Any) -> tuple[Method, str]:
     """The matcher or the baseline, and its name."""
     if method is not None:
         from deepmatching.evaluation.baselines import baseline
 
         return baseline(method), method
-    return build_matcher(model or MODEL, radius, *options), model or MODEL
+    return build_matcher(model or MODEL, **options), model or MODEL

@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deepmatching.commands.common import ReciprocalChoice, build_matcher, say
+from deepmatching.commands.common import build_matcher, say
 from deepmatching.errors import DeepMatchingError
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def published_vgg(source: str, radius: str, device: str) -> DeepMatcher | None:
 
     if source in NAMES or not is_published(source):
         return None
-    like = build_matcher("hog", radius, None, None, ReciprocalChoice.bins, device)
+    like = build_matcher("hog", radius=radius, device=device)
     network = build_network("vgg", like.network.radius)
     assert isinstance(network.descriptor, VGG)
     load_vgg(network.descriptor, source)

@@ -1,176 +1,190 @@
-"""``deepmatching flow``."""
+"""``deepmatching flow``: of two images, or of the frames of a video or folder."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
-from deepmatching.commands.common import Device, Memory, ReciprocalChoice, build_matcher, check_not_inputs, refuse, say
-from deepmatching.defaults import MODEL
+from deepmatching import __version__
+from deepmatching.commands import common
+from deepmatching.commands.common import build_matcher, is_same, refuse, say
+from deepmatching.commands.progress import progress_bar
+from deepmatching.defaults import FLOW_RADIUS, FULL, MODEL, PRESET
 from deepmatching.errors import DeepMatchingError
 
 if TYPE_CHECKING:
     from deepmatching.flow.pipeline import EdgesLike
-    from deepmatching.flow.result import FlowResult
+    from deepmatching.flow.sequence import FlowFolder
+    from deepmatching.matcher import DeepMatcher
 
-
-class FormatChoice(str, Enum):
-    """What flow files can be."""
-
-    flo = "flo"
-    png = "png"
-    pfm = "pfm"
-    npy = "npy"
+FlowFormat = Literal["flo", "png", "pfm", "npy"]
 
 
 def flow(
     image0: Annotated[
-        Path,
-        typer.Argument(
-            metavar="A", help="The first image; or a video or a folder of frames, with --out.", show_default=False
-        ),
+        Path, typer.Argument(metavar="A", help="First image; or, with --out, a video or a folder of frames.")
     ],
-    image1: Annotated[Path | None, typer.Argument(metavar="B", help="The second image.", show_default=False)] = None,
+    image1: Annotated[Path | None, typer.Argument(metavar="B", help="Second image.")] = None,
     output: Annotated[
         Path | None,
         typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="The flow file to write: .flo, .png (KITTI's 16 bits), .pfm or .npy.",
-            show_default=False,
+            "-o", "--output", metavar="FILE", help="Flow file to write: .flo, .png (KITTI, 16 bits), .pfm or .npy."
         ),
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Of a video or folder: write one flow file a frame here.", show_default=False),
+        Path | None, typer.Option(metavar="DIR", help="For a video or folder: write one flow file per frame here.")
     ] = None,
     draw: Annotated[
         Path | None,
         typer.Option(
             metavar="PICTURE",
-            help="Also draw the flow. Of a video or folder: the name of an .mp4, or a folder for pictures.",
-            show_default=False,
+            help="Also draw the flow. For a video or folder: an .mp4 or .avi file, or a folder for pictures.",
         ),
     ] = None,
     confidence: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Also write how far the flow is to be trusted, 0 to 1: .npy, or .png of 16 bits.",
-            show_default=False,
-        ),
+        typer.Option(metavar="FILE", help="Also write the confidence of each pixel, 0 to 1: .npy, or .png (16 bits)."),
     ] = None,
     preset: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help="default, or the original program's settings: original, sintel, kitti, middlebury.",
+            help=f"Flow settings: {PRESET}, or EpicFlow's own: original, sintel, kitti, middlebury.",
         ),
-    ] = "default",
+    ] = PRESET,
     edges: Annotated[
-        str, typer.Option(metavar="network|gradient|FILE", help="How to find the edges of the first image, or a map.")
+        str,
+        typer.Option(
+            metavar="network|gradient|FILE", help="Edge detector for the first image, or a file with its edge map."
+        ),
     ] = "network",
     structured_forest: Annotated[
         Path | None,
         typer.Option(
-            metavar="MODEL",
-            help="Find edges by OpenCV's structured forest; its model.yml.gz is needed.",
-            show_default=False,
+            metavar="MODEL", help="Detect edges with OpenCV's structured forest and this model file (model.yml.gz)."
         ),
     ] = None,
     matches: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Interpolate these matches (.txt, .npz, .h5), of any matcher, instead of finding some.",
-            show_default=False,
+            help="Interpolate these matches of any matcher (.txt, .npz or .h5) instead of matching the images.",
         ),
     ] = None,
     model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|PATH",
-            help=f"compact, vgg, hog, or the path of a .safetensors model (default: {MODEL}).",
-            show_default=False,
-        ),
+        str | None, typer.Option(metavar="NAME|PATH", help=f"{common.MODEL_HELP}  [default: {MODEL}]")
     ] = None,
     radius: Annotated[
         str | None,
-        typer.Option(
-            metavar="PIXELS|full", help="Largest displacement along each axis (default: 160).", show_default=False
-        ),
+        typer.Option(metavar=f"PIXELS|{FULL}", help=f"{common.RADIUS_HELP}  [default: {FLOW_RADIUS}]"),
     ] = None,
-    device: Device = "auto",
-    memory: Memory = None,
+    device: common.Device = "auto",
+    memory: common.Memory = None,
     file_format: Annotated[
-        FormatChoice | None,
+        FlowFormat | None,
         typer.Option(
-            "--format", help="Of a video or folder: the format of the flow files (default: flo).", show_default=False
+            "--format",
+            metavar="|".join(get_args(FlowFormat)),
+            help="For a video or folder: format of the flow files.  [default: flo]",
         ),
     ] = None,
     restart: Annotated[
-        bool, typer.Option("--restart", help="Of a video or folder: do again what an earlier run has finished.")
+        bool, typer.Option("--restart", help="For a video or folder: compute finished flows again.")
     ] = False,
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Say what is done.")] = False,
+    verbose: common.Verbose = False,
 ) -> None:
-    """Dense optical flow: of two images, or of all consecutive frames of a video.
+    """Compute dense optical flow.
 
     deepmatching flow A B -o FLOW.flo
 
     deepmatching flow VIDEO|FOLDER --out DIR
 
-    A flow file holds the displacement of every pixel of the first image.
-    The second form writes one for each frame but the last; if it was
-    interrupted, the same command goes on where it stopped.
+    A flow file holds the displacement of every pixel of the first image, in pixels. The second form writes one file
+    for each frame except the last. After an interruption, run the same command again to continue.
     """
+    from deepmatching.drawing import check_picture_path
     from deepmatching.flow import preset as settings_of
+    from deepmatching.flow.pipeline import count_outside, matches_to_flow
+    from deepmatching.flow.result import check_confidence_suffix
+    from deepmatching.io.flow import check_flow_suffix
+    from deepmatching.io.images import load_image
+    from deepmatching.matches import Matches
+    from deepmatching.settings import choose_device
 
-    settings_of(preset)  # complains before the work
-    edges_like = choose_edges(edges, structured_forest)
+    settings = settings_of(preset)
+    edge_source = _edge_source(edges, structured_forest)
     if image1 is None:
-        from deepmatching.commands.flow_sequence import flow_of_sequence
-
         refuse(
             {"-o": output, "--confidence": confidence, "--matches": matches},
             "is for a pair of images: give a second image, or leave it out.",
         )
         if out is None:
             raise DeepMatchingError("Give a second image, or --out DIR for the flows of a video or folder.")
-        if callable(edges_like) or edges in ("network", "gradient"):
-            how = {"preset": preset, "edges": str(structured_forest) if structured_forest is not None else edges}
-        else:
+        if not callable(edge_source) and edges not in ("network", "gradient"):
             raise DeepMatchingError("One edge map cannot serve all frames: use --edges network or gradient.")
-        matcher, suffix = _matcher(model, radius, device, memory), f".{(file_format or FormatChoice.flo).value}"
-        flow_of_sequence(image0, out, matcher, model or MODEL, how, edges_like, suffix, restart, draw, verbose)
+        _flow_of_frames(
+            image0,
+            out,
+            build_matcher(model or MODEL, radius=radius, device=device, memory=memory),
+            {"preset": preset, "edges": str(structured_forest or edges), "model": model or MODEL},
+            edge_source,
+            suffix=f".{file_format or 'flo'}",
+            restart=restart,
+            draw=draw,
+            verbose=verbose,
+        )
         return
+
     refuse(
         {"--out": out, "--format": file_format, "--restart": restart},
         "is for a video or a folder: name the flow with -o, and leave it out.",
     )
     if output is None and draw is None and confidence is None:
         raise DeepMatchingError("Nothing would be written: name the flow file with -o.")
-    check_flow_outputs(output, draw, confidence)
-    check_not_inputs((output, draw, confidence), (image0, image1, matches, Path(edges), structured_forest))
+    common.check_outputs(
+        [(output, check_flow_suffix), (draw, check_picture_path), (confidence, check_confidence_suffix)],
+        (image0, image1, matches, Path(edges), structured_forest),
+    )
     if matches is None:
-        calculate: Callable[..., FlowResult] = partial(_flow_by_matching, _matcher(model, radius, device, memory))
+        matcher = build_matcher(model or MODEL, radius=radius, device=device, memory=memory)
+        start = time.perf_counter()
+        first, second = load_image(image0, "image0"), load_image(image1, "image1")
+        if verbose:
+            say(common.describe_work(matcher.for_flow(), first, second))
+        result = matcher.flow(first, second, settings, edges=edge_source)
     else:
         refuse(
             {"--model": model, "--radius": radius, "--memory": memory},
-            "has no effect on matches that are given: leave it out.",
+            "has no effect when --matches is given: leave it out.",
         )
-        calculate = partial(_flow_of_matches, matches, device)
-    _flow_of_pair(image0, image1, calculate, preset, edges_like, output, draw, confidence, verbose)
+        start = time.perf_counter()
+        first, second = load_image(image0, "image0"), load_image(image1, "image1")
+        given = Matches.load(matches)
+        if verbose:
+            say(f"{len(given)} matches in {matches}")
+        if outside := count_outside(given, (first.shape[1], first.shape[2])):
+            say(f"note: {outside} of {len(given)} matches start outside the image")
+        chosen = choose_device(device)
+        result = matches_to_flow(
+            given, first.to(chosen), second.to(chosen), settings, edge_source, host_image0=first
+        )
+    elapsed = time.perf_counter() - start
+    if output is not None:
+        result.save(output)
+    if confidence is not None:
+        result.save_confidence(confidence)
+    if draw is not None:
+        result.draw(draw, first, second)
+    say(common.flow_summary(result, elapsed))
+    common.say_written(output, draw, confidence)
 
 
-def choose_edges(edges: str, structured_forest: Path | None) -> EdgesLike:
-    """What the two options about edges mean."""
+def _edge_source(edges: str, structured_forest: Path | None) -> EdgesLike:
+    """The edge detector or edge map that the two options name."""
     if structured_forest is None:
         return edges
     if edges != "network":
@@ -182,92 +196,92 @@ def choose_edges(edges: str, structured_forest: Path | None) -> EdgesLike:
     return partial(structured_forest_edges, model=structured_forest)
 
 
-def check_flow_outputs(output: Path | None, picture: Path | None, confidence: Path | None) -> None:
-    """Complain about output paths before the work, not after it."""
-    from deepmatching.drawing import check_picture_path
-    from deepmatching.flow.result import check_confidence_suffix
-    from deepmatching.io.files import check_writable
-    from deepmatching.io.flow import check_flow_suffix
-
-    if output is not None:
-        check_flow_suffix(output)
-        check_writable(output)
-    if picture is not None:
-        check_picture_path(picture)
-    if confidence is not None:
-        check_confidence_suffix(confidence)
-        check_writable(confidence)
-    given = [path.resolve() for path in (output, picture, confidence) if path is not None]
-    if len(set(given)) < len(given):
-        raise DeepMatchingError("Flow, picture and confidence cannot go to the same file: give different names.")
-
-
-def _matcher(model: str | None, radius: str | None, device: str, memory: str | None) -> Any:
-    return build_matcher(model or MODEL, radius, None, None, ReciprocalChoice.bins, device, memory)
-
-
-def _flow_by_matching(matcher: Any, image0: Any, image1: Any, preset: str, edges: EdgesLike, verbose: bool) -> Any:
-    if verbose:
-        from deepmatching.commands.match import describe_work
-
-        describe_work(matcher.for_flow(), image0, image1)
-    return matcher.flow(image0, image1, preset, edges=edges)
-
-
-def _flow_of_matches(
-    path: Path, device: str, image0: Any, image1: Any, preset: str, edges: EdgesLike, verbose: bool
-) -> Any:
-    from deepmatching.flow.pipeline import count_outside, matches_to_flow
-    from deepmatching.matches import Matches
-    from deepmatching.settings import choose_device
-
-    given = Matches.load(path)
-    if verbose:
-        say(f"{len(given)} matches in {path}")
-    if outside := count_outside(given, (image0.shape[1], image0.shape[2])):
-        say(f"note: {outside} of {len(given)} matches start outside the image")
-    from deepmatching.flow import preset as settings_of
-
-    chosen = choose_device(device)
-    return matches_to_flow(given, image0.to(chosen), image1.to(chosen), settings_of(preset), edges, host_image0=image0)
-
-
-def _flow_of_pair(
-    path0: Path,
-    path1: Path,
-    calculate: Callable[..., FlowResult],
-    preset: str,
+def _flow_of_frames(
+    source: Path,
+    out: Path,
+    matcher: DeepMatcher,
+    options: dict[str, Any],
     edges: EdgesLike,
-    output: Path | None,
+    *,
+    suffix: str,
+    restart: bool,
     draw: Path | None,
-    confidence: Path | None,
     verbose: bool,
 ) -> None:
-    from deepmatching.io.images import load_image
+    """Compute the flows that the folder ``out`` lacks, then draw all of them."""
+    from deepmatching.flow.sequence import FlowFolder, compute_flows, draw_flows
+    from deepmatching.io.video import BadFrame, open_frames
+    from deepmatching.models import describe_model
 
-    start = time.perf_counter()
-    image0, image1 = load_image(path0, "image0"), load_image(path1, "image1")
-    result = calculate(image0, image1, preset, edges, verbose)
-    elapsed = time.perf_counter() - start
-    if output is not None:
-        result.save(output)
-    if confidence is not None:
-        result.save_confidence(confidence)
+    frames = open_frames(source)
+    if is_same(out, source) or (draw is not None and is_same(draw, source)):
+        raise DeepMatchingError(f"'{source}' holds the frames themselves: give another folder for the result.")
     if draw is not None:
-        result.draw(draw, image0, image1)
-    say(flow_summary(result, elapsed))
-    for path in (output, draw, confidence):
-        if path is not None:
-            say(f"wrote {path}")
+        _prepare_drawing(draw, out)
+    if frames.missing:
+        say(f"note: {frames.missing} frames of {source} cannot be read")
+    chosen = matcher.for_flow()
+    settings = {
+        **{"version": __version__, "source": str(source.resolve()), **options},
+        **describe_model(options["model"]),
+        **chosen.describe(),
+    }
+    folder = FlowFolder(out, suffix, settings, frames.origins, restart)
+    _report_outdated(folder)
+    total, missing = len(folder.origins), len(folder.missing)
+    if verbose:
+        say(f"{len(frames)} frames, {missing} flows to compute, radius {chosen.settings.radius} on {chosen.device}")
+    start = time.perf_counter()
+    try:
+        with progress_bar("flows", total, total - missing) as advance:
+            flow_sequence = partial(matcher.flow_sequence, preset=options["preset"], edges=edges)
+            compute_flows(frames, folder, flow_sequence, advance)
+    except BaseException as error:
+        done = f"{total - len(folder.missing)} of {total} flows are finished in {out}"
+        if isinstance(error, DeepMatchingError):
+            repair = "replace or remove that frame" if isinstance(error, BadFrame) else "fix that"
+            raise DeepMatchingError(f"{error} {done}: {repair}, then run the same command to continue.") from error
+        say(f"{done}: run the same command to continue" if isinstance(error, KeyboardInterrupt) else done)
+        raise
+    if missing:
+        say(f"wrote {missing} flows to {out}, {(time.perf_counter() - start) / missing:.2f} s each")
+    if missing < total:
+        say(f"{total - missing} of {total} flows were finished before")
+    if draw is not None:
+        draw_flows(frames, folder, draw)
+        say(f"wrote {draw}")
 
 
-def flow_summary(result: FlowResult, elapsed: float) -> str:
-    """One line: matches, time of each stage, and how far things move."""
-    import numpy as np
+def _prepare_drawing(draw: Path, out: Path) -> None:
+    """Create the folder for pictures, or check that a video can be written."""
+    from deepmatching.flow.sequence import RECORD
+    from deepmatching.io.files import check_writable, make_folder
+    from deepmatching.io.video import CODECS, PICTURES
 
-    stages = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in result.seconds.items())
-    length = np.hypot(result.flow[..., 0], result.flow[..., 1])
-    return (
-        f"{result.matches} matches used, {elapsed:.2f} s ({stages}); "
-        f"motion {np.median(length):.1f} px (median), {length.max():.1f} px (largest)"
-    )
+    suffix = draw.suffix.lower()
+    if suffix in CODECS:
+        if is_same(draw.parent, out):
+            make_folder(out)
+        check_writable(draw)
+        return
+    if suffix in PICTURES:
+        raise DeepMatchingError(f"One picture '{draw}' cannot show many flows: name an .mp4 file or a folder.")
+    if suffix and not draw.is_dir():
+        raise DeepMatchingError(
+            f"The suffix of '{draw}' is not a video format that can be written: use {' or '.join(CODECS)}, or a folder "
+            "for pictures (create it first if its name has a dot)."
+        )
+    if is_same(draw, out) or (draw / RECORD).exists():
+        raise DeepMatchingError(f"'{draw}' is for the flows themselves: give another folder for their pictures.")
+    make_folder(draw)
+
+
+def _report_outdated(folder: FlowFolder) -> None:
+    """Print which flows are computed again because their frames have changed, and which have lost their frames."""
+    outdated = folder.outdated
+    gone = [folder.file(name).name for name in outdated if name not in folder.origins]
+    if changed := len(outdated) - len(gone):
+        say(f"{changed} of {len(folder.origins)} flows are computed again: their frames have changed")
+    if gone:
+        names = ", ".join(gone[:3]) + (", …" if len(gone) > 3 else "")
+        say(f"note: {folder.path} still holds flows of frames that are gone: {names}")

@@ -1,4 +1,4 @@
-"""A progress bar on standard error; lines now and then where there is no terminal."""
+"""A progress bar on standard error; without a terminal, a line from time to time."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Protocol
 
 from deepmatching.commands.common import say
 
-#: Seconds between lines where there is no terminal for a bar.
+#: Seconds between lines if there is no terminal for a bar.
 LINES_EVERY = 30.0
 
 
 class Advance(Protocol):
-    """Counts one more item as done; ``text`` is shown behind the bar."""
+    """Counts one more item as done and shows ``text`` behind the bar."""
 
     def __call__(self, text: str = "") -> None: ...
 
 
 @contextmanager
 def progress_bar(title: str, total: int, done: int = 0) -> Iterator[Advance]:
-    """Show how many of ``total`` items are done while the block lasts."""
+    """Show how many of ``total`` items are done; the block gets the function that counts them."""
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

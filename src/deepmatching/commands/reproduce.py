@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deepmatching.commands.common import Device, Radius, ReciprocalChoice, build_matcher, say
+from deepmatching.commands.common import Device, Radius, build_matcher, say
 from deepmatching.errors import DeepMatchingError
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def _matcher(row: Row, radius: str, device: str) -> DeepMatcher | None:
             model_path(row.model)
         except DeepMatchingError:
             return None
-    return build_matcher(row.model, radius, None, None, ReciprocalChoice.bins, device)
+    return build_matcher(row.model, radius=radius, device=device)
 
 
 def _open(table: str, root: Path, limit: int | None, masks: bool) -> dict[str, FilePairs]:

@@ -15,7 +15,6 @@ from deepmatching.commands.common import (
     Levels,
     Model,
     Radius,
-    ReciprocalChoice,
     build_matcher,
     check_outputs,
     say,
@@ -43,7 +42,9 @@ def scores(
         x, y = (float(value) for value in at.split(","))
     except ValueError:
         raise DeepMatchingError(f"--at needs two numbers such as 320,240, not '{at}'.") from None
-    check_outputs(None, output, (image0, image1))
-    matcher = build_matcher(model, radius, levels, downscale, ReciprocalChoice.none, device)
+    from deepmatching.drawing import check_picture_path
+
+    check_outputs([(output, check_picture_path)], (image0, image1))
+    matcher = build_matcher(model, radius=radius, levels=levels, downscale=downscale, device=device)
     matcher.draw_scores(image0, image1, (x, y), output)
     say(f"wrote {output}")

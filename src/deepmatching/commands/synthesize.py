@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from deepmatching.commands.common import Device, say
+from deepmatching.commands.common import Device, parse_size, say
 from deepmatching.errors import DeepMatchingError
 
 
@@ -52,9 +51,7 @@ def synthesize(
     from deepmatching.datasets.synthesis.export import Export
     from deepmatching.matcher import choose_device
 
-    parsed = re.fullmatch(r"(\d+)x(\d+)", size)
-    if not parsed:
-        raise DeepMatchingError(f"--size needs a width and a height such as 512x384, not '{size}'.")
+    width, height = parse_size(size)
     if preset not in PRESETS:
         raise DeepMatchingError(f"There is no preset '{preset}'; use one of {', '.join(PRESETS)}.")
     settings = PRESETS[preset]
@@ -63,7 +60,7 @@ def synthesize(
     chosen = choose_device(device)
     if chosen.type == "mps":
         chosen = torch.device("cpu")  # PyTorch does not sample volumes on Apple's GPUs
-    export = Export(out, photos, count, (int(parsed[2]), int(parsed[1])), seed, settings, chosen)
+    export = Export(out, photos, count, (height, width), seed, settings, chosen)
     columns = (TextColumn("pairs"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:

@@ -11,7 +11,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from deepmatching.commands import common
+from deepmatching.commands import progress as progress_lines
 from deepmatching.commands.common import say
 from deepmatching.drawing import write_image
 from deepmatching.drawing.curves import draw_training_curves
@@ -89,7 +89,7 @@ class Display:
         self.rate = f"{row['steps_per_s']:.3g} steps/s"
         if self.board is not None:
             self.board.add(row)
-        if not self.console.is_terminal and time.monotonic() - self.said > common.LINES_EVERY:
+        if not self.console.is_terminal and time.monotonic() - self.said > progress_lines.LINES_EVERY:
             self.said = time.monotonic()
             say(f"step {row['step']:.0f}  {self._text()}")
 

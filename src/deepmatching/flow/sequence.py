@@ -1,33 +1,39 @@
-"""A folder of flow files, one for each pair of frames, that a run which stopped can go on with."""
+"""The flows of a sequence of frames: computed one by one into a folder that a later run can complete, and drawn."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
+from deepmatching.drawing.colors import range_of
+from deepmatching.drawing.flow import draw_frame, flow_range
+from deepmatching.drawing.pictures import write_image
 from deepmatching.errors import DeepMatchingError
+from deepmatching.flow.result import FlowResult
 from deepmatching.io.files import atomic_write, check_writable, make_folder
-from deepmatching.io.flow import write_flow
+from deepmatching.io.flow import read_flow, write_flow
+from deepmatching.io.video import CODECS, Frames, write_video
 
 RECORD = "flow.json"
 
 
 class FlowFolder:
-    """Flow files of one source, all made with the same settings, which ``flow.json`` keeps beside them.
+    """Flow files of one source, all made with the same settings. ``flow.json`` beside them is their record.
 
-    A flow counts as finished once its file is complete and its name is in the record, in this order, so a run may be
-    ended at any moment; and as long as what it was made from has not changed.
+    A flow is finished once its file is complete and its name is in the record. The file is written first, so a run may
+    end at any moment. A flow is outdated once its frames have changed.
 
     Args:
-        path: the folder; made if it is missing.
+        path: the folder; created if missing.
         suffix: of the flow files, such as ``".flo"``.
-        settings: what the flows depend on, as JSON can hold it.
-        origins: the names of the flows that are to come, and what tells whether the frames of each are the same as
-            before. Files of these names that no earlier run has made are not replaced.
+        settings: everything that the flows depend on, as JSON can hold it.
+        origins: for each flow of the sequence, in order, the stamps of the files that its frames come from. Files with
+            these names are not replaced unless an earlier run made them.
         restart: forget what an earlier run has finished.
     """
 
@@ -38,35 +44,40 @@ class FlowFolder:
         self.path, self.suffix = path, suffix
         self.settings = {"suffix": suffix, **settings}
         self.origins = dict(origins)
-        self.finished: dict[str, list[str]] = {}  # names in order, and what each flow was made from
+        self.finished: dict[str, list[str]] = {}  # the origins that each flow was made from
         record = path / RECORD
         check_writable(record)
         if record.is_file() and not restart:
-            self.finished = self._continued(record)
+            self.finished = self._read_finished(record)
         if not record.is_file() and (foreign := [name for name in origins if self.file(name).exists()]):
             raise DeepMatchingError(
-                f"The folder '{path}' holds a file of another origin, '{self.file(foreign[0]).name}', that would be "
+                f"The file '{self.file(foreign[0]).name}' in '{path}' was not made by an earlier run and would be "
                 "replaced: give another folder."
             )
         self.save()
 
     def __contains__(self, name: str) -> bool:
-        return self._is_there(name) and self.finished[name] == self.origins.get(name)
+        return self._exists(name) and self.finished[name] == self.origins.get(name)
+
+    @property
+    def missing(self) -> list[int]:
+        """The indices of the flows that are still to be computed."""
+        return [index for index, name in enumerate(self.origins) if name not in self]
 
     @property
     def outdated(self) -> list[str]:
-        """Finished flows of other frames than now."""
-        return [name for name in self.finished if self._is_there(name) and name not in self]
+        """Finished flows whose frames have changed or are gone."""
+        return [name for name in self.finished if self._exists(name) and name not in self]
 
-    def _is_there(self, name: str) -> bool:
+    def _exists(self, name: str) -> bool:
         return name in self.finished and self.file(name).is_file()
 
     def file(self, name: str) -> Path:
-        """Where the flow that starts at the frame of this name is."""
+        """The file of the flow that starts at the frame of this name."""
         return self.path / f"{name}{self.suffix}"
 
     def add(self, name: str, flow: np.ndarray) -> None:
-        """Write a flow (H, W, 2) and then that it is finished."""
+        """Write a flow (H, W, 2), then record it as finished."""
         write_flow(self.file(name), flow)
         self.finished[name] = self.origins[name]
         self.save()
@@ -77,15 +88,15 @@ class FlowFolder:
         with atomic_write(self.path / RECORD) as temporary:
             temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
-    def _continued(self, record: Path) -> dict[str, list[str]]:
-        """The flows that the record of an earlier run has, if that had the same settings."""
+    def _read_finished(self, record: Path) -> dict[str, list[str]]:
+        """The flows in the record of an earlier run; raises if its settings were different."""
         try:
             content = json.loads(record.read_text(encoding="utf-8"))
             before = dict(content["settings"])
             finished = {str(name): list(origin) for name, origin in dict(content["finished"]).items()}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DeepMatchingError(
-                f"'{record}' is no record of an earlier run: use another folder, or start again with --restart."
+                f"'{record}' is not a record of an earlier run: use another folder, or start again with --restart."
             ) from error
         for name in {**self.settings, **before}:
             if before.get(name) != self.settings.get(name):
@@ -94,3 +105,49 @@ class FlowFolder:
                     f"{self.settings.get(name)!r}: use the same settings, another folder, or --restart."
                 )
         return finished
+
+
+def compute_flows(
+    frames: Frames,
+    folder: FlowFolder,
+    flow_sequence: Callable[[Iterable[Tensor]], Iterable[FlowResult]],
+    on_flow: Callable[[], None],
+) -> None:
+    """Compute the flows that the folder lacks.
+
+    Args:
+        frames: of the sequence; ``folder.origins`` are theirs.
+        folder: gets each flow as soon as it is computed.
+        flow_sequence: from consecutive frames to the flows between them.
+        on_flow: called after each flow.
+    """
+    for first, end in ranges(folder.missing):
+        results = flow_sequence(frames.between(first, end + 1))
+        for name, result in zip(frames.names[first:end], results, strict=True):
+            folder.add(name, result.flow)
+            on_flow()
+
+
+def ranges(numbers: list[int]) -> Iterator[tuple[int, int]]:
+    """Ascending numbers as ranges (first, end): 1 2 3 7 8 are (1, 4) and (7, 9)."""
+    start = 0
+    for place in range(1, len(numbers) + 1):
+        if place == len(numbers) or numbers[place] != numbers[place - 1] + 1:
+            yield numbers[start], numbers[place - 1] + 1
+            start = place
+
+
+def draw_flows(frames: Frames, folder: FlowFolder, target: Path) -> None:
+    """Draw each frame above its flow, with one colour scale for all: a video, or pictures in a folder."""
+    names = list(folder.origins)
+    norms = np.array([flow_range(read_flow(folder.file(name))) for name in names])
+    max_norm = range_of(np.stack([norms, np.zeros_like(norms)], axis=1))
+    pictures = (
+        draw_frame(image, read_flow(folder.file(name)), max_norm)
+        for name, image in zip(names, frames.between(0, len(names)), strict=True)
+    )
+    if target.suffix.lower() in CODECS:
+        write_video(target, pictures, frames.rate)
+    else:
+        for name, picture in zip(names, pictures, strict=True):
+            write_image(target / f"{name}.png", picture)

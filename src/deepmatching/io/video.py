@@ -1,11 +1,11 @@
-"""Frames of a video file, or of a folder of pictures in natural order."""
+"""Frames from a video file or from a folder of pictures; writing a video."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import cv2
@@ -13,24 +13,28 @@ import numpy as np
 from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError
+from deepmatching.io.files import atomic_write
 from deepmatching.io.images import load_image
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".webp")
 
+#: Suffixes of the videos that can be written, and their codecs.
+CODECS = {".mp4": "mp4v", ".avi": "MJPG"}
+
 
 class BadFrame(DeepMatchingError):
-    """One picture of a folder is at fault: without it, or with another, the others serve."""
+    """One picture of a folder cannot be used; the others can."""
 
 
 class Frames:
-    """Frames in order: ``len``, names, and the pictures themselves, read when they are needed.
+    """Frames in order: their names, and their pictures, which are read when they are needed.
 
     Attributes:
         path: the folder or the video.
-        names: one for each frame, unique.
-        rate: frames in a second, or None where the source does not say.
-        missing: frames that the source promises and that cannot be read.
-        stamps: of the file of each frame, or of the one file of all: its name, size and time of change.
+        names: one per frame, unique.
+        rate: frames per second, or None if the source does not say.
+        missing: number of frames that the source announces but that cannot be read.
+        stamps: name, size and time of change of each frame's file, or of the one file of all frames.
     """
 
     def __init__(
@@ -41,16 +45,18 @@ class Frames:
     def __len__(self) -> int:
         return len(self.names)
 
-    def origin(self, index: int) -> list[str]:
-        """The stamps of the files that frame ``index`` and the next one are from."""
-        return self.stamps[index : index + 2] if len(self.stamps) > 1 else self.stamps
+    @property
+    def origins(self) -> dict[str, list[str]]:
+        """For each frame except the last: the stamps of the files that it and the next frame come from."""
+        per_frame = len(self.stamps) > 1
+        return {n: self.stamps[i : i + 2] if per_frame else self.stamps for i, n in enumerate(self.names[:-1])}
 
     def between(self, first: int, end: int) -> Iterator[Tensor]:
         """Frames first, …, end − 1 as (C, H, W) in [0, 1].
 
         Raises:
-            BadFrame: naming the frame, where it cannot be read or differs in size from the one before.
-            DeepMatchingError: where a video cannot be read.
+            BadFrame: if a picture cannot be read or differs in size from the one before.
+            DeepMatchingError: if a video cannot be read.
         """
         size: tuple[int, int] | None = None
         for index, frame in zip(range(first, end), self._read(first, end), strict=True):
@@ -58,7 +64,7 @@ class Frames:
             if size is not None and found != size:
                 raise BadFrame(
                     f"Frame '{self.names[index]}' of '{self.path}' is {found[1]}x{found[0]} pixels, but the one before "
-                    f"is {size[1]}x{size[0]}; all frames must be of one size."
+                    f"is {size[1]}x{size[0]}; all frames must have the same size."
                 )
             size = found
             yield frame
@@ -68,7 +74,7 @@ class Frames:
 
 
 class FolderFrames(Frames):
-    """The pictures of a folder; a frame has the name of its file, without the suffix."""
+    """The pictures of a folder in natural order, each named after its file without the suffix."""
 
     def __init__(self, path: Path) -> None:
         files = sorted(
@@ -88,7 +94,7 @@ class FolderFrames(Frames):
             other = by_name.setdefault(file.stem, file)
             if other is not file:
                 raise DeepMatchingError(
-                    f"'{path}' holds two frames of one name, '{other.name}' and '{file.name}'; leave one of them."
+                    f"'{path}' holds two frames with the same name, '{other.name}' and '{file.name}'; remove one."
                 )
         super().__init__(path, list(by_name), [_stamp(file) for file in files])
         self.files = files
@@ -108,13 +114,13 @@ class VideoFrames(Frames):
     def __init__(self, path: Path) -> None:
         capture = _open(path)
         count = 0
-        while capture.grab():  # what the header says of their number is often an estimate
+        while capture.grab():  # the number in the header is often an estimate
             count += 1
-        promised = int(max(0.0, min(capture.get(cv2.CAP_PROP_FRAME_COUNT), 1e9)))
+        announced = int(max(0.0, min(capture.get(cv2.CAP_PROP_FRAME_COUNT), 1e9)))
         rate = float(capture.get(cv2.CAP_PROP_FPS))
         capture.release()
         names = [f"frame_{number:04d}" for number in range(1, count + 1)]
-        super().__init__(path, names, [_stamp(path)], rate if 0 < rate < 1000 else None, max(0, promised - count))
+        super().__init__(path, names, [_stamp(path)], rate if 0 < rate < 1000 else None, max(0, announced - count))
 
     def _read(self, first: int, end: int) -> Iterator[Tensor]:
         capture = _open(self.path)
@@ -133,16 +139,16 @@ class VideoFrames(Frames):
 
 
 def open_frames(path: str | os.PathLike[str]) -> Frames:
-    """The frames of a folder or of a video file; at least two."""
+    """The frames of a folder or of a video file; raises if there are fewer than two."""
     path = Path(path)
     if path.is_dir():
         frames: Frames = FolderFrames(path)
     elif path.suffix.lower() in PICTURES:
-        raise DeepMatchingError(f"'{path}' is one picture; give a second one, a folder of frames or a video.")
+        raise DeepMatchingError(f"'{path}' is a single picture; give a second one, a folder of frames or a video.")
     else:
         frames = VideoFrames(path)
     if len(frames) < 2:
-        raise DeepMatchingError(f"'{path}' holds {len(frames)} frame; flow is between two, so give at least two.")
+        raise DeepMatchingError(f"'{path}' holds {len(frames)} frame, but flow needs at least two; add frames.")
     return frames
 
 
@@ -153,14 +159,14 @@ def natural_order(name: str) -> list[tuple[int, int, str]]:
 
 
 def _stamp(file: Path) -> str:
-    """What tells a file from another that replaces it."""
+    """Tells a file from one that replaces it."""
     about = file.stat()
     return f"{file.name}, {about.st_size} bytes, {about.st_mtime_ns} ns"
 
 
 @contextlib.contextmanager
 def _quiet_ffmpeg() -> Iterator[None]:
-    """Keep FFmpeg, which OpenCV starts with the first video, from writing its own messages about files we report on."""
+    """Silence FFmpeg, which OpenCV loads with the first video: we report unreadable files ourselves."""
     name = "OPENCV_FFMPEG_LOGLEVEL"
     if name in os.environ:
         yield
@@ -182,3 +188,22 @@ def _open(path: Path) -> cv2.VideoCapture:
             f"'{path}' cannot be opened as a video by OpenCV; convert it, or give a folder with its frames."
         )
     return capture
+
+
+def write_video(path: Path, pictures: Iterable[np.ndarray], rate: float | None = None) -> None:
+    """Write uint8 RGB pictures (H, W, 3) as a video in the format of the suffix, at 12 frames per second by default."""
+    with atomic_write(path) as temporary:
+        writer: cv2.VideoWriter | None = None
+        try:
+            for picture in pictures:
+                if writer is None:
+                    code = cv2.VideoWriter.fourcc(*CODECS[path.suffix.lower()])
+                    writer = cv2.VideoWriter(str(temporary), code, rate or 12.0, (picture.shape[1], picture.shape[0]))
+                    if not writer.isOpened():
+                        raise DeepMatchingError(
+                            f"OpenCV cannot write the video '{path}' here: give --draw a folder for pictures instead."
+                        )
+                writer.write(np.ascontiguousarray(picture[:, :, ::-1]))
+        finally:
+            if writer is not None:
+                writer.release()
