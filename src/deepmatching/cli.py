@@ -24,17 +24,26 @@ from deepmatching.errors import DeepMatchingError
 
 
 class Command(TyperCommand):
-    """A command whose help shows arguments as ``A``, where typer writes ``{A}`` and ``A <path>``."""
+    """A command with plain help: ``A``, ``--seed INT``, ``--half``; not ``{A} <path>``, ``<int range>``, ``<bool>``."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        for title, kind, unwanted in (("Arguments", "argument", " <.*>$"), ("Options", "option", "$")):
-            records = [param.get_help_record(ctx) for param in self.get_params(ctx) if param.param_type_name == kind]
-            if rows := [(re.sub(unwanted, "", name), text) for name, text in filter(None, records)]:
-                with formatter.section(title):
-                    formatter.write_dl(rows)
+        rows: dict[str, list[tuple[str, str]]] = {"argument": [], "option": []}
+        for param in self.get_params(ctx):
+            if record := param.get_help_record(ctx):
+                name = re.sub(" ?<(.*?)( range)?>$", "" if param.metavar else _plain_type, record[0])
+                rows[param.param_type_name].append((name, record[1]))
+        for kind, records in rows.items():
+            if records:
+                with formatter.section(f"{kind.title()}s"):
+                    formatter.write_dl(records)
+
+
+def _plain_type(found: re.Match[str]) -> str:
+    """``INT`` for a type, ``clean|final`` for a choice."""
+    return f" {found[1] if '|' in found[1] else found[1].upper()}"
 
 
 app = typer.Typer(

@@ -6,8 +6,17 @@ import contextlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
-#: A shell that starts the tests in the background makes them, and what they start, ignore the interrupt key.
+
+def run(*arguments: object, cwd: Path | None = None, stdout: Any = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
+    """Run ``deepmatching`` with these arguments to its end."""
+    command = [sys.executable, "-m", "deepmatching", *map(str, arguments)]
+    return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, cwd=cwd, check=False)
+
+
+#: A shell that starts the tests in the background makes them, and the processes they start, ignore the interrupt key.
 _HEEDING_INTERRUPTS = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from deepmatching.cli import main; main()"
 )
@@ -15,7 +24,7 @@ _HEEDING_INTERRUPTS = (
 
 @contextlib.contextmanager
 def started(*arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """``deepmatching`` with these arguments, its standard error to be read; killed if it is still there in the end."""
+    """``deepmatching`` with these arguments while it runs; killed if it has not ended after the block."""
     command = [sys.executable, "-c", _HEEDING_INTERRUPTS, *map(str, arguments)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -43,7 +43,6 @@ Downscale = Annotated[
 ReciprocalOption = Annotated[
     Reciprocal,
     typer.Option(
-        metavar="|".join(get_args(Reciprocal)),
         help="Keep a match if it is the best one into its 8x8-pixel target bin (bins) or onto its exact target pixel "
         "(exact); none keeps all.",
     ),

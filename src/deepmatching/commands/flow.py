@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -88,7 +88,6 @@ def flow(
         FlowFormat | None,
         typer.Option(
             "--format",
-            metavar="|".join(get_args(FlowFormat)),
             help="For a video or folder: format of the flow files.  [default: flo]",
         ),
     ] = None,

@@ -1,0 +1,44 @@
+"""A pair of images on disk, and the command line as a user meets it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from deepmatching.cli import main
+
+
+@pytest.fixture
+def pictures(pair: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> tuple[Path, Path]:
+    """The files a.png and b.png of a pair of images."""
+    paths = (tmp_path / "a.png", tmp_path / "b.png")
+    for path, image in zip(paths, pair, strict=True):
+        cv2.imwrite(str(path), image[:, :, ::-1])
+    return paths
+
+
+@pytest.fixture
+def is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[[str, str], None]:
+    """Checks that a command line, run in the temporary folder, ends with one sentence and code 2 and writes nothing."""
+
+    def check(arguments: str, words: str) -> None:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["deepmatching", *arguments.split()])
+        before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        output, errors = capfd.readouterr()
+        assert exit_.value.code == 2
+        assert words in errors and errors.startswith("deepmatching: ")
+        assert len(errors.strip().splitlines()) == 1
+        assert output == ""
+        assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+    return check

@@ -1,0 +1,35 @@
+"""``deepmatching bench`` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from helpers.processes import run
+
+
+def test_bench_prints_and_writes_its_measurements(tmp_path: Path) -> None:
+    result = run("bench", "--size", "128x96", "--repeats", "2", "--device", "cpu", "--json", tmp_path / "b.json")
+    assert result.returncode == 0, result.stderr
+    assert "time / floor" in result.stdout
+    measured = json.loads((tmp_path / "b.json").read_text())
+    assert (measured["case"]["width"], measured["case"]["radius"]) == (128, 80)
+    assert 0 < measured["best"] <= measured["time"]
+    assert measured["ratio"] == measured["time"] / measured["floor"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--size large", "1024x436"),
+        ("--size 4x4", "smaller than one patch"),
+        ("--radius far", "--radius must be"),
+        ("--batch 0", "--batch must be a number at least 1, not 0"),
+        ("--repeats 0", "--repeats must be a number at least 1, not 0"),
+    ],
+)
+def test_bad_input_is_refused(is_refused: Callable[[str, str], None], arguments: str, words: str) -> None:
+    is_refused(f"bench {arguments}", words)

@@ -1,0 +1,25 @@
+"""``deepmatching demo`` as a user runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+
+from deepmatching.io.flow import read_flow
+from deepmatching.matches import Matches
+from helpers.processes import run
+
+
+def test_demo_writes_its_files(tmp_path: Path) -> None:
+    result = run("demo", "--out", tmp_path / "demo", "--device", "cpu")
+    assert result.returncode == 0, result.stderr
+    assert len(Matches.load(tmp_path / "demo" / "matches.txt")) > 3000
+    for name in ("matches.png", "displacement.png", "scores.png", "flow.png"):
+        assert cv2.imread(str(tmp_path / "demo" / name)) is not None
+    assert read_flow(tmp_path / "demo" / "flow.flo").shape[2] == 2
+
+
+def test_a_file_cannot_be_the_folder(pictures: tuple[Path, Path], is_refused: Callable[[str, str], None]) -> None:
+    is_refused("demo --out a.png", "folder")

@@ -1,0 +1,116 @@
+"""``deepmatching match`` as a user runs it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from deepmatching.matches import Matches
+from helpers.processes import run
+
+
+def test_text_goes_to_standard_output(pictures: tuple[Path, Path]) -> None:
+    result = run("match", *pictures, "--radius", "16", "--device", "cpu")
+    assert result.returncode == 0
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert len(lines) > 50 and all(len(line) == 6 for line in lines)
+    assert all((float(x) - 4) % 8 == 0 for x, *_ in lines)  # the original's positions: 4, 12, 20, …
+    assert f"{len(lines)} matches of 96 reference points" in result.stderr
+
+
+def test_the_suffix_chooses_the_format_and_a_picture_is_drawn(pictures: tuple[Path, Path], tmp_path: Path) -> None:
+    for suffix in ("txt", "npz", "h5"):
+        result = run("match", *pictures, "-o", tmp_path / f"m.{suffix}", "--radius", "16", "--draw", tmp_path / "m.jpg")
+        assert result.returncode == 0
+        assert result.stdout == ""
+    loaded = [Matches.load(tmp_path / f"m.{suffix}") for suffix in ("txt", "npz", "h5")]
+    assert len(loaded[0]) == len(loaded[1]) == len(loaded[2]) > 50
+    assert cv2.imread(str(tmp_path / "m.jpg")) is not None
+
+
+def test_options_reach_the_matcher(pictures: tuple[Path, Path]) -> None:
+    options = "--model hog --radius full --levels 2 --downscale 0 --reciprocal none -v"
+    result = run("match", *pictures, *options.split())
+    assert len(result.stdout.splitlines()) == 16 * 24
+    assert "384 reference points, 3 levels" in result.stderr
+    assert "of memory on" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("a.png missing.png", "missing.png"),
+        ("a.png folder", "folder"),
+        ("a.png text.png", "cannot be decoded"),
+        ("a.png cut.png", "cut.png"),
+        ("a.png empty.png", "empty.png"),
+        ("a.png tiny.png", "smaller than one patch"),
+        ("a.png b.png --radius 7", "multiple of 2"),
+        ("a.png b.png --radius=-8", "--radius must be a positive number of pixels or 'full', not -8"),
+        ("a.png b.png --radius far", "--radius must be a positive number of pixels or 'full', not 'far'"),
+        ("a.png b.png --levels 40", "levels"),
+        ("a.png b.png --levels 100000000000", "levels"),
+        ("a.png b.png --reciprocal maybe", "bins"),
+        ("a.png b.png --downscale 5", "downscale"),
+        ("a.png b.png --model sift", "Unknown model"),
+        ("a.png b.png --device toaster", "Unknown device"),
+        ("a.png b.png --memory lots", "500MB"),
+        ("a.png b.png --memory 1MB", "smaller radius"),
+        ("a.png b.png -o out.csv", "name it .txt"),
+        ("a.png b.png -o no/such/folder/m.txt", "no folder"),
+        ("a.png b.png -o folder", "name it .txt"),
+        ("a.png b.png -o folder.txt", "it is a folder"),
+        ("a.png b.png --draw m.docx", "suffix"),
+        ("a.png b.png --draw a.png", "would be overwritten"),
+    ],
+)
+def test_bad_input_is_refused(
+    pictures: tuple[Path, Path], tmp_path: Path, is_refused: Callable[[str, str], None], arguments: str, words: str
+) -> None:
+    (tmp_path / "text.png").write_text("not a picture")
+    (tmp_path / "cut.png").write_bytes(pictures[0].read_bytes()[:2000])
+    (tmp_path / "empty.png").write_bytes(b"")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder.txt").mkdir()
+    cv2.imwrite(str(tmp_path / "tiny.png"), np.zeros((4, 4, 3), np.uint8))
+    is_refused(f"match {arguments}", words)
+
+
+def test_a_wrong_path_ends_the_process_with_one_line_and_code_2(tmp_path: Path) -> None:
+    result = run("match", "no.png", "no.png", cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.count("\n") == 1 and "'no.png'" in result.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the error of a closed pipe is POSIX")
+def test_a_reader_that_stops_early_is_not_an_error(pictures: tuple[Path, Path], tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    options = ["--radius", "16", "--draw", tmp_path / "q.png"]
+    try:
+        result = run("match", *pictures, *options, stdout=writing)
+    finally:
+        os.close(writing)
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "q.png").exists()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a POSIX shell and /dev/full")
+def test_standard_output_that_cannot_be_written_is_reported(pictures: tuple[Path, Path]) -> None:
+    def shell(redirection: str) -> subprocess.CompletedProcess[str]:
+        match = f"{sys.executable} -m deepmatching match {pictures[0]} {pictures[1]} --radius 16 {redirection}"
+        return subprocess.run(["bash", "-c", match], capture_output=True, text=True, check=False)
+
+    for redirection in (">/dev/full", ">&-"):
+        result = shell(redirection)
+        assert result.returncode == 2
+        assert result.stderr.count("\n") == 1 and "use -o FILE" in result.stderr
+    silent = shell("2>&-")  # no summary among the matches
+    assert silent.stdout and all(len(line.split()) == 6 for line in silent.stdout.splitlines())
