@@ -1,6 +1,8 @@
 """Predicted and measured peak memory of matching, each case in a process of its own.
 
-python benchmarks/memory.py [--json FILE]
+    python benchmarks/memory.py [--device cpu] [--json FILE] [--quick]
+
+With --quick, two small cases show in seconds that everything runs.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-#: width, height, radius (0: full), strips, kernels
+#: width, height, radius (0: full), strips, with kernels
 CASES = [
     (1024, 436, 80, 1, True),
     (1024, 436, 80, 6, True),
@@ -30,6 +32,7 @@ CASES = [
     (1024, 436, 80, 6, False),
     (512, 384, 0, 1, False),
 ]
+QUICK = [(64, 48, 16, 1, True), (64, 48, 0, 2, False)]
 
 CHILD = """
 import sys, torch
@@ -51,11 +54,12 @@ print(peak_memory(device) - before, decoding_bytes(geometry, network.descriptor,
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="write all measurements to this file")
+    parser.add_argument("--quick", action="store_true", help="two small cases")
     options = parser.parse_args()
     table = Table("size", "radius", "strips", "kernels", "measured", "predicted", "ratio")
     rows = []
-    for width, height, radius, strips, kernels in CASES:
+    for width, height, radius, strips, kernels in QUICK if options.quick else CASES:
         command = [sys.executable, "-c", CHILD, *map(str, (width, height, radius, strips)), options.device]
         environment = {**os.environ, "DEEPMATCHING_KERNELS": "on" if kernels else "off"}
         result = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
@@ -64,7 +68,7 @@ def main() -> None:
                      "kernels": kernels, "measured": measured, "predicted": predicted})  # fmt: skip
         table.add_row(
             f"{width}x{height}", str(radius or "full"), str(strips), "yes" if kernels else "no",
-            f"{measured / 1e6:.0f} MB", f"{predicted / 1e6:.0f} MB", f"{predicted / measured:.2f}",
+            f"{measured / 1e6:.0f} MB", f"{predicted / 1e6:.0f} MB", f"{predicted / measured:.2f}" if measured else "–",
         )  # fmt: skip
     Console().print(table)
     if options.json:

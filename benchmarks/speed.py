@@ -1,9 +1,10 @@
-"""Time and memory of matching: the cases that we promise, the curves of cost, and the start of the command.
+"""Time and memory of matching: the reference cases, the start of the command, and cost by radius and by image size.
 
-    python benchmarks/speed.py [--device cpu] [--json FILE] [--plot docs/images/cost.png]
+    python benchmarks/speed.py [--device cpu] [--json FILE] [--plot docs/images/cost.png] [--quick]
 
-Every case runs in a process of its own: the first run is reported apart from the median of the later ones. Cost should
-grow linearly in the number of reference points and in the area of the window; the curves show whether it does.
+Each case runs in a process of its own. The first run is reported apart from the median of the later ones. Cost should be
+linear in the number of reference points and in the area of the window; the plot shows whether it is. With --quick, a few
+small cases show in seconds that everything runs; their numbers mean nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -21,63 +23,62 @@ from rich.table import Table
 
 from deepmatching.benchmark import Case, Timing, measure
 
-PROMISED = [
+#: Each case with its number of timed runs.
+REFERENCE = [
     (Case(), 20),
     (Case(radius="full"), 3),
     (Case(radius=256), 5),
     (Case(width=3840, height=2160), 3),
 ]
-RADII = (16, 32, 48, 64, 80, 112, 144, 176)
+BY_RADIUS = [(Case(radius=radius), 7) for radius in (16, 32, 48, 64, 80, 112, 144, 176)]
 SIZES = ((256, 192), (512, 384), (640, 480), (1024, 436), (1242, 375), (1280, 720), (1600, 900), (1920, 1080))
+BY_SIZE = [(Case(width=width, height=height), 7) for width, height in SIZES]
+
+QUICK = [(Case("hog", 64, 48, radius=16), 1)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--plot", type=Path)
+    parser.add_argument("--json", type=Path, help="write all measurements to this file")
+    parser.add_argument("--plot", type=Path, help="draw the cost by radius and by image size")
+    parser.add_argument("--quick", action="store_true", help="one small case of each kind")
     options = parser.parse_args()
-
-    def timed(case: Case, repeats: int) -> Timing:
-        case = Case(**{**case.__dict__, "device": options.device})
-        timing = measure(case, repeats)
-        table.add_row(
-            f"{case.width}x{case.height}", str(case.radius), f"{timing.first:.2f} s", f"{timing.time:.3f} s",
-            f"{timing.floor:.3f} s", f"{timing.ratio:.1f}", f"{timing.peak / 1e6:.0f} MB",
-        )  # fmt: skip
-        return timing
-
-    table = Table("size", "radius", "first run", "median", "floor", "ratio", "peak memory", title="promised")
-    promised = [timed(case, repeats) for case, repeats in PROMISED]
-    Console().print(table)
-    start = command_start()
-    print(f"deepmatching match on the demo pair, from the shell, kernels compiled before: {start:.2f} s")
-    table = Table("size", "radius", "first run", "median", "floor", "ratio", "peak memory", title="curves, 1024x436")
-    by_radius = [timed(Case(radius=radius), 7) for radius in RADII]
-    by_size = [timed(Case(width=width, height=height), 7) for width, height in SIZES]
-    Console().print(table)
+    reference, by_radius, by_size = (
+        time_cases(title, QUICK if options.quick else cases, options.device)
+        for title, cases in (("reference", REFERENCE), ("by radius", BY_RADIUS), ("by size", BY_SIZE))
+    )
+    start = command_start(repeats=1 if options.quick else 3)
+    print(f"deepmatching match on the demo pair, from the shell, kernels already compiled: {start:.2f} s")
     if options.json:
-        options.json.write_text(
-            json.dumps(
-                {
-                    "promised": [t.as_dict() for t in promised],
-                    "command": start,
-                    "by_radius": [t.as_dict() for t in by_radius],
-                    "by_size": [t.as_dict() for t in by_size],
-                },
-                indent=1,
-            )
-        )
+        timings = {"reference": reference, "by_radius": by_radius, "by_size": by_size}
+        content = {name: [timing.as_dict() for timing in group] for name, group in timings.items()}
+        options.json.write_text(json.dumps({**content, "command": start}, indent=1))
     if options.plot:
         plot(by_radius, by_size, options.plot)
 
 
-def command_start() -> float:
-    """Seconds from the shell to the matches of the demo pair on disk, the best of three."""
+def time_cases(title: str, cases: list[tuple[Case, int]], device: str) -> list[Timing]:
+    """Time the cases and print them as a table."""
+    table = Table("size", "radius", "first run", "median", "floor", "ratio", "peak memory", title=title)
+    timings = []
+    for case, repeats in cases:
+        timing = measure(replace(case, device=device), repeats)
+        timings.append(timing)
+        table.add_row(
+            f"{case.width}x{case.height}", str(case.radius), f"{timing.first:.2f} s", f"{timing.time:.3f} s",
+            f"{timing.floor:.3f} s", f"{timing.ratio:.1f}", f"{timing.peak / 1e6:.0f} MB",
+        )  # fmt: skip
+    Console().print(table)
+    return timings
+
+
+def command_start(repeats: int) -> float:
+    """Seconds from the shell to the printed matches of the demo pair, after a run that compiles kernels; the best."""
     pictures = [str(files("deepmatching") / "data" / "demo" / f"bunny_{i}.jpg") for i in (0, 1)]
     command = [sys.executable, "-m", "deepmatching", "match", *pictures]
     times = []
-    for _ in range(4):
+    for _ in range(repeats + 1):
         begin = time.perf_counter()
         subprocess.run(command, check=True, capture_output=True)
         times.append(time.perf_counter() - begin)
@@ -95,16 +96,15 @@ def plot(by_radius: list[Timing], by_size: list[Timing], path: Path) -> None:
     windows = [(int(t.case.radius) + 1) ** 2 / 1000 for t in by_radius]  # cells of 2 px: (2 · R/2 + 1)²
     points = [(t.case.width // 8) * (t.case.height // 8) / 1000 for t in by_size]
     for axis, x, timings, label in (
-        (axes[0], windows, by_radius, "target cells of a point, thousands (1024×436)"),
+        (axes[0], windows, by_radius, "target cells per point, thousands (1024×436)"),
         (axes[1], points, by_size, "reference points, thousands (radius 80)"),
     ):
         times = [t.time for t in timings]
         axis.plot(x, times, "o-", label="measured")
-        floors = [t.floor for t in timings]
-        axis.plot(x, floors, "k--", label="floor")
+        axis.plot(x, [t.floor for t in timings], "k--", label="floor")
         slope = times[-1] / x[-1]
         axis.plot([0, x[-1]], [0, slope * x[-1]], ":", color="grey", label="proportional to the last")
-        axis.set(xlabel=label, ylabel="seconds a pair", xlim=(0, None), ylim=(0, None))
+        axis.set(xlabel=label, ylabel="seconds per pair", xlim=(0, None), ylim=(0, None))
         axis.grid(alpha=0.3)
         axis.legend()
     figure.savefig(path, dpi=110)
