@@ -2,9 +2,9 @@
 
     python benchmarks/speed.py [--device cpu] [--json FILE] [--plot docs/images/cost.png] [--quick]
 
-Each case runs in a process of its own. The first run is reported apart from the median of the later ones. Cost should be
-linear in the number of reference points and in the area of the window; the plot shows whether it is. With --quick, a few
-small cases show in seconds that everything runs; their numbers mean nothing.
+Each case runs in a process of its own. The first run is reported apart from the median of the later ones. Cost should
+be linear in the number of reference points and in the area of the window; the plot shows whether it is. With --quick, a
+few small cases show in seconds that everything runs; their numbers mean nothing.
 """
 
 from __future__ import annotations
