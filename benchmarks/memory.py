@@ -38,6 +38,7 @@ CHILD = """
 import sys, torch
 from deepmatching.benchmark import demo_images, peak_memory
 from deepmatching.descriptors import HOG
+from deepmatching.inference import Decoding
 from deepmatching.memory import decoding_bytes
 from deepmatching.network import Network
 width, height, radius, strips = map(int, sys.argv[1:5])
@@ -45,7 +46,7 @@ device = torch.device(sys.argv[5])
 network = Network(HOG(), radius or None).to(device)
 images = [image.to(device) for image in demo_images(width, height)]
 before = peak_memory(device)
-network.decode(*images, "bins", strips)
+network.decode(*images, Decoding(strips=strips))
 geometry = network.geometry((height, width), (height, width))
 print(peak_memory(device) - before, decoding_bytes(geometry, network.descriptor, 1, device.type, strips))
 """

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepmatching.defaults import MODEL, RADIUS, RECIPROCAL, Reciprocal
+from deepmatching.defaults import MODEL, RADIUS
 from deepmatching.errors import DeepMatchingError
 from deepmatching.geometry import Geometry
 from deepmatching.inference import Decoding
@@ -40,7 +40,6 @@ class Case:
     width: int = 1024
     height: int = 436
     radius: int | str = RADIUS
-    reciprocal: Reciprocal = RECIPROCAL
     device: str = "auto"
     batch: int = 1
 
@@ -175,11 +174,11 @@ def run_case(case: Case, repeats: int) -> dict[str, object]:
 
     before = peak_memory(device)
     begin = time.perf_counter()
-    network.decode(image0, image1, Decoding(case.reciprocal, strips=plan.strips))
+    network.decode(image0, image1, Decoding(strips=plan.strips))
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     first = time.perf_counter() - begin
-    decode = _decoder(network, image0, image1, case.reciprocal, plan.strips)
+    decode = _decoder(network, image0, image1, plan.strips)
     times = run_times(decode, device, repeats)
     peak = peak_memory(device) - before
 
@@ -196,15 +195,13 @@ def run_case(case: Case, repeats: int) -> dict[str, object]:
     }
 
 
-def _decoder(
-    network: Network, image0: Tensor, image1: Tensor, reciprocal: Reciprocal, strips: int
-) -> Callable[[], object]:
+def _decoder(network: Network, image0: Tensor, image1: Tensor, strips: int) -> Callable[[], object]:
     """The timed function; on CUDA a recorded graph, since launching small kernels takes longer than running them."""
     if image0.device.type != "cuda" or strips > 1:
-        return lambda: network.decode(image0, image1, Decoding(reciprocal, strips=strips))
+        return lambda: network.decode(image0, image1, Decoding(strips=strips))
     from deepmatching.graphs import GraphedDecode
 
-    graph = GraphedDecode(network, tuple(image0.shape), tuple(image1.shape), Decoding(reciprocal))  # type: ignore[arg-type]
+    graph = GraphedDecode(network, tuple(image0.shape), tuple(image1.shape), Decoding())  # type: ignore[arg-type]
     return lambda: graph(image0, image1)
 
 

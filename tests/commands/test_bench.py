@@ -27,8 +27,8 @@ def test_bench_prints_and_writes_its_measurements(tmp_path: Path) -> None:
         ("--size large", "1024x436"),
         ("--size 4x4", "smaller than one patch"),
         ("--radius far", "--radius must be"),
-        ("--batch 0", "--batch must be a number at least 1, not 0"),
-        ("--repeats 0", "--repeats must be a number at least 1, not 0"),
+        ("--batch 0", "--batch must be a number of at least 1, not 0"),
+        ("--repeats 0", "--repeats must be a number of at least 1, not 0"),
     ],
 )
 def test_bad_input_is_refused(is_refused: Callable[[str, str], None], arguments: str, words: str) -> None:

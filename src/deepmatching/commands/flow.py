@@ -168,9 +168,7 @@ def flow(
         if outside := count_outside(given, (first.shape[1], first.shape[2])):
             say(f"note: {outside} of {len(given)} matches start outside the image")
         chosen = choose_device(device)
-        result = matches_to_flow(
-            given, first.to(chosen), second.to(chosen), settings, edge_source, host_image0=first
-        )
+        result = matches_to_flow(given, first.to(chosen), second.to(chosen), settings, edge_source, host_image0=first)
     elapsed = time.perf_counter() - start
     if output is not None:
         result.save(output)
