@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from deepmatching.drawing.colors import displacement_colors
-from deepmatching.drawing.flow import draw_confidence, draw_flow, draw_flow_figure, draw_frame, taken_back
+from deepmatching.drawing.flow import draw_confidence, draw_flow, draw_flow_figure, draw_frame, warped
 from deepmatching.errors import DeepMatchingError
 from deepmatching.flow.result import FlowResult
 from deepmatching.io.flow import read_flow
@@ -53,9 +53,9 @@ def test_confidence_grows_brighter() -> None:
     assert (np.diff(shades) > 0).all()
 
 
-def test_the_second_image_taken_back_by_the_flow_is_the_first(pair: tuple[np.ndarray, np.ndarray]) -> None:
+def test_the_second_image_warped_by_the_flow_is_the_first(pair: tuple[np.ndarray, np.ndarray]) -> None:
     flow = np.full((64, 96, 2), (6, -4), np.float32)
-    back = taken_back(pair[1], flow)
+    back = warped(pair[1], flow)
     np.testing.assert_array_equal(back[4:, :-6], pair[0][4:, :-6])
     assert (back[:4] == 128).all() and (back[:, -6:] == 128).all()  # these have left
 

@@ -7,12 +7,8 @@ import math
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from deepmatching.drawing.curves import draw_training_curves
 from deepmatching.errors import DeepMatchingError
 from deepmatching.training.log import CsvLog, TensorBoard, read_log
 
@@ -78,31 +74,3 @@ def test_without_tensorboard_there_is_an_import_error(tmp_path: Path, monkeypatc
     with pytest.raises(ImportError):
         TensorBoard(tmp_path / "tb", 0)
     importlib.invalidate_caches()
-
-
-def test_curves_show_both_panels_and_grow_with_the_log() -> None:
-    rows = [{"step": float(step), "loss": 2.0 / (1 + step)} for step in range(1, 60)]
-    empty, loss_only = draw_training_curves([]), draw_training_curves(rows)
-    judged = draw_training_curves([*rows, {"step": 0.0, "acc@2": 50.0, "acc@5": 60.0, "acc@10": 70.0}])
-    assert empty.shape == loss_only.shape == judged.shape and judged.dtype == np.uint8
-    half = judged.shape[1] // 2
-    assert not np.array_equal(empty[:, :half], loss_only[:, :half])
-    assert np.array_equal(loss_only[:, :half], judged[:, :half])
-    assert not np.array_equal(loss_only[:, half:], judged[:, half:])
-
-
-@given(
-    st.lists(
-        st.fixed_dictionaries(
-            {"step": st.integers(0, 10**7).map(float)},
-            optional={
-                "loss": st.floats(-1e9, 1e9) | st.just(math.nan),
-                "acc@2": st.floats(0, 100),
-                "acc@10": st.just(math.inf),
-            },
-        ),
-        max_size=6,
-    )
-)
-def test_any_log_can_be_drawn(rows: list[dict[str, float]]) -> None:
-    assert draw_training_curves(rows).std() > 0

@@ -1,7 +1,11 @@
-"""Pictures of matches, flows and score maps; all of them uint8 RGB (H,W,3), drawn with OpenCV alone."""
+"""Pictures of matches, flows, score maps and training runs, all of them uint8 RGB (H,W,3).
+
+OpenCV and NumPy make the pixels; matplotlib does layout, text, axes and lines. It takes half a second to import, so
+only the functions that draw a figure import it.
+"""
 
 from deepmatching.drawing.colors import flow_to_color
-from deepmatching.drawing.matches import draw_displacement, draw_match_figure, draw_matches_lines, draw_matches_overlay
+from deepmatching.drawing.matches import draw_displacement, draw_match_figure
 from deepmatching.drawing.pictures import check_picture_path, to_uint8_rgb, write_image
 from deepmatching.drawing.scores import draw_score_maps
 
@@ -9,8 +13,6 @@ __all__ = [
     "check_picture_path",
     "draw_displacement",
     "draw_match_figure",
-    "draw_matches_lines",
-    "draw_matches_overlay",
     "draw_score_maps",
     "flow_to_color",
     "to_uint8_rgb",

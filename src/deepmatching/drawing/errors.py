@@ -1,29 +1,22 @@
-"""Pictures of how far matches or a flow are from the truth."""
+"""Pictures of the error of matches or of a flow."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
 import torch
 
-from deepmatching.drawing.canvas import (
-    GAP,
-    PAPER,
-    TEXT_HEIGHT,
-    add_legend,
-    beside,
-    captioned,
-    drawing_scale,
-    framed,
-    put_text,
-    resize,
-    stacked,
-    text_size,
-)
-from deepmatching.drawing.colors import Color, displacement_colors, range_of
-from deepmatching.drawing.matches import NO_MATCH, draw_match_figure
-from deepmatching.drawing.pictures import to_uint8_rgb
+from deepmatching.drawing.colors import LIGHT_GREY, Color, flow_range, flow_to_color, range_of
+from deepmatching.drawing.figure import add_color_bar, add_legend, panel_figure, picture, show
+from deepmatching.drawing.matches import PANELS, show_matches, sorted_matches
+from deepmatching.drawing.pictures import resize, to_uint8_rgb
 from deepmatching.errors import DeepMatchingError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 #: Errors in px at which the colour changes: nearly a logarithmic scale, with the paper's thresholds 2, 5 and 10.
 STEPS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
@@ -39,7 +32,7 @@ _COLORS: tuple[Color, ...] = (
     (125, 0, 30),
 )
 UNMATCHED: Color = (95, 95, 95)
-NO_TRUTH: Color = NO_MATCH
+NO_TRUTH: Color = LIGHT_GREY
 
 
 def error_colors(field: np.ndarray, truth: np.ndarray) -> np.ndarray:
@@ -54,10 +47,11 @@ def error_colors(field: np.ndarray, truth: np.ndarray) -> np.ndarray:
     error = np.hypot(*np.moveaxis(field.astype(np.float64) - truth, 2, 0))
     rgb = np.array(_COLORS, np.uint8)[np.searchsorted(STEPS, error)]
     rgb[np.isnan(error)] = UNMATCHED
-    rgb[~np.isfinite(truth).all(axis=2)] = NO_TRUTH
+    rgb[~_is_known(truth)] = NO_TRUTH
     return rgb
 
 
+@picture
 def draw_match_errors(
     image0: np.ndarray | torch.Tensor,
     image1: np.ndarray | torch.Tensor,
@@ -65,76 +59,70 @@ def draw_match_errors(
     field: np.ndarray,
     truth: np.ndarray,
     caption: str = "",
-) -> np.ndarray:
+) -> Figure:
     """The figure of the matches, and below it the true displacement and the error of every pixel.
 
-    `matches` are keypoints0 (N,2), keypoints1 (N,2) and scores (N); `field` (H,W,2) is what the pixels take from them.
+    `matches` are keypoints0 (N,2), keypoints1 (N,2) and scores (N); `field` (H,W,2) is the displacement that each pixel
+    gets from them. Matches and truth have one scale of colours.
     """
-    first, second = to_uint8_rgb(image0), to_uint8_rgb(image1)
-    scale = drawing_scale(max(len(first), len(second)), max(first.shape[1], second.shape[1]))
-    figure = draw_match_figure(first, second, *matches)
-    below = beside([_truth_panel(truth, scale), _error_panel(field, truth, scale)])
-    picture = stacked([figure[GAP:-GAP, GAP:-GAP], below])
-    return framed(captioned(picture, caption) if caption else picture)
+    rgb0, rgb1 = to_uint8_rgb(image0), to_uint8_rgb(image1)
+    figure, axes, scale = panel_figure([*PANELS, ["truth", "error"]], [rgb0, rgb1], caption, bar=True)
+    start, end = sorted_matches(*matches)
+    max_norm = flow_range(truth) if _is_known(truth).any() else range_of(end - start)
+    show_matches(axes, scale, rgb0, rgb1, start, end, max_norm)
+    _show_field(axes["truth"], scale, truth, max_norm, "True displacement; grey: unknown")
+    _show_errors(axes["error"], scale, field, truth)
+    return figure
 
 
+@picture
 def draw_flow_errors(
     image0: np.ndarray | torch.Tensor, flow: np.ndarray, truth: np.ndarray, caption: str = ""
-) -> np.ndarray:
-    """Image 0 beside the true displacement, and below them a dense flow (H,W,2) and its error."""
+) -> Figure:
+    """Image 0 and the true displacement; below them a dense flow (H,W,2) in the same scale of colours and its error."""
     rgb = to_uint8_rgb(image0)
-    scale = drawing_scale(*rgb.shape[:2])
-    known = truth[np.isfinite(truth).all(axis=2)]
-    above = beside([captioned(resize(rgb, scale), "Image 0"), _truth_panel(truth, scale)])
-    found = captioned(_field_picture(flow, range_of(known), scale), "Flow")
-    picture = stacked([above, beside([found, _error_panel(flow, truth, scale)])])
-    return framed(captioned(picture, caption) if caption else picture)
+    figure, axes, scale = panel_figure([["image0", "truth"], ["flow", "error"]], [rgb], caption, bar=True)
+    show(axes["image0"], resize(rgb, scale), scale, "Image 0")
+    max_norm = flow_range(truth if _is_known(truth).any() else flow)
+    _show_field(axes["truth"], scale, truth, max_norm, "True displacement; grey: unknown")
+    _show_field(axes["flow"], scale, flow, max_norm, "Flow")
+    _show_errors(axes["error"], scale, flow, truth)
+    return figure
 
 
-def _truth_panel(truth: np.ndarray, scale: float) -> np.ndarray:
-    known = truth[np.isfinite(truth).all(axis=2)]
-    return captioned(_field_picture(truth, range_of(known), scale), "True displacement, grey: unknown")
+def _is_known(field: np.ndarray) -> np.ndarray:
+    return np.isfinite(field).all(axis=2)
+
+
+def _show_field(axes: Axes, scale: float, field: np.ndarray, max_norm: float, title: str) -> None:
+    """Displacements (H,W,2) by colour, with the legend."""
+    rgb = _thickened(flow_to_color(field, max_norm, NO_TRUTH), _is_known(field))
+    rgb = resize(rgb, scale, cv2.INTER_NEAREST)
+    add_legend(rgb, max_norm)
+    show(axes, rgb, scale, title)
+
+
+def _show_errors(axes: Axes, scale: float, field: np.ndarray, truth: np.ndarray) -> None:
+    """The error of every pixel, with its colour bar."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import BoundaryNorm, ListedColormap
+
+    is_known = _is_known(truth)
+    rgb = _thickened(error_colors(field, truth), is_known)
+    has_gaps = bool((is_known & ~_is_known(field)).any())
+    title = "Error in px; dark: no match, light: truth unknown" if has_gaps else "Error in px; grey: truth unknown"
+    show(axes, resize(rgb, scale, cv2.INTER_NEAREST), scale, title)
+    steps = BoundaryNorm([0, *STEPS, 2 * STEPS[-1]], len(_COLORS))
+    colors = ScalarMappable(steps, ListedColormap(np.array(_COLORS) / 255))
+    add_color_bar(axes, mappable=colors, ticks=STEPS, spacing="uniform", format="{x:g}")
 
 
 def _thickened(rgb: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """Points of a laser scanner are thin: let each also paint its unknown neighbours, if most pixels are unknown."""
-    if known.mean() > 0.5:
+    """Let points of a laser scanner, which are thin, also paint their neighbours if most pixels are unknown."""
+    if known.mean() > 0.5 or not known.any():
         return rgb
-    thick, painted = rgb.copy(), known.copy()
-    for axis, step in ((0, 1), (0, -1), (1, 1), (1, -1)):
-        source, reached = np.roll(rgb, step, axis), np.roll(known, step, axis)
-        new = reached & ~painted
-        thick[new] = source[new]
-        painted |= new
-    return thick
-
-
-def _field_picture(field: np.ndarray, max_norm: float, scale: float) -> np.ndarray:
-    """Displacements (H,W,2) by colour, full from `max_norm` on, with the legend."""
-    known = np.isfinite(field).all(axis=2)
-    norm = np.hypot(field[..., 0], field[..., 1])[..., None]
-    limited = field * (max_norm / np.maximum(norm, max_norm))
-    rgb = np.where(known[..., None], displacement_colors(limited, max_norm * (1 + 1e-6)), np.uint8(NO_TRUTH[0]))
-    picture = resize(_thickened(rgb.astype(np.uint8), known), scale, cv2.INTER_NEAREST)
-    add_legend(picture, max_norm)
-    return picture
-
-
-def _error_panel(field: np.ndarray, truth: np.ndarray, scale: float) -> np.ndarray:
-    known = np.isfinite(truth).all(axis=2)
-    picture = resize(_thickened(error_colors(field, truth), known), scale, cv2.INTER_NEAREST)
-    has_gaps = bool((known & ~np.isfinite(field).all(axis=2)).any())
-    words = "Error, dark: no match, light: truth unknown" if has_gaps else "Error, light grey: truth unknown"
-    return stacked([captioned(picture, words), _scale_bar(picture.shape[1])], gap=4)
-
-
-def _scale_bar(width: int) -> np.ndarray:
-    """The colours of the error map in a row, with the errors in px between them."""
-    bar = np.full((12 + TEXT_HEIGHT, width, 3), PAPER, np.uint8)
-    edges = np.linspace(0, width, len(_COLORS) + 1).astype(int)
-    for color, left, right in zip(_COLORS, edges[:-1], edges[1:], strict=True):
-        bar[:12, left:right] = color
-    for step, x in zip(STEPS, edges[1:-1], strict=True):
-        label = f"{step:g}" + (" px" if step == STEPS[-1] else "")
-        put_text(bar, label, int(x) - text_size(f"{step:g}", 0.42)[0] // 2, 12 + TEXT_HEIGHT - 9, 0.42)
-    return bar
+    unknown = (~known).astype(np.uint8)
+    distance, nearest = cv2.distanceTransformWithLabels(unknown, cv2.DIST_L1, 3, labelType=cv2.DIST_LABEL_PIXEL)
+    colors = np.zeros((nearest.max() + 1, 3), np.uint8)
+    colors[nearest[known]] = rgb[known]
+    return np.where(distance[..., None] <= 1, colors[nearest], rgb)

@@ -2,113 +2,82 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import cv2
 import numpy as np
 import torch
 
-from deepmatching.drawing.canvas import (
-    PAPER,
-    TEXT_HEIGHT,
-    add_legend,
-    beside,
-    captioned,
-    drawing_scale,
-    framed,
-    put_text,
-    resize,
-    stacked,
-    text_size,
-)
-from deepmatching.drawing.colors import displacement_colors, range_of
-from deepmatching.drawing.pictures import to_uint8_rgb
+from deepmatching.drawing.colors import flow_range, flow_to_color
+from deepmatching.drawing.figure import add_color_bar, add_legend, panel_figure, picture, show
+from deepmatching.drawing.pictures import resize, to_uint8_rgb
 from deepmatching.errors import DeepMatchingError
 
-_BAR = 12  # height in px of the scale under the confidence
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["draw_confidence", "draw_flow", "draw_flow_figure", "draw_frame", "flow_range", "warped"]
 
 
 def draw_flow(flow: np.ndarray, max_norm: float | None = None, legend: bool = True) -> np.ndarray:
-    """A flow (H,W,2) by the colours of the Middlebury wheel: uint8 (H,W,3), of the flow's own size.
+    """A flow (H,W,2) in the colours of the Middlebury wheel: uint8 (H,W,3), of the flow's own size.
 
     `max_norm` is the displacement in px from which on a colour is full; by default nearly the largest.
     """
-    flow = np.asarray(flow)
-    if flow.ndim != 3 or flow.shape[2] != 2:
-        raise DeepMatchingError(f"A flow must be (H,W,2), but this one is {flow.shape}.")
-    if max_norm is None:
-        max_norm = flow_range(flow)
-    norm = np.hypot(flow[..., 0], flow[..., 1])[..., None]
-    limited = flow * (max_norm / np.maximum(norm, max_norm))
-    picture = displacement_colors(limited, max_norm * (1 + 1e-6))
+    rgb = flow_to_color(flow, max_norm)
     if legend:
-        add_legend(picture, max_norm)
-    return picture
-
-
-def flow_range(flow: np.ndarray) -> float:
-    """The displacement in px that gets full colour: nearly the largest of the known ones."""
-    return range_of(flow[np.isfinite(flow).all(axis=2)])
+        add_legend(rgb, flow_range(flow) if max_norm is None else max_norm)
+    return rgb
 
 
 def draw_confidence(confidence: np.ndarray) -> np.ndarray:
     """A confidence (H,W) in [0,1] as uint8 (H,W,3): dark violet is 0, yellow is 1."""
-    return _heat(np.rint(255 * np.clip(confidence, 0, 1)).astype(np.uint8))
+    levels = np.rint(255 * np.clip(confidence, 0, 1)).astype(np.uint8)
+    return cv2.applyColorMap(levels, cv2.COLORMAP_VIRIDIS)[:, :, ::-1]
 
 
+def draw_frame(image: np.ndarray | torch.Tensor, flow: np.ndarray, max_norm: float) -> np.ndarray:
+    """One frame of a video: the image above its flow, with even sides because codecs need them."""
+    stacked = np.concatenate([to_uint8_rgb(image), draw_flow(flow, max_norm)])
+    rows, columns = (side - side % 2 for side in stacked.shape[:2])
+    return stacked[:rows, :columns]
+
+
+def warped(image1: np.ndarray, flow: np.ndarray) -> np.ndarray:
+    """Image 1 (H,W,3) warped to image 0 by the flow (H,W,2): sampled where it leads, grey where that is outside."""
+    rows, columns = np.indices(flow.shape[:2], dtype=np.float32)
+    x, y = columns + flow[..., 0], rows + flow[..., 1]
+    return cv2.remap(image1, x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT, borderValue=(128, 128, 128))
+
+
+@picture
 def draw_flow_figure(
     image0: np.ndarray | torch.Tensor,
     flow: np.ndarray,
     confidence: np.ndarray,
     image1: np.ndarray | torch.Tensor | None = None,
-) -> np.ndarray:
-    """Image 0, the flow (H,W,2), its confidence (H,W) and, if image 1 is given, that taken back by the flow."""
+) -> Figure:
+    """Image 0, the flow (H,W,2), its confidence (H,W) and, if image 1 is given, that image warped by the flow."""
+    from matplotlib.cm import ScalarMappable
+
     rgb = to_uint8_rgb(image0)
     if not rgb.shape[:2] == flow.shape[:2] == confidence.shape:
         raise DeepMatchingError(
             f"The image, its flow and the confidence must be of one size, but they are {rgb.shape[:2]}, "
             f"{flow.shape[:2]} and {confidence.shape}."
         )
-    scale = drawing_scale(*rgb.shape[:2])
-    coloured = resize(draw_flow(flow, legend=False), scale, cv2.INTER_NEAREST)
-    add_legend(coloured, flow_range(flow))
-    sure = resize(draw_confidence(confidence), scale, cv2.INTER_NEAREST)
-    first = captioned(resize(rgb, scale), "Image 0")
-    motion = captioned(coloured, "Flow")
-    trust = stacked([captioned(sure, "Confidence"), _scale_bar(sure.shape[1])], gap=4)
-    if image1 is None:
-        return framed(stacked([first, motion, trust]))
-    back = resize(taken_back(to_uint8_rgb(image1), flow), scale)
-    return framed(
-        stacked([beside([first, captioned(back, "Image 1 taken back by the flow")]), beside([motion, trust])])
-    )
-
-
-def taken_back(image1: np.ndarray, flow: np.ndarray) -> np.ndarray:
-    """Image 1 (H,W,3) sampled where the flow (H,W,2) leads: it looks like image 0. Grey where that is outside."""
-    rows, columns = np.indices(flow.shape[:2], dtype=np.float32)
-    x, y = columns + flow[..., 0], rows + flow[..., 1]
-    return cv2.remap(image1, x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT, borderValue=(128, 128, 128))
-
-
-def draw_frame(image: np.ndarray | torch.Tensor, flow: np.ndarray, max_norm: float) -> np.ndarray:
-    """One picture of a video: the frame above its flow, both sides even as codecs want them."""
-    rgb = to_uint8_rgb(image)
-    picture = np.concatenate([rgb, draw_flow(flow, max_norm)])
-    rows, columns = (side - side % 2 for side in picture.shape[:2])
-    return picture[:rows, :columns]
-
-
-def _heat(values: np.ndarray) -> np.ndarray:
-    """uint8 (H,W) to the colours of viridis, uint8 (H,W,3)."""
-    return cv2.applyColorMap(values, cv2.COLORMAP_VIRIDIS)[:, :, ::-1]
-
-
-def _scale_bar(width: int) -> np.ndarray:
-    """The colours of the confidence in a row, from 0 to 1."""
-    bar = np.full((_BAR + TEXT_HEIGHT, width, 3), PAPER, np.uint8)
-    bar[:_BAR] = _heat(np.linspace(0, 255, width).astype(np.uint8)[None])
-    for value in (0.0, 0.25, 0.5, 0.75, 1.0):
-        label = f"{value:g}"
-        length = text_size(label, 0.42)[0]
-        x = int(np.clip(value * width - length // 2, 0, width - length))
-        put_text(bar, label, x, _BAR + TEXT_HEIGHT - 9, 0.42)
-    return bar
+    mosaic = [["image0"], ["flow"], ["confidence"]]
+    if image1 is not None:
+        mosaic = [["image0", "warped"], ["flow", "confidence"]]
+    figure, axes, scale = panel_figure(mosaic, [rgb], bar=True)
+    show(axes["image0"], resize(rgb, scale), scale, "Image 0")
+    if image1 is not None:
+        second = resize(warped(to_uint8_rgb(image1), flow), scale)
+        show(axes["warped"], second, scale, "Image 1 warped by the flow")
+    colored = resize(flow_to_color(flow), scale, cv2.INTER_NEAREST)
+    add_legend(colored, flow_range(flow))
+    show(axes["flow"], colored, scale, "Flow")
+    show(axes["confidence"], resize(draw_confidence(confidence), scale, cv2.INTER_NEAREST), scale, "Confidence")
+    ticks = (0, 0.25, 0.5, 0.75, 1)
+    add_color_bar(axes["confidence"], mappable=ScalarMappable(cmap="viridis"), ticks=ticks, format="{x:g}")
+    return figure

@@ -1,4 +1,4 @@
-"""Pictures as arrays: uint8 RGB (H,W,3), from what the library loads and to files."""
+"""Pictures as arrays: uint8 RGB (H,W,3), from the images that the library loads, and to files."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import atomic_write, check_writable
 
 _ENCODERS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".ppm")
+# Images are drawn with their longer side in this range of px, whatever their own size.
+_SMALLEST_SIDE, _LARGEST_SIDE = 560, 1280
 
 
 def to_uint8_rgb(image: np.ndarray | torch.Tensor) -> np.ndarray:
-    """A fresh uint8 RGB (H,W,3) of uint8 (H,W), (H,W,1) or (H,W,3), or of what `load_image` gives (C,H,W)."""
+    """A fresh uint8 RGB (H,W,3) of a uint8 (H,W), (H,W,1) or (H,W,3), or of a tensor (C,H,W) from `load_image`."""
     if isinstance(image, torch.Tensor):
         planar = image.detach().to("cpu", torch.float32).numpy()
         if planar.ndim != 3 or planar.shape[0] not in (1, 3):
@@ -32,6 +34,22 @@ def to_uint8_rgb(image: np.ndarray | torch.Tensor) -> np.ndarray:
     return np.array(np.broadcast_to(pixels, (*pixels.shape[:2], 3)))
 
 
+def drawing_scale(height: int, width: int) -> float:
+    """The factor by which an image is enlarged or reduced for thin lines and text on it to be legible."""
+    longer = max(height, width)
+    if longer < _SMALLEST_SIDE:
+        return float(np.ceil(_SMALLEST_SIDE / longer))  # whole pixels stay square
+    return min(1.0, _LARGEST_SIDE / longer)
+
+
+def resize(rgb: np.ndarray, scale: float, enlarge: int = cv2.INTER_CUBIC) -> np.ndarray:
+    """The picture `scale` times as large, never smaller than one pixel."""
+    if scale == 1.0:
+        return rgb
+    size = (max(1, round(rgb.shape[1] * scale)), max(1, round(rgb.shape[0] * scale)))
+    return cv2.resize(rgb, size, interpolation=enlarge if scale > 1 else cv2.INTER_AREA)
+
+
 def check_picture_path(path: str | os.PathLike[str]) -> None:
     """Raise now, before the work, if :func:`write_image` could not write `path`."""
     _format_of(path)
@@ -42,7 +60,9 @@ def _format_of(path: str | os.PathLike[str]) -> str:
     """The suffix, if it is one that can be written."""
     suffix = Path(path).suffix.lower()
     if suffix not in _ENCODERS:
-        raise DeepMatchingError(f"The suffix of '{path}' names no image format; use one of {', '.join(_ENCODERS)}.")
+        raise DeepMatchingError(
+            f"The suffix of '{path}' does not name an image format; use one of {', '.join(_ENCODERS)}."
+        )
     return suffix
 
 

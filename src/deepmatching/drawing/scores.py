@@ -3,80 +3,74 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import cv2
 import numpy as np
 
-from deepmatching.drawing.canvas import PAPER, TEXT_HEIGHT, beside, framed, put_text, stacked, text_size
 from deepmatching.drawing.colors import Color
+from deepmatching.drawing.figure import fit, new_figure, picture
 from deepmatching.errors import DeepMatchingError
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 NO_SCORE: Color = (150, 150, 150)
+# Lengths in px: a map, the gap to the next one with its text, the margin on all sides, the colour bar with its labels.
+_SIDE, _GAP, _TEXT, _MARGIN, _BAR = 170, 12, 46, 14, 40
 
 
-ScoreMap = tuple[str, np.ndarray]
+@picture
+def draw_score_maps(rows: Sequence[Sequence[tuple[str, np.ndarray]]]) -> Figure:
+    """A figure of score maps: rows of (title, map (H,W)).
 
-
-def draw_score_maps(maps: Sequence[ScoreMap] | Sequence[Sequence[ScoreMap]], side: int = 168) -> np.ndarray:
-    """A figure of score maps: one row of (title, map (H,W)) or a list of such rows.
-
-    Every map is scaled to at most `side` px and normalised by its own range; −inf (and NaN) is grey, the
-    maximum is marked by a cross. Columns line up, so that rows of the same levels can be compared.
+    Every map is coloured by its own range, which is written below it; −inf (and NaN) is grey, a ring marks the maximum.
+    Columns line up, so that rows of the same levels can be compared.
     """
-    is_one_row = bool(maps) and isinstance(maps[0], tuple) and isinstance(maps[0][0], str)
-    rows = [list(maps)] if is_one_row else [list(row) for row in maps]  # type: ignore[arg-type]
+    from matplotlib.cm import ScalarMappable
+
     if not any(rows):
         raise DeepMatchingError("There are no score maps to draw; pass at least one (title, map).")
-    panels = [[_score_panel(title, scores, side) for title, scores in row] for row in rows]  # type: ignore
-    # Every panel is padded to the width of its column, and columns to that of their titles.
-    columns = max(len(row) for row in panels)
-    widths = [max(row[i].shape[1] for row in panels if i < len(row)) for i in range(columns)]
-    padded = [
-        [
-            np.pad(panel, ((0, 0), (0, widths[i] - panel.shape[1]), (0, 0)), constant_values=255)
-            for i, panel in enumerate(row)
-        ]
-        for row in panels
-        if row
-    ]
-    return framed(stacked([beside(row) for row in padded]))
+    width = 2 * _MARGIN - _GAP + max(len(row) for row in rows) * (_SIDE + _GAP)
+    height = _MARGIN + len(rows) * (_SIDE + _TEXT) + _BAR
+    figure = new_figure(width, height)
+    for i, row in enumerate(rows):
+        for j, (title, scores) in enumerate(row):
+            left = (_MARGIN + j * (_SIDE + _GAP)) / width
+            bottom = 1 - (_MARGIN + (i + 1) * (_SIDE + _TEXT) - _TEXT / 2) / height
+            _show_map(figure.add_axes((left, bottom, _SIDE / width, _SIDE / height)), title, scores)
+    bar = figure.add_axes((_MARGIN / width, 24 / height, _SIDE / width, 10 / height))
+    figure.colorbar(ScalarMappable(cmap="viridis"), cax=bar, orientation="horizontal", ticks=(0, 1))
+    bar.set_xticks((0, 1), ("minimum", "maximum"), fontsize=8)
+    bar.get_xticklabels()[0].set_horizontalalignment("left")
+    bar.get_xticklabels()[1].set_horizontalalignment("right")
+    figure.text((_MARGIN + _SIDE + _GAP) / width, 24 / height, "of each map; grey: no score; ring: maximum", fontsize=8)
+    return figure
 
 
-def _mark(rgb: np.ndarray, point: tuple[int, int]) -> None:
-    """A small cross, open in the middle so as not to hide what it marks."""
-    x, y = point
-    for color, thickness in (((0, 0, 0), 3), ((255, 255, 255), 1)):
-        for dx, dy in ((1, 0), (-1, 0), (0, 1), (0, -1)):
-            cv2.line(rgb, (x + 4 * dx, y + 4 * dy), (x + 8 * dx, y + 8 * dy), color, thickness, cv2.LINE_8)
-
-
-def _score_panel(title: str, scores: np.ndarray, side: int) -> np.ndarray:
-    """One score map (H,W) with its title."""
+def _show_map(axes: Axes, title: str, scores: np.ndarray) -> None:
+    """One score map (H,W) between its title and its range."""
     scores = np.asarray(scores, np.float64)
     if scores.ndim != 2 or scores.size == 0:
         raise DeepMatchingError(f"The score map '{title}' must be a non-empty (H,W), not {scores.shape}.")
     height, width = scores.shape
     known = np.isfinite(scores)
-    low, high = (scores[known].min(), scores[known].max()) if known.any() else (0.0, 1.0)
-    level = np.where(known, (scores - low) / (high - low) if high > low else 0.5, 0.0)
-    rgb = cv2.cvtColor(
-        cv2.applyColorMap(np.rint(255 * level).astype(np.uint8), cv2.COLORMAP_VIRIDIS), cv2.COLOR_BGR2RGB
+    low, high = (float(scores[known].min()), float(scores[known].max())) if known.any() else (0.0, 0.0)
+    room = 0.5 if low == high else 0.0  # a constant map gets the middle of the colours
+    axes.imshow(
+        np.ma.masked_array(scores, ~known),
+        cmap="viridis",
+        vmin=low - room,
+        vmax=high + room,
+        origin="upper",
+        interpolation="antialiased",  # where cells are smaller than pixels
+        interpolation_stage="rgba",  # a lone score among unknown ones then fades instead of vanishing
     )
-    rgb[~known] = NO_SCORE
-
-    scale = side / max(height, width)
-    size = (max(1, round(width * scale)), max(1, round(height * scale)))
-    rgb = cv2.resize(rgb, size, interpolation=cv2.INTER_NEAREST if scale > 1 else cv2.INTER_AREA)
-    cv2.rectangle(rgb, (0, 0), (size[0] - 1, size[1] - 1), (110, 110, 110), 1)
+    axes.set(facecolor=np.array(NO_SCORE) / 255, xticks=(), yticks=(), anchor="NW")
     if known.any():
         row, column = np.unravel_index(np.argmax(np.where(known, scores, -np.inf)), scores.shape)
-        peak = (int((column + 0.5) * size[0] / width), int((row + 0.5) * size[1] / height))
-        _mark(rgb, peak)
-
-    caption = f"{title}  {width} x {height}"
-    caption_width = text_size(caption, 0.45)[0] + 4
-    if rgb.shape[1] < caption_width:
-        rgb = np.pad(rgb, ((0, 0), (0, caption_width - rgb.shape[1]), (0, 0)), constant_values=255)
-    bar = np.full((TEXT_HEIGHT, rgb.shape[1], 3), PAPER, np.uint8)
-    put_text(bar, caption, 2, TEXT_HEIGHT - 9, 0.45)
-    return np.concatenate([bar, rgb])
+        for color, line in (("black", 3.0), ("white", 1.3)):
+            axes.plot(column, row, "o", markersize=11, color=color, fillstyle="none", markeredgewidth=line)
+    fit(axes.set_title(f"{title}   {width} × {height}", loc="left", fontsize=9, pad=4), _SIDE)
+    label = f"{low:.3g} … {high:.3g}" if known.any() else "no scores"
+    axes.set_xlabel(label, fontsize=8, labelpad=3, loc="left")

@@ -1,0 +1,165 @@
+"""Pictures of matches."""
+
+from __future__ import annotations
+
+from inspect import unwrap
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+from deepmatching.drawing.colors import flow_to_color
+from deepmatching.drawing.matches import NO_MATCH, choose_lines, draw_displacement, draw_match_figure, sorted_matches
+from deepmatching.errors import DeepMatchingError
+
+RNG = np.random.default_rng(0)
+NONE = np.zeros((0, 2))
+
+build_match_figure = unwrap(draw_match_figure)
+
+
+def some_matches(height: int, width: int, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    start = RNG.uniform(0, (width - 1, height - 1), (count, 2))
+    return start, start + RNG.normal(0, 6, (count, 2)), RNG.random(count)
+
+
+def panel_of(picture: np.ndarray, figure: Figure, number: int) -> np.ndarray:
+    """The pixels of one panel (0 to 3) of the picture of a figure."""
+    box = figure.axes[number].get_window_extent()
+    top, bottom = (len(picture) - round(y) for y in (box.y1, box.y0))
+    return picture[top:bottom, round(box.x0) : round(box.x1)].astype(int)
+
+
+def test_displacement_squares_are_where_the_matches_are() -> None:
+    start = np.array([[10.0, 20.0], [40.0, 5.0]])
+    picture = draw_displacement(start, start + np.array([6.0, 0.0]), 32, 64, cell=8)
+    assert picture.shape == (32, 64, 3)
+    colored = (picture != NO_MATCH).any(axis=2)
+    expected = np.zeros((32, 64), bool)
+    expected[16:24, 6:14] = expected[1:9, 36:44] = True
+    np.testing.assert_array_equal(colored, expected)
+    np.testing.assert_array_equal(picture[20, 10], flow_to_color(np.array([[[6.0, 0.0]]]))[0, 0])
+
+
+def test_a_displacement_picture_of_usual_size_has_a_legend() -> None:
+    start = np.array([[10.0, 20.0]])
+    corner = draw_displacement(start, start + 6, 480, 640)[-80:-20, -60:-20]
+    assert (corner != NO_MATCH).any(axis=2).mean() > 0.9
+    assert (draw_displacement(NONE, NONE, 480, 640) == NO_MATCH).all()  # there is nothing to explain
+
+
+def test_the_most_confident_match_is_on_top() -> None:
+    start = np.array([[8.0, 8.0], [8.0, 8.0]])
+    end = start + np.array([[5.0, 0.0], [-5.0, 0.0]])
+    right, left = (draw_displacement(start[:1], end[i : i + 1], 16, 16) for i in range(2))
+    np.testing.assert_array_equal(draw_displacement(start, end, 16, 16, scores=np.array([1.0, 0.0])), right)
+    np.testing.assert_array_equal(draw_displacement(start, end, 16, 16, scores=np.array([0.0, 1.0])), left)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (12, 300), (300, 12), (400, 600), (1500, 2000)])
+@pytest.mark.parametrize("count", [0, 1, 200])
+def test_figures_of_every_size_are_drawn(size: tuple[int, int], count: int) -> None:
+    height, width = size
+    first = torch.rand(3, height, width)
+    second = RNG.integers(0, 256, (height + 3, width + 5, 3), np.uint8)
+    picture = draw_match_figure(first, second, *some_matches(height, width, count))
+    assert picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3
+    # Legible whatever the image: neither tiny nor huge.
+    assert 560 < max(picture.shape[:2]) <= 2 * 1280 + 250
+
+
+def test_the_title_counts_the_matches() -> None:
+    image = np.zeros((480, 640, 3), np.uint8)
+
+    def title(count: int) -> str:
+        start = RNG.uniform(100, 300, (count, 2))
+        return build_match_figure(image, image, start, start + 5, np.ones(count)).axes[0].get_title(loc="left")
+
+    assert title(0) == "Image 0: no matches"
+    assert title(1) == "Image 0: 1 match"
+    assert title(3) == "Image 0: 3 of 3 matches"
+    assert "of 900 matches" in title(900)
+
+
+def test_the_second_row_shows_where_matches_are() -> None:
+    image = np.full((600, 800, 3), 128, np.uint8)
+    start = np.array([[400.0, 300.0]])
+    figure = build_match_figure(image, image, start, start + np.array([3.0, 0.0]))
+    picture = draw_match_figure(image, image, start, start + np.array([3.0, 0.0]))
+    tinted, field = panel_of(picture, figure, 2), panel_of(picture, figure, 3)
+    assert tinted[300, 400, 0] > tinted[300, 400, 1] + 50  # to the right: red
+    assert field[300, 400, 0] > field[300, 400, 1] + 50
+    assert np.ptp(tinted[100, 100]) == 0 and tinted[100, 100, 0] < 60  # dark elsewhere
+    assert field[100, 100].tolist() == list(NO_MATCH)
+    picture = draw_match_figure(image, image, NONE, NONE)
+    for number in (2, 3):
+        plain = panel_of(picture, figure, number)
+        assert (plain == plain[0, 0]).all()  # without a legend, for there is nothing to explain
+
+
+def test_an_arrow_points_from_the_start_of_a_match_to_its_end() -> None:
+    image = np.zeros((600, 800, 3), np.uint8)
+    start, end = np.array([[200.0, 300.0]]), np.array([[400.0, 300.0]])
+    figure = build_match_figure(image, image, start, end)
+    tinted = panel_of(draw_match_figure(image, image, start, end), figure, 2)[:450]  # above the legend
+    columns = np.flatnonzero((tinted > 200).all(axis=2).any(axis=0))
+    assert abs(columns.min() - 200) < 6 and abs(columns.max() - 400) < 10
+    heights = (tinted > 60).all(axis=2).sum(axis=0)
+    assert heights[380:400].max() > 2 * heights[250]  # the head is at the end
+
+
+def test_a_line_leads_from_a_circle_at_the_start_to_a_square_at_the_end() -> None:
+    image = np.full((600, 700, 3), 255, np.uint8)
+    start, end = np.array([[100.0, 50.0]]), np.array([[300.0, 400.0]])
+    figure = build_match_figure(image, image, start, end)
+    picture = draw_match_figure(image, image, start, end)
+    left, right = panel_of(picture, figure, 0), panel_of(picture, figure, 1)
+
+    def ink(panel: np.ndarray, x: int, y: int) -> int:
+        return int((panel[y - 2 : y + 3, x - 2 : x + 3] < 250).any(axis=2).sum())
+
+    assert ink(left, 100, 50) == ink(right, 300, 400) == 25  # filled
+    gap = figure.axes[1].get_window_extent().x0 - figure.axes[0].get_window_extent().x0
+    along = (400 - 50) / (gap + 300 - 100)
+    assert ink(left, 600, round(50 + 500 * along)) > 0 and ink(right, 50, round(50 + (gap - 50) * along)) > 0
+    assert ink(left, 600, 500) == ink(left, 100, 400) == ink(right, 300, 50) == 0
+    dark = (right[380:421, 280:321] < 60).all(axis=2)  # the outline
+    assert dark.any(axis=0).sum() == dark.any(axis=1).sum()
+    corner = np.argwhere(dark).min(axis=0)
+    assert dark[tuple(corner)]  # of a square
+
+
+def test_lines_are_few_and_spread_over_the_image() -> None:
+    start, end = sorted_matches(*some_matches(480, 640, 5000))
+    shown = choose_lines(start, end, 40)
+    assert 25 <= len(shown) <= 40 and len(set(shown.tolist())) == len(shown)
+    difference = start[shown][:, None] - start[shown][None]
+    distance = np.hypot(difference[..., 0], difference[..., 1]) + 1e9 * np.eye(len(shown))
+    assert distance.min() > 15
+    for side in (start[shown, 0] < 320, start[shown, 0] >= 320, start[shown, 1] < 240, start[shown, 1] >= 240):
+        assert side.sum() >= 12
+    for x in (0, 320):
+        for y in (0, 240):
+            assert ((start[shown] >= (x, y)) & (start[shown] < (x + 320, y + 240))).all(axis=1).sum() >= 5
+    seam = np.sort((start[shown, 1] + end[shown, 1]) / 2)
+    assert np.diff(seam).min() > 4  # no two lines are one
+    assert len(choose_lines(NONE, NONE, 40)) == 0
+
+
+def test_lines_show_the_object_that_moves() -> None:
+    y, x = np.mgrid[4:480:8, 4:640:8]
+    start = np.stack([x.ravel(), y.ravel()], axis=1).astype(float)
+    is_object = (np.abs(start - (320, 240)) < 60).all(axis=1)  # a twentieth of the image
+    shown = choose_lines(start, start + np.where(is_object[:, None], (30, 10), (0, 0)), 40)
+    assert is_object[shown].sum() >= 4
+    assert (~is_object)[shown].sum() >= 25
+
+
+def test_wild_matches_do_no_harm() -> None:
+    image = np.zeros((60, 80, 3), np.uint8)
+    start = np.array([[np.nan, 1.0], [-1e12, 1e12], [5.0, 5.0]])
+    end = np.array([[1.0, 1.0], [1e30, 0.0], [1e9, -1e9]])
+    assert draw_match_figure(image, image, start, end, np.array([np.nan, np.inf, 0.0])).ndim == 3
+    with pytest.raises(DeepMatchingError, match="each match needs one of each"):
+        draw_match_figure(image, image, start, end[:2])

@@ -1,0 +1,66 @@
+"""Figures of score maps."""
+
+from __future__ import annotations
+
+from inspect import unwrap
+
+import numpy as np
+import pytest
+
+from deepmatching.drawing.scores import NO_SCORE, draw_score_maps
+from deepmatching.errors import DeepMatchingError
+
+RNG = np.random.default_rng(0)
+build_score_maps = unwrap(draw_score_maps)
+
+
+def test_a_score_map_is_grey_where_minus_infinite_and_bright_at_its_maximum() -> None:
+    scores = RNG.random((10, 20))
+    scores[:5] = -np.inf
+    scores[8, 15] = 2.0
+    picture = draw_score_maps([[("S_0", scores)]])
+    axes = build_score_maps([[("S_0", scores)]]).axes[0]
+
+    def pixel(row: int, column: int) -> list[int]:
+        x, y = axes.transData.transform((column, row))
+        return picture[len(picture) - round(y), round(x)].astype(int).tolist()
+
+    axes.figure.draw_without_rendering()  # an equal aspect is applied when drawing
+    assert pixel(2, 10) == list(NO_SCORE)
+    red, green, blue = pixel(8, 15)
+    assert red > 200 and green > 200 and blue < 80
+
+
+def test_the_maximum_is_ringed_and_the_range_is_written() -> None:
+    scores = np.zeros((7, 9))
+    scores[0, 0], scores[4, 6], scores[2, 1] = -np.inf, 0.875, -0.25
+    axes = build_score_maps([[("Q_3", scores)]]).axes[0]
+    assert {(float(line.get_xdata()[0]), float(line.get_ydata()[0])) for line in axes.lines} == {(6, 4)}
+    assert axes.get_title(loc="left") == "Q_3   9 × 7"
+    assert axes.get_xlabel() == "-0.25 … 0.875"
+
+
+def test_columns_of_all_rows_line_up() -> None:
+    small, large = ("S_1", RNG.random((3, 4))), ("S_0", RNG.random((300, 400)))
+    one, two = draw_score_maps([[large, small]]), draw_score_maps([[large, small], [small]])
+    assert one.shape[1] == two.shape[1] and two.shape[0] > one.shape[0]
+    first, _, below, _ = build_score_maps([[large, small], [small]]).axes
+    assert first.get_position().x0 == below.get_position().x0
+
+
+def test_constant_unknown_and_single_cell_maps_draw() -> None:
+    maps = [
+        ("a", np.ones((4, 4))),
+        ("b", np.full((3, 3), -np.inf)),
+        ("c", np.zeros((1, 1))),
+        ("d" * 60, np.eye(2)),
+    ]
+    picture = draw_score_maps([maps])
+    assert picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3
+    assert build_score_maps([maps]).axes[1].get_xlabel() == "no scores"
+    for bad in (np.zeros(3), np.zeros((0, 3))):
+        with pytest.raises(DeepMatchingError, match="score map 'x'"):
+            draw_score_maps([[("x", bad)]])
+    for empty in ([], [[]]):
+        with pytest.raises(DeepMatchingError, match="no score maps"):
+            draw_score_maps(empty)
