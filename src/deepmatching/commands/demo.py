@@ -14,16 +14,16 @@ from deepmatching.defaults import MODEL
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the results; created if missing.")] = Path("demo-output"),
+    out: Annotated[Path, typer.Option(help="Folder for the results; created if it is missing.")] = Path("demo-output"),
     device: Device = "auto",
 ) -> None:
-    """Match the pair of pictures that comes with the package, find its flow, and draw both."""
+    """Match the pair of images that comes with the package, compute its optical flow, and draw both."""
     from deepmatching.drawing import draw_displacement, write_image
     from deepmatching.io.files import make_folder
 
     make_folder(out)
-    pictures = files("deepmatching") / "data" / "demo"
-    with as_file(pictures / "bunny_0.jpg") as image0, as_file(pictures / "bunny_1.jpg") as image1:
+    images = files("deepmatching") / "data" / "demo"
+    with as_file(images / "bunny_0.jpg") as image0, as_file(images / "bunny_1.jpg") as image1:
         matcher = build_matcher(MODEL, device=device)
         start = time.perf_counter()
         matches = matcher.match(image0, image1)
@@ -34,7 +34,7 @@ def demo(
         keypoints0, keypoints1, _ = matches.numpy()
         write_image(out / "displacement.png", draw_displacement(keypoints0, keypoints1, *matches.size0))
         length = matches.displacements.norm(dim=1)
-        fast = length > length.quantile(0.99) / 2  # a point that is worth looking at: it moves, and confidently so
+        fast = length > length.quantile(0.99) / 2  # the score maps of a moving point say more
         x, y = matches.keypoints0[fast][matches.scores[fast].argmax()].tolist()
         matcher.draw_scores(image0, image1, (x, y), out / "scores.png")
         start = time.perf_counter()
