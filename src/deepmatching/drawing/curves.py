@@ -26,7 +26,7 @@ def draw_training_curves(rows: Sequence[Mapping[str, float]]) -> Figure:
 
     Each row of the log has a ``step`` and some of ``loss``, ``acc@2``, ``acc@5`` and ``acc@10``.
     """
-    from matplotlib.ticker import EngFormatter
+    from matplotlib.ticker import EngFormatter, MaxNLocator
 
     figure = new_figure(960, 320)
     loss_axes, accuracy_axes = figure.subplots(
@@ -49,6 +49,7 @@ def draw_training_curves(rows: Sequence[Mapping[str, float]]) -> Figure:
         axes.set_xlabel("step", fontsize=9, labelpad=1)
         axes.set_ylabel(label, fontsize=9)
         axes.set_xlim(-0.01 * max(last, 1.0), 1.01 * max(last, 1.0))
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.tick_params(labelsize=9)
         axes.grid(axis="y", color="0.88")

@@ -76,12 +76,12 @@ def show_matches(
 ) -> None:
     """Fill :data:`PANELS` with :func:`sorted_matches`; `max_norm` is the displacement in px that gets full colour."""
     max_norm = range_of(end - start) if max_norm is None else max_norm
-    small0, small1 = resize(image0, scale), resize(image1, scale)
+    drawn0, drawn1 = resize(image0, scale), resize(image1, scale)
     shown = np.flatnonzero(_is_inside(start, image0) & _is_inside(end, image1))
     shown = shown[choose_lines(start[shown], end[shown], _LINES)]
     count = {0: "no matches", 1: "1 match"}.get(len(start), f"{len(shown)} of {len(start)} matches")
-    show(axes["image0"], small0, scale, f"Image 0: {count}")
-    show(axes["image1"], small1, scale, "Image 1")
+    show(axes["image0"], drawn0, scale, f"Image 0: {count}")
+    show(axes["image1"], drawn1, scale, "Image 1")
     _draw_lines(axes["image0"], axes["image1"], scale, start[shown], end[shown])
 
     height, width = image0.shape[:2]
@@ -91,7 +91,7 @@ def show_matches(
     _paint_cells(field, start, displacement_colors(end - start, max_norm), cell)
     field = resize(field, scale, cv2.INTER_NEAREST)
     matched = (field != NO_MATCH).any(axis=2, keepdims=True)
-    grey = cv2.cvtColor(small0, cv2.COLOR_RGB2GRAY)[:, :, None].astype(np.float32)
+    grey = cv2.cvtColor(drawn0, cv2.COLOR_RGB2GRAY)[:, :, None].astype(np.float32)
     # A dark part of the image must still show the tint, hence the pedestal.
     tinted = np.where(matched, (0.35 + 0.65 * grey / 255) * field, 0.3 * grey).astype(np.uint8)
     for pixels in (tinted, field) if len(start) else ():
@@ -156,7 +156,8 @@ def _draw_lines(first: Axes, second: Axes, scale: float, start: np.ndarray, end:
     # All in the coordinates of the second panel, which is drawn after the first.
     shift = (first.get_window_extent().x0 - second.get_window_extent().x0) / scale
     start = start + np.array([shift, 0.0])
-    colors = colormaps["hsv"](_GOLDEN_RATIO * np.arange(len(start)) % 1)
+    hues = colormaps["hsv"](_GOLDEN_RATIO * np.arange(len(start)) % 1)
+    colors = 0.3 + 0.7 * hues  # lighter, because pure blue is hard to see
     for tail, head, color in zip(start, end, colors, strict=True):
         second.plot(*np.stack([tail, head], axis=1), color=color, linewidth=0.9, clip_on=False)
     style: dict[str, Any] = {"s": 22, "c": colors, "edgecolors": "black", "linewidths": 0.9, "zorder": 3}
