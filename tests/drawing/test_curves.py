@@ -52,7 +52,7 @@ def test_the_strong_line_is_the_running_mean_of_the_pale_one() -> None:
     np.testing.assert_allclose(strong.get_ydata()[10:90], 0.5, atol=0.06)
 
 
-@settings(max_examples=15)
+@settings(max_examples=15, deadline=None)
 @given(
     st.lists(
         st.fixed_dictionaries(
