@@ -1,4 +1,4 @@
-"""What the tests of the synthetic generator share."""
+"""Fixtures for the tests of the synthetic generator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from helpers.synthetic_pictures import draw_cutout, draw_photo
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
-    """Tensors this small are slower with more."""
+    """Tensors this small are slower with more threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -29,7 +29,7 @@ def random_pair(seed: int, size0: tuple[int, int], size1: tuple[int, int]) -> Pa
 
 
 def check(pair: Pair) -> int:
-    """That visible pixels are found where the flow points; returns how many were found."""
+    """Assert that visible pixels are found where the flow points; returns their number."""
     found = 0
     rows, columns = pair.flow.shape[:2]
     for i in range(rows):
@@ -79,7 +79,7 @@ def test_a_whole_crop_finds_all() -> None:
     assert check(crop(pair, 0, 0, (6, 5))) == check(pair) > 10
 
 
-def test_the_generator_decides_alone() -> None:
+def test_the_generator_alone_determines_the_crop() -> None:
     pair = random_pair(1, (12, 14), (12, 14))
     torch.manual_seed(0)
     first = [random_crop(pair, (4, 5), torch.Generator().manual_seed(s)).image0 for s in (1, 1, 2)]

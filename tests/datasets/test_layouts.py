@@ -1,4 +1,4 @@
-"""The published layouts, and what is said about a file or folder that is missing in them."""
+"""The published layouts, and the errors about missing files and folders."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_sintels_passes_scenes_and_masks(tmp_path: Path) -> None:
     assert len(Sintel(tmp_path, masks=False)) == 3
     with pytest.raises(DeepMatchingError, match=r"invalid/alley_1/frame_0001.png' \(and 2 more\).*--no-masks"):
         Sintel(tmp_path)
-    with pytest.raises(DeepMatchingError, match="clean and final"):
+    with pytest.raises(DeepMatchingError, match="must be 'clean' or 'final'"):
         Sintel(tmp_path, "dirty")
 
 
@@ -77,7 +77,7 @@ def test_sintel_mini_has_the_papers_313_and_25_pairs(tmp_path: Path) -> None:
     places = [{scene.split("_")[0] for scene in scenes} for scenes in (MINI_TRAIN, MINI_VAL)]
     assert not places[0] & places[1]  # no place of the film is in both sets
     assert names(val)[:5] == [f"bandage_1/frame_00{n:02d}" for n in (1, 11, 21, 31, 41)]
-    with pytest.raises(DeepMatchingError, match="train and val"):
+    with pytest.raises(DeepMatchingError, match="must be 'train' or 'val'"):
         SintelMini(tmp_path, "test")
 
 
@@ -110,7 +110,7 @@ def test_the_split_file_may_lie_elsewhere_or_be_missing(tmp_path: Path) -> None:
     [
         ("1\n3\n", "Line 2 of the split file .* is '3'"),
         ("1\n", "has 1 lines, none for pair 00002"),
-        ("1\n1\n", "no pairs for 'val'; take --split train or all"),
+        ("1\n1\n", "no pairs for 'val'; use --split train or all"),
         ("1\n2\n2\n", "00003_img1.ppm"),  # a pair that the file has and the folder lacks
     ],
 )
@@ -160,7 +160,7 @@ def test_kitti_2015(tmp_path: Path) -> None:
         KITTI2015(tmp_path)
 
 
-# ---------------------------------------------------------------------- what is not there at all
+# ---------------------------------------------------------------------- missing folders
 
 
 @pytest.mark.parametrize("opener", [Sintel, SintelMini, FlyingChairs, KITTI2012, KITTI2015])

@@ -1,4 +1,4 @@
-"""Lists of one's own pairs."""
+"""Lists of the user's own pairs."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def test_paths_are_relative_to_the_manifest_and_groups_are_kept(
     assert dataset[1].flow[0, 0].tolist() == [6.0, -4.0]
 
 
-def test_a_file_may_begin_with_the_mark_of_windows(tmp_path: Path) -> None:
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     path = write_pairs(tmp_path)
     path.write_text(path.read_text(encoding="utf-8"), encoding="utf-8-sig")
     assert len(Manifest(path)) == 2
 
 
-def test_the_manifest_and_the_images_name_what_has_no_name(tmp_path: Path) -> None:
+def test_the_names_of_the_files_are_the_default_names(tmp_path: Path) -> None:
     dataset = Manifest(write_pairs(tmp_path))
     assert [(entry.group, entry.name) for entry in dataset.entries] == [("pairs", "0_a-0_b"), ("pairs", "1_a-1_b")]
 
@@ -69,8 +69,8 @@ def test_homographies_and_masks(tmp_path: Path) -> None:
         ('[{"image0": "0_a.png", "flow": "0.flo"}]', "Entry 1 .* has no 'image1'"),
         ('[{"image0": "0_a.png", "image1": "0_b.png"}]', "either 'flow' or 'homography'"),
         ('[{"image0": "0_a.png", "image1": "0_b.png", "flow": "0.flo", "homography": "h"}]', "either 'flow' or"),
-        ('[{"image0": 7, "image1": "0_b.png", "flow": "0.flo"}]', "'image0' that is not a text"),
-        ('[{"image0": "0_a.png", "image1": "0_b.png", "flow": "0.flo", "scene": 7}]', "'scene' that is not a text"),
+        ('[{"image0": 7, "image1": "0_b.png", "flow": "0.flo"}]', "'image0' that is not a string"),
+        ('[{"image0": "0_a.png", "image1": "0_b.png", "flow": "0.flo", "scene": 7}]', "'scene' that is not a string"),
         ('[{"image0": "0_a.png", "image1": "x.png", "flow": "0.flo"}]', "no file '.*x.png', the 'image1' of entry 1"),
         (
             '[{"image0": "0_a.png", "image1": "0_b.png", "flow": "0.flo", "occ": "o.png", "invalid": "i.png"}]',

@@ -45,19 +45,19 @@ def test_kitti_2012_is_grey_or_in_colour_as_its_name_says(tmp_path: Path) -> Non
         dataset = open_dataset(name, tmp_path)
         red, _, blue = dataset[0].image0
         assert red.equal(blue) == is_grey, name
-        assert {dataset.name, *(entry.group for entry in dataset.entries)} == {name}  # figures do not mix
+        assert {dataset.name, *(entry.group for entry in dataset.entries)} == {name}  # results do not mix
 
 
 @pytest.mark.parametrize(
     ("arguments", "settings", "words"),
     [
         (("imagenet",), {}, "Unknown data set 'imagenet': use sintel-clean, .* or the path of a .json manifest"),
-        (("sintel-clean",), {}, "Where is 'sintel-clean'.* --root"),
-        (("chairs",), {}, "Where is 'chairs'"),
-        (("sintel-foggy", "here"), {}, "clean and final, not 'foggy'"),
+        (("sintel-clean",), {}, "'sintel-clean' needs its folder: give --root"),
+        (("chairs",), {}, "'chairs' needs its folder"),
+        (("sintel-foggy", "here"), {}, "must be 'clean' or 'final', not 'foggy'"),
         (("sintel-clean", "here"), {"passes": "final"}, "contradict"),
-        (("sintel-clean", "here", "train"), {}, "Sintel-clean has no splits: leave 'train' out"),
-        (("kitti2012", "here"), {"passes": "final"}, "Kitti2012 has no passes"),
+        (("sintel-clean", "here", "train"), {}, "'sintel-clean' has no splits: leave 'train' out"),
+        (("kitti2012", "here"), {"passes": "final"}, "'kitti2012' has no passes"),
         (
             ("kitti2012-colour", "here"),
             {},
@@ -69,7 +69,7 @@ def test_kitti_2012_is_grey_or_in_colour_as_its_name_says(tmp_path: Path) -> Non
         (("pairs.json",), {}, "no manifest 'pairs.json'"),
     ],
 )
-def test_what_does_not_fit_is_one_sentence(arguments: Any, settings: Any, words: str) -> None:
+def test_a_wrong_combination_is_one_sentence(arguments: Any, settings: Any, words: str) -> None:
     with pytest.raises(DeepMatchingError, match=words):
         open_dataset(*arguments, **settings)
 

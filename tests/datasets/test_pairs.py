@@ -1,4 +1,4 @@
-"""Pairs in files: what is read, and one sentence for each thing that can be wrong with a file."""
+"""Pairs in files: their contents, and one sentence for each broken file."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_a_thinned_data_set_is_evenly_spread() -> None:
     assert [entry.name for entry in dataset.thinned(3).entries] == ["0", "3", "6"]
     assert [entry.name for entry in dataset.thinned(1).entries] == ["0"]
     assert len(dataset.thinned(99)) == 10
-    with pytest.raises(DeepMatchingError, match="At least one"):
+    with pytest.raises(DeepMatchingError, match="whole number of at least 1"):
         dataset.thinned(0)
 
 

@@ -24,7 +24,7 @@ def texture(size: tuple[int, int] = SIZE, seed: int = 0) -> np.ndarray:
 
 
 def moved(image: np.ndarray, times: int = 1) -> np.ndarray:
-    """The image after it moved by FLOW so many times."""
+    """The image moved by ``times`` times FLOW."""
     return np.roll(image, (times * int(FLOW[1]), times * int(FLOW[0])), axis=(0, 1))
 
 
@@ -49,7 +49,7 @@ def mask(rows: slice = slice(0), columns: slice = slice(None), size: tuple[int, 
 
 
 def write_sintel(root: Path, scenes: dict[str, int]) -> Path:
-    """Scenes with so many frames; the first 8 columns are occluded and the last 3 rows are invalid."""
+    """Scenes by name with their number of frames; the first 8 columns are occluded, the last 3 rows invalid."""
     training = root / "training"
     for seed, (scene, frames) in enumerate(scenes.items()):
         for number in range(1, frames + 1):
@@ -64,7 +64,7 @@ def write_sintel(root: Path, scenes: dict[str, int]) -> Path:
 
 
 def touch_sintel(root: Path, scenes: dict[str, int]) -> Path:
-    """The names of files alone."""
+    """Empty files with the right names."""
     training = root / "training"
     for scene, frames in scenes.items():
         for folder, suffix, last in (
@@ -112,7 +112,7 @@ def write_manifest(root: Path, entries: list[dict[str, str]]) -> Path:
 
 
 def write_pairs(root: Path, count: int = 2, **keys: str) -> Path:
-    """A manifest of so many pairs with flow; ``keys`` go into every entry."""
+    """A manifest of ``count`` pairs with flow; ``keys`` go into every entry."""
     entries = []
     for number in range(count):
         image = texture(seed=number)

@@ -1,4 +1,4 @@
-"""Data sets of image pairs with known displacements, and the generator of synthetic ones."""
+"""Data sets of image pairs with ground truth, and the generator of synthetic pairs."""
 
 from deepmatching.datasets.base import Pair
 from deepmatching.datasets.chairs import FlyingChairs

@@ -1,4 +1,4 @@
-"""What every data set gives: pairs of images with the true displacement of the first one's pixels."""
+"""Pairs of images with ground truth, the items of every data set."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ class Pair(NamedTuple):
 
     image0: Tensor  #: (3, H, W) float32 in [0, 1]
     image1: Tensor  #: (3, H', W')
-    flow: Tensor  #: (H, W, 2) float32, NaN where it is unknown
-    occluded: Tensor  #: (H, W) bool: not visible in image 1; all False where a data set does not say
-    name: str = ""  #: for people: scene and frame
+    flow: Tensor  #: (H, W, 2) float32, NaN where unknown
+    occluded: Tensor  #: (H, W) bool: not visible in image 1; all False if the data set has no masks
+    name: str = ""  #: scene and frame, for display

@@ -1,10 +1,11 @@
-"""Flying Chairs (Fischer et al., ICCV 2015), and what ``deepmatching synthesize`` writes, which looks the same."""
+"""Flying Chairs (Fischer et al., ICCV 2015), whose layout ``deepmatching synthesize`` writes too."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+from deepmatching.checks import check_choice
 from deepmatching.datasets.layouts import Layout, LayoutPairs, PathLike
 from deepmatching.datasets.pairs import Entry
 from deepmatching.errors import DeepMatchingError
@@ -15,21 +16,20 @@ SPLITS = {"train": ("1",), "val": ("2",), "all": ("1", "2")}
 
 
 class FlyingChairs(LayoutPairs):
-    """Chairs in front of photographs: 22232 pairs to train and 640 to validate by the official split.
+    """Chairs in front of photographs: 22232 pairs for training and 640 for validation by the official split.
 
     Args:
         root: the folder that has ``data/``, or ``data`` itself.
         split: ``"train"``, ``"val"``, or ``"all"``, which needs no split file.
-        split_file: one line for each pair, 1 to train and 2 to validate; None for ``FlyingChairs_train_val.txt`` in
-            the root or in ``data``.
-        masks: read ``NNNNN_occ.png``, masks of occluded pixels, where there are such files.
+        split_file: one line for each pair, 1 for training and 2 for validation; None for :data:`SPLIT_FILE` in the
+            root or in ``data``.
+        masks: read ``NNNNN_occ.png``, masks of occluded pixels, if there are any.
     """
 
     def __init__(
         self, root: PathLike, split: str = "val", split_file: PathLike | None = None, masks: bool = True
     ) -> None:
-        if split not in SPLITS:
-            raise DeepMatchingError(f"Flying Chairs' splits are train, val and all, not '{split}'.")
+        check_choice("The split of Flying Chairs", split, SPLITS)
         names = set(LAYOUT.names(Path(root)))
         is_data = "data" not in names and any(name.endswith(("_img1.ppm", "_flow.flo")) for name in names)
         folder = Path(root) if is_data else LAYOUT.folder(Path(root) / "data")
@@ -41,7 +41,7 @@ class FlyingChairs(LayoutPairs):
         if split != "all":
             candidates = [Path(root) / SPLIT_FILE, folder / SPLIT_FILE, folder.parent / SPLIT_FILE]
             path = Path(split_file) if split_file is not None else _first_file(candidates)
-            numbers = _chosen(numbers, split, path)
+            numbers = _numbers_of_split(numbers, split, path)
         has_masks = any(name.endswith("_occ.png") for name in names)
         name = f"chairs-{split}"
         super().__init__(name, LAYOUT, [_entry(folder, number, name, has_masks) for number in numbers], masks)
@@ -53,34 +53,35 @@ def _first_file(candidates: list[Path]) -> Path:
             return path
     raise LAYOUT.error(
         f"there is no file '{candidates[0]}' that says which pairs are for training",
-        "; download it from the data set's page, name another with --split-file (in training data.split_file=FILE), "
-        "or take all pairs with --split all (data.split=all)",
+        "; download it from the data set's page, name another with --split-file (in training: data.split_file=FILE), "
+        "or use all pairs with --split all (data.split=all)",
     )
 
 
-def _chosen(numbers: list[str], split: str, path: Path) -> list[str]:
-    """The pairs of a split; line i of the file is for pair i, counted from 1."""
+def _numbers_of_split(numbers: list[str], split: str, path: Path) -> list[str]:
+    """The pairs of a split; line i of the file is about pair i, counted from 1."""
     try:
         labels = path.read_text(encoding="ascii").split()
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "no text"
+        reason = getattr(error, "strerror", None) or "it is not text"
         raise DeepMatchingError(f"The split file '{path}' cannot be read ({reason}); check the path.") from error
     wrong = next((line for line, label in enumerate(labels, 1) if label not in ("1", "2")), None)
     if wrong is not None:
         raise DeepMatchingError(
             f"Line {wrong} of the split file '{path}' is '{labels[wrong - 1]}'; each must be 1 (train) or 2 (val)."
         )
-    there = {int(number): number for number in numbers}
-    if max(there) > len(labels) or min(there) < 1:
-        beyond = min(there) if min(there) < 1 else max(there)
+    existing = {int(number): number for number in numbers}
+    if max(existing) > len(labels) or min(existing) < 1:
+        beyond = min(existing) if min(existing) < 1 else max(existing)
         raise DeepMatchingError(
-            f"The split file '{path}' has {len(labels)} lines, none for pair {there[beyond]}; use this data set's own."
+            f"The split file '{path}' has {len(labels)} lines, none for pair {existing[beyond]}; "
+            "use the file of this data set."
         )
     width = len(numbers[0])
-    chosen = [there.get(i, f"{i:0{width}d}") for i, label in enumerate(labels, 1) if label in SPLITS[split]]
+    chosen = [existing.get(i, f"{i:0{width}d}") for i, label in enumerate(labels, 1) if label in SPLITS[split]]
     if not chosen:
         other = "train" if split == "val" else "val"
-        raise DeepMatchingError(f"The split file '{path}' has no pairs for '{split}'; take --split {other} or all.")
+        raise DeepMatchingError(f"The split file '{path}' has no pairs for '{split}'; use --split {other} or all.")
     return chosen
 
 

@@ -1,4 +1,4 @@
-"""Random crops and flips of pairs, for training; the same for the same state of the generator."""
+"""Random crops and flips of pairs for training, determined by the state of a generator."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from deepmatching.errors import DeepMatchingError
 
 
 def random_crop(pair: Pair, size: tuple[int, int], generator: Generator | None = None) -> Pair:
-    """The same part of both images, of ``size`` (rows, columns), at a random place.
+    """The same window of both images, of ``size`` (rows, columns), at a random place.
 
-    Displacements stay as they are; those that leave the part point outside it, as they do at the border of an image.
+    Displacements do not change; some point outside the window, as at the border of an image.
     """
     rows, columns = size
     height = min(pair.image0.shape[-2], pair.image1.shape[-2])
@@ -28,7 +28,7 @@ def random_crop(pair: Pair, size: tuple[int, int], generator: Generator | None =
 
 
 def crop(pair: Pair, top: int, left: int, size: tuple[int, int]) -> Pair:
-    """The part of both images whose first pixel is in row ``top`` and column ``left``."""
+    """The window of both images whose first pixel is in row ``top`` and column ``left``."""
     rows, columns = slice(top, top + size[0]), slice(left, left + size[1])
     return Pair(
         pair.image0[..., rows, columns],

@@ -20,12 +20,12 @@ _LAYOUT_2015 = Layout(
 
 
 class KITTI2012(LayoutPairs):
-    """194 pairs from a driving car; the laser's ground truth is known at a third of the pixels.
+    """194 pairs from a driving car; a laser scanner gives the ground truth of a third of the pixels.
 
     Args:
         root: the folder that has ``training/``, or ``training`` itself.
-        color: take ``colored_0`` (True) or the grey ``image_0`` (False); None for grey if it is there.
-        masks: read ``flow_noc``; what is known in ``flow_occ`` but not there is occluded.
+        color: read ``colored_0`` (True) or the grey ``image_0`` (False); None for grey if it exists.
+        masks: read ``flow_noc``; a pixel known in ``flow_occ`` but not there is occluded.
     """
 
     def __init__(self, root: PathLike, color: bool | None = None, masks: bool = True) -> None:
@@ -38,7 +38,7 @@ class KITTI2012(LayoutPairs):
 
 
 class KITTI2015(LayoutPairs):
-    """200 pairs from a driving car among other moving ones.
+    """200 pairs from a driving car among other moving cars.
 
     Args:
         root, masks: as for :class:`KITTI2012`.

@@ -1,4 +1,4 @@
-"""A manifest: a JSON list of pairs of one's own."""
+"""A manifest: a JSON list of the user's own pairs."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _EXAMPLE = '[{"image0": "a.png", "image1": "b.png", "flow": "ab.flo"}, …]'
 class Manifest(FilePairs):
     """The pairs that a JSON file lists.
 
-    Each is an object with ``image0``, ``image1``, and ``flow`` or ``homography``; it may have ``occ`` and ``invalid``
-    (masks) or ``flow_noc`` (the flow of visible pixels only), ``dataset`` (what it is averaged with; by default the
-    name of the manifest) and ``scene``. Paths are relative to the manifest. Other keys are ignored.
+    Each is an object with ``image0``, ``image1``, and ``flow`` or ``homography``. It may have the masks ``occ`` and
+    ``invalid``, or ``flow_noc`` (the flow of visible pixels only), ``dataset`` (the group it is averaged with; by
+    default the name of the manifest) and ``scene``. Paths are relative to the manifest. Other keys are ignored.
 
     Args:
         path: the JSON file.
-        masks: use the masks; without, all known flow counts.
+        masks: use the masks; otherwise all known flow counts.
     """
 
     def __init__(self, path: PathLike, masks: bool = True) -> None:
@@ -55,7 +55,7 @@ class Manifest(FilePairs):
 
 def _read_json(path: Path) -> list[Any]:
     try:
-        listed = json.loads(path.read_text(encoding="utf-8-sig"))  # with the mark that Windows puts first, or without
+        listed = json.loads(path.read_text(encoding="utf-8-sig"))  # with or without the byte order mark of Windows
     except FileNotFoundError as error:
         raise DeepMatchingError(f"There is no manifest '{path}'; check the path.") from error
     except OSError as error:
@@ -75,7 +75,7 @@ def _entry(manifest: Path, number: int, item: Any) -> Entry:
         raise DeepMatchingError(f"{where} is not an object; write {_EXAMPLE}.")
     for key in (*_FILES, "dataset", "scene"):
         if key in item and (not isinstance(item[key], str) or not item[key]):
-            raise DeepMatchingError(f"{where} has a '{key}' that is not a text; write its name in quotes.")
+            raise DeepMatchingError(f"{where} has a '{key}' that is not a string; write its name in quotes.")
     for key in ("image0", "image1"):
         if key not in item:
             raise DeepMatchingError(f"{where} has no '{key}'; write {_EXAMPLE}.")
@@ -87,7 +87,7 @@ def _entry(manifest: Path, number: int, item: Any) -> Entry:
 
 
 def _with_distinct_names(entries: list[Entry]) -> list[Entry]:
-    """Where pairs of a group have the same name, the names of the images are added, then a number."""
+    """Add the names of the images to names that occur twice in a group, then a number."""
     frames = [replace(entry, name=f"{entry.name}/{entry.image0.stem}-{entry.image1.stem}") for entry in entries]
     shared = Counter((entry.group, entry.name) for entry in entries)
     chosen = [e if shared[e.group, e.name] == 1 else f for e, f in zip(entries, frames, strict=True)]

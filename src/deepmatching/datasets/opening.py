@@ -18,6 +18,9 @@ NAMES = (
     *("kitti2012", "kitti2012-grey", "kitti2012-color", "kitti2015"),
 )
 
+#: Data sets that come in two renderings, that are split, and that are split by a file.
+WITH_PASSES, WITH_SPLITS, WITH_SPLIT_FILE = ("sintel", "sintelmini"), ("sintelmini", "chairs"), "chairs"
+
 
 def open_dataset(
     name_or_path: PathLike,
@@ -31,48 +34,44 @@ def open_dataset(
     """Open a data set.
 
     Args:
-        name_or_path: one of :data:`NAMES`, or the path of a ``.json`` manifest. ``kitti2012`` is grey if the grey
-            images are there, else in colour.
-        root: the folder of the data set; a manifest needs none.
-        split: of ``sintelmini`` (train, val) and ``chairs`` (train, val, all); by default val.
-        passes: of ``sintel`` and ``sintelmini``, clean or final; by default clean. ``sintel`` with a pass is
+        name_or_path: one of :data:`NAMES`, or the path of a ``.json`` manifest. ``kitti2012`` uses the grey images if
+            they exist, else those in colour.
+        root: the folder of the data set; not for a manifest.
+        split: of ``sintelmini`` (train, val) and ``chairs`` (train, val, all); val by default.
+        passes: of ``sintel`` and ``sintelmini``: clean or final; clean by default. ``sintel`` with a pass is
             ``sintel-clean`` or ``sintel-final``.
-        split_file: of ``chairs``, if it lies elsewhere.
-        masks: use the masks of occluded and of invalid pixels; without, all known flow counts.
+        split_file: of ``chairs``, if it is not in its folder.
+        masks: use the masks of occluded and of invalid pixels; otherwise all known flow counts.
     """
     text = str(name_or_path)
     name = text.lower()
-    if name.endswith(".json"):
-        _refuse(f"the manifest '{text}'", split=split, passes=passes, split_file=split_file)
+    is_manifest = name.endswith(".json")
+    family = name.partition("-")[0]
+    if not is_manifest and name not in NAMES and family != "sintel":
+        raise DeepMatchingError(f"Unknown data set '{text}': use {', '.join(NAMES)} or the path of a .json manifest.")
+    for option, value, names in (
+        ("splits", split, WITH_SPLITS),
+        ("passes", passes, WITH_PASSES),
+        ("split file", split_file, (WITH_SPLIT_FILE,)),
+    ):
+        if value is not None and (is_manifest or family not in names):
+            what = f"The manifest '{text}'" if is_manifest else f"'{name}'"
+            raise DeepMatchingError(f"{what} has no {option}: leave '{value}' out.")
+    if is_manifest:
         if root is not None:
             raise DeepMatchingError(f"The manifest '{text}' needs no root: its paths are relative to itself.")
         return Manifest(Path(name_or_path), masks)
-    if name == "sintel":
-        name = f"sintel-{passes or 'clean'}"
-    elif name.startswith("sintel-") and passes not in (None, name.removeprefix("sintel-")):
-        raise DeepMatchingError(f"'{name}' and the pass '{passes}' contradict each other: leave one out.")
-    if name not in NAMES and not name.startswith("sintel-"):
-        raise DeepMatchingError(f"Unknown data set '{text}': use {', '.join(NAMES)} or the path of a .json manifest.")
     if root is None:
-        raise DeepMatchingError(f"Where is '{name}'? Give its folder: --root DIR, in training data.root=DIR.")
-    if name.startswith("sintel-"):
-        _refuse(name, split=split, split_file=split_file)
-        return Sintel(root, name.removeprefix("sintel-"), masks=masks)
-    if name == "sintelmini":
-        _refuse(name, split_file=split_file)
+        raise DeepMatchingError(f"'{name}' needs its folder: give --root DIR, or data.root=DIR in training.")
+    if family == "sintel":
+        rendering = (passes or "clean") if name == "sintel" else name.removeprefix("sintel-")
+        if passes not in (None, rendering):
+            raise DeepMatchingError(f"'{name}' and the pass '{passes}' contradict each other: leave one out.")
+        return Sintel(root, rendering, masks=masks)
+    if family == "sintelmini":
         return SintelMini(root, split or "val", passes or "clean", masks)
-    if name == "chairs":
-        _refuse(name, passes=passes)
+    if family == "chairs":
         return FlyingChairs(root, split or "val", split_file, masks)
-    _refuse(name, split=split, passes=passes, split_file=split_file)
-    if name == "kitti2015":
+    if family == "kitti2015":
         return KITTI2015(root, masks)
     return KITTI2012(root, {"kitti2012-grey": False, "kitti2012-color": True}.get(name), masks)
-
-
-def _refuse(name: str, **given: object) -> None:
-    """What a data set does not have must not be asked for."""
-    words = {"split": "splits", "passes": "passes", "split_file": "split file"}
-    for option, value in given.items():
-        if value is not None:
-            raise DeepMatchingError(f"{name[0].upper()}{name[1:]} has no {words[option]}: leave '{value}' out.")

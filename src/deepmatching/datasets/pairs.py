@@ -1,11 +1,12 @@
-"""Pairs that lie in files: what every data set on disk has in common.
+"""Pairs in files, the base of every data set on disk.
 
-A data set is a list of entries, each the files of one pair. Names are checked when it is opened, contents when a
-pair is read.
+A data set is a list of entries, each with the files of one pair. It checks that they exist when it is opened, and
+their contents when a pair is read.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from deepmatching.checks import check_number
 from deepmatching.datasets.base import Pair
 from deepmatching.datasets.homography import homography_flow
 from deepmatching.errors import DeepMatchingError
@@ -28,19 +30,19 @@ from deepmatching.io.images import decode_image_file, load_image
 class Entry:
     """The files of one pair; either ``flow`` or ``homography`` is its ground truth."""
 
-    group: str  #: what its figures are averaged with
-    name: str  #: for people: scene and frame
+    group: str  #: the pairs it is averaged with
+    name: str  #: scene and frame, for display
     image0: Path
     image1: Path
     flow: Path | None = None
-    homography: Path | None = None  #: text, 3 × 3, takes pixels (x, y, 1) of image 0 to image 1
-    occluded: Path | None = None  #: mask, not 0 where the pixel is not visible in image 1
-    invalid: Path | None = None  #: mask, not 0 where the ground truth is not to be trusted
-    flow_noc: Path | None = None  #: the flow again, unknown where the pixel is not visible in image 1
+    homography: Path | None = None  #: text, 3 × 3, maps pixels (x, y, 1) of image 0 to image 1
+    occluded: Path | None = None  #: mask, nonzero where the pixel is not visible in image 1
+    invalid: Path | None = None  #: mask, nonzero where the ground truth is unreliable
+    flow_noc: Path | None = None  #: the flow, unknown where the pixel is not visible in image 1
 
     @property
     def knows_occlusion(self) -> bool:
-        """Whether the files say which pixels are occluded."""
+        """Whether the files tell which pixels are occluded."""
         return self.occluded is not None or self.flow_noc is not None
 
     def files(self) -> dict[str, Path]:
@@ -49,7 +51,7 @@ class Entry:
         return {name: path for name, path in named.items() if path is not None}
 
     def without_masks(self) -> Entry:
-        """The same pair, all of its ground truth trusted and no occlusion known."""
+        """The same pair with all of its ground truth, and no occlusion known."""
         return replace(self, occluded=None, invalid=None, flow_noc=None)
 
     def read(self) -> Pair:
@@ -73,7 +75,7 @@ class Entry:
         return Pair(image0, image1, torch.from_numpy(flow), torch.from_numpy(occluded), self.name)
 
     def _read_mask(self, path: Path, size: tuple[int, ...]) -> np.ndarray:
-        mask = decode_image_file(path, cv2.IMREAD_ANYDEPTH, "mask") != 0  # a grey one of any depth
+        mask = decode_image_file(path, cv2.IMREAD_ANYDEPTH, "mask") != 0  # grey, of any bit depth
         self._check_size(path, mask, size)
         return mask
 
@@ -81,18 +83,19 @@ class Entry:
         if found.shape[:2] != size:
             raise DeepMatchingError(
                 f"'{path}' has {found.shape[1]} x {found.shape[0]} pixels, but its image '{self.image0}' has "
-                f"{size[1]} x {size[0]}; they must be of one size."
+                f"{size[1]} x {size[0]}; both need the same size."
             )
 
 
-_FILES = ("image0", "image1", "flow", "homography", "occluded", "invalid", "flow_noc")
+MASKS = ("occluded", "invalid", "flow_noc")  #: fields of :class:`Entry` that a data set may lack
+_FILES = ("image0", "image1", "flow", "homography", *MASKS)
 
 
 class FilePairs(Dataset[Pair]):
     """Pairs in files, by index; workers of a ``DataLoader`` may read them.
 
     Args:
-        name: of the data set, for people.
+        name: of the data set, for display.
         entries: one for each pair.
     """
 
@@ -106,26 +109,31 @@ class FilePairs(Dataset[Pair]):
     def __getitem__(self, index: int) -> Pair:
         return self.entries[index].read()
 
+    @property
+    def contents_hash(self) -> str:
+        """Changes with the names and the order of the pairs."""
+        names = "\n".join(f"{entry.group} {entry.name}" for entry in self.entries)
+        return hashlib.sha256(names.encode()).hexdigest()[:16]
+
     def only(self, groups: Iterable[str]) -> FilePairs:
         """The pairs of these groups."""
-        wanted, there = set(groups), {entry.group for entry in self.entries}
-        if unknown := sorted(wanted - there):
+        wanted, existing = set(groups), {entry.group for entry in self.entries}
+        if unknown := sorted(wanted - existing):
             raise DeepMatchingError(
-                f"There are no pairs of '{unknown[0]}' in {self.name}: choose from {', '.join(sorted(there))}."
+                f"There are no pairs of '{unknown[0]}' in {self.name}: choose from {', '.join(sorted(existing))}."
             )
         return FilePairs(self.name, [entry for entry in self.entries if entry.group in wanted])
 
     def thinned(self, count: int) -> FilePairs:
-        """At most ``count`` pairs, evenly spread over the data set."""
-        if count < 1:
-            raise DeepMatchingError(f"At least one pair must remain, not {count}.")
+        """At most ``count`` pairs, evenly spaced in the data set."""
+        check_number("The number of pairs", count, least=1, whole=True)
         if count >= len(self):
             return self
         return FilePairs(self.name, [self.entries[i * len(self) // count] for i in range(count)])
 
 
 def missing_files(entries: Iterable[Entry]) -> list[tuple[int, str, Path]]:
-    """The files that are not there: index of the entry, name of the field, path. Lists every folder once."""
+    """The missing files: index of the entry, name of the field, path. Lists every folder only once."""
     listed: dict[Path, frozenset[str]] = {}
     missing = []
     for index, entry in enumerate(entries):
@@ -133,14 +141,14 @@ def missing_files(entries: Iterable[Entry]) -> list[tuple[int, str, Path]]:
             folder = path.parent
             if folder not in listed:
                 listed[folder] = frozenset(list_folder(folder))
-            # A file system that ignores case may know the name although the listing spells it otherwise.
+            # A case-insensitive file system may find a name that the listing spells differently.
             if path.name not in listed[folder] and not path.exists():
                 missing.append((index, name, path))
     return missing
 
 
 def list_folder(folder: Path) -> list[str]:
-    """The sorted names in a folder; none if it is not there."""
+    """The sorted names in a folder; none if it does not exist."""
     try:
         return sorted(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -152,7 +160,7 @@ def list_folder(folder: Path) -> list[str]:
 
 
 def _load_rgb(path: Path) -> Tensor:
-    """(3, H, W): grey in all three channels."""
+    """(3, H, W); the channels of a grey image are equal."""
     image = load_image(path)
     return image if image.shape[0] == 3 else image.expand(3, -1, -1).contiguous()
 
@@ -173,6 +181,6 @@ def _read_homography(path: Path) -> np.ndarray:
         )
     if np.linalg.matrix_rank(matrix) < 3:
         raise DeepMatchingError(
-            f"The homography '{path}' is singular: it takes the whole image to a line or a point; correct its numbers."
+            f"The homography '{path}' is singular: it maps the whole image to a line or a point; correct its numbers."
         )
     return matrix

@@ -1,4 +1,4 @@
-"""MPI Sintel (Butler et al., ECCV 2012), and SintelMini, the part of it on which the paper trains."""
+"""MPI Sintel (Butler et al., ECCV 2012), and SintelMini, the subset that the paper trains on."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from deepmatching.checks import check_choice
 from deepmatching.datasets.layouts import Layout, LayoutPairs, PathLike
 from deepmatching.datasets.pairs import Entry
-from deepmatching.errors import DeepMatchingError
 
 LAYOUT = Layout(
     "MPI Sintel",
@@ -17,10 +17,10 @@ LAYOUT = Layout(
 )
 PASSES = ("clean", "final")
 
-#: SintelMini. The paper has 7 sequences to train on ("313 images") and every 10th frame of 5 others to validate on
-#: ("25 images"), but does not name them. 313 is no sum of 7 numbers of frames; it is one of numbers of pairs: six
-#: scenes of 50 frames and ambush_6 of 20 have 6·49 + 19 = 313. Which six, and which five, is our choice: no place
-#: of the film (alley, cave, …) is in both sets.
+#: SintelMini. The paper trains on 7 sequences ("313 images") and validates on every 10th frame of 5 others ("25
+#: images"), but does not name them. No 7 scenes have 313 frames, but they can have 313 pairs: six scenes of 50 frames
+#: and ambush_6 with 20 have 6·49 + 19 = 313. The six and the five are our choice, such that no place of the film
+#: (alley, cave, …) is in both sets.
 MINI_TRAIN = ("alley_1", "ambush_5", "ambush_6", "bamboo_1", "market_2", "mountain_1", "sleeping_1")
 MINI_VAL = ("bandage_1", "bandage_2", "cave_4", "shaman_3", "temple_2")
 MINI_STEP = 10  # frames 1, 11, 21, 31 and 41 of 50: 25 pairs
@@ -32,9 +32,9 @@ class Sintel(LayoutPairs):
     Args:
         root: the folder that has ``training/``, or ``training`` itself.
         passes: ``"clean"``, or ``"final"`` with motion blur and fog.
-        scenes: only these; None for all 23.
+        scenes: names of the scenes; None for all 23.
         masks: read the masks of occluded pixels, and leave out the pixels that the masks call invalid.
-        step: only every so manieth pair of a scene.
+        step: take every ``step``-th pair of a scene.
     """
 
     def __init__(
@@ -46,8 +46,7 @@ class Sintel(LayoutPairs):
         step: int = 1,
         name: str | None = None,
     ) -> None:
-        if passes not in PASSES:
-            raise DeepMatchingError(f"Sintel's passes are clean and final, not '{passes}'.")
+        check_choice("The pass of Sintel", passes, PASSES)
         name = name or f"sintel-{passes}"
         training = LAYOUT.part(root, "training", [*PASSES, "flow"])
         found = [scene for scene in LAYOUT.names(training / passes) if (training / passes / scene).is_dir()]
@@ -61,22 +60,21 @@ class Sintel(LayoutPairs):
 
 
 class SintelMini(Sintel):
-    """The paper's SintelMini: 313 pairs of 7 scenes to train, 25 of 5 others to validate; which ones is our choice.
+    """The paper's SintelMini: 313 pairs of 7 scenes for training, 25 of 5 others for validation; see above.
 
     Args:
-        root: of MPI Sintel.
+        root, passes, masks: as for :class:`Sintel`.
         split: ``"train"`` or ``"val"``.
     """
 
     def __init__(self, root: PathLike, split: str = "val", passes: str = "clean", masks: bool = True) -> None:
-        if split not in ("train", "val"):
-            raise DeepMatchingError(f"SintelMini's splits are train and val, not '{split}'.")
+        check_choice("The split of SintelMini", split, ("train", "val"))
         scenes, step = (MINI_TRAIN, 1) if split == "train" else (MINI_VAL, MINI_STEP)
         super().__init__(root, passes, scenes, masks, step, name=f"sintelmini-{split}")
 
 
 def _pair_numbers(training: Path, passes: str, scene: str) -> list[int]:
-    """The frames of a scene that have a successor or a flow, so that a file that is missing is noticed."""
+    """The frames of a scene with a successor or a flow; either file may then be reported as missing."""
     frames = _numbers(training / passes / scene, "png")
     return sorted({n for n in frames if n + 1 in frames} | _numbers(training / "flow" / scene, "flo"))
 

@@ -89,7 +89,7 @@ def test_a_smaller_count_leaves_a_folder_that_can_be_read(seventeen: Path, folde
     assert before == after and len(FlyingChairs(out, "train")) == 16 and len(FlyingChairs(out, "val")) == 1
 
 
-def test_too_few_photographs_to_set_some_apart_are_all_used(tmp_path: Path) -> None:
+def test_too_few_photographs_to_hold_some_out_are_all_used(tmp_path: Path) -> None:
     photos = tmp_path / "photos"
     photos.mkdir()
     cv2.imwrite(str(photos / "one.png"), draw_photo(0, 60, 80))
@@ -97,19 +97,19 @@ def test_too_few_photographs_to_set_some_apart_are_all_used(tmp_path: Path) -> N
     assert (tmp_path / "out" / "FlyingChairs_train_val.txt").read_text() == "1\n" * 16
 
 
-def test_pairs_of_other_settings_or_origin_are_not_mixed(tmp_path: Path, folder: Path) -> None:
+def test_pairs_of_other_settings_or_sources_are_not_mixed(tmp_path: Path, folder: Path) -> None:
     export(tmp_path / "a", folder, 1)
     with pytest.raises(DeepMatchingError, match="other settings"):
         export(tmp_path / "a", folder, 1, seed=1)
     (tmp_path / "b" / "data").mkdir(parents=True)
     (tmp_path / "b" / "data" / "00001_img1.ppm").write_bytes(b"somebody's")
-    with pytest.raises(DeepMatchingError, match="another origin"):
+    with pytest.raises(DeepMatchingError, match="another source"):
         export(tmp_path / "b", folder, 1)
     assert (tmp_path / "b" / "data" / "00001_img1.ppm").read_bytes() == b"somebody's"
 
 
 def run(*arguments: object) -> str:
-    """The command's output; what goes wrong is raised."""
+    """The output of the command; its exceptions are raised."""
     app = typer.Typer()
     app.command()(synthesize)
     result = CliRunner().invoke(app, [*map(str, arguments)])
@@ -119,18 +119,7 @@ def run(*arguments: object) -> str:
 
 
 def test_the_command_writes_pairs_and_says_so(tmp_path: Path, folder: Path) -> None:
-    options = (
-        "--photos",
-        folder,
-        "--size",
-        "64x48",
-        "--preset",
-        "chairs",
-        "--max-displacement",
-        "10",
-        "--device",
-        "cpu",
-    )
+    options = ("--photos", folder, "--size", "64x48", "--preset", "chairs", "--max-displacement", 10, "--device", "cpu")
     assert "wrote 2 pairs" in run(tmp_path, "--count", 2, *options)
     assert "wrote 1 pairs" in run(tmp_path, "--count", 3, *options) and len(list((tmp_path / "data").iterdir())) == 12
     assert "wrote 0 pairs" in (said := run(tmp_path, "--count", 1, *options)) and "; 3 were there already" in said
@@ -143,11 +132,11 @@ def test_the_command_writes_pairs_and_says_so(tmp_path: Path, folder: Path) -> N
     [
         (("--size", "64"), "--size needs"),
         (("--size", "8x8"), "too small"),
-        (("--preset", "nix"), "no preset 'nix'"),
-        (("--count", "0"), "1 or more"),
+        (("--preset", "nix"), "--preset must be 'default' or 'chairs', not 'nix'"),
+        (("--count", "0"), "whole number of at least 1"),
         (("--max-displacement", "0"), "above 0"),
         (("--max-displacement", "1e9"), r"1e\+09 pixels is far beyond frames of 512 x 384; set .* to 2560 or less"),
-        (("--max-displacement", "inf"), "inf pixels is far beyond"),
+        (("--max-displacement", "inf"), "a number above 0, not inf"),
         (("--photos", "missing"), "no folder of photographs"),
     ],
 )

@@ -77,7 +77,7 @@ def test_the_smallest_frames_and_the_farthest_motion_can_be_made(photos: Photos)
     assert torch.isfinite(pair.flow).all() and pair.flow.abs().max() < 1.1 * 80 + 2 * settings.bending
 
 
-def test_what_cannot_be_made_is_refused(photos: Photos) -> None:
+def test_impossible_frames_are_refused(photos: Photos) -> None:
     with pytest.raises(DeepMatchingError, match="too small"):
         Synthesizer(photos, (8, 64))
     with pytest.raises(DeepMatchingError, match=r"321 pixels is far beyond frames of 64 x 48; set .* to 320 or less"):
@@ -93,7 +93,7 @@ class _Box:
     nothing: Any
 
 
-def test_arrays_travel_together_and_arrive_as_they_were() -> None:
+def test_arrays_arrive_on_the_device_unchanged() -> None:
     box = _Box(np.arange(6.0).reshape(2, 3), np.array([True, False]), np.zeros((0, 3)))
     moved, (index, word) = to_device((box, (np.array([2**40, -3]), "text")), torch.device("cpu"))
     assert torch.equal(moved.numbers, torch.arange(6.0).view(2, 3))

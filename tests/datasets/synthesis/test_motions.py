@@ -122,12 +122,14 @@ def test_the_support_of_a_layer_is_the_rectangle_around_it(photos: Photos) -> No
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        ({"fog": 1.5}, "share"),
-        ({"blur": -0.1}, "at least 0"),
+        ({"fog": 1.5}, "'fog' must be a number from 0 to 1"),
+        ({"blur": -0.1}, "from 0 to 1"),
         ({"max_displacement": 0.0}, "above 0"),
-        ({"min_layers": 5, "max_layers": 3}, "not the larger"),
+        ({"min_layers": 5, "max_layers": 3}, "must not be larger than 'max_layers'"),
         ({"small": 0.7, "driving": 0.6}, "not exceed 1"),
-        ({"noise": float("nan")}, "at least 0"),
+        ({"noise": float("nan")}, "from 0 to 1, not nan"),
+        ({"bending": -1.0}, "of at least 0"),
+        ({"min_layers": 1.5}, "a whole number"),
         ({"grey": "often"}, "a number"),
     ],
 )

@@ -91,7 +91,7 @@ def test_motion_blur_follows_the_motion(photos: Photos) -> None:
     assert blurred.diff(dim=3).abs().mean() < 0.9 * sharp.diff(dim=3).abs().mean()
 
 
-def test_half_of_the_effects_of_a_share_of_a_half(photos: Photos) -> None:
+def test_effects_are_as_frequent_as_their_settings(photos: Photos) -> None:
     photometry = draw_photometry(np.random.default_rng(0), 1000, replace(PLAIN, blur=0.5, motion_blur=0.25, fog=0.1))
     assert 0.2 < len(photometry.smeared) / 1000 < 0.3
     assert 0.07 < len(photometry.lit) / 2000 < 0.13

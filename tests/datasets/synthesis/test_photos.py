@@ -1,4 +1,4 @@
-"""Pictures for synthetic scenes: what is taken from a folder, and how it lies in the buffer."""
+"""Pictures for synthetic scenes: the files that are read, and their layout in the buffer."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_the_split_goes_by_the_name_and_shares_nothing(tmp_path: Path) -> None:
     assert 1 <= len(seen["val"]) <= 20
 
 
-def test_of_too_many_pictures_some_are_taken(tmp_path: Path) -> None:
+def test_of_too_many_pictures_evenly_spaced_ones_are_read(tmp_path: Path) -> None:
     for number in range(10):
         write(tmp_path / f"{number}.png", draw_photo(0, 32, 40 + number))
     few = Photos.load(tmp_path, split="all", most=4)
@@ -94,7 +94,7 @@ def test_of_too_many_pictures_some_are_taken(tmp_path: Path) -> None:
     assert list(few.table[:4, 0, 2]) == [40, 43, 46, 49]
 
 
-def test_what_is_wrong_with_a_folder_is_said(tmp_path: Path) -> None:
+def test_a_bad_folder_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(DeepMatchingError, match="no folder of photographs"):
         Photos.load(tmp_path / "missing")
     with pytest.raises(DeepMatchingError, match="no pictures"):
@@ -102,7 +102,7 @@ def test_what_is_wrong_with_a_folder_is_said(tmp_path: Path) -> None:
     write(tmp_path / "cutout.png", draw_cutout(0))
     with pytest.raises(DeepMatchingError, match="no colour photographs"):
         Photos.load(tmp_path, split="all")
-    with pytest.raises(DeepMatchingError, match="'test' is unknown"):
+    with pytest.raises(DeepMatchingError, match="split must be 'train', 'val' or 'all', not 'test'"):
         Photos.load(tmp_path, split="test")
     (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8\xff\xe0 cut short")
     with pytest.raises(DeepMatchingError, match=r"broken\.jpg"):

@@ -1,4 +1,4 @@
-"""How the camera and the things before it move: the kinds of scenes, and streets seen from a car."""
+"""Motion of the camera and the objects: the kinds of scenes, and streets seen from a car."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def draw_kinds(rng: np.random.Generator, count: int, settings: SynthesisSettings
 
 
 def draw_streets(rng: np.random.Generator, size: tuple[int, int], scenes: np.ndarray, tile: int) -> Streets:
-    """A ground below the camera, in two pieces, and a wall on either side; each may be missing."""
+    """A ground below the camera, in two pieces, and a wall on each side; each may be missing."""
     count, largest = len(scenes), tile - 4.0  # texels
     rows, columns = size
     focal = columns * rng.uniform(0.55, 1.1, count)
@@ -148,14 +148,9 @@ def _camera(rng: np.random.Generator, size: tuple[int, int], kinds: Kinds, large
 
 
 def _drive(
-    rng: np.random.Generator,
-    size: tuple[int, int],
-    streets: Streets,
-    support: np.ndarray,
-    slots: int,
-    largest: float,
+    rng: np.random.Generator, size: tuple[int, int], streets: Streets, support: np.ndarray, slots: int, largest: float
 ) -> np.ndarray:
-    """(m, K + 1, 3, 3): the camera moves forward, at times back; layers are the nearer the further in front."""
+    """(m, K + 1, 3, 3): the camera moves forward, sometimes back; front layers are nearer."""
     count = len(streets.focal)
     turn = rng.normal(0, 1, (count, 3)) * np.array([0.003, 0.012, 0.003])
     speed = rng.uniform(0.03, 0.55, count) * np.where(rng.uniform(size=count) < 0.85, -1, 1)

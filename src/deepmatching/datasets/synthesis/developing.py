@@ -1,4 +1,4 @@
-"""Light and camera: their effects on the frames of a batch."""
+"""Effects of light and camera, applied to the frames of a batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RADIUS = 7  # of the Gaussian's window, in pixels
 def develop(
     rendering: Rendering, scene: Scene[Tensor], photometry: Photometry[Tensor], generator: torch.Generator
 ) -> Tensor:
-    """What a camera makes of the rendered scenes: (2 n, 3, H, W) in [0, 1], 8 bits deep."""
+    """The rendered scenes as a camera sees them: (2 n, 3, H, W) in [0, 1], quantised to 8 bits."""
     frames = rendering.frames.flatten(0, 1)
     if len(photometry.lit):
         frames = _lit(frames, photometry)
@@ -40,7 +40,7 @@ def develop(
 
 
 def _lit(frames: Tensor, photometry: Photometry[Tensor]) -> Tensor:
-    """frame · gain · (1 − depth · shade) seen through fog."""
+    """frame · gain · (1 − depth · shade), seen through fog."""
     fields = F.interpolate(photometry.fields, frames.shape[2:], mode="bicubic", align_corners=True)
     gain, outline, fog = fields.split(1, dim=1)
     sharpness, depth = photometry.shade[..., None, None, None].unbind(1)
@@ -51,13 +51,13 @@ def _lit(frames: Tensor, photometry: Photometry[Tensor]) -> Tensor:
 
 
 def _smeared(frames: Tensor, rendering: Rendering, scene: Scene[Tensor], photometry: Photometry[Tensor]) -> Tensor:
-    """Mean over the path of every pixel's point while the shutter is open; a path is straight."""
+    """Average each pixel along the straight path of its point while the shutter is open."""
     height, width = frames.shape[2:]
     pairs = photometry.smeared
     x, y = pixels((height, width), frames.device)
     here = torch.stack(torch.broadcast_tensors(x, y), dim=-1)
     layer = rendering.visible[pairs, 1]
-    # How much layers bend on the way does not matter here.
+    # Bending is small enough to be ignored here.
     origin = pointwise(scene.inverse[layer, pairs[:, None, None]], here[..., 0], here[..., 1])
     velocity = torch.stack([rendering.flow[pairs], here - origin], dim=1)  # (b, 2, H, W, 2)
     velocity = velocity * photometry.shutter[:, None, None, None, None]

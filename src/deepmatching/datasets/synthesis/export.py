@@ -14,7 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deepmatching.checks import check_number
 from deepmatching.datasets.base import Pair
+from deepmatching.datasets.chairs import SPLIT_FILE
 from deepmatching.datasets.pairs import list_folder
 from deepmatching.datasets.synthesis.generator import Synthesizer, check_size
 from deepmatching.datasets.synthesis.photos import Photos, find_pictures
@@ -23,19 +25,18 @@ from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import atomic_write, check_writable, make_folder
 from deepmatching.io.flow import write_flow
 
-SPLIT_FILE = "FlyingChairs_train_val.txt"
-_RECORD = "synthesis.json"  # how the pairs were made
-_EVERY = 16  # one pair in so many is for validation
+_RECORD = "synthesis.json"  # the settings of the pairs
+_VALIDATION_PERIOD = 16  # every 16th pair is for validation
 _NAMES = ("img1.ppm", "img2.ppm", "occ.png", "flow.flo")  # in the order of writing: a pair with a flow is complete
 
 
 @dataclass(frozen=True)
 class Export:
-    """`count` pairs of `size` (rows, columns) in the folder `out`; pair i depends on `seed` and i alone.
+    """Writes `count` pairs of `size` (rows, columns) to the folder `out`; pair i depends on `seed` and i alone.
 
-    Pairs 16, 32, … are for validation and show photographs (and cut-outs) that no other pair shows, unless `photos`
-    holds too few to set some apart; then there are none for validation. Pairs beyond the count that are there from an
-    earlier run stay, and stay in the split file.
+    Pairs 16, 32, … are for validation and show photographs and cut-outs that no other pair shows. If there are too few
+    `photos` to hold some out, no pair is for validation. Pairs of an earlier run beyond the count are kept, in the
+    split file too.
     """
 
     out: Path
@@ -48,21 +49,20 @@ class Export:
 
     @property
     def total(self) -> int:
-        """How many pairs the folder holds in the end."""
+        """Number of pairs in the folder after the run."""
         found = (re.fullmatch(r"(\d+)_img1\.ppm", name) for name in list_folder(self.out / "data"))
         return max([self.count, *(int(match[1]) for match in found if match)])
 
     def run(self) -> Iterator[bool]:
-        """Make one pair after the other; each time tell whether it was new (it may be there from an earlier run)."""
-        if self.count < 1:
-            raise DeepMatchingError(f"The number of pairs must be 1 or more, not {self.count}.")
+        """Make the pairs one by one; yields whether each is new or exists from an earlier run."""
+        check_number("The number of pairs", self.count, least=1, whole=True)
         check_size(self.size, self.settings)
-        find_pictures(self.photos)  # complains at once; decoding them takes a while
+        find_pictures(self.photos)  # raises at once; decoding takes a while
         make_folder(self.out / "data")
         check_writable(self.out / SPLIT_FILE)
         makers = self._makers()
         self._keep_record(makers)
-        parts = [len(makers) if number % _EVERY == 0 else 1 for number in range(1, self.total + 1)]
+        parts = [len(makers) if number % _VALIDATION_PERIOD == 0 else 1 for number in range(1, self.total + 1)]
         for number, part in enumerate(parts, 1):
             paths = [self.out / "data" / f"{number:05d}_{name}" for name in _NAMES]
             is_new = not all(path.is_file() for path in paths)
@@ -73,7 +73,7 @@ class Export:
             temporary.write_text("".join(f"{part}\n" for part in parts), encoding="ascii")
 
     def _makers(self) -> list[Synthesizer]:
-        """For training and for validation, or one for all."""
+        """One for training and one for validation, or one for all pairs."""
         try:
             parts = [Photos.load(self.photos, self.device, split) for split in ("train", "val")]
         except DeepMatchingError:
@@ -81,7 +81,7 @@ class Export:
         return [Synthesizer(photos, self.size, self.settings) for photos in parts]
 
     def _keep_record(self, makers: list[Synthesizer]) -> None:
-        """Pairs of different settings do not mix in one folder."""
+        """Raise if the folder holds pairs of other settings."""
         record = {
             "seed": self.seed,
             "size": list(self.size),
@@ -96,10 +96,10 @@ class Export:
                 found = None
             if found != record:
                 raise DeepMatchingError(
-                    f"The folder '{self.out}' holds pairs that were made with other settings; give another folder."
+                    f"The folder '{self.out}' holds pairs with other settings; give another folder."
                 )
         elif any((self.out / "data").glob("*_img1.ppm")):
-            raise DeepMatchingError(f"The folder '{self.out}' holds pairs of another origin; give another folder.")
+            raise DeepMatchingError(f"The folder '{self.out}' holds pairs from another source; give another folder.")
         else:
             with atomic_write(path) as temporary:
                 temporary.write_text(json.dumps(record, indent=1), encoding="utf-8")

@@ -16,11 +16,11 @@ from deepmatching.datasets.synthesis.transfer import to_device
 from deepmatching.errors import DeepMatchingError
 
 _MIN_SIDE = 16
-_FARTHEST = 5  # longer sides of the frame that things may move by; the background must be as large, in memory
+_FARTHEST = 5  # largest motion in units of the frame's longer side; the background must be that large in memory
 
 
 class Synthesizer:
-    """Makes pairs of frames of ``size`` (rows, columns) from ``photos``, on the device where those are."""
+    """Makes pairs of frames of ``size`` (rows, columns) from ``photos``, on the device of the photos."""
 
     def __init__(
         self, photos: Photos, size: tuple[int, int] = (256, 320), settings: SynthesisSettings | None = None
@@ -34,7 +34,7 @@ class Synthesizer:
     def batch(self, count: int, generator: torch.Generator) -> Pair:
         """`count` pairs; the same state of `generator` (on the CPU) gives the same pairs."""
         if generator.device.type != "cpu":
-            raise DeepMatchingError("Synthetic scenes are drawn with a generator on the CPU; give torch.Generator().")
+            raise DeepMatchingError("Synthetic scenes need a generator on the CPU; pass torch.Generator().")
         device = self.photos.device
         seeds = torch.randint(2**62, (2,), generator=generator).tolist()
         rng = np.random.default_rng(seeds[0])
@@ -50,10 +50,10 @@ class Synthesizer:
 
 
 def check_size(size: tuple[int, int], settings: SynthesisSettings) -> None:
-    """Refuse frames (rows, columns) that hold no scene, and motions far beyond them."""
+    """Raise if frames (rows, columns) are too small for a scene, or motions far too large for the frames."""
     if min(size) < _MIN_SIDE:
         raise DeepMatchingError(
-            f"Synthetic frames of {size[1]} x {size[0]} pixels are too small; take {_MIN_SIDE} pixels or more a side."
+            f"Synthetic frames of {size[1]} x {size[0]} pixels are too small; each side needs at least {_MIN_SIDE}."
         )
     farthest = _FARTHEST * max(size)
     if settings.max_displacement > farthest:

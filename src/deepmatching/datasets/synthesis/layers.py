@@ -1,7 +1,7 @@
 """Rendering: windows of pictures, warped into both frames, one over the other, with exact flow and occlusion.
 
-Coordinates are in pixels, (x, y), pixel centres at whole numbers. All layers of all pairs go through every operation
-together, and no operation waits for the device.
+Coordinates are in pixels, (x, y), pixel centres at whole numbers. Every operation handles all layers of all
+pairs at once, and none waits for the device.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _STEPS = 4  # of x = y − w(x): the error falls to 1/4 each time, from at most 
 
 @dataclass
 class Rendering:
-    """n pairs of frames without any effect of light or camera."""
+    """n pairs of frames without effects of light and camera."""
 
     frames: Tensor  #: (n, 2, 3, H, W) in [0, 1]
     flow: Tensor  #: (n, H, W, 2) from frame 0 to frame 1
@@ -30,7 +30,7 @@ class Rendering:
 
 
 def render(scene: Scene[Tensor], texels: Tensor, size: tuple[int, int]) -> Rendering:
-    """`scene` with tensors in place of its arrays; `texels` of :class:`Photos`."""
+    """Render a scene of tensors with the `texels` of :class:`Photos`."""
     slots, count = scene.layers.offset.shape[1:]
     height, width = size
     x, y = pixels(size, texels.device)
@@ -48,7 +48,7 @@ def render(scene: Scene[Tensor], texels: Tensor, size: tuple[int, int]) -> Rende
     before = F.grid_sample(tiles, grid[:slots].flatten(0, 1), padding_mode="zeros", align_corners=True)
     before = before.reshape(slots, count, 4, 2 * height, width)
 
-    # The light that passes the layers in front of layer k: (K + 1, n, 2 H, W).
+    # The fraction of light that passes the layers in front of layer k: (K + 1, n, 2 H, W).
     passed = torch.cumprod(1 - before[:, :, 3], dim=0)
     passed = torch.cat([torch.ones_like(passed[:1]), passed])
     colours = (before[:, :, :3] * passed[:slots, :, None]).sum(0) + behind * passed[slots][:, None]
@@ -109,7 +109,7 @@ def project(matrix: Tensor, x: Tensor, y: Tensor, out: Tensor | None = None) -> 
 
 
 def _bend(scene: Scene[Tensor], grid: Tensor, x: Tensor, y: Tensor) -> None:
-    """Where layers bend, solve x + w(x) = M⁻¹ x₁ for the point x of frame 0, and look that up for frame 1."""
+    """For layers that bend, solve x + w(x) = M⁻¹ x₁ for the point x of frame 0, and look it up for frame 1."""
     straight = project(scene.inverse.flatten(0, 1)[scene.bent], x, y)  # (m, H, W, 2)
     waves = Waves(*(values.flatten(0, 1)[scene.bent] for values in vars(scene.waves).values()))
     point = unbend(waves, straight)
@@ -151,6 +151,6 @@ def _flow(scene: Scene[Tensor], layer: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 def pointwise(matrix: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """A homography of its own (…, 3, 3) for every point (…): (…, 2)."""
+    """One homography (…, 3, 3) for each point (…): (…, 2)."""
     mapped = matrix[..., 0] * x[..., None] + matrix[..., 1] * y[..., None] + matrix[..., 2]
     return mapped[..., :2] / mapped[..., 2:].clamp(min=1e-6)

@@ -1,4 +1,4 @@
-"""How things move between the two frames: homographies (…, 3, 3) on pixel coordinates, and waves that bend them.
+"""Motions between the two frames: homographies (…, 3, 3) of pixel coordinates, and waves that bend objects.
 
 A layer's point x of frame 0 lies at M(x + w(x)) in frame 1, with w(x) = Σ_k a_k sin(ω_k·x + φ_k).
 """
@@ -31,7 +31,7 @@ def heavy(rng: np.random.Generator, median: np.ndarray | float, shape: tuple[int
 
 
 def directed(rng: np.random.Generator, length: np.ndarray) -> np.ndarray:
-    """Vectors (…, 2) of the given lengths in random directions; horizontal ones are more frequent, as in films."""
+    """Vectors (…, 2) of the given lengths in random directions, more often horizontal ones, as in films."""
     angle = rng.uniform(0, 2 * np.pi, length.shape)
     vector = np.stack([np.cos(angle), np.sin(angle) * rng.uniform(0.3, 1, length.shape)], axis=-1)
     return length[..., None] * vector / np.linalg.norm(vector, axis=-1, keepdims=True)
@@ -105,12 +105,12 @@ def planes(
 def draw_waves(
     rng: np.random.Generator, shape: tuple[int, ...], size: np.ndarray, height: np.ndarray
 ) -> Waves[np.ndarray]:
-    """Waves that bend things of the given `size` in pixels by about `height` pixels; both of `shape`."""
+    """Waves that bend objects of the given `size` in pixels by about `height` pixels; both of `shape`."""
     length = size[..., None] * rng.uniform(0.6, 2.0, (*shape, WAVES))
     angle = rng.uniform(0, 2 * np.pi, (2, *shape, WAVES))
     frequency = (2 * np.pi / length)[..., None] * np.stack([np.cos(angle[0]), np.sin(angle[0])], -1)
-    share = rng.uniform(0.2, 1, (*shape, WAVES))
-    strength = height[..., None] * share / share.sum(-1, keepdims=True)
+    weight = rng.uniform(0.2, 1, (*shape, WAVES))
+    strength = height[..., None] * weight / weight.sum(-1, keepdims=True)
     slope = (strength * 2 * np.pi / length).sum(-1, keepdims=True)
     strength *= np.minimum(1, _STEEPEST / np.maximum(slope, 1e-9))
     amplitude = strength[..., None] * np.stack([np.cos(angle[1]), np.sin(angle[1])], -1)

@@ -1,4 +1,4 @@
-"""Light and camera: which of their effects a batch shows, drawn on the CPU."""
+"""Effects of light and camera in a batch, drawn on the CPU."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _CONTROL = (5, 7)  # rows and columns of the control points of smooth fields
 
 @dataclass
 class Photometry(Generic[Numbers]):
-    """For n pairs; the frames of a pair follow each other, so there are 2 n. Empty index: no frame has the effect."""
+    """Effects on the 2 n frames of n pairs, pair by pair. An empty index means that no frame has the effect."""
 
     lit: Numbers  #: (a,) frames with changed light
     fields: Numbers  #: (a, 3, 5, 7) control points of smooth fields: log of the gain, outline of a shade, fog
-    shade: Numbers  #: (a, 2) sharpness of the shade's outline, and what it takes away of the light
+    shade: Numbers  #: (a, 2) sharpness of the shade's outline, and the fraction of light that it removes
     fog: Numbers  #: (a, 3) colour
     smeared: Numbers  #: (b,) pairs with motion blur
-    shutter: Numbers  #: (b,) how long it is open, in frames
+    shutter: Numbers  #: (b,) exposure time, in frames
     filtered: Numbers  #: (c,) frames that are blurred or sharpened
     deviation: Numbers  #: (c,) of the Gaussian, in pixels
     weight: Numbers  #: (c,) 1: blurred; negative: sharpened
     mix: Numbers  #: (2 n, 3, 3) from colours to colours
     offset: Numbers  #: (2 n, 3)
     gamma: Numbers  #: (2 n,)
-    noise: Numbers  #: (2 n, 2) standard deviation of the brightness, and of the colours besides
-    compressed: Numbers  #: (d,) frames that have been JPEG files
+    noise: Numbers  #: (2 n, 2) standard deviations of the brightness and of the colours
+    compressed: Numbers  #: (d,) frames with JPEG compression
     quality: Numbers  #: (d,) from 1 to 100
 
 
@@ -43,7 +43,7 @@ def draw_photometry(rng: np.random.Generator, count: int, settings: SynthesisSet
     mix, offset, gamma = _draw_colours(rng, count, is_grey, settings)
     noise = np.where(rng.uniform(size=count) < settings.noise, rng.uniform(size=count) ** 2, 0) * settings.max_noise
     coloured = np.where(is_grey, 0, rng.uniform(size=count))
-    # Both frames have been through the same camera, most of the time.
+    # Mostly, both frames come from the same camera.
     worst = rng.uniform(10, 60, count)
     is_compressed = _one_or_both(rng, rng.uniform(size=count) < settings.compression, 0.8)
     compressed = np.flatnonzero(is_compressed)
@@ -67,14 +67,14 @@ def draw_photometry(rng: np.random.Generator, count: int, settings: SynthesisSet
 
 
 def _one_or_both(rng: np.random.Generator, chosen: np.ndarray, both: float) -> np.ndarray:
-    """(n,) bool to (2 n,): both frames of a chosen pair, or else one of them at random."""
+    """(n,) bool to (2 n,): both frames of a chosen pair with probability `both`, else one of them at random."""
     draw = rng.uniform(size=len(chosen))
     first, second = draw < (1 + both) / 2, (draw < both) | (draw >= (1 + both) / 2)
     return (chosen[:, None] & np.stack([first, second], 1)).ravel()
 
 
 def _paired(common: np.ndarray, own: np.ndarray) -> np.ndarray:
-    """What both frames share (n, …) and what each has besides (n, 2, …), added: (2 n, …)."""
+    """The part common to both frames (n, …) plus the part of each frame (n, 2, …): (2 n, …)."""
     total = common[:, None] + own
     return total.reshape(-1, *total.shape[2:])
 
@@ -82,7 +82,7 @@ def _paired(common: np.ndarray, own: np.ndarray) -> np.ndarray:
 def _draw_light(
     rng: np.random.Generator, count: int, settings: SynthesisSettings
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Fields stay where they are while things move through them, and change a little from frame to frame."""
+    """Smooth fields that objects move through; they change a little between the frames."""
     has = rng.uniform(size=(3, count)) < np.array([[settings.lighting], [settings.shadow], [settings.fog]])
     shape = (count, *_CONTROL)
     own = (count, 2, *_CONTROL)
@@ -94,7 +94,7 @@ def _draw_light(
     outline = _paired(rng.normal(size=shape), 0.25 * rng.normal(size=own))
     density = rng.uniform(0.1, 0.7, (count, 1, 1)) * (1 + 0.4 * rng.normal(size=shape) - 0.3 * y)
     veil = _paired(density, 0.06 * rng.normal(size=own)) * np.repeat(has[2], 2)[:, None, None]
-    # A shade takes light away; a negative one is a patch of sunlight.
+    # A shade removes light; a negative one is a patch of sunlight.
     depth = rng.uniform(0.1, 0.6, count) * np.where(rng.uniform(size=count) < 0.7, 1, -0.7) * has[1]
     shade = np.stack([np.exp(rng.uniform(np.log(2), np.log(40), count)), depth], 1)
     colour = rng.uniform(0.3, 0.9, (count, 1)) + rng.normal(0, 0.05, (count, 3))

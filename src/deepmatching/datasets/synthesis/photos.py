@@ -1,7 +1,7 @@
-"""The pictures that scenes are made of, decoded once and kept on the device.
+"""The pictures of the scenes, decoded once and kept on the device.
 
-Every picture, at full size and halved three times, lies in one flat buffer of 32-bit RGBA texels, whatever its size: a
-batch then fetches all its textures with one gather. Colours are multiplied by alpha, so that filtering needs no care.
+One flat buffer of 32-bit RGBA texels holds every picture at full size and halved three times, so that a batch fetches
+all its textures with one gather. Colours are multiplied by alpha, so that they can be filtered like alpha.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import cv2
 import numpy as np
 import torch
 
+from deepmatching.checks import check_choice
 from deepmatching.datasets.synthesis.shapes import draw_shapes
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.images import decode_image_file
@@ -24,10 +25,10 @@ from deepmatching.io.images import decode_image_file
 LEVELS = 4  # sizes of every picture: 1, 1/2, 1/4, 1/8
 SPLITS = ("train", "val", "all")
 _SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm"}
-_VALIDATION_SHARE = 16  # one file in so many is held out
+_VALIDATION_PERIOD = 16  # one file in 16 is held out
 _MAX_PHOTO, _MAX_CUTOUT = 640, 288  # longest sides
 _MIN_SIDE = 32
-_BORDER = 2  # transparent texels around a cut-out: it ends within its own picture
+_BORDER = 2  # transparent texels around a cut-out, so that it ends within its picture
 LARGEST_CUTOUT = _MAX_CUTOUT + 2 * _BORDER  # texels on a side
 _SHAPES, _SHAPE_SIDE = 256, 224
 
@@ -40,14 +41,11 @@ class Photos:
     """
 
     def __init__(
-        self,
-        photographs: Sequence[np.ndarray],
-        cutouts: Sequence[np.ndarray] = (),
-        device: str | torch.device = "cpu",
+        self, photographs: Sequence[np.ndarray], cutouts: Sequence[np.ndarray] = (), device: str | torch.device = "cpu"
     ) -> None:
         """photographs: uint8 RGB (H, W, 3) each; cutouts: uint8 RGBA (H, W, 4) each."""
         if not photographs:
-            raise DeepMatchingError("Scenes need at least one photograph as their background; give some.")
+            raise DeepMatchingError("Scenes need at least one photograph as their background; add some.")
         self.photograph_count, self.cutout_count, self.shape_count = len(photographs), len(cutouts), _SHAPES
         with ThreadPoolExecutor() as pool:
             pyramids = list(pool.map(_photo_pyramid, photographs)) + list(pool.map(_cutout_pyramid, cutouts))
@@ -78,20 +76,15 @@ class Photos:
 
     @classmethod
     def load(
-        cls,
-        folder: str | os.PathLike[str],
-        device: str | torch.device = "cpu",
-        split: str = "train",
-        most: int = 2000,
+        cls, folder: str | os.PathLike[str], device: str | torch.device = "cpu", split: str = "train", most: int = 2000
     ) -> Photos:
         """The pictures under `folder`: those with transparency are cut-outs, other colour pictures photographs.
 
         One picture in 16, chosen by its name, belongs to ``val`` and the others to ``train``; ``all`` takes both. Grey
-        pictures are left out, since folders of photographs often hold masks and labels too. Of more than `most`
-        pictures, evenly many are left out as well: one takes 2.2 MB at most.
+        pictures are skipped, because folders of photographs often hold masks and labels too. At most `most` evenly
+        spaced pictures are read; each takes up to 2.2 MB.
         """
-        if split not in SPLITS:
-            raise DeepMatchingError(f"The split '{split}' is unknown; use one of {', '.join(SPLITS)}.")
+        check_choice("The split", split, SPLITS)
         paths = [path for path in find_pictures(folder) if split in ("all", _split_of(path))]
         paths = paths[:: -(-len(paths) // most) or 1]
         with ThreadPoolExecutor() as pool:
@@ -100,13 +93,13 @@ class Photos:
         if not photographs:
             part = "" if split == "all" else f" for the split '{split}'"
             raise DeepMatchingError(
-                f"There are no colour photographs{part} in '{folder}'; give a folder with more pictures."
+                f"There are no colour photographs{part} in '{folder}'; use a folder with more pictures."
             )
         return cls(photographs, [picture for picture in pictures if picture.shape[2] == 4], device)
 
 
 def find_pictures(folder: str | os.PathLike[str]) -> list[Path]:
-    """All files under `folder` whose names are those of pictures."""
+    """All files under `folder` with the suffix of a picture."""
     if not Path(folder).is_dir():
         raise DeepMatchingError(f"There is no folder of photographs '{folder}'; check the path.")
     paths = sorted(path for path in Path(folder).rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file())
@@ -116,12 +109,12 @@ def find_pictures(folder: str | os.PathLike[str]) -> list[Path]:
 
 
 def _split_of(path: Path) -> str:
-    """By the name without its suffix, so that a copy in another format belongs to the same part."""
-    return "val" if zlib.crc32(path.stem.encode()) % _VALIDATION_SHARE == 0 else "train"
+    """Depends on the name without its suffix, so that a copy in another format belongs to the same split."""
+    return "val" if zlib.crc32(path.stem.encode()) % _VALIDATION_PERIOD == 0 else "train"
 
 
 def _read(path: Path) -> np.ndarray | None:
-    """RGB (H, W, 3) or RGBA (H, W, 4) uint8 of limited size; None for what is neither or too small."""
+    """RGB (H, W, 3) or RGBA (H, W, 4) uint8 of limited size; None if it is neither, or too small."""
     picture = decode_image_file(path, cv2.IMREAD_UNCHANGED, "photograph")
     if picture.dtype != np.uint8 or picture.ndim != 3 or min(picture.shape[:2]) < _MIN_SIDE:
         return None
@@ -160,7 +153,7 @@ def _pyramid(picture: np.ndarray) -> list[np.ndarray]:
         height, width = levels[-1].shape[:2]
         half = (max(1, width // 2), max(1, height // 2))
         levels.append(cv2.resize(levels[-1], half, interpolation=cv2.INTER_AREA))
-        if not picture[0].any():  # a transparent border stays one: it goes on beyond the picture
+        if not picture[0].any():  # a transparent border stays transparent, since it continues beyond the picture
             levels[-1][[0, -1]] = 0
             levels[-1][:, [0, -1]] = 0
     return levels

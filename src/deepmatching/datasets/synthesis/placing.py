@@ -1,4 +1,4 @@
-"""Which piece of which picture a layer shows, and where it lies in frame 0."""
+"""The piece of a picture that each layer shows, and its place in frame 0."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Windows(Generic[Numbers]):
     """Square windows cut out of pictures.
 
     Texel (i, j) of a window, counted from its middle, is texel (⌊row + i·row_step⌋, ⌊column + j·column_step⌋) of its
-    picture, whose edges go on as the edge texel where `clamp`, and as a mirror otherwise.
+    picture, which continues beyond its edges with the edge texel where `clamp`, and mirrored otherwise.
     """
 
     offset: Numbers
@@ -59,7 +59,7 @@ def layer_tile(size: tuple[int, int]) -> int:
 
 
 def _level_of(rng: np.random.Generator, density: np.ndarray, settings: SynthesisSettings) -> np.ndarray:
-    """The level to take a picture from, if its full size has `density` texels per pixel; one more: out of focus."""
+    """The level of a picture whose full size has `density` texels per pixel; out of focus, one level more."""
     level = np.ceil(np.log2(density / _SHARPEST)) + (rng.uniform(size=density.shape) < settings.soft)
     return np.clip(level, 0, LEVELS - 1).astype(np.int64)
 
@@ -84,7 +84,7 @@ def draw_background(
     angle = np.where(rng.uniform(size=count) < 0.15, rng.uniform(-np.pi, np.pi, count), rng.normal(0, 0.12, count))
     matrix = motions.linear(angle, scale, np.exp(rng.normal(0, 0.08, count)), rng.uniform(0, np.pi, count))
     matrix[:, :, 0] *= rng.choice([-1, 1], (count, 1))
-    # The centre of the frame lies where its window fits into the photograph, if it does anywhere.
+    # The frame is centred where its window fits into the photograph, if it fits anywhere.
     inner = np.stack([window.height, window.width], 1)
     room = inner - scale[:, None] * np.array(size)
     place = inner / 2 + rng.uniform(-0.5, 0.5, (count, 2)) * np.maximum(room, 8)
@@ -105,12 +105,12 @@ def draw_layers(
     is_silhouette = (rng.uniform(size=shape) < 0.3) & (photos.cutout_count > 0)
     extent = np.exp(rng.uniform(np.log(_SMALLEST), np.log(_LARGEST), shape)) * min(size)
 
-    framing = np.where(is_cutout | is_silhouette, cutout, outline)  # what gives the layer its size
+    framing = np.where(is_cutout | is_silhouette, cutout, outline)  # the picture that determines the layer's size
     density = photos.table[framing, 0, 1:].max(-1) / extent
     level = _level_of(rng, density, settings)
     texture_level = np.where(is_cutout, level, rng.integers(0, 2, shape))
     textures = _windows(photos, np.where(is_cutout, cutout, photo), texture_level, is_cutout)
-    # A mask is white; a silhouette stands in the alpha of its picture.
+    # A mask is white; a silhouette is the alpha channel of its picture.
     masks = _windows(photos, np.where(is_cutout, photos.white, framing), level, np.ones(shape, bool))
     for windows in (textures, masks):
         windows.row, windows.column = windows.height // 2, windows.width // 2
@@ -163,14 +163,14 @@ def to_window(side: int) -> np.ndarray:
 
 
 def hide(photos: Photos, masks: Windows[np.ndarray], is_hidden: np.ndarray) -> None:
-    """Take for masks the one transparent texel with which the box begins."""
+    """Replace masks by the first texel of the box, which is transparent."""
     masks.offset = np.where(is_hidden, photos.table[photos.box, 0, 0], masks.offset)
     masks.height, masks.width = np.where(is_hidden, 1, masks.height), np.where(is_hidden, 1, masks.width)
     masks.clamp = masks.clamp | is_hidden
 
 
 def support(objects: Objects, size: tuple[int, int]) -> np.ndarray:
-    """Corners of the rectangle of frame 0 around each layer, as far as it lies within the frame, (n, K, 4, 2)."""
+    """Corners of the rectangle around each layer in frame 0, clipped to the frame, (n, K, 4, 2)."""
     signs = np.array([[-1, -1], [1, -1], [-1, 1], [1, 1]])
     corners = 0.48 * objects.box[..., None, :] * signs
     points = motions.apply(np.linalg.inv(objects.placement), corners)

@@ -1,4 +1,4 @@
-"""What is in a scene and how it moves, drawn for a whole batch on the CPU: a few kilobytes of numbers."""
+"""The contents and the motion of scenes, drawn for a whole batch on the CPU: a few kilobytes of numbers."""
 
 from __future__ import annotations
 
@@ -19,20 +19,19 @@ Group = TypeVar("Group", Windows[np.ndarray], Waves[np.ndarray])
 
 @dataclass
 class Scene(Generic[Numbers]):
-    """K layers, front to back, of n scenes, before n backgrounds, which count as layer K.
+    """K layers, front to back, of n scenes, in front of n backgrounds, which count as layer K.
 
-    A layer is a texture and a mask in a square window of texels; the window is laid into frame 0 by its placement,
-    and carried from there to frame 1 by its motion. A point of frame 0 is looked up at a place of the window, whose
-    corner texels are at ±1.
+    A layer is a texture and a mask in a square window of texels. Its placement maps frame 0 to the window, and its
+    motion maps frame 0 to frame 1. Coordinates in the window are such that its corner texels are at ±1.
     """
 
     background: Windows[Numbers]  #: (n,)
-    layers: Windows[Numbers]  #: (2, K, n): textures, and masks, which are opacity besides that of the texture itself
-    lookup: Numbers  #: (K + 1, n, 2, 3, 3): from a pixel of either frame to its place in the window, unless bent
-    motion: Numbers  #: (K + 1, n, 3, 3): from a point of frame 0, once bent, to its point in frame 1
+    layers: Windows[Numbers]  #: (2, K, n): textures, and masks, which multiply the opacity of the textures
+    lookup: Numbers  #: (K + 1, n, 2, 3, 3): from a pixel of either frame to the window, without bending
+    motion: Numbers  #: (K + 1, n, 3, 3): from a point of frame 0, after bending, to frame 1
     inverse: Numbers  #: of `motion`
     waves: Waves[Numbers]  #: (K + 1, n, …)
-    bent: Numbers  #: (m,) which of the K + 1 times n layers have waves that are not zero
+    bent: Numbers  #: (m,) indices of the (K + 1) · n layers with nonzero waves
     tile: int  #: side of the layers' windows, in texels
     background_tile: int
 
@@ -42,7 +41,7 @@ def draw_scene(
 ) -> Scene[np.ndarray]:
     """`count` scenes for frames of `size` (rows, columns)."""
     kinds = camera.draw_kinds(rng, count, settings)
-    layers = rng.integers(int(settings.min_layers), int(settings.max_layers) + 1, count)
+    layers = rng.integers(settings.min_layers, settings.max_layers + 1, count)
     tile, far_tile = placing.layer_tile(size), placing.background_tile(size, settings)
     street = camera.draw_streets(rng, size, kinds.driving, tile)
     slots = int(max(1, layers.max(), (layers[kinds.driving] + camera.PLANES).max(initial=0)))
@@ -79,7 +78,7 @@ def draw_scene(
 
 
 def _layer_first(values: Group) -> Group:
-    """The same dataclass of arrays (n, K, …), each as (K, n, …)."""
+    """The same dataclass with arrays (K, n, …) instead of (n, K, …)."""
     return type(values)(*(array.swapaxes(0, 1) for array in vars(values).values()))
 
 

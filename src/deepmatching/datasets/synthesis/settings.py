@@ -1,36 +1,37 @@
-"""What scenes look like and how they move: every probability and strength of the generator."""
+"""Settings of the generator: the probability and the strength of every effect."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from deepmatching.checks import check_number
 from deepmatching.errors import DeepMatchingError
 
 
 @dataclass(frozen=True)
 class SynthesisSettings:
-    """Shares and probabilities are in [0, 1]; strengths are the largest values drawn; lengths are in pixels."""
+    """Probabilities and fractions are in [0, 1]; strengths are the largest values drawn; lengths are in pixels."""
 
     # Scene
-    max_displacement: float = 80.0  #: largest |x| and |y| of the motion, up to the rounding of its model
-    min_layers: int = 1  #: things in front of the background
+    max_displacement: float = 80.0  #: largest |x| and |y| of the motion, approximately
+    min_layers: int = 1  #: objects in front of the background
     max_layers: int = 10
-    cutouts: float = 0.5  #: share of the layers that are cut-outs; the others are pieces of photographs
-    soft: float = 0.1  #: share of layers and backgrounds that are out of focus
-    # Motion: the kinds of scenes; what is left over of 1 moves as in Flying Chairs
-    small: float = 0.15  #: all displacements a few pixels
-    still: float = 0.12  #: the background rests
+    cutouts: float = 0.5  #: fraction of layers that are cut-outs; the others are pieces of photographs
+    soft: float = 0.1  #: fraction of layers and backgrounds that are out of focus
+    # Motion: fractions of the kinds of scenes; the remainder moves as in Flying Chairs
+    small: float = 0.15  #: all displacements are a few pixels
+    still: float = 0.12  #: the background does not move
     driving: float = 0.3  #: the camera moves forward
     viewpoint: float = 0.12  #: strong zoom, rotation and perspective
-    nonrigid: float = 0.35  #: of the layers bend
-    bending: float = 6.0  #: pixels by which they bend
-    # Light, both frames alike
+    nonrigid: float = 0.35  #: fraction of layers that bend
+    bending: float = 6.0  #: by this many pixels
+    # Light, the same in both frames
     grey: float = 0.25
-    colour: float = 0.8  #: of the pairs change in brightness, contrast, gamma, saturation and white balance
-    # Light, between the frames
-    change: float = 0.35  #: of the pairs have frames of different brightness and colour
-    lighting: float = 0.25  #: smooth light and shade that does not move with things
+    colour: float = 0.8  #: changed brightness, contrast, gamma, saturation and white balance
+    # Light, different between the frames
+    change: float = 0.35  #: brightness and colour differ between the frames
+    lighting: float = 0.25  #: smooth light and shade that do not move with the objects
     shadow: float = 0.1  #: shadows with an outline
     fog: float = 0.1
     # Camera
@@ -44,26 +45,25 @@ class SynthesisSettings:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-                raise DeepMatchingError(f"The setting '{field.name}' must be a number of at least 0, not {value!r}.")
-            if field.name in _SHARES and value > 1:
-                raise DeepMatchingError(f"The setting '{field.name}' is a share and must be at most 1, not {value}.")
-        if not self.max_displacement > 0:
-            raise DeepMatchingError("The setting 'max_displacement' must be above 0 pixels.")
-        if self.min_layers > self.max_layers or self.min_layers != int(self.min_layers):
-            raise DeepMatchingError("'min_layers' and 'max_layers' must be whole numbers, the first not the larger.")
+            name, value = f"The setting '{field.name}'", getattr(self, field.name)
+            if field.name == "max_displacement":
+                check_number(name, value, above=0)
+            else:
+                is_count = field.name in ("min_layers", "max_layers")
+                check_number(name, value, least=0, most=1 if field.name in _FRACTIONS else None, whole=is_count)
+        if self.min_layers > self.max_layers:
+            raise DeepMatchingError("The setting 'min_layers' must not be larger than 'max_layers'.")
         if self.small + self.still + self.driving + self.viewpoint > 1:
-            raise DeepMatchingError("The shares 'small', 'still', 'driving' and 'viewpoint' must not exceed 1 in sum.")
+            raise DeepMatchingError("The sum of 'small', 'still', 'driving' and 'viewpoint' must not exceed 1.")
 
 
-_SHARES = (
+_FRACTIONS = (
     *("cutouts", "soft", "small", "still", "driving", "viewpoint", "nonrigid", "grey", "colour", "change", "lighting"),
     *("shadow", "fog", "motion_blur", "blur", "sharpen", "noise", "compression"),
 )
 
-#: ``chairs``: affine motions of cut-outs and background, unchanged light, as in Flying Chairs. ``default``: all of it.
+#: ``chairs``: affine motions of cut-outs and background in constant light, as in Flying Chairs.
 PRESETS: dict[str, SynthesisSettings] = {
     "default": SynthesisSettings(),
-    "chairs": replace(SynthesisSettings(), **dict[str, Any]({**dict.fromkeys(_SHARES, 0.0), "cutouts": 1.0})),
+    "chairs": replace(SynthesisSettings(), **dict[str, Any]({**dict.fromkeys(_FRACTIONS, 0.0), "cutouts": 1.0})),
 }

@@ -1,15 +1,15 @@
-"""Outlines to cut pieces out of photographs: blobs, polygons, limbs, branches and fences."""
+"""Outlines for pieces of photographs: blobs, polygons, limbs, branches, fences and rings."""
 
 from __future__ import annotations
 
 import cv2
 import numpy as np
 
-_OVERSAMPLING = 2  # drawn larger, then averaged: smooth edges
+_OVERSAMPLING = 2  # drawn larger and then averaged, for smooth edges
 
 
 def draw_shapes(count: int, side: int, seed: int = 0) -> tuple[np.ndarray, ...]:
-    """`count` masks (side, side) uint8, transparent at their borders; always the same ones."""
+    """`count` masks (side, side) uint8, transparent at their borders; the same for the same seed."""
     rng = np.random.default_rng(seed)
     kinds = (_blob, _blob, _polygon, _limb, _branches, _fence, _ring)
     return tuple(_finish(kinds[index % len(kinds)](rng, side * _OVERSAMPLING), side) for index in range(count))
@@ -105,7 +105,7 @@ def _fence(rng: np.random.Generator, side: int) -> np.ndarray:
 
 
 def _ring(rng: np.random.Generator, side: int) -> np.ndarray:
-    """An outline with a hole: what lies behind shows through."""
+    """An outline with a hole, through which the background shows."""
     outer = _blob(rng, side) if rng.uniform() < 0.5 else _polygon(rng, side)
     scale, shift = rng.uniform(0.4, 0.85), rng.uniform(-0.05, 0.05, 2) * side
     move = np.array([[scale, 0, (1 - scale) * side / 2 + shift[0]], [0, scale, (1 - scale) * side / 2 + shift[1]]])

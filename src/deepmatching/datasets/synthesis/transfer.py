@@ -1,7 +1,8 @@
-"""Many small arrays to the device in one copy."""
+"""Copies many small arrays to the device at once."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
@@ -9,51 +10,34 @@ import numpy as np
 import torch
 from torch import Tensor
 
-#: What a scene is made of: arrays when it is drawn, tensors when it is rendered.
+#: A scene holds arrays when it is drawn, and tensors when it is rendered.
 Numbers = TypeVar("Numbers", np.ndarray, Tensor)
 
 
 def to_device(values: Any, device: torch.device) -> Any:
-    """The same structure of dataclasses and tuples with every array a tensor: float32, or int64 for integers.
+    """The same structure of dataclasses and tuples with tensors for arrays: float32, or int64 for integers.
 
-    All arrays travel together, from pinned memory and without waiting for the device.
+    All arrays travel in one copy from pinned memory, without waiting for the device.
     """
     arrays: list[np.ndarray] = []
-    _collect(values, arrays)
-    moved: dict[str, Tensor] = {}
+    _map_arrays(values, arrays.append)
+    moved: dict[str, Iterator[Tensor]] = {}
     for kind, dtype in (("f", np.float32), ("i", np.int64)):
         parts = [array.ravel() for array in arrays if _kind(array) == kind]
         flat = torch.from_numpy(np.concatenate([np.zeros(0), *parts]).astype(dtype) if parts else np.zeros(0, dtype))
-        moved[kind] = flat.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else flat.to(device)
-    return _rebuild(values, moved, {"f": 0, "i": 0})
+        flat = flat.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else flat.to(device)
+        moved[kind] = iter(flat.split([part.size for part in parts]))
+    return _map_arrays(values, lambda array: next(moved[_kind(array)]).view(array.shape))
 
 
 def _kind(array: np.ndarray) -> str:
     return "f" if array.dtype.kind == "f" else "i"
 
 
-def _collect(value: Any, arrays: list[np.ndarray]) -> None:
+def _map_arrays(value: Any, function: Callable[[np.ndarray], Any]) -> Any:
+    """The same structure with the function's results in place of the arrays."""
     if isinstance(value, np.ndarray):
-        arrays.append(value)
-    else:
-        for child in _children(value):
-            _collect(child, arrays)
-
-
-def _children(value: Any) -> list[Any]:
+        return function(value)
     if is_dataclass(value) and not isinstance(value, type):
-        return [getattr(value, field.name) for field in fields(value)]
-    return list(value) if isinstance(value, tuple) else []
-
-
-def _rebuild(value: Any, moved: dict[str, Tensor], used: dict[str, int]) -> Any:
-    if isinstance(value, np.ndarray):
-        kind = _kind(value)
-        start, used[kind] = used[kind], used[kind] + value.size
-        return moved[kind][start : used[kind]].view(value.shape)
-    children = [_rebuild(child, moved, used) for child in _children(value)]
-    if is_dataclass(value) and not isinstance(value, type):
-        return type(value)(*children)
-    if isinstance(value, tuple):
-        return tuple(children)
-    return value
+        return type(value)(*(_map_arrays(getattr(value, field.name), function) for field in fields(value)))
+    return tuple(_map_arrays(child, function) for child in value) if isinstance(value, tuple) else value
