@@ -1,11 +1,11 @@
-"""The confidence of a flow: fit its regression, and see how far it can be trusted.
+"""The confidence of a flow: fit its logistic regression, and measure how reliable it is.
 
     python benchmarks/confidence.py MANIFEST.json [--model compact] [--radius 160] [--cache DIR]
 
-The manifest is that of ``benchmarks/flow.py``, and so is the cache. Prints the weights that fit all data sets, which
-``deepmatching.flow.confidence`` has; the area under the curve for the pixels of each data set, with the others fitted;
-and for the confidence that ships: the mean difference of stated and true probability, by tenths, and the EPE of the
-surer half of the pixels. Each data set counts alike, KITTI 2015 to KITTI 2012.
+The manifest and the cache are those of ``benchmarks/flow.py``. Prints the weights fitted to all data sets, for
+``deepmatching.flow.confidence``; for each data set, the area under the ROC curve with weights fitted to the others; and
+for the shipped weights, the EPE of the more confident half of the pixels, and the calibration error: the mean
+difference of stated and true probability in ten bins. Data sets have equal weight; KITTI 2015 counts as KITTI 2012.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from deepmatching.flow import interpolate, refine
 from deepmatching.flow.confidence import CONSTANT, WEIGHTS, evidence
 from deepmatching.io.flow import read_flow
 from deepmatching.io.images import load_image
-from flow import keypoints, rank_quality
+from flow import add_common_options, keypoints, rank_quality
 
-PIXELS = 20_000  #: of a pair that the regression is fitted to
-RIGHT = 3.0  #: pixels; a flow that is less off is right
+PIXELS = 20_000  #: sampled from each pair for the regression
+RIGHT = 3.0  #: a flow is right if its error is below this, in pixels
 
 
 def probabilities(features: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Of rows (N, F)."""
+    """The stated probabilities (N,) for features (N, F)."""
     return 1 / (1 + np.exp(-features @ weights))
 
 
-def fitted(features: np.ndarray, right: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """The weights (F,) of a logistic regression of ``right`` (N,) on rows (N, F), which count by ``share`` (N,)."""
+def fit(features: np.ndarray, right: np.ndarray, importance: np.ndarray) -> np.ndarray:
+    """The weights (F,) of a logistic regression of ``right`` (N,) on features (N, F), rows weighted by importance."""
     weights = np.zeros(features.shape[1])
     for _ in range(30):  # Newton's method
         p = probabilities(features, weights)
-        curvature = (features * (share * p * (1 - p))[:, None]).T @ features
-        weights += np.linalg.solve(curvature + 1e-6 * np.eye(len(weights)), features.T @ (share * (right - p)))
+        curvature = (features * (importance * p * (1 - p))[:, None]).T @ features
+        weights += np.linalg.solve(curvature + 1e-6 * np.eye(len(weights)), features.T @ (importance * (right - p)))
     return weights
 
 
-def measured(entry: dict[str, str], root: Path, matcher: dm.DeepMatcher, cache: Path | None, name: str) -> np.ndarray:
-    """Of every pixel with ground truth: 1, the evidence, and the error, (N, 6)."""
+def measure(entry: dict[str, str], root: Path, matcher: dm.DeepMatcher, cache: Path | None, name: str) -> np.ndarray:
+    """A row for every pixel with ground truth: 1, the evidence, and the error, (N, 6)."""
     images = [load_image(root / entry[key]) for key in ("image0", "image1")]
     start, end, scores = keypoints(matcher, images[0], images[1], cache, name)
     backward = keypoints(matcher, images[1], images[0], cache, f"{name}_back")[:2]
@@ -62,21 +62,19 @@ def measured(entry: dict[str, str], root: Path, matcher: dm.DeepMatcher, cache: 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("manifest", type=Path)
-    parser.add_argument("--model", default="compact")
-    parser.add_argument("--radius", default="160", type=lambda r: r if r == "full" else int(r))
-    parser.add_argument("--cache", type=Path, help="folder for matches")
+    add_common_options(parser)
     options = parser.parse_args()
-    matcher = dm.DeepMatcher.from_pretrained(options.model, radius=options.radius)
+    matcher = dm.DeepMatcher.from_pretrained(options.model, radius=options.radius, device=options.device)
     entries = [e for e in json.loads(options.manifest.read_text()) if "flow" in e]
     if options.cache:
         options.cache.mkdir(parents=True, exist_ok=True)
 
     generator = np.random.default_rng(0)
     sets: dict[str, list[np.ndarray]] = {}  # all pixels of each pair
-    rows, groups, pairs = [], [], []  # of the sample
+    rows, groups, pairs = [], [], []  # of the sampled pixels
     for n, entry in enumerate(track(entries, description="flow", console=Console(stderr=True))):
         name = f"{options.model}_{options.radius}_{n:03d}"
-        values = measured(entry, options.manifest.parent, matcher, options.cache, name)
+        values = measure(entry, options.manifest.parent, matcher, options.cache, name)
         sets.setdefault(entry["dataset"], []).append(values)
         sample = values[generator.choice(len(values), min(PIXELS, len(values)), replace=False)]
         rows.append(sample)
@@ -85,20 +83,20 @@ def main() -> None:
     data, group, pair = np.concatenate(rows), np.array(groups), np.array(pairs)
     features, right = data[:, :-1], data[:, -1] < RIGHT
     _, number, counts = np.unique(group, return_inverse=True, return_counts=True)
-    share = 1 / counts[number]
+    importance = 1 / counts[number]
 
-    print("fitted to all:", np.round(fitted(features, right, share), 2), "shipped:", (CONSTANT, *WEIGHTS))
-    table = Table("left out", "area under the curve")
+    print("fitted to all:", np.round(fit(features, right, importance), 2), "shipped:", (CONSTANT, *WEIGHTS))
+    table = Table("left out", "area under the ROC curve")
     areas = []
     for name in dict.fromkeys(groups):
         others = group != name
-        sure = probabilities(features, fitted(features[others], right[others], share[others]))
-        areas.append(np.nanmean([rank_quality(sure[pair == n], right[pair == n]) for n in set(pair[~others])]))
+        stated = probabilities(features, fit(features[others], right[others], importance[others]))
+        areas.append(np.nanmean([rank_quality(stated[pair == n], right[pair == n]) for n in set(pair[~others])]))
         table.add_row(name, f"{areas[-1]:.3f}")
     table.add_row("mean", f"{np.mean(areas):.3f}")
     Console().print(table)
 
-    table = Table("data set", "EPE", "EPE of the surer half", "stated − true", title="the confidence that ships")
+    table = Table("data set", "EPE", "EPE of the confident half", "calibration error", title="the shipped weights")
     shipped = np.array([CONSTANT, *WEIGHTS])
     for name, parts in sets.items():
         halves = []
@@ -106,11 +104,11 @@ def main() -> None:
             order = np.argsort(-values[:, :-1] @ shipped)
             halves.append(values[order[: len(order) // 2], -1].mean())
         values = np.concatenate(parts)
-        sure, hit = probabilities(values[:, :-1], shipped), values[:, -1] < RIGHT
-        tenth = np.minimum((10 * sure).astype(int), 9)
-        gaps = [np.abs((sure - hit)[tenth == t].sum()) for t in range(10)]
+        stated, is_right = probabilities(values[:, :-1], shipped), values[:, -1] < RIGHT
+        tenth = np.minimum((10 * stated).astype(int), 9)
+        gaps = [np.abs((stated - is_right)[tenth == t].sum()) for t in range(10)]
         epe = np.mean([values[:, -1].mean() for values in parts])
-        table.add_row(name, f"{epe:.2f}", f"{np.mean(halves):.2f}", f"{100 * sum(gaps) / len(sure):.1f} %")
+        table.add_row(name, f"{epe:.2f}", f"{np.mean(halves):.2f}", f"{100 * sum(gaps) / len(stated):.1f} %")
     Console().print(table)
 
 

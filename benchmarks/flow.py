@@ -1,13 +1,13 @@
-"""Dense flow from matches: accuracy of its stages on pairs with ground truth, and trials of settings.
+"""Accuracy and speed of the dense flow: its stages, and trials of its settings, on pairs with ground truth.
 
     python benchmarks/flow.py MANIFEST.json [--model compact] [--radius 160] [--preset default] [--edges network]
         [--set falloff=0.3 steps=5 …] [--backward] [--dataset sintel_final …] [--cache DIR] [--json FILE]
-    python benchmarks/flow.py --speed A B [--model …]
+    python benchmarks/flow.py --speed A B [--repeats 7] [--model …]
 
-The manifest is a list of {"dataset", "image0", "image1", "flow"} with paths relative to it. Every --set is one
-trial, with these settings in place of the preset's; matches are made once, and kept in --cache for the next time.
-EPE is the mean end-point error in pixels, 3px the share of pixels off by more, AUC how well confidence ranks those two
-kinds of pixels (1: perfectly, 0.5: not at all). Means over pairs.
+The manifest is a list of {"dataset", "image0", "image1", "flow"} with paths relative to it. Each --set is one trial
+that changes these settings of the preset. Matches are computed once for all trials; --cache keeps them for later runs.
+EPE is the mean end-point error in pixels, 3px the percentage of pixels that are off by more than 3 pixels. AUC says how
+well the confidence separates these pixels from the others: 1 is perfect, 0.5 is chance. Means over pairs.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from rich.table import Table
 
 import deepmatching as dm
 from deepmatching.benchmark import peak_memory
+from deepmatching.defaults import FLOW_RADIUS, FULL, MODEL, PRESET
 from deepmatching.edges import detect_edges, gradient_edges
 from deepmatching.flow import FlowSettings, confidence, interpolate, preset, refine
 from deepmatching.io.flow import read_flow
@@ -58,7 +59,7 @@ def changed(settings: FlowSettings, changes: list[str]) -> FlowSettings:
 
 
 def keypoints(matcher: dm.DeepMatcher, first: Any, second: Any, cache: Path | None, name: str) -> Keypoints:
-    """Matches between two images, read from the cache if they are there."""
+    """Matches between two images, from the cache if it has them."""
     file = None if cache is None else cache / f"{name}.npz"
     if file is not None and file.is_file():
         matches = dm.Matches.load(file)
@@ -69,9 +70,9 @@ def keypoints(matcher: dm.DeepMatcher, first: Any, second: Any, cache: Path | No
     return matches.numpy()
 
 
-def rank_quality(sure: np.ndarray, right: np.ndarray) -> float:
-    """The probability that a right pixel has a higher confidence than a wrong one (area under the ROC curve)."""
-    _, inverse, counts = np.unique(sure, return_inverse=True, return_counts=True)
+def rank_quality(scores: np.ndarray, right: np.ndarray) -> float:
+    """Area under the ROC curve: the probability that a right pixel has a higher score than a wrong one."""
+    _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
     positive = int(right.sum())
     negative = len(right) - positive
@@ -80,11 +81,11 @@ def rank_quality(sure: np.ndarray, right: np.ndarray) -> float:
     return float((ranks[right].sum() - positive * (positive + 1) / 2) / (positive * negative))
 
 
-def figures(
+def measure(
     images: list[Any], edges: np.ndarray, matches: Keypoints, backward: Any, truth: np.ndarray,
     hidden: np.ndarray | None, settings: FlowSettings,
 ) -> dict[str, float]:  # fmt: skip
-    """One pair, one trial."""
+    """Metrics of one pair in one trial."""
     begin = time.perf_counter()
     found = interpolate(
         matches[0],
@@ -97,17 +98,17 @@ def figures(
     )
     flow = refine(found.flow, images[0], images[1], settings.refinement)
     seconds = time.perf_counter() - begin
-    sure = confidence(torch.as_tensor(flow), found, *images)
+    scores = confidence(torch.as_tensor(flow), found, *images)
     known = np.isfinite(truth).all(axis=2)
     before, after = (np.hypot(*(field[known] - truth[known]).T) for field in (found.flow, flow))
     visible = after if hidden is None else after[~hidden[known]]
-    wrong, quality = 100 * np.mean(after > 3), rank_quality(sure[known], after < 3)
+    wrong, quality = 100 * np.mean(after > 3), rank_quality(scores[known], after < 3)
     values = (before.mean(), after.mean(), visible.mean(), wrong, quality, len(found.kept), seconds)
     return dict(zip(NAMES, map(float, values), strict=True))
 
 
 def occluded(entry: dict[str, str], root: Path) -> np.ndarray | None:
-    """Pixels that are not visible in the second image, if the data set says so."""
+    """Pixels that are not visible in the second image; None if the data set has no masks."""
     if "occ" in entry:
         return load_image(root / entry["occ"])[0].numpy() > 0.5
     if "flow_noc" in entry:
@@ -118,14 +119,14 @@ def occluded(entry: dict[str, str], root: Path) -> np.ndarray | None:
 def speed(options: argparse.Namespace, settings: FlowSettings) -> None:
     """Time of each stage on one pair, and the peak memory of the process."""
     images = [load_image(path) for path in options.speed]
-    with tempfile.TemporaryDirectory() as folder:  # matched by another process, so that its memory does not count here
+    with tempfile.TemporaryDirectory() as folder:  # another process matches, so that its memory does not count here
         file = Path(folder) / "matches.npz"
-        how = ["--model", options.model, "--radius", str(options.radius), "--device", "cpu"]
-        subprocess.run([sys.executable, "-m", "deepmatching", "match", *options.speed, "-o", file, *how], check=True)
+        command = [sys.executable, "-m", "deepmatching", "match", *options.speed, "-o", file, "--device", "cpu"]
+        subprocess.run([*command, "--model", options.model, "--radius", str(options.radius)], check=True)
         matches = dm.Matches.load(file).numpy()
     edges = EDGES[options.edges](images[0])
     stages: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for _ in range(8):
+    for _ in range(1 + options.repeats):
         start = time.perf_counter(), time.process_time()
 
         def done(name: str) -> None:
@@ -142,8 +143,9 @@ def speed(options: argparse.Namespace, settings: FlowSettings) -> None:
         done("refinement")
         confidence(torch.as_tensor(flow), found, *images)
         done("confidence")
-        del found, flow  # nobody holds two results
-    table = Table("stage", "seconds", "processor seconds", title=f"{len(matches[2])} matches; best of 7 after warm-up")
+        del found, flow  # as a user, who does not hold two results
+    title = f"{len(matches[2])} matches; best of {options.repeats} after warm-up"
+    table = Table("stage", "seconds", "processor seconds", title=title)
     best = {name: np.array(times[1:]).min(axis=0) for name, times in stages.items()}
     for name, times in [*best.items(), ("all", sum(best.values()))]:
         table.add_row(name, *(f"{t:.3f}" for t in times))
@@ -151,20 +153,26 @@ def speed(options: argparse.Namespace, settings: FlowSettings) -> None:
     print(f"peak memory of the process {peak_memory(torch.device('cpu')) / 1e6:.0f} MB")
 
 
+def add_common_options(parser: argparse.ArgumentParser) -> None:
+    """The options of a benchmark that matches pairs and keeps the matches."""
+    parser.add_argument("--model", default=MODEL, help=f"name or .safetensors file (default: {MODEL})")
+    parser.add_argument("--radius", default=FLOW_RADIUS, type=lambda r: r if r == FULL else int(r), metavar="PIXELS")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--cache", type=Path, metavar="DIR", help="keep the matches in this folder")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("manifest", type=Path, nargs="?")
-    parser.add_argument("--model", default="compact")
-    parser.add_argument("--radius", default="160", type=lambda r: r if r == "full" else int(r))
-    parser.add_argument("--preset", default="default")
+    add_common_options(parser)
+    parser.add_argument("--preset", default=PRESET)
     parser.add_argument("--edges", default="network", choices=EDGES)
     parser.add_argument("--set", nargs="+", action="append", default=[], metavar="NAME=VALUE", help="one trial each")
     parser.add_argument("--backward", action="store_true", help="match the second image to the first too")
-    parser.add_argument("--dataset", action="append", help="only these; may be repeated")
-    parser.add_argument("--cache", type=Path, help="folder for matches")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--json", type=Path, help="write the figures of every pair")
-    parser.add_argument("--speed", nargs=2, metavar=("A", "B"))
+    parser.add_argument("--dataset", action="append", help="evaluate this data set only; may be repeated")
+    parser.add_argument("--json", type=Path, help="write the metrics of every pair to this file")
+    parser.add_argument("--speed", nargs=2, metavar=("A", "B"), help="time the stages on one pair of images instead")
+    parser.add_argument("--repeats", type=int, default=7, help="runs of --speed after the warm-up (default: 7)")
     options = parser.parse_args()
     base = preset(options.preset)
     if options.speed:
@@ -176,7 +184,7 @@ def main() -> None:
         options.cache.mkdir(parents=True, exist_ok=True)
     root = options.manifest.parent
     entries = [e for e in json.loads(options.manifest.read_text()) if "flow" in e]
-    every = []
+    results = []
     for n, entry in enumerate(track(entries, description="flow", console=Console(stderr=True))):
         if options.dataset and entry["dataset"] not in options.dataset:
             continue
@@ -188,13 +196,13 @@ def main() -> None:
             back = keypoints(matcher, images[1], images[0], options.cache, f"{name}_back")[:2]
         edges, truth, hidden = EDGES[options.edges](images[0]), read_flow(root / entry["flow"]), occluded(entry, root)
         for trial, settings in trials.items():
-            every.append({**entry, "trial": trial, **figures(images, edges, matches, back, truth, hidden, settings)})
+            results.append({**entry, "trial": trial, **measure(images, edges, matches, back, truth, hidden, settings)})
     if options.json:
-        options.json.write_text(json.dumps(every, indent=1))
+        options.json.write_text(json.dumps(results, indent=1))
     table = Table("data set", "trial", *NAMES, title=f"{options.model}, radius {options.radius}, {options.edges} edges")
-    for dataset in dict.fromkeys(row["dataset"] for row in every):
+    for dataset in dict.fromkeys(row["dataset"] for row in results):
         for trial in trials:
-            rows = [row for row in every if row["dataset"] == dataset and row["trial"] == trial]
+            rows = [row for row in results if row["dataset"] == dataset and row["trial"] == trial]
             table.add_row(dataset, trial, *(f"{np.nanmean([row[name] for row in rows]):.3f}" for name in NAMES))
     Console(width=160).print(table)
 
