@@ -6,25 +6,38 @@ import cv2
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation import baselines
 from deepmatching.evaluation.baselines import DENSE, KEYPOINTS, SMALLEST, DenseMethod, KeypointMatcher, baseline
-from helpers.fake_datasets import FLOW, moved, texture
+from helpers.fake_datasets import FLOW, texture
+from helpers.fake_datasets import moved as moved_pixels
 
 HAS_CONTRIB = hasattr(cv2, "optflow")
 NEEDS_CONTRIB = {"deepflow", "pcaflow", "tvl1", "sparse-to-dense", "rlof"}
 
 
 @pytest.fixture(scope="module")
-def picture() -> np.ndarray:
-    """Large blobs: every method can follow them."""
+def picture() -> Tensor:
+    """Large blobs, which every method can follow."""
     small = texture((60, 80)).astype(np.float32)
-    return cv2.resize(small, (320, 240), interpolation=cv2.INTER_CUBIC).clip(0, 255).astype(np.uint8)
+    pixels = cv2.resize(small, (320, 240), interpolation=cv2.INTER_CUBIC).clip(0, 255).astype(np.uint8)
+    return to_image(pixels)
+
+
+def to_image(pixels: np.ndarray) -> Tensor:
+    """uint8 (H, W, C) to float32 (C, H, W)."""
+    return torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1) / 255
+
+
+def moved(image: Tensor) -> Tensor:
+    return torch.from_numpy(moved_pixels(image.permute(1, 2, 0).numpy())).permute(2, 0, 1)
 
 
 @pytest.mark.parametrize("name", DENSE)
-def test_dense_methods_find_a_shift(name: str, picture: np.ndarray) -> None:
+def test_dense_methods_find_a_shift(name: str, picture: Tensor) -> None:
     if name in NEEDS_CONTRIB and not HAS_CONTRIB:
         pytest.skip("this OpenCV has no contrib modules")
     method = baseline(name)
@@ -36,7 +49,7 @@ def test_dense_methods_find_a_shift(name: str, picture: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("name", KEYPOINTS)
-def test_keypoints_find_a_shift_and_their_scores_are_ratios(name: str, picture: np.ndarray) -> None:
+def test_keypoints_find_a_shift_and_their_scores_are_ratios(name: str, picture: Tensor) -> None:
     if name == "akaze" and not hasattr(cv2, "AKAZE_create") and not hasattr(cv2, "xfeatures2d"):
         pytest.skip("this OpenCV has no AKAZE")
     matches = baseline(name).match(picture, moved(picture))
@@ -47,7 +60,7 @@ def test_keypoints_find_a_shift_and_their_scores_are_ratios(name: str, picture: 
     assert len(torch.unique(matches.keypoints1, dim=0)) > 0.8 * len(matches)
 
 
-def test_a_matched_flow_has_every_pixel_once(picture: np.ndarray) -> None:
+def test_a_matched_flow_has_every_pixel_once(picture: Tensor) -> None:
     method = DenseMethod("dis")
     matches = method.match(picture, moved(picture))
     assert len(matches) == 240 * 320
@@ -55,27 +68,26 @@ def test_a_matched_flow_has_every_pixel_once(picture: np.ndarray) -> None:
     np.testing.assert_allclose(matches.displacements.numpy().reshape(240, 320, 2), flow, atol=1e-3)
 
 
-def test_a_second_image_of_another_size_is_cropped_or_continued(picture: np.ndarray) -> None:
+def test_a_second_image_of_another_size_is_cropped_or_padded(picture: Tensor) -> None:
     second = moved(picture)
-    for other in (second[:200, :300], np.pad(second, ((0, 9), (0, 0), (0, 0)))):
+    for other in (second[:, :200, :300], F.pad(second, (0, 0, 0, 9))):
         flow = DenseMethod("dis").flow(picture, other)
         assert flow.shape == (240, 320, 2)
         assert np.abs(np.median(flow[40:150, 40:250], axis=(0, 1)) - FLOW).max() < 0.5
 
 
 def test_blank_images_have_no_matches() -> None:
-    blank = np.zeros((64, 64, 3), np.uint8)
+    blank = torch.zeros(3, 64, 64)
     for name in ("sift", "orb"):
         assert len(KeypointMatcher(name).match(blank, blank)) == 0
 
 
-def test_grey_images_and_tensors_are_welcome(picture: np.ndarray) -> None:
-    grey = torch.from_numpy(picture[:, :, 0].copy())
-    flow = DenseMethod("dis").flow(grey, torch.from_numpy(moved(picture)[:, :, 0].copy()))
+def test_images_may_be_grey(picture: Tensor) -> None:
+    flow = DenseMethod("dis").flow(picture[:1], moved(picture)[:1])
     assert np.abs(np.median(flow, axis=(0, 1)) - FLOW).max() < 0.5
 
 
-def test_what_opencv_lacks_is_said_when_it_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_that_opencv_lacks_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(baselines.cv2, "optflow", raising=False)
     for name in sorted(NEEDS_CONTRIB):
         with pytest.raises(DeepMatchingError, match="opencv-contrib-python-headless"):
@@ -84,28 +96,28 @@ def test_what_opencv_lacks_is_said_when_it_is_chosen(monkeypatch: pytest.MonkeyP
 
 
 def test_an_unknown_method_is_refused() -> None:
-    with pytest.raises(DeepMatchingError, match="Unknown method 'magic': use sift, orb, akaze, dis"):
+    with pytest.raises(DeepMatchingError, match=r"The method must be 'sift', 'orb', 'akaze', 'dis'.* not 'magic'"):
         baseline("magic")
 
 
-def test_a_pair_that_opencv_refuses_is_one_sentence() -> None:
+def test_a_failure_of_opencv_is_one_sentence() -> None:
     if not HAS_CONTRIB:
         pytest.skip("this OpenCV has no contrib modules")
-    blank = np.zeros((128, 160, 3), np.uint8)  # nothing to track
+    blank = torch.zeros(3, 128, 160)  # nothing to track
     with pytest.raises(DeepMatchingError, match="pcaflow fails on a pair of 160 x 128 pixels"):
         DenseMethod("pcaflow").flow(blank, blank)
 
 
 @pytest.mark.parametrize("name", SMALLEST)
-def test_images_that_end_the_process_are_refused(name: str, picture: np.ndarray) -> None:
-    """They never reach OpenCV; just large enough ones come back."""
+def test_images_that_would_crash_opencv_are_refused(name: str, picture: Tensor) -> None:
+    """They never reach OpenCV; the smallest allowed ones are matched."""
     if name in {*NEEDS_CONTRIB, "akaze"} and not HAS_CONTRIB:
         pytest.skip("this OpenCV has no contrib modules")
     method, side = baseline(name), SMALLEST[name]
     for height, width in ((side - 1, 200), (200, side - 1), (8, 8), (1, 1)):
         if min(height, width) < side:
-            small = picture[:height, :width]
+            small = picture[:, :height, :width]
             words = f"{name} needs images of {side} x {side} pixels or more, not {width} x {height}"
             with pytest.raises(DeepMatchingError, match=words):
                 method.match(small, small)
-    assert method.match(picture[:side, :side], picture[:side, :side]).size0 == (side, side)
+    assert method.match(*[picture[:, :side, :side]] * 2).size0 == (side, side)

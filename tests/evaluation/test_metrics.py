@@ -7,9 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deepmatching.datasets.homography import homography_flow
 from deepmatching.errors import DeepMatchingError
-from deepmatching.evaluation.metrics import accuracy, coverage, endpoint_error_of_matches, propagate
+from deepmatching.evaluation.metrics import (
+    accuracy,
+    coverage,
+    endpoint_error_of_matches,
+    endpoint_metrics,
+    flow_metrics,
+    match_metrics,
+    propagate,
+)
+from deepmatching.matches import Matches
 
 
 def propagate_by_definition(
@@ -20,10 +28,7 @@ def propagate_by_definition(
         for j in range(width):
             best = -np.inf
             for n, (x, y) in enumerate(keypoints0):
-                column, row = (
-                    math.floor(x + 0.5),
-                    math.floor(y + 0.5),
-                )  # the nearest pixel, the right one of two
+                column, row = math.floor(x + 0.5), math.floor(y + 0.5)  # the nearest pixel, the right one of two
                 if max(abs(column - j), abs(row - i)) <= radius and scores[n] > best:
                     best = scores[n]
                     field[i, j] = keypoints1[n] - keypoints0[n]
@@ -71,7 +76,7 @@ def test_propagate_refuses_unequal_lengths() -> None:
     scores = np.zeros(7000)
     with pytest.raises(DeepMatchingError, match="7000 and 7000 keypoints and 3 scores"):
         propagate(start, start, np.zeros(3), 10, 10)
-    with pytest.raises(DeepMatchingError, match=r"\(N,2\)"):
+    with pytest.raises(DeepMatchingError, match=r"\(N, 2\)"):
         propagate(start.T, start.T, scores, 10, 10)
 
 
@@ -96,7 +101,7 @@ def test_accuracy_refuses_other_sizes() -> None:
         accuracy(np.zeros((2, 3, 2)), np.zeros((3, 2, 2)))
     with pytest.raises(DeepMatchingError, match="mask"):
         accuracy(np.zeros((2, 3, 2)), np.zeros((2, 3, 2)), mask=np.ones((3, 2)))
-    with pytest.raises(DeepMatchingError, match=r"\(H,W,2\)"):
+    with pytest.raises(DeepMatchingError, match=r"\(H, W, 2\)"):
         accuracy(np.zeros((2, 3)), np.zeros((2, 3)))
 
 
@@ -119,37 +124,116 @@ def test_endpoint_error_takes_the_nearest_pixel_and_ignores_the_unknown() -> Non
     assert np.isnan(endpoint_error_of_matches(np.zeros((0, 2)), np.zeros((0, 2)), truth))
 
 
+def endpoint_metrics_by_definition(flow: np.ndarray, truth: np.ndarray, mask: np.ndarray) -> dict[str, float]:
+    errors: dict[str, list[float]] = {"epe": [], "err@3": [], "fl": [], "s0-10": [], "s10-40": [], "s40+": []}
+    for i in range(truth.shape[0]):
+        for j in range(truth.shape[1]):
+            if not mask[i, j] or math.isnan(truth[i, j, 0]) or math.isnan(truth[i, j, 1]):
+                continue
+            error = math.dist(flow[i, j].tolist(), truth[i, j].tolist())
+            speed = math.hypot(*truth[i, j].tolist())
+            errors["epe"].append(error)
+            errors["err@3"].append(100 * (error > 3))
+            errors["fl"].append(100 * (error > 3 and error / max(speed, 1e-9) > 0.05))
+            errors["s0-10" if speed < 10 else "s10-40" if speed <= 40 else "s40+"].append(error)
+    return {name: sum(values) / len(values) if values else math.nan for name, values in errors.items()}
+
+
+@settings(max_examples=40, deadline=None)
 @given(
-    matrix=st.lists(st.floats(-0.3, 0.3), min_size=9, max_size=9),
-    sign=st.sampled_from([-1.0, 1.0, 7.0]),
+    seed=st.integers(0, 2**31), speed=st.sampled_from([0.1, 8.0, 30.0, 100.0]), error=st.sampled_from([0.5, 3.0, 20])
 )
-@settings(max_examples=30, deadline=None)
-def test_homography_flow_is_its_definition(matrix: list[float], sign: float) -> None:
-    homography = np.eye(3) + np.array(matrix).reshape(3, 3) * [[1, 1, 20], [1, 1, 20], [0.01, 0.01, 0.1]]
-    flow = homography_flow(sign * homography, 9, 12, 11, 8)
-    assert flow.shape == (9, 12, 2)
-    for i in range(9):
-        for j in range(12):
-            x, y, w = homography @ (j, i, 1.0)
-            x, y = x / w, y / w
-            if w > 0 and -0.499 < x < 7.499 and -0.499 < y < 10.499:
-                np.testing.assert_allclose(flow[i, j], (x - j, y - i), atol=1e-4)
-            elif w <= 0 or not (-0.501 <= x <= 7.501 and -0.501 <= y <= 10.501):
-                assert np.isnan(flow[i, j]).all()
+def test_endpoint_metrics_are_their_definition(seed: int, speed: float, error: float) -> None:
+    rng = np.random.default_rng(seed)
+    truth = rng.normal(0, speed, (6, 7, 2)).astype(np.float32)
+    flow = truth + rng.normal(0, error, truth.shape).astype(np.float32)
+    truth[rng.random((6, 7)) < 0.2] = np.nan
+    mask = rng.random((6, 7)) < rng.choice([0.0, 0.5, 1.0])
+    found = endpoint_metrics(flow, truth, mask)
+    expected = endpoint_metrics_by_definition(flow, truth, mask)
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(value, nan_ok=True)
+    assert found["pixels"] == (mask & np.isfinite(truth).all(axis=2)).sum()
+    assert found["pixels"] == sum(found[f"pixels {name}"] for name in ("s0-10", "s10-40", "s40+"))
 
 
-def test_homography_flow_of_the_identity_and_of_a_shift() -> None:
-    assert (homography_flow(np.eye(3), 4, 5, 4, 5) == 0).all()
-    shift = np.array([[1.0, 0, 2], [0, 1, 0], [0, 0, 1]])
-    flow = homography_flow(shift, 4, 5, 4, 5)
-    assert (flow[:, :3] == (2, 0)).all()
-    assert np.isnan(flow[:, 3:]).all()
-    with pytest.raises(DeepMatchingError, match="3 x 3"):
-        homography_flow(np.eye(2), 4, 5, 4, 5)
+def test_fl_forgives_errors_that_are_small_beside_the_motion() -> None:
+    truth = np.zeros((1, 4, 2), np.float32)
+    truth[0, :, 0] = [0, 100, 100, 10]
+    flow = truth + np.float32([[[4, 0], [4, 0], [6, 0], [3, 0]]])
+    metrics = endpoint_metrics(flow, truth)
+    assert metrics["err@3"] == 75 and metrics["fl"] == 50  # 3 px exactly is not above 3 px
+    assert metrics["epe"] == 17 / 4
 
 
-def test_the_horizon_is_not_crossed() -> None:
-    # w = 1 − x/4: beyond x = 4 the points would reappear mirrored inside a large target.
-    flow = homography_flow(np.array([[1.0, 0, 0], [0, 1, 0], [-0.25, 0, 1]]), 3, 8, 10**6, 10**6)
-    assert np.isfinite(flow[:, :4]).all()
-    assert np.isnan(flow[:, 4:]).all()
+def test_visible_and_occluded_pixels_make_up_all() -> None:
+    rng = np.random.default_rng(0)
+    truth, flow = rng.normal(0, 9, (2, 8, 9, 2))
+    occluded = rng.random((8, 9)) < 0.3
+    metrics = flow_metrics(flow, truth, occluded)
+    assert list(metrics) == ["all", "noc", "occ"]
+    noc, occ = metrics["noc"], metrics["occ"]
+    total = noc["epe"] * noc["pixels"] + occ["epe"] * occ["pixels"]
+    assert metrics["all"]["epe"] * 72 == pytest.approx(total) and noc["pixels"] + occ["pixels"] == 72
+    assert list(flow_metrics(flow, truth)) == ["all"]
+
+
+def test_a_flow_with_holes_or_of_another_size_is_refused() -> None:
+    truth, flow = np.zeros((4, 5, 2)), np.zeros((4, 5, 2))
+    flow[2, 2, 1] = np.nan
+    with pytest.raises(DeepMatchingError, match=r"unknown .NaN. at 1 pixels"):
+        endpoint_metrics(flow, truth)
+    truth[2, 2] = np.nan  # where the truth is unknown, the flow may be, too
+    assert endpoint_metrics(flow, truth)["epe"] == 0
+    with pytest.raises(DeepMatchingError, match="size of the first image"):
+        endpoint_metrics(flow[:3], truth)
+
+
+@pytest.fixture
+def matches() -> Matches:
+    """Three matches: right, 4 px wrong, and far wrong."""
+    start = np.array([[4.0, 4.0], [30.0, 4.0], [50.0, 4.0]], np.float32)
+    moved = np.array([[3.0, 0.0], [7.0, 0.0], [3.0, 40.0]], np.float32)
+    return Matches(start, start + moved, np.array([1.0, 0.5, 0.2], np.float32), (9, 60), (9, 60))
+
+
+def test_match_metrics_by_hand(matches: Matches) -> None:
+    truth = np.full((9, 60, 2), (3.0, 0.0), np.float32)
+    metrics, field = match_metrics(matches, truth)
+    # Columns 0 to 12 are right, 22 to 38 off by 4 px, 42 to 58 off by 40 px; the others take nothing.
+    assert metrics["all"]["acc@2"] == pytest.approx(100 * 13 / 60)
+    assert metrics["all"]["acc@5"] == metrics["all"]["acc@10"] == pytest.approx(100 * 30 / 60)
+    assert metrics["all"]["epe"] == pytest.approx(44 / 3)
+    assert metrics["all"]["coverage"] == pytest.approx(100 * 47 / 60)
+    assert metrics["all"]["matches"] == 3
+    assert field[0, 0].tolist() == [3, 0] and np.isnan(field[0, 15]).all()
+
+
+def test_match_metrics_of_visible_and_occluded_pixels(matches: Matches) -> None:
+    truth = np.full((9, 60, 2), (3.0, 0.0), np.float32)
+    occluded = np.zeros((9, 60), bool)
+    occluded[:, 20:] = True
+    metrics, _ = match_metrics(matches, truth, occluded)
+    assert metrics["noc"]["acc@2"] == pytest.approx(100 * 13 / 20) and metrics["occ"]["acc@2"] == 0
+    assert metrics["noc"]["epe"] == 0 and metrics["occ"]["epe"] == pytest.approx(22)
+    assert metrics["noc"]["matches"] == 1 and metrics["occ"]["matches"] == 2
+    assert metrics["occ"]["coverage"] == pytest.approx(100 * 34 / 40)
+    nothing, _ = match_metrics(matches, truth, np.zeros((9, 60), bool))
+    assert math.isnan(nothing["occ"]["acc@2"]) and nothing["noc"] == nothing["all"]
+
+
+def test_without_spread_a_pixel_takes_its_own_match() -> None:
+    rng = np.random.default_rng(0)
+    flow = rng.normal(0, 5, (7, 8, 2)).astype(np.float32)
+    points = np.stack(np.meshgrid(np.arange(8), np.arange(7)), axis=2).reshape(-1, 2).astype(np.float32)
+    order = rng.permutation(len(points))
+    own = Matches(points[order], (points + flow.reshape(-1, 2))[order], rng.random(len(points)), (7, 8), (7, 8))
+    metrics, field = match_metrics(own, flow, spread=0)
+    np.testing.assert_allclose(field, flow, atol=1e-5)
+    assert metrics["all"]["acc@2"] == 100
+
+
+def test_no_matches_are_all_wrong() -> None:
+    empty = Matches(np.zeros((0, 2)), np.zeros((0, 2)), np.zeros(0), (9, 9), (9, 9))
+    metrics, _ = match_metrics(empty, np.zeros((9, 9, 2)))
+    assert metrics["all"]["acc@10"] == 0 and metrics["all"]["coverage"] == 0 and math.isnan(metrics["all"]["epe"])

@@ -1,4 +1,4 @@
-"""Means, and the file that holds them."""
+"""Means, their file and their tables."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.evaluation import Evaluation, PairResult, flow_figures, flow_metrics
+from deepmatching.evaluation import Evaluation, PairResult, endpoint_metrics, flow_metrics
 from deepmatching.evaluation.tables import means_table, pairs_table
 
 
 def match_result(index: int, group: str, acc: float, seconds: float = 1.0, **occ: float) -> PairResult:
-    figures = {"all": {"acc@2": acc, "acc@5": acc, "acc@10": acc, "epe": 1.0, "coverage": 99.0, "matches": 10.0}}
+    metrics = {"all": {"acc@2": acc, "acc@5": acc, "acc@10": acc, "epe": 1.0, "coverage": 99.0, "matches": 10.0}}
     if occ:
-        figures["occ"] = {**figures["all"], **{"acc@2": occ["occ"]}}
-    return PairResult(index, group, f"pair {index}", seconds, figures)
+        metrics["occ"] = {**metrics["all"], **{"acc@2": occ["occ"]}}
+    return PairResult(index, group, f"pair {index}", seconds, metrics)
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def flow_evaluation(seed: int = 0) -> tuple[Evaluation, list[tuple[np.ndarray, .
         truth[rng.random(size) < 0.3] = np.nan
         fields.append((truth + rng.normal(0, 4, truth.shape), truth, rng.random(size) < 0.5))
     pairs = tuple(
-        PairResult(i, "g", str(i), 1.0, flow_figures(np.nan_to_num(flow), truth, occluded))
+        PairResult(i, "g", str(i), 1.0, flow_metrics(np.nan_to_num(flow), truth, occluded))
         for i, (flow, truth, occluded) in enumerate(fields)
     )
     return Evaluation("flow", {}, 3, pairs), fields
@@ -59,7 +59,7 @@ def test_only_pairs_with_such_pixels_count(evaluation: Evaluation) -> None:
 
 
 @pytest.mark.parametrize("pixels", ["all", "noc", "occ"])
-def test_pixel_means_are_those_of_all_pixels_together(pixels: str) -> None:
+def test_pixel_means_are_the_means_of_all_pixels_joined(pixels: str) -> None:
     evaluation, fields = flow_evaluation()
     masks = {"all": lambda o: np.ones_like(o), "noc": lambda o: ~o, "occ": lambda o: o}
     flat = [
@@ -67,7 +67,7 @@ def test_pixel_means_are_those_of_all_pixels_together(pixels: str) -> None:
         np.concatenate([t.reshape(1, -1, 2) for _, t, _ in fields], axis=1),
         np.concatenate([masks[pixels](o).reshape(1, -1) for _, _, o in fields], axis=1),
     ]
-    expected = flow_metrics(*flat)
+    expected = endpoint_metrics(*flat)
     found = evaluation.pixel_means("g", pixels)
     for name in ("epe", "err@3", "fl", "s0-10", "s10-40", "s40+"):
         assert found[name] == pytest.approx(expected[name])
@@ -75,7 +75,7 @@ def test_pixel_means_are_those_of_all_pixels_together(pixels: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["matches", "flow"])
-def test_the_file_brings_everything_back(evaluation: Evaluation, tmp_path: Path, kind: str) -> None:
+def test_a_saved_evaluation_loads_unchanged(evaluation: Evaluation, tmp_path: Path, kind: str) -> None:
     original = evaluation if kind == "matches" else flow_evaluation()[0]
     original.save(tmp_path / "e.json")
     text = (tmp_path / "e.json").read_text()
@@ -92,7 +92,7 @@ def test_the_file_brings_everything_back(evaluation: Evaluation, tmp_path: Path,
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"format": "other"}', '{"format": "deepmatching evaluation 1"}', "[[["])
-def test_another_file_is_refused(tmp_path: Path, content: str) -> None:
+def test_a_file_that_is_not_an_evaluation_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "e.json").write_text(content)
     with pytest.raises(DeepMatchingError, match=r"e.json' is not an evaluation"):
         Evaluation.load(tmp_path / "e.json")

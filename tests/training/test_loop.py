@@ -20,7 +20,7 @@ import deepmatching as dm
 from deepmatching.datasets import open_dataset
 from deepmatching.descriptors import VGG
 from deepmatching.errors import DeepMatchingError
-from deepmatching.evaluation import match_figures
+from deepmatching.evaluation import match_metrics
 from deepmatching.losses import Objective
 from deepmatching.training import train
 from deepmatching.training.config import Config
@@ -136,7 +136,7 @@ def test_the_best_model_gives_the_figures_that_it_was_chosen_by(config_of: Confi
     matcher = dm.DeepMatcher.from_pretrained(outcome.folder / "best.safetensors", radius=8, device="cpu")
     pairs = open_dataset(manifest)
     figures = [
-        match_figures(matcher.match(pairs[n].image0, pairs[n].image1), pairs[n].flow.numpy())[0]["all"]
+        match_metrics(matcher.match(pairs[n].image0, pairs[n].image1), pairs[n].flow.numpy())[0]["all"]
         for n in (0, 1, 2)
     ]
     for name in ("acc@2", "acc@5", "acc@10", "epe", "coverage"):

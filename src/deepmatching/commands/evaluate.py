@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from deepmatching.commands.common import (
+    MODEL_HELP,
+    RADIUS_HELP,
     Device,
     Downscale,
+    Half,
     Levels,
     Memory,
     ReciprocalOption,
@@ -19,129 +21,118 @@ from deepmatching.commands.common import (
     refuse,
     say,
 )
-from deepmatching.defaults import MODEL, RECIPROCAL
+from deepmatching.commands.progress import progress_bar
+from deepmatching.defaults import FLOW_RADIUS, FULL, MODEL, PRESET, RADIUS, RECIPROCAL
 from deepmatching.errors import DeepMatchingError
 
 if TYPE_CHECKING:
-    from deepmatching.commands.evaluating import Method
-
-
-class PassChoice(str, Enum):
-    """Sintel's renderings."""
-
-    clean = "clean"
-    final = "final"
+    from deepmatching.evaluation.running import FlowFunction, PairMatcher
 
 
 def evaluate(
     dataset: Annotated[
         str,
         typer.Argument(
-            metavar="DATASET|MANIFEST",
+            metavar="DATASET",
             help="sintel-clean, sintel-final, sintelmini, chairs, kitti2012 (or kitti2012-grey, kitti2012-color), "
-            "kitti2015, or a .json list of pairs.",
+            "kitti2015, or a .json list of your own pairs.",
             show_default=False,
         ),
     ],
-    root: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The folder of the data set.", show_default=False)
-    ] = None,
+    root: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the data set.")] = None,
     split: Annotated[
         str | None,
-        typer.Option(metavar="train|val|all", help="Of chairs and sintelmini (default: val).", show_default=False),
+        typer.Option(
+            metavar="train|val|all", help="Split of chairs or sintelmini; all is for chairs.", show_default="val"
+        ),
     ] = None,
     passes: Annotated[
-        PassChoice | None, typer.Option("--pass", help="Of sintel and sintelmini (default: clean).", show_default=False)
+        Literal["clean", "final"] | None,
+        typer.Option("--pass", metavar="clean|final", help="Rendering of sintel or sintelmini.", show_default="clean"),
     ] = None,
     split_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Of chairs, if FlyingChairs_train_val.txt is elsewhere.", show_default=False),
+        typer.Option(
+            metavar="FILE", help="Split file of chairs.", show_default="FlyingChairs_train_val.txt in its folder"
+        ),
     ] = None,
     masks: Annotated[
         bool,
         typer.Option(
-            "--masks/--no-masks", help="Figures of visible and occluded pixels, too; leave out what masks call invalid."
+            "--masks/--no-masks",
+            help="Measure visible and occluded pixels separately too, and leave out invalid pixels.",
         ),
     ] = True,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Only these 'dataset's of a manifest; may be repeated.", show_default=False),
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Only N pairs, evenly spread.", show_default=False)
-    ] = None,
-    model: Annotated[
-        str | None,
         typer.Option(
-            metavar="NAME|PATH", help="compact (the default), vgg, hog, or a .safetensors file.", show_default=False
+            metavar="NAME", help="Evaluate this 'dataset' of a .json list only; may be repeated.", show_default="all"
         ),
     ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Evaluate N evenly spaced pairs only.", show_default="all pairs"),
+    ] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME|PATH", help=MODEL_HELP, show_default=MODEL)] = None,
     method: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Instead of a model, a method of OpenCV: sift, orb, akaze (keypoints); dis, dis-fast, farneback, "
-            "deepflow, pcaflow, tvl1, sparse-to-dense, rlof (dense).",
-            show_default=False,
+            help="Evaluate a method of OpenCV instead of a model: sift, orb, akaze (keypoints); dis, dis-fast, "
+            "farneback, deepflow, pcaflow, tvl1, sparse-to-dense, rlof (dense).",
         ),
     ] = None,
-    flow: Annotated[bool, typer.Option("--flow", help="Evaluate the dense flow, not the matches.")] = False,
+    flow: Annotated[bool, typer.Option("--flow", help="Evaluate the dense flow instead of the matches.")] = False,
     preset: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Of --flow: default (the default), original, sintel, kitti, middlebury.",
-            show_default=False,
+            help="Preset of --flow: default, original, sintel, kitti or middlebury.",
+            show_default=PRESET,
         ),
     ] = None,
     radius: Annotated[
         str | None,
-        typer.Option(
-            metavar="PIXELS|full",
-            help="Largest displacement along each axis (default: 80, and of --flow 160).",
-            show_default=False,
-        ),
+        typer.Option(metavar=f"PIXELS|{FULL}", help=RADIUS_HELP, show_default=f"{RADIUS}; with --flow {FLOW_RADIUS}"),
     ] = None,
     levels: Levels = None,
     downscale: Downscale = None,
     reciprocal: ReciprocalOption = RECIPROCAL,
-    half: Annotated[bool, typer.Option("--half", help="Half precision (CUDA only).")] = False,
+    half: Half = False,
     memory: Memory = None,
     device: Device = "auto",
     json_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--json",
-            metavar="FILE",
-            help="Write all figures, pair by pair. An unfinished file is kept: see --resume.",
-            show_default=False,
-        ),
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the metrics of every pair to this file.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the pairs that the file lacks.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue an interrupted evaluation from its --json file.")
+    ] = False,
     pictures: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="A picture of each pair: matches, truth, error.", show_default=False),
+        typer.Option(metavar="DIR", help="Draw a picture of each pair into this folder: matches, ground truth, error."),
     ] = None,
-    per_pair: Annotated[bool, typer.Option("--per-pair", help="Print the figures of each pair, too.")] = False,
+    per_pair: Annotated[bool, typer.Option("--per-pair", help="Print the metrics of each pair too.")] = False,
 ) -> None:
     """Measure accuracy on pairs with ground truth.
 
-    acc@T: pixels with ground truth, in %, that are off by at most T px. Each
-    takes the displacement of the most confident match within 8 px along either
-    axis; without one it is wrong. EPE: mean error of the matches themselves in
-    px. Means over pairs, as in the paper.
+    acc@T: pixels with ground truth, in %, whose displacement is off by at most
+    T px. A pixel takes the displacement of the most confident match within 8 px
+    along each axis; without one it is wrong. EPE: mean error of the matches
+    themselves, in px. Means over pairs, as in the paper.
 
-    With --flow, EPE: mean error of all pixels in px. >3px: those that are off by
-    more than 3 px, in %. Fl: by more than 3 px and 5 % of the true displacement.
-    s0-10, s10-40, s40+: EPE where the true displacement is below 10, 10 to 40,
-    above 40 px. Means over pairs, and over the pixels of all pairs together.
+    With --flow, EPE: mean error of all pixels, in px. >3px: pixels off by more
+    than 3 px, in %. Fl: pixels off by more than 3 px and 5 % of the true
+    displacement, in %. s0-10, s10-40, s40+: EPE where the true displacement is
+    below 10, 10 to 40, above 40 px. Means over pairs, and over all pixels.
 
-    Rows: all pixels with ground truth and, where masks tell, noc: those visible
-    in the second image, and occ: those hidden in it.
+    Rows are sets of pixels, all: those with ground truth. With masks, noc: those
+    visible in the second image, and occ: those hidden in it.
     """
-    from deepmatching.commands.evaluating import describe_method, flow_function, print_table, run_evaluation
-    from deepmatching.datasets import open_dataset
-    from deepmatching.evaluation.tables import means_table, pairs_table
+    from deepmatching.datasets import Pair, open_dataset
+    from deepmatching.evaluation import Evaluation, PairResult, Recorder, evaluate_flow
+    from deepmatching.evaluation import evaluate as evaluate_matches
+    from deepmatching.evaluation.pictures import draw_pair
+    from deepmatching.evaluation.tables import means_table, pairs_table, print_table
     from deepmatching.io.files import check_writable, make_folder
 
     if method is not None:
@@ -158,27 +149,22 @@ def evaluate(
     elif preset is not None and not flow:
         raise DeepMatchingError("--preset is for --flow: leave it out.")
     if resume and json_file is None:
-        raise DeepMatchingError("--resume goes on with a file of figures: name it with --json FILE.")
+        raise DeepMatchingError("--resume continues a file of metrics: name it with --json FILE.")
     if json_file is not None:
         check_writable(json_file)
         check_not_inputs((json_file,), (Path(dataset),))
-    data = open_dataset(
-        dataset,
-        root,
-        split,
-        passes=passes.value if passes is not None else None,
-        split_file=split_file,
-        masks=masks,
-    )
+    data = open_dataset(dataset, root, split, passes=passes, split_file=split_file, masks=masks)
     data = data.only(only) if only else data
     data = data.thinned(limit) if limit is not None else data
-    radius = radius if radius is not None or flow else "80"
-    preset = preset or "default"
-    options = {"levels": levels, "downscale": downscale, "reciprocal": reciprocal, "half": half}
-    chosen, name = _build(model, method, radius=radius, device=device, memory=memory, **options)
-    function = flow_function(chosen, preset) if flow else None  # complains before the work
-    if function is not None and method is None:
-        chosen = chosen.for_flow()  # type: ignore[union-attr]
+    if method is not None:
+        name, (matcher, flow_function, described) = method, _opencv_method(method, flow)
+    else:
+        name, radius = model or MODEL, radius if radius is not None or flow else str(RADIUS)
+        options = {
+            **{"radius": radius, "levels": levels, "downscale": downscale, "reciprocal": reciprocal},
+            **{"device": device, "memory": memory, "half": half},
+        }
+        matcher, flow_function, described = _our_method(name, (preset or PRESET) if flow else None, options)
     if pictures is not None:
         make_folder(pictures)
     settings = {
@@ -186,23 +172,53 @@ def evaluate(
         "only": sorted(only or []),
         "limit": limit,
         "masks": masks,
-        **({"preset": preset} if flow and method is None else {}),
-        **describe_method(chosen, name),
+        **described,
+        "contents": data.contents_hash,
     }
-    evaluation = run_evaluation(chosen, data, settings, function, json_file, resume, pictures, title=name)
-    title = name if method else f"{name}, radius {settings['radius']}"
+    recorder = Recorder(Evaluation("flow" if flow else "matches", settings, len(data)), json_file, resume, say)
+    with recorder, progress_bar(name, len(data), len(recorder.done)) as advance:
+
+        def on_pair(pair: Pair, result: PairResult, shown: Any) -> None:
+            if pictures is not None:
+                draw_pair(pictures, pair, result, shown)
+            advance(f"{result.group} {result.name}")
+
+        if flow_function is not None:
+            evaluation = evaluate_flow(flow_function, data, recorder, on_pair, warm_up=method is None)
+        else:
+            evaluation = evaluate_matches(matcher, data, recorder, on_pair, warm_up=method is None)
     if per_pair:
         print_table(pairs_table(evaluation))
-    print_table(means_table(evaluation, title))
+    print_table(means_table(evaluation, name if method else f"{name}, radius {settings['radius']}"))
     for path in (json_file, pictures):
         if path is not None:
             say(f"wrote {path}")
 
 
-def _build(model: str | None, method: str | None, **options: Any) -> tuple[Method, str]:
-    """The matcher or the baseline, and its name."""
-    if method is not None:
-        from deepmatching.evaluation.baselines import baseline
+#: A matcher, its flow if that is evaluated, and what the results depend on.
+Method = tuple["PairMatcher", "FlowFunction | None", dict[str, Any]]
 
-        return baseline(method), method
-    return build_matcher(model or MODEL, **options), model or MODEL
+
+def _opencv_method(name: str, flow: bool) -> Method:
+    from deepmatching.evaluation.baselines import DenseMethod, baseline
+
+    method = baseline(name)
+    if not flow:
+        return method, None, {"method": name}
+    if not isinstance(method, DenseMethod):
+        raise DeepMatchingError("--flow needs a method that gives a dense flow: use --method dis, say.")
+    return method, method.flow, {"method": name}
+
+
+def _our_method(model: str, preset: str | None, options: dict[str, Any]) -> Method:
+    """With the flow of a preset, or without flow (None)."""
+    from deepmatching.flow import preset as settings_of
+    from deepmatching.models import describe_model
+
+    if preset is None:
+        matcher = build_matcher(model, **options)
+        return matcher, None, {**describe_model(model), **matcher.describe()}
+    settings = settings_of(preset)
+    matcher = build_matcher(model, **options).for_flow()
+    described = {"preset": preset, **describe_model(model), **matcher.describe()}
+    return matcher, lambda image0, image1: matcher.flow(image0, image1, settings).flow, described

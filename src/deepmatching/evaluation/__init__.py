@@ -1,16 +1,17 @@
-"""How good matches and flows are on a data set, as the paper and the benchmarks measure it."""
+"""Accuracy of matches and flows on a data set, as the paper and the benchmarks measure it."""
 
-from deepmatching.evaluation.figures import flow_figures, flow_metrics, match_figures
+from deepmatching.evaluation.metrics import endpoint_metrics, flow_metrics, match_metrics
+from deepmatching.evaluation.recording import Recorder
 from deepmatching.evaluation.results import Evaluation, PairResult
-from deepmatching.evaluation.running import Recorder, evaluate, evaluate_flow
+from deepmatching.evaluation.running import evaluate, evaluate_flow
 
 __all__ = [
     "Evaluation",
     "PairResult",
     "Recorder",
+    "endpoint_metrics",
     "evaluate",
     "evaluate_flow",
-    "flow_figures",
     "flow_metrics",
-    "match_figures",
+    "match_metrics",
 ]

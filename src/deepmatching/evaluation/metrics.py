@@ -1,7 +1,12 @@
-"""How good a set of matches is: the paper's acc@T and its companions.
+"""Accuracy of the matches and of the dense flow of one pair, as the paper, Sintel and KITTI measure it.
 
-Pixel centres are at integer coordinates: the pixel in column j and row i is at (x,y) = (j,i).
-Keypoints are (N,2) arrays of (x,y); match n goes from keypoints0[n] to keypoints1[n].
+Pixel centres are at integer coordinates: the pixel in column j and row i is at (x, y) = (j, i). Keypoints are (N, 2)
+arrays of (x, y), and match n goes from keypoints0[n] to keypoints1[n]. Displacement fields and ground truth are
+(H, W, 2), NaN where unknown.
+
+The metrics of a pair are given for sets of pixels. ``all`` is every pixel with ground truth, which KITTI and the paper
+call OCC. A data set with occlusion masks has two more: ``noc``, the pixels visible in both images, and ``occ``, the
+others.
 """
 
 from __future__ import annotations
@@ -10,23 +15,99 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from deepmatching.defaults import SPREAD, THRESHOLDS
 from deepmatching.errors import DeepMatchingError
+from deepmatching.matches import Matches
+
+PIXEL_SETS = ("all", "noc", "occ")
+
+#: Set of pixels → metric → value.
+PairMetrics = dict[str, dict[str, float]]
+
+
+def match_metrics(
+    matches: Matches, truth: np.ndarray, occluded: np.ndarray | None = None, spread: float = SPREAD
+) -> tuple[PairMetrics, np.ndarray]:
+    """Metrics of matches, and the displacement field (H, W, 2) that they spread to.
+
+    * ``acc@T`` in %: pixels with ground truth whose displacement is off by at most T px; a pixel without one is wrong
+    * ``epe`` in px: mean end-point error of the matches themselves
+    * ``coverage`` in %: pixels with a displacement, whether their ground truth is known or not
+    * ``matches``: number of matches that start in the set
+
+    Args:
+        matches: of the pair.
+        truth: (H, W, 2), NaN where unknown.
+        occluded: (H, W) bool; None if the data set has no masks.
+        spread: see :func:`propagate`.
+    """
+    keypoints0, keypoints1, scores = matches.numpy()
+    field = propagate(keypoints0, keypoints1, scores, truth.shape[0], truth.shape[1], spread)
+    metrics: PairMetrics = {}
+    for name, mask in _pixel_sets(occluded).items():
+        fractions = accuracy(field, truth, THRESHOLDS, mask)
+        known = truth if mask is None else np.where(mask[:, :, None], truth, np.nan)
+        starts = len(matches) if mask is None else np.count_nonzero(mask[_nearest_pixels(keypoints0, mask)[:2]])
+        metrics[name] = {
+            **{f"acc@{threshold}": 100 * fractions[threshold] for threshold in THRESHOLDS},
+            "epe": endpoint_error_of_matches(keypoints0, keypoints1, known),
+            "coverage": 100 * coverage(field, mask),
+            "matches": float(starts),
+        }
+    return metrics, field
+
+
+def flow_metrics(flow: np.ndarray, truth: np.ndarray, occluded: np.ndarray | None = None) -> PairMetrics:
+    """:func:`endpoint_metrics` for each set of pixels."""
+    return {name: endpoint_metrics(flow, truth, mask) for name, mask in _pixel_sets(occluded).items()}
+
+
+def endpoint_metrics(flow: np.ndarray, truth: np.ndarray, mask: np.ndarray | None = None) -> dict[str, float]:
+    """Metrics of a dense flow over the pixels with ground truth, within ``mask`` if given; NaN if there are none.
+
+    With e = ‖flow − truth‖:
+
+    * ``epe`` in px: the mean of e
+    * ``err@3`` in %: e > 3 px (KITTI 2012, the paper's Err)
+    * ``fl`` in %: e > 3 px and e > 5 % of ‖truth‖ (KITTI 2015)
+    * ``s0-10``, ``s10-40``, ``s40+`` in px: the mean of e where ‖truth‖ is below 10, 10 to 40, above 40 px (Sintel)
+    * ``pixels``, ``pixels s0-10`` …: the number of pixels in these means
+
+    Args:
+        flow: (H, W, 2), known wherever it is compared.
+        truth: (H, W, 2), NaN where unknown.
+        mask: (H, W) bool.
+    """
+    counted = _comparable(flow, truth, mask)
+    true = truth[counted].astype(np.float64)
+    error = np.hypot(*(flow[counted] - true).T)
+    if not np.isfinite(error).all():
+        unknown = int(np.count_nonzero(~np.isfinite(error)))
+        raise DeepMatchingError(
+            f"The flow is unknown (NaN) at {unknown} pixels; a dense flow must have a value at each."
+        )
+    speed = np.hypot(*true.T)
+    metrics = {
+        "epe": _mean(error),
+        "err@3": 100 * _mean(error > 3),
+        "fl": 100 * _mean((error > 3) & (error > 0.05 * speed)),
+        "pixels": float(len(error)),
+    }
+    ranges = {"s0-10": speed < 10, "s10-40": (speed >= 10) & (speed <= 40), "s40+": speed > 40}
+    for name, chosen in ranges.items():
+        metrics[name], metrics[f"pixels {name}"] = _mean(error[chosen]), float(np.count_nonzero(chosen))
+    return metrics
 
 
 def propagate(
-    keypoints0: np.ndarray,
-    keypoints1: np.ndarray,
-    scores: np.ndarray,
-    height: int,
-    width: int,
-    radius: float = 8,
+    keypoints0: np.ndarray, keypoints1: np.ndarray, scores: np.ndarray, height: int, width: int, spread: float = SPREAD
 ) -> np.ndarray:
-    """Spread quasi-dense matches to every pixel: float32 (H,W,2) displacements.
+    """Spread quasi-dense matches to every pixel: float32 (H, W, 2) displacements.
 
-    A pixel takes the displacement of the most confident match at most `radius` px away from it in both x
-    and y (L∞ distance), the first of equals, and NaN where there is none. A match starts at the pixel nearest
-    to it; between two, at the right or lower one, so that the original's corner x = 4 counts as pixel 4 (and
-    reaches 17 pixels at radius 8), as in published figures.
+    A pixel takes the displacement of the most confident match at most ``spread`` px away in both x and y (L∞
+    distance), the first among equals, and NaN if no match is that near. A match starts at the nearest pixel; halfway
+    between two, at the right or lower one. The original's corner x = 4 thus counts as pixel 4 and reaches 17 pixels
+    at a spread of 8, as in published results.
     """
     start, end = _as_points(keypoints0), _as_points(keypoints1)
     scores = np.asarray(scores, np.float64).reshape(-1)
@@ -37,16 +118,16 @@ def propagate(
     usable = np.isfinite(start).all(axis=1) & np.isfinite(end).all(axis=1)
     # The squares of pixels within reach, clipped to the image: rows top..bottom-1, columns left..right-1.
     size = np.array([width, height])
-    reach = np.where(usable[:, None], np.floor(start + 0.5), -np.inf)
-    left, top = np.clip(np.ceil(reach - radius), 0, size).astype(np.int64).T
-    right, bottom = np.clip(np.floor(reach + radius) + 1, 0, size).astype(np.int64).T
+    centre = np.where(usable[:, None], np.floor(start + 0.5), -np.inf)
+    left, top = np.clip(np.ceil(centre - spread), 0, size).astype(np.int64).T
+    right, bottom = np.clip(np.floor(centre + spread) + 1, 0, size).astype(np.int64).T
 
-    # Painted from the least to the most confident, the last coat is the answer.
+    # Squares are painted from the least to the most confident, so the last coat is the answer.
     best_first = np.argsort(-scores, kind="stable")
     owner = np.full((height, width), -1, np.int64)
     visible = best_first[(right > left)[best_first] & (bottom > top)[best_first]]
     squares = np.stack([visible, top[visible], bottom[visible], left[visible], right[visible]], axis=1)
-    if radius < 1:  # squares of one pixel, often all pixels of an image; of equal indices the last counts
+    if spread < 1:  # squares of one pixel, often all pixels of an image; among equal indices the last counts
         owner[squares[::-1, 1], squares[::-1, 3]] = squares[::-1, 0]
         squares = squares[:0]
     for match, row0, row1, column0, column1 in squares[::-1].tolist():
@@ -58,54 +139,61 @@ def propagate(
 
 
 def accuracy(
-    displacement: np.ndarray,
-    flow_gt: np.ndarray,
-    thresholds: Sequence[float] = (2, 5, 10),
-    mask: np.ndarray | None = None,
+    field: np.ndarray, truth: np.ndarray, thresholds: Sequence[float] = THRESHOLDS, mask: np.ndarray | None = None
 ) -> dict[float, float]:
-    """acc@T: the fraction of ground-truth pixels whose end-point error is at most T px, for every T.
+    """acc@T: the fraction of pixels with ground truth whose end-point error is at most T px, for every T.
 
-    `displacement` and `flow_gt` are (H,W,2). Pixels count where `flow_gt` is finite and `mask` (H,W), if
-    given, is true; a pixel without a match (NaN) is wrong. NaN if no pixel counts.
+    ``field`` and ``truth`` are (H, W, 2). Pixels count if ``truth`` is known and ``mask`` (H, W), if given, is true;
+    a pixel without a displacement is wrong. NaN if no pixel counts.
     """
-    displacement, flow_gt = _as_field(displacement), _as_field(flow_gt)
-    if displacement.shape != flow_gt.shape:
-        raise DeepMatchingError(
-            f"The displacements are {displacement.shape} and the ground truth is {flow_gt.shape}; "
-            "both must have the size of the first image."
-        )
-    counted = _counted(np.isfinite(flow_gt).all(axis=2), mask)
-    error = np.hypot(*(displacement[counted].astype(np.float64) - flow_gt[counted]).T)
-    if not len(error):
-        return dict.fromkeys(thresholds, float("nan"))
-    return {threshold: float(np.mean(error <= threshold)) for threshold in thresholds}
+    counted = _comparable(field, truth, mask)
+    error = np.hypot(*(field[counted].astype(np.float64) - truth[counted]).T)
+    return {threshold: _mean(error <= threshold) for threshold in thresholds}
 
 
-def coverage(displacement: np.ndarray, mask: np.ndarray | None = None) -> float:
-    """The fraction of pixels (those where `mask` (H,W) is true) with a finite displacement (H,W,2)."""
-    known = np.isfinite(_as_field(displacement)).all(axis=2)
-    counted = _counted(np.ones_like(known), mask)
-    return float(known[counted].mean()) if counted.any() else float("nan")
+def coverage(field: np.ndarray, mask: np.ndarray | None = None) -> float:
+    """The fraction of pixels, within ``mask`` (H, W) if given, whose displacement in ``field`` (H, W, 2) is known."""
+    known = np.isfinite(field).all(axis=2)
+    return _mean(known.ravel() if mask is None else known[mask.astype(bool)])
 
 
-def endpoint_error_of_matches(keypoints0: np.ndarray, keypoints1: np.ndarray, flow_gt: np.ndarray) -> float:
-    """Mean end-point error in px of the matches themselves, against the nearest pixel of `flow_gt` (H,W,2).
+def endpoint_error_of_matches(keypoints0: np.ndarray, keypoints1: np.ndarray, truth: np.ndarray) -> float:
+    """Mean end-point error in px of the matches themselves, against the nearest pixel of ``truth`` (H, W, 2).
 
-    The nearest pixel, not bilinear interpolation, which would mix both motions at an occlusion boundary.
-    Matches without ground truth are ignored; NaN if there are no others.
+    The nearest pixel, because bilinear interpolation would mix two motions at an occlusion boundary. Matches without
+    ground truth are ignored; NaN if there are no others.
     """
     start, end = _as_points(keypoints0), _as_points(keypoints1)
-    if len(start) != len(end):
-        raise DeepMatchingError(f"There are {len(start)} keypoints in one image and {len(end)} in the other.")
-    flow_gt = _as_field(flow_gt)
-    height, width = flow_gt.shape[:2]
+    row, column, inside = _nearest_pixels(start, truth)
+    error = np.hypot(*(end[inside] - start[inside] - truth[row, column]).T)
+    return _mean(error[np.isfinite(error)])
+
+
+def _pixel_sets(occluded: np.ndarray | None) -> dict[str, np.ndarray | None]:
+    return {"all": None} if occluded is None else {"all": None, "noc": ~occluded, "occ": occluded}
+
+
+def _nearest_pixels(points: np.ndarray, image: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows and columns of the pixels nearest to the points (N, 2), and which of the points lie in the image."""
     with np.errstate(invalid="ignore"):
-        column, row = np.floor(start + 0.5).T
-        inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
-    truth = flow_gt[row[inside].astype(np.int64), column[inside].astype(np.int64)]
-    error = np.hypot(*(end[inside] - start[inside] - truth).T)
-    error = error[np.isfinite(error)]
-    return float(error.mean()) if len(error) else float("nan")
+        column, row = np.floor(points + 0.5).T
+        inside = (column >= 0) & (column < image.shape[1]) & (row >= 0) & (row < image.shape[0])
+    return row[inside].astype(np.int64), column[inside].astype(np.int64), inside
+
+
+def _comparable(field: np.ndarray, truth: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+    """The pixels (H, W) at which a field can be compared with the truth; raises if the shapes do not fit."""
+    if field.shape != truth.shape or truth.ndim != 3 or truth.shape[2] != 2:
+        raise DeepMatchingError(
+            f"The displacements are {field.shape} and the ground truth is {truth.shape}; "
+            "both must be (H, W, 2) of the size of the first image."
+        )
+    known = np.isfinite(truth).all(axis=2)
+    if mask is None:
+        return known
+    if mask.shape != known.shape:
+        raise DeepMatchingError(f"The mask is {mask.shape} and the field {known.shape}; make them equal.")
+    return known & mask.astype(bool)
 
 
 def _as_points(points: np.ndarray) -> np.ndarray:
@@ -113,21 +201,9 @@ def _as_points(points: np.ndarray) -> np.ndarray:
     if points.size == 0:
         return points.reshape(0, 2)
     if points.ndim != 2 or points.shape[1] != 2:
-        raise DeepMatchingError(f"Keypoints must be an array (N,2) of (x,y), but these are {points.shape}.")
+        raise DeepMatchingError(f"Keypoints must be an array (N, 2) of (x, y), but these are {points.shape}.")
     return points
 
 
-def _as_field(field: np.ndarray) -> np.ndarray:
-    field = np.asarray(field)
-    if field.ndim != 3 or field.shape[2] != 2:
-        raise DeepMatchingError(f"A displacement field must be (H,W,2), but this one is {field.shape}.")
-    return field
-
-
-def _counted(valid: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
-    if mask is None:
-        return valid
-    mask = np.asarray(mask)
-    if mask.shape != valid.shape:
-        raise DeepMatchingError(f"The mask is {mask.shape} and the field {valid.shape}; make them equal.")
-    return valid & mask.astype(bool)
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean()) if len(values) else float("nan")

@@ -1,17 +1,18 @@
-"""Results of an evaluation: figures pair by pair, their means, and the file that holds them."""
+"""Results of an evaluation: metrics of each pair, their means, and the file that holds them."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.evaluation.figures import PIXEL_SETS, PairFigures
+from deepmatching.evaluation.metrics import PIXEL_SETS, PairMetrics
 from deepmatching.io.files import atomic_write
 
 Kind = Literal["matches", "flow"]
@@ -20,33 +21,33 @@ _FORMAT = "deepmatching evaluation 1"
 
 @dataclass(frozen=True)
 class PairResult:
-    """The figures of one pair.
+    """The metrics of one pair.
 
     Attributes:
         index: of the pair in its data set.
-        group: what it is averaged with.
+        group: the pairs it is averaged with.
         name: scene and frame.
         seconds: from two images in memory to their matches or flow.
-        figures: for each set of pixels, see ``deepmatching.evaluation.figures``.
+        metrics: for each set of pixels, see ``deepmatching.evaluation.metrics``.
     """
 
     index: int
     group: str
     name: str
     seconds: float
-    figures: PairFigures
+    metrics: PairMetrics
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a method reaches on a data set.
+    """The accuracy of a method on a data set.
 
     Attributes:
-        kind: of the figures: ``"matches"`` or ``"flow"``.
-        settings: what was evaluated on what, as JSON can hold it; only equal settings may be continued.
-        total: how many pairs there are to evaluate.
-        pairs: those that have been, by index.
-        unknown: how many have no pixel with known ground truth, and are left out.
+        kind: whether ``"matches"`` or a ``"flow"`` were measured.
+        settings: the method, the data set and their options, as JSON can hold them; resuming needs equal settings.
+        total: number of pairs to evaluate.
+        pairs: results so far, by index.
+        unknown: number of pairs that were left out because none of their ground truth is known.
     """
 
     kind: Kind
@@ -68,45 +69,44 @@ class Evaluation:
         return list(dict.fromkeys(pair.group for pair in self.pairs))
 
     def means(self, group: str, pixels: str = "all") -> dict[str, float]:
-        """Means over pairs, as in the paper: every pair counts the same. Pairs without a figure (NaN) do not count.
+        """Means over pairs, as in the paper: every pair counts the same, unless it lacks the metric (NaN).
 
         ``pairs`` is the number of pairs that have these pixels, ``seconds`` is the median over them.
         """
-        rows = self._rows(group, pixels)
-        names = [name for name in (rows[0].figures[pixels] if rows else {}) if not name.startswith("pixels")]
-        means = {name: _mean([row.figures[pixels][name] for row in rows]) for name in names}
-        return {"pairs": float(len(rows)), **means, "seconds": _median([row.seconds for row in rows])}
+        return self._summary(group, pixels, lambda row, name: 1.0)
 
     def pixel_means(self, group: str, pixels: str = "all") -> dict[str, float]:
-        """Means over the pixels of all pairs together, as Sintel and KITTI 2015 publish them; for ``"flow"`` only."""
-        rows = self._rows(group, pixels)
-        means = {}
-        for name in [name for name in (rows[0].figures[pixels] if rows else {}) if not name.startswith("pixels")]:
-            count = f"pixels {name}" if f"pixels {name}" in rows[0].figures[pixels] else "pixels"
-            weighted = [(row.figures[pixels][name], row.figures[pixels][count]) for row in rows]
-            means[name] = _weighted_mean([(value, weight) for value, weight in weighted if weight])
-        return {"pairs": float(len(rows)), **means, "seconds": _median([row.seconds for row in rows])}
+        """Means over all pixels of all pairs, as Sintel and KITTI 2015 publish them; for ``"flow"`` only."""
+        return self._summary(group, pixels, lambda row, name: row.get(f"pixels {name}", row["pixels"]))
+
+    def _summary(self, group: str, pixels: str, weight: Callable[[dict[str, float], str], float]) -> dict[str, float]:
+        pairs = self._pairs_with(group, pixels)
+        rows = [pair.metrics[pixels] for pair in pairs]
+        names = [name for name in (rows[0] if rows else {}) if not name.startswith("pixels")]
+        return {
+            "pairs": float(len(rows)),
+            **{name: _mean([(row[name], weight(row, name)) for row in rows]) for name in names},
+            "seconds": statistics.median(pair.seconds for pair in pairs) if pairs else math.nan,
+        }
 
     def pixel_sets(self, group: str) -> list[str]:
-        """The sets of pixels that have figures in a group."""
-        return [name for name in PIXEL_SETS if self._rows(group, name)]
+        """The sets of pixels that a group has metrics for."""
+        return [name for name in PIXEL_SETS if self._pairs_with(group, name)]
 
-    def _rows(self, group: str, pixels: str) -> list[PairResult]:
-        """The pairs of a group that have these pixels."""
+    def _pairs_with(self, group: str, pixels: str) -> list[PairResult]:
+        """The pairs of a group that have any of these pixels."""
         first = {"matches": "acc@2", "flow": "epe"}[self.kind]
         return [
             pair
             for pair in self.pairs
-            if pair.group == group and pixels in pair.figures and not math.isnan(pair.figures[pixels][first])
+            if pair.group == group and pixels in pair.metrics and not math.isnan(pair.metrics[pixels][first])
         ]
 
     # ------------------------------------------------------------------ files
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as JSON can hold it: NaN is null. The means are for readers and are not read again."""
-        kinds: dict[str, Callable[[str, str], dict[str, float]]] = {"means": self.means}
-        if self.kind == "flow":
-            kinds["pixel_means"] = self.pixel_means
+        kinds = {"means": self.means, "pixel_means": self.pixel_means} if self.kind == "flow" else {"means": self.means}
         return {
             "format": _FORMAT,
             "kind": self.kind,
@@ -126,7 +126,7 @@ class Evaluation:
                     "dataset": pair.group,
                     "name": pair.name,
                     "seconds": pair.seconds,
-                    **{pixels: _without_nan(figures) for pixels, figures in pair.figures.items()},
+                    **{pixels: _without_nan(metrics) for pixels, metrics in pair.metrics.items()},
                 }
                 for pair in self.pairs
             ],
@@ -134,7 +134,7 @@ class Evaluation:
 
     @classmethod
     def from_json(cls, content: Any) -> Evaluation:
-        """What :meth:`to_json` gave; raises ValueError, KeyError or TypeError for anything else."""
+        """The inverse of :meth:`to_json`; raises ValueError, KeyError or TypeError for anything else."""
         if not isinstance(content, dict) or content.get("format") != _FORMAT:
             raise ValueError("it has another format")
         if content["kind"] not in ("matches", "flow"):
@@ -168,27 +168,16 @@ class Evaluation:
             ) from error
 
 
-def _mean(values: list[float]) -> float:
-    known = [value for value in values if not math.isnan(value)]
-    return sum(known) / len(known) if known else math.nan
+def _mean(weighted: list[tuple[float, float]]) -> float:
+    """The weighted mean of the values that are not NaN."""
+    known = [(value, weight) for value, weight in weighted if weight and not math.isnan(value)]
+    total = sum(weight for _, weight in known)
+    return sum(value * weight for value, weight in known) / total if total else math.nan
 
 
-def _median(values: list[float]) -> float:
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    if not ordered:
-        return math.nan
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+def _without_nan(metrics: dict[str, float]) -> dict[str, float | None]:
+    return {name: None if math.isnan(value) else value for name, value in metrics.items()}
 
 
-def _weighted_mean(values: list[tuple[float, float]]) -> float:
-    total = sum(weight for _, weight in values)
-    return sum(value * weight for value, weight in values) / total if total else math.nan
-
-
-def _without_nan(figures: dict[str, float]) -> dict[str, float | None]:
-    return {name: None if math.isnan(value) else value for name, value in figures.items()}
-
-
-def _with_nan(figures: Mapping[str, Any]) -> dict[str, float]:
-    return {name: math.nan if value is None else float(value) for name, value in figures.items()}
+def _with_nan(metrics: Mapping[str, Any]) -> dict[str, float]:
+    return {name: math.nan if value is None else float(value) for name, value in metrics.items()}

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from deepmatching.evaluation.figures import PIXEL_SETS
+from deepmatching.evaluation.metrics import PIXEL_SETS
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from deepmatching.evaluation.results import Evaluation
 
-#: Figure, heading, decimals.
+#: Metric, heading, decimals.
 _MATCH_COLUMNS = (
     ("acc@2", "acc@2", 2),
     ("acc@5", "acc@5", 2),
@@ -32,10 +32,11 @@ _FLOW_COLUMNS = (
 
 
 def means_table(evaluation: Evaluation, title: str = "") -> Table:
-    """A row for each group and set of pixels; for a flow one with means over pairs and one over pixels."""
+    """A row for each group and set of pixels; for a flow, one with means over pairs and one over pixels."""
     is_flow = evaluation.kind == "flow"
     columns = _FLOW_COLUMNS if is_flow else _MATCH_COLUMNS
-    table = _table(title, ["data set", "pixels"] + ["mean of"] * is_flow, ["pairs", *(c[1] for c in columns), "s"])
+    words = ["data set", "pixels"] + ["mean of"] * is_flow
+    table = blank_table(words, ["pairs", *(heading for _, heading, _ in columns), "s"], title)
     for group in evaluation.groups:
         for number, pixels in enumerate(evaluation.pixel_sets(group)):
             kinds = {"pairs": evaluation.means(group, pixels)}
@@ -44,24 +45,35 @@ def means_table(evaluation: Evaluation, title: str = "") -> Table:
             for place, (kind, means) in enumerate(kinds.items()):
                 first = "" if number or place else group
                 words = [first, "" if place else pixels] + [kind] * is_flow
-                numbers = [f"{means['pairs']:.0f}", *(_number(means[n], d) for n, _, d in columns)]
-                table.add_row(*words, *numbers, _number(means["seconds"], 2) if first else "")
+                numbers = [f"{means['pairs']:.0f}", *(format_number(means[n], d) for n, _, d in columns)]
+                table.add_row(*words, *numbers, format_number(means["seconds"]) if first else "")
     return table
 
 
-def pairs_table(evaluation: Evaluation, title: str = "") -> Table:
+def pairs_table(evaluation: Evaluation) -> Table:
     """A row for each pair and set of pixels."""
     columns = _FLOW_COLUMNS if evaluation.kind == "flow" else _MATCH_COLUMNS
-    table = _table(title, ["data set", "pair", "pixels"], [*(c[1] for c in columns), "s"])
+    table = blank_table(["data set", "pair", "pixels"], [*(heading for _, heading, _ in columns), "s"])
     for pair in evaluation.pairs:
-        for number, pixels in enumerate(name for name in PIXEL_SETS if name in pair.figures):
+        for number, pixels in enumerate(name for name in PIXEL_SETS if name in pair.metrics):
             words = ["", ""] if number else [pair.group, pair.name]
-            numbers = [_number(pair.figures[pixels][name], decimals) for name, _, decimals in columns]
-            table.add_row(*words, pixels, *numbers, "" if number else _number(pair.seconds, 2))
+            numbers = [format_number(pair.metrics[pixels][name], decimals) for name, _, decimals in columns]
+            table.add_row(*words, pixels, *numbers, "" if number else format_number(pair.seconds))
     return table
 
 
-def _table(title: str, words: list[str], numbers: list[str]) -> Table:
+def print_table(table: Table) -> None:
+    """Print to standard output at full width, so that a narrow terminal wraps long lines instead of cutting them."""
+    from rich.console import Console
+
+    console = Console()
+    needed = console.measure(table, options=console.options.update(width=1000)).maximum
+    console.width = max(console.width, needed)
+    console.print(table)
+
+
+def blank_table(words: list[str], numbers: list[str], title: str = "") -> Table:
+    """A table without rows: columns of words to the left, columns of numbers to the right."""
     from rich import box
     from rich.table import Table
 
@@ -73,5 +85,6 @@ def _table(title: str, words: list[str], numbers: list[str]) -> Table:
     return table
 
 
-def _number(value: float, decimals: int) -> str:
-    return "–" if math.isnan(value) else f"{value:.{decimals}f}"
+def format_number(value: float | None, decimals: int = 2) -> str:
+    """A dash for None and NaN."""
+    return "–" if value is None or math.isnan(value) else f"{value:.{decimals}f}"

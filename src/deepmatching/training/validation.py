@@ -12,7 +12,7 @@ import torch
 
 from deepmatching.datasets import Pair
 from deepmatching.errors import DeepMatchingError
-from deepmatching.evaluation import match_figures
+from deepmatching.evaluation import match_metrics
 from deepmatching.inference import Decoding
 from deepmatching.matches import matches_of
 from deepmatching.memory import budget_for, plan_decoding
@@ -150,4 +150,4 @@ def _match(network: Network, pair: Pair, device: torch.device) -> tuple[Decoded,
 
 
 def _figures(decoded: Decoded, pair: Pair) -> dict[str, float]:
-    return match_figures(matches_of(decoded, 0), pair.flow.numpy())[0]["all"]
+    return match_metrics(matches_of(decoded, 0), pair.flow.numpy())[0]["all"]

@@ -1,0 +1,154 @@
+"""Tables 1 and 2 of the paper: their rows, the published numbers, and ours beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from deepmatching.defaults import FLOW_RADIUS, PRESET
+from deepmatching.evaluation.results import Evaluation
+from deepmatching.evaluation.tables import blank_table, format_number
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method of the paper, and the model that we run for it.
+
+    Attributes:
+        key: identifies the row in ``--checkpoint KEY=FILE``.
+        label: the method, in the paper's words.
+        training: what the paper trained it on.
+        model: the model that we run; None if there is none.
+        ours: what that model was trained on.
+        is_given: whether the user named the model; a model of the package may be missing.
+    """
+
+    key: str
+    label: str
+    training: str = "–"
+    model: str | None = None
+    ours: str = ""
+    is_given: bool = False
+
+
+ROWS = {
+    "table1": (
+        Row("a", "HOG", model="hog"),
+        Row("b", "HOG, exponents", "Mini"),
+        Row("c", "CNN"),
+        Row("d", "CNN, exponents", "Mini"),
+        Row("e", "CNN, features", "Mini"),
+        Row("f", "CNN, both", "Mini"),
+        Row("g", "CNN, both", "Chairs", "vgg", "synthetic"),
+        Row("h", "compact (ours)", "–", "compact", "synthetic"),
+    ),
+    "table2": (
+        Row("flownet", "FlowNet +v", "Chairs"),
+        Row("dm", "DM (original)"),
+        Row("hog", "DM-HOG", model="hog"),
+        Row("cnn", "DM-CNN"),
+        Row("vgg", "DM-CNN", "Chairs", "vgg", "synthetic"),
+        Row("compact", "compact (ours)", "–", "compact", "synthetic"),
+    ),
+}
+
+#: acc@2, acc@5, acc@10 and EPE of the matches; EPE and Err-OCC of the flow and, in Table 2, EPE-NOC and Err-NOC (for
+#: KITTI from the text). None, or left off at the end, where the paper gives no number.
+Numbers = tuple[float | None, ...]
+_COLUMNS = ("acc@2", "acc@5", "acc@10", "EPE", "EPE flow", ">3px")
+COLUMNS = {"table1": _COLUMNS, "table2": (*_COLUMNS, "EPE noc", ">3px noc")}
+
+#: Table → data set → key of the row → the published numbers.
+PAPER: dict[str, dict[str, dict[str, Numbers]]] = {
+    "table1": {
+        "sintelmini": {
+            "a": (84.52, 91.89, 94.36, 3.83, 1.88),
+            "b": (84.59, 92.03, 94.49, 3.73, 1.84),
+            "c": (85.28, 92.25, 94.83, 3.58, 1.80),
+            "d": (85.30, 92.27, 94.87, 3.70, 1.64),
+            "e": (86.81, 92.52, 94.86, 3.37, 1.60),
+            "f": (86.79, 92.58, 94.90, 3.34, 1.57),
+            "g": (86.11, 92.47, 94.88, 3.33, 1.65),
+        }
+    },
+    "table2": {
+        "kitti2012": {
+            "flownet": (None, None, None, None, 6.50),
+            "hog": (60.50, 79.34, 84.27, 11.39, 3.59, 16.56, 1.51, 7.84),
+            "cnn": (61.21, 78.81, 84.01, 12.29, 4.11, 17.78),
+            "vgg": (63.90, 80.11, 84.71, 11.12, 3.61, 16.41, 1.43, 7.41),
+        },
+        "sintel-final": {
+            "flownet": (None, None, None, None, 4.76),
+            "dm": (None, None, 89.2, None, 4.10),
+            "hog": (74.37, 85.26, 89.39, 7.08, 3.72, 11.44),
+            "cnn": (75.15, 85.42, 89.48, 7.03, 3.63, 11.52),
+            "vgg": (76.55, 86.22, 90.03, 6.77, 3.50, 11.10),
+        },
+        "sintel-clean": {
+            "flownet": (None, None, None, None, 3.57),
+            "hog": (82.51, 90.18, 92.70, 5.26, 2.32, 7.00),
+            "cnn": (83.03, 90.24, 92.87, 5.22, 2.25, 6.85),
+            "vgg": (84.16, 90.85, 93.31, 4.78, 2.14, 6.51),
+        },
+    },
+}
+
+#: Data set → its folder below the root.
+FOLDERS = {"sintelmini": "sintel", "sintel-clean": "sintel", "sintel-final": "sintel", "kitti2012": "kitti2012"}
+
+
+def measure_row(
+    dataset: str, run: Callable[[str, str | None, int | None], Evaluation], default_flow: bool
+) -> dict[str, Numbers]:
+    """Our lines of a row: under the paper's protocol and, if wanted, with the default flow.
+
+    Args:
+        dataset: its name.
+        run: evaluates the model of the row under a name for the result, as matches (preset None) or as flow with
+            this preset, at this radius (None for the matcher's own).
+        default_flow: add a line with the flow at its default radius and preset.
+    """
+
+    def flow_numbers(name: str, preset: str, radius: int | None = None) -> Numbers:
+        evaluation = run(name, preset, radius)
+        everywhere, visible = evaluation.means(dataset), evaluation.means(dataset, "noc")
+        return everywhere["epe"], everywhere["err@3"], visible.get("epe"), visible.get("err@3")
+
+    matches = run("matches", None, None).means(dataset)
+    epicflow = "kitti" if dataset.startswith("kitti") else "sintel"
+    of_matches = (matches["acc@2"], matches["acc@5"], matches["acc@10"], matches["epe"])
+    lines: dict[str, Numbers] = {"ours": (*of_matches, *flow_numbers("flow", epicflow))}
+    if default_flow:
+        of_flow = flow_numbers("default-flow", PRESET, FLOW_RADIUS)
+        lines["ours, default flow"] = (None, None, None, None, *of_flow)
+    return lines
+
+
+def comparison_table(
+    name: str, rows: Sequence[Row], ours: Mapping[tuple[str, str], Mapping[str, Numbers]], masks: bool
+) -> Table:
+    """At least two lines for each row: the published numbers and ours, which are by (data set, key of the row)."""
+    title = f"Table {name[-1]} of the paper" + ("" if masks else "; ours without masks: all pixels with ground truth")
+    table = blank_table(["", "method", "trained on", ""], list(COLUMNS[name]), title)
+    for dataset, paper in PAPER[name].items():
+        if len(PAPER[name]) > 1:
+            table.add_row("", f"[bold]{dataset}[/bold]")
+        for row in rows:
+            published = paper.get(row.key)
+            measured = ours.get((dataset, row.key))
+            if published is None and row.model is None:
+                continue  # such as the original DM, which the paper has for one data set only
+            lines: dict[str, Numbers] = {"paper": published} if published is not None else {}
+            if row.key not in ("flownet", "dm") or measured is not None:
+                lines.update(measured or {"ours": ()})
+            for line, (kind, numbers) in enumerate(lines.items()):
+                words = ("", "") if line else (row.key, row.label)
+                training = row.training if kind == "paper" else row.ours if numbers else ""
+                padded = (*numbers, *(None for _ in COLUMNS[name]))[: len(COLUMNS[name])]
+                table.add_row(*words, training, kind, *(format_number(number) for number in padded))
+    return table
