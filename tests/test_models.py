@@ -1,4 +1,4 @@
-"""The models that come with the package: small, offline, with a card, and as the page about them says."""
+"""The models that ship with the package: small, offline, with a card, and as their page describes them."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ import pytest
 import torch
 
 import deepmatching as dm
+from deepmatching.defaults import MODELS
 from deepmatching.descriptors import Compact
-from deepmatching.models import NAMES, load_network, model_path, read_model
+from deepmatching.models import load_network, model_path, read_model
 
-TRAINED = tuple(name for name in NAMES if name != "hog")
+TRAINED = tuple(name for name in MODELS if name != "hog")
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "models.md"
 
 
 @pytest.fixture
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object) -> None:
-        raise AssertionError("a model that ships needs no network")
+        raise AssertionError("a shipped model must not use the network")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
 
 
 @pytest.mark.usefixtures("offline")
-def test_a_stranger_gets_compact(pair: tuple[np.ndarray, np.ndarray]) -> None:
+def test_the_default_model_is_compact(pair: tuple[np.ndarray, np.ndarray]) -> None:
     matcher = dm.DeepMatcher.from_pretrained(device="cpu", radius=16)
     assert isinstance(matcher.network.descriptor, Compact)
     keypoints0, keypoints1, _ = matcher.match(*pair).numpy()
@@ -37,10 +38,8 @@ def test_a_stranger_gets_compact(pair: tuple[np.ndarray, np.ndarray]) -> None:
 
 
 @pytest.mark.usefixtures("offline")
-@pytest.mark.parametrize("name", NAMES)
-def test_a_model_that_is_saved_matches_as_before(
-    name: str, pair: tuple[np.ndarray, np.ndarray], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("name", MODELS)
+def test_a_saved_model_gives_the_same_matches(name: str, pair: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
     matcher = dm.DeepMatcher.from_pretrained(name, device="cpu", radius=16)
     matcher.save(tmp_path / "again.safetensors")
     again = dm.DeepMatcher.from_pretrained(tmp_path / "again.safetensors", device="cpu", radius=16)
@@ -48,7 +47,7 @@ def test_a_model_that_is_saved_matches_as_before(
         np.testing.assert_array_equal(one, other)
 
 
-def test_they_are_less_than_four_megabytes_and_say_where_they_come_from() -> None:
+def test_the_models_take_less_than_four_megabytes_and_have_cards() -> None:
     weights = Path(str(files("deepmatching") / "weights"))
     assert sum(file.stat().st_size for file in weights.glob("*.safetensors")) < 4e6
     for name in TRAINED:
@@ -59,7 +58,7 @@ def test_they_are_less_than_four_megabytes_and_say_where_they_come_from() -> Non
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_the_page_has_their_sizes_and_exponents(name: str) -> None:
+def test_the_page_states_the_sizes_and_exponents(name: str) -> None:
     page = PAGE.read_text(encoding="utf-8")
     network = load_network(name)
     size, count = re.search(rf"\| `{name}` \| (\d+) kB \| ([\d ]+) \|", page).groups()  # type: ignore[union-attr]

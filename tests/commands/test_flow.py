@@ -124,7 +124,7 @@ def test_matches_outside_the_image_get_a_note_and_are_an_error_if_they_are_the_m
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({}, "Nothing would be written"),
-    ({"output": "f.csv"}, "names no flow format"),
+    ({"output": "f.csv"}, "flow format"),
     ({"output": "no/such/f.flo"}, "no folder"),
     ({"output": "f.flo", "draw": "p.docx"}, "suffix"),
     ({"output": "f.flo", "confidence": "c.jpg"}, r"name it \.npy or \.png"),

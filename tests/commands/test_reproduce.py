@@ -35,7 +35,7 @@ def rows(output: str) -> list[list[str]]:
 @pytest.fixture
 def hog_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if no trained model had come with the package."""
-    monkeypatch.setattr("deepmatching.models.NAMES", ("hog",))
+    monkeypatch.setattr("deepmatching.models.MODELS", ("hog",))
 
 
 @pytest.fixture

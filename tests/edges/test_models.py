@@ -8,7 +8,7 @@ from deepmatching.edges import EdgeNetwork, load_edge_network, save_edge_network
 from deepmatching.errors import DeepMatchingError
 
 
-def test_a_file_gives_the_same_edges_and_is_small(tmp_path: Path) -> None:
+def test_a_saved_network_gives_the_same_edges_and_is_small(tmp_path: Path) -> None:
     torch.manual_seed(0)
     network = EdgeNetwork().eval()
     save_edge_network(network, tmp_path / "edges.safetensors", note="a test")
@@ -19,20 +19,20 @@ def test_a_file_gives_the_same_edges_and_is_small(tmp_path: Path) -> None:
     assert not again.training and all(p.dtype == torch.float32 and not p.requires_grad for p in again.parameters())
 
 
-def test_other_widths_come_back(tmp_path: Path) -> None:
+def test_other_widths_are_loaded_again(tmp_path: Path) -> None:
     save_edge_network(EdgeNetwork(widths=(4, 4, 8), depths=(1, 0, 1)), tmp_path / "e.safetensors")
     network = load_edge_network(tmp_path / "e.safetensors")
     assert network.widths == (4, 4, 8) and network.depths == (1, 0, 1)
 
 
-def test_what_is_no_edge_model(tmp_path: Path) -> None:
+def test_files_that_are_not_edge_models_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DeepMatchingError, match="no edge model"):
         load_edge_network(tmp_path / "missing.safetensors")
     (tmp_path / "text.safetensors").write_text("not a model")
     with pytest.raises(DeepMatchingError, match="not a readable"):
         load_edge_network(tmp_path / "text.safetensors")
     save_file({"a": torch.zeros(1)}, tmp_path / "other.safetensors", {"format": "other"})
-    with pytest.raises(DeepMatchingError, match="no edge model of deepmatching"):
+    with pytest.raises(DeepMatchingError, match="not an edge model of deepmatching"):
         load_edge_network(tmp_path / "other.safetensors")
     for settings in ('{"widths": [4, 4], "depths": [1, 1]}', '{"colour": 1}', "[", "{}"):
         metadata = {"format": "deepmatching-edges", "settings": settings}

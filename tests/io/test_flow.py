@@ -90,7 +90,7 @@ def test_every_truncation_and_surplus_is_refused(tmp_path: Path, suffix: str) ->
             read_flow(path)
     if suffix in (".flo", ".pfm"):
         path.write_bytes(data + b"\0")
-        with pytest.raises(DeepMatchingError, match="bytes must follow"):
+        with pytest.raises(DeepMatchingError, match="bytes of data"):
             read_flow(path)
 
 
@@ -125,9 +125,9 @@ def test_damaged_and_mismatched_files_are_one_sentence(tmp_path: Path) -> None:
 
 
 def test_bad_requests_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DeepMatchingError, match="names no flow format"):
+    with pytest.raises(DeepMatchingError, match="flow format"):
         read_flow(tmp_path / "a.exr")
-    with pytest.raises(DeepMatchingError, match="names no flow format"):
+    with pytest.raises(DeepMatchingError, match="flow format"):
         write_flow(tmp_path / "a", np.zeros((2, 2, 2)))
     for suffix in SUFFIXES:
         with pytest.raises(DeepMatchingError, match="no flow file"):

@@ -16,7 +16,7 @@ KEYPOINTS1 = np.array([[10, 20], [30, 40]], np.float32)
 CORRESPONDING = {"keypoints0": KEYPOINTS1, "keypoints1": KEYPOINTS1}
 
 
-def test_an_index_as_superglue_and_hloc_have_it(tmp_path: Path) -> None:
+def test_the_index_of_superglue_and_hloc_is_read(tmp_path: Path) -> None:
     index = np.array([1, -1, 0])
     confidence = np.array([0.5, 0.0, 0.25], np.float32)
     np.savez(
@@ -38,7 +38,7 @@ def test_an_index_as_superglue_and_hloc_have_it(tmp_path: Path) -> None:
         assert matches.scores.tolist() == [0.5, 0.25]
 
 
-def test_pairs_of_indices_as_lightglue_has_them(tmp_path: Path) -> None:
+def test_the_pairs_of_indices_of_lightglue_are_read(tmp_path: Path) -> None:
     pairs, scores = np.array([[0, 1], [2, 0]]), np.array([0.5, 0.75], np.float32)
     np.savez(tmp_path / "l.npz", keypoints0=KEYPOINTS0, keypoints1=KEYPOINTS1, matches=pairs, scores=scores)
     matches = Matches.load(tmp_path / "l.npz")
@@ -47,7 +47,7 @@ def test_pairs_of_indices_as_lightglue_has_them(tmp_path: Path) -> None:
     assert matches.scores.tolist() == [0.5, 0.75]
 
 
-def test_rows_that_correspond_with_or_without_confidence(tmp_path: Path) -> None:
+def test_corresponding_rows_are_read_with_or_without_confidence(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", keypoints0=KEYPOINTS1, keypoints1=KEYPOINTS1 + 1, mconf=np.array([0.1, 0.2]))
     np.savez(tmp_path / "b.npz", keypoints0=KEYPOINTS1, keypoints1=KEYPOINTS1 + 1)
     assert Matches.load(tmp_path / "a.npz").scores.tolist() == pytest.approx([0.1, 0.2])
@@ -55,7 +55,7 @@ def test_rows_that_correspond_with_or_without_confidence(tmp_path: Path) -> None
     assert Matches.load(tmp_path / "b.npz").displacements.tolist() == [[1, 1], [1, 1]]
 
 
-def test_a_batch_axis_of_one_pair_is_taken_off(tmp_path: Path) -> None:
+def test_a_batch_axis_of_one_pair_is_removed(tmp_path: Path) -> None:
     pairs, index = np.array([[0, 1], [2, 0]]), np.array([1, -1, 0])
     keypoints = {"keypoints0": KEYPOINTS0[None], "keypoints1": KEYPOINTS1[None]}
     scores, all_scores = np.array([0.5, 0.75], np.float32), np.array([0.5, 0, 0.75], np.float32)
@@ -69,8 +69,8 @@ def test_a_batch_axis_of_one_pair_is_taken_off(tmp_path: Path) -> None:
         assert matches.scores.tolist() == [0.5, 0.75]
 
 
-def test_scores_are_the_first_that_are_as_many_as_the_matches(tmp_path: Path) -> None:
-    """LightGlue gives one score for each pair, and one for each keypoint."""
+def test_the_first_array_with_one_score_per_match_is_read(tmp_path: Path) -> None:
+    """LightGlue gives one score per match, and one per keypoint."""
     np.savez(
         tmp_path / "l.npz",
         keypoints0=KEYPOINTS0,
@@ -82,7 +82,7 @@ def test_scores_are_the_first_that_are_as_many_as_the_matches(tmp_path: Path) ->
     assert Matches.load(tmp_path / "l.npz").scores.tolist() == [0.5, 0.75]
 
 
-def test_an_h5_with_one_pair_in_a_group_as_hlocs_dense_matchers_write_it(tmp_path: Path) -> None:
+def test_the_one_pair_in_a_group_of_hlocs_dense_matchers_is_read(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "h.h5", "w") as file:
         group = file.create_group("a.png/b.png")
         group["keypoints0"], group["keypoints1"], group["scores"] = KEYPOINTS1, KEYPOINTS1 + 1, np.array([0.5, 0.25])
@@ -105,13 +105,13 @@ def test_an_h5_of_hloc_without_keypoints_names_its_groups(tmp_path: Path) -> Non
         Matches.load(tmp_path / "e.h5")
 
 
-def test_what_is_not_needed_may_be_anything(tmp_path: Path) -> None:
+def test_other_arrays_of_a_file_may_be_anything(tmp_path: Path) -> None:
     about = np.array([{"pair": 1}], dtype=object)
     np.savez(tmp_path / "o.npz", keypoints0=KEYPOINTS1, keypoints1=KEYPOINTS1, about=about)
     assert len(Matches.load(tmp_path / "o.npz")) == 2
 
 
-def test_our_own_hloc_arrays_come_back(tmp_path: Path) -> None:
+def test_our_own_hloc_arrays_are_read_back(tmp_path: Path) -> None:
     matches = Matches(KEYPOINTS1, KEYPOINTS1 + 2, np.array([3.0, 1.0], np.float32))  # type: ignore[arg-type]
     np.savez(tmp_path / "o.npz", **matches.as_hloc())
     again = Matches.load(tmp_path / "o.npz")
@@ -121,17 +121,17 @@ def test_our_own_hloc_arrays_come_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "words"),
     [
-        ({"keypoints0": KEYPOINTS0, "matches": np.zeros(3)}, "has no keypoints1, but keypoints0, matches"),
+        ({"keypoints0": KEYPOINTS0, "matches": np.zeros(3)}, "has no keypoints1, only keypoints0, matches"),
         ({"keypoints0": KEYPOINTS0, "keypoints1": KEYPOINTS1}, "3 keypoints0, 2 keypoints1 and no index"),
         ({"keypoints0": KEYPOINTS0, "keypoints1": KEYPOINTS1, "matches": np.array([5, 0, 0])}, "does not have"),
         ({"keypoints0": np.zeros(3), "keypoints1": KEYPOINTS1}, r"its keypoints0 have shape \(3,\)"),
         ({"keypoints0": np.zeros((4, 3)), "keypoints1": np.zeros((4, 3))}, r"its keypoints0 have shape \(4, 3\)"),
         ({"keypoints0": np.zeros((2, 3, 2)), "keypoints1": KEYPOINTS1}, r"shape \(2, 3, 2\).* of one pair"),
-        ({"keypoints0": np.array(["a", "b"]), "keypoints1": KEYPOINTS1}, "keypoints0 are no array of numbers"),
-        ({"keypoints0": np.array([None]), "keypoints1": KEYPOINTS1}, "keypoints0 are no array of numbers"),
+        ({"keypoints0": np.array(["a", "b"]), "keypoints1": KEYPOINTS1}, "keypoints0 are not an array of numbers"),
+        ({"keypoints0": np.array([None]), "keypoints1": KEYPOINTS1}, "keypoints0 are not an array of numbers"),
         (
             {**CORRESPONDING, "batch_indexes": np.array([0, 1])},
-            r"matches of 2 pairs \(batch_indexes\): save",
+            r"matches of 2 pairs \(batch_indexes\); save",
         ),
         ({**CORRESPONDING, "scores": np.ones(3)}, r"2 matches, but scores of shape \(3,\)"),
         ({**CORRESPONDING, "matches0": np.array([0, 1]), "scores": np.ones(3)}, r"2 matches, but scores of shape"),
@@ -140,7 +140,7 @@ def test_our_own_hloc_arrays_come_back(tmp_path: Path) -> None:
         ({**CORRESPONDING, "scores": np.array([1, 1e300])}, "not finite in 1 of 2 matches"),
     ],
 )
-def test_arrays_that_do_not_fit_are_refused_in_words(tmp_path: Path, arrays: dict[str, np.ndarray], words: str) -> None:
+def test_arrays_that_do_not_fit_raise_a_clear_error(tmp_path: Path, arrays: dict[str, np.ndarray], words: str) -> None:
     np.savez(tmp_path / "m.npz", **arrays)  # type: ignore[arg-type]
     with pytest.raises(DeepMatchingError, match=words) as raised:
         Matches.load(tmp_path / "m.npz")

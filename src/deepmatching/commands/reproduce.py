@@ -147,11 +147,11 @@ def _matcher(row: Row, radius: str, device: str) -> DeepMatcher | None:
     from deepmatching.descriptors import VGG
     from deepmatching.descriptors.pretrained import is_published, load_vgg
     from deepmatching.matcher import DeepMatcher
-    from deepmatching.models import NAMES, build_network, model_path
+    from deepmatching.models import build_network, model_path
 
     if row.model is None:
         return None
-    if row.is_given and row.model not in NAMES and is_published(row.model):
+    if row.is_given and is_published(row.model):
         like = build_matcher("hog", radius=radius, device=device)
         network = build_network("vgg", like.network.radius)
         assert isinstance(network.descriptor, VGG)

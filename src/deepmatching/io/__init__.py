@@ -1,1 +1,1 @@
-"""Files and images: everything that is read from or written to a disk."""
+"""Files: reading and writing images, videos, flow, matches, edge maps and weights."""

@@ -1,29 +1,28 @@
-"""Edge maps that users bring: pictures, NumPy arrays, and the raw floats that the original EpicFlow reads."""
+"""Edge maps from files: pictures, NumPy arrays, and the raw floats of the original EpicFlow."""
 
 from __future__ import annotations
 
 import io
-import os
 from pathlib import Path
 
 import cv2
 import numpy as np
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.images import decode_image_file
+from deepmatching.io.files import PathLike, read_bytes
+from deepmatching.io.images import WHITE, decode_image_file
 
 _PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".pgm", ".ppm", ".webp", ".exr")
-_WHITE = {"bool": 1.0, "uint8": 255.0, "uint16": 65535.0, "float16": 1.0, "float32": 1.0, "float64": 1.0}
-_OVERSHOOT = 1.5  # detectors that resample exceed 1 a little; a map in 0…255 exceeds this
-_COLOUR = 0.05  # a picture whose channels differ by more is no edge map
+_OVERSHOOT = 1.5  # detectors that resample exceed 1 slightly; a map in 0 … 255 exceeds this
+_COLOUR = 0.05  # a picture whose channels differ by more is not an edge map
 
 
-def load_edges(path: str | os.PathLike[str], size: tuple[int, int]) -> np.ndarray:
-    """Read an edge map by the suffix of its file.
+def load_edges(path: PathLike, size: tuple[int, int]) -> np.ndarray:
+    """Read an edge map in the format that the suffix names.
 
     * A picture (.png, .jpg, .tif, …), 8 or 16 bits: white is 1.
-    * ``.npy``: an array (H, W), floating-point in [0, 1], or bool, uint8, uint16 of which the largest value is 1.
-    * Any other suffix: H·W little-endian float32, row by row, without a header, as the original EpicFlow reads.
+    * ``.npy``: an array (H, W), either floating-point in [0, 1], or bool, uint8 or uint16, whose largest value is 1.
+    * Any other suffix: H·W little-endian float32, row by row, without a header: the original EpicFlow's format.
 
     Args:
         path: the file.
@@ -36,22 +35,22 @@ def load_edges(path: str | os.PathLike[str], size: tuple[int, int]) -> np.ndarra
     if suffix in _PICTURES:
         edges = _decode_picture(path)
     elif suffix == ".npy":
-        edges = _decode_npy(_read_bytes(path), path)
+        edges = _decode_npy(read_bytes(path, "edge map"), path)
     else:
-        edges = _decode_raw(_read_bytes(path), size, path)
+        edges = _decode_raw(read_bytes(path, "edge map"), size, path)
     return check_edges(edges, size, f"edge map '{path}'")
 
 
 def check_edges(edges: np.ndarray, size: tuple[int, int], name: str = "edge map") -> np.ndarray:
-    """The array as float32 (H, W) in [0, 1]; raises where it cannot be the edge map of an image of ``size``."""
-    white = _WHITE.get(edges.dtype.name)
+    """The array as float32 (H, W) in [0, 1]; raises if it cannot be the edge map of an image of ``size``."""
+    white = WHITE.get(edges.dtype.name)
     if white is None:
         raise DeepMatchingError(f"The {name} has dtype {edges.dtype}; convert it to float32 in [0, 1].")
     if edges.shape != tuple(size):
         hint = " (is it transposed?)" if edges.shape == tuple(size)[::-1] else ""
         raise DeepMatchingError(
             f"The {name} has shape {edges.shape}, but its image has {tuple(size)}{hint}; "
-            "make it from the same image, rows first."
+            "make it from that image, rows first."
         )
     edges = edges.astype(np.float32) / np.float32(white)
     low, high = float(edges.min()), float(edges.max())
@@ -64,42 +63,34 @@ def check_edges(edges: np.ndarray, size: tuple[int, int], name: str = "edge map"
     return np.minimum(edges, np.float32(1))
 
 
-def _read_bytes(path: str | os.PathLike[str]) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except FileNotFoundError as error:
-        raise DeepMatchingError(f"There is no edge map '{path}'; check the path.") from error
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise DeepMatchingError(f"The edge map '{path}' cannot be read ({reason}); check the path.") from error
-
-
-def _decode_picture(path: str | os.PathLike[str]) -> np.ndarray:
+def _decode_picture(path: PathLike) -> np.ndarray:
     picture = decode_image_file(path, cv2.IMREAD_ANYCOLOR | cv2.IMREAD_ANYDEPTH, "edge map")
     if picture.ndim == 2:
         return picture
-    white = _WHITE.get(picture.dtype.name, 1.0)
+    white = WHITE.get(picture.dtype.name, 1.0)
     spread = (picture.max(axis=2).astype(np.float64) - picture.min(axis=2)).max() / white
     if spread > _COLOUR:
-        raise DeepMatchingError(f"The edge map '{path}' is a colour picture; give a grey one that is bright at edges.")
+        raise DeepMatchingError(
+            f"The edge map '{path}' is a colour picture; give a grey picture that is bright at edges."
+        )
     return picture[:, :, 1]
 
 
-def _decode_npy(data: bytes, path: str | os.PathLike[str]) -> np.ndarray:
+def _decode_npy(data: bytes, path: PathLike) -> np.ndarray:
     try:
         edges = np.load(io.BytesIO(data), allow_pickle=False)
     except (ValueError, EOFError, OSError, SyntaxError, MemoryError) as error:
-        raise DeepMatchingError(f"The edge map '{path}' is no complete .npy array; write it again.") from error
+        raise DeepMatchingError(f"The edge map '{path}' is not a complete .npy array; write it again.") from error
     if not isinstance(edges, np.ndarray):
         raise DeepMatchingError(f"The edge map '{path}' is an archive of arrays; write one array (H, W) with np.save.")
     return edges[:, :, 0] if edges.ndim == 3 and edges.shape[2] == 1 else edges
 
 
-def _decode_raw(data: bytes, size: tuple[int, int], path: str | os.PathLike[str]) -> np.ndarray:
+def _decode_raw(data: bytes, size: tuple[int, int], path: PathLike) -> np.ndarray:
     rows, columns = size
     if len(data) != 4 * rows * columns:
         raise DeepMatchingError(
             f"The edge map '{path}' has {len(data)} bytes, but raw float32 for an image of {columns} x {rows} pixels "
-            f"takes {4 * rows * columns}; give the map of this image, or name a picture or .npy by its suffix."
+            f"takes {4 * rows * columns}; give the map of this image, or use the suffix of a picture or .npy."
         )
     return np.frombuffer(data, "<f4").reshape(rows, columns)

@@ -1,4 +1,4 @@
-"""Writing files so that a reader never sees half of one."""
+"""Reading files with clear errors, and writing them atomically: a reader never sees half a file."""
 
 from __future__ import annotations
 
@@ -7,17 +7,46 @@ import errno
 import os
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from deepmatching.errors import DeepMatchingError
 
-#: Seconds between attempts to replace a file: on Windows a virus scanner or a reader may hold it for a moment.
+PathLike = str | os.PathLike[str]
+
+#: Seconds between attempts to replace a file. On Windows, a virus scanner or a reader may hold it for a moment.
 _PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6) if os.name == "nt" else ()
 
 
-def make_folder(path: str | os.PathLike[str]) -> None:
-    """Create a folder and those above it; fine if it is there already."""
+def check_suffix(path: PathLike, suffixes: Iterable[str], kind: str) -> str:
+    """The suffix of `path` in lower case; raises unless it is one of `suffixes`, the formats for this kind of file."""
+    suffix, known = Path(path).suffix.lower(), list(suffixes)
+    if suffix not in known:
+        allowed = f"{', '.join(known[:-1])} or {known[-1]}"
+        raise DeepMatchingError(f"Cannot tell the {kind} format of '{path}': name it {allowed}.")
+    return suffix
+
+
+def read_bytes(path: PathLike, kind: str) -> bytes:
+    """The content of a file that must not be empty. Error messages call it `kind`: "image", "flow file", …"""
+    if os.path.isdir(path):
+        raise DeepMatchingError(f"The {kind} '{path}' is a folder; give the name of a file.")
+    try:
+        data = Path(path).read_bytes()
+    except FileNotFoundError as error:
+        raise DeepMatchingError(f"There is no {kind} '{path}'; check the path.") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise DeepMatchingError(
+            f"The {kind} '{path}' cannot be read ({reason}); check the path and its permissions."
+        ) from error
+    if not data:
+        raise DeepMatchingError(f"The {kind} '{path}' is an empty file; copy or download it again.")
+    return data
+
+
+def make_folder(path: PathLike) -> None:
+    """Create a folder and its parents, unless it exists."""
     try:
         os.makedirs(path, exist_ok=True)
     except FileExistsError:
@@ -26,18 +55,18 @@ def make_folder(path: str | os.PathLike[str]) -> None:
         raise _cannot_write(path, error) from error
 
 
-def check_writable(path: str | os.PathLike[str]) -> None:
-    """Raise now, before the work, if :func:`atomic_write` could not write `path`."""
+def check_writable(path: PathLike) -> None:
+    """Raise now, before any work, if :func:`atomic_write` could not write `path`."""
     temporary = _create_temporary(path)[0]
     temporary.unlink()
 
 
 @contextlib.contextmanager
-def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a temporary path beside `path`; rename it to `path` on success, remove it on failure.
+def atomic_write(path: PathLike) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; rename it to `path` on success, remove it on failure.
 
-    The temporary file exists (empty) and has the same suffix, since many writers choose the format by it.
-    An existing file is replaced; a symbolic link keeps pointing where it pointed and its target is replaced.
+    The temporary file exists (empty) and has the same suffix, because many writers choose the format by suffix.
+    An existing file is replaced. Of a symbolic link, the target is replaced and the link stays.
     """
     temporary, target = _create_temporary(path)
     try:
@@ -54,14 +83,14 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise
 
 
-def _create_temporary(path: str | os.PathLike[str]) -> tuple[Path, Path]:
-    """An empty temporary file beside `path`, and the file that it will replace."""
+def _create_temporary(path: PathLike) -> tuple[Path, Path]:
+    """An empty temporary file beside `path`, and the file that it is to replace."""
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise DeepMatchingError(f"Cannot write '{path}': it is a folder; give the name of a file.")
     if not target.parent.is_dir():
         raise DeepMatchingError(f"Cannot write '{path}': there is no folder '{target.parent}'; create it first.")
-    # Renaming over a device would replace the device itself (/dev/null, when run as root).
+    # Renaming over a device would replace the device itself (as root even /dev/null).
     if target.exists() and not target.is_file():
         raise DeepMatchingError(f"Cannot write '{path}': it is not a regular file; give another name.")
 
@@ -83,10 +112,10 @@ def _replace(source: Path, target: Path) -> None:
     os.replace(source, target)
 
 
-def _cannot_write(path: str | os.PathLike[str], error: OSError) -> DeepMatchingError:
+def _cannot_write(path: PathLike, error: OSError) -> DeepMatchingError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DeepMatchingError(f"Cannot write '{path}': no space is left; free some or write to another disk.")
+        return DeepMatchingError(f"Cannot write '{path}': no space is left; free some space or write to another disk.")
     reason = error.strerror or str(error)
     return DeepMatchingError(
-        f"Cannot write '{path}' ({reason}); check the permissions of its folder or choose another."
+        f"Cannot write '{path}' ({reason}); check the permissions of its folder or choose another folder."
     )

@@ -1,36 +1,34 @@
 """Optical flow on disk: Middlebury .flo, KITTI 16-bit .png, .pfm and .npy.
 
-In memory a flow is float32 (H,W,2), the displacement (x,y) of every pixel in pixels, NaN where unknown.
+In memory, a flow is float32 (H,W,2): the displacement (x,y) of every pixel, in pixels, or NaN where unknown.
 """
 
 from __future__ import annotations
 
 import io
-import os
-from pathlib import Path
 
 import cv2
 import numpy as np
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.files import atomic_write
+from deepmatching.io.files import PathLike, atomic_write, check_suffix, read_bytes
 from deepmatching.io.images import decode_image_file
 
 _SUFFIXES = (".flo", ".png", ".pfm", ".npy")
 _FLO_MAGIC = b"PIEH"  # 202021.25 as a little-endian float
 _FLO_UNKNOWN_ABOVE = 1e9  # by definition of the format
 _FLO_UNKNOWN = 1e10
-_MAX_SIDE = 1_000_000  # a size beyond it is read from a damaged header
+_MAX_SIDE = 1_000_000  # a larger size comes from a damaged header
 # KITTI stores 64·u + 2^15 in 16 bits.
 _KITTI_SCALE, _KITTI_OFFSET = 64.0, 32768.0
 
 
-def read_flow(path: str | os.PathLike[str]) -> np.ndarray:
-    """Read a flow by the suffix of its file: float32 (H,W,2), NaN where unknown."""
+def read_flow(path: PathLike) -> np.ndarray:
+    """Read a flow in the format that the suffix names: float32 (H,W,2), NaN where unknown."""
     suffix = check_flow_suffix(path)
     if suffix == ".png":
         return _decode_kitti(path)
-    data = _read_bytes(path)
+    data = read_bytes(path, "flow file")
     if suffix == ".flo":
         flow = _decode_flo(data, path)
     elif suffix == ".pfm":
@@ -43,8 +41,8 @@ def read_flow(path: str | os.PathLike[str]) -> np.ndarray:
     return flow
 
 
-def write_flow(path: str | os.PathLike[str], flow: np.ndarray) -> None:
-    """Write a flow (H,W,2) in the format that the suffix names; NaN or infinite means unknown.
+def write_flow(path: PathLike, flow: np.ndarray) -> None:
+    """Write a flow (H,W,2) in the format that the suffix names; NaN and infinity mean unknown.
 
     .flo, .pfm and .npy keep float32 exactly; KITTI .png rounds to 1/64 px and holds −512 to 511.98 px.
     """
@@ -52,7 +50,7 @@ def write_flow(path: str | os.PathLike[str], flow: np.ndarray) -> None:
     flow = np.asarray(flow)
     if flow.ndim != 3 or flow.shape[2] != 2 or flow.size == 0 or flow.dtype.kind not in "fiu":
         raise DeepMatchingError(
-            f"A flow must be a non-empty real array (H,W,2), but this one is {flow.dtype} {flow.shape}."
+            f"A flow must be a non-empty array (H,W,2) of real numbers, not {flow.dtype} {flow.shape}."
         )
     flow = flow.astype(np.float32)  # a copy
     flow[~np.isfinite(flow).all(axis=2)] = np.nan
@@ -62,52 +60,34 @@ def write_flow(path: str | os.PathLike[str], flow: np.ndarray) -> None:
         temporary.write_bytes(data)
 
 
-def check_flow_suffix(path: str | os.PathLike[str]) -> str:
-    """The suffix, if it names a format that flows can be written in."""
-    suffix = Path(path).suffix.lower()
-    if suffix not in _SUFFIXES:
-        raise DeepMatchingError(f"The suffix of '{path}' names no flow format; use one of {', '.join(_SUFFIXES)}.")
-    return suffix
+def check_flow_suffix(path: PathLike) -> str:
+    """The suffix in lower case; raises unless it names a flow format."""
+    return check_suffix(path, _SUFFIXES, "flow")
 
 
-def _read_bytes(path: str | os.PathLike[str]) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except FileNotFoundError as error:
-        raise DeepMatchingError(f"There is no flow file '{path}'; check the path.") from error
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise DeepMatchingError(
-            f"The flow file '{path}' cannot be read ({reason}); check the path and its permissions."
-        ) from error
-
-
-def _damaged(path: str | os.PathLike[str], what: str) -> DeepMatchingError:
+def _damaged(path: PathLike, what: str) -> DeepMatchingError:
     return DeepMatchingError(f"The flow file '{path}' {what}; check it or write it again.")
 
 
-def _check_size(height: int, width: int, path: str | os.PathLike[str]) -> None:
+def _check_size(height: int, width: int, path: PathLike) -> None:
     if not (0 < height <= _MAX_SIDE and 0 < width <= _MAX_SIDE):
         raise _damaged(path, f"states an impossible size of {width} x {height}")
 
 
-def _floats(
-    data: bytes, start: int, shape: tuple[int, int, int], dtype: str, path: str | os.PathLike[str]
-) -> np.ndarray:
-    """The float32 values of `shape` that must fill `data` from `start` to its very end."""
+def _floats(data: bytes, start: int, shape: tuple[int, int, int], dtype: str, path: PathLike) -> np.ndarray:
+    """The float32 values of `shape`, which must fill `data` from `start` to its end."""
     expected, found = 4 * shape[0] * shape[1] * shape[2], len(data) - start
     if found != expected:
         raise _damaged(
-            path,
-            f"is {shape[1]} x {shape[0]} by its header, so {expected} bytes must follow, but {found} do",
+            path, f"has {found} bytes of data, but its header says {shape[1]} x {shape[0]}: {expected} bytes"
         )
     return np.frombuffer(data, dtype, offset=start).reshape(shape)
 
 
-def _decode_flo(data: bytes, path: str | os.PathLike[str]) -> np.ndarray:
+def _decode_flo(data: bytes, path: PathLike) -> np.ndarray:
     """4 bytes magic, int32 width, int32 height, then float32 (H,W,2); all little-endian."""
     if len(data) < 12 or data[:4] != _FLO_MAGIC:
-        raise _damaged(path, "is no Middlebury .flo file (its first four bytes are not PIEH)")
+        raise _damaged(path, "is not a Middlebury .flo file (its first four bytes are not PIEH)")
     width, height = (int(side) for side in np.frombuffer(data, "<i4", count=2, offset=4))
     _check_size(height, width, path)
     return _floats(data, 12, (height, width, 2), "<f4", path).astype(np.float32)
@@ -119,21 +99,20 @@ def _encode_flo(flow: np.ndarray) -> bytes:
     return _FLO_MAGIC + np.array([width, height], "<i4").tobytes() + known.astype("<f4").tobytes()
 
 
-def _decode_pfm(data: bytes, path: str | os.PathLike[str]) -> np.ndarray:
+def _decode_pfm(data: bytes, path: PathLike) -> np.ndarray:
     """'PF', width, height and scale as text, then float32 (H,W,3) from the bottom row up.
 
-    The sign of the scale gives the byte order; its size is ignored, as other flow readers do, and so is the
-    third channel.
+    The sign of the scale gives the byte order. Its magnitude and the third channel are ignored, as by other readers.
     """
     fields = data[:200].split(maxsplit=4)
     if fields[:1] == [b"Pf"]:
-        raise _damaged(path, "has one channel where a flow has two (is it a disparity map?)")
+        raise _damaged(path, "has one channel, but a flow has two (is it a disparity map?)")
     if len(fields) < 4 or fields[0] != b"PF":
-        raise _damaged(path, "is no colour .pfm file (its header does not begin with PF)")
+        raise _damaged(path, "is not a colour .pfm file (its header does not begin with PF)")
     try:
         width, height, scale = int(fields[1]), int(fields[2]), float(fields[3])
     except ValueError as error:
-        raise _damaged(path, "has a header that is no PFM header") from error
+        raise _damaged(path, "has a damaged PFM header") from error
     _check_size(height, width, path)
     # One whitespace character ends the header, and the first float may begin with a byte that looks like one.
     start = 0
@@ -150,15 +129,15 @@ def _encode_pfm(flow: np.ndarray) -> bytes:
     return f"PF\n{width} {height}\n-1.0\n".encode("ascii") + channels.tobytes()
 
 
-def _decode_npy(data: bytes, path: str | os.PathLike[str]) -> np.ndarray:
+def _decode_npy(data: bytes, path: PathLike) -> np.ndarray:
     try:
         flow = np.load(io.BytesIO(data), allow_pickle=False)
     except (ValueError, EOFError, OSError, SyntaxError, MemoryError) as error:
-        raise _damaged(path, "is no complete .npy array of numbers") from error
+        raise _damaged(path, "is not a complete .npy array of numbers") from error
     if not isinstance(flow, np.ndarray) or flow.dtype.kind not in "fiu":
-        raise _damaged(path, "is no .npy array of real numbers")
+        raise _damaged(path, "is not an .npy array of real numbers")
     if flow.ndim != 3 or flow.shape[2] != 2 or flow.size == 0:
-        raise _damaged(path, f"holds an array of shape {flow.shape} where a flow is (H,W,2)")
+        raise _damaged(path, f"holds an array of shape {flow.shape}, but a flow is (H,W,2)")
     return flow.astype(np.float32)
 
 
@@ -168,11 +147,11 @@ def _encode_npy(flow: np.ndarray) -> bytes:
     return stream.getvalue()
 
 
-def _decode_kitti(path: str | os.PathLike[str]) -> np.ndarray:
+def _decode_kitti(path: PathLike) -> np.ndarray:
     """uint16 RGB: 64·u + 2^15, 64·v + 2^15, and 1 where valid."""
     pixels = decode_image_file(path, cv2.IMREAD_UNCHANGED, "flow file")
     if pixels.dtype != np.uint16 or pixels.ndim != 3 or pixels.shape[2] != 3:
-        raise _damaged(path, "is no KITTI flow (a PNG with three channels of 16 bits)")
+        raise _damaged(path, "is not a KITTI flow (a PNG with three channels of 16 bits)")
     valid, encoded = pixels[:, :, 0] > 0, pixels[:, :, :0:-1].astype(np.float32)  # BGR
     flow = (encoded - np.float32(_KITTI_OFFSET)) / np.float32(_KITTI_SCALE)
     flow[~valid] = np.nan
@@ -184,7 +163,7 @@ def _encode_kitti(flow: np.ndarray) -> bytes:
     encoded = np.rint(np.where(valid[:, :, None], flow, 0.0) * _KITTI_SCALE + _KITTI_OFFSET)
     if encoded.min() < 0 or encoded.max() > 65535:
         raise DeepMatchingError(
-            "A KITTI .png holds displacements from -512 to 511.98 px only, and this flow has larger ones; "
+            "A KITTI .png only holds displacements from -512 to 511.98 px, and this flow has larger ones; "
             "write .flo, .pfm or .npy instead."
         )
     bgr = np.empty((*valid.shape, 3), np.uint16)

@@ -1,4 +1,4 @@
-"""One way in for every kind of image: `load_image` gives a float tensor (C,H,W) in [0,1]."""
+"""Loading images of every kind: `load_image` gives a float tensor (C,H,W) in [0,1]."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 import threading
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import cv2
@@ -16,11 +15,12 @@ import numpy as np
 import torch
 
 from deepmatching.errors import DeepMatchingError
+from deepmatching.io.files import PathLike, read_bytes
 
 
 @runtime_checkable
 class PILImage(Protocol):
-    """What is asked of a PIL image, which is recognised without importing PIL."""
+    """The part of a PIL image that is used here, so that PIL need not be imported."""
 
     @property
     def mode(self) -> str: ...
@@ -33,33 +33,24 @@ class PILImage(Protocol):
 
 ImageLike: TypeAlias = "str | os.PathLike[str] | np.ndarray | torch.Tensor | PILImage"
 
-# The value that stands for white; a float image is in [0,1] already.
-_WHITE: dict[torch.dtype, float] = {
-    torch.bool: 1.0,
-    torch.uint8: 255.0,
-    torch.uint16: 65535.0,
-    torch.float16: 1.0,
-    torch.bfloat16: 1.0,
-    torch.float32: 1.0,
-    torch.float64: 1.0,
-}
-_ARRAY_DTYPES = ("bool", "uint8", "uint16", "float16", "float32", "float64")
+#: The value of white by the name of the dtype. Images of other dtypes are refused.
+WHITE = {"bool": 1.0, "uint8": 255.0, "uint16": 65535.0, "float16": 1.0, "float32": 1.0, "float64": 1.0}
 _DTYPE_RULE = "convert it to uint8 (0 to 255), uint16 (0 to 65535), bool or float (0 to 1)"
-# Resampling overshoots a little, while an image in 0..255 exceeds these bounds unless it is nearly black.
+# Resampling overshoots slightly, while an image in 0 … 255 exceeds these bounds unless it is nearly black.
 _FLOAT_RANGE = (-0.5, 1.5)
 
 
 def load_image(image: ImageLike, name: str = "image") -> torch.Tensor:
-    """Return `image` as float32 (C,H,W), C = 1 (grey) or 3 (RGB), values in [0,1].
+    """The image as float32 (C,H,W), C = 1 (grey) or 3 (RGB), values in [0,1].
 
-    * A path: any format OpenCV decodes, 8 or 16 bits; EXIF orientation is applied and alpha dropped.
+    * A path: any format that OpenCV decodes, 8 or 16 bits; EXIF orientation is applied and alpha is dropped.
     * A NumPy array: (H,W), (H,W,1), RGB (H,W,3) or RGBA (H,W,4).
     * A torch tensor: (H,W), (C,H,W) or (1,C,H,W) with C = 1, 3 or 4. It stays on its device, and a float
       tensor stays part of the autograd graph.
-    * A PIL image of any mode; its EXIF orientation is not applied, just as PIL itself does not.
+    * A PIL image of any mode; its EXIF orientation is not applied, because PIL does not apply it either.
 
-    uint8 is divided by 255 and uint16 by 65535; bool is 0 or 1; float must be in [0,1] already, where a
-    small overshoot is let through unchanged. `name` is what error messages call the image.
+    uint8 is divided by 255 and uint16 by 65535; bool is 0 or 1; float must be in [0,1] already, but a small
+    overshoot is accepted and kept. Error messages call the image `name`.
     """
     if isinstance(image, torch.Tensor):
         return _scale_to_unit(_planar_from_tensor(image, name), name)
@@ -78,13 +69,13 @@ def load_image(image: ImageLike, name: str = "image") -> torch.Tensor:
     )
 
 
-def decode_image_file(path: str | os.PathLike[str], flags: int, name: str = "image") -> np.ndarray:
+def decode_image_file(path: PathLike, flags: int, name: str = "image") -> np.ndarray:
     """Decode an image file with `cv2.imdecode` and its `flags` to (H,W) or (H,W,C), channels in BGR order.
 
-    The bytes are read here because OpenCV cannot open paths with non-ASCII characters on Windows, and are
-    checked for completeness because some OpenCV versions fill the missing part of a cut file with grey.
+    The file is not opened by OpenCV, which cannot open paths with non-ASCII characters on Windows. The bytes are
+    checked for completeness, because some OpenCV versions fill the missing part of a truncated file with grey.
     """
-    data = _read_bytes(path, name)
+    data = read_bytes(path, name)
     if not _is_complete(data):
         raise DeepMatchingError(f"The {name} '{path}' is damaged or cut short; copy or download it again.")
     try:
@@ -97,30 +88,11 @@ def decode_image_file(path: str | os.PathLike[str], flags: int, name: str = "ima
     return np.asarray(array)
 
 
-def _not_an_image(path: str | os.PathLike[str], name: str) -> DeepMatchingError:
+def _not_an_image(path: PathLike, name: str) -> DeepMatchingError:
     return DeepMatchingError(
-        f"The {name} '{path}' cannot be decoded (no image, an unknown format, damaged or cut short); "
+        f"The {name} '{path}' cannot be decoded (not an image, an unknown format, damaged or cut short); "
         "check the file or convert it to PNG or JPEG."
     )
-
-
-def _read_bytes(path: str | os.PathLike[str], name: str) -> bytes:
-    try:
-        if Path(path).is_dir():
-            raise DeepMatchingError(f"The {name} '{path}' is a folder; give the name of an image file.")
-        data = Path(path).read_bytes()
-    except FileNotFoundError as error:
-        raise DeepMatchingError(f"There is no {name} '{path}'; check the path.") from error
-    except (OSError, ValueError) as error:
-        if isinstance(error, DeepMatchingError):
-            raise
-        reason = getattr(error, "strerror", None) or str(error)
-        raise DeepMatchingError(
-            f"The {name} '{path}' cannot be read ({reason}); check the path and its permissions."
-        ) from error
-    if not data:
-        raise DeepMatchingError(f"The {name} '{path}' is an empty file; copy or download it again.")
-    return data
 
 
 def _is_complete(data: bytes) -> bool:
@@ -133,7 +105,7 @@ def _is_complete(data: bytes) -> bool:
 
 
 def _png_is_complete(data: bytes) -> bool:
-    """Walk the chunks (length, type, body, CRC) up to IEND; the CRC of every critical chunk must hold."""
+    """Walk the chunks (length, type, body, CRC) up to IEND; the CRC of every critical chunk must be right."""
     position = 8
     while position + 12 <= len(data):
         length = int.from_bytes(data[position : position + 4], "big")
@@ -157,7 +129,7 @@ _JPEG_END_OF_SCAN = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 def _jpeg_is_complete(data: bytes) -> bool:
     """Walk the segments up to the end-of-image marker.
 
-    Searching for the marker alone would not do: an EXIF thumbnail is a JPEG and has its own.
+    Searching for the marker is not enough, because an EXIF thumbnail is a JPEG with a marker of its own.
     """
     position = 2
     while position + 2 <= len(data):
@@ -187,9 +159,9 @@ _quiet_restore = 0
 
 @contextlib.contextmanager
 def _quiet_opencv() -> Iterator[None]:
-    """Keep OpenCV from writing its own messages about a file we report on ourselves.
+    """Silence OpenCV's own messages about a file that we report on.
 
-    The log level is one for the whole process: the last thread to leave restores it.
+    The whole process has one log level: the last thread to leave restores it.
     """
     global _quiet_depth, _quiet_restore
     # OpenCV 4 has the functions in cv2, OpenCV 5 in cv2.utils.logging.
@@ -216,25 +188,25 @@ def _array_from_pil(image: PILImage, name: str) -> np.ndarray:
     """A PIL image as (H,W) or RGB (H,W,3); alpha is dropped."""
     width, height = image.size
     if width * height == 0:
-        raise DeepMatchingError(f"The {name} has no pixels (size {width} x {height}).")
+        raise DeepMatchingError(f"The {name} has no pixels (size {width} x {height}); pass a picture.")
     try:
         if image.mode in ("L", "LA", "La", "1"):
             return np.asarray(image.convert("L"))
         if image.mode == "F" or image.mode.startswith("I;16"):
             return np.asarray(image)
-        if image.mode == "I":  # 32 bits, in which some PIL versions open 16-bit files
+        if image.mode == "I":  # 32 bits; some PIL versions open 16-bit files in this mode
             array = np.asarray(image)
             if array.min() < 0 or array.max() > 65535:
                 raise DeepMatchingError(f"The {name} (PIL mode I) exceeds 16 bits; {_DTYPE_RULE}.")
             return array.astype(np.uint16)
         return np.asarray(image.convert("RGB"))
-    except OSError as error:  # PIL reads the file only now
+    except OSError as error:  # PIL opens files lazily
         raise DeepMatchingError(f"The {name} cannot be read by PIL ({error}); check its file.") from error
 
 
 def _planar_from_array(array: np.ndarray, name: str) -> torch.Tensor:
     """(H,W), (H,W,1), (H,W,3) or (H,W,4) of any allowed dtype to a tensor (1 or 3,H,W) of the same dtype."""
-    if array.dtype.name not in _ARRAY_DTYPES:
+    if array.dtype.name not in WHITE:
         raise DeepMatchingError(f"The {name} has dtype {array.dtype}; {_DTYPE_RULE}.")
     if array.ndim == 2:
         array = array[:, :, None]
@@ -268,12 +240,14 @@ def _planar_from_tensor(tensor: torch.Tensor, name: str) -> torch.Tensor:
         raise DeepMatchingError(
             f"The {name} is a tensor of shape {shape}; it must be (H,W), (C,H,W) or (1,C,H,W) with C = 1, 3 or 4{hint}."
         )
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.float()  # NumPy has no such dtype, so WHITE has none either
     return tensor[:3] if tensor.shape[0] == 4 else tensor
 
 
 def _scale_to_unit(planar: torch.Tensor, name: str) -> torch.Tensor:
-    """(C,H,W) of any dtype to float32 in [0,1]; refuses values that cannot be an image."""
-    white = _WHITE.get(planar.dtype)
+    """(C,H,W) of any dtype to float32 in [0,1]; raises for values that cannot be an image."""
+    white = WHITE.get(str(planar.dtype).removeprefix("torch."))
     if white is None:
         raise DeepMatchingError(f"The {name} has dtype {planar.dtype}; {_DTYPE_RULE}.")
     if planar.numel() == 0:
@@ -288,7 +262,7 @@ def _scale_to_unit(planar: torch.Tensor, name: str) -> torch.Tensor:
         raise DeepMatchingError(f"The {name} contains NaN or infinite values; replace them first.")
     if low < _FLOAT_RANGE[0] or high > _FLOAT_RANGE[1]:
         raise DeepMatchingError(
-            f"The {name} has floating-point values from {low:g} to {high:g}, but they must be in [0, 1]: "
+            f"The {name} has floating-point values from {low:g} to {high:g}, but they must be in [0, 1]; "
             "divide by 255 or pass uint8."
         )
     return planar

@@ -1,15 +1,14 @@
-"""Files of matches: the original's text, ``.npz`` and ``.h5``, of ours and of other matchers.
+"""Files of matches, ours and those of other matchers: the original's text format, ``.npz`` and ``.h5``.
 
-**Pixel convention.** The original program measures at pixel *corners*: x = 0 is the left border of the picture, and
-the centre of its first pixel is x = 0.5. Most of Python (OpenCV, kornia, flow files) measures at pixel *centres*: the
-first pixel is x = 0. The text format holds corners; everything else holds centres. :func:`from_corners` and
-:func:`to_corners` add and subtract the half pixel, and nothing else does. Displacements are the same in both.
+**Pixel convention.** The original program measures from pixel *corners*: x = 0 is the left border of the picture, and
+the centre of the first pixel is x = 0.5. Most of Python (OpenCV, kornia, flow files) measures from pixel *centres*: the
+first pixel is x = 0. The text format holds corners; everything else holds centres. Only :func:`from_corners` and
+:func:`to_corners` convert, by half a pixel. Displacements are the same in both conventions.
 """
 
 from __future__ import annotations
 
 import io
-import os
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,16 +19,15 @@ import numpy as np
 from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.files import atomic_write
+from deepmatching.io.files import PathLike, atomic_write, check_suffix
 from deepmatching.io.foreign_matches import pair_group, pair_of_arrays, to_float32
 
-PathLike = str | os.PathLike[str]
 Size = tuple[int, int]
 Points = TypeVar("Points", np.ndarray, Tensor)
 
 
 class MatchArrays(NamedTuple):
-    """What a file of matches holds."""
+    """The content of a file of matches."""
 
     keypoints0: np.ndarray  #: (N, 2) float32, x and y in pixels; pixel centres are integers
     keypoints1: np.ndarray  #: (N, 2) float32
@@ -39,47 +37,44 @@ class MatchArrays(NamedTuple):
 
 
 def from_corners(points: Points) -> Points:
-    """Positions at pixel corners (the original's) to positions at pixel centres (Python's)."""
+    """Positions measured from pixel corners (the original) to positions measured from pixel centres (Python)."""
     return points - 0.5
 
 
 def to_corners(points: Points) -> Points:
-    """Positions at pixel centres to positions at pixel corners."""
+    """Positions measured from pixel centres to positions measured from pixel corners."""
     return points + 0.5
 
 
 def check_matches_suffix(path: PathLike) -> str:
-    """The suffix, if it names a format that matches can be written in."""
-    suffix = Path(path).suffix.lower()
-    if suffix not in _WRITERS:
-        raise DeepMatchingError(f"Cannot tell the format of '{path}': name it .txt, .npz or .h5.")
-    return suffix
+    """The suffix in lower case; raises unless it names a format for matches."""
+    return check_suffix(path, _WRITERS, "matches")
 
 
 def write_matches(path: PathLike, matches: MatchArrays) -> None:
-    """Write to ``.txt`` (the original's format), ``.npz`` or ``.h5``, as the suffix says."""
+    """Write ``.txt`` (the original's format), ``.npz`` or ``.h5``, depending on the suffix."""
     suffix = check_matches_suffix(path)
     with atomic_write(path) as temporary:
         _WRITERS[suffix](matches, temporary)
 
 
 def read_matches(path: PathLike) -> MatchArrays:
-    """Read what :func:`write_matches` wrote, or what other matchers write.
+    """Read a file that :func:`write_matches` or another matcher wrote.
 
-    That is any text file whose lines start with ``x0 y0 x1 y1`` (measured at pixel corners), and an ``.npz`` or
-    ``.h5`` with ``keypoints0`` and ``keypoints1`` (at pixel centres) of one pair, with or without scores and an
-    index; in an ``.h5`` they may be in a group.
+    The lines of a text file must start with ``x0 y0 x1 y1``, measured from pixel corners. An ``.npz`` or ``.h5`` must
+    have ``keypoints0`` and ``keypoints1`` of one pair, measured from pixel centres; scores and an index are optional.
+    In an ``.h5``, the arrays may be in a group.
     """
     path = Path(path)
     suffix = check_matches_suffix(path)
     if not path.is_file():
-        raise DeepMatchingError(f"There is no matches file '{path}': check the path.")
+        raise DeepMatchingError(f"There is no matches file '{path}'; check the path.")
     try:
         matches = _READERS[suffix](path)
     except DeepMatchingError:
         raise
     except PermissionError as error:
-        raise DeepMatchingError(f"The matches file '{path}' cannot be read: check its permissions.") from error
+        raise DeepMatchingError(f"The matches file '{path}' cannot be read; check its permissions.") from error
     except (OSError, ValueError, KeyError, IndexError, TypeError, EOFError, BadZipFile, zlib.error) as error:
         raise DeepMatchingError(
             f"'{path}' is not a readable matches file: it is damaged, or not a {suffix} file; write it again."
@@ -87,13 +82,13 @@ def read_matches(path: PathLike) -> MatchArrays:
     rows = np.concatenate([matches.keypoints0, matches.keypoints1, matches.scores[:, None]], axis=1)
     if bad := int((~np.isfinite(rows)).any(axis=1).sum()):
         raise DeepMatchingError(
-            f"'{path}' has numbers that are not finite in {bad} of {len(rows)} matches: remove these."
+            f"'{path}' has numbers that are not finite in {bad} of {len(rows)} matches; remove these matches."
         )
     return matches
 
 
 def format_matches(matches: MatchArrays) -> str:
-    """The original program's lines, ``x0 y0 x1 y1 score index``: positions at pixel corners, index 0."""
+    """The original program's lines, ``x0 y0 x1 y1 score index``: positions from pixel corners, index 0."""
     rows = np.concatenate([to_corners(matches.keypoints0), to_corners(matches.keypoints1)], axis=1).tolist()
     return "".join(
         "{:g} {:g} {:g} {:g} {:g} 0\n".format(*row, score)
@@ -135,12 +130,12 @@ def _read_text(path: Path) -> MatchArrays:
     text = path.read_text(encoding="ascii", errors="replace")
     lines = [line.split() for line in text.splitlines() if line.strip() and not line.startswith("#")]
     if any(len(line) < 4 for line in lines):
-        raise DeepMatchingError(f"'{path}' has lines with fewer than four numbers: each must start with x0 y0 x1 y1.")
+        raise DeepMatchingError(f"'{path}' has lines with fewer than four numbers; each must start with x0 y0 x1 y1.")
     try:
         table = to_float32(np.array([[float(v) for v in [*line, "1"][:5]] for line in lines]).reshape(-1, 5))
     except ValueError:
         raise DeepMatchingError(
-            f"'{path}' is not a readable matches file: it has lines with words; each must start with x0 y0 x1 y1."
+            f"'{path}' is not a readable matches file: it has lines with words, but each must start with x0 y0 x1 y1."
         ) from None
     return MatchArrays(from_corners(table[:, 0:2]), from_corners(table[:, 2:4]), table[:, 4])
 
@@ -148,7 +143,7 @@ def _read_text(path: Path) -> MatchArrays:
 def _read_npz(path: Path) -> MatchArrays:
     arrays = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
     if not isinstance(arrays, Mapping):
-        raise ValueError("one array, not an archive")
+        raise ValueError("a single array instead of an archive")
     return _from_arrays(arrays, path)
 
 

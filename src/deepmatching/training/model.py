@@ -14,7 +14,7 @@ from deepmatching.descriptors.pretrained import is_published, load_vgg
 from deepmatching.errors import DeepMatchingError
 from deepmatching.geometry import Geometry
 from deepmatching.losses import Objective
-from deepmatching.models import NAMES, build_network, load_network, name_of
+from deepmatching.models import build_network, load_network, name_of
 from deepmatching.network import Network
 from deepmatching.training.config import Amp, Config, LossConfig, ModelConfig
 
@@ -140,7 +140,7 @@ def check_sizes(network: Network, config: Config) -> None:
 def _network(model: ModelConfig) -> Network:
     radius = None if model.radius == "full" else model.radius
     levels = None if model.levels == "auto" else model.levels
-    if not model.init or (model.init not in NAMES and is_published(model.init)):
+    if not model.init or is_published(model.init):
         network = build_network(model.descriptor or "vgg", radius, levels, **model.settings)
         if model.init:
             if not isinstance(network.descriptor, VGG):
