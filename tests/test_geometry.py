@@ -26,7 +26,7 @@ def test_radius_160_cells_shrinks_by_the_ceiling() -> None:
 
 def test_padding_is_one_or_two_cells() -> None:
     geometry = Geometry(SINTEL, SINTEL)
-    assert [geometry.padding(l) for l in range(6)] == [1, 1, 1, 2, 2, 1]
+    assert [geometry.pool_reach - geometry.pool_offset(l) for l in range(6)] == [1, 1, 1, 2, 2, 1]
 
 
 def test_tau_and_children_of_level_one() -> None:
@@ -109,17 +109,17 @@ def test_on_target_keeps_the_border_for_scores_but_not_for_matches() -> None:
         ({"radius": -8}, "at least 2"),
         ({"size0": (7, 100)}, "100x7 pixels, smaller than one patch: use an image of at least 8x8 pixels"),
         ({"size1": (100, 7)}, "smaller than one patch"),
-        ({"levels": -1}, "0 or more"),
+        ({"levels": -1}, "at least 0"),
         ({"levels": 9}, "too large"),
         ({"gamma": 3}, "must divide"),
         ({"alpha": 16}, "must divide"),
-        ({"gamma": 0}, "positive"),
+        ({"gamma": 0}, "at least 1"),
         ({"beta": 2}, "stick out"),
         ({"gamma": 8, "beta": 8, "eta": 8}, "even number of cells"),
         ({"gamma": 4, "eta": 4, "radius": None}, "4\\*gamma"),
         ({"eta": 16}, "one byte"),
     ],
 )
-def test_bad_geometry_is_refused_in_words(arguments: dict, words: str) -> None:
+def test_bad_geometry_raises_a_clear_error(arguments: dict, words: str) -> None:
     with pytest.raises(DeepMatchingError, match=words):
         Geometry(**{"size0": (100, 100), "size1": (100, 100), **arguments})

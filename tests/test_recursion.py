@@ -26,7 +26,7 @@ def both_decodings(geometry: Geometry, S_0: Tensor, exponent: float = 1.4) -> tu
 
 def small_geometry(size0: tuple[int, int], size1: tuple[int, int], radius: int | None, levels: int) -> Geometry:
     rule = Geometry(size0, size1, radius=radius, levels=0)
-    return Geometry(size0, size1, radius=radius, levels=min(levels, rule._most_levels()))
+    return Geometry(size0, size1, radius=radius, levels=min(levels, rule._max_levels()))
 
 
 @settings(max_examples=60, deadline=None)
@@ -113,7 +113,7 @@ def test_the_recursion_over_positions_equals_the_one_over_indices() -> None:
 
 
 def test_the_two_lattices_agree_at_level_zero_and_may_differ_above() -> None:
-    """Same cells, same scores at level 0; above, points that are no multiple of 2^l pool over other windows."""
+    """Same cells, same scores at level 0; above, points that are not multiples of 2^l pool over other windows."""
     torch.manual_seed(0)
     size = (32, 32)
     absolute, relative = (

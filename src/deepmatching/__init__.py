@@ -30,7 +30,7 @@ __all__ = [
     "__version__",
 ]
 
-# Names load on first use: `deepmatching --help` should not wait for PyTorch.
+# Names are imported on first use, so that `deepmatching --help` does not wait for PyTorch.
 _HOME = {
     "DeepMatcher": "matcher",
     "DeepMatchingError": "errors",

@@ -1,4 +1,4 @@
-"""Checks of the values that users give. Each raises one sentence that says what is wrong."""
+"""Checks of user-given values. Each raises an error of one sentence that says what is wrong."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def check_choice(name: str, value: Any, allowed: Collection[str]) -> None:
 
 
 def radius_in_pixels(radius: Any, name: str = "The radius") -> int | None:
-    """A radius as users give it, as the network takes it: None for ``"full"``, no limit."""
+    """The radius in pixels; None, no limit, for ``"full"``."""
     if isinstance(radius, str) and radius == FULL:
         return None
     if not isinstance(radius, Integral) or isinstance(radius, bool) or radius <= 0:

@@ -1,4 +1,4 @@
-"""Values that several modules agree on. Free of PyTorch, so that ``--help`` is quick."""
+"""Values that several modules share. This module does not import PyTorch, so that ``--help`` is quick."""
 
 from __future__ import annotations
 
@@ -8,31 +8,32 @@ from typing import Final, Literal
 Reciprocal = Literal["bins", "exact", "none"]
 RECIPROCAL: Reciprocal = "bins"
 
-#: Models that come with the package, and the one that is used unless another is named.
+#: Models that ship with the package, and the default model.
 MODELS = ("compact", "vgg", "hog")
 MODEL = "compact"
 
 #: Largest displacement along each axis, in pixels.
 RADIUS = 80
 
-#: The same for flow. It is larger, because a pixel that moves further than the radius has no right match, and one
-#: wrong object costs more than a little time.
+#: The same for flow. It is larger because a pixel that moves further than the radius has no correct match, and a wrong
+#: object costs more than the extra time.
 FLOW_RADIUS = 160
 
-#: What users write for "no limit on the displacement". Inside the package, no limit is None.
+#: The users' word for "no limit on the displacement". Inside the package, no limit is None.
 FULL: Final = "full"
 
 #: ν, the exponent of every level before training.
 EXPONENT = 1.4
 
-#: Preset of the flow.
+#: Preset of the flow settings.
 PRESET = "default"
 
-#: acc@T is measured at these thresholds, in pixels.
+#: Thresholds T of acc@T, in pixels.
 THRESHOLDS = (2, 5, 10)
 
-#: Every pixel takes the displacement of the most confident match at most this many pixels away along each axis.
+#: To propagate matches, every pixel takes the displacement of the most confident match within this many pixels along
+#: each axis.
 SPREAD = 8
 
-#: σ of g_σ in pixels, the hinge's margin and the first β of the cross-entropy.
+#: Of the losses: σ of g_σ in pixels, the margin of the hinge and the initial β of the cross-entropy.
 SIGMA, MARGIN, SCALE = 1.5, 1.0, 10.0

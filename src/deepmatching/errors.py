@@ -1,12 +1,12 @@
-"""The one exception a user of the library has to know."""
+"""The exceptions of the library: catching ``DeepMatchingError`` is enough."""
 
 
 class DeepMatchingError(ValueError):
-    """Something the user can put right: the message says what is wrong and what to do.
+    """An error that the user can fix: the message says what is wrong and what to do.
 
     The command line prints the message without a traceback and exits with code 2.
     """
 
 
 class OutOfMemoryError(DeepMatchingError):
-    """The work would not fit into the memory that is free; raised before anything is allocated."""
+    """The work does not fit into the free memory; raised before anything is allocated."""

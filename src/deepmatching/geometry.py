@@ -1,4 +1,4 @@
-"""Where every score of the pyramid lies in the two images (paper, Sect. 2.3 "Discretization").
+"""The position in the two images of every score of the pyramid (paper, Sect. 2.3 "Discretization").
 
 A score S_l(k | i) compares a point p of the reference image with a point q of the target image.
 Positions are pixel *corners*: x = 0 is the left border of the picture and x = W its right border.
@@ -13,9 +13,9 @@ Target points lie on one of two lattices:
   R_0 = R/γ₀, R_{l+1} = ⌈R_l / 2⌉;
 * *absolute* (no radius; the original program's unrestricted mode): q = 2^l γ₀ k, k on the whole target image.
 
-Two printed details of the paper do not hold and are put right here: the children of a level-1 point are
+Two details printed in the paper are wrong and corrected here: the children of a level-1 point are
 i + (δ₀/2α₀) ε **+** τ₁ (the paper prints − τ₁), and the padding P = η₀/γ₀ + 2R_{l+1} − R_l is one or
-two cells (the paper says zero or one), since R is rounded up.
+two cells (the paper says zero or one), because R is rounded up.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from deepmatching.checks import check_number
+from deepmatching.defaults import FULL, RADIUS
 from deepmatching.errors import DeepMatchingError
 
-#: The original program stops growing patches at this side, in pixels.
+#: Patches grow up to this side in the original program, in pixels.
 LARGEST_PATCH = 999
 
 #: The four unit displacements ε_i of the paper, (row, column), in raster order.
@@ -43,15 +45,15 @@ class Geometry:
     (δ₀/γ₀)² descriptor cells of side γ₀.
 
     Args:
-        size0: size of the reference image; the part beyond a multiple of δ₀ is not used (right, bottom).
-        size1: size of the target image, likewise.
-        alpha: α₀, step of the grid of reference points, the same at all levels.
+        size0: size of the reference image. The part beyond a multiple of δ₀ is not used (right and bottom).
+        size1: size of the target image. The same part is not used.
+        alpha: α₀, step of the grid of reference points at all levels.
         beta: β₀, position of the first reference point of level 0.
         gamma: γ₀, step of the target points at level 0: the side of a descriptor cell.
         delta: δ₀, side of a level-0 patch; a level-l patch has side 2^l δ₀.
-        eta: η₀, max pooling reaches 2^l η₀ around its centre.
+        eta: η₀; max pooling reaches 2^l η₀ around its centre.
         radius: R, the largest displacement along each axis, or None for no limit (absolute lattice).
-        levels: L, or None for the original's rule: double the patch while it is no larger than the reference
+        levels: L, or None for the original's rule: double the patch while it is at most as large as the reference
             image's longer side (and 999 px), while patches have children inside the image, and on the absolute lattice
             while target maps are more than three cells wide.
     """
@@ -63,7 +65,7 @@ class Geometry:
     gamma: int = 2
     delta: int = 8
     eta: int = 2
-    radius: int | None = 80
+    radius: int | None = RADIUS
     levels: int | None = None
 
     # ------------------------------------------------------------------ construction
@@ -74,10 +76,10 @@ class Geometry:
         size0: tuple[int, int],
         size1: tuple[int, int],
         downscale: int = 1,
-        radius: int | None = 80,
+        radius: int | None = RADIUS,
         levels: int | None = None,
     ) -> Geometry:
-        """The original's parametrisation: cells of f = 2^downscale pixels, 4×4 of them to a patch."""
+        """The original's parametrisation: cells of f = 2^downscale pixels, and patches of 4×4 cells."""
         f = 2**downscale
         return cls(size0, size1, 4 * f, 2 * f, f, 4 * f, f, radius, levels)
 
@@ -92,18 +94,17 @@ class Geometry:
                 )
         if self.levels is None:
             object.__setattr__(self, "levels", self._levels_by_rule())
-        elif self.levels < 0:
-            raise DeepMatchingError(f"levels must be 0 or more, not {self.levels}.")
-        elif self.levels > self._most_levels():
+            return
+        check_number("levels", self.levels, least=0, whole=True)
+        if self.levels > self._max_levels():
             raise DeepMatchingError(
-                f"levels={self.levels} asks for patches that are too large for a reference image of "
-                f"{self.size0[1]}x{self.size0[0]} pixels: use at most {self._most_levels()}."
+                f"levels={self.levels} needs patches that are too large for a reference image of "
+                f"{self.size0[1]}x{self.size0[0]} pixels: use at most {self._max_levels()}."
             )
 
     def _check_steps(self) -> None:
         for name in ("alpha", "gamma", "delta", "eta"):
-            if getattr(self, name) < 1:
-                raise DeepMatchingError(f"{name} must be a positive number of pixels, not {getattr(self, name)}.")
+            check_number(name, getattr(self, name), least=1, whole=True)
         for small, large in (("gamma", "eta"), ("alpha", "delta"), ("gamma", "alpha"), ("gamma", "beta")):
             if getattr(self, large) % getattr(self, small):
                 raise DeepMatchingError(
@@ -119,7 +120,7 @@ class Geometry:
                 f"delta/2={self.delta // 2}."
             )
         if self.eta // self.gamma > 7:
-            raise DeepMatchingError("eta must be at most 7 gamma, so that a pooling switch fits into one byte.")
+            raise DeepMatchingError("eta must be at most 7*gamma, so that a pooling switch fits into one byte.")
 
     def _check_radius(self) -> None:
         if self.radius is None:
@@ -131,7 +132,7 @@ class Geometry:
         if self.radius < self.gamma:
             raise DeepMatchingError(
                 f"The radius must be at least {self.gamma} pixels (one cell), not {self.radius}; "
-                "use 'full' for no limit."
+                f"use '{FULL}' for no limit."
             )
         if self.radius % self.gamma:
             nearest = max(1, round(self.radius / self.gamma)) * self.gamma
@@ -143,19 +144,21 @@ class Geometry:
     def _levels_by_rule(self) -> int:
         side = max(self.used0)
         levels = 0
-        while 2 * self.delta * 2**levels <= min(LARGEST_PATCH, side) and levels < self._most_levels():
+        while 2 * self.delta * 2**levels <= min(LARGEST_PATCH, side) and levels < self._max_levels():
             if self.radius is None and min(self.window(levels)) <= 3:
                 break
             levels += 1
         return levels
 
-    def _most_levels(self) -> int:
-        """The number of levels whose patches still have children on the grid along both axes."""
+    def _max_levels(self) -> int:
+        """The number of levels whose patches have children on the grid along both axes."""
         levels = 0
         while True:
             rows, columns = self.grid(levels)
             minus, plus = self.child_shifts(levels)
-            between_points = levels == 0 and self.tau(1) != 0  # level 1 lies half a step off: always has children
+            between_points = (
+                levels == 0 and self.tau(1) != 0
+            )  # level 1 is offset by half a step and always has children
             if max(-minus, plus) > min(rows, columns) - 1 and not between_points:
                 return levels
             levels += 1
@@ -164,7 +167,7 @@ class Geometry:
 
     @property
     def used0(self) -> tuple[int, int]:
-        """Size of the part of the reference image that is used: whole patches only."""
+        """Size of the part of the reference image that is used: whole patches."""
         return self.size0[0] // self.delta * self.delta, self.size0[1] // self.delta * self.delta
 
     @property
@@ -172,21 +175,16 @@ class Geometry:
         """Size of the part of the target image that is used."""
         return self.size1[0] // self.delta * self.delta, self.size1[1] // self.delta * self.delta
 
-    @property
-    def patch(self) -> int:
-        """Cells along the side of a level-0 patch, δ₀/γ₀."""
-        return self.delta // self.gamma
-
     # ------------------------------------------------------------------ lattices
 
     @property
     def relative(self) -> bool:
-        """Whether target points are counted from the reference point (a radius) or from the image's corner."""
+        """Whether target points are counted from the reference point (with a radius) or from the image's corner."""
         return self.radius is not None
 
     @cached_property
     def L(self) -> int:
-        """Number of the top level."""
+        """The top level."""
         assert self.levels is not None
         return self.levels
 
@@ -209,7 +207,7 @@ class Geometry:
         return half - -(-self.delta // (2 * self.alpha)) if l >= 1 else 0.0
 
     def grid(self, l: int) -> tuple[int, int]:
-        """(H_l, W_l), number of reference points at level l; one more a side for l ≥ 1 if τ_1 = −1/2."""
+        """(H_l, W_l), number of reference points at level l; one more along each axis for l ≥ 1 if τ_1 = −1/2."""
         extra = 1 if l >= 1 and self.tau(1) else 0
         rows, columns = ((used - self.delta // 2 - self.beta) // self.alpha + 1 for used in self.used0)
         return rows + extra, columns + extra
@@ -230,7 +228,7 @@ class Geometry:
 
     @property
     def first_cell(self) -> tuple[int, int]:
-        """Where the first reference point of level 0 lies, in cells from the image's corner: (row, column)."""
+        """Position of the first reference point of level 0, in cells from the image's corner: (row, column)."""
         return self.beta // self.gamma, self.beta // self.gamma
 
     def reference_points(self, l: int) -> tuple[Tensor, Tensor]:
@@ -242,7 +240,7 @@ class Geometry:
     def target_points(self, l: int) -> tuple[Tensor, Tensor]:
         """Pixel positions of the target points' rows (H_l, h_l) and columns (W_l, w_l); float64.
 
-        On the absolute lattice they are the same for every reference point, and the first axis has size 1.
+        On the absolute lattice all reference points have the same target points, and the first axis has size 1.
         """
         points = []
         for p, cells in zip(self.reference_points(l), self.window(l), strict=True):
@@ -254,7 +252,7 @@ class Geometry:
         """Which level-0 target points lie on the target image: masks of rows (H_0 | 1, h_0), columns (W_0 | 1, w_0).
 
         A cell is on the image if both its row and its column are. Scores exist up to and including the image's
-        border; a match must lie in [0, W) × [0, H), so its mask leaves the last position out (``border=False``).
+        border. A match must lie in [0, W) × [0, H), so the mask for matches omits the border (``border=False``).
         """
         rows, columns = (
             (q >= 0) & ((q <= size) if border else (q < size))
@@ -273,10 +271,6 @@ class Geometry:
         """Cell k of S_{l+1/2} is centred at cell 2k + offset of S_l: R_l − 2R_{l+1} (0 or −1), or 0 if absolute."""
         return self.R(l) - 2 * self.R(l + 1) if self.relative else 0
 
-    def padding(self, l: int) -> int:
-        """P = η₀/γ₀ + 2R_{l+1} − R_l, cells of −∞ around S_l in the usual formulation of max pooling."""
-        return self.pool_reach - self.pool_offset(l)
-
     def child_shifts(self, l: int) -> tuple[int, int]:
         """Grid shifts (for ε = −1, ε = +1) from a point of level l+1 to its children at level l.
 
@@ -288,20 +282,20 @@ class Geometry:
 
     @property
     def cell_shift(self) -> int:
-        """By how many cells of S_{l+1/2} a child's target point is shifted: δ₀/4γ₀ if absolute, 0 if relative."""
+        """Shift of a child's target point in cells of S_{l+1/2}: δ₀/4γ₀ if absolute, 0 if relative."""
         return 0 if self.relative else self.delta // (4 * self.gamma)
 
     def links(self, l: int) -> list[tuple[int, int, int, int]]:
         """The four links from level l+1 down to level l, in the order of ``CORNERS``.
 
-        Each is (row shift, column shift, cell row shift, cell column shift): the point i with cell k of level
-        l+1 has the child i + shift with cell k + cell shift of S_{l+1/2}.
+        Each is (row shift, column shift, cell row shift, cell column shift): cell k of point i at level l+1 has
+        as its child the cell k + cell shift of S_{l+1/2} at the point i + shift.
         """
         along_axis = dict(zip((-1, +1), self.child_shifts(l), strict=True))
         return [(along_axis[y], along_axis[x], y * self.cell_shift, x * self.cell_shift) for y, x in CORNERS]
 
     def children(self, l: int) -> tuple[Tensor, Tensor]:
-        """Number of existing children along each axis of the points of level l ≥ 1: (H_l,), (W_l,)."""
+        """Number of children on the grid, along each axis, of the points of level l ≥ 1: (H_l,), (W_l,)."""
         counts = []
         for parents, below in zip(self.grid(l), self.grid(l - 1), strict=True):
             i = torch.arange(parents)
@@ -317,31 +311,31 @@ class Geometry:
         return rows * columns * h * w
 
     def strip(self, rows0: tuple[int, int], rows1: tuple[int, int]) -> Strip:
-        """The part of the two lowest levels that has these rows (first, one past the last) of levels 0 and 1."""
+        """The part of the two lowest levels with these rows (first, one past the last) of levels 0 and 1."""
         return Strip(**{f.name: getattr(self, f.name) for f in fields(Geometry)}, rows0=rows0, rows1=rows1)
 
 
 @dataclass(frozen=True)
 class Strip(Geometry):
-    """Some rows of reference points of levels 0 and 1, seen as a geometry of its own.
+    """The geometry of some rows of reference points of levels 0 and 1.
 
-    Operators that link these two levels can then work on a part of them at a time, when memory is short. All rows
-    that a row of the strip needs must be in it: of every parent all children, or of every child all parents.
+    With it, operators that link these two levels can work on a part at a time when memory is short. The strip must
+    contain all rows that its rows need: all children of every parent, or all parents of every child.
 
     Args:
         rows0: rows of level 0, first and one past the last.
-        rows1: rows of level 1, likewise.
+        rows1: rows of level 1, first and one past the last.
     """
 
     rows0: tuple[int, int] = (0, 0)
     rows1: tuple[int, int] = (0, 0)
 
     def __post_init__(self) -> None:
-        """Nothing to check: the whole geometry was."""
+        """Nothing to check: the whole geometry was checked."""
 
     @cached_property
     def whole(self) -> Geometry:
-        """The geometry that this is a part of."""
+        """The geometry that this strip is a part of."""
         return Geometry(**{f.name: getattr(self, f.name) for f in fields(Geometry)})
 
     def _rows(self, l: int) -> slice:

@@ -1,4 +1,4 @@
-"""Matches: what the matcher returns, with the adapters users need."""
+"""Matches, the result of matching, with adapters for other libraries."""
 
 from __future__ import annotations
 
@@ -10,15 +10,8 @@ import torch
 from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.matches import (
-    MatchArrays,
-    PathLike,
-    Size,
-    format_matches,
-    from_corners,
-    read_matches,
-    write_matches,
-)
+from deepmatching.io.files import PathLike
+from deepmatching.io.matches import MatchArrays, Size, format_matches, from_corners, read_matches, write_matches
 
 if TYPE_CHECKING:
     from deepmatching.io.images import ImageLike
@@ -32,7 +25,7 @@ class Matches:
     Attributes:
         keypoints0: (N, 2) float32, x and y in the first image, in pixels; pixel centres are integers.
         keypoints1: (N, 2) float32, the corresponding points in the second image.
-        scores: (N,) float32, confidence; for L levels at most L + 1, comparable within one pair.
+        scores: (N,) float32, confidence: at most L + 1 for L levels, comparable within one pair.
         size0: (rows, columns) of the first image, if known.
         size1: (rows, columns) of the second image, if known.
     """
@@ -44,7 +37,7 @@ class Matches:
     size1: Size | None = None
 
     def __post_init__(self) -> None:
-        for name in ("keypoints0", "keypoints1", "scores"):  # arrays and lists are welcome too
+        for name in ("keypoints0", "keypoints1", "scores"):  # arrays and lists are accepted too
             object.__setattr__(self, name, torch.as_tensor(getattr(self, name)))
         n = len(self.scores)
         if self.keypoints0.shape != (n, 2) or self.keypoints1.shape != (n, 2) or self.scores.shape != (n,):
@@ -57,7 +50,7 @@ class Matches:
         return len(self.scores)
 
     def __getitem__(self, chosen: Any) -> Matches:
-        """A part of the matches, by a boolean mask, a slice, indices or one index."""
+        """Some of the matches, chosen by a boolean mask, a slice, indices or one index."""
         if isinstance(chosen, int):
             chosen = [range(len(self))[chosen]]
         return Matches(self.keypoints0[chosen], self.keypoints1[chosen], self.scores[chosen], self.size0, self.size1)
@@ -82,13 +75,13 @@ class Matches:
         )
 
     def numpy(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """keypoints0, keypoints1, scores as arrays."""
+        """keypoints0, keypoints1 and scores as arrays."""
         return tuple(t.detach().cpu().numpy() for t in (self.keypoints0, self.keypoints1, self.scores))  # type: ignore[return-value]
 
     # ------------------------------------------------------------------ adapters
 
     def as_kornia(self) -> dict[str, Tensor]:
-        """The dictionary that kornia's LoFTR returns."""
+        """A dictionary like that of kornia's LoFTR."""
         return {
             "keypoints0": self.keypoints0,
             "keypoints1": self.keypoints1,
@@ -97,7 +90,7 @@ class Matches:
         }
 
     def as_hloc(self) -> dict[str, np.ndarray]:
-        """Keypoints with ``matches0`` and ``matching_scores0``, as hloc's feature and match files hold them."""
+        """Keypoints with ``matches0`` and ``matching_scores0``, as in hloc's feature and match files."""
         keypoints0, keypoints1, scores = self.numpy()
         return {
             "keypoints0": keypoints0,
@@ -107,7 +100,7 @@ class Matches:
         }
 
     def as_opencv(self) -> tuple[list[Any], list[Any], list[Any]]:
-        """OpenCV's keypoints of both images and one ``DMatch`` each; its distance is minus the score."""
+        """OpenCV keypoints of both images, and a ``DMatch`` for each match, whose distance is minus the score."""
         import cv2
 
         keypoints0, keypoints1, scores = (array.tolist() for array in self.numpy())
@@ -119,20 +112,20 @@ class Matches:
 
     # ------------------------------------------------------------------ files
 
-    def _stored(self) -> MatchArrays:
+    def _arrays(self) -> MatchArrays:
         return MatchArrays(*self.numpy(), self.size0, self.size1)
 
     def as_text(self) -> str:
-        """The original program's lines, ``x0 y0 x1 y1 score index``: positions at pixel corners, index 0."""
-        return format_matches(self._stored())
+        """The original program's lines, ``x0 y0 x1 y1 score index``: positions from pixel corners, index 0."""
+        return format_matches(self._arrays())
 
     def save(self, path: PathLike) -> None:
-        """Write to ``.txt`` (the original's format), ``.npz`` or ``.h5``, as the suffix says."""
-        write_matches(path, self._stored())
+        """Write ``.txt`` (the original's format), ``.npz`` or ``.h5``, depending on the suffix."""
+        write_matches(path, self._arrays())
 
     @classmethod
     def load(cls, path: PathLike) -> Matches:
-        """Read what :meth:`save` wrote, or what other matchers write; see ``deepmatching.io.matches``."""
+        """Read a file that :meth:`save` or another matcher wrote; see :func:`deepmatching.io.matches.read_matches`."""
         return cls(*read_matches(path))  # type: ignore[arg-type]
 
     # ------------------------------------------------------------------ pictures

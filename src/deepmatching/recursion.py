@@ -1,15 +1,15 @@
-"""The original program's recursive decoder, slow and without memoisation: the oracle for the network.
+"""The original program's recursive decoder, without memoisation: slow, and the oracle for the network.
 
-The original starts from every cell of the top level with its score, walks down to the four children, in each moves
-to the arg-max of the child's scores within the window that max pooling looked at, adds that score, and so
-on to level 0, where it keeps the best sum that arrives at each (p, q)::
+The original starts from every cell of the top level with its score and walks down to the four children. In each child
+it moves to the arg-max of the scores within the window of max pooling and adds that score. At level 0 it keeps the best
+sum that arrives at each (p, q)::
 
     Q_0(q_0|p_0) = max over paths of Σ_l S_l(q_l|p_l),
     p_l = p_{l+1} + 2^l δ_i,   q_l = argmax { S_l(q|p_l) : ‖q − (q_{l+1} + 2^l δ_i)‖_∞ ≤ 2^l η₀ }
 
-The paper's claim is that disaggregation, unpooling and sum compute the same numbers. This module knows nothing of
-the network's index arithmetic: it works on pixel positions, so the two lattices differ only in where they put
-their points, and a test that compares it with the network checks both.
+The paper claims that disaggregation, unpooling and sum compute the same numbers. This module uses none of the network's
+index arithmetic. It works on pixel positions, so the two lattices differ only in the positions of their points, and a
+comparison with the network checks both.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Point = tuple[float, float]
 
 
 def recursive_decoding(S: list[Tensor], geometry: Geometry) -> Tensor:
-    """Q_0 by recursion over all paths, for one pair. Exponential in L: for small volumes only.
+    """Q_0 of one pair by recursion over all paths. Exponential in L: for small volumes only.
 
     Args:
         S: score volumes S_0 … S_L, each (H_l, W_l, h_l, w_l).
 
     Returns:
-        Q_0, (H_0, W_0, h_0, w_0); −∞ where no path arrives and off the target image.
+        Q_0, (H_0, W_0, h_0, w_0); −∞ outside the target image and where no path arrives.
     """
     levels = [_by_position(scores, geometry, l) for l, scores in enumerate(S)]
     best: dict[tuple[Point, Point], float] = {}
@@ -51,7 +51,7 @@ def recursive_decoding(S: list[Tensor], geometry: Geometry) -> Tensor:
                 for at, score in levels[l - 1][child].items()
                 if abs(at[0] - centre[0]) <= reach and abs(at[1] - centre[1]) <= reach
             ]
-            # On the absolute lattice a child's cell can lie off the pooled map, and then leads nowhere.
+            # On the absolute lattice a child's cell can lie outside the pooled map, and then its path ends.
             if window and (geometry.relative or _is_pooled(centre, geometry, l)):
                 score, at = max(window, key=lambda item: item[0])  # the first maximum: raster order
                 descend(l - 1, child, at, total + score)
