@@ -1,4 +1,4 @@
-"""Confidence, and the whole way from matches to flow against the original."""
+"""Confidence, and a comparison of the whole way from matches to flow with the original."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ def folders() -> list[str]:
 
 
 @pytest.mark.parametrize("name", folders())
-def test_the_flow_is_the_originals(shared: Path, name: str) -> None:
-    """Given the original's matches and edges: its errors within 2 %, and its flow to a hundredth of a pixel mostly.
+def test_the_flow_equals_the_originals(shared: Path, name: str) -> None:
+    """From the original's matches and edges: its errors within 2 %, and its flow to about a hundredth of a pixel.
 
-    Its matches are at pixel corners, which it takes for pixel centres.
+    The original measures its matches from pixel corners, but interpolates them as if from pixel centres.
     """
     folder = shared / "oracle" / "epicflow" / name
     info = json.loads((folder / "info.json").read_text())
@@ -88,7 +88,7 @@ def test_the_flow_is_the_originals(shared: Path, name: str) -> None:
         assert difference.mean() < 0.03
 
 
-def test_a_lone_match_or_one_that_leads_out_is_not_trusted(pair: tuple[np.ndarray, np.ndarray]) -> None:
+def test_a_lone_match_or_one_that_leaves_the_image_has_low_confidence(pair: tuple[np.ndarray, np.ndarray]) -> None:
     flat = np.zeros((64, 96), dtype=np.float32)
     assert dense_flow(np.array([[20.0, 20]]), np.array([[40.0, 30]]), pair, flat)[1].max() < 0.7
     points = grid(64, 96)
@@ -96,7 +96,7 @@ def test_a_lone_match_or_one_that_leads_out_is_not_trusted(pair: tuple[np.ndarra
 
 
 def test_confidence_does_not_show_the_grid_of_matches(pair: tuple[np.ndarray, np.ndarray]) -> None:
-    """Between matches 8 pixels apart it is what it is at them, and further away less."""
+    """It is as high between matches 8 pixels apart as at the matches, and lower further away."""
     points = grid(64, 96)
     points = points[points[:, 0] < 50]
     still = (np.zeros_like(pair[0]), np.zeros_like(pair[0]))

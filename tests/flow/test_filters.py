@@ -1,4 +1,4 @@
-"""Which matches are trusted."""
+"""Which matches the filters trust."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_only_corners_are_salient() -> None:
     np.testing.assert_array_equal(saliency(image[:1]), strength)  # grey
 
 
-def test_the_best_match_of_a_pixel_stays() -> None:
+def test_the_best_match_of_a_pixel_is_kept() -> None:
     pixels = np.array([[1, 2], [3, 4], [1, 2], [3, 4], [5, 6]])
     assert first_of_each_pixel(pixels, None).tolist() == [True, True, False, False, True]
     assert first_of_each_pixel(pixels, np.array([1, 5, 2, 5, 0.0])).tolist() == [False, True, True, False, True]
@@ -64,7 +64,7 @@ def test_inconsistency_is_the_distance_from_the_mean() -> None:
     np.testing.assert_allclose(found[:2], 0, atol=1e-6)
 
 
-def test_a_match_that_leads_back() -> None:
+def test_the_round_trip_of_a_right_match_ends_where_it_started() -> None:
     start = np.array([[10.0, 10], [50, 10], [100, 80]])
     end = start + np.array([4, 2])
     there, back = end[:2] + 3, end[:2] + 3 - [[4, 2], [20, 2]]
@@ -74,14 +74,14 @@ def test_a_match_that_leads_back() -> None:
     assert round_trip_errors(empty, empty, there, back).shape == (0,)
 
 
-def test_bins_of_backward_matches_far_outside_the_image() -> None:
+def test_backward_matches_far_outside_the_image_are_allowed() -> None:
     start, end = np.array([[10.0, 10], [20, 20]]), np.array([[12.0, 10], [1e18, -3e9]])
     there, back = np.array([[12.0, 10], [1e12, 5], [-1e30, 0]]), np.array([[10.0, 10], [5, 5], [0, 0]])
     np.testing.assert_allclose(round_trip_errors(start, end, there, back), [0, np.inf])
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_leading_back_by_brute_force(seed: int) -> None:
+def test_round_trip_errors_equal_brute_force(seed: int) -> None:
     generator = np.random.default_rng(seed)
     start, end, there, back = (generator.uniform(-20, 60, (n, 2)) for n in (30, 30, 40, 40))
     there[0] = 8 * np.floor(there[1] / 8) + 1  # in one bin: the later one counts
@@ -95,6 +95,6 @@ def test_leading_back_by_brute_force(seed: int) -> None:
 
 
 @pytest.mark.parametrize("rows", [5, 64, 65, 150])
-def test_saliency_in_strips_is_that_of_the_whole(rows: int) -> None:
+def test_saliency_in_strips_equals_that_of_the_whole_image(rows: int) -> None:
     image = np.random.default_rng(rows).random((3, rows, 40), dtype=np.float32)
     np.testing.assert_array_equal(filters.saliency(image), filters._saliency(image))

@@ -1,4 +1,4 @@
-"""Interpolation: what it must reproduce, and input that is not as it should be."""
+"""Interpolation: what it must reproduce, and how it treats bad input."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_constant_motion_is_reproduced_exactly(seed: int, name: str, u: int, v: 
 @quick
 @given(st.integers(0, 2**31), st.lists(st.floats(-0.1, 0.1), min_size=4, max_size=4), presets)
 def test_affine_motion_is_reproduced(seed: int, gradient: list[float], name: str) -> None:
-    """Sub-pixel positions and all: to a hundredth of a pixel, for there is a ridge."""
+    """Sub-pixel positions included: to a hundredth of a pixel, because of the ridge."""
     points = grid(96, 128)
     matrix = np.reshape(gradient, (2, 2))
     flow = interpolate(
@@ -88,7 +88,7 @@ def test_matches_that_do_not_lead_back_are_dropped() -> None:
     assert (found.flow == np.float32([4, 0])).all()
 
 
-def test_backward_matches_that_are_no_numbers_are_ignored_and_must_correspond() -> None:
+def test_backward_matches_must_correspond_and_those_that_are_not_finite_are_ignored() -> None:
     points = grid(64, 96)
     edges, back = np.full((64, 96), 0.05), moved(points, 4, 0)
     back[::2] = np.nan
@@ -98,7 +98,7 @@ def test_backward_matches_that_are_no_numbers_are_ignored_and_must_correspond() 
         interpolate(points, points, edges, backward=(points, points[:5]))
 
 
-def test_weights_may_be_as_small_as_numbers_are() -> None:
+def test_tiny_weights_do_not_underflow() -> None:
     points = grid(64, 96)
     weights = np.where(points[:, 0] < 48, 1.0, 1e-200)
     for name in PRESETS:
@@ -109,7 +109,7 @@ def test_weights_may_be_as_small_as_numbers_are() -> None:
 
 
 def test_scores_and_weights_that_drop_every_match_are_named() -> None:
-    with pytest.raises(DeepMatchingError, match="has a score that is a number"):
+    with pytest.raises(DeepMatchingError, match="has a finite score"):
         interpolate([[1, 1]], [[2, 2]], np.zeros((5, 5)), scores=[np.nan])
     with pytest.raises(DeepMatchingError, match="has a positive weight"):
         interpolate([[1, 1]], [[2, 2]], np.zeros((5, 5)), scores=[1], weights=[0])

@@ -21,12 +21,12 @@ def result() -> FlowResult:
 
 
 @pytest.mark.parametrize("suffix", [".flo", ".pfm", ".npy", ".png"])
-def test_what_is_saved_is_read_again(result: FlowResult, tmp_path: Path, suffix: str) -> None:
+def test_a_saved_flow_is_read_again(result: FlowResult, tmp_path: Path, suffix: str) -> None:
     result.save(tmp_path / f"f{suffix}")
     np.testing.assert_allclose(read_flow(tmp_path / f"f{suffix}"), result.flow, atol=0.0079 if suffix == ".png" else 0)
 
 
-def test_the_confidence_is_saved(result: FlowResult, tmp_path: Path) -> None:
+def test_the_confidence_is_saved_as_floats_or_16_bits(result: FlowResult, tmp_path: Path) -> None:
     result.save_confidence(tmp_path / "c.npy")
     np.testing.assert_array_equal(np.load(tmp_path / "c.npy"), result.confidence)
     result.save_confidence(tmp_path / "c.png")

@@ -1,4 +1,4 @@
-"""The settings: those of the original, and what they refuse."""
+"""The settings: the original's values, and which values are refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ORIGINAL = {
 
 
 @pytest.mark.parametrize("name", ORIGINAL)
-def test_the_originals_values(name: str) -> None:
+def test_presets_have_the_originals_values(name: str) -> None:
     i, r = PRESETS[name].interpolation, PRESETS[name].refinement
     values = (i.filter_neighbours, i.neighbours, i.falloff, r.steps, r.alpha, r.gamma, r.delta, r.sigma)
     assert values == ORIGINAL[name]
@@ -27,7 +27,7 @@ def test_the_originals_values(name: str) -> None:
     assert (r.iterations, r.edges, r.hold) == (30, 5.0, 0.0)
 
 
-def test_presets_by_name() -> None:
+def test_presets_are_found_by_name() -> None:
     assert preset("default") == FlowSettings()
     own = FlowSettings(refinement=RefinementSettings(steps=0))
     assert preset(own) is own
@@ -50,6 +50,6 @@ def test_presets_by_name() -> None:
         (RefinementSettings, "sigma", float("inf")),
     ],
 )
-def test_senseless_values_are_refused(kind: type, name: str, value: object) -> None:
+def test_meaningless_values_are_refused(kind: type, name: str, value: object) -> None:
     with pytest.raises(DeepMatchingError, match=name):
         replace(kind(), **{name: value})

@@ -1,4 +1,4 @@
-"""Confidence of a flow, pixel by pixel."""
+"""The confidence of a flow at each pixel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deepmatching.flow.refinement import smooth, warp
 #: data set, the model ``compact`` and default settings.
 CONSTANT, WEIGHTS = 5.60, (-2.29, -0.81, -0.57, -2.19)
 
-#: Reference points are 8 pixels apart, so no pixel need be further than this from the nearest one.
+#: Reference points are 8 pixels apart, so with a match at each of them no pixel is further than this from a match.
 _NEAR = 6
 
 
@@ -40,21 +40,23 @@ def evidence(
     """The evidence against each pixel of a flow: four arrays (H, W) float32.
 
     * ln(0.1 + spread + 8/n): how much the n neighbouring matches disagree with their common model, in pixels.
-    * ln(4 + reach): distance to the nearest match beyond 6 pixels, plus how far the flow leads out of the second image.
+    * ln(4 + reach): distance to the nearest match beyond 6 pixels, plus the distance of the target to the second image.
     * ln(1 + misfit): mean difference between the first image and the warped second one, in 0 … 255, of the images
       smoothed by 1 pixel; averaged over a neighbourhood of about 3 pixels.
     * edge: the edge strength, averaged over a neighbourhood of about 2 pixels.
 
     Args:
         flow: (H, W, 2) float32, the interpolated flow, refined or not.
-        interpolation: the interpolation that it came from.
+        interpolation: the interpolation that the flow came from.
         image0, image1: (1 or 3, H, W) in [0, 1], on the flow's device.
     """
     if image0.shape[0] != image1.shape[0]:
         image0, image1 = (image.expand(3, -1, -1) for image in (image0, image1))
     field = flow.permute(2, 0, 1).contiguous()
     difference = torch.zeros_like(field[:1])
-    for plane0, plane1 in zip(image0.split(1), image1.split(1), strict=True):  # one at a time: a third of the memory
+    for plane0, plane1 in zip(
+        image0.split(1), image1.split(1), strict=True
+    ):  # one channel at a time takes a third of the memory
         warped = warp(smooth(plane0, 1.0, 255), smooth(plane1, 1.0, 255), field)
         difference += warped[1].abs_().div_(len(image0))
     misfit = smooth(difference, 3.0)[0].cpu().numpy()
@@ -67,7 +69,7 @@ def evidence(
 
 
 def _reach(flow: np.ndarray, interpolation: Interpolation, size: tuple[int, ...]) -> np.ndarray:
-    """Distance of each pixel (H, W) to its match, plus that of its target to an image of this size."""
+    """Distance of each pixel (H, W) to its match beyond 6 pixels, plus that of its target to an image of this size."""
     label = interpolation.cells.label
     rows, columns = (np.arange(n, dtype=np.float32) for n in label.shape)
     x, y = interpolation.points.T.astype(np.float32)

@@ -1,4 +1,4 @@
-"""Which matches to trust: each filter says which ones stay."""
+"""Filters of matches: measures of how far each match can be trusted."""
 
 from __future__ import annotations
 
@@ -12,23 +12,27 @@ from deepmatching.operators.local_models import falloff_weights, weighted_means
 _WHITE = np.array([0.950456, 1.0, 1.088754])
 _XYZ = np.array([[0.412453, 0.357580, 0.180423], [0.212671, 0.715160, 0.072169], [0.019334, 0.119193, 0.950227]])
 
-#: Rows of saliency at a time, and how many around a pixel count in it: 3 + 4 for the Gaussians, 1 for the gradient.
+#: Rows of saliency computed at a time, and the rows around a pixel that affect it: 3 + 4 for the Gaussians, 1 for the
+#: gradient.
 _STRIP, _REACH = 64, 8
+
+#: Side in pixels of the bins that backward matches are looked up in.
+_BIN = 8
 
 
 def saliency(image: np.ndarray) -> np.ndarray:
     """How much an image changes in its least variable direction: (H, W) float32.
 
-    The square root of the smallest eigenvalue of the structure tensor, Σ over channels of Lab, of gradients
-    (−½, 0, ½) after smoothing by 0.8 pixels, summed up with a Gaussian of 1 pixel. The original's threshold, 0.045,
-    holds for Lab of the RGB values as they are, without their gamma taken out: found by comparison with its output.
+    The square root of the smallest eigenvalue of the structure tensor of the Lab channels. Gradients (−½, 0, ½) are
+    taken after smoothing by 0.8 pixels and averaged with a Gaussian of 1 pixel. The original's threshold, 0.045, is for
+    Lab of the RGB values without gamma correction, as a comparison with its output shows.
 
     Args:
         image: (1 or 3, H, W) float32 in [0, 1].
     """
     height = image.shape[1]
     result = np.empty(image.shape[1:], dtype=np.float32)
-    for top in range(0, height, _STRIP):  # some rows at a time: the steps between take 30 numbers a pixel
+    for top in range(0, height, _STRIP):  # in strips, because the intermediate steps take 30 numbers per pixel
         first, end = max(0, top - _REACH), min(height, top + _STRIP)
         result[top:end] = _saliency(image[:, first : min(height, end + _REACH)])[top - first :][: end - top]
     return result
@@ -46,15 +50,14 @@ def _saliency(image: np.ndarray) -> np.ndarray:
 
 
 def _lab(rgb: np.ndarray) -> np.ndarray:
-    """CIE Lab of (H, W, 3), taken as linear."""
-    # The colours are few (8 bits), but not their combinations; a matrix product and a cube root of each pixel.
+    """CIE Lab of (H, W, 3), taken as linear RGB."""
     xyz = cv2.transform(rgb, _XYZ / _WHITE[:, None])
     x, y, z = np.moveaxis(np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116), 2, 0)
     return np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], axis=2).astype(np.float32)
 
 
 def first_of_each_pixel(pixels: np.ndarray, scores: np.ndarray | None) -> np.ndarray:
-    """Of several matches that start in the same pixel, the best one stays (the first of equals): (N,) bool."""
+    """The best match of each pixel, the first of equals: (N,) bool, whether a match is kept."""
     order = np.arange(len(pixels)) if scores is None else np.argsort(-scores, kind="stable")
     _, first = np.unique(pixels[order], axis=0, return_index=True)
     stays = np.zeros(len(pixels), dtype=bool)
@@ -63,17 +66,17 @@ def first_of_each_pixel(pixels: np.ndarray, scores: np.ndarray | None) -> np.nda
 
 
 def group_sizes(graph: Graph, displacements: np.ndarray, tolerance: float) -> np.ndarray:
-    """The number of matches in each one's group, (S,).
+    """The size of each match's group, (S,).
 
     Neighbours whose displacements differ by less than ``tolerance`` pixels are in the same group. Wrong matches,
-    in particular those of pixels that are hidden in the second image, rarely agree with many others.
+    in particular those of occluded pixels, rarely agree with many others.
     """
     starts, others, _ = graph
     source = np.repeat(np.arange(len(displacements)), np.diff(starts))
     agree = np.hypot(*(displacements[source] - displacements[others]).T) < tolerance
     source, others = source[agree], others[agree]
     group = np.arange(len(displacements))
-    while True:  # each takes the lowest number around it, then that of the match with this number
+    while True:  # each match takes the lowest group around it, then the group of the match with that number
         lowest = group.copy()
         np.minimum.at(lowest, source, group[others])
         lowest = lowest[lowest]
@@ -85,10 +88,10 @@ def group_sizes(graph: Graph, displacements: np.ndarray, tolerance: float) -> np
 def inconsistency(
     neighbours: Neighbours, displacements: np.ndarray, falloff: float, voters: np.ndarray | None = None
 ) -> np.ndarray:
-    """How far each displacement is from the weighted mean of its neighbours' and its own, (S,) in pixels.
+    """The distance of each displacement to the weighted mean of its neighbours' and its own, (S,) in pixels.
 
     Args:
-        voters: (S,) bool, the matches that count; None: all. Those that do not may get any result.
+        voters: (S,) bool, the matches that count in the means; None for all. The result of the others is undefined.
     """
     index = torch.from_numpy(neighbours.seeds)
     confidence = None if voters is None else torch.from_numpy(np.where(voters, 1.0, 1e-9))
@@ -98,34 +101,33 @@ def inconsistency(
 
 
 def round_trip_errors(
-    keypoints0: np.ndarray, keypoints1: np.ndarray, backward0: np.ndarray, backward1: np.ndarray, bin: int = 8
+    keypoints0: np.ndarray, keypoints1: np.ndarray, backward0: np.ndarray, backward1: np.ndarray
 ) -> np.ndarray:
-    """How far from its start a match leads back, (N,) in pixels.
+    """The round-trip error of each match, (N,) in pixels: how far from its start the way forward and back ends.
 
-    Of the backward matches in the 3 × 3 bins around the target, one a bin, the one that comes closest counts; ∞ where
-    there is none.
+    The way back is the best of the backward matches in the 3 × 3 bins around the target, one per bin. The error is ∞ if
+    these bins are empty.
 
     Args:
         keypoints0, keypoints1: (N, 2), matches from the first image to the second.
         backward0, backward1: (M, 2), matches from the second image to the first.
-        bin: side of the bins in pixels.
     """
     errors = np.full(len(keypoints0), np.inf)
     if len(backward0) == 0 or len(keypoints0) == 0:
         return errors
-    numbers = _number(np.floor(backward0 / bin))
+    numbers = _number(np.floor(backward0 / _BIN))
     order = np.argsort(numbers, kind="stable")
     numbers, back = numbers[order], (backward1 - backward0)[order]
-    forward, home = keypoints1 - keypoints0, np.floor(keypoints1 / bin)
+    forward, home = keypoints1 - keypoints0, np.floor(keypoints1 / _BIN)
     for step in np.ndindex(3, 3):
         wanted = _number(home + np.array(step) - 1)
-        last = np.searchsorted(numbers, wanted, side="right") - 1  # the last of several in a bin
+        last = np.searchsorted(numbers, wanted, side="right") - 1  # of several in a bin, the last
         error = np.hypot(*(forward + back[last]).T)
         errors = np.minimum(errors, np.where(numbers[last] == wanted, error, np.inf))
     return errors
 
 
 def _number(bins: np.ndarray) -> np.ndarray:
-    """One whole number for each bin (N, 2), however far out it is."""
+    """A unique integer for each bin (N, 2); bins far outside the image are clipped."""
     column, row = np.clip(bins, -(2**30), 2**30).astype(np.int64).T
     return column * 2**32 + row

@@ -1,4 +1,4 @@
-"""From matches to a flow at every pixel: edge-preserving interpolation, as in EpicFlow (Revaud et al., CVPR 2015)."""
+"""Edge-preserving interpolation of matches to a dense flow, as in EpicFlow (Revaud et al., CVPR 2015)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deepmatching.flow.settings import InterpolationSettings
 from deepmatching.operators.geodesic import Cells, Neighbours, cells_of, nearest_seeds
 from deepmatching.operators.local_models import affine_models, falloff_weights, paint, weighted_means
 
-_FAR = 1e6  # pixels; no match leads further
+_FAR = 1e6  # pixels; matches that move further are dropped
 _STRONGEST_EDGE = 100  # an edge map in 0 … 255 exceeds it
 
 
@@ -29,9 +29,9 @@ class Interpolation:
         points: (S, 2) float64, where they start.
         cells: which pixels belong to which seed.
         support: (S,), number of neighbours of each seed, itself included.
-        spread: (S,) float64, how much these disagree with its model, in pixels.
+        spread: (S,) float64, how much these neighbours disagree with the seed's model, in pixels.
         edges: (H, W) float32, the edge strength.
-        settings: the settings.
+        settings: the settings used.
     """
 
     flow: np.ndarray
@@ -45,14 +45,14 @@ class Interpolation:
 
     @property
     def neighbours(self) -> Neighbours:
-        """The nearest seeds of each seed. Not stored, because they take more memory than the flow."""
+        """The nearest seeds of each seed: computed anew, because they take more memory than the flow."""
         return nearest_seeds(self.cells.graph, self.settings.neighbours)
 
     def differentiable(self, keypoints0: Tensor, keypoints1: Tensor, weights: Tensor | None = None) -> Tensor:
         """The same flow (H, W, 2) as a function of all N matches, for training.
 
         The choice of matches, their cells and their neighbours are fixed. Gradients reach the positions and weights of
-        the matches in use.
+        the seeds.
         """
         kept = torch.from_numpy(self.kept).to(keypoints0.device)
         points = keypoints0[kept].double()
@@ -74,8 +74,8 @@ def interpolate(
 ) -> Interpolation:
     """Interpolate matches without crossing edges.
 
-    1. Matches are dropped if they are not finite, start outside the image or lead a million pixels away. One match per
-       pixel stays.
+    1. Matches are dropped if they are not finite, start outside the image or move by a million pixels. One match per
+       pixel is kept.
     2. Filters drop matches in flat places, matches that fail the round trip, matches in small groups, and matches
        that are inconsistent with their neighbours. A filter that would drop all matches is skipped.
     3. Every pixel is assigned to its geodesically nearest match, and every match to its nearest neighbours.
@@ -85,12 +85,12 @@ def interpolate(
         keypoints0, keypoints1: (N, 2), x and y in pixels; pixel centres are integers.
         edges: (H, W), edge strength from 0 to 1.
         image0: the first image, (1 or 3, H, W) in [0, 1], for the filter of flat places; None skips it.
-        scores: (N,), higher is better. They decide which of several matches in a pixel stays; without scores, the
-            weights do. A match whose score is not finite is dropped.
-        weights: (N,), how much a match counts; None for equal weights. A match whose weight is not positive and finite
+        scores: (N,), higher is better. Of several matches in a pixel, the one with the highest score is kept; without
+            scores, the one with the highest weight. A match whose score is not finite is dropped.
+        weights: (N,), weights of the matches; None for equal weights. A match whose weight is not positive and finite
             is dropped.
         backward: keypoints (M, 2), (M, 2) of matches from the second image to the first.
-        settings: of the interpolation.
+        settings: the settings of the interpolation.
     """
     given = _as_edges(edges)
     strength = given ** np.float32(settings.contrast)
@@ -117,7 +117,7 @@ def interpolate(
 
 
 def starts_inside(points: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Which points (N, 2) lie in an image (H, W), (N,) bool; up to one pixel outside counts as its edge."""
+    """Which points (N, 2) lie in an image (H, W): (N,) bool. A point up to one pixel outside counts as inside."""
     return np.asarray(((points > -1) & (points < (shape[1], shape[0]))).all(axis=1))
 
 
@@ -126,14 +126,14 @@ def _usable(
 ) -> np.ndarray:
     """Step 1: the indices of the matches that remain, in order."""
     if len(start) == 0:
-        raise DeepMatchingError("There are no matches, so there is nothing to interpolate: take an easier pair.")
-    reason = f"starts in the image of {shape[1]}x{shape[0]} pixels: take matches of this image"
+        raise DeepMatchingError("There are no matches, so there is nothing to interpolate; try an easier pair.")
+    reason = f"starts in the image of {shape[1]}x{shape[0]} pixels; give matches of this image"
     with np.errstate(invalid="ignore"):
         usable = starts_inside(start, shape) & (np.abs(end) < _FAR).all(axis=1)
     if usable.any() and score is not None:
-        reason, usable = "has a score that is a number: leave scores out", usable & np.isfinite(score)
+        reason, usable = "has a finite score; leave the scores out", usable & np.isfinite(score)
     if usable.any() and weight is not None:
-        reason, usable = "has a positive weight: leave weights out", usable & np.isfinite(weight) & (weight > 0)
+        reason, usable = "has a positive weight; leave the weights out", usable & np.isfinite(weight) & (weight > 0)
     if not usable.any():
         raise DeepMatchingError(f"None of the {len(start)} matches {reason}.")
     kept = np.flatnonzero(usable)
@@ -173,8 +173,8 @@ def _render(
 ) -> tuple[Tensor, Tensor]:
     """Step 4: the flow (H, W, 2), and the spread (S,)."""
     index, distances, cells = (torch.from_numpy(a).to(points.device) for a in (*neighbours, label))
-    if confidence is not None:  # only proportions matter, and the ridge is meant for weights around 1
-        confidence = (confidence / confidence.mean()).clamp(min=1e-100)  # whose square is still a number
+    if confidence is not None:  # only ratios matter, and the ridge is tuned for weights around 1
+        confidence = (confidence / confidence.mean()).clamp(min=1e-100)  # whose square does not underflow
     weights = falloff_weights(index, distances, settings.falloff, confidence)
     models, spread = affine_models(index, weights, points, displacements, settings.ridge, settings.wide)
     if settings.model == "mean":
@@ -188,7 +188,7 @@ def _unless_empty(kept: np.ndarray, stays: np.ndarray) -> np.ndarray:
 
 
 def _pixels(points: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Column and row (N, 2) of the nearest pixel; of two that are equally near, the right or lower one."""
+    """Column and row (N, 2) of the nearest pixel; of two equally near, the right or lower one."""
     return np.clip(np.floor(points + 0.5), 0, (shape[1] - 1, shape[0] - 1)).astype(np.int64)
 
 
@@ -206,12 +206,12 @@ def _as_points(points: Any, name: str) -> np.ndarray:
     if array.size == 0:
         return array.reshape(0, 2)
     if array.ndim != 2 or array.shape[1] != 2:
-        raise DeepMatchingError(f"{name} must be an array (N,2) of (x,y), but it is {array.shape}.")
+        raise DeepMatchingError(f"{name} must be an array (N,2) of (x,y), but it has shape {array.shape}.")
     return array
 
 
 def _as_backward(keypoints0: Any, keypoints1: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Matches from the second image to the first, without those that are not finite."""
+    """The finite ones among the matches from the second image to the first."""
     start, end = _as_points(keypoints0, "backward's first"), _as_points(keypoints1, "backward's second")
     _check_lengths(start, end)
     finite = np.isfinite(start).all(axis=1) & np.isfinite(end).all(axis=1)
@@ -221,8 +221,8 @@ def _as_backward(keypoints0: Any, keypoints1: Any) -> tuple[np.ndarray, np.ndarr
 def _check_lengths(keypoints0: np.ndarray, keypoints1: np.ndarray) -> None:
     if len(keypoints0) != len(keypoints1):
         raise DeepMatchingError(
-            f"There are {len(keypoints0)} keypoints in one image and {len(keypoints1)} in the other: "
-            "they must correspond."
+            f"There are {len(keypoints0)} keypoints in one image and {len(keypoints1)} in the other, but they must "
+            "correspond one to one."
         )
 
 
@@ -240,9 +240,9 @@ def _as_edges(edges: Any) -> np.ndarray:
         edges = edges.detach().cpu()
     strength = np.ascontiguousarray(edges, dtype=np.float32)
     if strength.ndim != 2 or strength.size == 0:
-        raise DeepMatchingError(f"An edge map must be (H,W), but this one is {strength.shape}.")
+        raise DeepMatchingError(f"An edge map must be (H,W), but this one has shape {strength.shape}.")
     if not (strength.min() >= 0 and strength.max() <= _STRONGEST_EDGE):
-        raise DeepMatchingError("An edge map must not contain NaN, negative or large values: scale it to 0 … 1.")
+        raise DeepMatchingError("An edge map must not contain NaN, negative or large values; scale it to 0 … 1.")
     return strength
 
 
@@ -250,7 +250,7 @@ def _as_image(image: Tensor, shape: tuple[int, int]) -> np.ndarray:
     planar = image.detach().cpu().numpy()
     if planar.shape[1:] != shape:
         raise DeepMatchingError(
-            f"The first image is {planar.shape[2]}x{planar.shape[1]} pixels and its edge map {shape[1]}x{shape[0]}: "
+            f"The first image is {planar.shape[2]}x{planar.shape[1]} pixels, but its edge map {shape[1]}x{shape[0]}; "
             "make the edge map from this image."
         )
     return planar

@@ -1,24 +1,18 @@
-"""FlowResult: what ``DeepMatcher.flow`` returns."""
+"""FlowResult, the result of ``DeepMatcher.flow``."""
 
 from __future__ import annotations
 
-import io
-import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
 
-from deepmatching.errors import DeepMatchingError
-from deepmatching.io.files import atomic_write
+from deepmatching.io.files import PathLike, atomic_write, check_suffix
 from deepmatching.io.flow import write_flow
 
 if TYPE_CHECKING:
     from deepmatching.io.images import ImageLike
-
-PathLike = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,9 +22,9 @@ class FlowResult:
     Attributes:
         flow: (H, W, 2) float32, displacement (x, y) in pixels; pixel (x, y) of the first image is at
             (x + flow[y, x, 0], y + flow[y, x, 1]) in the second. Never NaN.
-        confidence: (H, W) float32 in [0, 1], how likely the displacement is within 3 pixels of the true one.
-        matches: the number of matches that it was interpolated from, after the filters.
-        seconds: what each stage took.
+        confidence: (H, W) float32 in [0, 1], the estimated probability that the displacement is less than 3 pixels off.
+        matches: the number of matches that the flow was interpolated from, after the filters.
+        seconds: time of each stage.
     """
 
     flow: np.ndarray
@@ -39,29 +33,27 @@ class FlowResult:
     seconds: dict[str, float] = field(default_factory=dict)
 
     def save(self, path: PathLike) -> None:
-        """Write the flow to ``.flo``, ``.png`` (KITTI), ``.pfm`` or ``.npy``, as the suffix says."""
+        """Write the flow as ``.flo``, ``.png`` (KITTI), ``.pfm`` or ``.npy``, depending on the suffix."""
         write_flow(path, self.flow)
 
     def save_confidence(self, path: PathLike) -> None:
-        """Write the confidence to ``.npy`` (float32) or ``.png`` (16 bits, white is 1)."""
-        check_confidence_suffix(path)
-        if Path(path).suffix.lower() == ".npy":
-            stream = io.BytesIO()
-            np.save(stream, self.confidence, allow_pickle=False)
-            data = stream.getvalue()
-        else:
-            levels = np.rint(self.confidence * np.float32(65535)).astype(np.uint16)
-            data = cv2.imencode(".png", levels)[1].tobytes()
-        with atomic_write(path) as temporary:
-            temporary.write_bytes(data)
+        """Write the confidence as ``.npy`` (float32) or ``.png`` (16 bits, white is 1), depending on the suffix."""
+        suffix = check_confidence_suffix(path)
+        with atomic_write(path) as temporary, temporary.open("wb") as file:
+            if suffix == ".npy":
+                np.save(file, self.confidence, allow_pickle=False)
+            else:
+                levels = np.rint(self.confidence * np.float32(65535)).astype(np.uint16)
+                file.write(cv2.imencode(".png", levels)[1].tobytes())
 
     def draw(
         self, path: PathLike | None = None, image0: ImageLike | None = None, image1: ImageLike | None = None
     ) -> np.ndarray:
         """A picture of the flow, uint8 RGB (rows, columns, 3); also written to ``path`` if given.
 
-        With the first image it is a figure: image, flow and confidence; with both, also the second image taken back by
-        the flow, which looks like the first where the flow is right. Without them, the colours of the flow alone.
+        Without images, it shows the colours of the flow. With the first image, it is a figure of image, flow and
+        confidence. With both, it also shows the second image warped by the flow, which looks like the first where the
+        flow is right.
         """
         from deepmatching.drawing.flow import draw_flow, draw_flow_figure
         from deepmatching.drawing.pictures import write_image
@@ -77,7 +69,6 @@ class FlowResult:
         return picture
 
 
-def check_confidence_suffix(path: PathLike) -> None:
-    """Raise with a clear sentence if a confidence map cannot be written under this name."""
-    if Path(path).suffix.lower() not in (".npy", ".png"):
-        raise DeepMatchingError(f"Cannot tell the format of the confidence '{path}': name it .npy or .png.")
+def check_confidence_suffix(path: PathLike) -> str:
+    """The suffix in lower case; raises unless it names a format for confidence maps."""
+    return check_suffix(path, (".npy", ".png"), "confidence")

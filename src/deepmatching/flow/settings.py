@@ -1,4 +1,4 @@
-"""Settings of interpolation and refinement, and the presets: ours and those of the original (EpicFlow 1.00)."""
+"""Settings of interpolation and refinement, and presets: our own and those of the original (EpicFlow 1.00)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Model = Literal["affine", "mean"]
 
 @dataclass(frozen=True)
 class InterpolationSettings:
-    """From matches to a flow at every pixel.
+    """Settings of the interpolation from matches to a dense flow.
 
     Attributes:
-        model: ``"affine"``: locally-weighted affine motion; ``"mean"``: the weighted mean (Nadaraya-Watson).
+        model: ``"affine"`` for locally-weighted affine motion, ``"mean"`` for the weighted mean (Nadaraya-Watson).
         neighbours: number of nearest matches that a model is fitted to.
-        falloff: k of their weights exp(−k D), D the geodesic distance.
-        contrast: the edge strength is raised to this power: above 1, weak edges and texture count less.
+        falloff: k of their weights exp(−k D), where D is the geodesic distance.
+        contrast: the edge strength is raised to this power. Above 1, weak edges and texture count less.
         ridge: how strongly affine models shrink towards wider ones. The original adds four points at ±0.1 pixels with
             weight 0.01, which equals a ridge of 2·10⁻⁶.
         wide: the wider models are fitted with k · wide in place of k. With 0, models shrink towards translations.
@@ -84,7 +84,7 @@ class RefinementSettings:
 
 @dataclass(frozen=True)
 class FlowSettings:
-    """Everything between matches and flow."""
+    """All settings of the way from matches to flow."""
 
     interpolation: InterpolationSettings = field(default_factory=InterpolationSettings)
     refinement: RefinementSettings = field(default_factory=RefinementSettings)
@@ -101,9 +101,9 @@ def _check(settings: Any, at_least_one: tuple[str, ...], positive: tuple[str, ..
         check_number(name, getattr(settings, name), above=0)
 
 
-#: What the original's presets have in common. The original does not match backward. It relaxes pixel by pixel with
-#: ω = 1.9, and in that order ours gives its flow to the last digit stored. We use red-black relaxation, which converges
-#: a little faster; ω = 1.885 comes closest.
+#: Common part of the original's presets. The original does not match backward. It relaxes pixel by pixel with ω = 1.9;
+#: in that order, our code gives its flow to the last digit stored. We use red-black relaxation, which converges
+#: slightly faster; ω = 1.885 comes closest.
 _ORIGINAL = FlowSettings(
     InterpolationSettings(
         neighbours=100,
@@ -139,7 +139,7 @@ PRESETS: dict[str, FlowSettings] = {
 
 
 def preset(settings: str | FlowSettings) -> FlowSettings:
-    """The settings of that name. Settings are returned unchanged."""
+    """The settings with that name. Settings are returned unchanged."""
     if isinstance(settings, FlowSettings):
         return settings
     if settings not in PRESETS:
