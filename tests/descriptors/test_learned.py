@@ -1,4 +1,4 @@
-"""The learned descriptors, and where their weights come from."""
+"""The learned descriptors, and the sources of their weights."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_gradients_reach_the_pixels(name: str) -> None:
     assert torch.autograd.gradcheck(total, (images,), fast_mode=True)
 
 
-def test_compact_keeps_its_promise_of_40_gflop() -> None:
+def test_matching_with_compact_takes_less_than_40_gflop() -> None:
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         Compact()(torch.rand(1, 3, 432, 1024))
     geometry = Geometry.for_downscale((436, 1024), (436, 1024), 1, 80)
@@ -96,7 +96,7 @@ def starting_with(
 
 
 def check_response(descriptor: VGG, weight: torch.Tensor, bias: torch.Tensor, mean: Any, std: Any) -> None:
-    """conv1_1 of the descriptor answers as theirs does to (image − mean)/std, the image in 0 … 255."""
+    """conv1_1 of the descriptor responds as theirs does to (image − mean)/std, for an image in 0 … 255."""
     image = 255 * torch.rand(1, 3, 16, 16)
     normal = (image - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
     expected = torch.nn.functional.conv2d(normal, weight.float(), bias.float())
@@ -105,8 +105,8 @@ def check_response(descriptor: VGG, weight: torch.Tensor, bias: torch.Tensor, me
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_torchvisions_own_training_is_known_by_its_values(tmp_path: Path, dtype: torch.dtype) -> None:
-    """Whatever the file is called; its images are in [0, 1] and normalised."""
+def test_torchvisions_own_weights_are_recognised_by_their_values(tmp_path: Path, dtype: torch.dtype) -> None:
+    """Whatever the name of the file. Its images are in [0, 1] and normalised."""
     theirs = starting_with(TORCHVISION, "features.{index}", dtype)
     torch.save(theirs, tmp_path / "mine.pth")
     save_file(theirs, tmp_path / "mine.safetensors")
@@ -121,7 +121,7 @@ def test_torchvisions_own_training_is_known_by_its_values(tmp_path: Path, dtype:
         check_response(descriptor, theirs["features.0.weight"], theirs["features.0.bias"], mean, std)
 
 
-def test_the_authors_weights_are_taken_as_they_are_whatever_the_file_is_called(tmp_path: Path) -> None:
+def test_the_authors_weights_are_unchanged_whatever_the_name_of_the_file(tmp_path: Path) -> None:
     theirs = starting_with(AUTHORS, "features.{index}")
     torch.save(theirs, tmp_path / "vgg16-397923af.pth")
     descriptor = VGG()
@@ -130,7 +130,7 @@ def test_the_authors_weights_are_taken_as_they_are_whatever_the_file_is_called(t
     assert torch.equal(descriptor.conv1_1.bias, theirs["features.0.bias"])
 
 
-def test_the_authors_order_of_channels_is_turned_round(tmp_path: Path) -> None:
+def test_the_authors_order_of_channels_is_reversed(tmp_path: Path) -> None:
     theirs = starting_with(AUTHORS, "features.{index}")
     blue_first = {**theirs, "features.0.weight": theirs["features.0.weight"].flip(1)}
     torch.save(blue_first, tmp_path / "bgr.pth")
@@ -139,7 +139,7 @@ def test_the_authors_order_of_channels_is_turned_round(tmp_path: Path) -> None:
     assert torch.equal(descriptor.conv1_1.weight, theirs["features.0.weight"])
 
 
-def test_other_weights_may_say_what_images_are_normalised_by(tmp_path: Path) -> None:
+def test_other_weights_may_state_the_normalisation_of_images(tmp_path: Path) -> None:
     theirs = published()
     mean, std = np.array([120.0, 110.0, 100.0], np.float32), np.array([60.0, 50.0, 40.0], np.float32)
     arrays = {name: tensor.numpy() for name, tensor in theirs.items()}
@@ -152,7 +152,7 @@ def test_other_weights_may_say_what_images_are_normalised_by(tmp_path: Path) -> 
         load_vgg(VGG(), tmp_path / "wrong.npz")
 
 
-def test_the_published_file_begins_as_expected(shared: Path) -> None:
+def test_the_published_file_has_the_authors_first_kernel(shared: Path) -> None:
     theirs = np.load(shared / "weights" / "vgg16_first4_rgb.npz")
     np.testing.assert_allclose(theirs["conv1_1.weight"][0, 0], AUTHORS, atol=1e-5)
     descriptor = VGG()
@@ -161,7 +161,7 @@ def test_the_published_file_begins_as_expected(shared: Path) -> None:
     np.testing.assert_array_equal(descriptor.conv1_1.bias.detach(), theirs["conv1_1.bias"])
 
 
-def test_bad_weights_are_refused_with_a_sentence(tmp_path: Path) -> None:
+def test_bad_weights_raise_a_clear_error(tmp_path: Path) -> None:
     np.savez(tmp_path / "empty.npz")
     np.savez(tmp_path / "shape.npz", **{n: np.zeros(3) for n in published()})
     (tmp_path / "broken.pth").write_bytes(b"not weights")
@@ -191,7 +191,7 @@ def test_bad_weights_are_refused_with_a_sentence(tmp_path: Path) -> None:
         ("list.pth", "holds Python objects, not plain tensors with names"),
         ("module.pth", "holds Python objects, not plain tensors with names"),
         ("pickle.pth", "holds Python objects, not plain tensors with names"),
-        ("a.txt", "not a kind of file"),
+        ("a.txt", "not a supported file"),
         ("missing.npz", "There is no file"),
     ):
         with pytest.raises(DeepMatchingError, match=message) as raised:

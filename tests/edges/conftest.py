@@ -1,4 +1,4 @@
-"""What the tests of edges share."""
+"""Fixtures for the tests of edges."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
-    """Tensors this small are slower with more."""
+    """Tensors this small are slower with more threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -25,7 +25,7 @@ def test_edges_of_any_image_are_probabilities_of_its_size(network: EdgeNetwork) 
         assert edges.min() >= 0 and edges.max() <= 1
 
 
-def test_grey_is_as_good_as_equal_channels(network: EdgeNetwork) -> None:
+def test_a_grey_image_gives_the_edges_of_three_equal_channels(network: EdgeNetwork) -> None:
     grey = torch.rand(1, 40, 40)
     np.testing.assert_allclose(detect_edges(grey, network), detect_edges(grey.expand(3, -1, -1), network), atol=1e-6)
 
@@ -46,10 +46,10 @@ def test_the_shipped_network_prefers_an_outline_to_texture() -> None:
     assert edges[np.abs(distance - 50) < 1].mean() > 4 * edges[np.abs(distance - 50) > 10].mean()
 
 
-def test_a_forest_without_its_file(tmp_path: Path) -> None:
+def test_a_forest_needs_its_model_file(tmp_path: Path) -> None:
     pytest.importorskip("cv2.ximgproc")
     with pytest.raises(DeepMatchingError, match="no structured-forest model"):
         structured_forest_edges(torch.rand(3, 20, 20), tmp_path / "model.yml.gz")
-    (tmp_path / "model.yml.gz").write_text("no model")
-    with pytest.raises(DeepMatchingError, match="cannot use"):
+    (tmp_path / "model.yml.gz").write_text("not a model")
+    with pytest.raises(DeepMatchingError, match="cannot read"):
         structured_forest_edges(torch.rand(3, 20, 20), tmp_path / "model.yml.gz")

@@ -30,10 +30,10 @@ def test_a_picture_without_edges_is_not_stretched() -> None:
     assert gradient_edges(load_image(faint)).max() < 0.2
 
 
-def test_grey_is_as_good_as_equal_channels() -> None:
+def test_a_grey_image_gives_the_edges_of_three_equal_channels() -> None:
     picture = torch.rand(1, 30, 30)
     np.testing.assert_allclose(gradient_edges(picture), gradient_edges(picture.expand(3, -1, -1)), atol=1e-6)
 
 
-def test_one_pixel() -> None:
+def test_an_image_may_be_one_pixel() -> None:
     assert gradient_edges(torch.zeros(1, 1, 1)).shape == (1, 1)

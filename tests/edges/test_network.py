@@ -9,7 +9,7 @@ from deepmatching.edges import EdgeNetwork
 
 @pytest.fixture(scope="module")
 def trained() -> EdgeNetwork:
-    """A network whose normalisation has seen some pictures, so that folding it has something to fold."""
+    """A network whose batch normalisation has seen some pictures, so that folding it changes the convolutions."""
     torch.manual_seed(0)
     network = EdgeNetwork(normalise=True).train()
     for _ in range(3):
@@ -37,7 +37,7 @@ def test_folding_changes_nothing(trained: EdgeNetwork) -> None:
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(300, 90), (129, 40), (16, 16), (263, 50)])
-def test_some_rows_at_a_time_give_the_same(trained: EdgeNetwork, rows: int, columns: int) -> None:
+def test_strips_of_rows_give_the_same_logits(trained: EdgeNetwork, rows: int, columns: int) -> None:
     network = trained.folded()
     image = torch.rand(2, 3, rows, columns, generator=torch.Generator().manual_seed(rows))
     whole = network(image).detach()  # gradients need all of it

@@ -1,4 +1,4 @@
-"""Descriptors (D): from an image to the cells or vectors that correlation compares."""
+"""Descriptors (D): they turn an image into the cells or vectors that correlation compares."""
 
 from deepmatching.descriptors.base import Descriptor
 from deepmatching.descriptors.compact import Compact

@@ -1,4 +1,4 @@
-"""What every descriptor offers to the network."""
+"""The interface of descriptors."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class Descriptor(nn.Module, ABC):
 
     Attributes:
         stride: γ₀, pixels per cell: a power of two.
-        patch: cells along the side of the patch that correlation assembles around a position. An even number
-            means that the descriptor gives *cells*, which lie between positions: H/stride × W/stride of them.
-            1 means that it gives one finished vector per *position*: (H/stride + 1) × (W/stride + 1).
+        patch: cells along the side of the patch that correlation assembles around a position. With an even number, the
+            descriptor gives *cells*, which lie between positions: H/stride × W/stride. With 1, it gives one finished
+            vector per *position*: (H/stride + 1) × (W/stride + 1).
         channels: channels per cell or vector.
-        working: bytes per pixel that describing an image takes at its peak, the result included; 0 if that is little.
+        working: peak memory of describing an image, including the result, in bytes per pixel; 0 if negligible.
     """
 
     stride: int
@@ -38,5 +38,5 @@ class Descriptor(nn.Module, ABC):
         """
 
     def settings(self) -> dict[str, Any]:
-        """The arguments that build this descriptor again, for model files."""
+        """The arguments with which a model file rebuilds this descriptor."""
         return {}

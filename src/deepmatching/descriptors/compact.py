@@ -1,4 +1,4 @@
-"""A learned descriptor of our own: one short vector per position, from a small U of convolutions."""
+"""Our own learned descriptor: one short vector per position, from a small U-shaped network."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepmatching.descriptors.base import Descriptor
-from deepmatching.descriptors.convolutions import as_rgb, channels_last, normalised, rectified
+from deepmatching.descriptors.convolutions import as_rgb, channels_last, check_downscale, normalised, rectified
 from deepmatching.errors import DeepMatchingError
 
 
 class Compact(Descriptor):
     """image → unit vectors of ``dimensions`` at every second pixel corner.
 
-    Most of the work is done at half resolution, for precision, and some at a quarter, for context::
+    Most of the computation is at half resolution, for precision, and some at a quarter, for context::
 
         H        6×6, stride 2
         H/2      3×3, 3×3 ─────────────────────── + ── 3×3 ── 2×2 → positions
         H/4         mean pool, 3×3, 3×3 ── 1×1 ──┘
 
-    Coarse maps come back up bilinearly. The last, 2×2, convolution turns cells, which lie between positions, into the
-    vector of a position: what a patch of 4 × 4 HOG cells is to ``hog``.
+    Coarse maps are upsampled bilinearly. The last convolution, 2×2, turns cells, which lie between positions, into the
+    vector of a position; ``hog`` uses a patch of 4 × 4 cells instead.
 
     Args:
         downscale: must be 1.
-        widths: channels at H/2, H/4, …: as many scales as there are numbers.
-        layers: 3×3 convolutions at each scale on the way down.
+        widths: channels at H/2, H/4, …, one number per scale.
+        layers: number of 3×3 convolutions at each scale on the way down.
         dimensions: length of the vectors.
     """
 
@@ -45,14 +45,11 @@ class Compact(Descriptor):
         dimensions: int = 64,
     ) -> None:
         super().__init__()
-        if downscale != 1:
-            raise DeepMatchingError(
-                f"The compact descriptor has cells of 2 pixels: downscale must be 1, not {downscale}; hog has others."
-            )
+        check_downscale("compact", downscale)
         if not widths or len(widths) != len(layers) or min(*widths, *layers, dimensions) < 1:
             raise DeepMatchingError(
-                "The compact descriptor needs a width and a number of layers for each scale, all positive, "
-                f"not {list(widths)} and {list(layers)}."
+                "The compact descriptor needs a positive width and number of layers for each scale and positive "
+                f"dimensions, not {list(widths)}, {list(layers)} and {dimensions}."
             )
         self.widths, self.layers, self.channels = list(widths), list(layers), dimensions
         self.stem = nn.Conv2d(3, widths[0], 6, stride=2, padding=2)
@@ -89,6 +86,6 @@ class Compact(Descriptor):
 
 
 def _doubled(x: Tensor, like: Tensor) -> Tensor:
-    """Twice the size, cut to the size of ``like``."""
+    """x at twice its size, cropped to the size of ``like``."""
     x = F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=False)
     return x[:, :, : like.shape[2], : like.shape[3]]

@@ -1,10 +1,20 @@
-"""What the learned descriptors share: convolutions at the right speed, colour, and unit length."""
+"""Helpers of the learned descriptors: fast convolutions, colour and normalisation."""
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from deepmatching.errors import DeepMatchingError
+
+
+def check_downscale(name: str, downscale: int) -> None:
+    """Raise unless ``downscale`` is 1: the strides of the learned descriptors are fixed."""
+    if downscale != 1:
+        raise DeepMatchingError(
+            f"The {name} descriptor has cells of 2 pixels: downscale must be 1, not {downscale}; use hog for others."
+        )
 
 
 def as_rgb(image: Tensor) -> Tensor:
@@ -15,7 +25,7 @@ def as_rgb(image: Tensor) -> Tensor:
 def rectified(convolution: nn.Conv2d, x: Tensor) -> Tensor:
     """max(0, convolution(x)), (B, C, H, W) → (B, C', H', W').
 
-    For inference on CUDA, cuDNN adds the bias and cuts at 0 in the pass that writes the result.
+    For inference on CUDA, cuDNN adds the bias and applies the ReLU in the pass that writes the result.
     """
     if x.is_cuda and not torch.is_grad_enabled() and torch.backends.cudnn.is_available():
         assert convolution.bias is not None and not isinstance(convolution.padding, str)
@@ -27,13 +37,13 @@ def rectified(convolution: nn.Conv2d, x: Tensor) -> Tensor:
 
 
 def normalised(x: Tensor, norm: float = 1.0) -> Tensor:
-    """x scaled to this L2 norm along the channels, in float32 at least; (B, C, H, W). Zero stays zero."""
+    """x (B, C, H, W) scaled to this L2 norm along the channels, at least in float32. Zero stays zero."""
     x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
     return x * (norm / torch.linalg.vector_norm(x, dim=1, keepdim=True).clamp(min=1e-6))
 
 
 def channels_last(module: nn.Module) -> None:
-    """Store the filters as NHWC, the layout in which these convolutions are fastest."""
+    """Store the weights as NHWC, the fastest layout for these convolutions."""
     for parameter in module.parameters():
         if parameter.ndim == 4:
             parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)

@@ -7,19 +7,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepmatching.descriptors.base import Descriptor
-from deepmatching.descriptors.convolutions import as_rgb, channels_last, normalised, rectified
-from deepmatching.errors import DeepMatchingError
+from deepmatching.descriptors.convolutions import as_rgb, channels_last, check_downscale, normalised, rectified
 
-#: Mean colour of VGG-16's training images, RGB, 0 … 255.
+#: Mean colour of VGG-16's training images, RGB in 0 … 255.
 MEAN_RGB = (123.68, 116.779, 103.939)
 
 
 class VGG(Descriptor):
     """conv1_1, conv1_2, pool1, conv2_1, conv2_2 of VGG-16, trainable.
 
-    conv2_2 is taken *before* its ReLU, and each cell's 128-vector scaled to norm 1/4, so that a patch of 4 × 4
-    cells has norm 1: signed patches match 2 to 5 points better at acc@2 than one rectified vector per cell.
-    Weights are random until a model file or :func:`~deepmatching.descriptors.pretrained.load_vgg` fills them.
+    conv2_2 is taken *before* its ReLU, and each cell's 128-vector is scaled to norm 1/4, so that a patch of 4 × 4
+    cells has norm 1. Signed patches are 2 to 5 points better at acc@2 than one rectified vector per cell. Weights are
+    random until a model file or :func:`~deepmatching.descriptors.pretrained.load_vgg` sets them.
 
     Args:
         downscale: must be 1: the architecture has a stride of 2 pixels.
@@ -32,10 +31,7 @@ class VGG(Descriptor):
 
     def __init__(self, downscale: int = 1) -> None:
         super().__init__()
-        if downscale != 1:
-            raise DeepMatchingError(
-                f"The vgg descriptor has cells of 2 pixels: downscale must be 1, not {downscale}; hog has others."
-            )
+        check_downscale("vgg", downscale)
         self.conv1_1 = nn.Conv2d(3, 64, 3, padding=1)
         self.conv1_2 = nn.Conv2d(64, 64, 3, padding=1)
         self.conv2_1 = nn.Conv2d(64, 128, 3, padding=1)

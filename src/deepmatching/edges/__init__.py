@@ -1,14 +1,13 @@
-"""Edge maps: float32 (H, W) in [0, 1], one value a pixel, high where an object ends."""
+"""Edge maps: float32 (H, W) in [0, 1], high at the boundaries of objects."""
 
 from deepmatching.edges.detect import detect_edges, structured_forest_edges
 from deepmatching.edges.gradient import gradient_edges
 from deepmatching.edges.models import load_edge_network, save_edge_network
 from deepmatching.edges.network import EdgeNetwork
-from deepmatching.io.edges import check_edges, load_edges
+from deepmatching.io.edges import load_edges
 
 __all__ = [
     "EdgeNetwork",
-    "check_edges",
     "detect_edges",
     "gradient_edges",
     "load_edge_network",

@@ -1,4 +1,4 @@
-"""Edges from an image: by the network that ships, or by OpenCV's structured forest."""
+"""Edge detection by the shipped network or by OpenCV's structured forest."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from torch import Tensor
 from deepmatching.edges.models import load_edge_network
 from deepmatching.edges.network import EdgeNetwork
 from deepmatching.errors import DeepMatchingError
+from deepmatching.io.files import PathLike
 
 
 def detect_edges(image: Tensor, network: EdgeNetwork | None = None) -> np.ndarray:
-    """Object boundaries, by the edge network.
+    """Object boundaries detected by the edge network.
 
     Args:
         image: (1 or 3, H, W) in [0, 1].
-        network: runs on its own device; None for the network that ships with the package, on the image's device.
+        network: runs on its own device; None for the shipped network, on the image's device.
 
     Returns:
-        (H, W) float32 in [0, 1]. Soft: neither thinned nor thresholded, as interpolation needs it.
+        (H, W) float32 in [0, 1], neither thinned nor thresholded, as interpolation needs it.
     """
     network = load_edge_network(device=str(image.device)) if network is None else network
     with torch.inference_mode():
@@ -32,12 +33,12 @@ def detect_edges(image: Tensor, network: EdgeNetwork | None = None) -> np.ndarra
         return logits[0, 0].sigmoid().float().cpu().numpy()
 
 
-def structured_forest_edges(image: Tensor, model: str | os.PathLike[str]) -> np.ndarray:
-    """Edges by OpenCV's structured forest (Dollár and Zitnick), the detector that the original EpicFlow was run with.
+def structured_forest_edges(image: Tensor, model: PathLike) -> np.ndarray:
+    """Edges by OpenCV's structured forest (Dollár and Zitnick), the detector of the original EpicFlow.
 
     Args:
         image: (1 or 3, H, W) in [0, 1].
-        model: OpenCV's model file, ``model.yml.gz`` (from its ``opencv_extra`` repository), which cannot ship with us.
+        model: OpenCV's model file, ``model.yml.gz`` from its ``opencv_extra`` repository, which we may not ship.
 
     Returns:
         (H, W) float32 in [0, 1], without non-maximum suppression.
@@ -53,6 +54,6 @@ def structured_forest_edges(image: Tensor, model: str | os.PathLike[str]) -> np.
         edges = forest.detectEdges(rgb)
     except cv2.error as error:
         raise DeepMatchingError(
-            f"OpenCV cannot use '{model}' as a structured-forest model; download it again."
+            f"OpenCV cannot read '{model}' as a structured-forest model; download it again."
         ) from error
     return np.nan_to_num(edges).clip(0, 1).astype(np.float32)

@@ -1,4 +1,4 @@
-"""The edge network: a small U of plain convolutions, from colours to the probability of a boundary."""
+"""The edge network: a small U of plain convolutions that gives the probability of a boundary at each pixel."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 #: Mean and standard deviation of natural images, per RGB channel.
 _MEAN, _DEVIATION = (0.45, 0.44, 0.40), (0.25, 0.24, 0.25)
 
-
-#: Rows at stride 2 that are worked on together, and how many around them have to be known: one for the first layer or
-#: the interpolation, one for each of two convolutions, and one to make the number even.
+#: Rows at stride 2 that are computed together, and the rows around them that are needed: one for the first layer or the
+#: interpolation, one for each of two convolutions, and one to make the number even.
 ROWS, REACH = 48, 4
 
 
 class EdgeNetwork(nn.Module):
-    """Boundary probabilities at four scales, the finer ones informed by the coarser.
+    """Boundary probabilities at four scales; coarser scales inform finer ones.
 
     ::
 
@@ -30,12 +29,12 @@ class EdgeNetwork(nn.Module):
         logits ← shuffle ×2 ──── smooth ── 2↑ ── smooth ── 2↑ ── smooth ── 2↑ ─────┘
 
     Nothing is computed at full resolution: the 6 × 6 kernels at every second pixel see all pixels, and the last layer
-    gives the four logits of each 2 × 2 square at once. In training, every scale has a logit of its own (deep
-    supervision); they are not used afterwards.
+    gives the four logits of each 2 × 2 square at once. In training, every scale has its own logits (deep supervision);
+    they are not used afterwards.
 
     Args:
         widths: channels at strides 2, 4, 8 and 16.
-        depths: residual blocks there.
+        depths: residual blocks at these strides.
         normalise: batch normalisation after every convolution, for training; see :meth:`folded`.
     """
 
@@ -72,7 +71,7 @@ class EdgeNetwork(nn.Module):
                     nn.init.zeros_(layer.bias)
         for layer in (self.head, *self.side):
             nn.init.normal_(layer.weight, std=0.01)
-        # Twice as fast on a CPU, and what tensor cores want.
+        # Twice as fast on a CPU, and the layout that tensor cores prefer.
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, image: Tensor) -> Tensor:
@@ -87,7 +86,7 @@ class EdgeNetwork(nn.Module):
         return self.scales(image)[0]
 
     def scales(self, image: Tensor) -> list[Tensor]:
-        """Logits of every scale, each (B, 1, H, W), finest first; those of the coarser ones in training only."""
+        """Logits of every scale, each (B, 1, H, W), finest first; of coarser scales only in training."""
         rows, columns = image.shape[-2:]
         stride = 2 ** len(self.widths)
         padded = F.pad(image, (0, -columns % stride, 0, -rows % stride), mode="replicate")
@@ -105,12 +104,12 @@ class EdgeNetwork(nn.Module):
         return [logit[..., :rows, :columns] for logit in reversed(logits)]
 
     def _finest(self, image: Tensor) -> Tensor:
-        """Features at stride 2. In place, here and below: no layer needs its result for the gradient."""
+        """Features at stride 2. In-place operations, here and below, are safe: backward does not need what they replace."""
         normalised = ((image - self.mean) / self.deviation).contiguous(memory_format=torch.channels_last)
         return self.blocks[0](self.stem(normalised).relu_())
 
     def _joined(self, scale: int, coarse: Tensor, fine: Tensor) -> Tensor:
-        """Features of one scale, informed by those of the next coarser one."""
+        """Features of one scale, combined with those of the next coarser one."""
         coarse = F.interpolate(self.up[scale](coarse), scale_factor=2, mode="bilinear")
         return self.smooth[scale](coarse.add_(fine).relu_()).relu_()
 
@@ -120,13 +119,13 @@ class EdgeNetwork(nn.Module):
     def _by_rows(
         self, function: Callable[..., Tensor], inputs: Sequence[Tensor], scales: Sequence[float], factor: int = 1
     ) -> Tensor:
-        """function(*inputs); for inference on a CPU some rows at a time: features at stride 2 take the most memory.
+        """function(*inputs), for inference on a CPU in strips of rows: features at stride 2 take the most memory.
 
         Args:
-            function: layers whose results depend on at most ``REACH`` rows at stride 2 around.
+            function: layers whose results depend on at most ``REACH`` rows around, at stride 2.
             inputs: (B, C, H · scale, W · scale), H even.
-            scales: of the inputs, relative to stride 2.
-            factor: that of the result.
+            scales: scales of the inputs, relative to stride 2.
+            factor: scale of the result.
         """
         if self.training or inputs[0].device.type != "cpu" or torch.is_grad_enabled():
             return function(*inputs)
@@ -143,7 +142,7 @@ class EdgeNetwork(nn.Module):
         return result
 
     def folded(self) -> EdgeNetwork:
-        """A copy for inference, in which batch normalisation is part of the convolutions before it."""
+        """A copy for inference, with batch normalisation folded into the convolutions before it."""
         network = copy.deepcopy(self).eval()
         for module in network.modules():
             for name, child in module.named_children():
