@@ -21,7 +21,7 @@ def matches() -> Matches:
     return Matches(from_corners(start), from_corners(end), torch.tensor([3.5, 1.25, 2.125]), (16, 24), (8, 40))
 
 
-def test_the_corner_of_the_picture_is_half_a_pixel_before_the_first_centre() -> None:
+def test_the_first_pixel_centre_is_half_a_pixel_from_the_corner() -> None:
     assert from_corners(torch.tensor([0.0, 4.0])).tolist() == [-0.5, 3.5]
     points = torch.rand(5, 2)
     assert torch.allclose(to_corners(from_corners(points)), points)
@@ -32,7 +32,7 @@ def test_text_keeps_the_originals_numbers(matches: Matches) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".npz", ".h5"])
-def test_what_is_saved_is_loaded(matches: Matches, tmp_path: Path, suffix: str) -> None:
+def test_saved_matches_are_loaded_unchanged(matches: Matches, tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"matches{suffix}"
     matches.save(path)
     loaded = Matches.load(path)
@@ -44,7 +44,7 @@ def test_what_is_saved_is_loaded(matches: Matches, tmp_path: Path, suffix: str) 
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".npz", ".h5"])
-def test_no_matches_are_saved_and_loaded(tmp_path: Path, suffix: str) -> None:
+def test_an_empty_set_of_matches_is_saved_and_loaded(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"none{suffix}"
     Matches(torch.zeros(0, 2), torch.zeros(0, 2), torch.zeros(0)).save(path)
     assert len(Matches.load(path)) == 0
@@ -70,7 +70,7 @@ def test_any_text_with_four_columns_is_read(tmp_path: Path) -> None:
         ("a.csv", b"1,2,3,4", "name it .txt"),
     ],
 )
-def test_bad_files_are_refused_in_words(tmp_path: Path, name: str, content: bytes, words: str) -> None:
+def test_bad_files_raise_a_clear_error(tmp_path: Path, name: str, content: bytes, words: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DeepMatchingError, match=words) as raised:
         Matches.load(tmp_path / name)
@@ -85,7 +85,7 @@ def test_a_truncated_npz_is_refused(matches: Matches, tmp_path: Path) -> None:
         Matches.load(tmp_path / "m.npz")
 
 
-def test_arrays_become_tensors_and_one_match_can_be_taken() -> None:
+def test_arrays_become_tensors_and_one_match_can_be_selected() -> None:
     matches = Matches(np.zeros((2, 2)), np.ones((2, 2)), np.array([1.0, 2.0]))  # type: ignore[arg-type]
     assert matches.as_text().count("\n") == 2
     assert matches[-1].scores.tolist() == [2.0]
@@ -98,7 +98,7 @@ def test_an_npz_without_the_arrays_is_refused(tmp_path: Path) -> None:
         Matches.load(tmp_path / "other.npz")
 
 
-def test_one_array_is_no_archive(tmp_path: Path) -> None:
+def test_a_single_array_is_not_an_archive(tmp_path: Path) -> None:
     with (tmp_path / "a.npz").open("wb") as file:
         np.save(file, np.zeros((3, 4)))
     with pytest.raises(DeepMatchingError, match="not a readable"):
@@ -114,7 +114,7 @@ def test_matches_outside_the_image_are_counted_and_most_are_refused() -> None:
     assert count_outside(matches[:0], (5, 10)) == 0
 
 
-def test_a_missing_file_and_an_unknown_suffix(tmp_path: Path, matches: Matches) -> None:
+def test_a_missing_file_or_folder_and_an_unknown_suffix_are_refused(tmp_path: Path, matches: Matches) -> None:
     with pytest.raises(DeepMatchingError, match="no matches file"):
         Matches.load(tmp_path / "missing.txt")
     with pytest.raises(DeepMatchingError, match="name it"):
@@ -129,7 +129,7 @@ def test_shapes_are_checked() -> None:
         Matches(torch.zeros(3, 2), torch.zeros(2, 2), torch.zeros(3))
 
 
-def test_parts_of_the_matches(matches: Matches) -> None:
+def test_matches_can_be_selected(matches: Matches) -> None:
     assert len(matches) == 3
     assert len(matches[matches.scores > 2]) == 2
     assert matches.best(2).scores.tolist() == [3.5, 2.125]

@@ -26,12 +26,12 @@ def test_more_work_needs_more_memory() -> None:
     assert pyramid_bytes(pair, HOG(), training=False) > 8 * sum(pair.cells(l) for l in range(pair.L + 1))
 
 
-def test_free_memory_is_that_of_the_machine() -> None:
+def test_free_memory_is_at_most_that_of_the_machine() -> None:
     free = free_bytes(torch.device("cpu"))
     assert free is not None and 0 < free <= psutil.virtual_memory().total
 
 
-def test_a_limit_above_what_is_free_is_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_above_the_free_memory_is_the_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deepmatching.memory.free_bytes", lambda device: 1000)
     cpu = torch.device("cpu")
     assert (budget_for(cpu), budget_for(cpu, 600), budget_for(cpu, 5000)) == (800, 600, 1000)
@@ -49,16 +49,16 @@ def test_less_memory_means_smaller_pieces() -> None:
         plan_decoding(pair, HOG(), 3, "cpu", 4 * whole).batch,
         plan_decoding(pair, HOG(), 3, "cpu", whole).batch,
     ) == (3, 1)
-    plans = [plan_decoding(pair, HOG(), 1, "cpu", int(share * whole)) for share in (1.0, 0.6, 0.5)]
+    plans = [plan_decoding(pair, HOG(), 1, "cpu", int(fraction * whole)) for fraction in (1.0, 0.6, 0.5)]
     assert plans[0].strips == 1 < plans[1].strips < plans[2].strips
-    assert all(plan.needed <= share * whole for plan, share in zip(plans, (1.0, 0.6, 0.5), strict=True))
+    assert all(plan.needed <= fraction * whole for plan, fraction in zip(plans, (1.0, 0.6, 0.5), strict=True))
     with pytest.raises(OutOfMemoryError, match="smaller radius"):
         plan_decoding(pair, HOG(), 1, "cpu", whole // 10)
 
 
 @pytest.mark.parametrize("radius", [160, None])
 @pytest.mark.parametrize("strips", [1, 5])
-def test_the_prediction_is_close_to_what_is_measured(radius: int | None, strips: int) -> None:
+def test_predicted_memory_is_close_to_measured_memory(radius: int | None, strips: int) -> None:
     """A process of its own: the peak of matching above what it held before."""
     if not sys.platform.startswith("linux"):
         pytest.skip("peak memory is measured through /proc here")

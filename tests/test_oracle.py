@@ -1,4 +1,4 @@
-"""Against the original programs' outputs and figures measured on real pairs (skipped where those are missing)."""
+"""Comparison with the original programs' outputs and with metrics measured on real pairs (skipped without the data)."""
 
 from __future__ import annotations
 
@@ -83,10 +83,10 @@ def test_accuracy_on_middlebury_is_the_measured_one(shared: Path) -> None:
     root = shared / "flow"
     entries = [e for e in json.loads((root / "manifest.json").read_text()) if e["dataset"] == "middlebury_flow"]
     matcher = dm.DeepMatcher.from_pretrained("hog", radius=80)
-    shares = []
+    percentages = []
     for entry in entries:
         matches = matcher.match(root / entry["image0"], root / entry["image1"])
         truth = read_flow(root / entry["flow"])
         found = accuracy(propagate(*matches.numpy(), *truth.shape[:2]), truth)
-        shares.append([100 * found[t] for t in (2, 5, 10)])
-    np.testing.assert_allclose(np.mean(shares, axis=0), [96.1, 99.7, 100.0], atol=0.3)
+        percentages.append([100 * found[t] for t in (2, 5, 10)])
+    np.testing.assert_allclose(np.mean(percentages, axis=0), [96.1, 99.7, 100.0], atol=0.3)

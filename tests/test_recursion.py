@@ -59,7 +59,9 @@ def test_full_decoding_equals_the_recursion(
 
 @settings(max_examples=20, deadline=None)
 @given(size=sizes, radius=st.sampled_from([None, 4, 10]), seed=st.integers(0, 9))
-def test_with_many_equal_scores_too(size: tuple[int, int], radius: int | None, seed: int) -> None:
+def test_decoding_with_many_equal_scores_equals_the_recursion(
+    size: tuple[int, int], radius: int | None, seed: int
+) -> None:
     """Ties: both take the first maximum in raster order (powers of 1 keep the values exact)."""
     geometry = small_geometry(size, size, radius, 2)
     generator = torch.Generator().manual_seed(seed)

@@ -175,6 +175,11 @@ class Geometry:
         """Size of the part of the target image that is used."""
         return self.size1[0] // self.delta * self.delta, self.size1[1] // self.delta * self.delta
 
+    @property
+    def patch(self) -> int:
+        """Cells along the side of a level-0 patch, δ₀/γ₀."""
+        return self.delta // self.gamma
+
     # ------------------------------------------------------------------ lattices
 
     @property
@@ -295,7 +300,7 @@ class Geometry:
         return [(along_axis[y], along_axis[x], y * self.cell_shift, x * self.cell_shift) for y, x in CORNERS]
 
     def children(self, l: int) -> tuple[Tensor, Tensor]:
-        """Number of children on the grid, along each axis, of the points of level l ≥ 1: (H_l,), (W_l,)."""
+        """Number of existing children along each axis of the points of level l ≥ 1: (H_l,), (W_l,)."""
         counts = []
         for parents, below in zip(self.grid(l), self.grid(l - 1), strict=True):
             i = torch.arange(parents)

@@ -93,8 +93,8 @@ def cut(path: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "spoil", "words"),
     [
-        ("flow", cut, "bytes must follow"),
-        ("flow", lambda path: path.write_bytes(b"nonsense"), "no Middlebury"),
+        ("flow", cut, "bytes of data"),
+        ("flow", lambda path: path.write_bytes(b"nonsense"), "not a Middlebury"),
         ("flow", lambda path: write_field(path, constant_flow((9, 9))), "9 x 9 pixels, but its image"),
         ("image0", cut, "damaged or cut short"),
         ("image1", lambda path: path.write_text("no picture"), "cannot be decoded"),

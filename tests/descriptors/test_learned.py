@@ -121,7 +121,7 @@ def test_torchvisions_own_weights_are_recognised_by_their_values(tmp_path: Path,
         check_response(descriptor, theirs["features.0.weight"], theirs["features.0.bias"], mean, std)
 
 
-def test_the_authors_weights_are_unchanged_whatever_the_name_of_the_file(tmp_path: Path) -> None:
+def test_the_authors_weights_are_used_unchanged_whatever_the_file_is_called(tmp_path: Path) -> None:
     theirs = starting_with(AUTHORS, "features.{index}")
     torch.save(theirs, tmp_path / "vgg16-397923af.pth")
     descriptor = VGG()

@@ -1,4 +1,4 @@
-"""Fixtures for the tests of edges."""
+"""Shared by the tests of edges."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def test_a_saved_network_gives_the_same_edges_and_is_small(tmp_path: Path) -> No
     assert not again.training and all(p.dtype == torch.float32 and not p.requires_grad for p in again.parameters())
 
 
-def test_other_widths_are_loaded_again(tmp_path: Path) -> None:
+def test_other_widths_survive_a_file(tmp_path: Path) -> None:
     save_edge_network(EdgeNetwork(widths=(4, 4, 8), depths=(1, 0, 1)), tmp_path / "e.safetensors")
     network = load_edge_network(tmp_path / "e.safetensors")
     assert network.widths == (4, 4, 8) and network.depths == (1, 0, 1)

@@ -1,4 +1,4 @@
-"""Interpolation: what it must reproduce, and how it treats bad input."""
+"""Interpolation: motions that it must reproduce, and malformed input."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_matches_that_do_not_lead_back_are_dropped() -> None:
     assert (found.flow == np.float32([4, 0])).all()
 
 
-def test_backward_matches_must_correspond_and_those_that_are_not_finite_are_ignored() -> None:
+def test_backward_matches_that_are_not_finite_are_ignored_and_all_must_correspond() -> None:
     points = grid(64, 96)
     edges, back = np.full((64, 96), 0.05), moved(points, 4, 0)
     back[::2] = np.nan

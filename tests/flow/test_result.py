@@ -21,7 +21,7 @@ def result() -> FlowResult:
 
 
 @pytest.mark.parametrize("suffix", [".flo", ".pfm", ".npy", ".png"])
-def test_a_saved_flow_is_read_again(result: FlowResult, tmp_path: Path, suffix: str) -> None:
+def test_a_saved_flow_is_read_unchanged(result: FlowResult, tmp_path: Path, suffix: str) -> None:
     result.save(tmp_path / f"f{suffix}")
     np.testing.assert_allclose(read_flow(tmp_path / f"f{suffix}"), result.flow, atol=0.0079 if suffix == ".png" else 0)
 

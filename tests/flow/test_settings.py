@@ -50,6 +50,6 @@ def test_presets_are_found_by_name() -> None:
         (RefinementSettings, "sigma", float("inf")),
     ],
 )
-def test_meaningless_values_are_refused(kind: type, name: str, value: object) -> None:
+def test_invalid_values_are_refused(kind: type, name: str, value: object) -> None:
     with pytest.raises(DeepMatchingError, match=name):
         replace(kind(), **{name: value})

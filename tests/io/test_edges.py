@@ -45,7 +45,7 @@ def test_a_grey_picture_of_three_channels_is_fine_and_a_colour_picture_is_not(
         load_edges(tmp_path / "colour.png", SIZE)
 
 
-def test_a_little_overshoot_is_cut(tmp_path: Path, edges: np.ndarray) -> None:
+def test_a_small_overshoot_is_clipped(tmp_path: Path, edges: np.ndarray) -> None:
     edges[2, 3] = 1.2
     np.save(tmp_path / "edges.npy", edges)
     assert load_edges(tmp_path / "edges.npy", SIZE)[2, 3] == 1
@@ -63,13 +63,13 @@ def test_a_little_overshoot_is_cut(tmp_path: Path, edges: np.ndarray) -> None:
         (np.zeros(SIZE, "U3"), "dtype <U3"),
     ],
 )
-def test_arrays_that_cannot_be_edges(tmp_path: Path, array: np.ndarray, message: str) -> None:
+def test_arrays_that_cannot_be_edges_are_refused(tmp_path: Path, array: np.ndarray, message: str) -> None:
     np.save(tmp_path / "edges.npy", array)
     with pytest.raises(DeepMatchingError, match=message):
         load_edges(tmp_path / "edges.npy", SIZE)
 
 
-def test_files_that_cannot_be_read(tmp_path: Path, edges: np.ndarray) -> None:
+def test_files_that_cannot_be_read_are_refused(tmp_path: Path, edges: np.ndarray) -> None:
     (tmp_path / "short.bin").write_bytes(edges.tobytes()[:-4])
     with pytest.raises(DeepMatchingError, match=r"212 bytes.*9 x 6 pixels takes 216"):
         load_edges(tmp_path / "short.bin", SIZE)

@@ -77,7 +77,7 @@ def test_an_unwritable_folder_is_one_sentence(tmp_path: Path, monkeypatch: pytes
         pytest.fail("the body must not run")
 
 
-def test_a_file_that_another_program_holds_for_a_moment_is_replaced_after_it(
+def test_a_file_that_another_program_holds_briefly_is_replaced_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace, attempts = os.replace, []
@@ -96,7 +96,7 @@ def test_a_file_that_another_program_holds_for_a_moment_is_replaced_after_it(
     monkeypatch.setattr(files, "_PAUSES", (0.0, 0.0))  # as on Windows, but quick
     write()
     assert (tmp_path / "a").read_text() == "new" and len(attempts) == 3
-    for pauses, count in (((0.0,), 2), ((), 1)):  # held for too long, or not on Windows: only the user can help
+    for pauses, count in (((0.0,), 2), ((), 1)):  # held for too long, or not on Windows: the error is reported
         attempts.clear()
         monkeypatch.setattr(files, "_PAUSES", pauses)
         with pytest.raises(DeepMatchingError, match="Access is denied"):
@@ -105,7 +105,7 @@ def test_a_file_that_another_program_holds_for_a_moment_is_replaced_after_it(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX devices, modes and links")
-def test_devices_modes_and_links(tmp_path: Path) -> None:
+def test_devices_are_refused_modes_kept_and_links_followed(tmp_path: Path) -> None:
     with pytest.raises(DeepMatchingError, match="not a regular file"), atomic_write(os.devnull):
         pytest.fail("the body must not run")
     assert stat.S_ISCHR(os.stat(os.devnull).st_mode)

@@ -1,4 +1,4 @@
-"""Flow formats: round trips, known bytes, and files that must not pass."""
+"""Flow formats: round trips, known bytes, and files that are refused."""
 
 import pickle
 import struct
@@ -53,7 +53,7 @@ def test_flo_bytes_are_middleburys(tmp_path: Path) -> None:
     assert path.read_bytes() == struct.pack("<fii4f", 202021.25, 2, 1, *values[:4])
 
 
-def test_kitti_encoding(tmp_path: Path) -> None:
+def test_kitti_stores_64_times_the_displacement_in_16_bits(tmp_path: Path) -> None:
     # OpenCV takes BGR: valid, v, u.
     pixels = np.array([[[1, 32768 - 64, 32768 + 96], [0, 5, 5]]], np.uint16)
     path = tmp_path / "a.png"
@@ -124,7 +124,7 @@ def test_damaged_and_mismatched_files_are_one_sentence(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_bad_requests_are_refused(tmp_path: Path) -> None:
+def test_unknown_suffixes_missing_files_and_bad_arrays_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DeepMatchingError, match="flow format"):
         read_flow(tmp_path / "a.exr")
     with pytest.raises(DeepMatchingError, match="flow format"):

@@ -105,7 +105,7 @@ def test_an_h5_of_hloc_without_keypoints_names_its_groups(tmp_path: Path) -> Non
         Matches.load(tmp_path / "e.h5")
 
 
-def test_other_arrays_of_a_file_may_be_anything(tmp_path: Path) -> None:
+def test_fields_that_are_not_needed_may_hold_anything(tmp_path: Path) -> None:
     about = np.array([{"pair": 1}], dtype=object)
     np.savez(tmp_path / "o.npz", keypoints0=KEYPOINTS1, keypoints1=KEYPOINTS1, about=about)
     assert len(Matches.load(tmp_path / "o.npz")) == 2

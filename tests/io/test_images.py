@@ -1,4 +1,4 @@
-"""Every way into `load_image`, and every way it refuses."""
+"""Every kind of input of `load_image`, and every error."""
 
 import io
 import zlib
@@ -76,7 +76,7 @@ def test_lossless_files_are_exact(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["P", "LA", "1"])
-def test_png_modes_equal_what_pil_shows(tmp_path: Path, mode: str) -> None:
+def test_png_modes_equal_pils_conversion(tmp_path: Path, mode: str) -> None:
     image = Image.fromarray(GREY if mode == "1" else RGB).convert("L" if mode == "LA" else "RGB").convert(mode)
     loaded = load_bytes(tmp_path, encode_pil(image, "PNG"))
     expected = np.asarray(image.convert("RGB"))
@@ -85,7 +85,7 @@ def test_png_modes_equal_what_pil_shows(tmp_path: Path, mode: str) -> None:
 
 def test_exif_orientation_is_applied(tmp_path: Path) -> None:
     exif = Image.Exif()
-    exif[0x0112] = 6  # to be turned by 90° clockwise
+    exif[0x0112] = 6  # rotate by 90° clockwise
     plain = load_bytes(tmp_path, encode_pil(Image.fromarray(RGB), "JPEG"))
     turned = load_bytes(tmp_path, encode_pil(Image.fromarray(RGB), "JPEG", exif=exif))
     torch.testing.assert_close(turned, plain.rot90(-1, (1, 2)))
@@ -97,13 +97,13 @@ def test_a_string_path_and_a_path_are_the_same(tmp_path: Path) -> None:
     assert torch.equal(load_image(str(path)), load_image(path))
 
 
-def test_jpeg_trailing_data_and_thumbnail_are_no_truncation(tmp_path: Path) -> None:
+def test_jpeg_trailing_data_and_thumbnails_do_not_count_as_truncation(tmp_path: Path) -> None:
     thumbnail = encode_pil(Image.fromarray(RGB[:8, :8]), "JPEG")
     body = encode_pil(Image.fromarray(RGB), "JPEG")
     segment = b"Exif\0\0" + thumbnail
     whole = body[:2] + b"\xff\xe1" + (len(segment) + 2).to_bytes(2, "big") + segment + body[2:]
     assert load_bytes(tmp_path, whole + b"\xff\xda appended").shape == (3, 30, 40)
-    # The end marker of the thumbnail must not stand in for that of the image.
+    # The end marker of the thumbnail must not count as that of the image.
     with pytest.raises(DeepMatchingError, match="cut short"):
         load_bytes(tmp_path, whole[:-40])
 
@@ -122,7 +122,7 @@ TRUNCATED = {
 
 
 @pytest.mark.parametrize("kind", TRUNCATED)
-def test_no_truncated_file_passes(tmp_path: Path, kind: str) -> None:
+def test_every_truncated_file_is_refused(tmp_path: Path, kind: str) -> None:
     data = TRUNCATED[kind]
     load_bytes(tmp_path, data)
     lengths = {*range(1, 64), *np.linspace(64, len(data) - 1, 40).astype(int).tolist(), len(data) - 2}
@@ -167,7 +167,7 @@ def test_the_log_level_of_opencv_is_restored(tmp_path: Path) -> None:
         (b"\x89PNG\r\n\x1a\n", "cut short"),
     ],
 )
-def test_no_image_is_refused(tmp_path: Path, data: bytes, message: str) -> None:
+def test_a_file_that_is_not_an_image_is_refused(tmp_path: Path, data: bytes, message: str) -> None:
     with pytest.raises(DeepMatchingError, match=message):
         load_bytes(tmp_path, data)
 
@@ -234,7 +234,7 @@ def test_dtypes_of_arrays_and_tensors(dtype: object, value: float, expected: flo
         torch.testing.assert_close(loaded, torch.full((3, 2, 3), expected))
 
 
-def test_an_array_is_copied_and_may_have_any_strides() -> None:
+def test_an_array_with_any_strides_is_copied() -> None:
     array = np.random.default_rng(0).random((5, 7), np.float32)
     loaded = load_image(array)
     loaded.zero_()
@@ -255,7 +255,7 @@ def test_a_float_tensor_stays_in_the_graph(dtype: torch.dtype) -> None:
     assert torch.equal(tensor.grad, expected)
 
 
-def test_a_small_overshoot_is_let_through() -> None:
+def test_a_small_overshoot_is_accepted() -> None:
     array = np.array([[-0.1, 1.1]], np.float32)
     np.testing.assert_array_equal(load_image(array).numpy(), array[None])
 
@@ -284,7 +284,7 @@ def test_a_small_overshoot_is_let_through() -> None:
         (3, "is a int"),
     ],
 )
-def test_what_is_no_image_is_refused_in_one_sentence(image: object, message: str) -> None:
+def test_anything_but_an_image_is_refused_in_one_sentence(image: object, message: str) -> None:
     with pytest.raises(DeepMatchingError, match=message) as caught:
         load_image(image, "second image")  # type: ignore[arg-type]
     text = str(caught.value)

@@ -101,7 +101,7 @@ def test_correlation_and_pooling_of_unit_vectors(
     geometry: Geometry, seed: int, batch: int, sizes: tuple[int, int]
 ) -> None:
     patch, channels = sizes
-    assume(patch <= geometry.delta // geometry.gamma)
+    assume(patch <= geometry.patch)
     extra = 1 if patch == 1 else 0
     generator = torch.Generator().manual_seed(seed)
     cells = []

@@ -104,7 +104,7 @@ class EdgeNetwork(nn.Module):
         return [logit[..., :rows, :columns] for logit in reversed(logits)]
 
     def _finest(self, image: Tensor) -> Tensor:
-        """Features at stride 2. In-place operations, here and below, are safe: backward does not need what they replace."""
+        """Features at stride 2. ReLU is in place, here and below: no convolution needs its result for the gradient."""
         normalised = ((image - self.mean) / self.deviation).contiguous(memory_format=torch.channels_last)
         return self.blocks[0](self.stem(normalised).relu_())
 
