@@ -1,9 +1,10 @@
-# `make demo` and `make test` need nothing but Python 3.10 or newer: both make .venv and install into it.
+# Every target needs nothing but Python 3.10 or newer: the first one makes .venv and installs the package into it.
 
 PYTHON ?= python3
 BIN := .venv/bin
+SOURCES := src tests benchmarks tools
 
-.PHONY: demo test lint clean
+.PHONY: demo test test-fast lint clean
 
 demo: .venv/installed
 	$(BIN)/deepmatching demo --out demo-output
@@ -11,10 +12,15 @@ demo: .venv/installed
 test: .venv/installed lint
 	$(BIN)/python -m pytest
 
+# Two minutes on two cores: all tests except those that train, start many processes or need the largest inputs.
+test-fast: .venv/installed
+	$(BIN)/python -m pytest -m "not slow"
+
 lint: .venv/installed
-	$(BIN)/ruff check src tests benchmarks tools
-	$(BIN)/ruff format --check src tests benchmarks tools
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -22,4 +28,4 @@ lint: .venv/installed
 	touch $@
 
 clean:
-	rm -rf .venv demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

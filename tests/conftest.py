@@ -1,27 +1,97 @@
-"""What the tests share: the development data beside the repository (if it is there) and small helpers."""
+"""Shared by all tests: repeatable random numbers, command-line options, the development data, a pair of images."""
 
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, register_random, settings
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # Triton reads it when it is imported, by whichever test is first
 
 pytest_plugins = ["helpers.small_training"]
 
-torch.manual_seed(0)
-
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+# A test must not fail by chance or because the machine is busy. By default Hypothesis therefore draws the same examples
+# in every run and has no time limits. The profile "fresh" draws new examples, to look for failures:
+# `pytest --hypothesis-profile=fresh --seed 1`.
+_WITHOUT_TIME_LIMITS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.register_profile("repeatable", _WITHOUT_TIME_LIMITS, derandomize=True)
+settings.register_profile("fresh", _WITHOUT_TIME_LIMITS, derandomize=False)
+settings.load_profile("repeatable")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--seed", type=int, default=0, help="seed of all global random generators before each test")
+    parser.addoption("--device", default="all", help="device of the operator tests: cpu, cuda or all that are here")
+
+
+# ---------------------------------------------------------------------- random numbers
+
+
+class TorchGenerator:
+    """PyTorch's global generator with the interface that Hypothesis expects, so that it seeds it before each example."""
+
+    offset = 0
+
+    def seed(self, seed: int) -> None:
+        torch.manual_seed(self.offset + seed)
+
+    def getstate(self) -> torch.Tensor:
+        return torch.get_rng_state()
+
+    def setstate(self, state: torch.Tensor) -> None:
+        torch.set_rng_state(state)
+
+
+TORCH_GENERATOR = TorchGenerator()
+register_random(TORCH_GENERATOR)
+
+
+def seed_all(seed: int) -> None:
+    """Seed the global generators of Python, NumPy and PyTorch."""
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
+    torch.manual_seed(seed)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    TORCH_GENERATOR.offset = config.getoption("--seed")
+    seed_all(config.getoption("--seed"))  # for the values that test modules draw when they are imported
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Seed before the fixtures, those of modules and of the session included."""
+    seed_all(item.config.getoption("--seed"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Seed again, so that a test draws the same numbers whether or not it was the first to use a shared fixture."""
+    seed_all(item.config.getoption("--seed"))
+
+
+# ---------------------------------------------------------------------- fixtures
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test that takes ``device`` on each device that this machine has, or on the one that --device names."""
+    if "device" in metafunc.fixturenames:
+        wanted = metafunc.config.getoption("--device")
+        available = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+        metafunc.parametrize("device", available if wanted == "all" else [wanted])
 
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder of development data; tests that need it skip where it is missing."""
+    """The folder of development data; tests that need it are skipped without it."""
     if not (SHARED / "README.md").is_file():
         pytest.skip("the development data (../shared) is not here")
     return SHARED
