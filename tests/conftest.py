@@ -19,8 +19,8 @@ pytest_plugins = ["helpers.small_training"]
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 # A test must not fail by chance or because the machine is busy. By default Hypothesis therefore draws the same examples
-# in every run and has no time limits. The profile "fresh" draws new examples, to look for failures:
-# `pytest --hypothesis-profile=fresh --seed 1`.
+# in every run and has no time limits. To look for failures, `pytest --hypothesis-profile=fresh --repeat 100 -m hypothesis`
+# runs the property tests a hundred times on new examples, each time with another seed for all other generators.
 _WITHOUT_TIME_LIMITS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.register_profile("repeatable", _WITHOUT_TIME_LIMITS, derandomize=True)
 settings.register_profile("fresh", _WITHOUT_TIME_LIMITS, derandomize=False)
@@ -28,7 +28,8 @@ settings.load_profile("repeatable")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--seed", type=int, default=0, help="seed of all global random generators before each test")
+    parser.addoption("--seed", type=int, default=0, help="seed of the global random generators before each test")
+    parser.addoption("--repeat", type=int, default=1, help="run each test so often, with seeds that follow --seed")
     parser.addoption("--device", default="all", help="device of the operator tests: cpu, cuda or all that are here")
 
 
@@ -38,10 +39,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 class TorchGenerator:
     """PyTorch's global generator with the interface that Hypothesis expects, so that it seeds it before each example."""
 
-    offset = 0
+    base = 0
 
     def seed(self, seed: int) -> None:
-        torch.manual_seed(self.offset + seed)
+        torch.manual_seed(self.base + seed)
 
     def getstate(self) -> torch.Tensor:
         return torch.get_rng_state()
@@ -59,34 +60,48 @@ def seed_all(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002
     torch.manual_seed(seed)
+    TORCH_GENERATOR.base = seed
+
+
+def seed_of(item: pytest.Item) -> int:
+    callspec = getattr(item, "callspec", None)
+    return item.config.getoption("--seed") + (callspec.params.get("repetition", 0) if callspec else 0)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    TORCH_GENERATOR.offset = config.getoption("--seed")
     seed_all(config.getoption("--seed"))  # for the values that test modules draw when they are imported
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Seed before the fixtures, those of modules and of the session included."""
-    seed_all(item.config.getoption("--seed"))
+    seed_all(seed_of(item))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
     """Seed again, so that a test draws the same numbers whether or not it was the first to use a shared fixture."""
-    seed_all(item.config.getoption("--seed"))
+    seed_all(seed_of(item))
 
 
-# ---------------------------------------------------------------------- fixtures
+# ---------------------------------------------------------------------- parameters and fixtures
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test that takes ``device`` on each device that this machine has, or on the one that --device names."""
+    """Parameters that options set: ``device``, for tests that take one, and the number of the repetition."""
     if "device" in metafunc.fixturenames:
         wanted = metafunc.config.getoption("--device")
         available = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
         metafunc.parametrize("device", available if wanted == "all" else [wanted])
+    if (count := metafunc.config.getoption("--repeat")) > 1:
+        metafunc.fixturenames.append("repetition")
+        metafunc.parametrize("repetition", range(count), indirect=True)
+
+
+@pytest.fixture
+def repetition(request: pytest.FixtureRequest) -> int:
+    """Which of the runs that --repeat asks for this is."""
+    return request.param
 
 
 @pytest.fixture(scope="session")
