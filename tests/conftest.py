@@ -19,8 +19,8 @@ pytest_plugins = ["helpers.small_training"]
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 # A test must not fail by chance or because the machine is busy. By default Hypothesis therefore draws the same examples
-# in every run and has no time limits. To look for failures, `pytest --hypothesis-profile=fresh --repeat 100 -m hypothesis`
-# runs the property tests a hundred times on new examples, each time with another seed for all other generators.
+# in every run and has no time limits. To look for failures, run the property tests a hundred times on new examples:
+# `pytest -m hypothesis --hypothesis-profile=fresh --repeat 100`.
 _WITHOUT_TIME_LIMITS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.register_profile("repeatable", _WITHOUT_TIME_LIMITS, derandomize=True)
 settings.register_profile("fresh", _WITHOUT_TIME_LIMITS, derandomize=False)
@@ -30,14 +30,15 @@ settings.load_profile("repeatable")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=0, help="seed of the global random generators before each test")
     parser.addoption("--repeat", type=int, default=1, help="run each test so often, with seeds that follow --seed")
-    parser.addoption("--device", default="all", help="device of the operator tests: cpu, cuda or all that are here")
+    parser.addoption("--device", choices=["cpu", "cuda"], default="cpu", help="device of the operators' tests")
+    parser.addoption("--dtype", choices=["float32", "float64"], default="float64", help="type of the operators' tests")
 
 
 # ---------------------------------------------------------------------- random numbers
 
 
 class TorchGenerator:
-    """PyTorch's global generator with the interface that Hypothesis expects, so that it seeds it before each example."""
+    """PyTorch's global generator as Hypothesis expects generators to be, which it seeds before each example."""
 
     base = 0
 
@@ -84,15 +85,8 @@ def pytest_runtest_call(item: pytest.Item) -> None:
     seed_all(seed_of(item))
 
 
-# ---------------------------------------------------------------------- parameters and fixtures
-
-
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parameters that options set: ``device``, for tests that take one, and the number of the repetition."""
-    if "device" in metafunc.fixturenames:
-        wanted = metafunc.config.getoption("--device")
-        available = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
-        metafunc.parametrize("device", available if wanted == "all" else [wanted])
+    """Repeat each test as often as --repeat says."""
     if (count := metafunc.config.getoption("--repeat")) > 1:
         metafunc.fixturenames.append("repetition")
         metafunc.parametrize("repetition", range(count), indirect=True)
@@ -102,6 +96,21 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def repetition(request: pytest.FixtureRequest) -> int:
     """Which of the runs that --repeat asks for this is."""
     return request.param
+
+
+# ---------------------------------------------------------------------- fixtures
+
+
+@pytest.fixture(scope="session")
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """The device of ``--device``."""
+    return torch.device(request.config.getoption("--device"))
+
+
+@pytest.fixture(scope="session")
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    """The type of ``--dtype``; gradients are always checked in float64."""
+    return getattr(torch, request.config.getoption("--dtype"))
 
 
 @pytest.fixture(scope="session")

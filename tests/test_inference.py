@@ -12,6 +12,7 @@ from deepmatching.network import Network
 from deepmatching.operators.kernels import plain_operators
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @example(size0=(48, 16), size1=(16, 16), radius=6, strips=2, reciprocal="bins", plain=True)  # a strip beyond the target
 @given(

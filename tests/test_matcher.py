@@ -62,7 +62,7 @@ def test_batches_give_the_same_matches(pair: tuple[np.ndarray, np.ndarray]) -> N
 
 
 @pytest.mark.parametrize("radius", [16, "full"])
-def test_sizes_that_are_no_multiple_of_eight_are_cropped(pair: tuple[np.ndarray, np.ndarray], radius: object) -> None:
+def test_sizes_are_cropped_to_multiples_of_eight(pair: tuple[np.ndarray, np.ndarray], radius: object) -> None:
     matcher = dm.DeepMatcher.from_pretrained("hog", radius=radius, device="cpu")
     a, b = pair
     whole = matcher.match(a[:56, :88], b[:56, :80])
@@ -128,7 +128,7 @@ def test_bad_settings_are_refused_in_words(settings: dict, words: str, pair: tup
         dm.DeepMatcher.from_pretrained(settings.pop("model", "hog"), **settings).match(*pair)
 
 
-def test_what_is_no_model_file_is_refused(tmp_path: Path) -> None:
+def test_files_that_are_not_models_are_refused(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
     (tmp_path / "junk.safetensors").write_bytes(b"junk")
@@ -160,7 +160,7 @@ def test_threads_may_share_a_matcher(pair: tuple[np.ndarray, np.ndarray]) -> Non
         assert all(same(found, expected) for found in pool.map(lambda _: matcher.match(*pair), range(8)))
 
 
-def test_what_is_no_pair_is_refused(pair: tuple[np.ndarray, np.ndarray]) -> None:
+def test_anything_but_two_images_is_refused(pair: tuple[np.ndarray, np.ndarray]) -> None:
     matcher = dm.DeepMatcher.from_pretrained("hog", radius=16, device="cpu")
     with pytest.raises(DeepMatchingError, match="two images"):
         list(matcher.match_pairs([(pair[0],)]))  # type: ignore[list-item]

@@ -48,12 +48,13 @@ def test_a_moved_picture_flows_by_its_motion(matcher: dm.DeepMatcher, pair: Pict
     assert set(result.seconds) == {"matching", "edges", "interpolation", "refinement"}
 
 
-def test_grey_pictures_flow_too(matcher: dm.DeepMatcher, pair: Pictures) -> None:
+def test_grey_images_have_a_flow(matcher: dm.DeepMatcher, pair: Pictures) -> None:
     grey = [image.mean(axis=2).astype(np.uint8) for image in pair]
     for images in (grey, [grey[0], pair[1]]):
         assert np.abs(inner(matcher.flow(*images).flow) - (6, -4)).mean() < 0.3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", sorted(PRESETS))
 def test_every_preset_works(matcher: dm.DeepMatcher, pair: Pictures, preset: str) -> None:
     named, given = matcher.flow(*pair, preset), matcher.flow(*pair, PRESETS[preset])
@@ -61,6 +62,7 @@ def test_every_preset_works(matcher: dm.DeepMatcher, pair: Pictures, preset: str
     assert np.abs(inner(named.flow) - (6, -4)).mean() < 0.3
 
 
+@pytest.mark.slow
 def test_only_our_own_preset_matches_backwards(pair: Pictures, monkeypatch: pytest.MonkeyPatch) -> None:
     matcher = dm.DeepMatcher.from_pretrained("hog", radius=16, device="cpu")
     original, count = dm.DeepMatcher._match_frames, []
@@ -125,6 +127,7 @@ def test_consecutive_frames_have_the_matches_of_their_pairs(matcher: dm.DeepMatc
         assert matches.size0 == (48, 64)
 
 
+@pytest.mark.slow
 def test_a_sequence_describes_every_frame_once_and_flows_as_its_pairs(
     matcher: dm.DeepMatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:

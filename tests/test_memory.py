@@ -56,6 +56,7 @@ def test_less_memory_means_smaller_pieces() -> None:
         plan_decoding(pair, HOG(), 1, "cpu", whole // 10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("radius", [160, None])
 @pytest.mark.parametrize("strips", [1, 5])
 def test_predicted_memory_is_close_to_measured_memory(radius: int | None, strips: int) -> None:

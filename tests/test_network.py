@@ -116,7 +116,7 @@ def test_no_levels_is_plain_correlation() -> None:
         (torch.rand(1, 3, 16, 16), torch.rand(1, 3, 16, 16).double(), "one type"),
     ],
 )
-def test_what_is_no_batch_of_images_is_refused(image0: torch.Tensor, image1: torch.Tensor, words: str) -> None:
+def test_anything_but_a_batch_of_images_is_refused(image0: torch.Tensor, image1: torch.Tensor, words: str) -> None:
     with pytest.raises(DeepMatchingError, match=words):
         Network(HOG())(image0, image1)
 
@@ -135,7 +135,7 @@ class Wrong(Descriptor):
 
 
 @pytest.mark.parametrize("shape", [(3, 5, 8), (3, 9, 9), (4, 8, 8), (3, 16, 16), (8, 8)])
-def test_a_descriptor_of_another_shape_than_it_says_is_refused(shape: tuple[int, ...]) -> None:
+def test_a_descriptor_that_breaks_its_promised_shape_is_refused(shape: tuple[int, ...]) -> None:
     images = torch.rand(1, 3, 16, 16), torch.rand(1, 3, 16, 16)
     network = Network(Wrong(shape), 8)
     words = r"descriptor Wrong gives .* channels=3, stride=2 and patch=4 that must be \(1, 3, 8, 8\)"

@@ -24,6 +24,7 @@ PUBLISHED = [
 ]
 
 
+@pytest.mark.slow
 def test_the_published_lines_for_liberty(shared: Path) -> None:
     """The GPU program's README prints five lines: same coordinates, scores to six digits."""
     pictures = [shared / "oracle" / "liberty" / f"img{i}.png" for i in (0, 1)]
@@ -78,6 +79,7 @@ def test_most_matches_are_those_of_the_cpu_program(shared: Path, name: str) -> N
     assert np.mean(near) > 0.6
 
 
+@pytest.mark.slow
 def test_accuracy_on_middlebury_is_the_measured_one(shared: Path) -> None:
     """acc@2/5/10 of the four Middlebury pairs: 96.1 / 99.7 / 100.0."""
     root = shared / "flow"

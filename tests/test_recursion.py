@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -102,6 +103,7 @@ def index_recursion(S: list[Tensor], relative: bool, grid_shifts: list[tuple[int
     return best
 
 
+@pytest.mark.slow
 def test_the_recursion_over_positions_equals_the_one_over_indices() -> None:
     grid_shifts = [(-1, 0), (-1, 1), (-2, 2)]
     for radius, offsets in ((None, [0, 0, 0]), (8, [0, 0, 0]), (10, [-1, -1, 0])):

@@ -10,7 +10,11 @@ from helpers.fake_datasets import write_pairs
 pytestmark = pytest.mark.slow  # every test starts a process that loads PyTorch
 
 
-@pytest.mark.parametrize("options", [["--radius", 16], ["--full"], ["--radius", 16, "--plain"]], ids=lambda options: " ".join(map(str, options)))
+@pytest.mark.parametrize(
+    "options",
+    [["--radius", 16], ["--full"], ["--radius", 16, "--plain"]],
+    ids=lambda options: " ".join(map(str, options)),
+)
 def test_each_stage_is_timed(tmp_path: Path, options: list[object]) -> None:
     write_pairs(tmp_path, 1)
     printed = output_of("cpu_kernels", tmp_path / "0_a.png", tmp_path / "0_b.png", "--runs", 1, *options)

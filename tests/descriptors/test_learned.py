@@ -21,6 +21,7 @@ from deepmatching.geometry import Geometry
 from deepmatching.models import build_network, load_network, save_network
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(rows=st.integers(1, 6), columns=st.integers(1, 6), channels=st.sampled_from([1, 3]))
 def test_patches_have_unit_norm_at_every_size(rows: int, columns: int, channels: int) -> None:
@@ -34,6 +35,7 @@ def test_patches_have_unit_norm_at_every_size(rows: int, columns: int, channels:
     torch.testing.assert_close(cells.norm(dim=1), torch.full((2, 4 * rows, 4 * columns), 0.25))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["vgg", "compact"])
 def test_gradients_reach_the_pixels(name: str) -> None:
     torch.manual_seed(0)

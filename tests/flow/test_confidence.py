@@ -62,6 +62,7 @@ def folders() -> list[str]:
     return ["sintel_clean_alley_1", "flyingchairs_0000001", "middlebury_flow_RubberWhale"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", folders())
 def test_the_flow_equals_the_originals(shared: Path, name: str) -> None:
     """From the original's matches and edges: its errors within 2 %, and its flow to about a hundredth of a pixel.

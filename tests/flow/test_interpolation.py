@@ -164,6 +164,7 @@ def test_all_matches_in_one_corner() -> None:
     assert np.isfinite(found.flow).all() and np.abs(found.flow).max() < 20
 
 
+@pytest.mark.slow
 @quick
 @given(st.integers(0, 2**31), presets)
 def test_kernels_agree_with_the_definitions(seed: int, name: str) -> None:
