@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -70,18 +68,3 @@ def test_only_the_package_itself_imports_modules_by_computed_names() -> None:
                 ):
                     found.append(str(path.relative_to(ROOT / "src" / "deepmatching")))
     assert found == ["__init__.py"]
-
-
-def test_help_does_not_wait_for_pytorch() -> None:
-    code = """
-import sys
-sys.argv = ["deepmatching", "--help"]
-from deepmatching.cli import main
-try:
-    main()
-finally:
-    sys.stderr.write(" ".join({"torch", "numba", "cv2", "matplotlib"} & set(sys.modules)))
-"""
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "match" in result.stdout
-    assert result.stderr == ""
