@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -43,18 +42,18 @@ def equal_weights(first: Path, second: Path) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-def test_killed_at_any_moment_and_resumed_it_ends_with_the_same_weights(small: Path, tmp_path: Path) -> None:
+def test_a_run_killed_at_any_moment_and_resumed_ends_with_the_same_weights(small: Path, tmp_path: Path) -> None:
     changes = ["steps=40", "validation.every=7", "ema=0.9"]
     train(str(small), [*changes, f"out={tmp_path / 'whole'}"])
     state = tmp_path / "run" / "last.state.safetensors"
-    for _ in range(2):
+    for pause in (0.0, 0.3):  # seconds; wherever that leads, the result is the same
         resume = ["--resume"] if state.exists() else []
         arguments = command(small, *changes, "data.workers=1", *resume)
         process = subprocess.Popen(arguments, stderr=subprocess.DEVNULL, env=ENVIRONMENT)
         before = state.stat().st_mtime_ns if state.exists() else 0
         while process.poll() is None and not (state.exists() and state.stat().st_mtime_ns > before):
             time.sleep(0.01)
-        time.sleep(random.uniform(0, 0.5))
+        time.sleep(pause)
         process.kill()
         process.wait()
     train(str(small), changes, resume=True)
@@ -74,15 +73,15 @@ def test_what_a_run_leaves_behind(small: Path, tmp_path: Path, capsys: pytest.Ca
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT for others")
-def test_control_c_saves_and_says_how_to_go_on(small: Path, tmp_path: Path) -> None:
-    arguments = command(small, "steps=100000", "minutes=5", "data.workers=1")
+def test_control_c_saves_and_says_how_to_resume(small: Path, tmp_path: Path) -> None:
+    arguments = command(small, "steps=20000", "data.workers=1")
     process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
     log = tmp_path / "run" / "log.csv"
     while not any("loss" in row for row in read_log(log)):
         assert process.poll() is None
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate()
     assert process.returncode == 130
     assert said.strip().splitlines()[-1].endswith(f"deepmatching train {tmp_path / 'run' / 'config.toml'} --resume")
     assert "Traceback" not in said
@@ -112,7 +111,7 @@ def test_two_processes_do_what_one_does_with_twice_the_batches(small: Path, tmp_
     train(str(small), [*changes, "steps=5", "accumulate=2", f"out={tmp_path / 'two'}"], resume=True)
 
 
-def test_a_run_that_fails_later_says_how_to_go_on(
+def test_a_run_that_fails_later_says_how_to_resume(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     original = Samples.__getitem__
@@ -134,7 +133,7 @@ def test_a_discarded_run_leaves_no_picture_either(
     assert list((tmp_path / "run").iterdir()) == []
 
 
-def test_nothing_is_called_kept_that_could_not_be_saved(
+def test_steps_that_could_not_be_saved_are_not_called_saved(
     small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save, calls = RunFolder.save_state, []
@@ -148,7 +147,7 @@ def test_nothing_is_called_kept_that_could_not_be_saved(
     monkeypatch.setattr(RunFolder, "save_state", fail_later)
     with pytest.raises(DeepMatchingError, match="full"):
         train(str(small), ["validation.data=[]"])
-    assert "kept" not in capsys.readouterr().err
+    assert "saved" not in capsys.readouterr().err
 
 
 def test_a_process_of_several_ends_with_its_own_message_or_leaves_it_to_the_other(
@@ -177,7 +176,7 @@ def test_training_on_the_validation_pairs_is_said_at_the_start(
     small: Path, manifest: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(str(small), ["steps=1", f"validation.data={manifest}"])
-    assert "4 of the 4 validation pairs are also trained on" in capsys.readouterr().err
+    assert "4 of the 4 validation pairs are also training pairs" in capsys.readouterr().err
 
 
 BAD = [

@@ -1,8 +1,7 @@
-"""A watcher of a training run that remembers what it is told."""
+"""A watcher that records the events of a training run."""
 
 from __future__ import annotations
 
-import os
 import signal
 
 from deepmatching.training.checkpoints import Progress
@@ -12,7 +11,7 @@ from deepmatching.training.run import Outcome
 
 
 class Recorder:
-    """Remembers what it is told, and sends signals when asked to."""
+    """Records events, and interrupts the run after step ``stop_at``."""
 
     def __init__(self, stop_at: int = -1) -> None:
         self.events: list[str] = []
@@ -25,10 +24,10 @@ class Recorder:
     def warned(self, sentence: str) -> None:
         self.events.append(sentence)
 
-    def stepped(self, progress: Progress, share: float) -> None:
+    def stepped(self, progress: Progress, fraction: float) -> None:
         self.events.append(f"step {progress.step}")
         if progress.step == self.stop_at:
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
 
     def logged(self, row: Row) -> None:
         self.events.append(f"logged {row['step']}")

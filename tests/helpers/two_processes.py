@@ -1,7 +1,7 @@
-"""Several trainings one after the other in one of two processes: python two_processes.py RANK CONFIG FOLDER PORT …
+"""Runs several trainings in one of two processes: python two_processes.py RANK CONFIG FOLDER PORT …
 
-In process 1 something happens when it comes to a certain sample; 2k + 1 is what it reads for step k (from 0). How each
-training ended is written to ``FOLDER/ended.RANK.json``.
+In process 1 an event happens at a certain sample; it reads sample 2k + 1 for step k (from 0). How each training ended is
+written to ``FOLDER/ended.RANK.json``. The parent process serves one store for each training, at these ports.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from deepmatching.training.run import Run
 read, match = Samples.__getitem__, validation._match
 
 
-def tell(samples: Samples, number: int) -> Pair | str:
+def interrupt(samples: Samples, number: int) -> Pair | str:
     signal.raise_signal(signal.SIGTERM)
     return read(samples, number)
 
 
-def tiny(samples: Samples, number: int) -> Pair | str:
-    """A pair that can be read, and is too small for the network."""
+def too_small(samples: Samples, number: int) -> Pair | str:
+    """A readable pair that is too small for the network."""
     return Pair(torch.zeros(3, 4, 4), torch.zeros(3, 4, 4), torch.zeros(4, 4, 2), torch.zeros(4, 4).bool())
 
 
@@ -41,13 +41,13 @@ def refuse(*arguments: Any) -> Any:
     raise DeepMatchingError("No match.")
 
 
-def nothing(samples: Samples, number: int) -> Pair | str:
+def unreadable(samples: Samples, number: int) -> Pair | str:
     return "No pair."
 
 
 @dataclass
 class Training:
-    """One of the trainings: its folder below FOLDER, and what happens in process 1 at which sample."""
+    """One of the trainings: its folder below FOLDER, and the event that happens in process 1 at a sample."""
 
     name: str
     out: str
@@ -58,11 +58,11 @@ class Training:
 
 TRAININGS = (
     Training("whole", "whole"),
-    Training("signalled", "run", at=5, event=tell),
-    Training("unreadable", "run", resume=True, at=9, event=nothing),
-    Training("unsuitable", "run", resume=True, at=9, event=tiny),
+    Training("signalled", "run", at=5, event=interrupt),
+    Training("unreadable", "run", resume=True, at=9, event=unreadable),
+    Training("unsuitable", "run", resume=True, at=9, event=too_small),
     Training("resumed", "run", resume=True),
-    Training("first", "empty", at=1, event=nothing),
+    Training("first", "empty", at=1, event=unreadable),
     Training("validating", "empty"),  # where process 1 cannot match
 )
 
@@ -79,7 +79,9 @@ def main(rank: int, config: str, folder: Path, ports: list[str]) -> None:
     Run.__init__ = begin_and_remember  # type: ignore[method-assign]
     ended = {}
     for port, this in zip(ports, TRAININGS, strict=True):
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, WORLD_SIZE="2", RANK=str(rank))
+        os.environ.update(
+            MASTER_ADDR="127.0.0.1", MASTER_PORT=port, WORLD_SIZE="2", RANK=str(rank), TORCHELASTIC_RESTART_COUNT="0"
+        )
         if rank == 1:
             Samples.__getitem__ = (  # type: ignore[method-assign]
                 lambda samples, n, this=this: (this.event if n == this.at else read)(samples, n)

@@ -167,11 +167,11 @@ def test_an_objective_on_all_volumes_reaches_every_parameter(kind: str) -> None:
     weights = {f"{letter}{l}": 0.5 for letter in "SQ" for l in range(3)}
     objective = Objective(kind, weights, subpixel=0.3)  # type: ignore[arg-type]
     images = torch.rand(2, 2, 3, 40, 48)
-    loss, figures = objective(network(*images), torch.full((2, 40, 48, 2), 3.3))
+    loss, metrics = objective(network(*images), torch.full((2, 40, 48, 2), 3.3))
     loss.backward()
-    assert set(figures) == {*weights, "known", "reachable", "subpixel"}
+    assert set(metrics) == {*weights, "known", "reachable", "subpixel"}
     assert float(loss.detach()) == pytest.approx(
-        sum(0.5 * float(figures[name]) for name in weights) + 0.3 * float(figures["subpixel"]), rel=1e-5
+        sum(0.5 * float(metrics[name]) for name in weights) + 0.3 * float(metrics["subpixel"]), rel=1e-5
     )
     for name, parameter in network.named_parameters():
         assert parameter.grad is not None and torch.isfinite(parameter.grad).all(), name
@@ -192,7 +192,7 @@ def test_gradients_of_the_distance_of_refined_matches() -> None:
     pyramid, truth = near_the_border(2.0)
 
     def distance(scores: Tensor, sharpness: Tensor) -> Tensor:
-        return Objective().off_by(Pyramid(pyramid.geometry, [scores], [scores], sharpness), truth)
+        return Objective().subpixel_error(Pyramid(pyramid.geometry, [scores], [scores], sharpness), truth)
 
     assert torch.autograd.gradcheck(distance, (pyramid.S[0], pyramid.sharpness))
 
@@ -203,7 +203,7 @@ def test_scores_off_the_image_move_no_match_in_training_either() -> None:
     assert masked.isinf().any()
     inside = Pyramid(pyramid.geometry, [masked], [masked], pyramid.sharpness)
     objective = Objective()
-    assert objective.off_by(pyramid, truth) == objective.off_by(inside, truth)
+    assert objective.subpixel_error(pyramid, truth) == objective.subpixel_error(inside, truth)
 
 
 def test_the_pyramid_is_as_it_was_after_the_loss() -> None:
@@ -212,21 +212,21 @@ def test_the_pyramid_is_as_it_was_after_the_loss() -> None:
         pyramid.S[0] = pyramid.S[0].detach()
         before = pyramid.S[0].clone()
         flow = torch.full((1, 16, 16, 2), 2.0)
-        _, figures = Objective(weights={"S0": 1.0}, subpixel=0.3)(pyramid, flow)
+        _, metrics = Objective(weights={"S0": 1.0}, subpixel=0.3)(pyramid, flow)
     assert torch.equal(pyramid.S[0], before)
     # Nor do cells off the image compete: with a gradient the loss is the same.
     pyramid.S[0] = before.requires_grad_()
     _, again = Objective(weights={"S0": 1.0}, subpixel=0.3)(pyramid, flow)
-    assert all(torch.equal(figures[name], again[name]) for name in figures)
+    assert all(torch.equal(metrics[name], again[name]) for name in metrics)
 
 
 def test_no_truth_no_loss() -> None:
     network = build_network("hog", radius=8, levels=1)
     image = torch.rand(1, 3, 24, 24)
-    loss, figures = Objective()(network(image, image), torch.full((1, 24, 24, 2), math.nan))
+    loss, metrics = Objective()(network(image, image), torch.full((1, 24, 24, 2), math.nan))
     loss.backward()
     assert float(loss.detach()) == 0
-    assert float(figures["reachable"]) == 0
+    assert float(metrics["reachable"]) == 0
     assert network.exponents.grad is not None and not network.exponents.grad.any()
 
 
@@ -242,10 +242,10 @@ def test_occluded_points_count_only_if_asked() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"kind": "l2"}, "Unknown loss"),
+        ({"kind": "l2"}, "kind of loss must be"),
         ({"weights": {"T0": 1}}, "no score volume 'T0'"),
-        ({"weights": {"Q0": 0}}, "no score volume with a weight"),
-        ({"sigma": 0}, "sigma must be positive"),
+        ({"weights": {"Q0": 0}}, "No score volume has a weight"),
+        ({"sigma": 0}, "sigma must be a number above 0"),
     ],
 )
 def test_bad_objectives(arguments: dict[str, object], message: str) -> None:

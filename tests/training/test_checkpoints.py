@@ -17,30 +17,30 @@ from deepmatching.models import load_network
 from deepmatching.training import train
 from deepmatching.training.checkpoints import Progress, RunFolder, _tensors
 from deepmatching.training.config import Config
-from deepmatching.training.lock import locked
+from deepmatching.training.lock import lock_folder
 from deepmatching.training.model import build_model
-from deepmatching.training.optimization import RunningMean, build_optimizer
+from deepmatching.training.optimization import MovingAverage, build_optimizer
 
 CPU = torch.device("cpu")
 
 
 class Parts:
-    """Model, optimiser and mean of a config, after some steps of noise."""
+    """Model, optimizer and moving average of a config, after some steps of noise."""
 
     def __init__(self, config: Config, steps: int = 0) -> None:
         torch.manual_seed(steps)
         self.model = build_model(config.model, config.loss)
         self.optimizer = build_optimizer(self.model, config.optimizer)
-        self.mean = RunningMean(self.model.network, config.ema) if config.ema else None
-        for step in range(steps):
+        self.average = MovingAverage(self.model.network) if config.ema else None
+        for _ in range(steps):
             for parameter in self.model.parameters():
                 parameter.grad = torch.randn_like(parameter)
             self.optimizer.step()
-            if self.mean:
-                self.mean.update(step)
+            if self.average:
+                self.average.update(config.ema)
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        return {n: t.clone() for n, t in _tensors(self.model, self.optimizer, self.mean)[0].items()}
+        return {n: t.clone() for n, t in _tensors(self.model, self.optimizer, self.average)[0].items()}
 
 
 @pytest.mark.parametrize(
@@ -51,10 +51,10 @@ def test_a_state_comes_back_to_the_last_bit(config_of: Callable[..., Config], ch
     folder = RunFolder(config.out)
     folder.path.mkdir()
     before = Parts(config, steps=3)
-    progress = Progress(3, 1.5, 1, 0, 4096.0, 2, {"loss": 0.1}, 3, 2, {"acc@2": 0.5})
-    folder.save_state(config, 1, before.model, before.optimizer, before.mean, progress)
+    progress = Progress(3, 1.5, 1, 0, {"loss": 0.1}, 3, 2, {"acc@2": 0.5})
+    folder.save_state(config, 1, before.model, before.optimizer, before.average, progress)
     after = Parts(config)
-    assert folder.load_state(config, 1, after.model, after.optimizer, after.mean) == progress
+    assert folder.load_state(config, 1, after.model, after.optimizer, after.average) == progress
     saved, loaded = before.tensors(), after.tensors()
     assert saved.keys() == loaded.keys()
     for name, tensor in saved.items():
@@ -82,7 +82,7 @@ def test_what_does_not_fit_is_refused_and_nothing_changes(config_of: Callable[..
     before = contents(folder)
     cases = [
         ((), False, "--resume"),
-        (("optimizer.lr=0.5",), True, r"optimizer\.lr=0\.003, and now it is 0\.5"),
+        (("optimizer.lr=0.5",), True, r"optimizer\.lr=0\.003, but now it is 0\.5"),
         (("model.settings.dimensions=9",), True, r"model\.settings\.dimensions=6"),
         (("loss.weights.S0=1",), True, r"loss\.weights\.S0=\(not set\)"),
         (("accumulate=2",), True, "batches a step"),
@@ -162,7 +162,7 @@ def test_a_state_needs_no_model_beside_it(config_of: Callable[..., Config], tmp_
 def test_a_folder_in_use_is_left_alone(config_of: Callable[..., Config]) -> None:
     folder = saved_run(config_of("steps=2", "validation.data=[]"))
     before = contents(folder)
-    with locked(folder.path):
+    with lock_folder(folder.path):
         for resume in (True, False):
             with pytest.raises(DeepMatchingError, match="Another process is training in"):
                 train(config_of("steps=3", "validation.data=[]"), CPU, resume)
@@ -211,7 +211,7 @@ def test_a_state_older_than_a_setting_has_its_default(config_of: Callable[..., C
     before = json.loads(metadata["config"])
     assert before["data"].pop("masks") is True
     save_file(load_file(folder.state), folder.state, {**metadata, "config": json.dumps(before)})
-    with pytest.raises(DeepMatchingError, match=r"data\.masks=true, and now it is false"):
+    with pytest.raises(DeepMatchingError, match=r"data\.masks=true, but now it is false"):
         train(config_of("steps=3", "validation.data=[]", "data.masks=false"), CPU, resume=True)
     assert train(config_of("steps=3", "validation.data=[]"), CPU, resume=True).progress.step == 3
 
@@ -221,7 +221,7 @@ def test_files_that_were_read_may_be_overwritten(config_of: Callable[..., Config
     config = config_of("steps=2", "validation.data=[]", "optimizer.lr=0.01")
     folder = saved_run(config)
     network, parts = load_network(folder.last), Parts(config)
-    folder.load_state(config, 1, parts.model, parts.optimizer, parts.mean)
+    folder.load_state(config, 1, parts.model, parts.optimizer, parts.average)
     before = {**{n: t.clone() for n, t in network.state_dict().items()}, **parts.tensors()}
     for path in (folder.last, folder.state):
         path.write_bytes(bytes(path.stat().st_size))

@@ -12,20 +12,20 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils.data import ConcatDataset
 
 from deepmatching.datasets import Pair, open_dataset
 from deepmatching.datasets.sintel import MINI_TRAIN
 from deepmatching.errors import DeepMatchingError
 from deepmatching.training.config import Config, DataConfig
 from deepmatching.training.data import (
-    Joined,
     Samples,
     TrainingData,
     collate,
-    errors_in_place,
-    made_batches,
+    dataset_batches,
+    errors_as_items,
     open_pairs,
-    read_batches,
+    synthetic_batches,
 )
 from deepmatching.training.distributed import World
 from deepmatching.training.seeds import seed_for
@@ -62,18 +62,18 @@ def test_seeds_depend_on_each_of_their_parts() -> None:
     assert len(seeds) == 16
 
 
-def test_processes_share_out_what_one_process_would_read(manifest: Path) -> None:
+def test_processes_divide_the_batches_that_one_process_would_read(manifest: Path) -> None:
     samples = Samples(open_dataset(manifest), 3, (32, 48), flips=True)
-    alone = list(islice(read_batches(samples, 2, 0, World(), 0), 6))
+    alone = list(islice(dataset_batches(samples, 2, 0, World(), 0), 6))
     for rank in (0, 1):
-        mine = list(islice(read_batches(samples, 2, 0, World(rank, 2), 0), 3))
+        mine = list(islice(dataset_batches(samples, 2, 0, World(rank, 2), 0), 3))
         assert all(equal(batch, alone[2 * n + rank]) for n, batch in enumerate(mine))
 
 
 def test_a_later_start_and_worker_processes_change_nothing(manifest: Path) -> None:
     samples = Samples(open_dataset(manifest), 3, (32, 48), flips=True)
-    alone = list(islice(read_batches(samples, 1, 0, World(), 0), 7))
-    later = list(islice(read_batches(samples, 1, 2, World(), 4), 3))
+    alone = list(islice(dataset_batches(samples, 1, 0, World(), 0), 7))
+    later = list(islice(dataset_batches(samples, 1, 2, World(), 4), 3))
     assert all(equal(batch, alone[4 + n]) for n, batch in enumerate(later))
 
 
@@ -97,7 +97,7 @@ def test_crops_are_cut_from_the_pair_and_move_with_it(manifest: Path) -> None:
     assert len(places) > 4
 
 
-def test_a_crop_larger_than_a_pair_takes_what_there_is() -> None:
+def test_a_crop_larger_than_a_pair_is_limited_to_the_pair() -> None:
     part = Samples(numbered(1, (8, 12)), 0, (100, 6), flips=False)[0]
     assert isinstance(part, Pair) and part.image0.shape == (3, 8, 6)
 
@@ -111,7 +111,7 @@ def test_bad_pairs_are_one_sentence_from_workers_too(tmp_path: Path, manifest: P
     samples = Samples(open_dataset(tmp_path / "bad.json"), 0, (32, 48), flips=True)
     for workers in (0, 1):
         with pytest.raises(DeepMatchingError, match=r"cut\.flo") as raised:
-            next(read_batches(samples, 1, workers, World(), 0))
+            next(dataset_batches(samples, 1, workers, World(), 0))
         assert "\n" not in str(raised.value)
 
 
@@ -125,15 +125,7 @@ def test_no_pairs_at_all() -> None:
         Samples([], 0, None, flips=False)
 
 
-def test_joined_data_sets_come_one_after_the_other() -> None:
-    joined = Joined([numbered(2), numbered(3)])
-    assert len(joined) == 5
-    assert [int(joined[n].image0[0, 0, 0]) for n in range(5)] == [0, 1, 0, 1, 2]
-    with pytest.raises(IndexError):
-        joined[5]
-
-
-def test_overfitting_keeps_the_same_middles(config_of: Callable[..., Config]) -> None:
+def test_overfitting_uses_the_same_center_crops(config_of: Callable[..., Config]) -> None:
     config = config_of("data.overfit=2")
     data = TrainingData(config.data, config.seed, World())
     assert data.pairs is not None and len(data.pairs) == 2
@@ -151,12 +143,12 @@ class Maker:
         return Pair(noise, noise, noise.permute(0, 2, 3, 1)[..., :2], noise[:, 0] > 2)
 
 
-def test_made_batches_go_to_the_device() -> None:
-    batch = next(made_batches(Maker(), 5, 2, World(device=torch.device("meta")), 0))
+def test_synthetic_batches_go_to_the_device() -> None:
+    batch = next(synthetic_batches(Maker(), 5, 2, World(device=torch.device("meta")), 0))
     assert {tensor.device.type for tensor in batch[:4]} == {"meta"}
 
 
-def test_masks_that_a_user_does_not_have(tmp_path: Path) -> None:
+def test_missing_masks_are_an_error_unless_they_are_switched_off(tmp_path: Path) -> None:
     write_sintel(tmp_path, {"cave_2": 2})
     shutil.rmtree(tmp_path / "training" / "occlusions")
     with pytest.raises(DeepMatchingError, match=r"occlusions.*data\.masks=false in training"):
@@ -172,10 +164,11 @@ def test_options_go_to_the_data_sets_that_have_them(tmp_path: Path) -> None:
     names = ("sintelmini", "sintel-clean", "chairs", str(manifest))
     config = DataConfig(names, passes="final", split_file=str(tmp_path / "mine.txt"))
     pairs = open_pairs(names, [str(sintel), str(sintel), str(chairs), ""], "train", config)
-    assert isinstance(pairs, Joined)
-    folders = [{entry.image0.parts[-3] for entry in part.entries} for part in pairs.parts[:2]]  # type: ignore[attr-defined]
+    assert isinstance(pairs, ConcatDataset)
+    folders = [{entry.image0.parts[-3] for entry in part.entries} for part in pairs.datasets[:2]]  # type: ignore[attr-defined]
     assert folders == [{"final"}, {"clean"}]
-    assert [len(part) for part in pairs.parts] == [7, 7, 2, 2]
+    assert [len(part) for part in pairs.datasets] == [7, 7, 2, 2]  # type: ignore[arg-type]
+    assert len(pairs) == 18 and torch.equal(pairs[16].image0, open_dataset(manifest)[0].image0)
 
 
 def test_an_error_takes_the_place_of_its_batch_and_of_all_that_follow() -> None:
@@ -183,14 +176,14 @@ def test_an_error_takes_the_place_of_its_batch_and_of_all_that_follow() -> None:
         yield from numbered(2)
         raise DeepMatchingError("No pair.")
 
-    first, second, *others = islice(errors_in_place(batches()), 5)
+    first, second, *others = islice(errors_as_items(batches()), 5)
     assert isinstance(first, Pair) and isinstance(second, Pair)
     assert [str(other) for other in others if isinstance(other, DeepMatchingError)] == ["No pair."] * 3
 
 
-def test_made_batches_are_shared_out_and_start_anywhere() -> None:
-    alone = list(islice(made_batches(Maker(), 5, 2, World(), 0), 6))
+def test_processes_divide_the_synthetic_batches_from_any_start() -> None:
+    alone = list(islice(synthetic_batches(Maker(), 5, 2, World(), 0), 6))
     assert not equal(alone[0], alone[1])
     for rank in (0, 1):
-        mine = list(islice(made_batches(Maker(), 5, 2, World(rank, 2), 1), 2))
+        mine = list(islice(synthetic_batches(Maker(), 5, 2, World(rank, 2), 1), 2))
         assert all(equal(batch, alone[2 * (n + 1) + rank]) for n, batch in enumerate(mine))

@@ -1,4 +1,4 @@
-"""One process or two: what happens to one of them happens to both, and nothing is lost."""
+"""Two processes act as one: a signal or an error in one of them stops both, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from safetensors.torch import load_file
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.training import read_config, train
-from deepmatching.training.distributed import joined
+from deepmatching.training.distributed import process_group
 from deepmatching.training.log import Row, read_log
 from helpers import two_processes
 from helpers.two_processes import TRAININGS
@@ -27,19 +26,13 @@ from helpers.two_processes import TRAININGS
 CPU = torch.device("cpu")
 
 
-def free_ports(count: int) -> list[str]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [str(each.getsockname()[1]) for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, manifest: Path) -> Path:
-    """What the trainings of ``two_processes.py`` leave, all of them in the same two processes."""
+    """The results of all trainings of ``two_processes.py``, in the same two processes."""
     if not torch.distributed.is_available():
         pytest.skip("PyTorch without torch.distributed")
+    from torch.distributed import TCPStore
+
     folder = tmp_path_factory.mktemp("processes")
     config = folder / "config.toml"
     config.write_text(
@@ -54,14 +47,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory, manifest: Path) -> Path:
         optimizer = {{ lr = 0.003, warmup = 0 }}
         """
     )
-    ports = free_ports(len(TRAININGS))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "USE_LIBUV": "0"}
+    # As under torchrun, the stores through which the processes meet live in the parent: no port is free for a moment.
+    stores = [TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, use_libuv=False) for _ in TRAININGS]
+    ports = [str(store.port) for store in stores]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "USE_LIBUV": "0", "TORCHELASTIC_USE_AGENT_STORE": "True"}
     script = Path(two_processes.__file__)
     commands = [[sys.executable, script, str(rank), config, folder, *ports] for rank in (0, 1)]
     processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) for command in commands]
     try:
         for process in processes:
-            _, said = process.communicate(timeout=120)
+            _, said = process.communicate()
             assert process.returncode == 0, said
     finally:
         for process in processes:
@@ -70,7 +65,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, manifest: Path) -> Path:
 
 
 def endings(folder: Path, name: str) -> list[dict[str, Any]]:
-    """How both processes ended a training."""
+    """How each of the two processes ended a training."""
     return [json.loads((folder / f"ended.{rank}.json").read_text())[name] for rank in (0, 1)]
 
 
@@ -90,7 +85,7 @@ def test_a_bad_pair_of_one_stops_both_before_the_same_step(folder: Path, name: s
     assert other["step"] == failing["step"] == 4
 
 
-def test_stopped_by_signal_and_by_errors_and_resumed_it_is_as_if_it_never_stopped(folder: Path) -> None:
+def test_a_run_stopped_by_a_signal_and_by_errors_ends_like_one_that_never_stopped(folder: Path) -> None:
     """The steps before each stop are kept, or later ones would have read other pairs."""
     assert endings(folder, "resumed") == endings(folder, "whole") == [{"signal": 0, "step": 6}] * 2
     for name in ("last.safetensors", "best.safetensors"):
@@ -102,7 +97,7 @@ def test_stopped_by_signal_and_by_errors_and_resumed_it_is_as_if_it_never_stoppe
         assert [row[column] for row in whole] == pytest.approx([row[column] for row in resumed], rel=1e-5)
 
 
-def test_one_process_goes_on_with_the_figures_of_two(folder: Path) -> None:
+def test_one_process_continues_the_metrics_of_two(folder: Path) -> None:
     config = read_config(folder / "config.toml", [f"out={folder / 'alone'}", "accumulate=2", "validation.data=[]"])
     train(config, CPU, resume=True)
     whole, alone = (rows(folder / run, "loss")[0] for run in ("whole", "alone"))
@@ -121,7 +116,7 @@ def test_failing_before_the_first_step_leaves_no_trace(folder: Path) -> None:
 
 def test_a_broken_environment_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "two")
-    with pytest.raises(DeepMatchingError, match="WORLD_SIZE"), joined(CPU):
+    with pytest.raises(DeepMatchingError, match="WORLD_SIZE"), process_group(CPU):
         pass
 
 
@@ -136,6 +131,6 @@ def test_a_run_of_one_process_is_on_its_gpu(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(torch.cuda, "device", on)
     for device in (torch.device("cuda:1"), CPU):
-        with joined(device) as world:
+        with process_group(device) as world:
             assert world.device == device
     assert entered == [torch.device("cuda:1")]

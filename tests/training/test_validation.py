@@ -1,4 +1,4 @@
-"""Which pairs a network is judged on while it trains, and what is said about them."""
+"""The validation pairs of a config, and the warning about pairs that are also trained on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_validation_pairs_that_are_trained_on_are_counted(tmp_path: Path) -> Non
     sintel = write_sintel(tmp_path / "S", {"bandage_1": 12, "cave_4": 2, "bandage_2": 2, "shaman_3": 2, "temple_2": 2})
     trained = {"train": "sintel-clean", "root": str(sintel)}
     mini = {"data": "sintelmini", "root": f"{sintel}/../S/training"}
-    assert validation_of(trained, mini).warning.startswith("6 of the 6 validation pairs are also trained on")
+    assert validation_of(trained, mini).warning.startswith("6 of the 6 validation pairs are also training pairs")
     assert validation_of(trained, {**mini, "limit": 2}).warning.startswith("2 of the 2 ")
     assert validation_of({**trained, "train": "sintel-final"}, mini).warning == ""
     train = write_kitti(tmp_path / "K")
@@ -42,7 +42,7 @@ def test_some_of_several_data_sets_are_trained_on(tmp_path: Path) -> None:
     assert judged.warning.startswith("1 of the 5 ")
 
 
-def test_what_is_done_on_purpose_is_not_warned_of(tmp_path: Path) -> None:
+def test_validation_on_the_training_pairs_by_request_is_no_reason_to_warn(tmp_path: Path) -> None:
     pairs = str(write_pairs(tmp_path, 2))
     for data, validation in (({"overfit": 1}, {"data": pairs}), ({}, {"data": "train"})):
         assert validation_of({"train": pairs, **data}, validation).warning == ""
@@ -53,5 +53,5 @@ def test_without_a_root_it_is_that_of_the_same_training_data(tmp_path: Path) -> 
     pairs = write_pairs(tmp_path, 2)
     data = {"train": ["chairs", "kitti2012"], "root": [str(chairs), str(kitti)]}
     assert len(validation_of(data, {"data": ["kitti2012", str(pairs), "chairs"]}).pairs) == 3 + 2 + 1
-    with pytest.raises(DeepMatchingError, match=r"Where is 'kitti2015'.*chairs, kitti2012: set validation\.root"):
+    with pytest.raises(DeepMatchingError, match=r"folder of 'kitti2015'.*chairs, kitti2012\): set validation\.root"):
         validation_of(data, {"data": "kitti2015"})

@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-#: Seconds that a process waits for the one whose message counts: torchrun ends all of them as soon as one has ended.
+#: Seconds that a process without an error of its own waits for the failed one to print its message: torchrun kills all
+#: processes as soon as one has ended.
 GRACE = 2.0
 
 
@@ -24,20 +25,20 @@ def train(
         list[str] | None,
         typer.Argument(
             metavar="KEY=VALUE",
-            help="Settings to change, such as optimizer.lr=1e-3 out=runs/mine.",
+            help="Changes to the config, such as optimizer.lr=1e-3 out=runs/mine.",
             show_default=False,
         ),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder out.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder out.")] = False,
     overfit: Annotated[
         int,
-        typer.Option(metavar="N", min=0, help="Train and validate on the first N pairs, without augmentation."),
+        typer.Option(metavar="N", min=0, help="Train and validate on the first N pairs, unaugmented; 0 for off."),
     ] = 0,
 ) -> None:
     """Train a model on pairs with known displacements.
 
-    The run's folder (out=...) gets best.safetensors and last.safetensors, which --model takes, log.csv, curves.png,
-    and the state to --resume from. Ctrl-C finishes the step, saves and stops. On several GPUs:
+    The run's folder (out=...) holds best.safetensors and last.safetensors, which --model takes, log.csv, curves.png
+    and the state for --resume. Ctrl-C finishes the step, saves and stops. On several GPUs:
 
     torchrun --nproc_per_node 4 -m deepmatching train CONFIG
     """
@@ -49,8 +50,7 @@ def train(
     from deepmatching.training import train as run
     from deepmatching.training.distributed import OtherProcessFailed
 
-    changes = [*(settings or []), *([f"data.overfit={overfit}"] if overfit else [])]
-    chosen = read_config(config, changes)
+    chosen = read_config(config, settings or (), overfit)
     is_alone = os.environ.get("WORLD_SIZE", "1") == "1"
     try:
         with Display() as display:
@@ -65,8 +65,8 @@ def train(
             say(f"deepmatching: {error}")
         code = 2
     if not is_alone:
-        # Whatever there is to save is saved. PyTorch's communication threads can abort a process that ends while they
-        # do ("terminate called without an active exception"), and torchrun would call the run a failure.
+        # Everything is saved. PyTorch's communication threads can abort a process that ends normally ("terminate called
+        # without an active exception"), and torchrun would report the run as failed.
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()

@@ -1,4 +1,4 @@
-"""What a user sees of a training run: a progress bar, lines, a picture of the curves, TensorBoard."""
+"""What a user sees of a training run: a progress bar, lines, the picture of the curves, TensorBoard."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from pathlib import Path
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, Progress, TextColumn
 
-from deepmatching.commands import progress as progress_lines
 from deepmatching.commands.common import say
+from deepmatching.commands.progress import LINES_EVERY
+from deepmatching.defaults import THRESHOLDS
 from deepmatching.drawing import write_image
 from deepmatching.drawing.curves import draw_training_curves
 from deepmatching.errors import DeepMatchingError
@@ -21,9 +22,12 @@ from deepmatching.training import checkpoints as state
 from deepmatching.training.checkpoints import RunFolder
 from deepmatching.training.log import Row, TensorBoard, read_log
 
+_ACCURACIES = [f"acc@{threshold}" for threshold in THRESHOLDS]
+_ACCURACY_NAMES = f"acc@{'/'.join(map(str, THRESHOLDS))}"
+
 
 class Display:
-    """Watches a run from the command line; see :class:`deepmatching.training.Watcher`."""
+    """Shows a run on the command line; see :class:`deepmatching.training.Watcher`."""
 
     def __init__(self) -> None:
         self.console = Console(stderr=True)
@@ -36,13 +40,12 @@ class Display:
             expand=True,
             disable=not self.console.is_terminal,
         )
-        self.task: TaskID | None = None
+        self.task = self.bar.add_task("", start=False, total=1.0, step=0, text="validating …")
         self.board: TensorBoard | None = None
         self.folder = RunFolder(".")
-        self.loss, self.rate, self.accuracy, self.left = "", "", "", ""
-        self.made: list[Path] = []  # what the run has besides its own files
-        self.said = -math.inf
-        self.begun, self.share_before = 0.0, math.nan  # when the first step was done, and what share it was
+        self.texts: dict[str, str] = {}  # behind the bar: loss, accuracy, speed, time left
+        self.created: list[Path] = []  # besides the run's own files
+        self.last_line = -math.inf
 
     def __enter__(self) -> Display:
         return self
@@ -53,49 +56,51 @@ class Display:
         self.bar.stop()
         if self.board is not None:
             self.board.close()
-        if self.made and not self.folder.state.exists():  # the run was discarded
-            for path in self.made:
+        if self.created and not self.folder.state.exists():  # the run was discarded
+            for path in self.created:
                 shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
-    # ------------------------------------------------------------------ what happens
+    # ------------------------------------------------------------------ events
 
     def started(self, config: Config, progress: state.Progress) -> None:
         self.folder = RunFolder(config.out)
         tensorboard = self.folder.path / "tensorboard"
-        self.made = [path for path in (self._picture(), tensorboard) if not path.exists()]
+        self.created = [path for path in (self._picture(), tensorboard) if not path.exists()]
         try:
             self.board = TensorBoard(tensorboard, progress.step)
         except ImportError:
-            say("TensorBoard is not installed (pip install 'deepmatching[train]'): the log is log.csv alone")
+            say("TensorBoard is not installed (pip install 'deepmatching[train]'): only log.csv is written")
         if progress.step:
             say(f"resuming {self.folder.path} at step {progress.step}")
-        self.task = self.bar.add_task("", total=1.0, step=progress.step, text="validating …")
+        self.bar.update(self.task, step=progress.step)
         self.bar.start()
 
     def warned(self, sentence: str) -> None:
         say(f"note: {sentence}")
 
-    def stepped(self, progress: state.Progress, share: float) -> None:
-        if math.isnan(self.share_before):  # the first step compiles kernels: time left is counted from its end
-            self.begun, self.share_before = time.monotonic(), share
-        done, spent = share - self.share_before, time.monotonic() - self.begun
-        self.left = f"{_duration(spent * (1 - share) / done)} left" if done > 0 else ""
-        assert self.task is not None
-        self.bar.update(self.task, completed=min(share, 1.0), step=progress.step, text=self._text())
+    def stepped(self, progress: state.Progress, fraction: float) -> None:
+        task = self.bar.tasks[self.task]
+        if not task.started:  # the first step compiles kernels: time is counted from its end
+            self.bar.start_task(self.task)
+            task.completed = min(fraction, 1.0)
+        if task.time_remaining is not None:
+            self.texts["left"] = f"{_duration(task.time_remaining)} left"
+        self.bar.update(self.task, completed=min(fraction, 1.0), step=progress.step, text=self._text())
 
     def logged(self, row: Row) -> None:
         if "loss" in row:
-            self.loss = f"loss {row['loss']:.4g}"
-        self.rate = f"{row['steps_per_s']:.3g} steps/s"
+            self.texts["loss"] = f"loss {row['loss']:.4g}"
+        self.texts["speed"] = f"{row['steps_per_s']:.3g} steps/s"
         if self.board is not None:
             self.board.add(row)
-        if not self.console.is_terminal and time.monotonic() - self.said > progress_lines.LINES_EVERY:
-            self.said = time.monotonic()
+        if not self.console.is_terminal and time.monotonic() - self.last_line > LINES_EVERY:
+            self.last_line = time.monotonic()
             say(f"step {row['step']:.0f}  {self._text()}")
 
     def validated(self, row: Row, is_best: bool) -> None:
-        self.accuracy = "acc " + " / ".join(f"{row[f'acc@{t}']:.1f}" for t in (2, 5, 10))
-        line = f"step {row['step']:.0f}: acc@2/5/10 {self.accuracy.removeprefix('acc ')} %, EPE {row['epe']:.2f} px"
+        accuracies = " / ".join(f"{row[name]:.1f}" for name in _ACCURACIES)
+        self.texts["accuracy"] = f"acc {accuracies}"
+        line = f"step {row['step']:.0f}: {_ACCURACY_NAMES} {accuracies} %, EPE {row['epe']:.2f} px"
         self.console.print(line + (" (best so far)" if is_best else ""), highlight=False, soft_wrap=True)
         if self.board is not None:
             self.board.add({f"validation/{n}" if n != "step" else n: v for n, v in row.items() if n != "seconds"})
@@ -104,27 +109,24 @@ class Display:
     def stopped(self, outcome: Outcome) -> None:
         self.bar.stop()
         self._draw()
-        if outcome.has_failed:
-            say(f"all steps are kept; when that is put right, {self._how_to_go_on()}")
-            return
+        resume = f"continue with: deepmatching train {self.folder.config} --resume"
         steps = f"{outcome.progress.step} steps in {_duration(outcome.progress.elapsed)}"
         if outcome.progress.skipped:
             steps += f", {outcome.progress.skipped} skipped because their gradient was not finite"
-        if outcome.signal:
-            say(f"interrupted after {steps}; {self._how_to_go_on()}")
-            return
-        say(steps)
-        best = self.folder.best if self.folder.best.is_file() else self.folder.last
-        for path in (best, self.folder.log, self._picture()):
-            say(f"wrote {path}")
+        if outcome.has_failed:
+            say(f"all steps are saved; once the error is corrected, {resume}")
+        elif outcome.signal:
+            say(f"interrupted after {steps}; {resume}")
+        else:
+            say(steps)
+            best = self.folder.best if self.folder.best.is_file() else self.folder.last
+            for path in (best, self.folder.log, self._picture()):
+                say(f"wrote {path}")
 
     # ------------------------------------------------------------------ helpers
 
-    def _how_to_go_on(self) -> str:
-        return f"go on with: deepmatching train {self.folder.config} --resume"
-
     def _text(self) -> str:
-        return "  ".join(part for part in (self.loss, self.accuracy, self.rate, self.left) if part)
+        return "  ".join(self.texts[name] for name in ("loss", "accuracy", "speed", "left") if name in self.texts)
 
     def _picture(self) -> Path:
         return self.folder.path / "curves.png"
@@ -133,7 +135,7 @@ class Display:
         if rows := read_log(self.folder.log):
             try:
                 write_image(self._picture(), draw_training_curves(rows))
-            except (DeepMatchingError, OSError) as error:  # a picture is no reason to lose a run
+            except (DeepMatchingError, OSError) as error:  # no reason to lose a run
                 say(f"the curves could not be drawn: {error}")
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from deepmatching.defaults import MARGIN
 from deepmatching.losses.indicator import smoothed_indicator
 from deepmatching.losses.truth import neighbourhood
 
 
-def structured_hinge(scores: Tensor, truth: Tensor, sigma: float, margin: float = 1.0) -> tuple[Tensor, Tensor]:
+def structured_hinge(scores: Tensor, truth: Tensor, sigma: float, margin: float = MARGIN) -> tuple[Tensor, Tensor]:
     """L(p) = Σ_q max{0, m (1 − g_σ(q − Γ_0(p))) + S(q|p) − S(Γ_0(p)|p)}, for every reference point p.
 
-    Choices where the paper is silent: S(Γ_0(p)|p) is the score of the reachable cell nearest to the truth, at most one
-    cell away from it along each axis; g_σ measures from the truth itself; cells that nothing reaches (−∞) and the
-    true cell do not compete; a point without a reachable true cell has no loss.
+    Our choices where the paper is silent: S(Γ_0(p)|p) is the score of the reachable cell nearest to the truth, at most
+    one cell away from it along each axis. g_σ measures from the truth itself. Unreachable cells (−∞) and the true cell
+    do not compete. A point without a reachable true cell has no loss.
 
     Args:
         scores: (B, H, W, h, w), −∞ allowed.
@@ -23,7 +24,7 @@ def structured_hinge(scores: Tensor, truth: Tensor, sigma: float, margin: float 
         margin: m.
 
     Returns:
-        L, (B, H, W), 0 where it is not defined; and where it is, bool.
+        L, (B, H, W), 0 where it is undefined; and a bool mask (B, H, W) of where it is defined.
     """
     cells = scores.flatten(-2)
     best, found = nearest_reachable(cells, truth, (scores.shape[-2], scores.shape[-1]))
@@ -43,7 +44,7 @@ def nearest_reachable(cells: Tensor, truth: Tensor, window: tuple[int, int]) -> 
         truth: (B, H, W, 2).
 
     Returns:
-        Its raster index (B, H, W) int64, and whether there is one, bool.
+        Its raster index (B, H, W) int64, and a bool mask (B, H, W) of where it exists.
     """
     index, offset, inside = neighbourhood(truth, window, reach=1)
     usable = inside & torch.isfinite(cells.detach().gather(-1, index))

@@ -1,4 +1,4 @@
-"""The smoothed indicator of the truth, and the squared distance to it that the paper compares with."""
+"""The smoothed indicator of the truth, and the squared distance to it, with which the paper compares its loss."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def smoothed_indicator(truth: Tensor, scores: Tensor, sigma: float) -> Tensor:
-    """g_σ(q − Γ_0(p)) = exp(−‖q − Γ_0(p)‖² / 2σ²) on all cells; 0 where the truth is unknown.
+    """g_σ(q − Γ_0(p)) = exp(−‖q − Γ_0(p)‖² / 2σ²) for all cells q; 0 where the truth is unknown.
 
     Args:
         truth: (B, H, W, 2) fractional (row, column), NaN where unknown.
@@ -28,17 +28,17 @@ def smoothed_indicator(truth: Tensor, scores: Tensor, sigma: float) -> Tensor:
 def indicator_distance(scores: Tensor, truth: Tensor, sigma: float, balance: float = 0.5) -> tuple[Tensor, Tensor]:
     """L(p) = Σ_q w(q|p) (S(q|p) − g_σ(q − Γ_0(p)))², for every reference point p.
 
-    "The loss must be carefully rebalanced", says the paper: the weights w of the cells with g > ½ sum to ``balance``
-    and those of all others to 1 − ``balance``. Cells that nothing reaches (−∞) have no score and no weight; a point
+    The paper says that "the loss must be carefully rebalanced": the weights w of the cells with g > ½ sum to
+    ``balance``, and those of all others to 1 − ``balance``. Unreachable cells (−∞) have no score and no weight. A point
     without a reachable cell near the truth has no loss.
 
     Args:
         scores: (B, H, W, h, w), −∞ allowed.
         truth: (B, H, W, 2) fractional (row, column), NaN where unknown.
-        sigma: in cells; at least 0.6, or a truth between cells has no cell with g > ½.
+        sigma: in cells; at least 0.6, or a truth between cells would have no cell with g > ½.
 
     Returns:
-        L, (B, H, W), 0 where it is not defined; and where it is, bool.
+        L, (B, H, W), 0 where it is undefined; and a bool mask (B, H, W) of where it is defined.
     """
     target = smoothed_indicator(truth, scores, sigma)
     reached = torch.isfinite(scores)

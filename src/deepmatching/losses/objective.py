@@ -1,4 +1,4 @@
-"""What training minimises: a loss on any of the score volumes S_0 … S_L, Q_L … Q_0."""
+"""The training objective: a loss on any of the score volumes S_0 … S_L, Q_L … Q_0."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from deepmatching.checks import check_choice, check_number
+from deepmatching.defaults import MARGIN, SCALE, SIGMA
 from deepmatching.errors import DeepMatchingError
 from deepmatching.losses.cross_entropy import cross_entropy
 from deepmatching.losses.hinge import structured_hinge
@@ -23,31 +25,30 @@ Kind = Literal["cross-entropy", "hinge", "indicator"]
 
 
 def check_weights(weights: Mapping[str, float]) -> None:
-    """Raise unless these can be weights of score volumes."""
+    """Raise unless these are weights of score volumes."""
     for name, weight in weights.items():
         if not re.fullmatch(r"[SQ]\d+", name):
-            raise DeepMatchingError(f"There is no score volume '{name}': name them S0, S1, … or Q0, Q1, ….")
-        if not 0 <= weight < math.inf:
-            raise DeepMatchingError(f"The weight of {name} in the loss must be a number of at least 0, not {weight}.")
+            raise DeepMatchingError(f"There is no score volume '{name}': use S0, S1, … or Q0, Q1, ….")
+        check_number(f"The loss's weight of {name}", weight, least=0)
     if not any(weights.values()):
-        raise DeepMatchingError("The loss has no score volume with a weight: set loss.weights.Q0=1, for example.")
+        raise DeepMatchingError("No score volume has a weight in the loss: set loss.weights.Q0=1, for example.")
 
 
 class Objective(nn.Module):
     """Σ over volumes of weight × mean over reference points of the loss.
 
-    The mean runs over the points whose true match is known, inside the window and reachable; if there are none, the
-    loss is 0. (The paper's sum over p and q is the hinge times the number of points: only the learning rate
-    differs.)
+    The mean is over the points with a true match that is known, inside the window and reachable; without such points
+    the loss is 0. The paper sums the hinge over the points p instead, which multiplies the loss by their number:
+    learning rate, weight decay and gradient clipping have to be scaled to match.
 
     Args:
         kind: ``hinge`` (the paper's structured loss), ``indicator`` (its squared distance) or ``cross-entropy``.
-        weights: weight of each volume by name, such as ``{"Q0": 1, "S0": 0.2}``.
-        sigma: σ of g_σ in pixels at level 0; doubled at each level above, as the cells are.
+        weights: weight of each volume by name, such as ``{"Q0": 1, "S0": 0.2}``; ``{"Q0": 1}`` by default.
+        sigma: σ of g_σ in pixels at level 0; it doubles with each level, as the cells do.
         margin: margin of the hinge.
-        scale: β of the cross-entropy at the start; it is learned along.
-        subpixel: weight of the distance, in pixels, between the truth and the match as ``Network.sharpness`` refines
-            it from the scores S_0 around the truth; needs a network that has one.
+        scale: initial β of the cross-entropy; β is learned.
+        subpixel: weight of the distance, in pixels, between the truth and the match that ``Network.sharpness`` refines
+            from the scores S_0 around the truth; needs a network with a sharpness.
         occluded: whether points that are not visible in the target image count, too.
     """
 
@@ -55,19 +56,17 @@ class Objective(nn.Module):
         self,
         kind: Kind = "cross-entropy",
         weights: Mapping[str, float] | None = None,
-        sigma: float = 1.5,
-        margin: float = 1.0,
-        scale: float = 10.0,
+        sigma: float = SIGMA,
+        margin: float = MARGIN,
+        scale: float = SCALE,
         subpixel: float = 0.0,
         occluded: bool = False,
     ) -> None:
         super().__init__()
         weights = {"Q0": 1.0} if weights is None else dict(weights)
-        if kind not in get_args(Kind):
-            raise DeepMatchingError(f"Unknown loss '{kind}': use {', '.join(get_args(Kind))}.")
+        check_choice("The kind of loss", kind, get_args(Kind))
         for name, value in (("sigma", sigma), ("margin", margin), ("scale", scale)):
-            if not 0 < value < math.inf:
-                raise DeepMatchingError(f"The loss's {name} must be positive, not {value}.")
+            check_number(f"The loss's {name}", value, above=0)
         check_weights(weights)
         self.kind, self.sigma, self.margin = kind, sigma, margin
         self.weights = {name: weight for name, weight in weights.items() if weight}
@@ -86,40 +85,40 @@ class Objective(nn.Module):
             occluded: (B, H, W) bool, if known.
 
         Returns:
-            The loss, and what to log: ``known``, the share of the pixels whose displacement is known and counts; each
-            volume's own loss; and ``reachable``, the share of the points with a true match in the window that can
-            reach it in Q_0 (or the first volume that has a weight).
+            The loss, and metrics to log: ``known``, the fraction of the pixels with a displacement that is known and
+            counts; each volume's own loss; and ``reachable``, the fraction of the points with a true match in the
+            window that can reach it in Q_0 (or in the first volume with a weight).
         """
         geometry = pyramid.geometry
         hidden = None if self.occluded else occluded
         counting = ~torch.isnan(flow[..., 0])
-        figures = {"known": (counting if hidden is None else counting & ~hidden).float().mean()}
+        metrics = {"known": (counting if hidden is None else counting & ~hidden).float().mean()}
         total = flow.new_zeros(())
         for n, (name, weight) in enumerate(self.weights.items()):
             l = int(name[1:])
             if l > geometry.L:
-                raise DeepMatchingError(f"The loss asks for {name}, but the pyramid ends at level {geometry.L}.")
+                raise DeepMatchingError(f"The loss needs {name}, but the pyramid ends at level {geometry.L}.")
             scores = (pyramid.S if name[0] == "S" else pyramid.Q)[l]
             if name == "S0":
-                # Masked in place unless there is a gradient, and the pyramid is the caller's.
+                # Without a gradient this masks in place, and the pyramid belongs to the caller.
                 scores = off_image_is_no_match(scores if scores.requires_grad else scores.clone(), geometry)
             truth = true_cells(flow, geometry, l, hidden)
             losses, found = self.loss(scores, truth, n, geometry.gamma)
             value = losses.sum() / found.sum().clamp(min=1)
             total = total + weight * value
-            figures[name] = value.detach()
-            if "reachable" not in figures:
+            metrics[name] = value.detach()
+            if "reachable" not in metrics:
                 known = ~torch.isnan(truth[..., 0])
-                figures["reachable"] = found.sum() / known.sum().clamp(min=1)
+                metrics["reachable"] = found.sum() / known.sum().clamp(min=1)
         if self.subpixel:
             truth = true_cells(flow, geometry, 0, hidden)
-            distance = geometry.gamma * self.off_by(pyramid, truth)
-            figures["subpixel"] = distance.detach()
+            distance = geometry.gamma * self.subpixel_error(pyramid, truth)
+            metrics["subpixel"] = distance.detach()
             total = total + self.subpixel * distance
-        return total, figures
+        return total, metrics
 
     def loss(self, scores: Tensor, truth: Tensor, n: int = 0, gamma: int = 2) -> tuple[Tensor, Tensor]:
-        """The losses (B, H, W) of a volume's reference points and which have one; ``n`` counts the volumes."""
+        """The losses (B, H, W) of the reference points of volume number ``n``, and a mask of those that have one."""
         sigma = self.sigma / gamma
         if self.kind == "hinge":
             return structured_hinge(scores, truth, sigma, self.margin)
@@ -127,15 +126,15 @@ class Objective(nn.Module):
             return indicator_distance(scores, truth, sigma)
         return cross_entropy(scores, truth, sigma, self.log_scale[n].exp())
 
-    def off_by(self, pyramid: Pyramid, truth: Tensor) -> Tensor:
-        """Mean distance in cells between the truth and the refined nearest cell, capped at one cell a point."""
+    def subpixel_error(self, pyramid: Pyramid, truth: Tensor) -> Tensor:
+        """Mean distance in cells between the truth and the refined nearest cell, limited to one cell for each point."""
         if pyramid.sharpness is None:
             raise DeepMatchingError("The sub-pixel loss needs a network with a sharpness: set model.subpixel.")
         known = ~torch.isnan(truth).any(-1)
         nearest = torch.where(known[..., None], truth, 0).round()
         h, w = pyramid.geometry.window(0)
         cell = nearest[..., 0].clamp(0, h - 1).long() * w + nearest[..., 1].clamp(0, w - 1).long()
-        # As for matches, no score lies off the image; masked here, and not in all of S_0, which is large.
+        # As for matches, scores off the image do not count. Only these cells are masked, since S_0 is large.
         steps = torch.arange(-REACH, REACH + 1, device=nearest.device)
         inside = on_image(nearest[..., None, :] + steps[:, None], pyramid.geometry)  # (B, H_0, W_0, 5, 2)
         inside = inside[..., :, None, 0] & inside[..., None, :, 1]

@@ -1,4 +1,4 @@
-"""Γ_0: where the true match of every reference point lies in its score map."""
+"""Γ_0: the position of each reference point's true match in its score map."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from torch import Tensor
 
 from deepmatching.geometry import Geometry
 
-#: The pixels around a reference point must move alike, in pixels, or the point has no single true match.
+#: Largest difference, in pixels, between the displacements around a reference point that has a true match.
 AGREEMENT = 1.0
 
 
 def true_cells(flow: Tensor, geometry: Geometry, l: int = 0, occluded: Tensor | None = None) -> Tensor:
-    """The true match Γ_0(p) of the reference points of level l, as a fractional index (row, column) of their maps.
+    """The true matches Γ_0(p) of the reference points of level l, as fractional indices (row, column) of their maps.
 
-    A reference point is a pixel corner: it moves by the mean of the four pixels that touch it. Its truth is unknown
-    where one of them is unknown or occluded, or where they disagree (a motion boundary). A truth outside the window
-    or off the target image cannot be matched and is given as unknown too.
+    A reference point is a pixel corner and moves by the mean of the four pixels that touch it. Its truth is unknown
+    if one of them is unknown or occluded, or if they disagree (a motion boundary). A truth outside the window or off
+    the target image cannot be matched and counts as unknown, too.
 
     Args:
-        flow: (B, H, W, 2), the displacement (x, y) of each pixel, NaN where unknown; may be larger than the used part.
-        occluded: (B, H, W) bool, points to leave out, if given.
+        flow: (B, H, W, 2), the displacement (x, y) of each pixel, NaN where unknown; may exceed the part of the image
+            that the network uses.
+        occluded: (B, H, W) bool mask of pixels to leave out.
 
     Returns:
         (B, H_l, W_l, 2), NaN where unknown.
@@ -42,10 +43,10 @@ def true_cells(flow: Tensor, geometry: Geometry, l: int = 0, occluded: Tensor | 
 def _places(
     geometry: Geometry, l: int, device: torch.device
 ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], Tensor, tuple[Tensor, Tensor]]:
-    """The two pixel rows and columns that touch each point, the index of no motion, and the limits of a match.
+    """The two pixel rows and columns that touch each point, the index of zero motion, and the limits of a match.
 
-    A match must lie on the target image and at most half a cell off the window. The last two are (H_l, W_l, 2). Kept,
-    since copies to a GPU wait for it.
+    A match must lie on the target image and at most half a cell outside the window. The last two are (H_l, W_l, 2).
+    Cached, since every copy to a GPU waits for the GPU.
     """
     touching, first, low, high = [], [], [], []
     for p, q, used0, used1, size in zip(
@@ -72,7 +73,7 @@ def _places(
 def on_image(cells: Tensor, geometry: Geometry, l: int = 0) -> Tensor:
     """Whether positions (B, H_l, W_l, n, 2) in the maps of level l, (row, column), lie on the target image; bool.
 
-    Each coordinate by itself: a position is on the image if both are.
+    The result is for each coordinate: a position is on the image if both are.
     """
     low, high = _places(geometry, l, cells.device)[3]
     return (cells >= low[:, :, None]) & (cells <= high[:, :, None])
@@ -87,7 +88,7 @@ def neighbourhood(cells: Tensor, window: tuple[int, int], reach: int) -> tuple[T
 
     Returns:
         Raster indices (…, n) int64, n = (2·reach)², clamped into the map; their offsets (…, n, 2) from the position,
-        in cells; and whether they lie on the map, (…, n) bool, False for a position that is NaN.
+        in cells; and a bool mask (…, n) of those on the map, False for a NaN position.
     """
     known = ~torch.isnan(cells)
     low = torch.where(known, cells, 0).floor()

@@ -1,8 +1,8 @@
-"""What a run leaves on disk, so that it can be killed at any moment.
+"""The files of a run. It may be killed at any moment and resumed from them.
 
-* ``last.state.safetensors`` holds all that is needed to go on: weights, optimiser, running mean, counters. It is
-  replaced in one move, so there is always one that is whole, and it is written last (first in a new run, which it
-  makes one): whatever else is on disk is at least as new.
+* ``last.state.safetensors`` holds all that is needed to resume: weights, optimizer, moving average, counters. It is
+  replaced atomically, so there is always a complete one. It is written last, so that all other files are at least as
+  new; only a new run writes it first, since without it the folder does not hold a run.
 * ``best.safetensors`` and ``last.safetensors`` are plain models for ``DeepMatcher.from_pretrained``.
 * ``config.toml`` and ``log.csv`` are for people.
 """
@@ -31,14 +31,14 @@ from deepmatching.models import read_model, save_network
 from deepmatching.network import Network
 from deepmatching.training.config import Config
 from deepmatching.training.config_file import config_from_dict, config_to_dict, differences
-from deepmatching.training.lock import locked
+from deepmatching.training.lock import lock_folder
 from deepmatching.training.model import TrainedModel
-from deepmatching.training.optimization import RunningMean
+from deepmatching.training.optimization import MovingAverage
 
 FORMAT = "deepmatching-training-state"
 
-#: Settings that may change when a run goes on: they do not say what is learned from what.
-MAY_CHANGE = frozenset(
+#: Settings that may change when a run is resumed: they do not affect what is learned.
+CHANGEABLE = frozenset(
     {
         *("out", "device", "steps", "minutes", "accumulate", "log_every", "checkpoint_every"),
         *("data.root", "data.split_file", "data.photos", "data.workers", "model.init"),
@@ -47,25 +47,23 @@ MAY_CHANGE = frozenset(
     }
 )
 
-#: Settings of the validation on which its figures depend.
-_JUDGED_BY = ("data", "split", "limit", "radius", "criterion")
+#: Settings of the validation that its metrics depend on.
+_COMPARABLE = ("data", "split", "limit", "radius", "criterion")
 
 
 @dataclass
 class Progress:
-    """Where a run is: all that the loop carries from step to step besides tensors."""
+    """Everything that the loop carries from step to step besides tensors."""
 
-    step: int = 0  #: optimiser steps done
+    step: int = 0  #: optimizer steps done
     elapsed: float = 0.0  #: seconds, over all parts of the run
     skipped: int = 0  #: steps whose gradient was not finite
     skipped_in_a_row: int = 0
-    scale: float = 1.0  #: of the loss, for fp16
-    good: int = 0  #: steps since that scale last changed
-    #: of the figures since the last row of the log; mean over the processes
+    #: sums of the metrics since the last row of the log; mean over the processes
     sums: dict[str, float] = field(default_factory=dict)
     count: int = 0  #: steps in these sums
     validated: int = -1  #: step of the last validation
-    figures: dict[str, float] = field(default_factory=dict)  #: what it gave
+    metrics: dict[str, float] = field(default_factory=dict)  #: of the last validation
 
 
 class RunFolder:
@@ -78,40 +76,40 @@ class RunFolder:
         self.config, self.log = self.path / "config.toml", self.path / "log.csv"
 
     @contextlib.contextmanager
-    def prepared(self, resume: bool) -> Iterator[None]:
-        """Make the folder, refuse, before anything is done, what would end badly, and keep others out meanwhile."""
+    def reserve(self, resume: bool) -> Iterator[None]:
+        """Create the folder, raise early if the run could not be saved there, and keep other processes out."""
         if resume and not self.state.is_file():
             raise DeepMatchingError(
                 f"There is no run to resume in '{self.path}' (no {self.state.name}): check out=… or leave --resume out."
             )
         make_folder(self.path)
         check_writable(self.log)
-        with locked(self.path):
+        with lock_folder(self.path):
             there = [file.name for file in (self.state, self.best, self.last, self.log) if file.exists()]
             if there and not resume:
                 raise DeepMatchingError(
-                    f"'{self.path}' holds a run already ({there[0]}): continue it with --resume or use another out=…."
+                    f"'{self.path}' already holds a run ({there[0]}): continue it with --resume or use another out=…."
                 )
-            for file in self.path.glob(".*"):  # what atomic_write leaves behind if it is killed
+            for file in self.path.glob(".*"):  # leftovers of a killed atomic_write
                 if re.fullmatch(r"\.[0-9a-f]{32}\.\w+", file.name):
                     file.unlink(missing_ok=True)
             yield
 
     def discard(self) -> None:
-        """Remove a run that has not made a step, so that the same command can be given again."""
+        """Remove a run that has not made a step, so that the same command can be used again."""
         for file in (self.state, self.best, self.last, self.log, self.config):
             file.unlink(missing_ok=True)
 
     # ------------------------------------------------------------------ models
 
     def best_score(self, config: Config) -> float:
-        """The score of the best model, as its file says; −∞ if there is none that was judged in the same way."""
+        """The score in the file of the best model; −∞ if there is none that was validated in the same way."""
         if not self.best.is_file():
             return -math.inf
         try:
             card = read_model(self.best)[1]
             before, now = json.loads(card["config"])["validation"], config_to_dict(config.validation)
-            is_comparable = all(before[key] == now[key] for key in _JUDGED_BY)
+            is_comparable = all(before[key] == now[key] for key in _COMPARABLE)
             return float(card["score"]) if is_comparable else -math.inf
         except (ValueError, KeyError, TypeError):  # unreadable, or not written by a run
             return -math.inf
@@ -119,11 +117,11 @@ class RunFolder:
     def save_model(
         self, path: Path, network: Network, config: Config, progress: Progress, score: float | None = None
     ) -> None:
-        """Write a model with what is known about it."""
+        """Write a model with its step, config and metrics."""
         card = {
             "step": str(progress.step),
             "config": json.dumps(config_to_dict(config)),
-            "figures": json.dumps(progress.figures if progress.validated == progress.step else {}),
+            "metrics": json.dumps(progress.metrics if progress.validated == progress.step else {}),
         }
         if score is not None:
             card["score"] = repr(score)
@@ -137,11 +135,11 @@ class RunFolder:
         processes: int,
         model: TrainedModel,
         optimizer: Optimizer,
-        mean: RunningMean | None,
+        average: MovingAverage[Network] | None,
         progress: Progress,
     ) -> None:
         """Replace the state; returns when it is on the disk."""
-        tensors, plain = _tensors(model, optimizer, mean)
+        tensors, plain = _tensors(model, optimizer, average)
         metadata = {
             "format": FORMAT,
             "config": json.dumps(config_to_dict(config)),
@@ -161,30 +159,30 @@ class RunFolder:
         processes: int,
         model: TrainedModel,
         optimizer: Optimizer,
-        mean: RunningMean | None,
+        average: MovingAverage[Network] | None,
     ) -> Progress:
-        """Fill model, optimiser and mean with the state; nothing is changed unless all of it fits."""
+        """Load the state into model, optimizer and average; nothing changes unless all of it fits."""
         saved, metadata = self._read_state()
         before, processes_before = metadata["config"], metadata["processes"]
-        with contextlib.suppress(DeepMatchingError):  # settings that are younger than the state have their defaults
+        with contextlib.suppress(DeepMatchingError):  # settings that did not exist yet get their defaults
             before = config_to_dict(config_from_dict(before))
         _check_config(self.path, config, processes, before, processes_before)
-        own, _ = _tensors(model, optimizer, mean)
+        own, _ = _tensors(model, optimizer, average)
         for name in sorted({*own, *saved}):
             shapes = [tensors[name].shape if name in tensors else None for tensors in (own, saved)]
             if not name.startswith("optimizer.") and shapes[0] != shapes[1]:
                 raise DeepMatchingError(
                     f"{self.state} belongs to another architecture (differing: {name}): "
-                    "resume with the settings of model and loss that it was made with."
+                    "resume with the model and loss settings of that run."
                 )
         model.load_state_dict(_below(saved, "model."))
-        if mean is not None:
-            mean.load(_below(saved, "mean."))
+        if average is not None:
+            average.network.load_state_dict(_below(saved, "mean."))
         optimizer.load_state_dict(_optimizer_state(optimizer, saved, metadata["optimizer"]))
         return Progress(**metadata["progress"])
 
     def _read_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The tensors and the metadata of the state, the latter decoded."""
+        """The tensors and the decoded metadata of the state."""
         try:
             with safe_open(self.state, framework="pt") as file:
                 metadata = file.metadata() or {}
@@ -199,35 +197,38 @@ class RunFolder:
         kinds = {"config": dict, "processes": int, "optimizer": dict, "progress": dict}
         try:
             decoded |= {name: json.loads(metadata[name]) for name in kinds}
-            fits = all(isinstance(decoded[name], kind) for name, kind in kinds.items())
-        except (KeyError, ValueError):
+            decoded["progress"] = _progress(decoded["progress"])
+            fits = metadata["format"] == FORMAT and all(isinstance(decoded[name], kinds[name]) for name in kinds)
+        except (KeyError, ValueError, TypeError, AttributeError):
             fits = False
-        if (
-            metadata.get("format") != FORMAT
-            or not fits
-            or set(decoded["progress"]) != {f.name for f in fields(Progress)}
-        ):
+        if not fits:
             raise DeepMatchingError(
-                f"{self.state} is damaged, or not the state of a training run of this version: start a new run with "
+                f"{self.state} is damaged, or not the state of a training run: start a new run with "
                 f"out=… and, to keep the weights, model.init={self.last}."
             )
         return tensors, decoded
 
 
+def _progress(saved: dict[str, Any]) -> dict[str, Any]:
+    """The fields of :class:`Progress`; older states say ``figures`` for metrics and hold fields that are gone."""
+    saved = {"metrics": saved.get("figures", {}), **saved}
+    return {f.name: saved[f.name] for f in fields(Progress)}
+
+
 def _check_config(path: Path, config: Config, processes: int, before: dict[str, Any], processes_before: int) -> None:
-    """Raise if a run would go on with other settings than it was started with."""
+    """Raise if a run would be resumed with settings that change what is learned."""
     now = config_to_dict(config)
     for key, old, new in differences(before, now):
-        if not any(key == free or key.startswith(f"{free}.") for free in MAY_CHANGE):
+        if not any(key == free or key.startswith(f"{free}.") for free in CHANGEABLE):
             raise DeepMatchingError(
-                f"The run in '{path}' was started with {key}={_in_words(old)}, and now it is {_in_words(new)}: "
+                f"The run in '{path}' was started with {key}={_in_words(old)}, but now it is {_in_words(new)}: "
                 "resume with the same settings, or start another run with out=…."
             )
     batches = processes * config.accumulate
     if batches != processes_before * before["accumulate"]:
         raise DeepMatchingError(
             f"The run in '{path}' was started with {processes_before * before['accumulate']} batches a step "
-            f"(processes x accumulate), and now it is {batches}: change accumulate to match."
+            f"(processes x accumulate), but now it is {batches}: change accumulate to match."
         )
 
 
@@ -236,12 +237,12 @@ def _in_words(value: Any) -> str:
 
 
 def _tensors(
-    model: TrainedModel, optimizer: Optimizer, mean: RunningMean | None
+    model: TrainedModel, optimizer: Optimizer, average: MovingAverage[Network] | None
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """All tensors of a run by name, and what the optimiser holds besides tensors."""
+    """All tensors of a run by name, and the optimizer's values that are not tensors."""
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-    if mean is not None:
-        tensors |= {f"mean.{name}": tensor for name, tensor in mean.tensors.items()}
+    if average is not None:
+        tensors |= {f"mean.{name}": tensor for name, tensor in average.network.state_dict().items()}
     plain: dict[str, Any] = {}
     for index, state in optimizer.state_dict()["state"].items():
         for key, value in state.items():
@@ -253,6 +254,7 @@ def _tensors(
 
 
 def _optimizer_state(optimizer: Optimizer, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``optimizer.load_state_dict`` takes, from the names of :func:`_tensors`."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     state: dict[int, dict[str, Any]] = {}
     for name, value in [*tensors.items(), *plain.items()]:
@@ -260,7 +262,7 @@ def _optimizer_state(optimizer: Optimizer, tensors: Mapping[str, Tensor], plain:
             _, index, key = name.split(".", 2)
             parameter = parameters[int(index)]
             if isinstance(value, Tensor) and value.shape == parameter.shape and value.ndim:
-                # With the strides of the parameter: other strides take other kernels, which round differently.
+                # With the strides of the parameter: other strides use other kernels, which round differently.
                 value = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
             state.setdefault(int(index), {})[key] = value
     return {"state": state, "param_groups": optimizer.state_dict()["param_groups"]}

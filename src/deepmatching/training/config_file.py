@@ -1,17 +1,18 @@
-"""Reading a :class:`Config` from a TOML file and ``key=value`` words, and writing it down again."""
+"""Reads a :class:`Config` from a TOML file and ``key=value`` overrides, and writes it as TOML."""
 
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import sys
 import types
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import tomli_w
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import atomic_write
@@ -23,30 +24,37 @@ else:
     import tomli as tomllib
 
 
+_CONFIGS = files("deepmatching") / "configs"
+
+
 def shipped_configs() -> list[str]:
     """Names of the configs that come with the package."""
-    return sorted(f.name.removesuffix(".toml") for f in _folder().iterdir() if f.name.endswith(".toml"))
+    return sorted(file.name.removesuffix(".toml") for file in _CONFIGS.iterdir() if file.name.endswith(".toml"))
 
 
-def _folder() -> Any:
-    return files("deepmatching") / "configs"
+def read_config(name: str | os.PathLike[str], overrides: Sequence[str] = (), overfit: int = 0) -> Config:
+    """The config of a shipped name or a ``.toml`` file.
 
-
-def read_config(name: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Config:
-    """The config of a shipped name or a ``.toml`` file, changed by words such as ``optimizer.lr=1e-3``."""
+    Args:
+        name: a shipped name or the path of a file.
+        overrides: changes such as ``optimizer.lr=1e-3``.
+        overfit: ``data.overfit``, unless it is 0.
+    """
     table = _read_table(name)
-    for word in overrides:
-        _override(table, word)
+    for override in overrides:
+        _set(table, *_parse_override(override))
+    if overfit:
+        _set(table, ["data", "overfit"], overfit)
     return config_from_dict(table)
 
 
 def _read_table(name: str | os.PathLike[str]) -> dict[str, Any]:
     path, shipped = Path(name), shipped_configs()
     if str(name) in shipped:
-        text = (_folder() / f"{name}.toml").read_text(encoding="utf-8")
+        text = (_CONFIGS / f"{name}.toml").read_text(encoding="utf-8")
     elif path.is_file():
         try:
-            text = path.read_text(encoding="utf-8-sig")  # with the mark that Windows puts first, or without
+            text = path.read_text(encoding="utf-8-sig")  # Windows editors may add a byte order mark
         except (OSError, UnicodeDecodeError) as error:
             raise DeepMatchingError(f"The config '{path}' cannot be read ({error}): check the file.") from error
     else:
@@ -57,28 +65,35 @@ def _read_table(name: str | os.PathLike[str]) -> dict[str, Any]:
         raise DeepMatchingError(f"The config '{name}' is not TOML ({error}): correct it.") from error
 
 
-def _override(table: dict[str, Any], word: str) -> None:
-    """Put ``key=value`` into the table; a value that is not TOML is taken as text, so that paths need no quotes."""
-    key, equals, text = word.partition("=")
+def _parse_override(override: str) -> tuple[list[str], Any]:
+    """Keys and value of ``key=value``; a value that is not TOML is text, so that paths need no quotes."""
+    key, equals, text = override.partition("=")
     keys = key.strip().split(".")
     if not equals or not all(keys):
-        raise DeepMatchingError(f"'{word}' is not of the form key=value, such as optimizer.lr=1e-3.")
+        raise DeepMatchingError(f"'{override}' is not of the form key=value, such as optimizer.lr=1e-3.")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        value = text
+        return keys, text
     wanted = _type_of(keys)
     if wanted is str or (wanted == tuple[str, ...] and not isinstance(value, list)):
         value = value if isinstance(value, str) else text  # out=2024-01-01 is not a date
-    for n, part in enumerate(keys[:-1]):
-        table = table.setdefault(part, _default_table(keys[: n + 1]))
+    return keys, value
+
+
+def _set(table: dict[str, Any], keys: list[str], value: Any) -> None:
+    """Put a value into the nested table."""
+    for n, part in enumerate(keys[:-1], start=1):
+        table = table.setdefault(part, _default_table(keys[:n]))
         if not isinstance(table, dict):
-            raise DeepMatchingError(f"'{word}' goes below {'.'.join(keys[: n + 1])}, which is a value.")
+            raise DeepMatchingError(
+                f"There is no setting '{'.'.join(keys)}': {'.'.join(keys[:n])} is a value, not a table."
+            )
     table[keys[-1]] = value
 
 
 def _default_table(keys: list[str]) -> dict[str, Any]:
-    """What a table holds that is not given: ``loss.weights.S0=1`` is to join Q0, not to replace it."""
+    """The default of a table that is not in the file: ``loss.weights.S0=1`` joins Q0 instead of replacing it."""
     if get_origin(_type_of(keys)) is not dict:
         return {}
     section = _type_of(keys[:-1])
@@ -86,7 +101,7 @@ def _default_table(keys: list[str]) -> dict[str, Any]:
 
 
 def _type_of(keys: Sequence[str]) -> Any:
-    """The type of a setting or section; None if there is none."""
+    """The type of a setting or section; None for unknown keys."""
     kind: Any = Config
     for key in keys:
         kind = get_type_hints(kind).get(key) if is_dataclass(kind) else None
@@ -94,13 +109,14 @@ def _type_of(keys: Sequence[str]) -> Any:
 
 
 def config_from_dict(table: Mapping[str, Any]) -> Config:
-    """A checked config; keys that are missing have their defaults."""
+    """A checked config; missing keys have their defaults."""
     config = _build(Config, table, "")
     assert isinstance(config, Config)
     return config
 
 
 def _build(kind: type, table: Mapping[str, Any], prefix: str) -> Any:
+    """A dataclass from a table, its sections included."""
     types_of = get_type_hints(kind)
     values = {}
     for key, value in table.items():
@@ -109,7 +125,7 @@ def _build(kind: type, table: Mapping[str, Any], prefix: str) -> Any:
         wanted = types_of[key]
         if is_dataclass(wanted):
             if not isinstance(value, dict):
-                raise DeepMatchingError(f"{prefix}{key} is a section of settings, not {value!r}: set {_keys_of(key)}.")
+                raise DeepMatchingError(f"{prefix}{key} is a section, not a setting: set {_keys_of(key)}.")
             assert isinstance(wanted, type)
             values[key] = _build(wanted, value, f"{key}.")
         else:
@@ -139,12 +155,12 @@ def _unknown_key(key: str) -> DeepMatchingError:
     if is_dataclass(_type_of([section])):
         return DeepMatchingError(f"There is no setting '{key}': use one of {_keys_of(section)}.")
     return DeepMatchingError(
-        f"There is no setting '{key}': all are listed in docs/training.md, and in the config.toml of every run."
+        f"There is no setting '{key}': docs/training.md and the config.toml of every run list all settings."
     )
 
 
 def _convert(value: Any, wanted: Any, key: str) -> Any:
-    """A TOML value as the type of its field; a lone value is a list of one, a whole number is a number."""
+    """A TOML value as the type of its field. A single value is a list of one, and an int may stand for a float."""
     origin, arguments = get_origin(wanted), get_args(wanted)
     if wanted is Any:
         return value
@@ -184,49 +200,19 @@ def _in_words(wanted: Any) -> str:
     return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[wanted]
 
 
-# ---------------------------------------------------------------------- writing
-
-
 def config_to_dict(config: Any) -> dict[str, Any]:
-    """Nested plain values, as TOML and JSON know them."""
-    table: dict[str, Any] = {}
-    for f in fields(config):
-        value = getattr(config, f.name)
-        table[f.name] = (
-            config_to_dict(value) if is_dataclass(value) else list(value) if isinstance(value, tuple) else value
-        )
-    return table
+    """A config or a section of one as nested plain values, as TOML and JSON know them."""
+    return asdict(config, dict_factory=lambda items: {k: list(v) if isinstance(v, tuple) else v for k, v in items})
 
 
 def write_config(config: Config, path: str | os.PathLike[str]) -> None:
     """Write all settings, defaults included, as TOML."""
-    plain, sections = [], []
-    for key, value in config_to_dict(config).items():
-        if is_dataclass(getattr(config, key)):
-            sections.append(f"\n[{key}]\n" + "\n".join(f"{_quoted(k)} = {_toml(v)}" for k, v in value.items()))
-        else:
-            plain.append(f"{key} = {_toml(value)}")
     with atomic_write(path) as temporary:
-        temporary.write_text("\n".join([*plain, *sections]) + "\n", encoding="utf-8")
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, dict):
-        inside = ", ".join(f"{_quoted(key)} = {_toml(item)}" for key, item in value.items())
-        return f"{{ {inside} }}" if inside else "{}"
-    if isinstance(value, list):
-        return f"[{', '.join(_toml(item) for item in value)}]"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML's basic strings escape as JSON
-    return json.dumps(value)
-
-
-def _quoted(key: str) -> str:
-    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else _toml(key)
+        temporary.write_text(tomli_w.dumps(config_to_dict(config)), encoding="utf-8")
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:
-    """(key, old value, new value) of the settings in which two configs (as dictionaries) differ."""
+    """(key, old value, new value) of every setting in which two configs, given as dictionaries, differ."""
     found: list[tuple[str, Any, Any]] = []
     for key in dict.fromkeys([*old, *new]):
         before, after = old.get(key), new.get(key)

@@ -1,37 +1,38 @@
-"""Batches of pairs, each of which depends on the seed and on its own number alone.
+"""Batches of pairs, each of which depends on the seed and its own number alone.
 
-Batch number k of a run is the same whatever happened before it, in whichever process it is made: process r of W takes
-the batches r, W + r, 2W + r, …, and a run that is resumed takes up the count. Sample j of a data set of n pairs is
-number j mod n of the epoch ⌊j / n⌋, which has an order of its own.
+Batch number k of a run is the same whatever happened before it and whichever process makes it. Process r of W takes the
+batches r, W + r, 2W + r, …, and a resumed run continues the count. Sample j of a data set of n pairs is number j mod n
+of the epoch ⌊j / n⌋, and every epoch has its own order.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from itertools import count
 from pathlib import Path
 from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset
 
+from deepmatching.checks import check_choice
 from deepmatching.datasets import FilePairs, Pair, open_dataset
 from deepmatching.datasets.crops import crop, random_crop, random_flip
 from deepmatching.errors import DeepMatchingError
 from deepmatching.training.config import WITH_PASSES, WITH_SPLIT_FILE, DataConfig
 from deepmatching.training.distributed import World
+from deepmatching.training.interruption import signal_handler
 from deepmatching.training.seeds import generator_for
 
-#: Data sets that have parts to choose from.
+#: Data sets with several splits.
 _WITH_SPLITS = ("sintelmini", WITH_SPLIT_FILE)
 
+#: Fraction of the pairs that are turned upside down.
 _UPSIDE_DOWN = 0.1
 
 
@@ -43,34 +44,17 @@ class Pairs(Protocol):
     def __getitem__(self, index: int, /) -> Pair: ...
 
 
-class BatchMaker(Protocol):
-    """Batches made on the device, such as :class:`deepmatching.datasets.synthesis.Synthesizer`."""
+class BatchGenerator(Protocol):
+    """Makes batches on the device, as :class:`deepmatching.datasets.synthesis.Synthesizer` does."""
 
     def batch(self, count: int, generator: torch.Generator) -> Pair: ...
 
 
-class Joined:
-    """Several data sets as one."""
-
-    def __init__(self, parts: Sequence[Pairs]) -> None:
-        self.parts = parts
-
-    def __len__(self) -> int:
-        return sum(len(part) for part in self.parts)
-
-    def __getitem__(self, index: int) -> Pair:
-        for part in self.parts:
-            if index < len(part):
-                return part[index]
-            index -= len(part)
-        raise IndexError(index)
-
-
 def open_pairs(names: Sequence[str], roots: Sequence[str], split: str, config: DataConfig) -> Pairs:
-    """The data sets of these names, with one root for all or one for each, and each with the options it has."""
-    parts: list[Pairs] = []
+    """The data sets of these names as one, with one root for all or one for each. Each gets the options it has."""
+    parts = []
     for n, name in enumerate(names):
-        root = (roots[n] if len(roots) > 1 else roots[0]) if roots else None
+        root = roots[n if len(roots) > 1 else 0] if roots else None
         part = open_dataset(
             name,
             None if is_manifest(name) else root,
@@ -80,7 +64,7 @@ def open_pairs(names: Sequence[str], roots: Sequence[str], split: str, config: D
             masks=config.masks,
         )
         parts.append(part)
-    return parts[0] if len(parts) == 1 else Joined(parts)
+    return parts[0] if len(parts) == 1 else ConcatDataset(parts)  # type: ignore[arg-type]
 
 
 def is_manifest(name: str) -> bool:
@@ -89,25 +73,22 @@ def is_manifest(name: str) -> bool:
 
 
 def image_files(pairs: Pairs) -> list[tuple[Path, Path]]:
-    """The two pictures of every pair, by whichever way their folder is named; nothing for pairs that are not files."""
-    if isinstance(pairs, Joined):
-        return [files for part in pairs.parts for files in image_files(part)]
+    """The two image files of every pair, as absolute paths; empty for pairs that are not files."""
+    if isinstance(pairs, ConcatDataset):
+        return [files for part in pairs.datasets for files in image_files(part)]  # type: ignore[arg-type]
     entries = pairs.entries if isinstance(pairs, FilePairs) else ()
-    real: dict[Path, Path] = {}  # a folder is looked up once: data sets have ten thousands of files
-
-    def resolved(path: Path) -> Path:
-        if path.parent not in real:
-            real[path.parent] = path.parent.resolve()
-        return real[path.parent] / path.name
-
-    return [(resolved(entry.image0), resolved(entry.image1)) for entry in entries]
+    resolve = cache(Path.resolve)  # each folder once: a data set has tens of thousands of files
+    return [
+        (resolve(entry.image0.parent) / entry.image0.name, resolve(entry.image1.parent) / entry.image1.name)
+        for entry in entries
+    ]
 
 
 # ---------------------------------------------------------------------- data sets
 
 
 class Samples(Dataset):
-    """The endless sequence of samples of a data set: shuffled anew every epoch, cropped and mirrored at random.
+    """The endless sequence of samples of a data set: shuffled in every epoch, cropped and mirrored at random.
 
     An item is a pair, or a sentence that says why it cannot be read: an exception would reach the training process
     wrapped in a worker's traceback.
@@ -124,7 +105,7 @@ class Samples(Dataset):
             pair = self.pairs[_order(len(self.pairs), self.seed, epoch)[position]]
             generator = generator_for(self.seed, "sample", number)
             if self.size:
-                pair = random_crop(pair, _fitting(pair, self.size), generator)
+                pair = random_crop(pair, _clip_size(pair, self.size), generator)
             return random_flip(pair, generator, vertical=_UPSIDE_DOWN) if self.flips else pair
         except DeepMatchingError as error:
             return str(error)
@@ -135,8 +116,8 @@ def _order(count: int, seed: int, epoch: int) -> list[int]:
     return torch.randperm(count, generator=generator_for(seed, "order", epoch)).tolist()
 
 
-def _fitting(pair: Pair, size: tuple[int, int]) -> tuple[int, int]:
-    """The size, or what there is of it in both images."""
+def _clip_size(pair: Pair, size: Sequence[int]) -> tuple[int, int]:
+    """The size of a crop, limited to that of both images."""
     rows, columns = (min(size[axis], pair.image0.shape[axis + 1], pair.image1.shape[axis + 1]) for axis in (0, 1))
     return rows, columns
 
@@ -154,25 +135,20 @@ def collate(items: Sequence[Pair | str]) -> Pair | str:
             f"Pairs of different sizes cannot share a batch ({names}): set data.crop to a size that fits into all of "
             "them, or data.batch=1."
         )
-    return Pair(
-        torch.stack([pair.image0 for pair in pairs]),
-        torch.stack([pair.image1 for pair in pairs]),
-        torch.stack([pair.flow for pair in pairs]),
-        torch.stack([pair.occluded for pair in pairs]),
-        ", ".join(pair.name for pair in pairs),
-    )
+    tensors = [torch.stack(column) for column in zip(*(pair[:4] for pair in pairs), strict=True)]
+    return Pair(*tensors, ", ".join(pair.name for pair in pairs))  # type: ignore[arg-type]
 
 
-def mapped(pair: Pair, function: Callable[[Tensor], Tensor], name: str) -> Pair:
-    """The pair with each tensor changed alike."""
-    return Pair(function(pair.image0), function(pair.image1), function(pair.flow), function(pair.occluded), name)
+def map_tensors(pair: Pair, function: Callable[[Tensor], Tensor], name: str) -> Pair:
+    """The pair with the function applied to each of its tensors."""
+    return Pair(*map(function, pair[:4]), name)  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------------- batches
 
 
-def errors_in_place(batches: Iterator[Pair]) -> Iterator[Pair | DeepMatchingError]:
-    """The batches; from one that cannot be had on, the error instead, for whoever needs that batch to raise."""
+def errors_as_items(batches: Iterator[Pair]) -> Iterator[Pair | DeepMatchingError]:
+    """The batches; from the first that fails on, the error instead, for whoever needs that batch to raise."""
     try:
         yield from batches
     except DeepMatchingError as error:
@@ -180,15 +156,15 @@ def errors_in_place(batches: Iterator[Pair]) -> Iterator[Pair | DeepMatchingErro
             yield error
 
 
-def made_batches(maker: BatchMaker, seed: int, batch: int, world: World, first: int) -> Iterator[Pair]:
-    """Batches from a generator of pairs, from this process's batch number ``first`` on."""
+def synthetic_batches(maker: BatchGenerator, seed: int, batch: int, world: World, first: int) -> Iterator[Pair]:
+    """Batches of generated pairs, on the device, from this process's batch number ``first`` on."""
     for n in count(first):
         made = maker.batch(batch, generator_for(seed, "pairs", n * world.size + world.rank))
-        yield mapped(made, lambda tensor: tensor.to(world.device), made.name)
+        yield map_tensors(made, lambda tensor: tensor.to(world.device), made.name)
 
 
-def read_batches(samples: Samples, batch: int, workers: int, world: World, first: int) -> Iterator[Pair]:
-    """Batches from a data set, on the device, from this process's batch number ``first`` on."""
+def dataset_batches(samples: Samples, batch: int, workers: int, world: World, first: int) -> Iterator[Pair]:
+    """Batches of a data set, on the device, from this process's batch number ``first`` on."""
     numbers = (
         range(start, start + batch) for start in count((first * world.size + world.rank) * batch, world.size * batch)
     )
@@ -204,45 +180,34 @@ def read_batches(samples: Samples, batch: int, workers: int, world: World, first
         multiprocessing_context="spawn" if workers else None,
         worker_init_fn=partial(_begin_worker, os.getpid()),
     )
-    with _ignoring_interrupts():  # workers inherit that: Ctrl-C ends this process's step, not their reading
+    # Workers inherit this: Ctrl-C ends the training process's step, not their reading.
+    with signal_handler(signal.SIG_IGN, signal.SIGINT):
         items = iter(loader)
     for item in items:
         if isinstance(item, str):
             raise DeepMatchingError(item)
-        yield mapped(item, lambda tensor: tensor.to(world.device, non_blocking=on_gpu), item.name)
+        yield map_tensors(item, lambda tensor: tensor.to(world.device, non_blocking=on_gpu), item.name)
 
 
 def _begin_worker(parent: int, worker: int) -> None:
-    """Leave Ctrl-C to the training process, and leave at once if that is gone.
+    """Leave Ctrl-C to the training process, and exit at once if that has ended.
 
-    PyTorch's workers notice that their process is gone, but not if that was before they had started.
+    PyTorch's workers notice the end of their parent, unless it ended before they had started.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # not inherited on Windows
     if os.name == "posix" and os.getppid() != parent:
         os._exit(1)
 
 
-@contextlib.contextmanager
-def _ignoring_interrupts() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-# ---------------------------------------------------------------------- what a config asks for
+# ---------------------------------------------------------------------- the data of a config
 
 
 class TrainingData:
-    """The training pairs of a config: ``batches`` to train on and, if they are always the same, the ``pairs``."""
+    """The training pairs of a config: the ``batches`` to train on and, unless they are endless, the ``pairs``."""
 
     def __init__(self, config: DataConfig, seed: int, world: World) -> None:
         self.config, self.seed, self.world = config, seed, world
-        self.maker: BatchMaker | None = None
+        self.maker: BatchGenerator | None = None
         self.pairs: Pairs | None = None
         if config.is_synthetic:
             self.maker = synthesizer(config, world, "train")
@@ -252,38 +217,36 @@ class TrainingData:
             self.pairs = open_pairs(config.train, config.root, config.split or "train", config)
             if config.overfit:
                 count = min(config.overfit, len(self.pairs))
-                self.pairs = [_middle(self.pairs[n], config.crop) for n in range(count)]
+                self.pairs = [_center_crop(self.pairs[n], config.crop) for n in range(count)]
 
     def batches(self, first: int) -> Iterator[Pair]:
         """Batches on the device, from number ``first`` on."""
         config = self.config
         if self.pairs is None:
             assert self.maker is not None
-            return made_batches(self.maker, self.seed, config.batch, self.world, first)
+            return synthetic_batches(self.maker, self.seed, config.batch, self.world, first)
         augment = not config.overfit
         size = (config.crop[0], config.crop[1]) if augment and any(config.crop) else None
         samples = Samples(self.pairs, self.seed, size, config.flips and augment)
-        workers = config.workers if augment else 0
-        return read_batches(samples, config.batch, workers, self.world, first)
+        return dataset_batches(samples, config.batch, config.workers if augment else 0, self.world, first)
 
 
-def _middle(pair: Pair, size: Sequence[int]) -> Pair:
-    """The middle of both images."""
+def _center_crop(pair: Pair, size: Sequence[int]) -> Pair:
+    """The middle of both images; all of them if the size is (0, 0)."""
     if not any(size):
         return pair
-    rows, columns = _fitting(pair, (size[0], size[1]))
+    rows, columns = _clip_size(pair, size)
     heights, widths = ([image.shape[axis] for image in pair[:2]] for axis in (1, 2))
     return crop(pair, (min(heights) - rows) // 2, (min(widths) - columns) // 2, (rows, columns))
 
 
-def synthesizer(config: DataConfig, world: World, split: str) -> BatchMaker:
-    """The generator of synthetic pairs that a config asks for."""
+def synthesizer(config: DataConfig, world: World, split: str) -> BatchGenerator:
+    """The generator of synthetic pairs that a config describes."""
     from deepmatching.datasets.synthesis import PRESETS, Photos, SynthesisSettings, Synthesizer
 
     changes = dict(config.synthesis)
     preset = changes.pop("preset", "default")
-    if preset not in PRESETS:
-        raise DeepMatchingError(f"data.synthesis.preset must be one of {', '.join(PRESETS)}, not {preset!r}.")
+    check_choice("data.synthesis.preset", preset, PRESETS)
     known = [field.name for field in fields(SynthesisSettings)]
     for name in changes:
         if name not in known:
@@ -294,10 +257,9 @@ def synthesizer(config: DataConfig, world: World, split: str) -> BatchMaker:
     return Synthesizer(photos, (config.crop[0], config.crop[1]), replace(PRESETS[preset], **changes))
 
 
-def fixed_pairs(maker: BatchMaker, count: int, seed: int, purpose: str) -> list[Pair]:
-    """So many synthetic pairs, always the same, in main memory."""
-    pairs = []
-    for n in range(count):
-        made = maker.batch(1, generator_for(seed, purpose, n))
-        pairs.append(mapped(made, lambda tensor: tensor[0].cpu(), f"synthetic {n}"))
-    return pairs
+def fixed_pairs(maker: BatchGenerator, count: int, seed: int, purpose: str) -> list[Pair]:
+    """``count`` synthetic pairs, always the same, in main memory."""
+    return [
+        map_tensors(maker.batch(1, generator_for(seed, purpose, n)), lambda tensor: tensor[0].cpu(), f"synthetic {n}")
+        for n in range(count)
+    ]

@@ -1,6 +1,6 @@
-"""One process or many: who am I, and what do all of us agree on.
+"""One training process or several, and what they exchange.
 
-``torchrun`` starts the processes and tells each its place by environment variables. Without them there is one.
+``torchrun`` starts the processes and gives each its rank in environment variables. Without them there is one process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from deepmatching.errors import DeepMatchingError
 
 @dataclass(frozen=True)
 class World:
-    """A process among ``size`` equal ones."""
+    """This process and its peers: ``rank`` of ``size``."""
 
     rank: int = 0
     size: int = 1
@@ -29,17 +29,17 @@ class World:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the process that logs and saves."""
+        """Whether this process logs and saves."""
         return self.rank == 0
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The module whose backward averages gradients over all processes."""
+        """The module with a backward pass that averages gradients over all processes."""
         if self.size == 1:
             return model
         return DistributedDataParallel(model, device_ids=[self.device] if self.device.type == "cuda" else None)
 
-    def unsynchronised(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
-        """While accumulating: keep gradients to oneself."""
+    def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
+        """While accumulating gradients: do not average them over the processes."""
         return model.no_sync() if isinstance(model, DistributedDataParallel) else contextlib.nullcontext()
 
     def sum(self, values: Tensor) -> Tensor:
@@ -50,42 +50,41 @@ class World:
         dist.all_reduce(values)
         return values.cpu()
 
-    def smallest(self, values: Tensor) -> Tensor:
-        """The smallest of each value among all processes, in place."""
+    def minimum(self, values: Tensor) -> Tensor:
+        """The minimum of each value over all processes, in place."""
         if self.size > 1:
             dist.all_reduce(values, op=dist.ReduceOp.MIN)
         return values
 
     @contextlib.contextmanager
-    def together(self, what: str) -> Iterator[None]:
-        """What is done here, by the main process alone (``if world.is_main``) or by all, all wait for.
+    def synchronized(self, what: str) -> Iterator[None]:
+        """All processes wait for the end of the block, even where only the main one works (``if world.is_main``).
 
-        If it fails in one of them, they all stop, instead of waiting for ever.
+        If the block fails in one process, all of them raise, instead of waiting for ever.
         """
-        failed: BaseException | None = None
+        failed: Exception | None = None
         try:
             yield
         except Exception as error:
             failed = error
         if self.size > 1:
-            good = torch.tensor([failed is None], dtype=torch.float32, device=self.device)
-            dist.all_reduce(good, op=dist.ReduceOp.MIN)
-            if failed is None and not good.item():
+            succeeded = self.minimum(torch.tensor([failed is None], dtype=torch.float32, device=self.device))
+            if failed is None and not succeeded.item():
                 raise OtherProcessFailed(f"{what} failed in another process; its message says why.")
         if failed is not None:
             raise failed
 
 
 class OtherProcessFailed(DeepMatchingError):
-    """Raised where another process has raised the error that counts."""
+    """Another process has failed and raises the error that matters."""
 
 
 @contextlib.contextmanager
-def joined(device: torch.device) -> Iterator[World]:
-    """The world that ``torchrun`` made, or one process alone; NCCL between GPUs, gloo otherwise."""
+def process_group(device: torch.device) -> Iterator[World]:
+    """The processes that ``torchrun`` started, or this one alone; NCCL between GPUs, gloo otherwise."""
     size = _from_environment("WORLD_SIZE", 1)
     if size == 1:
-        # Streams and events are of the current device unless they are told otherwise.
+        # Streams and events belong to the current device by default.
         with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
             yield World(device=device)
         return
@@ -93,7 +92,7 @@ def joined(device: torch.device) -> Iterator[World]:
     if device.type == "cuda":
         if local >= torch.cuda.device_count():
             raise DeepMatchingError(
-                f"There are {torch.cuda.device_count()} GPUs here, too few for process {local} of this machine: "
+                f"This machine has {torch.cuda.device_count()} GPUs, too few for its process {local}: "
                 "lower --nproc_per_node or set device=cpu."
             )
         device = torch.device("cuda", local)
@@ -106,7 +105,7 @@ def joined(device: torch.device) -> Iterator[World]:
         ) from error
     try:
         yield World(rank, size, device)
-        dist.barrier()  # leave together: a process that takes its connections away early brings down the others
+        dist.barrier()  # a process that closes its connections early would bring down the others
     except BaseException as error:
         _forget_frames(error)
         raise
@@ -115,7 +114,7 @@ def joined(device: torch.device) -> Iterator[World]:
 
 
 def _forget_frames(error: BaseException | None) -> None:
-    """Let go of what the functions that failed worked with, which the traceback would keep.
+    """Free the local variables of the functions that failed, which the traceback keeps alive.
 
     A DDP module that outlives the process group can wait for ever for the group's threads when it is freed.
     """

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a wish that is granted at the end of a step."""
+"""Ctrl-C and SIGTERM as a request to stop at the end of the step."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import signal
 import threading
 from collections.abc import Iterator
 from types import FrameType
+from typing import Any
 
 
 class Interruption:
-    """Which signal has asked the run to stop, if any; 0 for none."""
+    """The signal that has asked the run to stop; 0 for none."""
 
     def __init__(self) -> None:
         self.signal = 0
@@ -20,7 +21,8 @@ class Interruption:
         return bool(self.signal)
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        # Under torchrun a Ctrl-C arrives twice, from the terminal and from torchrun. Alone, a second one means "now".
+        """Remember the signal; a second Ctrl-C stops at once."""
+        # Under torchrun every Ctrl-C arrives twice, from the terminal and from torchrun.
         if self.signal == number == signal.SIGINT and "TORCHELASTIC_RUN_ID" not in os.environ:
             raise KeyboardInterrupt
         self.signal = number
@@ -28,14 +30,19 @@ class Interruption:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[Interruption]:
-    """Catch the signals while this lasts (in the main thread; elsewhere Python cannot)."""
-    wish = Interruption()
-    if threading.current_thread() is not threading.main_thread():
-        yield wish
-        return
-    before = {number: signal.signal(number, wish.handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    """Catch SIGINT and SIGTERM while the block lasts."""
+    interruption = Interruption()
+    with signal_handler(interruption.handle, signal.SIGINT, signal.SIGTERM):
+        yield interruption
+
+
+@contextlib.contextmanager
+def signal_handler(handler: Any, *signals: signal.Signals) -> Iterator[None]:
+    """Handle these signals while the block lasts. Python allows it in the main thread only; others change nothing."""
+    is_main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, handler) for number in signals if is_main}
     try:
-        yield wish
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, previous in before.items():
+            signal.signal(number, previous)

@@ -1,4 +1,4 @@
-"""The figures of a run over time: ``log.csv``, and TensorBoard where it is installed."""
+"""The metrics of a run over time: ``log.csv``, and TensorBoard if it is installed."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Row = dict[str, float]
 
 
 class CsvLog:
-    """A table that grows by whole lines. New columns may come with any row.
+    """A table that grows by whole lines. Any row may add columns.
 
     Args:
         path: the file; created by the first row.
-        step: rows beyond this step are dropped: they belong to a future that a resumed run is about to redo.
+        step: later rows are dropped, since the resumed run repeats those steps.
     """
 
     def __init__(self, path: Path, step: int) -> None:
@@ -30,7 +30,7 @@ class CsvLog:
         self._rewrite()
 
     def add(self, row: Mapping[str, float]) -> None:
-        """Append a row, at once."""
+        """Append a row and write it at once."""
         self.rows.append(dict(row))
         if new := [name for name in row if name not in self.columns]:
             self.columns += new
@@ -41,8 +41,8 @@ class CsvLog:
                     file.write(self._lines([row]))
             except OSError as error:
                 raise DeepMatchingError(
-                    f"The log '{self.path}' cannot be written ({error.strerror}): free the disk, or close the program "
-                    "that holds the file."
+                    f"The log '{self.path}' cannot be written ({error.strerror}): free some disk space, or close the "
+                    "program that has the file open."
                 ) from error
 
     def _rewrite(self) -> None:
@@ -63,7 +63,7 @@ def _short(value: float) -> str:
 
 
 def read_log(path: Path) -> list[Row]:
-    """The rows of a log, with the columns that each has; a last line that was cut short is left out."""
+    """The rows of a log, each with the columns it has; an incomplete last line is left out."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -83,10 +83,10 @@ def read_log(path: Path) -> list[Row]:
 
 
 class TensorBoard:
-    """The same rows as TensorBoard's events, in a folder of their own."""
+    """The rows as TensorBoard events in a folder."""
 
     def __init__(self, folder: Path, step: int) -> None:
-        """Raises ImportError where TensorBoard is not installed."""
+        """Raises ImportError if TensorBoard is not installed."""
         from torch.utils.tensorboard import SummaryWriter
 
         self._writer = SummaryWriter(str(folder), purge_step=step + 1)  # type: ignore[no-untyped-call]

@@ -12,129 +12,127 @@ from torch import nn
 from deepmatching.errors import DeepMatchingError
 from deepmatching.training.checkpoints import RunFolder
 from deepmatching.training.config import Config
-from deepmatching.training.data import errors_in_place
-from deepmatching.training.distributed import OtherProcessFailed, joined
-from deepmatching.training.figures import Verdict
+from deepmatching.training.data import errors_as_items
+from deepmatching.training.distributed import OtherProcessFailed, process_group
 from deepmatching.training.interruption import interruptible
-from deepmatching.training.model import Attempt
-from deepmatching.training.optimization import learning_rate
+from deepmatching.training.model import SafeForward
+from deepmatching.training.optimization import ema_decay, learning_rate_factor
 from deepmatching.training.run import Outcome, Run, Watcher
 from deepmatching.training.seeds import seed_for
+from deepmatching.training.step_metrics import PendingOutcome
 
-#: A run gives up after so many steps in a row whose gradient is not finite.
+#: A run gives up after this many consecutive steps without a finite gradient.
 MOST_SKIPPED = 50
 
 
-class Hopeless(DeepMatchingError):
-    """Going on as before would not help."""
+class TrainingFailed(DeepMatchingError):
+    """The run cannot succeed, and resuming it would not help."""
 
 
 def train(config: Config, device: torch.device, resume: bool = False, watchers: Sequence[Watcher] = ()) -> Outcome:
-    """Train a network; returns when the run is complete or a signal has asked it to stop, with everything saved.
+    """Train a network until the run is complete or a signal asks it to stop. Everything is saved on return.
 
     Args:
         config: all settings.
         device: where to compute; under torchrun, the type of device.
-        resume: go on with the run that ``config.out`` holds.
-        watchers: told what happens, in the main process.
+        resume: continue the run in ``config.out``.
+        watchers: notified of events, in the main process.
     """
-    with joined(device) as world, interruptible() as interruption, contextlib.ExitStack() as stack:
+    with process_group(device) as world, interruptible() as interruption, contextlib.ExitStack() as stack:
         folder = RunFolder(config.out)
-        with world.together("Preparing the folder"):
+        with world.synchronized("Preparing the folder"):
             if world.is_main:
-                stack.enter_context(folder.prepared(resume))
+                stack.enter_context(folder.reserve(resume))
         run = Run(config, world, interruption, folder, resume, watchers)
         try:
             signal = _train(run)
-        except Hopeless:
+        except TrainingFailed:
             raise
-        except DeepMatchingError:  # a pair that cannot be read, say: all processes are here, and nothing is lost
+        except DeepMatchingError:  # an unreadable pair, for example: all processes stop here, and nothing is lost
             if resume or run.progress.step:
                 run.save()
                 run.stop(has_failed=True)
             elif world.is_main:
                 run.folder.discard()
             raise
-        with world.together("Training"):
-            # A few crops may have nothing by chance: then it was said in a note.
+        with world.synchronized("Training"):
+            # A few crops may teach nothing by chance. In that case there was a warning, which is enough.
             if not signal and run.has_seen_all() and (nothing := run.nothing_learned()):
-                raise Hopeless(f"{nothing}, and start another run with out=….")
+                raise TrainingFailed(f"{nothing}, and start another run with out=….")
         return run.stop(signal)
 
 
 def _train(run: Run) -> int:
-    """Run to the end, or until a signal, which is returned; 0 if the run is complete. Everything is saved then.
+    """Run to the end (returns 0) or until a signal (returns its number). Everything is saved then.
 
-    An error that the user can put right is raised by all processes after the same step.
+    All processes raise an error that the user can correct after the same step.
     """
     config, world, progress, optimizer = run.config, run.world, run.progress, run.optimizer
-    model = world.wrap(Attempt(run.model))
-    torch.backends.cudnn.benchmark = any(config.data.crop)  # all pairs are of one size
+    model = world.wrap(SafeForward(run.model))
+    torch.backends.cudnn.benchmark = any(config.data.crop)  # all pairs have one size
     elapsed = progress.elapsed
-    is_end, signal = run.share(elapsed) >= 1, 0
-    if run.is_due(is_end):  # at the very start, or where validation was interrupted
+    is_end, signal = run.fraction_done(elapsed) >= 1, 0
+    if run.needs_validation(is_end):  # at the very start, or after an interrupted validation
         signal = run.validate()
         run.save()
     if is_end or signal:
         return signal
 
-    batches = errors_in_place(run.data.batches(progress.step * config.accumulate))
+    batches = errors_as_items(run.data.batches(progress.step * config.accumulate))
     batch = next(batches)
     while not (is_end or signal):
         torch.manual_seed(seed_for(config.seed, "step", progress.step, world.rank))
-        rate = config.optimizer.lr * learning_rate(config.optimizer, progress.step, run.share(elapsed))
+        rate = config.optimizer.lr * learning_rate_factor(config.optimizer, progress.step, run.fraction_done(elapsed))
         for group in optimizer.param_groups:
             group["lr"] = rate * group["factor"]
 
-        # Forward and backward; gradients of several batches are averaged if so wished.
+        # Forward and backward, with gradient accumulation.
         optimizer.zero_grad(set_to_none=True)
         measured, failure = [], None
         for n in range(config.accumulate):
             batch = next(batches) if n else batch
             is_last = n == config.accumulate - 1
-            with contextlib.nullcontext() if is_last else world.unsynchronised(model):
-                loss, figures, error = model(batch)
-                (loss * (run.scale.scale / config.accumulate)).backward()
-            measured.append({"loss": loss.detach(), **figures})
+            with contextlib.nullcontext() if is_last else world.no_sync(model):
+                loss, metrics, error = model(batch)
+                (loss * (1 / config.accumulate)).backward()
+            measured.append({"loss": loss.detach(), **metrics})
             failure = failure or error
-        run.scale.undo(run.parameters)
         norm = nn.utils.clip_grad_norm_(run.parameters, config.optimizer.clip or math.inf)
 
-        # Whether the gradient is finite is read after the next batch is under way, so that the device need not wait.
-        losses = [figures["loss"] for figures in measured]
-        verdict = Verdict(world, losses, norm, run.interruption.signal, failure is not None, run.elapsed)
+        # Read whether the gradient is finite after fetching the next batch, so that the device need not wait.
+        losses = [metrics["loss"] for metrics in measured]
+        pending = PendingOutcome(world, losses, norm, run.interruption.signal, failure is not None, run.elapsed)
         batch = next(batches)
-        is_finite, signal, has_failed, elapsed = verdict.read()
-        if has_failed:  # before the step, which is made when the run is resumed
+        is_finite, signal, has_failed, elapsed = pending.read()
+        if has_failed:  # before the step, which the resumed run makes
             raise failure or OtherProcessFailed("A batch failed in another process; its message says why.")
 
         # Step.
         if is_finite:
             optimizer.step()
             run.network.keep_positive()
-            run.figures.add(measured, norm)
-            if run.mean:
-                run.mean.update(progress.step)
-        run.scale.update(is_finite)
+            run.metrics.add(measured, norm)
+            if run.average:
+                run.average.update(ema_decay(config.ema, progress.step))
         progress.step += 1
         progress.skipped += not is_finite
         progress.skipped_in_a_row = 0 if is_finite else progress.skipped_in_a_row + 1
         if progress.skipped_in_a_row >= MOST_SKIPPED:
-            raise Hopeless(
-                f"The gradient was not finite in {MOST_SKIPPED} steps in a row, the last of them step {progress.step}: "
+            raise TrainingFailed(
+                f"The gradient was not finite in {MOST_SKIPPED} consecutive steps, up to step {progress.step}: "
                 f"start another run from model.init={run.folder.last} with a lower optimizer.lr, an optimizer.clip or "
                 "amp=off."
             )
 
         # Log, validate, save.
-        is_end = run.share(elapsed) >= 1
+        is_end = run.fraction_done(elapsed) >= 1
         for watcher in run.watchers:
-            watcher.stepped(progress, run.share(elapsed))
+            watcher.stepped(progress, run.fraction_done(elapsed))
         if progress.step % config.log_every == 0 or is_end:
             run.report(rate)
-        is_judged = not signal and run.is_due(is_end)
-        if is_judged:
+        is_validated = not signal and run.needs_validation(is_end)
+        if is_validated:
             signal = run.validate()
-        if is_judged or is_end or signal or progress.step % config.checkpoint_every == 0:
+        if is_validated or is_end or signal or progress.step % config.checkpoint_every == 0:
             run.save()
     return signal

@@ -1,4 +1,4 @@
-"""What is trained: the network with its loss, as one module, and which of its parameters move."""
+"""What is trained: the network and its loss as one module, and which of its parameters are learned."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from deepmatching.checks import radius_in_pixels
 from deepmatching.datasets import Pair
 from deepmatching.descriptors import VGG, Descriptor
 from deepmatching.descriptors.pretrained import is_published, load_vgg
@@ -18,40 +19,36 @@ from deepmatching.models import build_network, load_network, name_of
 from deepmatching.network import Network
 from deepmatching.training.config import Amp, Config, LossConfig, ModelConfig
 
-_PRECISION: dict[Amp, torch.dtype | None] = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}
-
 #: κ at the start of a network that has none and is to learn it.
 FIRST_SHARPNESS = 20.0
 
 
 class TrainedModel(nn.Module):
-    """Images and truth in, loss out. One module, so that DDP sees every parameter that has a gradient.
+    """Images and ground truth in, loss out. One module, so that DDP sees every parameter that has a gradient.
 
     Args:
-        network, objective: what is trained, and what on.
+        network, objective: the network and the loss that it is trained on.
         amp: precision inside the descriptor.
     """
 
     def __init__(self, network: Network, objective: Objective, amp: Amp = "off") -> None:
         super().__init__()
-        self.network = network
-        self.objective = objective
-        self.precision = _PRECISION[amp]
+        self.network, self.objective, self.amp = network, objective, amp
 
     def forward(
         self, image0: Tensor, image1: Tensor, flow: Tensor, occluded: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of a batch of pairs and the figures to log; see :class:`~deepmatching.losses.Objective`."""
-        with mixed_precision(self.network.descriptor, self.precision):
+        """The loss of a batch and the metrics to log; see :class:`~deepmatching.losses.Objective`."""
+        with _bfloat16(self.network.descriptor) if self.amp == "bf16" else contextlib.nullcontext():
             pyramid = self.network(image0, image1)
         return self.objective(pyramid, flow, occluded)
 
 
-class Attempt(nn.Module):
-    """The model on a batch, or what comes of it where that fails.
+class SafeForward(nn.Module):
+    """The model's forward pass, which returns an error instead of raising it.
 
-    In several processes all must go through forward and backward until they have agreed to stop: one that has no
-    batch, or whose batch does not suit the network, goes with a loss of 0.
+    With several processes, all of them must go through forward and backward until they have agreed to stop. A process
+    without a batch, or with a batch that the network rejects, takes part with a loss of 0.
     """
 
     def __init__(self, model: TrainedModel) -> None:
@@ -59,7 +56,7 @@ class Attempt(nn.Module):
         self.model = model
 
     def forward(self, batch: Pair | DeepMatchingError) -> tuple[Tensor, dict[str, Tensor], DeepMatchingError | None]:
-        """Loss and figures of the batch, and the error if it is one or leads to one."""
+        """Loss and metrics of the batch, and the error if the batch is one or causes one."""
         try:
             if isinstance(batch, DeepMatchingError):
                 raise batch
@@ -70,35 +67,30 @@ class Attempt(nn.Module):
 
 
 @contextlib.contextmanager
-def mixed_precision(descriptor: Descriptor, precision: torch.dtype | None) -> Iterator[None]:
-    """Let the descriptor compute in a lower precision and hand on float32.
+def _bfloat16(descriptor: Descriptor) -> Iterator[None]:
+    """Let the descriptor compute in bfloat16 and return float32.
 
     Only the descriptor: sums of scores along a path would lose the small differences that decide a match.
     """
-    if precision is None:
-        yield
-        return
     plain = descriptor.forward
 
-    def mixed(image: Tensor) -> Tensor:
-        with torch.autocast(image.device.type, precision):
+    def forward(image: Tensor) -> Tensor:
+        with torch.autocast(image.device.type, torch.bfloat16):
             cells = plain(image)
         return cells.float()
 
-    descriptor.forward = mixed  # type: ignore[method-assign]
+    descriptor.forward = forward  # type: ignore[method-assign]
     try:
         yield
     finally:
-        del descriptor.forward  # the class's own is back
+        del descriptor.forward  # uncovers the method of the class
 
 
 def build_model(model: ModelConfig, loss: LossConfig, amp: Amp = "off") -> TrainedModel:
-    """The network as training finds it, with ``requires_grad`` on what is to be learned."""
+    """The network at the start of a run, with ``requires_grad`` set on what is learned."""
     network = _network(model)
     _set_sharpness(network, model, loss)
-    objective = Objective(loss.kind, loss.weights, loss.sigma, loss.margin, loss.scale, loss.subpixel, loss.occluded)
-    has_features = any(True for _ in network.descriptor.parameters())
-    if model.learn == "features" and not has_features:
+    if model.learn == "features" and not any(True for _ in network.descriptor.parameters()):
         raise DeepMatchingError(
             "This descriptor has no features to learn: set model.learn=exponents, or model.descriptor=compact."
         )
@@ -106,15 +98,14 @@ def build_model(model: ModelConfig, loss: LossConfig, amp: Amp = "off") -> Train
     network.exponents.requires_grad_(model.learn != "features")
     if network.sharpness is not None:
         network.sharpness.requires_grad_(loss.subpixel > 0)
-    return TrainedModel(network, objective, amp)
+    return TrainedModel(network, Objective(**vars(loss)), amp)
 
 
 def check_sizes(network: Network, config: Config) -> None:
-    """Raise for crops, radii, levels and score volumes that cannot go together, as far as that can be known."""
-    radius = None if config.validation.radius == "full" else config.validation.radius
+    """Raise for crops, radii, levels and score volumes that contradict one another, as far as the config tells."""
     cells = network.descriptor.stride.bit_length() - 1
     patch = 4 * network.descriptor.stride
-    for key, value in (("model", network.radius), ("validation", radius)):
+    for key, value in (("model", network.radius), ("validation", radius_in_pixels(config.validation.radius))):
         try:
             Geometry.for_downscale((patch, patch), (patch, patch), cells, value)
         except DeepMatchingError as error:
@@ -132,13 +123,14 @@ def check_sizes(network: Network, config: Config) -> None:
     for name, weight in config.loss.weights.items():
         if weight and int(name[1:]) > levels:
             raise DeepMatchingError(
-                f"loss.weights.{name} asks for a level that is not there: with {crop} and "
+                f"loss.weights.{name} needs a level that does not exist: with {crop} and "
                 f"model.levels={config.model.levels} the last one is {levels}."
             )
 
 
 def _network(model: ModelConfig) -> Network:
-    radius = None if model.radius == "full" else model.radius
+    """The network that ``model`` describes, with its first weights."""
+    radius = radius_in_pixels(model.radius)
     levels = None if model.levels == "auto" else model.levels
     if not model.init or is_published(model.init):
         network = build_network(model.descriptor or "vgg", radius, levels, **model.settings)
@@ -164,7 +156,7 @@ def _network(model: ModelConfig) -> Network:
 
 
 def _set_sharpness(network: Network, model: ModelConfig, loss: LossConfig) -> None:
-    """Give the network the κ that is asked for, or none; see ``ModelConfig.subpixel``."""
+    """Give the network the κ of ``ModelConfig.subpixel``, or none."""
     kappa = model.subpixel
     if kappa == "auto":
         if network.sharpness is not None or not loss.subpixel:

@@ -1,4 +1,4 @@
-"""One training run: its parts, and how they are saved, resumed and judged."""
+"""One training run: its parts, and how they are saved, resumed and validated."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Protocol
 
 import torch
 
+from deepmatching.defaults import FULL
 from deepmatching.errors import DeepMatchingError
 from deepmatching.models import read_model
 from deepmatching.training.checkpoints import Progress, RunFolder
@@ -19,15 +20,12 @@ from deepmatching.training.config import Config
 from deepmatching.training.config_file import write_config
 from deepmatching.training.data import TrainingData
 from deepmatching.training.distributed import World
-from deepmatching.training.figures import Figures
 from deepmatching.training.interruption import Interruption
 from deepmatching.training.log import CsvLog, Row
 from deepmatching.training.model import TrainedModel, build_model, check_sizes
-from deepmatching.training.optimization import LossScale, RunningMean, build_optimizer
+from deepmatching.training.optimization import MovingAverage, build_optimizer
+from deepmatching.training.step_metrics import StepMetrics
 from deepmatching.training.validation import Validation
-
-#: Where fp16 starts to scale the loss.
-FIRST_SCALE = 2.0**12
 
 
 @dataclass(frozen=True)
@@ -37,27 +35,27 @@ class Outcome:
     folder: Path
     progress: Progress
     best: float  #: the best validation score; −∞ without validation
-    signal: int = 0  #: what interrupted it, 0 if nothing did
-    has_failed: bool = False  #: whether an error ended it, which is raised next
+    signal: int = 0  #: signal that interrupted the run; 0 for none
+    has_failed: bool = False  #: whether an error ended the run; it is raised next
 
 
 class Watcher(Protocol):
-    """Is told by the main process what happens."""
+    """Notified of the events of a run by the main process."""
 
     def started(self, config: Config, progress: Progress) -> None:
-        """Everything is ready; ``progress`` says where a resumed run goes on."""
+        """Everything is ready; a resumed run continues at ``progress``."""
 
     def warned(self, sentence: str) -> None:
-        """Something the user should know; the run goes on."""
+        """Something that the user should know; the run continues."""
 
-    def stepped(self, progress: Progress, share: float) -> None:
-        """A step is done, and this share of the run."""
+    def stepped(self, progress: Progress, fraction: float) -> None:
+        """A step is done, and this fraction of the run."""
 
     def logged(self, row: Row) -> None:
         """A row has been added to the log."""
 
     def validated(self, row: Row, is_best: bool) -> None:
-        """So has one with the figures of a validation."""
+        """A row with the metrics of a validation has been added."""
 
     def stopped(self, outcome: Outcome) -> None:
         """Everything is saved."""
@@ -68,11 +66,11 @@ class Run:
 
     Args:
         config: all settings.
-        world: the process and its peers.
-        interruption: who may ask it to stop.
-        folder: where the run lies or will lie, prepared by the main process.
-        resume: go on with the run that it holds, instead of starting one there.
-        watchers: used by the main process.
+        world: this process and its peers.
+        interruption: request to stop.
+        folder: the run's folder, reserved by the main process.
+        resume: continue the run in the folder instead of starting one.
+        watchers: notified in the main process.
     """
 
     def __init__(
@@ -94,34 +92,33 @@ class Run:
         check_sizes(self.network, config)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = build_optimizer(self.model, config.optimizer)
-        self.mean = RunningMean(self.network, config.ema) if config.ema else None
-        self.progress = Progress(scale=FIRST_SCALE if config.amp == "fp16" else 1.0)
+        self.average = MovingAverage(self.network) if config.ema else None
+        self.progress = Progress()
         if resume:
-            self.progress = self.folder.load_state(config, world.size, self.model, self.optimizer, self.mean)
-        self.scale = LossScale(self.progress.scale, self.progress.good, config.amp == "fp16")
-        self.figures = Figures(self.progress, world)
+            self.progress = self.folder.load_state(config, world.size, self.model, self.optimizer, self.average)
+        self.metrics = StepMetrics(self.progress, world)
 
         self.data = TrainingData(config.data, config.seed, world)
-        wanted = config.validation.data or config.data.overfit
-        self.validation = Validation(config, self.data, world) if wanted else None
+        has_validation = config.validation.data or config.data.overfit
+        self.validation = Validation(config, self.data, world) if has_validation else None
         self.best = self.folder.best_score(config)
-        self.said: set[str] = set()
-        self.begun = time.monotonic() - self.progress.elapsed
-        with world.together("Preparing the log"):
+        self.warnings: set[str] = set()
+        self.start = time.monotonic() - self.progress.elapsed
+        with world.synchronized("Preparing the log"):
             if world.is_main:
                 self.log = CsvLog(self.folder.log, self.progress.step)
                 write_config(config, self.folder.config)
         if not resume:
-            self.save()  # from here on there is a run that can be resumed
+            self.save()  # from here on the run can be resumed
         for watcher in self.watchers:
             watcher.started(config, self.progress)
         if self.validation is not None:
             self._warn(self.validation.warning)
 
     def _build_model(self, resume: bool) -> TrainedModel:
-        """The model at the start; if the run goes on, the state fills it."""
+        """The model at the start; the state of a resumed run is loaded into it later."""
         model, last = self.config.model, self.folder.last
-        if resume and model.init:  # which may be gone by now; but then ``last`` may be damaged
+        if resume and model.init:  # that file may be gone by now, and the last model may be damaged
             with contextlib.suppress(DeepMatchingError):
                 read_model(last)
                 model = replace(model, init=str(last))
@@ -130,66 +127,65 @@ class Run:
     @property
     def elapsed(self) -> float:
         """Seconds of training, over all parts of the run."""
-        return time.monotonic() - self.begun
+        return time.monotonic() - self.start
 
-    def share(self, elapsed: float) -> float:
-        """How much of the run is done: of its steps or of its time, whichever is more."""
+    def fraction_done(self, elapsed: float) -> float:
+        """The fraction of the run's steps or of its time that is done, whichever is larger."""
         of_steps = self.progress.step / self.config.steps if self.config.steps else 0.0
         of_time = elapsed / (60 * self.config.minutes) if self.config.minutes else 0.0
         return max(of_steps, of_time)
 
-    def is_due(self, is_end: bool) -> bool:
-        """Whether the network as it is now should be validated and has not been."""
+    def needs_validation(self, is_end: bool) -> bool:
+        """Whether a validation is due at this step and has not been done."""
         step = self.progress.step
-        wanted = step % self.config.validation.every == 0 or is_end
-        return self.validation is not None and wanted and self.progress.validated != step
+        is_due = step % self.config.validation.every == 0 or is_end
+        return self.validation is not None and is_due and self.progress.validated != step
 
     def save(self) -> None:
-        """The model first, the state last, see ``checkpoints``; but in a new run a model alone would be no run."""
+        """Write the model, then the state; a new run writes its state first (see ``checkpoints``)."""
         progress = self.progress
         progress.elapsed = self.elapsed
-        progress.sums, progress.count = self.figures.totals(), self.figures.count
-        progress.scale, progress.good = self.scale.scale, self.scale.good
-        with self.world.together("Saving"):
+        progress.sums, progress.count = self.metrics.totals(), self.metrics.count
+        with self.world.synchronized("Saving"):
             if self.world.is_main:
                 is_new = not self.folder.state.exists()
                 if not is_new:
                     self.folder.save_model(self.folder.last, self.network, self.config, progress)
-                self.folder.save_state(self.config, self.world.size, self.model, self.optimizer, self.mean, progress)
+                self.folder.save_state(self.config, self.world.size, self.model, self.optimizer, self.average, progress)
                 if is_new:
                     self.folder.save_model(self.folder.last, self.network, self.config, progress)
 
     def validate(self) -> int:
-        """Judge the network (its running mean, if there is one), and keep it if it is the best so far.
+        """Validate the network (its moving average, if there is one), and save it if it is the best so far.
 
         Returns:
-            0; or the signal that interrupted it, and then it is done again when the run is resumed.
+            0; or the signal that interrupted the validation, which the resumed run repeats.
         """
         assert self.validation is not None
-        with self.mean.inside() if self.mean else contextlib.nullcontext():
-            figures = self.validation(self.network, self.interruption.__bool__)
-            if figures is None:
-                return self.interruption.signal
-            self.progress.figures, self.progress.validated = figures, self.progress.step
-            score = self.validation.score(figures)
-            is_best = score > self.best
-            row: Row = {"step": self.progress.step, "seconds": self.elapsed, **figures}
-            with self.world.together("Saving the best model"):
-                if is_best and self.world.is_main:
-                    self.folder.save_model(self.folder.best, self.network, self.config, self.progress, score)
-                if self.world.is_main:
-                    self.log.add(row)
+        network = self.average.network if self.average else self.network
+        metrics = self.validation(network, self.interruption.__bool__)
+        if metrics is None:
+            return self.interruption.signal
+        self.progress.metrics, self.progress.validated = metrics, self.progress.step
+        score = self.validation.score(metrics)
+        is_best = score > self.best
+        row: Row = {"step": self.progress.step, "seconds": self.elapsed, **metrics}
+        with self.world.synchronized("Saving the best model"):
+            if is_best and self.world.is_main:
+                self.folder.save_model(self.folder.best, network, self.config, self.progress, score)
+            if self.world.is_main:
+                self.log.add(row)
         self.best = max(self.best, score)
         for watcher in self.watchers:
             watcher.validated(row, is_best)
         if math.isnan(score):
-            self._warn("No pixel of the validation pairs is known, so that no model is the best: check their flow.")
+            self._warn("No pixel of the validation pairs is known, so there is no best model: check their flow.")
         return 0
 
     def report(self, rate: float) -> None:
-        """A row for the log; all processes take part."""
-        row = self.figures.row(self.progress, self.network, rate, self.elapsed)
-        with self.world.together("Writing the log"):
+        """Add a row to the log; all processes take part."""
+        row = self.metrics.row(self.progress, self.network, rate, self.elapsed)
+        with self.world.synchronized("Writing the log"):
             if self.world.is_main:
                 self.log.add(row)
         for watcher in self.watchers:
@@ -198,31 +194,31 @@ class Run:
             self._warn(f"{nothing}.")
 
     def has_seen_all(self) -> bool:
-        """Whether every training pair, or twenty if they never end, had its turn."""
+        """Whether every training pair has been used, or twenty if the pairs are endless."""
         number = len(self.data.pairs) if self.data.pairs is not None else 20
         config = self.config
         return self.progress.step * config.accumulate * config.data.batch * self.world.size >= number
 
     def nothing_learned(self) -> str:
-        """A sentence, but for its full stop, if the log has nothing that was learned from; for the main process."""
+        """A sentence without its full stop if no step of the log has taught anything; for the main process."""
         rows = [row for row in self.log.rows if "reachable" in row] if self.world.is_main else []
         if not rows or any(row["reachable"] or row["loss"] for row in rows):
             return ""
         if not any(row.get("known", 1) for row in rows):
             return "No pixel of the training pairs is known and visible: check their flow and masks"
         radius = self.config.model.radius
-        where = "in the other image: " if radius == "full" else f"within model.radius={radius}: raise it, "
+        where = "in the other image: " if radius == FULL else f"within model.radius={radius}: raise it, "
         remedy = "make data.crop larger or check the units of the flow"
         return f"No point of the training pairs has a true match {where}{remedy}"
 
     def _warn(self, sentence: str) -> None:
-        """Say it once."""
-        for watcher in self.watchers if sentence and sentence not in self.said else ():
+        """Give each warning once."""
+        for watcher in self.watchers if sentence and sentence not in self.warnings else ():
             watcher.warned(sentence)
-        self.said.add(sentence)
+        self.warnings.add(sentence)
 
     def stop(self, signal: int = 0, has_failed: bool = False) -> Outcome:
-        """Tell the watchers that the run is over for now; everything is saved."""
+        """Notify the watchers that the run has ended for now; everything is saved."""
         outcome = Outcome(self.folder.path, self.progress, self.best, signal, has_failed)
         for watcher in self.watchers:
             watcher.stopped(outcome)

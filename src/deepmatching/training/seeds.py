@@ -1,6 +1,6 @@
-"""Random numbers that depend on what they are for, and on nothing that happened before.
+"""Random numbers that depend on their purpose and on nothing that happened before.
 
-A run that is resumed then goes on as if it had never stopped, without carrying generators along.
+A resumed run therefore continues as if it had never stopped, without saved generators.
 """
 
 from __future__ import annotations

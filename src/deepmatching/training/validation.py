@@ -1,16 +1,19 @@
-"""How good the network's matches are, while it trains."""
+"""How good the network's matches are during training."""
 
 from __future__ import annotations
 
 import contextlib
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 
 import torch
 
+from deepmatching.checks import radius_in_pixels
 from deepmatching.datasets import Pair
+from deepmatching.defaults import THRESHOLDS
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation import match_metrics
 from deepmatching.inference import Decoding
@@ -30,54 +33,55 @@ from deepmatching.training.data import (
 )
 from deepmatching.training.distributed import World
 
-#: The figures of a validation: acc@T and coverage in %, EPE of the matches in pixels.
-FIGURES = ("acc@2", "acc@5", "acc@10", "epe", "coverage")
+#: The metrics of a validation: acc@T and coverage in %, EPE of the matches in pixels.
+METRICS = (*(f"acc@{threshold}" for threshold in THRESHOLDS), "epe", "coverage")
 
-#: Synthetic pairs to validate on, unless ``validation.limit`` says otherwise.
+#: Number of synthetic validation pairs, unless ``validation.limit`` is set.
 SYNTHETIC_PAIRS = 32
 
-#: Pairs that are read ahead.
+#: Number of pairs that are read ahead.
 _AHEAD = 4
 
 
 class Validation:
-    """The validation pairs of a config, shared out among the processes."""
+    """The validation pairs of a config, distributed over the processes."""
 
     def __init__(self, config: Config, training: TrainingData, world: World) -> None:
         self.world, self.criterion = world, config.validation.criterion.split("+")
-        self.radius = None if config.validation.radius == "full" else config.validation.radius
+        self.radius = radius_in_pixels(config.validation.radius)
         self.pairs = _pairs(config, training, world)
         total, limit = len(self.pairs), config.validation.limit
         chosen = range(total) if not limit or limit >= total else [n * total // limit for n in range(limit)]
-        self.mine = list(chosen)[world.rank :: world.size]
-        is_wanted = config.data.overfit or config.validation.data == (TRAIN,)
-        self.warning = "" if is_wanted else _warning(self.pairs, chosen, training.pairs)
+        self.own = list(chosen)[world.rank :: world.size]
+        is_intended = config.data.overfit or config.validation.data == (TRAIN,)
+        self.warning = "" if is_intended else _overlap_warning(self.pairs, chosen, training.pairs)
 
     def __call__(self, network: Network, is_cancelled: Callable[[], object] = bool) -> dict[str, float] | None:
-        """The mean over pairs of each of ``FIGURES``, NaN if it is defined for none; None if it was cancelled."""
-        sums = torch.zeros(2, len(FIGURES), dtype=torch.float64)
-        with self.world.together("Validating"), _judged(network, self.radius), ThreadPoolExecutor(_AHEAD) as pool:
-            # One pool for both ends: pairs that wait to be judged keep new ones from being read.
-            read = _ahead(pool, ((self.pairs, index) for index in self.mine))
-            judged = []
-            for pair in read:
-                if self.world.size == 1 and is_cancelled():
-                    return None
-                judged.append(pool.submit(_figures, *_match(network, pair, self.world.device)))
-            for future in judged:
-                figures = future.result()
-                for n, name in enumerate(FIGURES):
-                    if not math.isnan(figures[name]):
-                        sums[:, n] += torch.tensor([figures[name], 1.0], dtype=torch.float64)
+        """The mean over pairs of each of ``METRICS``, NaN if no pair defines it; None if it was cancelled."""
+        sums = torch.zeros(2, len(METRICS), dtype=torch.float64)
+        with self.world.synchronized("Validating"), _evaluation_mode(network, self.radius):
+            # One pool for reading and measuring: pairs that wait to be measured keep new ones from being read.
+            with ThreadPoolExecutor(_AHEAD) as pool:
+                measured = []
+                for pair in _read_ahead(pool, self.pairs, self.own):
+                    if self.world.size == 1 and is_cancelled():
+                        return None
+                    measured.append(pool.submit(_measure, *_match(network, pair, self.world.device)))
+            for future in measured:
+                metrics = future.result()
+                for n, name in enumerate(METRICS):
+                    if not math.isnan(metrics[name]):
+                        sums[:, n] += torch.tensor([metrics[name], 1.0], dtype=torch.float64)
         totals, counts = self.world.sum(sums).tolist()
-        return {name: totals[n] / counts[n] if counts[n] else math.nan for n, name in enumerate(FIGURES)}
+        return {name: totals[n] / counts[n] if counts[n] else math.nan for n, name in enumerate(METRICS)}
 
-    def score(self, figures: dict[str, float]) -> float:
-        """What the best checkpoint has the most of."""
-        return sum(figures[name] for name in self.criterion)
+    def score(self, metrics: dict[str, float]) -> float:
+        """The criterion by which the best checkpoint is chosen; larger is better."""
+        return sum(metrics[name] for name in self.criterion)
 
 
 def _pairs(config: Config, training: TrainingData, world: World) -> Pairs:
+    """The validation pairs of a config."""
     data, validation = config.data, config.validation
     if data.overfit or validation.data == (TRAIN,):
         assert training.pairs is not None
@@ -89,7 +93,7 @@ def _pairs(config: Config, training: TrainingData, world: World) -> Pairs:
 
 
 def _roots(config: Config) -> tuple[str, ...]:
-    """``validation.root``, or that of the training data: the one for all, or those of the same data sets."""
+    """``validation.root``, or the training data's: the root of all, or of the data sets of the same names."""
     data, validation = config.data, config.validation
     if validation.root or len(data.root) < 2:
         return validation.root or data.root
@@ -97,43 +101,42 @@ def _roots(config: Config) -> tuple[str, ...]:
     for name in validation.data:
         if name.lower() not in known and not is_manifest(name):
             raise DeepMatchingError(
-                f"Where is '{name}'? data.root lists the folders of {', '.join(data.train)}: set validation.root."
+                f"The folder of '{name}' is not known (data.root is for {', '.join(data.train)}): set validation.root."
             )
     return tuple(known.get(name.lower(), "") for name in validation.data)
 
 
-def _warning(pairs: Pairs, chosen: Iterable[int], training: Pairs | None) -> str:
-    """A sentence about the validation pairs that are trained on; empty if there are none."""
-    trained, judged = set(image_files(training)) if training is not None else set(), image_files(pairs)
-    judged = [judged[n] for n in chosen] if trained and judged else []
-    count = sum(files in trained for files in judged)
+def _overlap_warning(pairs: Pairs, chosen: Iterable[int], training: Pairs | None) -> str:
+    """A sentence about validation pairs that are also training pairs; empty if there are none."""
+    trained, validated = set(image_files(training)) if training is not None else set(), image_files(pairs)
+    validated = [validated[n] for n in chosen] if trained and validated else []
+    count = sum(files in trained for files in validated)
     if not count:
         return ""
     return (
-        f"{count} of the {len(judged)} validation pairs are also trained on, so that their figures promise too much: "
-        "keep some pairs back for validation.data."
+        f"{count} of the {len(validated)} validation pairs are also training pairs, so their metrics are too "
+        "optimistic: keep some pairs back for validation.data."
     )
 
 
-def _ahead(pool: ThreadPoolExecutor, wanted: Iterable[tuple[Pairs, int]]) -> Iterator[Pair]:
+def _read_ahead(pool: ThreadPoolExecutor, pairs: Pairs, indices: Iterable[int]) -> Iterator[Pair]:
     """Read pairs in threads, a few ahead of their use."""
-    waiting: list[Future[Pair]] = []
-    wanted = iter(wanted)
+    waiting: deque[Future[Pair]] = deque()
+    indices = iter(indices)
     while True:
-        for pairs, index in islice(wanted, _AHEAD - len(waiting)):
-            waiting.append(pool.submit(pairs.__getitem__, index))
+        waiting.extend(pool.submit(pairs.__getitem__, index) for index in islice(indices, _AHEAD - len(waiting)))
         if not waiting:
             return
-        yield waiting.pop(0).result()
+        yield waiting.popleft().result()
 
 
 @contextlib.contextmanager
-def _judged(network: Network, radius: int | None) -> Iterator[None]:
-    """While this lasts, the network matches with this radius and as many levels as an image allows."""
+def _evaluation_mode(network: Network, radius: int | None) -> Iterator[None]:
+    """Let the network match with this radius and as many levels as an image allows, while the block lasts."""
     before = network.radius, network.levels, network.training, torch.backends.cudnn.benchmark
     network.radius, network.levels = radius, None
     network.eval()
-    torch.backends.cudnn.benchmark = False  # images are of many sizes
+    torch.backends.cudnn.benchmark = False  # images have many sizes
     try:
         yield
     finally:
@@ -149,5 +152,5 @@ def _match(network: Network, pair: Pair, device: torch.device) -> tuple[Decoded,
     return network.decode(image0, image1, Decoding(strips=plan.strips), geometry), pair
 
 
-def _figures(decoded: Decoded, pair: Pair) -> dict[str, float]:
+def _measure(decoded: Decoded, pair: Pair) -> dict[str, float]:
     return match_metrics(matches_of(decoded, 0), pair.flow.numpy())[0]["all"]

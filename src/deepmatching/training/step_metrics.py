@@ -1,4 +1,4 @@
-"""What is known about a step without waiting for the device, and what is summed up there until it is logged."""
+"""The metrics of the steps between two rows of the log, and the outcome of a step, without waiting for the device."""
 
 from __future__ import annotations
 
@@ -15,33 +15,32 @@ from deepmatching.training.distributed import World
 from deepmatching.training.log import Row
 
 
-class Figures:
-    """Sums over steps of the loss, the objective's figures and the gradient's norm, kept on the device."""
+class StepMetrics:
+    """Sums over steps of the loss, the objective's metrics and the gradient norm, kept on the device."""
 
     def __init__(self, progress: Progress, world: World) -> None:
         self.world, self.count = world, progress.count
         self.sums = {name: torch.tensor(value, device=world.device) for name, value in progress.sums.items()}
-        self._since = time.monotonic(), progress.step
+        self._last_row = time.monotonic(), progress.step
 
-    def add(self, measured: Sequence[dict[str, Tensor]], norm: Tensor) -> None:
-        """Add a step: the figures of its batches, and the norm of its gradient."""
-        for name in measured[0]:
-            value = torch.stack([batch[name] for batch in measured]).mean()
+    def add(self, batches: Sequence[dict[str, Tensor]], norm: Tensor) -> None:
+        """Add a step: the metrics of its batches and its gradient norm."""
+        means = {name: torch.stack([batch[name] for batch in batches]).mean() for name in batches[0]}
+        for name, value in {**means, "gradient": norm}.items():
             self.sums[name] = self.sums[name] + value if name in self.sums else value
-        self.sums["gradient"] = self.sums["gradient"] + norm if "gradient" in self.sums else norm
         self.count += 1
 
     def totals(self) -> dict[str, float]:
-        """The sums, averaged over the processes: what any number of them can go on with."""
+        """The sums, averaged over the processes, so that any number of processes can continue from them."""
         if not self.sums:
             return {}
         means = self.world.sum(torch.stack(list(self.sums.values()))) / self.world.size
         return dict(zip(self.sums, means.tolist(), strict=True))
 
     def row(self, progress: Progress, network: Network, rate: float, elapsed: float) -> Row:
-        """The means since the last row, which is forgotten, and where the run is."""
+        """A row for the log, with the means since the last row; then start over."""
         means = {name: total / max(1, self.count) for name, total in self.totals().items()}
-        now, (then, step) = time.monotonic(), self._since
+        now, (then, step) = time.monotonic(), self._last_row
         row: Row = {
             "step": progress.step,
             "seconds": elapsed,
@@ -53,26 +52,26 @@ class Figures:
         }
         if network.sharpness is not None:
             row["kappa"] = network.sharpness.item()
-        self.sums, self.count, self._since = {}, 0, (now, progress.step)
+        self.sums, self.count, self._last_row = {}, 0, (now, progress.step)
         return row
 
 
-class Agreement(NamedTuple):
-    """What holds for all processes alike."""
+class StepOutcome(NamedTuple):
+    """What all processes know alike after a backward pass."""
 
-    is_finite: bool  #: losses and gradient, everywhere
-    signal: int  #: that has asked one of them to stop; 0 if none has
-    has_failed: bool  #: whether one of them had no batch, or could not compute its loss
-    elapsed: float  #: seconds, on the slowest clock
+    is_finite: bool  #: whether all losses and gradients are
+    signal: int  #: signal that has asked a process to stop; 0 for none
+    has_failed: bool  #: whether a process had no batch, or could not compute its loss
+    elapsed: float  #: seconds, on the clock that is furthest behind
 
 
-class Verdict:
-    """What all processes must agree on after a backward pass; made now, read later, without holding up the device.
+class PendingOutcome:
+    """A :class:`StepOutcome` on its way: computed now, read later, without holding up the device.
 
     Args:
-        world: the process and its peers.
+        world: this process and its peers.
         losses, norm: of this process's batches, and of its gradient.
-        signal, has_failed, elapsed: see :class:`Agreement`; of this process.
+        signal, has_failed, elapsed: this process's part of the outcome.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class Verdict:
         values = finite.float().reshape(1)
         if world.size > 1:
             own = torch.tensor([-signal, -float(has_failed), elapsed], device=world.device)
-            values = world.smallest(torch.cat([values, own]))
+            values = world.minimum(torch.cat([values, own]))
         self._ready: torch.cuda.Event | None = None
         if values.is_cuda:
             self._values = torch.empty(values.shape, pin_memory=True)
@@ -93,11 +92,11 @@ class Verdict:
         else:
             self._values = values
 
-    def read(self) -> Agreement:
-        """What was agreed on."""
+    def read(self) -> StepOutcome:
+        """The outcome, as soon as the device has it."""
         if self._ready is not None:
             self._ready.synchronize()
         finite, *agreed = self._values.tolist()
         if self.size == 1:
-            return Agreement(bool(finite), *self.own)
-        return Agreement(bool(finite), -int(agreed[0]), agreed[1] != 0, agreed[2])
+            return StepOutcome(bool(finite), *self.own)
+        return StepOutcome(bool(finite), -int(agreed[0]), agreed[1] != 0, agreed[2])
