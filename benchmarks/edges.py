@@ -1,9 +1,9 @@
 """Edges against the boundaries that people drew: ODS, OIS and average precision on BSDS500.
 
-    python benchmarks/edges.py BSDS500 [--model edges.safetensors …] [--forest model.yml.gz] [--split test]
+    PYTHONPATH=tools python benchmarks/edges.py BSDS500 [--model edges.safetensors …] [--forest model.yml.gz]
 
-Beside the network stand what needs no model (Sobel, Canny, the gradient) and people: each annotator against the others.
-For the protocol, and where it differs from the original's, see ``edge_network.evaluation``.
+The network is compared with detectors that need no model (Sobel, Canny, the gradient) and with people: each annotator
+against the others. ``edge_network.evaluation`` describes the protocol and where it differs from the original.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def sobel(image: np.ndarray) -> np.ndarray:
 
 
 def canny(image: np.ndarray, levels: int = 60) -> np.ndarray:
-    """The highest threshold at which Canny's detector (σ = 2) keeps a pixel, as a share of all thresholds."""
+    """The highest threshold at which Canny's detector (σ = 2) keeps a pixel, as a fraction of all thresholds."""
     grey = cv2.GaussianBlur(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), (0, 0), 2.0)
     edges = np.zeros(grey.shape, np.float32)
     for level in range(levels):
@@ -50,10 +50,10 @@ def ridges_of(network: EdgeNetwork, image: np.ndarray) -> np.ndarray:
 
 
 def detectors(models: list[str], forest: Path | None) -> dict[str, Detector]:
-    """What to compare, by name."""
+    """The detectors to compare, by name."""
     chosen: dict[str, Detector] = {
         "Sobel": lambda image: suppress_non_maxima(sobel(image)),
-        "Canny": canny,  # is thin already
+        "Canny": canny,  # thin already
         "gradient_edges": lambda image: suppress_non_maxima(gradient_edges(load_image(image))),
     }
     for model in models:
@@ -82,10 +82,10 @@ def main() -> None:
     parser.add_argument("--model", nargs="*", default=["shipped"], help="files, or 'shipped'")
     parser.add_argument("--forest", type=Path, help="OpenCV's structured-forest model")
     parser.add_argument("--split", default="test")
-    parser.add_argument("--limit", type=int, help="only so many photographs, evenly chosen")
+    parser.add_argument("--limit", type=int, help="largest number of photographs, evenly chosen")
     parser.add_argument("--thresholds", type=int, default=33)
-    parser.add_argument("--tolerance", type=float, default=TOLERANCE, help="share of the diagonal")
-    parser.add_argument("--only-models", action="store_true", help="leave out what needs no model")
+    parser.add_argument("--tolerance", type=float, default=TOLERANCE, help="fraction of the diagonal")
+    parser.add_argument("--only-models", action="store_true", help="leave out detectors without a model")
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
 
@@ -112,18 +112,18 @@ def main() -> None:
                 photographs,
             )
             counts = np.stack(list(progress.track(jobs, len(photographs), description=name)))
-            figures = summarise(counts, thresholds)
+            scores = summarise(counts, thresholds)
             minutes = (time.perf_counter() - start) / 60
             table.add_row(
                 name,
-                *(f"{value:.3f}" for value in (figures.ods, figures.ois, figures.ap, figures.threshold)),
+                *(f"{value:.3f}" for value in (scores.ods, scores.ois, scores.ap, scores.threshold)),
                 f"{minutes:.1f}",
             )
         if not options.only_models:
             jobs = pool.map(lambda photograph: count_people(photograph, options.tolerance), photographs)
             people = np.stack(list(progress.track(jobs, len(photographs), description="people")))
-            figures = summarise(people, np.array([0.5]))
-            table.add_row("people", f"{figures.ods:.3f}", f"{figures.ois:.3f}", "", "", "")
+            scores = summarise(people, np.array([0.5]))
+            table.add_row("people", f"{scores.ods:.3f}", f"{scores.ois:.3f}", "", "", "")
     Console(width=110).print(table)
 
 

@@ -1,7 +1,7 @@
 """Runs several trainings in one of two processes: python two_processes.py RANK CONFIG FOLDER PORT …
 
-In process 1 an event happens at a certain sample; it reads sample 2k + 1 for step k (from 0). How each training ended is
-written to ``FOLDER/ended.RANK.json``. The parent process serves one store for each training, at these ports.
+In process 1 an event happens at a certain sample; it reads sample 2k + 1 for step k (from 0). How each training ended
+is written to ``FOLDER/ended.RANK.json``. The parent process serves one store for each training, at these ports.
 """
 
 from __future__ import annotations
@@ -79,9 +79,7 @@ def main(rank: int, config: str, folder: Path, ports: list[str]) -> None:
     Run.__init__ = begin_and_remember  # type: ignore[method-assign]
     ended = {}
     for port, this in zip(ports, TRAININGS, strict=True):
-        os.environ.update(
-            MASTER_ADDR="127.0.0.1", MASTER_PORT=port, WORLD_SIZE="2", RANK=str(rank), TORCHELASTIC_RESTART_COUNT="0"
-        )
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, WORLD_SIZE="2", RANK=str(rank))
         if rank == 1:
             Samples.__getitem__ = (  # type: ignore[method-assign]
                 lambda samples, n, this=this: (this.event if n == this.at else read)(samples, n)

@@ -50,7 +50,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory, manifest: Path) -> Path:
     # As under torchrun, the stores through which the processes meet live in the parent: no port is free for a moment.
     stores = [TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, use_libuv=False) for _ in TRAININGS]
     ports = [str(store.port) for store in stores]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "USE_LIBUV": "0", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "USE_LIBUV": "0"}
+    environment |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
     script = Path(two_processes.__file__)
     commands = [[sys.executable, script, str(rank), config, folder, *ports] for rank in (0, 1)]
     processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) for command in commands]

@@ -1,4 +1,4 @@
-"""Random views of annotated photographs, made for a whole batch at once on the device that holds them."""
+"""Random views of annotated photographs, a whole batch at once, on the device that holds the photographs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from edge_network.cutouts import paste
 
 #: Range of magnification: the photographs are smaller than the frames of most films.
 ZOOM = (0.6, 1.7)
-#: Half of the views are turned by any angle, half by at most this much: horizons are mostly level.
+#: Half of the views are rotated by any angle, half by at most this much, since most horizons are level.
 SMALL_TURN = math.radians(8)
 
 
 def random_views(
     images: Tensor, consensus: Tensor, batch: int, size: int, cutouts: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Cut views at random places: turned, magnified, mirrored, and with other colours, blur and noise.
+    """Cut views at random positions: rotated, magnified, mirrored, with changed colours, blur and noise.
 
     Args:
         images: (N, 3, H, W) uint8.
@@ -28,15 +28,15 @@ def random_views(
         cutouts: objects to paste into the views, see ``edge_network.cutouts``.
 
     Returns:
-        The views (B, 3, S, S) in [0, 1], their consensus (B, 1, S, S) in [0, 1], and where both are known, (B, 1, S, S)
-        of 0 and 1: a view may reach over the rim of its photograph.
+        The views (B, 3, S, S) in [0, 1], their consensus (B, 1, S, S) in [0, 1], and a mask (B, 1, S, S) of 0 and 1
+        that tells where both are known: a view may extend beyond its photograph.
     """
     chosen = torch.randint(len(images), (batch,), device=images.device)
     matrix = _random_affine(batch, size, images.shape[-2:], images.device)
     view = _sample(images[chosen].float() / 255, matrix, size, "bilinear", "reflection")
     marks = torch.cat([consensus[chosen].float() / 255, torch.ones_like(consensus[chosen], dtype=torch.float32)], dim=1)
-    # Boundaries are one pixel wide, so that interpolation would fade them and plain sub-sampling would tear them: take
-    # the largest of the nearest values at 2 × 2 points of each pixel.
+    # Boundaries are one pixel wide: interpolation would fade them, and plain sub-sampling would break them. Take the
+    # largest of the nearest values at 2 × 2 points of each pixel.
     marks = F.max_pool2d(_sample(marks, matrix, 2 * size, "nearest", "zeros"), 2)
     marked, known = marks[:, :1], marks[:, 1:]
     if cutouts is not None:
@@ -49,7 +49,7 @@ def _uniform(batch: int, low: float, high: float, device: torch.device) -> Tenso
 
 
 def _random_affine(batch: int, size: int, shape: torch.Size, device: torch.device) -> Tensor:
-    """(B, 2, 3): from the view's coordinates to the photograph's, both in [−1, 1]."""
+    """(B, 2, 3): maps the view's coordinates to the photograph's, both in [−1, 1]."""
     zoom = torch.exp(_uniform(batch, math.log(ZOOM[0]), math.log(ZOOM[1]), device))
     any_turn, small = _uniform(batch, -math.pi, math.pi, device), _uniform(batch, -SMALL_TURN, SMALL_TURN, device)
     angle = torch.where(torch.rand(batch, device=device) < 0.5, any_turn, small)
@@ -70,7 +70,7 @@ def _sample(source: Tensor, matrix: Tensor, size: int, mode: str, padding: str) 
 
 
 def _random_look(view: Tensor) -> Tensor:
-    """Other contrast, colours and gamma, sometimes grey; some blur and noise."""
+    """Change contrast, colours and gamma, sometimes to grey; add some blur and noise."""
     batch, device = len(view), view.device
     mean = view.mean(dim=(1, 2, 3), keepdim=True)
     contrast = _uniform(batch, 0.6, 1.3, device).view(-1, 1, 1, 1)
@@ -87,7 +87,7 @@ def _random_look(view: Tensor) -> Tensor:
 
 
 def _random_blur(view: Tensor, taps: int = 7) -> Tensor:
-    """A Gaussian of σ up to 1.5 for four views in ten; the others stay as they are."""
+    """A Gaussian blur of σ up to 1.5 for four views in ten; the others do not change."""
     batch, channels, *_ = view.shape
     sigma = 1.5 * (torch.rand(batch, 1, device=view.device) - 0.6).clamp(min=0.02) / 0.4
     offsets = torch.arange(taps, device=view.device) - taps // 2

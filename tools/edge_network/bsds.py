@@ -1,6 +1,6 @@
 """The Berkeley segmentation data set (BSDS500): photographs, and the boundaries that several people drew on each.
 
-Two layouts are read, below one root:
+Two layouts of the root folder are read:
 
 * ``images/SPLIT/*`` (.jpg, .png or .webp) and ``boundaries/SPLIT/*.png`` (8 bits; bit k is annotator k), with the
   number of annotators in ``boundaries/SPLIT/annotators.txt`` as lines of ``NAME NUMBER``;
@@ -32,12 +32,12 @@ class Annotated:
     boundaries: np.ndarray
 
     def consensus(self) -> np.ndarray:
-        """Share of the annotators who drew a boundary through each pixel: float32 (H, W)."""
+        """Fraction of the annotators who drew a boundary through each pixel: float32 (H, W)."""
         return self.boundaries.mean(axis=0, dtype=np.float32)
 
 
 def read_split(root: str | os.PathLike[str], split: str) -> Iterator[Annotated]:
-    """All photographs of a split (``train``, ``val`` or ``test``) in the order of their names."""
+    """All photographs of a split (``train``, ``val`` or ``test``), sorted by name."""
     folder = Path(root) / "images" / split
     paths = sorted(path for path in folder.glob("*") if path.suffix in _SUFFIXES)
     if not paths:
@@ -55,7 +55,7 @@ def read_split(root: str | os.PathLike[str], split: str) -> Iterator[Annotated]:
         else:
             boundaries = _read_published(published / f"{path.stem}.mat")
         if boundaries.shape[1:] != image.shape[:2]:
-            raise DeepMatchingError(f"The boundaries of '{path}' have another size than it; copy the data set again.")
+            raise DeepMatchingError(f"The boundaries of '{path}' differ from it in size; copy the data set again.")
         yield Annotated(path.stem, image, boundaries)
 
 
@@ -64,7 +64,7 @@ def _read_numbers(path: Path) -> dict[str, int]:
         lines = [line.split() for line in path.read_text().splitlines() if line.strip()]
         return {name: int(number) for name, number in lines}
     except OSError as error:
-        raise DeepMatchingError(f"There is no readable '{path}', which says how many annotators there were.") from error
+        raise DeepMatchingError(f"'{path}' (the number of annotators) cannot be read; copy it again.") from error
     except ValueError as error:
         raise DeepMatchingError(f"'{path}' must hold lines of NAME NUMBER; copy the data set again.") from error
 
@@ -88,5 +88,5 @@ def _read_published(path: Path) -> np.ndarray:
     try:
         annotations = loadmat(path)["groundTruth"].ravel()
         return np.stack([annotation["Boundaries"][0, 0] > 0 for annotation in annotations])
-    except Exception as error:  # SciPy raises many kinds, some of its own
-        raise DeepMatchingError(f"'{path}' is no readable ground truth of BSDS500 ({error}); copy it again.") from error
+    except Exception as error:  # SciPy raises many kinds, some of them its own
+        raise DeepMatchingError(f"'{path}' is not a ground truth of BSDS500 ({error}); copy it again.") from error

@@ -1,37 +1,36 @@
 """How well edges agree with the boundaries that people drew: precision, recall and F on BSDS500.
 
-The protocol of the data set. A map is thinned by non-maximum suppression and cut at a series of thresholds. Each binary
-map is matched one to one with each annotator's boundaries, pixels up to 0.0075 of the image diagonal apart. Recall is
-the share of the annotators' pixels that found a partner, summed over annotators; precision the share of the map's
-pixels that found one with any annotator.
+This is the protocol of the data set. A map is thinned by non-maximum suppression and cut at a series of thresholds.
+Each binary map is matched one to one with each annotator's boundaries; pixels may be 0.0075 of the image diagonal
+apart. Recall is the fraction of the annotators' pixels that have a partner, summed over annotators. Precision is the
+fraction of the map's pixels that have a partner with any annotator.
 
-One difference: the original assigns pixels at the least total distance, with so high a penalty for pixels without a
-partner that it finds nearly as many pairs as possible. Here their number is the largest possible, and which pixel
-goes with which is decided greedily, the nearest first, then changed only to make more pairs. Recall is the same but for
-those few pairs; precision can also differ in which of two pixels got the partner.
+There is one difference. The original minimises the total distance of the pairs, with such a high penalty for pixels
+without a partner that it finds nearly as many pairs as possible. Here the number of pairs is the largest possible;
+pairs are formed greedily, the nearest first, and changed only to make more of them. Recall is the same but for those
+few pairs. Precision can also differ in which of two pixels got the partner.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import cv2
 import numpy as np
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.operators.kernels import has_kernels
+from edge_network.pixel_pairs import augment
 
-#: Largest distance of two pixels that may be paired, as a share of the diagonal.
+#: Largest distance of two pixels that may be paired, as a fraction of the diagonal.
 TOLERANCE = 0.0075
-_RIM = 5  # pixels along the image border where edges are faded out, since filters invent some there
+_RIM = 5  # pixels along the image border where edges are faded out, since filters cause false ones there
 
 
 def suppress_non_maxima(edges: np.ndarray) -> np.ndarray:
     """Keep an edge map only on its ridges: (H, W) float32 → (H, W) float32, 0 elsewhere.
 
-    A pixel stays if no point one pixel away across the ridge is more than 1 % higher. Across is the direction of the
-    strongest slopes around the pixel (the structure tensor at σ = 2).
+    A pixel stays if neither point one pixel away across the ridge is more than 1 % higher. The direction across is that
+    of the strongest slopes around the pixel (the structure tensor at σ = 2).
     """
     edges = np.ascontiguousarray(edges, np.float32)
     smooth = cv2.sepFilter2D(edges, -1, *(np.array([0.25, 0.5, 0.25]),) * 2, borderType=cv2.BORDER_REFLECT_101)
@@ -54,7 +53,7 @@ def _fade(rows: int, columns: int) -> np.ndarray:
 
 
 def thin(binary: np.ndarray) -> np.ndarray:
-    """Peel a bool (H, W) until lines are one pixel wide (Guo and Hall's algorithm)."""
+    """Thin a bool (H, W) until its lines are one pixel wide (Guo and Hall's algorithm)."""
     if not hasattr(cv2, "ximgproc"):
         raise DeepMatchingError("Thinning needs OpenCV's extra modules: install opencv-contrib-python-headless.")
     return cv2.ximgproc.thinning(binary.astype(np.uint8) * 255, thinningType=cv2.ximgproc.THINNING_GUOHALL) > 0
@@ -67,20 +66,20 @@ def pair_pixels(first: np.ndarray, second: np.ndarray, distance: float) -> tuple
         first, second: bool (H, W).
 
     Returns:
-        Which pixels of each have a partner: two bool (H, W).
+        Two bool masks (H, W) of the pixels with a partner.
     """
     reach = int(distance)
     y, x = np.mgrid[-reach : reach + 1, -reach : reach + 1].reshape(2, -1)
     squared = x * x + y * y
     order = np.argsort(squared, kind="stable")
     order = order[squared[order] <= distance * distance]
-    padded = [np.pad(pixels, reach) for pixels in (first, second)]  # so that no step leads out
+    padded = [np.pad(pixels, reach) for pixels in (first, second)]  # so that no step leaves the image
     steps = (y[order] * padded[0].shape[1] + x[order]).astype(np.int64)
     flat_first, flat_second = (pixels.ravel() for pixels in padded)
 
     partner = np.full(flat_second.size, -1, np.int64)
     alone, free = np.flatnonzero(flat_first), flat_second.copy()
-    for step in steps:  # the nearest first
+    for step in steps:  # nearest first
         found = free[alone + step]
         taken = alone[found] + step
         partner[taken], free[taken] = alone[found], False
@@ -93,54 +92,10 @@ def pair_pixels(first: np.ndarray, second: np.ndarray, distance: float) -> tuple
     return paired_first.reshape(padded[0].shape)[inside], paired_second.reshape(padded[0].shape)[inside]
 
 
-def augment(alone: np.ndarray, second: np.ndarray, steps: np.ndarray, partner: np.ndarray) -> None:
-    """Give as many more pixels a partner as possible, by passing partners on; those that have one keep one.
-
-    An augmenting path leads from a pixel without a partner to one of ``second`` near it, on to that one's partner, and
-    so forth until one of ``second`` is free; then all of them change partners. Each pixel of ``alone`` looks for one,
-    depth first.
-
-    Args:
-        alone: pixels of ``first`` without a partner, as indices of the flattened image.
-        second: bool, the flattened image; steps do not lead out of it.
-        steps: to the neighbours, the nearest first.
-        partner: int64, of each pixel of ``second``, −1 for none; is changed.
-    """
-    if has_kernels("cpu"):
-        from edge_network.pixel_pairs import augment as fast
-
-        fast(alone, second, steps, partner)
-        return
-
-    def near(pixel: int) -> Iterator[int]:
-        around = pixel + steps
-        return iter(around[second[around]].tolist())
-
-    dead: set[int] = set()  # what a search in vain has seen is of no use to others
-    for root in alone.tolist():
-        path = [(root, near(root))]
-        chosen: list[int] = []  # by which each pixel of the path was left
-        seen: set[int] = set()
-        while path:
-            pixel = next((p for p in path[-1][1] if p not in seen and p not in dead), None)
-            if pixel is None:
-                path.pop()
-                chosen = chosen[:-1]
-                continue
-            seen.add(pixel)
-            chosen.append(pixel)
-            if partner[pixel] < 0:
-                partner[chosen] = [start for start, _ in path]
-                break
-            path.append((int(partner[pixel]), near(int(partner[pixel]))))
-        else:
-            dead |= seen
-
-
 def count_pixels(
     edges: np.ndarray, boundaries: np.ndarray, thresholds: np.ndarray, tolerance: float = TOLERANCE
 ) -> np.ndarray:
-    """What precision and recall of one image are made of, at each threshold.
+    """Pixel counts from which precision and recall of one image follow, at each threshold.
 
     Args:
         edges: (H, W), after :func:`suppress_non_maxima`.
@@ -148,7 +103,8 @@ def count_pixels(
         thresholds: (T,).
 
     Returns:
-        (T, 4) of int64: annotators' pixels with a partner, all of them, the map's pixels with a partner, all of them.
+        (T, 4) of int64: the annotators' pixels with a partner, all their pixels, the map's pixels with a partner, all
+        its pixels.
     """
     distance = tolerance * float(np.hypot(*edges.shape))
     counts = np.zeros((len(thresholds), 4), np.int64)
@@ -174,13 +130,13 @@ class EdgeScores:
 
 
 def summarise(counts: np.ndarray, thresholds: np.ndarray) -> EdgeScores:
-    """Figures of a data set from the counts of its images, (N, T, 4)."""
+    """The scores of a data set from the counts of its images, (N, T, 4)."""
     everywhere = counts.sum(axis=0)
     recall, precision, f = _recall_precision_f(everywhere)
     best = int(np.argmax(f))
     best_of_each = np.argmax(_recall_precision_f(counts)[2], axis=1)
     ois = _recall_precision_f(counts[np.arange(len(counts)), best_of_each].sum(axis=0))[2]
-    # As the original: precision over recall, read off at every hundredth where the curve is defined.
+    # As in the original: precision over recall, read at every hundredth at which the curve is defined.
     order = np.argsort(recall, kind="stable")
     at = np.linspace(0, 1, 101)
     curve = np.interp(at, recall[order], precision[order], left=0, right=0)

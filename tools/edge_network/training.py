@@ -1,15 +1,15 @@
 """Trains the edge network on BSDS500: ``python -m edge_network.training --data BSDS500 --out edges.safetensors``.
 
-All photographs lie in the device's memory; every step cuts new views from them. The loss is the cross-entropy to each
-annotator's map, averaged over the annotators. A run is measured in minutes (or steps) and the learning rate follows
-them, so that a slower machine takes fewer steps rather than more time. What is kept is a moving average of the weights.
+All photographs stay in the device's memory, and every step cuts new views from them. The loss is the cross-entropy to
+each annotator's map, averaged over the annotators. The learning rate follows the length of the run, given in
+minutes (or steps): a slower machine takes fewer steps rather than more time. The result is a moving average of the
+weights.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,16 +24,18 @@ from deepmatching.edges.network import EdgeNetwork
 from deepmatching.errors import DeepMatchingError
 from deepmatching.graphs import record
 from deepmatching.io.files import atomic_write, check_writable
+from deepmatching.training.optimization import MovingAverage, cosine
 from edge_network.augmentation import random_views
 from edge_network.bsds import read_split
 from edge_network.cutouts import load_cutouts
 
-#: How much more a boundary pixel counts: one pixel in fifty is on a boundary.
+#: Weight of a boundary pixel in the loss: only one pixel in fifty is on a boundary.
 POSITIVE_WEIGHT = 10.0
 #: Weight of the coarser scales in the loss, against 1 for the finest.
 SIDE_WEIGHT = 0.25
-_DECAY = 0.02  # of the kernels, by AdamW
-_WARM_UP = 0.02  # share of the run over which the learning rate rises
+_WEIGHT_DECAY = 0.02  # of the kernels
+_WARM_UP = 0.02  # fraction of the run over which the learning rate rises
+_LARGEST_DECAY = 0.999  # of the moving average
 _REPORT_EVERY = 20  # steps
 
 
@@ -42,18 +44,18 @@ def load_photographs(root: Path, splits: Sequence[str], device: torch.device) ->
     images, consensus = [], []
     for split in splits:
         for photograph in read_split(root, split):
-            image, share = photograph.image, np.rint(255 * photograph.consensus()).astype(np.uint8)
+            image, agreement = photograph.image, np.rint(255 * photograph.consensus()).astype(np.uint8)
             if image.shape[0] > image.shape[1]:
-                image, share = np.rot90(image), np.rot90(share)
+                image, agreement = np.rot90(image), np.rot90(agreement)
             images.append(torch.from_numpy(image.transpose(2, 0, 1).copy()))
-            consensus.append(torch.from_numpy(share[None].copy()))
+            consensus.append(torch.from_numpy(agreement[None].copy()))
     return torch.stack(images).to(device), torch.stack(consensus).to(device)
 
 
 def boundary_loss(logits: Tensor, consensus: Tensor, known: Tensor) -> Tensor:
     """Mean over annotators and known pixels of −w y log p − (1 − y) log(1 − p), p = sigmoid(logit).
 
-    It is linear in y, so that the mean over annotators is the loss at their mean, the consensus. All (B, 1, H, W).
+    The loss is linear in y, so its mean over annotators is the loss at their mean, the consensus. All (B, 1, H, W).
     """
     weight = torch.full((), POSITIVE_WEIGHT, device=logits.device)
     losses = F.binary_cross_entropy_with_logits(logits.float(), consensus, pos_weight=weight, reduction="none")
@@ -61,15 +63,15 @@ def boundary_loss(logits: Tensor, consensus: Tensor, known: Tensor) -> Tensor:
 
 
 class Trainer:
-    """One step after the other: views, loss, gradient, AdamW, moving average.
+    """Makes the steps: views, loss, gradient, AdamW, moving average.
 
-    On CUDA the step is recorded as a graph; the learning rate and the rate of the average are tensors that it reads.
+    On CUDA a step is recorded as a graph, which reads the learning rate from a tensor.
 
     Args:
-        photographs: what :func:`load_photographs` gives.
-        batch, size: views a step, and their side in pixels.
-        cutouts: what :func:`~edge_network.cutouts.load_cutouts` gives.
-        graph: False to run every step by itself on CUDA too.
+        photographs: the result of :func:`load_photographs`.
+        batch, size: views in a step, and their side in pixels.
+        cutouts: the result of :func:`~edge_network.cutouts.load_cutouts`.
+        graph: False to launch every kernel by itself on CUDA too.
     """
 
     def __init__(
@@ -84,14 +86,12 @@ class Trainer:
         self.photographs, self.batch, self.size, self.cutouts = photographs, batch, size, cutouts
         on_cuda = self.device.type == "cuda"
         self.network = EdgeNetwork(normalise=True).to(self.device)
-        self.average = EdgeNetwork(normalise=True).to(self.device)
-        self.average.load_state_dict(self.network.state_dict())
-        self.averaging = torch.ones((), device=self.device)
+        self.average = MovingAverage(self.network)
         kernels = [p for p in self.network.parameters() if p.ndim > 1]
         others = [p for p in self.network.parameters() if p.ndim <= 1]
-        groups = [{"params": kernels, "weight_decay": _DECAY}, {"params": others, "weight_decay": 0.0}]
+        groups = [{"params": kernels, "weight_decay": _WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
         rate = torch.zeros((), device=self.device)
-        self.optimiser = torch.optim.AdamW(groups, lr=rate, fused=on_cuda, capturable=on_cuda)
+        self.optimizer = torch.optim.AdamW(groups, lr=rate, fused=on_cuda, capturable=on_cuda)
         self._step: Callable[[], Tensor] = self._work
         if on_cuda and graph:
             torch.backends.cudnn.benchmark = True
@@ -104,15 +104,16 @@ class Trainer:
 
             self._step = replay
 
-    def step(self, rate: float, averaging: float) -> Tensor:
-        """The loss of one step, still on the device."""
-        for group in self.optimiser.param_groups:
+    def step(self, rate: float, decay: float) -> Tensor:
+        """Make a step with this learning rate and decay of the moving average; returns the loss, on the device."""
+        for group in self.optimizer.param_groups:
             group["lr"].fill_(rate)
-        self.averaging.fill_(averaging)
-        return self._step()
+        loss = self._step()
+        self.average.update(decay)
+        return loss
 
     def _work(self) -> Tensor:
-        self.optimiser.zero_grad(set_to_none=False)
+        self.optimizer.zero_grad(set_to_none=False)
         views, consensus, known = random_views(*self.photographs, self.batch, self.size, self.cutouts)
         views = views.contiguous(memory_format=torch.channels_last)
         # Without the cache: a recorded graph must cast the weights anew at every replay.
@@ -122,24 +123,19 @@ class Trainer:
         sides = [boundary_loss(logits, consensus, known) for logits in coarser]
         (loss + SIDE_WEIGHT * torch.stack(sides).sum()).backward()
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
-        self.optimiser.step()
-        with torch.no_grad():
-            states = (self.average.state_dict().values(), self.network.state_dict().values())
-            for mean, value in zip(*states, strict=True):
-                if mean.is_floating_point():
-                    mean.lerp_(value, self.averaging)
+        self.optimizer.step()
         return loss.detach()
 
 
 def schedule(progress: float, peak: float) -> float:
-    """Learning rate at a share of the run: a short rise, then half a cosine down to zero."""
+    """Learning rate when this fraction of the run is done: a short rise, then half a cosine down to zero."""
     if progress < _WARM_UP:
         return peak * progress / _WARM_UP
-    return peak * 0.5 * (1 + math.cos(math.pi * min(1.0, (progress - _WARM_UP) / (1 - _WARM_UP))))
+    return peak * cosine((progress - _WARM_UP) / (1 - _WARM_UP))
 
 
 def train(options: argparse.Namespace) -> None:
-    """Run until the minutes or the steps are over, writing weights and log every half minute."""
+    """Train for the given minutes or steps; weights and log are written every half minute."""
     for path in (options.out, options.out.with_suffix(".json")):
         check_writable(path)
     torch.manual_seed(options.seed)
@@ -153,19 +149,21 @@ def train(options: argparse.Namespace) -> None:
     saved = start
     progress = 0.0
     while progress < 1:
-        # The average follows the last thousand steps, or the later half of all steps while they are fewer.
-        losses.append(trainer.step(schedule(progress, options.rate), max(0.001, 2 / (steps + 2))))
+        # The average follows the last thousand steps, or the later half of all steps while there are fewer.
+        losses.append(trainer.step(schedule(progress, options.rate), min(_LARGEST_DECAY, steps / (steps + 2))))
         steps += 1
         minutes = (time.monotonic() - start) / 60
         progress = steps / options.steps if options.steps else minutes / options.minutes
         if steps % _REPORT_EVERY == 0:
-            loss = torch.stack(losses).mean().item()  # waits for the device, which keeps the clock honest
+            loss = torch.stack(losses).mean().item()  # waits for the device, so that the clock is right
             losses.clear()
             log.append({"step": steps, "minutes": round(minutes, 3), "loss": round(loss, 5)})
             if steps % (10 * _REPORT_EVERY) == 0:
                 print(f"step {steps}  {log[-1]['minutes']:.2f} min  loss {loss:.4f}", flush=True)
         if time.monotonic() - saved > 30 or progress >= 1:
-            save_edge_network(trainer.average.folded(), options.out, steps=str(steps), training_data=data_of(options))
+            save_edge_network(
+                trainer.average.network.folded(), options.out, steps=str(steps), training_data=data_of(options)
+            )
             with atomic_write(options.out.with_suffix(".json")) as temporary:
                 temporary.write_text(json.dumps({"settings": settings_of(options), "log": log}))
             saved = time.monotonic()
@@ -173,27 +171,27 @@ def train(options: argparse.Namespace) -> None:
 
 
 def data_of(options: argparse.Namespace) -> str:
-    """What a model was trained on, for its card."""
+    """The training data, for the metadata of the model."""
     return f"BSDS500 {' and '.join(options.splits)}" + (", with cut-outs pasted in" if options.cutouts else "")
 
 
 def settings_of(options: argparse.Namespace) -> dict[str, object]:
-    """The options as JSON takes them."""
+    """The options as JSON values."""
     return {name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="the folder of BSDS500")
-    parser.add_argument("--out", type=Path, required=True, help="the .safetensors to write; its log goes beside it")
+    parser.add_argument("--out", type=Path, required=True, help="the .safetensors to write; the log goes beside it")
     parser.add_argument("--cutouts", type=Path, help="a folder of RGBA pictures to paste into the photographs")
     parser.add_argument("--splits", nargs="+", default=["train", "val"])
-    parser.add_argument("--minutes", type=float, default=4.0)
-    parser.add_argument("--steps", type=int, help="instead of minutes")
-    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--minutes", type=float, default=4.0, help="length of the run")
+    parser.add_argument("--steps", type=int, help="length of the run in steps instead of minutes")
+    parser.add_argument("--batch", type=int, default=32, help="views in a step")
     parser.add_argument("--size", type=int, default=320, help="side of a view in pixels")
-    parser.add_argument("--rate", type=float, default=2e-3, help="highest learning rate")
-    parser.add_argument("--device", help="cuda where there is one")
+    parser.add_argument("--rate", type=float, default=2e-3, help="peak learning rate")
+    parser.add_argument("--device", help="cpu or cuda (default: cuda if available)")
     parser.add_argument("--no-graph", action="store_true", help="do not record the step as a CUDA graph")
     parser.add_argument("--seed", type=int, default=0)
     try:

@@ -64,7 +64,7 @@ def open_pairs(names: Sequence[str], roots: Sequence[str], split: str, config: D
             masks=config.masks,
         )
         parts.append(part)
-    return parts[0] if len(parts) == 1 else ConcatDataset(parts)  # type: ignore[arg-type]
+    return parts[0] if len(parts) == 1 else ConcatDataset(parts)  # type: ignore[arg-type, return-value]
 
 
 def is_manifest(name: str) -> bool:
@@ -136,12 +136,12 @@ def collate(items: Sequence[Pair | str]) -> Pair | str:
             "them, or data.batch=1."
         )
     tensors = [torch.stack(column) for column in zip(*(pair[:4] for pair in pairs), strict=True)]
-    return Pair(*tensors, ", ".join(pair.name for pair in pairs))  # type: ignore[arg-type]
+    return Pair._make([*tensors, ", ".join(pair.name for pair in pairs)])
 
 
 def map_tensors(pair: Pair, function: Callable[[Tensor], Tensor], name: str) -> Pair:
     """The pair with the function applied to each of its tensors."""
-    return Pair(*map(function, pair[:4]), name)  # type: ignore[arg-type]
+    return Pair._make([*map(function, pair[:4]), name])
 
 
 # ---------------------------------------------------------------------- batches

@@ -33,12 +33,12 @@ def test_what_is_no_cutout(tmp_path: Path) -> None:
     with pytest.raises(DeepMatchingError, match="no cut-outs"):
         load_cutouts(tmp_path, CPU)
     cv2.imwrite(str(tmp_path / "opaque.png"), np.zeros((10, 10, 3), np.uint8))
-    with pytest.raises(DeepMatchingError, match="no transparency"):
+    with pytest.raises(DeepMatchingError, match="is not RGBA"):
         load_cutouts(tmp_path, CPU)
 
 
 def test_an_object_brings_its_outline_and_hides_what_is_behind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_SHARE", 1.0)
+    monkeypatch.setattr(module, "_PASTED", 1.0)
     torch.manual_seed(0)
     batch, size = 16, 96
     behind = torch.full((batch, 1, size, size), 0.25)
