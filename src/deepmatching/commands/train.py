@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -53,7 +54,7 @@ def train(
     chosen = read_config(config, settings or (), overfit)
     is_alone = os.environ.get("WORLD_SIZE", "1") == "1"
     try:
-        with Display() as display:
+        with contextlib.closing(Display()) as display:
             outcome = run(chosen, choose_device(chosen.device), resume, [display])
         code = 128 + outcome.signal if outcome.signal else 0
     except DeepMatchingError as error:

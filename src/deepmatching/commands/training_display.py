@@ -6,7 +6,6 @@ import math
 import shutil
 import time
 from pathlib import Path
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
@@ -47,16 +46,12 @@ class Display:
         self.created: list[Path] = []  # besides the run's own files
         self.last_line = -math.inf
 
-    def __enter__(self) -> Display:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Stop the bar; remove what a discarded run leaves behind."""
         self.bar.stop()
         if self.board is not None:
             self.board.close()
-        if self.created and not self.folder.state.exists():  # the run was discarded
+        if not self.folder.state.exists():  # the run was discarded
             for path in self.created:
                 shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 

@@ -41,9 +41,7 @@ FORMAT = "deepmatching-training-state"
 CHANGEABLE = frozenset(
     {
         *("out", "device", "steps", "minutes", "accumulate", "log_every", "checkpoint_every"),
-        *("data.root", "data.split_file", "data.photos", "data.workers", "model.init"),
-        *("validation.data", "validation.root", "validation.split", "validation.every"),
-        *("validation.limit", "validation.radius", "validation.criterion"),
+        *("data.root", "data.split_file", "data.photos", "data.workers", "model.init", "validation"),
     }
 )
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import csv
-import io
-import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TextIO
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import atomic_write
@@ -38,7 +36,7 @@ class CsvLog:
         else:
             try:
                 with open(self.path, "a", encoding="utf-8", newline="") as file:
-                    file.write(self._lines([row]))
+                    self._writer(file).writerow(_formatted(row))
             except OSError as error:
                 raise DeepMatchingError(
                     f"The log '{self.path}' cannot be written ({error.strerror}): free some disk space, or close the "
@@ -47,19 +45,17 @@ class CsvLog:
 
     def _rewrite(self) -> None:
         if self.columns:
-            with atomic_write(self.path) as temporary:
-                header = ",".join(self.columns) + "\n"
-                temporary.write_text(header + self._lines(self.rows), encoding="utf-8", newline="")
+            with atomic_write(self.path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
+                writer = self._writer(file)
+                writer.writeheader()
+                writer.writerows(map(_formatted, self.rows))
 
-    def _lines(self, rows: list[Any]) -> str:
-        text = io.StringIO()
-        writer = csv.DictWriter(text, self.columns, restval="", lineterminator="\n")
-        writer.writerows([{name: _short(value) for name, value in row.items()} for row in rows])
-        return text.getvalue()
+    def _writer(self, file: TextIO) -> csv.DictWriter[str]:
+        return csv.DictWriter(file, self.columns, lineterminator="\n")
 
 
-def _short(value: float) -> str:
-    return str(int(value)) if math.isfinite(value) and value == int(value) else f"{value:.6g}"
+def _formatted(row: Mapping[str, float]) -> dict[str, str]:
+    return {name: f"{value:.0f}" if value % 1 == 0 else f"{value:.6g}" for name, value in row.items()}
 
 
 def read_log(path: Path) -> list[Row]:
