@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -203,7 +204,7 @@ def test_the_best_score_is_that_of_the_file(config_of: Callable[..., Config]) ->
     assert folder.best_score(config) == -float("inf")
 
 
-def test_a_state_older_than_a_setting_has_its_default(config_of: Callable[..., Config]) -> None:
+def test_a_setting_that_a_state_does_not_know_has_its_default(config_of: Callable[..., Config]) -> None:
     config = config_of("steps=2", "validation.data=[]")
     folder = saved_run(config)
     with safe_open(folder.state, framework="pt") as file:
@@ -214,6 +215,20 @@ def test_a_state_older_than_a_setting_has_its_default(config_of: Callable[..., C
     with pytest.raises(DeepMatchingError, match=r"data\.masks=true, but now it is false"):
         train(config_of("steps=3", "validation.data=[]", "data.masks=false"), CPU, resume=True)
     assert train(config_of("steps=3", "validation.data=[]"), CPU, resume=True).progress.step == 3
+
+
+def test_a_state_with_the_fields_of_older_versions_can_be_resumed(config_of: Callable[..., Config]) -> None:
+    config = config_of("steps=2")
+    folder = saved_run(config)
+    with safe_open(folder.state, framework="pt") as file:
+        metadata = file.metadata()
+    progress = json.loads(metadata["progress"])
+    older = {**progress, "figures": progress["metrics"], "scale": 1.0, "good": 2}
+    del older["metrics"]
+    save_file(load_file(folder.state), folder.state, {**metadata, "progress": json.dumps(older)})
+    parts = Parts(config)
+    loaded = folder.load_state(config, 1, parts.model, parts.optimizer, parts.average)
+    assert asdict(loaded) == progress and loaded.metrics
 
 
 def test_files_that_were_read_may_be_overwritten(config_of: Callable[..., Config]) -> None:
@@ -229,7 +244,7 @@ def test_files_that_were_read_may_be_overwritten(config_of: Callable[..., Config
     assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
 
 
-def test_a_state_is_no_model(config_of: Callable[..., Config]) -> None:
+def test_a_state_is_not_accepted_as_a_model(config_of: Callable[..., Config]) -> None:
     folder = saved_run(config_of("steps=1", "validation.data=[]"))
     with pytest.raises(DeepMatchingError, match=r"use best\.safetensors or last\.safetensors beside it"):
         load_network(folder.state)
