@@ -24,6 +24,9 @@ from deepmatching.io.files import PathLike
 from deepmatching.io.weights import read_safetensors, write_safetensors
 from deepmatching.network import Network
 
+#: Formats in the metadata of model files and of the states of training runs.
+MODEL_FORMAT, STATE_FORMAT = "deepmatching", "deepmatching-training-state"
+
 #: Descriptors by name. Each takes ``downscale``.
 DESCRIPTORS: dict[str, Callable[..., Descriptor]] = {"hog": HOG, "vgg": VGG, "compact": Compact}
 
@@ -103,11 +106,11 @@ def describe_model(name: str) -> dict[str, str]:
 def read_model(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors and the metadata of a model file."""
     tensors, metadata = read_safetensors(path)
-    if metadata.get("format") == "deepmatching-training-state":
+    if metadata.get("format") == STATE_FORMAT:
         raise DeepMatchingError(
             f"'{path}' is the state of a training run; use best.safetensors or last.safetensors beside it."
         )
-    if metadata.get("format") != "deepmatching" or metadata.get("descriptor") not in DESCRIPTORS:
+    if metadata.get("format") != MODEL_FORMAT or metadata.get("descriptor") not in DESCRIPTORS:
         raise DeepMatchingError(f"'{path}' is not a deepmatching model; save one with DeepMatcher.save.")
     return tensors, metadata
 
@@ -152,5 +155,5 @@ def save_network(network: Network, path: PathLike, dtype: torch.dtype = torch.fl
     }
     descriptor, settings = name_of(network.descriptor), json.dumps(network.descriptor.settings())
     write_safetensors(
-        path, tensors, {**metadata, "format": "deepmatching", "descriptor": descriptor, "settings": settings}
+        path, tensors, {**metadata, "format": MODEL_FORMAT, "descriptor": descriptor, "settings": settings}
     )

@@ -65,13 +65,15 @@ def check_writable(path: PathLike) -> None:
 def atomic_write(path: PathLike) -> Iterator[Path]:
     """Yield a temporary path beside `path`; rename it to `path` on success, remove it on failure.
 
-    The temporary file exists (empty) and has the same suffix, because many writers choose the format by suffix.
+    The temporary file exists (empty) and has the same suffix, because many writers choose the format by suffix. It is
+    synced to the disk before the rename, so that a power failure leaves the old file or the new one.
     An existing file is replaced. Of a symbolic link, the target is replaced and the link stays.
     """
     temporary, target = _create_temporary(path)
     try:
         yield temporary
         try:
+            _sync(temporary)
             _replace(temporary, target)
         except OSError as error:
             raise _cannot_write(path, error) from error
@@ -101,6 +103,12 @@ def _create_temporary(path: PathLike) -> tuple[Path, Path]:
     except OSError as error:
         raise _cannot_write(path, error) from error
     return temporary, target
+
+
+def _sync(path: Path) -> None:
+    """Wait until the file is on the disk."""
+    with open(path, "rb+") as file:
+        os.fsync(file.fileno())
 
 
 def _replace(source: Path, target: Path) -> None:

@@ -20,22 +20,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as serialise
 from torch import Tensor
 from torch.optim import Optimizer
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.files import atomic_write, check_writable, make_folder
-from deepmatching.models import read_model, save_network
+from deepmatching.io.files import check_writable, make_folder
+from deepmatching.io.weights import read_safetensors, write_safetensors
+from deepmatching.models import STATE_FORMAT, read_model, save_network
 from deepmatching.network import Network
 from deepmatching.training.config import Config
 from deepmatching.training.config_file import config_from_dict, config_to_dict, differences
 from deepmatching.training.lock import lock_folder
 from deepmatching.training.model import TrainedModel
 from deepmatching.training.optimization import MovingAverage
-
-FORMAT = "deepmatching-training-state"
 
 #: Settings that may change when a run is resumed: they do not affect what is learned.
 CHANGEABLE = frozenset(
@@ -139,17 +136,13 @@ class RunFolder:
         """Replace the state; returns when it is on the disk."""
         tensors, plain = _tensors(model, optimizer, average)
         metadata = {
-            "format": FORMAT,
+            "format": STATE_FORMAT,
             "config": json.dumps(config_to_dict(config)),
             "processes": str(processes),
             "optimizer": json.dumps(plain),
             "progress": json.dumps(asdict(progress)),
         }
-        content = serialise({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, metadata)
-        with atomic_write(self.state) as temporary, open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        write_safetensors(self.state, tensors, metadata)
 
     def load_state(
         self,
@@ -182,21 +175,18 @@ class RunFolder:
     def _read_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The tensors and the decoded metadata of the state."""
         try:
-            with safe_open(self.state, framework="pt") as file:
-                metadata = file.metadata() or {}
-                # Copies: tensors of the file itself would keep it open, and Windows does not replace open files.
-                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError) as error:
+            tensors, metadata = read_safetensors(self.state)
+        except DeepMatchingError as error:
             raise DeepMatchingError(
-                f"{self.state} cannot be read ({error}): start again elsewhere with out=… and, to keep the weights, "
-                f"model.init={self.last}."
+                f"{self.state} cannot be read ({error.__cause__}): start again elsewhere with out=… and, to keep the "
+                f"weights, model.init={self.last}."
             ) from error
         decoded: dict[str, Any] = dict(metadata)
         kinds = {"config": dict, "processes": int, "optimizer": dict, "progress": dict}
         try:
             decoded |= {name: json.loads(metadata[name]) for name in kinds}
             decoded["progress"] = _progress(decoded["progress"])
-            fits = metadata["format"] == FORMAT and all(isinstance(decoded[name], kinds[name]) for name in kinds)
+            fits = metadata["format"] == STATE_FORMAT and all(isinstance(decoded[name], kinds[name]) for name in kinds)
         except (KeyError, ValueError, TypeError, AttributeError):
             fits = False
         if not fits:

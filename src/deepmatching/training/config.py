@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from deepmatching.checks import check_choice, check_number, radius_in_pixels
+from deepmatching.datasets.opening import WITH_PASSES, WITH_SPLIT_FILE
 from deepmatching.defaults import MARGIN, RADIUS, SCALE, SIGMA, THRESHOLDS
 from deepmatching.errors import DeepMatchingError
 from deepmatching.losses.objective import Kind, check_weights
@@ -19,9 +20,6 @@ SYNTHETIC = "synthetic"
 
 #: Validate on the training pairs themselves.
 TRAIN = "train"
-
-#: The data sets that come in several renderings, and the one that comes with a split file.
-WITH_PASSES, WITH_SPLIT_FILE = ("sintel", "sintelmini"), "chairs"
 
 #: PyTorch's generators take 64 bits.
 LARGEST_SEED = 2**63 - 1

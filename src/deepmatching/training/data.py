@@ -23,14 +23,12 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset
 from deepmatching.checks import check_choice
 from deepmatching.datasets import FilePairs, Pair, open_dataset
 from deepmatching.datasets.crops import crop, random_crop, random_flip
+from deepmatching.datasets.opening import WITH_PASSES, WITH_SPLIT_FILE, WITH_SPLITS
 from deepmatching.errors import DeepMatchingError
-from deepmatching.training.config import WITH_PASSES, WITH_SPLIT_FILE, DataConfig
+from deepmatching.training.config import DataConfig
 from deepmatching.training.distributed import World
 from deepmatching.training.interruption import signal_handler
 from deepmatching.training.seeds import generator_for
-
-#: Data sets with several splits.
-_WITH_SPLITS = ("sintelmini", WITH_SPLIT_FILE)
 
 #: Fraction of the pairs that are turned upside down.
 _UPSIDE_DOWN = 0.1
@@ -58,7 +56,7 @@ def open_pairs(names: Sequence[str], roots: Sequence[str], split: str, config: D
         part = open_dataset(
             name,
             None if is_manifest(name) else root,
-            split if name.lower() in _WITH_SPLITS else None,
+            split if name.lower() in WITH_SPLITS else None,
             passes=config.passes or None if name.lower() in WITH_PASSES else None,
             split_file=config.split_file or None if name.lower() == WITH_SPLIT_FILE else None,
             masks=config.masks,
