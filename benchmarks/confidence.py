@@ -53,7 +53,7 @@ def measure(entry: dict[str, str], root: Path, matcher: dm.DeepMatcher, cache: P
     start, end, scores = keypoints(matcher, images[0], images[1], cache, name)
     backward = keypoints(matcher, images[1], images[0], cache, f"{name}_back")[:2]
     found = interpolate(start, end, detect_edges(images[0]), images[0], scores=scores, backward=backward)
-    flow, truth = refine(found.flow, images[0], images[1]), read_flow(root / entry["flow"])
+    flow, truth = refine(found.flow, images[0], images[1]).numpy(), read_flow(root / entry["flow"])
     known = np.isfinite(truth).all(axis=2)
     columns = [values[known] for values in evidence(torch.as_tensor(flow), found, *images)]
     return np.stack([np.ones(len(columns[0])), *columns, np.hypot(*(flow[known] - truth[known]).T)], axis=1)

@@ -96,7 +96,7 @@ def measure(
         backward=backward,
         settings=settings.interpolation,
     )
-    flow = refine(found.flow, images[0], images[1], settings.refinement)
+    flow = refine(found.flow, images[0], images[1], settings.refinement).numpy()
     seconds = time.perf_counter() - begin
     scores = confidence(torch.as_tensor(flow), found, *images)
     known = np.isfinite(truth).all(axis=2)
@@ -139,7 +139,7 @@ def speed(options: argparse.Namespace, settings: FlowSettings) -> None:
         done("edges")
         found = interpolate(*matches[:2], edges, images[0], scores=matches[2], settings=settings.interpolation)
         done("interpolation")
-        flow = refine(found.flow, images[0], images[1], settings.refinement)
+        flow = refine(found.flow, images[0], images[1], settings.refinement).numpy()
         done("refinement")
         confidence(torch.as_tensor(flow), found, *images)
         done("confidence")

@@ -8,7 +8,6 @@ time and computed twice, once on the way up and once on the way down. The result
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -18,15 +17,7 @@ from torch import Tensor
 from deepmatching.defaults import RECIPROCAL, Reciprocal
 from deepmatching.geometry import Geometry, Strip
 from deepmatching.operators import correlation, power
-from deepmatching.operators.decoding import (
-    Best,
-    Decoded,
-    best_pooled,
-    decode,
-    decode_pooled,
-    off_image_is_no_match,
-    verify,
-)
+from deepmatching.operators.decoding import best_pooled, decode, decode_pooled, mask_off_image, verify
 from deepmatching.operators.fused import (
     aggregate,
     aggregate_and_pool,
@@ -34,6 +25,7 @@ from deepmatching.operators.fused import (
     disaggregate,
     unpool_and_disaggregate,
 )
+from deepmatching.operators.targets import Best, Decoded
 
 
 @dataclass(frozen=True)
@@ -68,13 +60,11 @@ def decode_cells(
     reciprocal, strips, half = decoding.reciprocal, decoding.strips, decoding.half
     if geometry.L == 0:
         scores = power(correlation(cells0, cells1, geometry, patch), nu[0])
-        return decode(off_image_is_no_match(scores, geometry), geometry, reciprocal)
+        return decode(mask_off_image(scores, geometry), geometry, reciprocal)
 
     def first(part: Geometry) -> tuple[Tensor, Tensor]:
         """S_{1/2} and m_0."""
-        with _half_products() if half else nullcontext():
-            pooled, switches = correlate_and_pool(cells0, cells1, part, patch, nu[0])
-        return pooled.half() if half else pooled, switches
+        return correlate_and_pool(cells0, cells1, part, patch, nu[0], half)
 
     if strips == 1 or geometry.L == 1:
         levels = [first(geometry)]
@@ -95,12 +85,6 @@ def decode_cells(
         return best_pooled(fine, *first(part), part, reciprocal)
 
     return verify(_merge(best(part) for part in _strips_down(geometry, strips)), geometry, reciprocal)
-
-
-def _half_products() -> AbstractContextManager[None]:
-    from deepmatching.operators.gpu import half_precision_scores
-
-    return half_precision_scores()
 
 
 def _ascend(levels: list[tuple[Tensor, Tensor]], geometry: Geometry, nu: list[float], lowest: int) -> None:

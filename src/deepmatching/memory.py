@@ -15,6 +15,7 @@ import torch
 from deepmatching.descriptors import Descriptor
 from deepmatching.errors import OutOfMemoryError
 from deepmatching.geometry import Geometry
+from deepmatching.operators.constants import CHUNK_BYTES
 from deepmatching.operators.kernels import has_kernels
 
 #: Fraction of the free memory that is used unless the user sets a limit.
@@ -25,9 +26,6 @@ CPU_KERNELS = 110_000_000
 
 #: Bytes that PyTorch's own convolutions and temporaries take on a CPU.
 PLAIN_OPERATORS = 150_000_000
-
-#: S_0 is held in pieces of this size between correlation and max pooling on a GPU.
-GPU_CHUNK = 2**28
 
 
 def decoding_bytes(
@@ -48,7 +46,7 @@ def decoding_bytes(
         first, S_0 = int(fraction * first), int(fraction * S_0)
     kept = P[0] if strips == 1 or geometry.L == 1 else 0
     # S_0: not held at all, in pieces, or whole with its power.
-    held = 8 * S_0 if not fast else 0 if device == "cpu" else min(GPU_CHUNK, 4 * S_0)
+    held = 8 * S_0 if not fast else 0 if device == "cpu" else min(CHUNK_BYTES, 4 * S_0)
     correlating = 5 * first + held + padded
     # Unpooling and disaggregation are one kernel on a CPU. Elsewhere, Q_{l+1} is stored in between.
     between = 0 if fast and device == "cpu" else 4

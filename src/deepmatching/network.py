@@ -25,7 +25,8 @@ from deepmatching.operators import (
     summation,
     unpooling,
 )
-from deepmatching.operators.decoding import Decoded, between_cells, off_image_is_no_match
+from deepmatching.operators.decoding import Decoded, mask_off_image
+from deepmatching.operators.subpixel import refine_to_subpixel
 
 #: Levels with their own exponent. Patches of up to 999 pixels need six to eight; levels beyond share the last one.
 EXPONENTS = 8
@@ -151,7 +152,7 @@ class Network(nn.Module):
         decoded = decode_cells(cells0, cells1, geometry, patch, nu, decoding)
         if self.sharpness is None or not decoding.subpixel:
             return decoded
-        return between_cells(decoded, cells0, cells1, geometry, patch, nu[0], self.sharpness)
+        return refine_to_subpixel(decoded, cells0, cells1, geometry, patch, nu[0], self.sharpness)
 
     def refined_scores(self, image0: Tensor, image1: Tensor) -> tuple[Geometry, Tensor]:
         """Q_0 alone, (B, H_0, W_0, h_0, w_0); every level is freed as soon as it has been used."""
@@ -200,7 +201,7 @@ class Network(nn.Module):
         S, switches = [S_0], []
         for l in range(geometry.L):
             pooled, m = max_pooling(S[l], geometry.window(l + 1), geometry.pool_offset(l), geometry.pool_reach)
-            mean = aggregation(pooled, geometry.grid(l + 1), geometry.links(l), geometry.children(l + 1))
+            mean = aggregation(pooled, geometry.grid(l + 1), geometry.links(l))
             del pooled
             S.append(power(mean, self.exponent(l + 1)))
             switches.append(m)
@@ -214,7 +215,7 @@ class Network(nn.Module):
             Q = disaggregation(Q, geometry.grid(l), geometry.links(l))
             Q = unpooling(Q, switches.pop(), geometry.window(l), geometry.pool_offset(l), geometry.pool_reach)
             Q = summation(S.pop(), Q)
-        yield off_image_is_no_match(Q if geometry.L else Q.clone(), geometry)
+        yield mask_off_image(Q if geometry.L else Q.clone(), geometry)
 
 
 def check_images(image0: Tensor, image1: Tensor) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-import torch
 
 from deepmatching.flow import PRESETS, confidence, interpolate, refine
 from deepmatching.io.flow import read_flow
@@ -34,7 +33,7 @@ def dense_flow(
     """A refined flow and its confidence."""
     image0, image1 = (load_image(image) for image in images)
     found = interpolate(start, end, edges, image0, settings=PRESETS[preset].interpolation)
-    flow = torch.as_tensor(refine(found.flow, image0, image1, PRESETS[preset].refinement))
+    flow = refine(found.flow, image0, image1, PRESETS[preset].refinement)
     return flow.numpy(), confidence(flow, found, image0, image1)
 
 
@@ -79,7 +78,7 @@ def test_the_flow_equals_the_originals(shared: Path, name: str) -> None:
     edges = cv2.imread(str(folder / "edges.png"), cv2.IMREAD_UNCHANGED) / np.float32(65535)
     matches = np.loadtxt(folder / "matches.txt")
     interpolated = interpolate(matches[:, :2], matches[:, 2:4], edges, images[0], settings=preset.interpolation).flow
-    refined = refine(interpolated, *images, preset.refinement)
+    refined = refine(interpolated, *images, preset.refinement).numpy()
     for found, stage in ((interpolated, "interpolation"), (refined, "flow")):
         original = np.load(folder / f"{stage}.npz")["flow"]
         errors = [np.nanmean(np.hypot(*(flow - truth).reshape(-1, 2).T)) for flow in (found, original)]

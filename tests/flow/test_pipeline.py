@@ -37,7 +37,7 @@ def test_it_is_the_chain_of_the_flow_package(images: Images, matches: Matches) -
     found = interpolate(
         *matches.numpy()[:2], edges, images[0], scores=matches.scores, settings=PRESETS["sintel"].interpolation
     )
-    flow = torch.as_tensor(refine(found.flow, *images, PRESETS["sintel"].refinement))
+    flow = refine(found.flow, *images, PRESETS["sintel"].refinement)
     np.testing.assert_array_equal(result.flow, flow)
     np.testing.assert_array_equal(result.confidence, confidence(flow, found, *images))
     assert result.matches == len(found.kept)

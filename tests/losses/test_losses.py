@@ -15,7 +15,7 @@ from deepmatching.geometry import Geometry
 from deepmatching.losses import Objective, cross_entropy, indicator_distance, structured_hinge, true_cells
 from deepmatching.models import build_network
 from deepmatching.network import Pyramid
-from deepmatching.operators.decoding import off_image_is_no_match
+from deepmatching.operators.decoding import mask_off_image
 
 INF = math.inf
 LOSSES = {
@@ -199,7 +199,7 @@ def test_gradients_of_the_distance_of_refined_matches() -> None:
 
 def test_scores_off_the_image_move_no_match_in_training_either() -> None:
     pyramid, truth = near_the_border(1.0)
-    masked = off_image_is_no_match(pyramid.S[0], pyramid.geometry)
+    masked = mask_off_image(pyramid.S[0], pyramid.geometry)
     assert masked.isinf().any()
     inside = Pyramid(pyramid.geometry, [masked], [masked], pyramid.sharpness)
     objective = Objective()

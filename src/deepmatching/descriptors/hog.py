@@ -1,16 +1,15 @@
-"""The hand-made descriptor of the original DeepMatching (GPU version 1.0), as a differentiable module."""
+"""The hand-crafted descriptor of the original DeepMatching (GPU version 1.0), as a differentiable module."""
 
 from __future__ import annotations
 
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from deepmatching.descriptors.base import Descriptor
 from deepmatching.errors import DeepMatchingError
-from deepmatching.operators.kernels import kernel
+from deepmatching.operators.hog import hog_cells
 
 
 class HOG(Descriptor):
@@ -19,7 +18,7 @@ class HOG(Descriptor):
     In order: grey (mean of the channels, 0…255), smoothing, gradient by [−1 0 1], projection on 8 directions
     (negative parts cut), smoothing, saturation 2/(1 + e^{−0.2 v}) − 1, smoothing, a ninth channel of constant
     0.3, max pooling over f × f pixels, and L2 norm 1/4 for each cell's 9-vector, so that a patch of 4 × 4 cells has
-    norm 1. All smoothing is by a normalised 5 × 5 Gaussian: at the border, by the part of it inside the image.
+    norm 1. All smoothing uses a normalised 5 × 5 Gaussian: at the border, the part of it inside the image.
 
     Args:
         downscale: a cell is 2^downscale pixels wide.
@@ -45,52 +44,7 @@ class HOG(Descriptor):
         self.directions: Tensor
 
     def forward(self, image: Tensor) -> Tensor:
-        needs_gradient = torch.is_grad_enabled() and image.requires_grad
-        if not needs_gradient and (fast := kernel("hog_cells", image)):
-            return fast(image, self.directions, self.stride, self.sigmas, self.slope, self.ninth)
-        grey = image.mean(dim=1, keepdim=True) * 255
-        smooth = smoothing(grey, self.sigmas[0], border=1)  # one pixel larger, so that the gradient is 'valid'
-        gradient = torch.cat(
-            [
-                smooth[:, :, 1:-1, 2:] - smooth[:, :, 1:-1, :-2],
-                smooth[:, :, 2:, 1:-1] - smooth[:, :, :-2, 1:-1],
-            ],
-            dim=1,
-        )
-        projected = torch.einsum("oc,bchw->bohw", self.directions.to(gradient.dtype), gradient)
-        histogram = smoothing(projected.relu(), self.sigmas[1])
-        saturated = 2 / (1 + torch.exp(-self.slope * histogram)) - 1
-        oriented = smoothing(saturated, self.sigmas[2])
-        constant = torch.full_like(oriented[:, :1], self.ninth)
-        cells = F.max_pool2d(torch.cat([oriented, constant], dim=1), self.stride)
-        return cells / (4 * (cells.square().sum(dim=1, keepdim=True) + 1e-16).sqrt())
+        return hog_cells(image, self.directions, self.stride, self.sigmas, self.slope, self.ninth)
 
     def settings(self) -> dict[str, int]:
         return {"downscale": self.stride.bit_length() - 1}
-
-
-def smoothing(image: Tensor, sigma: float, border: int = 0) -> Tensor:
-    """Normalised convolution with a 5 × 5 Gaussian, evaluated up to ``border`` pixels outside the image.
-
-    The kernel is separable and so is its mass inside the image, hence two passes of five taps each.
-
-    Args:
-        image: (B, C, H, W).
-
-    Returns:
-        (B, C, H + 2·border, W + 2·border).
-    """
-    taps = torch.arange(-2, 3, dtype=torch.float64)  # weights are made on the CPU: not every device has float64
-    kernel = torch.exp(-taps.square() / (2 * sigma**2))
-    for axis in (2, 3):
-        n = image.shape[axis]
-        padding = [0, 0, 0, 0]
-        padding[2 * (3 - axis)] = padding[2 * (3 - axis) + 1] = 2 + border
-        padded = F.pad(image, padding)
-        inside = F.pad(torch.ones(n, dtype=torch.float64), (2 + border, 2 + border))
-        mass = inside.unfold(0, 5, 1) @ kernel
-        weights = (kernel[:, None] / mass).to(image.dtype).to(image.device)  # (5, n + 2·border)
-        weights = weights[:, :, None] if axis == 2 else weights
-        size = n + 2 * border
-        image = sum((padded.narrow(axis, t, size) * w for t, w in enumerate(weights)), start=padded.new_zeros(()))
-    return image

@@ -72,7 +72,7 @@ def matches_to_flow(
     )
     finish("interpolation")
     del strength
-    flow = torch.as_tensor(refine(found.flow, image0, image1, settings.refinement))
+    flow = refine(found.flow, image0, image1, settings.refinement)
     certainty = confidence(flow, found, image0, image1)
     finish("refinement")
     return FlowResult(flow.cpu().numpy(), certainty, len(found.kept), seconds)

@@ -52,7 +52,7 @@ class InterpolationSettings:
 
 @dataclass(frozen=True)
 class RefinementSettings:
-    """From a flow to one that fits the images: α, γ, δ and σ as in ``deepmatching.flow.refinement``.
+    """From a flow to one that fits the images: α, γ and σ as in ``deepmatching.flow.refinement``.
 
     Attributes:
         steps: number of times that the second image is warped and the flow corrected; 0 leaves the flow unchanged.
@@ -60,7 +60,6 @@ class RefinementSettings:
         relaxation: ω, between 0 and 2.
         alpha: weight of smoothness.
         gamma: weight of constant gradients.
-        delta: weight of constant colours.
         sigma: standard deviation of the Gaussian that smooths both images first, in pixels; 0 for none.
         edges: how fast smoothness falls with the gradient of the image.
         hold: how strongly pixels that leave the second image are held at the interpolated flow. Without it, smoothness
@@ -72,7 +71,6 @@ class RefinementSettings:
     relaxation: float = 1.9
     alpha: float = 1.0
     gamma: float = 0.72
-    delta: float = 0.0
     sigma: float = 0.9
     edges: float = 8.0
     hold: float = 0.05

@@ -18,7 +18,7 @@ from deepmatching.losses.hinge import structured_hinge
 from deepmatching.losses.indicator import indicator_distance
 from deepmatching.losses.truth import on_image, true_cells
 from deepmatching.network import Pyramid
-from deepmatching.operators.decoding import off_image_is_no_match
+from deepmatching.operators.decoding import mask_off_image
 from deepmatching.operators.subpixel import REACH, soft_offsets, surroundings
 
 Kind = Literal["cross-entropy", "hinge", "indicator"]
@@ -101,7 +101,7 @@ class Objective(nn.Module):
             scores = (pyramid.S if name[0] == "S" else pyramid.Q)[l]
             if name == "S0":
                 # Without a gradient this masks in place, and the pyramid belongs to the caller.
-                scores = off_image_is_no_match(scores if scores.requires_grad else scores.clone(), geometry)
+                scores = mask_off_image(scores if scores.requires_grad else scores.clone(), geometry)
             truth = true_cells(flow, geometry, l, hidden)
             losses, found = self.loss(scores, truth, n, geometry.gamma)
             value = losses.sum() / found.sum().clamp(min=1)

@@ -1,4 +1,4 @@
-"""The weighted affine fit, differentiable with respect to all it is given."""
+"""The weighted affine fit, differentiable with respect to all its arguments."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from torch import Tensor
 def affine_fit(offsets: Tensor, values: Tensor, weights: Tensor, ridge: float = 0.0) -> Tensor:
     """The affine maps A x + b that fit values best.
 
-    Minimises Σ_k w_k² |values_k − (A offsets_k + b)|² + ridge |A|², by the normal equations: the weights multiply rows
-    of the system, so that they count squared.
+    Minimises Σ_k w_k² |values_k − (A offsets_k + b)|² + ridge |A|² by the normal equations. The weights multiply rows
+    of the system, so they count squared.
 
     Args:
         offsets: (…, K, 2), x and y.
         values: (…, K, C).
-        weights: (…, K). Points of weight 0 count nothing; at least one must be positive, and without a ridge three
-            that are not on a line.
-        ridge: one number.
+        weights: (…, K). Points of weight 0 do not count. At least one weight must be positive; without a ridge, those
+            of three points that are not on a line.
+        ridge: the weight of |A|².
 
     Returns:
         (…, 3, C): the derivatives along x and y (A transposed), and b.

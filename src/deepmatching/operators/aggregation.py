@@ -2,58 +2,39 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from deepmatching.operators.kernels import kernel
-from deepmatching.operators.shifted_max import ALL, View, overlap
+from deepmatching.operators.kernels import operator
+from deepmatching.operators.views import Links, aggregation_views, overlap
 
 
-def aggregation_views(
-    parents: tuple[int, int],
-    children: tuple[int, int],
-    window: tuple[int, int],
-    links: list[tuple[int, int, int, int]],
-) -> list[View]:
-    """Views from S_{l+1/2} (``children`` points, ``window`` cells) to S_{l+1} (``parents`` points), one per link."""
-    views = []
-    for code, shifts in enumerate(links):
-        axes = [
-            overlap(shift, outputs, sources)
-            for shift, outputs, sources in zip(shifts, (*parents, *window), (*children, *window), strict=True)
-        ]
-        if all(axes):
-            out, source = zip(*(axis for axis in axes if axis), strict=True)
-            views.append(View(code, (ALL, *out), (ALL, *source)))
-    return views
-
-
-def aggregation(
-    scores: Tensor,
-    grid: tuple[int, int],
-    links: list[tuple[int, int, int, int]],
-    children: tuple[Tensor, Tensor],
-) -> Tensor:
+@operator(differentiable=True)
+def aggregation(scores: Tensor, grid: tuple[int, int], links: Links) -> Tensor:
     """S_{l+1}(q|p)^{1/ν} = mean over the existing children i of S_{l+1/2}(q + 2^l δ_i | p + 2^l δ_i).
 
-    A child that is not on the grid of reference points is missing and is left out of the mean (the paper's 1/4
-    holds inside the image). On the absolute lattice, a child's cell that is off the target map counts 0.
-    A point without any child scores 0.
+    A child off the grid of reference points is missing, and the mean leaves it out (the paper's 1/4 holds inside the
+    image). On the absolute lattice, a child's cell off the target map counts 0. A point without children scores 0.
 
     Args:
         scores: S_{l+1/2}, (B, H_l, W_l, h, w).
         grid: (H_{l+1}, W_{l+1}).
         links: the four links down to the children, ``Geometry.links(l)``.
-        children: number of existing children along rows (H_{l+1},) and columns (W_{l+1},).
 
     Returns:
         (B, H_{l+1}, W_{l+1}, h, w).
     """
-    if scores.is_cuda and (fast := kernel("differentiable_aggregation", scores)):
-        return fast(scores, grid, links)
-    window = (scores.shape[-2], scores.shape[-1])
+    below, window = (scores.shape[1], scores.shape[2]), (scores.shape[3], scores.shape[4])
     total = scores.new_zeros(scores.shape[0], *grid, *window)
-    for _, parent, child in aggregation_views(grid, (scores.shape[1], scores.shape[2]), window, links):
+    for _, parent, child in aggregation_views(grid, below, window, links):
         total[parent] += scores[child]
-    count = torch.outer(*children).clamp(min=1).to(total)
-    return total.div_(count[:, :, None, None])
+    return total.div_(_existing_children(scores, grid, links)[:, :, None, None])
+
+
+def _existing_children(scores: Tensor, grid: tuple[int, int], links: Links) -> Tensor:
+    """Number of children of each point that are on the grid of ``scores``, at least 1: (H_{l+1}, W_{l+1})."""
+    count = scores.new_zeros(grid)
+    for down, right, *_ in links:
+        rows, columns = overlap(down, grid[0], scores.shape[1]), overlap(right, grid[1], scores.shape[2])
+        if rows and columns:
+            count[rows[0], columns[0]] += 1
+    return count.clamp_(min=1)

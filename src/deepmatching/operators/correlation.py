@@ -13,23 +13,25 @@ from torch.autograd.function import once_differentiable
 from torch.nn.grad import conv2d_input, conv2d_weight
 
 from deepmatching.geometry import Geometry
-from deepmatching.operators.kernels import kernel
-from deepmatching.operators.shifted_max import overlap
+from deepmatching.operators.kernels import operator
+from deepmatching.operators.patches import rectification, reference_patches
+from deepmatching.operators.views import overlap
 
 TILE = 8  #: reference points of a row that share one convolution (radius only)
 
 
+@operator(differentiable=True)
 def correlation(cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int) -> Tensor:
     """S̃_0(q|p) = ⟨φ(p|I_0), φ(q|I_1)⟩ for all target points q of all reference points p.
 
     φ is a patch of ``patch`` × ``patch`` cells (or a single vector per position, ``patch`` = 1), so the scores of
     one p are the convolution of the target's cells with p's patch as the filter. A target patch that sticks out
-    of the image by up to half its side is rectified: its score is scaled up by the share of cells that are visible.
+    of the image by up to half its side is rectified: its score is divided by the visible fraction of its cells.
     Target points off the image score 0.
 
     Args:
         cells0: descriptors of the reference image, (B, C, h0, w0). For ``patch`` > 1 these are cells between
-            positions, used size / γ₀ of them along an axis; for ``patch`` = 1 vectors at positions, one more.
+            positions, (used size) / γ₀ along each axis; for ``patch`` = 1, vectors at positions, one more.
         cells1: descriptors of the target image, (B, C, h1, w1).
         geometry: the discretisation.
         patch: side of a patch in cells: even, or 1.
@@ -37,8 +39,6 @@ def correlation(cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int) 
     Returns:
         S̃_0, (B, H_0, W_0, h_0, w_0), before ReLU and power.
     """
-    if cells0.is_cuda and (fast := kernel("differentiable_correlation", cells0)):
-        return fast(cells0, cells1, geometry, patch)
     filters = reference_patches(cells0, geometry, patch)
     if geometry.relative:
         scores = torch.stack([_windows(f, c, geometry, patch) for f, c in zip(filters, cells1, strict=True)])
@@ -46,26 +46,6 @@ def correlation(cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int) 
         scores = torch.stack([_everywhere(f, c, patch) for f, c in zip(filters, cells1, strict=True)])
     rows, columns = (f.to(scores.dtype).to(scores.device) for f in rectification(geometry, patch))
     return scores.mul_(rows[:, None, :, None]).mul_(columns[None, :, None, :])
-
-
-def reference_patches(cells: Tensor, geometry: Geometry, patch: int) -> Tensor:
-    """φ(p|I_0) for the grid of reference points: (B, H_0, W_0, C, patch, patch)."""
-    top, left = (cell - patch // 2 for cell in geometry.first_cell)
-    step = geometry.alpha // geometry.gamma
-    rows, columns = geometry.grid(0)
-    patches = cells[:, :, top:, left:].unfold(2, patch, step).unfold(3, patch, step)
-    return patches[:, :, :rows, :columns].permute(0, 2, 3, 1, 4, 5).contiguous()
-
-
-def rectification(geometry: Geometry, patch: int) -> tuple[Tensor, Tensor]:
-    """patch / (visible cells of the target patch) along each axis, 0 off the image: (H_0 | 1, h_0), (W_0 | 1, w_0)."""
-    factors = []
-    for q, on, size in zip(geometry.target_points(0), geometry.on_target(), geometry.used1, strict=True):
-        start = q / geometry.gamma - patch // 2
-        end = size // geometry.gamma + (1 if patch == 1 else 0)
-        visible = (start + patch).clamp(max=end) - start.clamp(min=0)
-        factors.append(torch.where(on, patch / visible.clamp(min=1), 0.0))
-    return factors[0], factors[1]
 
 
 def _everywhere(filters: Tensor, cells: Tensor, patch: int) -> Tensor:
@@ -112,7 +92,7 @@ def _with_surroundings(cells: Tensor, top: int, left: int, height: int, width: i
 
 
 class Convolution(torch.autograd.Function):
-    """``conv2d`` in float32, forward and backward: TF32, PyTorch's choice on CUDA, would change the fourth digit."""
+    """``conv2d`` in float32, forward and backward. TF32, PyTorch's choice on CUDA, would change the fourth digit."""
 
     @staticmethod
     def forward(ctx: Any, image: Tensor, filters: Tensor, padding: int, groups: int) -> Tensor:

@@ -3,8 +3,8 @@
 Γ(p) = argmax_q Q_0(q|p), with Q_0(Γ(p)|p) as its confidence. A match is *verified* if no other reference point
 claims its target with a higher score:
 
-* ``bins`` (the original program): no (p', q') with q' in the same α₀ × α₀-pixel bin as Γ(p) scores higher, and of
-  several equal claims the first p in raster order has it: a bin takes part in at most one match;
+* ``bins`` (the original program): no (p', q') with q' in the same α₀ × α₀-pixel bin as Γ(p) scores higher. Of several
+  equal claims, the first p in raster order wins: a bin takes part in at most one match;
 * ``exact`` (the paper, footnote 1): ∀ p': Q_0(Γ(p)|p) ≥ Q_0(Γ(p)|p');
 * ``none``: every reference point keeps its match.
 """
@@ -12,47 +12,19 @@ claims its target with a higher score:
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from deepmatching.defaults import Reciprocal
+from deepmatching.defaults import RECIPROCAL, Reciprocal
 from deepmatching.geometry import Geometry
-from deepmatching.operators.kernels import kernel
-from deepmatching.operators.power import power
-from deepmatching.operators.shifted_max import overlap
-from deepmatching.operators.subpixel import correlation_around, soft_offsets
+from deepmatching.operators.kernels import operator
+from deepmatching.operators.targets import Best, Decoded, bin_side, positions, target_indices
 from deepmatching.operators.unpooling import unpooling
+from deepmatching.operators.views import overlap
 
 
-class Decoded(NamedTuple):
-    """The best match of every reference point of a batch, on the grid of level 0.
-
-    Positions are pixel corners, (x, y).
-    """
-
-    points0: Tensor  #: (H_0, W_0, 2), the reference points p
-    points1: Tensor  #: (B, H_0, W_0, 2), Γ(p)
-    scores: Tensor  #: (B, H_0, W_0), Q_0(Γ(p)|p); −∞ where no path reaches p
-    cells: Tensor  #: (B, H_0, W_0), int64, raster index of Γ(p) in its window
-    verified: Tensor  #: (B, H_0, W_0), bool
-
-
-class Best(NamedTuple):
-    """What verification needs of Q_0."""
-
-    scores: Tensor  #: (B, H_0, W_0), max over q of Q_0(q|p)
-    cells: Tensor  #: (B, H_0, W_0), int64, its arg-max
-    table: Tensor  #: (B, rows, columns), the highest score at each target bin, or at each target position (``exact``)
-
-
-def bin_side(geometry: Geometry, reciprocal: Reciprocal) -> int:
-    """Target positions along the side of a bin of the table: those in α₀ pixels, or one."""
-    return geometry.alpha // geometry.gamma if reciprocal == "bins" else 1
-
-
-def decode(Q_0: Tensor, geometry: Geometry, reciprocal: Reciprocal = "bins") -> Decoded:
+def decode(Q_0: Tensor, geometry: Geometry, reciprocal: Reciprocal = RECIPROCAL) -> Decoded:
     """The best target of every reference point and whether it is verified.
 
     Args:
@@ -64,29 +36,27 @@ def decode(Q_0: Tensor, geometry: Geometry, reciprocal: Reciprocal = "bins") -> 
 
 def best_matches(Q_0: Tensor, geometry: Geometry, reciprocal: Reciprocal) -> Best:
     """Γ(p), its score, and the highest score at every target."""
-    Q_0 = off_image_is_no_match(Q_0, geometry, border=False)
+    Q_0 = mask_off_image(Q_0, geometry, border=False)
     scores, cells = Q_0.flatten(-2).max(dim=-1)
     if reciprocal == "none":
         return Best(scores, cells, scores.new_empty(Q_0.shape[0], 0, 0))
     return Best(scores, cells, _block_max(_best_at_targets(Q_0, geometry), bin_side(geometry, reciprocal)))
 
 
+@operator()
 @torch.no_grad()
 def best_pooled(coarse: Tensor, pooled: Tensor, switches: Tensor, geometry: Geometry, reciprocal: Reciprocal) -> Best:
     """As :func:`best_matches`, from Q_{1/2}, S_{1/2} and m_0 instead of Q_0; all (B, H_0, W_0, h_1, w_1)."""
-    if fast := kernel("best_pooled", coarse):
-        return Best(*fast(coarse, pooled, switches, geometry, reciprocal))
     Q_0 = unpooling(coarse + pooled, switches, geometry.window(0), geometry.pool_offset(0), geometry.pool_reach)
-    return best_matches(off_image_is_no_match(Q_0, geometry), geometry, reciprocal)
+    return best_matches(mask_off_image(Q_0, geometry), geometry, reciprocal)
 
 
+@operator()
+@torch.no_grad()
 def decode_pooled(
-    coarse: Tensor, pooled: Tensor, switches: Tensor, geometry: Geometry, reciprocal: Reciprocal = "bins"
+    coarse: Tensor, pooled: Tensor, switches: Tensor, geometry: Geometry, reciprocal: Reciprocal = RECIPROCAL
 ) -> Decoded:
     """As :func:`decode`, from Q_{1/2}, S_{1/2} and m_0 instead of Q_0."""
-    if fast := kernel("decode_pooled", coarse):
-        scores, cells, verified = fast(coarse, pooled, switches, geometry, reciprocal)
-        return Decoded(*_positions(cells, geometry), scores, cells, verified)
     return verify(best_pooled(coarse, pooled, switches, geometry, reciprocal), geometry, reciprocal)
 
 
@@ -96,45 +66,13 @@ def verify(best: Best, geometry: Geometry, reciprocal: Reciprocal) -> Decoded:
     verified = torch.isfinite(scores)
     if reciprocal != "none":
         side = bin_side(geometry, reciprocal)
-        rows, columns = (index // side for index in _target_indices(cells, geometry))
-        # A point that nothing reaches has no target; its cell 0 may lie off the image.
+        rows, columns = (index // side for index in target_indices(cells, geometry))
+        # A point that no path reaches has no target; its cell 0 may lie off the image.
         bins = (rows * table.shape[2] + columns).clamp_(0, table.shape[1] * table.shape[2] - 1).flatten(1)
         verified &= scores >= table.flatten(1).gather(1, bins).view_as(scores)
         if reciprocal == "bins":
             verified &= _is_first_claim(verified, bins, table)
-    return Decoded(*_positions(cells, geometry), scores, cells, verified)
-
-
-@torch.no_grad()
-def between_cells(
-    decoded: Decoded,
-    cells0: Tensor,
-    cells1: Tensor,
-    geometry: Geometry,
-    patch: int,
-    exponent: float,
-    sharpness: Tensor,
-) -> Decoded:
-    """Γ(p) moved by Δ(p), see :func:`~deepmatching.operators.subpixel.soft_offsets`, and kept inside the image.
-
-    The scores around Γ(p) are those of S_0: Q_0 is −∞ on most cells there.
-    """
-    rows, columns = (
-        index.clamp(0, size // geometry.gamma)
-        for index, size in zip(_target_indices(decoded.cells, geometry), geometry.used1, strict=True)
-    )
-    around = correlation_around(cells0, cells1, rows, columns, geometry, patch)
-    around = torch.where(torch.isfinite(around), power(around, exponent), -torch.inf)
-    moved = decoded.points1 + geometry.gamma * soft_offsets(around, sharpness).flip(-1)
-    limit = _last_position(geometry, moved.device)
-    return decoded._replace(points1=torch.minimum(moved.clamp(min=0), limit))
-
-
-@lru_cache(maxsize=64)
-@torch.inference_mode(False)
-def _last_position(geometry: Geometry, device: torch.device) -> Tensor:
-    """(x, y) of the last pixel's centre: a match between cells lies no further than that from the corner."""
-    return torch.tensor([geometry.used1[1] - 0.5, geometry.used1[0] - 0.5], device=device)
+    return Decoded(*positions(cells, geometry), scores, cells, verified)
 
 
 def _is_first_claim(claims: Tensor, bins: Tensor, table: Tensor) -> Tensor:
@@ -173,7 +111,7 @@ def _block_max(scores: Tensor, side: int) -> Tensor:
     return blocks.amax(dim=(-3, -1))
 
 
-def off_image_is_no_match(scores: Tensor, geometry: Geometry, border: bool = True) -> Tensor:
+def mask_off_image(scores: Tensor, geometry: Geometry, border: bool = True) -> Tensor:
     """Q_0 with −∞ at target points off the image; see :meth:`Geometry.on_target` for ``border``."""
     masks = _off_target(geometry, border, scores.device)
     if masks is None:
@@ -190,39 +128,7 @@ def off_image_is_no_match(scores: Tensor, geometry: Geometry, border: bool = Tru
 def _off_target(geometry: Geometry, border: bool, device: torch.device) -> tuple[Tensor, Tensor] | None:
     """The complement of ``Geometry.on_target`` on a device, or None if every cell is on the target image.
 
-    Kept, as is :func:`_first_targets`: copies to a GPU wait for it, and cannot be part of a CUDA graph.
+    Cached: copies to a GPU wait for it, and cannot be part of a CUDA graph.
     """
     rows, columns = geometry.on_target(border)
     return None if rows.all() and columns.all() else ((~rows).to(device), (~columns).to(device))
-
-
-def _target_indices(cells: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
-    """(row, column) of Γ(p) in units of γ₀ from the image's corner, each (B, H_0, W_0)."""
-    columns_of_window = geometry.window(0)[1]
-    rows, columns = cells // columns_of_window, cells % columns_of_window
-    if geometry.relative:
-        y, x = _first_targets(geometry, cells.device)
-        rows, columns = rows + y[:, None], columns + x[None, :]
-    return rows, columns
-
-
-@lru_cache(maxsize=64)
-@torch.inference_mode(False)
-def _first_targets(geometry: Geometry, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Index of each reference point's first target row (H_0,) and column (W_0,), in units of γ₀ from the corner."""
-    y, x = ((p.long() // geometry.gamma - geometry.R(0)).to(device) for p in geometry.reference_points(0))
-    return y, x
-
-
-@lru_cache(maxsize=64)
-@torch.inference_mode(False)
-def _reference_positions(geometry: Geometry, device: torch.device) -> Tensor:
-    """(x, y) of the reference points, (H_0, W_0, 2)."""
-    y, x = (p.to(torch.float32) for p in geometry.reference_points(0))
-    return torch.stack([x[None, :].expand(len(y), -1), y[:, None].expand(-1, len(x))], dim=-1).to(device)
-
-
-def _positions(cells: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
-    points0 = _reference_positions(geometry, cells.device).clone()  # the caller may write to its own
-    rows, columns = _target_indices(cells, geometry)
-    return points0, torch.stack([columns, rows], dim=-1).to(torch.float32) * geometry.gamma

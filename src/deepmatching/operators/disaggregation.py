@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from deepmatching.operators.aggregation import aggregation_views
-from deepmatching.operators.kernels import kernel
-from deepmatching.operators.shifted_max import View, shifted_max
+from deepmatching.operators.kernels import operator
+from deepmatching.operators.shifted_max import shifted_max
+from deepmatching.operators.views import Links, View, aggregation_views
 
 
-def disaggregation(scores: Tensor, grid: tuple[int, int], links: list[tuple[int, int, int, int]]) -> Tensor:
+@operator(differentiable=True)
+def disaggregation(scores: Tensor, grid: tuple[int, int], links: Links) -> Tensor:
     """Q_{l+1/2}(q|p) = max { Q_{l+1}(q − 2^l δ_i | p − 2^l δ_i), i = 1…4 }.
 
-    Every child takes the best of its parents' scores; −∞ where it has none (a point between the large patches of a
-    small image, or on the absolute lattice a cell that is no parent's). The first parent in raster order wins ties.
+    Every child takes the best of its parents' scores, or −∞ without a parent: a point between the large patches of a
+    small image, or, on the absolute lattice, a cell that no parent's map covers. The first parent in raster order wins
+    ties.
 
     Args:
         scores: Q_{l+1}, (B, H_{l+1}, W_{l+1}, h, w).
@@ -23,8 +25,6 @@ def disaggregation(scores: Tensor, grid: tuple[int, int], links: list[tuple[int,
     Returns:
         Q_{l+1/2}, (B, H_l, W_l, h, w).
     """
-    if scores.is_cuda and (fast := kernel("differentiable_disaggregation", scores)):
-        return fast(scores, grid, links)
     parents = (scores.shape[1], scores.shape[2])
     window = (scores.shape[3], scores.shape[4])
     # A child's parents come in the reverse order of the links that lead to it.

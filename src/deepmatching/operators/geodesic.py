@@ -1,41 +1,22 @@
 """Geodesic distances: how far it is from one match to another without crossing edges.
 
-Walking through a pixel costs its edge strength (plus a little), so that the shortest way between two points of one
-object is cheap, and that across its outline is not. As in the original, distances between matches are measured through
-the cells of pixels that are nearest to each.
+A path pays each pixel's edge strength (plus a little), so the shortest path between two points of one object is cheap
+and a path across its outline is not. As in the original, distances between matches are measured through the cells of
+pixels that are nearest to each match.
 """
 
 from __future__ import annotations
 
 import heapq
-from typing import NamedTuple
 
 import numpy as np
 
-from deepmatching.flow.dispatch import kernels
+from deepmatching.operators.constants import TOLERANCE
+from deepmatching.operators.kernels import operator
+from deepmatching.operators.seeds import Cells, Graph, Neighbours
 
 #: Added to the edge strength, so that flat regions cost something too.
 FLOOR = 0.001
-
-#: Distances are found when none falls by more.
-TOLERANCE = 1e-4
-
-#: For each cell: where its neighbours begin (S + 1,), then all neighbours (E,) and the distances to them (E,).
-Graph = tuple[np.ndarray, np.ndarray, np.ndarray]
-
-
-class Cells(NamedTuple):
-    """Every pixel belongs to its nearest seed."""
-
-    label: np.ndarray  #: (H, W) int32, the nearest of S seeds
-    graph: Graph  #: the adjacent cells
-
-
-class Neighbours(NamedTuple):
-    """The K nearest seeds of each seed."""
-
-    seeds: np.ndarray  #: (S, K) int32, nearest first, itself among them; −1 where there are no more
-    distances: np.ndarray  #: (S, K) float32; ∞ there
 
 
 def cells_of(edges: np.ndarray, pixels: np.ndarray) -> Cells:
@@ -49,25 +30,24 @@ def cells_of(edges: np.ndarray, pixels: np.ndarray) -> Cells:
     return Cells(label, cell_graph(distance, label, len(pixels)))
 
 
+@operator()
 def distance_transform(cost: np.ndarray, pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distance D of every pixel to the nearest seed, and which that is.
+    """The distance D of every pixel to its nearest seed, and that seed's number.
 
     D solves |∇D| = cost, upwind: with a the lower of the two neighbours' values along x, and b along y,
 
         D = (a + b + √(2 cost² − (a − b)²)) / 2   if |a − b| < cost,   else min(a, b) + cost.
 
-    A seed's own pixel counts its cost: that, too, is how the original does it (found by comparison with its output). On
-    a strong edge, two cheap ways that meet there may cost less, and then the seed has no cell.
+    A seed's own pixel counts its cost, as in the original (found by comparison with its output). On a strong edge, two
+    cheap paths that meet there may cost less; the seed then has no cell.
 
     Args:
         cost: (H, W) float32, positive.
         pixels: (S, 2), column and row of each seed.
 
     Returns:
-        D (H, W) float32 and the seed's number (H, W) int32.
+        D (H, W) float32 and the seeds' numbers (H, W) int32.
     """
-    if fast := kernels("geodesic"):
-        return fast.distance_transform(cost, pixels)
     padded = np.full((cost.shape[0] + 2, cost.shape[1] + 2), np.inf, dtype=np.float32)
     labels = np.full(padded.shape, -1, dtype=np.int32)
     distance, label = padded[1:-1, 1:-1], labels[1:-1, 1:-1]
@@ -98,10 +78,9 @@ def _lower(
     return np.where(lower, values[second], values[first]), np.where(lower, labels[second], labels[first])
 
 
+@operator()
 def cell_graph(distance: np.ndarray, label: np.ndarray, seeds: int) -> Graph:
     """Adjacent cells, and the distance between their seeds: the least D(p) + D(q) over adjacent pixels p and q."""
-    if fast := kernels("geodesic"):
-        return fast.cell_graph(distance, label, seeds)
     pairs = []
     for p, q in (((slice(None), slice(0, -1)), (slice(None), slice(1, None))), ((slice(0, -1),), (slice(1, None),))):
         border = label[p] != label[q]
@@ -116,10 +95,9 @@ def cell_graph(distance: np.ndarray, label: np.ndarray, seeds: int) -> Graph:
     return starts, b[shortest].astype(np.int32), length[shortest].astype(np.float32)
 
 
+@operator()
 def nearest_seeds(graph: Graph, number: int) -> Neighbours:
-    """The K = min(number, S) nearest seeds of each along the graph, itself included (Dijkstra)."""
-    if fast := kernels("geodesic"):
-        return Neighbours(*fast.nearest_seeds(graph, number))
+    """The K = min(number, S) nearest seeds of each seed along the graph, itself included (Dijkstra)."""
     starts, others, lengths = graph
     seeds = len(starts) - 1
     index = np.full((seeds, min(number, seeds)), -1, dtype=np.int32)

@@ -1,50 +1,108 @@
-"""Which kernels stand behind the operators on this machine.
+"""The one door to the kernels: a registry of operators, and the choice between a kernel and its definition.
 
-A kernel is a function of the same name and signature as the operator it replaces, in
-``deepmatching.operators.cpu`` (Numba) or ``deepmatching.operators.gpu`` (Triton). Where there is none, or it
-does not take the tensor's type, the plain PyTorch operator runs.
+An operator is defined by a plain PyTorch or NumPy function, decorated with :func:`operator`. A kernel is a function of
+the same name and signature in ``deepmatching.operators.cpu`` (Numba) or ``deepmatching.operators.gpu`` (Triton). A call
+runs the kernel for the device of its arguments. The definition runs where there is no such kernel, where the kernel
+does not take the arguments' type, or where it has no gradient and one is needed.
 """
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
-from importlib import import_module
+from functools import cache, update_wrapper
 from types import ModuleType
-from typing import Any
+from typing import Any, Generic, ParamSpec, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
-_log = logging.getLogger("deepmatching")
+P = ParamSpec("P")
+T = TypeVar("T")
+
 _enabled = ContextVar(
     "kernels", default=os.environ.get("DEEPMATCHING_KERNELS", "on").lower() not in ("0", "off", "no", "false")
 )
 
 
+class Operator(Generic[P, T]):
+    """A definition and the kernels behind it. Calling the operator runs one of them.
+
+    Attributes:
+        name: the name of the definition and of its kernels.
+        definition: the plain function.
+        dtypes: floating-point types that the kernels take on each type of device.
+        differentiable: whether the kernels carry gradients.
+    """
+
+    def __init__(self, definition: Callable[P, T], dtypes: dict[str, tuple[str, ...]], differentiable: bool) -> None:
+        update_wrapper(self, definition)
+        self.name = definition.__name__
+        self.definition = definition
+        self.dtypes = dtypes
+        self.differentiable = differentiable
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.implementation(*args, **kwargs)(*args, **kwargs)
+
+    def kernel(self, device: str) -> Callable[P, T] | None:
+        """The kernel for a type of device, or None if there is none on this machine."""
+        package = _kernels_on(device)
+        return getattr(package, self.name) if package and self.name in package.__all__ else None
+
+    def implementation(self, *args: P.args, **kwargs: P.kwargs) -> Callable[P, T]:
+        """The kernel or the definition: whichever runs for these arguments."""
+        if not _enabled.get():
+            return self.definition
+        arrays = list(_arrays((*args, *kwargs.values())))
+        devices = {array.device.type if isinstance(array, Tensor) else "cpu" for array in arrays}
+        if len(devices) != 1:
+            return self.definition
+        device = devices.pop()
+        types = {name for name in (_type_name(array) for array in arrays) if "float" in name}
+        if not types.issubset(self.dtypes.get(device, ())):
+            return self.definition
+        if not self.differentiable and torch.is_grad_enabled() and any(_needs_gradient(array) for array in arrays):
+            return self.definition
+        return self.kernel(device) or self.definition
+
+
+#: Every operator that has a kernel on some device, by name.
+OPERATORS: dict[str, Operator[..., Any]] = {}
+
+
+def operator(
+    cpu: tuple[str, ...] = ("float32",),
+    cuda: tuple[str, ...] = ("float32", "float16"),
+    differentiable: bool = False,
+) -> Callable[[Callable[P, T]], Operator[P, T]]:
+    """Register a definition as an operator.
+
+    Args:
+        cpu, cuda: floating-point types of arguments that the kernels take on either device. On a GPU, scores may be
+            stored in half precision.
+        differentiable: the kernels carry gradients.
+    """
+
+    def register(definition: Callable[P, T]) -> Operator[P, T]:
+        found = Operator(definition, {"cpu": cpu, "cuda": cuda}, differentiable)
+        OPERATORS[found.name] = found
+        return found
+
+    return register
+
+
 @contextmanager
 def plain_operators() -> Iterator[None]:
-    """Run the plain PyTorch definitions inside this block, whatever kernels there are."""
+    """Run the definitions inside this block, whatever kernels there are."""
     token = _enabled.set(False)
     try:
         yield
     finally:
         _enabled.reset(token)
-
-
-def kernel(name: str, tensor: Tensor) -> Callable[..., Any] | None:
-    """The kernel for this operator and this tensor's device and type, or None."""
-    half = tensor.dtype == torch.float16 and tensor.is_cuda  # scores may be stored in half precision there
-    if not _enabled.get() or not (half or tensor.dtype == torch.float32):
-        return None
-    found = getattr(_kernels_on(tensor.device.type), name, None)
-    if found:
-        _announce_compilation(tensor.device.type)
-    return found
 
 
 def has_kernels(device: str) -> bool:
@@ -53,17 +111,34 @@ def has_kernels(device: str) -> bool:
 
 
 @cache
-def _announce_compilation(device: str) -> None:
-    """Say so, once, if the first call will have to wait for the compiler."""
-    compiled = getattr(_kernels_on(device), "compiled", None)
-    if compiled and not compiled():
-        _log.warning("compiling the kernels for this machine: the first run takes longer, later ones start at once")
-
-
-@cache
 def _kernels_on(device: str) -> ModuleType | None:
-    modules = {"cpu": "deepmatching.operators.cpu", "cuda": "deepmatching.operators.gpu"}
+    """The package of kernels for a type of device, imported when it is first needed."""
     try:
-        return import_module(modules[device]) if device in modules else None
-    except ImportError:
-        return None
+        if device == "cpu":
+            from deepmatching.operators import cpu
+
+            return cpu
+        if device == "cuda":
+            from deepmatching.operators import gpu
+
+            return gpu
+    except ImportError:  # Numba or Triton is not installed
+        pass
+    return None
+
+
+def _arrays(values: Iterable[Any]) -> Iterator[Tensor | np.ndarray]:
+    """Tensors and arrays among the values and in their tuples."""
+    for value in values:
+        if isinstance(value, Tensor | np.ndarray):
+            yield value
+        elif isinstance(value, tuple):
+            yield from _arrays(value)
+
+
+def _type_name(array: Tensor | np.ndarray) -> str:
+    return str(array.dtype).removeprefix("torch.")
+
+
+def _needs_gradient(array: Tensor | np.ndarray) -> bool:
+    return isinstance(array, Tensor) and array.requires_grad

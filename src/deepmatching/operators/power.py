@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from deepmatching.operators.kernels import kernel
+from deepmatching.operators.kernels import operator
 
 
+@operator(differentiable=True)
 def power(scores: Tensor, exponent: Tensor | float) -> Tensor:
     """max(S, 0)^ν, elementwise: a monotone rescaling that favours high scores.
 
@@ -18,8 +19,6 @@ def power(scores: Tensor, exponent: Tensor | float) -> Tensor:
         scores: any shape.
         exponent: ν > 0, a number or a tensor with one element.
     """
-    if scores.is_cuda and (fast := kernel("differentiable_power", scores)):
-        return fast(scores, exponent)
     if not torch.is_grad_enabled() or not (scores.requires_grad or getattr(exponent, "requires_grad", False)):
         return scores.clamp(min=0).pow_(exponent)
     positive = scores > 0

@@ -8,31 +8,14 @@ of memory for backward per output element, and no index tensors, so nothing over
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-ALL = slice(None)
-NOTHING = 255  #: the choice recorded where no view contributes
-
-
-class View(NamedTuple):
-    """View ``code``: element ``source[s]`` is a candidate for element ``out[o]``; slices of all axes."""
-
-    code: int
-    out: tuple[slice, ...]
-    source: tuple[slice, ...]
-
-
-def overlap(shift: int, outputs: int, sources: int, step: int = 1) -> tuple[slice, slice] | None:
-    """Slices of o and s = step·o + shift such that both lie within their sizes; None if there are none."""
-    first = max(0, -(shift // step))  # smallest o with step·o + shift ≥ 0
-    last = min(outputs - 1, (sources - 1 - shift) // step)
-    if last < first:
-        return None
-    return slice(first, last + 1), slice(step * first + shift, step * last + shift + 1, step)
+from deepmatching.operators.constants import NO_CHOICE
+from deepmatching.operators.views import View
 
 
 class ShiftedMax(torch.autograd.Function):
@@ -43,7 +26,7 @@ class ShiftedMax(torch.autograd.Function):
         ctx: Any, source: Tensor, shape: tuple[int, ...], views: list[View], switches: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         values = source.new_full(shape, float("-inf"))
-        choice = torch.full(shape, NOTHING, dtype=torch.uint8, device=source.device)
+        choice = torch.full(shape, NO_CHOICE, dtype=torch.uint8, device=source.device)
         for code, out, inside in views:
             best, candidate = values[out], source[inside]
             better = candidate > best
@@ -69,7 +52,7 @@ class ShiftedMax(torch.autograd.Function):
 def shifted_max(
     source: Tensor, shape: tuple[int, ...], views: list[View], switches: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """values[o] = max over views v of source[s_v(o)], −∞ where there is none; first view wins ties.
+    """values[o] = max over views v of source[s_v(o)], −∞ without any view; the first view wins ties.
 
     Args:
         source: (B, …) tensor, four axes after the batch.

@@ -1,24 +1,60 @@
-"""Sub-pixel matches: where between the cells the scores around a match point to."""
+"""Sub-pixel matches: where between the cells the scores around a match point."""
 
 from __future__ import annotations
+
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from deepmatching.geometry import Geometry
-from deepmatching.operators.correlation import reference_patches
+from deepmatching.operators.patches import reference_patches
+from deepmatching.operators.power import power
+from deepmatching.operators.targets import Decoded, target_indices
 
-REACH = 2  #: cells around the match that are looked at, along each axis
+REACH = 2  #: cells on each side of the match that count
 SIDE = 2 * REACH + 1
-CHUNK = 2**24  #: numbers of target patches that are assembled at a time
+CHUNK = 2**24  #: elements of target patches that are assembled at a time
+
+
+@torch.no_grad()
+def refine_to_subpixel(
+    decoded: Decoded,
+    cells0: Tensor,
+    cells1: Tensor,
+    geometry: Geometry,
+    patch: int,
+    exponent: float,
+    sharpness: Tensor,
+) -> Decoded:
+    """Γ(p) moved by Δ(p), see :func:`soft_offsets`, and kept inside the image.
+
+    The scores around Γ(p) are those of S_0: Q_0 is −∞ on most cells there.
+    """
+    rows, columns = (
+        index.clamp(0, size // geometry.gamma)
+        for index, size in zip(target_indices(decoded.cells, geometry), geometry.used1, strict=True)
+    )
+    around = correlation_around(cells0, cells1, rows, columns, geometry, patch)
+    around = torch.where(torch.isfinite(around), power(around, exponent), -torch.inf)
+    moved = decoded.points1 + geometry.gamma * soft_offsets(around, sharpness).flip(-1)
+    limit = _last_position(geometry, moved.device)
+    return decoded._replace(points1=torch.minimum(moved.clamp(min=0), limit))
+
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)
+def _last_position(geometry: Geometry, device: torch.device) -> Tensor:
+    """(x, y) of the last pixel's centre: a match between cells lies no further than that from the corner."""
+    return torch.tensor([geometry.used1[1] - 0.5, geometry.used1[0] - 0.5], device=device)
 
 
 def soft_offsets(around: Tensor, sharpness: Tensor | float) -> Tensor:
     """Δ(p) = Σ_δ π(δ) δ,  π(δ) ∝ exp(κ S(q + δ|p)),  ‖δ‖_∞ ≤ 2: the mean position around the cell q, in cells.
 
     Args:
-        around: S(q + δ|p), (…, 5, 5); cells that are −∞ count nothing, and if all are, Δ = 0.
+        around: S(q + δ|p), (…, 5, 5); cells at −∞ do not count, and Δ = 0 if all are −∞.
         sharpness: κ > 0.
 
     Returns:
@@ -81,7 +117,7 @@ def correlation_around(
 
 
 def _around(reference: Tensor, cells1: Tensor, rows: Tensor, columns: Tensor, patch: int) -> Tensor:
-    """The same for some rows of reference points; any number off the target image."""
+    """:func:`correlation_around` for some rows of reference points; any number off the target image."""
     span = torch.arange(SIDE + patch - 1, device=rows.device) - REACH - patch // 2
     h, w = cells1.shape[-2:]
     y, x = rows[..., None] + span, columns[..., None] + span  # (B, H, W, SIDE + patch − 1)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from deepmatching.operators.kernels import kernel
-from deepmatching.operators.max_pooling import pooling_views
-from deepmatching.operators.shifted_max import View, shifted_max
+from deepmatching.operators.kernels import operator
+from deepmatching.operators.shifted_max import shifted_max
+from deepmatching.operators.views import View, pooling_views
 
 
+@operator(differentiable=True)
 def unpooling(scores: Tensor, switches: Tensor, size: tuple[int, int], offset: int = 0, reach: int = 1) -> Tensor:
     """U_l(q|p) = max ( { Q_{l+1/2}(q'|p) : m_l(q'|p) = q } ∪ {−∞} ).
 
-    Every pooled score goes back to the cell it was pooled from; cells that no window chose get −∞, and of several
-    windows that chose the same cell the largest counts (the first in raster order on ties, also for the gradient).
+    Every pooled score goes back to the cell it was pooled from. Cells that no window chose get −∞. If several windows
+    chose the same cell, the largest score counts (the first in raster order on ties, also for the gradient).
 
     Args:
         scores: Q_{l+1/2}, (B, H, W, h', w').
@@ -24,8 +25,6 @@ def unpooling(scores: Tensor, switches: Tensor, size: tuple[int, int], offset: i
     Returns:
         U_l, (B, H, W, h, w).
     """
-    if scores.is_cuda and (fast := kernel("differentiable_unpooling", scores)):
-        return fast(scores, switches, size, offset, reach)
     pooled = (scores.shape[-2], scores.shape[-1])
     # Of the windows that reach a cell, the one that comes first sees it at its last position: hence the order.
     views = [View(code, source, out) for code, out, source in reversed(pooling_views(size, pooled, offset, reach))]

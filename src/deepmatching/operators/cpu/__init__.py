@@ -1,23 +1,33 @@
 """Kernels for CPUs: compiled by Numba at their first call and kept on disk.
 
-Each has the name and the signature of the operator it replaces (see ``deepmatching.operators.fused``) and agrees with
-it, up to rounding, for float32 tensors. Not differentiable.
+Each has the name and the signature of the operator that it stands behind (see ``deepmatching.operators.kernels``) and
+agrees with the definition, up to rounding. Not differentiable.
 """
 
 from deepmatching.operators.cpu.aggregation import aggregate, aggregate_and_pool
-from deepmatching.operators.cpu.compilation import compiled
 from deepmatching.operators.cpu.correlation import correlate_and_pool
 from deepmatching.operators.cpu.decoding import best_pooled
 from deepmatching.operators.cpu.disaggregation import disaggregate, unpool_and_disaggregate
+from deepmatching.operators.cpu.geodesic import cell_graph, distance_transform, nearest_seeds
 from deepmatching.operators.cpu.hog import hog_cells
+from deepmatching.operators.cpu.local_models import affine_models, paint, weighted_means
+from deepmatching.operators.cpu.refinement import refinement_step
+from deepmatching.operators.cpu.warping import warp
 
 __all__ = [
+    "affine_models",
     "aggregate",
     "aggregate_and_pool",
     "best_pooled",
-    "compiled",
+    "cell_graph",
     "correlate_and_pool",
     "disaggregate",
+    "distance_transform",
     "hog_cells",
+    "nearest_seeds",
+    "paint",
+    "refinement_step",
     "unpool_and_disaggregate",
+    "warp",
+    "weighted_means",
 ]

@@ -13,7 +13,7 @@ from deepmatching.operators.cpu.compilation import helper, kernel
 from deepmatching.operators.cpu.memory import empty
 from deepmatching.operators.cpu.pooling import NO_CELL, ONE, pool_row, pool_rows, vector_width
 from deepmatching.operators.cpu.power import raised
-from deepmatching.operators.cpu.threads import share
+from deepmatching.operators.cpu.threads import run_in_threads
 
 ZERO = np.float32(0)
 
@@ -24,7 +24,7 @@ def aggregate_and_pool(pooled: Tensor, geometry: Geometry, l: int, exponent: flo
     shape = (pooled.shape[0], rows, columns, *geometry.window(l + 2))
     result, switches = empty(shape, torch.float32), empty(shape, torch.uint8)
     for pair in range(shape[0]):
-        share(
+        run_in_threads(
             _aggregate_and_pool, rows * columns,
             pooled[pair].detach().contiguous().numpy(), np.array(geometry.links(l), dtype=np.int64),
             geometry.pool_offset(l + 1), geometry.pool_reach, np.float32(exponent),
@@ -38,7 +38,7 @@ def aggregate(pooled: Tensor, geometry: Geometry, l: int, exponent: float) -> Te
     rows, columns = geometry.grid(l + 1)
     result = empty((pooled.shape[0], rows, columns, *pooled.shape[3:]), torch.float32)
     for pair in range(pooled.shape[0]):
-        share(
+        run_in_threads(
             _aggregate, rows * columns,
             pooled[pair].detach().contiguous().numpy(), np.array(geometry.links(l), dtype=np.int64),
             np.float32(exponent), result[pair].numpy(),
@@ -48,7 +48,7 @@ def aggregate(pooled: Tensor, geometry: Geometry, l: int, exponent: float) -> Te
 
 @helper
 def _children(scores: np.ndarray, links: np.ndarray, i: int, j: int, children: np.ndarray) -> int:
-    """Fill in which children point (i, j) has, (4, 2): row and column on the grid, or −1. Returns their number."""
+    """Fill in the children of point (i, j), (4, 2): row and column on the grid, or −1. Returns their number."""
     count = 0
     for n in range(4):
         a, b = i + links[n, 0], j + links[n, 1]
@@ -64,7 +64,7 @@ def _mean_row(
 ) -> None:
     """mean[lead + x] = max(0, mean over the children of their scores at cell (y, x) + cell shift).
 
-    A child's cell that does not exist counts 0.
+    A missing cell of a child counts 0.
 
     Args:
         scores: (H_l, W_l, h, w).
@@ -72,7 +72,7 @@ def _mean_row(
         children, count: from ``_children``.
     """
     height, width = scores.shape[2:]
-    start = np.uintp(lead)  # unsigned: an index that may not be negative makes vectors possible
+    start = np.uintp(lead)  # unsigned: only an index that cannot be negative allows vectors
     for x in range(width):
         mean[start + np.uintp(x)] = ZERO
     for n in range(4):

@@ -1,8 +1,9 @@
-"""Compilation of the kernels: once on a machine, kept on disk."""
+"""Compilation of the kernels: once per machine, kept on disk."""
 
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -10,25 +11,24 @@ from typing import Any
 
 from numba import njit
 
-#: Kernels that Python calls, in the order of their definition.
-_kernels: list[Any] = []
+_log = logging.getLogger("deepmatching")
 
 
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile a function that Python calls, at its first call, without the interpreter's lock.
 
     The machine code is kept in Numba's cache (next to the source, or in the user's cache folder if that is not
-    writable). If no folder at all is writable, it is compiled again by every process.
+    writable). If no folder at all is writable, every process compiles it again.
     """
     try:
         compiled: Any = njit(cache=True, nogil=True, error_model="numpy")(function)
     except RuntimeError:  # Numba's "cannot cache function: no locator available"
-        return njit(nogil=True, error_model="numpy")(function)
-    # Numba would look only at the file of the kernel itself to tell whether its machine code is out of date,
-    # but a kernel also contains the helpers from the other files of this package.
+        compiled = njit(nogil=True, error_model="numpy")(function)
+    # Numba looks only at the file of the kernel itself to tell whether its machine code is out of date, but a kernel
+    # also contains the helpers from the other files of this package.
     if hasattr(getattr(compiled._cache, "_cache_file", None), "_source_stamp"):
         compiled._cache._cache_file._source_stamp = _sources()
-    _kernels.append(compiled)
+    _announce_misses(compiled._cache)
     return compiled
 
 
@@ -37,12 +37,23 @@ def helper(function: Callable[..., Any]) -> Any:
     return njit(nogil=True, error_model="numpy", fastmath={"contract"})(function)
 
 
-def compiled() -> bool:
-    """Whether this machine has compiled kernels before; not all, since each descriptor has its own."""
-    try:
-        return any(kernel._cache._cache_file._load_index() for kernel in _kernels)
-    except (AttributeError, OSError):
-        return False
+def _announce_misses(stored: Any) -> None:
+    """Announce the compilation that follows when the cache does not hold a kernel for the types of its arguments."""
+    load = stored.load_overload
+
+    def load_or_announce(*arguments: Any) -> Any:
+        found = load(*arguments)
+        if found is None:
+            announce_compilation()
+        return found
+
+    stored.load_overload = load_or_announce
+
+
+@cache
+def announce_compilation() -> None:
+    """Tell the user, once, why this run takes longer."""
+    _log.warning("compiling the kernels for this machine: the first run takes longer, later ones start at once")
 
 
 @cache

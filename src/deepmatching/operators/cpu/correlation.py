@@ -9,23 +9,23 @@ import torch
 from torch import Tensor
 
 from deepmatching.geometry import Geometry
-from deepmatching.operators.correlation import rectification
 from deepmatching.operators.cpu.compilation import helper, kernel
 from deepmatching.operators.cpu.memory import empty
 from deepmatching.operators.cpu.microkernel import NARROW, POINTS, WIDE, correlate_narrow, correlate_wide
 from deepmatching.operators.cpu.pooling import NO_CELL, pool_row, pool_rows, vector_width
-from deepmatching.operators.cpu.threads import share
+from deepmatching.operators.cpu.threads import run_in_threads
+from deepmatching.operators.patches import rectification
 
 ZERO = np.float32(0)
 
 
 def correlate_and_pool(
-    cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int, exponent: float
+    cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int, exponent: float, half: bool = False
 ) -> tuple[Tensor, Tensor]:
     """See :func:`deepmatching.operators.fused.correlate_and_pool`.
 
-    ``POINTS`` neighbours of a row of reference points share the target's cells. Their scores are computed one
-    row of target positions at a time, which is rectified and pooled while it is in the cache.
+    ``POINTS`` neighbours of a row of reference points share the target's cells. Their scores are computed one row of
+    target positions at a time, and rectified and pooled while that row is in the cache.
     """
     shape = (cells0.shape[0], *geometry.grid(0), *geometry.window(1))
     pooled, switches = empty(shape, torch.float32), empty(shape, torch.uint8)
@@ -35,7 +35,7 @@ def correlate_and_pool(
     first = geometry.first_cell
     # The first point's first target position, (row, column).
     start = [cell - geometry.R(0) if geometry.relative else 0 for cell in first]
-    shift = step if geometry.relative else 0  # by how much the next point's target positions are shifted
+    shift = step if geometry.relative else 0  # from one point's target positions to the next one's
     factors = _factors(geometry, patch)
 
     for pair in range(shape[0]):
@@ -43,7 +43,7 @@ def correlate_and_pool(
         pitch = cells.shape[2]
         c, dy, dx = np.ogrid[:channels, :patch, :patch]
         offsets = ((dy * channels + c) * pitch + dx).astype(np.int64).ravel()
-        share(
+        run_in_threads(
             _correlate_tiles, rows * -(-columns // POINTS),
             cells0[pair].detach().contiguous().numpy(), first[0] - patch // 2, first[1] - patch // 2, step, patch,
             cells.ravel(), left + start[1] - patch // 2, channels * pitch, offsets,
@@ -51,11 +51,11 @@ def correlate_and_pool(
             geometry.pool_offset(0), geometry.pool_reach, np.float32(exponent),
             pooled[pair].numpy(), switches[pair].numpy(),
         )  # fmt: skip
-    return pooled, switches
+    return pooled.half() if half else pooled, switches
 
 
 def _factors(geometry: Geometry, patch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rectification of rows (H_0 | 1, h_0) and columns (W_0 | 1, 2, n), and 0 for cells, −1 where there is none (2, n).
+    """Rectification of rows (H_0 | 1, h_0) and columns (W_0 | 1, 2, n), and 0 for cells, −1 for missing ones (2, n).
 
     Columns are laid out as pooling wants them: reach − offset places before the first cell, even and odd apart.
     """
@@ -72,8 +72,8 @@ def _target_rows(cells: np.ndarray, geometry: Geometry, patch: int) -> tuple[np.
     """The target's cells with zeros around them, as far as patches on the image and vectors reach.
 
     Returns:
-        (rows, C, pitch) and the number of zeros on the left. The channels of a row are kept together. The pitch is
-        an odd multiple of a cache line, so that the rows of a patch do not compete for the same lines.
+        (rows, C, pitch) and the number of zeros on the left. The channels of a row are adjacent. The pitch is an odd
+        multiple of a cache line, so that the rows of a patch do not compete for the same lines.
     """
     channels, height, width = cells.shape
     step, first, columns = geometry.alpha // geometry.gamma, geometry.first_cell[1], geometry.grid(0)[1]
@@ -113,11 +113,11 @@ def _rectify(
     no_cells: np.ndarray,
     halves: np.ndarray,
 ) -> None:
-    """max(0, scores · row factor · column factor), or −1 where there is no cell, split into even and odd places.
+    """max(0, scores · row factor · column factor), or −1 for a missing cell, split into even and odd places.
 
     The scores of point r of the tile start at place r · ``shift``; ``point`` is its row in ``factors``.
     """
-    start = np.uintp(r * shift)  # unsigned: an index that may not be negative makes vectors possible
+    start = np.uintp(r * shift)  # unsigned: only an index that cannot be negative allows vectors
     for x in range(no_cells.shape[1]):
         n = start + np.uintp(2 * x)
         halves[0, x] = max(scores[r, n] * row_factor * factors[point, 0, x], ZERO) + no_cells[0, x]

@@ -8,31 +8,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deepmatching.defaults import Reciprocal
 from deepmatching.geometry import Geometry
 from deepmatching.operators.cpu.compilation import kernel
 from deepmatching.operators.cpu.disaggregation import NOTHING, window_places
-from deepmatching.operators.cpu.threads import share
+from deepmatching.operators.cpu.threads import run_in_threads
+from deepmatching.operators.targets import Best
 
 
-def best_pooled(
-    coarse: Tensor, pooled: Tensor, switches: Tensor, geometry: Geometry, reciprocal: str
-) -> tuple[Tensor, Tensor, Tensor]:
-    """See :func:`deepmatching.operators.decoding.best_pooled`.
-
-    Returns:
-        scores and cells (int64), both (B, H_0, W_0), and the table of the best score in each bin.
-    """
+def best_pooled(coarse: Tensor, pooled: Tensor, switches: Tensor, geometry: Geometry, reciprocal: Reciprocal) -> Best:
+    """See :func:`deepmatching.operators.decoding.best_pooled`."""
     shape = (coarse.shape[0], *geometry.grid(0))
     scores, cells = np.empty(shape, dtype=np.float32), np.empty(shape, dtype=np.int64)
     tables = []
     for pair in range(shape[0]):
         volumes = [volume[pair].detach().contiguous().numpy() for volume in (coarse, pooled, switches)]
         tables.append(_decode(volumes, geometry, reciprocal, scores[pair], cells[pair]))
-    return torch.from_numpy(scores), torch.from_numpy(cells), torch.from_numpy(np.stack(tables))
+    return Best(torch.from_numpy(scores), torch.from_numpy(cells), torch.from_numpy(np.stack(tables)))
 
 
 def _decode(
-    volumes: list[np.ndarray], geometry: Geometry, reciprocal: str, scores: np.ndarray, cells: np.ndarray
+    volumes: list[np.ndarray], geometry: Geometry, reciprocal: Reciprocal, scores: np.ndarray, cells: np.ndarray
 ) -> np.ndarray:
     """Fill in scores and cells of one pair, (H_0, W_0); returns the table of the best scores."""
     extent = tuple(size // geometry.gamma for size in geometry.used1)
@@ -42,7 +38,7 @@ def _decode(
     tables = max(1, min(torch.get_num_threads(), scores.size))
     best = np.full((tables, -(-extent[0] // side), -(-extent[1] // side)), NOTHING, dtype=np.float32)
     top, left = (first - geometry.R(0) if geometry.relative else 0 for first in geometry.first_cell)
-    share(
+    run_in_threads(
         _best_matches, tables,
         *volumes, geometry.pool_offset(0), window_places(geometry), geometry.window(0)[1],
         top, left, step if geometry.relative else 0,
@@ -58,7 +54,7 @@ def _best_matches(
     first_row: int, first_column: int, shift: int, row_bins: Any, column_bins: Any,
     best: Any, scores: Any, cells: Any,
 ) -> None:  # fmt: skip
-    """The best match of each point, and the best score in each bin. Every table in ``best`` has its share of points.
+    """The best match of each point, and the best score in each bin. Every table in ``best`` covers some of the points.
 
     Of several cells with the highest score, the first in raster order of the level-0 window counts.
 
@@ -70,7 +66,7 @@ def _best_matches(
             from point to point.
         row_bins, column_bins: bin of each target position on which a match may lie, along each axis.
         best: (tables, bin rows, bin columns), −∞ at first.
-        scores, cells: (H_0, W_0), the result: the match's score and cell (0 where there is none).
+        scores, cells: (H_0, W_0), the result: the match's score and cell (0 without a match).
     """
     tables = best.shape[0]
     columns = coarse.shape[1]

@@ -10,7 +10,7 @@ from torch import Tensor
 from deepmatching.geometry import Geometry
 from deepmatching.operators.cpu.compilation import kernel
 from deepmatching.operators.cpu.memory import empty
-from deepmatching.operators.cpu.threads import share
+from deepmatching.operators.cpu.threads import run_in_threads
 
 NOTHING = np.float32(-np.inf)
 
@@ -20,7 +20,7 @@ def disaggregate(scores: Tensor, geometry: Geometry, l: int) -> Tensor:
     rows, columns = geometry.grid(l)
     result = empty((scores.shape[0], rows, columns, *scores.shape[3:]))
     for pair in range(scores.shape[0]):
-        share(
+        run_in_threads(
             _disaggregate, rows * columns,
             scores[pair].detach().contiguous().numpy(), np.array(geometry.links(l), dtype=np.int64),
             result[pair].numpy(),
@@ -34,7 +34,7 @@ def unpool_and_disaggregate(coarse: Tensor, pooled: Tensor, switches: Tensor, ge
     result = empty((coarse.shape[0], rows, columns, *geometry.window(l + 1)))
     places = window_places(geometry)
     for pair in range(coarse.shape[0]):
-        share(
+        run_in_threads(
             _unpool_and_disaggregate, rows * columns,
             *(volume[pair].detach().contiguous().numpy() for volume in (coarse, pooled, switches)),
             np.array(geometry.links(l), dtype=np.int64), geometry.pool_offset(l + 1), places, result[pair].numpy(),
@@ -43,7 +43,7 @@ def unpool_and_disaggregate(coarse: Tensor, pooled: Tensor, switches: Tensor, ge
 
 
 def window_places(geometry: Geometry) -> np.ndarray:
-    """Where a switch points to: (row, column) from the centre of a pooling window, (side², 2)."""
+    """The cell that each switch stands for: (row, column) from the centre of a pooling window, (side², 2)."""
     reach = geometry.pool_reach
     return np.argwhere(np.ones((2 * reach + 1, 2 * reach + 1))).astype(np.int64) - reach
 

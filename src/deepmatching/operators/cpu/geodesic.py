@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from deepmatching.operators.constants import TOLERANCE
 from deepmatching.operators.cpu.compilation import helper, kernel
-from deepmatching.operators.cpu.threads import share
+from deepmatching.operators.cpu.threads import run_in_threads
+from deepmatching.operators.seeds import Graph, Neighbours
 
 STRIP = 64  #: rows that are swept together: few enough for the cache
-TOLERANCE = np.float32(1e-4)  #: sweeping ends when no distance falls by more
+SMALL = np.float32(TOLERANCE)
 FAR = np.float32(np.inf)
 HALF, TWO, ZERO = np.float32(0.5), np.float32(2), np.float32(0)
 
@@ -18,8 +20,8 @@ HALF, TWO, ZERO = np.float32(0.5), np.float32(2), np.float32(0)
 def distance_transform(cost: np.ndarray, pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """See :func:`deepmatching.operators.geodesic.distance_transform`.
 
-    Strips of rows are swept down and up, each with the rows beside it as its neighbours left them, again and again
-    while they or those rows change. The result does not depend on the number of threads.
+    Strips of rows are swept down and up, with the adjacent rows of other strips as those were before the sweep, until
+    neither a strip nor those rows change. The result does not depend on the number of threads.
     """
     height, width = cost.shape
     distance = np.full((height, width), FAR, dtype=np.float32)
@@ -34,9 +36,9 @@ def distance_transform(cost: np.ndarray, pixels: np.ndarray) -> tuple[np.ndarray
     while len(active):
         seen, seen_label = distance[outer], label[outer]
         moving = np.zeros(len(first) + 2, dtype=bool)  # strip n is at n + 1
-        share(_sweep_strips, len(active), active, cost, seen, seen_label, distance, label, moving)
+        run_in_threads(_sweep_strips, len(active), active, cost, seen, seen_label, distance, label, moving)
         with np.errstate(invalid="ignore"):
-            fell = (seen - distance[outer] > TOLERANCE).any(axis=2)
+            fell = (seen - distance[outer] > SMALL).any(axis=2)
         moving[:-2] |= fell[:, 0]
         moving[2:] |= fell[:, 1]
         active = np.flatnonzero(moving[1:-1])
@@ -103,12 +105,12 @@ def _sweep_strips(
             fall = max(fall, _sweep_row(cost, top + r - 1, d, l, r, beside, beside_label))
         for r in range(rows, 0, -1):
             fall = max(fall, _sweep_row(cost, top + r - 1, d, l, r, beside, beside_label))
-        moving[strip + 1] = fall > TOLERANCE
+        moving[strip + 1] = fall > SMALL
         for r in range(rows):
             distance[top + r], label[top + r] = d[r + 1, 1 : width + 1], l[r + 1, 1 : width + 1]
 
 
-def cell_graph(distance: np.ndarray, label: np.ndarray, seeds: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def cell_graph(distance: np.ndarray, label: np.ndarray, seeds: int) -> Graph:
     """See :func:`deepmatching.operators.geodesic.cell_graph`."""
     starts = np.zeros(seeds + 1, dtype=np.int64)
     _count_borders(label, starts)
@@ -118,7 +120,7 @@ def cell_graph(distance: np.ndarray, label: np.ndarray, seeds: int) -> tuple[np.
 
 @kernel
 def _count_borders(label: Any, counts: Any) -> None:
-    """counts[a + 1] = number of pairs of adjacent pixels of which one is in cell a, and the other is not."""
+    """counts[a + 1] = number of pairs of adjacent pixels with one in cell a and the other in another cell."""
     height, width = label.shape
     for y in range(height):
         for x in range(width):
@@ -133,7 +135,7 @@ def _count_borders(label: Any, counts: Any) -> None:
 
 @kernel
 def _collect_borders(distance: Any, label: Any, starts: Any) -> tuple[Any, Any, Any]:
-    """The graph in rows: where each cell's neighbours begin, who they are, and how far."""
+    """The graph in rows: where each cell's neighbours begin, their numbers, and the distances to them."""
     height, width = label.shape
     seeds = starts.shape[0] - 1
     others, lengths = np.empty(starts[-1], dtype=np.int32), np.empty(starts[-1], dtype=np.float32)
@@ -150,7 +152,7 @@ def _collect_borders(distance: Any, label: Any, starts: Any) -> tuple[Any, Any, 
                         others[filled[b]], lengths[filled[b]] = a, length
                         filled[a] += 1
                         filled[b] += 1
-    # Of several borders between the same two cells, the shortest way counts.
+    # Several borders between the same two cells: the shortest path counts.
     rows = np.zeros(seeds + 1, dtype=np.int64)
     place = np.full(seeds, -1, dtype=np.int64)
     count = 0
@@ -168,22 +170,22 @@ def _collect_borders(distance: Any, label: Any, starts: Any) -> tuple[Any, Any, 
     return rows, others[:count].copy(), lengths[:count].copy()
 
 
-def nearest_seeds(graph: tuple[np.ndarray, np.ndarray, np.ndarray], number: int) -> tuple[np.ndarray, np.ndarray]:
+def nearest_seeds(graph: Graph, number: int) -> Neighbours:
     """See :func:`deepmatching.operators.geodesic.nearest_seeds`."""
     rows, others, lengths = graph
     seeds = len(rows) - 1
     number = min(number, seeds)
     index = np.full((seeds, number), -1, dtype=np.int32)
     distance = np.full((seeds, number), FAR, dtype=np.float32)
-    share(_search, seeds, rows, others, lengths, index, distance)
-    return index, distance
+    run_in_threads(_search, seeds, rows, others, lengths, index, distance)
+    return Neighbours(index, distance)
 
 
 @kernel
 def _search(begin: int, end: int, rows: Any, others: Any, lengths: Any, index: Any, distance: Any) -> None:
     """Dijkstra's search from each of the seeds ``begin`` … ``end`` − 1, until enough others are found.
 
-    The binary heap holds a seed once for every time that a shorter way to it was found; later ones are skipped.
+    The binary heap holds a seed once for every shorter path found to it; all but the first to come out are skipped.
     """
     seeds, number = index.shape
     known = np.full(seeds, FAR, dtype=np.float32)
@@ -203,13 +205,13 @@ def _search(begin: int, end: int, rows: Any, others: Any, lengths: Any, index: A
             index[source, found], distance[source, found] = seed, length
             found += 1
             for n in range(rows[seed], rows[seed + 1]):
-                other, way = others[n], length + lengths[n]
-                if way < known[other]:
+                other, path = others[n], length + lengths[n]
+                if path < known[other]:
                     if known[other] == FAR:
                         touched[count] = other
                         count += 1
-                    known[other] = way
-                    _sift_up(heap, who, size, way, other)
+                    known[other] = path
+                    _sift_up(heap, who, size, path, other)
                     size += 1
         for n in range(count):
             known[touched[n]] = FAR

@@ -1,4 +1,4 @@
-"""The HOG descriptor in one pass over bands of rows (see ``deepmatching.descriptors.HOG``)."""
+"""The HOG descriptor in one pass over bands of rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from deepmatching.operators.cpu.compilation import helper, kernel
 from deepmatching.operators.cpu.memory import empty
 from deepmatching.operators.cpu.power import exp2
-from deepmatching.operators.cpu.threads import share
+from deepmatching.operators.cpu.threads import run_in_threads
 
 BAND = 32  #: rows of pixels that are described together: few enough for the cache, many beside the 14 around them
 ZERO, ONE, QUARTER, TINY = np.float32(0), np.float32(1), np.float32(0.25), np.float32(1e-16)
@@ -25,14 +25,14 @@ def hog_cells(
     slope: float,
     ninth: float,
 ) -> Tensor:
-    """Cells of the HOG descriptor, (B, 9, H / stride, W / stride), of images (B, C, H, W) in [0, 1]."""
+    """See :func:`deepmatching.operators.hog.hog_cells`."""
     batch, _, height, width = image.shape
     cells = empty((batch, len(directions) + 1, height // stride, width // stride), torch.float32)
     taps = [np.exp(-np.square(np.arange(-2.0, 3.0)) / (2 * sigma**2)) for sigma in sigmas]
     tables = [_weights(taps[0], height, width, 1)]
     tables += [_weights(kernel, height, width, 0) for kernel in taps[1:]]
     for picture, result in zip(image.detach().contiguous().numpy(), cells.numpy(), strict=True):
-        share(
+        run_in_threads(
             _describe_bands, -(-result.shape[1] // max(1, BAND // stride)),
             picture, stride, directions.detach().to("cpu", torch.float32).numpy(), tables[0], tables[1], tables[2],
             np.float32(slope / np.log(2)), np.float32(ninth), result,

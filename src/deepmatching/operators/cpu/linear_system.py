@@ -1,6 +1,6 @@
 """The linear system of one step of variational refinement (see ``deepmatching.flow.refinement``).
 
-Loops go over whole rows and have one result each, because LLVM vectorises those; rows of pixels have two more on each
+Loops go over whole rows and have one result each, because LLVM vectorises those. Rows have two more pixels on each
 side, which repeat the outermost.
 """
 
@@ -11,57 +11,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from deepmatching.operators.constants import EPSILON, ZETA
 from deepmatching.operators.cpu.compilation import helper, kernel
 from deepmatching.operators.cpu.relaxation import cells
-from deepmatching.operators.cpu.threads import share
+from deepmatching.operators.cpu.threads import run_in_threads
+from deepmatching.operators.cpu.warping import warp_rows
 
 BAND = 16  #: rows that are done together
-SLAB = 8  #: bands, at least, of which the warped image is held at once
+SLAB = 8  #: bands of the warped image that are held at once, at least
 MARGIN = 4  #: rows on each side that second derivatives reach
 ZERO, QUARTER, HALF, ONE = np.float32(0), np.float32(0.25), np.float32(0.5), np.float32(1)
 NEAR, FAR = np.float32(8 / 12), np.float32(-1 / 12)  #: the five-point derivative (1, −8, 0, 8, −1) / 12
-
-
-def warp(
-    image0: np.ndarray, image1: np.ndarray, flow: np.ndarray, top: int = 0, bottom: int | None = None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(I_0 + I_w) / 2, I_w − I_0 (C, H, W) with I_w(p) = I_1(p + flow(p)), and 1 where that is in the image, else 0.
-
-    Args:
-        image0: (C, H, W).
-        image1: (C, H', W').
-        flow: (2, H, W).
-        top, bottom: the rows from ``top`` to ``bottom`` − 1 only.
-    """
-    channels, height, width = image0.shape
-    rows = (height if bottom is None else bottom) - top
-    mean, difference = (np.empty((channels, rows, width), dtype=np.float32) for _ in range(2))
-    inside = np.empty((rows, width), dtype=np.float32)
-    share(_warp, rows, top, image0, image1, flow, mean, difference, inside)
-    return mean, difference, inside
-
-
-@kernel
-def _warp(
-    begin: int, end: int, top: int,
-    image0: Any, image1: Any, flow: Any, mean: Any, difference: Any, inside: Any,
-) -> None:  # fmt: skip
-    channels, height, width = image1.shape
-    for r in range(begin, end):
-        y = top + r
-        for x in range(inside.shape[1]):
-            u, v = np.float32(x) + flow[0, y, x], np.float32(y) + flow[1, y, x]
-            inside[r, x] = ONE if (u >= ZERO and v >= ZERO and u <= width - 1 and v <= height - 1) else ZERO
-            u, v = min(max(u, ZERO), np.float32(width - 1)), min(max(v, ZERO), np.float32(height - 1))
-            j, i = int(u), int(v)
-            p, q = u - np.float32(j), v - np.float32(i)
-            k, l = min(j + 1, width - 1), min(i + 1, height - 1)
-            for c in range(channels):
-                above = image1[c, i, j] + p * (image1[c, i, k] - image1[c, i, j])
-                below = image1[c, l, j] + p * (image1[c, l, k] - image1[c, l, j])
-                value = above + q * (below - above)
-                mean[c, r, x] = HALF * (image0[c, y, x] + value)
-                difference[c, r, x] = value - image0[c, y, x]
 
 
 def linear_system(
@@ -71,12 +31,9 @@ def linear_system(
     start: np.ndarray,
     smoothness: np.ndarray,
     gamma: float,
-    delta: float,
     hold: float,
-    zeta: float,
-    epsilon: float,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """M⁻¹, b and the weights s that :func:`deepmatching.operators.cpu.relaxation.relax` takes.
+    """M⁻¹, b and the weights s for :func:`deepmatching.operators.cpu.relaxation.relax`.
 
     Args:
         image0, image1: (C, H, W), (C, H', W').
@@ -89,14 +46,14 @@ def linear_system(
     inverse, right = np.zeros((3, *shape), dtype=np.float32), np.zeros((2, *shape), dtype=np.float32)
     across, along = np.zeros(shape, dtype=np.float32), np.zeros(shape, dtype=np.float32)
     weights = np.zeros((2, height, width), dtype=np.float32)
-    share(_smoothness_weights, height, flow, smoothness, np.float32(epsilon**2), weights, across, along)
-    numbers = [np.float32(n) for n in (gamma / channels, delta / channels, hold, 3 / channels, zeta**2, epsilon**2)]
+    run_in_threads(_smoothness_weights, height, flow, smoothness, np.float32(EPSILON**2), weights, across, along)
+    numbers = [np.float32(n) for n in (gamma / channels, hold, 3 / channels, ZETA**2, EPSILON**2)]
     slab = BAND * max(SLAB, 2 * torch.get_num_threads())
     for first in range(0, height, slab):
         last = min(first + slab, height)
         top, bottom = max(first - MARGIN, 0), min(last + MARGIN, height)
-        warped = warp(image0, image1, flow, top, bottom)
-        share(
+        warped = warp_rows(image0, image1, flow, top, bottom)
+        run_in_threads(
             _system_bands, -(-(last - first) // BAND), first, last, top,
             *warped, flow, start, weights, *numbers, inverse, right,
         )  # fmt: skip
@@ -180,24 +137,24 @@ def _store(row: Any, halves: Any) -> None:
 @kernel
 def _system_bands(
     begin: int, end: int, slab_first: int, slab_last: int, top: int,
-    mean: Any, difference: Any, inside: Any, flow: Any, start: Any, weights: Any, gamma: Any, delta: Any, hold: Any,
+    mean: Any, difference: Any, inside: Any, flow: Any, start: Any, weights: Any, gamma: Any, hold: Any,
     repeats: Any, zeta: Any, tiny: Any, inverse: Any, right: Any,
 ) -> None:  # fmt: skip
-    """M⁻¹ and b of bands of ``BAND`` rows; ``gamma`` and ``delta`` are divided by the number of channels.
+    """M⁻¹ and b of bands of ``BAND`` rows; ``gamma`` is divided by the number of channels.
 
-    The bands are those of rows ``slab_first`` … ``slab_last`` − 1; the arrays from :func:`warp` begin at row ``top``.
+    The bands are those of rows ``slab_first`` … ``slab_last`` − 1; the warped arrays begin at row ``top``.
 
     Each channel counts ``repeats`` times, so that there are three.
 
-    ``sums`` holds Σ_c of the entries A_11, A_12, A_22, b_1, b_2 of a data term and of its squared error, before the
-    robust weight: [0] for constant gradients, [1] for constant colours.
+    ``sums`` holds Σ_c of the entries A_11, A_12, A_22, b_1, b_2 of the data term and of its squared error, before the
+    robust weight.
     """
     channels, height, width = mean.shape[0], flow.shape[1], flow.shape[2]
     rows = np.empty((2, BAND + 4, width + 4), dtype=np.float32)
     padded = np.empty(width + 4, dtype=np.float32)
     second = np.empty((5, width), dtype=np.float32)
     norms = np.empty((2, width), dtype=np.float32)
-    sums = np.empty((2, BAND, 6, width), dtype=np.float32)
+    sums = np.empty((BAND, 6, width), dtype=np.float32)
     for band in range(begin, end):
         first = slab_first + band * BAND
         last = min(first + BAND, slab_last)
@@ -220,20 +177,11 @@ def _system_bands(
                 _along_y(difference[c], y - top, second[4])
                 _norm(second[0], second[1], zeta, norms[0])
                 _norm(second[1], second[2], zeta, norms[1])
-                _add_equation(second[0], second[1], second[3], norms[0], sums[0, y - first])
-                _add_equation(second[1], second[2], second[4], norms[1], sums[0, y - first])
-                if delta > ZERO:
-                    _norm(rows[0, r][2:-2], rows[1, r][2:-2], zeta, norms[0])
-                    _add_equation(
-                        rows[0, r][2:-2], rows[1, r][2:-2], difference[c, y - top], norms[0], sums[1, y - first]
-                    )
+                _add_equation(second[0], second[1], second[3], norms[0], sums[y - first])
+                _add_equation(second[1], second[2], second[4], norms[1], sums[y - first])
         for y in range(first, last):
-            total = sums[0, y - first]
+            total = sums[y - first]
             _robust(inside[y - top], gamma, repeats, tiny, total)
-            if delta > ZERO:
-                _robust(inside[y - top], delta, repeats, tiny, sums[1, y - first])
-                for k in range(5):
-                    _add(sums[1, y - first, k], total[k])
             if hold > ZERO:
                 _hold(inside[y - top], hold, flow[0, y], start[0, y], norms[0], total[0], total[3])
                 _hold(inside[y - top], hold, flow[1, y], start[1, y], norms[0], total[2], total[4])
@@ -312,7 +260,7 @@ def _add_equation(p: Any, q: Any, t: Any, norm: Any, sums: Any) -> None:
 
 @helper
 def _robust(inside: Any, factor: Any, repeats: Any, tiny: Any, sums: Any) -> None:
-    """Multiply a data term by its weight and Ψ′ = 1 / √(error + ε²), or by 0 outside the second image."""
+    """Multiply the data term by its weight and Ψ′ = 1 / √(error + ε²), or by 0 outside the second image."""
     scale = sums[5]
     for x in range(scale.shape[0]):
         scale[x] = factor * inside[x] / np.sqrt(repeats * scale[x] + tiny)
@@ -331,12 +279,6 @@ def _hold(inside: Any, hold: Any, flow: Any, start: Any, pull: Any, diagonal: An
         diagonal[x] += pull[x]
     for x in range(pull.shape[0]):
         right[x] += pull[x] * (start[x] - flow[x])
-
-
-@helper
-def _add(value: Any, result: Any) -> None:
-    for x in range(result.shape[0]):
-        result[x] += value[x]
 
 
 @helper
@@ -369,7 +311,7 @@ def _add_smoothness(flow: Any, weights: Any, y: int, sums: Any, flux: Any) -> No
 
 @helper
 def _invert(sums: Any, determinant: Any, spare: Any) -> None:
-    """M = A + diagonal by its inverse, in place. Where nothing is known and nothing adjoins, the increment is 0."""
+    """Replace M = A + diagonal by its inverse. A pixel without data and without neighbours gets the increment 0."""
     a11, a12, a22, diagonal = sums[0], sums[1], sums[2], sums[5]
     for x in range(diagonal.shape[0]):
         a11[x] += diagonal[x]

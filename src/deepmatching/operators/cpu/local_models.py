@@ -1,20 +1,27 @@
-"""Local models of the motion around each seed (see ``deepmatching.operators.local_models``)."""
+"""CPU kernels of ``deepmatching.operators.local_models``."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from deepmatching.operators.constants import OWN_WEIGHT, WIDE_RIDGE
 from deepmatching.operators.cpu.compilation import helper, kernel
-from deepmatching.operators.cpu.threads import share
+from deepmatching.operators.cpu.threads import run_in_threads
 
 
-def weighted_means(index: np.ndarray, weights: np.ndarray, values: np.ndarray) -> np.ndarray:
+def weighted_means(index: Tensor, weights: Tensor, values: Tensor) -> Tensor:
     """See :func:`deepmatching.operators.local_models.weighted_means`."""
     result = np.empty((len(index), values.shape[1]), dtype=np.float64)
-    share(_weighted_means, len(index), index, weights, values, result)
-    return result
+    run_in_threads(_weighted_means, len(index), *_arrays(index, weights, values), result)
+    return torch.from_numpy(result)
+
+
+def _arrays(*tensors: Tensor) -> list[np.ndarray]:
+    return [tensor.detach().numpy() for tensor in tensors]
 
 
 @kernel
@@ -33,20 +40,13 @@ def _weighted_means(begin: int, end: int, index: Any, weights: Any, values: Any,
 
 
 def affine_models(
-    index: np.ndarray,
-    weights: np.ndarray,
-    points: np.ndarray,
-    values: np.ndarray,
-    ridge: float,
-    wide: float,
-    wide_ridge: float,
-    own: float,
-) -> tuple[np.ndarray, np.ndarray]:
-    """See ``operators.local_models``; ``own`` is the weight of a seed in its own model."""
+    index: Tensor, weights: Tensor, points: Tensor, values: Tensor, ridge: float, wide: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """See :func:`deepmatching.operators.local_models.affine_models`."""
     models, spread = np.empty((len(index), 3, 2), dtype=np.float64), np.empty(len(index), dtype=np.float64)
-    numbers = (float(ridge), float(wide), float(wide_ridge), float(own))
-    share(_affine_models, len(index), index, weights, points, values, *numbers, models, spread)
-    return models, spread
+    arrays, numbers = _arrays(index, weights, points, values), (float(ridge), float(wide), WIDE_RIDGE, OWN_WEIGHT)
+    run_in_threads(_affine_models, len(index), *arrays, *numbers, models, spread)
+    return torch.from_numpy(models), torch.from_numpy(spread)
 
 
 @helper
@@ -133,11 +133,11 @@ def _affine_models(
         models[s, 2, 0], models[s, 2, 1] = u + a[2, 0], v + a[2, 1]
 
 
-def paint(label: np.ndarray, points: np.ndarray, models: np.ndarray) -> np.ndarray:
+def paint(label: Tensor, points: Tensor, models: Tensor) -> Tensor:
     """See :func:`deepmatching.operators.local_models.paint`."""
     flow = np.empty((*label.shape, 2), dtype=np.float32)
-    share(_paint, len(label), label, points, models, flow)
-    return flow
+    run_in_threads(_paint, len(label), *_arrays(label, points, models), flow)
+    return torch.from_numpy(flow)
 
 
 @kernel

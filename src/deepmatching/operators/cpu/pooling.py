@@ -4,7 +4,7 @@ Cell k of the pooled map is the maximum of the cells 2k + offset + d, d ∈ {−
 index of the first d that attains it. The maximum is taken along each row first, then over side = 2·reach + 1 rows:
 with "first wins" at both steps, that is the first in raster order.
 
-Scores are ≥ 0 here (a negative score counts as 0), so −1 stands for cells that do not exist: they never win.
+Scores are ≥ 0 here (a negative score counts as 0), so −1 stands for missing cells: they never win.
 
 Buffers, of widths that are multiples of the longest vector, so that loops over them leave no remainder:
 

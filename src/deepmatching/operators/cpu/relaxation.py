@@ -1,8 +1,8 @@
 """Red-black successive over-relaxation of the increments of a flow (see ``deepmatching.flow.refinement``).
 
 The even and the odd columns of a row are stored apart, so that all neighbours of the pixels that are updated together
-lie side by side. Arrays are (…, H + 2, 2, n): rows with an empty one above and below, even and odd columns, n cells
-of which the first and the last are empty (0). Pixel (x, y) is at [y + 1, x % 2, x // 2 + 1].
+lie side by side. Arrays are (…, H + 2, 2, n): rows with an empty one above and below, even and odd columns, n cells.
+The first and the last cell are empty (0). Pixel (x, y) is at [y + 1, x % 2, x // 2 + 1].
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from deepmatching.operators.cpu.compilation import helper, kernel
 from deepmatching.operators.cpu.pooling import vector_width
-from deepmatching.operators.cpu.threads import share
+from deepmatching.operators.cpu.threads import run_in_threads
 
 BAND = 48  #: rows that are relaxed together
 DEPTH = 12  #: half-iterations for each visit to a band
@@ -36,9 +36,9 @@ def relax(
 ) -> None:
     """Add d to the flow: d ← d + ω (M⁻¹ (b + Σ_n s_n d_n) − d) over the even, then the odd pixels, from d = 0.
 
-    A band of rows is copied with as many rows around it as half-iterations are made at once; the outermost of them
-    then lack a neighbour, and are thrown away. That is the same as going through the whole image each time, but
-    in the cache, and bands may be shared between threads.
+    A band of rows is copied with as many rows around it as there are half-iterations in one visit. The outermost of
+    these lack a neighbour and are discarded. The result is that of passes over the whole image, but a band stays in the
+    cache, and threads may work on different bands.
 
     Args:
         inverse: (3, …) the upper triangle of M⁻¹.
@@ -50,7 +50,7 @@ def relax(
     found, next_found = np.zeros_like(right), np.zeros_like(right)
     for start in range(0, 2 * iterations, DEPTH):
         depth = min(DEPTH, 2 * iterations - start)
-        share(
+        run_in_threads(
             _relax_bands, -(-height // BAND),
             inverse, right, across, along, start, depth, np.float32(omega), found, next_found,
         )  # fmt: skip
@@ -102,8 +102,8 @@ def _relax_row(
         _update(inverse[c, y, q], inverse[c + 1, y, q], sums[0], sums[1], omega, d[c, r, q])
 
 
-# Loops over whole rows, from 0 on, each with one result: LLVM vectorises only these, and only if it has to compare few
-# arrays for overlap. What they do to the empty cells is 0 = 0 + 0 · 0.
+# LLVM vectorises only loops over whole rows, from 0 on, with one result each and few arrays to compare for overlap.
+# Empty cells stay 0 = 0 + 0 · 0.
 
 
 @helper

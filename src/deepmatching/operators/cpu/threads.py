@@ -1,4 +1,4 @@
-"""Sharing the work of a kernel between threads."""
+"""Running a kernel in several threads."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 import torch
 
-#: Parts for each thread, so that a thread that is held up does not make the others wait for long.
+#: Parts for each thread: with several, a delayed thread does not keep the others waiting for long.
 PARTS = 8
 
 
-def share(kernel: Callable[..., None], items: int, *arguments: Any) -> None:
+def run_in_threads(kernel: Callable[..., None], items: int, *arguments: Any) -> None:
     """Call kernel(first, last, \\*arguments) for consecutive ranges that make up 0 … items − 1.
 
-    As many threads as PyTorch uses (``torch.set_num_threads``), this one among them, take one range after the
-    other; kernels do not hold the interpreter's lock. Unlike Numba's own threading layers, this may be called from
-    several threads at once, compiles faster, and leaves no idle threads behind.
+    As many threads as PyTorch uses (``torch.set_num_threads``), this one among them, take one range after another;
+    kernels do not hold the interpreter's lock. Unlike Numba's own threading layers, this may be called from several
+    threads at once, compiles faster, and leaves no idle threads behind.
     """
     threads = min(torch.get_num_threads(), items)
     if threads <= 1:
@@ -39,4 +39,4 @@ def share(kernel: Callable[..., None], items: int, *arguments: Any) -> None:
         others = [pool.submit(work) for _ in range(threads - 1)]
         work()
         for other in others:
-            other.result()  # raises what it raised
+            other.result()  # raises the thread's exception

@@ -1,15 +1,15 @@
-"""Triton kernels behind the operators, for CUDA tensors in float32.
+"""Kernels for CUDA: written in Triton, compiled at their first call.
 
-Those of inference bear the names of ``deepmatching.operators.fused`` (and ``best_pooled``, ``decode_pooled`` and
-``hog_cells``); those of training are called ``differentiable_…`` and stand behind the plain operators. See
-``deepmatching.operators.kernels``. Importing this package raises ImportError where Triton is not installed.
+Each has the name and the signature of the operator that it stands behind (see ``deepmatching.operators.kernels``). The
+paper's operators carry gradients; those of inference do not. Importing this package raises ImportError where Triton is
+not installed.
 """
 
-from deepmatching.operators.gpu.aggregation import differentiable_aggregation
-from deepmatching.operators.gpu.correlation import correlate_and_pool, half_precision_scores
-from deepmatching.operators.gpu.correlation_gradient import differentiable_correlation
+from deepmatching.operators.gpu.aggregation import aggregation
+from deepmatching.operators.gpu.correlation import correlate_and_pool
+from deepmatching.operators.gpu.correlation_gradient import correlation
 from deepmatching.operators.gpu.decoding import best_pooled, decode_pooled
-from deepmatching.operators.gpu.disaggregation import differentiable_disaggregation
+from deepmatching.operators.gpu.disaggregation import disaggregation
 from deepmatching.operators.gpu.fused import (
     aggregate,
     aggregate_and_pool,
@@ -17,24 +17,23 @@ from deepmatching.operators.gpu.fused import (
     unpool_and_disaggregate,
 )
 from deepmatching.operators.gpu.hog import hog_cells
-from deepmatching.operators.gpu.max_pooling import differentiable_max_pooling
-from deepmatching.operators.gpu.power import differentiable_power
-from deepmatching.operators.gpu.unpooling import differentiable_unpooling
+from deepmatching.operators.gpu.max_pooling import max_pooling
+from deepmatching.operators.gpu.power import power
+from deepmatching.operators.gpu.unpooling import unpooling
 
 __all__ = [
     "aggregate",
     "aggregate_and_pool",
+    "aggregation",
     "best_pooled",
     "correlate_and_pool",
+    "correlation",
     "decode_pooled",
-    "differentiable_aggregation",
-    "differentiable_correlation",
-    "differentiable_disaggregation",
-    "differentiable_max_pooling",
-    "differentiable_power",
-    "differentiable_unpooling",
     "disaggregate",
-    "half_precision_scores",
+    "disaggregation",
     "hog_cells",
+    "max_pooling",
+    "power",
     "unpool_and_disaggregate",
+    "unpooling",
 ]

@@ -20,12 +20,11 @@ from deepmatching.operators.gpu.indexing import (
     volume_grid,
     warps,
 )
-
-Links = list[tuple[int, int, int, int]]
+from deepmatching.operators.views import Links
 
 
 def shifts_of(links: Links) -> tuple[int, int, int, int, int]:
-    """Row shifts for ε = −1 and +1, column shifts likewise, and the cell shift: the four links are their products."""
+    """Row shifts for ε = −1 and +1, column shifts for both, and the cell shift: the links are their combinations."""
     return links[0][0], links[3][0], links[0][1], links[3][1], links[3][2]
 
 
@@ -46,13 +45,13 @@ def existing(index, points):
 
 @triton.jit
 def nearest(index, points):
-    """The nearest point of the grid: one to read from, with weight 0, where there is none."""
+    """The nearest point of the grid: a missing point reads from it, with weight 0."""
     return tl.minimum(tl.maximum(index, 0), points - 1)
 
 
 @triton.jit
-def share(index, minus, plus, children):
-    """1 / (number of existing children along an axis), 1 if there is none."""
+def weight_of_child(index, minus, plus, children):
+    """1 / (number of existing children along an axis), 1 without children."""
     return 1.0 / tl.maximum(existing(index + minus, children) + existing(index + plus, children), 1.0)
 
 
@@ -71,7 +70,7 @@ def mean_of_children(
 ):  # fmt: skip
     """Mean of S_{l+1/2} over the children of point (i, j) on a grid of rows × columns, summed in the links' order."""
     total = tl.zeros_like(y).to(tl.float32)
-    whole = share(i, up, down, rows) * share(j, left, right, columns)
+    whole = weight_of_child(i, up, down, rows) * weight_of_child(j, left, right, columns)
     for side_y in tl.static_range(2):
         child_i = shifted(i, up, down, side_y)
         cell_y = y + (2 * side_y - 1) * cell_shift
@@ -108,7 +107,7 @@ def _aggregate_gradient(
     gradient, out, rows_up, columns_up, rows, columns, h, w, up, down, left, right, cell_shift,
     SHIFTED: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """∂S_{l+1/2} at a child: the sum over its parents of their gradient times the child's share in the mean."""
+    """∂S_{l+1/2} at a child: the sum over its parents of their gradient times the child's weight in the mean."""
     pair, i, j = reference_point(rows, columns)
     cell = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = cell < h * w
@@ -117,11 +116,11 @@ def _aggregate_gradient(
     for side_y in tl.static_range(2):
         parent_i = shifted(i, -up, -down, side_y)
         cell_y = y - (2 * side_y - 1) * cell_shift
-        weight_y = share(parent_i, up, down, rows) * existing(parent_i, rows_up)
+        weight_y = weight_of_child(parent_i, up, down, rows) * existing(parent_i, rows_up)
         for side_x in tl.static_range(2):
             parent_j = shifted(j, -left, -right, side_x)
             cell_x = x - (2 * side_x - 1) * cell_shift
-            weight = weight_y * share(parent_j, left, right, columns) * existing(parent_j, columns_up)
+            weight = weight_y * weight_of_child(parent_j, left, right, columns) * existing(parent_j, columns_up)
             source = cells_of(
                 pair, nearest(parent_i, rows_up), nearest(parent_j, columns_up), rows_up, columns_up, h * w
             )
@@ -155,7 +154,7 @@ def aggregate_gradient(gradient: Tensor, grid: tuple[int, int], links: Links) ->
 
 
 class Aggregation(torch.autograd.Function):
-    """:func:`differentiable_aggregation`."""
+    """:func:`aggregation`."""
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, grid: tuple[int, int], links: Links) -> Tensor:
@@ -168,6 +167,6 @@ class Aggregation(torch.autograd.Function):
         return aggregate_gradient(gradient.contiguous(), ctx.grid, ctx.links), None, None
 
 
-def differentiable_aggregation(scores: Tensor, grid: tuple[int, int], links: Links) -> Tensor:
-    """As ``operators.aggregation``; the number of children follows from the links and the two grids."""
+def aggregation(scores: Tensor, grid: tuple[int, int], links: Links) -> Tensor:
+    """See :func:`deepmatching.operators.aggregation.aggregation`."""
     return Aggregation.apply(scores, grid, links)

@@ -1,16 +1,13 @@
-"""Correlation (CORR), eq. (2), on tensor cores: the kernel behind ``operators.correlation``.
+"""Correlation (CORR), eq. (2), on tensor cores, and pooling of its scores.
 
-A tile of 8 × 8 reference points shares the target positions that any of them looks at: its scores are a product of
-(64 × D) patches with (D × positions) patches, D = patch² · channels, of which each point keeps its own window. The
-target patches are not assembled in memory but read from the map of cells, see :mod:`.half_cells`.
+A tile of 8 × 8 reference points shares the target positions in the windows of any of them. Its scores are a product of
+(64 × D) patches with (D × positions) patches, D = patch² · channels, and each point keeps its own window. The target
+patches are not assembled in memory but read from the map of cells, see :mod:`.half_cells`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import NamedTuple
 
 import torch
@@ -19,25 +16,13 @@ import triton.language as tl
 from torch import Tensor
 
 from deepmatching.geometry import Geometry
+from deepmatching.operators.constants import CHUNK_BYTES
 from deepmatching.operators.gpu.half_cells import HalfCells, half_cells, power_of_two, scale_exponent
 from deepmatching.operators.gpu.indexing import device_of
 from deepmatching.operators.gpu.max_pooling import pool_into
 
 TILE = 8  #: side of a tile of reference points
 BLOCK = (4, 32)  #: target positions of one program, rows × columns
-CHUNK_BYTES = 2**28  #: S_0 is held in pieces of about this size between correlation and max pooling
-
-_single_product = ContextVar("single_product", default=False)
-
-
-@contextmanager
-def half_precision_scores() -> Iterator[None]:
-    """Correlate with one product of float16 descriptors instead of three: faster; scores off by 1e-5, at most 2e-4."""
-    token = _single_product.set(True)
-    try:
-        yield
-    finally:
-        _single_product.reset(token)
 
 
 class Layout(NamedTuple):
@@ -174,9 +159,19 @@ def _correlate(
 
 
 def correlate_into(
-    out: Tensor, first_row: int, halves: tuple[HalfCells, HalfCells], at: Layout, patch: int, clamp: bool
+    out: Tensor,
+    first_row: int,
+    halves: tuple[HalfCells, HalfCells],
+    at: Layout,
+    patch: int,
+    clamp: bool,
+    half: bool,
 ) -> None:
-    """S̃_0 (or max(S̃_0, 0)) of the reference rows from ``first_row`` on into ``out``, (B, rows, W_0, h_0, w_0)."""
+    """S̃_0 (or max(S̃_0, 0)) of the reference rows from ``first_row`` on into ``out``, (B, rows, W_0, h_0, w_0).
+
+    With ``half``, one product of float16 descriptors instead of three: faster, with scores off by 1e-5 and at most
+    2e-4.
+    """
     reference, target = halves
     tiles_y, tiles_x = -(-out.shape[1] // TILE), at.tiles[1]
     depth = patch * patch * reference.channels
@@ -189,30 +184,31 @@ def correlate_into(
             *(at.origin_y, at.origin_x, at.end_y, at.end_x, tiles_x, at.blocks[1]),
             *(*reference.high.shape[1:3], *target.high.shape[1:3]),
             PATCH=patch, CHANNELS=reference.channels, TILE=TILE, BLOCK_Y=BLOCK[0], BLOCK_X=BLOCK[1],
-            DEPTH=math.gcd(summed, depth), SPLIT=not _single_product.get(), CLAMP=clamp, num_warps=4, num_stages=stages,
+            DEPTH=math.gcd(summed, depth), SPLIT=not half, CLAMP=clamp, num_warps=4, num_stages=stages,
         )  # fmt: skip
 
 
-def correlate(cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int) -> Tensor:
-    """S̃_0, (B, H_0, W_0, h_0, w_0), without gradient."""
+def correlate(cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int, half: bool = False) -> Tensor:
+    """S̃_0, (B, H_0, W_0, h_0, w_0), without gradient; see :func:`correlate_into` for ``half``."""
     at = layout(geometry, patch)
     out = cells0.new_empty((cells0.shape[0], *geometry.shape(0)))
-    correlate_into(out, 0, reference_and_target(cells0, cells1, at, patch), at, patch, clamp=False)
+    correlate_into(out, 0, reference_and_target(cells0, cells1, at, patch), at, patch, clamp=False, half=half)
     return out
 
 
 @torch.no_grad()
 def correlate_and_pool(
-    cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int, exponent: float
+    cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int, exponent: float, half: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """S_{1/2} and m_0, (B, H_0, W_0, h_1, w_1), from the descriptors; see ``operators.fused``.
+    """See :func:`deepmatching.operators.fused.correlate_and_pool`.
 
-    S_0 is computed for as many rows of reference points at a time as ``CHUNK_BYTES`` hold, and pooled at once.
+    S_0 is computed for as many rows of reference points at a time as fit into ``CHUNK_BYTES``, and pooled at once.
     """
     at = layout(geometry, patch)
     halves = reference_and_target(cells0, cells1, at, patch)
     pairs = cells0.shape[0]
-    values = cells0.new_empty((pairs, at.rows, at.columns, *geometry.window(1)))
+    dtype = torch.float16 if half else cells0.dtype
+    values = cells0.new_empty((pairs, at.rows, at.columns, *geometry.window(1)), dtype=dtype)
     switches = torch.empty_like(values, dtype=torch.uint8)
     row = 4 * at.columns * at.h * at.w
     together = max(1, min(pairs, CHUNK_BYTES // (row * at.rows)))
@@ -224,7 +220,7 @@ def correlate_and_pool(
         for start in range(0, at.rows, rows):
             shape = (part[0].peak.shape[0], min(rows, at.rows - start), at.columns, at.h, at.w)
             scores = buffer[: torch.Size(shape).numel()].view(shape)
-            correlate_into(scores, start, part, at, patch, clamp=True)
+            correlate_into(scores, start, part, at, patch, clamp=True, half=half)
             # Rows of one pair, or all rows of several pairs: contiguous either way.
             out = (some, slice(start, start + shape[1]))
             with device_of(scores):

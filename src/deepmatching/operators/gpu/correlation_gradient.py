@@ -202,7 +202,7 @@ def target_gradient(
 
 
 class Correlation(torch.autograd.Function):
-    """:func:`differentiable_correlation`."""
+    """:func:`correlation`."""
 
     @staticmethod
     def forward(ctx: Any, cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int) -> Tensor:
@@ -226,6 +226,6 @@ class Correlation(torch.autograd.Function):
         return result0, result1, None, None
 
 
-def differentiable_correlation(cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int) -> Tensor:
-    """As ``operators.correlation``: S̃_0, (B, H_0, W_0, h_0, w_0), before ReLU and power."""
+def correlation(cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int) -> Tensor:
+    """See :func:`deepmatching.operators.correlation.correlation`."""
     return Correlation.apply(cells0, cells1, geometry, patch)

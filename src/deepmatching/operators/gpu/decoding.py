@@ -1,7 +1,7 @@
-"""Decoding from the pooled scores: the kernels behind ``deepmatching.operators.decoding``'s ``…_pooled`` functions.
+"""Decoding from the pooled scores.
 
 Γ(p) and the table of the best score at every target bin (or target point) come from one pass over Q_{1/2} + S_{1/2};
-two passes over the reference points then settle who keeps a bin.
+two passes over the reference points then decide which point keeps a bin.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from deepmatching.defaults import RECIPROCAL, Reciprocal
 from deepmatching.geometry import Geometry
 from deepmatching.operators.gpu.indexing import (
     NOTHING,
@@ -21,6 +22,7 @@ from deepmatching.operators.gpu.indexing import (
     reference_point,
     row_and_column,
 )
+from deepmatching.operators.targets import Best, Decoded, bin_side, positions
 
 LOWEST = -2139095041  #: ``ordered`` of −∞
 POINTS = 128  #: reference points of one program of the passes over points
@@ -139,18 +141,17 @@ class Targets(NamedTuple):
     bin_columns: int
 
 
-def targets(geometry: Geometry, reciprocal: str) -> Targets:
+def targets(geometry: Geometry, reciprocal: Reciprocal) -> Targets:
     """The indices of a geometry, with bins of α₀ pixels or, for ``exact``, of one target position."""
-    step = geometry.alpha // geometry.gamma
-    per_bin = step if reciprocal == "bins" else 1
+    per_bin = bin_side(geometry, reciprocal)
     bins = [-(-(size // geometry.gamma) // per_bin) for size in geometry.used1]
     origin = [cell - geometry.R(0) if geometry.relative else 0 for cell in geometry.first_cell]
-    shift = step if geometry.relative else 0
+    shift = geometry.alpha // geometry.gamma if geometry.relative else 0
     return Targets(geometry.window(0)[1], origin[0], origin[1], shift, per_bin, bins[0], bins[1])
 
 
 def _best(
-    coarse: Tensor, pooled: Tensor, switches: Tensor, geometry: Geometry, reciprocal: str
+    coarse: Tensor, pooled: Tensor, switches: Tensor, geometry: Geometry, reciprocal: Reciprocal
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Scores and cells, (B, H_0, W_0), and the table of keys, (B, bin rows, bin columns)."""
     pairs, rows, columns, h, w = coarse.shape
@@ -171,27 +172,21 @@ def _best(
 
 @torch.no_grad()
 @on_device_of
-def best_pooled(
-    coarse: Tensor, pooled: Tensor, switches: Tensor, geometry: Geometry, reciprocal: str
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Scores and cells of Γ(p), (B, H_0, W_0), and the best score at every bin; see ``decoding.best_pooled``."""
+def best_pooled(coarse: Tensor, pooled: Tensor, switches: Tensor, geometry: Geometry, reciprocal: Reciprocal) -> Best:
+    """See :func:`deepmatching.operators.decoding.best_pooled`."""
     scores, cells, table = _best(coarse, pooled, switches, geometry, reciprocal)
-    return scores, cells, torch.where(table >= 0, table, table ^ 0x7FFFFFFF).view(torch.float32)
+    return Best(scores, cells, torch.where(table >= 0, table, table ^ 0x7FFFFFFF).view(torch.float32))
 
 
 @torch.no_grad()
 @on_device_of
 def decode_pooled(
-    coarse: Tensor, pooled: Tensor, switches: Tensor, geometry: Geometry, reciprocal: str = "bins"
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Γ(p) and whether it is verified, from Q_{1/2}, S_{1/2} and m_0, all (B, H_0, W_0, h_1, w_1).
-
-    Returns:
-        Q_0(Γ(p)|p), float32; the raster index of Γ(p) in p's window, int64; verified, bool; all (B, H_0, W_0).
-    """
+    coarse: Tensor, pooled: Tensor, switches: Tensor, geometry: Geometry, reciprocal: Reciprocal = RECIPROCAL
+) -> Decoded:
+    """See :func:`deepmatching.operators.decoding.decode_pooled`."""
     scores, cells, table = _best(coarse, pooled, switches, geometry, reciprocal)
     if reciprocal == "none":
-        return scores, cells, torch.isfinite(scores)
+        return Decoded(*positions(cells, geometry), scores, cells, torch.isfinite(scores))
     verified = torch.empty_like(scores, dtype=torch.bool)
     at = (scores.numel(), *scores.shape[1:], *targets(geometry, reciprocal))
     grid = (triton.cdiv(scores.numel(), POINTS),)
@@ -201,4 +196,4 @@ def decode_pooled(
     _verify[grid](
         scores, cells, table, first, verified.view(torch.uint8), *at, FIRST=reciprocal == "bins", BLOCK=POINTS
     )
-    return scores, cells, verified
+    return Decoded(*positions(cells, geometry), scores, cells, verified)

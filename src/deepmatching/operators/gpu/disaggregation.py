@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from deepmatching.operators.gpu.aggregation import Links, existing, nearest, on_map, shifted, shifts_of
+from deepmatching.operators.gpu.aggregation import existing, nearest, on_map, shifted, shifts_of
 from deepmatching.operators.gpu.indexing import (
     NOTHING,
     cells_block,
@@ -21,6 +21,7 @@ from deepmatching.operators.gpu.indexing import (
     volume_grid,
     warps,
 )
+from deepmatching.operators.views import Links
 
 
 @triton.jit
@@ -110,7 +111,7 @@ def best_parent_gradient(gradient: Tensor, choices: Tensor, grid: tuple[int, int
 
 
 class Disaggregation(torch.autograd.Function):
-    """:func:`differentiable_disaggregation`."""
+    """:func:`disaggregation`."""
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, grid: tuple[int, int], links: Links) -> Tensor:
@@ -126,6 +127,6 @@ class Disaggregation(torch.autograd.Function):
         return best_parent_gradient(gradient.contiguous(), choices, ctx.grid, ctx.links), None, None
 
 
-def differentiable_disaggregation(scores: Tensor, grid: tuple[int, int], links: Links) -> Tensor:
-    """As ``operators.disaggregation``: Q_{l+1/2}, (B, *grid, h, w), from Q_{l+1}."""
+def disaggregation(scores: Tensor, grid: tuple[int, int], links: Links) -> Tensor:
+    """See :func:`deepmatching.operators.disaggregation.disaggregation`."""
     return Disaggregation.apply(scores, grid, links)

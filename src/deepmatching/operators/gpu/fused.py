@@ -1,4 +1,4 @@
-"""The levels of inference, see ``operators.fused`` for what each computes."""
+"""The levels of inference (see ``deepmatching.operators.fused``)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from deepmatching.operators.gpu.unpooling import unpool
 
 @torch.no_grad()
 def aggregate_and_pool(pooled: Tensor, geometry: Geometry, l: int, exponent: float) -> tuple[Tensor, Tensor]:
-    """S_{l+3/2} and m_{l+1} from ``pooled`` = S_{l+1/2}.
+    """See :func:`deepmatching.operators.fused.aggregate_and_pool`.
 
-    The means are stored in between, since windows overlap; ν is applied to the maxima alone: the power is monotone.
+    The means are stored in between, since windows overlap. ν is applied to the maxima alone: the power is monotone.
     """
     mean = aggregate_mean(pooled.contiguous(), geometry.grid(l + 1), geometry.links(l))
     return pool(mean, geometry.window(l + 2), geometry.pool_offset(l + 1), geometry.pool_reach, exponent)
@@ -24,21 +24,21 @@ def aggregate_and_pool(pooled: Tensor, geometry: Geometry, l: int, exponent: flo
 
 @torch.no_grad()
 def aggregate(pooled: Tensor, geometry: Geometry, l: int, exponent: float) -> Tensor:
-    """S_{l+1} from ``pooled`` = S_{l+1/2}."""
+    """See :func:`deepmatching.operators.fused.aggregate`."""
     return aggregate_mean(pooled.contiguous(), geometry.grid(l + 1), geometry.links(l), exponent)
 
 
 @torch.no_grad()
 def disaggregate(scores: Tensor, geometry: Geometry, l: int) -> Tensor:
-    """Q_{l+1/2} from ``scores`` = Q_{l+1}."""
+    """See :func:`deepmatching.operators.fused.disaggregate`."""
     return best_parent(scores.contiguous(), geometry.grid(l), geometry.links(l))[0]
 
 
 @torch.no_grad()
 def unpool_and_disaggregate(coarse: Tensor, pooled: Tensor, switches: Tensor, geometry: Geometry, l: int) -> Tensor:
-    """Q_{l+1/2} from ``coarse`` = Q_{l+3/2}, ``pooled`` = S_{l+3/2} and ``switches`` = m_{l+1}.
+    """See :func:`deepmatching.operators.fused.unpool_and_disaggregate`.
 
-    Q_{l+1} is stored in between: of its four children each would otherwise look up four switches again.
+    Q_{l+1} is stored in between: otherwise each of its four children would look up four switches again.
     """
     scores, _ = unpool(
         coarse.contiguous(),

@@ -1,4 +1,4 @@
-"""HOG in four kernels: the steps of ``descriptors.HOG``, each reading its neighbourhood from the step before."""
+"""HOG in four kernels, each reading its neighbourhood from the result of the one before."""
 
 from __future__ import annotations
 
@@ -124,12 +124,7 @@ def hog_cells(
     slope: float,
     ninth: float,
 ) -> Tensor:
-    """HOG cells, (B, N + 1, H/stride, W/stride), of images (B, 1 or 3, H, W).
-
-    Args:
-        directions: (N, 2) unit vectors (x, y), N a power of two, on the image's device.
-        sigmas, slope, ninth: see ``descriptors.HOG``.
-    """
+    """See :func:`deepmatching.operators.hog.hog_cells`."""
     batch, _, h, w = image.shape
     n = directions.shape[0]
     weight = [math.exp(-1 / (2 * sigma**2)) for sigma in sigmas]

@@ -1,4 +1,4 @@
-"""What the kernels share: where a program stands in a volume, and how it is launched.
+"""What the kernels share: the place of a program in a volume, and its launch.
 
 A volume (B, H, W, h, w) is worked on by a grid of (B·H·W, blocks) programs: each has one reference point and a
 block of its cells, so that everything about the point is a scalar, and a cell's offset within its point fits into
@@ -17,10 +17,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from deepmatching.operators.constants import NO_CHOICE
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
-NOTHING = tl.constexpr(255)  #: the choice recorded where nothing contributes, as in ``shifted_max``
+NOTHING = tl.constexpr(NO_CHOICE)
 
 
 def cells_block(cells: int) -> int:
@@ -40,19 +42,18 @@ def volume_grid(volume: Tensor) -> tuple[int, int]:
 
 
 def on_device_of(function: Callable[P, T]) -> Callable[P, T]:
-    """Launch on the GPU that holds the first argument, not on the current one."""
+    """Launch on the GPU that holds the first tensor among the arguments, not on the current one."""
 
     @wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
-        with device_of(args[0]):
+        with device_of(next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))):
             return function(*args, **kwargs)
 
     return wrapped
 
 
-def device_of(tensor: object) -> AbstractContextManager[object]:
-    """The tensor's GPU as the current one; nothing to do for a CPU tensor (interpreted kernels)."""
-    assert isinstance(tensor, Tensor)
+def device_of(tensor: Tensor) -> AbstractContextManager[object]:
+    """The tensor's GPU as the current one; no change for a CPU tensor (interpreted kernels)."""
     return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
 
 

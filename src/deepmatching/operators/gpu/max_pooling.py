@@ -113,7 +113,7 @@ def pool_gradient(gradient: Tensor, switches: Tensor, window: tuple[int, int], o
 
 
 class MaxPooling(torch.autograd.Function):
-    """:func:`differentiable_max_pooling`."""
+    """:func:`max_pooling`."""
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, pooled: tuple[int, int], offset: int, reach: int) -> tuple[Tensor, Tensor]:
@@ -131,8 +131,6 @@ class MaxPooling(torch.autograd.Function):
         return result, None, None, None
 
 
-def differentiable_max_pooling(
-    scores: Tensor, pooled: tuple[int, int], offset: int = 0, reach: int = 1
-) -> tuple[Tensor, Tensor]:
-    """As ``operators.max_pooling``: S_{l+1/2} (B, H, W, h', w') and m_l of that shape."""
+def max_pooling(scores: Tensor, pooled: tuple[int, int], offset: int = 0, reach: int = 1) -> tuple[Tensor, Tensor]:
+    """See :func:`deepmatching.operators.max_pooling.max_pooling`."""
     return MaxPooling.apply(scores, pooled, offset, reach)

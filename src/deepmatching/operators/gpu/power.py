@@ -56,7 +56,7 @@ def power_gradient(scores: Tensor, exponent: Tensor, gradient: Tensor) -> tuple[
 
 
 class Power(torch.autograd.Function):
-    """:func:`differentiable_power`."""
+    """:func:`power`."""
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, exponent: Tensor) -> Tensor:
@@ -71,8 +71,8 @@ class Power(torch.autograd.Function):
         return power_gradient(scores, exponent, gradient.contiguous())
 
 
-def differentiable_power(scores: Tensor, exponent: Tensor | float) -> Tensor:
-    """As ``operators.power``: max(S, 0)^ν of any shape."""
+def power(scores: Tensor, exponent: Tensor | float) -> Tensor:
+    """See :func:`deepmatching.operators.power.power`."""
     if not isinstance(exponent, Tensor):
         exponent = torch.full((), exponent, device=scores.device)
     return Power.apply(scores, exponent.to(scores.device, torch.float32))

@@ -115,7 +115,7 @@ def unpool_gradient(gradient: Tensor, choices: Tensor, switches: Tensor, offset:
 
 
 class Unpooling(torch.autograd.Function):
-    """:func:`differentiable_unpooling`."""
+    """:func:`unpooling`."""
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, switches: Tensor, size: tuple[int, int], offset: int, reach: int) -> Tensor:
@@ -135,8 +135,6 @@ class Unpooling(torch.autograd.Function):
         return result, None, None, None, None
 
 
-def differentiable_unpooling(
-    scores: Tensor, switches: Tensor, size: tuple[int, int], offset: int = 0, reach: int = 1
-) -> Tensor:
-    """As ``operators.unpooling``: U_l, (B, H, W, h, w), from Q_{l+1/2} and m_l, (B, H, W, h', w')."""
+def unpooling(scores: Tensor, switches: Tensor, size: tuple[int, int], offset: int = 0, reach: int = 1) -> Tensor:
+    """See :func:`deepmatching.operators.unpooling.unpooling`."""
     return Unpooling.apply(scores, switches, size, offset, reach)

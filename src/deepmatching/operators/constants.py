@@ -1,0 +1,23 @@
+"""Numbers that a definition and its kernels share."""
+
+from __future__ import annotations
+
+#: The choice recorded where no candidate exists, in switches and in what backward keeps.
+NO_CHOICE = 255
+
+#: On a GPU, S_0 is held in pieces of about this many bytes between correlation and max pooling.
+CHUNK_BYTES = 2**28
+
+#: Geodesic distances are final when no pixel's falls by more than this.
+TOLERANCE = 1e-4
+
+#: The ridge of the wider affine models: with dozens of neighbours it counts nothing, with two or three it keeps the
+#: models calm.
+WIDE_RIDGE = 1.0
+
+#: Weight of a match in its own affine model. The original gives a match 0.96 of its weight and 0.01 to each of four
+#: points around it. Those count as the ridge, and as (0.96² + 4 · 0.01²)^½ of the match itself.
+OWN_WEIGHT = (0.96**2 + 4 * 0.01**2) ** 0.5
+
+#: ζ and ε of the refinement's energy, see ``deepmatching.flow.refinement``.
+ZETA, EPSILON = 0.1, 0.001
