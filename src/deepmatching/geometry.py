@@ -299,15 +299,6 @@ class Geometry:
         along_axis = dict(zip((-1, +1), self.child_shifts(l), strict=True))
         return [(along_axis[y], along_axis[x], y * self.cell_shift, x * self.cell_shift) for y, x in CORNERS]
 
-    def children(self, l: int) -> tuple[Tensor, Tensor]:
-        """Number of existing children along each axis of the points of level l ≥ 1: (H_l,), (W_l,)."""
-        counts = []
-        for parents, below in zip(self.grid(l), self.grid(l - 1), strict=True):
-            i = torch.arange(parents)
-            on_grid = [((i + shift >= 0) & (i + shift < below)).long() for shift in self.child_shifts(l - 1)]
-            counts.append(on_grid[0] + on_grid[1])
-        return counts[0], counts[1]
-
     # ------------------------------------------------------------------ sizes
 
     def cells(self, l: int) -> int:
@@ -362,7 +353,3 @@ class Strip(Geometry):
     def links(self, l: int) -> list[tuple[int, int, int, int]]:
         moved = self.rows1[0] - self.rows0[0]
         return [(row + moved, column, y, x) for row, column, y, x in self.whole.links(l)]
-
-    def children(self, l: int) -> tuple[Tensor, Tensor]:
-        rows, columns = self.whole.children(l)
-        return rows[self._rows(l)], columns

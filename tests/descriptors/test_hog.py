@@ -1,37 +1,9 @@
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
-from torch.autograd import gradcheck
 
 from deepmatching.descriptors import HOG
-from deepmatching.descriptors.hog import smoothing
-from deepmatching.operators.kernels import plain_operators
-
-
-def brute_smoothing(image: torch.Tensor, sigma: float, border: int) -> torch.Tensor:
-    """Full 2-D normalised convolution, pixel by pixel."""
-    rows, columns = image.shape
-    result = torch.zeros(rows + 2 * border, columns + 2 * border, dtype=image.dtype)
-    for y in range(-border, rows + border):
-        for x in range(-border, columns + border):
-            total, mass = 0.0, 0.0
-            for dy in range(-2, 3):
-                for dx in range(-2, 3):
-                    if 0 <= y + dy < rows and 0 <= x + dx < columns:
-                        weight = math.exp(-(dy * dy + dx * dx) / (2 * sigma**2))
-                        total += weight * image[y + dy, x + dx].item()
-                        mass += weight
-            result[y + border, x + border] = total / mass
-    return result
-
-
-@pytest.mark.parametrize("border", [0, 1])
-def test_smoothing_is_normalised_by_the_kernel_inside_the_image(border: int) -> None:
-    image = torch.rand(7, 9, dtype=torch.float64)
-    torch.testing.assert_close(smoothing(image[None, None], 1.1, border)[0, 0], brute_smoothing(image, 1.1, border))
 
 
 @pytest.mark.parametrize("downscale", [0, 1, 2])
@@ -59,9 +31,3 @@ def test_a_ramp_to_the_right_answers_in_the_direction_of_x() -> None:
 def test_grey_is_the_mean_of_the_channels() -> None:
     image = torch.rand(1, 3, 16, 16, dtype=torch.float64)
     torch.testing.assert_close(HOG()(image), HOG()(image.mean(dim=1, keepdim=True)))
-
-
-def test_gradient_of_hog() -> None:
-    image = torch.rand(1, 1, 8, 8, dtype=torch.float64, requires_grad=True)
-    with plain_operators():
-        assert gradcheck(HOG(1), image, atol=1e-4, fast_mode=True)

@@ -1,4 +1,4 @@
-"""Slow, obvious versions of the operators: loops over pixels' positions, taken from the paper's equations."""
+"""Slow, obvious versions of the operators: loops over pixel positions, taken from the paper's equations."""
 
 from __future__ import annotations
 
@@ -71,4 +71,43 @@ def brute_aggregation(pooled: Tensor, geometry: Geometry, l: int) -> Tensor:
                     children.append(child)
             if children:
                 result[i, j] = sum(children) / len(children)
+    return result
+
+
+def chosen_cells(switches: Tensor, geometry: Geometry, l: int) -> Tensor:
+    """Raster index in S_l's window of each switch."""
+    side = 2 * geometry.pool_reach + 1
+    h, w = switches.shape[-2:]
+    rows = 2 * torch.arange(h)[:, None] + geometry.pool_offset(l) - geometry.pool_reach + switches.long() // side
+    columns = 2 * torch.arange(w) + geometry.pool_offset(l) - geometry.pool_reach + switches.long() % side
+    return rows * geometry.window(l)[1] + columns
+
+
+def brute_correlation(cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int) -> Tensor:
+    """⟨φ(p), φ(q)⟩ cell by cell; a target patch counts its visible cells only, scaled up to a whole one."""
+    result = torch.zeros(*geometry.shape(0), dtype=cells0.dtype)
+    ys, xs = (p.tolist() for p in geometry.reference_points(0))
+    rows, columns = geometry.target_points(0)
+    half = patch // 2
+    for i, y in enumerate(ys):
+        for j, x in enumerate(xs):
+            for a, qy in enumerate(rows[i if geometry.relative else 0].tolist()):
+                for b, qx in enumerate(columns[j if geometry.relative else 0].tolist()):
+                    if not (0 <= qy <= geometry.used1[0] and 0 <= qx <= geometry.used1[1]):
+                        continue
+                    total, visible = 0.0, 0
+                    for dy in range(patch):
+                        for dx in range(patch):
+                            v, u = (
+                                int(qy) // geometry.gamma - half + dy,
+                                int(qx) // geometry.gamma - half + dx,
+                            )
+                            if 0 <= v < cells1.shape[1] and 0 <= u < cells1.shape[2]:
+                                visible += 1
+                                row, column = (
+                                    int(y) // geometry.gamma - half + dy,
+                                    int(x) // geometry.gamma - half + dx,
+                                )
+                                total += (cells0[:, row, column] * cells1[:, v, u]).sum().item()
+                    result[i, j, a, b] = total * patch**2 / visible
     return result

@@ -1,4 +1,8 @@
+"""Correlation against brute force from eq. (2), its gradient, and its GPU kernel."""
+
 from __future__ import annotations
+
+from types import ModuleType
 
 import pytest
 import torch
@@ -8,36 +12,9 @@ from torch.autograd import gradcheck
 
 from deepmatching.geometry import Geometry
 from deepmatching.operators import correlation
-
-
-def brute_correlation(cells0: torch.Tensor, cells1: torch.Tensor, geometry: Geometry, patch: int) -> torch.Tensor:
-    """⟨φ(p), φ(q)⟩ cell by cell; a target patch counts its visible cells only, scaled up to a whole one."""
-    result = torch.zeros(*geometry.shape(0), dtype=cells0.dtype)
-    ys, xs = (p.tolist() for p in geometry.reference_points(0))
-    rows, columns = geometry.target_points(0)
-    half = patch // 2
-    for i, y in enumerate(ys):
-        for j, x in enumerate(xs):
-            for a, qy in enumerate(rows[i if geometry.relative else 0].tolist()):
-                for b, qx in enumerate(columns[j if geometry.relative else 0].tolist()):
-                    if not (0 <= qy <= geometry.used1[0] and 0 <= qx <= geometry.used1[1]):
-                        continue
-                    total, visible = 0.0, 0
-                    for dy in range(patch):
-                        for dx in range(patch):
-                            v, u = (
-                                int(qy) // geometry.gamma - half + dy,
-                                int(qx) // geometry.gamma - half + dx,
-                            )
-                            if 0 <= v < cells1.shape[1] and 0 <= u < cells1.shape[2]:
-                                visible += 1
-                                row, column = (
-                                    int(y) // geometry.gamma - half + dy,
-                                    int(x) // geometry.gamma - half + dx,
-                                )
-                                total += (cells0[:, row, column] * cells1[:, v, u]).sum().item()
-                    result[i, j, a, b] = total * patch**2 / visible
-    return result
+from deepmatching.operators.kernels import plain_operators
+from helpers.brute_force import brute_correlation
+from helpers.volumes import GEOMETRIES, everywhere, unit_cells
 
 
 def random_cells(size: tuple[int, int], geometry: Geometry, patch: int, channels: int) -> torch.Tensor:
@@ -54,39 +31,84 @@ def random_cells(size: tuple[int, int], geometry: Geometry, patch: int, channels
     radius=st.one_of(st.none(), st.sampled_from([2, 6, 12])),
     patch=st.sampled_from([1, 4]),
 )
-def test_correlation_is_the_rectified_inner_product(
-    rows: int, columns: int, target: tuple[int, int], radius: int | None, patch: int
+def test_it_is_the_rectified_inner_product(
+    rows: int,
+    columns: int,
+    target: tuple[int, int],
+    radius: int | None,
+    patch: int,
+    device: torch.device,
+    dtype: torch.dtype,
 ) -> None:
     geometry = Geometry((8 * rows, 8 * columns), (8 * target[0], 8 * target[1]), radius=radius)
-    cells0 = random_cells(geometry.used0, geometry, patch, 2)
-    cells1 = random_cells(geometry.used1, geometry, patch, 2)
+    cells0 = random_cells(geometry.used0, geometry, patch, 2).to(device, dtype)
+    cells1 = random_cells(geometry.used1, geometry, patch, 2).to(device, dtype)
     result = correlation(cells0, cells1, geometry, patch)
+    assert result.shape == (2, *geometry.shape(0)) and result.dtype == dtype and result.device == cells0.device
     for b in range(2):
-        torch.testing.assert_close(result[b], brute_correlation(cells0[b], cells1[b], geometry, patch))
+        expected = brute_correlation(cells0[b].cpu(), cells1[b].cpu(), geometry, patch)
+        torch.testing.assert_close(result[b].cpu(), expected)
 
 
-def test_tiles_of_a_long_row_agree_with_the_whole_map() -> None:
+def test_tiles_of_a_long_row_agree_with_the_whole_map(device: torch.device, dtype: torch.dtype) -> None:
     """More than one tile of reference points: the window around p is that part of the unrestricted map."""
     sizes = ((16, 176), (24, 160))
     absolute, relative = Geometry(*sizes, radius=None), Geometry(*sizes, radius=20)
-    cells0 = random_cells(relative.used0, relative, 4, 3)
-    cells1 = random_cells(relative.used1, relative, 4, 3)
-    whole = correlation(cells0, cells1, absolute, 4)
-    windows = correlation(cells0, cells1, relative, 4)
+    cells0 = random_cells(relative.used0, relative, 4, 3).to(device, dtype)
+    cells1 = random_cells(relative.used1, relative, 4, 3).to(device, dtype)
+    whole = correlation(cells0, cells1, absolute, 4)[0].cpu()
+    windows = correlation(cells0, cells1, relative, 4)[0].cpu()
     for i in range(relative.grid(0)[0]):
         for j in range(relative.grid(0)[1]):
             for a in range(21):
                 for b in range(21):
                     v, u = 2 + 4 * i + a - 10, 2 + 4 * j + b - 10
-                    on = 0 <= v < whole.shape[3] and 0 <= u < whole.shape[4]
-                    expected = whole[0, i, j, v, u] if on else torch.tensor(0.0, dtype=torch.float64)
-                    torch.testing.assert_close(windows[0, i, j, a, b], expected)
+                    on = 0 <= v < whole.shape[2] and 0 <= u < whole.shape[3]
+                    expected = whole[i, j, v, u] if on else torch.tensor(0.0, dtype=dtype)
+                    torch.testing.assert_close(windows[i, j, a, b], expected)
+
+
+def test_batches_and_channels_must_agree() -> None:
+    geometry = Geometry((8, 16), (16, 8), radius=4)
+    cells0, cells1 = (random_cells(used, geometry, 4, 2) for used in (geometry.used0, geometry.used1))
+    with plain_operators():
+        with pytest.raises(ValueError):
+            correlation(cells0, cells1[:1], geometry, 4)
+        with pytest.raises(RuntimeError):
+            correlation(cells0, cells1[:, :1], geometry, 4)
 
 
 @pytest.mark.parametrize("radius", [4, None])
 @pytest.mark.parametrize("patch", [1, 4])
-def test_gradient_of_correlation(radius: int | None, patch: int) -> None:
+def test_gradient(radius: int | None, patch: int, device: torch.device) -> None:
     geometry = Geometry((8, 16), (16, 8), radius=radius)
-    cells0 = random_cells(geometry.used0, geometry, patch, 2)[:1].requires_grad_()
-    cells1 = random_cells(geometry.used1, geometry, patch, 2)[:1].requires_grad_()
+    cells0 = random_cells(geometry.used0, geometry, patch, 2)[:1].to(device).requires_grad_()
+    cells1 = random_cells(geometry.used1, geometry, patch, 2)[:1].to(device).requires_grad_()
     assert gradcheck(lambda a, b: correlation(a, b, geometry, patch), (cells0, cells1), fast_mode=True)
+
+
+@everywhere
+@pytest.mark.parametrize(("patch", "channels", "batch"), [(1, 20, 2), (4, 3, 1)])
+def test_the_gpu_kernel_agrees(
+    g: Geometry, patch: int, channels: int, batch: int, gpu: ModuleType, gpu_device: str
+) -> None:
+    results = []
+    cells = unit_cells(g, patch, channels, batch, gpu_device)
+    for function in (gpu.correlation, correlation.definition):
+        leaves = [c.clone().requires_grad_() for c in cells]
+        scores = function(*leaves, g, patch)
+        if not results:
+            upstream = torch.randn_like(scores) * 1e-3
+        scores.backward(upstream)
+        results.append((scores.detach() / 100, leaves[0].grad, leaves[1].grad))
+    for kernel, plain in zip(*results, strict=True):
+        torch.testing.assert_close(kernel, plain, rtol=1e-5, atol=2e-6 * float(plain.abs().max()))
+
+
+def test_one_product_of_halves_is_nearly_exact(gpu: ModuleType, gpu_device: str) -> None:
+    from deepmatching.operators.gpu.correlation import correlate
+
+    g = GEOMETRIES["relative, even R"]
+    cells0, cells1 = unit_cells(g, 4, 3, device=gpu_device)
+    exact = correlation.definition(cells0, cells1, g, 4)
+    assert 0 < float((correlate(cells0, cells1, g, 4, half=True) - exact).norm() / exact.norm()) < 1e-3

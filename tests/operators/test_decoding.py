@@ -1,14 +1,33 @@
+"""Decoding against the original's tables, and its kernels against the definitions."""
+
 from __future__ import annotations
 
 import math
+from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deepmatching.defaults import Reciprocal
 from deepmatching.geometry import Geometry
-from deepmatching.operators.decoding import decode
+from deepmatching.operators import cpu, fused, max_pooling
+from deepmatching.operators.decoding import best_pooled, decode, decode_pooled
+from deepmatching.operators.kernels import plain_operators
+from helpers.volumes import (
+    assert_identical,
+    batches,
+    both,
+    everywhere,
+    grid_volume,
+    lattices,
+    pooled_volume,
+    seeded_volume,
+    seeds,
+    with_gaps,
+)
 
 
 def brute_decode(Q_0: torch.Tensor, geometry: Geometry, reciprocal: str) -> dict[tuple[float, float], tuple]:
@@ -89,7 +108,71 @@ def test_a_bin_is_given_to_the_first_of_equal_claims() -> None:
 
 @pytest.mark.parametrize("reciprocal", ["bins", "exact", "none"])
 @pytest.mark.parametrize("radius", [None, 8])
-def test_points_that_nothing_reaches_have_no_match(reciprocal: str, radius: int | None) -> None:
+def test_points_without_a_path_have_no_match(reciprocal: str, radius: int | None) -> None:
     geometry = Geometry((16, 16), (16, 16), radius=radius, levels=0)
     decoded = decode(torch.full((1, *geometry.shape(0)), -math.inf), geometry, reciprocal)  # type: ignore[arg-type]
     assert not decoded.verified.any()
+
+
+@settings(max_examples=60, deadline=None)
+@given(lattices(), seeds, batches, st.sampled_from(["bins", "exact", "none"]), st.booleans())
+def test_the_cpu_kernel_agrees(geometry: Geometry, seed: int, batch: int, reciprocal: Any, few_ties: bool) -> None:
+    pooled, switches = pooled_volume(seed, batch, geometry, 0)
+    coarse = with_gaps(seeded_volume(seed + 1, *pooled.shape), seed)
+    if few_ties:
+        coarse += torch.rand(coarse.shape, generator=torch.Generator().manual_seed(seed))
+    tables = 2 if reciprocal == "none" else 3
+    result, expected = both(best_pooled, coarse, pooled, switches, geometry, reciprocal)
+    assert_identical((result[:tables], expected[:tables]))
+    assert_identical(with_and_without_kernels(coarse, pooled, switches, geometry, reciprocal))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_any_number_of_threads(threads: int) -> None:
+    geometry = Geometry((40, 56), (48, 40), radius=12, levels=2)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        pooled, switches = pooled_volume(0, 1, geometry, 0)
+        results = with_and_without_kernels(pooled, pooled, switches, geometry, "bins")
+    finally:
+        torch.set_num_threads(before)
+    assert_identical(results)
+
+
+@pytest.mark.parametrize("radius", [4, None])
+@pytest.mark.parametrize("sizes", [((16, 24), (24, 600)), ((24, 600), (16, 16)), ((200, 16), (16, 24))])
+def test_images_of_very_different_sizes(sizes: Any, radius: int | None) -> None:
+    geometry = Geometry(*sizes, radius=radius, levels=1)
+    cells = [
+        seeded_volume(n, 1, 9, used[0] // 2, used[1] // 2) for n, used in enumerate((geometry.used0, geometry.used1))
+    ]
+    results = both(fused.correlate_and_pool, *cells, geometry, 4, 1.0)
+    assert_identical(results)
+    assert cpu.best_pooled(results[1][0], *results[1], geometry, "bins").cells.dtype == torch.int64
+    assert_identical(with_and_without_kernels(results[1][0], *results[1], geometry, "bins"))
+
+
+@everywhere
+@pytest.mark.parametrize("reciprocal", ["bins", "exact", "none"])
+def test_the_gpu_kernel_agrees(g: Geometry, reciprocal: Reciprocal, gpu: ModuleType, gpu_device: str) -> None:
+    scores = grid_volume(g, 0, 0, device=gpu_device)
+    pooled, switches = max_pooling.definition(scores, g.window(1), g.pool_offset(0), g.pool_reach)
+    coarse = grid_volume(g, 0, 1, device=gpu_device)
+    for some in (with_gaps(coarse), coarse - torch.inf):
+        decoded = gpu.decode_pooled(some, pooled, switches, g, reciprocal)
+        with plain_operators():
+            plain = decode_pooled(some, pooled, switches, g, reciprocal)
+        torch.testing.assert_close(decoded.scores, plain.scores, rtol=0, atol=0)
+        reached = torch.isfinite(decoded.scores)
+        torch.testing.assert_close(decoded.cells[reached], plain.cells[reached])
+        torch.testing.assert_close(decoded.points1[reached], plain.points1[reached])
+        torch.testing.assert_close(decoded.points0, plain.points0)
+        torch.testing.assert_close(decoded.verified, plain.verified)
+
+
+def with_and_without_kernels(*arguments: Any) -> tuple[Any, Any]:
+    """The matches by kernels and by definitions."""
+    with plain_operators():
+        expected = decode_pooled(*arguments)
+    return decode_pooled(*arguments), expected

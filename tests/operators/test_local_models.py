@@ -1,4 +1,4 @@
-"""Affine fits and the flow they make: gradients, least squares by brute force, kernels."""
+"""Local models and the flow they make: gradients, least squares by brute force, kernels."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from deepmatching.operators.affine import affine_fit
+from deepmatching.operators.constants import OWN_WEIGHT, WIDE_RIDGE
 from deepmatching.operators.kernels import plain_operators
-from deepmatching.operators.local_models import OWN, WIDE_RIDGE, affine_models, falloff_weights, paint, weighted_means
+from deepmatching.operators.local_models import affine_models, falloff_weights, paint, weighted_means
 
 quick = settings(max_examples=25, deadline=None)
 
@@ -26,37 +27,6 @@ def neighbours(seed: int, seeds: int, number: int) -> tuple[Tensor, Tensor, Tens
     points = torch.rand(seeds, 2, generator=generator, dtype=torch.float64) * 50
     values = torch.randn(seeds, 2, generator=generator, dtype=torch.float64) * 5
     return index, falloff_weights(index, distances, 0.8), points, values
-
-
-def test_the_affine_fit_has_the_right_gradients() -> None:
-    generator = torch.Generator().manual_seed(0)
-    offsets = torch.randn(3, 6, 2, generator=generator, dtype=torch.float64, requires_grad=True)
-    values = torch.randn(3, 6, 2, generator=generator, dtype=torch.float64, requires_grad=True)
-    weights = torch.rand(3, 6, generator=generator, dtype=torch.float64).requires_grad_()
-    assert torch.autograd.gradcheck(lambda *tensors: affine_fit(*tensors, 0.1), (offsets, values, weights))
-
-
-@quick
-@given(st.integers(0, 2**31), st.integers(4, 9), st.floats(0, 10))
-def test_the_affine_fit_is_the_least_squares_solution(seed: int, number: int, ridge: float) -> None:
-    generator = np.random.default_rng(seed)
-    offsets, values = generator.normal(size=(number, 2)), generator.normal(size=(number, 3))
-    weights = generator.uniform(0.1, 1, number)
-    rows = np.concatenate([offsets, np.ones((number, 1))], axis=1) * weights[:, None]
-    rows = np.concatenate([rows, np.sqrt(ridge) * np.eye(3)[:2]])
-    right = np.concatenate([values * weights[:, None], np.zeros((2, 3))])
-    found = affine_fit(*(torch.from_numpy(a) for a in (offsets, values, weights)), ridge)
-    np.testing.assert_allclose(found, np.linalg.lstsq(rows, right, rcond=None)[0], atol=1e-6)
-
-
-def test_points_without_weight_do_not_count() -> None:
-    generator = torch.Generator().manual_seed(1)
-    offsets, values = torch.randn(5, 2, generator=generator), torch.randn(5, 2, generator=generator)
-    weights = torch.tensor([1.0, 2.0, 0.0, 1.0, 1.0])
-    chosen = weights > 0
-    torch.testing.assert_close(
-        affine_fit(offsets, values, weights), affine_fit(offsets[chosen], values[chosen], weights[chosen])
-    )
 
 
 def test_the_ridge_is_the_originals_four_points_around_the_match() -> None:
@@ -110,7 +80,7 @@ def test_the_ridge_pulls_to_the_wider_model() -> None:
     slopes = []
     for s in range(len(index)):
         j, w = index[s][chosen[s]].long(), weights[s][chosen[s]].clone()
-        w[0] *= OWN
+        w[0] *= OWN_WEIGHT
         slopes.append(affine_fit(points[j] - points[s], values[j] - values[s], w**0.25, WIDE_RIDGE)[:2])
     pulled, _ = affine_models(index, weights, points, values, 1e9, 0.25)
     torch.testing.assert_close(pulled[:, :2], torch.stack(slopes), rtol=1e-5, atol=1e-5)
