@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import traceback
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -186,16 +187,15 @@ def check_inference(radius: int | None, descriptor: Descriptor, size: tuple[int,
 
 def check_scores(descriptor: Descriptor, name: str) -> None:
     """S̃_0 of each precision against float64."""
-    from deepmatching.operators.gpu import half_precision_scores
+    from deepmatching.operators.gpu.correlation import correlate
 
     network = Network(descriptor, 80).cuda().eval()
     with torch.no_grad():
         geometry = network.geometry((96, 256), (96, 256))
         cells0, cells1 = network.describe(*images(1, (96, 256)), geometry)
         exact = operators.correlation(cells0.double(), cells1.double(), geometry, descriptor.patch)
-        for what, mode in (("three products", nullcontext()), ("one product", half_precision_scores())):
-            with mode:
-                scores = operators.correlation(cells0, cells1, geometry, descriptor.patch)
+        for what, half in (("three products", False), ("one product", True)):
+            scores = correlate(cells0, cells1, geometry, descriptor.patch, half)
             error = (scores - exact).abs()
             row(name, f"scores, {what}", largest_error=float(error.max()), mean_error=float(error.mean()))
         with plain_operators():
@@ -216,7 +216,7 @@ def check_gradients(radius: int | None, size: tuple[int, int], channels: int, na
     cases: dict[str, tuple[Callable[..., Tensor], list[Tensor]]] = {
         "max_pooling": (lambda s: operators.max_pooling(s, g.window(1), *pooling)[0], [fine]),
         "unpooling": (lambda s: operators.unpooling(s, switches, g.window(0), *pooling), [coarse]),
-        "aggregation": (lambda s: operators.aggregation(s, g.grid(1), g.links(0), g.children(1)), [coarse]),
+        "aggregation": (lambda s: operators.aggregation(s, g.grid(1), g.links(0)), [coarse]),
         "disaggregation": (lambda s: operators.disaggregation(s, g.grid(0), g.links(0)), [up]),
         "power": (operators.power, [fine - 0.5, nu]),
         "correlation": (lambda a, b: operators.correlation(a, b, g, 4), cells),
@@ -375,6 +375,8 @@ def main() -> None:
     parser.add_argument("--json", help="write the table to this file")
     parser.add_argument("--only", default="", help="cases whose name contains this")
     options = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("This benchmark needs a CUDA device, and PyTorch finds none: run it on a machine with an NVIDIA GPU.")
     bandwidth = copy_bandwidth()
     row("device", torch.cuda.get_device_name(), torch=torch.__version__, copy_tb_s=bandwidth / 1e12)
     for name, run in cases(bandwidth).items():
