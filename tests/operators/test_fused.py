@@ -158,7 +158,7 @@ def test_half_precision_rounds_the_pooled_scores_alone(plain: bool, gpu: ModuleT
     assert torch.equal(switches, choices)
     near, _ = gpu.correlate_and_pool(*(c.to(gpu_device) for c in cells), g, 4, 1.4, half=True)
     assert near.dtype == torch.float16
-    torch.testing.assert_close(near.float().cpu(), exact, rtol=5e-3, atol=5e-3)
+    assert float((near.float().cpu() - exact).norm() / exact.norm()) < 2e-3
 
 
 @everywhere
