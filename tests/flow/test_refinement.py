@@ -17,7 +17,7 @@ from deepmatching.flow.refinement import smooth
 from deepmatching.operators.kernels import plain_operators
 from deepmatching.operators.warping import warp
 
-quick = settings(max_examples=20, deadline=None)
+quick = settings(max_examples=20)
 
 
 def texture(seed: int, height: int, width: int, channels: int = 3) -> np.ndarray:

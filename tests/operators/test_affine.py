@@ -18,7 +18,7 @@ def test_gradient() -> None:
     assert torch.autograd.gradcheck(lambda *tensors: affine_fit(*tensors, 0.1), (offsets, values, weights))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 2**31), st.integers(4, 9), st.floats(0, 10))
 def test_it_is_the_least_squares_solution(seed: int, number: int, ridge: float) -> None:
     generator = np.random.default_rng(seed)

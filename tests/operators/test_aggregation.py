@@ -16,7 +16,7 @@ from helpers.brute_force import brute_aggregation
 from helpers.volumes import TINY, assert_same_gradient, everywhere, grid_volume, random_volume, small_pairs
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(geometry=small_pairs())
 def test_it_is_the_mean_of_the_existing_children(geometry: Geometry, device: torch.device, dtype: torch.dtype) -> None:
     for l in range(geometry.L):

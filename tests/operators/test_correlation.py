@@ -23,7 +23,7 @@ def random_cells(size: tuple[int, int], geometry: Geometry, patch: int, channels
     return torch.randn(2, channels, *shape, dtype=torch.float64)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     rows=st.integers(1, 2),
     columns=st.integers(1, 3),
@@ -87,6 +87,7 @@ def test_gradient(radius: int | None, patch: int, device: torch.device) -> None:
     assert gradcheck(lambda a, b: correlation(a, b, geometry, patch), (cells0, cells1), fast_mode=True)
 
 
+@pytest.mark.slow
 @everywhere
 @pytest.mark.parametrize(("patch", "channels", "batch"), [(1, 20, 2), (4, 3, 1)])
 def test_the_gpu_kernel_agrees(

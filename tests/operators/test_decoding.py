@@ -60,7 +60,7 @@ def brute_decode(Q_0: torch.Tensor, geometry: Geometry, reciprocal: str) -> dict
     return {r[:2]: r[2:] for r in kept}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     size0=st.tuples(st.integers(8, 40), st.integers(8, 40)),
     size1=st.tuples(st.integers(8, 40), st.integers(8, 40)),
@@ -114,7 +114,8 @@ def test_points_without_a_path_have_no_match(reciprocal: str, radius: int | None
     assert not decoded.verified.any()
 
 
-@settings(max_examples=60, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=60)
 @given(lattices(), seeds, batches, st.sampled_from(["bins", "exact", "none"]), st.booleans())
 def test_the_cpu_kernel_agrees(geometry: Geometry, seed: int, batch: int, reciprocal: Any, few_ties: bool) -> None:
     pooled, switches = pooled_volume(seed, batch, geometry, 0)

@@ -17,7 +17,7 @@ from deepmatching.operators.kernels import plain_operators
 from helpers.volumes import TINY, assert_same_gradient, everywhere, grid_volume, random_volume, small_pairs, with_gaps
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(geometry=small_pairs(), l=st.integers(0, 1))
 def test_each_child_gets_its_best_parent(geometry: Geometry, l: int, device: torch.device, dtype: torch.dtype) -> None:
     """Disaggregation is the transpose of aggregation with max for sum: compare link by link."""

@@ -32,10 +32,11 @@ from helpers.volumes import (
     with_gaps,
 )
 
-quick = settings(max_examples=60, deadline=None)
+quick = settings(max_examples=60)
 CHUNKS = "deepmatching.operators.gpu.correlation"
 
 
+@pytest.mark.slow
 @quick
 @given(lattices(), seeds, batches, st.sampled_from([1, 4]), st.sampled_from([1, 3, 9]))
 def test_correlation_and_pooling_with_many_ties(
@@ -161,6 +162,7 @@ def test_half_precision_rounds_the_pooled_scores_alone(plain: bool, gpu: ModuleT
     assert float((near.float().cpu() - exact).norm() / exact.norm()) < 2e-3
 
 
+@pytest.mark.slow
 @everywhere
 def test_the_gpu_kernel_of_correlation_and_pooling(
     g: Geometry, gpu: ModuleType, gpu_device: str, monkeypatch: pytest.MonkeyPatch
@@ -193,6 +195,7 @@ def test_the_gpu_kernel_correlates_chunks_of_rows(
     torch.testing.assert_close(values, plainly(fused.correlate_and_pool, *cells, g, 4, 1.4)[0], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @everywhere
 def test_the_gpu_kernels_of_all_levels(g: Geometry, gpu: ModuleType, gpu_device: str) -> None:
     def volume(points: int, cells: int) -> torch.Tensor:
@@ -216,6 +219,7 @@ def test_the_gpu_kernels_of_all_levels(g: Geometry, gpu: ModuleType, gpu_device:
         torch.testing.assert_close(gpu.unpool_and_disaggregate(*arguments), expected, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("radius", [6, None])
 def test_the_gpu_kernels_of_a_strip(radius: int | None, gpu: ModuleType, gpu_device: str) -> None:
     """A part of the rows of reference points, see ``Geometry.strip``."""

@@ -70,7 +70,7 @@ def test_a_needed_gradient_keeps_the_kernel_out() -> None:
         assert torch.allclose(HOG()(image), HOG()(image.detach()))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.integers(0, 2**31), st.integers(1, 2), st.sampled_from([1, 3]),
     st.integers(1, 90), st.integers(1, 70), st.integers(0, 3),

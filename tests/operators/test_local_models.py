@@ -13,7 +13,7 @@ from deepmatching.operators.constants import OWN_WEIGHT, WIDE_RIDGE
 from deepmatching.operators.kernels import plain_operators
 from deepmatching.operators.local_models import affine_models, falloff_weights, paint, weighted_means
 
-quick = settings(max_examples=25, deadline=None)
+quick = settings(max_examples=25)
 
 
 def neighbours(seed: int, seeds: int, number: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -26,7 +26,7 @@ from helpers.volumes import (
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(geometry=small_pairs(), ties=st.booleans())
 def test_it_is_the_maximum_over_the_window(
     geometry: Geometry, ties: bool, device: torch.device, dtype: torch.dtype
@@ -67,6 +67,7 @@ def test_the_gradient_goes_to_the_first_of_equal_maxima(device: torch.device, dt
     assert scores.grad[0, 0, 0].tolist() == [[1, 1, 0], [1, 1, 0], [0, 0, 0]]
 
 
+@pytest.mark.slow
 def test_more_than_two_to_the_31_elements() -> None:
     """A volume whose last cells lie beyond index 2³¹: their maxima must still be found."""
     side, points = 1025, 2048  # 2048 · 1025² > 2³¹

@@ -26,7 +26,7 @@ def stepped(function, flow, *others):
     return result
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     st.integers(0, 2**31), st.integers(1, 30), st.integers(1, 40), st.sampled_from([1, 3]), st.sampled_from([0.0, 0.2])
 )

@@ -60,7 +60,7 @@ def test_gradients_of_the_surroundings() -> None:
 sizes = st.tuples(st.integers(2, 4), st.integers(2, 5))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 1000),
     patch=st.sampled_from([1, 2, 4]),

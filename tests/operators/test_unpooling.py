@@ -28,7 +28,7 @@ from helpers.volumes import (
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(geometry=small_pairs(), ties=st.booleans())
 def test_scores_go_back_where_they_came_from(
     geometry: Geometry, ties: bool, device: torch.device, dtype: torch.dtype

@@ -41,7 +41,7 @@ def test_gradient(device: torch.device) -> None:
     assert gradcheck(lambda *tensors: warp(*tensors)[:2], (image0, image1, flow))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 2**31), st.integers(1, 30), st.integers(1, 40), st.sampled_from([1, 3]))
 def test_the_cpu_kernel_agrees(seed: int, height: int, width: int, channels: int) -> None:
     generator = torch.Generator().manual_seed(seed)
