@@ -207,3 +207,9 @@ def test_the_page_on_training_lists_every_setting_with_its_default() -> None:
     for key in ("steps", "optimizer.lr", "optimizer.warmup", "data.batch", "validation.every", "loss.scale"):
         section, _, name = key.rpartition(".")
         assert float(listed[key]) == (defaults[section] if section else defaults)[name]
+
+
+def test_the_papers_config_learns_the_exponents_that_the_paper_learns() -> None:
+    """ν_1 … ν_L: "learning values ν_l, l = 1, …, L specific for each layer"; our own recipes learn ν_0 too."""
+    assert not read_config("paper", ["data.root=x"]).model.learn_nu0
+    assert read_config("vgg", ["data.photos=x"]).model.learn_nu0

@@ -71,7 +71,13 @@ def test_overfitting_learns(config_of: Configs) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [(), ("ema=0.9", "accumulate=2", "data.batch=2"), ("optimizer.name=sgd", "amp=bf16")]
+    "changes",
+    [
+        (),
+        ("ema=0.9", "accumulate=2", "data.batch=2"),
+        ("optimizer.name=sgd", "amp=bf16"),
+        ("model.learn_nu0=false", "ema=0.9"),
+    ],
 )
 def test_interrupted_and_resumed_is_as_if_it_never_stopped(
     config_of: Configs, tmp_path: Path, changes: tuple[str, ...]
@@ -257,6 +263,29 @@ def test_other_ways_to_train(config_of: Configs, changes: tuple[str, ...]) -> No
     moved = {name for name in new if not torch.equal(old[name], new[name])}
     assert ("exponents" in moved) == ("model.learn=features" not in changes)
     assert any(name.startswith("descriptor.") for name in moved) == ("model.learn=exponents" not in changes)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.parametrize("learn", ["exponents", "both"])
+def test_nu_0_stays_to_the_last_bit_if_it_is_not_learned(config_of: Configs, optimizer: str, learn: str) -> None:
+    changes = (f"optimizer.name={optimizer}", "optimizer.weight_decay=0.5", "optimizer.momentum=0.9", "ema=0.5")
+    config = config_of(*changes, f"model.learn={learn}", "model.learn_nu0=false")
+    outcome = train(config, CPU)
+    start = torch.tensor(1.4)
+    for name in ("last", "best"):
+        assert torch.equal(load_file(outcome.folder / f"{name}.safetensors")["exponents"][0], start)
+    assert load_file(outcome.folder / "last.safetensors")["exponents"][1] != start
+    mean = load_file(outcome.folder / "last.state.safetensors")["mean.exponents"]
+    assert torch.equal(mean[0], start) and mean[1] != start
+    free = train(config_of(*changes, f"model.learn={learn}", f"out={outcome.folder}-free"), CPU)
+    assert load_file(free.folder / "last.safetensors")["exponents"][0] != start
+
+
+def test_a_gradient_of_nu_0_that_is_not_finite_does_not_matter_if_it_is_not_learned(config_of: Configs) -> None:
+    config = config_of("model.learn_nu0=false")
+    exponents = build_model(config.model, config.loss).network.exponents
+    (exponents * torch.tensor([torch.nan, 2.0, *[3.0] * (len(exponents) - 2)])).sum().backward()
+    assert exponents.grad is not None and exponents.grad.tolist()[:3] == [0, 2, 3]
 
 
 def test_training_goes_on_from_a_model_and_with_hog(config_of: Configs, tmp_path: Path) -> None:

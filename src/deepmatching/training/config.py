@@ -46,6 +46,7 @@ class ModelConfig:
     radius: int | Literal["full"] = RADIUS  #: R in pixels, or ``full``
     levels: int | Literal["auto"] = "auto"  #: L; ``auto`` for as many as the crop allows
     learn: Learn = "both"  #: ``features`` (the descriptor), ``exponents`` (ν_l) or ``both``
+    learn_nu0: bool = True  #: whether ν_0 is among the exponents that are learned; the paper learns ν_1 … ν_L
     #: κ at the start, for matches refined between cells; 0 for matches on cells. ``auto`` takes the κ of the model
     #: ``init``; without one it is 20 if ``loss.subpixel`` has a weight, and 0 otherwise. κ is learned if
     #: ``loss.subpixel`` has a weight.

@@ -96,9 +96,18 @@ def build_model(model: ModelConfig, loss: LossConfig, amp: Amp = "off") -> Train
         )
     network.descriptor.requires_grad_(model.learn != "exponents")
     network.exponents.requires_grad_(model.learn != "features")
+    if network.exponents.requires_grad and not model.learn_nu0:
+        network.exponents.register_hook(_without_first)
     if network.sharpness is not None:
         network.sharpness.requires_grad_(loss.subpixel > 0)
     return TrainedModel(network, Objective(**vars(loss)), amp)
+
+
+def _without_first(gradient: Tensor) -> Tensor:
+    """The gradient of the exponents with 0 for ν_0, so that no optimizer moves it: they have no weight decay."""
+    gradient = gradient.clone()
+    gradient[0] = 0
+    return gradient
 
 
 def check_sizes(network: Network, config: Config) -> None:
