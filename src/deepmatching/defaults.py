@@ -8,6 +8,9 @@ from typing import Final, Literal
 Reciprocal = Literal["bins", "exact", "none"]
 RECIPROCAL: Reciprocal = "bins"
 
+#: The paper's own way to verify them (its first footnote).
+PAPERS_RECIPROCAL: Reciprocal = "exact"
+
 #: Models that ship with the package, and the default model.
 MODELS = ("compact", "vgg", "hog")
 MODEL = "compact"

@@ -15,6 +15,7 @@ from typing import Any, get_type_hints
 import cv2
 import numpy as np
 import pytest
+import torch
 
 from deepmatching.commands.evaluate import evaluate
 from deepmatching.datasets.opening import NAMES
@@ -25,6 +26,7 @@ from deepmatching.flow import PRESETS
 from deepmatching.matcher import DeepMatcher
 from deepmatching.models import load_network, save_network
 from helpers.fake_datasets import (
+    FLOW,
     SIZE,
     moved,
     texture,
@@ -53,6 +55,21 @@ def test_means_go_to_standard_output(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert row[3:6] == [f"{means[name]:.2f}" for name in ("acc@2", "acc@5", "acc@10")]
     assert means["acc@2"] > 75
     assert [pair["name"] for pair in content["pairs"]] == ["street/0_a-0_b", "street/1_a-1_b"]
+
+
+def test_sub_pixel_matches_can_be_switched_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pairs, errors = write_pairs(tmp_path, 1, dataset="mine"), {}
+    for subpixel in (True, False):
+        file = tmp_path / f"{subpixel}.json"
+        run(pairs, model="compact", subpixel=subpixel, reciprocal="exact", json_file=file)
+        title = capsys.readouterr().out.splitlines()[0].strip()
+        assert title == "compact, radius 16, reciprocal exact" + ("" if subpixel else ", matches on cells")
+        matcher = DeepMatcher.from_pretrained(radius=16, device="cpu", reciprocal="exact", subpixel=subpixel)
+        matches = matcher.match(tmp_path / "0_a.png", tmp_path / "0_b.png")
+        errors[subpixel] = json.loads(file.read_text())["means"]["mine"]["all"]["epe"]
+        wrong = matches.displacements - torch.tensor(FLOW)
+        assert errors[subpixel] == pytest.approx(wrong.norm(dim=1).mean().item(), rel=1e-5)
+    assert errors[True] != errors[False]
 
 
 def test_occluded_pixels_pairs_and_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -203,6 +220,7 @@ def test_the_help_names_every_data_set_method_and_preset() -> None:
         ({"method": "dis", "levels": 2}, "--levels has no effect"),
         ({"method": "dis", "downscale": 1}, "--downscale has no effect"),
         ({"method": "dis", "reciprocal": "exact"}, "--reciprocal has no effect"),
+        ({"method": "dis", "subpixel": False}, "--no-subpixel has no effect"),
         ({"method": "dis", "half": True}, "--half has no effect"),
         ({"method": "dis", "memory": "1GB"}, "--memory has no effect"),
         ({"method": "dis", "device": "cuda"}, "--device has no effect"),

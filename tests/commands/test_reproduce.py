@@ -173,6 +173,29 @@ def test_without_masks_all_known_pixels_count_and_the_table_says_so(
     assert kitti[-4] != "–" and kitti[-2:] == ["–", "–"]
 
 
+@pytest.mark.usefixtures("presets")
+def test_matches_are_verified_and_lie_on_cells_as_in_the_paper(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first footnote is `exact`, and there are no sub-pixel matches; the table says what was used."""
+
+    def settings_of(row: str) -> tuple[str, bool]:
+        kept = json.loads((data / "out" / f"table1-sintelmini-{row}-matches.json").read_text())["settings"]
+        return kept["reciprocal"], kept["subpixel"]
+
+    run("table1", data, limit=1, out=data / "out", default_flow=True)
+    assert "ours: reciprocal exact, matches on cells, sub-pixel matches in row h" in capsys.readouterr().out
+    assert [settings_of(row) for row in "agh"] == [("exact", False), ("exact", False), ("exact", True)]
+    default_flow = json.loads((data / "out" / "table1-sintelmini-g-default-flow.json").read_text())["settings"]
+    assert (default_flow["reciprocal"], default_flow["subpixel"], default_flow["radius"]) == ("bins", True, 160)
+    shutil.rmtree(data / "out")
+    run("table1", data, limit=1, out=data / "out", reciprocal="bins", subpixel=True)
+    assert "ours: reciprocal bins, sub-pixel matches where" in capsys.readouterr().out
+    assert {settings_of(row) for row in "agh"} == {("bins", True)}
+    shutil.rmtree(data / "out")
+    run("table1", data, limit=1, out=data / "out", subpixel=False)
+    assert re.search(r"ours: reciprocal exact, matches on cells *\n", capsys.readouterr().out)
+    assert {settings_of(row) for row in "agh"} == {("exact", False)}
+
+
 def test_bad_options_are_one_sentence(data: Path) -> None:
     with pytest.raises(DeepMatchingError, match=r"nothing to evaluate.*nowhere/sintel"):
         run("table1", data / "nowhere")

@@ -47,6 +47,7 @@ ReciprocalOption = Annotated[
         "(exact); none keeps all.",
     ),
 ]
+SUBPIXEL_HELP = "Move matches between the cells of 2 pixels, if the model has learned to; or leave them on the cells."
 Half = Annotated[bool, typer.Option("--half", help="Correlate and store scores in half precision: faster, needs CUDA.")]
 Memory = Annotated[
     str | None,

@@ -10,6 +10,7 @@ import typer
 from deepmatching.commands.common import (
     MODEL_HELP,
     RADIUS_HELP,
+    SUBPIXEL_HELP,
     Device,
     Downscale,
     Half,
@@ -98,6 +99,7 @@ def evaluate(
     levels: Levels = None,
     downscale: Downscale = None,
     reciprocal: ReciprocalOption = RECIPROCAL,
+    subpixel: Annotated[bool, typer.Option("--subpixel/--no-subpixel", help=SUBPIXEL_HELP)] = True,
     half: Half = False,
     memory: Memory = None,
     device: Device = "auto",
@@ -142,7 +144,7 @@ def evaluate(
             {
                 **{"--radius": radius, "--levels": levels, "--downscale": downscale, "--half": half},
                 **{"--memory": memory, "--preset": preset, "--reciprocal": reciprocal != RECIPROCAL},
-                "--device": device not in ("auto", "cpu"),
+                **{"--no-subpixel": not subpixel, "--device": device not in ("auto", "cpu")},
             },
             "has no effect on methods of OpenCV: leave it out.",
         )
@@ -162,7 +164,7 @@ def evaluate(
         name, radius = model or MODEL, radius if radius is not None or flow else str(RADIUS)
         options = {
             **{"radius": radius, "levels": levels, "downscale": downscale, "reciprocal": reciprocal},
-            **{"device": device, "memory": memory, "half": half},
+            **{"subpixel": subpixel, "device": device, "memory": memory, "half": half},
         }
         matcher, flow_function, described = _our_method(name, (preset or PRESET) if flow else None, options)
     if pictures is not None:
@@ -189,10 +191,20 @@ def evaluate(
             evaluation = evaluate_matches(matcher, data, recorder, on_pair, warm_up=method is None)
     if per_pair:
         print_table(pairs_table(evaluation))
-    print_table(means_table(evaluation, name if method else f"{name}, radius {settings['radius']}"))
+    print_table(means_table(evaluation, name if method else _title(name, settings)))
     for path in (json_file, pictures):
         if path is not None:
             say(f"wrote {path}")
+
+
+def _title(model: str, settings: dict[str, Any]) -> str:
+    """The model, its radius, and how its matches were found if that is not the default way."""
+    reciprocal = settings["reciprocal"]
+    return (
+        f"{model}, radius {settings['radius']}"
+        + (f", reciprocal {reciprocal}" if reciprocal != RECIPROCAL else "")
+        + ("" if settings["subpixel"] else ", matches on cells")
+    )
 
 
 #: A matcher, its flow if that is evaluated, and what the results depend on.

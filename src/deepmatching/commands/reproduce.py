@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from deepmatching.commands.common import Device, Radius, build_matcher, say
+from deepmatching.commands.common import (
+    SUBPIXEL_HELP,
+    Device,
+    Radius,
+    ReciprocalOption,
+    build_matcher,
+    say,
+)
 from deepmatching.commands.progress import progress_bar
-from deepmatching.defaults import FLOW_RADIUS, PRESET, RADIUS
+from deepmatching.defaults import FLOW_RADIUS, PAPERS_RECIPROCAL, PRESET, RADIUS, RECIPROCAL
 from deepmatching.errors import DeepMatchingError
 
 if TYPE_CHECKING:
@@ -38,6 +45,13 @@ def reproduce(
         ),
     ] = None,
     radius: Radius = str(RADIUS),
+    reciprocal: ReciprocalOption = PAPERS_RECIPROCAL,
+    subpixel: Annotated[
+        bool | None,
+        typer.Option(
+            "--subpixel/--no-subpixel", help=SUBPIXEL_HELP, show_default="on cells in the paper's rows, as in the paper"
+        ),
+    ] = None,
     device: Device = "auto",
     limit: Annotated[
         int | None,
@@ -69,7 +83,9 @@ def reproduce(
     """Run a table of the paper on the real data sets.
 
     Rows without a model and data sets that are not below the root get a dash.
-    Flow is made as in the paper, with EpicFlow's settings for Sintel and KITTI.
+    Matches are verified and lie on cells as in the paper, unless options say otherwise;
+    our own model (h, compact) has sub-pixel matches. Flow is made from the same matches
+    as in the paper, with EpicFlow's settings for Sintel and KITTI.
     The paper does not name SintelMini's scenes, so ours differ: compare the rows
     of table1 with each other, not with the paper's.
     """
@@ -79,7 +95,10 @@ def reproduce(
 
     rows = _with_checkpoints(ROWS[table], checkpoint or [])
     datasets = _open(table, root, limit, masks)
-    matchers = {row: _matcher(row, radius, device) for row in rows}
+    matchers = {}
+    for row in rows:
+        between = row.is_ours if subpixel is None else subpixel
+        matchers[row] = _matcher(row, radius=radius, device=device, reciprocal=reciprocal, subpixel=between)
     if out is not None:
         make_folder(out)
     ours = {}
@@ -89,7 +108,16 @@ def reproduce(
                 prefix = out / f"{table}-{name}-{row.key}" if out is not None else None
                 run = partial(_evaluate, row, matcher, dataset, limit, masks, prefix)
                 ours[name, row.key] = measure_row(dataset.name, run, default_flow)
-    print_table(comparison_table(table, rows, ours, masks))
+    protocol = f"ours: reciprocal {reciprocal}, {_describe_subpixel(rows, subpixel)}"
+    print_table(comparison_table(table, rows, ours, masks, protocol))
+
+
+def _describe_subpixel(rows: tuple[Row, ...], subpixel: bool | None) -> str:
+    """Which of the rows have matches between the cells."""
+    if subpixel is not None:
+        return "sub-pixel matches where the model has learned them" if subpixel else "matches on cells"
+    own = [row.key for row in rows if row.is_ours]
+    return "matches on cells" + (f", sub-pixel matches in row {', '.join(own)}" if own else "")
 
 
 def _evaluate(
@@ -109,7 +137,7 @@ def _evaluate(
     from deepmatching.models import describe_model
 
     assert row.model is not None
-    method = matcher if radius is None else matcher.for_flow(radius)
+    method = matcher if radius is None else _like_deepmatching_flow(matcher, radius)
     settings = {
         **{"dataset": dataset.name, "limit": limit, **describe_model(row.model), **method.describe()},
         **({} if masks else {"masks": False}),
@@ -142,7 +170,15 @@ def _with_checkpoints(rows: tuple[Row, ...], checkpoints: list[str]) -> tuple[Ro
     return tuple(replace(row, **given[row.key], is_given=True) if row.key in given else row for row in rows)
 
 
-def _matcher(row: Row, radius: str, device: str) -> DeepMatcher | None:
+def _like_deepmatching_flow(matcher: DeepMatcher, radius: int) -> DeepMatcher:
+    """The same network with the settings of ``deepmatching flow``."""
+    from deepmatching.matcher import DeepMatcher
+
+    settings = replace(matcher.settings, radius=radius, reciprocal=RECIPROCAL, subpixel=True)
+    return DeepMatcher(matcher.network.at_radius(radius), settings)
+
+
+def _matcher(row: Row, **settings: Any) -> DeepMatcher | None:
     """The matcher of a row; None if it has no model, or one that this version of the package lacks."""
     from deepmatching.descriptors import VGG
     from deepmatching.descriptors.pretrained import is_published, load_vgg
@@ -152,7 +188,7 @@ def _matcher(row: Row, radius: str, device: str) -> DeepMatcher | None:
     if row.model is None:
         return None
     if row.is_given and is_published(row.model):
-        like = build_matcher("hog", radius=radius, device=device)
+        like = build_matcher("hog", **settings)
         network = build_network("vgg", like.network.radius)
         assert isinstance(network.descriptor, VGG)
         load_vgg(network.descriptor, row.model)
@@ -162,7 +198,7 @@ def _matcher(row: Row, radius: str, device: str) -> DeepMatcher | None:
             model_path(row.model)
         except DeepMatchingError:
             return None
-    return build_matcher(row.model, radius=radius, device=device)
+    return build_matcher(row.model, **settings)
 
 
 def _open(table: str, root: Path, limit: int | None, masks: bool) -> dict[str, FilePairs]:

@@ -25,6 +25,7 @@ class Row:
         model: the model that we run; None if there is none.
         ours: what that model was trained on.
         is_given: whether the user named the model; a model of the package may be missing.
+        is_ours: whether the row is not the paper's.
     """
 
     key: str
@@ -33,6 +34,7 @@ class Row:
     model: str | None = None
     ours: str = ""
     is_given: bool = False
+    is_ours: bool = False
 
 
 ROWS = {
@@ -44,7 +46,7 @@ ROWS = {
         Row("e", "CNN, features", "Mini"),
         Row("f", "CNN, both", "Mini"),
         Row("g", "CNN, both", "Chairs", "vgg", "synthetic"),
-        Row("h", "compact (ours)", "–", "compact", "synthetic"),
+        Row("h", "compact (ours)", "–", "compact", "synthetic", is_ours=True),
     ),
     "table2": (
         Row("flownet", "FlowNet +v", "Chairs"),
@@ -52,7 +54,7 @@ ROWS = {
         Row("hog", "DM-HOG", model="hog"),
         Row("cnn", "DM-CNN"),
         Row("vgg", "DM-CNN", "Chairs", "vgg", "synthetic"),
-        Row("compact", "compact (ours)", "–", "compact", "synthetic"),
+        Row("compact", "compact (ours)", "–", "compact", "synthetic", is_ours=True),
     ),
 }
 
@@ -130,10 +132,14 @@ def measure_row(
 
 
 def comparison_table(
-    name: str, rows: Sequence[Row], ours: Mapping[tuple[str, str], Mapping[str, Numbers]], masks: bool
+    name: str, rows: Sequence[Row], ours: Mapping[tuple[str, str], Mapping[str, Numbers]], masks: bool, protocol: str
 ) -> Table:
-    """At least two lines for each row: the published numbers and ours, which are by (data set, key of the row)."""
+    """At least two lines for each row: the published numbers and ours, which are by (data set, key of the row).
+
+    ``protocol`` says how ours were measured, and is printed below the title.
+    """
     title = f"Table {name[-1]} of the paper" + ("" if masks else "; ours without masks: all pixels with ground truth")
+    title += f"\n{protocol}"
     table = blank_table(["", "method", "trained on", ""], list(COLUMNS[name]), title)
     for dataset, paper in PAPER[name].items():
         if len(PAPER[name]) > 1:
