@@ -173,6 +173,46 @@ def test_without_masks_all_known_pixels_count_and_the_table_says_so(
     assert kitti[-4] != "–" and kitti[-2:] == ["–", "–"]
 
 
+def trained(path: Path, validation: list[str], score: str | None) -> str:
+    """A row's model as training writes it: with its config and, if it is the best one, its score."""
+    config = {"data": {"train": ["sintelmini"], "overfit": 0}, "validation": {"data": validation}}
+    card = {"config": json.dumps(config), **({} if score is None else {"score": score})}
+    save_network(load_network("hog", 16), path, **card)  # type: ignore[arg-type]
+    return f"b={path}"
+
+
+@pytest.mark.usefixtures("hog_alone", "presets")
+@pytest.mark.parametrize(
+    ("validation", "score", "warns"),
+    [
+        (["sintelmini"], "250.0", True),
+        (["train"], "250.0", True),
+        (["sintel-final"], "250.0", True),
+        (["chairs"], "250.0", False),
+        (["sintelmini"], None, False),
+    ],
+)
+def test_a_model_chosen_on_the_pairs_it_is_reported_on_is_called_so(
+    data: Path, capsys: pytest.CaptureFixture[str], validation: list[str], score: str | None, warns: bool
+) -> None:
+    run("table1", data, limit=1, checkpoint=[trained(data / "b.safetensors", validation, score)])
+    captured = capsys.readouterr()
+    assert ("note: row b is the best checkpoint on pairs of" in captured.err) == warns
+    assert ("last.safetensors" in captured.err) == warns
+    ours = [row for row in rows(captured.out) if "ours" in row][1]
+    assert ours[:2] == ["sintelmini, last" if score is None else "sintelmini, best", "ours"]
+
+
+@pytest.mark.usefixtures("hog_alone", "presets")
+@pytest.mark.parametrize("config", ["", "3", "{}", '{"data": 1}', "not JSON"])
+def test_a_model_with_a_card_of_others_is_simply_yours(
+    data: Path, capsys: pytest.CaptureFixture[str], config: str
+) -> None:
+    save_network(load_network("hog", 16), data / "b.safetensors", config=config, score="1")
+    run("table1", data, limit=1, checkpoint=[f"b={data / 'b.safetensors'}"])
+    assert [row for row in rows(capsys.readouterr().out) if "ours" in row][1][0] == "yours"
+
+
 @pytest.mark.usefixtures("presets")
 def test_matches_are_verified_and_lie_on_cells_as_in_the_paper(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The first footnote is `exact`, and there are no sub-pixel matches; the table says what was used."""

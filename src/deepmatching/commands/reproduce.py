@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -39,9 +40,10 @@ def reproduce(
         list[str] | None,
         typer.Option(
             metavar="ROW=FILE",
-            help="Model of a row, such as b=runs/b/best.safetensors; may be repeated. Rows are a to h in table1; hog, "
-            "cnn, vgg and compact in table2. Rows c and cnn also take ImageNet's VGG-16: c=vgg16.npz, .pth or "
-            ".safetensors, or c=download.",
+            help="Model of a row, such as b=runs/b/last.safetensors; may be repeated. Give last.safetensors: "
+            "best.safetensors is chosen on the validation pairs, so report it on other pairs only. Rows are a to h in "
+            "table1; hog, cnn, vgg and compact in table2. Rows c and cnn also take ImageNet's VGG-16: c=vgg16.npz, "
+            ".pth or .safetensors, or c=download.",
         ),
     ] = None,
     radius: Radius = str(RADIUS),
@@ -99,6 +101,8 @@ def reproduce(
     for row in rows:
         between = row.is_ours if subpixel is None else subpixel
         matchers[row] = _matcher(row, radius=radius, device=device, reciprocal=reciprocal, subpixel=between)
+    for row in rows:
+        _warn_if_chosen_on(list(datasets), row)
     if out is not None:
         make_folder(out)
     ours = {}
@@ -166,8 +170,50 @@ def _with_checkpoints(rows: tuple[Row, ...], checkpoints: list[str]) -> tuple[Ro
         if not equals or key not in [row.key for row in rows]:
             keys = ", ".join(row.key for row in rows)
             raise DeepMatchingError(f"--checkpoint must be ROW=FILE with one of the rows {keys}, not '{text}'.")
-        given[key] = {"model": path, "ours": "ImageNet" if is_published(path) else "yours"}
+        given[key] = {"model": path, "ours": "ImageNet" if is_published(path) else _trained_on(path)}
     return tuple(replace(row, **given[row.key], is_given=True) if row.key in given else row for row in rows)
+
+
+def _card(path: str) -> dict[str, str]:
+    """The model card of a file; empty if there is none, which the matcher complains about."""
+    from deepmatching.models import model_path, read_model
+
+    try:
+        return read_model(model_path(path))[1]
+    except DeepMatchingError:
+        return {}
+
+
+def _trained_on(path: str) -> str:
+    """The training data that a model's card names, and which checkpoint of the run it is."""
+    card = _card(path)
+    try:
+        names = [Path(name).name for name in json.loads(card["config"])["data"]["train"]]
+    except (KeyError, TypeError, ValueError):
+        return "yours"
+    return f"{'+'.join(names)}, {'best' if 'score' in card else 'last'}"
+
+
+def _warn_if_chosen_on(datasets: list[str], row: Row) -> None:
+    """Say so if the model of a row is the best one of a run on pairs that it is reported on here."""
+    from deepmatching.evaluation.paper_tables import FOLDERS
+
+    card = _card(row.model) if row.is_given and row.model is not None else {}
+    if "score" not in card:
+        return  # not the best of a run
+    try:
+        config = json.loads(card["config"])
+        names = config["validation"]["data"]
+        names = config["data"]["train"] if names == ["train"] or config["data"]["overfit"] else names
+        families = {name.partition("-")[0].replace("sintelmini", "sintel") for name in names}
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return
+    same = [name for name in datasets if FOLDERS[name] in families]
+    if same:
+        say(
+            f"note: row {row.key} is the best checkpoint on pairs of {', '.join(names)} and is reported on "
+            f"{', '.join(same)}: give last.safetensors beside it, or a model that was validated elsewhere"
+        )
 
 
 def _like_deepmatching_flow(matcher: DeepMatcher, radius: int) -> DeepMatcher:
