@@ -289,16 +289,10 @@ def time_decoding(descriptor: Descriptor, radius: int | None, batch: int, name: 
     graph = GraphedDecode(network, *shapes, Decoding(half=half))  # type: ignore[arg-type]
     decoded, replayed = decode(), graph(*pair)
     ms = milliseconds(graph.replay, 30)
-    row(
-        name,
-        "decode, whole",
-        ms=ms,
-        per_pair_ms=ms / batch,
-        eager_ms=eager,
-        peak_gb=peak,
-        replay_is_equal=all(torch.equal(a, b) for a, b in zip(decoded, replayed, strict=True)),
-        verified=float(decoded.verified.float().mean()),
-    )
+    is_equal = all(torch.equal(a, b) for a, b in zip(decoded, replayed, strict=True))
+    verified = float(decoded.verified.float().mean())
+    times = {"ms": ms, "per_pair_ms": ms / batch, "eager_ms": eager}
+    row(name, "decode, whole", **times, peak_gb=peak, replay_is_equal=is_equal, verified=verified)
 
 
 def time_training(descriptor: Descriptor, name: str) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def run_benchmark(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Run ``benchmarks/NAME.py``; its output and its exit code are the caller's to check."""
-    command = [sys.executable, str(BENCHMARKS / f"{name}.py"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), *map(str, arguments)]
+    paths = os.pathsep.join([str(ROOT / "tools"), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": paths}  # benchmarks/edges.py uses the tools
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
 def output_of(name: str, *arguments: object) -> str:
