@@ -45,6 +45,25 @@ def test_help_needs_none_of_the_slow_libraries() -> None:
     assert result.stdout.endswith("[]\n"), result.stdout
 
 
+def test_without_arguments_the_help_is_shown_and_the_command_fails() -> None:
+    result = run()
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == run("--help").stdout
+
+
+@pytest.mark.parametrize(("arguments", "help_"), [("match a.png", "match --help"), ("sing", "--help")])
+def test_a_usage_error_points_to_the_help_of_its_command(tmp_path: Path, arguments: str, help_: str) -> None:
+    assert f"See 'deepmatching {help_}'." in run(*arguments.split(), cwd=tmp_path).stderr
+
+
+@pytest.mark.parametrize(("words", "offered"), [("deepmatching ma", "match"), ("deepmatching match --rad", "--radius")])
+def test_the_shell_completes_commands_and_options(monkeypatch: pytest.MonkeyPatch, words: str, offered: str) -> None:
+    monkeypatch.setenv("_DEEPMATCHING_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
+    assert run().stdout.split() == [offered]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [("sing", "sing"), ("match a.png", "B"), ("match a.png b.png --colour red", "--colour"), ("match -v", "A")],

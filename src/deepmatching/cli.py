@@ -11,7 +11,7 @@ from typer.core import TyperCommand
 
 from deepmatching import __version__
 from deepmatching.commands.bench import bench
-from deepmatching.commands.common import say
+from deepmatching.commands.common import complain, say
 from deepmatching.commands.demo import demo
 from deepmatching.commands.evaluate import evaluate
 from deepmatching.commands.flow import flow
@@ -48,8 +48,6 @@ def _plain_type(found: re.Match[str]) -> str:
 
 app = typer.Typer(
     help="Deep Matching that learns: quasi-dense correspondences between two images.",
-    no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -64,28 +62,34 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit()
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def root(
+    ctx: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Deep Matching that learns: quasi-dense correspondences between two images."""
+    if ctx.invoked_subcommand is None:
+        say(ctx.get_help())
+        raise typer.Exit(2)
 
 
 def main() -> None:
     """Run the command. An error that the user can fix is one sentence, with exit code 2."""
     try:
-        sys.exit(app(standalone_mode=False))
+        sys.exit(app(prog_name="deepmatching", standalone_mode=False))
     except DeepMatchingError as error:
-        say(f"deepmatching: {error}")
+        complain(str(error))
         sys.exit(2)
     except (KeyboardInterrupt, typer.Abort):
-        say("deepmatching: interrupted")
+        complain("interrupted")
         sys.exit(130)
     except Exception as error:
         # Usage errors are recognised by a method: typer includes their class, and its name depends on the version.
         if not hasattr(error, "format_message"):
             raise
-        say(f"deepmatching: {error.format_message()} See 'deepmatching --help'.")
+        context = getattr(error, "ctx", None)
+        command = "deepmatching" if context is None else context.command_path
+        complain(f"{error.format_message()} See '{command} --help'.")
         sys.exit(2)

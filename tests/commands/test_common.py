@@ -1,13 +1,28 @@
 from __future__ import annotations
 
+import logging
 import os
+import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from deepmatching.commands.common import check_outputs, is_same, parse_memory, parse_radius, parse_size, refuse
+from deepmatching.commands.common import (
+    check_outputs,
+    complain,
+    flow_summary,
+    is_same,
+    parse_memory,
+    parse_radius,
+    parse_size,
+    refuse,
+    say,
+    set_quiet,
+)
 from deepmatching.errors import DeepMatchingError
+from deepmatching.flow.result import FlowResult
 
 
 @pytest.mark.parametrize(
@@ -55,3 +70,24 @@ def test_links_lead_to_the_same_file(tmp_path: Path) -> None:
     os.link(tmp_path / "a", tmp_path / "hard")
     assert is_same(tmp_path / "soft", tmp_path / "a") and is_same(tmp_path / "hard", tmp_path / "a")
     assert not is_same(tmp_path / "b", tmp_path / "a")
+
+
+def test_a_quiet_command_prints_errors_only(capsys: pytest.CaptureFixture[str]) -> None:
+    set_quiet(True)
+    try:
+        say("a summary")
+        complain("an error.")
+        logging.getLogger("deepmatching").warning("a warning")
+        assert capsys.readouterr().err == "deepmatching: an error.\n"
+    finally:
+        set_quiet(False)
+    say("a summary")
+    assert capsys.readouterr().err == "a summary\n"
+
+
+def test_the_stages_of_a_flow_add_up_to_its_total() -> None:
+    result = FlowResult(np.zeros((4, 5, 2)), np.ones((4, 5)), 7, {"matching": 1.25, "edges": 0.5, "refinement": 0.25})
+    summary = flow_summary(result, 3.5)
+    total, *stages = map(float, re.findall(r"([0-9.]+) s", summary))
+    assert total == 3.5 == sum(stages)
+    assert "reading 1.50 s, matching 1.25 s" in summary

@@ -199,7 +199,7 @@ def test_without_a_terminal_lines_report_the_progress(
     ("source", "options", "words"),
     [
         ("frames", {}, "--out DIR"),
-        ("frames", {"output": Path("f.flo")}, "-o is for a pair"),
+        ("frames", {"output": Path("f.flo")}, "-o is for a pair of images: .* or --out DIR"),
         ("frames", {"out": Path("out"), "matches": Path("m.txt")}, "--matches is for a pair"),
         ("frames", {"out": Path("out"), "edges": "map.png"}, "One edge map cannot serve all frames"),
         ("frames", {"out": Path("frames")}, "the frames themselves"),

@@ -35,6 +35,14 @@ def test_the_suffix_chooses_the_format_and_a_picture_is_drawn(pictures: tuple[Pa
     assert cv2.imread(str(tmp_path / "m.jpg")) is not None
 
 
+def test_quiet_prints_the_matches_and_errors_only(pictures: tuple[Path, Path], tmp_path: Path) -> None:
+    result = run("match", *pictures, "--radius", "16", "--draw", tmp_path / "m.png", "--quiet")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert len(result.stdout.splitlines()) > 50
+    failed = run("match", pictures[0], tmp_path / "missing.png", "-q")
+    assert failed.returncode == 2 and failed.stderr.count("\n") == 1
+
+
 def test_options_reach_the_matcher(pictures: tuple[Path, Path]) -> None:
     options = "--model hog --radius full --levels 2 --downscale 0 --reciprocal none -v"
     result = run("match", *pictures, *options.split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import sys
@@ -62,6 +63,9 @@ Device = Annotated[
     str, typer.Option(metavar="auto|cpu|cuda|mps", help="Device to compute on; auto prefers cuda, then mps.")
 ]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Print what is being done.")]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print errors only: no summary, notes or progress.")]
+
+_quiet = False
 
 
 def build_matcher(model: str, *, radius: str | None = None, memory: str | None = None, **settings: Any) -> DeepMatcher:
@@ -170,10 +174,11 @@ def match_summary(matches: Matches, elapsed: float, matcher: DeepMatcher) -> str
 
 
 def flow_summary(result: FlowResult, elapsed: float) -> str:
-    """One line: number of matches, time of each stage and displacements."""
+    """One line: number of matches, time of each stage, which add up to ``elapsed``, and displacements."""
     import numpy as np
 
-    stages = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in result.seconds.items())
+    reading = elapsed - sum(result.seconds.values())  # all that is not a stage
+    stages = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in {"reading": reading, **result.seconds}.items())
     length = np.hypot(result.flow[..., 0], result.flow[..., 1])
     return (
         f"{result.matches} matches used, {elapsed:.2f} s ({stages}); "
@@ -181,10 +186,28 @@ def flow_summary(result: FlowResult, elapsed: float) -> str:
     )
 
 
+def set_quiet(quiet: bool) -> None:
+    """Print errors only, or everything again. Commands with ``--quiet`` call this first."""
+    global _quiet
+    _quiet = quiet
+    logging.getLogger("deepmatching").setLevel(logging.ERROR if quiet else logging.NOTSET)
+
+
+def is_quiet() -> bool:
+    """Whether the command was asked to print errors only."""
+    return _quiet
+
+
 def say(text: str) -> None:
-    """Print a line to standard error, unless that is closed."""
-    if sys.stderr is not None:
+    """Print a line to standard error, unless that is closed or the command is quiet."""
+    if sys.stderr is not None and not _quiet:
         print(text, file=sys.stderr)
+
+
+def complain(text: str) -> None:
+    """Print an error to standard error, unless that is closed."""
+    if sys.stderr is not None:
+        print(f"deepmatching: {text}", file=sys.stderr)
 
 
 def say_written(*paths: Path | None) -> None:

@@ -9,18 +9,20 @@ from typing import Annotated
 
 import typer
 
-from deepmatching.commands.common import Device, build_matcher, flow_summary, match_summary, say
+from deepmatching.commands.common import Device, Quiet, build_matcher, flow_summary, match_summary, say, set_quiet
 from deepmatching.defaults import MODEL
 
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the results; created if it is missing.")] = Path("demo-output"),
     device: Device = "auto",
+    quiet: Quiet = False,
 ) -> None:
     """Match the pair of images that comes with the package, compute its optical flow, and draw both."""
     from deepmatching.drawing import draw_displacement, write_image
     from deepmatching.io.files import make_folder
 
+    set_quiet(quiet)
     make_folder(out)
     images = files("deepmatching") / "data" / "demo"
     with as_file(images / "bunny_0.jpg") as image0, as_file(images / "bunny_1.jpg") as image1:

@@ -16,11 +16,13 @@ from deepmatching.commands.common import (
     Half,
     Levels,
     Memory,
+    Quiet,
     ReciprocalOption,
     build_matcher,
     check_not_inputs,
     refuse,
     say,
+    set_quiet,
 )
 from deepmatching.commands.progress import progress_bar
 from deepmatching.defaults import FLOW_RADIUS, FULL, MODEL, PRESET, RADIUS, RECIPROCAL
@@ -114,6 +116,7 @@ def evaluate(
         typer.Option(metavar="DIR", help="Draw a picture of each pair into this folder: matches, ground truth, error."),
     ] = None,
     per_pair: Annotated[bool, typer.Option("--per-pair", help="Print the metrics of each pair too.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Measure accuracy on pairs with ground truth.
 
@@ -137,6 +140,7 @@ def evaluate(
     from deepmatching.evaluation.tables import means_table, pairs_table, print_table
     from deepmatching.io.files import check_writable, make_folder
 
+    set_quiet(quiet)
     if method is not None:
         if model is not None:
             raise DeepMatchingError("--model and --method exclude each other: leave one out.")

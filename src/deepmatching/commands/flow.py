@@ -95,6 +95,7 @@ def flow(
         bool, typer.Option("--restart", help="For a video or folder: compute finished flows again.")
     ] = False,
     verbose: common.Verbose = False,
+    quiet: common.Quiet = False,
 ) -> None:
     """Compute dense optical flow.
 
@@ -114,11 +115,13 @@ def flow(
     from deepmatching.matches import Matches
     from deepmatching.settings import choose_device
 
+    common.set_quiet(quiet)
     settings = settings_of(preset)
     edge_source = _edge_source(edges, structured_forest)
     if image1 is None:
+        refuse({"-o": output}, "is for a pair of images: give a second image, or --out DIR for a video or folder.")
         refuse(
-            {"-o": output, "--confidence": confidence, "--matches": matches},
+            {"--confidence": confidence, "--matches": matches},
             "is for a pair of images: give a second image, or leave it out.",
         )
         if out is None:

@@ -33,6 +33,7 @@ def match(
     half: common.Half = False,
     draw: Annotated[Path | None, typer.Option(metavar="PICTURE", help="Also draw the matches.")] = None,
     verbose: common.Verbose = False,
+    quiet: common.Quiet = False,
 ) -> None:
     """Match two images.
 
@@ -44,6 +45,7 @@ def match(
     from deepmatching.io.images import load_image
     from deepmatching.io.matches import check_matches_suffix
 
+    common.set_quiet(quiet)
     common.check_outputs([(output, check_matches_suffix), (draw, check_picture_path)], (image0, image1))
     matcher = common.build_matcher(
         model,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from deepmatching.commands.common import say
+from deepmatching.commands.common import is_quiet, say
 
 #: Seconds between lines if there is no terminal for a bar.
 LINES_EVERY = 30.0
@@ -34,7 +34,7 @@ def progress_bar(title: str, total: int, done: int = 0) -> Iterator[Advance]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[text]}"),
     )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with Progress(*columns, console=console, transient=True, disable=is_quiet() or not console.is_terminal) as progress:
         task = progress.add_task(escape(title), total=total, completed=done, text="")
         last_line = time.monotonic()
 

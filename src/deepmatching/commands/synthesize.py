@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from deepmatching.commands.common import Device, parse_size, say
+from deepmatching.commands.common import Device, Quiet, parse_size, say, set_quiet
 from deepmatching.commands.progress import progress_bar
 
 
@@ -38,6 +38,7 @@ def synthesize(
         ),
     ] = None,
     device: Device = "auto",
+    quiet: Quiet = False,
 ) -> None:
     """Make pairs of frames with known flow and occlusion from photographs.
 
@@ -55,6 +56,7 @@ def synthesize(
     from deepmatching.datasets.synthesis.export import Export
     from deepmatching.matcher import choose_device
 
+    set_quiet(quiet)
     width, height = parse_size(size)
     check_choice("--preset", preset, PRESETS)
     settings = PRESETS[preset]
