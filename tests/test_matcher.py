@@ -13,7 +13,7 @@ from PIL import Image
 
 import deepmatching as dm
 from deepmatching.errors import DeepMatchingError, OutOfMemoryError
-from deepmatching.io.images import load_image
+from deepmatching.io.images import load_image, shrink
 
 
 def same(a: dm.Matches, b: dm.Matches) -> bool:
@@ -220,3 +220,59 @@ def test_a_matcher_moves_between_devices_and_says_what_it_is() -> None:
     assert repr(matcher) == "DeepMatcher(HOG, radius full, on cpu)"
     with pytest.raises(DeepMatchingError, match="Unknown device"):
         matcher.to("abacus")
+
+
+@pytest.fixture
+def large_pair() -> tuple[np.ndarray, np.ndarray]:
+    """Two pictures of 240×320: blobs, and the same moved by (+12, −8) pixels."""
+    coarse = np.random.default_rng(0).uniform(0, 255, (40, 50, 3)).astype(np.float32)
+    picture = cv2.resize(coarse, (400, 320), interpolation=cv2.INTER_CUBIC).clip(0, 255).astype(np.uint8)
+    return picture[40:280, 40:360].copy(), picture[48:288, 28:348].copy()
+
+
+def test_matches_at_a_reduced_size_are_in_pixels_of_the_original(large_pair: tuple[np.ndarray, np.ndarray]) -> None:
+    matcher = dm.DeepMatcher.from_pretrained("compact", device="cpu", radius=16, max_size=160)
+    matches = matcher.match(*large_pair)
+    assert (matches.size0, matches.size1) == ((240, 320), (240, 320))
+    assert len(matches) <= 15 * 20 and matches.keypoints0.max() > 280
+    error = (matches.displacements - torch.tensor([12.0, -8.0])).norm(dim=1)
+    assert error.median() < 1.0 and (error < 2).float().mean() > 0.8
+    in_sequence = next(matcher.match_sequence(large_pair))
+    assert torch.equal(in_sequence.keypoints1, matches.keypoints1) and in_sequence.size0 == (240, 320)
+    assert matcher.plan((240, 320), (240, 320)) == matcher.plan((120, 160), (120, 160))
+    result = matcher.flow(*large_pair)
+    assert result.flow.shape == (240, 320, 2) and result.confidence.shape == (240, 320)
+    assert np.abs(result.flow[40:-40, 40:-40] - (12, -8)).mean() < 1.0
+    with pytest.raises(DeepMatchingError, match="leave max_size out"):
+        matcher.flow(*large_pair, edges=np.zeros((240, 320)))
+    small = [shrink(load_image(image), 160) for image in large_pair]
+    point = matcher.draw_scores(*large_pair, (200.5, 100.5))
+    np.testing.assert_array_equal(point, matcher.draw_scores(*small, (100, 50)))
+
+
+def test_images_within_the_maximal_size_are_matched_as_they_are(pair: tuple[np.ndarray, np.ndarray]) -> None:
+    plain, limited = (dm.DeepMatcher.from_pretrained("hog", device="cpu", radius=16, max_size=n) for n in (None, 96))
+    assert torch.equal(plain.match(*pair).keypoints1, limited.match(*pair).keypoints1)
+
+
+def test_images_of_12_bits_are_matched_like_those_of_16(pair: tuple[np.ndarray, np.ndarray]) -> None:
+    first, second = (image.astype(np.uint16) * 16 for image in pair)
+    matcher = dm.DeepMatcher.from_pretrained("hog", device="cpu", radius=16, bit_depth=12)
+    assert torch.equal(matcher.load(first), load_image((first / np.float32(4095)).astype(np.float32)))
+    assert len(matcher.match(first, second)) > 50
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_an_unreadable_pair_can_be_reported_while_the_others_are_matched(
+    pair: tuple[np.ndarray, np.ndarray], tmp_path: Path, batch_size: int
+) -> None:
+    matcher = dm.DeepMatcher.from_pretrained("hog", device="cpu", radius=16)
+    missing = str(tmp_path / "missing.png")
+    pairs = [pair, (missing, pair[0]), pair, pair, (pair[0], missing)]
+    with pytest.raises(DeepMatchingError, match=r"missing\.png"):
+        list(matcher.match_pairs(pairs, batch_size))
+    reported: dict[int, DeepMatchingError] = {}
+    found = list(matcher.match_pairs(pairs, batch_size, on_error=reported.__setitem__))
+    assert list(reported) == [1, 4] and all("missing.png" in str(error) for error in reported.values())
+    assert [len(matches) > 50 for matches in found] == [True, False, True, True, False]
+    assert len(found[1]) == len(found[4]) == 0

@@ -11,6 +11,7 @@ from deepmatching.errors import DeepMatchingError
 from deepmatching.flow.pipeline import count_outside
 from deepmatching.io.matches import from_corners, to_corners
 from deepmatching.matches import Matches
+from helpers.html import picture_in
 
 
 @pytest.fixture
@@ -158,3 +159,29 @@ def test_a_picture_is_drawn(matches: Matches, tmp_path: Path) -> None:
     image0, image1 = np.zeros((16, 24, 3), np.uint8), np.zeros((8, 40), np.uint8)
     picture = matches.draw(image0, image1, tmp_path / "m.png")
     np.testing.assert_array_equal(cv2.imread(str(tmp_path / "m.png"))[:, :, ::-1], picture)
+
+
+def test_matches_describe_themselves_in_one_line(matches: Matches) -> None:
+    assert repr(matches) == (
+        "<3 matches between images of 24x16 and 40x8 pixels; displacement 4.0 px (median), 10.8 px (largest)>"
+    )
+    assert repr(matches[:0]) == "<0 matches between images of 24x16 and 40x8 pixels>"
+
+
+def test_notebooks_show_a_picture_of_the_matches(matches: Matches) -> None:
+    html = matches._repr_html_()
+    assert picture_in(html).shape == (16, 24, 3)
+    assert "3 matches between" in html and "<3" not in html  # escaped
+    large = Matches(matches.keypoints0, matches.keypoints1, matches.scores, (600, 960), (600, 960))
+    assert picture_in(large._repr_html_()).shape == (300, 480, 3)
+    unknown = Matches(matches.keypoints0, matches.keypoints1, matches.scores)
+    assert "<img" in unknown._repr_html_() and "<img" not in matches[:0]._repr_html_()
+
+
+def test_matches_of_resized_images_keep_their_places(matches: Matches) -> None:
+    double = matches.at_sizes((32, 48), (16, 80))
+    assert (double.size0, double.size1) == ((32, 48), (16, 80))
+    assert torch.equal(to_corners(double.keypoints0), 2 * to_corners(matches.keypoints0))
+    assert torch.allclose(double.at_sizes((16, 24), (8, 40)).keypoints1, matches.keypoints1)
+    with pytest.raises(DeepMatchingError, match="sizes of these matches' images are not known"):
+        Matches(matches.keypoints0, matches.keypoints1, matches.scores).at_sizes((1, 1), (1, 1))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields, replace
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -16,8 +16,9 @@ from torch import Tensor
 from deepmatching.checks import check_number, radius_in_pixels
 from deepmatching.defaults import FLOW_RADIUS, FULL, MODEL, PRESET, RADIUS
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.images import ImageLike, load_image
-from deepmatching.matches import Matches, matches_of
+from deepmatching.inference import Frame
+from deepmatching.io.images import ImageLike, load_image, shrink, shrunk_size
+from deepmatching.matches import NO_MATCHES, Matches, matches_of
 from deepmatching.memory import Plan, budget_for, plan_decoding, pyramid_bytes, require
 from deepmatching.models import load_network, save_network
 from deepmatching.network import Network
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 #: Decodings of up to this many bytes are recorded as CUDA graphs, which keep their memory. Larger ones are not
 #: launch-bound.
 LARGEST_GRAPH = 2**30
+
+OnError: TypeAlias = Callable[[int, DeepMatchingError], object]
 
 
 class DeepMatcher:
@@ -122,17 +125,33 @@ class DeepMatcher:
         """
         return next(self.match_pairs([(image0, image1)]))
 
-    def match_pairs(self, pairs: Iterable[tuple[ImageLike, ImageLike]], batch_size: int = 1) -> Iterator[Matches]:
+    def match_pairs(
+        self, pairs: Iterable[tuple[ImageLike, ImageLike]], batch_size: int = 1, on_error: OnError | None = None
+    ) -> Iterator[Matches]:
         """The matches of many pairs, one after the other. Consecutive pairs of equal sizes share a batch.
 
         The matches do not depend on ``batch_size``.
+
+        Args:
+            on_error: gets the number of a pair that cannot be read, counted from 0, and the error. The pair then has no
+                matches, and the work goes on. Without ``on_error``, such an error ends the work.
         """
         check_number("batch_size", batch_size, least=1, whole=True)
         batch: list[tuple[Tensor, Tensor]] = []
-        for pair in pairs:
-            if len(pair) != 2:
-                raise DeepMatchingError(f"A pair must be two images, not {len(pair)}.")
-            image0, image1 = (load_image(image, f"image{i}") for i, image in enumerate(pair))
+        for number, pair in enumerate(pairs):
+            try:
+                if len(pair) != 2:
+                    raise DeepMatchingError(f"A pair must be two images, not {len(pair)}.")
+                image0, image1 = (self.load(image, f"image{i}") for i, image in enumerate(pair))
+            except DeepMatchingError as error:
+                if on_error is None:
+                    raise
+                if batch:
+                    yield from self._match_batch(batch)
+                    batch = []
+                on_error(number, error)
+                yield NO_MATCHES
+                continue
             fits = not batch or (batch[0][0].shape, batch[0][1].shape) == (image0.shape, image1.shape)
             if batch and (len(batch) >= batch_size or not fits):
                 yield from self._match_batch(batch)
@@ -142,14 +161,15 @@ class DeepMatcher:
             yield from self._match_batch(batch)
 
     def _match_batch(self, batch: list[tuple[Tensor, Tensor]]) -> Iterator[Matches]:
-        image0, image1 = (torch.stack([pair[i] for pair in batch]).to(self.device) for i in (0, 1))
+        size0, size1 = (_size(image) for image in batch[0])
+        image0, image1 = (torch.stack([self._shrunk(pair[i]) for pair in batch]).to(self.device) for i in (0, 1))
         geometry = self.network.geometry_of(image0, image1)
         plan = self._plan(geometry, len(batch))
         for start in range(0, len(batch), plan.batch):
             part = slice(start, start + plan.batch)
             decoded = self._decode(image0[part], image1[part], geometry, plan)
             for b in range(len(decoded.scores)):
-                yield matches_of(decoded, b, geometry.size0, geometry.size1)
+                yield matches_of(decoded, b, geometry.size0, geometry.size1).at_sizes(size0, size1)
 
     def _decode(self, image0: Tensor, image1: Tensor, geometry: Geometry, plan: Plan) -> Decoded:
         """Decode a batch. On CUDA, launches dominate: from the second batch of equal sizes on, replay a graph."""
@@ -174,7 +194,18 @@ class DeepMatcher:
         Raises:
             OutOfMemoryError: if it cannot be done.
         """
-        return self._plan(self.network.geometry(size0, size1), batch)
+        return self._plan(self.geometry(size0, size1), batch)
+
+    def geometry(self, size0: tuple[int, int], size1: tuple[int, int]) -> Geometry:
+        """The geometry in which images of these sizes (rows, columns) are matched."""
+        return self.network.geometry(*(shrunk_size(size, self.settings.max_size) for size in (size0, size1)))
+
+    def load(self, image: ImageLike, name: str = "image") -> Tensor:
+        """The image as (channels, rows, columns) float32 in [0, 1], at its own size."""
+        return load_image(image, name, self.settings.bit_depth)
+
+    def _shrunk(self, image: Tensor) -> Tensor:
+        return shrink(image, self.settings.max_size)
 
     def _plan(self, geometry: Geometry, batch: int = 1) -> Plan:
         budget = budget_for(self.device, self.settings.memory)
@@ -187,24 +218,25 @@ class DeepMatcher:
         """
         previous: Frame | None = None
         for number, image in enumerate(frames):
-            frame = self._frame(load_image(image, f"frame {number}"), number, previous)
+            frame = self._frame(self.load(image, f"frame {number}"), number, previous)
             if previous is not None:
-                yield self._match_frames(previous, frame)
+                yield self._match_frames(previous, frame).at_sizes(previous.size, frame.size)
             previous = frame
 
     @torch.no_grad()
     def _frame(self, image: Tensor, number: int = 0, previous: Frame | None = None) -> Frame:
         """Describe a frame of a sequence, whose geometry the first one fixes."""
-        size = image.shape[1], image.shape[2]
-        geometry = self.network.geometry(size, size) if previous is None else previous.geometry
-        if geometry.size0 != size:
-            (rows0, columns0), (rows, columns) = geometry.size0, size
+        size = _size(image)
+        geometry = self.geometry(size, size) if previous is None else previous.geometry
+        if previous is not None and previous.size != size:
+            (rows0, columns0), (rows, columns) = previous.size, size
             raise DeepMatchingError(
                 f"Frame {number} is {columns}x{rows} pixels, but the one before is {columns0}x{rows0}: "
                 "all frames of a sequence must be of one size."
             )
+        image = self._shrunk(image)
         on_device = image.to(self.device)
-        return Frame(image, on_device, self.network.describe_image(on_device[None], geometry.used0), geometry)
+        return Frame(image, on_device, self.network.describe_image(on_device[None], geometry.used0), geometry, size)
 
     def _match_frames(self, first: Frame, second: Frame) -> Matches:
         decoding = replace(self.settings.decoding, strips=self._plan(first.geometry).strips)
@@ -237,7 +269,7 @@ class DeepMatcher:
                 [0, 1], or a function from the image to such an array.
             matches: matches of any matcher, or their file, to interpolate instead of this matcher's own.
         """
-        from deepmatching.flow import check_pair, count_outside, matches_to_flow
+        from deepmatching.flow import check_pair, count_outside, is_edge_map, matches_to_flow
         from deepmatching.flow import preset as settings_of
 
         settings = settings_of(preset)
@@ -245,8 +277,10 @@ class DeepMatcher:
             raise DeepMatchingError("radius has no effect on given matches: leave one of them out.")
         if not isinstance(matches, Matches | str | os.PathLike | None):
             raise DeepMatchingError(f"matches must be Matches or the path of their file, not {type(matches).__name__}.")
-        first, second = load_image(image0, "image0"), load_image(image1, "image1")
+        first, second = self.load(image0, "image0"), self.load(image1, "image1")
         size = check_pair(first, second)
+        if is_edge_map(edges) and matches is None and shrunk_size(size, self.settings.max_size) != size:
+            raise DeepMatchingError("An edge map is for images of the original size: leave max_size out.")
         if matches is None:
             return next(self._flow_of_frames((first, second), settings, radius, edges))
         given = matches if isinstance(matches, Matches) else Matches.load(matches)
@@ -266,13 +300,14 @@ class DeepMatcher:
         Frames must be of one size. They are read one at a time, so they may come from a generator. ``edges`` is
         None, ``"gradient"`` or a function of the frame.
         """
+        from deepmatching.flow import is_edge_map
         from deepmatching.flow import preset as settings_of
 
-        if not (edges is None or callable(edges) or (isinstance(edges, str) and edges in ("network", "gradient"))):
+        if is_edge_map(edges):
             raise DeepMatchingError(
                 "One edge map cannot serve all frames: give edges as None, 'gradient' or a function of the frame."
             )
-        loaded = (load_image(image, f"frame {number}") for number, image in enumerate(frames))
+        loaded = (self.load(image, f"frame {number}") for number, image in enumerate(frames))
         return self._flow_of_frames(loaded, settings_of(preset), radius, edges)
 
     def _flow_of_frames(
@@ -292,7 +327,7 @@ class DeepMatcher:
                 result = matches_to_flow(
                     forward, previous.on_device, frame.on_device, settings, edges, backward, previous.image
                 )
-                yield replace(result, seconds={**seconds, **result.seconds})
+                yield replace(result, seconds={**seconds, **result.seconds}).at_size(previous.size)
                 start = time.perf_counter()
             previous = frame
 
@@ -324,14 +359,15 @@ class DeepMatcher:
         """
         from deepmatching.drawing import draw_score_maps, write_image
 
-        first, second = (load_image(i, n)[None].to(self.device) for i, n in ((image0, "image0"), (image1, "image1")))
+        loaded = [self.load(image, name) for image, name in ((image0, "image0"), (image1, "image1"))]
+        first, second = (self._shrunk(image)[None].to(self.device) for image in loaded)
         geometry = self.network.geometry_of(first, second)
-        x, y = point
-        if not (0 <= x < first.shape[3] and 0 <= y < first.shape[2]):
+        (x, y), (rows, columns) = point, _size(loaded[0])
+        if not (0 <= x < columns and 0 <= y < rows):
             raise DeepMatchingError(
-                f"The point ({x:g}, {y:g}) is not in the first image of {first.shape[3]}x{first.shape[2]} pixels: "
-                "choose one inside."
+                f"The point ({x:g}, {y:g}) is not in the first image of {columns}x{rows} pixels: choose one inside."
             )
+        x, y = (x + 0.5) * first.shape[3] / columns - 0.5, (y + 0.5) * first.shape[2] / rows - 0.5
         needed = pyramid_bytes(geometry, self.network.descriptor, training=False, device=self.device.type)
         require(needed, self.device, self.settings.memory)
         pyramid = self.network(first, second)
@@ -348,11 +384,6 @@ class DeepMatcher:
         return picture
 
 
-@dataclass(frozen=True, eq=False)
-class Frame:
-    """A frame of a sequence and its descriptors, which serve in two pairs."""
-
-    image: Tensor  #: (C, H, W), where it was loaded
-    on_device: Tensor  #: (C, H, W), on the matcher's device
-    cells: Tensor  #: (1, C, h, w)
-    geometry: Geometry  #: that of a pair of such frames
+def _size(image: Tensor) -> tuple[int, int]:
+    """The rows and columns of an image (C, H, W)."""
+    return image.shape[1], image.shape[2]

@@ -11,7 +11,15 @@ from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import PathLike
-from deepmatching.io.matches import MatchArrays, Size, format_matches, from_corners, read_matches, write_matches
+from deepmatching.io.matches import (
+    MatchArrays,
+    Size,
+    format_matches,
+    from_corners,
+    read_matches,
+    to_corners,
+    write_matches,
+)
 
 if TYPE_CHECKING:
     from deepmatching.io.images import ImageLike
@@ -49,6 +57,30 @@ class Matches:
     def __len__(self) -> int:
         return len(self.scores)
 
+    def __repr__(self) -> str:
+        sizes = [f"{size[1]}x{size[0]}" for size in (self.size0, self.size1) if size is not None]
+        between = f" between images of {' and '.join(sizes)} pixels" if len(sizes) == 2 else ""
+        return f"<{len(self)} matches{between}{self._lengths()}>"
+
+    def _lengths(self) -> str:
+        if not len(self):
+            return ""
+        length = self.displacements.norm(dim=1)
+        return f"; displacement {length.median():.1f} px (median), {length.max():.1f} px (largest)"
+
+    def _repr_html_(self) -> str:
+        """In notebooks: the same, above a small picture of the displacements."""
+        from deepmatching.drawing import draw_displacement, html_picture
+
+        if not len(self):
+            return html_picture(repr(self))
+        keypoints0, keypoints1, scores = self.numpy()
+        columns, rows = (int(side) + 5 for side in keypoints0.max(axis=0))
+        rows, columns = (rows, columns) if self.size0 is None else self.size0
+        cell = int(np.clip(np.ceil(np.sqrt(1.3 * rows * columns / len(self))), 2, 64))
+        picture = draw_displacement(keypoints0, keypoints1, rows, columns, cell, scores)
+        return html_picture(repr(self), picture)
+
     def __getitem__(self, chosen: Any) -> Matches:
         """Some of the matches, chosen by a boolean mask, a slice, indices or one index."""
         if isinstance(chosen, int):
@@ -73,6 +105,19 @@ class Matches:
             self.size0,
             self.size1,
         )
+
+    def at_sizes(self, size0: Size, size1: Size) -> Matches:
+        """The same matches in images that were resized from their sizes to these (rows, columns)."""
+        if self.size0 is None or self.size1 is None:
+            raise DeepMatchingError("The sizes of these matches' images are not known: give them to Matches.")
+        if (tuple(self.size0), tuple(self.size1)) == (tuple(size0), tuple(size1)):
+            return self
+        ends = ((self.keypoints0, self.size0, size0), (self.keypoints1, self.size1, size1))
+        keypoints0, keypoints1 = (
+            from_corners(to_corners(points) * points.new_tensor([new[1] / old[1], new[0] / old[0]]))
+            for points, old, new in ends
+        )
+        return Matches(keypoints0, keypoints1, self.scores, size0, size1)
 
     def numpy(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """keypoints0, keypoints1 and scores as arrays."""
@@ -139,6 +184,9 @@ class Matches:
         if path is not None:
             write_image(path, picture)
         return picture
+
+
+NO_MATCHES = Matches(torch.zeros(0, 2), torch.zeros(0, 2), torch.zeros(0))
 
 
 def matches_of(decoded: Decoded, b: int, size0: Size | None = None, size1: Size | None = None) -> Matches:

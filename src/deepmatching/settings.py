@@ -31,6 +31,9 @@ class Settings:
             the work is cut into pieces and gives the same matches.
         half: correlate and store scores in half precision (CUDA only). Faster; a few matches may differ.
         subpixel: move matches between the cells of 2 pixels, if the model has learned to (``hog`` has not).
+        max_size: images whose longer side exceeds this many pixels are matched at a reduced size. Matches and flow are
+            those of the original size all the same, but coarser. None for no limit.
+        bit_depth: bits in use of 16-bit images, such as 12; None for all 16.
     """
 
     radius: Radius | None = None
@@ -41,6 +44,8 @@ class Settings:
     memory: int | None = None
     half: bool = False
     subpixel: bool = True
+    max_size: int | None = None
+    bit_depth: int | None = None
 
     def __post_init__(self) -> None:
         if self.radius is not None:
@@ -52,6 +57,10 @@ class Settings:
         check_choice("reciprocal", self.reciprocal, get_args(Reciprocal))
         if self.memory is not None:
             check_number("memory, in bytes,", self.memory, least=1, whole=True)
+        if self.max_size is not None:
+            check_number("max_size", self.max_size, least=16, whole=True)
+        if self.bit_depth is not None:
+            check_number("bit_depth", self.bit_depth, least=8, most=16, whole=True)
         device = choose_device(self.device)
         if self.half and not (device.type == "cuda" and has_kernels("cuda")):
             raise DeepMatchingError("Half precision needs a CUDA device and Triton: leave it off.")

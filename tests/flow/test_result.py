@@ -11,6 +11,7 @@ from deepmatching.drawing.flow import draw_confidence, draw_flow, draw_flow_figu
 from deepmatching.errors import DeepMatchingError
 from deepmatching.flow.result import FlowResult
 from deepmatching.io.flow import read_flow
+from helpers.html import picture_in
 
 
 @pytest.fixture
@@ -77,3 +78,22 @@ def test_pictures_of_a_video_have_even_sides() -> None:
     picture = draw_frame(np.zeros((25, 31, 3), np.uint8), np.zeros((25, 31, 2), np.float32), 1.0)
     assert picture.shape == (50, 30, 3)
     assert picture[:25].max() == 0 and picture[25:].min() == 255
+
+
+def test_a_flow_describes_itself_in_one_line_and_a_picture() -> None:
+    flow = np.full((30, 40, 2), (3, 4), np.float32)
+    result = FlowResult(flow, np.full((30, 40), 0.25, np.float32), 12)
+    assert repr(result) == (
+        "<flow of 40x30 pixels from 12 matches; motion 5.0 px (median), 5.0 px (largest); confidence 0.25 (mean)>"
+    )
+    html = result._repr_html_()
+    assert "flow of 40x30 pixels" in html
+    np.testing.assert_array_equal(picture_in(html), result.draw())
+
+
+def test_a_flow_of_resized_images_has_their_size_and_pixels() -> None:
+    result = FlowResult(np.full((30, 40, 2), (3, 4), np.float32), np.full((30, 40), 0.25, np.float32), 12)
+    larger = result.at_size((60, 120))
+    assert larger.flow.shape == (60, 120, 2) and larger.confidence.shape == (60, 120)
+    np.testing.assert_allclose(larger.flow, np.broadcast_to((9, 8), (60, 120, 2)), rtol=1e-6)
+    assert result.at_size((30, 40)) is result

@@ -12,7 +12,7 @@ from PIL import Image
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io import images
-from deepmatching.io.images import load_image
+from deepmatching.io.images import load_image, shrink
 
 RGB = cv2.GaussianBlur(np.random.default_rng(0).integers(0, 256, (30, 40, 3), np.uint8), (0, 0), 2)
 GREY = np.ascontiguousarray(RGB[:, :, 0])
@@ -333,3 +333,47 @@ def test_the_demo_pair_loads() -> None:
     first, second = (load_image(folder / f"bunny_{i}.jpg") for i in range(2))
     assert first.shape == second.shape == (3, 480, 640)
     assert not torch.equal(first, second)
+
+
+@pytest.fixture
+def no_warning_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "_warned_depths", set())
+
+
+@pytest.mark.usefixtures("no_warning_so_far")
+@pytest.mark.parametrize(("largest", "bits"), [(255, 8), (256, 10), (1023, 10), (4095, 12), (16383, 14)])
+def test_16_bit_images_of_fewer_bits_get_one_warning_that_says_what_to_do(
+    caplog: pytest.LogCaptureFixture, largest: int, bits: int
+) -> None:
+    image = np.array([[0, largest]], np.uint16)
+    for name in ("image0", "image1"):
+        loaded = load_image(image, name)
+    assert loaded.max().item() == pytest.approx(largest / 65535)  # never rescaled on its own
+    assert [record.getMessage() for record in caplog.records] == [
+        f"The image0 has 16 bits a pixel, but all its values are below {2**bits}: if it holds {bits}-bit data, say so "
+        f"with --bit-depth {bits} (bit_depth={bits} in Python), or it is nearly black."
+    ]
+    assert load_image(image, bit_depth=bits).max().item() == pytest.approx(largest / (2**bits - 1))
+
+
+@pytest.mark.usefixtures("no_warning_so_far")
+@pytest.mark.parametrize(
+    "image", [np.array([[0, 16384]], np.uint16), np.zeros((2, 2), np.uint16), np.full((2, 2), 9, np.uint8)]
+)
+def test_other_images_get_no_warning_of_their_depth(caplog: pytest.LogCaptureFixture, image: np.ndarray) -> None:
+    load_image(image)
+    assert caplog.records == []
+
+
+def test_values_beyond_the_stated_depth_are_refused() -> None:
+    with pytest.raises(DeepMatchingError, match="values up to 4096, more than 12 bits hold"):
+        load_image(np.array([[0, 4096]], np.uint16), bit_depth=12)
+
+
+def test_a_smaller_image_holds_the_means_and_keeps_its_proportions() -> None:
+    image = torch.arange(24.0).reshape(1, 4, 6) / 24
+    smaller = shrink(image, 3)
+    assert smaller.shape == (1, 2, 3)
+    assert torch.allclose(smaller[0, 0, 0], image[0, :2, :2].mean())
+    assert shrink(image, 6) is image and shrink(image, None) is image
+    assert shrink(torch.rand(3, 10, 400), 40).shape == (3, 1, 40)

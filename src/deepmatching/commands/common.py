@@ -62,6 +62,19 @@ Memory = Annotated[
 Device = Annotated[
     str, typer.Option(metavar="auto|cpu|cuda|mps", help="Device to compute on; auto prefers cuda, then mps.")
 ]
+MaxSize = Annotated[
+    int | None,
+    typer.Option(
+        metavar="PIXELS",
+        help="Match larger images at a reduced size, with this many pixels along the longer side. The result is in "
+        "pixels of the original size; the radius is in those of the reduced one.",
+        show_default="no limit",
+    ),
+]
+BitDepth = Annotated[
+    int | None,
+    typer.Option(metavar="BITS", help="Bits in use of 16-bit images, such as 12.", show_default="16"),
+]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Print what is being done.")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print errors only: no summary, notes or progress.")]
 
@@ -153,7 +166,7 @@ def describe_work(matcher: DeepMatcher, image0: Tensor, image1: Tensor) -> str:
     from deepmatching.memory import amount
 
     sizes = (image0.shape[1], image0.shape[2]), (image1.shape[1], image1.shape[2])
-    geometry, plan = matcher.network.geometry(*sizes), matcher.plan(*sizes)
+    geometry, plan = matcher.geometry(*sizes), matcher.plan(*sizes)
     rows, columns = geometry.grid(0)
     pieces = f", in {plan.strips} strips" if plan.strips > 1 else ""
     return (
@@ -165,7 +178,7 @@ def describe_work(matcher: DeepMatcher, image0: Tensor, image1: Tensor) -> str:
 def match_summary(matches: Matches, elapsed: float, matcher: DeepMatcher) -> str:
     """One line: number of matches, time and displacements."""
     assert matches.size0 is not None and matches.size1 is not None
-    rows, columns = matcher.network.geometry(matches.size0, matches.size1).grid(0)
+    rows, columns = matcher.geometry(matches.size0, matches.size1).grid(0)
     text = f"{len(matches)} matches of {rows * columns} reference points, {elapsed:.2f} s on {matcher.device}"
     if len(matches):
         length = matches.displacements.norm(dim=1)

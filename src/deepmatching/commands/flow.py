@@ -12,7 +12,7 @@ import typer
 from deepmatching import __version__
 from deepmatching.commands import common
 from deepmatching.commands.common import build_matcher, is_same, refuse, say
-from deepmatching.commands.progress import progress_bar
+from deepmatching.commands.progress import progress_bar, working
 from deepmatching.defaults import FLOW_RADIUS, FULL, MODEL, PRESET
 from deepmatching.errors import DeepMatchingError
 
@@ -84,6 +84,8 @@ def flow(
     ] = None,
     device: common.Device = "auto",
     memory: common.Memory = None,
+    max_size: common.MaxSize = None,
+    bit_depth: common.BitDepth = None,
     file_format: Annotated[
         FlowFormat | None,
         typer.Option(
@@ -118,6 +120,15 @@ def flow(
     common.set_quiet(quiet)
     settings = settings_of(preset)
     edge_source = _edge_source(edges, structured_forest)
+    build = partial(
+        build_matcher,
+        model or MODEL,
+        radius=radius,
+        device=device,
+        memory=memory,
+        max_size=max_size,
+        bit_depth=bit_depth,
+    )
     if image1 is None:
         refuse({"-o": output}, "is for a pair of images: give a second image, or --out DIR for a video or folder.")
         refuse(
@@ -131,7 +142,7 @@ def flow(
         _flow_of_frames(
             image0,
             out,
-            build_matcher(model or MODEL, radius=radius, device=device, memory=memory),
+            build(),
             {"preset": preset, "edges": str(structured_forest or edges), "model": model or MODEL},
             edge_source,
             suffix=f".{file_format or 'flo'}",
@@ -152,19 +163,20 @@ def flow(
         (image0, image1, matches, Path(edges), structured_forest),
     )
     if matches is None:
-        matcher = build_matcher(model or MODEL, radius=radius, device=device, memory=memory)
+        matcher = build()
         start = time.perf_counter()
-        first, second = load_image(image0, "image0"), load_image(image1, "image1")
+        first, second = matcher.load(image0, "image0"), matcher.load(image1, "image1")
         if verbose:
             say(common.describe_work(matcher.for_flow(), first, second))
-        result = matcher.flow(first, second, settings, edges=edge_source)
+        with working("computing the flow"):
+            result = matcher.flow(first, second, settings, edges=edge_source)
     else:
         refuse(
-            {"--model": model, "--radius": radius, "--memory": memory},
+            {"--model": model, "--radius": radius, "--memory": memory, "--max-size": max_size},
             "has no effect when --matches is given: leave it out.",
         )
         start = time.perf_counter()
-        first, second = load_image(image0, "image0"), load_image(image1, "image1")
+        first, second = (load_image(path, name, bit_depth) for path, name in ((image0, "image0"), (image1, "image1")))
         given = Matches.load(matches)
         if verbose:
             say(f"{len(given)} matches in {matches}")

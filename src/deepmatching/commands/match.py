@@ -12,6 +12,7 @@ import typer
 
 from deepmatching.commands import common
 from deepmatching.commands.common import say
+from deepmatching.commands.progress import working
 from deepmatching.defaults import MODEL, RADIUS, RECIPROCAL
 from deepmatching.errors import DeepMatchingError
 
@@ -31,6 +32,8 @@ def match(
     device: common.Device = "auto",
     memory: common.Memory = None,
     half: common.Half = False,
+    max_size: common.MaxSize = None,
+    bit_depth: common.BitDepth = None,
     draw: Annotated[Path | None, typer.Option(metavar="PICTURE", help="Also draw the matches.")] = None,
     verbose: common.Verbose = False,
     quiet: common.Quiet = False,
@@ -42,7 +45,6 @@ def match(
     pixel centres, and scores.
     """
     from deepmatching.drawing import check_picture_path
-    from deepmatching.io.images import load_image
     from deepmatching.io.matches import check_matches_suffix
 
     common.set_quiet(quiet)
@@ -56,12 +58,15 @@ def match(
         device=device,
         memory=memory,
         half=half,
+        max_size=max_size,
+        bit_depth=bit_depth,
     )
     start = time.perf_counter()
-    first, second = load_image(image0, "image0"), load_image(image1, "image1")
+    first, second = matcher.load(image0, "image0"), matcher.load(image1, "image1")
     if verbose:
         say(common.describe_work(matcher, first, second))
-    matches = matcher.match(first, second)
+    with working("matching"):
+        matches = matcher.match(first, second)
     elapsed = time.perf_counter() - start
     if draw is not None:
         matches.draw(first, second, draw)

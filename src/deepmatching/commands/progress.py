@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from deepmatching.commands.common import is_quiet, say
 
 #: Seconds between lines if there is no terminal for a bar.
 LINES_EVERY = 30.0
+
+#: Seconds after which work without countable items shows that it goes on.
+PATIENCE = 3.0
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 class Advance(Protocol):
@@ -47,3 +54,29 @@ def progress_bar(title: str, total: int, done: int = 0) -> Iterator[Advance]:
                 say(f"{title}: {done} of {total}")
 
         yield advance
+
+
+@contextmanager
+def working(title: str, console: Console | None = None) -> Iterator[threading.Timer]:
+    """Show a spinner and the time while the block runs, if that takes more than :data:`PATIENCE` seconds.
+
+    Only on a terminal. The block gets the timer that starts the spinner.
+    """
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    shown = console or Console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    disabled = is_quiet() or not shown.is_terminal
+    progress = Progress(*columns, console=shown, transient=True, disable=disabled, refresh_per_second=4)
+    progress.add_task(escape(title), total=None)
+    timer = threading.Timer(PATIENCE, progress.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield timer
+    finally:
+        timer.cancel()
+        timer.join()  # or it might start the spinner after the end
+        progress.stop()

@@ -13,6 +13,7 @@ from deepmatching.commands.common import (
     Image0,
     Image1,
     Levels,
+    MaxSize,
     Model,
     Radius,
     build_matcher,
@@ -36,6 +37,7 @@ def scores(
     levels: Levels = None,
     downscale: Downscale = None,
     device: Device = "auto",
+    max_size: MaxSize = None,
 ) -> None:
     """Draw the score maps of one point: S_0 to S_L, and Q_L back to Q_0."""
     from deepmatching.drawing import check_picture_path
@@ -45,6 +47,6 @@ def scores(
     except ValueError:
         raise DeepMatchingError(f"--at needs two numbers such as 320,240, not '{at}'.") from None
     check_outputs([(output, check_picture_path)], (image0, image1))
-    matcher = build_matcher(model, radius=radius, levels=levels, downscale=downscale, device=device)
+    matcher = build_matcher(model, radius=radius, levels=levels, downscale=downscale, device=device, max_size=max_size)
     matcher.draw_scores(image0, image1, (x, y), output)
     say(f"wrote {output}")

@@ -6,7 +6,7 @@ only the functions that draw a figure import it.
 
 from deepmatching.drawing.colors import flow_to_color
 from deepmatching.drawing.matches import draw_displacement, draw_match_figure
-from deepmatching.drawing.pictures import check_picture_path, to_uint8_rgb, write_image
+from deepmatching.drawing.pictures import check_picture_path, html_picture, to_uint8_rgb, write_image
 from deepmatching.drawing.scores import draw_score_maps
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "draw_match_figure",
     "draw_score_maps",
     "flow_to_color",
+    "html_picture",
     "to_uint8_rgb",
     "write_image",
 ]

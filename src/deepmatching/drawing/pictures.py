@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import html
 import os
 from pathlib import Path
 
@@ -48,6 +50,16 @@ def resize(rgb: np.ndarray, scale: float, enlarge: int = cv2.INTER_CUBIC) -> np.
         return rgb
     size = (max(1, round(rgb.shape[1] * scale)), max(1, round(rgb.shape[0] * scale)))
     return cv2.resize(rgb, size, interpolation=enlarge if scale > 1 else cv2.INTER_AREA)
+
+
+def html_picture(caption: str, rgb: np.ndarray | None = None, longest: int = 480) -> str:
+    """HTML of a caption and, below it, a uint8 RGB picture (H,W,3), reduced to `longest` px along its longer side."""
+    text = f"<div>{html.escape(caption)}</div>"
+    if rgb is None:
+        return text
+    small = resize(rgb, min(1.0, longest / max(rgb.shape[:2])))
+    data = cv2.imencode(".png", np.ascontiguousarray(small[:, :, ::-1]))[1].tobytes()
+    return f'{text}<img src="data:image/png;base64,{base64.b64encode(data).decode()}">'
 
 
 def check_picture_path(path: str | os.PathLike[str]) -> None:

@@ -2,7 +2,7 @@
 
 from deepmatching.flow.confidence import confidence
 from deepmatching.flow.interpolation import Interpolation, interpolate
-from deepmatching.flow.pipeline import EdgesLike, check_pair, count_outside, matches_to_flow
+from deepmatching.flow.pipeline import EdgesLike, check_pair, count_outside, is_edge_map, matches_to_flow
 from deepmatching.flow.refinement import refine
 from deepmatching.flow.result import FlowResult
 from deepmatching.flow.settings import PRESETS, FlowSettings, InterpolationSettings, RefinementSettings, preset
@@ -19,6 +19,7 @@ __all__ = [
     "confidence",
     "count_outside",
     "interpolate",
+    "is_edge_map",
     "matches_to_flow",
     "preset",
     "refine",

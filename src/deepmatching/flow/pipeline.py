@@ -92,6 +92,11 @@ def edges_of(image: Tensor, edges: EdgesLike = None) -> np.ndarray:
     return check_edges(np.asarray(edges(image) if callable(edges) else edges), size)
 
 
+def is_edge_map(edges: EdgesLike) -> bool:
+    """Whether these are the edges of one image, and not a detector for any."""
+    return not (edges is None or callable(edges) or (isinstance(edges, str) and edges in ("network", "gradient")))
+
+
 def check_pair(image0: Tensor, image1: Tensor) -> tuple[int, int]:
     """The size (H, W) of both images; raises if they differ."""
     (rows0, columns0), (rows1, columns1) = image0.shape[1:], image1.shape[1:]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import cv2
@@ -32,6 +32,21 @@ class FlowResult:
     matches: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        rows, columns = self.flow.shape[:2]
+        length = np.hypot(self.flow[..., 0], self.flow[..., 1])
+        return (
+            f"<flow of {columns}x{rows} pixels from {self.matches} matches; motion {np.median(length):.1f} px "
+            f"(median), {length.max():.1f} px (largest); confidence {self.confidence.mean():.2f} (mean)>"
+        )
+
+    def _repr_html_(self) -> str:
+        """In notebooks: the same, above a small picture of the flow."""
+        from deepmatching.drawing.flow import draw_flow
+        from deepmatching.drawing.pictures import html_picture
+
+        return html_picture(repr(self), draw_flow(self.flow))
+
     def save(self, path: PathLike) -> None:
         """Write the flow as ``.flo``, ``.png`` (KITTI), ``.pfm`` or ``.npy``, depending on the suffix."""
         write_flow(path, self.flow)
@@ -45,6 +60,18 @@ class FlowResult:
             else:
                 levels = np.rint(self.confidence * np.float32(65535)).astype(np.uint16)
                 file.write(cv2.imencode(".png", levels)[1].tobytes())
+
+    def at_size(self, size: tuple[int, int]) -> FlowResult:
+        """The flow and confidence of images that were resized to this size (H, W)."""
+        height, width = self.flow.shape[:2]
+        if (height, width) == tuple(size):
+            return self
+        flow, confidence = (
+            cv2.resize(array, (size[1], size[0]), interpolation=cv2.INTER_LINEAR)
+            for array in (self.flow, self.confidence)
+        )
+        flow *= np.array([size[1] / width, size[0] / height], dtype=flow.dtype)
+        return replace(self, flow=flow, confidence=confidence)
 
     def draw(
         self, path: PathLike | None = None, image0: ImageLike | None = None, image1: ImageLike | None = None

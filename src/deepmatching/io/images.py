@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import logging
 import os
 import re
 import threading
@@ -16,6 +18,8 @@ import torch
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import PathLike, read_bytes
+
+_log = logging.getLogger("deepmatching")
 
 
 @runtime_checkable
@@ -40,7 +44,12 @@ _DTYPE_RULE = "convert it to uint8 (0 to 255), uint16 (0 to 65535), bool or floa
 _FLOAT_RANGE = (-0.5, 1.5)
 
 
-def load_image(image: ImageLike, name: str = "image") -> torch.Tensor:
+#: Numbers of bits that 16-bit images often hold instead.
+_SMALLER_DEPTHS = (8, 10, 12, 14)
+_warned_depths: set[int] = set()
+
+
+def load_image(image: ImageLike, name: str = "image", bit_depth: int | None = None) -> torch.Tensor:
     """The image as float32 (C,H,W), C = 1 (grey) or 3 (RGB), values in [0,1].
 
     * A path: any format that OpenCV decodes, 8 or 16 bits; EXIF orientation is applied and alpha is dropped.
@@ -51,19 +60,24 @@ def load_image(image: ImageLike, name: str = "image") -> torch.Tensor:
 
     uint8 is divided by 255 and uint16 by 65535; bool is 0 or 1; float must be in [0,1] already, but a small
     overshoot is accepted and kept. Error messages call the image `name`.
+
+    Cameras store 12 bits, say, in 16-bit files. `bit_depth` says so: uint16 is then divided by 4095. It is never
+    guessed, because a dark picture of 16 bits looks the same, and both images of a pair must be scaled alike. Values
+    that all fit a smaller depth get a warning, once.
     """
+    scaled = functools.partial(_scale_to_unit, bit_depth=bit_depth)
     if isinstance(image, torch.Tensor):
-        return _scale_to_unit(_planar_from_tensor(image, name), name)
+        return scaled(_planar_from_tensor(image, name), name)
     if isinstance(image, np.ndarray):
-        return _scale_to_unit(_planar_from_array(image, name), name)
+        return scaled(_planar_from_array(image, name), name)
     if isinstance(image, str | os.PathLike):
         array = decode_image_file(image, cv2.IMREAD_ANYCOLOR | cv2.IMREAD_ANYDEPTH, name)
         if array.ndim == 3 and array.shape[2] == 3:
             array = array[:, :, ::-1]  # OpenCV decodes to BGR
         name = f"{name} ('{os.fspath(image)}')"
-        return _scale_to_unit(_planar_from_array(array, name), name)
+        return scaled(_planar_from_array(array, name), name)
     if isinstance(image, PILImage):
-        return _scale_to_unit(_planar_from_array(_array_from_pil(image, name), name), name)
+        return scaled(_planar_from_array(_array_from_pil(image, name), name), name)
     raise DeepMatchingError(
         f"The {name} is a {type(image).__name__}; pass a path, a NumPy array, a torch tensor or a PIL image."
     )
@@ -204,6 +218,26 @@ def _array_from_pil(image: PILImage, name: str) -> np.ndarray:
         raise DeepMatchingError(f"The {name} cannot be read by PIL ({error}); check its file.") from error
 
 
+def shrunk_size(size: tuple[int, int], max_size: int | None) -> tuple[int, int]:
+    """The size (H, W) of an image whose longer side is reduced to at most `max_size` px; None for no limit."""
+    if max_size is None or max(size) <= max_size:
+        return size
+    height, width = (max(1, round(side * max_size / max(size))) for side in size)
+    return height, width
+
+
+def shrink(image: torch.Tensor, max_size: int | None) -> torch.Tensor:
+    """The image (C,H,W) at its :func:`shrunk_size`; each pixel is the mean of those that it covers."""
+    size = image.shape[1], image.shape[2]
+    height, width = shrunk_size(size, max_size)
+    if (height, width) == size:
+        return image
+    pixels = image.detach().cpu().numpy().transpose(1, 2, 0)
+    smaller = cv2.resize(np.ascontiguousarray(pixels), (width, height), interpolation=cv2.INTER_AREA)
+    planar = smaller.reshape(height, width, -1).transpose(2, 0, 1)
+    return torch.from_numpy(np.ascontiguousarray(planar)).to(image.device)
+
+
 def _planar_from_array(array: np.ndarray, name: str) -> torch.Tensor:
     """(H,W), (H,W,1), (H,W,3) or (H,W,4) of any allowed dtype to a tensor (1 or 3,H,W) of the same dtype."""
     if array.dtype.name not in WHITE:
@@ -245,7 +279,7 @@ def _planar_from_tensor(tensor: torch.Tensor, name: str) -> torch.Tensor:
     return tensor[:3] if tensor.shape[0] == 4 else tensor
 
 
-def _scale_to_unit(planar: torch.Tensor, name: str) -> torch.Tensor:
+def _scale_to_unit(planar: torch.Tensor, name: str, bit_depth: int | None = None) -> torch.Tensor:
     """(C,H,W) of any dtype to float32 in [0,1]; raises for values that cannot be an image."""
     white = WHITE.get(str(planar.dtype).removeprefix("torch."))
     if white is None:
@@ -254,6 +288,8 @@ def _scale_to_unit(planar: torch.Tensor, name: str) -> torch.Tensor:
         raise DeepMatchingError(
             f"The {name} has no pixels (height {planar.shape[1]}, width {planar.shape[2]}); pass a picture."
         )
+    if planar.dtype == torch.uint16:
+        white = _white_of_16_bits(int(planar.to(torch.int32).max()), name, bit_depth)
     if not planar.is_floating_point():
         return planar.to(torch.float32) / white
     planar = planar.to(torch.float32)
@@ -266,3 +302,26 @@ def _scale_to_unit(planar: torch.Tensor, name: str) -> torch.Tensor:
             "divide by 255 or pass uint8."
         )
     return planar
+
+
+def _white_of_16_bits(largest: int, name: str, bit_depth: int | None) -> float:
+    """The value of white in a uint16 image with this largest value."""
+    depth = 16 if bit_depth is None else bit_depth
+    if largest >= 2**depth:
+        raise DeepMatchingError(f"The {name} has values up to {largest}, more than {depth} bits hold; give more bits.")
+    likely = next((bits for bits in _SMALLER_DEPTHS if largest < 2**bits), 16)
+    if bit_depth is None and largest > 0 and likely < 16:
+        _warn_of_depth(likely, name)
+    return float(2**depth - 1)
+
+
+def _warn_of_depth(bits: int, name: str) -> None:
+    """Warn once, not for every frame of a video: `name` is that of the first image."""
+    if bits in _warned_depths:
+        return
+    _warned_depths.add(bits)
+    _log.warning(
+        "The %s has 16 bits a pixel, but all its values are below %d: if it holds %d-bit data, say so with "
+        "--bit-depth %d (bit_depth=%d in Python), or it is nearly black.",
+        *(name, 2**bits, bits, bits, bits),
+    )
