@@ -194,9 +194,9 @@ def test_images_are_loaded_once_and_geometry_is_built_once(
     built: list[tuple[int, int]] = []
     load, build = load_image, Geometry.__post_init__
 
-    def counting_load(image: Any, name: str = "image") -> torch.Tensor:
+    def counting_load(image: Any, name: str = "image", bit_depth: int | None = None) -> torch.Tensor:
         loaded.append(name)
-        return load(image, name)
+        return load(image, name, bit_depth)
 
     def counting_build(self: Geometry) -> None:
         built.append(self.size0)

@@ -185,3 +185,37 @@ def test_matches_of_resized_images_keep_their_places(matches: Matches) -> None:
     assert torch.allclose(double.at_sizes((16, 24), (8, 40)).keypoints1, matches.keypoints1)
     with pytest.raises(DeepMatchingError, match="sizes of these matches' images are not known"):
         Matches(matches.keypoints0, matches.keypoints1, matches.scores).at_sizes((1, 1), (1, 1))
+
+
+def grid(rows: int, columns: int, spacing: float = 8) -> torch.Tensor:
+    y, x = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
+    return torch.stack([x, y], dim=-1).reshape(-1, 2) * spacing + spacing / 2 - 0.5
+
+
+@pytest.mark.parametrize("spacing", [4.0, 8.0, 20.4])
+def test_smooth_motion_agrees_and_random_motion_does_not(spacing: float) -> None:
+    start = grid(10, 12, spacing)
+    size = (round(10 * spacing), round(12 * spacing))
+    rotated = start @ torch.tensor([[0.9, 0.4], [-0.4, 0.9]])
+    assert Matches(start, rotated, torch.ones(120), size, size).agreement > 0.9
+    noise = start + 10 * spacing * torch.rand(120, 2, generator=torch.Generator().manual_seed(0))
+    assert Matches(start, noise, torch.ones(120), size, size).agreement < 0.1
+
+
+def test_reference_points_without_a_match_do_not_agree() -> None:
+    start = grid(10, 12)
+    still = Matches(start, start, torch.ones(120), (80, 96), (80, 96))
+    assert still.agreement == 1
+    assert still[start[:, 1] > 40].agreement == 0.5  # the lower half
+    assert Matches(start, start, torch.ones(120))[60:].agreement == 1  # without sizes, only where matches are
+
+
+def test_an_outlier_does_not_agree_but_its_neighbours_do() -> None:
+    end = grid(10, 12)
+    end[65] += 5
+    assert Matches(grid(10, 12), end, torch.ones(120), (80, 96), (80, 96)).agreement == 119 / 120
+
+
+@pytest.mark.parametrize("points", [torch.rand(50, 2) * 90, torch.zeros(0, 2), grid(2, 2), grid(1, 9)])
+def test_the_agreement_is_unknown_without_a_grid(points: torch.Tensor) -> None:
+    assert np.isnan(Matches(points, points, torch.ones(len(points))).agreement)

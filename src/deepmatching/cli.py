@@ -19,6 +19,7 @@ from deepmatching.commands.match import match
 from deepmatching.commands.reproduce import reproduce
 from deepmatching.commands.scores import scores
 from deepmatching.commands.synthesize import synthesize
+from deepmatching.commands.threads import watch
 from deepmatching.commands.train import train
 from deepmatching.errors import DeepMatchingError
 
@@ -77,6 +78,7 @@ def root(
 
 def main() -> None:
     """Run the command. An error that the user can fix is one sentence, with exit code 2."""
+    watch()
     try:
         sys.exit(app(prog_name="deepmatching", standalone_mode=False))
     except DeepMatchingError as error:

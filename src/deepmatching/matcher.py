@@ -327,7 +327,8 @@ class DeepMatcher:
                 result = matches_to_flow(
                     forward, previous.on_device, frame.on_device, settings, edges, backward, previous.image
                 )
-                yield replace(result, seconds={**seconds, **result.seconds}).at_size(previous.size)
+                seconds.update(result.seconds)
+                yield replace(result, seconds=seconds, agreement=forward.agreement).at_size(previous.size)
                 start = time.perf_counter()
             previous = frame
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -91,6 +92,30 @@ class Matches:
     def displacements(self) -> Tensor:
         """(N, 2), keypoints1 − keypoints0."""
         return self.keypoints1 - self.keypoints0
+
+    @property
+    def agreement(self) -> float:
+        """How far neighbouring matches agree: the share of the reference points, 0 … 1, whose match does.
+
+        A match agrees if it is at most half the grid's spacing off the median of the matches around it, of which there
+        must be three. A reference point without a match counts as one that does not agree. Below
+        ``deepmatching.defaults.AGREEMENT`` the matches are probably wrong. NaN for matches that do not start on a grid,
+        such as those of other matchers, and for a grid smaller than 3 × 3.
+        """
+        keypoints0, keypoints1, _ = self.numpy()
+        axes = [_grid_axis(keypoints0[:, axis], self.size0 and self.size0[1 - axis]) for axis in (0, 1)]
+        (column, columns, spacing), (row, rows, _) = axes
+        if min(rows, columns) < 3:
+            return math.nan
+        field = np.full((rows + 2, columns + 2, 2), np.nan, dtype=np.float32)
+        displacements = keypoints1 - keypoints0
+        field[row + 1, column + 1] = displacements
+        steps = [step for step in np.ndindex(3, 3) if step != (1, 1)]
+        around = np.stack([field[row + i, column + j] for i, j in steps])
+        has_enough = np.isfinite(around[..., 0]).sum(axis=0) >= 3
+        medians = np.nanmedian(around[:, has_enough], axis=0)
+        distance = np.hypot(*(medians - displacements[has_enough]).T)
+        return float((distance <= spacing / 2).sum() / (rows * columns))
 
     def best(self, n: int) -> Matches:
         """The n most confident matches, best first."""
@@ -184,6 +209,20 @@ class Matches:
         if path is not None:
             write_image(path, picture)
         return picture
+
+
+def _grid_axis(positions: np.ndarray, side: int | None) -> tuple[np.ndarray, int, float]:
+    """Along one axis: the place of each position on the grid, the number of places (0: no grid) and the spacing."""
+    values = np.unique(positions.round(2))
+    if len(values) < 2:
+        return np.zeros(0, np.int64), 0, 0.0
+    spacing = float(np.diff(values).min())
+    places = (positions - values[0]) / spacing
+    if spacing < 2 or np.abs(places - places.round()).max() > 0.1:
+        return np.zeros(0, np.int64), 0, 0.0
+    first = 0 if side is None else max(0, round(float(values[0]) / spacing - 0.45))  # at place 0 it is half the spacing
+    places = places.round().astype(np.int64) + first
+    return places, max(int(places.max()) + 1, 0 if side is None else int(side / spacing + 0.01)), spacing
 
 
 NO_MATCHES = Matches(torch.zeros(0, 2), torch.zeros(0, 2), torch.zeros(0))

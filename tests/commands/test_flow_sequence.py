@@ -53,6 +53,36 @@ def test_a_folder_gives_a_flow_for_each_frame_but_the_last(
     assert (settings["model"], settings["radius"], settings["preset"]) == ("hog", 16, "default")
 
 
+def test_the_confidence_of_each_flow_goes_to_a_folder_of_its_own(
+    frames: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(frames, out=tmp_path / "out", confidence=tmp_path / "certainty", edges="gradient")
+    names = ["frame_0001.png", "frame_0002.png", "frame_0003.png"]
+    assert sorted(path.name for path in (tmp_path / "certainty").iterdir()) == names
+    map_ = cv2.imread(str(tmp_path / "certainty" / names[0]), cv2.IMREAD_UNCHANGED)
+    assert map_.shape == (64, 80) and map_.dtype == np.uint16 and map_.mean() > 32768
+    (tmp_path / "out" / "frame_0002.flo").unlink()
+    (tmp_path / "certainty" / "frame_0002.png").unlink()
+    run(frames, out=tmp_path / "out", confidence=tmp_path / "certainty", edges="gradient")  # continues
+    assert (tmp_path / "certainty" / "frame_0002.png").exists()
+    with pytest.raises(DeepMatchingError, match=r"made with confidence '.*certainty', and now it is None"):
+        run(frames, out=tmp_path / "out", edges="gradient")
+    with pytest.raises(DeepMatchingError, match="not made by an earlier run"):
+        run(frames, out=tmp_path / "new", confidence=tmp_path / "certainty")
+    monkeypatch.chdir(tmp_path)
+    for folder in ("out", "frames"):
+        with pytest.raises(DeepMatchingError, match="is for other files"):
+            run(frames, out=Path("out"), confidence=Path(folder))
+
+
+def test_flows_that_are_probably_wrong_are_named(
+    frames: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_image(frames / "frame_0004.png", texture(seed=9))
+    run(frames, out=tmp_path / "out", edges="gradient")
+    assert "warning: 1 of these flows are probably wrong (frame_0003)" in capsys.readouterr().err
+
+
 def test_a_video_gives_the_same_and_is_drawn_as_one(frames: Path, tmp_path: Path) -> None:
     writer = cv2.VideoWriter(str(tmp_path / "v.avi"), cv2.VideoWriter.fourcc(*"MJPG"), 10, (80, 64))
     if not writer.isOpened():

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from deepmatching.matches import Matches
+from helpers.fake_datasets import texture, write_image
 from helpers.processes import run
 
 
@@ -41,6 +42,15 @@ def test_quiet_prints_the_matches_and_errors_only(pictures: tuple[Path, Path], t
     assert len(result.stdout.splitlines()) > 50
     failed = run("match", pictures[0], tmp_path / "missing.png", "-q")
     assert failed.returncode == 2 and failed.stderr.count("\n") == 1
+
+
+def test_unrelated_pictures_get_a_warning_and_related_ones_do_not(pictures: tuple[Path, Path], tmp_path: Path) -> None:
+    write_image(tmp_path / "other.png", texture((64, 96), seed=5))
+    related = run("match", *pictures, "--radius", "16", "-o", tmp_path / "m.npz")
+    unrelated = run("match", pictures[0], tmp_path / "other.png", "--radius", "16", "-o", tmp_path / "m.npz")
+    assert unrelated.returncode == 0  # the matches are written all the same
+    assert "warning: this is probably wrong" in unrelated.stderr and "try a larger --radius" in unrelated.stderr
+    assert "warning" not in related.stderr
 
 
 def test_options_reach_the_matcher(pictures: tuple[Path, Path]) -> None:

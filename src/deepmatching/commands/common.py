@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from deepmatching.checks import radius_in_pixels
-from deepmatching.defaults import FULL, MODELS, Reciprocal
+from deepmatching.commands.threads import use_threads
+from deepmatching.defaults import AGREEMENT, FULL, MODELS, Reciprocal
 from deepmatching.errors import DeepMatchingError
 
 if TYPE_CHECKING:
@@ -75,15 +76,36 @@ BitDepth = Annotated[
     int | None,
     typer.Option(metavar="BITS", help="Bits in use of 16-bit images, such as 12.", show_default="16"),
 ]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Number of threads on the CPU.",
+        show_default="OMP_NUM_THREADS, or the cores that are free",
+    ),
+]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Print what is being done.")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print errors only: no summary, notes or progress.")]
 
 _quiet = False
 
 
-def build_matcher(model: str, *, radius: str | None = None, memory: str | None = None, **settings: Any) -> DeepMatcher:
+def build_matcher(
+    model: str,
+    *,
+    radius: str | None = None,
+    memory: str | None = None,
+    threads: int | None = None,
+    verbose: bool = False,
+    **settings: Any,
+) -> DeepMatcher:
     """The matcher of a model, with the options of a command; ``settings`` are passed on unchanged."""
     from deepmatching.matcher import DeepMatcher
+
+    used = use_threads(threads)
+    if verbose:
+        say(used)
 
     return DeepMatcher.from_pretrained(
         model,
@@ -197,6 +219,17 @@ def flow_summary(result: FlowResult, elapsed: float) -> str:
         f"{result.matches} matches used, {elapsed:.2f} s ({stages}); "
         f"motion {np.median(length):.1f} px (median), {length.max():.1f} px (largest)"
     )
+
+
+def warn_if_wrong(agreement: float, matcher: DeepMatcher) -> None:
+    """Print a warning if so few matches agree with their neighbours that they are probably wrong."""
+    if agreement < AGREEMENT:
+        larger = "" if matcher.network.radius is None else "try a larger --radius; "
+        say(
+            f"warning: this is probably wrong, since only {agreement:.0%} of the reference points have a match that "
+            f"agrees with its neighbours: {larger}large rotations, changes of scale and unrelated pictures cannot be "
+            "matched"
+        )
 
 
 def set_quiet(quiet: bool) -> None:

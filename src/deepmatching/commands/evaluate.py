@@ -18,6 +18,7 @@ from deepmatching.commands.common import (
     Memory,
     Quiet,
     ReciprocalOption,
+    Threads,
     build_matcher,
     check_not_inputs,
     refuse,
@@ -105,6 +106,7 @@ def evaluate(
     half: Half = False,
     memory: Memory = None,
     device: Device = "auto",
+    threads: Threads = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write the metrics of every pair to this file.")
     ] = None,
@@ -148,7 +150,7 @@ def evaluate(
             {
                 **{"--radius": radius, "--levels": levels, "--downscale": downscale, "--half": half},
                 **{"--memory": memory, "--preset": preset, "--reciprocal": reciprocal != RECIPROCAL},
-                **{"--no-subpixel": not subpixel, "--device": device not in ("auto", "cpu")},
+                **{"--no-subpixel": not subpixel, "--threads": threads, "--device": device not in ("auto", "cpu")},
             },
             "has no effect on methods of OpenCV: leave it out.",
         )
@@ -168,7 +170,7 @@ def evaluate(
         name, radius = model or MODEL, radius if radius is not None or flow else str(RADIUS)
         options = {
             **{"radius": radius, "levels": levels, "downscale": downscale, "reciprocal": reciprocal},
-            **{"subpixel": subpixel, "device": device, "memory": memory, "half": half},
+            **{"subpixel": subpixel, "device": device, "memory": memory, "half": half, "threads": threads},
         }
         matcher, flow_function, described = _our_method(name, (preset or PRESET) if flow else None, options)
     if pictures is not None:

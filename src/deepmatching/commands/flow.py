@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -47,7 +48,11 @@ def flow(
     ] = None,
     confidence: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Also write the confidence of each pixel, 0 to 1: .npy, or .png (16 bits)."),
+        typer.Option(
+            metavar="FILE",
+            help="Also write the confidence of each pixel, 0 to 1: .npy, or .png (16 bits). For a video or folder: a "
+            "folder for .png files.",
+        ),
     ] = None,
     preset: Annotated[
         str,
@@ -84,6 +89,7 @@ def flow(
     ] = None,
     device: common.Device = "auto",
     memory: common.Memory = None,
+    threads: common.Threads = None,
     max_size: common.MaxSize = None,
     bit_depth: common.BitDepth = None,
     file_format: Annotated[
@@ -126,15 +132,14 @@ def flow(
         radius=radius,
         device=device,
         memory=memory,
+        threads=threads,
+        verbose=verbose,
         max_size=max_size,
         bit_depth=bit_depth,
     )
     if image1 is None:
         refuse({"-o": output}, "is for a pair of images: give a second image, or --out DIR for a video or folder.")
-        refuse(
-            {"--confidence": confidence, "--matches": matches},
-            "is for a pair of images: give a second image, or leave it out.",
-        )
+        refuse({"--matches": matches}, "is for a pair of images: give a second image, or leave it out.")
         if out is None:
             raise DeepMatchingError("Give a second image, or --out DIR for the flows of a video or folder.")
         if not callable(edge_source) and edges not in ("network", "gradient"):
@@ -148,6 +153,7 @@ def flow(
             suffix=f".{file_format or 'flo'}",
             restart=restart,
             draw=draw,
+            confidence=confidence,
             verbose=verbose,
         )
         return
@@ -182,6 +188,7 @@ def flow(
             say(f"{len(given)} matches in {matches}")
         if outside := count_outside(given, (first.shape[1], first.shape[2])):
             say(f"note: {outside} of {len(given)} matches start outside the image")
+        common.use_threads(threads)
         chosen = choose_device(device)
         result = matches_to_flow(given, first.to(chosen), second.to(chosen), settings, edge_source, host_image0=first)
     elapsed = time.perf_counter() - start
@@ -192,6 +199,8 @@ def flow(
     if draw is not None:
         result.draw(draw, first, second)
     say(common.flow_summary(result, elapsed))
+    if matches is None:
+        common.warn_if_wrong(result.agreement, matcher.for_flow())
     common.say_written(output, draw, confidence)
 
 
@@ -218,6 +227,7 @@ def _flow_of_frames(
     suffix: str,
     restart: bool,
     draw: Path | None,
+    confidence: Path | None,
     verbose: bool,
 ) -> None:
     """Compute the flows that the folder ``out`` lacks, then draw all of them."""
@@ -230,6 +240,9 @@ def _flow_of_frames(
         raise DeepMatchingError(f"'{source}' holds the frames themselves: give another folder for the result.")
     if draw is not None:
         _prepare_drawing(draw, out)
+    if confidence is not None:
+        _prepare_confidence(confidence, out, (source, draw), frames.origins)
+        options = {**options, "confidence": str(confidence.resolve())}
     if frames.missing:
         say(f"note: {frames.missing} frames of {source} cannot be read")
     chosen = matcher.for_flow()
@@ -247,7 +260,7 @@ def _flow_of_frames(
     try:
         with progress_bar("flows", total, total - missing) as advance:
             flow_sequence = partial(matcher.flow_sequence, preset=options["preset"], edges=edges)
-            compute_flows(frames, folder, flow_sequence, advance)
+            doubtful = compute_flows(frames, folder, flow_sequence, advance, confidence)
     except BaseException as error:
         done = f"{total - len(folder.missing)} of {total} flows are finished in {out}"
         if isinstance(error, DeepMatchingError):
@@ -257,6 +270,9 @@ def _flow_of_frames(
         raise
     if missing:
         say(f"wrote {missing} flows to {out}, {(time.perf_counter() - start) / missing:.2f} s each")
+    if doubtful:
+        names = ", ".join(doubtful[:3]) + (", …" if len(doubtful) > 3 else "")
+        say(f"warning: {len(doubtful)} of these flows are probably wrong ({names}): the motion may exceed --radius")
     if missing < total:
         say(f"{total - missing} of {total} flows were finished before")
     if draw is not None:
@@ -286,6 +302,22 @@ def _prepare_drawing(draw: Path, out: Path) -> None:
     if is_same(draw, out) or (draw / RECORD).exists():
         raise DeepMatchingError(f"'{draw}' is for the flows themselves: give another folder for their pictures.")
     make_folder(draw)
+
+
+def _prepare_confidence(confidence: Path, out: Path, others: Iterable[Path | None], names: Iterable[str]) -> None:
+    """Create the folder for confidence maps; raise if it holds something else."""
+    from deepmatching.flow.sequence import RECORD, confidence_file
+    from deepmatching.io.files import make_folder
+
+    if any(other is not None and is_same(confidence, other) for other in (out, *others)):
+        raise DeepMatchingError(f"'{confidence}' is for other files: give another folder for the confidence.")
+    made_before = (out / RECORD).exists()
+    if foreign := [name for name in names if not made_before and confidence_file(confidence, name).exists()]:
+        raise DeepMatchingError(
+            f"The file '{confidence_file(confidence, foreign[0])}' was not made by an earlier run and would be "
+            "replaced: give another folder."
+        )
+    make_folder(confidence)
 
 
 def _report_outdated(folder: FlowFolder) -> None:

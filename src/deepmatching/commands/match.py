@@ -32,6 +32,7 @@ def match(
     device: common.Device = "auto",
     memory: common.Memory = None,
     half: common.Half = False,
+    threads: common.Threads = None,
     max_size: common.MaxSize = None,
     bit_depth: common.BitDepth = None,
     draw: Annotated[Path | None, typer.Option(metavar="PICTURE", help="Also draw the matches.")] = None,
@@ -58,6 +59,8 @@ def match(
         device=device,
         memory=memory,
         half=half,
+        threads=threads,
+        verbose=verbose,
         max_size=max_size,
         bit_depth=bit_depth,
     )
@@ -75,6 +78,7 @@ def match(
     else:
         _print_matches(matches.as_text())
     say(common.match_summary(matches, elapsed, matcher))
+    common.warn_if_wrong(matches.agreement, matcher)
     common.say_written(output, draw)
 
 

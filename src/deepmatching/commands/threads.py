@@ -48,7 +48,7 @@ def use_threads(requested: int | None, environ: Mapping[str, str] = os.environ) 
     if _before is None:  # called as a function, not as a command
         return _line(torch.get_num_threads(), "PyTorch's choice")
     busy = busy_cores(_before, _usage(cores), _load())
-    threads, why = choose_threads(len(cores), _quota(), busy)
+    threads, why = choose_threads(len(cores), read_quota(), busy)
     torch.set_num_threads(threads)
     return _line(threads, why)
 
@@ -67,9 +67,9 @@ def choose_threads(cores: int, quota: float | None, busy: float) -> tuple[int, s
     return max(1, min(cores, round(allowed))), f"{cores} cores{limit}, {busy:.1f} of them in use by other processes"
 
 
-def busy_cores(before: Usage, after: Usage | None, load: float) -> float:
-    """The number of cores that other processes used between two records, or the system's load without the second."""
-    if after is None or after.time <= before.time or after.busy <= before.busy:
+def busy_cores(before: Usage, after: Usage, load: float) -> float:
+    """The number of cores that other processes used between two records; the system's load if these tell nothing."""
+    if after.time <= before.time or after.busy <= before.busy:
         return load
     others = (after.busy - before.busy) - (after.own - before.own)
     return max(0.0, others / (after.time - before.time))
@@ -86,7 +86,6 @@ def _cores() -> set[int]:
 
 
 def _usage(cores: set[int]) -> Usage:
-    """Without ``/proc`` (not Linux), nothing is known to be busy."""
     return Usage(time.monotonic(), read_busy(cores), time.process_time())
 
 
@@ -107,10 +106,6 @@ def _load() -> float:
         return os.getloadavg()[0]
     except (OSError, AttributeError):
         return 0.0
-
-
-def _quota() -> float | None:
-    return read_quota()
 
 
 def read_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:

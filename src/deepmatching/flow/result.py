@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -25,12 +26,14 @@ class FlowResult:
         confidence: (H, W) float32 in [0, 1], the estimated probability that the displacement is less than 3 pixels off.
         matches: the number of matches that the flow was interpolated from, after the filters.
         seconds: time of each stage.
+        agreement: of the matches before the filters, see ``Matches.agreement``; NaN if they came from elsewhere.
     """
 
     flow: np.ndarray
     confidence: np.ndarray
     matches: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
+    agreement: float = math.nan
 
     def __repr__(self) -> str:
         rows, columns = self.flow.shape[:2]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from deepmatching.defaults import AGREEMENT
 from deepmatching.drawing.colors import range_of
 from deepmatching.drawing.flow import draw_frame, flow_range
 from deepmatching.drawing.pictures import write_image
@@ -112,20 +113,33 @@ def compute_flows(
     folder: FlowFolder,
     flow_sequence: Callable[[Iterable[Tensor]], Iterable[FlowResult]],
     on_flow: Callable[[], None],
-) -> None:
-    """Compute the flows that the folder lacks.
+    confidence: Path | None = None,
+) -> list[str]:
+    """Compute the flows that the folder lacks; returns the names of those that are probably wrong.
 
     Args:
         frames: of the sequence; ``folder.origins`` are theirs.
         folder: gets each flow as soon as it is computed.
         flow_sequence: from consecutive frames to the flows between them.
         on_flow: called after each flow.
+        confidence: folder for the confidence of each flow, written before the flow is recorded as finished.
     """
+    doubtful = []
     for first, end in ranges(folder.missing):
         results = flow_sequence(frames.between(first, end + 1))
         for name, result in zip(frames.names[first:end], results, strict=True):
+            if confidence is not None:
+                result.save_confidence(confidence_file(confidence, name))
             folder.add(name, result.flow)
+            if result.agreement < AGREEMENT:
+                doubtful.append(name)
             on_flow()
+    return doubtful
+
+
+def confidence_file(folder: Path, name: str) -> Path:
+    """The file for the confidence of the flow that starts at the frame of this name."""
+    return folder / f"{name}.png"
 
 
 def ranges(numbers: list[int]) -> Iterator[tuple[int, int]]:
