@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 import deepmatching as dm
+from deepmatching.defaults import AGREEMENT
 from deepmatching.errors import DeepMatchingError, OutOfMemoryError
 from deepmatching.io.images import load_image, shrink
 
@@ -276,3 +277,27 @@ def test_an_unreadable_pair_can_be_reported_while_the_others_are_matched(
     assert list(reported) == [1, 4] and all("missing.png" in str(error) for error in reported.values())
     assert [len(matches) > 50 for matches in found] == [True, False, True, True, False]
     assert len(found[1]) == len(found[4]) == 0
+
+
+@pytest.mark.slow
+def test_the_agreement_tells_pairs_that_can_be_matched_from_those_that_cannot(shared: Path) -> None:
+    matcher = dm.DeepMatcher.from_pretrained(device="cpu")
+    folder = shared / "flow" / "oxford_affine"
+    photos = [cv2.imread(str(path))[:, :, ::-1] for path in sorted((shared / "photos").rglob("bsds500/**/*.jpg"))[:2]]
+    rows, columns = photos[0].shape[:2]
+    turn, zoom = (cv2.getRotationMatrix2D((columns / 2, rows / 2), *change) for change in ((30.0, 1.0), (0.0, 2.0)))
+    turned, zoomed = (cv2.warpAffine(photos[0], change, (columns, rows)) for change in (turn, zoom))
+    bad = [
+        (folder / "bark" / "img1.png", folder / "bark" / "img3.png"),  # rotated and zoomed
+        (photos[0], photos[1]),
+        (photos[0], np.rot90(photos[0])),
+        (photos[0], turned),
+        (photos[0], zoomed),
+        (photos[0][:, : columns - 120], photos[0][:, 120:]),  # beyond the radius of 80 pixels
+    ]
+    good = [
+        (folder / "graf" / "img1.png", folder / "graf" / "img2.png"),  # acc@10 is 41 %
+        (photos[0][:, : columns - 60], photos[0][:, 60:]),
+    ]
+    assert all(matcher.match(*two).agreement < AGREEMENT for two in bad)
+    assert all(matcher.match(*two).agreement > AGREEMENT for two in good)

@@ -35,8 +35,8 @@ PRESET = "default"
 THRESHOLDS = (2, 5, 10)
 
 #: Below this agreement of the matches (``Matches.agreement``), commands warn that the result is probably wrong. Pairs
-#: that the method cannot match reach 0.20, those with acc@10 above 40 % have at least 0.32; see docs/results.md.
-AGREEMENT = 0.28
+#: that the method cannot match reach 0.20, those with acc@10 above 40 % have at least 0.30; see docs/results.md.
+AGREEMENT = 0.25
 
 #: To propagate matches, every pixel takes the displacement of the most confident match within this many pixels along
 #: each axis.

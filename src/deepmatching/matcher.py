@@ -363,12 +363,12 @@ class DeepMatcher:
         loaded = [self.load(image, name) for image, name in ((image0, "image0"), (image1, "image1"))]
         first, second = (self._shrunk(image)[None].to(self.device) for image in loaded)
         geometry = self.network.geometry_of(first, second)
-        (x, y), (rows, columns) = point, _size(loaded[0])
-        if not (0 <= x < columns and 0 <= y < rows):
+        (x, y), (height, width) = point, _size(loaded[0])
+        if not (0 <= x < width and 0 <= y < height):
             raise DeepMatchingError(
-                f"The point ({x:g}, {y:g}) is not in the first image of {columns}x{rows} pixels: choose one inside."
+                f"The point ({x:g}, {y:g}) is not in the first image of {width}x{height} pixels: choose one inside."
             )
-        x, y = (x + 0.5) * first.shape[3] / columns - 0.5, (y + 0.5) * first.shape[2] / rows - 0.5
+        x, y = (x + 0.5) * first.shape[3] / width - 0.5, (y + 0.5) * first.shape[2] / height - 0.5
         needed = pyramid_bytes(geometry, self.network.descriptor, training=False, device=self.device.type)
         require(needed, self.device, self.settings.memory)
         pyramid = self.network(first, second)
