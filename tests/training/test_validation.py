@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from deepmatching.errors import DeepMatchingError
+from deepmatching.training import train
+from deepmatching.training.config import Config
 from deepmatching.training.config_file import config_from_dict
 from deepmatching.training.data import TrainingData
 from deepmatching.training.distributed import World
@@ -55,3 +59,36 @@ def test_without_a_root_it_is_that_of_the_same_training_data(tmp_path: Path) -> 
     assert len(validation_of(data, {"data": ["kitti2012", str(pairs), "chairs"]}).pairs) == 3 + 2 + 1
     with pytest.raises(DeepMatchingError, match=r"folder of 'kitti2015'.*chairs, kitti2012\): set validation\.root"):
         validation_of(data, {"data": "kitti2015"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (("data.train=chairs",), r"data\.train=chairs needs the folder of the data set: set data\.root=DIR"),
+        (("data.train=chairs", "data.root=no"), r"data\.train=chairs: there is no folder 'no'; set data\.root"),
+        (("validation.data=sintelmini",), r"validation\.data=sintelmini needs the folder .*: set validation\.root=DIR"),
+        (("validation.data=sintel-final", "validation.root=no"), r"no folder 'no'; set validation\.root"),
+    ],
+)
+def test_a_missing_folder_is_named_with_its_setting_before_anything_is_written(
+    config_of: Callable[..., Config], tmp_path: Path, changes: tuple[str, ...], says: str
+) -> None:
+    """Even before weights are downloaded."""
+    config = config_of(*changes, "model.descriptor=vgg", "model.settings={}", "model.init=download")
+    with pytest.raises(DeepMatchingError, match=says):
+        train(config, torch.device("cpu"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_validation_data_that_is_not_in_the_training_datas_folder_needs_a_root(
+    config_of: Callable[..., Config], tmp_path: Path
+) -> None:
+    """As in ``train paper data.train=chairs data.root=FlyingChairs``, which validates on SintelMini."""
+    chairs = write_chairs(tmp_path / "chairs")
+    config = config_of("data.train=chairs", f"data.root={chairs}", "validation.data=sintelmini")
+    with pytest.raises(
+        DeepMatchingError, match=r"no folder .*sintelmini, looked for in data\.root: set validation\.root"
+    ):
+        train(config, torch.device("cpu"))
+    config = config_of("data.train=chairs", f"data.root={chairs}", "validation.data=", f"out={tmp_path / 'other'}")
+    assert train(config, torch.device("cpu")).progress.step == 6

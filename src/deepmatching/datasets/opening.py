@@ -22,6 +22,11 @@ NAMES = (
 WITH_PASSES, WITH_SPLITS, WITH_SPLIT_FILE = ("sintel", "sintelmini"), ("sintelmini", "chairs"), "chairs"
 
 
+def is_published(name: str) -> bool:
+    """Whether this is the name of a published data set, which has a root, and not a manifest's path."""
+    return name.lower() in NAMES or name.lower() == "sintel"
+
+
 def open_dataset(
     name_or_path: PathLike,
     root: PathLike | None = None,

@@ -149,5 +149,6 @@ def _download() -> dict[str, Tensor]:
         return torch.hub.load_state_dict_from_url(URL, map_location="cpu", check_hash=True, weights_only=True)
     except (OSError, RuntimeError) as error:
         raise DeepMatchingError(
-            f"VGG-16's weights could not be downloaded from {URL} ({error}); give a local file instead."
+            f"VGG-16's weights could not be downloaded from {URL} ({error}); give a local file instead "
+            "(model.init=FILE in training, --checkpoint ROW=FILE in reproduce)."
         ) from error

@@ -20,6 +20,7 @@ from deepmatching.training.optimization import ema_decay, learning_rate_factor
 from deepmatching.training.run import Outcome, Run, Watcher
 from deepmatching.training.seeds import seed_for
 from deepmatching.training.step_metrics import PendingOutcome
+from deepmatching.training.validation import check_folders
 
 #: A run gives up after this many consecutive steps without a finite gradient.
 MOST_SKIPPED = 50
@@ -42,6 +43,7 @@ def train(config: Config, device: torch.device, resume: bool = False, watchers: 
         folder = RunFolder(config.out)
         with world.synchronized("Preparing the folder"):
             if world.is_main:
+                check_folders(config)
                 stack.enter_context(folder.reserve(resume))
         run = Run(config, world, interruption, folder, resume, watchers)
         try:

@@ -8,11 +8,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
+from pathlib import Path
 
 import torch
 
 from deepmatching.checks import radius_in_pixels
 from deepmatching.datasets import Pair
+from deepmatching.datasets.opening import is_published
 from deepmatching.defaults import THRESHOLDS
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation import match_metrics
@@ -89,7 +91,32 @@ def _pairs(config: Config, training: TrainingData, world: World) -> Pairs:
     if validation.data == (SYNTHETIC,):
         count = validation.limit or SYNTHETIC_PAIRS
         return fixed_pairs(synthesizer(data, world, "val"), count, config.seed, "validation")
-    return open_pairs(validation.data, _roots(config), validation.split or "val", data)
+    try:
+        return open_pairs(validation.data, _roots(config), validation.split or "val", data)
+    except DeepMatchingError as error:
+        if validation.root or set(validation.data) <= set(data.train):
+            raise
+        raise DeepMatchingError(
+            f"{str(error).rstrip('.')}; this is validation.data={', '.join(validation.data)}, looked for in data.root: "
+            "set validation.root to its own folder, or validation.data= for no validation."
+        ) from error
+
+
+def check_folders(config: Config) -> None:
+    """Raise if the folder of a data set is not given or does not exist; before models are built or downloaded."""
+    is_separate = config.validation.data != (TRAIN,) and not config.data.overfit
+    sections = {"data": (config.data.train, config.data.root)}
+    if is_separate:
+        sections["validation"] = (config.validation.data, _roots(config))
+    for section, (names, roots) in sections.items():
+        for name, root in zip(names, roots if len(roots) > 1 else [*roots, ""][:1] * len(names), strict=True):
+            if not is_published(name):
+                continue
+            key = f"{section}.{'train' if section == 'data' else 'data'}={name}"
+            if not root:
+                raise DeepMatchingError(f"{key} needs the folder of the data set: set {section}.root=DIR.")
+            if not Path(root).is_dir():
+                raise DeepMatchingError(f"{key}: there is no folder '{root}'; set {section}.root to the data set's.")
 
 
 def _roots(config: Config) -> tuple[str, ...]:
