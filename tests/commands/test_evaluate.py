@@ -72,6 +72,30 @@ def test_sub_pixel_matches_can_be_switched_off(tmp_path: Path, capsys: pytest.Ca
     assert errors[True] != errors[False]
 
 
+def test_the_edges_of_the_flow_can_be_chosen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The structured forest is the paper's; a stand-in shows that its edges arrive."""
+    seen: list[Any] = []
+
+    def edges_of(image: torch.Tensor, model: Path) -> np.ndarray:
+        seen.append(model)
+        return np.zeros(tuple(image.shape[1:]), np.float32)
+
+    monkeypatch.setattr("deepmatching.edges.structured_forest_edges", edges_of)
+    model = tmp_path / "model.yml.gz"
+    model.touch()
+    pairs = write_pairs(tmp_path, 1, dataset="mine")
+    titles, kept = [], []
+    for options in ({}, {"edges": "gradient"}, {"structured_forest": model}):
+        run(pairs, flow=True, json_file=tmp_path / "e.json", **options)
+        titles.append(capsys.readouterr().out.splitlines()[0].strip())
+        kept.append(json.loads((tmp_path / "e.json").read_text())["settings"].get("edges"))
+    assert titles == ["hog, radius 16" + more for more in ("", ", edges: gradient", ", edges: structured forest")]
+    assert kept == [None, "gradient", "structured forest"]
+    assert set(seen) == {model}
+
+
 def test_occluded_pixels_pairs_and_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("kitti2012", root=write_kitti(tmp_path), per_pair=True, pictures=tmp_path / "pictures", limit=1)
     output = capsys.readouterr().out
@@ -226,6 +250,11 @@ def test_the_help_names_every_data_set_method_and_preset() -> None:
         ({"method": "dis", "device": "cuda"}, "--device has no effect"),
         ({"method": "dis", "flow": True, "preset": "sintel"}, "--preset has no effect"),
         ({"preset": "sintel"}, "--preset is for --flow"),
+        ({"edges": "gradient"}, "--edges is for --flow"),
+        ({"structured_forest": Path("model.yml.gz")}, "--structured-forest is for --flow"),
+        ({"method": "dis", "flow": True, "edges": "gradient"}, "--edges has no effect"),
+        ({"flow": True, "structured_forest": Path("none.yml.gz")}, "no structured-forest model"),
+        ({"flow": True, "edges": "gradient", "structured_forest": Path("x.yml.gz")}, "exclude each other"),
         ({"flow": True, "preset": "magic"}, "no preset 'magic'"),
         ({"model": "none.safetensors"}, "Unknown model"),
         ({"root": Path("here")}, "needs no root"),

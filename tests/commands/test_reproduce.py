@@ -14,9 +14,11 @@ import pytest
 import torch
 
 from deepmatching.commands.reproduce import reproduce
+from deepmatching.datasets import KITTI2012
 from deepmatching.datasets.sintel import MINI_VAL
 from deepmatching.descriptors import VGG
 from deepmatching.errors import DeepMatchingError
+from deepmatching.evaluation import flow_metrics
 from deepmatching.matcher import DeepMatcher
 from deepmatching.models import load_network, save_network
 from helpers.fake_datasets import FLOW, SIZE, write_kitti, write_sintel
@@ -43,7 +45,9 @@ def presets(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The presets of a flow that takes no time, a quarter pixel off, and 10 pixels off in rows 10 to 14."""
     asked = []
 
-    def flow(self: DeepMatcher, image0: Any, image1: Any, preset: str) -> SimpleNamespace:
+    def flow(
+        self: DeepMatcher, image0: Any, image1: Any, preset: str, *, edges: Any = None, matches: Any = None
+    ) -> SimpleNamespace:
         asked.append(f"{preset}, radius {self.network.radius}")
         field = np.full((*SIZE, 2), (FLOW[0] + 0.25, FLOW[1]), np.float32)
         field[10:15] = FLOW[0] + 10, FLOW[1]
@@ -99,7 +103,7 @@ def test_table2_has_three_data_sets_and_keeps_its_metrics(data: Path, capsys: py
     for name in ("kitti2012", "sintel-final", "sintel-clean"):
         assert name in output
         assert (data / "out" / f"table2-{name}-hog-matches.json").is_file()
-    assert "DM (original)" in output and "FlowNet +v" in output
+    assert "DM (original)" in output and "FlowNet S+v" in output and "FlowNet C+v" in output
     run("table2", data, out=data / "out")  # nothing is measured again
     assert capsys.readouterr().out == output
 
@@ -222,18 +226,95 @@ def test_matches_are_verified_and_lie_on_cells_as_in_the_paper(data: Path, capsy
         return kept["reciprocal"], kept["subpixel"]
 
     run("table1", data, limit=1, out=data / "out", default_flow=True)
-    assert "ours: reciprocal exact, matches on cells, sub-pixel matches in row h" in capsys.readouterr().out
+    assert "ours: radius 16, reciprocal exact, matches on cells, sub-pixel matches in row h" in capsys.readouterr().out
     assert [settings_of(row) for row in "agh"] == [("exact", False), ("exact", False), ("exact", True)]
     default_flow = json.loads((data / "out" / "table1-sintelmini-g-default-flow.json").read_text())["settings"]
     assert (default_flow["reciprocal"], default_flow["subpixel"], default_flow["radius"]) == ("bins", True, 160)
     shutil.rmtree(data / "out")
     run("table1", data, limit=1, out=data / "out", reciprocal="bins", subpixel=True)
-    assert "ours: reciprocal bins, sub-pixel matches where" in capsys.readouterr().out
+    assert "ours: radius 16, reciprocal bins, sub-pixel matches where" in capsys.readouterr().out
     assert {settings_of(row) for row in "agh"} == {("bins", True)}
     shutil.rmtree(data / "out")
     run("table1", data, limit=1, out=data / "out", subpixel=False)
-    assert re.search(r"ours: reciprocal exact, matches on cells *\n", capsys.readouterr().out)
+    assert re.search(
+        r"ours: radius 16, reciprocal exact, matches on cells, edges: network *\n", capsys.readouterr().out
+    )
     assert {settings_of(row) for row in "agh"} == {("exact", False)}
+
+
+@pytest.mark.usefixtures("presets")
+def test_rows_and_data_sets_can_be_selected(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("table2", data, limit=1, rows="vgg, hog,flownet-s", datasets="sintel-final,kitti2012", out=data / "out")
+    printed = capsys.readouterr().out
+    assert [row[0] for row in rows(printed) if "paper" in row] == ["flownet-s", "hog", "vgg"] * 2
+    assert printed.index("kitti2012") < printed.index("sintel-final") and "sintel-clean" not in printed
+    written = {path.name for path in (data / "out").iterdir()}
+    pairs = [("kitti2012", "hog"), ("kitti2012", "vgg"), ("sintel-final", "hog"), ("sintel-final", "vgg")]
+    assert written == {f"table2-{name}-{row}-{kind}.json" for name, row in pairs for kind in ("matches", "flow")}
+
+
+@pytest.mark.usefixtures("hog_alone")
+def test_each_pair_is_matched_once_and_its_matches_become_the_flow(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    matched, used, match = [], [], DeepMatcher.match
+
+    def counting(self: DeepMatcher, image0: Any, image1: Any) -> Any:
+        matched.append(match(self, image0, image1))
+        return matched[-1]
+
+    def flow(self: DeepMatcher, image0: Any, image1: Any, preset: str, *, edges: Any, matches: Any) -> SimpleNamespace:
+        used.append(matches)
+        return SimpleNamespace(flow=np.full((*SIZE, 2), FLOW, np.float32))
+
+    monkeypatch.setattr(DeepMatcher, "match", counting)
+    monkeypatch.setattr(DeepMatcher, "flow", flow)
+    run("table1", data, out=data / "out")
+    assert len(matched) == len(MINI_VAL) + 1  # the first one twice, to warm up
+    assert [id(matches) for matches in used] == [id(matches) for matches in matched]
+    run("table1", data, out=data / "out")
+    assert len(matched) == len(MINI_VAL) + 1
+    (data / "out" / "table1-sintelmini-a-flow.json").unlink()
+    run("table1", data, out=data / "out")
+    assert len(used) == len(matched) == 2 * (len(MINI_VAL) + 1)
+    (data / "out" / "table1-sintelmini-a-matches.json").unlink()
+    run("table1", data, out=data / "out")
+    assert len(matched) == 3 * (len(MINI_VAL) + 1) and len(used) == 2 * (len(MINI_VAL) + 1) + 1  # warming up
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("hog_alone")
+def test_the_flow_of_a_table_is_that_of_its_matches(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("table2", data, limit=1, datasets="kitti2012", out=data / "out")
+    kept = json.loads((data / "out" / "table2-kitti2012-hog-flow.json").read_text())["means"]["kitti2012"]["all"]
+    matcher = DeepMatcher.from_pretrained("hog", radius=16, device="cpu", reciprocal="exact", subpixel=False)
+    pair = KITTI2012(data / "kitti2012")[0]
+    flow = matcher.flow(pair.image0, pair.image1, "kitti").flow
+    assert kept["epe"] == pytest.approx(flow_metrics(flow, pair.flow.numpy())["all"]["epe"])
+
+
+@pytest.mark.usefixtures("hog_alone")
+def test_edges_and_kittis_images_can_be_chosen(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edges_used, channels = set(), set()
+
+    def flow(self: DeepMatcher, image0: Any, image1: Any, preset: str, *, edges: Any, matches: Any) -> SimpleNamespace:
+        edges_used.add(edges if isinstance(edges, str) else edges.keywords["model"])
+        channels.add(bool((image0 != image0[:1]).any()))
+        return SimpleNamespace(flow=np.full((*SIZE, 2), FLOW, np.float32))
+
+    monkeypatch.setattr(DeepMatcher, "flow", flow)
+    write_kitti(data / "kitti2012", "colored_0")
+    model = data / "model.yml.gz"
+    model.touch()
+    only: dict[str, Any] = {"limit": 1, "datasets": "kitti2012", "rows": "hog"}
+    run("table2", data, **only, kitti_images="color", structured_forest=model, out=data / "out")
+    assert edges_used == {model} and channels == {True}
+    assert "edges: structured forest" in capsys.readouterr().out
+    kept = json.loads((data / "out" / "table2-kitti2012-hog-flow.json").read_text())["settings"]
+    assert (kept["edges"], kept["dataset"]) == ("structured forest", "kitti2012-color")
+    run("table2", data, **only, kitti_images="grey", edges="gradient")
+    assert edges_used == {model, "gradient"} and channels == {True, False}
+    assert "edges: gradient" in capsys.readouterr().out
 
 
 def test_bad_options_are_one_sentence(data: Path) -> None:
@@ -242,5 +323,9 @@ def test_bad_options_are_one_sentence(data: Path) -> None:
     for wrong in ("b", "z=file", "=x"):
         with pytest.raises(DeepMatchingError, match="ROW=FILE with one of the rows a, b, c"):
             run("table1", data, checkpoint=[wrong])
+    with pytest.raises(DeepMatchingError, match=r"--rows must list some of a, b, c.* not 'a,z'"):
+        run("table1", data, rows="a,z")
+    with pytest.raises(DeepMatchingError, match=r"--datasets must list some of kitti2012, sintel-final, .* not ''"):
+        run("table2", data, datasets="")
     with pytest.raises(DeepMatchingError, match=r"Unknown model 'none.safetensors'"):
         run("table1", data, checkpoint=["b=none.safetensors"])

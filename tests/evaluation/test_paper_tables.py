@@ -23,3 +23,20 @@ def test_the_papers_gains_are_those_it_states() -> None:
     # "EPE-NOC of 1.43 compared to 1.51 for HOG, and Err-NOC falls from 7.84% to 7.41%"
     kitti = PAPER["table2"]["kitti2012"]
     assert (kitti["vgg"][6:], kitti["hog"][6:]) == ((1.43, 7.41), (1.51, 7.84))
+
+
+def test_flownet_s_and_c_are_two_rows_with_the_papers_numbers() -> None:
+    """S+v: 6.50 on KITTI and 4.76 on Sintel final; C+v: 3.57 on Sintel clean; EPE of the flow is the fifth column."""
+    of_flow = {
+        (name, key): numbers[4]
+        for name, rows in PAPER["table2"].items()
+        for key, numbers in rows.items()
+        if key.startswith("flownet")
+    }
+    assert of_flow == {
+        ("kitti2012", "flownet-s"): 6.50,
+        ("sintel-final", "flownet-s"): 4.76,
+        ("sintel-clean", "flownet-c"): 3.57,
+    }
+    labels = {row.key: row.label for row in ROWS["table2"]}
+    assert (labels["flownet-s"], labels["flownet-c"]) == ("FlowNet S+v", "FlowNet C+v")

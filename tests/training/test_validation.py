@@ -86,9 +86,7 @@ def test_validation_data_that_is_not_in_the_training_datas_folder_needs_a_root(
     """As in ``train paper data.train=chairs data.root=FlyingChairs``, which validates on SintelMini."""
     chairs = write_chairs(tmp_path / "chairs")
     config = config_of("data.train=chairs", f"data.root={chairs}", "validation.data=sintelmini")
-    with pytest.raises(
-        DeepMatchingError, match=r"no folder .*sintelmini, looked for in data\.root: set validation\.root"
-    ):
+    with pytest.raises(DeepMatchingError, match=r"no folder .*sintelmini, looked for in data\.root: set "):
         train(config, torch.device("cpu"))
     config = config_of("data.train=chairs", f"data.root={chairs}", "validation.data=", f"out={tmp_path / 'other'}")
     assert train(config, torch.device("cpu")).progress.step == 6

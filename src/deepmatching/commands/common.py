@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +22,7 @@ from deepmatching.errors import DeepMatchingError
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from deepmatching.flow.pipeline import EdgesLike
     from deepmatching.flow.result import FlowResult
     from deepmatching.matcher import DeepMatcher
     from deepmatching.matches import Matches
@@ -85,6 +87,12 @@ Threads = Annotated[
         show_default="OMP_NUM_THREADS, or the cores that are free",
     ),
 ]
+StructuredForest = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="MODEL", help="Detect edges with OpenCV's structured forest and this model file (model.yml.gz)."
+    ),
+]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Print what is being done.")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print errors only: no summary, notes or progress.")]
 
@@ -139,6 +147,19 @@ def parse_size(text: str) -> tuple[int, int]:
     if not parsed:
         raise DeepMatchingError(f"--size needs a width and a height such as 1024x436, not '{text}'.")
     return int(parsed[1]), int(parsed[2])
+
+
+def edge_source(edges: str, structured_forest: Path | None) -> EdgesLike:
+    """The edge detector or edge map that ``--edges`` and ``--structured-forest`` name."""
+    if structured_forest is None:
+        return edges
+    if edges != "network":
+        raise DeepMatchingError("--edges and --structured-forest exclude each other: leave one out.")
+    if not structured_forest.is_file():
+        raise DeepMatchingError(f"There is no structured-forest model '{structured_forest}'; check the path.")
+    from deepmatching.edges import structured_forest_edges
+
+    return partial(structured_forest_edges, model=structured_forest)
 
 
 def refuse(options: Mapping[str, object], reason: str) -> None:

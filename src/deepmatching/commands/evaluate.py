@@ -18,9 +18,11 @@ from deepmatching.commands.common import (
     Memory,
     Quiet,
     ReciprocalOption,
+    StructuredForest,
     Threads,
     build_matcher,
     check_not_inputs,
+    edge_source,
     refuse,
     say,
     set_quiet,
@@ -31,6 +33,7 @@ from deepmatching.errors import DeepMatchingError
 
 if TYPE_CHECKING:
     from deepmatching.evaluation.running import FlowFunction, PairMatcher
+    from deepmatching.flow.pipeline import EdgesLike
 
 
 def evaluate(
@@ -95,6 +98,11 @@ def evaluate(
             show_default=PRESET,
         ),
     ] = None,
+    edges: Annotated[
+        Literal["network", "gradient"] | None,
+        typer.Option(help="Edge detector of --flow.", show_default="network"),
+    ] = None,
+    structured_forest: StructuredForest = None,
     radius: Annotated[
         str | None,
         typer.Option(metavar=f"PIXELS|{FULL}", help=RADIUS_HELP, show_default=f"{RADIUS}; with --flow {FLOW_RADIUS}"),
@@ -150,12 +158,14 @@ def evaluate(
             {
                 **{"--radius": radius, "--levels": levels, "--downscale": downscale, "--half": half},
                 **{"--memory": memory, "--preset": preset, "--reciprocal": reciprocal != RECIPROCAL},
-                **{"--no-subpixel": not subpixel, "--threads": threads, "--device": device not in ("auto", "cpu")},
+                **{"--edges": edges, "--structured-forest": structured_forest, "--threads": threads},
+                **{"--no-subpixel": not subpixel, "--device": device not in ("auto", "cpu")},
             },
             "has no effect on methods of OpenCV: leave it out.",
         )
-    elif preset is not None and not flow:
-        raise DeepMatchingError("--preset is for --flow: leave it out.")
+    elif not flow:
+        only_flow = {"--preset": preset, "--edges": edges, "--structured-forest": structured_forest}
+        refuse(only_flow, "is for --flow: leave it out.")
     if resume and json_file is None:
         raise DeepMatchingError("--resume continues a file of metrics: name it with --json FILE.")
     if json_file is not None:
@@ -172,7 +182,8 @@ def evaluate(
             **{"radius": radius, "levels": levels, "downscale": downscale, "reciprocal": reciprocal},
             **{"subpixel": subpixel, "device": device, "memory": memory, "half": half, "threads": threads},
         }
-        matcher, flow_function, described = _our_method(name, (preset or PRESET) if flow else None, options)
+        source = edge_source(edges or "network", structured_forest)
+        matcher, flow_function, described = _our_method(name, (preset or PRESET) if flow else None, source, options)
     if pictures is not None:
         make_folder(pictures)
     settings = {
@@ -210,6 +221,7 @@ def _title(model: str, settings: dict[str, Any]) -> str:
         f"{model}, radius {settings['radius']}"
         + (f", reciprocal {reciprocal}" if reciprocal != RECIPROCAL else "")
         + ("" if settings["subpixel"] else ", matches on cells")
+        + (f", edges: {settings['edges']}" if "edges" in settings else "")
     )
 
 
@@ -228,7 +240,7 @@ def _opencv_method(name: str, flow: bool) -> Method:
     return method, method.flow, {"method": name}
 
 
-def _our_method(model: str, preset: str | None, options: dict[str, Any]) -> Method:
+def _our_method(model: str, preset: str | None, edges: EdgesLike, options: dict[str, Any]) -> Method:
     """With the flow of a preset, or without flow (None)."""
     from deepmatching.flow import preset as settings_of
     from deepmatching.models import describe_model
@@ -238,5 +250,6 @@ def _our_method(model: str, preset: str | None, options: dict[str, Any]) -> Meth
         return matcher, None, {**describe_model(model), **matcher.describe()}
     settings = settings_of(preset)
     matcher = build_matcher(model, **options).for_flow()
-    described = {"preset": preset, **describe_model(model), **matcher.describe()}
-    return matcher, lambda image0, image1: matcher.flow(image0, image1, settings).flow, described
+    others = {} if edges == "network" else {"edges": edges if isinstance(edges, str) else "structured forest"}
+    described = {"preset": preset, **others, **describe_model(model), **matcher.describe()}
+    return matcher, lambda image0, image1: matcher.flow(image0, image1, settings, edges=edges).flow, described

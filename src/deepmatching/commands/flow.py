@@ -67,12 +67,7 @@ def flow(
             metavar="network|gradient|FILE", help="Edge detector for the first image, or a file with its edge map."
         ),
     ] = "network",
-    structured_forest: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="MODEL", help="Detect edges with OpenCV's structured forest and this model file (model.yml.gz)."
-        ),
-    ] = None,
+    structured_forest: common.StructuredForest = None,
     matches: Annotated[
         Path | None,
         typer.Option(
@@ -125,7 +120,7 @@ def flow(
 
     common.set_quiet(quiet)
     settings = settings_of(preset)
-    edge_source = _edge_source(edges, structured_forest)
+    edge_source = common.edge_source(edges, structured_forest)
     build = partial(
         build_matcher,
         model or MODEL,
@@ -202,19 +197,6 @@ def flow(
     if matches is None:
         common.warn_if_wrong(result.agreement, matcher.for_flow())
     common.say_written(output, draw, confidence)
-
-
-def _edge_source(edges: str, structured_forest: Path | None) -> EdgesLike:
-    """The edge detector or edge map that the two options name."""
-    if structured_forest is None:
-        return edges
-    if edges != "network":
-        raise DeepMatchingError("--edges and --structured-forest exclude each other: leave one out.")
-    if not structured_forest.is_file():
-        raise DeepMatchingError(f"There is no structured-forest model '{structured_forest}'; check the path.")
-    from deepmatching.edges import structured_forest_edges
-
-    return partial(structured_forest_edges, model=structured_forest)
 
 
 def _flow_of_frames(

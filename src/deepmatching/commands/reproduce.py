@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -15,7 +16,9 @@ from deepmatching.commands.common import (
     Device,
     Radius,
     ReciprocalOption,
+    StructuredForest,
     build_matcher,
+    edge_source,
     say,
 )
 from deepmatching.commands.progress import progress_bar
@@ -23,10 +26,15 @@ from deepmatching.defaults import FLOW_RADIUS, PAPERS_RECIPROCAL, PRESET, RADIUS
 from deepmatching.errors import DeepMatchingError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
     from deepmatching.datasets import FilePairs
-    from deepmatching.evaluation import Evaluation
-    from deepmatching.evaluation.paper_tables import Row
+    from deepmatching.evaluation import Recorder
+    from deepmatching.evaluation.paper_tables import Numbers, Row
+    from deepmatching.flow.pipeline import EdgesLike
     from deepmatching.matcher import DeepMatcher
+    from deepmatching.matches import Matches
 
 
 def reproduce(
@@ -67,6 +75,27 @@ def reproduce(
             "--masks/--no-masks", help="Leave out pixels that the data sets' masks call invalid, and measure NOC."
         ),
     ] = True,
+    rows: Annotated[
+        str | None,
+        typer.Option(metavar="ROW,…", help="Only these rows of the table, such as a,c,g.", show_default="all"),
+    ] = None,
+    datasets: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,…",
+            help="Only these data sets of table2: kitti2012, sintel-final, sintel-clean.",
+            show_default="all below the root",
+        ),
+    ] = None,
+    kitti_images: Annotated[
+        Literal["grey", "color"] | None,
+        typer.Option(help="KITTI's grey images (image_0) or those in colour (colored_0).", show_default="grey, if any"),
+    ] = None,
+    edges: Annotated[
+        Literal["network", "gradient"],
+        typer.Option(help="Edge detector of the flow; the paper's is the structured forest."),
+    ] = "network",
+    structured_forest: StructuredForest = None,
     default_flow: Annotated[
         bool,
         typer.Option(
@@ -87,33 +116,70 @@ def reproduce(
     Rows without a model and data sets that are not below the root get a dash.
     Matches are verified and lie on cells as in the paper, unless options say otherwise;
     our own model (h, compact) has sub-pixel matches. Flow is made from the same matches
-    as in the paper, with EpicFlow's settings for Sintel and KITTI.
+    as in the paper, with EpicFlow's settings for Sintel and KITTI. The paper's EpicFlow
+    had the edges of a structured forest: give its model with --structured-forest.
     The paper does not name SintelMini's scenes, so ours differ: compare the rows
     of table1 with each other, not with the paper's.
     """
-    from deepmatching.evaluation.paper_tables import ROWS, comparison_table, measure_row
+    from deepmatching.evaluation.paper_tables import PAPER, ROWS, comparison_table
     from deepmatching.evaluation.tables import print_table
     from deepmatching.io.files import make_folder
 
-    rows = _with_checkpoints(ROWS[table], checkpoint or [])
-    datasets = _open(table, root, limit, masks)
+    chosen = _chosen("--rows", rows, {row.key: row for row in ROWS[table]})
+    named = _with_checkpoints(chosen, checkpoint or [])
+    names = [name for name in PAPER[table] if name in _chosen("--datasets", datasets, {n: n for n in PAPER[table]})]
+    protocol = Protocol(limit, masks, edge_source(edges, structured_forest), _edges_in_words(edges, structured_forest))
+    opened = _open(names, root, protocol, kitti_images)
     matchers = {}
-    for row in rows:
+    for row in named:
         between = row.is_ours if subpixel is None else subpixel
         matchers[row] = _matcher(row, radius=radius, device=device, reciprocal=reciprocal, subpixel=between)
-    for row in rows:
-        _warn_if_chosen_on(list(datasets), row)
+        _warn_if_chosen_on(list(opened), row)
     if out is not None:
         make_folder(out)
     ours = {}
-    for name, dataset in datasets.items():
+    for name, dataset in opened.items():
         for row, matcher in matchers.items():
             if matcher is not None:
                 prefix = out / f"{table}-{name}-{row.key}" if out is not None else None
-                run = partial(_evaluate, row, matcher, dataset, limit, masks, prefix)
-                ours[name, row.key] = measure_row(dataset.name, run, default_flow)
-    protocol = f"ours: reciprocal {reciprocal}, {_describe_subpixel(rows, subpixel)}"
-    print_table(comparison_table(table, rows, ours, masks, protocol))
+                ours[name, row.key] = _measure(row, matcher, dataset, protocol, prefix, default_flow)
+    words = f"radius {radius}, reciprocal {reciprocal}, {_describe_subpixel(named, subpixel)}"
+    words += f", edges: {protocol.edges_in_words}"
+    print_table(comparison_table(table, named, names, ours, masks, words))
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What all rows are measured with.
+
+    Attributes:
+        limit, masks: as the options.
+        edges: where the flow's edges come from.
+        edges_in_words: the same as a word.
+    """
+
+    limit: int | None
+    masks: bool
+    edges: EdgesLike
+    edges_in_words: str
+
+
+def _edges_in_words(edges: str, structured_forest: Path | None) -> str:
+    return edges if structured_forest is None else "structured forest"
+
+
+Item = TypeVar("Item")
+
+
+def _chosen(option: str, text: str | None, known: Mapping[str, Item]) -> tuple[Item, ...]:
+    """The items whose keys a comma-separated option lists, in the order of the table; all without the option."""
+    keys = list(known) if text is None else [key.strip() for key in text.split(",")]
+    for key in keys:
+        if key not in known:
+            raise DeepMatchingError(
+                f"{option} must list some of {', '.join(known)}, separated by commas, not '{text}'."
+            )
+    return tuple(item for key, item in known.items() if key in keys)
 
 
 def _describe_subpixel(rows: tuple[Row, ...], subpixel: bool | None) -> str:
@@ -124,47 +190,77 @@ def _describe_subpixel(rows: tuple[Row, ...], subpixel: bool | None) -> str:
     return "matches on cells" + (f", sub-pixel matches in row {', '.join(own)}" if own else "")
 
 
-def _evaluate(
+def _measure(
+    row: Row, matcher: DeepMatcher, dataset: FilePairs, protocol: Protocol, prefix: Path | None, default_flow: bool
+) -> dict[str, Numbers]:
+    """Our lines of a row; continue from its files if there are any. Each pair is matched once for matches and flow."""
+    from deepmatching.datasets import Pair
+    from deepmatching.evaluation import PairResult, evaluate_flow, evaluate_with_flow
+    from deepmatching.evaluation.paper_tables import epicflow_preset, lines_of
+
+    def flow(image0: Tensor, image1: Tensor, matches: Matches) -> np.ndarray:
+        return matcher.flow(image0, image1, preset, edges=protocol.edges, matches=matches).flow
+
+    preset = epicflow_preset(dataset.name)
+    recorder = partial(_recorder, row, dataset, protocol, prefix)
+    with recorder("matches", matcher) as of_matches, recorder("flow", matcher, preset) as of_flow:
+        done = len(of_matches.done & of_flow.done)
+        with progress_bar(f"{dataset.name} {row.key}", len(dataset), done) as advance:
+
+            def on_pair(pair: Pair, result: PairResult, shown: Any) -> None:
+                advance(f"{result.group} {result.name}")
+
+            evaluations = evaluate_with_flow(matcher, flow, dataset, (of_matches, of_flow), on_pair, warm_up=True)
+    if not default_flow:
+        return lines_of(*evaluations)
+    plain = _like_deepmatching_flow(matcher)
+    title = f"{dataset.name} {row.key}, default flow"
+    with (
+        recorder("default-flow", plain, PRESET) as of_default,
+        progress_bar(title, len(dataset), len(of_default.done)) as advance,
+    ):
+        by_default = evaluate_flow(
+            lambda image0, image1: plain.flow(image0, image1, PRESET, edges=protocol.edges).flow,
+            dataset,
+            of_default,
+            on_pair,
+            warm_up=True,
+        )
+    return lines_of(*evaluations, by_default)
+
+
+def _recorder(
     row: Row,
-    matcher: DeepMatcher,
     dataset: FilePairs,
-    limit: int | None,
-    masks: bool,
+    protocol: Protocol,
     prefix: Path | None,
     kind: str,
-    preset: str | None,
-    radius: int | None,
-) -> Evaluation:
-    """Evaluate the matches or, with a preset, the flow; continue from the file if there is one."""
-    from deepmatching.datasets import Pair
-    from deepmatching.evaluation import Evaluation, PairResult, Recorder, evaluate, evaluate_flow
+    matcher: DeepMatcher,
+    preset: str | None = None,
+) -> Recorder:
+    """Keeps the results of a row in its file of that kind, and knows what is there already."""
+    from deepmatching.evaluation import Evaluation, Recorder
     from deepmatching.models import describe_model
 
     assert row.model is not None
-    method = matcher if radius is None else _like_deepmatching_flow(matcher, radius)
+    is_other = preset is not None and protocol.edges_in_words != "network"
     settings = {
-        **{"dataset": dataset.name, "limit": limit, **describe_model(row.model), **method.describe()},
-        **({} if masks else {"masks": False}),
+        **{"dataset": dataset.name, "limit": protocol.limit, **describe_model(row.model), **matcher.describe()},
+        **({} if protocol.masks else {"masks": False}),
         **({} if preset is None else {"preset": preset}),
+        **({"edges": protocol.edges_in_words} if is_other else {}),
         "contents": dataset.contents_hash,
     }
     empty = Evaluation("matches" if preset is None else "flow", settings, len(dataset))
     file = prefix.with_name(f"{prefix.name}-{kind}.json") if prefix is not None else None
-    recorder = Recorder(empty, file, resume=True, report=say, hint="run the same command to continue")
-    with recorder, progress_bar(f"{dataset.name} {row.key}", len(dataset), len(recorder.done)) as advance:
-
-        def on_pair(pair: Pair, result: PairResult, shown: Any) -> None:
-            advance(f"{result.group} {result.name}")
-
-        if preset is None:
-            return evaluate(method, dataset, recorder, on_pair, warm_up=True)
-        return evaluate_flow(lambda a, b: method.flow(a, b, preset).flow, dataset, recorder, on_pair, warm_up=True)
+    report = say if preset is not None else lambda line: None  # matches and flow are of the same pairs
+    return Recorder(empty, file, resume=True, report=report, hint="run the same command to continue")
 
 
 def _with_checkpoints(rows: tuple[Row, ...], checkpoints: list[str]) -> tuple[Row, ...]:
     from deepmatching.descriptors.pretrained import is_published
 
-    given = {}
+    given: dict[str, dict[str, Any]] = {}
     for text in checkpoints:
         key, equals, path = text.partition("=")
         if not equals or key not in [row.key for row in rows]:
@@ -216,12 +312,12 @@ def _warn_if_chosen_on(datasets: list[str], row: Row) -> None:
         )
 
 
-def _like_deepmatching_flow(matcher: DeepMatcher, radius: int) -> DeepMatcher:
+def _like_deepmatching_flow(matcher: DeepMatcher) -> DeepMatcher:
     """The same network with the settings of ``deepmatching flow``."""
     from deepmatching.matcher import DeepMatcher
 
-    settings = replace(matcher.settings, radius=radius, reciprocal=RECIPROCAL, subpixel=True)
-    return DeepMatcher(matcher.network.at_radius(radius), settings)
+    settings = replace(matcher.settings, radius=FLOW_RADIUS, reciprocal=RECIPROCAL, subpixel=True)
+    return DeepMatcher(matcher.network.at_radius(FLOW_RADIUS), settings)
 
 
 def _matcher(row: Row, **settings: Any) -> DeepMatcher | None:
@@ -247,20 +343,23 @@ def _matcher(row: Row, **settings: Any) -> DeepMatcher | None:
     return build_matcher(row.model, **settings)
 
 
-def _open(table: str, root: Path, limit: int | None, masks: bool) -> dict[str, FilePairs]:
-    """The data sets of a table that are below the root; there must be at least one."""
+def _open(
+    names: list[str], root: Path, protocol: Protocol, kitti_images: Literal["grey", "color"] | None
+) -> dict[str, FilePairs]:
+    """The data sets that are below the root; there must be at least one."""
     from deepmatching.datasets import open_dataset
-    from deepmatching.evaluation.paper_tables import FOLDERS, PAPER
+    from deepmatching.evaluation.paper_tables import FOLDERS
 
     found = {}
-    for name in PAPER[table]:
+    for name in names:
         folder = root / FOLDERS[name]
         if not folder.is_dir():
             say(f"there is no folder '{folder}': {name} is left out")
             continue
-        dataset = open_dataset(name, folder, masks=masks)
-        found[name] = dataset.thinned(limit) if limit is not None else dataset
+        images = f"-{kitti_images}" if kitti_images is not None and name == "kitti2012" else ""
+        dataset = open_dataset(name + images, folder, masks=protocol.masks)
+        found[name] = dataset.thinned(protocol.limit) if protocol.limit is not None else dataset
     if not found:
-        folders = " or ".join(dict.fromkeys(str(root / FOLDERS[name]) for name in PAPER[table]))
+        folders = " or ".join(dict.fromkeys(str(root / FOLDERS[name]) for name in names))
         raise DeepMatchingError(f"There is nothing to evaluate: put or link the data set to {folders}.")
     return found

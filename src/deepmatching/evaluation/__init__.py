@@ -3,7 +3,7 @@
 from deepmatching.evaluation.metrics import endpoint_metrics, flow_metrics, match_metrics
 from deepmatching.evaluation.recording import Recorder
 from deepmatching.evaluation.results import Evaluation, PairResult
-from deepmatching.evaluation.running import evaluate, evaluate_flow
+from deepmatching.evaluation.running import evaluate, evaluate_flow, evaluate_with_flow
 
 __all__ = [
     "Evaluation",
@@ -12,6 +12,7 @@ __all__ = [
     "endpoint_metrics",
     "evaluate",
     "evaluate_flow",
+    "evaluate_with_flow",
     "flow_metrics",
     "match_metrics",
 ]

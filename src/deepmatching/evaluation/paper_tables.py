@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from deepmatching.defaults import FLOW_RADIUS, PRESET
 from deepmatching.evaluation.results import Evaluation
 from deepmatching.evaluation.tables import blank_table, format_number
 
@@ -49,7 +48,8 @@ ROWS = {
         Row("h", "compact (ours)", "–", "compact", "synthetic", is_ours=True),
     ),
     "table2": (
-        Row("flownet", "FlowNet +v", "Chairs"),
+        Row("flownet-s", "FlowNet S+v", "Chairs"),
+        Row("flownet-c", "FlowNet C+v", "Chairs"),
         Row("dm", "DM (original)"),
         Row("hog", "DM-HOG", model="hog"),
         Row("cnn", "DM-CNN"),
@@ -79,20 +79,20 @@ PAPER: dict[str, dict[str, dict[str, Numbers]]] = {
     },
     "table2": {
         "kitti2012": {
-            "flownet": (None, None, None, None, 6.50),
+            "flownet-s": (None, None, None, None, 6.50),
             "hog": (60.50, 79.34, 84.27, 11.39, 3.59, 16.56, 1.51, 7.84),
             "cnn": (61.21, 78.81, 84.01, 12.29, 4.11, 17.78),
             "vgg": (63.90, 80.11, 84.71, 11.12, 3.61, 16.41, 1.43, 7.41),
         },
         "sintel-final": {
-            "flownet": (None, None, None, None, 4.76),
+            "flownet-s": (None, None, None, None, 4.76),
             "dm": (None, None, 89.2, None, 4.10),
             "hog": (74.37, 85.26, 89.39, 7.08, 3.72, 11.44),
             "cnn": (75.15, 85.42, 89.48, 7.03, 3.63, 11.52),
             "vgg": (76.55, 86.22, 90.03, 6.77, 3.50, 11.10),
         },
         "sintel-clean": {
-            "flownet": (None, None, None, None, 3.57),
+            "flownet-c": (None, None, None, None, 3.57),
             "hog": (82.51, 90.18, 92.70, 5.26, 2.32, 7.00),
             "cnn": (83.03, 90.24, 92.87, 5.22, 2.25, 6.85),
             "vgg": (84.16, 90.85, 93.31, 4.78, 2.14, 6.51),
@@ -100,48 +100,52 @@ PAPER: dict[str, dict[str, dict[str, Numbers]]] = {
     },
 }
 
+#: Rows that only the paper has, unless a model is given for them.
+NOT_OURS = ("flownet-s", "flownet-c", "dm")
+
 #: Data set → its folder below the root.
 FOLDERS = {"sintelmini": "sintel", "sintel-clean": "sintel", "sintel-final": "sintel", "kitti2012": "kitti2012"}
 
 
-def measure_row(
-    dataset: str, run: Callable[[str, str | None, int | None], Evaluation], default_flow: bool
-) -> dict[str, Numbers]:
-    """Our lines of a row: under the paper's protocol and, if wanted, with the default flow.
+def epicflow_preset(dataset: str) -> str:
+    """The preset of the flow that the paper's EpicFlow used for a data set."""
+    return "kitti" if dataset.startswith("kitti") else "sintel"
 
-    Args:
-        dataset: its name.
-        run: evaluates the model of the row under a name for the result, as matches (preset None) or as flow with
-            this preset, at this radius (None for the matcher's own).
-        default_flow: add a line with the flow at its default radius and preset.
-    """
 
-    def flow_numbers(name: str, preset: str, radius: int | None = None) -> Numbers:
-        evaluation = run(name, preset, radius)
-        everywhere, visible = evaluation.means(dataset), evaluation.means(dataset, "noc")
+def lines_of(matches: Evaluation, flow: Evaluation, default_flow: Evaluation | None = None) -> dict[str, Numbers]:
+    """Our lines of a row: under the paper's protocol and, if there is one, with the default flow."""
+
+    def flow_numbers(evaluation: Evaluation) -> Numbers:
+        (group,) = evaluation.groups
+        everywhere, visible = evaluation.means(group), evaluation.means(group, "noc")
         return everywhere["epe"], everywhere["err@3"], visible.get("epe"), visible.get("err@3")
 
-    matches = run("matches", None, None).means(dataset)
-    epicflow = "kitti" if dataset.startswith("kitti") else "sintel"
-    of_matches = (matches["acc@2"], matches["acc@5"], matches["acc@10"], matches["epe"])
-    lines: dict[str, Numbers] = {"ours": (*of_matches, *flow_numbers("flow", epicflow))}
-    if default_flow:
-        of_flow = flow_numbers("default-flow", PRESET, FLOW_RADIUS)
-        lines["ours, default flow"] = (None, None, None, None, *of_flow)
+    (group,) = matches.groups
+    means = matches.means(group)
+    of_matches = (means["acc@2"], means["acc@5"], means["acc@10"], means["epe"])
+    lines: dict[str, Numbers] = {"ours": (*of_matches, *flow_numbers(flow))}
+    if default_flow is not None:
+        lines["ours, default flow"] = (None, None, None, None, *flow_numbers(default_flow))
     return lines
 
 
 def comparison_table(
-    name: str, rows: Sequence[Row], ours: Mapping[tuple[str, str], Mapping[str, Numbers]], masks: bool, protocol: str
+    name: str,
+    rows: Sequence[Row],
+    datasets: Sequence[str],
+    ours: Mapping[tuple[str, str], Mapping[str, Numbers]],
+    masks: bool,
+    protocol: str,
 ) -> Table:
     """At least two lines for each row: the published numbers and ours, which are by (data set, key of the row).
 
     ``protocol`` says how ours were measured, and is printed below the title.
     """
     title = f"Table {name[-1]} of the paper" + ("" if masks else "; ours without masks: all pixels with ground truth")
-    title += f"\n{protocol}"
+    title += f"\nours: {protocol}"
     table = blank_table(["", "method", "trained on", ""], list(COLUMNS[name]), title)
-    for dataset, paper in PAPER[name].items():
+    for dataset in datasets:
+        paper = PAPER[name][dataset]
         if len(PAPER[name]) > 1:
             table.add_row("", f"[bold]{dataset}[/bold]")
         for row in rows:
@@ -150,7 +154,7 @@ def comparison_table(
             if published is None and row.model is None:
                 continue  # such as the original DM, which the paper has for one data set only
             lines: dict[str, Numbers] = {"paper": published} if published is not None else {}
-            if row.key not in ("flownet", "dm") or measured is not None:
+            if row.key not in NOT_OURS or measured is not None:
                 lines.update(measured or {"ours": ()})
             for line, (kind, numbers) in enumerate(lines.items()):
                 words = ("", "") if line else (row.key, row.label)

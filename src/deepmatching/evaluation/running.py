@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -40,8 +41,6 @@ FlowFunction = Callable[[Tensor, Tensor], np.ndarray]
 #: Called after each pair with the pair, its result, and either (matches, field) or the flow.
 OnPair = Callable[[Pair, PairResult, Any], None]
 
-Output = TypeVar("Output")
-
 
 def evaluate(
     matcher: PairMatcher,
@@ -62,14 +61,9 @@ def evaluate(
         on_pair: receives each pair, its result, and (matches, field).
         warm_up: match the first pair once before the clock starts, so that no pair's time contains compilation.
     """
-    spread = float(getattr(matcher, "spread", SPREAD))
-
-    def measure(matches: Matches, truth: np.ndarray, occluded: np.ndarray | None) -> tuple[PairMetrics, Any]:
-        metrics, field = match_metrics(matches, truth, occluded, spread)
-        return metrics, (matches, field)
-
     recorder = recorder or Recorder(Evaluation("matches", total=len(dataset)))
-    return _run(matcher.match, measure, dataset, recorder, on_pair, warm_up)
+    _run([_matching(matcher, recorder)], dataset, on_pair, warm_up)
+    return recorder.evaluation
 
 
 def evaluate_flow(
@@ -86,31 +80,79 @@ def evaluate_flow(
         dataset, recorder, warm_up: as for :func:`evaluate`.
         on_pair: receives each pair, its result, and the flow.
     """
-
-    def measure(flow: np.ndarray, truth: np.ndarray, occluded: np.ndarray | None) -> tuple[PairMetrics, Any]:
-        return flow_metrics(np.asarray(flow), truth, occluded), flow
-
     recorder = recorder or Recorder(Evaluation("flow", total=len(dataset)))
-    return _run(function, measure, dataset, recorder, on_pair, warm_up)
+    _run(
+        [Stage(lambda image0, image1, before: function(image0, image1), _measure_flow, recorder)],
+        dataset,
+        on_pair,
+        warm_up,
+    )
+    return recorder.evaluation
 
 
-def _run(
-    compute: Callable[[Tensor, Tensor], Output],
-    measure: Callable[[Output, np.ndarray, np.ndarray | None], tuple[PairMetrics, Any]],
+def evaluate_with_flow(
+    matcher: PairMatcher,
+    flow: Callable[[Tensor, Tensor, Matches], np.ndarray],
     dataset: PairDataset,
-    recorder: Recorder,
-    on_pair: OnPair | None,
-    warm_up: bool,
-) -> Evaluation:
+    recorders: tuple[Recorder, Recorder],
+    on_pair: OnPair | None = None,
+    warm_up: bool = False,
+) -> tuple[Evaluation, Evaluation]:
+    """Measure a matcher and the flow that is made from its matches. Each pair is matched once.
+
+    Args:
+        matcher, dataset, warm_up: as for :func:`evaluate`.
+        flow: from two images (3, H, W) and their matches to a flow (H, W, 2).
+        recorders: of the matches and of the flow. A pair's time for the flow includes that for the matches.
+        on_pair: receives each pair, and the last result and what was measured for it.
+    """
+    stages = [_matching(matcher, recorders[0]), Stage(flow, _measure_flow, recorders[1])]
+    _run(stages, dataset, on_pair, warm_up)
+    return recorders[0].evaluation, recorders[1].evaluation
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A step from two images to something that is measured.
+
+    Attributes:
+        compute: from two images and the output of the stage before to this stage's output.
+        measure: from the output, the true flow and the mask of occluded pixels to metrics and what ``on_pair`` gets.
+        recorder: keeps the results.
+    """
+
+    compute: Callable[[Tensor, Tensor, Any], Any]
+    measure: Callable[[Any, np.ndarray, np.ndarray | None], tuple[PairMetrics, Any]]
+    recorder: Recorder
+
+
+def _matching(matcher: PairMatcher, recorder: Recorder) -> Stage:
+    spread = float(getattr(matcher, "spread", SPREAD))
+
+    def measure(matches: Matches, truth: np.ndarray, occluded: np.ndarray | None) -> tuple[PairMetrics, Any]:
+        metrics, field = match_metrics(matches, truth, occluded, spread)
+        return metrics, (matches, field)
+
+    return Stage(lambda image0, image1, before: matcher.match(image0, image1), measure, recorder)
+
+
+def _measure_flow(flow: np.ndarray, truth: np.ndarray, occluded: np.ndarray | None) -> tuple[PairMetrics, Any]:
+    return flow_metrics(np.asarray(flow), truth, occluded), flow
+
+
+def _run(stages: Sequence[Stage], dataset: PairDataset, on_pair: OnPair | None, warm_up: bool) -> None:
     """Pairs without any known ground truth are left out; at least one pair must have some."""
     if not len(dataset):
         raise DeepMatchingError("The data set has no pairs; there is nothing to evaluate.")
-    done, left_out = recorder.done, []
-    if warm_up and len(done) < len(dataset):
+    done, left_out = [stage.recorder.done for stage in stages], []
+    if warm_up and any(len(indices) < len(dataset) for indices in done):
         with _naming_pair(dataset, 0):
-            compute(*dataset[0][:2])
+            output = None
+            for stage in stages:
+                output = stage.compute(*dataset[0][:2], output)
     for index in range(len(dataset)):
-        if index in done:
+        missing = [n for n, indices in enumerate(done) if index not in indices]
+        if not missing:
             continue
         with _naming_pair(dataset, index):
             pair = dataset[index]
@@ -119,21 +161,26 @@ def _run(
                 left_out.append(pair.name)
                 continue
             group, has_masks = _describe(dataset, index, pair)
-            start = time.perf_counter()
-            output = compute(pair.image0, pair.image1)
-            seconds = time.perf_counter() - start
-            metrics, shown = measure(output, truth, pair.occluded.cpu().numpy() if has_masks else None)
-        result = PairResult(index, group, pair.name, seconds, metrics)
+            occluded = pair.occluded.cpu().numpy() if has_masks else None
+            output, seconds, results = None, 0.0, []
+            for n, stage in enumerate(stages[: missing[-1] + 1]):
+                start = time.perf_counter()
+                output = stage.compute(pair.image0, pair.image1, output)
+                seconds += time.perf_counter() - start
+                if n in missing:
+                    metrics, shown = stage.measure(output, truth, occluded)
+                    results.append((stage, PairResult(index, group, pair.name, seconds, metrics)))
         if on_pair is not None:
-            on_pair(pair, result, shown)
-        recorder.add(result)
-    if not recorder.evaluation.pairs:
+            on_pair(pair, results[-1][1], shown)
+        for stage, result in results:
+            stage.recorder.add(result)
+    if not all(stage.recorder.evaluation.pairs for stage in stages):
         raise DeepMatchingError(
             "No pair has a pixel with known ground truth, so there is nothing to measure; "
             "check the flows, homographies and masks."
         )
-    recorder.leave_out(left_out)
-    return recorder.evaluation
+    for stage in stages:
+        stage.recorder.leave_out(left_out)
 
 
 @contextlib.contextmanager
