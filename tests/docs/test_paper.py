@@ -1,0 +1,90 @@
+"""The commands of docs/paper.md, on miniatures of the published data sets."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from deepmatching.cli import main
+from deepmatching.datasets.sintel import MINI_TRAIN, MINI_VAL
+from deepmatching.descriptors import VGG
+from deepmatching.evaluation.paper_tables import NOT_OURS, PAPER
+from deepmatching.models import load_network
+from helpers.fake_datasets import write_chairs, write_kitti, write_sintel
+
+PAGE = Path(__file__).parents[2] / "docs" / "paper.md"
+
+
+def commands(page: Path = PAGE) -> list[list[str]]:
+    """The command lines in the page's code blocks, without their first word."""
+    blocks = re.findall(r"^```\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("deepmatching ")]
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folders and files that the page asks for, and edges that take no time instead of a structured forest."""
+    write_sintel(tmp_path / "DATA" / "sintel", dict.fromkeys((*MINI_TRAIN, *MINI_VAL), 2))
+    write_kitti(tmp_path / "DATA" / "kitti2012", count=1)
+    write_chairs(tmp_path / "DATA" / "chairs")
+    (tmp_path / "model.yml.gz").touch()
+    torch.manual_seed(0)
+    np.savez(tmp_path / "vgg16.npz", **{name: tensor.numpy() for name, tensor in VGG().state_dict().items()})
+
+    def no_edges(image: torch.Tensor, model: Path) -> np.ndarray:
+        return np.zeros(tuple(image.shape[1:]), np.float32)
+
+    monkeypatch.setattr("deepmatching.edges.structured_forest_edges", no_edges)
+    monkeypatch.setattr("deepmatching.flow.pipeline.detect_edges", lambda image: no_edges(image, Path()))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a command of the page, for miniatures: without a download, one step, small radius."""
+    small = {
+        "train": ["steps=1", "model.radius=8", "model.levels=1", "data.workers=0", "validation.limit=1", "device=cpu"],
+        "reproduce": ["--limit", "1", "--radius", "8", "--device", "cpu"],
+        "evaluate": ["--limit", "1", "--radius", "8", "--device", "cpu"],
+        "scores": ["--radius", "8", "--device", "cpu"],
+        "network": ["--radius", "8", "--device", "cpu"],
+    }[arguments[0]]
+    words = [word.replace("=download", "=vgg16.npz") for word in arguments]
+    monkeypatch.setattr(sys, "argv", ["deepmatching", *words, *small])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert not end.value.code, shlex.join(words)
+
+
+@pytest.mark.slow
+def test_every_command_of_the_page_runs_in_order(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments in commands():
+        run(arguments, monkeypatch)
+        output = capsys.readouterr().out
+        if arguments[0] == "reproduce":
+            ours = [line for line in output.splitlines() if re.search(r"\bours +[\d–]", line)]
+            assert ours and not any(re.search(r"ours +–", line) for line in ours), arguments
+    exponents = {row: load_network(f"runs/{row}/last.safetensors").exponents for row in "bdefg"}
+    assert all(nu[0] == torch.tensor(1.4) for nu in exponents.values())
+    assert (exponents["e"] == torch.tensor(1.4)).all() and exponents["f"][1] != torch.tensor(1.4)
+
+
+def test_the_page_has_every_row_of_both_tables() -> None:
+    listed = {
+        (words[1], dict(pairwise(words)).get("--datasets", "sintelmini"), row)
+        for words in commands()
+        if words[0] == "reproduce" and "--rows" in words
+        for row in words[words.index("--rows") + 1].split(",")
+    }
+    published = {(table, name, row) for table, names in PAPER.items() for name, rows in names.items() for row in rows}
+    assert listed == {(table, name, row) for table, name, row in published if row not in NOT_OURS}
