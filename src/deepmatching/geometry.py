@@ -78,10 +78,14 @@ class Geometry:
         downscale: int = 1,
         radius: int | None = RADIUS,
         levels: int | None = None,
+        patch: int = 4,
     ) -> Geometry:
-        """The original's parametrisation: cells of f = 2^downscale pixels, and patches of 4×4 cells."""
+        """The original's parametrisation: cells of f = 2^downscale pixels, and patches of 4×4 cells.
+
+        With cells of 1 pixel and ``patch`` = 8, it is the paper's to the letter: γ₀ = 1, α₀ = δ₀ = 8, β₀ = 4 pixels.
+        """
         f = 2**downscale
-        return cls(size0, size1, 4 * f, 2 * f, f, 4 * f, f, radius, levels)
+        return cls(size0, size1, patch * f, patch * f // 2, f, patch * f, f, radius, levels)
 
     def __post_init__(self) -> None:
         self._check_steps()

@@ -53,7 +53,8 @@ class Network(nn.Module):
     """Images in, score volumes out.
 
     Args:
-        descriptor: φ. Its stride is γ₀, and a patch is four strides wide.
+        descriptor: φ. Its stride is γ₀. A level-0 patch is as many strides wide as the descriptor's patch has cells,
+            and at least four; that is δ₀, and the step α₀ of the grid.
         radius: R in pixels, or None for no limit.
         levels: L, or None for the original's rule.
         exponent: initial ν of every level. Level 0 has one too, as in the original program. For the paper's eq. (2) to
@@ -92,7 +93,7 @@ class Network(nn.Module):
     def geometry(self, size0: tuple[int, int], size1: tuple[int, int]) -> Geometry:
         """The discretisation for images of these sizes (rows, columns)."""
         downscale = self.descriptor.stride.bit_length() - 1
-        return Geometry.for_downscale(size0, size1, downscale, self.radius, self.levels)
+        return Geometry.for_downscale(size0, size1, downscale, self.radius, self.levels, self.descriptor.cells_of_patch)
 
     def geometry_of(self, image0: Tensor, image1: Tensor) -> Geometry:
         """The discretisation for two batches of images; raises if these are not two batches of images."""

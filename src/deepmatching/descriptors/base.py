@@ -25,6 +25,11 @@ class Descriptor(nn.Module, ABC):
     channels: int
     working: int = 0
 
+    @property
+    def cells_of_patch(self) -> int:
+        """Cells along δ₀, the side of a level-0 patch and the step of the grid: ``patch``, and at least 4."""
+        return max(4, self.patch)
+
     @abstractmethod
     def forward(self, image: Tensor) -> Tensor:
         """Describe images.

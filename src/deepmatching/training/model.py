@@ -113,10 +113,12 @@ def _without_first(gradient: Tensor) -> Tensor:
 def check_sizes(network: Network, config: Config) -> None:
     """Raise for crops, radii, levels and score volumes that contradict one another, as far as the config tells."""
     cells = network.descriptor.stride.bit_length() - 1
-    patch = 4 * network.descriptor.stride
+    patch = network.descriptor.cells_of_patch * network.descriptor.stride
     for key, value in (("model", network.radius), ("validation", radius_in_pixels(config.validation.radius))):
         try:
-            Geometry.for_downscale((patch, patch), (patch, patch), cells, value)
+            Geometry.for_downscale(
+                (patch, patch), (patch, patch), cells, value, patch=network.descriptor.cells_of_patch
+            )
         except DeepMatchingError as error:
             raise DeepMatchingError(f"{key}.radius={value} cannot be used: {error}") from error
     rows, columns = config.data.crop
