@@ -122,3 +122,46 @@ def test_devices_are_refused_modes_kept_and_links_followed(tmp_path: Path) -> No
         temporary.write_text("through")
     assert link.is_symlink()
     assert ordinary.read_text() == "through"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX modes")
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o664, 0o444])
+def test_a_replaced_file_keeps_its_mode_and_what_replaces_it_is_private_until_then(tmp_path: Path, mode: int) -> None:
+    target = tmp_path / "a.txt"
+    target.write_text("old")
+    target.chmod(mode)
+    with atomic_write(target) as temporary:
+        assert stat.S_IMODE(temporary.stat().st_mode) == 0o600
+        temporary.write_text("new")
+    assert target.read_text() == "new"
+    assert stat.S_IMODE(target.stat().st_mode) == mode
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX owners")
+def test_a_replaced_file_keeps_its_owner_where_that_is_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "a.txt"
+    target.write_text("old")
+    about, wanted = target.stat(), []
+
+    def chown(path: Path, owner: int, group: int) -> None:
+        wanted.append((owner, group))
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "chown", chown)
+    with atomic_write(target) as temporary:
+        temporary.write_text("new")
+    assert target.read_text() == "new"
+    assert wanted == [(about.st_uid, -1), (-1, about.st_gid)]
+
+
+def test_temporaries_of_killed_processes_are_removed_and_nothing_else(tmp_path: Path) -> None:
+    old, young = (files._create_temporary(tmp_path / "a.flo")[0] for _ in range(2))  # as a kill leaves them
+    foreign = tmp_path / f".{'0' * 32}.flo"
+    foreign.write_text("of another program")
+    for path in (old, foreign):
+        os.utime(path, (0, 0))
+    files.check_writable(tmp_path / "a.flo")
+    assert {*tmp_path.iterdir()} == {young, foreign}  # the young one may belong to a process at work
+    files.remove_temporaries(tmp_path, is_locked=True)
+    assert {*tmp_path.iterdir()} == {foreign}
+    files.remove_temporaries(tmp_path / "missing")

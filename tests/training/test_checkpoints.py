@@ -14,11 +14,11 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from deepmatching.errors import DeepMatchingError
+from deepmatching.io.locking import lock_folder
 from deepmatching.models import load_network
 from deepmatching.training import train
 from deepmatching.training.checkpoints import Progress, RunFolder, _tensors
 from deepmatching.training.config import Config
-from deepmatching.training.lock import lock_folder
 from deepmatching.training.model import build_model
 from deepmatching.training.optimization import MovingAverage, build_optimizer
 
@@ -163,7 +163,7 @@ def test_a_state_needs_no_model_beside_it(config_of: Callable[..., Config], tmp_
 def test_a_folder_in_use_is_left_alone(config_of: Callable[..., Config]) -> None:
     folder = saved_run(config_of("steps=2", "validation.data=[]"))
     before = contents(folder)
-    with lock_folder(folder.path):
+    with lock_folder(folder.path, "training in", "out=…"):
         for resume in (True, False):
             with pytest.raises(DeepMatchingError, match="Another process is training in"):
                 train(config_of("steps=3", "validation.data=[]"), CPU, resume)

@@ -74,3 +74,14 @@ def test_without_tensorboard_there_is_an_import_error(tmp_path: Path, monkeypatc
     with pytest.raises(ImportError):
         TensorBoard(tmp_path / "tb", 0)
     importlib.invalidate_caches()
+
+
+def test_resuming_drops_a_validation_that_the_saved_state_does_not_know(tmp_path: Path) -> None:
+    log = CsvLog(tmp_path / "log.csv", 0)
+    validations = [{"step": step, "acc@2": 80.0} for step in (0, 4)]
+    report = {"step": 4, "lr": 0.1, "loss": 0.5}
+    for row in (validations[0], report, validations[1]):
+        log.add(row)
+    assert CsvLog(tmp_path / "log.csv", 4, validated=4).rows == [validations[0], report, validations[1]]
+    assert CsvLog(tmp_path / "log.csv", 4, validated=0).rows == [validations[0], report]
+    assert CsvLog(tmp_path / "log.csv", 0, validated=-1).rows == []

@@ -15,6 +15,7 @@ from deepmatching.errors import DeepMatchingError
 from deepmatching.training import train
 from deepmatching.training.config import Config
 from deepmatching.training.log import read_log
+from deepmatching.training.run import Run
 from helpers.recorder import Recorder
 
 CPU = torch.device("cpu")
@@ -67,3 +68,23 @@ def test_one_pair_with_a_lesson_is_enough(config_of: Callable[..., Config], mani
     lessons = [row["reachable"] > 0 for row in read_log(tmp_path / "run" / "log.csv") if "reachable" in row]
     assert sum(lessons) == 2  # of six steps, two epochs
     assert sum("No point" in event for event in watcher.events) == (not lessons[0])
+
+
+def test_a_kill_between_validation_and_save_leaves_one_row_of_each_step(
+    config_of: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def killed(self: Run) -> int:
+        validate(self)
+        raise Killed
+
+    validate = Run.validate
+    monkeypatch.setattr(Run, "validate", killed)
+    with pytest.raises(Killed):
+        train(config_of("steps=2"), CPU)
+    assert [row["step"] for row in read_log(tmp_path / "run" / "log.csv")] == [0]
+    monkeypatch.undo()
+    train(config_of("steps=2"), CPU, resume=True)
+    assert [row["step"] for row in read_log(tmp_path / "run" / "log.csv")] == [0, 2, 2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -56,13 +57,14 @@ class FlowResult:
 
     def save_confidence(self, path: PathLike) -> None:
         """Write the confidence as ``.npy`` (float32) or ``.png`` (16 bits, white is 1), depending on the suffix."""
-        suffix = check_confidence_suffix(path)
-        with atomic_write(path) as temporary, temporary.open("wb") as file:
-            if suffix == ".npy":
-                np.save(file, self.confidence, allow_pickle=False)
-            else:
-                levels = np.rint(self.confidence * np.float32(65535)).astype(np.uint16)
-                file.write(cv2.imencode(".png", levels)[1].tobytes())
+        stream = io.BytesIO()
+        if check_confidence_suffix(path) == ".npy":
+            np.save(stream, self.confidence, allow_pickle=False)
+        else:
+            levels = np.rint(self.confidence * np.float32(65535)).astype(np.uint16)
+            stream.write(cv2.imencode(".png", levels)[1].tobytes())
+        with atomic_write(path) as temporary:
+            temporary.write_bytes(stream.getvalue())
 
     def at_size(self, size: tuple[int, int]) -> FlowResult:
         """The flow and confidence of images that were resized to this size (H, W)."""

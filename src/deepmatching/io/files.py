@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
+import stat
 import time
 import uuid
 from collections.abc import Iterable, Iterator
@@ -16,6 +18,12 @@ PathLike = str | os.PathLike[str]
 
 #: Seconds between attempts to replace a file. On Windows, a virus scanner or a reader may hold it for a moment.
 _PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6) if os.name == "nt" else ()
+
+#: Names of temporary files: our prefix, 32 digits, the suffix of the target.
+_PREFIX = ".deepmatching-"
+_TEMPORARY = re.compile(re.escape(_PREFIX) + r"[0-9a-f]{32}(\.[^.]*)?")
+#: A temporary file that nobody has written to for this many seconds was left behind by a killed process.
+_STALE_AFTER = 3600.0
 
 
 def check_suffix(path: PathLike, suffixes: Iterable[str], kind: str) -> str:
@@ -46,9 +54,10 @@ def read_bytes(path: PathLike, kind: str) -> bytes:
 
 
 def make_folder(path: PathLike) -> None:
-    """Create a folder and its parents, unless it exists."""
+    """Create a folder for results and its parents, unless it exists; see also :func:`remove_temporaries`."""
     try:
         os.makedirs(path, exist_ok=True)
+        remove_temporaries(path)
     except FileExistsError:
         raise DeepMatchingError(f"Cannot use '{path}' as a folder: it is a file; give another name.") from None
     except OSError as error:
@@ -57,8 +66,24 @@ def make_folder(path: PathLike) -> None:
 
 def check_writable(path: PathLike) -> None:
     """Raise now, before any work, if :func:`atomic_write` could not write `path`."""
-    temporary = _create_temporary(path)[0]
+    temporary, target = _create_temporary(path)
     temporary.unlink()
+    remove_temporaries(target.parent)
+
+
+def remove_temporaries(folder: PathLike, is_locked: bool = False) -> None:
+    """Remove the temporary files that killed processes left in a folder.
+
+    Unless the folder is locked (``io.locking``), another process may be at work there. Then only temporary files go
+    that nobody has written to for an hour.
+    """
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            if _TEMPORARY.fullmatch(name):
+                file = Path(folder, name)
+                with contextlib.suppress(OSError):
+                    if is_locked or time.time() - file.stat().st_mtime > _STALE_AFTER:
+                        file.unlink()
 
 
 @contextlib.contextmanager
@@ -67,20 +92,22 @@ def atomic_write(path: PathLike) -> Iterator[Path]:
 
     The temporary file exists (empty) and has the same suffix, because many writers choose the format by suffix. It is
     synced to the disk before the rename, so that a power failure leaves the old file or the new one.
-    An existing file is replaced. Of a symbolic link, the target is replaced and the link stays.
+    An existing file is replaced and its mode is kept, and its owner where that is allowed. Of a symbolic link, the
+    target is replaced and the link stays.
     """
     temporary, target = _create_temporary(path)
     try:
         yield temporary
         try:
             _sync(temporary)
+            _keep_mode(temporary, target)
             _replace(temporary, target)
         except OSError as error:
             raise _cannot_write(path, error) from error
     except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if isinstance(error, OSError) and error.errno is not None:
             raise _cannot_write(path, error) from error
         raise
 
@@ -97,12 +124,26 @@ def _create_temporary(path: PathLike) -> tuple[Path, Path]:
         raise DeepMatchingError(f"Cannot write '{path}': it is not a regular file; give another name.")
 
     # Not `tempfile`: its files are private to the user (mode 600) and would stay so after the rename.
-    temporary = target.with_name(f".{uuid.uuid4().hex}{target.suffix}")
+    temporary = target.with_name(f"{_PREFIX}{uuid.uuid4().hex}{target.suffix}")
+    mode = 0o600 if target.exists() else 0o666  # what replaces a private file is private from the start
     try:
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
     except OSError as error:
         raise _cannot_write(path, error) from error
     return temporary, target
+
+
+def _keep_mode(temporary: Path, target: Path) -> None:
+    """Give the temporary file the mode of the file that it replaces and, where that is allowed, its owner and group."""
+    if not target.exists():
+        return
+    about = target.stat()
+    if hasattr(os, "chown"):
+        for owner, group in ((about.st_uid, -1), (-1, about.st_gid)):
+            with contextlib.suppress(OSError):
+                os.chown(temporary, owner, group)
+    with contextlib.suppress(OSError):  # file systems without modes
+        os.chmod(temporary, stat.S_IMODE(about.st_mode))
 
 
 def _sync(path: Path) -> None:
@@ -123,6 +164,11 @@ def _replace(source: Path, target: Path) -> None:
 def _cannot_write(path: PathLike, error: OSError) -> DeepMatchingError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DeepMatchingError(f"Cannot write '{path}': no space is left; free some space or write to another disk.")
+    if error.errno == errno.EFBIG:
+        return DeepMatchingError(
+            f"Cannot write '{path}': it exceeds the largest file size that is allowed; raise it (ulimit -f) or write to "
+            "another disk."
+        )
     reason = error.strerror or str(error)
     return DeepMatchingError(
         f"Cannot write '{path}' ({reason}); check the permissions of its folder or choose another folder."

@@ -93,7 +93,7 @@ def decode_image_file(path: PathLike, flags: int, name: str = "image") -> np.nda
     if not _is_complete(data):
         raise DeepMatchingError(f"The {name} '{path}' is damaged or cut short; copy or download it again.")
     try:
-        with _quiet_opencv():
+        with quiet_opencv():
             array = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     except cv2.error as error:
         raise _not_an_image(path, name) from error
@@ -172,7 +172,7 @@ _quiet_restore = 0
 
 
 @contextlib.contextmanager
-def _quiet_opencv() -> Iterator[None]:
+def quiet_opencv() -> Iterator[None]:
     """Silence OpenCV's own messages about a file that we report on.
 
     The whole process has one log level: the last thread to leave restores it.

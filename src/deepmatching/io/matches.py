@@ -54,8 +54,9 @@ def check_matches_suffix(path: PathLike) -> str:
 def write_matches(path: PathLike, matches: MatchArrays) -> None:
     """Write ``.txt`` (the original's format), ``.npz`` or ``.h5``, depending on the suffix."""
     suffix = check_matches_suffix(path)
+    data = _WRITERS[suffix](matches)  # in memory: on a full disk, the HDF5 library ends the process
     with atomic_write(path) as temporary:
-        _WRITERS[suffix](matches, temporary)
+        temporary.write_bytes(data)
 
 
 def read_matches(path: PathLike) -> MatchArrays:
@@ -108,22 +109,25 @@ def _from_arrays(stored: Mapping[str, Any], path: Path) -> MatchArrays:
     return MatchArrays(*pair_of_arrays(stored, path), size0, size1)
 
 
-def _write_text(matches: MatchArrays, path: Path) -> None:
-    path.write_text(format_matches(matches), encoding="ascii", newline="\n")
+def _encode_text(matches: MatchArrays) -> bytes:
+    return format_matches(matches).encode("ascii")
 
 
-def _write_npz(matches: MatchArrays, path: Path) -> None:
-    with path.open("wb") as file:
-        np.savez_compressed(file, **_arrays(matches))  # type: ignore[arg-type]
+def _encode_npz(matches: MatchArrays) -> bytes:
+    stream = io.BytesIO()
+    np.savez_compressed(stream, **_arrays(matches))  # type: ignore[arg-type]
+    return stream.getvalue()
 
 
-def _write_h5(matches: MatchArrays, path: Path) -> None:
+def _encode_h5(matches: MatchArrays) -> bytes:
     import h5py
 
-    with h5py.File(path, "w") as file:
+    stream = io.BytesIO()
+    with h5py.File(stream, "w") as file:
         for name, array in _arrays(matches).items():
             file.create_dataset(name, data=array)
         file.attrs["convention"] = "x, y in pixels; pixel centres are integers"
+    return stream.getvalue()
 
 
 def _read_text(path: Path) -> MatchArrays:
@@ -154,9 +158,5 @@ def _read_h5(path: Path) -> MatchArrays:
         return _from_arrays(pair_group(file, path), path)
 
 
-_WRITERS: dict[str, Callable[[MatchArrays, Path], None]] = {
-    ".txt": _write_text,
-    ".npz": _write_npz,
-    ".h5": _write_h5,
-}
+_WRITERS: dict[str, Callable[[MatchArrays], bytes]] = {".txt": _encode_text, ".npz": _encode_npz, ".h5": _encode_h5}
 _READERS: dict[str, Callable[[Path], MatchArrays]] = {".txt": _read_text, ".npz": _read_npz, ".h5": _read_h5}

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import atomic_write
-from deepmatching.io.images import load_image
+from deepmatching.io.images import load_image, quiet_opencv
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".webp")
 
@@ -181,7 +181,7 @@ def _quiet_ffmpeg() -> Iterator[None]:
 def _open(path: Path) -> cv2.VideoCapture:
     if not path.is_file():
         raise DeepMatchingError(f"There is no video or folder '{path}'; check the path.")
-    with _quiet_ffmpeg():
+    with _quiet_ffmpeg(), quiet_opencv():
         capture = cv2.VideoCapture(os.fspath(path))
     if not capture.isOpened():
         raise DeepMatchingError(
@@ -191,19 +191,62 @@ def _open(path: Path) -> cv2.VideoCapture:
 
 
 def write_video(path: Path, pictures: Iterable[np.ndarray], rate: float | None = None) -> None:
-    """Write uint8 RGB pictures (H, W, 3) as a video in the format of the suffix, at 12 frames per second by default."""
+    """Write uint8 RGB pictures (H, W, 3) as a video in the format of the suffix, at 12 frames per second by default.
+
+    OpenCV does not report when a disk is full. The video is therefore read again before it replaces an older one.
+    """
     with atomic_write(path) as temporary:
         writer: cv2.VideoWriter | None = None
+        count = 0
         try:
             for picture in pictures:
                 if writer is None:
                     code = cv2.VideoWriter.fourcc(*CODECS[path.suffix.lower()])
-                    writer = cv2.VideoWriter(str(temporary), code, rate or 12.0, (picture.shape[1], picture.shape[0]))
+                    size = (picture.shape[1], picture.shape[0])
+                    with _quiet_ffmpeg(), quiet_opencv():
+                        writer = cv2.VideoWriter(str(temporary), code, rate or 12.0, size)
                     if not writer.isOpened():
                         raise DeepMatchingError(
                             f"OpenCV cannot write the video '{path}' here: give --draw a folder for pictures instead."
                         )
                 writer.write(np.ascontiguousarray(picture[:, :, ::-1]))
+                count += 1
         finally:
             if writer is not None:
                 writer.release()
+        if count and not (_is_whole(temporary) and _count_frames(temporary) == count):
+            raise DeepMatchingError(
+                f"Cannot write '{path}': OpenCV did not write all of its {count} frames; free some space or write to "
+                "another disk."
+            )
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether the outer chunks of an AVI file, or the boxes of an MP4 file, end where the file ends."""
+    is_avi, size, position = path.suffix.lower() == ".avi", path.stat().st_size, 0
+    with open(path, "rb") as file:
+        while position + 8 <= size:
+            file.seek(position)
+            head = file.read(16)
+            if is_avi:
+                length = 8 + int.from_bytes(head[4:8], "little")
+            else:
+                length = int.from_bytes(head[:4], "big")
+                length = int.from_bytes(head[8:], "big") if length == 1 else length
+            if length < 8:
+                return False
+            position += length
+    return position == size > 0
+
+
+def _count_frames(path: Path) -> int:
+    """The number of frames that can be read; 0 if the file is not a video."""
+    try:
+        capture = _open(path)
+    except DeepMatchingError:
+        return 0
+    count = 0
+    while capture.grab():
+        count += 1
+    capture.release()
+    return count

@@ -13,7 +13,6 @@ import contextlib
 import json
 import math
 import os
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -25,12 +24,12 @@ from torch.optim import Optimizer
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import check_writable, make_folder
+from deepmatching.io.locking import lock_folder
 from deepmatching.io.weights import read_safetensors, write_safetensors
 from deepmatching.models import STATE_FORMAT, read_model, save_network
 from deepmatching.network import Network
 from deepmatching.training.config import Config
 from deepmatching.training.config_file import config_from_dict, config_to_dict, differences
-from deepmatching.training.lock import lock_folder
 from deepmatching.training.model import TrainedModel
 from deepmatching.training.optimization import MovingAverage
 
@@ -79,15 +78,12 @@ class RunFolder:
             )
         make_folder(self.path)
         check_writable(self.log)
-        with lock_folder(self.path):
+        with lock_folder(self.path, "training in", "out=…"):
             there = [file.name for file in (self.state, self.best, self.last, self.log) if file.exists()]
             if there and not resume:
                 raise DeepMatchingError(
                     f"'{self.path}' already holds a run ({there[0]}): continue it with --resume or use another out=…."
                 )
-            for file in self.path.glob(".*"):  # leftovers of a killed atomic_write
-                if re.fullmatch(r"\.[0-9a-f]{32}\.\w+", file.name):
-                    file.unlink(missing_ok=True)
             yield
 
     def discard(self) -> None:

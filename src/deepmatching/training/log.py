@@ -19,11 +19,14 @@ class CsvLog:
     Args:
         path: the file; created by the first row.
         step: later rows are dropped, since the resumed run repeats those steps.
+        validated: rows of later validations, those without a learning rate, are dropped too; None to keep them. The
+            run may have been killed after a validation and before it was saved.
     """
 
-    def __init__(self, path: Path, step: int) -> None:
+    def __init__(self, path: Path, step: int, validated: int | None = None) -> None:
         self.path = path
-        self.rows = [row for row in read_log(path) if row["step"] <= step]
+        last_validation = step if validated is None else validated
+        self.rows = [row for row in read_log(path) if row["step"] <= (step if "lr" in row else last_validation)]
         self.columns = list(dict.fromkeys(name for row in self.rows for name in row))
         self._rewrite()
 

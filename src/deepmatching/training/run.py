@@ -106,7 +106,7 @@ class Run:
         self.start = time.monotonic() - self.progress.elapsed
         with world.synchronized("Preparing the log"):
             if world.is_main:
-                self.log = CsvLog(self.folder.log, self.progress.step)
+                self.log = CsvLog(self.folder.log, self.progress.step, self.progress.validated)
                 write_config(config, self.folder.config)
         if not resume:
             self.save()  # from here on the run can be resumed
