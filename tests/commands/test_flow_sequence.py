@@ -18,7 +18,9 @@ import torch
 from deepmatching.commands import progress
 from deepmatching.commands.flow import flow
 from deepmatching.errors import DeepMatchingError
+from deepmatching.io.files import _create_temporary
 from deepmatching.io.flow import read_flow, write_flow
+from deepmatching.io.locking import lock_folder
 from helpers.fake_datasets import FLOW, moved, texture, write_image
 
 
@@ -303,3 +305,25 @@ def test_the_interrupt_key_ends_with_130_and_leaves_finished_files_only(tmp_path
     assert list(json.loads((out / "flow.json").read_text())["finished"]) == ["0", "1"]
     run(tmp_path / "frames", out=out)
     assert all(is_right(out / f"{number}.flo") for number in range(4))
+
+
+def test_a_folder_that_another_process_fills_is_left_alone(frames: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run(frames, out=out, edges="gradient")
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    for options in ({"edges": "network", "restart": True}, {"edges": "gradient"}):
+        with (
+            lock_folder(out, "testing in", "folder"),
+            pytest.raises(DeepMatchingError, match=r"Another process is writing flows to '.*out': .* another --out\."),
+        ):
+            run(frames, out=out, **options)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_what_a_killed_run_left_half_written_is_removed(frames: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    half_written = _create_temporary(out / "frame_0001.flo")[0]
+    run(frames, out=out, edges="gradient")
+    assert not half_written.exists()
+    assert sorted(path.name for path in out.iterdir())[0] == "flow.json"

@@ -136,3 +136,16 @@ def test_pictures_of_a_sequence_share_one_colour_scale(tmp_path: Path) -> None:
     assert small[0].equal(small[1]) and small[0].equal(small[2])
     assert large[0].equal(large[1]) and not large[0].equal(large[2])
     assert not large[0].equal(small[0])
+
+
+def test_a_flow_that_was_cut_short_is_not_finished(tmp_path: Path) -> None:
+    first = FlowFolder(tmp_path, ".flo", {}, ORIGINS)
+    for name in NAMES:
+        first.add(name, FLOW)
+    first.file("a").write_bytes(b"")
+    first.file("b").write_bytes(first.file("b").read_bytes()[:-1])
+    assert FlowFolder(tmp_path, ".flo", {}, ORIGINS).missing == [0, 1]
+    record = json.loads((tmp_path / "flow.json").read_text())
+    del record["sizes"]  # of an older version
+    (tmp_path / "flow.json").write_text(json.dumps(record))
+    assert FlowFolder(tmp_path, ".flo", {}, ORIGINS).missing == [0]

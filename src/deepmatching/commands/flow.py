@@ -20,6 +20,7 @@ from deepmatching.errors import DeepMatchingError
 if TYPE_CHECKING:
     from deepmatching.flow.pipeline import EdgesLike
     from deepmatching.flow.sequence import FlowFolder
+    from deepmatching.io.video import Frames
     from deepmatching.matcher import DeepMatcher
 
 FlowFormat = Literal["flo", "png", "pfm", "npy"]
@@ -212,9 +213,11 @@ def _flow_of_frames(
     confidence: Path | None,
     verbose: bool,
 ) -> None:
-    """Compute the flows that the folder ``out`` lacks, then draw all of them."""
-    from deepmatching.flow.sequence import FlowFolder, compute_flows, draw_flows
-    from deepmatching.io.video import BadFrame, open_frames
+    """Check and lock the folder ``out``, then complete it."""
+    from deepmatching.flow.sequence import RECORD, FlowFolder
+    from deepmatching.io.files import check_writable, make_folder
+    from deepmatching.io.locking import lock_folder
+    from deepmatching.io.video import open_frames
     from deepmatching.models import describe_model
 
     frames = open_frames(source)
@@ -227,13 +230,33 @@ def _flow_of_frames(
         options = {**options, "confidence": str(confidence.resolve())}
     if frames.missing:
         say(f"note: {frames.missing} frames of {source} cannot be read")
-    chosen = matcher.for_flow()
     settings = {
         **{"version": __version__, "source": str(source.resolve()), **options},
         **describe_model(options["model"]),
-        **chosen.describe(),
+        **matcher.for_flow().describe(),
     }
-    folder = FlowFolder(out, suffix, settings, frames.origins, restart)
+    make_folder(out)
+    check_writable(out / RECORD)
+    with lock_folder(out, "writing flows to", "--out"):
+        folder = FlowFolder(out, suffix, settings, frames.origins, restart)
+        _complete(folder, frames, matcher, options, edges, draw=draw, verbose=verbose)
+
+
+def _complete(
+    folder: FlowFolder,
+    frames: Frames,
+    matcher: DeepMatcher,
+    options: dict[str, Any],
+    edges: EdgesLike,
+    *,
+    draw: Path | None,
+    verbose: bool,
+) -> None:
+    """Compute the flows that a locked folder lacks, then draw all of them."""
+    from deepmatching.flow.sequence import compute_flows, draw_flows
+    from deepmatching.io.video import BadFrame
+
+    out, chosen = folder.path, matcher.for_flow()
     _report_outdated(folder)
     total, missing = len(folder.origins), len(folder.missing)
     if verbose:

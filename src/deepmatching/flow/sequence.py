@@ -27,7 +27,7 @@ class FlowFolder:
     """Flow files of one source, all made with the same settings. ``flow.json`` beside them is their record.
 
     A flow is finished once its file is complete and its name is in the record. The file is written first, so a run may
-    end at any moment. A flow is outdated once its frames have changed.
+    end at any moment. A flow is outdated once its frames have changed. The folder must be locked (``io.locking``).
 
     Args:
         path: the folder; created if missing.
@@ -46,10 +46,11 @@ class FlowFolder:
         self.settings = {"suffix": suffix, **settings}
         self.origins = dict(origins)
         self.finished: dict[str, list[str]] = {}  # the origins that each flow was made from
+        self.sizes: dict[str, int] = {}  # of the files, in bytes
         record = path / RECORD
         check_writable(record)
         if record.is_file() and not restart:
-            self.finished = self._read_finished(record)
+            self.finished, self.sizes = self._read_record(record)
         if not record.is_file() and (foreign := [name for name in origins if self.file(name).exists()]):
             raise DeepMatchingError(
                 f"The file '{self.file(foreign[0]).name}' in '{path}' was not made by an earlier run and would be "
@@ -71,7 +72,12 @@ class FlowFolder:
         return [name for name in self.finished if self._exists(name) and name not in self]
 
     def _exists(self, name: str) -> bool:
-        return name in self.finished and self.file(name).is_file()
+        """Whether the file is recorded, there, and neither cut short nor replaced by one of another size."""
+        try:
+            size = self.file(name).stat().st_size
+        except OSError:
+            return False
+        return name in self.finished and 0 < size == self.sizes.get(name, size)
 
     def file(self, name: str) -> Path:
         """The file of the flow that starts at the frame of this name."""
@@ -81,20 +87,22 @@ class FlowFolder:
         """Write a flow (H, W, 2), then record it as finished."""
         write_flow(self.file(name), flow)
         self.finished[name] = self.origins[name]
+        self.sizes[name] = self.file(name).stat().st_size
         self.save()
 
     def save(self) -> None:
         """Write the record."""
-        content = {"settings": self.settings, "finished": self.finished}
+        content = {"settings": self.settings, "finished": self.finished, "sizes": self.sizes}
         with atomic_write(self.path / RECORD) as temporary:
             temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
-    def _read_finished(self, record: Path) -> dict[str, list[str]]:
-        """The flows in the record of an earlier run; raises if its settings were different."""
+    def _read_record(self, record: Path) -> tuple[dict[str, list[str]], dict[str, int]]:
+        """The flows in the record of an earlier run, and their sizes; raises if its settings were different."""
         try:
             content = json.loads(record.read_text(encoding="utf-8"))
             before = dict(content["settings"])
             finished = {str(name): list(origin) for name, origin in dict(content["finished"]).items()}
+            sizes = {str(name): int(size) for name, size in dict(content.get("sizes", {})).items()}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DeepMatchingError(
                 f"'{record}' is not a record of an earlier run: use another folder, or start again with --restart."
@@ -105,7 +113,7 @@ class FlowFolder:
                     f"The flows in '{self.path}' were made with {name} {before.get(name)!r}, and now it is "
                     f"{self.settings.get(name)!r}: use the same settings, another folder, or --restart."
                 )
-        return finished
+        return finished, sizes
 
 
 def compute_flows(

@@ -166,8 +166,8 @@ def _cannot_write(path: PathLike, error: OSError) -> DeepMatchingError:
         return DeepMatchingError(f"Cannot write '{path}': no space is left; free some space or write to another disk.")
     if error.errno == errno.EFBIG:
         return DeepMatchingError(
-            f"Cannot write '{path}': it exceeds the largest file size that is allowed; raise it (ulimit -f) or write to "
-            "another disk."
+            f"Cannot write '{path}': it exceeds the largest file size that is allowed; raise that (ulimit -f), or "
+            "write to another disk."
         )
     reason = error.strerror or str(error)
     return DeepMatchingError(
