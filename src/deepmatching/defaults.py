@@ -44,3 +44,6 @@ SPREAD = 8
 
 #: Of the losses: σ of g_σ in pixels, the margin of the hinge and the initial β of the cross-entropy.
 SIGMA, MARGIN, SCALE = 1.5, 1.0, 10.0
+
+#: The largest image: OpenCV reads no larger one.
+MOST_PIXELS = 2**30

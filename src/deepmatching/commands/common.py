@@ -16,7 +16,7 @@ import typer
 
 from deepmatching.checks import radius_in_pixels
 from deepmatching.commands.threads import use_threads
-from deepmatching.defaults import AGREEMENT, FULL, MODELS, Reciprocal
+from deepmatching.defaults import AGREEMENT, FULL, MODELS, MOST_PIXELS, Reciprocal
 from deepmatching.errors import DeepMatchingError
 
 if TYPE_CHECKING:
@@ -146,7 +146,10 @@ def parse_size(text: str) -> tuple[int, int]:
     parsed = re.fullmatch(r"(\d+)x(\d+)", text)
     if not parsed:
         raise DeepMatchingError(f"--size needs a width and a height such as 1024x436, not '{text}'.")
-    return int(parsed[1]), int(parsed[2])
+    width, height = (int(side) if len(side) < 1000 else MOST_PIXELS + 1 for side in parsed.groups())
+    if width * height > MOST_PIXELS:
+        raise DeepMatchingError(f"--size is too large: an image has at most {MOST_PIXELS} pixels.")
+    return width, height
 
 
 def edge_source(edges: str, structured_forest: Path | None) -> EdgesLike:

@@ -150,3 +150,21 @@ def test_a_file_in_the_place_of_the_folder_is_reported(tmp_path: Path, folder: P
     (tmp_path / "out").write_text("a file")
     with pytest.raises(DeepMatchingError, match="out"):
         run(tmp_path / "out", "--photos", folder)
+
+
+def test_a_run_that_makes_no_pair_blocks_no_other(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def impossible(*_: object) -> None:
+        raise RuntimeError("can't allocate memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Synthesizer, "batch", impossible)
+        with pytest.raises(RuntimeError, match="allocate"):
+            export(tmp_path, folder, 1, seed=1)
+    assert export(tmp_path, folder, 1, seed=2) == [True]
+    with pytest.raises(DeepMatchingError, match="other settings"):
+        export(tmp_path, folder, 1, seed=1)
+    for file in (tmp_path / "data").iterdir():  # a record without pairs, such as older versions left
+        file.unlink()
+    assert export(tmp_path, folder, 1, seed=1) == [True]

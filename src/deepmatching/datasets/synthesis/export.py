@@ -61,13 +61,18 @@ class Export:
         make_folder(self.out / "data")
         check_writable(self.out / SPLIT_FILE)
         makers = self._makers()
-        self._keep_record(makers)
+        record = self._check_record(makers)
         parts = [len(makers) if number % _VALIDATION_PERIOD == 0 else 1 for number in range(1, self.total + 1)]
         for number, part in enumerate(parts, 1):
             paths = [self.out / "data" / f"{number:05d}_{name}" for name in _NAMES]
             is_new = not all(path.is_file() for path in paths)
             if is_new:
-                _write(makers[part - 1].batch(1, pair_generator(self.seed, number)), paths)
+                pair = makers[part - 1].batch(1, pair_generator(self.seed, number))
+                if record is not None:  # not before a pair could be made, so that a failed run blocks no other
+                    with atomic_write(self.out / _RECORD) as temporary:
+                        temporary.write_text(json.dumps(record, indent=1), encoding="utf-8")
+                    record = None
+                _write(pair, paths)
             yield is_new
         with atomic_write(self.out / SPLIT_FILE) as temporary:
             temporary.write_text("".join(f"{part}\n" for part in parts), encoding="ascii")
@@ -80,16 +85,16 @@ class Export:
             parts = [Photos.load(self.photos, self.device, "all")]
         return [Synthesizer(photos, self.size, self.settings) for photos in parts]
 
-    def _keep_record(self, makers: list[Synthesizer]) -> None:
-        """Raise if the folder holds pairs of other settings."""
-        record = {
+    def _check_record(self, makers: list[Synthesizer]) -> dict[str, object] | None:
+        """The record to write, or None if the folder has it already; raises if it holds pairs of other settings."""
+        record: dict[str, object] = {
             "seed": self.seed,
             "size": list(self.size),
             "pictures": [[maker.photos.photograph_count, maker.photos.cutout_count] for maker in makers],
             "settings": asdict(self.settings),
         }
-        path = self.out / _RECORD
-        if path.is_file():
+        path, has_pairs = self.out / _RECORD, any((self.out / "data").glob("*_img1.ppm"))
+        if path.is_file() and has_pairs:
             try:
                 found = json.loads(path.read_text(encoding="utf-8"))
             except (OSError, ValueError):
@@ -98,11 +103,10 @@ class Export:
                 raise DeepMatchingError(
                     f"The folder '{self.out}' holds pairs with other settings; give another folder."
                 )
-        elif any((self.out / "data").glob("*_img1.ppm")):
+            return None
+        if has_pairs:
             raise DeepMatchingError(f"The folder '{self.out}' holds pairs from another source; give another folder.")
-        else:
-            with atomic_write(path) as temporary:
-                temporary.write_text(json.dumps(record, indent=1), encoding="utf-8")
+        return record
 
 
 def pair_generator(seed: int, number: int) -> torch.Generator:
