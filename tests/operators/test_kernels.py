@@ -138,6 +138,26 @@ def test_an_operator_looks_like_its_definition() -> None:
         assert inspect.signature(operator) == inspect.signature(operator.definition)
 
 
+@pytest.mark.parametrize("failure", ["ImportError('Numba needs NumPy 2.2 or less')", "OSError('no libllvm')"])
+def test_a_numba_that_does_not_work_is_reported_once_and_the_definitions_run(failure: str) -> None:
+    code = f"""
+import sys, torch
+class Broken:
+    def find_spec(self, name, path=None, target=None):
+        if name == "numba":
+            raise {failure}
+sys.meta_path.insert(0, Broken())
+from deepmatching.operators.hog import hog_cells
+from deepmatching.operators.kernels import has_kernels
+for _ in range(2):
+    assert not has_kernels("cpu") and hog_cells.implementation(torch.rand(1, 1, 8, 8)) is hog_cells.definition
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("Numba cannot be used on this machine") and failure.split("'")[1] in line
+
+
 def test_an_environment_variable_switches_kernels_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without kernels, neither Numba nor Triton is loaded."""
     monkeypatch.setenv("DEEPMATCHING_KERNELS", "off")

@@ -8,6 +8,7 @@ does not take the arguments' type, or where it has no gradient and one is needed
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
+
+_log = logging.getLogger("deepmatching")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -122,8 +125,9 @@ def _kernels_on(device: str) -> ModuleType | None:
             from deepmatching.operators import gpu
 
             return gpu
-    except ImportError:  # Numba or Triton is not installed
-        pass
+    except Exception as error:  # not installed, or broken: that may raise anything
+        library = {"cpu": "Numba", "cuda": "Triton"}[device]
+        _log.warning("%s cannot be used on this machine (%s): matching is much slower without it", library, error)
     return None
 
 

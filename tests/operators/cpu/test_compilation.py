@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+from pathlib import Path
 from typing import Any
 
+import numba
 import pytest
 import torch
+from numba.core.caching import IndexDataCacheFile
 
 from deepmatching.descriptors import HOG
 from deepmatching.operators.cpu import compilation
@@ -51,6 +55,72 @@ def test_compilation_is_announced_once_and_only_where_the_cache_holds_nothing(
             assert stored.load_overload("types", "target") is None
     (message,) = caplog.messages
     assert message.startswith("compiling the kernels for this machine")
+
+
+@pytest.fixture
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A cache in the temporary folder. Nothing has been said about it yet, and compilation has been announced."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(logging.getLogger("deepmatching"), "propagate", True)
+    monkeypatch.setattr(compilation, "_said", set())
+    monkeypatch.setattr(compilation, "announce_compilation", lambda: None)
+
+
+def double(x: int) -> int:
+    return 2 * x
+
+
+def store(folder: Path, suffix: str) -> Path:
+    """The file of this suffix that a compiled kernel leaves in the cache."""
+    assert compilation.kernel(double)(21) == 42
+    (file,) = folder.rglob(f"*{suffix}")
+    return file
+
+
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
+@pytest.mark.parametrize("damage", ["empty", "cut", "other", "bit"])
+def test_a_damaged_cache_is_compiled_again_with_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, suffix: str, damage: str
+) -> None:
+    file = store(tmp_path, suffix)
+    content = file.read_bytes()
+    middle = len(content) // 2
+    flipped = content[:middle] + bytes([content[middle] ^ 16]) + content[middle + 1 :]
+    file.write_bytes({"empty": b"", "cut": content[:middle], "other": b"no cache", "bit": flipped}[damage])
+    for _ in range(2):
+        again = compilation.kernel(double)
+        assert again(21) == 42
+        assert len(caplog.messages) <= 1
+    assert again.stats.cache_hits  # the cache is good again
+    if (suffix, damage) != (".nbi", "bit"):  # a name in the index that has changed is like none
+        assert "are damaged" in caplog.messages[0]
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_a_full_cache_costs_the_cache_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(IndexDataCacheFile, "_open_for_write", full)
+        for _ in range(2):
+            assert compilation.kernel(double)(21) == 42
+    (message,) = caplog.messages
+    assert message.startswith("compiled kernels cannot be stored in") and "No space left on device" in message
+    store(tmp_path, ".nbc")
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_machine_code_of_another_kernel_is_not_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    whole = store(tmp_path, ".nbc").read_bytes()
+    assert compilation.kernel(double)(0.5) == 1.0
+    for file in tmp_path.rglob("*.nbc"):
+        file.write_bytes(whole)
+    assert compilation.kernel(double)(0.5) == 1.0
+    assert "the checksum is wrong" in caplog.messages[0]
 
 
 def test_what_has_run_is_on_disk() -> None:

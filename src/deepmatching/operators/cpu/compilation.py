@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import itertools
 import logging
+import pickle
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -28,6 +31,8 @@ def kernel(function: Callable[..., Any]) -> Any:
     # also contains the helpers from the other files of this package.
     if hasattr(getattr(compiled._cache, "_cache_file", None), "_source_stamp"):
         compiled._cache._cache_file._source_stamp = _sources()
+        _seal(compiled._cache._cache_file)
+    _survive_damage(compiled._cache)
     _announce_misses(compiled._cache)
     return compiled
 
@@ -48,6 +53,83 @@ def _announce_misses(stored: Any) -> None:
         return found
 
     stored.load_overload = load_or_announce
+
+
+def _survive_damage(stored: Any) -> None:
+    """Compile again what cannot be loaded, and go on without a cache that cannot be written. Numba would raise."""
+    load, save = stored.load_overload, stored.save_overload
+
+    def load_or_forget(*arguments: Any) -> Any:
+        try:
+            return load(*arguments)
+        except Exception as error:  # whatever unpickling, or building from damaged parts, raises
+            _warn_of_damage(stored.cache_path, _reason(error))
+            with contextlib.suppress(OSError):
+                stored.flush()
+            return None
+
+    def save_or_warn(*arguments: Any) -> None:
+        try:
+            save(*arguments)
+        except Exception as error:
+            _warn_of_lost_work(stored.cache_path, _reason(error))
+
+    stored.load_overload, stored.save_overload = load_or_forget, save_or_warn
+
+
+def _seal(file: Any) -> None:
+    """Store machine code with a checksum, which also holds its key: damaged or mistaken code must not run.
+
+    The code is written before the index that names it. Numba writes the index first, so that on a full disk it can name
+    an old file.
+    """
+
+    def seal(key: Any, code: bytes) -> bytes:
+        return hashlib.sha256(repr((key, _sources())).encode() + code).digest()
+
+    def save(key: Any, data: Any) -> None:
+        index, code = file._load_index(), file._dump(data)
+        names = (file._data_name(number) for number in itertools.count(1))
+        name = index.get(key) or next(name for name in names if name not in index.values())
+        with file._open_for_write(file._data_path(name)) as stream:
+            stream.write(seal(key, code) + code)
+        file._save_index({**index, key: name})
+
+    def load(key: Any) -> Any:
+        name = file._load_index().get(key)
+        if name is None or not Path(file._data_path(name)).is_file():
+            return None
+        content = Path(file._data_path(name)).read_bytes()
+        if content[:32] != seal(key, content[32:]):
+            raise ValueError("the checksum is wrong")
+        return pickle.loads(content[32:])
+
+    file.save, file.load = save, load
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+#: What was said about the cache already. Dozens of kernels share it, and one sentence is enough.
+_said: set[str] = set()
+
+
+def _warn_of_damage(folder: str, reason: str) -> None:
+    if "damage" not in _said:
+        _said.add("damage")
+        _log.warning("stored kernels in '%s' are damaged (%s): they are compiled again", folder, reason)
+
+
+def _warn_of_lost_work(folder: str, reason: str) -> None:
+    if "lost" not in _said:
+        _said.add("lost")
+        _log.warning(
+            "compiled kernels cannot be stored in '%s' (%s), so every run compiles them again: free some space there, "
+            "or set the environment variable NUMBA_CACHE_DIR to another folder",
+            folder,
+            reason,
+        )
 
 
 @cache
