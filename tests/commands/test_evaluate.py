@@ -105,6 +105,15 @@ def test_occluded_pixels_pairs_and_pictures(tmp_path: Path, capsys: pytest.Captu
     assert cv2.imread(str(pictures[0])) is not None
 
 
+@pytest.mark.parametrize("name", ["sintel [final]", "[/red]", "[bold]x[/bold]", ":tree: \\\\", "$x_{"])
+def test_names_are_printed_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    pairs = write_pairs(tmp_path, 1, dataset=name, scene=f"scene of {name}")
+    for flow in (False, True):
+        run(pairs, method="dis", flow=flow, per_pair=True, pictures=tmp_path / "pictures", only=[name])
+        output = capsys.readouterr().out
+        assert output.count(name) == 3 and f"scene of {name}" in output
+
+
 def test_baselines_and_their_flow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_pairs(tmp_path, 1)
     run(path, method="sift")

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import pytest
+import rich.console
 from rich.console import Console
 
 from deepmatching.commands import progress
 from deepmatching.commands.common import set_quiet
-from deepmatching.commands.progress import working
+from deepmatching.commands.progress import progress_bar, working
 
 
 def console(is_terminal: bool) -> Console:
@@ -39,3 +41,16 @@ def test_short_work_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with working("matching", where):
         pass
     assert isinstance(where.file, io.StringIO) and where.file.getvalue() == ""
+
+
+@pytest.mark.parametrize("name", ["sintel [final]", "[/red]", ":tree:", "{x}"])
+def test_titles_and_texts_are_shown_as_they_are(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    terminal, original = io.StringIO(), rich.console.Console
+
+    def console(**options: Any) -> rich.console.Console:
+        return original(file=terminal, force_terminal=True, width=200, color_system=None)
+
+    monkeypatch.setattr(rich.console, "Console", console)
+    with progress_bar(f"title {name}", 2) as advance:
+        advance(f"text {name}")
+    assert f"title {name}" in terminal.getvalue() and f"text {name}" in terminal.getvalue()

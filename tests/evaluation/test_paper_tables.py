@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from deepmatching.evaluation.paper_tables import COLUMNS, FOLDERS, PAPER, ROWS
+import pytest
+
+from deepmatching.evaluation.paper_tables import COLUMNS, FOLDERS, PAPER, ROWS, comparison_table
+from deepmatching.evaluation.tables import print_table
 
 
 def test_every_published_number_has_a_row_a_column_and_a_folder() -> None:
@@ -40,3 +43,9 @@ def test_flownet_s_and_c_are_two_rows_with_the_papers_numbers() -> None:
     }
     labels = {row.key: row.label for row in ROWS["table2"]}
     assert (labels["flownet-s"], labels["flownet-c"]) == ("FlowNet S+v", "FlowNet C+v")
+
+
+def test_the_names_of_the_data_sets_head_their_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(comparison_table("table2", ROWS["table2"], list(PAPER["table2"]), {}, masks=True, protocol="none"))
+    words = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert all([name] in words for name in PAPER["table2"])

@@ -30,25 +30,24 @@ class Advance(Protocol):
 def progress_bar(title: str, total: int, done: int = 0) -> Iterator[Advance]:
     """Show how many of ``total`` items are done; the block gets the function that counts them."""
     from rich.console import Console
-    from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[text]}"),
+        TextColumn("{task.fields[text]}", markup=False),
     )
     with Progress(*columns, console=console, transient=True, disable=is_quiet() or not console.is_terminal) as progress:
-        task = progress.add_task(escape(title), total=total, completed=done, text="")
+        task = progress.add_task(title, total=total, completed=done, text="")
         last_line = time.monotonic()
 
         def advance(text: str = "") -> None:
             nonlocal done, last_line
             done += 1
-            progress.update(task, completed=done, text=escape(text))
+            progress.update(task, completed=done, text=text)
             if not console.is_terminal and done < total and time.monotonic() - last_line > LINES_EVERY:
                 last_line = time.monotonic()
                 say(f"{title}: {done} of {total}")

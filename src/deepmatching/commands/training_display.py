@@ -34,7 +34,7 @@ class Display:
             TextColumn("step {task.fields[step]}"),
             BarColumn(bar_width=None),
             TextColumn("{task.percentage:.0f} %"),
-            TextColumn("{task.fields[text]}"),
+            TextColumn("{task.fields[text]}", markup=False),
             console=self.console,
             expand=True,
             disable=not self.console.is_terminal,

@@ -141,13 +141,15 @@ def comparison_table(
 
     ``protocol`` says how ours were measured, and is printed below the title.
     """
+    from rich.text import Text
+
     title = f"Table {name[-1]} of the paper" + ("" if masks else "; ours without masks: all pixels with ground truth")
     title += f"\nours: {protocol}"
     table = blank_table(["", "method", "trained on", ""], list(COLUMNS[name]), title)
     for dataset in datasets:
         paper = PAPER[name][dataset]
         if len(PAPER[name]) > 1:
-            table.add_row("", f"[bold]{dataset}[/bold]")
+            table.add_row("", Text(dataset, style="bold"))
         for row in rows:
             published = paper.get(row.key)
             measured = ours.get((dataset, row.key))

@@ -63,10 +63,13 @@ def pairs_table(evaluation: Evaluation) -> Table:
 
 
 def print_table(table: Table) -> None:
-    """Print to standard output at full width, so that a narrow terminal wraps long lines instead of cutting them."""
+    """Print to standard output at full width, so that a narrow terminal wraps long lines instead of cutting them.
+
+    Names of users' data are printed as they are: ``[final]`` is not markup, ``:tree:`` not a picture of one.
+    """
     from rich.console import Console
 
-    console = Console()
+    console = Console(markup=False, emoji=False)
     needed = console.measure(table, options=console.options.update(width=1000)).maximum
     console.width = max(console.width, needed)
     console.print(table)
