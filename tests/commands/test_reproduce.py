@@ -119,6 +119,15 @@ def test_a_data_set_that_is_missing_is_left_out(data: Path, capsys: pytest.Captu
 
 
 @pytest.mark.usefixtures("hog_alone")
+def test_with_a_limit_part_of_a_data_set_is_enough(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    next((data / "sintel" / "training" / "flow").rglob("*.flo")).unlink()
+    with pytest.raises(DeepMatchingError, match="MPI Sintel is incomplete"):
+        run("table1", data)
+    run("table1", data, limit=1)
+    assert "note: 1 pairs of sintelmini-val lack files and are left out" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("hog_alone")
 def test_flow_is_made_with_epicflows_settings_for_each_data_set(
     data: Path, capsys: pytest.CaptureFixture[str], presets: list[str]
 ) -> None:

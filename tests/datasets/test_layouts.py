@@ -184,3 +184,42 @@ def test_folders_without_pairs_are_one_sentence(tmp_path: Path) -> None:
         FlyingChairs(tmp_path)
     with pytest.raises(DeepMatchingError, match=r"no files NNNNNN_10.png in '.*flow_occ'"):
         KITTI2012(tmp_path)
+
+
+# ---------------------------------------------------------------------- with a limit
+
+
+def test_with_a_limit_part_of_sintel_is_enough(tmp_path: Path) -> None:
+    write_sintel(tmp_path, {MINI_VAL[1]: 12, MINI_VAL[2]: 3})
+    training = tmp_path / "training"
+    (training / "clean" / MINI_VAL[0]).mkdir()  # without its flow
+    (training / "clean" / MINI_VAL[2] / "frame_0001.png").unlink()
+    for split in (SintelMini, Sintel):
+        with pytest.raises(DeepMatchingError, match="MPI Sintel is incomplete"):
+            split(tmp_path)
+    one = SintelMini(tmp_path, limit=1)
+    assert names(one) == [f"{MINI_VAL[1]}/frame_0001"] and one.incomplete == 1
+    assert one[0].flow.shape == (64, 80, 2)
+    assert names(SintelMini(tmp_path, limit=9)) == [f"{MINI_VAL[1]}/frame_00{n}" for n in ("01", "11")]
+    shutil.rmtree(training / "occlusions")  # no pair is complete
+    with pytest.raises(DeepMatchingError, match=r"occlusions/.*--no-masks"):
+        Sintel(tmp_path, limit=1)
+    assert len(Sintel(tmp_path, masks=False, limit=2)) == 2
+
+
+def test_with_a_limit_part_of_kitti_and_of_chairs_is_enough(tmp_path: Path) -> None:
+    kitti, chairs = write_kitti(tmp_path / "kitti"), write_chairs(tmp_path / "chairs")
+    complete = names(KITTI2012(kitti)), names(FlyingChairs(chairs, "all"))
+    next((kitti / "training").glob("*/*_11.png")).unlink()
+    next(chairs.rglob("*_img2.ppm")).unlink()
+    for found, everything in zip(
+        (KITTI2012(kitti, limit=99), FlyingChairs(chairs, "all", limit=99)), complete, strict=True
+    ):
+        assert found.incomplete == 1 and set(names(found)) < set(everything)
+        assert len(found) == len(everything) - 1
+
+
+def test_without_missing_files_a_limit_takes_the_same_pairs_as_thinning(tmp_path: Path) -> None:
+    write_sintel(tmp_path, {"alley_1": 8})
+    for limit in (1, 2, 3, 7, 8):
+        assert names(Sintel(tmp_path, limit=limit)) == names(Sintel(tmp_path).thinned(limit))

@@ -95,3 +95,26 @@ def test_a_manifest_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "latin.json").write_bytes(b'["\xe4"]')
     with pytest.raises(DeepMatchingError, match=r"latin.json' is not JSON"):
         Manifest(tmp_path / "latin.json")
+
+
+def test_null_is_as_good_as_nothing(tmp_path: Path) -> None:
+    entry = json.loads(write_pairs(tmp_path, 1).read_text())[0]
+    np.savetxt(tmp_path / "h.txt", np.eye(3))
+    nothing = dict.fromkeys(("occ", "invalid", "flow_noc", "dataset", "scene"))
+    path = write_manifest(tmp_path, [{**entry, "flow": None, "homography": "h.txt", **nothing}, entry])
+    first, second = Manifest(path).entries
+    assert (first.flow, first.homography, first.group) == (None, tmp_path / "h.txt", "pairs")
+    assert second.flow is not None
+    with pytest.raises(DeepMatchingError, match="must have either 'flow' or 'homography'"):
+        Manifest(write_manifest(tmp_path, [{**entry, "flow": None, "homography": None}]))
+    with pytest.raises(DeepMatchingError, match="has no 'image0'"):
+        Manifest(write_manifest(tmp_path, [{**entry, "image0": None}]))
+
+
+def test_with_a_limit_only_the_files_of_the_chosen_pairs_must_exist(tmp_path: Path) -> None:
+    path = write_pairs(tmp_path, 4)
+    (tmp_path / "1_a.png").unlink()
+    assert [entry.name for entry in Manifest(path, limit=2).entries] == ["0_a-0_b", "2_a-2_b"]
+    for limit in (None, 3, 4, 5):
+        with pytest.raises(DeepMatchingError, match="no file"):
+            Manifest(path, limit=limit)

@@ -22,14 +22,22 @@ from deepmatching.training.config_file import (
 
 PAIRS = {"data": {"train": "pairs.json"}}
 REQUIRED = ("data.photos=photographs",)  # what the shipped configs leave to the user
+QUICKSTART = ("data.train=pairs.json",)
 
 
 def test_the_shipped_configs_can_be_read_and_written(tmp_path: Path) -> None:
     assert {"compact", "paper", "quickstart", "vgg"} <= set(shipped_configs())
     for name in shipped_configs():
-        config = read_config(name, REQUIRED)
+        config = read_config(name, QUICKSTART if name == "quickstart" else REQUIRED)
         write_config(config, tmp_path / "config.toml")
         assert read_config(tmp_path / "config.toml") == config
+
+
+def test_quickstart_does_not_guess_where_the_pairs_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pairs.json").write_text("[]")
+    with pytest.raises(DeepMatchingError, match=r"set data\.train to a manifest \(data\.train=pairs\.json\)"):
+        read_config("quickstart")
 
 
 def test_the_paper_config_is_the_papers_recipe() -> None:
@@ -145,14 +153,14 @@ BAD = [
 @pytest.mark.parametrize(("word", "says"), BAD, ids=[word for word, _ in BAD])
 def test_bad_settings_are_one_sentence(word: str, says: str) -> None:
     with pytest.raises(DeepMatchingError) as raised:
-        read_config("quickstart", [word])
+        read_config("quickstart", [*QUICKSTART, word])
     assert says in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
 def test_only_close_settings_are_suggested() -> None:
     with pytest.raises(DeepMatchingError) as raised:
-        read_config("quickstart", ["foo=1"])
+        read_config("quickstart", [*QUICKSTART, "foo=1"])
     assert not any(key in str(raised.value).split() for key in all_keys())
 
 
@@ -183,8 +191,8 @@ def test_all_keys_are_dotted_and_unique() -> None:
 
 
 def test_a_word_joins_the_default_weights() -> None:
-    assert read_config("quickstart", ["loss.weights.S0=0.5"]).loss.weights == {"Q0": 1.0, "S0": 0.5}
-    assert read_config("quickstart", ["loss.weights={S0=0.5}"]).loss.weights == {"S0": 0.5}
+    assert read_config("quickstart", [*QUICKSTART, "loss.weights.S0=0.5"]).loss.weights == {"Q0": 1.0, "S0": 0.5}
+    assert read_config("quickstart", [*QUICKSTART, "loss.weights={S0=0.5}"]).loss.weights == {"S0": 0.5}
 
 
 def test_differences_name_the_settings() -> None:

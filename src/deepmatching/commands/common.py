@@ -22,6 +22,7 @@ from deepmatching.errors import DeepMatchingError
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from deepmatching.datasets import FilePairs
     from deepmatching.flow.pipeline import EdgesLike
     from deepmatching.flow.result import FlowResult
     from deepmatching.matcher import DeepMatcher
@@ -285,3 +286,9 @@ def say_written(*paths: Path | None) -> None:
     for path in paths:
         if path is not None:
             say(f"wrote {path}")
+
+
+def say_incomplete(dataset: FilePairs) -> None:
+    """Print how many pairs of a data set are left out because they lack files."""
+    if dataset.incomplete:
+        say(f"note: {dataset.incomplete} pairs of {dataset.name} lack files and are left out")

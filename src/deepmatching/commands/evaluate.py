@@ -25,6 +25,7 @@ from deepmatching.commands.common import (
     edge_source,
     refuse,
     say,
+    say_incomplete,
     set_quiet,
 )
 from deepmatching.commands.progress import progress_bar
@@ -171,7 +172,9 @@ def evaluate(
     if json_file is not None:
         check_writable(json_file)
         check_not_inputs((json_file,), (Path(dataset),))
-    data = open_dataset(dataset, root, split, passes=passes, split_file=split_file, masks=masks)
+    first = None if only else limit  # --only comes before --limit
+    data = open_dataset(dataset, root, split, passes=passes, split_file=split_file, masks=masks, limit=first)
+    say_incomplete(data)
     data = data.only(only) if only else data
     data = data.thinned(limit) if limit is not None else data
     if method is not None:

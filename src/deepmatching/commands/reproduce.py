@@ -20,6 +20,7 @@ from deepmatching.commands.common import (
     build_matcher,
     edge_source,
     say,
+    say_incomplete,
 )
 from deepmatching.commands.progress import progress_bar
 from deepmatching.defaults import FLOW_RADIUS, PAPERS_RECIPROCAL, PRESET, RADIUS, RECIPROCAL
@@ -357,8 +358,8 @@ def _open(
             say(f"there is no folder '{folder}': {name} is left out")
             continue
         images = f"-{kitti_images}" if kitti_images is not None and name == "kitti2012" else ""
-        dataset = open_dataset(name + images, folder, masks=protocol.masks)
-        found[name] = dataset.thinned(protocol.limit) if protocol.limit is not None else dataset
+        found[name] = open_dataset(name + images, folder, masks=protocol.masks, limit=protocol.limit)
+        say_incomplete(found[name])
     if not found:
         folders = " or ".join(dict.fromkeys(str(root / FOLDERS[name]) for name in names))
         raise DeepMatchingError(f"There is nothing to evaluate: put or link the data set to {folders}.")

@@ -24,10 +24,16 @@ class FlyingChairs(LayoutPairs):
         split_file: one line for each pair, 1 for training and 2 for validation; None for :data:`SPLIT_FILE` in the
             root or in ``data``.
         masks: read ``NNNNN_occ.png``, masks of occluded pixels, if there are any.
+        limit: take so many pairs only, see :class:`LayoutPairs`.
     """
 
     def __init__(
-        self, root: PathLike, split: str = "val", split_file: PathLike | None = None, masks: bool = True
+        self,
+        root: PathLike,
+        split: str = "val",
+        split_file: PathLike | None = None,
+        masks: bool = True,
+        limit: int | None = None,
     ) -> None:
         check_choice("The split of Flying Chairs", split, SPLITS)
         names = set(LAYOUT.names(Path(root)))
@@ -44,7 +50,8 @@ class FlyingChairs(LayoutPairs):
             numbers = _numbers_of_split(numbers, split, path)
         has_masks = any(name.endswith("_occ.png") for name in names)
         name = f"chairs-{split}"
-        super().__init__(name, LAYOUT, [_entry(folder, number, name, has_masks) for number in numbers], masks)
+        entries = [_entry(folder, number, name, has_masks) for number in numbers]
+        super().__init__(name, LAYOUT, entries, masks, limit)
 
 
 def _first_file(candidates: list[Path]) -> Path:

@@ -26,28 +26,29 @@ class KITTI2012(LayoutPairs):
         root: the folder that has ``training/``, or ``training`` itself.
         color: read ``colored_0`` (True) or the grey ``image_0`` (False); None for grey if it exists.
         masks: read ``flow_noc``; a pixel known in ``flow_occ`` but not there is occluded.
+        limit: take so many pairs only, see :class:`LayoutPairs`.
     """
 
-    def __init__(self, root: PathLike, color: bool | None = None, masks: bool = True) -> None:
+    def __init__(self, root: PathLike, color: bool | None = None, masks: bool = True, limit: int | None = None) -> None:
         training = _LAYOUT_2012.part(root, "training", ["flow_occ"])
         name = {None: "kitti2012", False: "kitti2012-grey", True: "kitti2012-color"}[color]
         if color is None:
             color = not (training / "image_0").is_dir() and (training / "colored_0").is_dir()
         images = training / ("colored_0" if color else "image_0")
-        super().__init__(name, _LAYOUT_2012, _entries(_LAYOUT_2012, training, images, name), masks)
+        super().__init__(name, _LAYOUT_2012, _entries(_LAYOUT_2012, training, images, name), masks, limit)
 
 
 class KITTI2015(LayoutPairs):
     """200 pairs from a driving car among other moving cars.
 
     Args:
-        root, masks: as for :class:`KITTI2012`.
+        root, masks, limit: as for :class:`KITTI2012`.
     """
 
-    def __init__(self, root: PathLike, masks: bool = True) -> None:
+    def __init__(self, root: PathLike, masks: bool = True, limit: int | None = None) -> None:
         training = _LAYOUT_2015.part(root, "training", ["flow_occ"])
         entries = _entries(_LAYOUT_2015, training, training / "image_2", "kitti2015")
-        super().__init__("kitti2015", _LAYOUT_2015, entries, masks)
+        super().__init__("kitti2015", _LAYOUT_2015, entries, masks, limit)
 
 
 def _entries(layout: Layout, training: Path, images: Path, group: str) -> list[Entry]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from deepmatching.datasets.pairs import MASKS, Entry, FilePairs, list_folder, missing_files
+from deepmatching.datasets.pairs import MASKS, Entry, FilePairs, evenly_spaced, list_folder, missing_files
 from deepmatching.errors import DeepMatchingError
 
 PathLike = str | os.PathLike[str]
@@ -50,10 +50,22 @@ class Layout:
 
 
 class LayoutPairs(FilePairs):
-    """A data set in a published layout, with all its files."""
+    """A data set in a published layout, with all its files.
 
-    def __init__(self, name: str, layout: Layout, entries: Sequence[Entry], masks: bool) -> None:
+    Args:
+        name, entries: as for :class:`FilePairs`.
+        layout: names what is missing.
+        masks: use the masks.
+        limit: take so many evenly spaced pairs of those that are complete; None for all pairs, which must be complete.
+    """
+
+    def __init__(
+        self, name: str, layout: Layout, entries: Sequence[Entry], masks: bool, limit: int | None = None
+    ) -> None:
         if not masks:
             entries = [entry.without_masks() for entry in entries]
+        incomplete = {index for index, _, _ in missing_files(entries)} if limit is not None else set()
+        if len(incomplete) < len(entries):
+            entries = [entry for index, entry in enumerate(entries) if index not in incomplete]
         layout.check(entries, "; or do without masks (--no-masks; data.masks=false in training)")
-        super().__init__(name, entries)
+        super().__init__(name, evenly_spaced(entries, limit), len(incomplete))

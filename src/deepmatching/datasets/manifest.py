@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from deepmatching.datasets.layouts import PathLike
-from deepmatching.datasets.pairs import Entry, FilePairs, missing_files
+from deepmatching.datasets.pairs import Entry, FilePairs, evenly_spaced, missing_files
 from deepmatching.errors import DeepMatchingError
 
 #: Keys that name a file, and the field of :class:`Entry` that holds it.
@@ -30,18 +30,21 @@ class Manifest(FilePairs):
 
     Each is an object with ``image0``, ``image1``, and ``flow`` or ``homography``. It may have the masks ``occ`` and
     ``invalid``, or ``flow_noc`` (the flow of visible pixels only), ``dataset`` (the group it is averaged with; by
-    default the name of the manifest) and ``scene``. Paths are relative to the manifest. Other keys are ignored.
+    default the name of the manifest) and ``scene``. Paths are relative to the manifest. Other keys are ignored, and
+    so are values of null.
 
     Args:
         path: the JSON file.
         masks: use the masks; otherwise all known flow counts.
+        limit: take so many evenly spaced pairs only; None for all. The files of the others need not exist.
     """
 
-    def __init__(self, path: PathLike, masks: bool = True) -> None:
+    def __init__(self, path: PathLike, masks: bool = True, limit: int | None = None) -> None:
         path = Path(path)
         listed = _read_json(path)
         entries = [_entry(path, number, item) for number, item in enumerate(listed, 1)]
         entries = _with_distinct_names(entries if masks else [entry.without_masks() for entry in entries])
+        entries = evenly_spaced(entries, limit)
         if missing := missing_files(entries):
             index, field, file = missing[0]
             key = next(key for key, name in _FILES.items() if name == field)
@@ -73,6 +76,7 @@ def _entry(manifest: Path, number: int, item: Any) -> Entry:
     where = f"Entry {number} of the manifest '{manifest}'"
     if not isinstance(item, dict):
         raise DeepMatchingError(f"{where} is not an object; write {_EXAMPLE}.")
+    item = {key: value for key, value in item.items() if value is not None}  # null is as good as nothing
     for key in (*_FILES, "dataset", "scene"):
         if key in item and (not isinstance(item[key], str) or not item[key]):
             raise DeepMatchingError(f"{where} has a '{key}' that is not a string; write its name in quotes.")

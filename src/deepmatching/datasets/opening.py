@@ -35,6 +35,7 @@ def open_dataset(
     passes: str | None = None,
     split_file: PathLike | None = None,
     masks: bool = True,
+    limit: int | None = None,
 ) -> FilePairs:
     """Open a data set.
 
@@ -47,6 +48,7 @@ def open_dataset(
             ``sintel-clean`` or ``sintel-final``.
         split_file: of ``chairs``, if it is not in its folder.
         masks: use the masks of occluded and of invalid pixels; otherwise all known flow counts.
+        limit: take so many evenly spaced pairs only. Others may lack files; a data set takes complete pairs only.
     """
     text = str(name_or_path)
     name = text.lower()
@@ -65,18 +67,18 @@ def open_dataset(
     if is_manifest:
         if root is not None:
             raise DeepMatchingError(f"The manifest '{text}' needs no root: its paths are relative to itself.")
-        return Manifest(Path(name_or_path), masks)
+        return Manifest(Path(name_or_path), masks, limit)
     if root is None:
         raise DeepMatchingError(f"'{name}' needs its folder: give --root DIR, or data.root=DIR in training.")
     if family == "sintel":
         rendering = (passes or "clean") if name == "sintel" else name.removeprefix("sintel-")
         if passes not in (None, rendering):
             raise DeepMatchingError(f"'{name}' and the pass '{passes}' contradict each other: leave one out.")
-        return Sintel(root, rendering, masks=masks)
+        return Sintel(root, rendering, masks=masks, limit=limit)
     if family == "sintelmini":
-        return SintelMini(root, split or "val", passes or "clean", masks)
+        return SintelMini(root, split or "val", passes or "clean", masks, limit)
     if family == "chairs":
-        return FlyingChairs(root, split or "val", split_file, masks)
+        return FlyingChairs(root, split or "val", split_file, masks, limit)
     if family == "kitti2015":
-        return KITTI2015(root, masks)
-    return KITTI2012(root, {"kitti2012-grey": False, "kitti2012-color": True}.get(name), masks)
+        return KITTI2015(root, masks, limit)
+    return KITTI2012(root, {"kitti2012-grey": False, "kitti2012-color": True}.get(name), masks, limit)

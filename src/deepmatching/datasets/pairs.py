@@ -97,11 +97,13 @@ class FilePairs(Dataset[Pair]):
     Args:
         name: of the data set, for display.
         entries: one for each pair.
+        incomplete: number of pairs that were left out because they lack files.
     """
 
-    def __init__(self, name: str, entries: Sequence[Entry]) -> None:
+    def __init__(self, name: str, entries: Sequence[Entry], incomplete: int = 0) -> None:
         self.name = name
         self.entries = tuple(entries)
+        self.incomplete = incomplete
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -126,10 +128,16 @@ class FilePairs(Dataset[Pair]):
 
     def thinned(self, count: int) -> FilePairs:
         """At most ``count`` pairs, evenly spaced in the data set."""
-        check_number("The number of pairs", count, least=1, whole=True)
-        if count >= len(self):
-            return self
-        return FilePairs(self.name, [self.entries[i * len(self) // count] for i in range(count)])
+        return self if count >= len(self) else FilePairs(self.name, evenly_spaced(self.entries, count))
+
+
+def evenly_spaced(entries: Sequence[Entry], count: int | None) -> list[Entry]:
+    """At most ``count`` of the entries, evenly spaced; all for None."""
+    if count is None:
+        return list(entries)
+    check_number("The number of pairs", count, least=1, whole=True)
+    count = min(count, len(entries))
+    return [entries[i * len(entries) // count] for i in range(count)]
 
 
 def missing_files(entries: Iterable[Entry]) -> list[tuple[int, str, Path]]:

@@ -35,6 +35,7 @@ class Sintel(LayoutPairs):
         scenes: names of the scenes; None for all 23.
         masks: read the masks of occluded pixels, and leave out the pixels that the masks call invalid.
         step: take every ``step``-th pair of a scene.
+        limit: take so many pairs only, see :class:`LayoutPairs`. Whole scenes may be missing then.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Sintel(LayoutPairs):
         masks: bool = True,
         step: int = 1,
         name: str | None = None,
+        limit: int | None = None,
     ) -> None:
         check_choice("The pass of Sintel", passes, PASSES)
         name = name or f"sintel-{passes}"
@@ -52,25 +54,34 @@ class Sintel(LayoutPairs):
         found = [scene for scene in LAYOUT.names(training / passes) if (training / passes / scene).is_dir()]
         entries = []
         for scene in found if scenes is None else scenes:
+            if limit is not None and not all((training / part / scene).is_dir() for part in (passes, "flow")):
+                continue
             numbers = _pair_numbers(training, passes, scene)[::step]
             entries += [_entry(training, passes, scene, number, name) for number in numbers]
         if not entries:
             raise LAYOUT.error(f"there are no pairs of frames in '{training / passes}'")
-        super().__init__(name, LAYOUT, entries, masks)
+        super().__init__(name, LAYOUT, entries, masks, limit)
 
 
 class SintelMini(Sintel):
     """The paper's SintelMini: 313 pairs of 7 scenes for training, 25 of 5 others for validation; see above.
 
     Args:
-        root, passes, masks: as for :class:`Sintel`.
+        root, passes, masks, limit: as for :class:`Sintel`.
         split: ``"train"`` or ``"val"``.
     """
 
-    def __init__(self, root: PathLike, split: str = "val", passes: str = "clean", masks: bool = True) -> None:
+    def __init__(
+        self,
+        root: PathLike,
+        split: str = "val",
+        passes: str = "clean",
+        masks: bool = True,
+        limit: int | None = None,
+    ) -> None:
         check_choice("The split of SintelMini", split, ("train", "val"))
         scenes, step = (MINI_TRAIN, 1) if split == "train" else (MINI_VAL, MINI_STEP)
-        super().__init__(root, passes, scenes, masks, step, name=f"sintelmini-{split}")
+        super().__init__(root, passes, scenes, masks, step, name=f"sintelmini-{split}", limit=limit)
 
 
 def _pair_numbers(training: Path, passes: str, scene: str) -> list[int]:

@@ -84,7 +84,10 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         if not self.train or not all(self.train):
-            raise DeepMatchingError("data.train is empty: use 'synthetic', a data set's name or a manifest's path.")
+            raise DeepMatchingError(
+                "There are no pairs to train on: set data.train to a manifest (data.train=pairs.json), to a data set's "
+                "name or to 'synthetic'."
+            )
         if SYNTHETIC in self.train and len(self.train) > 1:
             raise DeepMatchingError("data.train cannot mix 'synthetic' with data sets: use one or the other.")
         if len(self.crop) != 2 or min(self.crop) < 0 or (0 in self.crop and any(self.crop)):
