@@ -239,7 +239,7 @@ def _flow_of_frames(
     check_writable(out / RECORD)
     with lock_folder(out, "writing flows to", "--out"):
         folder = FlowFolder(out, suffix, settings, frames.origins, restart)
-        _complete(folder, frames, matcher, options, edges, draw=draw, verbose=verbose)
+        _complete(folder, frames, matcher, options, edges, confidence=confidence, draw=draw, verbose=verbose)
 
 
 def _complete(
@@ -249,6 +249,7 @@ def _complete(
     options: dict[str, Any],
     edges: EdgesLike,
     *,
+    confidence: Path | None,
     draw: Path | None,
     verbose: bool,
 ) -> None:
