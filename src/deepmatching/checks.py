@@ -28,7 +28,7 @@ def check_number(
     is_number = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
     if (
         is_number
-        and math.isfinite(value)
+        and (isinstance(value, Integral) or math.isfinite(value))  # 400 digits are whole, but too many for isfinite
         and (least is None or value >= least)
         and (most is None or value <= most)
         and (above is None or value > above)

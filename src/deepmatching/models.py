@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,8 @@ from deepmatching.defaults import MODELS, RADIUS
 from deepmatching.descriptors import HOG, VGG, Compact, Descriptor
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import PathLike
-from deepmatching.io.weights import read_safetensors, write_safetensors
+from deepmatching.io.structured import parse_json
+from deepmatching.io.weights import check_counts, read_safetensors, write_safetensors
 from deepmatching.network import Network
 
 #: Formats in the metadata of model files and of the states of training runs.
@@ -68,18 +71,24 @@ def load_network(
     path = model_path(model)
     tensors, metadata = read_model(path)
     try:
-        settings = json.loads(metadata.get("settings", "{}"))
+        settings = parse_json(metadata.get("settings", "{}"))
         if downscale is not None:
             settings["downscale"] = downscale
-        descriptor = DESCRIPTORS[metadata["descriptor"]](**settings)
+        check_counts(settings, tensors)
+        build = partial(DESCRIPTORS[metadata["descriptor"]], **settings)
+        has_sharpness = "sharpness" in tensors
+        with torch.device("meta"):  # takes no memory, whatever the sizes in the file
+            _check_tensors(Network(build(), sharpness=1.0 if has_sharpness else None), tensors, path)
+        descriptor = build()
     except DeepMatchingError:
         raise
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
         raise DeepMatchingError(
             f"The settings in '{path}' do not fit its descriptor ({error}); save the model again."
         ) from error
-    network = Network(descriptor, radius, levels, sharpness=1.0 if "sharpness" in tensors else None)
-    _load_tensors(network, tensors, path)
+    network = Network(descriptor, radius, levels, sharpness=1.0 if has_sharpness else None)
+    network.exponents.data = tensors["exponents"].to(network.exponents.dtype)
+    network.load_state_dict(tensors)
     return network
 
 
@@ -89,7 +98,7 @@ def model_path(model: PathLike) -> Path:
     if str(model) in MODELS and shipped.is_file():
         return Path(str(shipped))
     path = Path(model)
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise DeepMatchingError(
             f"Unknown model '{model}': use {', '.join(map(repr, MODELS))} or the path of a .safetensors file."
         )
@@ -115,8 +124,8 @@ def read_model(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     return tensors, metadata
 
 
-def _load_tensors(network: Network, tensors: dict[str, Tensor], path: Path) -> None:
-    """Fill a network with the tensors of a model file; raises if they do not fit."""
+def _check_tensors(network: Network, tensors: dict[str, Tensor], path: Path) -> None:
+    """Raise unless the network can be filled with the tensors of a model file."""
     own = network.state_dict()
     if set(own) != set(tensors):
         odd = ", ".join(sorted(set(own) ^ set(tensors)))
@@ -126,13 +135,13 @@ def _load_tensors(network: Network, tensors: dict[str, Tensor], path: Path) -> N
     exponents = tensors["exponents"]
     if exponents.ndim != 1 or len(exponents) < 1 or not (exponents > 0).all():
         raise DeepMatchingError(f"'{path}' holds exponents that are not positive numbers; train or save it again.")
-    network.exponents.data = exponents.to(network.exponents.dtype)
+    if "sharpness" in tensors and not (tensors["sharpness"] > 0).all():
+        raise DeepMatchingError(f"'{path}' holds a sharpness that is not positive; train or save it again.")
     mismatched = [n for n in own if n != "exponents" and own[n].shape != tensors[n].shape]
     if mismatched:
         raise DeepMatchingError(
             f"'{path}' holds tensors of unexpected shapes ({', '.join(mismatched)}); save the model again."
         )
-    network.load_state_dict(tensors)
 
 
 def name_of(descriptor: Descriptor) -> str:

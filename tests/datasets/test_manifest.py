@@ -59,7 +59,7 @@ def test_homographies_and_masks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("", "is not JSON"),
+        ("", "is an empty file"),
         ("[{]", "is not JSON"),
         ("[" * 100_000, "is not JSON"),
         ('{"image0": "a.png"}', "is not a JSON list"),
@@ -90,7 +90,7 @@ def test_a_manifest_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(DeepMatchingError, match=r"no manifest '.*none.json'"):
         Manifest(tmp_path / "none.json")
     (tmp_path / "folder.json").mkdir()
-    with pytest.raises(DeepMatchingError, match=r"folder.json' cannot be read"):
+    with pytest.raises(DeepMatchingError, match=r"folder.json' is a folder"):
         Manifest(tmp_path / "folder.json")
     (tmp_path / "latin.json").write_bytes(b'["\xe4"]')
     with pytest.raises(DeepMatchingError, match=r"latin.json' is not JSON"):

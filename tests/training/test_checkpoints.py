@@ -97,11 +97,12 @@ def test_what_does_not_fit_is_refused_and_nothing_changes(config_of: Callable[..
 
 
 DAMAGED_METADATA = {
-    "progress": "{",
+    "progress": "[" * 100_000,
     "optimizer": "[]",
     "processes": "two",
     "config": "null",
     "format": "another",
+    "optimizer_tensors": "{",
 }
 
 
@@ -133,6 +134,57 @@ def test_a_damaged_state_is_one_sentence(config_of: Callable[..., Config], damag
         train(config, CPU, resume=True)
     assert "\n" not in str(raised.value)
     assert contents(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("lost", "is damaged"),
+        ("lost with its record", "is damaged"),
+        ("beyond", "is damaged"),
+        ("unnamed", "is damaged"),
+        ("shape", "is damaged"),
+        ("nan", "NaN or infinite numbers in model"),
+    ],
+)
+def test_a_state_whose_optimizer_or_weights_are_wrong_is_refused(
+    config_of: Callable[..., Config], change: str, says: str
+) -> None:
+    config = config_of("steps=2", "validation.data=[]")
+    folder = saved_run(config)
+    with safe_open(folder.state, framework="pt") as file:
+        metadata = file.metadata()
+    tensors = load_file(folder.state)
+    name = next(name for name in tensors if name.startswith("optimizer.0.") and tensors[name].ndim)
+    value = tensors[name]
+    if change.startswith("lost"):
+        del tensors[name]
+    elif change == "nan":
+        weights = next(name for name in tensors if name.startswith("model.") and tensors[name].ndim > 1)
+        tensors[weights][0] = torch.nan
+    else:
+        names = {"beyond": "optimizer.99.exp_avg", "unnamed": "optimizer.x", "shape": name}
+        tensors[names[change]] = (value[:1] if change == "shape" else value).clone()
+    if change not in ("lost", "nan"):
+        metadata["optimizer_tensors"] = json.dumps(sorted(name for name in tensors if name.startswith("optimizer.")))
+    save_file(tensors, folder.state, metadata)
+    with pytest.raises(DeepMatchingError, match=says):
+        train(config_of("steps=3", "validation.data=[]"), CPU, resume=True)
+
+
+@pytest.mark.parametrize(
+    "change", [{"step": "two"}, {"step": -1}, {"elapsed": None}, {"sums": [1]}, {"metrics": {"epe": "small"}}]
+)
+def test_a_state_with_impossible_progress_is_refused(
+    config_of: Callable[..., Config], change: dict[str, object]
+) -> None:
+    folder = saved_run(config_of("steps=1", "validation.data=[]"))
+    with safe_open(folder.state, framework="pt") as file:
+        metadata = file.metadata()
+    progress = json.dumps({**json.loads(metadata["progress"]), **change})
+    save_file(load_file(folder.state), folder.state, {**metadata, "progress": progress})
+    with pytest.raises(DeepMatchingError, match="is damaged"):
+        train(config_of("steps=3", "validation.data=[]"), CPU, resume=True)
 
 
 def test_a_run_that_was_killed_at_its_first_save_can_be_resumed(

@@ -138,7 +138,7 @@ def parse_memory(text: str) -> int:
     parsed = re.fullmatch(r"\s*([0-9.]+)\s*([kmg])b?\s*", text, re.IGNORECASE)
     try:
         return int(float(parsed[1]) * {"k": 1e3, "m": 1e6, "g": 1e9}[parsed[2].lower()]) if parsed else int(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise DeepMatchingError(f"--memory needs a size such as 500MB or 2GB, not '{text}'.") from None
 
 
@@ -159,7 +159,7 @@ def edge_source(edges: str, structured_forest: Path | None) -> EdgesLike:
         return edges
     if edges != "network":
         raise DeepMatchingError("--edges and --structured-forest exclude each other: leave one out.")
-    if not structured_forest.is_file():
+    if not os.path.isfile(structured_forest):
         raise DeepMatchingError(f"There is no structured-forest model '{structured_forest}'; check the path.")
     from deepmatching.edges import structured_forest_edges
 
@@ -205,7 +205,10 @@ def check_not_inputs(outputs: Iterable[Path | None], inputs: Iterable[Path | Non
 
 def is_same(path: Path, other: Path) -> bool:
     """Whether two paths lead to the same file or folder, whether or not it exists."""
-    return path.resolve() == other.resolve() or (path.exists() and other.exists() and os.path.samefile(path, other))
+    try:
+        return os.path.realpath(path) == os.path.realpath(other) or os.path.samefile(path, other)
+    except (OSError, ValueError):  # at least one does not exist
+        return False
 
 
 def describe_work(matcher: DeepMatcher, image0: Tensor, image1: Tensor) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable
 from functools import partial
@@ -227,11 +228,11 @@ def _flow_of_frames(
         _prepare_drawing(draw, out)
     if confidence is not None:
         _prepare_confidence(confidence, out, (source, draw), frames.origins)
-        options = {**options, "confidence": str(confidence.resolve())}
+        options = {**options, "confidence": os.path.realpath(confidence)}
     if frames.missing:
         say(f"note: {frames.missing} frames of {source} cannot be read")
     settings = {
-        **{"version": __version__, "source": str(source.resolve()), **options},
+        **{"version": __version__, "source": os.path.realpath(source), **options},
         **describe_model(options["model"]),
         **matcher.for_flow().describe(),
     }
@@ -300,12 +301,12 @@ def _prepare_drawing(draw: Path, out: Path) -> None:
         return
     if suffix in PICTURES:
         raise DeepMatchingError(f"One picture '{draw}' cannot show many flows: name an .mp4 file or a folder.")
-    if suffix and not draw.is_dir():
+    if suffix and not os.path.isdir(draw):
         raise DeepMatchingError(
             f"The suffix of '{draw}' is not a video format that can be written: use {' or '.join(CODECS)}, or a folder "
             "for pictures (create it first if its name has a dot)."
         )
-    if is_same(draw, out) or (draw / RECORD).exists():
+    if is_same(draw, out) or os.path.exists(draw / RECORD):
         raise DeepMatchingError(f"'{draw}' is for the flows themselves: give another folder for their pictures.")
     make_folder(draw)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -354,7 +355,7 @@ def _open(
     found = {}
     for name in names:
         folder = root / FOLDERS[name]
-        if not folder.is_dir():
+        if not os.path.isdir(folder):
             say(f"there is no folder '{folder}': {name} is left out")
             continue
         images = f"-{kitti_images}" if kitti_images is not None and name == "kitti2012" else ""

@@ -25,7 +25,7 @@ class Layout:
 
     def folder(self, path: Path, hint: str = "") -> Path:
         """The folder, which must exist."""
-        if not path.is_dir():
+        if not os.path.isdir(path):
             raise self.error(f"there is no folder '{path}'", hint)
         return path
 

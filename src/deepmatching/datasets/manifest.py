@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from deepmatching.datasets.layouts import PathLike
 from deepmatching.datasets.pairs import Entry, FilePairs, evenly_spaced, missing_files
 from deepmatching.errors import DeepMatchingError
+from deepmatching.io.structured import read_json
 
 #: Keys that name a file, and the field of :class:`Entry` that holds it.
 _FILES = {
@@ -57,14 +57,7 @@ class Manifest(FilePairs):
 
 
 def _read_json(path: Path) -> list[Any]:
-    try:
-        listed = json.loads(path.read_text(encoding="utf-8-sig"))  # with or without the byte order mark of Windows
-    except FileNotFoundError as error:
-        raise DeepMatchingError(f"There is no manifest '{path}'; check the path.") from error
-    except OSError as error:
-        raise DeepMatchingError(f"The manifest '{path}' cannot be read ({error.strerror}); check the path.") from error
-    except (ValueError, RecursionError) as error:
-        raise DeepMatchingError(f"The manifest '{path}' is not JSON ({error}); write {_EXAMPLE}.") from error
+    listed = read_json(path, "manifest", f"write {_EXAMPLE}")
     if not isinstance(listed, list):
         raise DeepMatchingError(f"The manifest '{path}' is not a JSON list; write {_EXAMPLE}.")
     if not listed:

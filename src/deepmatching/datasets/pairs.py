@@ -22,6 +22,7 @@ from deepmatching.checks import check_number
 from deepmatching.datasets.base import Pair
 from deepmatching.datasets.homography import homography_flow
 from deepmatching.errors import DeepMatchingError
+from deepmatching.io.files import read_bytes
 from deepmatching.io.flow import read_flow
 from deepmatching.io.images import decode_image_file, load_image
 
@@ -115,7 +116,7 @@ class FilePairs(Dataset[Pair]):
     def contents_hash(self) -> str:
         """Changes with the names and the order of the pairs."""
         names = "\n".join(f"{entry.group} {entry.name}" for entry in self.entries)
-        return hashlib.sha256(names.encode()).hexdigest()[:16]
+        return hashlib.sha256(names.encode(errors="surrogateescape")).hexdigest()[:16]
 
     def only(self, groups: Iterable[str]) -> FilePairs:
         """The pairs of these groups."""
@@ -150,7 +151,7 @@ def missing_files(entries: Iterable[Entry]) -> list[tuple[int, str, Path]]:
             if folder not in listed:
                 listed[folder] = frozenset(list_folder(folder))
             # A case-insensitive file system may find a name that the listing spells differently.
-            if path.name not in listed[folder] and not path.exists():
+            if path.name not in listed[folder] and not os.path.exists(path):
                 missing.append((index, name, path))
     return missing
 
@@ -161,9 +162,10 @@ def list_folder(folder: Path) -> list[str]:
         return sorted(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
         return []
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
         raise DeepMatchingError(
-            f"The folder '{folder}' cannot be read ({error.strerror}); check its permissions."
+            f"The folder '{folder}' cannot be read ({reason}); check its name and its permissions."
         ) from error
 
 
@@ -174,20 +176,19 @@ def _load_rgb(path: Path) -> Tensor:
 
 
 def _read_homography(path: Path) -> np.ndarray:
+    text = read_bytes(path, "homography file").decode("utf-8-sig", errors="replace")
     try:
-        matrix = np.loadtxt(path, dtype=np.float64, ndmin=2)
-    except FileNotFoundError as error:
-        raise DeepMatchingError(f"There is no homography file '{path}'; check the path.") from error
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+        matrix = np.loadtxt(text.splitlines(), dtype=np.float64, ndmin=2)
+    except ValueError as error:
         raise DeepMatchingError(
-            f"The homography '{path}' cannot be read ({reason}); write three lines of three numbers."
+            f"The homography '{path}' cannot be read ({error}); write three lines of three numbers."
         ) from error
     if matrix.shape != (3, 3) or not np.isfinite(matrix).all():
         raise DeepMatchingError(
             f"The homography '{path}' is not a finite 3 x 3 matrix; write three lines of three numbers."
         )
-    if np.linalg.matrix_rank(matrix) < 3:
+    # Scaled, since a homography times a number is the same, and products of large numbers overflow.
+    if np.linalg.matrix_rank(matrix / max(1.0, np.abs(matrix).max())) < 3:
         raise DeepMatchingError(
             f"The homography '{path}' is singular: it maps the whole image to a line or a point; correct its numbers."
         )

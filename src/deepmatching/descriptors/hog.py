@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -39,7 +40,7 @@ class HOG(Descriptor):
         if patch not in (4, 8):
             raise DeepMatchingError(f"patch must be 4 or 8 cells, not {patch!r}.")
         self.patch = patch
-        if downscale not in range(5):
+        if not isinstance(downscale, Integral) or downscale not in range(5):
             raise DeepMatchingError(f"downscale must be a whole number from 0 to 4, not {downscale!r}.")
         self.stride = 2**downscale
         angles = torch.arange(self.orientations, dtype=torch.float64) * (2 * math.pi / self.orientations)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import pickle
-import struct
 import warnings
-import zipfile
 from pathlib import Path
 
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
 from torch import Tensor
 
 from deepmatching.descriptors.vgg import MEAN_RGB, VGG
 from deepmatching.errors import DeepMatchingError
+from deepmatching.io.arrays import Archive
 from deepmatching.io.files import PathLike
+from deepmatching.io.weights import read_safetensors
 
 #: The authors' own weights, published by PyTorch. The name ends with the first digits of the file's SHA-256.
 URL = "https://download.pytorch.org/models/vgg16_features-amdegroot-88682ab5.pth"
@@ -35,12 +35,6 @@ TORCHVISION_KERNEL = ((-0.5537, 0.1427, 0.5290), (-0.5831, 0.3566, 0.7657), (-0.
 
 #: Tolerance in comparing kernels: half precision and a little further training are allowed.
 TOLERANCE = 0.02
-
-#: Exceptions that the readers raise for files that are cut short or hold something else.
-_UNREADABLE = (
-    *(OSError, ValueError, RuntimeError, EOFError, TypeError, AttributeError, LookupError, AssertionError),
-    *(SafetensorError, pickle.UnpicklingError, struct.error, zipfile.BadZipFile),
-)
 
 
 def is_published(source: PathLike) -> bool:
@@ -68,9 +62,9 @@ def load_vgg(descriptor: VGG, source: PathLike = "download") -> None:
     """
     tensors = _download() if str(source) == "download" else _read(Path(source))
     filled = {}
-    for layer, number in LAYERS.items():
+    for layer in LAYERS:
         for kind in ("weight", "bias"):
-            names = (f"{layer}.{kind}", f"features.{number}.{kind}", f"{number}.{kind}")
+            names = _names(layer, kind)
             found = next((tensors[name] for name in names if name in tensors), None)
             expected = getattr(getattr(descriptor, layer), kind).shape
             if found is None or found.shape != expected:
@@ -78,9 +72,16 @@ def load_vgg(descriptor: VGG, source: PathLike = "download") -> None:
                 raise DeepMatchingError(
                     f"{source} {what} {layer}.{kind} of VGG-16, {tuple(expected)}; give weights of that network."
                 )
+            if not torch.isfinite(found).all():
+                raise DeepMatchingError(f"{source} holds NaN or infinite numbers in {layer}.{kind}; use another file.")
             filled[f"{layer}.{kind}"] = found.float()
     _renormalise(filled, *_normalisation(tensors, filled["conv1_1.weight"], source))
     descriptor.load_state_dict(filled)
+
+
+def _names(layer: str, kind: str) -> tuple[str, str, str]:
+    """The names that files give to the weight or the bias of a layer."""
+    return f"{layer}.{kind}", f"features.{LAYERS[layer]}.{kind}", f"{LAYERS[layer]}.{kind}"
 
 
 def _normalisation(tensors: dict[str, Tensor], weight: Tensor, source: object) -> tuple[Tensor, Tensor]:
@@ -109,20 +110,21 @@ def _is_close(kernel: Tensor, known: tuple[tuple[float, ...], ...]) -> bool:
 
 
 def _read(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise DeepMatchingError(f"There is no file {path} with VGG-16 weights; check the path or use 'download'.")
-    if not path.stat().st_size:
+    if not os.path.getsize(path):
         raise DeepMatchingError(f"{path} is empty; download the weights again.")
+    if path.suffix == ".npz":
+        archive = Archive(path, "file of VGG-16 weights")
+        known = {name for layer in LAYERS for kind in ("weight", "bias") for name in _names(layer, kind)}
+        wanted = [name for name in (*sorted(known), "mean_rgb", "std_rgb") if name in archive]
+        return {name: torch.from_numpy(archive[name].astype(np.float32)) for name in wanted}
+    if path.suffix == ".safetensors":
+        return read_safetensors(path)[0]
     try:
-        if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as arrays:
-                numbers = {name: arrays[name] for name in arrays.files if arrays[name].dtype.kind in "fiu"}
-                return {name: torch.from_numpy(array) for name, array in numbers.items()}
-        if path.suffix == ".safetensors":
-            return load_file(path)
         if path.suffix in (".pth", ".pt"):
             return _unpickled_tensors(path)
-    except _UNREADABLE as error:
+    except Exception as error:  # PyTorch's reader raises a dozen kinds for files that are damaged or hold other things
         if isinstance(error, pickle.UnpicklingError) or "pickle" in str(error):
             # Our own message, because those of PyTorch and NumPy advise running the code in the file.
             raise DeepMatchingError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import cv2
 import numpy as np
@@ -45,7 +44,7 @@ def structured_forest_edges(image: Tensor, model: PathLike) -> np.ndarray:
     """
     if not hasattr(cv2, "ximgproc"):
         raise DeepMatchingError("The structured forest needs OpenCV's extra modules: install opencv-contrib-python.")
-    if not Path(model).is_file():
+    if not os.path.isfile(model):
         raise DeepMatchingError(f"There is no structured-forest model '{model}'; check the path.")
     planar = image.detach().cpu().expand(3, -1, -1)
     rgb = np.ascontiguousarray(planar.numpy().transpose(1, 2, 0), np.float32).clip(0, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from importlib import resources
 from pathlib import Path
 
@@ -12,7 +13,8 @@ import torch
 from deepmatching.edges.network import EdgeNetwork
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import PathLike
-from deepmatching.io.weights import read_safetensors, write_safetensors
+from deepmatching.io.structured import parse_json
+from deepmatching.io.weights import check_counts, read_safetensors, write_safetensors
 
 _FORMAT = "deepmatching-edges"
 _SHIPPED = "weights/edges.safetensors"
@@ -36,15 +38,21 @@ def load_edge_network(path: PathLike | None = None, device: str = "cpu") -> Edge
     if path is None:
         return _shipped(device)
     path = Path(path)
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise DeepMatchingError(f"There is no edge model '{path}'; check the path.")
     tensors, metadata = read_safetensors(path)
     if metadata.get("format") != _FORMAT:
         raise DeepMatchingError(f"'{path}' is not an edge model of deepmatching; train one with edge_network.training.")
     try:
-        network = EdgeNetwork(**json.loads(metadata["settings"]))
+        settings = parse_json(metadata["settings"])
+        check_counts(settings, tensors)
+        with torch.device("meta"):  # takes no memory, whatever the sizes in the file
+            shapes = {name: tensor.shape for name, tensor in EdgeNetwork(**settings).state_dict().items()}
+        if shapes != {name: tensor.shape for name, tensor in tensors.items()}:
+            raise ValueError("other shapes")
+        network = EdgeNetwork(**settings)
         network.load_state_dict(tensors)
-    except (TypeError, ValueError, KeyError, RuntimeError) as error:
+    except (TypeError, ValueError, LookupError, AttributeError, RuntimeError, OverflowError) as error:
         raise DeepMatchingError(
             f"'{path}' holds the tensors of another architecture; train or copy it again."
         ) from error

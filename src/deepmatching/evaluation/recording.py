@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import TracebackType
 
 from deepmatching.errors import DeepMatchingError
@@ -40,7 +39,7 @@ class Recorder:
         self.evaluation, self.path = empty, path
         if path is not None:
             check_writable(path)
-            if Path(path).exists() and Path(path).stat().st_size:
+            if os.path.isfile(path) and os.path.getsize(path):
                 self.evaluation = _continued(empty, Evaluation.load(path), path, resume)
         self._report, self._hint, self._before = report, hint, len(self.evaluation.pairs)
         self._unsaved, self._saved_at, self._cost = False, time.perf_counter(), 0.0

@@ -8,15 +8,18 @@ import os
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Literal
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation.metrics import PIXEL_SETS, PairMetrics
-from deepmatching.io.files import atomic_write
+from deepmatching.io.files import atomic_write, read_bytes
+from deepmatching.io.structured import parse_json
 
 Kind = Literal["matches", "flow"]
 _FORMAT = "deepmatching evaluation 1"
+
+#: The metric that is NaN if a pair has none of the pixels.
+_FIRST = {"matches": "acc@2", "flow": "epe"}
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ class Evaluation:
 
     def _pairs_with(self, group: str, pixels: str) -> list[PairResult]:
         """The pairs of a group that have any of these pixels."""
-        first = {"matches": "acc@2", "flow": "epe"}[self.kind]
+        first = _FIRST[self.kind]
         return [
             pair
             for pair in self.pairs
@@ -134,7 +137,7 @@ class Evaluation:
 
     @classmethod
     def from_json(cls, content: Any) -> Evaluation:
-        """The inverse of :meth:`to_json`; raises ValueError, KeyError or TypeError for anything else."""
+        """The inverse of :meth:`to_json`; raises ValueError, LookupError, TypeError or AttributeError otherwise."""
         if not isinstance(content, dict) or content.get("format") != _FORMAT:
             raise ValueError("it has another format")
         if content["kind"] not in ("matches", "flow"):
@@ -149,6 +152,11 @@ class Evaluation:
             )
             for pair in content["pairs"]
         )
+        needed = {_FIRST[content["kind"]]} | ({"pixels"} if content["kind"] == "flow" else set())
+        for pixels in PIXEL_SETS:  # means take the metrics of the first pair
+            names = {frozenset(pair.metrics[pixels]) for pair in pairs if pixels in pair.metrics}
+            if len(names) > 1 or not all(needed <= found for found in names):
+                raise ValueError("its pairs have different metrics")
         unknown = int(content.get("unknown", 0))
         return cls(content["kind"], dict(content["settings"]), int(content["total"]), pairs, unknown)
 
@@ -158,11 +166,10 @@ class Evaluation:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Evaluation:
+        data = read_bytes(path, "evaluation file")
         try:
-            return cls.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
-        except FileNotFoundError as error:
-            raise DeepMatchingError(f"There is no evaluation file '{path}'; check the path.") from error
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            return cls.from_json(parse_json(data))
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise DeepMatchingError(
                 f"'{path}' is not an evaluation that deepmatching wrote ({error}); give another name."
             ) from error

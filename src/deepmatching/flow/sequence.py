@@ -18,6 +18,7 @@ from deepmatching.errors import DeepMatchingError
 from deepmatching.flow.result import FlowResult
 from deepmatching.io.files import atomic_write, check_writable, make_folder
 from deepmatching.io.flow import read_flow, write_flow
+from deepmatching.io.structured import read_json
 from deepmatching.io.video import CODECS, Frames, write_video
 
 RECORD = "flow.json"
@@ -99,11 +100,11 @@ class FlowFolder:
     def _read_record(self, record: Path) -> tuple[dict[str, list[str]], dict[str, int]]:
         """The flows in the record of an earlier run, and their sizes; raises if its settings were different."""
         try:
-            content = json.loads(record.read_text(encoding="utf-8"))
+            content = read_json(record, "record")
             before = dict(content["settings"])
             finished = {str(name): list(origin) for name, origin in dict(content["finished"]).items()}
             sizes = {str(name): int(size) for name, size in dict(content.get("sizes", {})).items()}
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DeepMatchingError(
                 f"'{record}' is not a record of an earlier run: use another folder, or start again with --restart."
             ) from error

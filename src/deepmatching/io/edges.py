@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import cv2
 import numpy as np
 
 from deepmatching.errors import DeepMatchingError
+from deepmatching.io.arrays import read_npy
 from deepmatching.io.files import PathLike, read_bytes
 from deepmatching.io.images import WHITE, decode_image_file
 
@@ -35,7 +35,8 @@ def load_edges(path: PathLike, size: tuple[int, int]) -> np.ndarray:
     if suffix in _PICTURES:
         edges = _decode_picture(path)
     elif suffix == ".npy":
-        edges = _decode_npy(read_bytes(path, "edge map"), path)
+        edges = read_npy(path, "edge map")
+        edges = edges[:, :, 0] if edges.ndim == 3 and edges.shape[2] == 1 else edges
     else:
         edges = _decode_raw(read_bytes(path, "edge map"), size, path)
     return check_edges(edges, size, f"edge map '{path}'")
@@ -74,16 +75,6 @@ def _decode_picture(path: PathLike) -> np.ndarray:
             f"The edge map '{path}' is a colour picture; give a grey picture that is bright at edges."
         )
     return picture[:, :, 1]
-
-
-def _decode_npy(data: bytes, path: PathLike) -> np.ndarray:
-    try:
-        edges = np.load(io.BytesIO(data), allow_pickle=False)
-    except (ValueError, EOFError, OSError, SyntaxError, MemoryError) as error:
-        raise DeepMatchingError(f"The edge map '{path}' is not a complete .npy array; write it again.") from error
-    if not isinstance(edges, np.ndarray):
-        raise DeepMatchingError(f"The edge map '{path}' is an archive of arrays; write one array (H, W) with np.save.")
-    return edges[:, :, 0] if edges.ndim == 3 and edges.shape[2] == 1 else edges
 
 
 def _decode_raw(data: bytes, size: tuple[int, int], path: PathLike) -> np.ndarray:

@@ -35,12 +35,16 @@ def check_suffix(path: PathLike, suffixes: Iterable[str], kind: str) -> str:
     return suffix
 
 
-def read_bytes(path: PathLike, kind: str) -> bytes:
-    """The content of a file that must not be empty. Error messages call it `kind`: "image", "flow file", …"""
+def read_bytes(path: PathLike, kind: str, most: int = -1) -> bytes:
+    """The content of a file that must not be empty, or its first bytes, at `most` so many.
+
+    Error messages call it `kind`: "image", "flow file", …
+    """
     if os.path.isdir(path):
         raise DeepMatchingError(f"The {kind} '{path}' is a folder; give the name of a file.")
     try:
-        data = Path(path).read_bytes()
+        with Path(path).open("rb") as file:
+            data = file.read(most)
     except FileNotFoundError as error:
         raise DeepMatchingError(f"There is no {kind} '{path}'; check the path.") from error
     except (OSError, ValueError) as error:
@@ -60,7 +64,7 @@ def make_folder(path: PathLike) -> None:
         remove_temporaries(path)
     except FileExistsError:
         raise DeepMatchingError(f"Cannot use '{path}' as a folder: it is a file; give another name.") from None
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise _cannot_write(path, error) from error
 
 
@@ -114,7 +118,13 @@ def atomic_write(path: PathLike) -> Iterator[Path]:
 
 def _create_temporary(path: PathLike) -> tuple[Path, Path]:
     """An empty temporary file beside `path`, and the file that it is to replace."""
-    target = Path(os.path.realpath(path))
+    try:
+        target = Path(os.path.realpath(path))
+        target.exists()  # raises for names that no file can have
+    except (OSError, ValueError) as error:
+        raise _cannot_write(path, error) from error
+    if target.is_symlink():
+        raise DeepMatchingError(f"Cannot write '{path}': it is a symbolic link in a loop; give another name.")
     if target.is_dir():
         raise DeepMatchingError(f"Cannot write '{path}': it is a folder; give the name of a file.")
     if not target.parent.is_dir():
@@ -161,15 +171,15 @@ def _replace(source: Path, target: Path) -> None:
     os.replace(source, target)
 
 
-def _cannot_write(path: PathLike, error: OSError) -> DeepMatchingError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+def _cannot_write(path: PathLike, error: OSError | ValueError) -> DeepMatchingError:
+    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
         return DeepMatchingError(f"Cannot write '{path}': no space is left; free some space or write to another disk.")
-    if error.errno == errno.EFBIG:
+    if getattr(error, "errno", None) == errno.EFBIG:
         return DeepMatchingError(
             f"Cannot write '{path}': it exceeds the largest file size that is allowed; raise that (ulimit -f), or "
             "write to another disk."
         )
-    reason = error.strerror or str(error)
+    reason = getattr(error, "strerror", None) or str(error)
     return DeepMatchingError(
         f"Cannot write '{path}' ({reason}); check the permissions of its folder or choose another folder."
     )

@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 
 from deepmatching.errors import DeepMatchingError
+from deepmatching.io.arrays import read_npy
 from deepmatching.io.files import PathLike, atomic_write, check_suffix, read_bytes
 from deepmatching.io.images import decode_image_file
 
@@ -28,13 +29,12 @@ def read_flow(path: PathLike) -> np.ndarray:
     suffix = check_flow_suffix(path)
     if suffix == ".png":
         return _decode_kitti(path)
-    data = read_bytes(path, "flow file")
     if suffix == ".flo":
-        flow = _decode_flo(data, path)
+        flow = _decode_flo(read_bytes(path, "flow file"), path)
     elif suffix == ".pfm":
-        flow = _decode_pfm(data, path)
+        flow = _decode_pfm(read_bytes(path, "flow file"), path)
     else:
-        flow = _decode_npy(data, path)
+        flow = _flow_of(read_npy(path, "flow file"), path)
     with np.errstate(invalid="ignore"):
         unknown = ~(np.abs(flow) <= _FLO_UNKNOWN_ABOVE).all(axis=2)
     flow[unknown] = np.nan
@@ -129,16 +129,13 @@ def _encode_pfm(flow: np.ndarray) -> bytes:
     return f"PF\n{width} {height}\n-1.0\n".encode("ascii") + channels.tobytes()
 
 
-def _decode_npy(data: bytes, path: PathLike) -> np.ndarray:
-    try:
-        flow = np.load(io.BytesIO(data), allow_pickle=False)
-    except (ValueError, EOFError, OSError, SyntaxError, MemoryError) as error:
-        raise _damaged(path, "is not a complete .npy array of numbers") from error
-    if not isinstance(flow, np.ndarray) or flow.dtype.kind not in "fiu":
+def _flow_of(array: np.ndarray, path: PathLike) -> np.ndarray:
+    if array.dtype.kind not in "fiu":
         raise _damaged(path, "is not an .npy array of real numbers")
-    if flow.ndim != 3 or flow.shape[2] != 2 or flow.size == 0:
-        raise _damaged(path, f"holds an array of shape {flow.shape}, but a flow is (H,W,2)")
-    return flow.astype(np.float32)
+    if array.ndim != 3 or array.shape[2] != 2 or array.size == 0:
+        raise _damaged(path, f"holds an array of shape {array.shape}, but a flow is (H,W,2)")
+    with np.errstate(over="ignore"):  # too large is unknown
+        return array.astype(np.float32)
 
 
 def _encode_npy(flow: np.ndarray) -> bytes:

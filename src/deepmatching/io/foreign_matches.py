@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from deepmatching.errors import DeepMatchingError
-
-if TYPE_CHECKING:
-    import h5py
 
 #: Names of the scores.
 SCORES = ("scores", "confidence", "mconf", "match_confidence", "matching_scores0", "matching_scores")
@@ -59,10 +55,9 @@ def pair_of_arrays(stored: Mapping[str, Any], path: Path) -> tuple[np.ndarray, n
 
 
 def _numbers(stored: Mapping[str, Any], name: str, path: Path) -> np.ndarray:
-    with contextlib.suppress(ValueError):  # NumPy's message about arrays of objects is about its own options
-        array = np.asarray(stored[name])
-        if array.dtype.kind in "fiub":
-            return array
+    array = np.asarray(stored[name])
+    if array.dtype.kind in "fiub":
+        return array
     raise DeepMatchingError(
         f"'{path}' is not a readable matches file: its {name} are not an array of numbers; save one."
     )
@@ -113,24 +108,22 @@ def to_float32(array: np.ndarray) -> np.ndarray:
         return array.astype(np.float32)
 
 
-def pair_group(file: h5py.File, path: Path) -> h5py.Group:
-    """The group with the keypoints: the file itself, or the only group that has some (hloc has a group per pair)."""
-    import h5py
+def pair_group(groups: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> Mapping[str, np.ndarray]:
+    """The group with the keypoints: the file itself, or the only group that has some (hloc has a group per pair).
 
+    Args:
+        groups: the arrays of each group; "" is the file itself.
+        path: of the file.
+    """
+    file = groups.get("", {})
     if "keypoints0" in file:
         return file
-    groups: dict[str, h5py.Group] = {}  # groups that have arrays
-
-    def visit(name: str, item: h5py.Group | h5py.Dataset) -> None:
-        if isinstance(item, h5py.Dataset) and "/" in name:
-            groups[name.rpartition("/")[0]] = item.parent
-
-    file.visititems(visit)
-    pairs = [group for group in groups.values() if "keypoints0" in group and "keypoints1" in group]
-    if len(pairs) == 1 or not groups:
+    others = {name: group for name, group in groups.items() if name}
+    pairs = [group for group in others.values() if "keypoints0" in group and "keypoints1" in group]
+    if len(pairs) == 1 or not others:
         return pairs[0] if pairs else file
     found = f"keypoints of {len(pairs)} pairs" if pairs else "no keypoints0, but groups"
-    names = ", ".join(list(groups)[:3]) + (", …" if len(groups) > 3 else "")
+    names = ", ".join(list(others)[:3]) + (", …" if len(others) > 3 else "")
     raise DeepMatchingError(
         f"'{path}' is not a readable matches file: it has {found} ({names}); write keypoints0, keypoints1 and "
         "matches0 of one pair to a file."

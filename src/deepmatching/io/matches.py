@@ -9,18 +9,19 @@ first pixel is x = 0. The text format holds corners; everything else holds centr
 from __future__ import annotations
 
 import io
-import zlib
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
-from zipfile import BadZipFile
 
 import numpy as np
 from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.files import PathLike, atomic_write, check_suffix
+from deepmatching.io.arrays import Archive
+from deepmatching.io.files import PathLike, atomic_write, check_suffix, read_bytes
 from deepmatching.io.foreign_matches import pair_group, pair_of_arrays, to_float32
+from deepmatching.io.hdf5 import Hdf5
 
 Size = tuple[int, int]
 Points = TypeVar("Points", np.ndarray, Tensor)
@@ -68,18 +69,7 @@ def read_matches(path: PathLike) -> MatchArrays:
     """
     path = Path(path)
     suffix = check_matches_suffix(path)
-    if not path.is_file():
-        raise DeepMatchingError(f"There is no matches file '{path}'; check the path.")
-    try:
-        matches = _READERS[suffix](path)
-    except DeepMatchingError:
-        raise
-    except PermissionError as error:
-        raise DeepMatchingError(f"The matches file '{path}' cannot be read; check its permissions.") from error
-    except (OSError, ValueError, KeyError, IndexError, TypeError, EOFError, BadZipFile, zlib.error) as error:
-        raise DeepMatchingError(
-            f"'{path}' is not a readable matches file: it is damaged, or not a {suffix} file; write it again."
-        ) from error
+    matches = _READERS[suffix](path)
     rows = np.concatenate([matches.keypoints0, matches.keypoints1, matches.scores[:, None]], axis=1)
     if bad := int((~np.isfinite(rows)).any(axis=1).sum()):
         raise DeepMatchingError(
@@ -103,10 +93,16 @@ def _arrays(matches: MatchArrays) -> dict[str, np.ndarray]:
 
 
 def _from_arrays(stored: Mapping[str, Any], path: Path) -> MatchArrays:
-    size0, size1 = (
-        (int(stored[name][0]), int(stored[name][1])) if name in stored else None for name in ("size0", "size1")
-    )
+    size0, size1 = (_size(stored[name], name, path) if name in stored else None for name in ("size0", "size1"))
     return MatchArrays(*pair_of_arrays(stored, path), size0, size1)
+
+
+def _size(stored: np.ndarray, name: str, path: Path) -> Size:
+    if stored.shape != (2,) or stored.dtype.kind not in "iu" or not ((stored > 0) & (stored < 2**31)).all():
+        raise DeepMatchingError(
+            f"'{path}' is not a readable matches file: its {name} is not two whole numbers; write it again."
+        )
+    return int(stored[0]), int(stored[1])
 
 
 def _encode_text(matches: MatchArrays) -> bytes:
@@ -131,7 +127,8 @@ def _encode_h5(matches: MatchArrays) -> bytes:
 
 
 def _read_text(path: Path) -> MatchArrays:
-    text = path.read_text(encoding="ascii", errors="replace")
+    is_empty = os.path.isfile(path) and not os.path.getsize(path)  # no matches
+    text = "" if is_empty else read_bytes(path, "matches file").decode("ascii", errors="replace")
     lines = [line.split() for line in text.splitlines() if line.strip() and not line.startswith("#")]
     if any(len(line) < 4 for line in lines):
         raise DeepMatchingError(f"'{path}' has lines with fewer than four numbers; each must start with x0 y0 x1 y1.")
@@ -145,17 +142,12 @@ def _read_text(path: Path) -> MatchArrays:
 
 
 def _read_npz(path: Path) -> MatchArrays:
-    arrays = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
-    if not isinstance(arrays, Mapping):
-        raise ValueError("a single array instead of an archive")
-    return _from_arrays(arrays, path)
+    return _from_arrays(Archive(path, "matches file"), path)
 
 
 def _read_h5(path: Path) -> MatchArrays:
-    import h5py
-
-    with h5py.File(path, "r") as file:
-        return _from_arrays(pair_group(file, path), path)
+    with Hdf5(path, "matches file") as file:
+        return _from_arrays(pair_group(file.groups(), path), path)
 
 
 _WRITERS: dict[str, Callable[[MatchArrays], bytes]] = {".txt": _encode_text, ".npz": _encode_npz, ".h5": _encode_h5}

@@ -141,7 +141,7 @@ class VideoFrames(Frames):
 def open_frames(path: str | os.PathLike[str]) -> Frames:
     """The frames of a folder or of a video file; raises if there are fewer than two."""
     path = Path(path)
-    if path.is_dir():
+    if os.path.isdir(path):
         frames: Frames = FolderFrames(path)
     elif path.suffix.lower() in PICTURES:
         raise DeepMatchingError(f"'{path}' is a single picture; give a second one, a folder of frames or a video.")
@@ -179,7 +179,7 @@ def _quiet_ffmpeg() -> Iterator[None]:
 
 
 def _open(path: Path) -> cv2.VideoCapture:
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise DeepMatchingError(f"There is no video or folder '{path}'; check the path.")
     with _quiet_ffmpeg(), quiet_opencv():
         capture = cv2.VideoCapture(os.fspath(path))

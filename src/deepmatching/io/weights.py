@@ -2,25 +2,48 @@
 
 from __future__ import annotations
 
-from safetensors import SafetensorError, safe_open
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.files import PathLike, atomic_write
+from deepmatching.io.files import PathLike, atomic_write, read_bytes
+
+#: Types that we write, and those of weights from elsewhere.
+_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64)
 
 
 def read_safetensors(path: PathLike) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and the metadata of a file."""
+    """The tensors and the metadata of a file. Every number must be finite."""
+    read_bytes(path, "file", most=1)  # raises in our words
     try:
         with safe_open(path, framework="pt") as file:
             # Copies: tensors that map the file would keep it open, and Windows does not replace open files.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-            return tensors, file.metadata() or {}
-    except (SafetensorError, OSError) as error:
+            metadata = file.metadata() or {}
+    except Exception as error:  # SafetensorError, OSError, TypeError for a type that PyTorch lacks, …
         raise DeepMatchingError(
             f"'{path}' is not a readable .safetensors file ({error}); copy or save it again."
         ) from error
+    for name, tensor in tensors.items():
+        if tensor.dtype not in _TYPES:
+            raise DeepMatchingError(f"'{path}' holds {name} as {tensor.dtype}; save it again in float32.")
+        if not torch.isfinite(tensor).all():
+            raise DeepMatchingError(
+                f"'{path}' holds NaN or infinite numbers in {name}; train again, or use another file."
+            )
+    return tensors, metadata
+
+
+def check_counts(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Raise ValueError if the settings in a file ask for more layers than it has tensors, before these are built."""
+    for name in ("layers", "depths"):
+        if name in settings and sum(max(0, count) for count in settings[name]) > len(tensors):
+            raise ValueError(f"{name} asks for more than the {len(tensors)} tensors of the file")
 
 
 def write_safetensors(path: PathLike, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:

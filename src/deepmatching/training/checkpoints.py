@@ -13,6 +13,7 @@ import contextlib
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -22,9 +23,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from deepmatching.checks import check_number
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import check_writable, make_folder
 from deepmatching.io.locking import lock_folder
+from deepmatching.io.structured import parse_json
 from deepmatching.io.weights import read_safetensors, write_safetensors
 from deepmatching.models import STATE_FORMAT, read_model, save_network
 from deepmatching.network import Network
@@ -99,9 +102,10 @@ class RunFolder:
             return -math.inf
         try:
             card = read_model(self.best)[1]
-            before, now = json.loads(card["config"])["validation"], config_to_dict(config.validation)
+            before, now = parse_json(card["config"])["validation"], config_to_dict(config.validation)
             is_comparable = all(before[key] == now[key] for key in _COMPARABLE)
-            return float(card["score"]) if is_comparable else -math.inf
+            score = float(card["score"])
+            return score if is_comparable and math.isfinite(score) else -math.inf
         except (ValueError, KeyError, TypeError):  # unreadable, or not written by a run
             return -math.inf
 
@@ -137,6 +141,7 @@ class RunFolder:
             "processes": str(processes),
             "optimizer": json.dumps(plain),
             "progress": json.dumps(asdict(progress)),
+            "optimizer_tensors": json.dumps(_of_optimizer(tensors)),
         }
         write_safetensors(self.state, tensors, metadata)
 
@@ -162,41 +167,81 @@ class RunFolder:
                     f"{self.state} belongs to another architecture (differing: {name}): "
                     "resume with the model and loss settings of that run."
                 )
+        if _of_optimizer(saved) != metadata.get("optimizer_tensors", _of_optimizer(saved)):
+            raise self._damaged()
+        state = self._optimizer_state(optimizer, saved, metadata["optimizer"])
         model.load_state_dict(_below(saved, "model."))
         if average is not None:
             average.network.load_state_dict(_below(saved, "mean."))
-        optimizer.load_state_dict(_optimizer_state(optimizer, saved, metadata["optimizer"]))
-        return Progress(**metadata["progress"])
+        optimizer.load_state_dict(state)
+        return metadata["progress"]
 
     def _read_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The tensors and the decoded metadata of the state."""
         try:
             tensors, metadata = read_safetensors(self.state)
         except DeepMatchingError as error:
+            reason = error.__cause__ or str(error).rstrip(".")
             raise DeepMatchingError(
-                f"{self.state} cannot be read ({error.__cause__}): start again elsewhere with out=… and, to keep the "
+                f"{self.state} cannot be read ({reason}): start again elsewhere with out=… and, to keep the "
                 f"weights, model.init={self.last}."
             ) from error
         decoded: dict[str, Any] = dict(metadata)
-        kinds = {"config": dict, "processes": int, "optimizer": dict, "progress": dict}
+        kinds = {"config": dict, "processes": int, "optimizer": dict}
         try:
-            decoded |= {name: json.loads(metadata[name]) for name in kinds}
-            decoded["progress"] = _progress(decoded["progress"])
+            decoded |= {name: parse_json(metadata[name], allow_nan=True) for name in kinds}
+            decoded["progress"] = _progress(parse_json(metadata["progress"], allow_nan=True))
             fits = metadata["format"] == STATE_FORMAT and all(isinstance(decoded[name], kinds[name]) for name in kinds)
+            if "optimizer_tensors" in metadata:  # not in older states
+                decoded["optimizer_tensors"] = parse_json(metadata["optimizer_tensors"])
         except (KeyError, ValueError, TypeError, AttributeError):
             fits = False
         if not fits:
-            raise DeepMatchingError(
-                f"{self.state} is damaged, or not the state of a training run: start a new run with "
-                f"out=… and, to keep the weights, model.init={self.last}."
-            )
+            raise self._damaged()
         return tensors, decoded
 
+    def _damaged(self) -> DeepMatchingError:
+        return DeepMatchingError(
+            f"{self.state} is damaged, or not the state of a training run: start a new run with "
+            f"out=… and, to keep the weights, model.init={self.last}."
+        )
 
-def _progress(saved: dict[str, Any]) -> dict[str, Any]:
-    """The fields of :class:`Progress`; older states say ``figures`` for metrics and hold fields that are gone."""
+    def _optimizer_state(
+        self, optimizer: Optimizer, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """What ``optimizer.load_state_dict`` takes, from the names of :func:`_tensors`."""
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        state: dict[int, dict[str, Any]] = {}
+        for name, value in [*tensors.items(), *plain.items()]:
+            if not name.startswith("optimizer."):
+                continue
+            place = re.fullmatch(r"optimizer\.(\d{1,6})\.(\w+)", name)
+            if place is None or int(place[1]) >= len(parameters):
+                raise self._damaged()
+            index, key = int(place[1]), place[2]
+            if isinstance(value, Tensor) and value.ndim:
+                parameter = parameters[index]
+                if value.shape != parameter.shape:
+                    raise self._damaged()
+                # With the strides of the parameter: other strides use other kernels, which round differently.
+                value = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+            state.setdefault(index, {})[key] = value
+        if len({frozenset(entries) for entries in state.values()}) > 1:  # each parameter has the same entries
+            raise self._damaged()
+        return {"state": state, "param_groups": optimizer.state_dict()["param_groups"]}
+
+
+def _progress(saved: dict[str, Any]) -> Progress:
+    """Older states say ``figures`` for metrics and hold fields that are gone. Raises for values of other types."""
     saved = {"metrics": saved.get("figures", {}), **saved}
-    return {f.name: saved[f.name] for f in fields(Progress)}
+    progress = Progress(**{f.name: saved[f.name] for f in fields(Progress)})
+    check_number("elapsed", progress.elapsed, least=0)
+    for key, least in (("step", 0), ("skipped", 0), ("skipped_in_a_row", 0), ("count", 0), ("validated", -1)):
+        check_number(key, getattr(progress, key), least=least, whole=True)
+    for metrics in (progress.sums, progress.metrics):
+        if not isinstance(metrics, dict) or not all(isinstance(value, int | float) for value in metrics.values()):
+            raise TypeError("metrics that are not numbers")
+    return progress
 
 
 def _check_config(path: Path, config: Config, processes: int, before: dict[str, Any], processes_before: int) -> None:
@@ -208,10 +253,10 @@ def _check_config(path: Path, config: Config, processes: int, before: dict[str, 
                 f"The run in '{path}' was started with {key}={_in_words(old)}, but now it is {_in_words(new)}: "
                 "resume with the same settings, or start another run with out=…."
             )
-    batches = processes * config.accumulate
-    if batches != processes_before * before["accumulate"]:
+    batches, before_batches = processes * config.accumulate, processes_before * before.get("accumulate", 1)
+    if batches != before_batches:
         raise DeepMatchingError(
-            f"The run in '{path}' was started with {processes_before * before['accumulate']} batches a step "
+            f"The run in '{path}' was started with {before_batches} batches a step "
             f"(processes x accumulate), but now it is {batches}: change accumulate to match."
         )
 
@@ -237,19 +282,8 @@ def _tensors(
     return tensors, plain
 
 
-def _optimizer_state(optimizer: Optimizer, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``optimizer.load_state_dict`` takes, from the names of :func:`_tensors`."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    state: dict[int, dict[str, Any]] = {}
-    for name, value in [*tensors.items(), *plain.items()]:
-        if name.startswith("optimizer."):
-            _, index, key = name.split(".", 2)
-            parameter = parameters[int(index)]
-            if isinstance(value, Tensor) and value.shape == parameter.shape and value.ndim:
-                # With the strides of the parameter: other strides use other kernels, which round differently.
-                value = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
-            state.setdefault(int(index), {})[key] = value
-    return {"state": state, "param_groups": optimizer.state_dict()["param_groups"]}
+def _of_optimizer(tensors: Mapping[str, Tensor]) -> list[str]:
+    return sorted(name for name in tensors if name.startswith("optimizer."))
 
 
 def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -27,6 +27,9 @@ LARGEST_SEED = 2**63 - 1
 #: Range of the loss's numbers: what float32 can compute with.
 _SMALLEST, _LARGEST = 0.001, 1_000_000
 
+#: Rows or columns of a crop, beyond any image.
+_LARGEST_SIDE = 1_000_000
+
 #: Metrics that can choose the best checkpoint.
 _CRITERIA = (*(f"acc@{threshold}" for threshold in THRESHOLDS), "coverage")
 
@@ -92,6 +95,8 @@ class DataConfig:
             raise DeepMatchingError("data.train cannot mix 'synthetic' with data sets: use one or the other.")
         if len(self.crop) != 2 or min(self.crop) < 0 or (0 in self.crop and any(self.crop)):
             raise DeepMatchingError(f"data.crop must be [rows, columns] or [0, 0] for none, not {list(self.crop)}.")
+        for side in self.crop:
+            check_number("data.crop", side, most=_LARGEST_SIDE, whole=True)
         if self.is_synthetic and not any(self.crop):
             raise DeepMatchingError("Synthetic pairs have the size data.crop: set it to [rows, columns].")
         if self.is_synthetic and not self.photos:

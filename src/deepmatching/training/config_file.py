@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import sys
 import types
@@ -16,13 +17,8 @@ import tomli_w
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import atomic_write
+from deepmatching.io.structured import parse_toml, read_toml
 from deepmatching.training.config import Config
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 
 _CONFIGS = files("deepmatching") / "configs"
 
@@ -52,17 +48,10 @@ def _read_table(name: str | os.PathLike[str]) -> dict[str, Any]:
     path, shipped = Path(name), shipped_configs()
     if str(name) in shipped:
         text = (_CONFIGS / f"{name}.toml").read_text(encoding="utf-8")
-    elif path.is_file():
-        try:
-            text = path.read_text(encoding="utf-8-sig")  # Windows editors may add a byte order mark
-        except (OSError, UnicodeDecodeError) as error:
-            raise DeepMatchingError(f"The config '{path}' cannot be read ({error}): check the file.") from error
-    else:
-        raise DeepMatchingError(f"There is no config '{name}': use {', '.join(shipped)}, or the path of a .toml file.")
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise DeepMatchingError(f"The config '{name}' is not TOML ({error}): correct it.") from error
+        return parse_toml(text)
+    if os.path.isfile(path):
+        return read_toml(path, "config") if os.path.getsize(path) else {}
+    raise DeepMatchingError(f"There is no config '{name}': use {', '.join(shipped)}, or the path of a .toml file.")
 
 
 def _parse_override(override: str) -> tuple[list[str], Any]:
@@ -72,8 +61,8 @@ def _parse_override(override: str) -> tuple[list[str], Any]:
     if not equals or not all(keys):
         raise DeepMatchingError(f"'{override}' is not of the form key=value, such as optimizer.lr=1e-3.")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        value = parse_toml(f"value = {text}")["value"]
+    except ValueError:
         return keys, text
     wanted = _type_of(keys)
     if wanted is str or (wanted == tuple[str, ...] and not isinstance(value, list)):
@@ -163,6 +152,9 @@ def _convert(value: Any, wanted: Any, key: str) -> Any:
     """A TOML value as the type of its field. A single value is a list of one, and an int may stand for a float."""
     origin, arguments = get_origin(wanted), get_args(wanted)
     if wanted is Any:
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, int | float) and not abs(item) < 2**63:
+                raise DeepMatchingError(f"{key} must be a finite number of 64 bits, not {item!r}.")
         return value
     if origin in (Union, types.UnionType):
         for choice in arguments:
@@ -181,7 +173,7 @@ def _convert(value: Any, wanted: Any, key: str) -> Any:
             return {name: _convert(item, arguments[1], f"{key}.{name}") for name, item in value.items()}
     elif wanted is float:
         if isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value)
+            return math.copysign(math.inf, value) if abs(value) > sys.float_info.max else float(value)
     elif isinstance(value, wanted) and (wanted is bool or not isinstance(value, bool)):
         return value
     raise DeepMatchingError(f"{key} must be {_in_words(wanted)}, not {value!r}.")

@@ -64,14 +64,14 @@ def _formatted(row: Mapping[str, float]) -> dict[str, str]:
 def read_log(path: Path) -> list[Row]:
     """The rows of a log, each with the columns it has; an incomplete last line is left out."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8").replace("\0", "")  # a power failure may leave zeros
     except FileNotFoundError:
         return []
     except (OSError, UnicodeDecodeError) as error:
         raise DeepMatchingError(f"The log '{path}' cannot be read ({error}): move it away.") from error
     lines = text[: text.rfind("\n") + 1].splitlines()
     rows = []
-    for values in csv.DictReader(lines):
+    for values in _records(lines, path):
         try:
             row = {name: float(value) for name, value in values.items() if name and value}
         except (TypeError, ValueError):
@@ -79,6 +79,13 @@ def read_log(path: Path) -> list[Row]:
         if "step" in row:
             rows.append(row)
     return rows
+
+
+def _records(lines: list[str], path: Path) -> list[dict[str, str]]:
+    try:
+        return list(csv.DictReader(lines))
+    except csv.Error as error:
+        raise DeepMatchingError(f"The log '{path}' cannot be read ({error}): move it away.") from error
 
 
 class TensorBoard:

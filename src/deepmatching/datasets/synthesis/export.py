@@ -24,6 +24,7 @@ from deepmatching.datasets.synthesis.settings import SynthesisSettings
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import atomic_write, check_writable, make_folder
 from deepmatching.io.flow import write_flow
+from deepmatching.io.structured import read_json
 
 _RECORD = "synthesis.json"  # the settings of the pairs
 _VALIDATION_PERIOD = 16  # every 16th pair is for validation
@@ -96,8 +97,8 @@ class Export:
         path, has_pairs = self.out / _RECORD, any((self.out / "data").glob("*_img1.ppm"))
         if path.is_file() and has_pairs:
             try:
-                found = json.loads(path.read_text(encoding="utf-8"))
-            except (OSError, ValueError):
+                found = read_json(path, "record")
+            except DeepMatchingError:
                 found = None
             if found != record:
                 raise DeepMatchingError(

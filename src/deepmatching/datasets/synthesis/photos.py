@@ -100,9 +100,11 @@ class Photos:
 
 def find_pictures(folder: str | os.PathLike[str]) -> list[Path]:
     """All files under `folder` with the suffix of a picture."""
-    if not Path(folder).is_dir():
+    if not os.path.isdir(folder):
         raise DeepMatchingError(f"There is no folder of photographs '{folder}'; check the path.")
-    paths = sorted(path for path in Path(folder).rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file())
+    paths = sorted(
+        path for path in Path(folder).rglob("*") if path.suffix.lower() in _SUFFIXES and os.path.isfile(path)
+    )
     if not paths:
         raise DeepMatchingError(f"There are no pictures in '{folder}'; give a folder of photographs.")
     return paths

@@ -1,0 +1,114 @@
+"""JSON and TOML. What Python's parsers accept but no file of ours has, such as 400 digits, is an error here."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from typing import Any
+
+from deepmatching.errors import DeepMatchingError
+from deepmatching.io.files import PathLike, read_bytes
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+#: Whole numbers have 64 bits.
+_LARGEST_WHOLE = 2**63 - 1
+
+#: Lists in lists, tables in tables.
+_DEEPEST = 100
+
+
+def parse_json(text: str | bytes, allow_nan: bool = False) -> Any:
+    """The value of a JSON text; raises ValueError with a short reason.
+
+    Args:
+        text: a string, or UTF-8 with or without the byte order mark of Windows.
+        allow_nan: accept the words NaN and Infinity, which Python writes.
+    """
+    constant = float if allow_nan else _refuse_constant
+    try:
+        decoded = text.decode("utf-8-sig") if isinstance(text, bytes) else text
+        value = json.loads(decoded, parse_float=_finite, parse_int=_whole, parse_constant=constant)
+        _check_values(value)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return value
+
+
+def parse_toml(text: str | bytes) -> dict[str, Any]:
+    """The table of a TOML text; raises ValueError with a short reason. Numbers are not checked."""
+    try:
+        decoded = text.decode("utf-8-sig") if isinstance(text, bytes) else text
+        value = tomllib.loads(decoded)
+        _check_values(value)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return value
+
+
+def read_json(path: PathLike, kind: str, advice: str = "write it again") -> Any:
+    """The value in a JSON file. Error messages call it ``kind``, and end with ``advice``."""
+    try:
+        return parse_json(read_bytes(path, kind))
+    except DeepMatchingError:
+        raise
+    except ValueError as error:
+        raise DeepMatchingError(f"The {kind} '{path}' is not JSON ({_reason(error)}); {advice}.") from error
+
+
+def read_toml(path: PathLike, kind: str) -> dict[str, Any]:
+    """The table in a TOML file. Error messages call it ``kind``."""
+    try:
+        return parse_toml(read_bytes(path, kind))
+    except DeepMatchingError:
+        raise
+    except ValueError as error:
+        raise DeepMatchingError(f"The {kind} '{path}' is not TOML ({_reason(error)}): correct it.") from error
+
+
+def _reason(error: ValueError) -> str:
+    return "it is not text in UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"the number {_shortened(text)} is too large")
+    return value
+
+
+def _whole(text: str) -> int:
+    if len(text) > 20 or abs(int(text)) > _LARGEST_WHOLE:
+        raise ValueError(f"the number {_shortened(text)} is too large")
+    return int(text)
+
+
+def _refuse_constant(text: str) -> float:
+    raise ValueError(f"{text} is not a number")
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 20 else f"{text[:10]}… of {len(text)} characters"
+
+
+def _check_values(value: Any) -> None:
+    """Raise for nesting and text that no file of ours has."""
+    left = [(value, 0)]
+    while left:
+        item, depth = left.pop()
+        if depth > _DEEPEST:
+            raise ValueError("it is nested too deeply")
+        if isinstance(item, dict):
+            left += [(part, depth + 1) for part in (*item, *item.values())]
+        elif isinstance(item, list):
+            left += [(part, depth + 1) for part in item]
+        elif isinstance(item, str):
+            try:
+                os.fsencode(item)
+            except UnicodeEncodeError:  # such a name cannot be of a file, nor be printed
+                raise ValueError("it has half of a surrogate pair") from None
