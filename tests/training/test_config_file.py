@@ -174,7 +174,11 @@ def test_text_need_not_look_like_text(word: str) -> None:
 def test_bad_files_are_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "broken.toml").write_text("steps = ")
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
-    for name, says in (("broken.toml", "not TOML"), ("binary.toml", "not text in UTF-8"), ("missing.toml", "quickstart")):
+    for name, says in (
+        ("broken.toml", "not TOML"),
+        ("binary.toml", "not text in UTF-8"),
+        ("missing.toml", "quickstart"),
+    ):
         with pytest.raises(DeepMatchingError, match=says):
             read_config(tmp_path / name)
 

@@ -71,7 +71,7 @@ def decode_npy(data: bytes) -> np.ndarray:
 #: The parts of a header that NumPy and others write: {'descr': '<f4', 'fortran_order': False, 'shape': (480, 640), }.
 _DESCR = re.compile(r"""['"]descr['"]\s*:\s*['"]([<>|=]?[fiubc]\d{1,2})['"]""")
 _ORDER = re.compile(r"""['"]fortran_order['"]\s*:\s*(True|False)""")
-_SHAPE = re.compile(r"""['"]shape['"]\s*:\s*\(((?:\s*\d{1,18}L?\s*,?)*)\s*\)""")  # Python 2 wrote 10L
+_SHAPE = re.compile(r"""['"]shape['"]\s*:\s*\(\s*((?:\d{1,18}L?\s*,\s*)*(?:\d{1,18}L?\s*)?)\)""")  # Python 2 wrote 10L
 
 
 def _header(data: bytes) -> tuple[np.dtype[Any], tuple[int, ...], bool]:

@@ -40,7 +40,9 @@ def read_safetensors(path: PathLike) -> tuple[dict[str, Tensor], dict[str, str]]
 
 
 def check_counts(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Raise ValueError if the settings in a file ask for more layers than it has tensors, before these are built."""
+    """Raise ValueError if the settings in a file ask for layers that it cannot have, before these are built."""
+    if min(settings.get("widths", [1])) < 1:
+        raise ValueError("widths must be positive")
     for name in ("layers", "depths"):
         if name in settings and sum(max(0, count) for count in settings[name]) > len(tensors):
             raise ValueError(f"{name} asks for more than the {len(tensors)} tensors of the file")
