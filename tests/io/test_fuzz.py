@@ -1,4 +1,4 @@
-"""No file, however damaged, ends in anything but one sentence. ``python -m fuzzing`` in tools/ does the same for longer."""
+"""Damaged files end in one sentence. ``python -m fuzzing`` in tools/ tries many more."""
 
 from __future__ import annotations
 

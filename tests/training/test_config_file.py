@@ -28,7 +28,8 @@ QUICKSTART = ("data.train=pairs.json",)
 def test_the_shipped_configs_can_be_read_and_written(tmp_path: Path) -> None:
     assert {"compact", "paper", "quickstart", "vgg"} <= set(shipped_configs())
     for name in shipped_configs():
-        config = read_config(name, QUICKSTART if name == "quickstart" else REQUIRED)
+        needed = {"quickstart": QUICKSTART, "paper": ()}.get(name, REQUIRED)
+        config = read_config(name, needed)
         write_config(config, tmp_path / "config.toml")
         assert read_config(tmp_path / "config.toml") == config
 
@@ -57,7 +58,7 @@ def test_any_text_and_number_survives_a_file(
     table = {
         "out": name,
         "seed": seed,
-        "data": {"train": [f"{name}.json"], "synthesis": {key: rate}},  # never the word "synthetic"
+        "data": {"train": ["synthetic"], "photos": name, "synthesis": {key: rate}},
         "optimizer": {"lr": rate},
         "model": {"settings": {key: [1, 2]}},
     }
@@ -132,6 +133,18 @@ BAD = [
     ("data.passes=dirty", "'final'"),
     ("data.passes=final", "data.passes is for sintel"),
     ("data.split_file=split.txt", "data.split_file is for chairs"),
+    ("data.split=train", "data.split is for sintelmini and chairs, and neither is used: leave it out."),
+    ("validation.split=val", "validation.split is for sintelmini and chairs, and neither is used: leave it out."),
+    ("data.photos=photos", "data.photos is for data.train='synthetic', which is not used: leave it out."),
+    ("data.synthesis.preset=default", "data.synthesis is for data.train='synthetic', which is not used: leave it out."),
+    ("optimizer.lr=" + "9" * 400, "optimizer.lr must be a number of at least 0, not inf."),
+    ("optimizer.lr=1e999", "optimizer.lr must be a number of at least 0, not inf."),
+    ("steps=-" + "9" * 400, "steps must be a whole number of at least 0"),
+    ("seed=" + "9" * 5000, "seed must be a whole number"),
+    ("data.crop=[1" + "0" * 400 + ", 9]", "data.crop must be a whole number of at most 1000000"),
+    ("model.settings.dimensions=1" + "0" * 400, "model.settings.dimensions must be a finite number of 64 bits"),
+    ("model.settings.widths=[1e999]", "model.settings.widths must be a finite number of 64 bits"),
+    ("data.crop=" + "[" * 100_000, "data.crop must be"),
     ("validation.criterion=loss", "acc@2"),
     ("validation.data=['train', 'x.json']", "cannot mix"),
     ("validation.data=synthetic", "validation.data"),
@@ -150,12 +163,23 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("word", "says"), BAD, ids=[word for word, _ in BAD])
+@pytest.mark.parametrize(("word", "says"), BAD, ids=[word[:40] for word, _ in BAD])
 def test_bad_settings_are_one_sentence(word: str, says: str) -> None:
     with pytest.raises(DeepMatchingError) as raised:
         read_config("quickstart", [*QUICKSTART, word])
     assert says in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_other_data_replace_the_synthetic_pairs_of_a_config() -> None:
+    config = read_config("compact", ["data.train=pairs.json", "validation.data=train"])
+    assert config.data.train == ("pairs.json",) and not config.data.synthesis
+    synthetic = read_config("compact", ["data.train=synthetic", "data.photos=photos"])
+    assert synthetic.data.synthesis["max_displacement"] == 64
+
+
+def test_a_split_is_for_the_data_sets_that_have_one() -> None:
+    assert read_config("paper", ["data.root=x", "data.split=val", "validation.split=val"]).data.split == "val"
 
 
 def test_only_close_settings_are_suggested() -> None:

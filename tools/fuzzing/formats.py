@@ -146,7 +146,7 @@ def _texts(folder: Path) -> Iterator[Format]:
     metrics = {"acc@2": 50.0, "epe": 1.5, "coverage": 99.0}
     evaluation = Evaluation("matches", {"model": "hog"}, 2, (PairResult(0, "g", "n", 0.1, {"all": metrics}),))
     yield Format("evaluation.json", _summarise, json.dumps(evaluation.to_json()).encode())
-    flows = {**{name: metrics["epe"] for name in ("epe", "err@3", "fl")}, "pixels": 96.0, "pixels epe": 96.0}
+    flows = {**dict.fromkeys(("epe", "err@3", "fl"), metrics["epe"]), "pixels": 96.0, "pixels epe": 96.0}
     dense = Evaluation("flow", {"model": "hog"}, 1, (PairResult(0, "g", "n", 0.1, {"all": flows}),))
     yield Format("flow-evaluation.json", _summarise, json.dumps(dense.to_json()).encode())
     record = {"settings": {"suffix": ".flo"}, "finished": {"frame_1": ["a.png, 3 bytes, 5 ns"]}}

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deepmatching.edges.forest import check_forest
 from deepmatching.edges.models import load_edge_network
 from deepmatching.edges.network import EdgeNetwork
 from deepmatching.errors import DeepMatchingError
@@ -46,6 +47,7 @@ def structured_forest_edges(image: Tensor, model: PathLike) -> np.ndarray:
         raise DeepMatchingError("The structured forest needs OpenCV's extra modules: install opencv-contrib-python.")
     if not os.path.isfile(model):
         raise DeepMatchingError(f"There is no structured-forest model '{model}'; check the path.")
+    check_forest(model)
     planar = image.detach().cpu().expand(3, -1, -1)
     rgb = np.ascontiguousarray(planar.numpy().transpose(1, 2, 0), np.float32).clip(0, 1)
     try:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from deepmatching.checks import check_choice, check_number, radius_in_pixels
-from deepmatching.datasets.opening import WITH_PASSES, WITH_SPLIT_FILE
+from deepmatching.datasets.opening import WITH_PASSES, WITH_SPLIT_FILE, WITH_SPLITS
 from deepmatching.defaults import MARGIN, RADIUS, SCALE, SIGMA, THRESHOLDS
 from deepmatching.errors import DeepMatchingError
 from deepmatching.losses.objective import Kind, check_weights
@@ -230,6 +230,15 @@ class Config:
             raise DeepMatchingError("data.passes is for sintel and sintelmini, and neither is used: leave it out.")
         if self.data.split_file and WITH_SPLIT_FILE not in names:
             raise DeepMatchingError(f"data.split_file is for {WITH_SPLIT_FILE}, which is not used: leave it out.")
+        for section in ("data", "validation"):
+            used = self.data.train if section == "data" else self.validation.data
+            if getattr(self, section).split and not {name.lower() for name in used}.intersection(WITH_SPLITS):
+                raise DeepMatchingError(
+                    f"{section}.split is for {' and '.join(WITH_SPLITS)}, and neither is used: leave it out."
+                )
+        for key in ("photos", "synthesis"):
+            if getattr(self.data, key) and not self.data.is_synthetic:
+                raise DeepMatchingError(f"data.{key} is for data.train='{SYNTHETIC}', which is not used: leave it out.")
         if self.validation.data == (TRAIN,) and self.data.is_synthetic and not self.data.overfit:
             raise DeepMatchingError(
                 "No synthetic pair is seen twice: set validation.data to 'synthetic' or to real pairs."

@@ -18,7 +18,7 @@ import tomli_w
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import atomic_write
 from deepmatching.io.structured import parse_toml, read_toml
-from deepmatching.training.config import Config
+from deepmatching.training.config import SYNTHETIC, Config
 
 _CONFIGS = files("deepmatching") / "configs"
 
@@ -37,8 +37,11 @@ def read_config(name: str | os.PathLike[str], overrides: Sequence[str] = (), ove
         overfit: ``data.overfit``, unless it is 0.
     """
     table = _read_table(name)
-    for override in overrides:
-        _set(table, *_parse_override(override))
+    changes = [_parse_override(override) for override in overrides]
+    if ["data", "train"] in [keys for keys, _ in changes]:
+        _forget_synthesis(table, changes)
+    for keys, value in changes:
+        _set(table, keys, value)
     if overfit:
         _set(table, ["data", "overfit"], overfit)
     return config_from_dict(table)
@@ -52,6 +55,15 @@ def _read_table(name: str | os.PathLike[str]) -> dict[str, Any]:
     if os.path.isfile(path):
         return read_toml(path, "config") if os.path.getsize(path) else {}
     raise DeepMatchingError(f"There is no config '{name}': use {', '.join(shipped)}, or the path of a .toml file.")
+
+
+def _forget_synthesis(table: dict[str, Any], changes: Sequence[tuple[list[str], Any]]) -> None:
+    """Drop what the file says about synthetic pairs if the overrides choose other data."""
+    chosen = [value for keys, value in changes if keys == ["data", "train"]][-1]
+    data = table.get("data")
+    if isinstance(data, dict) and chosen not in (SYNTHETIC, [SYNTHETIC]):
+        for key in ("photos", "synthesis"):
+            data.pop(key, None)
 
 
 def _parse_override(override: str) -> tuple[list[str], Any]:
@@ -173,7 +185,9 @@ def _convert(value: Any, wanted: Any, key: str) -> Any:
             return {name: _convert(item, arguments[1], f"{key}.{name}") for name, item in value.items()}
     elif wanted is float:
         if isinstance(value, int | float) and not isinstance(value, bool):
-            return math.copysign(math.inf, value) if abs(value) > sys.float_info.max else float(value)
+            if abs(value) > sys.float_info.max:
+                return math.inf if value > 0 else -math.inf
+            return float(value)
     elif isinstance(value, wanted) and (wanted is bool or not isinstance(value, bool)):
         return value
     raise DeepMatchingError(f"{key} must be {_in_words(wanted)}, not {value!r}.")

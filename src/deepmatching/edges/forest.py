@@ -1,0 +1,118 @@
+"""The file of OpenCV's structured forest. OpenCV trusts it: a wrong number ends in a crash, so all are checked here.
+
+The file is YAML, usually compressed by gzip: the options of the forest, then lists of numbers. Node k of a tree goes on
+to node childs[k] − 1 or childs[k], or is a leaf (0). The edges of leaf k are the bins from edgeBoundaries[k] to
+edgeBoundaries[k + 1], the nodes of all trees being counted together.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import warnings
+import zlib
+
+import numpy as np
+
+from deepmatching.errors import DeepMatchingError
+from deepmatching.io.arrays import LARGEST_CONTENT
+from deepmatching.io.files import PathLike, read_bytes
+
+_ARRAYS = ("childs", "featureIds", "thresholds", "edgeBoundaries", "edgeBins")
+_POSITIVE = (
+    *("numberOfTrees", "numberOfTreesToEvaluate", "selfsimilarityGridSize", "stride", "shrinkNumber", "patchSize"),
+    *("patchInnerSize", "numberOfGradientOrientations"),
+)
+_RADII = (
+    *("gradientSmoothingRadius", "regFeatureSmoothingRadius", "ssFeatureSmoothingRadius"),
+    "gradientNormalizationRadius",
+)
+_LARGEST_OPTION = 200
+
+_LIST = re.compile(rb"-\s*\[([-+.\deE,\s]*)\]")
+
+
+def check_forest(path: PathLike) -> None:
+    """Raise unless the file is a structured forest; the same file is checked once."""
+    data = read_bytes(path, "structured-forest model", most=2)
+    about = os.stat(path)
+    if problem := _problem(os.fspath(path), about.st_mtime_ns, about.st_size, data == b"\x1f\x8b"):
+        raise DeepMatchingError(
+            f"'{path}' is not a structured-forest model of OpenCV ({problem}); download model.yml.gz again."
+        )
+
+
+@functools.lru_cache(maxsize=8)
+def _problem(path: str, time: int, size: int, is_compressed: bool) -> str:
+    """What is wrong with a file; empty if nothing is. Its time and size tell it from one that replaces it."""
+    data = read_bytes(path, "structured-forest model")
+    try:
+        if is_compressed:
+            unpacking = zlib.decompressobj(wbits=31)
+            data = unpacking.decompress(data, LARGEST_CONTENT)
+            if not unpacking.eof:
+                raise ValueError("it is cut short or too large")
+        _check(data)
+    except (ValueError, zlib.error) as error:
+        return str(error)
+    return ""
+
+
+def _check(text: bytes) -> None:
+    if not text.startswith(b"%YAML"):
+        raise ValueError("it is not YAML")
+    names, bodies = (re.split(rb"(?m)^(\w+):", text)[start::2] for start in (1, 2))
+    sections = dict(zip((name.decode() for name in names), bodies, strict=True))
+    if missing := [name for name in ("options", *_ARRAYS) if name not in sections]:
+        raise ValueError(f"it has no {missing[0]}")
+    options = _options(sections["options"])
+    trees, patch = options["numberOfTrees"], options["patchSize"] // options["shrinkNumber"]
+    channels, grid = 2 * (options["numberOfGradientOrientations"] + 1) + 3, options["selfsimilarityGridSize"] ** 2
+    childs, features, thresholds, bounds, bins = (_lists(sections[name], name) for name in _ARRAYS)
+    nodes = len(childs[0])
+    if any(len(lists) != trees or {len(tree) for tree in lists} != {nodes} for lists in (childs, features, thresholds)):
+        raise ValueError("its trees have different numbers of nodes")
+    own = np.arange(nodes)
+    for tree in childs:
+        _require(((tree == 0) | ((tree > own + 1) & (tree < nodes))).all(), "childs")
+    count = (patch**2 + grid * (grid - 1) // 2) * channels
+    _require(all(((tree >= 0) & (tree < count)).all() for tree in features), "featureIds")
+    starts, values = np.concatenate(bounds), np.concatenate(bins)
+    _require(len(starts) > trees * nodes and starts[0] >= 0 and (np.diff(starts) >= 0).all(), "edgeBoundaries")
+    _require(starts[-1] <= len(values), "edgeBoundaries")
+    _require(((values >= 0) & (values < options["patchInnerSize"] ** 2 * channels)).all(), "edgeBins")
+
+
+def _options(body: bytes) -> dict[str, int]:
+    found = {name.decode(): int(value) for name, value in re.findall(rb"(?m)^\s+(\w+):\s*(\d{1,9})\s*$", body)}
+    for names, least in ((_POSITIVE, 1), (_RADII, 0)):
+        for name in names:
+            if not least <= found.get(name, -1) <= _LARGEST_OPTION:
+                raise ValueError(f"its option {name} is missing or out of range")
+    if not found["shrinkNumber"] <= found["patchInnerSize"] <= found["patchSize"]:
+        raise ValueError("its patches have impossible sizes")
+    return found
+
+
+def _lists(body: bytes, name: str) -> list[np.ndarray]:
+    """The lists of numbers below a key, one on each line."""
+    lists = _LIST.findall(body)
+    if not lists or _LIST.sub(b"", body).strip():
+        raise ValueError(f"its {name} are not lists of numbers")
+    parsed = []
+    for text in lists:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", DeprecationWarning)  # about what is not a number
+                numbers = np.fromstring(text.decode(), sep=",")
+        except (ValueError, DeprecationWarning):
+            raise ValueError(f"its {name} are not lists of numbers") from None
+        _require(len(numbers) == text.count(b",") + 1 and bool((np.abs(numbers) < 2**31).all()), name)
+        parsed.append(numbers if name == "thresholds" else numbers.astype(np.int64))
+    return parsed
+
+
+def _require(holds: bool | np.bool_, name: str) -> None:
+    if not holds:
+        raise ValueError(f"its {name} are out of range")
