@@ -90,6 +90,10 @@ def test_arrays_become_tensors_and_one_match_can_be_selected() -> None:
     matches = Matches(np.zeros((2, 2)), np.ones((2, 2)), np.array([1.0, 2.0]))  # type: ignore[arg-type]
     assert matches.as_text().count("\n") == 2
     assert matches[-1].scores.tolist() == [2.0]
+    for index in (np.int64(1), np.uint8(1), np.array(1), torch.tensor(1), np.argmax(matches.scores)):
+        assert matches[index].scores.tolist() == [2.0]
+    with pytest.raises(IndexError):
+        matches[np.int64(2)]
     assert [one.scores.item() for one in matches] == [1.0, 2.0]
 
 

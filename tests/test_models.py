@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 from importlib.resources import files
@@ -14,6 +15,8 @@ import torch
 import deepmatching as dm
 from deepmatching.defaults import MODELS
 from deepmatching.descriptors import Compact
+from deepmatching.errors import DeepMatchingError
+from deepmatching.io.weights import read_safetensors, write_safetensors
 from deepmatching.models import load_network, model_path, read_model
 
 TRAINED = tuple(name for name in MODELS if name != "hog")
@@ -70,3 +73,53 @@ def test_the_page_states_the_sizes_and_exponents(name: str) -> None:
     exponents = [float(value) for value in learned[1].split(",")]
     torch.testing.assert_close(network.exponents.detach()[: len(exponents)], torch.tensor(exponents), atol=6e-3, rtol=0)
     assert float(learned[2]) == pytest.approx(network.sharpness.item(), abs=0.06)
+
+
+def settings_of(path: Path, tmp_path: Path, **changes: str) -> Path:
+    """A copy of a model file with other metadata."""
+    tensors, metadata = read_safetensors(path)
+    write_safetensors(tmp_path / "changed.safetensors", tensors, {**metadata, **changes})
+    return tmp_path / "changed.safetensors"
+
+
+@pytest.mark.parametrize("name", ["sharpness", "exponents", "descriptor.head.weight"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_model_with_numbers_that_are_not_finite_is_refused(tmp_path: Path, name: str, value: float) -> None:
+    tensors, metadata = read_safetensors(model_path("compact"))
+    tensors[name].view(-1)[0] = value
+    write_safetensors(tmp_path / "m.safetensors", tensors, metadata)
+    with pytest.raises(DeepMatchingError, match=f"NaN or infinite numbers in {name}"):
+        load_network(tmp_path / "m.safetensors")
+
+
+def test_a_sharpness_must_be_positive(tmp_path: Path) -> None:
+    tensors, metadata = read_safetensors(model_path("compact"))
+    write_safetensors(tmp_path / "m.safetensors", {**tensors, "sharpness": torch.tensor(-1.0)}, metadata)
+    with pytest.raises(DeepMatchingError, match="sharpness that is not positive"):
+        load_network(tmp_path / "m.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"widths": [10**6, 10**6]}, "unexpected shapes"),
+        ({"widths": [10**18, 10**18]}, "do not fit"),
+        ({"layers": [10**9, 2]}, "layers asks for more than"),
+        ({"dimensions": 10**12}, "unexpected shapes"),
+        ({"widths": 36}, "do not fit"),
+        ({"widths": ["a", "b"]}, "do not fit"),
+        ({"colour": 1}, "do not fit"),
+        ([1], "do not fit"),
+    ],
+)
+def test_the_settings_of_a_model_are_checked_before_it_is_built(tmp_path: Path, settings: object, says: str) -> None:
+    """The sizes are those of a network of up to 10¹⁸ numbers: building it would fail."""
+    path = settings_of(model_path("compact"), tmp_path, settings=json.dumps(settings))
+    with pytest.raises(DeepMatchingError, match=says):
+        load_network(path)
+
+
+def test_deep_settings_are_one_sentence(tmp_path: Path) -> None:
+    path = settings_of(model_path("compact"), tmp_path, settings="[" * 100_000)
+    with pytest.raises(DeepMatchingError, match="nested too deeply"):
+        load_network(path)

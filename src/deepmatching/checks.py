@@ -7,7 +7,7 @@ from collections.abc import Collection
 from numbers import Integral, Real
 from typing import Any
 
-from deepmatching.defaults import FULL
+from deepmatching.defaults import FULL, LARGEST_RADIUS
 from deepmatching.errors import DeepMatchingError
 
 
@@ -59,4 +59,6 @@ def radius_in_pixels(radius: Any, name: str = "The radius") -> int | None:
         return None
     if not isinstance(radius, Integral) or isinstance(radius, bool) or radius <= 0:
         raise DeepMatchingError(f"{name} must be a positive number of pixels or '{FULL}', not {radius!r}.")
+    if radius > LARGEST_RADIUS:
+        raise DeepMatchingError(f"{name} must be at most {LARGEST_RADIUS} pixels; use '{FULL}' for no limit.")
     return int(radius)

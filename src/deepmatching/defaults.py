@@ -22,6 +22,9 @@ RADIUS = 80
 #: object costs more than the extra time.
 FLOW_RADIUS = 160
 
+#: Beyond any image: a larger radius is a typing error.
+LARGEST_RADIUS = 1_000_000
+
 #: The users' word for "no limit on the displacement". Inside the package, no limit is None.
 FULL: Final = "full"
 

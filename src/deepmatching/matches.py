@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -84,8 +85,8 @@ class Matches:
 
     def __getitem__(self, chosen: Any) -> Matches:
         """Some of the matches, chosen by a boolean mask, a slice, indices or one index."""
-        if isinstance(chosen, int):
-            chosen = [range(len(self))[chosen]]
+        if isinstance(chosen, Integral) or getattr(chosen, "ndim", None) == 0:  # Python's, NumPy's or PyTorch's
+            chosen = [range(len(self))[int(chosen)]]
         return Matches(self.keypoints0[chosen], self.keypoints1[chosen], self.scores[chosen], self.size0, self.size1)
 
     @property

@@ -34,8 +34,19 @@ def test_files_that_are_not_edge_models_are_refused(tmp_path: Path) -> None:
     save_file({"a": torch.zeros(1)}, tmp_path / "other.safetensors", {"format": "other"})
     with pytest.raises(DeepMatchingError, match="not an edge model of deepmatching"):
         load_edge_network(tmp_path / "other.safetensors")
-    for settings in ('{"widths": [4, 4], "depths": [1, 1]}', '{"colour": 1}', "[", "{}"):
+    huge = ('{"widths": [1000000000, 4], "depths": [1, 1]}', '{"widths": [4, 4], "depths": [1, 1000000000]}')
+    odd = ('{"widths": [0, 4], "depths": [1, 1]}', '{"widths": "ab", "depths": [1, 1]}', "[" * 100_000, "null", "[]")
+    for settings in ('{"widths": [4, 4], "depths": [1, 1]}', '{"colour": 1}', "[", "{}", *huge, *odd):
         metadata = {"format": "deepmatching-edges", "settings": settings}
         save_file({"a": torch.zeros(1)}, tmp_path / "other.safetensors", metadata)
         with pytest.raises(DeepMatchingError, match="another architecture"):
             load_edge_network(tmp_path / "other.safetensors")
+
+
+def test_a_network_with_numbers_that_are_not_finite_is_refused(tmp_path: Path) -> None:
+    network = EdgeNetwork(widths=(2, 2), depths=(1, 1))
+    with torch.no_grad():
+        network.head.bias[0] = torch.nan
+    save_edge_network(network, tmp_path / "e.safetensors")
+    with pytest.raises(DeepMatchingError, match=r"NaN or infinite numbers in head\.bias"):
+        load_edge_network(tmp_path / "e.safetensors")

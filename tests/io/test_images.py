@@ -1,6 +1,7 @@
 """Every kind of input of `load_image`, and every error."""
 
 import io
+import struct
 import zlib
 from pathlib import Path
 
@@ -179,6 +180,26 @@ def test_bad_paths_are_refused_by_name(tmp_path: Path) -> None:
         load_image(tmp_path)
     with pytest.raises(DeepMatchingError):
         load_image("nul\0byte.png")
+
+
+def test_a_picture_of_too_many_pixels_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "a.ppm").write_bytes(b"P6 60000 60000 255\n" + bytes(100))
+    with pytest.raises(DeepMatchingError, match="more pixels than OpenCV decodes"):
+        load_image(tmp_path / "a.ppm")
+
+
+def test_a_png_that_states_more_pixels_than_it_can_hold_is_refused(tmp_path: Path) -> None:
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", 30_000, 30_000, 8, 0, 0, 0, 0))
+    data = b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
+    (tmp_path / "a.png").write_bytes(data)
+    with pytest.raises(DeepMatchingError, match="damaged or cut short"):
+        load_image(tmp_path / "a.png")
+    zeros = np.zeros((2000, 3000), np.uint8)  # as well compressed as can be
+    cv2.imwrite(str(tmp_path / "b.png"), zeros, [cv2.IMWRITE_PNG_COMPRESSION, 9, cv2.IMWRITE_PNG_BILEVEL, 1])
+    assert load_image(tmp_path / "b.png").shape == (1, 2000, 3000)
 
 
 def test_an_unreadable_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,6 +120,16 @@ def test_refined_matches_stay_inside_the_image() -> None:
     assert (points[..., 0] <= 47.5).all() and (points[..., 1] <= 39.5).all()
 
 
+@pytest.mark.parametrize("radius", [2, 6, 16])
+def test_refined_matches_stay_within_the_radius(radius: int) -> None:
+    torch.manual_seed(1)
+    image0, image1 = torch.rand(2, 2, 3, 40, 48)
+    network = build_network("compact", radius=radius, levels=1, sharpness=1.0)
+    decoded = network.decode(image0, image1, Decoding("none"))
+    moves = (decoded.points1 - decoded.points0)[decoded.scores.isfinite()].abs()
+    assert radius - 1 < moves.max() <= radius
+
+
 def test_a_network_without_sharpness_is_not_refined() -> None:
     network = build_network("hog", radius=16)
     assert isinstance(network, Network) and network.sharpness is None

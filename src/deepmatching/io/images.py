@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from deepmatching.errors import DeepMatchingError
+from deepmatching.io.arrays import LARGEST_COMPRESSION
 from deepmatching.io.files import PathLike, read_bytes
 
 _log = logging.getLogger("deepmatching")
@@ -96,6 +97,10 @@ def decode_image_file(path: PathLike, flags: int, name: str = "image") -> np.nda
         with quiet_opencv():
             array = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     except cv2.error as error:
+        if "CV_IO_MAX_IMAGE" in str(error):
+            raise DeepMatchingError(
+                f"The {name} '{path}' has more pixels than OpenCV decodes (2^30); make it smaller or cut it."
+            ) from error
         raise _not_an_image(path, name) from error
     if array is None:
         raise _not_an_image(path, name)
@@ -119,7 +124,13 @@ def _is_complete(data: bytes) -> bool:
 
 
 def _png_is_complete(data: bytes) -> bool:
-    """Walk the chunks (length, type, body, CRC) up to IEND; the CRC of every critical chunk must be right."""
+    """Walk the chunks (length, type, body, CRC) up to IEND; the CRC of every critical chunk must be right.
+
+    A file that states more pixels than its bytes can hold is not complete either.
+    """
+    width, height = (int.from_bytes(data[start : start + 4], "big") for start in (16, 20))
+    if width * height > 8 * LARGEST_COMPRESSION * len(data):  # at least a bit for each pixel
+        return False
     position = 8
     while position + 12 <= len(data):
         length = int.from_bytes(data[position : position + 4], "big")

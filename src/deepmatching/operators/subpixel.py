@@ -28,7 +28,7 @@ def refine_to_subpixel(
     exponent: float,
     sharpness: Tensor,
 ) -> Decoded:
-    """Γ(p) moved by Δ(p), see :func:`soft_offsets`, and kept inside the image.
+    """Γ(p) moved by Δ(p), see :func:`soft_offsets`, and kept inside the image and within the radius of p.
 
     The scores around Γ(p) are those of S_0: Q_0 is −∞ on most cells there.
     """
@@ -39,6 +39,9 @@ def refine_to_subpixel(
     around = correlation_around(cells0, cells1, rows, columns, geometry, patch)
     around = torch.where(torch.isfinite(around), power(around, exponent), -torch.inf)
     moved = decoded.points1 + geometry.gamma * soft_offsets(around, sharpness).flip(-1)
+    if geometry.radius is not None:
+        p = decoded.points0
+        moved = torch.minimum(torch.maximum(moved, p - geometry.radius), p + geometry.radius)
     limit = _last_position(geometry, moved.device)
     return decoded._replace(points1=torch.minimum(moved.clamp(min=0), limit))
 
