@@ -100,6 +100,29 @@ def test_a_file_that_is_not_an_evaluation_is_refused(tmp_path: Path, content: st
         Evaluation.load(tmp_path / "none.json")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"all": {"epe": 1.0}},
+        {"all": {"acc@2": 1.0}},
+        {"all": [1, 2]},
+        {"all": {"acc@2": "much"}},
+        {"index": "first"},
+        {"seconds": None},
+    ],
+)
+def test_a_pair_that_lacks_metrics_is_refused_before_their_mean_is_asked_for(
+    tmp_path: Path, change: dict[str, object]
+) -> None:
+    metrics = {"acc@2": 50.0, "epe": 1.0}
+    pairs = tuple(PairResult(n, "g", f"n{n}", 0.1, {"all": metrics}) for n in range(2))
+    content = Evaluation("matches", {}, 2, pairs).to_json()
+    content["pairs"][1] |= change
+    (tmp_path / "e.json").write_text(json.dumps(content))
+    with pytest.raises(DeepMatchingError, match="is not an evaluation"):
+        Evaluation.load(tmp_path / "e.json")
+
+
 def cells(table: object) -> list[list[str]]:
     columns = [list(column.cells) for column in table.columns]  # type: ignore[attr-defined]
     return [list(row) for row in zip(*columns, strict=True)]

@@ -16,23 +16,23 @@ from collections import Counter
 from pathlib import Path
 from random import Random
 
-CASES = 300  #: files of each format in a round
-
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Reads mutated files of every format that the package reads.")
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--seed", type=int, default=0, help="of the first round; each round has the next one")
+    parser.add_argument("--cases", type=int, default=300, help="files of each format in a round")
     parser.add_argument("--keep", type=Path, default=Path("fuzzing-problems"), help="folder for files with problems")
     parser.add_argument("--round", type=Path, help=argparse.SUPPRESS)  # run one round in this folder
     options = parser.parse_args()
     if options.round is not None:
-        return _round(options.round, options.seed, options.keep)
+        return _round(options.round, options.seed, options.keep, options.cases)
     end, seed, problems, files = time.monotonic() + 60 * options.minutes, options.seed, 0, 0
     while time.monotonic() < end:
         with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, "-m", "fuzzing", "--seed", str(seed), "--keep", str(options.keep)]
-            child = subprocess.run([*command, "--round", folder], stdout=subprocess.PIPE, text=True, check=False)
+            command = [sys.executable, "-m", "fuzzing", "--seed", str(seed), "--cases", str(options.cases)]
+            command += ["--keep", str(options.keep), "--round", folder]
+            child = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
             lines = child.stdout.splitlines()
             files += sum(int(line.split()[1]) for line in lines if line.startswith("read "))
             found = [line for line in lines if not line.startswith(("read ", "now "))]
@@ -49,7 +49,7 @@ def main() -> int:
     return int(problems > 0)
 
 
-def _round(folder: Path, seed: int, keep: Path) -> int:
+def _round(folder: Path, seed: int, keep: Path, cases: int) -> int:
     import torch
 
     from fuzzing.formats import check_readable, formats, problem
@@ -62,7 +62,7 @@ def _round(folder: Path, seed: int, keep: Path) -> int:
         print(f"now {kind.name}", flush=True)
         random = Random(f"{seed} {kind.name}")
         found: Counter[str] = Counter()
-        for number in range(CASES):
+        for number in range(cases):
             if text := problem(kind, folder, random):
                 found[text[:300]] += 1
                 if found[text[:300]] == 1:
@@ -70,7 +70,7 @@ def _round(folder: Path, seed: int, keep: Path) -> int:
                     shutil.copy(folder / kind.name, keep / f"{seed}-{number}-{kind.name}")
         for text, count in found.items():
             print(f"{kind.name}: {count} x {text!r} (seed {seed})")
-        print(f"read {CASES}", flush=True)
+        print(f"read {cases}", flush=True)
     return 0
 
 
