@@ -48,7 +48,7 @@ def check_number(
 
 def check_choice(name: str, value: Any, allowed: Collection[str]) -> None:
     """Raise unless the value is one of the allowed words."""
-    if value not in allowed:
+    if value not in list(allowed):  # a list, since the value may not be hashable
         words = [repr(word) for word in allowed]
         raise DeepMatchingError(f"{name} must be {', '.join(words[:-1])} or {words[-1]}, not {value!r}.")
 
@@ -59,6 +59,6 @@ def radius_in_pixels(radius: Any, name: str = "The radius") -> int | None:
         return None
     if not isinstance(radius, Integral) or isinstance(radius, bool) or radius <= 0:
         raise DeepMatchingError(f"{name} must be a positive number of pixels or '{FULL}', not {radius!r}.")
-    if radius > LARGEST_RADIUS:
+    if int(radius) > LARGEST_RADIUS:
         raise DeepMatchingError(f"{name} must be at most {LARGEST_RADIUS} pixels; use '{FULL}' for no limit.")
     return int(radius)

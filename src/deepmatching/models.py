@@ -46,9 +46,9 @@ def build_network(
         raise DeepMatchingError(f"Unknown descriptor '{descriptor}': use {', '.join(DESCRIPTORS)}.")
     try:
         built = DESCRIPTORS[descriptor](**settings)
-    except TypeError as error:
+    except (TypeError, RuntimeError, OverflowError) as error:  # PyTorch's words are more than a line
         raise DeepMatchingError(
-            f"The {descriptor} descriptor cannot be built with these settings ({error})."
+            f"The {descriptor} descriptor cannot be built with these settings ({_first_line(error)})."
         ) from error
     return Network(built, radius, levels, sharpness=sharpness)
 
@@ -84,12 +84,16 @@ def load_network(
         raise
     except (TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
         raise DeepMatchingError(
-            f"The settings in '{path}' do not fit its descriptor ({error}); save the model again."
+            f"The settings in '{path}' do not fit its descriptor ({_first_line(error)}); save the model again."
         ) from error
     network = Network(descriptor, radius, levels, sharpness=1.0 if has_sharpness else None)
     network.exponents.data = tensors["exponents"].to(network.exponents.dtype)
     network.load_state_dict(tensors)
     return network
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def model_path(model: PathLike) -> Path:

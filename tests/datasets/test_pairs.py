@@ -106,6 +106,8 @@ def cut(path: Path) -> None:
         ("homography", lambda path: path.write_text("1 2 3\n4 5"), "three lines of three numbers"),
         ("homography", lambda path: path.write_text("one two"), "three lines of three numbers"),
         ("homography", lambda path: path.write_text("1 2\n3 4"), "three lines of three numbers"),
+        ("homography", lambda path: path.write_text("1e999 0 0\n0 1 0\n0 0 1"), "finite 3 x 3"),
+        ("homography", lambda path: path.write_bytes(b"\x1f\x8b\xff"), "three lines of three numbers"),
         ("homography", lambda path: path.write_text("nan 0 0\n0 1 0\n0 0 1"), "finite 3 x 3"),
         ("homography", lambda path: path.write_text("0 0 0\n0 0 0\n0 0 0"), "is singular"),
         ("homography", lambda path: path.write_text("1 2 3\n4 5 6\n7 8 9"), "is singular"),

@@ -50,6 +50,13 @@ def test_a_log_cut_anywhere_loses_at_most_its_last_row(tmp_path: Path) -> None:
         assert read_log(path)[-1]["step"] == 9
 
 
+def test_a_log_that_is_not_a_table_is_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("step,loss\n1," + "9" * 200_000 + "\n")
+    with pytest.raises(DeepMatchingError, match="move it away"):
+        read_log(path)
+
+
 def test_a_log_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     log = CsvLog(path, 0)

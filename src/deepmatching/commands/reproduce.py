@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -284,9 +283,11 @@ def _card(path: str) -> dict[str, str]:
 
 def _trained_on(path: str) -> str:
     """The training data that a model's card names, and which checkpoint of the run it is."""
+    from deepmatching.io.structured import parse_json
+
     card = _card(path)
     try:
-        names = [Path(name).name for name in json.loads(card["config"])["data"]["train"]]
+        names = [Path(name).name for name in parse_json(card["config"])["data"]["train"]]
     except (KeyError, TypeError, ValueError):
         return "yours"
     return f"{'+'.join(names)}, {'best' if 'score' in card else 'last'}"
@@ -295,12 +296,13 @@ def _trained_on(path: str) -> str:
 def _warn_if_chosen_on(datasets: list[str], row: Row) -> None:
     """Say so if the model of a row is the best one of a run on pairs that it is reported on here."""
     from deepmatching.evaluation.paper_tables import FOLDERS
+    from deepmatching.io.structured import parse_json
 
     card = _card(row.model) if row.is_given and row.model is not None else {}
     if "score" not in card:
         return  # not the best of a run
     try:
-        config = json.loads(card["config"])
+        config = parse_json(card["config"])
         names = config["validation"]["data"]
         names = config["data"]["train"] if names == ["train"] or config["data"]["overfit"] else names
         families = {name.partition("-")[0].replace("sintelmini", "sintel") for name in names}

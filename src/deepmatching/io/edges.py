@@ -53,7 +53,8 @@ def check_edges(edges: np.ndarray, size: tuple[int, int], name: str = "edge map"
             f"The {name} has shape {edges.shape}, but its image has {tuple(size)}{hint}; "
             "make it from that image, rows first."
         )
-    edges = edges.astype(np.float32) / np.float32(white)
+    with np.errstate(invalid="ignore", over="ignore"):  # reported below
+        edges = edges.astype(np.float32) / np.float32(white)
     low, high = float(edges.min()), float(edges.max())
     if not (np.isfinite(low) and np.isfinite(high)):
         raise DeepMatchingError(f"The {name} contains NaN or infinite values; replace them first.")

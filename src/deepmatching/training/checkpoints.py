@@ -75,7 +75,7 @@ class RunFolder:
     @contextlib.contextmanager
     def reserve(self, resume: bool) -> Iterator[None]:
         """Create the folder, raise early if the run could not be saved there, and keep other processes out."""
-        if resume and not self.state.is_file():
+        if resume and not os.path.isfile(self.state):
             raise DeepMatchingError(
                 f"There is no run to resume in '{self.path}' (no {self.state.name}): check out=… or leave --resume out."
             )
