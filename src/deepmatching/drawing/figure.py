@@ -79,10 +79,11 @@ def panel_figure(
     across = columns * (panel_width + gap) + gap
     down = top + rows * panel_height + (rows - 1) * (gap + title) + bottom
     figure = new_figure(across, down, dpi)
+    # Matplotlib before 3.11 stretches an image over one pixel more if its panel is the least bit too large.
     grid = {
         "left": gap / across,
-        "right": 1 - gap / across,
-        "bottom": bottom / down,
+        "right": 1 - (gap + 2e-3 * columns) / across,
+        "bottom": (bottom + 2e-3 * rows) / down,
         "top": 1 - top / down,
         "wspace": gap / panel_width,
         "hspace": (gap + title) / panel_height,
