@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from typing import Annotated, Any
@@ -78,6 +79,8 @@ def root(
 
 def main() -> None:
     """Run the command. An error that the user can fix is one sentence, with exit code 2."""
+    if sys.stderr is None:  # closed, as by `2>&-`; some versions of NumPy's f2py need one to be imported
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the life of the process
     watch()
     try:
         sys.exit(app(prog_name="deepmatching", standalone_mode=False))

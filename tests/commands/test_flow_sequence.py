@@ -219,6 +219,7 @@ def test_an_error_that_no_frame_caused_does_not_blame_one(
 def test_without_a_terminal_lines_report_the_progress(
     frames: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(progress, "LINES_EVERY", float("inf"))
     run(frames, out=tmp_path / "short", edges="gradient")
     assert "of 3" not in capsys.readouterr().err
     monkeypatch.setattr(progress, "LINES_EVERY", -1.0)

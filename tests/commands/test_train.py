@@ -66,7 +66,7 @@ def test_what_a_run_leaves_behind(small: Path, tmp_path: Path, capsys: pytest.Ca
     train(str(small), overfit=2)
     said = capsys.readouterr()
     assert "step 0: acc@2/5/10" in said.err and "6 steps" in said.err
-    assert said.out == ""
+    assert said.out == "" and all(said.err.splitlines())  # nor an empty line in place of the bar
     assert cv2.imread(str(tmp_path / "run" / "curves.png")) is not None
     assert "overfit = 2" in (tmp_path / "run" / "config.toml").read_text()
     dm.DeepMatcher.from_pretrained(tmp_path / "run" / "best.safetensors", device="cpu")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 from deepmatching.commands.common import is_quiet, say
@@ -40,7 +40,9 @@ def progress_bar(title: str, total: int, done: int = 0) -> Iterator[Advance]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[text]}", markup=False),
     )
-    with Progress(*columns, console=console, transient=True, disable=is_quiet() or not console.is_terminal) as progress:
+    is_shown = console.is_terminal and not is_quiet()
+    progress = Progress(*columns, console=console, transient=True, disable=not is_shown)
+    with progress if is_shown else nullcontext():  # else older versions of rich print a newline
         task = progress.add_task(title, total=total, completed=done, text="")
         last_line = time.monotonic()
 

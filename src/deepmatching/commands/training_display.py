@@ -48,12 +48,16 @@ class Display:
 
     def close(self) -> None:
         """Stop the bar; remove what a discarded run leaves behind."""
-        self.bar.stop()
+        self._stop_bar()
         if self.board is not None:
             self.board.close()
         if not self.folder.state.exists():  # the run was discarded
             for path in self.created:
                 shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+
+    def _stop_bar(self) -> None:
+        if self.console.is_terminal:  # without one, older versions of rich would print an empty line
+            self.bar.stop()
 
     # ------------------------------------------------------------------ events
 
@@ -68,7 +72,8 @@ class Display:
         if progress.step:
             say(f"resuming {self.folder.path} at step {progress.step}")
         self.bar.update(self.task, step=progress.step)
-        self.bar.start()
+        if self.console.is_terminal:
+            self.bar.start()
 
     def warned(self, sentence: str) -> None:
         say(f"note: {sentence}")
@@ -102,7 +107,7 @@ class Display:
         self._draw()
 
     def stopped(self, outcome: Outcome) -> None:
-        self.bar.stop()
+        self._stop_bar()
         self._draw()
         resume = f"continue with: deepmatching train {self.folder.config} --resume"
         steps = f"{outcome.progress.step} steps in {_duration(outcome.progress.elapsed)}"
