@@ -4,7 +4,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := src tests benchmarks tools
 
-.PHONY: demo test test-fast lint clean
+# The PyTorch of `make test-oldest`: that of constraints.txt, to save gigabytes. TORCH=2.11.0 is the floor.
+TORCH ?= $(shell sed -n 's/^torch==//p' constraints.txt)
+OLDEST := .venv-oldest
+
+.PHONY: demo test test-fast test-oldest lint clean
 
 demo: .venv/installed
 	$(BIN)/deepmatching demo --out demo-output
@@ -15,6 +19,10 @@ test: .venv/installed lint
 # Two minutes on two cores: all tests except those that train, start many processes or need the largest inputs.
 test-fast: .venv/installed
 	$(BIN)/python -m pytest -m "not slow"
+
+# The same tests with the oldest versions of everything that pyproject.toml allows.
+test-oldest: $(OLDEST)/torch-$(TORCH)
+	$(OLDEST)/bin/python -m pytest -m "not slow"
 
 lint: .venv/installed
 	$(BIN)/ruff check $(SOURCES)
@@ -27,5 +35,13 @@ lint: .venv/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
+# The variables, unlike --constraint, also hold for setuptools, which builds the package.
+$(OLDEST)/torch-$(TORCH): pyproject.toml constraints-oldest.txt
+	rm -rf $(OLDEST)
+	$(PYTHON) -m venv $(OLDEST)
+	PIP_CONSTRAINT=constraints-oldest.txt PIP_BUILD_CONSTRAINT=constraints-oldest.txt \
+		$(OLDEST)/bin/python -m pip install --quiet --editable '.[dev]' torch==$(TORCH)
+	touch $@
+
 clean:
-	rm -rf .venv demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv $(OLDEST) demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

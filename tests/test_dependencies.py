@@ -1,0 +1,76 @@
+"""The versions in pyproject.toml, in the files of constraints and in the instructions agree."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[1]
+
+#: The Makefile chooses PyTorch, and PyTorch its Triton.
+CHOSEN_ELSEWHERE = {"torch", "triton"}
+
+
+def floors() -> dict[str, Version]:
+    """The oldest version of each package that pyproject.toml allows, for users, for developers and for the build."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    project = tomllib.loads(text)
+    lines = project["build-system"]["requires"] + project["project"]["dependencies"]
+    for extra in project["project"]["optional-dependencies"].values():
+        lines = lines + extra
+    found: dict[str, Version] = {}
+    for requirement in map(Requirement, lines):
+        assert [specifier.operator for specifier in requirement.specifier] == [">="], str(requirement)
+        floor = Version(next(iter(requirement.specifier)).version)
+        assert found.setdefault(requirement.name, floor) == floor, f"two floors of {requirement.name}"
+    return found
+
+
+def pins(name: str) -> dict[str, Version]:
+    """The versions in a file of constraints."""
+    lines = [line for line in (ROOT / name).read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    found = {}
+    for requirement in map(Requirement, lines):
+        assert [specifier.operator for specifier in requirement.specifier] == ["=="], str(requirement)
+        found[requirement.name] = Version(next(iter(requirement.specifier)).version)
+    return found
+
+
+def test_the_oldest_versions_that_are_tested_are_the_oldest_that_are_allowed() -> None:
+    assert pins("constraints-oldest.txt") == {
+        name: floor for name, floor in floors().items() if name not in CHOSEN_ELSEWHERE
+    }
+
+
+def test_every_dependency_is_pinned_for_make_no_lower_than_its_floor() -> None:
+    pinned = pins("constraints.txt")
+    for name, floor in floors().items():
+        if name not in ("setuptools", "tomli"):  # the build's own, and that of Python 3.10
+            assert pinned[name] >= floor, name
+
+
+def test_the_instructions_name_the_floor_of_pytorch() -> None:
+    for page in ("CONTRIBUTING.md", "Makefile"):
+        stated = re.findall(r"\bTORCH=([\d.]+)", (ROOT / page).read_text(encoding="utf-8"))
+        assert stated, page
+        assert {Version(version) for version in stated} == {floors()["torch"]}, page
+
+
+def test_no_floor_has_a_known_hole_in_what_is_loaded() -> None:
+    """The first versions without the holes that advisories list in the readers of images, weights and HDF5 files."""
+    mended = {
+        "torch": "2.10",  # torch.load(weights_only=True): CVE-2025-32434 (2.6), CVE-2026-24747 (2.10)
+        "opencv-contrib-python-headless": "4.12",  # WebP: CVE-2023-4863 (4.8.1.78); JPEG 2000: CVE-2025-53644 (4.12)
+        "filelock": "3.20.3",  # CVE-2025-68146 (3.20.1), CVE-2026-22701 (3.20.3)
+    }
+    for name, version in mended.items():
+        assert floors()[name] >= Version(version), name
