@@ -122,3 +122,12 @@ def test_on_target_keeps_the_border_for_scores_but_not_for_matches() -> None:
 def test_bad_geometry_raises_a_clear_error(arguments: dict, words: str) -> None:
     with pytest.raises(DeepMatchingError, match=words):
         Geometry(**{"size0": (100, 100), "size1": (100, 100), **arguments})
+
+
+def test_the_nearest_point_is_the_nearest_in_pixels() -> None:
+    """Reference points are pixel corners; the pixel (3, 3) has its centre at the corner position 3.5."""
+    geometry = Geometry((64, 96), (64, 96))
+    assert geometry.nearest_point(0, (3, 3)) == (0, 0)
+    assert geometry.nearest_point(0, (95, 0)) == (0, 11)
+    assert geometry.nearest_point(0, (12, 30)) == (3, 1)  # p = 12 in x, 28 in y
+    assert geometry.nearest_point(1, (12, 30)) == (4, 2)  # p = 16 in x, 32 in y

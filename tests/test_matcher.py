@@ -4,6 +4,7 @@ import copy
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -186,9 +187,26 @@ def test_score_maps_are_drawn(pair: tuple[np.ndarray, np.ndarray], tmp_path: Pat
     matcher = dm.DeepMatcher.from_pretrained("hog", radius=16, device="cpu")
     picture = matcher.draw_scores(*pair, (40, 30), tmp_path / "scores.png")
     assert (tmp_path / "scores.png").stat().st_size > 0
-    assert picture.shape[1] > picture.shape[0] > 100
+    assert picture.shape[2] == 3 and min(picture.shape[:2]) > 100
     with pytest.raises(DeepMatchingError, match="not in the first image"):
         matcher.draw_scores(*pair, (100, 30))
+    several = matcher.draw_scores(*pair, [(40, 30), (20, 20)])
+    assert several.shape[0] > picture.shape[0] and several.shape[1] == picture.shape[1]
+
+
+def test_the_points_of_score_maps_are_the_nearest_reference_points_and_their_matches(
+    pair: tuple[np.ndarray, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr("deepmatching.drawing.scores.draw_score_maps", lambda *arguments: drawn.append(arguments))
+    matcher = dm.DeepMatcher.from_pretrained("hog", radius=16, device="cpu", reciprocal="none")
+    matcher.draw_scores(*pair, [(40, 30), (20, 20)])
+    (rows, marked), matches = drawn[0], matcher.match(*pair)
+    assert [row[0][0] for row in rows] == ["1: S_0", "1: Q_0", "2: S_0", "2: Q_0"]
+    for point, match, asked in zip(marked.points, marked.matches, ((40, 30), (20, 20)), strict=True):
+        nearest = (matches.keypoints0 - torch.tensor(asked)).norm(dim=1).argmin()
+        assert point == tuple(matches.keypoints0[nearest].tolist())
+        assert match == tuple(matches.keypoints1[nearest].tolist())
 
 
 def test_a_matcher_can_be_pickled_and_copied(pair: tuple[np.ndarray, np.ndarray]) -> None:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from torch.autograd import gradcheck
@@ -7,7 +10,9 @@ from torch.autograd import gradcheck
 from deepmatching.descriptors import HOG, Descriptor
 from deepmatching.errors import DeepMatchingError, OutOfMemoryError
 from deepmatching.inference import Decoding
+from deepmatching.models import load_network, save_network
 from deepmatching.network import Network
+from deepmatching.operators import correlation
 from deepmatching.operators.decoding import decode
 
 
@@ -161,3 +166,19 @@ def test_volumes_that_would_not_fit_are_refused_before_they_are_made() -> None:
     image = torch.rand(1, 3, 2160, 3840)
     with pytest.raises(OutOfMemoryError, match="smaller radius"):
         Network(HOG(), None)(image, image)
+
+
+@torch.no_grad()
+def test_the_sentence_about_switching_the_power_of_level_0_off_is_true(tmp_path: Path) -> None:
+    """What docs/architecture.md says, run as it stands there; eq. (2) of the paper has no power. A file keeps it."""
+    page = Path(__file__).parents[1] / "docs" / "architecture.md"
+    (code,) = re.findall(r"`(with torch\.no_grad\(\): network\.exponents\[0\] = 1)`", page.read_text(encoding="utf-8"))
+    network, image = Network(HOG(), radius=8), torch.rand(1, 3, 32, 40, generator=torch.Generator().manual_seed(0))
+    with torch.enable_grad():  # as for a user, who would otherwise be told that a leaf cannot change in place
+        exec(code, {"torch": torch, "network": network})
+    geometry = network.geometry((32, 40), (32, 40))
+    cells = network.descriptor(image)
+    assert torch.allclose(network(image, image).S[0], correlation(cells, cells, geometry, 4).relu(), atol=1e-6)
+    assert network.exponents.tolist()[:2] == [1.0, pytest.approx(1.4)] and network.exponents.requires_grad
+    save_network(network, tmp_path / "n.safetensors")
+    assert torch.equal(load_network(tmp_path / "n.safetensors").exponents, network.exponents)

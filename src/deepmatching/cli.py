@@ -17,6 +17,7 @@ from deepmatching.commands.demo import demo
 from deepmatching.commands.evaluate import evaluate
 from deepmatching.commands.flow import flow
 from deepmatching.commands.match import match
+from deepmatching.commands.network import network
 from deepmatching.commands.reproduce import reproduce
 from deepmatching.commands.scores import scores
 from deepmatching.commands.synthesize import synthesize
@@ -54,7 +55,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for command in (match, flow, evaluate, train, synthesize, reproduce, scores, demo, bench):
+for command in (match, flow, evaluate, train, synthesize, reproduce, scores, network, demo, bench):
     app.command(cls=Command)(command)
 
 

@@ -246,6 +246,11 @@ class Geometry:
         offset = self.alpha * self.tau(l) + self.beta
         return torch.arange(rows) * self.alpha + offset, torch.arange(columns) * self.alpha + offset
 
+    def nearest_point(self, l: int, pixel: tuple[float, float]) -> tuple[int, int]:
+        """(row, column) of the grid point of level l nearest to a pixel (x, y), whose centre has whole coordinates."""
+        (x, y), (ys, xs) = pixel, self.reference_points(l)
+        return int((ys - (y + 0.5)).abs().argmin()), int((xs - (x + 0.5)).abs().argmin())
+
     def target_points(self, l: int) -> tuple[Tensor, Tensor]:
         """Pixel positions of the target points' rows (H_l, h_l) and columns (W_l, w_l); float64.
 

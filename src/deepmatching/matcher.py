@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -22,7 +22,7 @@ from deepmatching.matches import NO_MATCHES, Matches, matches_of
 from deepmatching.memory import Plan, budget_for, plan_decoding, pyramid_bytes, require
 from deepmatching.models import load_network, save_network
 from deepmatching.network import Network
-from deepmatching.operators.decoding import Decoded
+from deepmatching.operators.decoding import Decoded, decode
 from deepmatching.settings import Radius, Settings, choose_device
 
 if TYPE_CHECKING:
@@ -351,36 +351,35 @@ class DeepMatcher:
         self,
         image0: ImageLike,
         image1: ImageLike,
-        point: tuple[float, float],
+        points: tuple[float, float] | Sequence[tuple[float, float]],
         path: str | os.PathLike[str] | None = None,
     ) -> np.ndarray:
-        """A figure of the score maps S_0 … S_L and Q_L … Q_0 of the reference point nearest to (x, y).
+        """A figure of both images and the score maps S_0 … S_L and Q_L … Q_0 of one point (x, y) or several.
+
+        The maps are those of the reference points nearest to them; this is Fig. 1 of the paper.
 
         Returns:
             (rows, columns, 3) uint8 RGB; also written to ``path`` if given.
         """
-        from deepmatching.drawing import draw_score_maps, write_image
+        from deepmatching.drawing import draw_scores_of_points, to_uint8_rgb, write_image
 
         loaded = [self.load(image, name) for image, name in ((image0, "image0"), (image1, "image1"))]
         first, second = (self._shrunk(image)[None].to(self.device) for image in loaded)
         geometry = self.network.geometry_of(first, second)
-        (x, y), (height, width) = point, _size(loaded[0])
-        if not (0 <= x < width and 0 <= y < height):
-            raise DeepMatchingError(
-                f"The point ({x:g}, {y:g}) is not in the first image of {width}x{height} pixels: choose one inside."
-            )
-        x, y = (x + 0.5) * first.shape[3] / width - 0.5, (y + 0.5) * first.shape[2] / height - 0.5
+        height, width = _size(loaded[0])
+        chosen = []
+        for x, y in np.asarray(points, float).reshape(-1, 2).tolist():
+            if not (0 <= x < width and 0 <= y < height):
+                raise DeepMatchingError(
+                    f"The point ({x:g}, {y:g}) is not in the first image of {width}x{height} pixels: choose one inside."
+                )
+            chosen.append(((x + 0.5) * first.shape[3] / width - 0.5, (y + 0.5) * first.shape[2] / height - 0.5))
         needed = pyramid_bytes(geometry, self.network.descriptor, training=False, device=self.device.type)
         require(needed, self.device, self.settings.memory)
         pyramid = self.network(first, second)
-        rows: list[list[tuple[str, np.ndarray]]] = [[], []]
-        for l in range(geometry.L + 1):
-            i, j = (
-                int((p - (at + 0.5)).abs().argmin()) for p, at in zip(geometry.reference_points(l), (y, x), strict=True)
-            )
-            for row, (letter, volumes) in enumerate((("S", pyramid.S), ("Q", pyramid.Q))):
-                rows[row].append((f"{letter}_{l}", volumes[l][0, i, j].cpu().numpy()))
-        picture = draw_score_maps(rows)
+        matches = decode(pyramid.Q[0], geometry, "none").points1[0]
+        images = to_uint8_rgb(first[0]), to_uint8_rgb(second[0])
+        picture = draw_scores_of_points(images, chosen, pyramid.S, pyramid.Q, matches, geometry)
         if path is not None:
             write_image(path, picture)
         return picture

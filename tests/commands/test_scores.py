@@ -13,7 +13,11 @@ from helpers.processes import run
 
 def test_scores_writes_its_picture(pictures: tuple[Path, Path], tmp_path: Path) -> None:
     assert run("scores", *pictures, "--at", "40,30", "-o", tmp_path / "s.png", "--radius", "16").returncode == 0
-    assert cv2.imread(str(tmp_path / "s.png")) is not None
+    one = cv2.imread(str(tmp_path / "s.png"))
+    several = ("--at", "40,30", "--at", "20,20", "--at", "9,50")
+    assert run("scores", *pictures, *several, "-o", tmp_path / "s.png", "--radius", "16").returncode == 0
+    three = cv2.imread(str(tmp_path / "s.png"))
+    assert one is not None and three is not None and three.shape[0] > one.shape[0]
 
 
 @pytest.mark.parametrize(
@@ -21,6 +25,7 @@ def test_scores_writes_its_picture(pictures: tuple[Path, Path], tmp_path: Path) 
     [
         ("--at 4,4 -o b.png", "would be overwritten"),
         ("--at here -o s.png", "--at"),
+        ("--at 4,4 --at 4 -o s.png", "--at needs two numbers such as 320,240, not '4'"),
         ("--at 4000,4 -o s.png", "not in the first image"),
     ],
 )

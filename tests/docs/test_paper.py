@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 
@@ -36,6 +37,8 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_kitti(tmp_path / "DATA" / "kitti2012", count=1)
     write_chairs(tmp_path / "DATA" / "chairs")
     (tmp_path / "model.yml.gz").touch()
+    for name in ("bunny_0.jpg", "bunny_1.jpg"):
+        (tmp_path / name).write_bytes((files("deepmatching") / "data" / "demo" / name).read_bytes())
     torch.manual_seed(0)
     np.savez(tmp_path / "vgg16.npz", **{name: tensor.numpy() for name, tensor in VGG().state_dict().items()})
 
@@ -74,6 +77,7 @@ def test_every_command_of_the_page_runs_in_order(
         if arguments[0] == "reproduce":
             ours = [line for line in output.splitlines() if re.search(r"\bours +[\d–]", line)]
             assert ours and not any(re.search(r"ours +–", line) for line in ours), arguments
+    assert Path("figure1.png").is_file() and Path("figure2.png").is_file()
     exponents = {row: load_network(f"runs/{row}/last.safetensors").exponents for row in "bdefg"}
     assert all(nu[0] == torch.tensor(1.4) for nu in exponents.values())
     assert (exponents["e"] == torch.tensor(1.4)).all() and exponents["f"][1] != torch.tensor(1.4)

@@ -6,8 +6,9 @@ from inspect import unwrap
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgba
 
-from deepmatching.drawing.scores import NO_SCORE, draw_score_maps
+from deepmatching.drawing.scores import NO_SCORE, MarkedPair, draw_score_maps
 from deepmatching.errors import DeepMatchingError
 
 RNG = np.random.default_rng(0)
@@ -64,3 +65,20 @@ def test_constant_unknown_and_single_cell_maps_draw() -> None:
     for empty in ([], [[]]):
         with pytest.raises(DeepMatchingError, match="no score maps"):
             draw_score_maps(empty)
+
+
+def test_points_are_marked_in_both_images_and_frame_their_maps_in_their_colours() -> None:
+    images = np.zeros((48, 64, 3), np.uint8), np.zeros((40, 64, 3), np.uint8)
+    pair = MarkedPair(images, [(10, 20), (30.5, 5)], [(12, 18), None])
+    rows = [[(f"{n}: {letter}_0", RNG.random((5, 5)))] * 4 for n in (1, 2) for letter in "SQ"]
+    figure = build_score_maps(rows, pair)
+    first, second, *maps = figure.axes[:-1]  # the last one is the colour bar
+    for axes, expected in ((first, {(10.0, 20.0), (30.5, 5.0)}), (second, {(12.0, 18.0)})):
+        assert {(float(line.get_xdata()[0]), float(line.get_ydata()[0])) for line in axes.lines} == expected
+        assert [text.get_text() for text in axes.texts] == ["1", "2"][: len(expected)]
+    frames = [axes.spines["left"].get_edgecolor() for axes in maps]
+    assert len(maps) == 16 and len(set(frames[:8])) == len(set(frames[8:])) == 1 and frames[0] != frames[-1]
+    assert frames[0] == to_rgba(first.lines[1].get_color()) == to_rgba(first.texts[0].get_color())
+    heights = [axes.get_window_extent().height / axes.get_window_extent().width for axes in (first, second)]
+    assert heights == pytest.approx([48 / 64, 40 / 64])
+    assert all(second.get_window_extent().y0 > axes.get_window_extent().y1 for axes in maps)

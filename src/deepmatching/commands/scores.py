@@ -27,7 +27,10 @@ from deepmatching.errors import DeepMatchingError
 def scores(
     image0: Image0,
     image1: Image1,
-    at: Annotated[str, typer.Option(metavar="X,Y", help="Point in the first image, in pixels.", show_default=False)],
+    at: Annotated[
+        list[str],
+        typer.Option(metavar="X,Y", help="Point in the first image, in pixels; may be repeated.", show_default=False),
+    ],
     output: Annotated[
         Path,
         typer.Option("-o", "--output", metavar="PICTURE", help="Picture to write.", show_default=False),
@@ -39,14 +42,23 @@ def scores(
     device: Device = "auto",
     max_size: MaxSize = None,
 ) -> None:
-    """Draw the score maps of one point: S_0 to S_L, and Q_L back to Q_0."""
+    """Draw both images and the score maps of one or more points: S_0 to S_L, and Q_L back to Q_0.
+
+    With several points, this is Figure 1 of the paper.
+    """
     from deepmatching.drawing import check_picture_path
 
-    try:
-        x, y = (float(value) for value in at.split(","))
-    except ValueError:
-        raise DeepMatchingError(f"--at needs two numbers such as 320,240, not '{at}'.") from None
+    points = [parse_point(text) for text in at]
     check_outputs([(output, check_picture_path)], (image0, image1))
     matcher = build_matcher(model, radius=radius, levels=levels, downscale=downscale, device=device, max_size=max_size)
-    matcher.draw_scores(image0, image1, (x, y), output)
+    matcher.draw_scores(image0, image1, points, output)
     say(f"wrote {output}")
+
+
+def parse_point(text: str) -> tuple[float, float]:
+    """The x and the y of ``320,240``."""
+    try:
+        x, y = (float(value) for value in text.split(","))
+    except ValueError:
+        raise DeepMatchingError(f"--at needs two numbers such as 320,240, not '{text}'.") from None
+    return x, y

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,35 +11,67 @@ import numpy as np
 from deepmatching.drawing.colors import Color
 from deepmatching.drawing.figure import fit, new_figure, picture
 from deepmatching.errors import DeepMatchingError
+from deepmatching.geometry import Geometry
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from torch import Tensor
 
 NO_SCORE: Color = (150, 150, 150)
 # Lengths in px: a map, the gap to the next one with its text, the margin on all sides, the colour bar with its labels.
 _SIDE, _GAP, _TEXT, _MARGIN, _BAR = 170, 12, 46, 14, 40
 
 
+#: Colours of the points, again and again.
+_POINT_COLORS = ("#e6194b", "#ff9f1a", "#00a0ff", "#c837f0", "#19b04b")
+
+
+@dataclass(frozen=True)
+class MarkedPair:
+    """Two images with points in them.
+
+    Attributes:
+        images: uint8 RGB (H,W,3) each.
+        points: (x, y) of every point in the first image, in pixels, centres at integers.
+        matches: (x, y) of its match in the second image, or None.
+    """
+
+    images: tuple[np.ndarray, np.ndarray]
+    points: Sequence[tuple[float, float]]
+    matches: Sequence[tuple[float, float] | None]
+
+
 @picture
-def draw_score_maps(rows: Sequence[Sequence[tuple[str, np.ndarray]]]) -> Figure:
+def draw_score_maps(rows: Sequence[Sequence[tuple[str, np.ndarray]]], pair: MarkedPair | None = None) -> Figure:
     """A figure of score maps: rows of (title, map (H,W)).
 
     Every map is coloured by its own range, which is written below it; −inf (and NaN) is grey, a ring marks the maximum.
     Columns line up, so that rows of the same levels can be compared.
+
+    With a pair, its images come first, with the points marked. The rows are then divided equally among the points, and
+    maps are framed in the colours of their points.
     """
     from matplotlib.cm import ScalarMappable
 
     if not any(rows):
         raise DeepMatchingError("There are no score maps to draw; pass at least one (title, map).")
     width = 2 * _MARGIN - _GAP + max(len(row) for row in rows) * (_SIDE + _GAP)
-    height = _MARGIN + len(rows) * (_SIDE + _TEXT) + _BAR
+    top = _MARGIN if pair is None else _MARGIN + _header_height(pair, width)
+    height = top + len(rows) * (_SIDE + _TEXT) + _BAR
     figure = new_figure(width, height)
+    if pair is not None:
+        _show_pair(figure, pair, width, height)
     for i, row in enumerate(rows):
         for j, (title, scores) in enumerate(row):
             left = (_MARGIN + j * (_SIDE + _GAP)) / width
-            bottom = 1 - (_MARGIN + (i + 1) * (_SIDE + _TEXT) - _TEXT / 2) / height
-            _show_map(figure.add_axes((left, bottom, _SIDE / width, _SIDE / height)), title, scores)
+            bottom = 1 - (top + (i + 1) * (_SIDE + _TEXT) - _TEXT / 2) / height
+            axes = figure.add_axes((left, bottom, _SIDE / width, _SIDE / height))
+            _show_map(axes, title, scores)
+            if pair is not None:
+                color = _color(i * len(pair.points) // len(rows))
+                for side in axes.spines.values():
+                    side.set(color=color, linewidth=2)
     bar = figure.add_axes((_MARGIN / width, 24 / height, _SIDE / width, 10 / height))
     figure.colorbar(ScalarMappable(cmap="viridis"), cax=bar, orientation="horizontal", ticks=(0, 1))
     bar.set_xticks((0, 1), ("minimum", "maximum"), fontsize=8)
@@ -46,6 +79,79 @@ def draw_score_maps(rows: Sequence[Sequence[tuple[str, np.ndarray]]]) -> Figure:
     bar.get_xticklabels()[1].set_horizontalalignment("right")
     figure.text((_MARGIN + _SIDE + _GAP) / width, 24 / height, "of each map; grey: no score; ring: maximum", fontsize=8)
     return figure
+
+
+def draw_scores_of_points(
+    images: tuple[np.ndarray, np.ndarray],
+    points: Sequence[tuple[float, float]],
+    S: Sequence[Tensor],
+    Q: Sequence[Tensor],
+    matches: Tensor,
+    geometry: Geometry,
+) -> np.ndarray:
+    """Both images, and for each point a row of S_0 … S_L and one of Q_0 … Q_L of the nearest reference points.
+
+    Args:
+        images: uint8 RGB (H,W,3) each.
+        points: (x, y) in the first image, in pixels, centres at integers.
+        S, Q: score volumes (1, H_l, W_l, h_l, w_l).
+        matches: (H_0, W_0, 2), the target (x, y) of every reference point, as pixel corners.
+        geometry: of the pair.
+    """
+    rows: list[list[tuple[str, np.ndarray]]] = []
+    starts, ends = [], []
+    ys, xs = geometry.reference_points(0)
+    for n, point in enumerate(points):
+        number = f"{n + 1}: " if len(points) > 1 else ""
+        at = [geometry.nearest_point(l, point) for l in range(geometry.L + 1)]
+        for letter, volumes in (("S", S), ("Q", Q)):
+            maps = [volume[0][index].cpu().numpy() for volume, index in zip(volumes, at, strict=True)]
+            rows.append([(f"{number}{letter}_{l}", scores) for l, scores in enumerate(maps)])
+        (i, j), (x, y) = at[0], matches[at[0]].tolist()
+        starts.append((float(xs[j]) - 0.5, float(ys[i]) - 0.5))
+        ends.append((x - 0.5, y - 0.5))
+    return draw_score_maps(rows, MarkedPair(images, starts, ends))
+
+
+def _color(point: int) -> str:
+    return _POINT_COLORS[point % len(_POINT_COLORS)]
+
+
+def _panels(pair: MarkedPair, width: int) -> list[tuple[float, float]]:
+    """(width, height) of the two images, side by side across the figure; neither is taller than three maps."""
+    room = (width - 2 * _MARGIN - _GAP) / 2
+    sizes = []
+    for image in pair.images:
+        scale = min(room / image.shape[1], 3 * _SIDE / image.shape[0])
+        sizes.append((image.shape[1] * scale, image.shape[0] * scale))
+    return sizes
+
+
+def _header_height(pair: MarkedPair, width: int) -> int:
+    return round(max(height for _, height in _panels(pair, width))) + _TEXT // 2
+
+
+def _show_pair(figure: Figure, pair: MarkedPair, width: int, height: int) -> None:
+    """The two images, the points as numbered crosses and their matches as numbered rings."""
+    left = float(_MARGIN)
+    titles = "first image, the points", "second image, their matches"
+    marks = zip(pair.images, _panels(pair, width), titles, (pair.points, pair.matches), ("+", "o"), strict=True)
+    for image, (across, down), title, points, marker in marks:
+        bottom = 1 - (_MARGIN + _TEXT / 2 + down) / height
+        axes = figure.add_axes((left / width, bottom, across / width, down / height))
+        axes.imshow(image, origin="upper", interpolation="antialiased", aspect="auto")
+        axes.set_axis_off()
+        fit(axes.set_title(title, loc="left", fontsize=9, pad=4), across)
+        for n, point in enumerate(points):
+            if point is None:
+                continue
+            for color, line in (("white", 4.5), (_color(n), 2.2)):
+                axes.plot(*point, marker, markersize=13, color=color, fillstyle="none", markeredgewidth=line)
+            text = axes.annotate(
+                str(n + 1), point, (9, 6), textcoords="offset points", fontsize=11, weight="bold", color=_color(n)
+            )
+            text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1.0, "alpha": 0.8})
+        left += across + _GAP
 
 
 def _show_map(axes: Axes, title: str, scores: np.ndarray) -> None:
