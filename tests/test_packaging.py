@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.mark.slow
 def test_a_build_leaves_nothing_in_the_tree_and_misses_nothing_of_it(tmp_path: Path) -> None:
-    pytest.importorskip("setuptools", minversion="69")
+    pytest.importorskip("setuptools", minversion="77.0.3")
     tree, out = tmp_path / "tree", tmp_path / "out"
     out.mkdir()
     no_leftovers = shutil.ignore_patterns("__pycache__", "*.egg-info")

@@ -80,4 +80,5 @@ def working(title: str, console: Console | None = None) -> Iterator[threading.Ti
     finally:
         timer.cancel()
         timer.join()  # or it might start the spinner after the end
-        progress.stop()
+        if not disabled:  # older versions of rich end even a disabled spinner with a newline
+            progress.stop()
