@@ -41,6 +41,9 @@ THRESHOLDS = (2, 5, 10)
 #: that the method cannot match reach 0.20, those with acc@10 above 40 % have at least 0.30; see docs/results.md.
 AGREEMENT = 0.25
 
+#: A match is right if it is less than this many pixels off; the confidence is the probability of that.
+RIGHT = 3.0
+
 #: To propagate matches, every pixel takes the displacement of the most confident match within this many pixels along
 #: each axis.
 SPREAD = 8

@@ -73,7 +73,8 @@ class GraphedDecode:
             self._image0.copy_(image0)
             self._image1.copy_(image1)
             self.replay()
-            return Decoded(*(result.clone() for result in self._decoded))
+            copies = {name: t.clone() for name, t in self._decoded._asdict().items() if t is not None}
+            return Decoded(**copies)
 
     def replay(self) -> None:
         """Decode the input buffers into the graph's own output."""

@@ -37,12 +37,14 @@ class Decoding:
         half: correlate and store S_{l+1/2} in half precision (CUDA kernels only). Sums stay in float32.
         subpixel: move matches between the cells, if the network has a sharpness.
         strips: number of strips that level 0 is cut into.
+        confidence: judge the matches, if the network can.
     """
 
     reciprocal: Reciprocal = RECIPROCAL
     half: bool = False
     subpixel: bool = True
     strips: int = 1
+    confidence: bool = True
 
 
 @dataclass(frozen=True, eq=False)

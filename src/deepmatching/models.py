@@ -1,8 +1,8 @@
 """Models by name or file: descriptors and exponents as safetensors, never a pickle.
 
 A model file holds the network's tensors. Its metadata holds what is needed to build the network: ``format``
-("deepmatching"), ``descriptor`` (a name from ``DESCRIPTORS``) and the descriptor's ``settings`` (JSON). All other
-metadata is the model card.
+("deepmatching"), ``descriptor`` (a name from ``DESCRIPTORS``), the descriptor's ``settings`` (JSON) and, if the network
+judges its matches, the settings of its ``confidence`` network (JSON). All other metadata is the model card.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from deepmatching.confidence import ConfidenceNetwork
 from deepmatching.defaults import MODELS, RADIUS
 from deepmatching.descriptors import HOG, VGG, Compact, Descriptor
 from deepmatching.errors import DeepMatchingError
@@ -53,6 +54,11 @@ def build_network(
     return Network(built, radius, levels, sharpness=sharpness)
 
 
+def build_confidence(descriptor: Descriptor, **settings: Any) -> ConfidenceNetwork:
+    """An untrained confidence network for matches of this descriptor."""
+    return ConfidenceNetwork(descriptor.channels, descriptor.patch, descriptor.cells_of_patch, **settings)
+
+
 def load_network(
     model: PathLike,
     radius: int | None = RADIUS,
@@ -76,17 +82,23 @@ def load_network(
             settings["downscale"] = downscale
         check_counts(settings, tensors)
         build = partial(DESCRIPTORS[metadata["descriptor"]], **settings)
-        has_sharpness = "sharpness" in tensors
+        sharpness = 1.0 if "sharpness" in tensors else None
+        judge = parse_json(metadata["confidence"]) if "confidence" in metadata else None
+        check_counts(judge or {}, tensors)
+
+        def network_of(descriptor: Descriptor) -> Network:
+            confidence = None if judge is None else build_confidence(descriptor, **judge)
+            return Network(descriptor, radius, levels, sharpness=sharpness, confidence=confidence)
+
         with torch.device("meta"):  # takes no memory, whatever the sizes in the file
-            _check_tensors(Network(build(), sharpness=1.0 if has_sharpness else None), tensors, path)
-        descriptor = build()
+            _check_tensors(network_of(build()), tensors, path)
+        network = network_of(build())
     except DeepMatchingError:
         raise
     except (TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
         raise DeepMatchingError(
             f"The settings in '{path}' do not fit its descriptor ({_first_line(error)}); save the model again."
         ) from error
-    network = Network(descriptor, radius, levels, sharpness=1.0 if has_sharpness else None)
     network.exponents.data = tensors["exponents"].to(network.exponents.dtype)
     network.load_state_dict(tensors)
     return network
@@ -167,6 +179,7 @@ def save_network(network: Network, path: PathLike, dtype: torch.dtype = torch.fl
         name: tensor.to(dtype if tensor.ndim > 1 else torch.float32) for name, tensor in network.state_dict().items()
     }
     descriptor, settings = name_of(network.descriptor), json.dumps(network.descriptor.settings())
-    write_safetensors(
-        path, tensors, {**metadata, "format": MODEL_FORMAT, "descriptor": descriptor, "settings": settings}
-    )
+    structure = {"format": MODEL_FORMAT, "descriptor": descriptor, "settings": settings}
+    if network.confidence is not None:
+        structure["confidence"] = json.dumps(network.confidence.settings())
+    write_safetensors(path, tensors, {**metadata, **structure})

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
+from deepmatching.confidence import ConfidenceNetwork, gather_evidence
 from deepmatching.defaults import EXPONENT, RADIUS
 from deepmatching.descriptors import Descriptor
 from deepmatching.errors import DeepMatchingError
@@ -26,7 +27,7 @@ from deepmatching.operators import (
     unpooling,
 )
 from deepmatching.operators.decoding import Decoded, mask_off_image
-from deepmatching.operators.subpixel import refine_to_subpixel
+from deepmatching.operators.subpixel import refine_to_subpixel, scores_around
 
 #: Levels with their own exponent. Patches of up to 999 pixels need six to eight; levels beyond share the last one.
 EXPONENTS = 8
@@ -47,6 +48,7 @@ class Pyramid:
     S: list[Tensor]
     Q: list[Tensor]
     sharpness: Tensor | None = None  #: κ of the network, for losses
+    cells: tuple[Tensor, Tensor] | None = None  #: the descriptors of both images, for the confidence
 
 
 class Network(nn.Module):
@@ -61,10 +63,12 @@ class Network(nn.Module):
             the letter, set ``exponents[0] = 1`` under ``torch.no_grad()``.
         sharpness: initial κ of sub-pixel matches (see ``deepmatching.operators.subpixel``), or None for matches on
             cells only.
+        confidence: the network that judges the matches, or None.
     """
 
     exponents: nn.Parameter
     sharpness: nn.Parameter | None
+    confidence: ConfidenceNetwork | None
 
     def __init__(
         self,
@@ -73,9 +77,11 @@ class Network(nn.Module):
         levels: int | None = None,
         exponent: float = EXPONENT,
         sharpness: float | None = None,
+        confidence: ConfidenceNetwork | None = None,
     ) -> None:
         super().__init__()
         self.descriptor = descriptor
+        self.confidence = confidence
         self.radius = radius
         self.levels = levels
         self.exponents = nn.Parameter(torch.full((EXPONENTS,), float(exponent)))
@@ -116,7 +122,7 @@ class Network(nn.Module):
         S_0 = self.first_scores(cells0, cells1, geometry)
         S, switches = self.fine_to_coarse(S_0, geometry)
         Q = list(self.coarse_to_fine(list(S), list(switches), geometry))
-        return Pyramid(geometry, S, Q[::-1], self.sharpness)
+        return Pyramid(geometry, S, Q[::-1], self.sharpness, (cells0, cells1))
 
     @torch.no_grad()
     def decode(
@@ -149,11 +155,36 @@ class Network(nn.Module):
         exponents: list[float] | None = None,
     ) -> Decoded:
         """As :meth:`decode`, from the descriptors that :meth:`describe` gives."""
-        patch, nu = self.descriptor.patch, exponents or self.exponents.tolist()
+        nu = exponents or self.exponents.tolist()
+        patch = self.descriptor.patch
         decoded = decode_cells(cells0, cells1, geometry, patch, nu, decoding)
-        if self.sharpness is None or not decoding.subpixel:
+        sharpness = self.sharpness if decoding.subpixel else None
+        is_judged = self.confidence is not None and decoding.confidence
+        if sharpness is None and not is_judged:
             return decoded
-        return refine_to_subpixel(decoded, cells0, cells1, geometry, patch, nu[0], self.sharpness)
+        around = scores_around(decoded, cells0, cells1, geometry, patch, nu[0])
+        if sharpness is not None:
+            decoded = refine_to_subpixel(decoded, around, geometry, sharpness)
+        if not is_judged:
+            return decoded
+        claims = decoded.verified
+        if decoding.reciprocal != "bins":  # those that the confidence network was trained on
+            claims = decode_cells(cells0, cells1, geometry, patch, nu, replace(decoding, reciprocal="bins")).verified
+        logits = self.judge(decoded._replace(verified=claims), around, cells0, cells1, geometry)
+        right, hidden = logits.sigmoid().unbind(1)
+        return decoded._replace(confidence=right, hidden=hidden)
+
+    def judge(self, decoded: Decoded, around: Tensor, cells0: Tensor, cells1: Tensor, geometry: Geometry) -> Tensor:
+        """Logits (B, 2, H_0, W_0) of "the match is right" and "the point is hidden".
+
+        Args:
+            decoded: the matches, verified by ``bins``.
+            around: see :func:`~deepmatching.operators.subpixel.scores_around`.
+        """
+        if self.confidence is None:
+            raise DeepMatchingError("This network has no confidence: train it with `deepmatching train confidence`.")
+        evidence = gather_evidence(decoded, around, cells0, cells1, geometry, self.descriptor.patch)
+        return self.confidence(evidence, decoded.points1, cells0, cells1, geometry)
 
     def refined_scores(self, image0: Tensor, image1: Tensor) -> tuple[Geometry, Tensor]:
         """Q_0 alone, (B, H_0, W_0, h_0, w_0); every level is freed as soon as it has been used."""

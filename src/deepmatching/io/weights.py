@@ -43,6 +43,8 @@ def check_counts(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> 
     """Raise ValueError if the settings in a file ask for layers that it cannot have, before these are built."""
     if min(settings.get("widths", [1])) < 1:
         raise ValueError("widths must be positive")
+    if settings.get("scales", 1) > len(tensors):
+        raise ValueError(f"scales asks for more than the {len(tensors)} tensors of the file")
     for name in ("layers", "depths"):
         if name in settings and sum(max(0, count) for count in settings[name]) > len(tensors):
             raise ValueError(f"{name} asks for more than the {len(tensors)} tensors of the file")

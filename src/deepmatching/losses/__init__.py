@@ -1,5 +1,6 @@
 """Losses on score volumes (paper, Sect. 2.2 "Training and loss functions")."""
 
+from deepmatching.losses.confidence import confidence_loss, is_hidden, is_right
 from deepmatching.losses.cross_entropy import cross_entropy
 from deepmatching.losses.hinge import structured_hinge
 from deepmatching.losses.indicator import indicator_distance, smoothed_indicator
@@ -8,8 +9,11 @@ from deepmatching.losses.truth import true_cells
 
 __all__ = [
     "Objective",
+    "confidence_loss",
     "cross_entropy",
     "indicator_distance",
+    "is_hidden",
+    "is_right",
     "smoothed_indicator",
     "structured_hinge",
     "true_cells",

@@ -30,13 +30,23 @@ def true_cells(flow: Tensor, geometry: Geometry, l: int = 0, occluded: Tensor | 
     """
     if occluded is not None:
         flow = flow.masked_fill(occluded[..., None], torch.nan)
-    rows, columns, first, limit = _places(geometry, l, flow.device)
-    around = torch.stack([flow[:, r][:, :, c] for r in rows for c in columns])  # (4, B, H_l, W_l, 2)
-    moved = around.mean(dim=0).flip(-1)  # (row, column); NaN if one of them is
-    agree = ((around - around[0]).abs() <= AGREEMENT).all(dim=0).all(dim=-1, keepdim=True)
+    _, _, first, limit = _places(geometry, l, flow.device)
+    moved = true_displacements(flow, geometry, l).flip(-1)  # (row, column)
     cells = first + moved / geometry.stride(l)
-    here = agree & (cells >= limit[0]) & (cells <= limit[1])
+    here = (cells >= limit[0]) & (cells <= limit[1])  # False for NaN
     return torch.where(here.all(dim=-1, keepdim=True), cells, torch.nan)
+
+
+def true_displacements(flow: Tensor, geometry: Geometry, l: int = 0, agreement: float = AGREEMENT) -> Tensor:
+    """The true displacements (B, H_l, W_l, 2), (x, y) in pixels, of the reference points of level l.
+
+    The mean of the four pixels that touch a point; NaN if one of them is unknown, or if they differ by more than
+    ``agreement`` along an axis.
+    """
+    rows, columns, _, _ = _places(geometry, l, flow.device)
+    around = torch.stack([flow[:, r][:, :, c] for r in rows for c in columns])  # (4, B, H_l, W_l, 2)
+    agree = ((around - around[0]).abs() <= agreement).all(dim=0).all(dim=-1, keepdim=True)
+    return torch.where(agree, around.mean(dim=0), torch.nan)  # agree is False if one of them is NaN
 
 
 @lru_cache(maxsize=64)

@@ -19,25 +19,25 @@ CHUNK = 2**24  #: elements of target patches that are assembled at a time
 
 
 @torch.no_grad()
-def refine_to_subpixel(
-    decoded: Decoded,
-    cells0: Tensor,
-    cells1: Tensor,
-    geometry: Geometry,
-    patch: int,
-    exponent: float,
-    sharpness: Tensor,
-) -> Decoded:
-    """Γ(p) moved by Δ(p), see :func:`soft_offsets`, and kept inside the image and within the radius of p.
-
-    The scores around Γ(p) are those of S_0: Q_0 is −∞ on most cells there.
-    """
+def scores_around(
+    decoded: Decoded, cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int, exponent: Tensor | float
+) -> Tensor:
+    """S_0 of the 5 × 5 cells around every match, (B, H_0, W_0, 5, 5); −∞ off the target image."""
     rows, columns = (
         index.clamp(0, size // geometry.gamma)
         for index, size in zip(target_indices(decoded.cells, geometry), geometry.used1, strict=True)
     )
     around = correlation_around(cells0, cells1, rows, columns, geometry, patch)
-    around = torch.where(torch.isfinite(around), power(around, exponent), -torch.inf)
+    return torch.where(torch.isfinite(around), power(around, exponent), -torch.inf)
+
+
+@torch.no_grad()
+def refine_to_subpixel(decoded: Decoded, around: Tensor, geometry: Geometry, sharpness: Tensor) -> Decoded:
+    """Γ(p) moved by Δ(p), see :func:`soft_offsets`, and kept inside the image and within the radius of p.
+
+    Args:
+        around: the scores around Γ(p), see :func:`scores_around`. Q_0 would not do: it is −∞ on most cells there.
+    """
     moved = decoded.points1 + geometry.gamma * soft_offsets(around, sharpness).flip(-1)
     if geometry.radius is not None:
         p = decoded.points0

@@ -23,6 +23,8 @@ class Decoded(NamedTuple):
     scores: Tensor  #: (B, H_0, W_0), Q_0(Γ(p)|p); −∞ where no path reaches p
     cells: Tensor  #: (B, H_0, W_0), int64, raster index of Γ(p) in its window
     verified: Tensor  #: (B, H_0, W_0), bool
+    confidence: Tensor | None = None  #: (B, H_0, W_0), probability that the match is right; None if nothing judges it
+    hidden: Tensor | None = None  #: (B, H_0, W_0), probability that p is not visible in the second image
 
 
 class Best(NamedTuple):

@@ -31,9 +31,9 @@ _SMALLEST, _LARGEST = 0.001, 1_000_000
 _LARGEST_SIDE = 1_000_000
 
 #: Metrics that can choose the best checkpoint.
-_CRITERIA = (*(f"acc@{threshold}" for threshold in THRESHOLDS), "coverage")
+_CRITERIA = (*(f"acc@{threshold}" for threshold in THRESHOLDS), "coverage", "auc")
 
-Learn = Literal["features", "exponents", "both"]
+Learn = Literal["features", "exponents", "both", "confidence"]
 OptimizerName = Literal["adamw", "sgd"]
 Schedule = Literal["constant", "cosine"]
 Amp = Literal["off", "bf16"]
@@ -48,7 +48,9 @@ class ModelConfig:
     init: str = ""
     radius: int | Literal["full"] = RADIUS  #: R in pixels, or ``full``
     levels: int | Literal["auto"] = "auto"  #: L; ``auto`` for as many as the crop allows
-    learn: Learn = "both"  #: ``features`` (the descriptor), ``exponents`` (ν_l) or ``both``
+    #: ``features`` (the descriptor), ``exponents`` (ν_l), ``both``, or ``confidence`` (nothing but the network that
+    #: judges the matches; see also ``loss.confidence``)
+    learn: Learn = "both"
     learn_nu0: bool = True  #: whether ν_0 is among the exponents that are learned; the paper learns ν_1 … ν_L
     #: κ at the start, for matches refined between cells; 0 for matches on cells. ``auto`` takes the κ of the model
     #: ``init``; without one it is 20 if ``loss.subpixel`` has a weight, and 0 otherwise. κ is learned if
@@ -176,12 +178,16 @@ class LossConfig:
     scale: float = SCALE  #: initial β of the cross-entropy; β is learned
     subpixel: float = 0.0  #: weight of the error of refined matches; excludes ``model.subpixel`` 0
     occluded: bool = False  #: whether points that are occluded in the second image count
+    #: weight of the confidence network's loss, to train it together with the features; 0 for none. With
+    #: ``model.learn`` ``confidence`` it is the only loss, and this has no effect.
+    confidence: float = 0.0
 
     def __post_init__(self) -> None:
         check_choice("loss.kind", self.kind, get_args(Kind))
         for key in ("sigma", "margin", "scale"):
             check_number(f"loss.{key}", getattr(self, key), least=_SMALLEST, most=_LARGEST)
         check_number("loss.subpixel", self.subpixel, least=0, most=_LARGEST)
+        check_number("loss.confidence", self.confidence, least=0, most=_LARGEST)
         for name, weight in self.weights.items():
             check_number(f"loss.weights.{name}", weight, least=0, most=_LARGEST)
         check_weights(self.weights)
@@ -225,6 +231,8 @@ class Config:
             raise DeepMatchingError(
                 "loss.subpixel needs a network that refines its matches: set it to 0 too, or model.subpixel=auto."
             )
+        if self.model.learn == "confidence" and not self.model.init:
+            raise DeepMatchingError("A confidence needs a trained model: set model.init to compact, vgg or a file.")
         names = {name.lower() for name in (*self.data.train, *self.validation.data)}
         if self.data.passes and not names.intersection(WITH_PASSES):
             raise DeepMatchingError("data.passes is for sintel and sintelmini, and neither is used: leave it out.")

@@ -14,9 +14,12 @@ from deepmatching.descriptors import VGG, Descriptor
 from deepmatching.descriptors.pretrained import is_published, load_vgg
 from deepmatching.errors import DeepMatchingError
 from deepmatching.geometry import Geometry
-from deepmatching.losses import Objective
-from deepmatching.models import build_network, load_network, name_of
-from deepmatching.network import Network
+from deepmatching.inference import Decoding
+from deepmatching.losses import Objective, confidence_loss
+from deepmatching.models import build_confidence, build_network, load_network, name_of
+from deepmatching.network import Network, Pyramid
+from deepmatching.operators.decoding import Decoded, decode
+from deepmatching.operators.subpixel import refine_to_subpixel, scores_around
 from deepmatching.training.config import Amp, Config, LossConfig, ModelConfig
 
 #: κ at the start of a network that has none and is to learn it.
@@ -29,19 +32,62 @@ class TrainedModel(nn.Module):
     Args:
         network, objective: the network and the loss that it is trained on.
         amp: precision inside the descriptor.
+        confidence: weight of the confidence network's loss; None if that is the only loss.
     """
 
-    def __init__(self, network: Network, objective: Objective, amp: Amp = "off") -> None:
+    def __init__(
+        self, network: Network, objective: Objective, amp: Amp = "off", confidence: float | None = 0.0
+    ) -> None:
         super().__init__()
-        self.network, self.objective, self.amp = network, objective, amp
+        self.network, self.objective, self.amp, self.confidence = network, objective, amp, confidence
 
     def forward(
         self, image0: Tensor, image1: Tensor, flow: Tensor, occluded: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of a batch and the metrics to log; see :class:`~deepmatching.losses.Objective`."""
         with _bfloat16(self.network.descriptor) if self.amp == "bf16" else contextlib.nullcontext():
+            if self.confidence is None:
+                return self._confidence_alone(image0, image1, flow, occluded)
             pyramid = self.network(image0, image1)
-        return self.objective(pyramid, flow, occluded)
+        loss, metrics = self.objective(pyramid, flow, occluded)
+        if self.confidence:
+            assert pyramid.cells is not None
+            matches, (cells0, cells1) = self._matches(pyramid), pyramid.cells
+            own, judged = self._confidence_of(matches, cells0, cells1, pyramid.geometry, flow, occluded)
+            loss, metrics = loss + self.confidence * own, {**metrics, **judged, "confidence": own.detach()}
+        return loss, metrics
+
+    def _confidence_alone(
+        self, image0: Tensor, image1: Tensor, flow: Tensor, occluded: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of the confidence network for matches that do not change: without the score volumes."""
+        with torch.no_grad():
+            geometry = self.network.geometry_of(image0, image1)
+            cells0, cells1 = self.network.describe(image0, image1, geometry)
+            decoded = self.network.decode_cells(cells0, cells1, geometry, Decoding(confidence=False))
+        return self._confidence_of(decoded, cells0, cells1, geometry, flow, occluded)
+
+    def _confidence_of(
+        self, decoded: Decoded, cells0: Tensor, cells1: Tensor, geometry: Geometry, flow: Tensor, occluded: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        cells0, cells1 = cells0.detach(), cells1.detach()
+        around = self._around(decoded, cells0, cells1, geometry)
+        logits = self.network.judge(decoded, around, cells0, cells1, geometry)
+        return confidence_loss(logits, decoded.points1 - decoded.points0, flow, occluded, geometry)
+
+    @torch.no_grad()
+    def _matches(self, pyramid: Pyramid) -> Decoded:
+        """The matches of score volumes, as inference gives them."""
+        geometry, network = pyramid.geometry, self.network
+        decoded = decode(pyramid.Q[0].detach().clone(), geometry, "bins")
+        if network.sharpness is None or pyramid.cells is None:
+            return decoded
+        around = self._around(decoded, *pyramid.cells, geometry)
+        return refine_to_subpixel(decoded, around, geometry, network.sharpness)
+
+    def _around(self, decoded: Decoded, cells0: Tensor, cells1: Tensor, geometry: Geometry) -> Tensor:
+        network = self.network
+        return scores_around(decoded, cells0, cells1, geometry, network.descriptor.patch, network.exponents[0])
 
 
 class SafeForward(nn.Module):
@@ -94,13 +140,21 @@ def build_model(model: ModelConfig, loss: LossConfig, amp: Amp = "off") -> Train
         raise DeepMatchingError(
             "This descriptor has no features to learn: set model.learn=exponents, or model.descriptor=compact."
         )
-    network.descriptor.requires_grad_(model.learn != "exponents")
-    network.exponents.requires_grad_(model.learn != "features")
+    if model.learn == "confidence" or loss.confidence:
+        network.confidence = network.confidence or build_confidence(network.descriptor)
+        network.confidence.requires_grad_(True)
+    elif network.confidence is not None:
+        network.confidence.requires_grad_(False)
+    network.descriptor.requires_grad_(model.learn in ("features", "both"))
+    network.exponents.requires_grad_(model.learn in ("exponents", "both"))
     if network.exponents.requires_grad and not model.learn_nu0:
         network.exponents.register_hook(_without_first)
     if network.sharpness is not None:
-        network.sharpness.requires_grad_(loss.subpixel > 0)
-    return TrainedModel(network, Objective(**vars(loss)), amp)
+        network.sharpness.requires_grad_(loss.subpixel > 0 and model.learn != "confidence")
+    objective = Objective(**{name: value for name, value in vars(loss).items() if name != "confidence"})
+    if model.learn == "confidence":
+        objective.requires_grad_(False)
+    return TrainedModel(network, objective, amp, None if model.learn == "confidence" else loss.confidence)
 
 
 def _without_first(gradient: Tensor) -> Tensor:

@@ -18,7 +18,10 @@ from deepmatching.datasets.opening import is_published
 from deepmatching.defaults import THRESHOLDS
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation import match_metrics
+from deepmatching.evaluation.calibration import area_under_roc
+from deepmatching.geometry import Geometry
 from deepmatching.inference import Decoding
+from deepmatching.losses import is_right
 from deepmatching.matches import matches_of
 from deepmatching.memory import budget_for, plan_decoding
 from deepmatching.network import Network
@@ -35,8 +38,9 @@ from deepmatching.training.data import (
 )
 from deepmatching.training.distributed import World
 
-#: The metrics of a validation: acc@T and coverage in %, EPE of the matches in pixels.
-METRICS = (*(f"acc@{threshold}" for threshold in THRESHOLDS), "epe", "coverage")
+#: The metrics of a validation: acc@T and coverage in %, EPE of the matches in pixels, and the area under the ROC curve
+#: of the confidence in %, NaN for a network without one.
+METRICS = (*(f"acc@{threshold}" for threshold in THRESHOLDS), "epe", "coverage", "auc")
 
 #: Number of synthetic validation pairs, unless ``validation.limit`` is set.
 SYNTHETIC_PAIRS = 32
@@ -75,11 +79,12 @@ class Validation:
                     if not math.isnan(metrics[name]):
                         sums[:, n] += torch.tensor([metrics[name], 1.0], dtype=torch.float64)
         totals, counts = self.world.sum(sums).tolist()
-        return {name: totals[n] / counts[n] if counts[n] else math.nan for n, name in enumerate(METRICS)}
+        means = {name: totals[n] / counts[n] if counts[n] else math.nan for n, name in enumerate(METRICS)}
+        return means if network.confidence is not None else {name: means[name] for name in METRICS if name != "auc"}
 
     def score(self, metrics: dict[str, float]) -> float:
         """The criterion by which the best checkpoint is chosen; larger is better."""
-        return sum(metrics[name] for name in self.criterion)
+        return sum(metrics.get(name, math.nan) for name in self.criterion)
 
 
 def _pairs(config: Config, training: TrainingData, world: World) -> Pairs:
@@ -172,12 +177,17 @@ def _evaluation_mode(network: Network, radius: int | None) -> Iterator[None]:
         torch.backends.cudnn.benchmark = before[3]
 
 
-def _match(network: Network, pair: Pair, device: torch.device) -> tuple[Decoded, Pair]:
+def _match(network: Network, pair: Pair, device: torch.device) -> tuple[Decoded, Pair, Geometry]:
     image0, image1 = (image[None].to(device) for image in pair[:2])
     geometry = network.geometry_of(image0, image1)
     plan = plan_decoding(geometry, network.descriptor, 1, device.type, budget_for(device))
-    return network.decode(image0, image1, Decoding(strips=plan.strips), geometry), pair
+    return network.decode(image0, image1, Decoding(strips=plan.strips), geometry), pair, geometry
 
 
-def _measure(decoded: Decoded, pair: Pair) -> dict[str, float]:
-    return match_metrics(matches_of(decoded, 0), pair.flow.numpy())[0]["all"]
+def _measure(decoded: Decoded, pair: Pair, geometry: Geometry) -> dict[str, float]:
+    metrics = match_metrics(matches_of(decoded, 0), pair.flow.numpy())[0]["all"]
+    if decoded.confidence is None:
+        return {**metrics, "auc": math.nan}
+    moved = (decoded.points1 - decoded.points0).cpu()
+    right, known = (answer.numpy() for answer in is_right(moved, pair.flow[None], geometry))
+    return {**metrics, "auc": 100 * area_under_roc(decoded.confidence.cpu().numpy()[known], right[known])}

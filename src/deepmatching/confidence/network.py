@@ -1,0 +1,117 @@
+"""The confidence network: from what the matching says about its matches to probabilities."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from deepmatching.confidence.evidence import channels_of_evidence
+from deepmatching.geometry import Geometry
+
+
+class ConfidenceNetwork(nn.Module):
+    """evidence, descriptors of both images → logits of "the match is right" and "the point is hidden".
+
+    Everything happens on the grid of reference points, 8 pixels apart::
+
+        cells of I_0 ── context ──┬──────────────────────────┐
+        cells of I_1 ── context ── warped by the matches ── product, in groups
+        evidence ────────────────────────────────────────────┴─ 1×1 ─ U of 3×3 convolutions, down to 1/64 ─ 1×1
+
+    A match is *right* if it is less than 3 pixels off. A point is *hidden* if it is covered, or outside, in the second
+    image.
+
+    Args:
+        channels: channels of the descriptor.
+        patch: cells along the side of the descriptor's patch.
+        step: cells from one reference point to the next.
+        width: channels of the U.
+        scales: number of scales of the U, each half as fine as the one before.
+        context: channels of the context.
+        groups: number of groups that the product is split into.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        patch: int = 1,
+        step: int = 4,
+        width: int = 56,
+        scales: int = 4,
+        context: int = 32,
+        groups: int = 16,
+    ) -> None:
+        super().__init__()
+        self.channels, self.patch, self.step = channels, patch, step
+        self.width, self.scales, self.groups = width, scales, groups
+        # One window per reference point, with the point at its centre: cells lie between positions unless patch is 1.
+        self.window = nn.Conv2d(channels, context, step + (patch == 1), stride=step)
+        self.context = nn.Conv2d(context, context, 3, padding=1)
+        self.entry = nn.Conv2d(channels_of_evidence(patch) + context + groups, width, 1)
+        self.down = nn.ModuleList(_Residual(width) for _ in range(scales))
+        self.up = nn.ModuleList(_Residual(width) for _ in range(scales - 1))
+        self.exit = nn.Conv2d(width, 2, 1)
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments with which a model file rebuilds this network."""
+        return {
+            "width": self.width,
+            "scales": self.scales,
+            "context": self.context.out_channels,
+            "groups": self.groups,
+        }
+
+    def forward(self, evidence: Tensor, points1: Tensor, cells0: Tensor, cells1: Tensor, geometry: Geometry) -> Tensor:
+        """Logits (B, 2, H_0, W_0): the match is right, the point is hidden.
+
+        Args:
+            evidence: see :func:`~deepmatching.confidence.gather_evidence`.
+            points1: Γ(p), (B, H_0, W_0, 2), in pixels from the corner.
+            cells0, cells1: the descriptors of both images.
+        """
+        context0, context1 = self.describe(cells0), self.describe(cells1)
+        context0 = context0[:, :, : evidence.shape[2], : evidence.shape[3]]
+        warped = sample(context1, (points1 - geometry.beta) / geometry.alpha)
+        product = (context0 * warped).unflatten(1, (self.groups, -1)).sum(2)
+        x = F.relu(self.entry(torch.cat([evidence, context0, product], dim=1)))
+        maps = []
+        for n, block in enumerate(self.down):
+            x = block(F.avg_pool2d(x, 2, ceil_mode=True) if n else x)
+            maps.append(x)
+        for n, block in reversed(list(enumerate(self.up))):
+            finer = maps[n]
+            wider = F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=False)
+            x = block(finer + wider[:, :, : finer.shape[2], : finer.shape[3]])
+        return self.exit(x)
+
+    def describe(self, cells: Tensor) -> Tensor:
+        """The context of every reference point, (B, context, rows, columns), from descriptors (B, C, h, w)."""
+        x = F.relu(self.window(cells * self.channels**0.5))
+        return F.relu(self.context(x))
+
+
+class _Residual(nn.Module):
+    """x + two 3×3 convolutions of it."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(width, width, 3, padding=1), nn.Conv2d(width, width, 3, padding=1)
+        nn.init.zeros_(self.second.weight)
+        nn.init.zeros_(self.second.bias)  # type: ignore[arg-type]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(x + self.second(F.relu(self.first(x))))
+
+
+def sample(maps: Tensor, places: Tensor) -> Tensor:
+    """Bilinear values (B, C, H, W) of maps (B, C, h, w) at fractional places (B, H, W, 2), (x, y) in cells.
+
+    Places outside take the value of the nearest place inside.
+    """
+    h, w = maps.shape[-2:]
+    x, y = places[..., 0] * (2 / max(1, w - 1)) - 1, places[..., 1] * (2 / max(1, h - 1)) - 1
+    grid = torch.stack([x, y], dim=-1)
+    return F.grid_sample(maps, grid, mode="bilinear", padding_mode="border", align_corners=True)
