@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deepmatching.checks import check_number
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import PathLike
 from deepmatching.io.matches import (
@@ -35,9 +36,11 @@ class Matches:
     Attributes:
         keypoints0: (N, 2) float32, x and y in the first image, in pixels; pixel centres are integers.
         keypoints1: (N, 2) float32, the corresponding points in the second image.
-        scores: (N,) float32, confidence: at most L + 1 for L levels, comparable within one pair.
+        scores: (N,) float32, at most L + 1 for L levels, comparable within one pair.
         size0: (rows, columns) of the first image, if known.
         size1: (rows, columns) of the second image, if known.
+        confidence: (N,) float32, the probability that a match is less than 3 pixels off, comparable between pairs; None
+            if the model does not judge its matches.
     """
 
     keypoints0: Tensor
@@ -45,15 +48,21 @@ class Matches:
     scores: Tensor
     size0: Size | None = None
     size1: Size | None = None
+    confidence: Tensor | None = None
 
     def __post_init__(self) -> None:
-        for name in ("keypoints0", "keypoints1", "scores"):  # arrays and lists are accepted too
-            object.__setattr__(self, name, torch.as_tensor(getattr(self, name)))
+        for name in ("keypoints0", "keypoints1", "scores", "confidence"):  # arrays and lists are accepted too
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, torch.as_tensor(getattr(self, name)))
         n = len(self.scores)
         if self.keypoints0.shape != (n, 2) or self.keypoints1.shape != (n, 2) or self.scores.shape != (n,):
             raise DeepMatchingError(
                 "Matches need keypoints of shape (N, 2), (N, 2) and scores of shape (N,), not "
                 f"{tuple(self.keypoints0.shape)}, {tuple(self.keypoints1.shape)}, {tuple(self.scores.shape)}."
+            )
+        if self.confidence is not None and self.confidence.shape != (n,):
+            raise DeepMatchingError(
+                f"{n} matches need a confidence of shape ({n},), not {tuple(self.confidence.shape)}."
             )
 
     def __len__(self) -> int:
@@ -62,13 +71,18 @@ class Matches:
     def __repr__(self) -> str:
         sizes = [f"{size[1]}x{size[0]}" for size in (self.size0, self.size1) if size is not None]
         between = f" between images of {' and '.join(sizes)} pixels" if len(sizes) == 2 else ""
-        return f"<{len(self)} matches{between}{self._lengths()}>"
+        return f"<{len(self)} matches{between}{self._lengths()}{self._certainty()}>"
 
     def _lengths(self) -> str:
         if not len(self):
             return ""
         length = self.displacements.norm(dim=1)
         return f"; displacement {length.median():.1f} px (median), {length.max():.1f} px (largest)"
+
+    def _certainty(self) -> str:
+        if self.confidence is None or not len(self):
+            return ""
+        return f"; confidence {self.confidence.mean():.2f} (mean)"
 
     def _repr_html_(self) -> str:
         """In notebooks: the same, above a small picture of the displacements."""
@@ -87,7 +101,13 @@ class Matches:
         """Some of the matches, chosen by a boolean mask, a slice, indices or one index."""
         if isinstance(chosen, Integral) or getattr(chosen, "ndim", None) == 0:  # Python's, NumPy's or PyTorch's
             chosen = [range(len(self))[int(chosen)]]
-        return Matches(self.keypoints0[chosen], self.keypoints1[chosen], self.scores[chosen], self.size0, self.size1)
+        return replace(
+            self,
+            keypoints0=self.keypoints0[chosen],
+            keypoints1=self.keypoints1[chosen],
+            scores=self.scores[chosen],
+            confidence=None if self.confidence is None else self.confidence[chosen],
+        )
 
     @property
     def displacements(self) -> Tensor:
@@ -118,18 +138,32 @@ class Matches:
         distance = np.hypot(*(medians - displacements[has_enough]).T)
         return float((distance <= spacing / 2).sum() / (rows * columns))
 
+    @property
+    def certainty(self) -> Tensor:
+        """(N,), by which matches are ranked: the confidence if there is one, else the scores."""
+        return self.scores if self.confidence is None else self.confidence
+
     def best(self, n: int) -> Matches:
         """The n most confident matches, best first."""
-        return self[torch.argsort(self.scores, descending=True, stable=True)[:n]]
+        return self[torch.argsort(self.certainty, descending=True, stable=True)[:n]]
+
+    def filter(self, min_confidence: float) -> Matches:
+        """The matches with at least this confidence, from 0 to 1."""
+        check_number("min_confidence", min_confidence, least=0, most=1)
+        if self.confidence is None:
+            raise DeepMatchingError(
+                "These matches have no confidence: use a model that judges its matches, such as 'compact'."
+            )
+        return self[self.confidence >= min_confidence]
 
     def to(self, device: torch.device | str) -> Matches:
         """The same matches on another device."""
-        return Matches(
-            self.keypoints0.to(device),
-            self.keypoints1.to(device),
-            self.scores.to(device),
-            self.size0,
-            self.size1,
+        return replace(
+            self,
+            keypoints0=self.keypoints0.to(device),
+            keypoints1=self.keypoints1.to(device),
+            scores=self.scores.to(device),
+            confidence=None if self.confidence is None else self.confidence.to(device),
         )
 
     def at_sizes(self, size0: Size, size1: Size) -> Matches:
@@ -143,7 +177,7 @@ class Matches:
             from_corners(to_corners(points) * points.new_tensor([new[1] / old[1], new[0] / old[0]]))
             for points, old, new in ends
         )
-        return Matches(keypoints0, keypoints1, self.scores, size0, size1)
+        return replace(self, keypoints0=keypoints0, keypoints1=keypoints1, size0=size0, size1=size1)
 
     def numpy(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """keypoints0, keypoints1 and scores as arrays."""
@@ -156,35 +190,40 @@ class Matches:
         return {
             "keypoints0": self.keypoints0,
             "keypoints1": self.keypoints1,
-            "confidence": self.scores,
+            "confidence": self.certainty,
             "batch_indexes": torch.zeros(len(self), dtype=torch.long, device=self.scores.device),
         }
 
     def as_hloc(self) -> dict[str, np.ndarray]:
         """Keypoints with ``matches0`` and ``matching_scores0``, as in hloc's feature and match files."""
-        keypoints0, keypoints1, scores = self.numpy()
+        keypoints0, keypoints1, _ = self.numpy()
         return {
             "keypoints0": keypoints0,
             "keypoints1": keypoints1,
             "matches0": np.arange(len(self), dtype=np.int32),
-            "matching_scores0": scores,
+            "matching_scores0": self.certainty.detach().cpu().numpy(),
         }
 
     def as_opencv(self) -> tuple[list[Any], list[Any], list[Any]]:
-        """OpenCV keypoints of both images, and a ``DMatch`` for each match, whose distance is minus the score."""
+        """OpenCV keypoints of both images, and a ``DMatch`` for each match.
+
+        The distance is 1 − confidence, or minus the score of matches without a confidence: OpenCV wants the smallest.
+        """
         import cv2
 
         keypoints0, keypoints1, scores = (array.tolist() for array in self.numpy())
+        distances = [-score for score in scores] if self.confidence is None else (1 - self.confidence).tolist()
         return (
             [cv2.KeyPoint(x, y, 8.0) for x, y in keypoints0],
             [cv2.KeyPoint(x, y, 8.0) for x, y in keypoints1],
-            [cv2.DMatch(i, i, -score) for i, score in enumerate(scores)],
+            [cv2.DMatch(i, i, distance) for i, distance in enumerate(distances)],
         )
 
     # ------------------------------------------------------------------ files
 
     def _arrays(self) -> MatchArrays:
-        return MatchArrays(*self.numpy(), self.size0, self.size1)
+        confidence = None if self.confidence is None else self.confidence.detach().cpu().numpy()
+        return MatchArrays(*self.numpy(), self.size0, self.size1, confidence)
 
     def as_text(self) -> str:
         """The original program's lines, ``x0 y0 x1 y1 score index``: positions from pixel corners, index 0."""
@@ -238,4 +277,5 @@ def matches_of(decoded: Decoded, b: int, size0: Size | None = None, size1: Size 
         decoded.scores[b][kept],
         size0,
         size1,
+        None if decoded.confidence is None else decoded.confidence[b][kept],
     )

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepmatching.confidence.evidence import channels_of_evidence
+from deepmatching.descriptors.convolutions import channels_last
 from deepmatching.geometry import Geometry
 
 
@@ -54,6 +55,7 @@ class ConfidenceNetwork(nn.Module):
         self.down = nn.ModuleList(_Residual(width) for _ in range(scales))
         self.up = nn.ModuleList(_Residual(width) for _ in range(scales - 1))
         self.exit = nn.Conv2d(width, 2, 1)
+        channels_last(self)
 
     def settings(self) -> dict[str, Any]:
         """The arguments with which a model file rebuilds this network."""
@@ -89,8 +91,8 @@ class ConfidenceNetwork(nn.Module):
 
     def describe(self, cells: Tensor) -> Tensor:
         """The context of every reference point, (B, context, rows, columns), from descriptors (B, C, h, w)."""
-        x = F.relu(self.window(cells * self.channels**0.5))
-        return F.relu(self.context(x))
+        cells = cells.contiguous(memory_format=torch.channels_last)
+        return F.relu(self.context(F.relu(self.window(cells * self.channels**0.5))))
 
 
 class _Residual(nn.Module):

@@ -20,7 +20,7 @@ from torch import Tensor
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.arrays import Archive
 from deepmatching.io.files import PathLike, atomic_write, check_suffix, read_bytes
-from deepmatching.io.foreign_matches import pair_group, pair_of_arrays, to_float32
+from deepmatching.io.foreign_matches import INDICES, pair_group, pair_of_arrays, to_float32
 from deepmatching.io.hdf5 import Hdf5
 
 Size = tuple[int, int]
@@ -35,6 +35,7 @@ class MatchArrays(NamedTuple):
     scores: np.ndarray  #: (N,) float32
     size0: Size | None = None  #: (rows, columns) of the first image, if known
     size1: Size | None = None
+    confidence: np.ndarray | None = None  #: (N,) float32 in [0, 1], if the matches were judged
 
 
 def from_corners(points: Points) -> Points:
@@ -94,7 +95,20 @@ def _arrays(matches: MatchArrays) -> dict[str, np.ndarray]:
 
 def _from_arrays(stored: Mapping[str, Any], path: Path) -> MatchArrays:
     size0, size1 = (_size(stored[name], name, path) if name in stored else None for name in ("size0", "size1"))
-    return MatchArrays(*pair_of_arrays(stored, path), size0, size1)
+    keypoints0, keypoints1, scores = pair_of_arrays(stored, path)
+    # In the files of others, a confidence without scores is what we call scores.
+    is_judged = "confidence" in stored and "scores" in stored and not any(name in stored for name in INDICES)
+    confidence = _confidence(stored["confidence"], len(scores), path) if is_judged else None
+    return MatchArrays(keypoints0, keypoints1, scores, size0, size1, confidence)
+
+
+def _confidence(stored: np.ndarray, number: int, path: Path) -> np.ndarray:
+    if stored.shape != (number,) or stored.dtype.kind != "f" or not ((stored >= 0) & (stored <= 1)).all():
+        raise DeepMatchingError(
+            f"'{path}' is not a readable matches file: its confidence is not a number from 0 to 1 for each match; "
+            "write it again."
+        )
+    return to_float32(stored)
 
 
 def _size(stored: np.ndarray, name: str, path: Path) -> Size:
