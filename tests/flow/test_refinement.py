@@ -92,8 +92,9 @@ def test_kernels_agree_with_the_definition(seed: int, height: int, width: int, c
     with plain_operators():
         expected = refine(start, first, second, chosen)
     assert found.shape == (height, width, 2) and np.isfinite(found).all()
-    np.testing.assert_allclose(found, expected, atol=0.02)
-    assert np.median(np.abs(found - expected)) < 1e-3
+    # On tiny images the flow can run far away, and rounding grows with its length.
+    np.testing.assert_allclose(found, expected, atol=0.02, rtol=1e-3)
+    assert np.median(np.abs(found - expected)) < 1e-3 * (1 + np.median(np.abs(expected)))
 
 
 def test_bands_and_rounds_of_relaxation_leave_no_seams() -> None:
