@@ -141,12 +141,12 @@ def test_the_best_model_reproduces_the_metrics_that_chose_it(config_of: Configs,
     best = max((row for row, is_best in watcher.validations if is_best), key=lambda row: row["step"])
     matcher = dm.DeepMatcher.from_pretrained(outcome.folder / "best.safetensors", radius=8, device="cpu")
     pairs = open_dataset(manifest)
-    figures = [
+    found = [
         match_metrics(matcher.match(pairs[n].image0, pairs[n].image1), pairs[n].flow.numpy())[0]["all"]
         for n in (0, 1, 2)
     ]
     for name in ("acc@2", "acc@5", "acc@10", "epe", "coverage"):
-        assert sum(f[name] for f in figures) / 3 == pytest.approx(best[name])
+        assert sum(metrics[name] for metrics in found) / 3 == pytest.approx(best[name])
 
 
 class Diverging(Objective):
