@@ -127,7 +127,12 @@ main()
 
 @pytest.mark.parametrize(
     "module",
-    ["deepmatching.cli", "typer", "deepmatching.commands.match", "numpy", "torch", "cv2", "deepmatching.matcher"],
+    [
+        "deepmatching.cli",
+        "typer",
+        "deepmatching.commands.match",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("numpy", "torch", "cv2", "deepmatching.matcher")),
+    ],
 )
 def test_the_interrupt_key_during_imports_is_no_traceback(module: str) -> None:
     command = [sys.executable, "-c", INTERRUPTED.replace("MODULE", repr(module)), "match", "a.png", "b.png"]

@@ -30,6 +30,7 @@ def small_geometry(size0: tuple[int, int], size1: tuple[int, int], radius: int |
     return Geometry(size0, size1, radius=radius, levels=min(levels, rule._max_levels()))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     size0=sizes,

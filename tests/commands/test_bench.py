@@ -13,6 +13,7 @@ import pytest
 from helpers.processes import run, started
 
 
+@pytest.mark.slow
 def test_bench_prints_and_writes_its_measurements(tmp_path: Path) -> None:
     result = run("bench", "--size", "128x96", "--repeats", "2", "--device", "cpu", "--json", tmp_path / "b.json")
     assert result.returncode == 0, result.stderr

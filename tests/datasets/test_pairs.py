@@ -134,6 +134,7 @@ def test_a_bad_file_is_one_sentence_with_its_name(entry: Entry, tmp_path: Path, 
     assert str(path) in str(raised.value) and "\n" not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_workers_of_a_loader_read_the_same_pairs(entry: Entry) -> None:
     dataset = FilePairs("mine", [entry, replace(entry, image0=entry.image1, name="b-b")])
     loaded = list(DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="spawn"))

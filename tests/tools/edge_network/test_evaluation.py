@@ -43,6 +43,7 @@ def plain_augment(alone: np.ndarray, second: np.ndarray, steps: np.ndarray, part
             dead |= seen
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     maps=arrays(np.bool_, (2, 9, 11), elements=st.booleans() | st.just(False) | st.just(False)),
