@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 import typer
 
 from deepmatching.cli import app, main
+from deepmatching.commands.output import guarded_output
 from helpers.processes import run
 
 COMMANDS = [str(command.callback.__name__) for command in app.registered_commands if command.callback]
@@ -100,6 +102,15 @@ def test_a_full_standard_error_changes_neither_the_exit_code_nor_the_output(tmp_
             result = subprocess.run(command, stdout=subprocess.PIPE, stderr=full, text=True, cwd=tmp_path, check=False)
             assert result.returncode == code
             assert result.stdout == ("" if code else run("--version").stdout)
+
+
+@pytest.mark.parametrize("unbuffered", [False, True])
+def test_the_failure_of_another_file_is_not_taken_for_that_of_standard_output(
+    monkeypatch: pytest.MonkeyPatch, unbuffered: bool
+) -> None:
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), write_through=unbuffered))
+    with pytest.raises(FileNotFoundError), guarded_output():
+        Path("no such folder/file").read_bytes()
 
 
 def test_a_reader_that_stops_early_is_no_traceback() -> None:

@@ -28,7 +28,7 @@ def guarded_output() -> Iterator[None]:
             raise
         _flush()
     except OSError as error:
-        if not _is_broken():
+        if not _is_broken(error):
             raise
         discard_output()
         if isinstance(error, BrokenPipeError):
@@ -110,8 +110,10 @@ def _flush() -> None:
         sys.stdout.flush()
 
 
-def _is_broken() -> bool:
+def _is_broken(error: OSError) -> bool:
     """Whether standard output, and not something else, has failed: what it could not write is still there to write."""
+    if error.filename is not None:  # some other file
+        return False
     try:
         _flush()
     except OSError:
