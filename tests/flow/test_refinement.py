@@ -80,6 +80,7 @@ def test_two_motions_keep_their_border() -> None:
     assert np.abs(found[:24]).max() < 0.1
 
 
+@pytest.mark.slow
 @quick
 @given(st.integers(0, 2**31), st.integers(1, 30), st.integers(1, 40), st.sampled_from([1, 3]), st.booleans())
 def test_kernels_agree_with_the_definition(seed: int, height: int, width: int, channels: int, held: bool) -> None:
