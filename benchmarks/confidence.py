@@ -22,6 +22,7 @@ from rich.table import Table
 
 import deepmatching as dm
 from deepmatching.edges import detect_edges
+from deepmatching.evaluation.tables import print_table
 from deepmatching.flow import interpolate, refine
 from deepmatching.flow.confidence import CONSTANT, WEIGHTS, evidence
 from deepmatching.io.flow import read_flow
@@ -94,7 +95,7 @@ def main() -> None:
         areas.append(np.nanmean([rank_quality(stated[pair == n], right[pair == n]) for n in set(pair[~others])]))
         table.add_row(name, f"{areas[-1]:.3f}")
     table.add_row("mean", f"{np.mean(areas):.3f}")
-    Console().print(table)
+    print_table(table)
 
     table = Table("data set", "EPE", "EPE of the confident half", "calibration error", title="the shipped weights")
     shipped = np.array([CONSTANT, *WEIGHTS])
@@ -109,7 +110,7 @@ def main() -> None:
         gaps = [np.abs((stated - is_right)[tenth == t].sum()) for t in range(10)]
         epe = np.mean([values[:, -1].mean() for values in parts])
         table.add_row(name, f"{epe:.2f}", f"{np.mean(halves):.2f}", f"{100 * sum(gaps) / len(stated):.1f} %")
-    Console().print(table)
+    print_table(table)
 
 
 if __name__ == "__main__":

@@ -18,10 +18,12 @@ from pathlib import Path
 import cv2
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
 from deepmatching.edges import EdgeNetwork, detect_edges, gradient_edges, load_edge_network, structured_forest_edges
+from deepmatching.evaluation.tables import print_table
 from deepmatching.io.images import load_image
 from edge_network.bsds import Annotated, read_split
 from edge_network.evaluation import TOLERANCE, count_pixels, summarise, suppress_non_maxima
@@ -111,7 +113,7 @@ def main() -> None:
                 maps,
                 photographs,
             )
-            counts = np.stack(list(progress.track(jobs, len(photographs), description=name)))
+            counts = np.stack(list(progress.track(jobs, len(photographs), description=escape(name))))
             scores = summarise(counts, thresholds)
             minutes = (time.perf_counter() - start) / 60
             table.add_row(
@@ -124,7 +126,7 @@ def main() -> None:
             people = np.stack(list(progress.track(jobs, len(photographs), description="people")))
             scores = summarise(people, np.array([0.5]))
             table.add_row("people", f"{scores.ods:.3f}", f"{scores.ois:.3f}", "", "", "")
-    Console(width=110).print(table)
+    print_table(table)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ import deepmatching as dm
 from deepmatching.benchmark import peak_memory
 from deepmatching.defaults import FLOW_RADIUS, FULL, MODEL, PRESET
 from deepmatching.edges import detect_edges, gradient_edges
+from deepmatching.evaluation.tables import print_table
 from deepmatching.flow import FlowSettings, confidence, interpolate, preset, refine
 from deepmatching.io.flow import read_flow
 from deepmatching.io.images import load_image
@@ -149,7 +150,7 @@ def speed(options: argparse.Namespace, settings: FlowSettings) -> None:
     best = {name: np.array(times[1:]).min(axis=0) for name, times in stages.items()}
     for name, times in [*best.items(), ("all", sum(best.values()))]:
         table.add_row(name, *(f"{t:.3f}" for t in times))
-    Console().print(table)
+    print_table(table)
     print(f"peak memory of the process {peak_memory(torch.device('cpu')) / 1e6:.0f} MB")
 
 
@@ -204,7 +205,7 @@ def main() -> None:
         for trial in trials:
             rows = [row for row in results if row["dataset"] == dataset and row["trial"] == trial]
             table.add_row(dataset, trial, *(f"{np.nanmean([row[name] for row in rows]):.3f}" for name in NAMES))
-    Console(width=160).print(table)
+    print_table(table)
 
 
 if __name__ == "__main__":

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
 import typer
 
-from deepmatching.cli import app
+from deepmatching.cli import app, main
+from deepmatching.commands.output import guarded_output
 from helpers.processes import run
 
 COMMANDS = [str(command.callback.__name__) for command in app.registered_commands if command.callback]
@@ -73,3 +78,125 @@ def test_a_usage_error_is_one_line_and_exit_code_2(tmp_path: Path, arguments: st
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.count("\n") == 1 and words in result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["match", "--help"]])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_standard_output_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], unbuffered: str
+) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    with open("/dev/full", "w") as full:
+        result = run(*arguments, stdout=full)
+    assert result.returncode == 2
+    assert result.stderr.startswith("deepmatching: Cannot write to standard output (No space left on device)")
+    assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_standard_error_changes_neither_the_exit_code_nor_the_output(tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        for arguments, code in ((["sing"], 2), (["match", "a.png", "b.png"], 2), (["--version"], 0)):
+            command = [sys.executable, "-m", "deepmatching", *arguments]
+            result = subprocess.run(command, stdout=subprocess.PIPE, stderr=full, text=True, cwd=tmp_path, check=False)
+            assert result.returncode == code
+            assert result.stdout == ("" if code else run("--version").stdout)
+
+
+@pytest.mark.parametrize("unbuffered", [False, True])
+def test_the_failure_of_another_file_is_not_taken_for_that_of_standard_output(
+    monkeypatch: pytest.MonkeyPatch, unbuffered: bool
+) -> None:
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), write_through=unbuffered))
+    with pytest.raises(FileNotFoundError), guarded_output():
+        Path("no such folder/file").read_bytes()
+
+
+def test_a_reader_that_stops_early_is_no_traceback() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    for arguments in (["--help"], ["--version"]):
+        assert run(*arguments, stdout=writing).stderr == ""
+    os.close(writing)
+
+
+#: Runs the command, and sends it the interrupt key's signal when it imports MODULE.
+INTERRUPTED = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == MODULE:
+            sys.meta_path.remove(self)
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+from deepmatching.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "deepmatching.cli",
+        "typer",
+        "deepmatching.commands.match",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("numpy", "torch", "cv2", "deepmatching.matcher")),
+    ],
+)
+def test_the_interrupt_key_during_imports_is_no_traceback(module: str) -> None:
+    command = [sys.executable, "-c", INTERRUPTED.replace("MODULE", repr(module)), "match", "a.png", "b.png"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (130, "deepmatching: interrupted\n")
+
+
+def test_the_interrupt_key_during_the_work_ends_with_our_word(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("deepmatching.commands.common.check_outputs", interrupted)
+    monkeypatch.setattr(sys, "argv", ["deepmatching", "match", "a.png", "b.png"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert (ended.value.code, capfd.readouterr().err.strip()) == (130, "deepmatching: interrupted")
+
+
+def test_the_end_of_a_file_inside_a_command_is_not_taken_for_the_interrupt_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise EOFError("Ran out of input")
+
+    monkeypatch.setattr("deepmatching.commands.common.check_outputs", broken)
+    monkeypatch.setattr(sys, "argv", ["deepmatching", "match", "a.png", "b.png"])
+    with pytest.raises(EOFError):
+        main()
+
+
+@pytest.mark.slow
+def test_a_remark_of_libjpeg_is_one_sentence_with_the_name_of_the_file(tmp_path: Path) -> None:
+    picture = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
+    data = cv2.imencode(".jpg", cv2.GaussianBlur(picture, (0, 0), 2))[1].tobytes()
+    (tmp_path / "good.jpg").write_bytes(data)
+    (tmp_path / "odd.jpg").write_bytes(data[:-2] + b"\0\0\0" + data[-2:])  # between the scan and the end marker
+    arguments = ("match", "good.jpg", "odd.jpg", "--model", "hog", "-o", "m.txt", "--device", "cpu")
+    result = run(*arguments, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    (line,) = (line for line in result.stderr.splitlines() if "JPEG" in line)
+    assert line.startswith("The decoder of the image1 'odd.jpg' reports: Corrupt JPEG data")
+    assert "JPEG" not in run(*arguments, "--quiet", cwd=tmp_path).stderr
+
+
+def test_warnings_of_libraries_are_not_shown_unless_asked_for() -> None:
+    code = (
+        "import warnings, sys; from deepmatching.cli import main; from deepmatching.commands import common\n"
+        "common.check_outputs = lambda *_: (warnings.warn('overflow', RuntimeWarning), sys.exit(0))\n"
+        "sys.argv = ['deepmatching', 'match', 'a.png', 'b.png']; main()"
+    )
+    shown = []
+    for options in ([], ["-W", "default"]):
+        result = subprocess.run([sys.executable, *options, "-c", code], capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stderr
+        shown.append("RuntimeWarning: overflow" in result.stderr)
+    assert shown == [False, True]

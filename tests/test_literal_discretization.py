@@ -41,6 +41,7 @@ def test_it_is_that_of_the_papers_implementation_details() -> None:
     assert geometry.grid(0) == ours.grid(0)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.parametrize("radius", [6, 5, None])
 def test_its_network_equals_the_recursion(radius: int | None) -> None:

@@ -63,6 +63,17 @@ def test_batches_give_the_same_matches(pair: tuple[np.ndarray, np.ndarray]) -> N
             assert same(single, batched)
 
 
+@pytest.mark.parametrize("model", ["vgg", "compact"])
+def test_in_a_batch_rounding_moves_matches_by_less_than_a_thousandth_of_a_pixel(
+    pair: tuple[np.ndarray, np.ndarray], model: str
+) -> None:
+    matcher = dm.DeepMatcher.from_pretrained(model, radius=16, reciprocal="none", device="cpu")
+    pairs = [pair, pair[::-1], pair]
+    for single, batched in zip([matcher.match(*p) for p in pairs], matcher.match_pairs(pairs, 3), strict=True):
+        assert torch.equal(single.keypoints0, batched.keypoints0)
+        torch.testing.assert_close(single.keypoints1, batched.keypoints1, rtol=0, atol=1e-3)
+
+
 @pytest.mark.parametrize("radius", [16, "full"])
 def test_sizes_are_cropped_to_multiples_of_eight(pair: tuple[np.ndarray, np.ndarray], radius: object) -> None:
     matcher = dm.DeepMatcher.from_pretrained("hog", radius=radius, device="cpu")

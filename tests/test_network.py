@@ -84,19 +84,12 @@ def test_decoding_without_the_volumes_equals_decoding_q0(
     network = Network(descriptor, radius)
     image0, image1 = torch.rand(2, 3, 48, 40), torch.rand(2, 3, 40, 56)
     with torch.no_grad():
-        geometry, Q_0 = network.refined_scores(image0, image1)
-        expected = decode(Q_0, geometry, reciprocal)
+        pyramid = network(image0, image1)
+        expected = decode(pyramid.Q[0], pyramid.geometry, reciprocal)
         found = network.decode(image0, image1, Decoding(reciprocal))
     torch.testing.assert_close(found.scores, expected.scores)
     for name in ("points0", "points1", "cells", "verified"):
         assert torch.equal(getattr(found, name), getattr(expected, name)), name
-
-
-def test_refined_scores_are_those_of_the_pyramid() -> None:
-    network = Network(HOG(), 12)
-    images = torch.rand(1, 3, 40, 48), torch.rand(1, 3, 40, 48)
-    with torch.no_grad():
-        assert torch.equal(network.refined_scores(*images)[1], network(*images).Q[0])
 
 
 def test_no_levels_is_plain_correlation() -> None:
@@ -147,7 +140,6 @@ def test_a_descriptor_that_breaks_its_promised_shape_is_refused(shape: tuple[int
     for call in (
         network,
         network.decode,
-        network.refined_scores,
         lambda image, _: network.describe_image(image, (16, 16)),
     ):
         with pytest.raises(DeepMatchingError, match=words):

@@ -21,7 +21,7 @@ def both_decodings(geometry: Geometry, S_0: Tensor, exponent: float = 1.4) -> tu
     """Q_0 of the network, and S_0 … S_L for the recursion."""
     network = Network(HOG(), geometry.radius, geometry.levels, exponent).double()
     S, switches = network.fine_to_coarse(S_0[None], geometry)
-    *_, Q_0 = network.coarse_to_fine(list(S), switches, geometry)
+    Q_0 = network.coarse_to_fine(S, switches, geometry)[0]
     return Q_0[0], [scores[0] for scores in S]
 
 
@@ -30,6 +30,7 @@ def small_geometry(size0: tuple[int, int], size1: tuple[int, int], radius: int |
     return Geometry(size0, size1, radius=radius, levels=min(levels, rule._max_levels()))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     size0=sizes,

@@ -8,8 +8,10 @@ correlation at the rate of a large matrix product. Both rates are measured in th
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -79,11 +81,27 @@ class Timing:
 def measure(case: Case, repeats: int = 20) -> Timing:
     """Time one case in a new process, so that other work affects neither its memory nor its first run."""
     command = [sys.executable, "-m", "deepmatching.benchmark", json.dumps({**asdict(case), "repeats": repeats})]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    reading, writing = os.pipe()  # closes when this process ends, however that happens: see `_end_with_parent`
+    try:
+        result = subprocess.run(command, stdin=reading, capture_output=True, text=True, check=False)
+    finally:
+        os.close(reading)
+        os.close(writing)
     if result.returncode:
         reason = (result.stderr.strip().splitlines() or ["killed"])[-1]
         raise DeepMatchingError(f"Timing {case.width}x{case.height} failed ({reason}): try a smaller case.")
     return Timing(**{**json.loads(result.stdout.splitlines()[-1]), "case": case})
+
+
+def _end_with_parent() -> None:
+    """End this process as soon as standard input ends."""
+
+    def watch() -> None:
+        while os.read(0, 1):
+            pass
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def demo_images(width: int, height: int, batch: int = 1) -> tuple[Tensor, Tensor]:
@@ -206,6 +224,7 @@ def _decoder(network: Network, image0: Tensor, image1: Tensor, strips: int) -> C
 
 
 if __name__ == "__main__":
+    _end_with_parent()
     arguments = json.loads(sys.argv[1])
     count = arguments.pop("repeats")
     print(json.dumps(run_case(Case(**arguments), count)))

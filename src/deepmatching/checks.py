@@ -10,6 +10,8 @@ from typing import Any
 from deepmatching.defaults import FULL, LARGEST_RADIUS
 from deepmatching.errors import DeepMatchingError
 
+_LONGEST_SHOWN = 60
+
 
 def check_number(
     name: str,
@@ -43,14 +45,23 @@ def check_number(
         bounds.insert(0, f"of at least {least}" if most is None else f"of at most {most}")
     range_ = f" {' and '.join(bounds)}" if bounds else ""
     words = "".join(f" or {word!r}" for word in also)
-    raise DeepMatchingError(f"{name} must be {kind}{range_}{words}, not {value!r}.")
+    raise DeepMatchingError(f"{name} must be {kind}{range_}{words}, not {shown(value)}.")
+
+
+def shown(value: Any) -> str:
+    """The value as an error message shows it: in at most 60 characters."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes numbers of up to 4300 digits only
+        return "a number of thousands of digits"
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 1]}…"
 
 
 def check_choice(name: str, value: Any, allowed: Collection[str]) -> None:
     """Raise unless the value is one of the allowed words."""
     if value not in list(allowed):  # a list, since the value may not be hashable
         words = [repr(word) for word in allowed]
-        raise DeepMatchingError(f"{name} must be {', '.join(words[:-1])} or {words[-1]}, not {value!r}.")
+        raise DeepMatchingError(f"{name} must be {', '.join(words[:-1])} or {words[-1]}, not {shown(value)}.")
 
 
 def radius_in_pixels(radius: Any, name: str = "The radius") -> int | None:
@@ -58,7 +69,7 @@ def radius_in_pixels(radius: Any, name: str = "The radius") -> int | None:
     if isinstance(radius, str) and radius == FULL:
         return None
     if not isinstance(radius, Integral) or isinstance(radius, bool) or radius <= 0:
-        raise DeepMatchingError(f"{name} must be a positive number of pixels or '{FULL}', not {radius!r}.")
+        raise DeepMatchingError(f"{name} must be a positive number of pixels or '{FULL}', not {shown(radius)}.")
     if int(radius) > LARGEST_RADIUS:
         raise DeepMatchingError(f"{name} must be at most {LARGEST_RADIUS} pixels; use '{FULL}' for no limit.")
     return int(radius)

@@ -18,12 +18,16 @@ from deepmatching.commands.evaluate import evaluate
 from deepmatching.commands.flow import flow
 from deepmatching.commands.match import match
 from deepmatching.commands.network import network
+from deepmatching.commands.output import guarded_errors, guarded_output, silence_libraries
 from deepmatching.commands.reproduce import reproduce
 from deepmatching.commands.scores import scores
 from deepmatching.commands.synthesize import synthesize
 from deepmatching.commands.threads import watch
 from deepmatching.commands.train import train
 from deepmatching.errors import DeepMatchingError
+
+#: The exit code of a command that the interrupt key has ended.
+INTERRUPTED = 130
 
 
 class Command(TyperCommand):
@@ -82,15 +86,27 @@ def main() -> None:
     """Run the command. An error that the user can fix is one sentence, with exit code 2."""
     if sys.stderr is None:  # closed, as by `2>&-`; some versions of NumPy's f2py need one to be imported
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the life of the process
-    watch()
+    with guarded_errors():
+        _main()
+
+
+def _main() -> None:
     try:
-        sys.exit(app(prog_name="deepmatching", standalone_mode=False))
+        watch()
+        silence_libraries()
+        with guarded_output():
+            code = app(prog_name="deepmatching", standalone_mode=False)
+            if code == INTERRUPTED:  # some versions of typer return it in place of the exception
+                raise KeyboardInterrupt
+            sys.exit(code)
     except DeepMatchingError as error:
         complain(str(error))
         sys.exit(2)
-    except (KeyboardInterrupt, typer.Abort):
+    except (KeyboardInterrupt, typer.Abort) as error:
+        if isinstance(error.__cause__, EOFError):  # typer takes it for the end of the user's input
+            raise error.__cause__ from None
         complain("interrupted")
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except Exception as error:
         # Usage errors are recognised by a method: typer includes their class, and its name depends on the version.
         if not hasattr(error, "format_message"):

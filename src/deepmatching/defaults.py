@@ -53,3 +53,6 @@ SIGMA, MARGIN, SCALE = 1.5, 1.0, 10.0
 
 #: The largest image: OpenCV reads no larger one.
 MOST_PIXELS = 2**30
+
+#: The largest size of memory that can be given: what 64-bit systems can count.
+MOST_BYTES = 2**63 - 1

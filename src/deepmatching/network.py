@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass, replace
 
@@ -121,8 +119,7 @@ class Network(nn.Module):
         require(pyramid_bytes(geometry, self.descriptor, len(image0), training, device.type), device)
         S_0 = self.first_scores(cells0, cells1, geometry)
         S, switches = self.fine_to_coarse(S_0, geometry)
-        Q = list(self.coarse_to_fine(list(S), list(switches), geometry))
-        return Pyramid(geometry, S, Q[::-1], self.sharpness, (cells0, cells1))
+        return Pyramid(geometry, S, self.coarse_to_fine(S, switches, geometry), self.sharpness, (cells0, cells1))
 
     @torch.no_grad()
     def decode(
@@ -186,15 +183,6 @@ class Network(nn.Module):
         evidence = gather_evidence(decoded, around, cells0, cells1, geometry, self.descriptor.patch)
         return self.confidence(evidence, decoded.points1, cells0, cells1, geometry)
 
-    def refined_scores(self, image0: Tensor, image1: Tensor) -> tuple[Geometry, Tensor]:
-        """Q_0 alone, (B, H_0, W_0, h_0, w_0); every level is freed as soon as it has been used."""
-        geometry = self.geometry_of(image0, image1)
-        S_0 = self.first_scores(*self.describe(image0, image1, geometry), geometry)
-        S, switches = self.fine_to_coarse(S_0, geometry)
-        del S_0
-        last = deque(self.coarse_to_fine(S, switches, geometry), maxlen=1)
-        return geometry, last.pop()
-
     def first_scores(self, cells0: Tensor, cells1: Tensor, geometry: Geometry) -> Tensor:
         """CORR and the level-0 power: S_0, (B, H_0, W_0, h_0, w_0)."""
         return power(correlation(cells0, cells1, geometry, self.descriptor.patch), self.exponent(0))
@@ -239,15 +227,15 @@ class Network(nn.Module):
             switches.append(m)
         return S, switches
 
-    def coarse_to_fine(self, S: list[Tensor], switches: list[Tensor], geometry: Geometry) -> Iterator[Tensor]:
-        """Stage 2 of the paper: yields Q_L = S_L, …, Q_0. Empties both lists, so that levels can be freed."""
-        Q = S.pop()
+    def coarse_to_fine(self, S: list[Tensor], switches: list[Tensor], geometry: Geometry) -> list[Tensor]:
+        """Stage 2 of the paper: Q_0 … Q_L, computed from Q_L = S_L down."""
+        Q = [S[-1]]
         for l in reversed(range(geometry.L)):
-            yield Q
-            Q = disaggregation(Q, geometry.grid(l), geometry.links(l))
-            Q = unpooling(Q, switches.pop(), geometry.window(l), geometry.pool_offset(l), geometry.pool_reach)
-            Q = summation(S.pop(), Q)
-        yield mask_off_image(Q if geometry.L else Q.clone(), geometry)
+            above = disaggregation(Q[0], geometry.grid(l), geometry.links(l))
+            above = unpooling(above, switches[l], geometry.window(l), geometry.pool_offset(l), geometry.pool_reach)
+            Q.insert(0, summation(S[l], above))
+        Q[0] = mask_off_image(Q[0] if geometry.L else Q[0].clone(), geometry)
+        return Q
 
 
 def check_images(image0: Tensor, image1: Tensor) -> None:

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import torch
 
 from deepmatching.checks import check_choice, check_number, radius_in_pixels
-from deepmatching.defaults import RECIPROCAL, Reciprocal
+from deepmatching.defaults import MOST_BYTES, RECIPROCAL, Reciprocal
 from deepmatching.errors import DeepMatchingError
 from deepmatching.inference import Decoding
 from deepmatching.operators.kernels import has_kernels
@@ -56,7 +56,7 @@ class Settings:
             check_number("downscale", self.downscale, least=0, most=2, whole=True)
         check_choice("reciprocal", self.reciprocal, get_args(Reciprocal))
         if self.memory is not None:
-            check_number("memory, in bytes,", self.memory, least=1, whole=True)
+            check_number("memory, in bytes,", self.memory, least=1, most=MOST_BYTES, whole=True)
         if self.max_size is not None:
             check_number("max_size", self.max_size, least=16, whole=True)
         if self.bit_depth is not None:

@@ -29,6 +29,7 @@ def annotated(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not hasattr(cv2, "ximgproc"), reason="this OpenCV has no contrib modules")
 def test_the_network_stands_beside_simple_detectors_and_people(annotated: Path) -> None:
     printed = output_of("edges", annotated, "--thresholds", 5, "--tolerance", 0.03, "--limit", 1)
     assert "1 photograph" in printed

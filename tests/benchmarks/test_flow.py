@@ -12,10 +12,10 @@ pytestmark = pytest.mark.slow  # every test starts a process that loads PyTorch
 
 
 def test_every_trial_is_measured_on_every_pair_and_matches_are_cached(tmp_path: Path) -> None:
-    manifest = write_pairs(tmp_path, 2, dataset="tiny")
+    manifest = write_pairs(tmp_path, 2, dataset="tiny [/bold]")  # not markup
     options = ["--radius", 16, "--device", "cpu", "--cache", tmp_path / "cache", "--json", tmp_path / "rows.json"]
     printed = output_of("flow", manifest, *options, "--backward", "--set", "falloff=0.3", "--set", "steps=1", "alpha=2")
-    assert "tiny" in printed and "falloff=0.3" in printed and "steps=1 alpha=2" in printed
+    assert "tiny [/bold]" in printed and "falloff=0.3" in printed and "steps=1 alpha=2" in printed
     rows = json.loads((tmp_path / "rows.json").read_text())
     assert [row["trial"] for row in rows] == ["falloff=0.3", "steps=1 alpha=2"] * 2
     assert all(row["EPE"] < 1 for row in rows)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
-from helpers.processes import run
+from helpers.processes import run, started
 
 
+@pytest.mark.slow
 def test_bench_prints_and_writes_its_measurements(tmp_path: Path) -> None:
     result = run("bench", "--size", "128x96", "--repeats", "2", "--device", "cpu", "--json", tmp_path / "b.json")
     assert result.returncode == 0, result.stderr
@@ -35,3 +38,17 @@ def test_bench_prints_and_writes_its_measurements(tmp_path: Path) -> None:
 )
 def test_bad_input_is_refused(is_refused: Callable[[str, str], None], arguments: str, words: str) -> None:
     is_refused(f"bench {arguments}", words)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", ["terminate", "kill"])
+def test_the_timing_process_ends_with_the_command(end: str) -> None:
+    with started("bench", "--size", "64x64", "--model", "hog", "--repeats", "1000000000", "--device", "cpu") as process:
+        bench = psutil.Process(process.pid)
+        while not (children := bench.children()):
+            assert process.poll() is None
+            time.sleep(0.05)
+        getattr(process, end)()
+        process.wait()
+        _, alive = psutil.wait_procs(children, timeout=120)
+        assert not alive

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import cv2
+import pytest
 
 from deepmatching.io.flow import read_flow
 from deepmatching.matches import Matches
 from helpers.processes import run
 
 
+@pytest.mark.slow
 def test_demo_writes_its_files(tmp_path: Path) -> None:
     result = run("demo", "--out", tmp_path / "demo", "--device", "cpu", "--quiet")
     assert (result.returncode, result.stderr) == (0, "")

@@ -44,6 +44,7 @@ def run(dataset: Path | str, **options: Any) -> None:
     evaluate(str(dataset), **{"device": "cpu", **ours, **options})
 
 
+@pytest.mark.slow
 def test_means_go_to_standard_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(write_pairs(tmp_path, 2, dataset="mine", scene="street"), json_file=tmp_path / "e.json")
     output = capsys.readouterr().out
@@ -293,6 +294,7 @@ def test_a_missing_folder_of_pictures_is_made_and_a_file_is_refused(tmp_path: Pa
         run(path, pictures=tmp_path / "file")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="sends a POSIX signal")
 def test_the_interrupt_key_ends_with_130_and_the_file_is_whole(tmp_path: Path) -> None:
     path, file = write_pairs(tmp_path, 2), tmp_path / "e.json"

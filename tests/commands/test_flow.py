@@ -45,6 +45,7 @@ def is_right(path: Path) -> bool:
     return bool(np.abs(inner(path) - FLOW).mean() < 0.3)
 
 
+@pytest.mark.slow
 def test_a_user_gets_the_flow_its_picture_and_its_confidence(pictures: tuple[Path, Path], tmp_path: Path) -> None:
     names = [tmp_path / name for name in ("f.flo", "p.jpg", "c.png")]
     command = ["flow", *pictures, "-o", names[0], "--draw", names[1], "--confidence", names[2], "--device", "cpu", "-v"]

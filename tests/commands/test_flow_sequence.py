@@ -292,6 +292,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_the_interrupt_key_ends_with_130_and_leaves_finished_files_only(tmp_path: Path) -> None:
     for number in range(5):
         write_image(tmp_path / "frames" / f"{number}.png", moved(texture(), number))

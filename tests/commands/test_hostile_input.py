@@ -57,6 +57,7 @@ def test_a_name_that_no_file_has_is_one_sentence(
         (f"--levels {DIGITS}", "level"),
         (f"--downscale {DIGITS}", "downscale"),
         (f"--memory {DIGITS}GB", "--memory needs a size"),
+        (f"--memory {DIGITS}", "--memory, in bytes, must be a whole number from 1 to 9223372036854775807"),
         (f"--memory {'9' * 5000}", "--memory needs a size"),
     ],
 )

@@ -26,6 +26,7 @@ def test_text_goes_to_standard_output(pictures: tuple[Path, Path]) -> None:
     assert f"{len(lines)} matches of 96 reference points" in result.stderr
 
 
+@pytest.mark.slow
 def test_the_suffix_chooses_the_format_and_a_picture_is_drawn(pictures: tuple[Path, Path], tmp_path: Path) -> None:
     for suffix in ("txt", "npz", "h5"):
         result = run("match", *pictures, "-o", tmp_path / f"m.{suffix}", "--radius", "16", "--draw", tmp_path / "m.jpg")
@@ -36,6 +37,7 @@ def test_the_suffix_chooses_the_format_and_a_picture_is_drawn(pictures: tuple[Pa
     assert cv2.imread(str(tmp_path / "m.jpg")) is not None
 
 
+@pytest.mark.slow
 def test_quiet_prints_the_matches_and_errors_only(pictures: tuple[Path, Path], tmp_path: Path) -> None:
     result = run("match", *pictures, "--radius", "16", "--draw", tmp_path / "m.png", "--quiet")
     assert (result.returncode, result.stderr) == (0, "")
@@ -44,6 +46,7 @@ def test_quiet_prints_the_matches_and_errors_only(pictures: tuple[Path, Path], t
     assert failed.returncode == 2 and failed.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_unrelated_pictures_get_a_warning_and_related_ones_do_not(pictures: tuple[Path, Path], tmp_path: Path) -> None:
     write_image(tmp_path / "other.png", texture((64, 96), seed=5))
     related = run("match", *pictures, "--radius", "16", "-o", tmp_path / "m.npz")
@@ -53,6 +56,7 @@ def test_unrelated_pictures_get_a_warning_and_related_ones_do_not(pictures: tupl
     assert "warning" not in related.stderr
 
 
+@pytest.mark.slow
 def test_options_reach_the_matcher(pictures: tuple[Path, Path]) -> None:
     options = "--model hog --radius full --levels 2 --downscale 0 --reciprocal none -v"
     result = run("match", *pictures, *options.split())
@@ -101,12 +105,14 @@ def test_bad_input_is_refused(
     is_refused(f"match {arguments}", words)
 
 
+@pytest.mark.slow
 def test_a_wrong_path_ends_the_process_with_one_line_and_code_2(tmp_path: Path) -> None:
     result = run("match", "no.png", "no.png", cwd=tmp_path)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.count("\n") == 1 and "'no.png'" in result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="the error of a closed pipe is POSIX")
 def test_a_reader_that_stops_early_is_not_an_error(pictures: tuple[Path, Path], tmp_path: Path) -> None:
     reading, writing = os.pipe()
@@ -120,6 +126,7 @@ def test_a_reader_that_stops_early_is_not_an_error(pictures: tuple[Path, Path], 
     assert (tmp_path / "q.png").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a POSIX shell and /dev/full")
 def test_standard_output_that_cannot_be_written_is_reported(pictures: tuple[Path, Path]) -> None:
     def shell(redirection: str) -> subprocess.CompletedProcess[str]:

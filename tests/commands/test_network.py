@@ -11,6 +11,7 @@ import pytest
 from helpers.processes import run
 
 
+@pytest.mark.slow
 def test_network_writes_its_picture(pictures: tuple[Path, Path], tmp_path: Path) -> None:
     result = run("network", *pictures, "-o", tmp_path / "u.png", "--radius", "16")
     assert result.returncode == 0 and "wrote" in result.stderr

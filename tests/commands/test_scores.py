@@ -11,6 +11,7 @@ import pytest
 from helpers.processes import run
 
 
+@pytest.mark.slow
 def test_scores_writes_its_picture(pictures: tuple[Path, Path], tmp_path: Path) -> None:
     assert run("scores", *pictures, "--at", "40,30", "-o", tmp_path / "s.png", "--radius", "16").returncode == 0
     one = cv2.imread(str(tmp_path / "s.png"))

@@ -42,6 +42,7 @@ def equal_weights(first: Path, second: Path) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_any_moment_and_resumed_ends_with_the_same_weights(small: Path, tmp_path: Path) -> None:
     changes = ["steps=40", "validation.every=7", "ema=0.9"]
     train(str(small), [*changes, f"out={tmp_path / 'whole'}"])
@@ -72,6 +73,7 @@ def test_what_a_run_leaves_behind(small: Path, tmp_path: Path, capsys: pytest.Ca
     dm.DeepMatcher.from_pretrained(tmp_path / "run" / "best.safetensors", device="cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT for others")
 def test_control_c_saves_and_says_how_to_resume(small: Path, tmp_path: Path) -> None:
     arguments = command(small, "steps=20000", "data.workers=1")
@@ -90,6 +92,7 @@ def test_control_c_saves_and_says_how_to_resume(small: Path, tmp_path: Path) -> 
     assert max(int(row["step"]) for row in read_log(log)) == steps + 4
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="PyTorch without torch.distributed")
 def test_two_processes_do_what_one_does_with_twice_the_batches(small: Path, tmp_path: Path) -> None:
     changes = ("steps=4", "validation.every=2", "optimizer.name=sgd", "optimizer.lr=0.05")
@@ -207,6 +210,7 @@ def test_bad_input_is_one_sentence(arguments: list[str], says: str, small: Path,
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_the_sentence_is_all_that_is_printed(small: Path, tmp_path: Path) -> None:
     result = run(small, "--resume")
     assert result.returncode == 2

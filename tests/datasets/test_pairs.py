@@ -112,8 +112,11 @@ def cut(path: Path) -> None:
         ("homography", lambda path: path.write_text("0 0 0\n0 0 0\n0 0 0"), "is singular"),
         ("homography", lambda path: path.write_text("1 2 3\n4 5 6\n7 8 9"), "is singular"),
         ("homography", lambda path: path.unlink(), "no homography"),
+        ("homography", lambda path: path.write_text("# nothing but a remark\n"), "three lines of three numbers"),
+        ("homography", lambda path: path.write_bytes(b"\xff\xfe"), "three lines of three numbers"),
     ],
 )
+@pytest.mark.filterwarnings("error")
 def test_a_bad_file_is_one_sentence_with_its_name(entry: Entry, tmp_path: Path, field: str, spoil, words: str) -> None:
     write_image(tmp_path / "occ.png", mask())
     write_image(tmp_path / "invalid.png", mask())
@@ -131,6 +134,7 @@ def test_a_bad_file_is_one_sentence_with_its_name(entry: Entry, tmp_path: Path, 
     assert str(path) in str(raised.value) and "\n" not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_workers_of_a_loader_read_the_same_pairs(entry: Entry) -> None:
     dataset = FilePairs("mine", [entry, replace(entry, image0=entry.image1, name="b-b")])
     loaded = list(DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="spawn"))

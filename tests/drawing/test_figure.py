@@ -88,6 +88,7 @@ def test_figures_are_drawn_in_threads_as_they_are_alone() -> None:
             np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.slow
 def test_matplotlib_is_imported_only_to_draw_and_pyplot_never() -> None:
     code = (
         "import sys, numpy as np, deepmatching.cli\n"

@@ -88,7 +88,7 @@ def test_the_second_row_shows_where_matches_are() -> None:
     figure = build_match_figure(image, image, start, start + np.array([3.0, 0.0]))
     picture = draw_match_figure(image, image, start, start + np.array([3.0, 0.0]))
     tinted, field = panel_of(picture, figure, 2), panel_of(picture, figure, 3)
-    assert tinted[300, 400, 0] > tinted[300, 400, 1] + 50  # to the right: red
+    assert tinted[295, 395, 0] > tinted[295, 395, 1] + 50  # to the right: red, beside the dot of a short displacement
     assert field[300, 400, 0] > field[300, 400, 1] + 50
     assert np.ptp(tinted[100, 100]) == 0 and tinted[100, 100, 0] < 60  # dark elsewhere
     assert field[100, 100].tolist() == list(NO_MATCH)
@@ -107,6 +107,29 @@ def test_an_arrow_points_from_the_start_of_a_match_to_its_end() -> None:
     assert abs(columns.min() - 200) < 6 and abs(columns.max() - 400) < 10
     heights = (tinted > 60).all(axis=2).sum(axis=0)
     assert heights[380:400].max() > 2 * heights[250]  # the head is at the end
+
+
+def test_arrows_and_dots_are_spread_evenly_whatever_the_length_of_the_displacement() -> None:
+    image = np.zeros((600, 800, 3), np.uint8)
+    y, x = np.mgrid[4:600:8, 4:800:8]
+    start = np.stack([x.ravel(), y.ravel()], axis=1).astype(float)
+    motion = np.stack([np.where(start[:, 0] < 400, 0.5, 40.0), np.zeros(len(start))], axis=1)
+    figure = build_match_figure(image, image, start, start + motion, np.linspace(0, 1, len(start)))
+    (arrows,) = figure.axes[2].collections
+    tails = np.asarray(arrows.get_offsets())
+    counts = np.histogram2d(*tails.T, bins=(4, 3), range=((0, 800), (0, 600)))[0]
+    assert counts.min() >= 0.6 * counts.max()
+
+
+def test_no_arrow_is_drawn_over_the_legend() -> None:
+    image = np.zeros((600, 800, 3), np.uint8)
+    start, end = np.array([[600.0, 560.0]]), np.array([[799.0, 560.0]])  # through the corner of the legend
+    pictures = {}
+    for name, (tail, head) in {"across": (start, end), "elsewhere": (start - 300, end - 300)}.items():
+        figure = build_match_figure(image, image, tail, head)
+        panel = panel_of(draw_match_figure(image, image, tail, head), figure, 2)
+        pictures[name] = panel[-40:-12, -40:-12]
+    assert (pictures["across"] == pictures["elsewhere"]).all()
 
 
 def test_a_line_leads_from_a_circle_at_the_start_to_a_square_at_the_end() -> None:
@@ -145,6 +168,16 @@ def test_lines_are_few_and_spread_over_the_image() -> None:
     seam = np.sort((start[shown, 1] + end[shown, 1]) / 2)
     assert np.diff(seam).min() > 4  # no two lines are one
     assert len(choose_lines(NONE, NONE, 40)) == 0
+
+
+def test_lines_are_spread_where_few_matches_move_like_most() -> None:
+    rng = np.random.default_rng(0)
+    start = rng.uniform(0, (1024, 436), (4000, 2))
+    is_still = start[:, 0] < 200  # all others move in many ways, as wrong matches do
+    motion = np.where(is_still[:, None], 0.0, rng.uniform(-40, 40, (4000, 2)))
+    shown = choose_lines(start, start + motion, 40)
+    counts = np.histogram(start[shown, 0], bins=4, range=(0, 1024))[0]
+    assert len(shown) >= 35 and counts.min() >= 6 and counts.max() <= 14
 
 
 def test_lines_show_the_object_that_moves() -> None:

@@ -85,7 +85,7 @@ def test_pairs_without_known_truth_are_left_out_until_it_is_known(tmp_path: Path
     assert lines == ["left out 1 of 3 pairs, whose ground truth is unknown: 1_a-1_b"]
     assert matcher.calls == 2 and [pair.index for pair in evaluation.pairs] == [0, 2]
     assert Evaluation.load(path).is_finished and Evaluation.load(path).unknown == 1
-    Recorder(blank(3, model="other"), path)  # as it is finished, it may be replaced
+    Recorder(blank(3, model="other"), path)  # a finished one may be replaced
     write_flow(tmp_path / "1.flo", np.full((*SIZE, 2), FLOW, np.float32))
     with Recorder(blank(3), path, resume=True) as recorder:
         assert len(evaluate(matcher, dataset, recorder).pairs) == matcher.calls == 3

@@ -84,6 +84,7 @@ def test_a_pair_that_cannot_be_read_keeps_those_before_it(tmp_path: Path) -> Non
     assert len(Evaluation.load(path).pairs) == 1
 
 
+@pytest.mark.slow
 def test_hog_reaches_its_published_accuracy(shared: Path) -> None:
     """Without masks, as they were measured: every pixel of the .flo files counts."""
     dataset = open_dataset(shared / "flow" / "manifest.json", masks=False).only(["sintel_clean"])

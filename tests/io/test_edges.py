@@ -85,3 +85,10 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path, edges: np.ndarray
             load_edges(tmp_path / name, SIZE)
     with pytest.raises(DeepMatchingError, match="is a folder"):
         load_edges(tmp_path, SIZE)
+
+
+@pytest.mark.filterwarnings("error")
+def test_numbers_beyond_float32_are_refused_without_a_warning(tmp_path: Path) -> None:
+    np.save(tmp_path / "e.npy", np.full((2, 3), 1e300))
+    with pytest.raises(DeepMatchingError, match="infinite"):
+        load_edges(tmp_path / "e.npy", (2, 3))

@@ -136,3 +136,14 @@ def test_unknown_suffixes_missing_files_and_bad_arrays_are_refused(tmp_path: Pat
         with pytest.raises(DeepMatchingError, match="must be"):
             write_flow(tmp_path / "a.flo", flow)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.filterwarnings("error")
+def test_numbers_beyond_float32_are_unknown_without_a_warning(tmp_path: Path) -> None:
+    flow = np.ones((2, 3, 2))
+    flow[0, 0, 0] = 1e300
+    np.save(tmp_path / "f.npy", flow)
+    write_flow(tmp_path / "g.flo", flow)
+    for path in (tmp_path / "f.npy", tmp_path / "g.flo"):
+        found = read_flow(path)
+        assert np.isnan(found[0, 0]).all() and np.isfinite(found).sum() == 10

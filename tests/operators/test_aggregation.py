@@ -44,6 +44,7 @@ def test_gradient(geometry: Geometry, device: torch.device) -> None:
     assert gradcheck(lambda s: aggregation(s, geometry.grid(1), geometry.links(0)), half)
 
 
+@pytest.mark.slow
 @everywhere
 def test_the_gpu_kernel_agrees(g: Geometry, gpu: ModuleType, gpu_device: str) -> None:
     for l in range(g.L):

@@ -106,6 +106,7 @@ def test_the_gpu_kernel_agrees(
         torch.testing.assert_close(kernel, plain, rtol=1e-5, atol=2e-6 * float(plain.abs().max()))
 
 
+@pytest.mark.slow
 def test_one_product_of_halves_is_nearly_exact(gpu: ModuleType, gpu_device: str) -> None:
     from deepmatching.operators.gpu.correlation import correlate
 

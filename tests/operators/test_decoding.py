@@ -60,6 +60,7 @@ def brute_decode(Q_0: torch.Tensor, geometry: Geometry, reciprocal: str) -> dict
     return {r[:2]: r[2:] for r in kept}
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     size0=st.tuples(st.integers(8, 40), st.integers(8, 40)),

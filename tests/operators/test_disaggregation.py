@@ -50,6 +50,7 @@ def test_gradient(geometry: Geometry, device: torch.device) -> None:
     assert gradcheck(lambda s: disaggregation(s, geometry.grid(0), geometry.links(0)).clamp(min=-1), S_1)
 
 
+@pytest.mark.slow
 @everywhere
 def test_the_gpu_kernel_agrees(g: Geometry, gpu: ModuleType, gpu_device: str) -> None:
     for l in range(g.L):

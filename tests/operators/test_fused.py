@@ -148,6 +148,7 @@ def test_the_cpu_power_is_precise_over_the_whole_range(exponent: float) -> None:
     np.testing.assert_allclose(result[~representable], 0, atol=1e-36)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plain", [False, True])
 def test_half_precision_rounds_the_pooled_scores_alone(plain: bool, gpu: ModuleType, gpu_device: str) -> None:
     """Definition and CPU kernel compute in float32; a GPU correlates with one product of halves."""
@@ -185,6 +186,7 @@ def test_the_gpu_kernel_of_correlation_and_pooling(
     assert float((switches == choice).float().mean()) > 0.99
 
 
+@pytest.mark.slow
 def test_the_gpu_kernel_correlates_chunks_of_rows(
     gpu: ModuleType, gpu_device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,6 +250,7 @@ def test_the_gpu_kernels_of_a_strip(radius: int | None, gpu: ModuleType, gpu_dev
         torch.testing.assert_close(tuple(best), tuple(expected), rtol=0, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("radius", [6, None])
 def test_half_precision_is_storage_only(radius: int | None, gpu: ModuleType, gpu_device: str) -> None:
     """Scores rounded to half precision on their way to memory; all arithmetic and the switches in float32."""

@@ -86,6 +86,7 @@ def test_the_cpu_kernel_agrees(seed: int, batch: int, channels: int, height: int
     assert torch.allclose(result, expected, atol=2e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("downscale", "channels", "size"), [(1, 3, (6, 10)), (0, 1, (5, 7))])
 def test_the_gpu_kernel_agrees(
     downscale: int, channels: int, size: tuple[int, int], gpu: ModuleType, gpu_device: str

@@ -138,6 +138,7 @@ def test_an_operator_looks_like_its_definition() -> None:
         assert inspect.signature(operator) == inspect.signature(operator.definition)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failure", ["ImportError('Numba needs NumPy 2.2 or less')", "OSError('no libllvm')"])
 def test_a_numba_that_does_not_work_is_reported_once_and_the_definitions_run(failure: str) -> None:
     code = f"""
@@ -158,6 +159,7 @@ for _ in range(2):
     assert line.startswith("Numba cannot be used on this machine") and failure.split("'")[1] in line
 
 
+@pytest.mark.slow
 def test_an_environment_variable_switches_kernels_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without kernels, neither Numba nor Triton is loaded."""
     monkeypatch.setenv("DEEPMATCHING_KERNELS", "off")

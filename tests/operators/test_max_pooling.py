@@ -83,6 +83,7 @@ def test_more_than_two_to_the_31_elements() -> None:
     assert back[0, 0, 0, -2, -1] == 7
 
 
+@pytest.mark.slow
 @everywhere
 def test_the_gpu_kernel_agrees(g: Geometry, gpu: ModuleType, gpu_device: str) -> None:
     scores = grid_volume(g, 0, 0, -2, gpu_device)

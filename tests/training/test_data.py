@@ -70,6 +70,7 @@ def test_processes_divide_the_batches_that_one_process_would_read(manifest: Path
         assert all(equal(batch, alone[2 * n + rank]) for n, batch in enumerate(mine))
 
 
+@pytest.mark.slow
 def test_a_later_start_and_worker_processes_change_nothing(manifest: Path) -> None:
     samples = Samples(open_dataset(manifest), 3, (32, 48), flips=True)
     alone = list(islice(dataset_batches(samples, 1, 0, World(), 0), 7))
@@ -102,6 +103,7 @@ def test_a_crop_larger_than_a_pair_is_limited_to_the_pair() -> None:
     assert isinstance(part, Pair) and part.image0.shape == (3, 8, 6)
 
 
+@pytest.mark.slow
 def test_bad_pairs_are_one_sentence_from_workers_too(tmp_path: Path, manifest: Path) -> None:
     entries = json.loads(manifest.read_text())[:1]
     for key in ("image0", "image1", "flow"):
@@ -157,6 +159,7 @@ def test_missing_masks_are_an_error_unless_they_are_switched_off(tmp_path: Path)
     assert not pair.occluded.any() and not pair.flow.isnan().any()
 
 
+@pytest.mark.slow
 def test_options_go_to_the_data_sets_that_have_them(tmp_path: Path) -> None:
     sintel, chairs = write_sintel(tmp_path / "S", dict.fromkeys(MINI_TRAIN, 2)), write_chairs(tmp_path / "C", "1 2 1")
     (chairs / "FlyingChairs_train_val.txt").rename(tmp_path / "mine.txt")

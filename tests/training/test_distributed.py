@@ -23,6 +23,8 @@ from deepmatching.training.log import Row, read_log
 from helpers import two_processes
 from helpers.two_processes import TRAININGS
 
+pytestmark = pytest.mark.slow  # nearly every test waits for the two processes
+
 CPU = torch.device("cpu")
 
 

@@ -60,6 +60,7 @@ def test_a_run_in_order(config_of: Configs, tmp_path: Path) -> None:
     assert {"loss", "lr", "Q0", "reachable", "gradient", "skipped", "steps_per_s", "nu_0"} <= set(row)
 
 
+@pytest.mark.slow
 def test_overfitting_learns(config_of: Configs) -> None:
     watcher = Recorder()
     train(config_of("data.overfit=2", "steps=40", "validation.every=40", "ema=0.5"), CPU, watchers=[watcher])
@@ -70,6 +71,7 @@ def test_overfitting_learns(config_of: Configs) -> None:
     assert last["acc@2"] > first["acc@2"] + 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -111,6 +113,7 @@ def test_resuming_repeats_an_interrupted_validation(config_of: Configs, tmp_path
     assert same_run(tmp_path / "whole", train(config_of(), CPU, resume=True).folder)
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_left_alone_until_it_gets_more_steps(config_of: Configs, tmp_path: Path) -> None:
     train(config_of("optimizer.schedule=constant"), CPU)
     before = (tmp_path / "run" / "last.state.safetensors").read_bytes()
@@ -141,12 +144,12 @@ def test_the_best_model_reproduces_the_metrics_that_chose_it(config_of: Configs,
     best = max((row for row, is_best in watcher.validations if is_best), key=lambda row: row["step"])
     matcher = dm.DeepMatcher.from_pretrained(outcome.folder / "best.safetensors", radius=8, device="cpu")
     pairs = open_dataset(manifest)
-    figures = [
+    found = [
         match_metrics(matcher.match(pairs[n].image0, pairs[n].image1), pairs[n].flow.numpy())[0]["all"]
         for n in (0, 1, 2)
     ]
     for name in ("acc@2", "acc@5", "acc@10", "epe", "coverage"):
-        assert sum(f[name] for f in figures) / 3 == pytest.approx(best[name])
+        assert sum(metrics[name] for metrics in found) / 3 == pytest.approx(best[name])
 
 
 class Diverging(Objective):
@@ -175,6 +178,7 @@ def test_steps_without_a_finite_gradient_are_skipped_and_counted(
     assert all(math.isfinite(row["loss"]) for row in read_log(outcome.folder / "log.csv") if "loss" in row)
 
 
+@pytest.mark.slow
 def test_a_run_that_only_diverges_gives_up(config_of: Configs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from deepmatching.training import model
 
@@ -265,6 +269,7 @@ def test_other_ways_to_train(config_of: Configs, changes: tuple[str, ...]) -> No
     assert any(name.startswith("descriptor.") for name in moved) == ("model.learn=exponents" not in changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 @pytest.mark.parametrize("learn", ["exponents", "both"])
 def test_nu_0_stays_to_the_last_bit_if_it_is_not_learned(config_of: Configs, optimizer: str, learn: str) -> None:
@@ -342,6 +347,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_synthetic_pairs_are_made_again_when_a_run_is_resumed(config_of: Configs, photos: Path, tmp_path: Path) -> None:
     synthetic = (
         *("data.train=synthetic", f"data.photos={photos}", "data.crop=[32, 48]", "data.batch=2"),

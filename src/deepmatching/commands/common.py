@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deepmatching.checks import radius_in_pixels
+from deepmatching.checks import check_number, radius_in_pixels, shown
 from deepmatching.commands.threads import use_threads
-from deepmatching.defaults import AGREEMENT, FULL, MODELS, MOST_PIXELS, Reciprocal
+from deepmatching.defaults import AGREEMENT, FULL, MODELS, MOST_BYTES, MOST_PIXELS, Reciprocal
 from deepmatching.errors import DeepMatchingError
 
 if TYPE_CHECKING:
@@ -137,9 +137,11 @@ def parse_memory(text: str) -> int:
     """The number of bytes of ``500MB``, ``2 GB`` or ``1.5g``."""
     parsed = re.fullmatch(r"\s*([0-9.]+)\s*([kmg])b?\s*", text, re.IGNORECASE)
     try:
-        return int(float(parsed[1]) * {"k": 1e3, "m": 1e6, "g": 1e9}[parsed[2].lower()]) if parsed else int(text)
+        size = int(float(parsed[1]) * {"k": 1e3, "m": 1e6, "g": 1e9}[parsed[2].lower()]) if parsed else int(text)
     except (ValueError, OverflowError):
-        raise DeepMatchingError(f"--memory needs a size such as 500MB or 2GB, not '{text}'.") from None
+        raise DeepMatchingError(f"--memory needs a size such as 500MB or 2GB, not {shown(text)}.") from None
+    check_number("--memory, in bytes,", size, least=1, most=MOST_BYTES, whole=True)
+    return size
 
 
 def parse_size(text: str) -> tuple[int, int]:

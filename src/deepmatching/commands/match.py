@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ import typer
 
 from deepmatching.commands import common
 from deepmatching.commands.common import say
+from deepmatching.commands.output import discard_output
 from deepmatching.commands.progress import working
 from deepmatching.defaults import MODEL, RADIUS, RECIPROCAL
 from deepmatching.errors import DeepMatchingError
@@ -90,6 +90,6 @@ def _print_matches(text: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would write again at exit
+        discard_output()
         if not isinstance(error, BrokenPipeError):
             raise DeepMatchingError(f"Cannot write to standard output ({error.strerror}): use -o FILE.") from error

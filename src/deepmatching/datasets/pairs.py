@@ -178,7 +178,9 @@ def _load_rgb(path: Path) -> Tensor:
 def _read_homography(path: Path) -> np.ndarray:
     text = read_bytes(path, "homography file").decode("utf-8-sig", errors="replace")
     try:
-        matrix = np.loadtxt(text.splitlines(), dtype=np.float64, ndmin=2)
+        lines = [line.partition("#")[0] for line in text.splitlines()]
+        lines = [line for line in lines if line.strip()]  # NumPy warns if there are none
+        matrix = np.loadtxt(lines, dtype=np.float64, ndmin=2) if lines else np.empty((0, 0))
     except ValueError as error:
         raise DeepMatchingError(
             f"The homography '{path}' cannot be read ({error}); write three lines of three numbers."

@@ -117,15 +117,31 @@ def add_color_bar(axes: Axes, **options: Any) -> None:
     bar.tick_params(labelsize=9, length=2, pad=1.5)
 
 
-def add_legend(rgb: np.ndarray, max_norm: float) -> None:
-    """Put the colour wheel with the displacement of its rim into the lower right corner, in place."""
+def show_above(axes: Axes, rgb: np.ndarray, scale: float, part: tuple[slice, slice]) -> None:
+    """Show a part (rows, columns) of a picture that the panel shows already again, above all that was drawn on it."""
+    rows, columns = part
+    corners = (columns.start, columns.stop, rows.stop, rows.start)
+    limits = axes.get_xlim(), axes.get_ylim()
+    extent = tuple(corner / scale - 0.5 for corner in corners)
+    axes.imshow(rgb[part], origin="upper", extent=extent, interpolation="none", aspect="auto", zorder=5)
+    axes.set(xlim=limits[0], ylim=limits[1])
+
+
+def add_legend(rgb: np.ndarray, max_norm: float) -> tuple[slice, slice] | None:
+    """Put the colour wheel with the displacement of its rim into the lower right corner, in place.
+
+    Returns its rows and columns; None if there is no room for it.
+    """
     height, width = rgb.shape[:2]
     dpi = max(100.0, max(height, width) / _PANEL)
     legend = _legend(f"{max_norm:g} px", int(np.clip(0.17 * min(height, width), 40, 0.65 * dpi)), dpi)
     bottom, right = height - round(0.05 * dpi), width - round(0.05 * dpi)
     top, left = bottom - legend.shape[0], right - legend.shape[1]
-    if min(top, left) > 0:  # else it would hide the picture
-        rgb[top:bottom, left:right] = legend
+    if min(top, left) <= 0:  # it would hide the picture
+        return None
+    place = slice(top, bottom), slice(left, right)
+    rgb[place] = legend
+    return place
 
 
 @functools.lru_cache(maxsize=16)

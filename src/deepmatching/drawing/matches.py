@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from deepmatching.drawing.colors import LIGHT_GREY, displacement_colors, range_of
-from deepmatching.drawing.figure import add_legend, panel_figure, picture, show
+from deepmatching.drawing.figure import add_legend, panel_figure, picture, show, show_above
 from deepmatching.drawing.pictures import resize, to_uint8_rgb
 from deepmatching.errors import DeepMatchingError
 
@@ -25,8 +25,9 @@ NO_MATCH = LIGHT_GREY
 PANELS = [["image0", "image1"], ["arrows", "field"]]
 _LINES = 40
 _GOLDEN_RATIO = 0.61803398875  # its multiples, modulo 1, are spread evenly
-# Arrows are at least this far apart and this long, in inches of the figure.
-_ARROWS_APART, _SHORTEST_ARROW = 0.28, 0.07
+# Arrows are at least this far apart and this wide, in inches of the figure. Those that are shorter than this many times
+# their width are dots.
+_ARROWS_APART, _ARROW_WIDTH, _SHORTEST_ARROW = 0.28, 0.022, 2
 
 
 def draw_displacement(
@@ -94,11 +95,16 @@ def show_matches(
     grey = cv2.cvtColor(drawn0, cv2.COLOR_RGB2GRAY)[:, :, None].astype(np.float32)
     # A dark part of the image must still show the tint, hence the pedestal.
     tinted = np.where(matched, (0.35 + 0.65 * grey / 255) * field, 0.3 * grey).astype(np.uint8)
-    for pixels in (tinted, field) if len(start) else ():
-        add_legend(pixels, max_norm)
-    show(axes["arrows"], tinted, scale, "Image 0 tinted by displacement; dark: no match")
-    show(axes["field"], field, scale, "Displacement; grey: no match")
-    _draw_arrows(axes["arrows"], scale, start, end)
+    for name, pixels, title in (
+        ("arrows", tinted, "Image 0 tinted by displacement; dark: no match"),
+        ("field", field, "Displacement; grey: no match"),
+    ):
+        legend = add_legend(pixels, max_norm) if len(start) else None
+        show(axes[name], pixels, scale, title)
+        if name == "arrows":
+            _draw_arrows(axes[name], scale, start, end)
+            if legend is not None:
+                show_above(axes[name], pixels, scale, legend)
 
 
 def sorted_matches(
@@ -122,26 +128,28 @@ def choose_lines(start: np.ndarray, end: np.ndarray, count: int) -> np.ndarray:
 
     Every line crosses the seam between the images; matches of one row would cross it at the same height, and their
     lines would be one. So each line comes from another band of heights, and the golden ratio spreads successive ones
-    across. Matches that move like most and those that do not take turns: a still background would otherwise leave few
-    lines for the object that moves in front of it. Near its place, the most confident match (the last one) is taken.
+    across the image. Every other line prefers a match that does not move like most, up to a third of the image away: a
+    still background would otherwise leave few lines for the object that moves in front of it. Near its place, the most
+    confident match (the last one) is taken.
     """
     if not len(start):
         return np.zeros(0, np.int64)
     seam = (start[:, 1] + end[:, 1]) / 2
     moves_apart = np.abs(end - start - np.median(end - start, axis=0)).max(axis=1) > 2.0
     bands = np.array_split(np.argsort(seam, kind="stable"), min(count, len(start)))
+    left, width = start[:, 0].min(), np.ptp(start[:, 0])
     chosen: list[int] = []
     lowest = -np.inf
     for number, band in enumerate(bands):
         band = band[seam[band] >= lowest]
-        group = band[moves_apart[band] == bool(number % 2)]
-        group = group if len(group) else band
-        across = group[np.argsort(start[group, 0], kind="stable")]
-        place, reach = (number * _GOLDEN_RATIO % 1) * len(across), len(across) / 20
-        near = across[int(max(place - reach, 0)) : int(place + reach) + 1]
-        if len(near):
-            chosen.append(int(near.max()))
-            lowest = seam[chosen[-1]] + 0.5 * np.ptp(seam) / len(bands)
+        if not len(band):
+            continue
+        distance = np.abs(start[:, 0] - left - (number * _GOLDEN_RATIO % 1) * width)
+        movers = band[moves_apart[band] & (distance[band] <= width / 3)]
+        group = movers if number % 2 and len(movers) else band
+        near = distance[group] <= max(width / 20, distance[group].min())
+        chosen.append(int(group[near].max()))
+        lowest = seam[chosen[-1]] + 0.5 * np.ptp(seam) / len(bands)
     return np.array(chosen, np.int64)
 
 
@@ -166,13 +174,14 @@ def _draw_lines(first: Axes, second: Axes, scale: float, start: np.ndarray, end:
 
 
 def _draw_arrows(axes: Axes, scale: float, start: np.ndarray, end: np.ndarray) -> None:
-    """Draw displacements at their true length, in each square of a grid that of the most central match."""
-    inch = axes.figure.dpi / scale  # in pixels of the image
-    length = np.hypot(*(end - start).T)
-    is_visible = length >= _SHORTEST_ARROW * inch
-    start, end, length = start[is_visible], end[is_visible], length[is_visible]
+    """Draw displacements at their true length, in each square of a grid that of the most central match.
+
+    Short ones are dots, so that arrows and dots are spread as the matches are.
+    """
     if not len(start):
         return
+    inch = axes.figure.dpi / scale  # in pixels of the image
+    length = np.hypot(*(end - start).T)
     square = start / max(_ARROWS_APART * inch, 0.6 * float(np.median(length)))
     order = np.argsort(np.abs(square % 1 - 0.5).max(axis=1), kind="stable")
     shown = order[np.unique(np.floor(square[order]), axis=0, return_index=True)[1]]
@@ -183,7 +192,8 @@ def _draw_arrows(axes: Axes, scale: float, start: np.ndarray, end: np.ndarray) -
         scale_units="xy",
         scale=1,
         units="inches",
-        width=0.022,
+        width=_ARROW_WIDTH,
+        minlength=_SHORTEST_ARROW,
         color="white",
         edgecolor="black",
         linewidth=0.7,

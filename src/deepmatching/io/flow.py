@@ -52,7 +52,8 @@ def write_flow(path: PathLike, flow: np.ndarray) -> None:
         raise DeepMatchingError(
             f"A flow must be a non-empty array (H,W,2) of real numbers, not {flow.dtype} {flow.shape}."
         )
-    flow = flow.astype(np.float32)  # a copy
+    with np.errstate(over="ignore"):  # too large is unknown
+        flow = flow.astype(np.float32)  # a copy
     flow[~np.isfinite(flow).all(axis=2)] = np.nan
     encode = {".flo": _encode_flo, ".png": _encode_kitti, ".pfm": _encode_pfm, ".npy": _encode_npy}[suffix]
     data = encode(flow)

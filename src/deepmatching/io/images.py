@@ -18,6 +18,7 @@ import torch
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.arrays import LARGEST_COMPRESSION
+from deepmatching.io.decoder_messages import decoder_messages
 from deepmatching.io.files import PathLike, read_bytes
 
 _log = logging.getLogger("deepmatching")
@@ -94,8 +95,8 @@ def decode_image_file(path: PathLike, flags: int, name: str = "image") -> np.nda
     if not _is_complete(data):
         raise DeepMatchingError(f"The {name} '{path}' is damaged or cut short; copy or download it again.")
     try:
-        with quiet_opencv():
-            array = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+        with quiet_opencv(), decoder_messages() as messages:
+            array = cv2.imdecode(np.frombuffer(_without_remarks(data), np.uint8), flags)
     except cv2.error as error:
         if "CV_IO_MAX_IMAGE" in str(error):
             raise DeepMatchingError(
@@ -104,6 +105,8 @@ def decode_image_file(path: PathLike, flags: int, name: str = "image") -> np.nda
         raise _not_an_image(path, name) from error
     if array is None:
         raise _not_an_image(path, name)
+    if messages:
+        _log.warning("The decoder of the %s '%s' reports: %s.", name, path, messages[0])
     return np.asarray(array)
 
 
@@ -116,35 +119,66 @@ def _not_an_image(path: PathLike, name: str) -> DeepMatchingError:
 
 def _is_complete(data: bytes) -> bool:
     """Whether a PNG or JPEG file reaches its end marker; other formats are left to the decoder."""
-    if data.startswith(b"\x89PNG\r\n\x1a\n"):
+    if data.startswith(_PNG_START):
         return _png_is_complete(data)
     if data.startswith(b"\xff\xd8\xff"):
         return _jpeg_is_complete(data)
     return True
 
 
+_PNG_START = b"\x89PNG\r\n\x1a\n"
+
+#: Chunks that a PNG can do without but that change the picture: transparency, orientation, frames of an animation.
+_PNG_KEPT = (b"tRNS", b"eXIf", b"acTL", b"fcTL", b"fdAT")
+
+
+def _png_chunks(data: bytes) -> Iterator[tuple[bytes, slice, bool]]:
+    """The type and place of every whole chunk (length, type, body, CRC) up to IEND, and whether its CRC is right."""
+    position = len(_PNG_START)
+    while position + 12 <= len(data):
+        end = position + 12 + int.from_bytes(data[position : position + 4], "big")
+        if end > len(data):
+            return
+        kind, crc = data[position + 4 : position + 8], int.from_bytes(data[end - 4 : end], "big")
+        yield kind, slice(position, end), zlib.crc32(data[position + 4 : end - 4]) == crc
+        if kind == b"IEND":
+            return
+        position = end
+
+
+def _is_critical(kind: bytes) -> bool:
+    return not kind[0] & 0x20  # an upper-case first letter
+
+
 def _png_is_complete(data: bytes) -> bool:
-    """Walk the chunks (length, type, body, CRC) up to IEND; the CRC of every critical chunk must be right.
+    """Whether the chunks reach IEND and the CRC of every critical chunk is right.
 
     A file that states more pixels than its bytes can hold is not complete either.
     """
     width, height = (int.from_bytes(data[start : start + 4], "big") for start in (16, 20))
     if width * height > 8 * LARGEST_COMPRESSION * len(data):  # at least a bit for each pixel
         return False
-    position = 8
-    while position + 12 <= len(data):
-        length = int.from_bytes(data[position : position + 4], "big")
-        kind = data[position + 4 : position + 8]
-        end = position + 8 + length
-        if end + 4 > len(data):
+    kind = b""
+    for kind, _, is_right in _png_chunks(data):
+        if _is_critical(kind) and not is_right:
             return False
-        is_critical = not kind[0] & 0x20  # an upper-case first letter
-        if is_critical and zlib.crc32(data[position + 4 : end]) != int.from_bytes(data[end : end + 4], "big"):
-            return False
-        if kind == b"IEND":
-            return True
-        position = end + 4
-    return False
+    return kind == b"IEND"
+
+
+def _without_remarks(data: bytes) -> bytes:
+    """A PNG without the chunks that do not change the picture; other formats as they are.
+
+    libpng prints warnings about such chunks, about the colour profiles of many programs for example, and OpenCV cannot
+    silence it.
+    """
+    if not data.startswith(_PNG_START):
+        return data
+    kept = [
+        data[place]
+        for kind, place, is_right in _png_chunks(data)
+        if _is_critical(kind) or (is_right and kind in _PNG_KEPT)
+    ]
+    return b"".join([_PNG_START, *kept])
 
 
 # Within a scan, FF 00 is a data byte, FF D0 to FF D7 are restarts and FF FF is fill.

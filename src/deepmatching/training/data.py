@@ -146,7 +146,7 @@ def map_tensors(pair: Pair, function: Callable[[Tensor], Tensor], name: str) -> 
 
 
 def errors_as_items(batches: Iterator[Pair]) -> Iterator[Pair | DeepMatchingError]:
-    """The batches; from the first that fails on, the error instead, for whoever needs that batch to raise."""
+    """The batches. From the first that cannot be made on, its error is yielded instead; the caller raises it."""
     try:
         yield from batches
     except DeepMatchingError as error:

@@ -1,6 +1,7 @@
 from collections.abc import Iterator
 from unittest.mock import patch
 
+import cv2
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from edge_network import evaluation
 from edge_network.evaluation import count_pixels, pair_pixels, summarise, suppress_non_maxima, thin
 
 THRESHOLDS = np.array([0.25, 0.5, 0.75])
+needs_thinning = pytest.mark.skipif(not hasattr(cv2, "ximgproc"), reason="this OpenCV has no contrib modules")
 
 
 def plain_augment(alone: np.ndarray, second: np.ndarray, steps: np.ndarray, partner: np.ndarray) -> None:
@@ -41,6 +43,7 @@ def plain_augment(alone: np.ndarray, second: np.ndarray, steps: np.ndarray, part
             dead |= seen
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     maps=arrays(np.bool_, (2, 9, 11), elements=st.booleans() | st.just(False) | st.just(False)),
@@ -85,6 +88,7 @@ def test_augmenting_paths_are_found_where_the_nearest_partner_is_the_wrong_one()
     assert pair_pixels(first, second, 2.0)[0].sum() == 2
 
 
+@needs_thinning
 def test_a_line_within_the_tolerance_is_perfect_and_beyond_it_worthless() -> None:
     truth = np.zeros((1, 100, 100), bool)
     truth[0, 10:90, 50] = True
@@ -94,6 +98,7 @@ def test_a_line_within_the_tolerance_is_perfect_and_beyond_it_worthless() -> Non
         assert scores.ods == scores.ois == pytest.approx(expected)
 
 
+@needs_thinning
 def test_recall_counts_every_annotator_and_precision_any() -> None:
     truth = np.zeros((2, 40, 40), bool)
     truth[0, 5:35, 10], truth[1, 5:35, 30] = True, True
@@ -127,6 +132,7 @@ def test_edges_on_the_rim_are_faded() -> None:
     assert ridges[20:40, 0].max() == 0 and ridges[20:40, 30].min() > 0.4
 
 
+@needs_thinning
 def test_thinning_keeps_lines_and_peels_bars() -> None:
     bar = np.zeros((30, 30), bool)
     bar[5:25, 10:15] = True

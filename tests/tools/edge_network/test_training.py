@@ -42,6 +42,7 @@ def test_the_learning_rate_rises_and_falls() -> None:
     assert all(a >= b for a, b in itertools.pairwise(rates[2:]))
 
 
+@pytest.mark.slow
 def test_training_lowers_the_loss_and_finds_the_outline() -> None:
     torch.manual_seed(0)
     y, x = torch.meshgrid(torch.arange(96), torch.arange(128), indexing="ij")
@@ -56,6 +57,7 @@ def test_training_lowers_the_loss_and_finds_the_outline() -> None:
     assert edges[(distance - 30).abs() < 1].mean() > 2 * edges[(distance - 30).abs() > 8].mean()
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_model_and_its_log(tmp_path: Path) -> None:
     for split in ("train", "val"):
         for folder in ("images", "boundaries"):

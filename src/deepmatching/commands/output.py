@@ -1,0 +1,121 @@
+"""Standard output and standard error that may be full or closed, and the remarks of libraries."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from deepmatching.errors import DeepMatchingError
+from deepmatching.io.decoder_messages import catch_messages
+
+
+@contextlib.contextmanager
+def guarded_output() -> Iterator[None]:
+    """Raise one sentence if what the block prints to standard output cannot be written.
+
+    If the reader stops early, as ``head`` does, the program ends without a word, with code 1 as typer does.
+    """
+    try:
+        try:
+            yield
+        except SystemExit:
+            _flush()
+            raise
+        _flush()
+    except OSError as error:
+        if not _is_broken(error):
+            raise
+        discard_output()
+        if isinstance(error, BrokenPipeError):
+            sys.exit(1)
+        raise DeepMatchingError(
+            f"Cannot write to standard output ({error.strerror}): free some space or write elsewhere."
+        ) from error
+
+
+def discard_output() -> None:
+    """Send what is still to be printed to nowhere; Python would try to write it again at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+
+
+@contextlib.contextmanager
+def guarded_errors() -> Iterator[None]:
+    """Go on if standard error cannot be written: there is no other place for what the block prints to it.
+
+    Python gets a file descriptor of its own, so that what C libraries print can be told from what we print.
+    """
+    original = sys.stderr
+    try:
+        descriptor = os.dup(original.fileno())
+    except (AttributeError, OSError, ValueError):
+        descriptor = None  # not a file, as in a test or in a notebook
+    if descriptor is None:
+        yield
+        return
+    is_console = os.name == "nt" and original.isatty()  # its text does not pass a file descriptor unharmed
+    raw: Any = original.buffer
+    file = _Lossy(raw.raw if is_console else io.FileIO(descriptor, "w", closefd=False))
+    sys.stderr = io.TextIOWrapper(
+        io.BufferedWriter(file), original.encoding, original.errors, line_buffering=True, write_through=True
+    )
+    catch_messages(not is_console)
+    try:
+        yield
+    finally:
+        catch_messages(False)
+        sys.stderr.flush()
+        sys.stderr = original
+        os.close(descriptor)
+
+
+class _Lossy(io.RawIOBase):
+    """A file that forgets what it cannot write."""
+
+    def __init__(self, file: io.RawIOBase) -> None:
+        self._file = file
+
+    def write(self, data: Any) -> int:
+        try:
+            written = self._file.write(data)
+        except OSError:
+            written = None
+        return len(data) if written is None else written
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return self._file.isatty()
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+
+def silence_libraries() -> None:
+    """Do not show users the warnings that NumPy and others address to programmers, unless they ask for them (-W)."""
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")
+
+
+def _flush() -> None:
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def _is_broken(error: OSError) -> bool:
+    """Whether standard output, and not something else, has failed: what it could not write is still there to write."""
+    if error.filename is not None:  # some other file
+        return False
+    try:
+        _flush()
+    except OSError:
+        return True
+    return bool(getattr(sys.stdout, "write_through", False))  # keeps nothing

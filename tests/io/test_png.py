@@ -1,0 +1,72 @@
+"""PNG files that are damaged, odd or lie about their size."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from deepmatching.errors import DeepMatchingError
+from deepmatching.io.images import load_image
+
+RGB = cv2.GaussianBlur(np.random.default_rng(0).integers(0, 256, (30, 40, 3), np.uint8), (0, 0), 2)
+PNG = cv2.imencode(".png", np.ascontiguousarray(RGB[:, :, ::-1]))[1].tobytes()
+
+
+def load_bytes(tmp_path: Path, data: bytes) -> torch.Tensor:
+    path = tmp_path / "picture.png"
+    path.write_bytes(data)
+    return load_image(path)
+
+
+def chunk(kind: bytes, body: bytes) -> bytes:
+    return len(body).to_bytes(4, "big") + kind + body + zlib.crc32(kind + body).to_bytes(4, "big")
+
+
+def test_a_damaged_png_is_refused_silently(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    data = bytearray(PNG)
+    data[len(data) // 2] ^= 1
+    with pytest.raises(DeepMatchingError, match="damaged"):
+        load_bytes(tmp_path, bytes(data))
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        chunk(b"iCCP", b"profile\0\0" + zlib.compress(b"not a profile")),
+        chunk(b"tEXt", b"a\0b")[:-4] + b"0000",  # a wrong checksum
+        2 * chunk(b"gAMA", (45455).to_bytes(4, "big")),
+        chunk(b"sBIT", b"\0"),
+    ],
+    ids=["profile", "text", "gamma", "bits"],
+)
+def test_odd_remarks_in_a_png_change_nothing_and_print_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], odd: bytes
+) -> None:
+    found = load_bytes(tmp_path, PNG[:33] + odd + PNG[33:])  # after the header
+    np.testing.assert_array_equal(found.permute(1, 2, 0), RGB.astype(np.float32) / np.float32(255))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_png_with_a_bad_stream_but_good_checksums_is_refused(tmp_path: Path) -> None:
+    head = (20).to_bytes(4, "big") + (20).to_bytes(4, "big") + bytes([8, 2, 0, 0, 0])
+    data = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", b"no zlib") + chunk(b"IEND", b"")
+    with pytest.raises(DeepMatchingError, match="cannot be decoded"):
+        load_bytes(tmp_path, data)
+
+
+def test_a_png_that_states_more_pixels_than_it_can_hold_is_refused(tmp_path: Path) -> None:
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", 30_000, 30_000, 8, 0, 0, 0, 0))
+    data = b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
+    (tmp_path / "a.png").write_bytes(data)
+    with pytest.raises(DeepMatchingError, match="damaged or cut short"):
+        load_image(tmp_path / "a.png")
+    zeros = np.zeros((2000, 3000), np.uint8)  # as well compressed as can be
+    cv2.imwrite(str(tmp_path / "b.png"), zeros, [cv2.IMWRITE_PNG_COMPRESSION, 9, cv2.IMWRITE_PNG_BILEVEL, 1])
+    assert load_image(tmp_path / "b.png").shape == (1, 2000, 3000)
