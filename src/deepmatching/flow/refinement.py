@@ -22,14 +22,13 @@ from __future__ import annotations
 
 import math
 
-import cv2
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.flow.settings import RefinementSettings
+from deepmatching.operators.gaussian import gaussian
 from deepmatching.operators.linear_system import derivative
 from deepmatching.operators.refinement import refinement_step
 
@@ -78,19 +77,7 @@ def refine(
 
 def smooth(image: Tensor, sigma: float, factor: float = 1) -> Tensor:
     """Convolve (C, H, W) with a Gaussian, cut off at 4σ, and multiply; borders repeated."""
-    if sigma == 0:
-        return factor * image
-    reach = math.ceil(4 * sigma)
-    taps = torch.exp(-torch.arange(-reach, reach + 1, dtype=torch.float64).square() / (2 * sigma**2))
-    across, along = ((scale * taps / taps.sum()).to(image.device, image.dtype) for scale in (factor, 1))
-    if image.device.type == "cpu":  # ten times as fast as convolutions there
-        row, column = across.numpy(), along.numpy()
-        result = np.empty(image.shape, dtype=image.numpy().dtype)
-        for plane, target in zip(image.numpy(), result, strict=True):
-            cv2.sepFilter2D(plane, -1, row, column, dst=target, borderType=cv2.BORDER_REPLICATE)
-        return torch.from_numpy(result)
-    padded = functional.pad(image[:, None], (reach,) * 4, mode="replicate")
-    return functional.conv2d(functional.conv2d(padded, along[None, None, :, None]), across[None, None, None, :])[:, 0]
+    return factor * image if sigma == 0 else gaussian(image, sigma, math.ceil(4 * sigma), factor)
 
 
 def edge_weights(image: Tensor, falloff: float) -> Tensor:
