@@ -49,7 +49,7 @@ TABLE = {
     "unpool_and_disaggregate": {"cpu", "cuda"},
     "unpooling": {"cuda"},
     "warp": {"cpu", "cuda"},
-    "weighted_means": {"cpu"},
+    "weighted_means": {"cpu", "cuda"},
 }
 
 

@@ -122,6 +122,8 @@ def test_the_gpu_kernels_agree(seeds: int, number: int, wide: float, gpu: Module
     expected, expected_spread = affine_models.definition(index, weights, points, values, 30.0, wide)
     torch.testing.assert_close(models, expected, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(spread, expected_spread, rtol=1e-6, atol=1e-6)
+    means = gpu.weighted_means(index, weights, values)
+    torch.testing.assert_close(means, weighted_means.definition(index, weights, values))
     label = torch.randint(0, seeds, (7, 9), device=gpu_device).int()
     painted = gpu.paint(label, points, models)
     assert painted.dtype == torch.float32
@@ -133,3 +135,4 @@ def test_on_the_gpu_equal_displacements_are_reproduced_to_the_last_bit(gpu: Modu
     values = torch.tensor([[0.1, -7.3]], dtype=torch.float64, device=gpu_device).repeat(12, 1)
     models, spread = gpu.affine_models(index, weights, points, values, 30.0, 0.25)
     assert torch.equal(models[:, 2], values) and not models[:, :2].any() and not spread.any()
+    assert torch.equal(gpu.weighted_means(index, weights, values), values)

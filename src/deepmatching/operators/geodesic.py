@@ -22,6 +22,9 @@ from deepmatching.operators.seeds import Cells, Graph, Nearest, Neighbours
 #: Added to the edge strength, so that flat regions cost something too.
 FLOOR = 0.001
 
+#: Places for pairs of pixels that are no edge of the graph.
+_SPARE = 8192
+
 
 def cells_of(edges: np.ndarray, pixels: np.ndarray) -> Cells:
     """The cells of seeds.
@@ -115,10 +118,14 @@ def cell_graph(distance: Tensor, label: Tensor, seeds: int) -> Graph:
     kind = torch.int32 if last < 2**31 else torch.int64
     pair = torch.minimum(a, b).to(kind) * (seeds + 1) + torch.maximum(a, b).to(kind)
     pair, order = torch.where(a == b, last, pair).sort()
-    place = ((pair != torch.cat([pair[:1], pair[:-1]])).cumsum(0)).clamp_(max=most)
-    ends = torch.full((most + 1,), last, dtype=torch.int64, device=label.device)
-    ends.scatter_reduce_(0, place, pair.long(), "amin")
-    lengths = distance.new_full((most + 1,), torch.inf)
+    place = (pair != torch.cat([pair[:1], pair[:-1]])).cumsum(0)
+    # Most pairs of pixels are no edge. They get places of their own, many, because a GPU writes one after the other to
+    # the same place.
+    other = torch.arange(len(pair), device=label.device) % _SPARE
+    place = torch.where(pair < last, place.clamp_(max=most), most + other)
+    ends = torch.full((most + _SPARE,), last, dtype=torch.int64, device=label.device)
+    ends.scatter_(0, place, pair.long())
+    lengths = distance.new_full((most + _SPARE,), torch.inf)
     lengths.scatter_reduce_(0, place, length[order], "amin")
     ends, lengths = ends[:most], lengths[:most]
     a, b = ends // (seeds + 1), ends % (seeds + 1)  # a > S where there is no edge

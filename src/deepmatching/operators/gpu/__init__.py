@@ -19,7 +19,7 @@ from deepmatching.operators.gpu.fused import (
 from deepmatching.operators.gpu.gaussian import gaussian
 from deepmatching.operators.gpu.geodesic import distance_transform, nearest_seeds
 from deepmatching.operators.gpu.hog import hog_cells
-from deepmatching.operators.gpu.local_models import affine_models, paint
+from deepmatching.operators.gpu.local_models import affine_models, paint, weighted_means
 from deepmatching.operators.gpu.max_pooling import max_pooling
 from deepmatching.operators.gpu.power import power
 from deepmatching.operators.gpu.refinement import refinement_step
@@ -50,4 +50,5 @@ __all__ = [
     "unpool_and_disaggregate",
     "unpooling",
     "warp",
+    "weighted_means",
 ]

@@ -70,6 +70,34 @@ def _fit(
     tl.store(models + 6 * s + 5, v + b_v)
 
 
+@triton.jit
+def _average(index, weights, values, means, number, BLOCK: tl.constexpr):
+    s = tl.program_id(0).to(tl.int64)
+    n = tl.arange(0, BLOCK)
+    j = tl.load(index + s * number + n, mask=n < number, other=-1)
+    there = j >= 0
+    weight = tl.load(weights + s * number + n, mask=there, other=0.0)
+    total = tl.sum(weight)
+    for c in tl.static_range(2):
+        own = tl.load(values + 2 * s + c)
+        # Differences to the seed's own value: equal values give exactly that value.
+        difference = tl.where(there, tl.load(values + 2 * j + c, mask=there, other=0.0) - own, 0.0)
+        tl.store(means + 2 * s + c, own + tl.sum(weight * difference) / total)
+
+
+@torch.no_grad()
+@on_device_of
+def weighted_means(index: Tensor, weights: Tensor, values: Tensor) -> Tensor:
+    """See :func:`deepmatching.operators.local_models.weighted_means`."""
+    seeds, number = index.shape
+    means = torch.empty_like(values, memory_format=torch.contiguous_format)
+    _average[(seeds,)](
+        index.contiguous(), weights.contiguous(), values.contiguous(), means, number,
+        BLOCK=triton.next_power_of_2(number), num_warps=1,
+    )  # fmt: skip
+    return means
+
+
 @torch.no_grad()
 @on_device_of
 def affine_models(

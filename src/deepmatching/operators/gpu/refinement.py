@@ -1,7 +1,8 @@
-"""One step of variational refinement: the linear system in four kernels, and its relaxation.
+"""One step of variational refinement: the linear system, and its relaxation, a launch for each half-iteration.
 
-A program works on a block of pixels of a row. Half-iterations of the relaxation alternate between the pixels where row
-and column add up to an even and to an odd number, so that no pixel reads another one that is written.
+Half-iterations alternate between the pixels where row and column add up to an even and to an odd number, so that no
+pixel reads another one that is written. For the relaxation, the even and the odd columns of a row are stored apart:
+pixel (x, y) of a plane (H, 2, n) is at [y, x % 2, x // 2]. All that a half-iteration reads then lies side by side.
 """
 
 from __future__ import annotations
@@ -88,10 +89,10 @@ def _smoothness(flow, smoothness, across, along, h, w, PIXELS: tl.constexpr):
 
 @triton.jit
 def _system(
-    gradients, difference, inside, across, along, flow, start, inverse, right,
+    gradients, difference, inside, across, along, flow, start, system,
     gamma, hold, h, w, CHANNELS: tl.constexpr, PIXELS: tl.constexpr
 ):  # fmt: skip
-    """M⁻¹ (3, H, W) and b (2, H, W) of the increments."""
+    """The nine planes of the relaxation: M⁻¹ (3), b (2), s to the right and below, and d = 0 (2)."""
     at = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
     pixels = h * w
     on = at < pixels
@@ -100,11 +101,8 @@ def _system(
     a11, a12, a22, b1, b2, error = zero, zero, zero, zero, zero, zero
     for c in tl.static_range(CHANNELS):
         x, y = gradients + 2 * c * pixels, gradients + (2 * c + 1) * pixels
-        xx, xy, yy = (
-            slope_x(x, row, column, w, on),
-            slope_y(x, row, column, h, w, on),
-            slope_y(y, row, column, h, w, on),
-        )
+        xx, xy = slope_x(x, row, column, w, on), slope_y(x, row, column, h, w, on)
+        yy = slope_y(y, row, column, h, w, on)
         xt = slope_x(difference + c * pixels, row, column, w, on)
         yt = slope_y(difference + c * pixels, row, column, h, w, on)
         norm = 1.0 / (xx * xx + xy * xy + ROUND)
@@ -124,12 +122,13 @@ def _system(
     is_inside = tl.load(inside + at, mask=on, other=0.0)
     scale = gamma / CHANNELS * is_inside / tl.sqrt(3.0 / CHANNELS * error + TINY)
     pull = hold * (1.0 - is_inside)
-    a11, a12, a22 = scale * a11 + pull, scale * a12, scale * a22 + pull
     s_right, s_down = tl.load(across + at, mask=on, other=0.0), tl.load(along + at, mask=on, other=0.0)
     has_left, has_up = on & (column > 0), on & (row > 0)
     s_left, s_up = tl.load(across + at - 1, mask=has_left, other=0.0), tl.load(along + at - w, mask=has_up, other=0.0)
-    diagonal = s_right + s_left + s_down + s_up
     has_right, has_down = on & (column + 1 < w), on & (row + 1 < h)
+    half = (w + 1) // 2
+    plane = 2 * h * half
+    target = system + (2 * row + column % 2) * half + column // 2
     for c in tl.static_range(2):
         f = flow + c * pixels + at
         own = tl.load(f, mask=on, other=0.0)
@@ -139,42 +138,72 @@ def _system(
         side += s_left * (tl.load(f - 1, mask=has_left, other=0.0) - own)
         side += s_down * (tl.load(f + w, mask=has_down, other=0.0) - own)
         side += s_up * (tl.load(f - w, mask=has_up, other=0.0) - own)
-        tl.store(right + c * pixels + at, side, mask=on)
-    a11, a22 = a11 + diagonal, a22 + diagonal
+        tl.store(target + (3 + c) * plane, side, mask=on)
+    diagonal = s_right + s_left + s_down + s_up + pull
+    a11, a12, a22 = scale * a11 + diagonal, scale * a12, scale * a22 + diagonal
     determinant = a11 * a22 - a12 * a12
     factor = tl.where(determinant > 0, 1.0 / determinant, 0.0)
-    tl.store(inverse + at, a22 * factor, mask=on)
-    tl.store(inverse + pixels + at, -a12 * factor, mask=on)
-    tl.store(inverse + 2 * pixels + at, a11 * factor, mask=on)
+    tl.store(target, a22 * factor, mask=on)
+    tl.store(target + plane, -a12 * factor, mask=on)
+    tl.store(target + 2 * plane, a11 * factor, mask=on)
+    tl.store(target + 5 * plane, s_right, mask=on)
+    tl.store(target + 6 * plane, s_down, mask=on)
+    tl.store(target + 7 * plane, zero, mask=on)
+    tl.store(target + 8 * plane, zero, mask=on)
 
 
 @triton.jit
-def _relax(inverse, right, across, along, found, omega, h, w, odd, PIXELS: tl.constexpr):
-    """Half an iteration: the even or odd pixels of some rows."""
+def _relax(system, omega, h, w, odd, PIXELS: tl.constexpr):
+    """Half an iteration: the even or the odd pixels."""
     half = (w + 1) // 2
+    plane = 2 * h * half
     n = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
-    row = n // half
-    column = 2 * (n % half) + (row + odd) % 2
+    row, place = n // half, n % half
+    side = (row + odd) % 2
+    column = 2 * place + side
     on = (row < h) & (column < w)
-    at = row * w + column
-    pixels = h * w
-    has_left, has_up = on & (column > 0), on & (row > 0)
-    has_right, has_down = on & (column + 1 < w), on & (row + 1 < h)
+    at = (2 * row + side) * half + place
+    # Beside an even column are the odd ones at place − 1 and place, beside an odd column the even ones one further.
+    left = (2 * row + 1 - side) * half + place - 1 + side
+    right, up, down = left + 1, at - 2 * half, at + 2 * half
+    has_left, has_right = on & (column > 0), on & (column + 1 < w)
+    has_up, has_down = on & (row > 0), on & (row + 1 < h)
+    across, along = system + 5 * plane, system + 6 * plane
     s_right, s_down = tl.load(across + at, mask=on, other=0.0), tl.load(along + at, mask=on, other=0.0)
-    s_left, s_up = tl.load(across + at - 1, mask=has_left, other=0.0), tl.load(along + at - w, mask=has_up, other=0.0)
-    u, v = found + at, found + pixels + at
-    sum_u = tl.load(right + at, mask=on, other=0.0)
-    sum_u += s_left * tl.load(u - 1, mask=has_left, other=0.0) + s_right * tl.load(u + 1, mask=has_right, other=0.0)
-    sum_u += s_up * tl.load(u - w, mask=has_up, other=0.0) + s_down * tl.load(u + w, mask=has_down, other=0.0)
-    sum_v = tl.load(right + pixels + at, mask=on, other=0.0)
-    sum_v += s_left * tl.load(v - 1, mask=has_left, other=0.0) + s_right * tl.load(v + 1, mask=has_right, other=0.0)
-    sum_v += s_up * tl.load(v - w, mask=has_up, other=0.0) + s_down * tl.load(v + w, mask=has_down, other=0.0)
-    i11 = tl.load(inverse + at, mask=on, other=0.0)
-    i12 = tl.load(inverse + pixels + at, mask=on, other=0.0)
-    i22 = tl.load(inverse + 2 * pixels + at, mask=on, other=0.0)
-    old_u, old_v = tl.load(u, mask=on, other=0.0), tl.load(v, mask=on, other=0.0)
-    tl.store(u, old_u + omega * (i11 * sum_u + i12 * sum_v - old_u), mask=on)
-    tl.store(v, old_v + omega * (i12 * sum_u + i22 * sum_v - old_v), mask=on)
+    s_left, s_up = tl.load(across + left, mask=has_left, other=0.0), tl.load(along + up, mask=has_up, other=0.0)
+    u, v = system + 7 * plane, system + 8 * plane
+    sum_u, sum_v = (
+        tl.load(system + 3 * plane + at, mask=on, other=0.0),
+        tl.load(system + 4 * plane + at, mask=on, other=0.0),
+    )
+    sum_u += s_left * tl.load(u + left, mask=has_left, other=0.0)
+    sum_v += s_left * tl.load(v + left, mask=has_left, other=0.0)
+    sum_u += s_right * tl.load(u + right, mask=has_right, other=0.0)
+    sum_v += s_right * tl.load(v + right, mask=has_right, other=0.0)
+    sum_u += s_up * tl.load(u + up, mask=has_up, other=0.0)
+    sum_v += s_up * tl.load(v + up, mask=has_up, other=0.0)
+    sum_u += s_down * tl.load(u + down, mask=has_down, other=0.0)
+    sum_v += s_down * tl.load(v + down, mask=has_down, other=0.0)
+    i11, i12 = tl.load(system + at, mask=on, other=0.0), tl.load(system + plane + at, mask=on, other=0.0)
+    i22 = tl.load(system + 2 * plane + at, mask=on, other=0.0)
+    old_u, old_v = tl.load(u + at, mask=on, other=0.0), tl.load(v + at, mask=on, other=0.0)
+    tl.store(u + at, old_u + omega * (i11 * sum_u + i12 * sum_v - old_u), mask=on)
+    tl.store(v + at, old_v + omega * (i12 * sum_u + i22 * sum_v - old_v), mask=on)
+
+
+@triton.jit
+def _add(system, flow, h, w, PIXELS: tl.constexpr):
+    """flow += d."""
+    at = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
+    pixels = h * w
+    on = at < pixels
+    row, column = at // w, at % w
+    half = (w + 1) // 2
+    source = system + (2 * row + column % 2) * half + column // 2
+    for c in tl.static_range(2):
+        value = tl.load(flow + c * pixels + at, mask=on, other=0.0)
+        value += tl.load(source + (7 + c) * (2 * h * half), mask=on, other=0.0)
+        tl.store(flow + c * pixels + at, value, mask=on)
 
 
 @torch.no_grad()
@@ -193,18 +222,20 @@ def refinement_step(
     """See :func:`deepmatching.operators.refinement.refinement_step`."""
     channels, h, w = image0.shape
     mean, difference, inside = warp(image0, image1, flow)
-    gradients, system, weights, found = (flow.new_empty((n, h, w)) for n in (2 * channels, 5, 2, 2))
-    inverse, right, (across, along) = system[:3], system[3:], weights
+    half = (w + 1) // 2
+    gradients, (across, along) = flow.new_empty((2 * channels, h, w)), flow.new_empty((2, h, w))
+    system = flow.new_empty((9, h, 2, half))
     now = flow.contiguous()
     grid = (triton.cdiv(h * w, PIXELS),)
     _gradients[grid](mean, gradients, h, w, CHANNELS=channels, PIXELS=PIXELS)
     _smoothness[grid](now, smoothness.contiguous(), across, along, h, w, PIXELS=PIXELS)
     _system[grid](
-        gradients, difference, inside, across, along, now, start.contiguous(), inverse, right,
+        gradients, difference, inside, across, along, now, start.contiguous(), system,
         float(gamma), float(hold), h, w, CHANNELS=channels, PIXELS=PIXELS,
     )  # fmt: skip
-    found.zero_()
-    halves = (triton.cdiv(h * ((w + 1) // 2), PIXELS),)
+    halves = (triton.cdiv(h * half, PIXELS),)
     for n in range(2 * iterations):
-        _relax[halves](inverse, right, across, along, found, float(omega), h, w, n % 2, PIXELS=PIXELS)
-    flow += found
+        _relax[halves](system, float(omega), h, w, n % 2, PIXELS=PIXELS)
+    _add[grid](system, now, h, w, PIXELS=PIXELS)
+    if now is not flow:
+        flow.copy_(now)
