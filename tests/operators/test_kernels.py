@@ -21,6 +21,7 @@ from deepmatching.operators.hog import hog_cells
 from deepmatching.operators.kernels import OPERATORS, has_kernels, plain_operators
 from deepmatching.operators.local_models import weighted_means
 from deepmatching.operators.refinement import refinement_step
+from deepmatching.operators.saliency import saliency
 from deepmatching.operators.warping import warp
 from helpers.volumes import blobs
 
@@ -134,7 +135,7 @@ def test_plain_operators_run_inside_the_block_only() -> None:
 
 
 def test_an_operator_looks_like_its_definition() -> None:
-    for operator in (decode_pooled, refinement_step, unpooling):
+    for operator in (decode_pooled, refinement_step, saliency, unpooling):
         assert operator.__doc__ == operator.definition.__doc__ and operator.__doc__
         assert inspect.signature(operator) == inspect.signature(operator.definition)
 

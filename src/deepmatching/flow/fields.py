@@ -104,6 +104,26 @@ def interpolate_field(
     return Interpolated(paint(label, start, models).float(), origin, counts)
 
 
+def agreement_of(decoded: Decoded, spacing: int, b: int = 0) -> Tensor:
+    """``Matches.agreement`` of the verified matches of pair b of a batch, whose grid has this spacing in pixels."""
+    verified = decoded.verified[b]
+    displacements = decoded.points1[b] - decoded.points0
+    if min(verified.shape) < 3:
+        return displacements.new_full((), torch.nan)
+    field = torch.where(verified[..., None], displacements, torch.nan)
+    rows, columns = verified.shape
+    padded = torch.nn.functional.pad(field, (0, 0, 1, 1, 1, 1), value=torch.nan)
+    steps = [(i, j) for i in range(3) for j in range(3) if (i, j) != (1, 1)]
+    around = torch.stack([padded[i : i + rows, j : j + columns] for i, j in steps]).sort(dim=0).values  # NaN is last
+    number = torch.isfinite(around[..., 0]).sum(dim=0)
+    middle = [
+        around.gather(0, n.clamp(min=0)[None, ..., None].expand(1, -1, -1, 2))[0]
+        for n in ((number - 1) // 2, number // 2)
+    ]
+    distance = ((middle[0] + middle[1]) / 2 - displacements).square().sum(dim=-1).sqrt()
+    return (verified & (number >= 3) & (distance <= spacing / 2)).float().mean()
+
+
 def _nearest(positions: Tensor, side: int) -> Tensor:
     """The nearest of the pixels 0 … side − 1; of two equally near, the right or lower one."""
     return (positions + 0.5).floor().clamp(0, side - 1).long()

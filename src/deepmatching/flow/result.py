@@ -92,7 +92,10 @@ class FlowResult:
 
         def array(tensor: Tensor) -> np.ndarray:
             if not tensors.matches:
-                raise DeepMatchingError("There are no matches, so there is nothing to interpolate; try an easier pair.")
+                raise DeepMatchingError(
+                    "None of the matches is usable, so there is nothing to interpolate; try an easier pair, or give "
+                    "matches of this image."
+                )
             return np.asarray(tensor.cpu().numpy())
 
         return cls(
