@@ -24,7 +24,7 @@ import deepmatching as dm
 from deepmatching.edges import detect_edges
 from deepmatching.evaluation.tables import print_table
 from deepmatching.flow import interpolate, refine
-from deepmatching.flow.confidence import CONSTANT, WEIGHTS, evidence
+from deepmatching.flow.confidence import CONSTANT, WEIGHTS, evidence, origin_of
 from deepmatching.io.flow import read_flow
 from deepmatching.io.images import load_image
 from flow import add_common_options, keypoints, rank_quality
@@ -56,7 +56,8 @@ def measure(entry: dict[str, str], root: Path, matcher: dm.DeepMatcher, cache: P
     found = interpolate(start, end, detect_edges(images[0]), images[0], scores=scores, backward=backward)
     flow, truth = refine(found.flow, images[0], images[1]).numpy(), read_flow(root / entry["flow"])
     known = np.isfinite(truth).all(axis=2)
-    columns = [values[known] for values in evidence(torch.as_tensor(flow), found, *images)]
+    dense = torch.as_tensor(flow)
+    columns = [values.numpy()[known] for values in evidence(dense, origin_of(found, dense.device), *images)]
     return np.stack([np.ones(len(columns[0])), *columns, np.hypot(*(flow[known] - truth[known]).T)], axis=1)
 
 

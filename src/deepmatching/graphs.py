@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,6 +31,28 @@ def record(work: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
     with torch.cuda.graph(graph):
         result = work()
     return graph, result
+
+
+class Recorded(Generic[Result]):
+    """A function of tensors of fixed shapes, recorded once and replayed.
+
+    Args:
+        function: from CUDA tensors to a tuple of tensors; see :func:`record`.
+        examples: its arguments at recording.
+    """
+
+    def __init__(self, function: Callable[..., Result], *examples: Tensor) -> None:
+        with torch.cuda.device(examples[0].device), torch.no_grad():
+            self._inputs = [example.clone() for example in examples]
+            self._graph, self._result = record(lambda: function(*self._inputs))
+
+    def __call__(self, *arguments: Tensor) -> Result:
+        """The function's result for arguments of the recorded shapes."""
+        with torch.no_grad():
+            for buffer, argument in zip(self._inputs, arguments, strict=True):
+                buffer.copy_(argument)
+            self._graph.replay()
+            return type(self._result)(*(tensor.clone() for tensor in self._result))  # type: ignore[call-arg, attr-defined]
 
 
 class GraphedDecode:

@@ -28,6 +28,7 @@ from deepmatching.settings import Radius, Settings, choose_device
 if TYPE_CHECKING:
     from deepmatching.flow import FlowResult, FlowSettings
     from deepmatching.flow.pipeline import EdgesLike
+    from deepmatching.flow.recorded import DeviceFlow
     from deepmatching.geometry import Geometry
     from deepmatching.graphs import GraphedDecode
 
@@ -93,6 +94,7 @@ class DeepMatcher:
         """Drop what can be made again: the recorded graph, and the matchers at other radii."""
         self._graph_key: tuple[object, ...] = ()  # what the last batch was, and the graph recorded for it
         self._graph: GraphedDecode | None = None
+        self._device_flow: DeviceFlow | None = None
         self._lock = Lock()
         self._other_radii: dict[int | None, DeepMatcher] = {}  # matchers that share this network
 
@@ -314,14 +316,16 @@ class DeepMatcher:
     def _flow_of_frames(
         self, images: Iterable[Tensor], settings: FlowSettings, radius: Radius | None, edges: EdgesLike
     ) -> Iterator[FlowResult]:
-        from deepmatching.flow import matches_to_flow
+        from deepmatching.flow import matches_to_flow, on_device
 
         matcher = self.for_flow(radius)
         previous: Frame | None = None
         start = time.perf_counter()
         for number, image in enumerate(images):
             frame = matcher._frame(image, number, previous)
-            if previous is not None:
+            if previous is not None and on_device(frame.on_device):
+                yield matcher._flow_on_device(previous, frame, settings, edges).at_size(previous.size)
+            elif previous is not None:
                 forward = matcher._match_frames(previous, frame)
                 backward = matcher._match_frames(frame, previous) if settings.interpolation.backward else None
                 seconds = {"matching": time.perf_counter() - start}
@@ -332,6 +336,18 @@ class DeepMatcher:
                 yield replace(result, seconds=seconds, agreement=forward.agreement).at_size(previous.size)
                 start = time.perf_counter()
             previous = frame
+
+    def _flow_on_device(self, first: Frame, second: Frame, settings: FlowSettings, edges: EdgesLike) -> FlowResult:
+        """The flow of two frames on a GPU, which stays there until it is read."""
+        from deepmatching.flow.recorded import DeviceFlow
+
+        plan = self._plan(first.geometry)
+        decoding = replace(self.settings.decoding, strips=plan.strips)
+        with self._lock:  # graphs have their own buffers: threads that share a matcher take turns
+            if self._device_flow is None:
+                self._device_flow = DeviceFlow(self.network)
+            small = plan.strips == 1 and plan.needed <= LARGEST_GRAPH
+            return self._device_flow(first, second, decoding, settings, edges, small)
 
     def for_flow(self, radius: Radius | None = None) -> DeepMatcher:
         """The matcher of the same network at the radius that flow uses; see :meth:`flow`."""

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 
-from deepmatching.flow import filters
 from deepmatching.flow.filters import (
     first_of_each_pixel,
     group_sizes,
@@ -41,7 +40,8 @@ def test_the_best_match_of_a_pixel_is_kept() -> None:
 def test_groups_are_connected_components(seed: int, seeds: int) -> None:
     generator = np.random.default_rng(seed)
     pixels = generator.choice(30 * 30, seeds, replace=False)
-    graph = cells_of(generator.random((30, 30)), np.stack([pixels % 30, pixels // 30], axis=1)).graph
+    cells = cells_of(generator.random((30, 30)), np.stack([pixels % 30, pixels // 30], axis=1))
+    graph = cells.graph
     displacements = generator.integers(0, 3, (seeds, 2)) * 2.0
     links = [
         (a, b)
@@ -51,7 +51,7 @@ def test_groups_are_connected_components(seed: int, seeds: int) -> None:
     ]
     rows, columns = np.array(links, dtype=int).reshape(-1, 2).T
     group = connected_components(csr_matrix((np.ones(len(rows)), (rows, columns)), shape=(seeds, seeds)))[1]
-    np.testing.assert_array_equal(group_sizes(graph, displacements, 2.5), np.bincount(group)[group])
+    np.testing.assert_array_equal(group_sizes(cells, displacements, 2.5), np.bincount(group)[group])
 
 
 def test_inconsistency_is_the_distance_from_the_mean() -> None:
@@ -92,9 +92,3 @@ def test_round_trip_errors_equal_brute_force(seed: int) -> None:
             if np.abs(np.floor(target / 8) - bin).max() <= 1:
                 expected[n] = min(expected[n], np.hypot(*(target - start[n] + back[m] - there[m])))
     np.testing.assert_allclose(round_trip_errors(start, end, there, back), expected)
-
-
-@pytest.mark.parametrize("rows", [5, 64, 65, 150])
-def test_saliency_in_strips_equals_that_of_the_whole_image(rows: int) -> None:
-    image = np.random.default_rng(rows).random((3, rows, 40), dtype=np.float32)
-    np.testing.assert_array_equal(filters.saliency(image), filters._saliency(image))

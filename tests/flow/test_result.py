@@ -5,11 +5,12 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+import torch
 
 from deepmatching.drawing.colors import displacement_colors
 from deepmatching.drawing.flow import draw_confidence, draw_flow, draw_flow_figure, draw_frame, warped
 from deepmatching.errors import DeepMatchingError
-from deepmatching.flow.result import FlowResult
+from deepmatching.flow.result import FlowResult, FlowTensors
 from deepmatching.io.flow import read_flow
 from helpers.html import picture_in
 
@@ -97,3 +98,29 @@ def test_a_flow_of_resized_images_has_their_size_and_pixels() -> None:
     assert larger.flow.shape == (60, 120, 2) and larger.confidence.shape == (60, 120)
     np.testing.assert_allclose(larger.flow, np.broadcast_to((9, 8), (60, 120, 2)), rtol=1e-6)
     assert result.at_size((30, 40)) is result
+
+
+def tensors_of(matches: int) -> FlowTensors:
+    return FlowTensors(
+        torch.full((30, 40, 2), 2.0), torch.full((30, 40), 0.5), torch.tensor(matches), torch.tensor(0.75)
+    )
+
+
+def test_a_flow_on_a_device_is_copied_when_it_is_read() -> None:
+    read: list[str] = []
+    result = FlowResult.on_device(tensors_of(12), lambda: read.append("seconds") or {"matching": 0.5})
+    assert result.at_size((30, 40)) is result and not read
+    assert [value for value in vars(result).values() if isinstance(value, np.ndarray)] == []  # nothing is copied yet
+    assert result.tensors is not None and result.tensors.flow.shape == (30, 40, 2)
+    assert isinstance(result.flow, np.ndarray) and result.flow is result.flow
+    assert (result.matches, result.agreement, result.confidence.mean()) == (12, 0.75, 0.5)
+    assert result.seconds == result.seconds == {"matching": 0.5} and read == ["seconds"]
+    larger = result.at_size((60, 80))
+    assert larger.flow.shape == (60, 80, 2) and larger.matches == 12 and larger.tensors is None
+
+
+def test_a_flow_without_matches_says_so_when_it_is_read() -> None:
+    result = FlowResult.on_device(tensors_of(0), dict)
+    for name in ("flow", "confidence"):
+        with pytest.raises(DeepMatchingError, match="None of the matches is usable"):
+            getattr(result, name)

@@ -8,7 +8,6 @@ import sys
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -22,12 +21,13 @@ from deepmatching.operators.hog import hog_cells
 from deepmatching.operators.kernels import OPERATORS, has_kernels, plain_operators
 from deepmatching.operators.local_models import weighted_means
 from deepmatching.operators.refinement import refinement_step
+from deepmatching.operators.saliency import saliency
 from deepmatching.operators.warping import warp
 from helpers.volumes import blobs
 
 #: Operator: on which devices it has a kernel.
 TABLE = {
-    "affine_models": {"cpu"},
+    "affine_models": {"cpu", "cuda"},
     "aggregate": {"cpu", "cuda"},
     "aggregate_and_pool": {"cpu", "cuda"},
     "aggregation": {"cuda"},
@@ -38,17 +38,19 @@ TABLE = {
     "decode_pooled": {"cuda"},
     "disaggregate": {"cpu", "cuda"},
     "disaggregation": {"cuda"},
-    "distance_transform": {"cpu"},
+    "distance_transform": {"cpu", "cuda"},
+    "gaussian": {"cpu", "cuda"},
     "hog_cells": {"cpu", "cuda"},
     "max_pooling": {"cuda"},
-    "nearest_seeds": {"cpu"},
-    "paint": {"cpu"},
+    "nearest_seeds": {"cpu", "cuda"},
+    "paint": {"cpu", "cuda"},
     "power": {"cuda"},
-    "refinement_step": {"cpu"},
+    "refinement_step": {"cpu", "cuda"},
+    "saliency": {"cpu", "cuda"},
     "unpool_and_disaggregate": {"cpu", "cuda"},
     "unpooling": {"cuda"},
-    "warp": {"cpu"},
-    "weighted_means": {"cpu"},
+    "warp": {"cpu", "cuda"},
+    "weighted_means": {"cpu", "cuda"},
 }
 
 
@@ -90,10 +92,10 @@ def test_kernels_take_the_types_they_were_written_for() -> None:
     index, weights = torch.zeros(2, 1, dtype=torch.int32), torch.ones(2, 1, dtype=torch.float64)
     assert weighted_means.implementation(index, weights, weights) is cpu.weighted_means
     assert weighted_means.implementation(index, weights, weights.float()) is weighted_means.definition
-    cost, pixels = np.ones((3, 4), dtype=np.float32), np.zeros((1, 2), dtype=np.int64)
+    cost, pixels = torch.ones(3, 4), torch.zeros(1, 2, dtype=torch.int64)
     assert distance_transform.implementation(cost, pixels) is cpu.distance_transform
-    assert distance_transform.implementation(cost.astype(np.float64), pixels) is distance_transform.definition
-    graph = (np.zeros(2, dtype=np.int64), np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.float32))
+    assert distance_transform.implementation(cost.double(), pixels) is distance_transform.definition
+    graph = (torch.zeros(2, dtype=torch.int64), torch.zeros(0, dtype=torch.int32), torch.zeros(0))
     assert nearest_seeds.implementation(graph, 3) is cpu.nearest_seeds
 
 
@@ -133,7 +135,7 @@ def test_plain_operators_run_inside_the_block_only() -> None:
 
 
 def test_an_operator_looks_like_its_definition() -> None:
-    for operator in (decode_pooled, refinement_step, unpooling):
+    for operator in (decode_pooled, refinement_step, saliency, unpooling):
         assert operator.__doc__ == operator.definition.__doc__ and operator.__doc__
         assert inspect.signature(operator) == inspect.signature(operator.definition)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -109,3 +112,27 @@ def test_gradients_flow_through_the_models() -> None:
             return paint(label, points, affine_models(index, counted, points, values, 0.1, wide)[0]).sum(dim=(0, 1))
 
         assert torch.autograd.gradcheck(flow, arguments)
+
+
+@pytest.mark.parametrize(("seeds", "number", "wide"), [(9, 6, 0.0), (9, 6, 0.25), (3, 1, 0.25), (40, 33, 0.25)])
+def test_the_gpu_kernels_agree(seeds: int, number: int, wide: float, gpu: ModuleType, gpu_device: str) -> None:
+    given = [tensor.to(gpu_device) for tensor in neighbours(1, seeds, number)]
+    index, weights, points, values = given
+    models, spread = gpu.affine_models(index, weights, points, values, 30.0, wide)
+    expected, expected_spread = affine_models.definition(index, weights, points, values, 30.0, wide)
+    torch.testing.assert_close(models, expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(spread, expected_spread, rtol=1e-6, atol=1e-6)
+    means = gpu.weighted_means(index, weights, values)
+    torch.testing.assert_close(means, weighted_means.definition(index, weights, values))
+    label = torch.randint(0, seeds, (7, 9), device=gpu_device).int()
+    painted = gpu.paint(label, points, models)
+    assert painted.dtype == torch.float32
+    torch.testing.assert_close(painted, paint.definition(label, points, models).float())
+
+
+def test_on_the_gpu_equal_displacements_are_reproduced_to_the_last_bit(gpu: ModuleType, gpu_device: str) -> None:
+    index, weights, points, _ = (tensor.to(gpu_device) for tensor in neighbours(1, 12, 8))
+    values = torch.tensor([[0.1, -7.3]], dtype=torch.float64, device=gpu_device).repeat(12, 1)
+    models, spread = gpu.affine_models(index, weights, points, values, 30.0, 0.25)
+    assert torch.equal(models[:, 2], values) and not models[:, :2].any() and not spread.any()
+    assert torch.equal(gpu.weighted_means(index, weights, values), values)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -52,3 +55,20 @@ def test_without_data_and_smoothness_nothing_moves(device: torch.device, dtype: 
     before, none = flow.clone(), torch.zeros(6, 7, device=device, dtype=dtype)
     refinement_step(flow, before, image, image, none, 0.72, 0.0, 5, 1.9)
     assert torch.equal(flow, before)
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "channels", "hold", "iterations"),
+    [(20, 17, 3, 0.2, 4), (9, 40, 1, 0.0, 3), (1, 9, 1, 0.1, 2), (8, 1, 3, 0.0, 2), (70, 75, 1, 0.05, 5)],
+)
+def test_the_gpu_kernel_agrees(
+    height: int, width: int, channels: int, hold: float, iterations: int, gpu: ModuleType, gpu_device: str
+) -> None:
+    """Larger than one tile of relaxation, and as long as several visits to it."""
+    given = [
+        value.to(gpu_device) if isinstance(value, torch.Tensor) else value
+        for value in arguments(3, height, width, channels, hold, iterations)
+    ]
+    found, expected = stepped(gpu.refinement_step, *given), stepped(refinement_step.definition, *given)
+    torch.testing.assert_close(found, expected, rtol=0, atol=2e-3)
+    assert (found - expected).abs().median() < 1e-4

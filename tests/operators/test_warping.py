@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -50,3 +52,12 @@ def test_the_cpu_kernel_agrees(seed: int, height: int, width: int, channels: int
     flow = 4 * torch.randn(2, height, width, generator=generator)
     for result, expected in zip(*both(warp, image0, image1, flow), strict=True):
         torch.testing.assert_close(result, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("height", "width", "channels"), [(7, 12, 3), (1, 5, 1), (20, 40, 1)])
+def test_the_gpu_kernel_agrees(height: int, width: int, channels: int, gpu: ModuleType, gpu_device: str) -> None:
+    image0 = torch.rand(channels, height, width, device=gpu_device)
+    image1 = torch.rand(channels, height + 3, width + 1, device=gpu_device)
+    flow = 4 * torch.randn(2, height, width, device=gpu_device)
+    for result, expected in zip(gpu.warp(image0, image1, flow), warp.definition(image0, image1, flow), strict=True):
+        torch.testing.assert_close(result, expected, rtol=0, atol=1e-5)

@@ -1,6 +1,6 @@
 """Edge maps: float32 (H, W) in [0, 1], high at the boundaries of objects."""
 
-from deepmatching.edges.detect import detect_edges, structured_forest_edges
+from deepmatching.edges.detect import detect_edges, edge_strength, structured_forest_edges
 from deepmatching.edges.gradient import gradient_edges
 from deepmatching.edges.models import load_edge_network, save_edge_network
 from deepmatching.edges.network import EdgeNetwork
@@ -9,6 +9,7 @@ from deepmatching.io.edges import load_edges
 __all__ = [
     "EdgeNetwork",
     "detect_edges",
+    "edge_strength",
     "gradient_edges",
     "load_edge_network",
     "load_edges",

@@ -26,11 +26,15 @@ def detect_edges(image: Tensor, network: EdgeNetwork | None = None) -> np.ndarra
     Returns:
         (H, W) float32 in [0, 1], neither thinned nor thresholded, as interpolation needs it.
     """
+    return edge_strength(image, network).cpu().numpy()
+
+
+def edge_strength(image: Tensor, network: EdgeNetwork | None = None) -> Tensor:
+    """As :func:`detect_edges`, but a tensor on the network's device."""
     network = load_edge_network(device=str(image.device)) if network is None else network
-    with torch.inference_mode():
+    with torch.no_grad():
         batch = image.detach().expand(3, -1, -1)[None].to(network.mean.device)
-        logits = network(batch)
-        return logits[0, 0].sigmoid().float().cpu().numpy()
+        return network(batch)[0, 0].sigmoid().float()
 
 
 def structured_forest_edges(image: Tensor, model: PathLike) -> np.ndarray:

@@ -2,58 +2,20 @@
 
 from __future__ import annotations
 
-import cv2
 import numpy as np
 import torch
 
-from deepmatching.operators.geodesic import Graph, Neighbours
+from deepmatching.operators.geodesic import Cells, Neighbours
 from deepmatching.operators.local_models import falloff_weights, weighted_means
-
-_WHITE = np.array([0.950456, 1.0, 1.088754])
-_XYZ = np.array([[0.412453, 0.357580, 0.180423], [0.212671, 0.715160, 0.072169], [0.019334, 0.119193, 0.950227]])
-
-#: Rows of saliency computed at a time, and the rows around a pixel that affect it: 3 + 4 for the Gaussians, 1 for the
-#: gradient.
-_STRIP, _REACH = 64, 8
+from deepmatching.operators.saliency import saliency as operator_saliency
 
 #: Side in pixels of the bins that backward matches are looked up in.
 _BIN = 8
 
 
 def saliency(image: np.ndarray) -> np.ndarray:
-    """How much an image changes in its least variable direction: (H, W) float32.
-
-    The square root of the smallest eigenvalue of the structure tensor of the Lab channels. Gradients (−½, 0, ½) are
-    taken after smoothing by 0.8 pixels and averaged with a Gaussian of 1 pixel. The original's threshold, 0.045, is for
-    Lab of the RGB values without gamma correction, as a comparison with its output shows.
-
-    Args:
-        image: (1 or 3, H, W) float32 in [0, 1].
-    """
-    height = image.shape[1]
-    result = np.empty(image.shape[1:], dtype=np.float32)
-    for top in range(0, height, _STRIP):  # in strips, because the intermediate steps take 30 numbers per pixel
-        first, end = max(0, top - _REACH), min(height, top + _STRIP)
-        result[top:end] = _saliency(image[:, first : min(height, end + _REACH)])[top - first :][: end - top]
-    return result
-
-
-def _saliency(image: np.ndarray) -> np.ndarray:
-    rgb = np.ascontiguousarray(np.broadcast_to(image, (3, *image.shape[1:])).transpose(1, 2, 0), dtype=np.float32)
-    lab = cv2.GaussianBlur(_lab(rgb), (0, 0), 0.8, borderType=cv2.BORDER_REPLICATE)
-    difference = np.array([[-0.5, 0, 0.5]], dtype=np.float32)
-    x, y = (cv2.filter2D(lab, -1, kernel, borderType=cv2.BORDER_REPLICATE) for kernel in (difference, difference.T))
-    tensor = np.stack([(x * x).sum(axis=2), (x * y).sum(axis=2), (y * y).sum(axis=2)], axis=2)
-    xx, xy, yy = np.moveaxis(cv2.GaussianBlur(tensor, (0, 0), 1.0, borderType=cv2.BORDER_REPLICATE), 2, 0)
-    smallest = (xx + yy - np.sqrt((xx - yy) ** 2 + 4 * xy * xy)) / 2
-    return np.sqrt(np.maximum(smallest, 0))
-
-
-def _lab(rgb: np.ndarray) -> np.ndarray:
-    """CIE Lab of (H, W, 3), taken as linear RGB."""
-    xyz = cv2.transform(rgb, _XYZ / _WHITE[:, None])
-    x, y, z = np.moveaxis(np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116), 2, 0)
-    return np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], axis=2).astype(np.float32)
+    """How much an image (1 or 3, H, W) changes in its least variable direction: (H, W) float32."""
+    return operator_saliency(torch.from_numpy(image)).numpy()
 
 
 def first_of_each_pixel(pixels: np.ndarray, scores: np.ndarray | None) -> np.ndarray:
@@ -65,13 +27,13 @@ def first_of_each_pixel(pixels: np.ndarray, scores: np.ndarray | None) -> np.nda
     return stays
 
 
-def group_sizes(graph: Graph, displacements: np.ndarray, tolerance: float) -> np.ndarray:
+def group_sizes(cells: Cells, displacements: np.ndarray, tolerance: float) -> np.ndarray:
     """The size of each match's group, (S,).
 
     Neighbours whose displacements differ by less than ``tolerance`` pixels are in the same group. Wrong matches,
     in particular those of occluded pixels, rarely agree with many others.
     """
-    starts, others, _ = graph
+    starts, others, _ = cells.graph
     source = np.repeat(np.arange(len(displacements)), np.diff(starts))
     agree = np.hypot(*(displacements[source] - displacements[others]).T) < tolerance
     source, others = source[agree], others[agree]

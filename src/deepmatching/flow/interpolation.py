@@ -12,7 +12,7 @@ from torch import Tensor
 from deepmatching.errors import DeepMatchingError
 from deepmatching.flow import filters
 from deepmatching.flow.settings import InterpolationSettings
-from deepmatching.operators.geodesic import Cells, Neighbours, cells_of, nearest_seeds
+from deepmatching.operators.geodesic import Cells, Neighbours, cells_of, neighbours_of
 from deepmatching.operators.local_models import affine_models, falloff_weights, paint, weighted_means
 
 _FAR = 1e6  # pixels; matches that move further are dropped
@@ -46,7 +46,7 @@ class Interpolation:
     @property
     def neighbours(self) -> Neighbours:
         """The nearest seeds of each seed: computed anew, because they take more memory than the flow."""
-        return nearest_seeds(self.cells.graph, self.settings.neighbours)
+        return neighbours_of(self.cells, self.settings.neighbours)
 
     def differentiable(self, keypoints0: Tensor, keypoints1: Tensor, weights: Tensor | None = None) -> Tensor:
         """The same flow (H, W, 2) as a function of all N matches, for training.
@@ -107,7 +107,7 @@ def interpolate(
         errors = filters.round_trip_errors(start[kept], end[kept], *_as_backward(*backward))
         kept = _unless_empty(kept, errors < settings.backward)
     kept, cells = _consistent(kept, start, end, strength, settings)
-    neighbours = nearest_seeds(cells.graph, settings.neighbours)
+    neighbours = neighbours_of(cells, settings.neighbours)
     points = torch.from_numpy(start[kept])
     confidence = None if weight is None else torch.from_numpy(weight[kept])
     displacements = torch.from_numpy(end[kept]) - points
@@ -150,10 +150,10 @@ def _consistent(
     stays = np.ones(len(kept), dtype=bool)
     displacements = end[kept] - start[kept]
     if settings.group > 1:
-        large = filters.group_sizes(cells.graph, displacements, settings.group_tolerance) >= settings.group
+        large = filters.group_sizes(cells, displacements, settings.group_tolerance) >= settings.group
         stays = large if large.any() else stays
     if settings.consistency > 0:
-        neighbours = nearest_seeds(cells.graph, settings.filter_neighbours + 1)
+        neighbours = neighbours_of(cells, settings.filter_neighbours + 1)
         error = filters.inconsistency(neighbours, displacements, settings.falloff, stays)
         consistent = stays & (error < settings.consistency)
         stays = consistent if consistent.any() else stays

@@ -11,15 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepmatching.edges import detect_edges, gradient_edges
+from deepmatching.edges import detect_edges, edge_strength, gradient_edges
 from deepmatching.errors import DeepMatchingError
-from deepmatching.flow.confidence import confidence
+from deepmatching.flow.confidence import confidence, probability
+from deepmatching.flow.fields import Field, field_of, interpolate_field
 from deepmatching.flow.interpolation import interpolate, starts_inside
-from deepmatching.flow.refinement import refine
-from deepmatching.flow.result import FlowResult
+from deepmatching.flow.refinement import refine, refine_finite
+from deepmatching.flow.result import FlowResult, FlowTensors
 from deepmatching.flow.settings import FlowSettings
 from deepmatching.io.edges import check_edges, load_edges
 from deepmatching.matches import Matches
+from deepmatching.operators.kernels import has_kernels
 
 #: Where edges come from: the network that ships (None, "network"), "gradient", a file, an array (H, W), or a function
 #: from the image (1 or 3, H, W) to such an array.
@@ -37,7 +39,7 @@ def matches_to_flow(
 ) -> FlowResult:
     """Interpolate the matches of any matcher along the edges of the first image, and refine the flow.
 
-    Edges and refinement are computed on the images' device, interpolation on the CPU.
+    All is computed on the images' device. If that is a GPU with kernels, the result stays there until it is read.
 
     Args:
         matches: from the first image to the second.
@@ -49,8 +51,18 @@ def matches_to_flow(
     """
     size = check_pair(image0, image1)
     _check_sizes(matches, size)
+    if on_device(image0):
+        if len(matches) == 0:
+            raise DeepMatchingError("There are no matches, so there is nothing to interpolate; try an easier pair.")
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        forward, back = (None if each is None else field_of(each, image0.device) for each in (matches, backward))
+        assert forward is not None
+        tensors = fields_to_flow(image0, image1, edge_tensor(image0, edges), settings, forward, back)
+        end.record()
+        return FlowResult.on_device(tensors, lambda: times({"dense flow": (begin, end)}))
     keypoints0, keypoints1, scores = matches.numpy()
-    back = None if backward is None else backward.numpy()[:2]
+    backward_keypoints = None if backward is None else backward.numpy()[:2]
     seconds: dict[str, float] = {}
     start = time.perf_counter()
 
@@ -67,7 +79,7 @@ def matches_to_flow(
         strength,
         image0.cpu() if host_image0 is None else host_image0,
         scores=scores,
-        backward=back,
+        backward=backward_keypoints,
         settings=settings.interpolation,
     )
     finish("interpolation")
@@ -78,10 +90,52 @@ def matches_to_flow(
     return FlowResult(flow.cpu().numpy(), certainty, len(found.kept), seconds)
 
 
+def on_device(image: Tensor) -> bool:
+    """Whether the flow of an image is computed on its GPU."""
+    return image.is_cuda and has_kernels("cuda")
+
+
+def fields_to_flow(
+    image0: Tensor,
+    image1: Tensor,
+    edges: Tensor,
+    settings: FlowSettings,
+    forward: Field,
+    backward: Field | None = None,
+    agreement: Tensor | None = None,
+) -> FlowTensors:
+    """As :func:`matches_to_flow`, in tensors of one device. Never waits for it.
+
+    Args:
+        edges: (H, W), edge strength of the first image.
+        forward, backward: matches from the first image to the second, and back.
+        agreement: of the forward matches, if known.
+    """
+    found = interpolate_field(forward, edges, image0, backward, settings.interpolation)
+    flow = refine_finite(found.flow, image0, image1, settings.refinement)
+    certainty = probability(flow, found.origin, image0, image1)
+    unknown = torch.full_like(certainty[0, 0], torch.nan)
+    return FlowTensors(flow, certainty, found.counts.sum(), unknown if agreement is None else agreement)
+
+
+def times(stages: dict[str, tuple[torch.cuda.Event, torch.cuda.Event]]) -> dict[str, float]:
+    """Seconds between the two events of each stage; waits for the last."""
+    for _, end in stages.values():
+        end.synchronize()
+    return {name: begin.elapsed_time(end) / 1000 for name, (begin, end) in stages.items()}
+
+
+def edge_tensor(image: Tensor, edges: EdgesLike = None) -> Tensor:
+    """As :func:`edges_of`, on the image's device."""
+    if is_detected(edges):
+        return edge_strength(image)
+    return torch.from_numpy(edges_of(image, edges)).to(image.device)
+
+
 def edges_of(image: Tensor, edges: EdgesLike = None) -> np.ndarray:
     """The edge map of an image (1 or 3, H, W): float32 (H, W) in [0, 1]."""
     size = image.shape[1], image.shape[2]
-    if edges is None or (isinstance(edges, str) and edges == "network"):
+    if is_detected(edges):
         return detect_edges(image)
     if isinstance(edges, str) and edges == "gradient":
         return gradient_edges(image)
@@ -90,6 +144,11 @@ def edges_of(image: Tensor, edges: EdgesLike = None) -> np.ndarray:
     if isinstance(edges, torch.Tensor):
         edges = edges.detach().cpu().numpy()
     return check_edges(np.asarray(edges(image) if callable(edges) else edges), size)
+
+
+def is_detected(edges: EdgesLike) -> bool:
+    """Whether these are the edges that the network detects."""
+    return edges is None or (isinstance(edges, str) and edges == "network")
 
 
 def is_edge_map(edges: EdgesLike) -> bool:

@@ -22,14 +22,13 @@ from __future__ import annotations
 
 import math
 
-import cv2
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.flow.settings import RefinementSettings
+from deepmatching.operators.gaussian import gaussian
 from deepmatching.operators.linear_system import derivative
 from deepmatching.operators.refinement import refinement_step
 
@@ -62,6 +61,12 @@ def refine(
         )
     if not torch.isfinite(start.sum()):  # of a single number: isfinite copies its argument
         raise DeepMatchingError("The flow to refine contains NaN or infinite values: fill them in first.")
+    return refine_finite(start, image0, image1, settings)
+
+
+@torch.no_grad()
+def refine_finite(start: Tensor, image0: Tensor, image1: Tensor, settings: RefinementSettings) -> Tensor:
+    """As :func:`refine`, for a flow (H, W, 2) float32 that is known to be finite; never waits for a GPU."""
     if image0.shape[0] != image1.shape[0]:  # one grey, one in colour
         image0, image1 = (image.expand(3, -1, -1) for image in (image0, image1))
     smooth0, smooth1 = (smooth(i, settings.sigma, 255).contiguous() for i in (image0, image1))
@@ -78,26 +83,15 @@ def refine(
 
 def smooth(image: Tensor, sigma: float, factor: float = 1) -> Tensor:
     """Convolve (C, H, W) with a Gaussian, cut off at 4σ, and multiply; borders repeated."""
-    if sigma == 0:
-        return factor * image
-    reach = math.ceil(4 * sigma)
-    taps = torch.exp(-torch.arange(-reach, reach + 1, dtype=torch.float64).square() / (2 * sigma**2))
-    across, along = ((scale * taps / taps.sum()).to(image.device, image.dtype) for scale in (factor, 1))
-    if image.device.type == "cpu":  # ten times as fast as convolutions there
-        row, column = across.numpy(), along.numpy()
-        result = np.empty(image.shape, dtype=image.numpy().dtype)
-        for plane, target in zip(image.numpy(), result, strict=True):
-            cv2.sepFilter2D(plane, -1, row, column, dst=target, borderType=cv2.BORDER_REPLICATE)
-        return torch.from_numpy(result)
-    padded = functional.pad(image[:, None], (reach,) * 4, mode="replicate")
-    return functional.conv2d(functional.conv2d(padded, along[None, None, :, None]), across[None, None, None, :])[:, 0]
+    return factor * image if sigma == 0 else gaussian(image, sigma, math.ceil(4 * sigma), factor)
 
 
 def edge_weights(image: Tensor, falloff: float) -> Tensor:
     """λ = exp(−falloff ‖∇L‖), (H, W), of the luminance L in 0 … 1 of an image (C, H, W) in 0 … 255."""
     result = torch.empty_like(image[0])
-    for top in range(0, len(result), _STRIP):  # some rows at a time: intermediate results take six numbers a pixel
-        first, end = max(0, top - 2), min(len(result), top + _STRIP)
+    strip = len(result) if image.is_cuda else _STRIP
+    for top in range(0, len(result), strip):  # some rows at a time: intermediate results take six numbers a pixel
+        first, end = max(0, top - 2), min(len(result), top + strip)
         length = gradient_length(luminance(image[:, first : end + 2]) / 255)[top - first :][: end - top]
         result[top:end] = torch.exp(-falloff * length)
     return result
@@ -105,8 +99,10 @@ def edge_weights(image: Tensor, falloff: float) -> Tensor:
 
 def luminance(image: Tensor) -> Tensor:
     """(H, W) of (1 or 3, H, W)."""
-    weights = image.new_tensor(_LUMINANCE)
-    return image[0] if image.shape[0] == 1 else torch.einsum("c,chw->hw", weights, image)
+    if image.shape[0] == 1:
+        return image[0]
+    red, green, blue = _LUMINANCE
+    return (red * image[0]).add_(image[1], alpha=green).add_(image[2], alpha=blue)
 
 
 def gradient_length(image: Tensor) -> Tensor:

@@ -4,17 +4,61 @@ from __future__ import annotations
 
 import io
 import math
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, overload
 
 import cv2
 import numpy as np
+from torch import Tensor
 
+from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import PathLike, atomic_write, check_suffix
 from deepmatching.io.flow import write_flow
 
 if TYPE_CHECKING:
     from deepmatching.io.images import ImageLike
+
+
+Value = TypeVar("Value")
+
+
+class FlowTensors(NamedTuple):
+    """A flow on the device that computed it."""
+
+    flow: Tensor  #: (H, W, 2) float32
+    confidence: Tensor  #: (H, W) float32
+    matches: Tensor  #: number of matches that passed the filters; 0: the others have no meaning
+    agreement: Tensor  #: of the matches before the filters
+
+
+class OnDemand(Generic[Value]):
+    """A field of a dataclass: a value, or a function that is called for it when it is first read."""
+
+    def __init__(self, *default: Value | Callable[[], Value]) -> None:
+        self.default = default
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = f"_{name}"
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Value: ...
+
+    @overload
+    def __get__(self, instance: object, owner: type) -> Value: ...
+
+    def __get__(self, instance: object | None, owner: type) -> Value:
+        if instance is None:  # the dataclass asks for the default
+            if not self.default:
+                raise AttributeError(self.name)
+            return self.default[0]  # type: ignore[return-value]
+        value = instance.__dict__[self.name]
+        if callable(value):
+            value = instance.__dict__[self.name] = value()
+        return value  # type: ignore[no-any-return]
+
+    def __set__(self, instance: object, value: Value | Callable[[], Value]) -> None:
+        instance.__dict__[self.name] = value
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,13 +72,40 @@ class FlowResult:
         matches: the number of matches that the flow was interpolated from, after the filters.
         seconds: time of each stage.
         agreement: of the matches before the filters, see ``Matches.agreement``; NaN if they came from elsewhere.
+        tensors: flow and confidence on the GPU that computed them, else None. The other attributes are copied from
+            there when they are first read; until then, nothing waits for the GPU.
     """
 
-    flow: np.ndarray
-    confidence: np.ndarray
-    matches: int = 0
-    seconds: dict[str, float] = field(default_factory=dict)
-    agreement: float = math.nan
+    flow: OnDemand[np.ndarray] = OnDemand()
+    confidence: OnDemand[np.ndarray] = OnDemand()
+    matches: OnDemand[int] = OnDemand(0)
+    seconds: OnDemand[Mapping[str, float]] = OnDemand(dict)
+    agreement: OnDemand[float] = OnDemand(math.nan)
+    tensors: FlowTensors | None = None
+
+    @classmethod
+    def on_device(cls, tensors: FlowTensors, seconds: Callable[[], Mapping[str, float]]) -> FlowResult:
+        """A flow that stays on its device until it is read as an array.
+
+        Reading it raises DeepMatchingError if there were no matches.
+        """
+
+        def array(tensor: Tensor) -> np.ndarray:
+            if not tensors.matches:
+                raise DeepMatchingError(
+                    "None of the matches is usable, so there is nothing to interpolate; try an easier pair, or give "
+                    "matches of this image."
+                )
+            return np.asarray(tensor.cpu().numpy())
+
+        return cls(
+            lambda: array(tensors.flow),
+            lambda: array(tensors.confidence),
+            lambda: int(tensors.matches),
+            seconds,
+            lambda: float(tensors.agreement),
+            tensors,
+        )
 
     def __repr__(self) -> str:
         rows, columns = self.flow.shape[:2]
@@ -68,7 +139,7 @@ class FlowResult:
 
     def at_size(self, size: tuple[int, int]) -> FlowResult:
         """The flow and confidence of images that were resized to this size (H, W)."""
-        height, width = self.flow.shape[:2]
+        height, width = self.flow.shape[:2] if self.tensors is None else self.tensors.flow.shape[:2]
         if (height, width) == tuple(size):
             return self
         flow, confidence = (
@@ -76,7 +147,7 @@ class FlowResult:
             for array in (self.flow, self.confidence)
         )
         flow *= np.array([size[1] / width, size[0] / height], dtype=flow.dtype)
-        return replace(self, flow=flow, confidence=confidence)
+        return replace(self, flow=flow, confidence=confidence, tensors=None)
 
     def draw(
         self, path: PathLike | None = None, image0: ImageLike | None = None, image1: ImageLike | None = None

@@ -21,3 +21,10 @@ OWN_WEIGHT = (0.96**2 + 4 * 0.01**2) ** 0.5
 
 #: ζ and ε of the refinement's energy, see ``deepmatching.flow.refinement``.
 ZETA, EPSILON = 0.1, 0.001
+
+#: White, and the rows of the matrix from linear RGB to XYZ.
+WHITE = (0.950456, 1.0, 1.088754)
+XYZ = ((0.412453, 0.357580, 0.180423), (0.212671, 0.715160, 0.072169), (0.019334, 0.119193, 0.950227))
+
+#: Where the Gaussians of saliency are cut off, in pixels: that of the colours (σ = 0.8) and of the tensor (σ = 1).
+LAB_REACH, TENSOR_REACH = 3, 4

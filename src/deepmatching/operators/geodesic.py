@@ -3,6 +3,8 @@
 A path pays each pixel's edge strength (plus a little), so the shortest path between two points of one object is cheap
 and a path across its outline is not. As in the original, distances between matches are measured through the cells of
 pixels that are nearest to each match.
+
+The operators take all S seeds and a mask of those that count, so that their shapes do not depend on which are dropped.
 """
 
 from __future__ import annotations
@@ -10,13 +12,18 @@ from __future__ import annotations
 import heapq
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from deepmatching.operators.constants import TOLERANCE
 from deepmatching.operators.kernels import operator
-from deepmatching.operators.seeds import Cells, Graph, Neighbours
+from deepmatching.operators.seeds import Cells, Graph, Nearest, Neighbours
 
 #: Added to the edge strength, so that flat regions cost something too.
 FLOOR = 0.001
+
+#: Places for pairs of pixels that are no edge of the graph.
+_SPARE = 8192
 
 
 def cells_of(edges: np.ndarray, pixels: np.ndarray) -> Cells:
@@ -26,12 +33,22 @@ def cells_of(edges: np.ndarray, pixels: np.ndarray) -> Cells:
         edges: (H, W), edge strength, 0 … 1.
         pixels: (S, 2), column and row of each seed; no two in the same pixel.
     """
-    distance, label = distance_transform(edges.astype(np.float32) + np.float32(FLOOR), pixels)
-    return Cells(label, cell_graph(distance, label, len(pixels)))
+    cost = torch.from_numpy(edges.astype(np.float32) + np.float32(FLOOR))
+    distance, label = distance_transform(cost, torch.from_numpy(pixels))
+    starts, others, lengths = cell_graph(distance, label, len(pixels))
+    number = int(starts[-1])
+    return Cells(label.numpy(), (starts.numpy(), others[:number].numpy(), lengths[:number].numpy()))
+
+
+def neighbours_of(cells: Cells, number: int) -> Neighbours:
+    """The nearest seeds of each seed, itself included."""
+    starts, others, lengths = cells.graph
+    graph = torch.from_numpy(starts), torch.from_numpy(others), torch.from_numpy(lengths)
+    return Neighbours(*(tensor.numpy() for tensor in nearest_seeds(graph, number)))
 
 
 @operator()
-def distance_transform(cost: np.ndarray, pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def distance_transform(cost: Tensor, pixels: Tensor, counts: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The distance D of every pixel to its nearest seed, and that seed's number.
 
     D solves |∇D| = cost, upwind: with a the lower of the two neighbours' values along x, and b along y,
@@ -43,62 +60,85 @@ def distance_transform(cost: np.ndarray, pixels: np.ndarray) -> tuple[np.ndarray
 
     Args:
         cost: (H, W) float32, positive.
-        pixels: (S, 2), column and row of each seed.
+        pixels: (S, 2) int64, column and row of each seed; no two of those that count in the same pixel.
+        counts: (S,) bool, the seeds that count; None for all. At least one must.
 
     Returns:
         D (H, W) float32 and the seeds' numbers (H, W) int32.
     """
-    padded = np.full((cost.shape[0] + 2, cost.shape[1] + 2), np.inf, dtype=np.float32)
-    labels = np.full(padded.shape, -1, dtype=np.int32)
+    height, width = cost.shape
+    padded = cost.new_full((height + 2, width + 2), torch.inf)
+    labels = torch.full_like(padded, -1, dtype=torch.int32)
     distance, label = padded[1:-1, 1:-1], labels[1:-1, 1:-1]
-    column, row = np.asarray(pixels).T
-    distance[row, column] = cost[row, column]
-    label[row, column] = np.arange(len(pixels))
+    label.copy_(seed_map(pixels, counts, (height, width)))
+    distance.copy_(torch.where(label >= 0, cost, torch.inf))
     beside = [(slice(1, -1), slice(0, -2)), (slice(1, -1), slice(2, None))]
     above = [(slice(0, -2), slice(1, -1)), (slice(2, None), slice(1, -1))]
-    fall: float = np.inf
+    fall = torch.inf
     while fall > TOLERANCE:
         (a, a_label), (b, b_label) = (_lower(padded, labels, *sides) for sides in (beside, above))
-        with np.errstate(invalid="ignore"):
-            gap = np.abs(a - b)
-            meeting = np.float32(0.5) * (a + b + np.sqrt(np.maximum(2 * cost * cost - gap * gap, 0)))
-            arrival = np.where(gap < cost, meeting, np.minimum(a, b) + cost)
-            change = np.where(arrival < distance, distance - arrival, np.float32(0))
+        gap = (a - b).abs()
+        meeting = 0.5 * (a + b + (2 * cost * cost - gap * gap).clamp(min=0).sqrt())
+        arrival = torch.where(gap < cost, meeting, torch.minimum(a, b) + cost)
+        change = torch.where(arrival < distance, distance - arrival, 0)
         fall = float(change.max())
-        label[...] = np.where(change > 0, np.where(a <= b, a_label, b_label), label)
-        distance[...] = np.where(change > 0, arrival, distance)
-    return distance.copy(), label.copy()
+        label.copy_(torch.where(change > 0, torch.where(a <= b, a_label, b_label), label))
+        distance.copy_(torch.where(change > 0, arrival, distance))
+    return distance.clone(), label.clone()
+
+
+def seed_map(pixels: Tensor, counts: Tensor | None, size: tuple[int, int]) -> Tensor:
+    """(H, W) int32: the seed in each pixel, −1 where there is none."""
+    number = torch.arange(len(pixels), dtype=torch.int32, device=pixels.device)
+    if counts is not None:
+        number = torch.where(counts, number, -1)
+    found = torch.full((size[0] * size[1],), -1, dtype=torch.int32, device=pixels.device)
+    found.scatter_reduce_(0, pixels[:, 1] * size[1] + pixels[:, 0], number, "amax")
+    return found.view(size)
 
 
 def _lower(
-    values: np.ndarray, labels: np.ndarray, first: tuple[slice, slice], second: tuple[slice, slice]
-) -> tuple[np.ndarray, np.ndarray]:
+    values: Tensor, labels: Tensor, first: tuple[slice, slice], second: tuple[slice, slice]
+) -> tuple[Tensor, Tensor]:
     """The lower of two neighbours' values, and its label."""
     lower = values[second] < values[first]
-    return np.where(lower, values[second], values[first]), np.where(lower, labels[second], labels[first])
+    return torch.where(lower, values[second], values[first]), torch.where(lower, labels[second], labels[first])
 
 
 @operator()
-def cell_graph(distance: np.ndarray, label: np.ndarray, seeds: int) -> Graph:
-    """Adjacent cells, and the distance between their seeds: the least D(p) + D(q) over adjacent pixels p and q."""
-    pairs = []
-    for p, q in (((slice(None), slice(0, -1)), (slice(None), slice(1, None))), ((slice(0, -1),), (slice(1, None),))):
-        border = label[p] != label[q]
-        pairs.append((label[p][border], label[q][border], (distance[p] + distance[q])[border]))
-    a, b, length = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
-    a, b, length = np.concatenate([a, b]), np.concatenate([b, a]), np.concatenate([length, length])
-    order = np.lexsort((length, b, a))
-    a, b, length = a[order], b[order], length[order]
-    shortest = np.ones(len(a), dtype=bool)
-    shortest[1:] = (a[1:] != a[:-1]) | (b[1:] != b[:-1])
-    starts = np.searchsorted(a[shortest], np.arange(seeds + 1))
-    return starts, b[shortest].astype(np.int32), length[shortest].astype(np.float32)
+def cell_graph(distance: Tensor, label: Tensor, seeds: int) -> Graph:
+    """Adjacent cells, and the distance between their seeds: the least D(p) + D(q) over adjacent pixels p and q.
+
+    Cells are connected, so the graph is planar and has less than 3 S edges; each is listed from both ends.
+    """
+    beside = (label[:, :-1], label[:, 1:], distance[:, :-1] + distance[:, 1:])
+    below = (label[:-1], label[1:], distance[:-1] + distance[1:])
+    a, b, length = (torch.cat([x.flatten(), y.flatten()]) for x, y in zip(beside, below, strict=True))
+    last, most = (seeds + 1) ** 2, 3 * seeds  # the number of those that are no edge, and of places
+    kind = torch.int32 if last < 2**31 else torch.int64
+    pair = torch.minimum(a, b).to(kind) * (seeds + 1) + torch.maximum(a, b).to(kind)
+    pair, order = torch.where(a == b, last, pair).sort()
+    place = (pair != torch.cat([pair[:1], pair[:-1]])).cumsum(0)
+    # Most pairs of pixels are no edge. They get places of their own, many, because a GPU writes one after the other to
+    # the same place.
+    other = torch.arange(len(pair), device=label.device) % _SPARE
+    place = torch.where(pair < last, place.clamp_(max=most), most + other)
+    ends = torch.full((most + _SPARE,), last, dtype=torch.int64, device=label.device)
+    ends.scatter_(0, place, pair.long())
+    lengths = distance.new_full((most + _SPARE,), torch.inf)
+    lengths.scatter_reduce_(0, place, length[order], "amin")
+    ends, lengths = ends[:most], lengths[:most]
+    a, b = ends // (seeds + 1), ends % (seeds + 1)  # a > S where there is no edge
+    both = torch.cat([ends, torch.where(a > seeds, last, b * (seeds + 1) + a)])
+    both, order = both.sort()
+    starts = torch.searchsorted(both, torch.arange(seeds + 1, device=label.device) * (seeds + 1))
+    return starts, (both % (seeds + 1)).int(), torch.cat([lengths, lengths])[order]
 
 
 @operator()
-def nearest_seeds(graph: Graph, number: int) -> Neighbours:
+def nearest_seeds(graph: Graph, number: int) -> Nearest:
     """The K = min(number, S) nearest seeds of each seed along the graph, itself included (Dijkstra)."""
-    starts, others, lengths = graph
+    starts, others, lengths = (tensor.cpu().numpy() for tensor in graph)
     seeds = len(starts) - 1
     index = np.full((seeds, min(number, seeds)), -1, dtype=np.int32)
     distance = np.full(index.shape, np.inf, dtype=np.float32)
@@ -107,10 +147,11 @@ def nearest_seeds(graph: Graph, number: int) -> Neighbours:
         heap = [(np.float32(0), source)]
         while heap and len(found) < index.shape[1]:
             length, seed = heapq.heappop(heap)
-            if seed in found:
+            if seed in found or not np.isfinite(length):
                 continue
             index[source, len(found)], distance[source, len(found)] = seed, length
             found[seed] = length
             for n in range(starts[seed], starts[seed + 1]):
                 heapq.heappush(heap, (length + lengths[n], int(others[n])))
-    return Neighbours(index, distance)
+    device = graph[0].device
+    return Nearest(torch.from_numpy(index).to(device), torch.from_numpy(distance).to(device))

@@ -27,7 +27,7 @@ def falloff_weights(index: Tensor, distances: Tensor, falloff: float, confidence
     return weights if confidence is None else weights * confidence.double()[index.clamp(min=0).long()]
 
 
-@operator(cpu=("float64",))
+@operator(cpu=("float64",), cuda=("float64",))
 def weighted_means(index: Tensor, weights: Tensor, values: Tensor) -> Tensor:
     """Σ_n w_n v_n / Σ_n w_n over each seed's neighbours (Nadaraya-Watson).
 
@@ -42,7 +42,7 @@ def weighted_means(index: Tensor, weights: Tensor, values: Tensor) -> Tensor:
     return values + (weights[..., None] * differences).sum(dim=1) / weights.sum(dim=1, keepdim=True)
 
 
-@operator(cpu=("float64",))
+@operator(cpu=("float64",), cuda=("float64",))
 def affine_models(
     index: Tensor, weights: Tensor, points: Tensor, values: Tensor, ridge: float, wide: float = 0.0
 ) -> tuple[Tensor, Tensor]:
@@ -81,7 +81,7 @@ def affine_models(
     return torch.cat([models[:, :2], models[:, 2:] + values[:, None]], dim=1), spread
 
 
-@operator(cpu=("float64",))
+@operator(cpu=("float64",), cuda=("float64",))
 def paint(label: Tensor, points: Tensor, models: Tensor) -> Tensor:
     """The flow (H, W, 2) in which each pixel moves by its nearest seed's model; kernels round it to float32."""
     rows, columns = (torch.arange(n, dtype=points.dtype, device=points.device) for n in label.shape)

@@ -5,20 +5,29 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from torch import Tensor
 
-#: For each cell: where its neighbours begin (S + 1,), then all neighbours (E,) and the distances to them (E,).
-Graph = tuple[np.ndarray, np.ndarray, np.ndarray]
+#: For each cell: where its neighbours begin (S + 1,), then all neighbours and the distances to them, (E,) each. The
+#: last start is the number of entries that count; on a GPU, where shapes must not depend on values, more follow.
+Graph = tuple[Tensor, Tensor, Tensor]
+
+
+class Nearest(NamedTuple):
+    """The K nearest seeds of each seed."""
+
+    seeds: Tensor  #: (S, K) int32, nearest first, itself among them; −1 beyond the last
+    distances: Tensor  #: (S, K) float32; ∞ beyond the last
 
 
 class Cells(NamedTuple):
-    """Every pixel belongs to its nearest seed."""
+    """Every pixel belongs to its nearest seed; as arrays."""
 
     label: np.ndarray  #: (H, W) int32, the nearest of S seeds
-    graph: Graph  #: the adjacent cells
+    graph: tuple[np.ndarray, np.ndarray, np.ndarray]  #: the adjacent cells
 
 
 class Neighbours(NamedTuple):
-    """The K nearest seeds of each seed."""
+    """The K nearest seeds of each seed, as arrays."""
 
     seeds: np.ndarray  #: (S, K) int32, nearest first, itself among them; −1 beyond the last
     distances: np.ndarray  #: (S, K) float32; ∞ beyond the last

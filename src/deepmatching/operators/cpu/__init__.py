@@ -8,10 +8,12 @@ from deepmatching.operators.cpu.aggregation import aggregate, aggregate_and_pool
 from deepmatching.operators.cpu.correlation import correlate_and_pool
 from deepmatching.operators.cpu.decoding import best_pooled
 from deepmatching.operators.cpu.disaggregation import disaggregate, unpool_and_disaggregate
+from deepmatching.operators.cpu.gaussian import gaussian
 from deepmatching.operators.cpu.geodesic import cell_graph, distance_transform, nearest_seeds
 from deepmatching.operators.cpu.hog import hog_cells
 from deepmatching.operators.cpu.local_models import affine_models, paint, weighted_means
 from deepmatching.operators.cpu.refinement import refinement_step
+from deepmatching.operators.cpu.saliency import saliency
 from deepmatching.operators.cpu.warping import warp
 
 __all__ = [
@@ -23,10 +25,12 @@ __all__ = [
     "correlate_and_pool",
     "disaggregate",
     "distance_transform",
+    "gaussian",
     "hog_cells",
     "nearest_seeds",
     "paint",
     "refinement_step",
+    "saliency",
     "unpool_and_disaggregate",
     "warp",
     "weighted_means",

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from deepmatching.operators.constants import TOLERANCE
 from deepmatching.operators.cpu.compilation import helper, kernel
 from deepmatching.operators.cpu.threads import run_in_threads
-from deepmatching.operators.seeds import Graph, Neighbours
+from deepmatching.operators.seeds import Graph, Nearest
 
 STRIP = 64  #: rows that are swept together: few enough for the cache
 SMALL = np.float32(TOLERANCE)
@@ -17,8 +19,18 @@ FAR = np.float32(np.inf)
 HALF, TWO, ZERO = np.float32(0.5), np.float32(2), np.float32(0)
 
 
-def distance_transform(cost: np.ndarray, pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """See :func:`deepmatching.operators.geodesic.distance_transform`.
+def distance_transform(cost: Tensor, pixels: Tensor, counts: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """See :func:`deepmatching.operators.geodesic.distance_transform`."""
+    number = np.arange(len(pixels), dtype=np.int32)
+    places = pixels.numpy()
+    if counts is not None:
+        places, number = places[counts.numpy()], number[counts.numpy()]
+    distance, label = _distances(cost.contiguous().numpy(), places, number)
+    return torch.from_numpy(distance), torch.from_numpy(label)
+
+
+def _distances(cost: np.ndarray, pixels: np.ndarray, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distances and labels of seeds with these numbers.
 
     Strips of rows are swept down and up, with the adjacent rows of other strips as those were before the sweep, until
     neither a strip nor those rows change. The result does not depend on the number of threads.
@@ -27,7 +39,7 @@ def distance_transform(cost: np.ndarray, pixels: np.ndarray) -> tuple[np.ndarray
     distance = np.full((height, width), FAR, dtype=np.float32)
     label = np.full((height, width), -1, dtype=np.int32)
     column, row = pixels.T
-    label[row, column] = np.arange(len(pixels), dtype=np.int32)
+    label[row, column] = number
     distance[row, column] = cost[row, column]
     first = np.arange(0, height, STRIP)
     last = np.minimum(first + STRIP, height) - 1
@@ -110,12 +122,13 @@ def _sweep_strips(
             distance[top + r], label[top + r] = d[r + 1, 1 : width + 1], l[r + 1, 1 : width + 1]
 
 
-def cell_graph(distance: np.ndarray, label: np.ndarray, seeds: int) -> Graph:
+def cell_graph(distance: Tensor, label: Tensor, seeds: int) -> Graph:
     """See :func:`deepmatching.operators.geodesic.cell_graph`."""
-    starts = np.zeros(seeds + 1, dtype=np.int64)
-    _count_borders(label, starts)
-    starts = np.cumsum(starts)
-    return _collect_borders(distance, label, starts)
+    counts = np.zeros(seeds + 1, dtype=np.int64)
+    cells = label.contiguous().numpy()
+    _count_borders(cells, counts)
+    starts, others, lengths = _collect_borders(distance.contiguous().numpy(), cells, np.cumsum(counts))
+    return torch.from_numpy(starts), torch.from_numpy(others), torch.from_numpy(lengths)
 
 
 @kernel
@@ -170,15 +183,15 @@ def _collect_borders(distance: Any, label: Any, starts: Any) -> tuple[Any, Any, 
     return rows, others[:count].copy(), lengths[:count].copy()
 
 
-def nearest_seeds(graph: Graph, number: int) -> Neighbours:
+def nearest_seeds(graph: Graph, number: int) -> Nearest:
     """See :func:`deepmatching.operators.geodesic.nearest_seeds`."""
-    rows, others, lengths = graph
+    rows, others, lengths = (tensor.contiguous().numpy() for tensor in graph)
     seeds = len(rows) - 1
     number = min(number, seeds)
     index = np.full((seeds, number), -1, dtype=np.int32)
     distance = np.full((seeds, number), FAR, dtype=np.float32)
     run_in_threads(_search, seeds, rows, others, lengths, index, distance)
-    return Neighbours(index, distance)
+    return Nearest(torch.from_numpy(index), torch.from_numpy(distance))
 
 
 @kernel

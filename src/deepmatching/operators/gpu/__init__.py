@@ -16,12 +16,19 @@ from deepmatching.operators.gpu.fused import (
     disaggregate,
     unpool_and_disaggregate,
 )
+from deepmatching.operators.gpu.gaussian import gaussian
+from deepmatching.operators.gpu.geodesic import distance_transform, nearest_seeds
 from deepmatching.operators.gpu.hog import hog_cells
+from deepmatching.operators.gpu.local_models import affine_models, paint, weighted_means
 from deepmatching.operators.gpu.max_pooling import max_pooling
 from deepmatching.operators.gpu.power import power
+from deepmatching.operators.gpu.refinement import refinement_step
+from deepmatching.operators.gpu.saliency import saliency
 from deepmatching.operators.gpu.unpooling import unpooling
+from deepmatching.operators.gpu.warping import warp
 
 __all__ = [
+    "affine_models",
     "aggregate",
     "aggregate_and_pool",
     "aggregation",
@@ -31,9 +38,17 @@ __all__ = [
     "decode_pooled",
     "disaggregate",
     "disaggregation",
+    "distance_transform",
+    "gaussian",
     "hog_cells",
     "max_pooling",
+    "nearest_seeds",
+    "paint",
     "power",
+    "refinement_step",
+    "saliency",
     "unpool_and_disaggregate",
     "unpooling",
+    "warp",
+    "weighted_means",
 ]
