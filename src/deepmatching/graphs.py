@@ -37,7 +37,7 @@ class Recorded(Generic[Result]):
     """A function of tensors of fixed shapes, recorded once and replayed.
 
     Args:
-        function: from CUDA tensors to a tuple of tensors; see :func:`record`.
+        function: from CUDA tensors to a named tuple of tensors, some of which may be None; see :func:`record`.
         examples: its arguments at recording.
     """
 
@@ -52,7 +52,8 @@ class Recorded(Generic[Result]):
             for buffer, argument in zip(self._inputs, arguments, strict=True):
                 buffer.copy_(argument)
             self._graph.replay()
-            return type(self._result)(*(tensor.clone() for tensor in self._result))  # type: ignore[call-arg, attr-defined]
+            copies = (None if tensor is None else tensor.clone() for tensor in self._result)  # type: ignore[attr-defined]
+            return type(self._result)(*copies)  # type: ignore[call-arg]
 
 
 class GraphedDecode:

@@ -242,9 +242,11 @@ class DeepMatcher:
         return Frame(image, on_device, self.network.describe_image(on_device[None], geometry.used0), geometry, size)
 
     def _match_frames(self, first: Frame, second: Frame) -> Matches:
+        return matches_of(self._decode_frames(first, second), 0, first.geometry.size0, first.geometry.size1)
+
+    def _decode_frames(self, first: Frame, second: Frame) -> Decoded:
         decoding = replace(self.settings.decoding, strips=self._plan(first.geometry).strips)
-        decoded = self.network.decode_cells(first.cells, second.cells, first.geometry, decoding)
-        return matches_of(decoded, 0, first.geometry.size0, first.geometry.size1)
+        return self.network.decode_cells(first.cells, second.cells, first.geometry, decoding)
 
     # ------------------------------------------------------------------ flow
 
@@ -316,7 +318,7 @@ class DeepMatcher:
     def _flow_of_frames(
         self, images: Iterable[Tensor], settings: FlowSettings, radius: Radius | None, edges: EdgesLike
     ) -> Iterator[FlowResult]:
-        from deepmatching.flow import matches_to_flow, on_device
+        from deepmatching.flow import matches_to_flow, needs_backward, on_device
 
         matcher = self.for_flow(radius)
         previous: Frame | None = None
@@ -326,14 +328,20 @@ class DeepMatcher:
             if previous is not None and on_device(frame.on_device):
                 yield matcher._flow_on_device(previous, frame, settings, edges).at_size(previous.size)
             elif previous is not None:
-                forward = matcher._match_frames(previous, frame)
-                backward = matcher._match_frames(frame, previous) if settings.interpolation.backward else None
+                decoded = matcher._decode_frames(previous, frame)
+                sizes = frame.geometry.size0, frame.geometry.size1
+                forward = matches_of(decoded, 0, *sizes, settings.interpolation.confidence)
+                backward = None
+                if needs_backward(settings, matcher.network):
+                    backward = matches_of(matcher._decode_frames(frame, previous), 0, *sizes)
+                hidden = None if decoded.hidden is None else decoded.hidden[0]
                 seconds = {"matching": time.perf_counter() - start}
                 result = matches_to_flow(
-                    forward, previous.on_device, frame.on_device, settings, edges, backward, previous.image
+                    forward, previous.on_device, frame.on_device, settings, edges, backward, previous.image, hidden
                 )
                 seconds.update(result.seconds)
-                yield replace(result, seconds=seconds, agreement=forward.agreement).at_size(previous.size)
+                agreement = matches_of(decoded, 0, *sizes).agreement
+                yield replace(result, seconds=seconds, agreement=agreement).at_size(previous.size)
                 start = time.perf_counter()
             previous = frame
 

@@ -268,9 +268,21 @@ def _grid_axis(positions: np.ndarray, side: int | None) -> tuple[np.ndarray, int
 NO_MATCHES = Matches(torch.zeros(0, 2), torch.zeros(0, 2), torch.zeros(0))
 
 
-def matches_of(decoded: Decoded, b: int, size0: Size | None = None, size1: Size | None = None) -> Matches:
-    """The verified matches of pair b of a batch."""
-    kept = decoded.verified[b]
+def chosen_of(decoded: Decoded, b: int, min_confidence: float = 0.0) -> Tensor:
+    """Which matches of pair b of a batch are given out, (H_0, W_0) bool: those that are verified.
+
+    With a ``min_confidence`` above 0 and a network that judges its matches, also others that reach it.
+    """
+    if decoded.confidence is None or not min_confidence:
+        return decoded.verified[b]
+    return decoded.verified[b] | ((decoded.confidence[b] >= min_confidence) & torch.isfinite(decoded.scores[b]))
+
+
+def matches_of(
+    decoded: Decoded, b: int, size0: Size | None = None, size1: Size | None = None, min_confidence: float = 0.0
+) -> Matches:
+    """The matches of pair b of a batch that :func:`chosen_of` chooses."""
+    kept = chosen_of(decoded, b, min_confidence)
     return Matches(
         from_corners(decoded.points0[kept]),
         from_corners(decoded.points1[b][kept]),

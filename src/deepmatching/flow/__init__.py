@@ -2,7 +2,15 @@
 
 from deepmatching.flow.confidence import confidence
 from deepmatching.flow.interpolation import Interpolation, interpolate
-from deepmatching.flow.pipeline import EdgesLike, check_pair, count_outside, is_edge_map, matches_to_flow, on_device
+from deepmatching.flow.pipeline import (
+    EdgesLike,
+    check_pair,
+    count_outside,
+    is_edge_map,
+    matches_to_flow,
+    needs_backward,
+    on_device,
+)
 from deepmatching.flow.refinement import refine
 from deepmatching.flow.result import FlowResult
 from deepmatching.flow.settings import PRESETS, FlowSettings, InterpolationSettings, RefinementSettings, preset
@@ -21,6 +29,7 @@ __all__ = [
     "interpolate",
     "is_edge_map",
     "matches_to_flow",
+    "needs_backward",
     "on_device",
     "preset",
     "refine",

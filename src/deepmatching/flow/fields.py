@@ -13,7 +13,7 @@ from torch import Tensor
 
 from deepmatching.flow.confidence import Origin
 from deepmatching.flow.settings import InterpolationSettings
-from deepmatching.matches import Matches
+from deepmatching.matches import Matches, chosen_of
 from deepmatching.operators.geodesic import FLOOR, cell_graph, distance_transform, nearest_seeds
 from deepmatching.operators.local_models import affine_models, falloff_weights, paint, weighted_means
 from deepmatching.operators.saliency import saliency
@@ -31,6 +31,7 @@ class Field(NamedTuple):
     points1: Tensor  #: (N, 2)
     scores: Tensor  #: (N,), higher is better
     counts: Tensor  #: (N,) bool
+    confidence: Tensor | None = None  #: (N,), probability that each is right; None if unknown
 
 
 class Interpolated(NamedTuple):
@@ -44,13 +45,19 @@ class Interpolated(NamedTuple):
 def field_of(matches: Matches, device: torch.device) -> Field:
     """Matches of any matcher, all of which count."""
     points0, points1, scores = (t.detach().to(device) for t in (matches.keypoints0, matches.keypoints1, matches.scores))
-    return Field(points0, points1, scores, torch.ones_like(scores, dtype=torch.bool))
+    confidence = None if matches.confidence is None else matches.confidence.detach().to(device)
+    return Field(points0, points1, scores, torch.ones_like(scores, dtype=torch.bool), confidence)
 
 
-def field_of_decoded(decoded: Decoded, b: int = 0) -> Field:
-    """The matches of pair b of a batch; those that are verified count. Pixel corners become pixel centres."""
+def field_of_decoded(decoded: Decoded, b: int = 0, min_confidence: float = 0.0) -> Field:
+    """The matches of pair b of a batch; those that :func:`~deepmatching.matches.chosen_of` chooses count.
+
+    Pixel corners become pixel centres.
+    """
     points0, points1 = (points.reshape(-1, 2) - 0.5 for points in (decoded.points0, decoded.points1[b]))
-    return Field(points0, points1, decoded.scores[b].flatten(), decoded.verified[b].flatten())
+    confidence = None if decoded.confidence is None else decoded.confidence[b].flatten()
+    counts = chosen_of(decoded, b, min_confidence).flatten()
+    return Field(points0, points1, decoded.scores[b].flatten(), counts, confidence)
 
 
 @torch.no_grad()
@@ -79,11 +86,14 @@ def interpolate_field(
     start = torch.nan_to_num(field.points0.double())
     pixels = torch.stack([_nearest(start[:, 0], size[1]), _nearest(start[:, 1], size[0])], dim=1)
     counts = _usable(field, pixels, weights, size)
+    is_judged = field.confidence is not None and settings.confidence > 0
+    if field.confidence is not None and settings.confidence > 0:
+        counts = _unless_empty(counts, field.confidence >= settings.confidence)
     displacements = torch.where(counts[:, None], field.points1.double() - start, 0)
     if settings.saliency > 0 and image0 is not None:
         here = saliency(image0)[pixels[:, 1], pixels[:, 0]]
         counts = _unless_empty(counts, here >= settings.saliency)
-    if backward is not None and settings.backward > 0:
+    if backward is not None and settings.backward > 0 and not is_judged:
         counts = _unless_empty(
             counts, round_trip_errors(start + displacements, displacements, backward, size) < settings.backward
         )

@@ -69,6 +69,7 @@ def interpolate(
     *,
     scores: Any = None,
     weights: Any = None,
+    confidence: Any = None,
     backward: tuple[Any, Any] | None = None,
     settings: InterpolationSettings = InterpolationSettings(),  # noqa: B008 - frozen
 ) -> Interpolation:
@@ -76,8 +77,9 @@ def interpolate(
 
     1. Matches are dropped if they are not finite, start outside the image or move by a million pixels. One match per
        pixel is kept.
-    2. Filters drop matches in flat places, matches that fail the round trip, matches in small groups, and matches
-       that are inconsistent with their neighbours. A filter that would drop all matches is skipped.
+    2. Filters drop matches of low confidence, or else those that fail the round trip, matches in flat places, matches
+       in small groups, and matches that are inconsistent with their neighbours. A filter that would drop all matches is
+       skipped.
     3. Every pixel is assigned to its geodesically nearest match, and every match to its nearest neighbours.
     4. A motion model is fitted to the neighbours of each match and moves the pixels assigned to that match.
 
@@ -89,6 +91,7 @@ def interpolate(
             scores, the one with the highest weight. A match whose score is not finite is dropped.
         weights: (N,), weights of the matches; None for equal weights. A match whose weight is not positive and finite
             is dropped.
+        confidence: (N,), probability that each match is right; None if unknown.
         backward: keypoints (M, 2), (M, 2) of matches from the second image to the first.
         settings: the settings of the interpolation.
     """
@@ -96,22 +99,28 @@ def interpolate(
     strength = given ** np.float32(settings.contrast)
     start, end = _as_points(keypoints0, "keypoints0"), _as_points(keypoints1, "keypoints1")
     _check_lengths(start, end)
-    score, weight = (_as_numbers(v, n, len(start)) for v, n in ((scores, "scores"), (weights, "weights")))
+    score, weight, certainty = (
+        _as_numbers(v, n, len(start))
+        for v, n in ((scores, "scores"), (weights, "weights"), (confidence, "confidences"))
+    )
     kept = _usable(start, end, score, weight, strength.shape)
+    is_judged = certainty is not None and settings.confidence > 0
+    if certainty is not None and settings.confidence > 0:
+        kept = _unless_empty(kept, certainty[kept] >= settings.confidence)
     if settings.saliency > 0 and image0 is not None:
         column, row = _pixels(start[kept], strength.shape).T
         kept = _unless_empty(
             kept, filters.saliency(_as_image(image0, strength.shape))[row, column] >= settings.saliency
         )
-    if backward is not None and settings.backward > 0:
+    if backward is not None and settings.backward > 0 and not is_judged:
         errors = filters.round_trip_errors(start[kept], end[kept], *_as_backward(*backward))
         kept = _unless_empty(kept, errors < settings.backward)
     kept, cells = _consistent(kept, start, end, strength, settings)
     neighbours = neighbours_of(cells, settings.neighbours)
     points = torch.from_numpy(start[kept])
-    confidence = None if weight is None else torch.from_numpy(weight[kept])
+    importance = None if weight is None else torch.from_numpy(weight[kept])
     displacements = torch.from_numpy(end[kept]) - points
-    flow, spread = _render(cells.label, neighbours, points, displacements, confidence, settings)
+    flow, spread = _render(cells.label, neighbours, points, displacements, importance, settings)
     support = (neighbours.seeds >= 0).sum(axis=1)
     return Interpolation(flow.numpy(), kept, start[kept], cells, support, spread.numpy(), given, settings)
 

@@ -10,6 +10,7 @@ from typing import TypeAlias
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from deepmatching.edges import detect_edges, edge_strength, gradient_edges
 from deepmatching.errors import DeepMatchingError
@@ -21,6 +22,7 @@ from deepmatching.flow.result import FlowResult, FlowTensors
 from deepmatching.flow.settings import FlowSettings
 from deepmatching.io.edges import check_edges, load_edges
 from deepmatching.matches import Matches
+from deepmatching.network import Network
 from deepmatching.operators.kernels import has_kernels
 
 #: Where edges come from: the network that ships (None, "network"), "gradient", a file, an array (H, W), or a function
@@ -36,6 +38,7 @@ def matches_to_flow(
     edges: EdgesLike = None,
     backward: Matches | None = None,
     host_image0: Tensor | None = None,
+    hidden: Tensor | None = None,
 ) -> FlowResult:
     """Interpolate the matches of any matcher along the edges of the first image, and refine the flow.
 
@@ -48,6 +51,7 @@ def matches_to_flow(
         edges: edges of the first image.
         backward: matches from the second image to the first, which tell wrong matches; None to do without.
         host_image0: the first image in main memory, if the caller has it there.
+        hidden: (H_0, W_0), probability that a reference point is hidden in the second image; None if unknown.
     """
     size = check_pair(image0, image1)
     _check_sizes(matches, size)
@@ -58,7 +62,7 @@ def matches_to_flow(
         begin.record()
         forward, back = (None if each is None else field_of(each, image0.device) for each in (matches, backward))
         assert forward is not None
-        tensors = fields_to_flow(image0, image1, edge_tensor(image0, edges), settings, forward, back)
+        tensors = fields_to_flow(image0, image1, edge_tensor(image0, edges), settings, forward, back, hidden=hidden)
         end.record()
         return FlowResult.on_device(tensors, lambda: times({"dense flow": (begin, end)}))
     keypoints0, keypoints1, scores = matches.numpy()
@@ -79,6 +83,7 @@ def matches_to_flow(
         strength,
         image0.cpu() if host_image0 is None else host_image0,
         scores=scores,
+        confidence=matches.confidence,
         backward=backward_keypoints,
         settings=settings.interpolation,
     )
@@ -87,7 +92,14 @@ def matches_to_flow(
     flow = refine(found.flow, image0, image1, settings.refinement)
     certainty = confidence(flow, found, image0, image1)
     finish("refinement")
-    return FlowResult(flow.cpu().numpy(), certainty, len(found.kept), seconds)
+    occlusion = None if hidden is None else occlusion_of(hidden, flow).cpu().numpy()
+    return FlowResult(flow.cpu().numpy(), certainty, len(found.kept), seconds, occlusion=occlusion)
+
+
+def needs_backward(settings: FlowSettings, network: Network) -> bool:
+    """Whether the flow from this network's matches needs the matches back to the first image, too."""
+    is_judged = network.confidence is not None and settings.interpolation.confidence > 0
+    return settings.interpolation.backward > 0 and not is_judged
 
 
 def on_device(image: Tensor) -> bool:
@@ -103,6 +115,7 @@ def fields_to_flow(
     forward: Field,
     backward: Field | None = None,
     agreement: Tensor | None = None,
+    hidden: Tensor | None = None,
 ) -> FlowTensors:
     """As :func:`matches_to_flow`, in tensors of one device. Never waits for it.
 
@@ -110,12 +123,34 @@ def fields_to_flow(
         edges: (H, W), edge strength of the first image.
         forward, backward: matches from the first image to the second, and back.
         agreement: of the forward matches, if known.
+        hidden: as for :func:`matches_to_flow`.
     """
     found = interpolate_field(forward, edges, image0, backward, settings.interpolation)
     flow = refine_finite(found.flow, image0, image1, settings.refinement)
     certainty = probability(flow, found.origin, image0, image1)
     unknown = torch.full_like(certainty[0, 0], torch.nan)
-    return FlowTensors(flow, certainty, found.counts.sum(), unknown if agreement is None else agreement)
+    occlusion = None if hidden is None else occlusion_of(hidden, flow)
+    return FlowTensors(flow, certainty, found.counts.sum(), unknown if agreement is None else agreement, occlusion)
+
+
+def occlusion_of(hidden: Tensor, flow: Tensor) -> Tensor:
+    """The probability that each pixel is not visible in the second image, (H, W) float32.
+
+    That of the reference points, interpolated between them; and 1 where the flow leaves the image.
+
+    Args:
+        hidden: (H_0, W_0), of the reference points.
+        flow: (H, W, 2).
+    """
+    height, width = flow.shape[:2]
+    step = min(height // hidden.shape[0], width // hidden.shape[1])  # α₀: the rest is less than one patch
+    fine = functional.interpolate(hidden[None, None], scale_factor=step, mode="bilinear", align_corners=False)
+    below, right = max(0, height - fine.shape[2]), max(0, width - fine.shape[3])
+    fine = functional.pad(fine, (0, right, 0, below), mode="replicate")[0, 0, :height, :width]
+    x = torch.arange(width, device=flow.device) + flow[..., 0]
+    y = torch.arange(height, device=flow.device)[:, None] + flow[..., 1]
+    outside = (x < -0.5) | (x > width - 0.5) | (y < -0.5) | (y > height - 0.5)
+    return torch.where(outside, 1.0, fine)
 
 
 def times(stages: dict[str, tuple[torch.cuda.Event, torch.cuda.Event]]) -> dict[str, float]:

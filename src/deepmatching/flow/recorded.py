@@ -7,7 +7,7 @@ from torch import Tensor
 
 from deepmatching.edges import edge_strength
 from deepmatching.flow.fields import agreement_of, field_of_decoded
-from deepmatching.flow.pipeline import EdgesLike, edge_tensor, fields_to_flow, is_detected, times
+from deepmatching.flow.pipeline import EdgesLike, edge_tensor, fields_to_flow, is_detected, needs_backward, times
 from deepmatching.flow.result import FlowResult, FlowTensors
 from deepmatching.flow.settings import FlowSettings
 from deepmatching.graphs import Recorded
@@ -56,7 +56,7 @@ class DeviceFlow:
         self._look_up(first, second, decoding, settings, is_detected(edges))
         start, matched, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
         start.record()
-        both = ((first, second), (second, first)) if settings.interpolation.backward else ((first, second),)
+        both = ((first, second), (second, first)) if needs_backward(settings, self._network) else ((first, second),)
         decoded = [self._decode(a, b, decoding, record_decoding) for a, b in both]
         matched.record()
         tensors = self._flow(first, second, decoded, settings, edges)
@@ -90,18 +90,20 @@ class DeviceFlow:
     def _flow(
         self, first: Frame, second: Frame, decoded: list[Decoded], settings: FlowSettings, edges: EdgesLike
     ) -> FlowTensors:
-        spacing = first.geometry.alpha
+        spacing, least = first.geometry.alpha, settings.interpolation.confidence
+        number = len([tensor for tensor in decoded[0] if tensor is not None])
 
         def flow(image0: Tensor, image1: Tensor, strength: Tensor, *matches: Tensor) -> FlowTensors:
-            forward = Decoded(*matches[:5])
-            backward = field_of_decoded(Decoded(*matches[5:])) if len(matches) > 5 else None
+            forward = Decoded(*matches[:number])
+            backward = field_of_decoded(Decoded(*matches[number:])) if len(matches) > number else None
             strength = edge_strength(image0) if is_detected(edges) else strength
-            field, agreement = field_of_decoded(forward), agreement_of(forward, spacing)
-            return fields_to_flow(image0, image1, strength, settings, field, backward, agreement)
+            field, agreement = field_of_decoded(forward, 0, least), agreement_of(forward, spacing)
+            hidden = None if forward.hidden is None else forward.hidden[0]
+            return fields_to_flow(image0, image1, strength, settings, field, backward, agreement, hidden)
 
         images = first.on_device, second.on_device
         strength = images[0][0] if is_detected(edges) else edge_tensor(images[0], edges)  # any, if it is not used
-        tensors = (*images, strength, *(tensor for pair in decoded for tensor in pair))
+        tensors = (*images, strength, *(tensor for pair in decoded for tensor in pair if tensor is not None))
         if not self._is_second:
             return flow(*tensors)
         if self._flow_graph is None:

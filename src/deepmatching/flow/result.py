@@ -30,6 +30,7 @@ class FlowTensors(NamedTuple):
     confidence: Tensor  #: (H, W) float32
     matches: Tensor  #: number of matches that passed the filters; 0: the others have no meaning
     agreement: Tensor  #: of the matches before the filters
+    occlusion: Tensor | None = None  #: (H, W) float32
 
 
 class OnDemand(Generic[Value]):
@@ -72,8 +73,10 @@ class FlowResult:
         matches: the number of matches that the flow was interpolated from, after the filters.
         seconds: time of each stage.
         agreement: of the matches before the filters, see ``Matches.agreement``; NaN if they came from elsewhere.
-        tensors: flow and confidence on the GPU that computed them, else None. The other attributes are copied from
-            there when they are first read; until then, nothing waits for the GPU.
+        occlusion: (H, W) float32 in [0, 1], the estimated probability that a pixel is not visible in the second image;
+            None if the matches were not judged.
+        tensors: the same on the GPU that computed them, else None. The other attributes are copied from there when they
+            are first read; until then, nothing waits for the GPU.
     """
 
     flow: OnDemand[np.ndarray] = OnDemand()
@@ -82,6 +85,7 @@ class FlowResult:
     seconds: OnDemand[Mapping[str, float]] = OnDemand(dict)
     agreement: OnDemand[float] = OnDemand(math.nan)
     tensors: FlowTensors | None = None
+    occlusion: OnDemand[np.ndarray | None] = OnDemand(None)
 
     @classmethod
     def on_device(cls, tensors: FlowTensors, seconds: Callable[[], Mapping[str, float]]) -> FlowResult:
@@ -105,6 +109,7 @@ class FlowResult:
             seconds,
             lambda: float(tensors.agreement),
             tensors,
+            lambda: None if tensors.occlusion is None else array(tensors.occlusion),
         )
 
     def __repr__(self) -> str:
@@ -147,7 +152,10 @@ class FlowResult:
             for array in (self.flow, self.confidence)
         )
         flow *= np.array([size[1] / width, size[0] / height], dtype=flow.dtype)
-        return replace(self, flow=flow, confidence=confidence, tensors=None)
+        occlusion = self.occlusion
+        if occlusion is not None:
+            occlusion = cv2.resize(occlusion, (size[1], size[0]), interpolation=cv2.INTER_LINEAR)
+        return replace(self, flow=flow, confidence=confidence, occlusion=occlusion, tensors=None)
 
     def draw(
         self, path: PathLike | None = None, image0: ImageLike | None = None, image1: ImageLike | None = None

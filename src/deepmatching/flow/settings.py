@@ -28,8 +28,10 @@ class InterpolationSettings:
         group_tolerance: two neighbours agree if their displacements differ by less than this, in pixels.
         filter_neighbours: number of nearest matches in the consistency filter.
         consistency: drop matches at least this far from the weighted mean of these neighbours, in pixels; 0 keeps all.
+        confidence: keep the matches with at least this confidence, verified or not; 0 keeps the verified ones, whatever
+            their confidence. No effect on matches that were not judged.
         backward: drop matches whose round trip, forward and back, misses its start by at least this many pixels; 0
-            keeps all, and no backward matching is needed.
+            keeps all. Not done, and no backward matching needed, if ``confidence`` decides.
     """
 
     model: Model = "affine"
@@ -43,10 +45,12 @@ class InterpolationSettings:
     group_tolerance: float = 6.0
     filter_neighbours: int = 25
     consistency: float = 10.0
+    confidence: float = 0.7
     backward: float = 4.0
 
     def __post_init__(self) -> None:
         check_choice("model", self.model, get_args(Model))
+        check_number("confidence", self.confidence, least=0, most=1)
         _check(self, at_least_one=("neighbours", "filter_neighbours"), positive=("contrast", "ridge"))
 
 
@@ -112,6 +116,7 @@ _ORIGINAL = FlowSettings(
         group=0,
         filter_neighbours=25,
         consistency=5.0,
+        confidence=0,
         backward=0,
     ),
     RefinementSettings(steps=5, gamma=0.71, sigma=1.0, edges=5.0, hold=0.0, relaxation=1.885),
@@ -125,10 +130,12 @@ def _original(neighbours: int, falloff: float, filter_neighbours: int, **refinem
     )
 
 
-#: ``default`` is ours. ``original`` has the values in the original's code (its help text states others). The rest are
+#: ``default`` is ours. ``classic`` is the same without the confidence of matches, as before there was one. ``original``
+#: has the values in the original's code (its help text states others). The rest are
 #: its options -sintel, -kitti and -middlebury.
 PRESETS: dict[str, FlowSettings] = {
     "default": FlowSettings(),
+    "classic": FlowSettings(InterpolationSettings(confidence=0)),
     "original": _ORIGINAL,
     "sintel": _original(160, 1.1, 25, steps=5, gamma=0.72, sigma=1.1),
     "kitti": _original(160, 1.1, 25, steps=2, gamma=0.77, sigma=1.7),
