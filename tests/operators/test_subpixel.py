@@ -12,7 +12,13 @@ from deepmatching.inference import Decoding
 from deepmatching.models import build_network
 from deepmatching.network import Network
 from deepmatching.operators import correlation, subpixel
-from deepmatching.operators.subpixel import correlation_around, refine_to_subpixel, soft_offsets, surroundings
+from deepmatching.operators.subpixel import (
+    correlation_around,
+    refine_to_subpixel,
+    scores_around,
+    soft_offsets,
+    surroundings,
+)
 
 
 def test_the_offset_is_the_mean_position() -> None:
@@ -137,5 +143,6 @@ def test_a_network_without_sharpness_is_not_refined() -> None:
     assert torch.equal(decoded.points1 % 2, torch.zeros_like(decoded.points1))
     geometry = network.geometry((32, 32), (32, 32))
     cells0, cells1 = network.describe(*torch.rand(2, 1, 3, 32, 32), geometry)
-    moved = refine_to_subpixel(decoded, cells0, cells1, geometry, 4, 1.4, torch.tensor(5.0))
+    around = scores_around(decoded, cells0, cells1, geometry, 4, 1.4)
+    moved = refine_to_subpixel(decoded, around, geometry, torch.tensor(5.0))
     assert (moved.points1 - decoded.points1).abs().max() <= 4

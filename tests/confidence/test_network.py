@@ -1,0 +1,92 @@
+"""The network that judges matches."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deepmatching.confidence import ConfidenceNetwork
+from deepmatching.confidence.evidence import channels_of_evidence
+from deepmatching.confidence.network import sample
+from deepmatching.errors import DeepMatchingError
+from deepmatching.geometry import Geometry
+from deepmatching.inference import Decoding
+from deepmatching.models import build_confidence, build_network
+from deepmatching.network import Network
+
+
+def judging(name: str = "compact", radius: int | None = 16, levels: int = 2) -> Network:
+    """A network with a confidence network of random weights, whose answers vary."""
+    torch.manual_seed(1)
+    network = build_network(name, radius=radius, levels=levels, sharpness=10.0)
+    network.confidence = build_confidence(network.descriptor, width=16, scales=3, context=16)
+    torch.nn.init.normal_(network.confidence.exit.weight)
+    return network.eval()
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(1, 9), st.integers(1, 9), st.sampled_from([1, 4]), st.integers(1, 4))
+def test_there_are_two_logits_for_every_reference_point(rows: int, columns: int, patch: int, scales: int) -> None:
+    geometry = Geometry((8 * rows, 8 * columns), (8 * rows, 8 * columns), levels=0)
+    network = ConfidenceNetwork(8, patch, 4, width=8, scales=scales, context=16)
+    cells = torch.rand(1, 8, 4 * rows + (patch == 1), 4 * columns + (patch == 1))
+    evidence = torch.rand(1, channels_of_evidence(patch), rows, columns)
+    points = torch.rand(1, rows, columns, 2) * 8 * columns
+    logits = network(evidence, points, cells, cells, geometry)
+    assert logits.shape == (1, 2, rows, columns) and torch.isfinite(logits).all()
+
+
+@pytest.mark.parametrize("name", ["compact", "vgg"])
+def test_it_is_small(name: str) -> None:
+    network = build_confidence(build_network(name).descriptor)
+    assert sum(parameter.numel() for parameter in network.parameters()) <= 500_000
+
+
+def test_samples_at_cells_are_the_cells_and_between_them_the_mean() -> None:
+    maps = torch.rand(2, 3, 4, 5, dtype=torch.float64)
+    y, x = torch.meshgrid(torch.arange(4.0), torch.arange(5.0), indexing="ij")
+    places = torch.stack([x, y], dim=-1).double().expand(2, 4, 5, 2)
+    torch.testing.assert_close(sample(maps, places), maps)
+    half = sample(maps, places[:, :3] + torch.tensor([0.0, 0.5], dtype=torch.float64))
+    torch.testing.assert_close(half, (maps[:, :, :3] + maps[:, :, 1:]) / 2)
+    far = sample(maps, places - 100)
+    torch.testing.assert_close(far, maps[:, :, :1, :1].expand_as(far))
+
+
+def test_sampling_has_the_right_gradient() -> None:
+    maps = torch.rand(1, 2, 3, 4, dtype=torch.float64, requires_grad=True)
+    places = (torch.rand(1, 2, 2, 2, dtype=torch.float64) * 1.8 + 0.1).requires_grad_()
+    assert torch.autograd.gradcheck(sample, (maps, places))
+
+
+@pytest.mark.parametrize("name", ["hog", "compact", "vgg"])
+@pytest.mark.parametrize("radius", [16, None])
+def test_the_confidence_does_not_depend_on_how_matches_are_verified(name: str, radius: int | None) -> None:
+    network = judging(name, radius)
+    images = torch.rand(2, 1, 3, 64, 64)
+    expected = network.decode(*images, Decoding("bins"))
+    assert expected.confidence is not None and expected.hidden is not None
+    assert expected.confidence.shape == expected.scores.shape and expected.confidence.std() > 0
+    for reciprocal in ("exact", "none"):
+        found = network.decode(*images, Decoding(reciprocal))
+        assert torch.equal(found.confidence, expected.confidence) and torch.equal(found.hidden, expected.hidden)
+        assert torch.equal(found.points1, expected.points1)
+
+
+def test_matches_are_the_same_with_and_without_a_confidence() -> None:
+    network = judging()
+    images = torch.rand(2, 2, 3, 48, 64)
+    judged, plain = network.decode(*images), network.decode(*images, Decoding(confidence=False))
+    assert plain.confidence is None and plain.hidden is None
+    for one, other in zip(judged[:5], plain[:5], strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_network_without_a_confidence_says_how_to_get_one() -> None:
+    network = build_network("compact", radius=8, levels=0)
+    decoded = network.decode(*torch.rand(2, 1, 3, 16, 16))
+    assert decoded.confidence is None
+    with pytest.raises(DeepMatchingError, match="train confidence"):
+        network.judge(decoded, *(torch.zeros(1),) * 3, network.geometry((16, 16), (16, 16)))
