@@ -33,6 +33,13 @@ INTERRUPTED = 130
 class Command(TyperCommand):
     """A command with plain help: ``A``, ``--seed INT``, ``--half``; not ``{A} <path>``, ``<int range>``, ``<bool>``."""
 
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # some versions of typer would end without a word
+            complain("interrupted")
+            raise typer.Exit(INTERRUPTED) from None
+
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
 
@@ -95,10 +102,7 @@ def _main() -> None:
         watch()
         silence_libraries()
         with guarded_output():
-            code = app(prog_name="deepmatching", standalone_mode=False)
-            if code == INTERRUPTED:  # some versions of typer return it in place of the exception
-                raise KeyboardInterrupt
-            sys.exit(code)
+            sys.exit(app(prog_name="deepmatching", standalone_mode=False))
     except DeepMatchingError as error:
         complain(str(error))
         sys.exit(2)

@@ -73,6 +73,7 @@ def test_sub_pixel_matches_can_be_switched_off(tmp_path: Path, capsys: pytest.Ca
     assert errors[True] != errors[False]
 
 
+@pytest.mark.slow
 def test_the_edges_of_the_flow_can_be_chosen(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
