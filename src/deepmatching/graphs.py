@@ -60,7 +60,8 @@ class Replayed(Generic[Result]):
     @torch.no_grad()
     def __call__(self, *arguments: Any) -> Result:
         """The function's result; its tensors are not overwritten by later calls."""
-        with self._lock:  # the graph has its own buffers: threads take turns
+        device = next(a.device for a in arguments if isinstance(a, Tensor))
+        with self._lock, torch.cuda.device(device):  # the graph has its own buffers: threads take turns
             return self._call(*arguments)
 
     def _call(self, *arguments: Any) -> Result:
@@ -75,8 +76,7 @@ class Replayed(Generic[Result]):
             self._inputs = [tensor.clone() for tensor in tensors]
             buffers = iter(self._inputs)
             fixed = [next(buffers) if isinstance(a, Tensor) else a for a in arguments]
-            with torch.cuda.device(tensors[0].device):
-                self._graph, self._result = record(lambda: self._function(*fixed))
+            self._graph, self._result = record(lambda: self._function(*fixed))
         for buffer, tensor in zip(self._inputs, tensors, strict=True):
             buffer.copy_(tensor)
         self._graph.replay()

@@ -54,6 +54,18 @@ class DeviceFlow:
             edges: of the first frame.
             record_decoding: False if matching takes too much memory to keep.
         """
+        with torch.cuda.device(first.on_device.device):  # for the events
+            return self._run(first, second, decoding, settings, edges, record_decoding)
+
+    def _run(
+        self,
+        first: Frame,
+        second: Frame,
+        decoding: Decoding,
+        settings: FlowSettings,
+        edges: EdgesLike,
+        record_decoding: bool,
+    ) -> FlowResult:
         decode = self._decode if record_decoding else self._decode_eagerly
         start, matched, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
         start.record()
