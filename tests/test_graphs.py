@@ -8,7 +8,7 @@ import torch
 
 import deepmatching as dm
 from deepmatching.descriptors import HOG
-from deepmatching.graphs import GraphedDecode
+from deepmatching.graphs import GraphedDecode, GraphedDescribe, Replayed
 from deepmatching.inference import Decoding
 from deepmatching.network import Network
 
@@ -62,3 +62,30 @@ def test_strips_on_the_gpu_give_the_same_matches() -> None:
     whole, cut = (network.decode(image0, image1, Decoding(strips=strips)) for strips in (1, 5))
     for a, b in zip(whole, cut, strict=True):
         assert torch.equal(a, b)
+
+
+@cuda
+def test_a_replayed_function_sees_new_arguments_and_keeps_old_results() -> None:
+    calls: list[int] = []
+
+    def work(a: torch.Tensor, factor: int, b: torch.Tensor) -> tuple[torch.Tensor]:
+        calls.append(factor)
+        return (factor * a + b,)
+
+    replayed = Replayed(work, patience=2)
+    results = []
+    for n in range(6):
+        a, b = torch.full((4,), float(n), device="cuda"), torch.ones(4, device="cuda")
+        results.append(replayed(a, 3, b)[0])
+    assert [float(result[0]) for result in results] == [1, 4, 7, 10, 13, 16]
+    assert len(calls) < 6 + 2  # two eager calls, and those of one recording
+    assert float(replayed(a, 5, b)[0][0]) == 26  # another argument
+    assert replayed(a[:2], 5, b[:2])[0].shape == (2,)  # another shape
+
+
+def test_descriptors_on_the_cpu_are_not_recorded() -> None:
+    network = Network(HOG(), 8)
+    image = torch.rand(1, 3, 16, 24)
+    describe = GraphedDescribe(network)
+    for _ in range(4):
+        assert torch.equal(describe(image, (16, 24)), network.describe_image(image, (16, 24)))

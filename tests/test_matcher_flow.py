@@ -15,10 +15,13 @@ from deepmatching import matcher as matcher_module
 from deepmatching.defaults import FLOW_RADIUS
 from deepmatching.errors import DeepMatchingError
 from deepmatching.flow import PRESETS, RefinementSettings
+from deepmatching.flow.pipeline import occlusion_of
 from deepmatching.geometry import Geometry
 from deepmatching.io import images as images_module
 from deepmatching.io.images import load_image
+from deepmatching.models import build_confidence
 from deepmatching.network import Network
+from deepmatching.operators.targets import Decoded
 
 Pictures = tuple[np.ndarray, np.ndarray]
 
@@ -63,21 +66,29 @@ def test_every_preset_works(matcher: dm.DeepMatcher, pair: Pictures, preset: str
 
 
 @pytest.mark.slow
-def test_only_our_own_preset_matches_backwards(pair: Pictures, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_our_own_presets_match_backwards_unless_matches_are_judged(
+    pair: Pictures, monkeypatch: pytest.MonkeyPatch
+) -> None:
     matcher = dm.DeepMatcher.from_pretrained("hog", radius=16, device="cpu")
-    original, count = dm.DeepMatcher._match_frames, []
+    original, count = dm.DeepMatcher._decode_frames, []
 
-    def match(self: dm.DeepMatcher, *frames: Any) -> dm.Matches:
+    def match(self: dm.DeepMatcher, *frames: Any) -> Decoded:
         count.append(1)
         return original(self, *frames)
 
-    monkeypatch.setattr(dm.DeepMatcher, "_match_frames", match)
+    monkeypatch.setattr(dm.DeepMatcher, "_decode_frames", match)
     others = {name: PRESETS[name] for name in ("original", "sintel", "kitti", "middlebury")}
     others |= {f"{name}, changed": replace(old, refinement=RefinementSettings(steps=1)) for name, old in others.items()}
-    for settings, expected in ((PRESETS["default"], 2), *((settings, 1) for settings in others.values())):
+    ours = ((PRESETS["default"], 2), (PRESETS["classic"], 2))
+    for settings, expected in (*ours, *((settings, 1) for settings in others.values())):
         count.clear()
         matcher.flow(*pair, settings)
         assert len(count) == expected
+    matcher.network.confidence = build_confidence(matcher.network.descriptor, width=8, scales=2, context=16)
+    for name, expected in (("default", 1), ("classic", 2), ("original", 1)):
+        count.clear()
+        result = matcher.flow(*pair, name)
+        assert len(count) == expected and result.occlusion is not None and result.occlusion.shape == pair[0].shape[:2]
 
 
 def test_matches_of_any_matcher_are_interpolated(matcher: dm.DeepMatcher, pair: Pictures, tmp_path: Path) -> None:
@@ -211,3 +222,14 @@ def test_images_are_loaded_once_and_geometry_is_built_once(
     built.clear()
     matcher.flow(*pair)
     assert (loaded, len(built)) == (["image0", "image1"], 1)
+
+
+def test_the_occlusion_is_that_of_the_points_and_one_outside_the_image() -> None:
+    hidden = torch.zeros(3, 4)
+    hidden[1, 2] = 0.8
+    flow = torch.zeros(29, 33, 2)  # 24 × 32 pixels are matched
+    flow[:, 30:, 0] = 10.0
+    found = occlusion_of(hidden, flow)
+    assert found.shape == (29, 33) and (found[:, 30:] == 1).all() and (found[24:, :30] == 0).all()
+    assert found[11:13, 19:21].min() > 0.65 and found[12, 19] == found[12, 20]  # at the point (20, 12)
+    assert found[12, 11] < 0.1 and (found[:4, :16] == 0).all()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -223,3 +224,57 @@ def test_an_outlier_does_not_agree_but_its_neighbours_do() -> None:
 @pytest.mark.parametrize("points", [torch.rand(50, 2) * 90, torch.zeros(0, 2), grid(2, 2), grid(1, 9)])
 def test_the_agreement_is_unknown_without_a_grid(points: torch.Tensor) -> None:
     assert np.isnan(Matches(points, points, torch.ones(len(points))).agreement)
+
+
+# ---------------------------------------------------------------------- confidence
+
+
+@pytest.fixture
+def judged(matches: Matches) -> Matches:
+    return replace(matches, confidence=torch.tensor([0.25, 0.5, 0.875]))
+
+
+def test_confident_matches_are_chosen(judged: Matches) -> None:
+    assert judged.filter(0.5).scores.tolist() == [1.25, 2.125]
+    assert judged.filter(0.5).confidence.tolist() == [0.5, 0.875]
+    assert len(judged.filter(0)) == 3 and len(judged.filter(1)) == 0
+    assert judged.best(2).confidence.tolist() == [0.875, 0.5]
+    assert judged[judged.scores > 2].confidence.tolist() == [0.25, 0.875]
+    assert judged.at_sizes((32, 48), (8, 40)).confidence is judged.confidence
+    assert "confidence 0.54 (mean)" in repr(judged)
+
+
+def test_matches_without_a_confidence_have_none_to_filter(matches: Matches) -> None:
+    assert matches.confidence is None and matches.best(1).scores.tolist() == [3.5]
+    with pytest.raises(DeepMatchingError, match="no confidence: use a model that judges"):
+        matches.filter(0.5)
+
+
+@pytest.mark.parametrize("least", [-0.1, 1.1, float("nan")])
+def test_a_confidence_is_a_probability(judged: Matches, least: float) -> None:
+    with pytest.raises(DeepMatchingError, match="min_confidence"):
+        judged.filter(least)
+    with pytest.raises(DeepMatchingError, match=r"confidence of shape \(3,\), not \(2,\)"):
+        replace(judged, confidence=torch.rand(2))
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".h5"])
+def test_files_keep_the_confidence(judged: Matches, tmp_path: Path, suffix: str) -> None:
+    judged.save(tmp_path / f"judged{suffix}")
+    assert Matches.load(tmp_path / f"judged{suffix}").confidence.tolist() == [0.25, 0.5, 0.875]
+    np.savez(tmp_path / "bad.npz", keypoints0=np.ones((2, 2)), keypoints1=np.ones((2, 2)), scores=np.ones(2),
+             confidence=np.array([0.5, 1.5]))  # fmt: skip
+    with pytest.raises(DeepMatchingError, match="its confidence is not a number from 0 to 1"):
+        Matches.load(tmp_path / "bad.npz")
+
+
+def test_the_confidence_of_others_without_scores_is_their_score(tmp_path: Path) -> None:
+    np.savez(tmp_path / "loftr.npz", keypoints0=np.ones((2, 2)), keypoints1=np.ones((2, 2)), confidence=[0.5, 7.0])
+    loaded = Matches.load(tmp_path / "loftr.npz")
+    assert loaded.confidence is None and loaded.scores.tolist() == [0.5, 7.0]
+
+
+def test_adapters_give_the_confidence_where_others_expect_one(judged: Matches) -> None:
+    assert judged.as_kornia()["confidence"].tolist() == [0.25, 0.5, 0.875]
+    assert judged.as_hloc()["matching_scores0"].tolist() == [0.25, 0.5, 0.875]
+    assert [match.distance for match in judged.as_opencv()[2]] == [0.75, 0.5, 0.125]

@@ -17,7 +17,7 @@ from deepmatching.defaults import MODELS
 from deepmatching.descriptors import Compact
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.weights import read_safetensors, write_safetensors
-from deepmatching.models import load_network, model_path, read_model
+from deepmatching.models import build_confidence, build_network, load_network, model_path, read_model, save_network
 
 TRAINED = tuple(name for name in MODELS if name != "hog")
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "models.md"
@@ -123,3 +123,25 @@ def test_deep_settings_are_one_sentence(tmp_path: Path) -> None:
     path = settings_of(model_path("compact"), tmp_path, settings="[" * 100_000)
     with pytest.raises(DeepMatchingError, match="nested too deeply"):
         load_network(path)
+
+
+def test_a_saved_model_keeps_its_confidence_network(tmp_path: Path) -> None:
+    network = build_network("compact", radius=8, levels=1)
+    network.confidence = build_confidence(network.descriptor, width=8, scales=2, context=16)
+    torch.nn.init.normal_(network.confidence.exit.weight)
+    save_network(network, tmp_path / "judge.safetensors")
+    again = load_network(tmp_path / "judge.safetensors", 8, 1)
+    images = torch.rand(2, 1, 3, 32, 32)
+    expected, found = network.decode(*images).confidence, again.decode(*images).confidence
+    assert expected is not None and found is not None and torch.equal(expected, found)
+
+
+@pytest.mark.parametrize("settings", ['{"width": 9}', '{"scales": 1000000}', '{"wide": 8}', '{"width": -1}', "[]", "{"])
+def test_settings_that_do_not_fit_the_confidence_network_are_refused(settings: str, tmp_path: Path) -> None:
+    network = build_network("compact", radius=8, levels=1)
+    network.confidence = build_confidence(network.descriptor, width=8, scales=2, context=16)
+    save_network(network, tmp_path / "judge.safetensors")
+    tensors, metadata = read_safetensors(tmp_path / "judge.safetensors")
+    write_safetensors(tmp_path / "odd.safetensors", tensors, {**metadata, "confidence": settings})
+    with pytest.raises(DeepMatchingError, match=r"odd.safetensors"):
+        load_network(tmp_path / "odd.safetensors")

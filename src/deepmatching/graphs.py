@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from threading import Lock
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,6 +14,10 @@ from deepmatching.network import Network
 from deepmatching.operators.decoding import Decoded
 
 Result = TypeVar("Result")
+
+#: Work that takes up to this many bytes is recorded as a CUDA graph, which keeps its memory. Larger work is not
+#: launch-bound.
+LARGEST_GRAPH = 2**30
 
 
 def record(work: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
@@ -33,27 +38,66 @@ def record(work: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
     return graph, result
 
 
-class Recorded(Generic[Result]):
-    """A function of tensors of fixed shapes, recorded once and replayed.
+class Replayed(Generic[Result]):
+    """A function of CUDA tensors that is recorded when its arguments' shapes come again, and then replayed.
+
+    The recording of the last shapes is kept, with the memory that the function takes.
 
     Args:
-        function: from CUDA tensors to a named tuple of tensors, some of which may be None; see :func:`record`.
-        examples: its arguments at recording.
+        function: from tensors of fixed shapes, and other arguments, to a tuple of tensors or None; see :func:`record`.
+        patience: calls for the same shapes and the same other arguments before one is recorded.
     """
 
-    def __init__(self, function: Callable[..., Result], *examples: Tensor) -> None:
-        with torch.cuda.device(examples[0].device), torch.no_grad():
-            self._inputs = [example.clone() for example in examples]
-            self._graph, self._result = record(lambda: function(*self._inputs))
+    def __init__(self, function: Callable[..., Result], patience: int = 1) -> None:
+        self._function, self._patience = function, patience
+        self._key: tuple[object, ...] = ()
+        self._calls = 0
+        self._inputs: list[Tensor] = []
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._result: Result
+        self._lock = Lock()
 
-    def __call__(self, *arguments: Tensor) -> Result:
-        """The function's result for arguments of the recorded shapes."""
-        with torch.no_grad():
-            for buffer, argument in zip(self._inputs, arguments, strict=True):
-                buffer.copy_(argument)
-            self._graph.replay()
-            copies = (None if tensor is None else tensor.clone() for tensor in self._result)  # type: ignore[attr-defined]
-            return type(self._result)(*copies)  # type: ignore[call-arg]
+    @torch.no_grad()
+    def __call__(self, *arguments: Any) -> Result:
+        """The function's result; its tensors are not overwritten by later calls."""
+        device = next(a.device for a in arguments if isinstance(a, Tensor))
+        with self._lock, torch.cuda.device(device):  # the graph has its own buffers: threads take turns
+            return self._call(*arguments)
+
+    def _call(self, *arguments: Any) -> Result:
+        key = tuple((a.shape, a.dtype, a.device) if isinstance(a, Tensor) else a for a in arguments)
+        if key != self._key:
+            self._key, self._calls, self._graph = key, 0, None
+        self._calls += 1
+        if self._calls <= self._patience:
+            return self._function(*arguments)
+        tensors = [a for a in arguments if isinstance(a, Tensor)]
+        if self._graph is None:
+            self._inputs = [tensor.clone() for tensor in tensors]
+            buffers = iter(self._inputs)
+            fixed = [next(buffers) if isinstance(a, Tensor) else a for a in arguments]
+            self._graph, self._result = record(lambda: self._function(*fixed))
+        for buffer, tensor in zip(self._inputs, tensors, strict=True):
+            buffer.copy_(tensor)
+        self._graph.replay()
+        copies = [None if tensor is None else tensor.clone() for tensor in self._result]  # type: ignore[attr-defined]
+        make = getattr(self._result, "_make", tuple)
+        return make(copies)  # type: ignore[return-value]
+
+
+class GraphedDescribe:
+    """``Network.describe_image``; on CUDA, replayed as a graph from the third image of equal size on."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._replayed = Replayed(lambda image, used: (network.describe_image(image, used),), patience=2)
+
+    def __call__(self, image: Tensor, used: tuple[int, int]) -> Tensor:
+        """The descriptors of a batch of images; see ``Network.describe_image``."""
+        needed = self._network.descriptor.working * image.shape[0] * image.shape[2] * image.shape[3]
+        if not image.is_cuda or needed > LARGEST_GRAPH:
+            return self._network.describe_image(image, used)
+        return self._replayed(image, used)[0]
 
 
 class GraphedDecode:

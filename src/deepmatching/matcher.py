@@ -16,6 +16,7 @@ from torch import Tensor
 from deepmatching.checks import check_number, radius_in_pixels
 from deepmatching.defaults import FLOW_RADIUS, FULL, MODEL, PRESET, RADIUS
 from deepmatching.errors import DeepMatchingError
+from deepmatching.graphs import LARGEST_GRAPH, GraphedDecode, GraphedDescribe
 from deepmatching.inference import Frame
 from deepmatching.io.images import ImageLike, load_image, shrink, shrunk_size
 from deepmatching.matches import NO_MATCHES, Matches, matches_of
@@ -30,12 +31,7 @@ if TYPE_CHECKING:
     from deepmatching.flow.pipeline import EdgesLike
     from deepmatching.flow.recorded import DeviceFlow
     from deepmatching.geometry import Geometry
-    from deepmatching.graphs import GraphedDecode
 
-
-#: Decodings of up to this many bytes are recorded as CUDA graphs, which keep their memory. Larger ones are not
-#: launch-bound.
-LARGEST_GRAPH = 2**30
 
 OnError: TypeAlias = Callable[[int, DeepMatchingError], object]
 
@@ -95,6 +91,7 @@ class DeepMatcher:
         self._graph_key: tuple[object, ...] = ()  # what the last batch was, and the graph recorded for it
         self._graph: GraphedDecode | None = None
         self._device_flow: DeviceFlow | None = None
+        self._describe = GraphedDescribe(self.network)
         self._lock = Lock()
         self._other_radii: dict[int | None, DeepMatcher] = {}  # matchers that share this network
 
@@ -186,8 +183,6 @@ class DeepMatcher:
                 self._graph_key, self._graph = key, None
                 return self.network.decode(image0, image1, decoding, geometry)
             if self._graph is None:
-                from deepmatching.graphs import GraphedDecode
-
                 self._graph = GraphedDecode(self.network, key[0], key[1], decoding)
             return self._graph(image0, image1)
 
@@ -239,7 +234,7 @@ class DeepMatcher:
             )
         image = self._shrunk(image)
         on_device = image.to(self.device)
-        return Frame(image, on_device, self.network.describe_image(on_device[None], geometry.used0), geometry, size)
+        return Frame(image, on_device, self._describe(on_device[None], geometry.used0), geometry, size)
 
     def _match_frames(self, first: Frame, second: Frame) -> Matches:
         return matches_of(self._decode_frames(first, second), 0, first.geometry.size0, first.geometry.size1)
@@ -349,13 +344,12 @@ class DeepMatcher:
         """The flow of two frames on a GPU, which stays there until it is read."""
         from deepmatching.flow.recorded import DeviceFlow
 
+        with self._lock:
+            self._device_flow = self._device_flow or DeviceFlow(self.network)
         plan = self._plan(first.geometry)
         decoding = replace(self.settings.decoding, strips=plan.strips)
-        with self._lock:  # graphs have their own buffers: threads that share a matcher take turns
-            if self._device_flow is None:
-                self._device_flow = DeviceFlow(self.network)
-            small = plan.strips == 1 and plan.needed <= LARGEST_GRAPH
-            return self._device_flow(first, second, decoding, settings, edges, small)
+        is_small = plan.strips == 1 and plan.needed <= LARGEST_GRAPH
+        return self._device_flow(first, second, decoding, settings, edges, is_small)
 
     def for_flow(self, radius: Radius | None = None) -> DeepMatcher:
         """The matcher of the same network at the radius that flow uses; see :meth:`flow`."""

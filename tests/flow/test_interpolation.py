@@ -229,3 +229,21 @@ def test_fewer_matches_than_neighbours() -> None:
     )
     assert (found.flow == np.float32([1, 2])).all()
     assert found.neighbours.seeds.shape == (len(points), len(points))
+
+
+def test_matches_of_low_confidence_are_dropped_and_the_round_trip_is_not_asked() -> None:
+    start = grid(40, 56)
+    end = moved(start, 2, 1)
+    wrong = np.arange(len(start)) % 5 == 0
+    end = end + 9.0 * wrong[:, None]
+    edges = np.zeros((40, 56), np.float32)
+    chosen = InterpolationSettings(consistency=0, group=0, saliency=0, confidence=0.6)
+    nowhere = np.zeros((1, 2)), np.full((1, 2), 30.0)  # no match leads back
+    found = interpolate(start, end, edges, confidence=np.where(wrong, 0.59, 0.6), backward=nowhere, settings=chosen)
+    assert np.array_equal(found.kept, np.flatnonzero(~wrong))
+    np.testing.assert_allclose(found.flow, np.broadcast_to([2.0, 1.0], found.flow.shape), atol=1e-4)
+    unjudged = interpolate(start, end, edges, settings=chosen)
+    classic = interpolate(start, end, edges, confidence=np.zeros(len(start)), settings=replace(chosen, confidence=0))
+    assert len(unjudged.kept) == len(classic.kept) == len(start)
+    all_low = interpolate(start, end, edges, confidence=np.zeros(len(start)), settings=chosen)
+    assert len(all_low.kept) == len(start)  # a filter that would drop all matches is skipped

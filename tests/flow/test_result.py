@@ -112,6 +112,7 @@ def test_a_flow_on_a_device_is_copied_when_it_is_read() -> None:
     assert result.at_size((30, 40)) is result and not read
     assert [value for value in vars(result).values() if isinstance(value, np.ndarray)] == []  # nothing is copied yet
     assert result.tensors is not None and result.tensors.flow.shape == (30, 40, 2)
+    assert result.read() is result and isinstance(vars(result)["_flow"], np.ndarray)
     assert isinstance(result.flow, np.ndarray) and result.flow is result.flow
     assert (result.matches, result.agreement, result.confidence.mean()) == (12, 0.75, 0.5)
     assert result.seconds == result.seconds == {"matching": 0.5} and read == ["seconds"]

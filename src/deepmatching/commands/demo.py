@@ -40,7 +40,7 @@ def demo(
         x, y = matches.keypoints0[fast][matches.scores[fast].argmax()].tolist()
         matcher.draw_scores(image0, image1, (x, y), out / "scores.png")
         start = time.perf_counter()
-        result = matcher.flow(image0, image1)
+        result = matcher.flow(image0, image1).read()
         say(flow_summary(result, time.perf_counter() - start))
         result.save(out / "flow.flo")
         result.draw(out / "flow.png", image0, image1)

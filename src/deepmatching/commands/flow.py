@@ -172,7 +172,7 @@ def flow(
         if verbose:
             say(common.describe_work(matcher.for_flow(), first, second))
         with working("computing the flow"):
-            result = matcher.flow(first, second, settings, edges=edge_source)
+            result = matcher.flow(first, second, settings, edges=edge_source).read()
     else:
         refuse(
             {"--model": model, "--radius": radius, "--memory": memory, "--max-size": max_size},
@@ -187,7 +187,8 @@ def flow(
             say(f"note: {outside} of {len(given)} matches start outside the image")
         common.use_threads(threads)
         chosen = choose_device(device)
-        result = matches_to_flow(given, first.to(chosen), second.to(chosen), settings, edge_source, host_image0=first)
+        images = first.to(chosen), second.to(chosen)
+        result = matches_to_flow(given, *images, settings, edge_source, host_image0=first).read()
     elapsed = time.perf_counter() - start
     if output is not None:
         result.save(output)

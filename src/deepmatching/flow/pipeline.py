@@ -56,15 +56,8 @@ def matches_to_flow(
     size = check_pair(image0, image1)
     _check_sizes(matches, size)
     if on_device(image0):
-        if len(matches) == 0:
-            raise DeepMatchingError("There are no matches, so there is nothing to interpolate; try an easier pair.")
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        forward, back = (None if each is None else field_of(each, image0.device) for each in (matches, backward))
-        assert forward is not None
-        tensors = fields_to_flow(image0, image1, edge_tensor(image0, edges), settings, forward, back, hidden=hidden)
-        end.record()
-        return FlowResult.on_device(tensors, lambda: times({"dense flow": (begin, end)}))
+        with torch.cuda.device(image0.device):
+            return _flow_on_device(matches, image0, image1, settings, edges, backward, hidden)
     keypoints0, keypoints1, scores = matches.numpy()
     backward_keypoints = None if backward is None else backward.numpy()[:2]
     seconds: dict[str, float] = {}
@@ -100,6 +93,27 @@ def needs_backward(settings: FlowSettings, network: Network) -> bool:
     """Whether the flow from this network's matches needs the matches back to the first image, too."""
     is_judged = network.confidence is not None and settings.interpolation.confidence > 0
     return settings.interpolation.backward > 0 and not is_judged
+
+
+def _flow_on_device(
+    matches: Matches,
+    image0: Tensor,
+    image1: Tensor,
+    settings: FlowSettings,
+    edges: EdgesLike,
+    backward: Matches | None,
+    hidden: Tensor | None,
+) -> FlowResult:
+    """:func:`matches_to_flow` on the images' GPU, which is the current one."""
+    if len(matches) == 0:
+        raise DeepMatchingError("There are no matches, so there is nothing to interpolate; try an easier pair.")
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    forward = field_of(matches, image0.device)
+    back = None if backward is None else field_of(backward, image0.device)
+    tensors = fields_to_flow(image0, image1, edge_tensor(image0, edges), settings, forward, back, hidden=hidden)
+    end.record()
+    return FlowResult.on_device(tensors, lambda: times({"dense flow": (begin, end)}))
 
 
 def on_device(image: Tensor) -> bool:

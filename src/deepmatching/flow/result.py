@@ -112,6 +112,11 @@ class FlowResult:
             lambda: None if tensors.occlusion is None else array(tensors.occlusion),
         )
 
+    def read(self) -> FlowResult:
+        """Wait for the GPU, if one computes the flow, and copy the flow and the confidence; returns this result."""
+        assert self.flow.shape[:2] == self.confidence.shape
+        return self
+
     def __repr__(self) -> str:
         rows, columns = self.flow.shape[:2]
         length = np.hypot(self.flow[..., 0], self.flow[..., 1])

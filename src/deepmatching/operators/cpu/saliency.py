@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from deepmatching.operators.constants import LAB_REACH, TENSOR_REACH, WHITE, XYZ
+from deepmatching.operators.cpu.threads import run_in_threads
 
 #: Rows computed at a time, and the rows around a pixel that affect it: the Gaussians', and 1 for the gradient.
 STRIP, REACH = 64, LAB_REACH + TENSOR_REACH + 1
@@ -16,12 +17,18 @@ STRIP, REACH = 64, LAB_REACH + TENSOR_REACH + 1
 def saliency(image: Tensor) -> Tensor:
     """See :func:`deepmatching.operators.saliency.saliency`."""
     planes = image.detach().numpy()
-    height = planes.shape[1]
     result = np.empty(planes.shape[1:], dtype=np.float32)
-    for top in range(0, height, STRIP):  # in strips, because the intermediate steps take 30 numbers per pixel
-        first, end = max(0, top - REACH), min(height, top + STRIP)
-        result[top:end] = _saliency(planes[:, first : min(height, end + REACH)])[top - first :][: end - top]
+    run_in_threads(_strips, -(-len(result) // STRIP), planes, result)
     return torch.from_numpy(result)
+
+
+def _strips(begin: int, end: int, planes: np.ndarray, result: np.ndarray) -> None:
+    """Strips of ``STRIP`` rows: the intermediate steps take 30 numbers per pixel."""
+    height = len(result)
+    for top in range(begin * STRIP, min(height, end * STRIP), STRIP):
+        first, bottom = max(0, top - REACH), min(height, top + STRIP)
+        values = _saliency(planes[:, first : min(height, bottom + REACH)])
+        result[top:bottom] = values[top - first :][: bottom - top]
 
 
 def _saliency(image: np.ndarray) -> np.ndarray:

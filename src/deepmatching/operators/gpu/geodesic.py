@@ -15,9 +15,10 @@ from deepmatching.operators.constants import TOLERANCE
 from deepmatching.operators.gpu.indexing import on_device_of
 from deepmatching.operators.seeds import Graph, Nearest
 
-TILE = 32  #: side of the tiles that distances spread in
+# Chosen by measurements on an H200 with 1024×436 pixels: 0.58 ms, and 0.79 with tiles of 32.
+TILE = 16  #: side of the tiles that distances spread in
 CHECK = 8  #: iterations between two looks at whether a tile still changes
-VISIT = 8  #: looks at most in a round, so that a round crosses a tile more than once
+VISIT = 4  #: looks at most in a round, so that a round crosses a tile twice
 EXTRA = 24  #: rounds beyond those that cross the whole image
 PIXELS = 256  #: pixels that one program finds the seed of
 
@@ -156,7 +157,7 @@ def distance_transform(cost: Tensor, pixels: Tensor, counts: Tensor | None = Non
     rounds += rounds % 2  # the last one writes plane 0
     for n in range(rounds):
         _spread[(tiles[0] * tiles[1],)](
-            cost, distance, moved, h, w, *tiles, n % 2, CHECK=CHECK, VISIT=VISIT, TILE=TILE, num_warps=4, num_stages=1
+            cost, distance, moved, h, w, *tiles, n % 2, CHECK=CHECK, VISIT=VISIT, TILE=TILE, num_warps=2, num_stages=1
         )
     parents, label = torch.empty_like(seeds), torch.empty_like(seeds)
     grid = (triton.cdiv(h * w, PIXELS),)

@@ -1,0 +1,66 @@
+"""Training the confidence network, alone and with the descriptor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from deepmatching.errors import DeepMatchingError
+from deepmatching.models import load_network
+from deepmatching.training import read_config, train
+from deepmatching.training.config import Config
+from helpers.small_training import manifest  # noqa: F401 - a fixture
+
+ALONE = ("model.init=compact", "model.descriptor=", "model.learn=confidence", "validation.criterion=auc")
+
+
+def small(manifest: Path, out: Path, *changes: str) -> Config:  # noqa: F811
+    return read_config(
+        "quickstart",
+        [
+            f"data.train={manifest}", f"out={out}", "data.crop=[64,96]", "data.flips=false", "model.radius=8",
+            "validation.radius=8", "steps=8", "log_every=2", "optimizer.lr=3e-3", "optimizer.warmup=0", *changes,
+        ],
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_confidence_alone_learns_and_leaves_the_matcher_as_it_was(manifest: Path, tmp_path: Path) -> None:  # noqa: F811
+    outcome = train(small(manifest, tmp_path / "run", *ALONE, "steps=20"), torch.device("cpu"))
+    rows = (tmp_path / "run" / "log.csv").read_text().splitlines()
+    name = rows[0].split(",").index("loss")
+    losses = [float(row.split(",")[name]) for row in rows[1:] if row.split(",")[name]]
+    assert losses[-1] < 0.7 * losses[0]
+    before, after = load_network("compact"), load_network(outcome.folder / "last.safetensors")
+    assert after.confidence is not None
+    for key, tensor in before.state_dict().items():
+        if not key.startswith("confidence."):
+            assert torch.equal(tensor, after.state_dict()[key]), key
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_of_the_confidence_ends_with_the_same_weights(manifest: Path, tmp_path: Path) -> None:  # noqa: F811
+    train(small(manifest, tmp_path / "whole", *ALONE), torch.device("cpu"))
+    train(small(manifest, tmp_path / "parts", *ALONE, "steps=4", "optimizer.schedule=constant"), torch.device("cpu"))
+    train(small(manifest, tmp_path / "whole2", *ALONE, "optimizer.schedule=constant"), torch.device("cpu"))
+    changed = small(manifest, tmp_path / "parts", *ALONE, "optimizer.schedule=constant")
+    train(changed, torch.device("cpu"), resume=True)
+    one, other = (load_network(tmp_path / name / "last.safetensors").state_dict() for name in ("whole2", "parts"))
+    assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+@pytest.mark.slow
+def test_descriptor_and_confidence_are_trained_together(manifest: Path, tmp_path: Path) -> None:  # noqa: F811
+    outcome = train(small(manifest, tmp_path / "run", "loss.confidence=0.2", "steps=3"), torch.device("cpu"))
+    before, after = load_network("compact"), load_network(outcome.folder / "last.safetensors")
+    assert after.confidence is not None
+    assert not torch.equal(before.descriptor.head.weight, after.descriptor.head.weight)  # type: ignore[union-attr]
+    header = (tmp_path / "run" / "log.csv").read_text().splitlines()[0].split(",")
+    assert {"Q0", "confidence", "right", "judged", "auc"} <= set(header)
+
+
+def test_a_confidence_needs_a_trained_model(manifest: Path, tmp_path: Path) -> None:  # noqa: F811
+    with pytest.raises(DeepMatchingError, match=r"A confidence needs a trained model: set model.init"):
+        small(manifest, tmp_path, "model.learn=confidence", "model.init=")
