@@ -41,8 +41,15 @@ THRESHOLDS = (2, 5, 10)
 #: that the method cannot match reach 0.20, those with acc@10 above 40 % have at least 0.30; see docs/results.md.
 AGREEMENT = 0.25
 
+#: The same for judged matches: the fraction of the reference points that are expected to have a right match. Pairs that
+#: the method cannot match reach 0.06, the hardest of Sintel 0.12; pairs with acc@10 above 30 % have at least 0.28.
+EXPECTED = 0.1
+
 #: A match is right if it is less than this many pixels off; the confidence is the probability of that.
 RIGHT = 3.0
+
+#: Matches that are not verified are given out too if their confidence is at least this.
+CONFIDENT = 0.5
 
 #: To propagate matches, every pixel takes the displacement of the most confident match within this many pixels along
 #: each axis.

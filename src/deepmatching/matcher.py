@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from deepmatching.checks import check_number, radius_in_pixels
-from deepmatching.defaults import FLOW_RADIUS, FULL, MODEL, PRESET, RADIUS
+from deepmatching.defaults import CONFIDENT, FLOW_RADIUS, FULL, MODEL, PRESET, RADIUS
 from deepmatching.errors import DeepMatchingError
 from deepmatching.graphs import LARGEST_GRAPH, GraphedDecode, GraphedDescribe
 from deepmatching.inference import Frame
@@ -116,7 +116,9 @@ class DeepMatcher:
         return list(self.match_pairs(zip(image0, image1, strict=True), batch_size=max(1, len(image0))))
 
     def match(self, image0: ImageLike, image1: ImageLike) -> Matches:
-        """The verified matches between two images, in raster order of the first.
+        """The matches between two images, in raster order of the first: those that are verified.
+
+        If the model judges its matches and ``reciprocal`` is ``bins``, those that it believes in are matches, too.
 
         Args:
             image0, image1: path, PIL image, array (rows, columns[, channels]) or tensor (channels, rows, columns).
@@ -169,7 +171,7 @@ class DeepMatcher:
             part = slice(start, start + plan.batch)
             decoded = self._decode(image0[part], image1[part], geometry, plan)
             for b in range(len(decoded.scores)):
-                yield matches_of(decoded, b, geometry.size0, geometry.size1).at_sizes(size0, size1)
+                yield self._matches_of(decoded, b, geometry).at_sizes(size0, size1)
 
     def _decode(self, image0: Tensor, image1: Tensor, geometry: Geometry, plan: Plan) -> Decoded:
         """Decode a batch. On CUDA, launches dominate: from the second batch of equal sizes on, replay a graph."""
@@ -237,7 +239,12 @@ class DeepMatcher:
         return Frame(image, on_device, self._describe(on_device[None], geometry.used0), geometry, size)
 
     def _match_frames(self, first: Frame, second: Frame) -> Matches:
-        return matches_of(self._decode_frames(first, second), 0, first.geometry.size0, first.geometry.size1)
+        return self._matches_of(self._decode_frames(first, second), 0, first.geometry)
+
+    def _matches_of(self, decoded: Decoded, b: int, geometry: Geometry) -> Matches:
+        """The matches of pair b of a batch; ``exact`` and ``none`` are taken at their word."""
+        least = CONFIDENT if self.settings.reciprocal == "bins" else 0.0
+        return matches_of(decoded, b, geometry.size0, geometry.size1, least)
 
     def _decode_frames(self, first: Frame, second: Frame) -> Decoded:
         decoding = replace(self.settings.decoding, strips=self._plan(first.geometry).strips)

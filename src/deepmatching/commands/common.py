@@ -16,7 +16,7 @@ import typer
 
 from deepmatching.checks import check_number, radius_in_pixels, shown
 from deepmatching.commands.threads import use_threads
-from deepmatching.defaults import AGREEMENT, FULL, MODELS, MOST_BYTES, MOST_PIXELS, Reciprocal
+from deepmatching.defaults import AGREEMENT, EXPECTED, FULL, MODELS, MOST_BYTES, MOST_PIXELS, Reciprocal
 from deepmatching.errors import DeepMatchingError
 
 if TYPE_CHECKING:
@@ -251,15 +251,29 @@ def flow_summary(result: FlowResult, elapsed: float) -> str:
     )
 
 
-def warn_if_wrong(agreement: float, matcher: DeepMatcher) -> None:
+def warn_if_wrong(matches: Matches, matcher: DeepMatcher) -> None:
+    """Print a warning if the matches are probably wrong."""
+    if matches.confidence is None or matches.size0 is None or matches.size1 is None:
+        warn_if_few_agree(matches.agreement, matcher)
+        return
+    rows, columns = matcher.geometry(matches.size0, matches.size1).grid(0)
+    expected = float(matches.confidence.sum()) / (rows * columns)
+    if expected < EXPECTED:
+        _warn(f"the model expects a right match at only {expected:.0%} of the reference points", matcher)
+
+
+def warn_if_few_agree(agreement: float, matcher: DeepMatcher) -> None:
     """Print a warning if so few matches agree with their neighbours that they are probably wrong."""
     if agreement < AGREEMENT:
-        larger = "" if matcher.network.radius is None else "try a larger --radius; "
-        say(
-            f"warning: this is probably wrong, since only {agreement:.0%} of the reference points have a match that "
-            f"agrees with its neighbours: {larger}large rotations, changes of scale and unrelated pictures cannot be "
-            "matched"
-        )
+        _warn(f"only {agreement:.0%} of the reference points have a match that agrees with its neighbours", matcher)
+
+
+def _warn(reason: str, matcher: DeepMatcher) -> None:
+    larger = "" if matcher.network.radius is None else "try a larger --radius; "
+    say(
+        f"warning: this is probably wrong, since {reason}: {larger}large rotations, changes of scale and unrelated "
+        "pictures cannot be matched"
+    )
 
 
 def set_quiet(quiet: bool) -> None:

@@ -60,7 +60,8 @@ def flow(
         str,
         typer.Option(
             metavar="NAME",
-            help=f"Flow settings: {PRESET}; classic, without the confidence of matches; or EpicFlow's own: original, sintel, kitti, middlebury.",
+            help=f"Flow settings: {PRESET}; classic, without the confidence of matches; or EpicFlow's own: original, "
+            "sintel, kitti, middlebury.",
         ),
     ] = PRESET,
     edges: Annotated[
@@ -198,7 +199,7 @@ def flow(
         result.draw(draw, first, second)
     say(common.flow_summary(result, elapsed))
     if matches is None:
-        common.warn_if_wrong(result.agreement, matcher.for_flow())
+        common.warn_if_few_agree(result.agreement, matcher.for_flow())
     common.say_written(output, draw, confidence)
 
 

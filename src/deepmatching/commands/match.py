@@ -35,6 +35,16 @@ def match(
     threads: common.Threads = None,
     max_size: common.MaxSize = None,
     bit_depth: common.BitDepth = None,
+    min_confidence: Annotated[
+        float | None,
+        typer.Option(
+            metavar="P",
+            min=0.0,
+            max=1.0,
+            help="Keep matches with at least this probability of being right, 0 to 1; not for hog.",
+            show_default="all",
+        ),
+    ] = None,
     draw: Annotated[Path | None, typer.Option(metavar="PICTURE", help="Also draw the matches.")] = None,
     verbose: common.Verbose = False,
     quiet: common.Quiet = False,
@@ -43,7 +53,7 @@ def match(
 
     Without -o, the matches go to standard output in the original program's format, one per line: x0 y0 x1 y1 score
     index, in pixels, measured at pixel corners. The .npz and .h5 files hold keypoints0 and keypoints1, measured at
-    pixel centres, and scores.
+    pixel centres, scores and, if the model judges its matches, their confidence.
     """
     from deepmatching.drawing import check_picture_path
     from deepmatching.io.matches import check_matches_suffix
@@ -69,7 +79,8 @@ def match(
     if verbose:
         say(common.describe_work(matcher, first, second))
     with working("matching"):
-        matches = matcher.match(first, second)
+        found = matcher.match(first, second)
+    matches = found if min_confidence is None else found.filter(min_confidence)
     elapsed = time.perf_counter() - start
     if draw is not None:
         matches.draw(first, second, draw)
@@ -78,7 +89,7 @@ def match(
     else:
         _print_matches(matches.as_text())
     say(common.match_summary(matches, elapsed, matcher))
-    common.warn_if_wrong(matches.agreement, matcher)
+    common.warn_if_wrong(found, matcher)
     common.say_written(output, draw)
 
 

@@ -41,8 +41,9 @@ def match_metrics(
         occluded: (H, W) bool; None if the data set has no masks.
         spread: see :func:`propagate`.
     """
-    keypoints0, keypoints1, scores = matches.numpy()
-    field = propagate(keypoints0, keypoints1, scores, truth.shape[0], truth.shape[1], spread)
+    keypoints0, keypoints1, _ = matches.numpy()
+    certainty = matches.certainty.detach().cpu().numpy()
+    field = propagate(keypoints0, keypoints1, certainty, truth.shape[0], truth.shape[1], spread)
     metrics: PairMetrics = {}
     for name, mask in _pixel_sets(occluded).items():
         fractions = accuracy(field, truth, THRESHOLDS, mask)
