@@ -50,6 +50,7 @@ RANKED = ("confidence", "score", "verified", "forward-backward", "hidden")
 ACCURACY = ("acc@2", "acc@5", "acc@10", "epe", "coverage")
 # Colours that people with red-green colour blindness can tell apart (Okabe and Ito).
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+FEWEST = 30  #: intervals of the diagram with fewer matches than this are left out: their share is a matter of luck
 Reliability = list[tuple[int, float, float]]
 
 
@@ -149,10 +150,11 @@ def print_part(title: str, rows: Mapping[str, list[dict[str, float]]]) -> None:
 def draw_reliability(parts: Mapping[str, Mapping[str, Reliability]]) -> Figure:
     """True against stated probability, a line for each data set, above the share of the matches in each interval.
 
-    There is a column of panels for each part of the pairs.
+    There is a column of panels for each part of the pairs. Intervals with fewer than 30 matches have no point.
     """
-    figure = new_figure(440 * len(parts) + 150, 520)
-    sides = {"left": 62 / (440 * len(parts) + 150), "right": 1 - 140 / (440 * len(parts) + 150)}
+    width = 440 * len(parts) + 180
+    figure = new_figure(width, 520)
+    sides = {"left": 62 / width, "right": 1 - 170 / width}
     grid = {**sides, "bottom": 0.1, "top": 0.93, "hspace": 0.08, "wspace": 0.16, "height_ratios": (3, 1)}
     axes = figure.subplots(2, len(parts), squeeze=False, gridspec_kw=grid)
     names = list(dict.fromkeys(name for sets in parts.values() for name in sets))
@@ -161,9 +163,9 @@ def draw_reliability(parts: Mapping[str, Mapping[str, Reliability]]) -> Figure:
         upper.plot((0, 100), (0, 100), color="0.6", linestyle="--", linewidth=1)
         for name, table in sets.items():
             counts, stated, true = np.array(table, np.float64).T
-            filled = counts > 0
+            stated, true = (np.where(counts >= FEWEST, 100 * values, np.nan) for values in (stated, true))
             color = COLORS[names.index(name) % len(COLORS)]
-            (lines[name],) = upper.plot(100 * stated[filled], 100 * true[filled], "o-", color=color, markersize=3.5)
+            (lines[name],) = upper.plot(stated, true, "o-", color=color, markersize=3.5)
             edges = np.linspace(0, 100, len(counts) + 1)
             lower.stairs(100 * counts / max(1, counts.sum()), edges, color=color, linewidth=1.3)
         upper.set_title(title, loc="left", fontsize=11)
@@ -171,8 +173,11 @@ def draw_reliability(parts: Mapping[str, Mapping[str, Reliability]]) -> Figure:
         upper.set_xticklabels(())
         lower.set_ylabel("matches, %", fontsize=9)
         lower.set_xlabel("stated confidence, %", fontsize=9, labelpad=1)
+        upper.set_ylim(0, 100)
+        lower.set(yscale="log", ylim=(0.05, 100), yticks=(0.1, 1, 10, 100))
+        lower.yaxis.set_major_formatter("{x:g}")
         for panel in (upper, lower):
-            panel.set(xlim=(0, 100), ylim=(0, 100), xticks=range(0, 101, 20))
+            panel.set(xlim=(0, 100), xticks=range(0, 101, 20))
             panel.tick_params(labelsize=9)
             panel.grid(color="0.92")
             panel.spines[["top", "right"]].set_visible(False)
