@@ -276,7 +276,7 @@ class DeepMatcher:
                 [0, 1], or a function from the image to such an array.
             matches: matches of any matcher, or their file, to interpolate instead of this matcher's own.
         """
-        from deepmatching.flow import check_pair, count_outside, is_edge_map, matches_to_flow
+        from deepmatching.flow import check_pair, count_outside, is_edge_map, matches_to_flow, without_confidence
         from deepmatching.flow import preset as settings_of
 
         settings = settings_of(preset)
@@ -291,6 +291,7 @@ class DeepMatcher:
         if matches is None:
             return next(self._flow_of_frames((first, second), settings, radius, edges))
         given = matches if isinstance(matches, Matches) else Matches.load(matches)
+        settings = settings if given.confidence is not None else without_confidence(settings)
         count_outside(given, size)
         return matches_to_flow(given, first.to(self.device), second.to(self.device), settings, edges, host_image0=first)
 
@@ -320,9 +321,10 @@ class DeepMatcher:
     def _flow_of_frames(
         self, images: Iterable[Tensor], settings: FlowSettings, radius: Radius | None, edges: EdgesLike
     ) -> Iterator[FlowResult]:
-        from deepmatching.flow import decoded_to_flow, needs_backward, on_device
+        from deepmatching.flow import decoded_to_flow, needs_backward, on_device, without_confidence
 
         matcher = self.for_flow(radius)
+        settings = settings if self.network.confidence is not None else without_confidence(settings)
         previous: Frame | None = None
         start = time.perf_counter()
         for number, image in enumerate(images):

@@ -14,7 +14,14 @@ from deepmatching.flow.pipeline import (
 )
 from deepmatching.flow.refinement import refine
 from deepmatching.flow.result import FlowResult
-from deepmatching.flow.settings import PRESETS, FlowSettings, InterpolationSettings, RefinementSettings, preset
+from deepmatching.flow.settings import (
+    PRESETS,
+    FlowSettings,
+    InterpolationSettings,
+    RefinementSettings,
+    preset,
+    without_confidence,
+)
 
 __all__ = [
     "PRESETS",
@@ -35,4 +42,5 @@ __all__ = [
     "on_device",
     "preset",
     "refine",
+    "without_confidence",
 ]
