@@ -276,7 +276,7 @@ class DeepMatcher:
                 [0, 1], or a function from the image to such an array.
             matches: matches of any matcher, or their file, to interpolate instead of this matcher's own.
         """
-        from deepmatching.flow import check_pair, count_outside, is_edge_map, matches_to_flow
+        from deepmatching.flow import check_pair, count_outside, is_edge_map, matches_to_flow, without_confidence
         from deepmatching.flow import preset as settings_of
 
         settings = settings_of(preset)
@@ -291,6 +291,7 @@ class DeepMatcher:
         if matches is None:
             return next(self._flow_of_frames((first, second), settings, radius, edges))
         given = matches if isinstance(matches, Matches) else Matches.load(matches)
+        settings = settings if given.confidence is not None else without_confidence(settings)
         count_outside(given, size)
         return matches_to_flow(given, first.to(self.device), second.to(self.device), settings, edges, host_image0=first)
 
@@ -320,9 +321,10 @@ class DeepMatcher:
     def _flow_of_frames(
         self, images: Iterable[Tensor], settings: FlowSettings, radius: Radius | None, edges: EdgesLike
     ) -> Iterator[FlowResult]:
-        from deepmatching.flow import matches_to_flow, needs_backward, on_device
+        from deepmatching.flow import decoded_to_flow, needs_backward, on_device, without_confidence
 
         matcher = self.for_flow(radius)
+        settings = settings if self.network.confidence is not None else without_confidence(settings)
         previous: Frame | None = None
         start = time.perf_counter()
         for number, image in enumerate(images):
@@ -331,19 +333,11 @@ class DeepMatcher:
                 yield matcher._flow_on_device(previous, frame, settings, edges).at_size(previous.size)
             elif previous is not None:
                 decoded = matcher._decode_frames(previous, frame)
-                sizes = frame.geometry.size0, frame.geometry.size1
-                forward = matches_of(decoded, 0, *sizes, settings.interpolation.confidence)
-                backward = None
-                if needs_backward(settings, matcher.network):
-                    backward = matches_of(matcher._decode_frames(frame, previous), 0, *sizes)
-                hidden = None if decoded.hidden is None else decoded.hidden[0]
+                both = needs_backward(settings, matcher.network)
+                backward = matcher._decode_frames(frame, previous) if both else None
                 seconds = {"matching": time.perf_counter() - start}
-                result = matches_to_flow(
-                    forward, previous.on_device, frame.on_device, settings, edges, backward, previous.image, hidden
-                )
-                seconds.update(result.seconds)
-                agreement = matches_of(decoded, 0, *sizes).agreement
-                yield replace(result, seconds=seconds, agreement=agreement).at_size(previous.size)
+                result = decoded_to_flow(decoded, previous, frame, settings, edges, backward)
+                yield replace(result, seconds={**seconds, **result.seconds}).at_size(previous.size)
                 start = time.perf_counter()
             previous = frame
 
@@ -386,19 +380,12 @@ class DeepMatcher:
         Returns:
             (rows, columns, 3) uint8 RGB; also written to ``path`` if given.
         """
-        from deepmatching.drawing import draw_scores_of_points, to_uint8_rgb, write_image
+        from deepmatching.drawing import draw_scores_of_points, points_in, to_uint8_rgb, write_image
 
         loaded = [self.load(image, name) for image, name in ((image0, "image0"), (image1, "image1"))]
         first, second = (self._shrunk(image)[None].to(self.device) for image in loaded)
         geometry = self.network.geometry_of(first, second)
-        height, width = _size(loaded[0])
-        chosen = []
-        for x, y in np.asarray(points, float).reshape(-1, 2).tolist():
-            if not (0 <= x < width and 0 <= y < height):
-                raise DeepMatchingError(
-                    f"The point ({x:g}, {y:g}) is not in the first image of {width}x{height} pixels: choose one inside."
-                )
-            chosen.append(((x + 0.5) * first.shape[3] / width - 0.5, (y + 0.5) * first.shape[2] / height - 0.5))
+        chosen = points_in(np.asarray(points, float).reshape(-1, 2), _size(loaded[0]), _size(first[0]))
         needed = pyramid_bytes(geometry, self.network.descriptor, training=False, device=self.device.type)
         require(needed, self.device, self.settings.memory)
         pyramid = self.network(first, second)

@@ -32,7 +32,7 @@ TABLE = {
     "aggregate_and_pool": {"cpu", "cuda"},
     "aggregation": {"cuda"},
     "best_pooled": {"cpu", "cuda"},
-    "cell_graph": {"cpu"},
+    "cell_graph": {"cpu", "cuda"},
     "correlate_and_pool": {"cpu", "cuda"},
     "correlation": {"cuda"},
     "decode_pooled": {"cuda"},

@@ -8,7 +8,7 @@ from deepmatching.drawing.colors import flow_to_color
 from deepmatching.drawing.matches import draw_displacement, draw_match_figure
 from deepmatching.drawing.network import draw_network
 from deepmatching.drawing.pictures import check_picture_path, html_picture, to_uint8_rgb, write_image
-from deepmatching.drawing.scores import MarkedPair, draw_score_maps, draw_scores_of_points
+from deepmatching.drawing.scores import MarkedPair, draw_score_maps, draw_scores_of_points, points_in
 
 __all__ = [
     "MarkedPair",
@@ -20,6 +20,7 @@ __all__ = [
     "draw_scores_of_points",
     "flow_to_color",
     "html_picture",
+    "points_in",
     "to_uint8_rgb",
     "write_image",
 ]

@@ -27,6 +27,17 @@ _SIDE, _GAP, _TEXT, _MARGIN, _BAR = 170, 12, 46, 14, 40
 _POINT_COLORS = ("#e6194b", "#ff9f1a", "#00a0ff", "#c837f0", "#19b04b")
 
 
+def points_in(points: np.ndarray, size: tuple[int, int], shrunk: tuple[int, int]) -> list[tuple[float, float]]:
+    """Points (N, 2) of an image of this size (rows, columns), in the image that it was shrunk to."""
+    for x, y in points.tolist():
+        if not (0 <= x < size[1] and 0 <= y < size[0]):
+            raise DeepMatchingError(
+                f"The point ({x:g}, {y:g}) is not in the first image of {size[1]}x{size[0]} pixels: choose one inside."
+            )
+    scale = np.array([shrunk[1] / size[1], shrunk[0] / size[0]])
+    return [(x, y) for x, y in ((points + 0.5) * scale - 0.5).tolist()]
+
+
 @dataclass(frozen=True)
 class MarkedPair:
     """Two images with points in them.

@@ -6,6 +6,7 @@ from deepmatching.flow.pipeline import (
     EdgesLike,
     check_pair,
     count_outside,
+    decoded_to_flow,
     is_edge_map,
     matches_to_flow,
     needs_backward,
@@ -13,7 +14,14 @@ from deepmatching.flow.pipeline import (
 )
 from deepmatching.flow.refinement import refine
 from deepmatching.flow.result import FlowResult
-from deepmatching.flow.settings import PRESETS, FlowSettings, InterpolationSettings, RefinementSettings, preset
+from deepmatching.flow.settings import (
+    PRESETS,
+    FlowSettings,
+    InterpolationSettings,
+    RefinementSettings,
+    preset,
+    without_confidence,
+)
 
 __all__ = [
     "PRESETS",
@@ -26,6 +34,7 @@ __all__ = [
     "check_pair",
     "confidence",
     "count_outside",
+    "decoded_to_flow",
     "interpolate",
     "is_edge_map",
     "matches_to_flow",
@@ -33,4 +42,5 @@ __all__ = [
     "on_device",
     "preset",
     "refine",
+    "without_confidence",
 ]

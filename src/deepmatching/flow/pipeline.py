@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -20,10 +21,12 @@ from deepmatching.flow.interpolation import interpolate, starts_inside
 from deepmatching.flow.refinement import refine, refine_finite
 from deepmatching.flow.result import FlowResult, FlowTensors
 from deepmatching.flow.settings import FlowSettings
+from deepmatching.inference import Frame
 from deepmatching.io.edges import check_edges, load_edges
-from deepmatching.matches import Matches
+from deepmatching.matches import Matches, matches_of
 from deepmatching.network import Network
 from deepmatching.operators.kernels import has_kernels
+from deepmatching.operators.targets import Decoded
 
 #: Where edges come from: the network that ships (None, "network"), "gradient", a file, an array (H, W), or a function
 #: from the image (1 or 3, H, W) to such an array.
@@ -87,6 +90,34 @@ def matches_to_flow(
     finish("refinement")
     occlusion = None if hidden is None else occlusion_of(hidden, flow).cpu().numpy()
     return FlowResult(flow.cpu().numpy(), certainty, len(found.kept), seconds, occlusion=occlusion)
+
+
+def decoded_to_flow(
+    decoded: Decoded,
+    first: Frame,
+    second: Frame,
+    settings: FlowSettings,
+    edges: EdgesLike = None,
+    backward: Decoded | None = None,
+) -> FlowResult:
+    """The flow from one frame to the next, from the matches of both directions; see :func:`matches_to_flow`.
+
+    Args:
+        decoded: matches from the first frame to the second; its pair 0.
+        backward: those back, if :func:`needs_backward`.
+    """
+    sizes = first.geometry.size0, first.geometry.size1
+    result = matches_to_flow(
+        matches_of(decoded, 0, *sizes, settings.interpolation.confidence),
+        first.on_device,
+        second.on_device,
+        settings,
+        edges,
+        None if backward is None else matches_of(backward, 0, *sizes),
+        first.image,
+        None if decoded.hidden is None else decoded.hidden[0],
+    )
+    return replace(result, agreement=matches_of(decoded, 0, *sizes).agreement)
 
 
 def needs_backward(settings: FlowSettings, network: Network) -> bool:

@@ -130,8 +130,8 @@ def _original(neighbours: int, falloff: float, filter_neighbours: int, **refinem
     )
 
 
-#: ``default`` is ours. ``classic`` is the same without the confidence of matches, as before there was one. ``original``
-#: has the values in the original's code (its help text states others). The rest are
+#: ``default`` is ours and relies on the confidence of matches. ``classic`` does without and takes its place for matches
+#: that were not judged. ``original`` has the values in the original's code (its help text states others). The rest are
 #: its options -sintel, -kitti and -middlebury.
 PRESETS: dict[str, FlowSettings] = {
     "default": FlowSettings(),
@@ -150,3 +150,8 @@ def preset(settings: str | FlowSettings) -> FlowSettings:
     if settings not in PRESETS:
         raise DeepMatchingError(f"There is no preset '{settings}': use {', '.join(PRESETS)}.")
     return PRESETS[settings]
+
+
+def without_confidence(settings: FlowSettings) -> FlowSettings:
+    """The settings for matches that were not judged: ``classic`` takes the place of ``default``."""
+    return PRESETS["classic"] if settings == PRESETS["default"] else settings

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from deepmatching.operators.constants import TOLERANCE
 from deepmatching.operators.kernels import operator
-from deepmatching.operators.seeds import Cells, Graph, Nearest, Neighbours
+from deepmatching.operators.seeds import Cells, Graph, Nearest, Neighbours, graph_of
 
 #: Added to the edge strength, so that flat regions cost something too.
 FLOOR = 0.001
@@ -127,12 +127,7 @@ def cell_graph(distance: Tensor, label: Tensor, seeds: int) -> Graph:
     ends.scatter_(0, place, pair.long())
     lengths = distance.new_full((most + _SPARE,), torch.inf)
     lengths.scatter_reduce_(0, place, length[order], "amin")
-    ends, lengths = ends[:most], lengths[:most]
-    a, b = ends // (seeds + 1), ends % (seeds + 1)  # a > S where there is no edge
-    both = torch.cat([ends, torch.where(a > seeds, last, b * (seeds + 1) + a)])
-    both, order = both.sort()
-    starts = torch.searchsorted(both, torch.arange(seeds + 1, device=label.device) * (seeds + 1))
-    return starts, (both % (seeds + 1)).int(), torch.cat([lengths, lengths])[order]
+    return graph_of(ends[:most], lengths[:most], seeds)
 
 
 @operator()

@@ -5,11 +5,26 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 #: For each cell: where its neighbours begin (S + 1,), then all neighbours and the distances to them, (E,) each. The
 #: last start is the number of entries that count; on a GPU, where shapes must not depend on values, more follow.
 Graph = tuple[Tensor, Tensor, Tensor]
+
+
+def graph_of(ends: Tensor, lengths: Tensor, seeds: int) -> Graph:
+    """The graph of S seeds from its edges, in any order.
+
+    Args:
+        ends: (E,) int64, the two ends a < b of an edge as a (S + 1) + b; (S + 1)² where there is none.
+        lengths: (E,).
+    """
+    last = (seeds + 1) ** 2
+    a, b = ends // (seeds + 1), ends % (seeds + 1)
+    both, order = torch.cat([ends, torch.where(ends < last, b * (seeds + 1) + a, last)]).sort()
+    starts = torch.searchsorted(both, torch.arange(seeds + 1, device=ends.device) * (seeds + 1))
+    return starts, (both % (seeds + 1)).int(), torch.cat([lengths, lengths])[order]
 
 
 class Nearest(NamedTuple):

@@ -17,7 +17,7 @@ from deepmatching.operators.gpu.fused import (
     unpool_and_disaggregate,
 )
 from deepmatching.operators.gpu.gaussian import gaussian
-from deepmatching.operators.gpu.geodesic import distance_transform, nearest_seeds
+from deepmatching.operators.gpu.geodesic import cell_graph, distance_transform, nearest_seeds
 from deepmatching.operators.gpu.hog import hog_cells
 from deepmatching.operators.gpu.local_models import affine_models, paint, weighted_means
 from deepmatching.operators.gpu.max_pooling import max_pooling
@@ -33,6 +33,7 @@ __all__ = [
     "aggregate_and_pool",
     "aggregation",
     "best_pooled",
+    "cell_graph",
     "correlate_and_pool",
     "correlation",
     "decode_pooled",
