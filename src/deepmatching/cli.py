@@ -24,7 +24,7 @@ from deepmatching.commands.scores import scores
 from deepmatching.commands.synthesize import synthesize
 from deepmatching.commands.threads import watch
 from deepmatching.commands.train import train
-from deepmatching.errors import DeepMatchingError
+from deepmatching.errors import OUT_OF_MEMORY, DeepMatchingError, is_out_of_memory
 
 #: The exit code of a command that the interrupt key has ended.
 INTERRUPTED = 130
@@ -112,6 +112,9 @@ def _main() -> None:
         complain("interrupted")
         sys.exit(INTERRUPTED)
     except Exception as error:
+        if is_out_of_memory(error):
+            say(f"deepmatching: {OUT_OF_MEMORY}")
+            sys.exit(2)
         # Usage errors are recognised by a method: typer includes their class, and its name depends on the version.
         if not hasattr(error, "format_message"):
             raise

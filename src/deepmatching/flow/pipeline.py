@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from deepmatching.edges import detect_edges, gradient_edges
-from deepmatching.errors import DeepMatchingError
+from deepmatching.errors import DeepMatchingError, failed_allocations
 from deepmatching.flow.confidence import confidence
 from deepmatching.flow.interpolation import interpolate, starts_inside
 from deepmatching.flow.refinement import refine
@@ -26,6 +26,7 @@ from deepmatching.matches import Matches
 EdgesLike: TypeAlias = "str | os.PathLike[str] | np.ndarray | Tensor | Callable[[Tensor], np.ndarray] | None"
 
 
+@failed_allocations()
 def matches_to_flow(
     matches: Matches,
     image0: Tensor,
