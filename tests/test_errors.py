@@ -60,6 +60,14 @@ def test_other_errors_stay_what_they_are(error: Exception) -> None:
     assert same.value is error
 
 
+def test_a_failed_allocation_is_recognised_as_the_cause_of_another_error() -> None:
+    """llvmlite says only that its library cannot be loaded."""
+    error = OSError("Could not find/load shared object file 'libllvmlite.so'")
+    assert not is_out_of_memory(error)
+    error.__cause__ = OSError("libllvmlite.so: failed to map segment from shared object")
+    assert is_out_of_memory(error)
+
+
 def test_a_refusal_before_the_work_keeps_its_own_sentence() -> None:
     with pytest.raises(DeepMatchingError, match=r"^its own$"), failed_allocations():
         raise OutOfMemoryError("its own")

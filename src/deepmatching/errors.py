@@ -27,13 +27,17 @@ _ALLOCATION_FAILURES = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception of Python or of any library says that an allocation failed."""
+    """Whether an exception of Python or of any library, or its cause, says that an allocation failed."""
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return True
     if any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__):  # PyTorch's, on CUDA
         return True
     is_of_a_library = isinstance(error, RuntimeError | ImportError | OSError) or type(error).__module__ == "cv2"
-    return is_of_a_library and any(part in str(error) for part in _ALLOCATION_FAILURES)
+    if not is_of_a_library:
+        return False
+    cause = error.__cause__ or error.__context__
+    says_so = any(part in str(error) for part in _ALLOCATION_FAILURES)
+    return says_so or (cause is not None and is_out_of_memory(cause))
 
 
 @contextmanager

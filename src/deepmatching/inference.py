@@ -78,6 +78,8 @@ def decode_cells(
 
     def first(part: Geometry) -> tuple[Tensor, Tensor]:
         """S_{1/2} and m_0."""
+        if part is not geometry and cells0.device.type == "cpu":
+            release_freed()  # memory is short, and describing and the strip before have freed much
         return correlate_and_pool(cells0, cells1, part, patch, nu[0], half)
 
     if not pieces.used(geometry):
@@ -87,8 +89,6 @@ def decode_cells(
         return decode_pooled(coarse, *levels.pop(), geometry, reciprocal)
 
     top = min(pieces.levels, geometry.L - 1)
-    if cells0.device.type == "cpu":
-        release_freed()  # memory is short, and describing has freed much
 
     def up(part: Strip) -> tuple[Tensor, Tensor]:
         """S_{l+1/2} and m_l of a strip for l = ``top``."""

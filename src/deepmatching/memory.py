@@ -44,7 +44,8 @@ CONVOLUTIONS = 15_000_000
 #: Bytes that flow takes after matching on a CPU: its kernels and those of matching, and for each pixel.
 FLOW_KERNELS, FLOW_PER_PIXEL = 190_000_000, 115
 
-#: Bytes that a CPU's allocator keeps of freed arrays, which are too small to be given back: at most a fifth.
+#: Bytes that a CPU's allocator keeps of freed arrays, which are too small to be given back: a fifth of little work, a
+#: twentieth of much.
 FRAGMENTS = 40_000_000
 
 #: Floats beyond the last target position in a row of cells, see ``patches.target_pitch``; depends a little on the CPU.
@@ -66,7 +67,8 @@ def decoding_bytes(
     work = max(before + batch * _describing_bytes(geometry, descriptor, device), after + batch * (cells + scores))
     if device != "cpu":
         return work + batch * images
-    return work + batch * images + min(FRAGMENTS, (work - before) // 5) + (CONVOLUTIONS if descriptor.working else 0)
+    fragments = max(min(FRAGMENTS, (work - before) // 5), work // 20)
+    return work + batch * images + fragments + (CONVOLUTIONS if descriptor.working else 0)
 
 
 def flow_bytes(geometry: Geometry, descriptor: Descriptor, sizes: Sequence[Size] = ()) -> int:
