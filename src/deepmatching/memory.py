@@ -6,7 +6,7 @@ scores in S_{l+1/2}. A score takes four bytes and a switch takes one.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -39,14 +39,14 @@ NUMBA, CPU_KERNELS = 90_000_000, 130_000_000
 PLAIN_OPERATORS = 150_000_000
 
 #: Bytes that the convolutions of a learned descriptor take on a CPU, beside their maps.
-CONVOLUTIONS = 15_000_000
+CONVOLUTIONS = 20_000_000
 
 #: Bytes that flow takes after matching on a CPU: its kernels and those of matching, and for each pixel.
 FLOW_KERNELS, FLOW_PER_PIXEL = 190_000_000, 115
 
 #: Bytes that a CPU's allocator keeps of freed arrays, which are too small to be given back: a fifth of little work, a
-#: twentieth of much.
-FRAGMENTS = 40_000_000
+#: twelfth of much.
+FRAGMENTS = 60_000_000
 
 #: Floats beyond the last target position in a row of cells, see ``patches.target_pitch``; depends a little on the CPU.
 BEYOND = 108
@@ -62,12 +62,12 @@ def decoding_bytes(
     before, after = (0, 0) if device != "cpu" else (NUMBA, CPU_KERNELS) if fast else (PLAIN_OPERATORS, PLAIN_OPERATORS)
     images = images_bytes(geometry) * (2 if batch > 1 else 1)  # a batch is a copy
     cells = _cells_bytes(geometry, descriptor)
-    scores = _scores_bytes(geometry, descriptor, device, pieces)
-    scores = max(scores, _subpixel_bytes(geometry, descriptor) if descriptor.working else 0)
-    work = max(before + batch * _describing_bytes(geometry, descriptor, device), after + batch * (cells + scores))
+    scores = batch * _scores_bytes(geometry, descriptor, device, pieces, batch)
+    scores = max(scores, _subpixel_bytes(geometry, descriptor, batch) if descriptor.working else 0)
+    work = max(before + batch * _describing_bytes(geometry, descriptor, device), after + batch * cells + scores)
     if device != "cpu":
         return work + batch * images
-    fragments = max(min(FRAGMENTS, (work - before) // 5), work // 20)
+    fragments = max(min(FRAGMENTS, (work - before) // 5), work // 12)
     return work + batch * images + fragments + (CONVOLUTIONS if descriptor.working else 0)
 
 
@@ -90,8 +90,8 @@ def originals_bytes(geometry: Geometry, sizes: Sequence[Size]) -> int:
     return 12 * sum(rows * columns for rows, columns in sizes)
 
 
-def _scores_bytes(geometry: Geometry, descriptor: Descriptor, device: str, pieces: Pieces) -> int:
-    """Peak of what ``inference.decode_cells`` allocates for one pair, with what remains of each reference point."""
+def _scores_bytes(geometry: Geometry, descriptor: Descriptor, device: str, pieces: Pieces, batch: int) -> int:
+    """Peak of what ``inference.decode_cells`` allocates for each pair of a batch, with what remains of each point."""
     fast = has_kernels(device)
     points = geometry.grid(0)[0] * geometry.grid(0)[1]
     table = 4 * geometry.used1[0] * geometry.used1[1] // geometry.alpha**2
@@ -107,17 +107,17 @@ def _scores_bytes(geometry: Geometry, descriptor: Descriptor, device: str, piece
     for l in range(cut, geometry.L - 1):
         whole = max(whole, 5 * sum(P[cut : l + 2]) + 4 * P[l + 1] + between * P[l])
     if not cut:
-        first = _first_bytes(geometry, descriptor, device, geometry.grid(0)[0])
+        first = _first_bytes(geometry, descriptor, device, geometry.grid(0)[0], batch)
         return max(first, whole, 9 * P[0] + _best_bytes(geometry, device, geometry.grid(0)[0])) + results
     row = [cells // geometry.grid(l)[0] for l, cells in enumerate(P)]
     up, down, below = _strip_rows(geometry, pieces.strips, cut)
     rising = max(
-        _first_bytes(geometry, descriptor, device, up[0]),
+        _first_bytes(geometry, descriptor, device, up[0], batch),
         *(5 * up[l] * row[l] + 5 * up[l + 1] * row[l + 1] for l in range(cut)),
     )
     lower = 5 * sum(below[l] * row[l] for l in range(cut))
     falling = max(
-        _first_bytes(geometry, descriptor, device, below[0]),
+        _first_bytes(geometry, descriptor, device, below[0], batch),
         *(lower + 4 * down[l + 1] * row[l + 1] * (l + 1 < cut) + between * down[l] * row[l] for l in range(cut)),
         lower + 4 * down[0] * row[0] + _best_bytes(geometry, device, down[0]),
     )
@@ -139,8 +139,11 @@ def _strip_rows(geometry: Geometry, strips: int, cut: int) -> tuple[list[int], l
     return up, down, below
 
 
-def _first_bytes(geometry: Geometry, descriptor: Descriptor, device: str, rows: int) -> int:
-    """Peak of ``correlate_and_pool`` for some rows of reference points: S_{1/2}, m_0 and what leads to them."""
+def _first_bytes(geometry: Geometry, descriptor: Descriptor, device: str, rows: int, batch: int) -> int:
+    """Peak of ``correlate_and_pool`` for some rows of reference points: S_{1/2}, m_0 and what leads to them.
+
+    A CPU copies the cells of one pair of a batch after the other, so that each counts for a part.
+    """
     part = rows / geometry.grid(0)[0]
     result, S_0 = int(5 * part * pooled_cells(geometry, 0)), int(part * geometry.cells(0))
     if not has_kernels(device):
@@ -153,7 +156,7 @@ def _first_bytes(geometry: Geometry, descriptor: Descriptor, device: str, rows: 
     reference = min(band, rows) * geometry.alpha // geometry.gamma * geometry.used0[1] // geometry.gamma
     # Every row of a narrow target takes whole pages, here of 16 KiB. The zeros on other pages take nothing.
     touched = min(pitch, geometry.used1[1] // geometry.gamma + 4096)
-    return result + 4 * descriptor.channels * (target * touched + reference)
+    return result + 4 * descriptor.channels * (target * touched + reference) // batch
 
 
 def _best_bytes(geometry: Geometry, device: str, rows: int) -> int:
@@ -161,11 +164,11 @@ def _best_bytes(geometry: Geometry, device: str, rows: int) -> int:
     return 0 if has_kernels(device) else 8 * geometry.cells(0) * rows // geometry.grid(0)[0]
 
 
-def _subpixel_bytes(geometry: Geometry, descriptor: Descriptor) -> int:
+def _subpixel_bytes(geometry: Geometry, descriptor: Descriptor, batch: int) -> int:
     """What sub-pixel matches take: the target's cells around some rows of matches, twice, and all their patches."""
     rows, columns = geometry.grid(0)
     patches, around = SIDE**2 * descriptor.patch**2, (SIDE + descriptor.patch - 1) ** 2
-    row = columns * patches * descriptor.channels
+    row = batch * columns * patches * descriptor.channels
     at_once = min(rows * row, max(row, CHUNK))
     return int(4 * at_once * (2 * around / patches + (descriptor.patch > 1)))
 
@@ -238,14 +241,12 @@ def plan_decoding(
     held = batch * originals_bytes(geometry, sizes)
 
     def needed(pieces: Pieces, pairs: int = 1) -> int:
-        return held + decoding_bytes(geometry, descriptor, pairs, device, pieces)
+        waiting = (batch - pairs) * images_bytes(geometry)
+        return held + waiting + decoding_bytes(geometry, descriptor, pairs, device, pieces)
 
-    one = needed(UNCUT)
-    if one <= budget:
-        two, three = (needed(UNCUT, pairs) for pairs in (2, 3))
-        more = max(0, 1 + (budget - two) // (three - two))  # every further pair needs as much as the third
-        pairs = min(batch, 1 + more)
-        return Plan(pairs, UNCUT, one if pairs == 1 else two + (pairs - 2) * (three - two))
+    pairs = bisect_right(range(1, batch + 1), budget, key=lambda n: needed(UNCUT, n))
+    if pairs:
+        return Plan(pairs, UNCUT, needed(UNCUT, pairs))
     fitting = []
     counts = range(2, geometry.grid(0)[0] + 1)
     for levels in range(1, geometry.L):
@@ -255,7 +256,8 @@ def plan_decoding(
             fitting.append(Pieces(counts[n], levels))
     if not fitting:
         advice = _advice(geometry, descriptor, device, budget, held)
-        raise not_enough(held + _least(geometry, descriptor, device), budget, device, advice)
+        least = held + (batch - 1) * images_bytes(geometry) + _least(geometry, descriptor, device)
+        raise not_enough(least, budget, device, advice)
     best = min(fitting, key=lambda pieces: _rows_computed(geometry, pieces))
     return Plan(1, best, needed(best))
 

@@ -33,7 +33,7 @@ def target_bands(geometry: Geometry, patch: int, channels: int, pitch: int) -> t
     step, side = geometry.alpha // geometry.gamma, 2 * geometry.R(0) + patch
     fitting = TARGET_BYTES // (4 * channels * pitch) - side
     band = min(rows, max(fitting, side) // step + 1)
-    return band, min(height, (band - 1) * step + side)
+    return band, min(height, (band - 1) * step + side, rows * step + geometry.R(0) + patch)
 
 
 def target_pitch(geometry: Geometry, patch: int, beyond: int) -> int:
