@@ -52,7 +52,7 @@ CASES = [
     Case("hog", SINTEL, 80, 240),
     Case("hog", SINTEL, 256, 400),
     Case("hog", SINTEL, 0, 1000),
-    Case("hog", SINTEL, 0, 400),
+    Case("hog", SINTEL, 0, 420),
     Case("hog", (2000, 1500), 80),
     Case("hog", (2000, 1500), 80, 500),
     Case("hog", FLAT, 80, size1=TALL),

@@ -154,8 +154,8 @@ def _first_bytes(geometry: Geometry, descriptor: Descriptor, device: str, rows: 
     band, height = target_bands(geometry, descriptor.patch, descriptor.channels, pitch)
     target = min(height, rows * geometry.alpha // geometry.gamma + 2 * geometry.R(0)) if geometry.relative else height
     reference = min(band, rows) * geometry.alpha // geometry.gamma * geometry.used0[1] // geometry.gamma
-    # Every row of a narrow target takes whole pages, here of 16 KiB. The zeros on other pages take nothing.
-    touched = min(pitch, geometry.used1[1] // geometry.gamma + 4096)
+    # Every row of a narrow target takes whole pages, of up to 64 KiB. The zeros on other pages take nothing.
+    touched = min(pitch, geometry.used1[1] // geometry.gamma + 2**14)
     return result + 4 * descriptor.channels * (target * touched + reference) // batch
 
 
