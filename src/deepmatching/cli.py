@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperCommand
 
 from deepmatching import __version__
+from deepmatching.commands.addresses import require_addresses
 from deepmatching.commands.bench import bench
 from deepmatching.commands.common import complain, say
 from deepmatching.commands.demo import demo
@@ -24,7 +25,7 @@ from deepmatching.commands.scores import scores
 from deepmatching.commands.synthesize import synthesize
 from deepmatching.commands.threads import watch
 from deepmatching.commands.train import train
-from deepmatching.errors import DeepMatchingError
+from deepmatching.errors import OUT_OF_MEMORY, DeepMatchingError, is_out_of_memory
 
 #: The exit code of a command that the interrupt key has ended.
 INTERRUPTED = 130
@@ -34,6 +35,7 @@ class Command(TyperCommand):
     """A command with plain help: ``A``, ``--seed INT``, ``--half``; not ``{A} <path>``, ``<int range>``, ``<bool>``."""
 
     def invoke(self, ctx: Any) -> Any:
+        require_addresses()
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:  # some versions of typer would end without a word
@@ -112,6 +114,9 @@ def _main() -> None:
         complain("interrupted")
         sys.exit(INTERRUPTED)
     except Exception as error:
+        if is_out_of_memory(error):
+            complain(OUT_OF_MEMORY)
+            sys.exit(2)
         # Usage errors are recognised by a method: typer includes their class, and its name depends on the version.
         if not hasattr(error, "format_message"):
             raise

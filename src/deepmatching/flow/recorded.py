@@ -9,7 +9,7 @@ from deepmatching.edges import edge_strength
 from deepmatching.flow.fields import agreement_of, field_of_decoded
 from deepmatching.flow.pipeline import EdgesLike, edge_tensor, fields_to_flow, is_detected, needs_backward, times
 from deepmatching.flow.result import FlowResult, FlowTensors
-from deepmatching.flow.settings import FlowSettings
+from deepmatching.flow.settings import FlowSettings, without_confidence
 from deepmatching.geometry import Geometry
 from deepmatching.graphs import LARGEST_GRAPH, Replayed
 from deepmatching.inference import Decoding, Frame
@@ -72,6 +72,7 @@ class DeviceFlow:
         decode = self._decode if record_decoding else self._decode_eagerly
         start, matched, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
         start.record()
+        settings = settings if self._network.confidence is not None else without_confidence(settings)
         both = ((first, second), (second, first)) if needs_backward(settings, self._network) else ((first, second),)
         decoded = [decode(a.cells, b.cells, first.geometry, decoding, self._current_exponents()) for a, b in both]
         matched.record()
