@@ -12,6 +12,7 @@ from typer.core import TyperCommand
 
 from deepmatching import __version__
 from deepmatching.commands.bench import bench
+from deepmatching.commands.bulk import bulk
 from deepmatching.commands.common import complain, say
 from deepmatching.commands.demo import demo
 from deepmatching.commands.evaluate import evaluate
@@ -66,7 +67,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for command in (match, flow, evaluate, train, synthesize, reproduce, scores, network, demo, bench):
+for command in (match, flow, bulk, evaluate, train, synthesize, reproduce, scores, network, demo, bench):
     app.command(cls=Command)(command)
 
 

@@ -1,0 +1,24 @@
+"""Matching many pairs into a folder: which pairs, in which order, and what is stored."""
+
+from deepmatching.bulk_matching.pairs import (
+    exhaustive_pairs,
+    list_images,
+    read_pairs,
+    retrieved_pairs,
+    sequential_pairs,
+)
+from deepmatching.bulk_matching.running import Progress, ShardReport, bulk
+from deepmatching.bulk_matching.storage import MatchedPair, RunFolder
+
+__all__ = [
+    "MatchedPair",
+    "Progress",
+    "RunFolder",
+    "ShardReport",
+    "bulk",
+    "exhaustive_pairs",
+    "list_images",
+    "read_pairs",
+    "retrieved_pairs",
+    "sequential_pairs",
+]
