@@ -181,7 +181,10 @@ def bulk(
     named = read_pairs(pairs, images) if isinstance(pairs, str | os.PathLike) else unique_pairs(pairs)
     settings = {"radius": RADIUS, **{name: value for name, value in settings.items() if value is not None}}
     matcher = DeepMatcher.from_pretrained(model, **settings)
-    recorded = {"version": __version__, **describe_model(model), **matcher.describe(), "flow": flow}
+    recorded = {
+        **{"version": __version__, **describe_model(model), **matcher.describe(), "flow": flow},
+        **{"cell": matcher.network.descriptor.stride, "step": matcher.network.geometry((64, 64), (64, 64)).alpha},
+    }
     make_folder(out)
     check_writable(Path(out, MANIFEST))
     with lock_folder(Path(out), "matching into", "--out"):

@@ -11,6 +11,7 @@ import typer
 
 from deepmatching.commands import common
 from deepmatching.commands.common import refuse, say
+from deepmatching.commands.export import draw_graph
 from deepmatching.commands.progress import Advance, duration, progress_bar
 from deepmatching.defaults import MODEL, RADIUS, RECIPROCAL
 from deepmatching.errors import DeepMatchingError
@@ -76,6 +77,17 @@ def bulk(
         bool, typer.Option("--resume/--restart", help="Continue the run in the folder, or remove it and start again.")
     ] = True,
     retry: Annotated[bool, typer.Option("--retry", help="Match failed pairs of an earlier run again.")] = False,
+    graph: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PICTURE",
+            help="At the end, verify the pairs geometrically and draw the match graph: images, and pairs with verified "
+            "matches.",
+        ),
+    ] = None,
+    min_matches: Annotated[
+        int, typer.Option(metavar="N", help="With --graph: leave out pairs with fewer verified matches.")
+    ] = 15,
     quiet: common.Quiet = False,
 ) -> None:
     """Match many pairs of images.
@@ -89,11 +101,14 @@ def bulk(
     deepmatching sfm reconstructs the scene.
     """
     from deepmatching.bulk_matching import bulk as run_bulk
+    from deepmatching.drawing import check_picture_path
 
     common.set_quiet(quiet)
     folder, pairs = _pairs(source, images, exhaustive, sequential, retrieval, neighbours)
     if common.is_same(folder, out):
         raise DeepMatchingError(f"'{folder}' holds the images: give another folder for the run.")
+    if graph is not None:
+        common.check_outputs([(graph, check_picture_path)], ())
     common.use_threads(threads)
     with contextlib.ExitStack() as stack:
         watcher = _Watcher(stack, out)
@@ -120,6 +135,9 @@ def bulk(
         )
     assert watcher.progress is not None
     _summarize(run, watcher.progress)
+    if graph is not None:
+        draw_graph(run, graph, None, min_matches)
+        common.say_written(graph)
 
 
 def _pairs(
