@@ -7,14 +7,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import psutil
+from typing import Any
 
 from deepmatching import __version__
-from deepmatching.bulk_matching.engine import ShardMatcher
+from deepmatching.bulk_matching.cluster import Cluster, run_on_ray
 from deepmatching.bulk_matching.pairs import Pair, order_by_image, read_pairs, unique_pairs
-from deepmatching.bulk_matching.storage import MANIFEST, RunFolder, shard_file
+from deepmatching.bulk_matching.storage import MANIFEST, RunFolder
+from deepmatching.bulk_matching.work import Job, ShardReport, Worker
 from deepmatching.checks import check_choice, check_number
 from deepmatching.defaults import MODEL, RADIUS
 from deepmatching.io.files import PathLike, check_writable, make_folder
@@ -24,68 +23,11 @@ from deepmatching.models import describe_model
 
 ENGINES = ("local", "ray")
 
-#: Folder of the flow files in that of the run.
-FLOW = "flow"
-
 #: Pairs of a shard at most: on a CPU, so that little is lost when a run is killed; on a GPU, so that files are few.
-_LARGEST_SHARD = {"cpu": 8, "mps": 8, "cuda": 64}
+_LARGEST_SHARD = {"cpu": 8, "mps": 8, "cuda": 64, "ray": 32}
 
 #: A run has at least so many shards if it has enough pairs, so that several workers share the work evenly.
 _SHARDS = 16
-
-#: Pairs of equal sizes that a GPU matches at once.
-_BATCH = {"cpu": 1, "mps": 1, "cuda": 16}
-
-
-@dataclass(frozen=True)
-class Job:
-    """What a worker needs to know; it travels to other machines."""
-
-    images: str
-    out: str
-    model: str
-    settings: dict[str, Any]
-    batch_size: int | None = None
-    flow: bool = False
-
-
-class ShardReport(NamedTuple):
-    """What a worker says about a finished shard."""
-
-    number: int
-    pairs: int
-    matches: int
-    failures: dict[Pair, str]
-    described: int  #: images that were described for it
-    memory: int  #: bytes that the worker's process holds
-
-
-class Worker:
-    """Matches shards and writes them; one per process."""
-
-    def __init__(self, job: Job, matcher: DeepMatcher | None = None) -> None:
-        self.out = Path(job.out)
-        matcher = matcher or DeepMatcher.from_pretrained(job.model, **job.settings)
-        batch_size = _BATCH.get(matcher.device.type, 1) if job.batch_size is None else job.batch_size
-        self.shards = ShardMatcher(matcher, job.images, batch_size, self.out / FLOW if job.flow else None)
-
-    def run(self, number: int, pairs: Sequence[Pair], upcoming: Sequence[Pair] = ()) -> ShardReport:
-        """Match a shard and write it."""
-        before = self.shards.images.described
-        shard = self.shards.match(pairs, upcoming)
-        shard.write(shard_file(self.out, number))
-        return ShardReport(
-            number,
-            len(shard.pairs),
-            sum(len(pair.matches) for pair in shard),
-            {pair.names: pair.failure for pair in shard if pair.failure},
-            self.shards.images.described - before,
-            psutil.Process().memory_info().rss,
-        )
-
-    def close(self) -> None:
-        """Stop the threads that read images."""
-        self.shards.images.close()
 
 
 @dataclass
@@ -141,6 +83,7 @@ def bulk(
     *,
     model: str = MODEL,
     engine: str = "local",
+    cluster: Cluster | None = None,
     batch_size: int | None = None,
     flow: bool = False,
     restart: bool = False,
@@ -163,7 +106,8 @@ def bulk(
         images: the folder of the images; names are relative to it.
         out: the folder of the run. If it has a run with the same settings, that one is continued.
         model: name or file of the model.
-        engine: ``"local"``, this process, or ``"ray"``.
+        engine: ``"local"``, this process, or ``"ray"``: workers on this machine or a cluster.
+        cluster: with ``engine="ray"``: where the workers are, and what each of them gets.
         batch_size: pairs of equal sizes that are matched at once; None for 1 on a CPU and 16 on a GPU.
         flow: also write the flow of each pair, to the folder ``flow`` in ``out``.
         restart: forget what is in ``out``.
@@ -180,7 +124,9 @@ def bulk(
         check_number("batch_size", batch_size, least=1, whole=True)
     named = read_pairs(pairs, images) if isinstance(pairs, str | os.PathLike) else unique_pairs(pairs)
     settings = {"radius": RADIUS, **{name: value for name, value in settings.items() if value is not None}}
-    matcher = DeepMatcher.from_pretrained(model, **settings)
+    # On a cluster, this process does not match: its matcher tells the settings, and needs no GPU.
+    own = settings if engine == "local" else {**settings, "device": "cpu"}
+    matcher = DeepMatcher.from_pretrained(model, **own)
     recorded = {
         **{"version": __version__, **describe_model(model), **matcher.describe(), "flow": flow},
         **{"cell": matcher.network.descriptor.stride, "step": matcher.network.geometry((64, 64), (64, 64)).alpha},
@@ -188,7 +134,7 @@ def bulk(
     make_folder(out)
     check_writable(Path(out, MANIFEST))
     with lock_folder(Path(out), "matching into", "--out"):
-        largest = _LARGEST_SHARD.get(matcher.device.type, 8)
+        largest = _LARGEST_SHARD.get("ray" if engine == "ray" else matcher.device.type, 8)
         size = max(1, min(largest, -(-len(named) // _SHARDS)))
         if restart:
             RunFolder.clear(out)
@@ -198,8 +144,12 @@ def bulk(
         progress = Progress(len(run), len(run) - todo)
         if on_start is not None:
             on_start(progress)
-        job = Job(str(images), str(out), model, settings, batch_size, flow)
-        for report in _run_here(run, job, missing, matcher):
+        job = Job(os.path.abspath(images), os.path.abspath(out), model, settings, batch_size, flow)
+        if engine == "ray":
+            reports = run_on_ray(run, job, missing, cluster or Cluster())
+        else:
+            reports = _run_here(run, job, missing, matcher)
+        for report in reports:
             progress.add(report)
             if on_shard is not None:
                 on_shard(progress, report)

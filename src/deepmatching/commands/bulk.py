@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -73,6 +73,29 @@ def bulk(
         int | None,
         typer.Option(metavar="N", help="Pairs of equal sizes that are matched at once.", show_default="1; on a GPU 16"),
     ] = None,
+    engine: Annotated[
+        Literal["local", "ray"], typer.Option(help="Match in this process, or with Ray on this machine or a cluster.")
+    ] = "local",
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="auto|HOST:PORT", help="With --engine ray: the cluster.", show_default="Ray on this machine"
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="With --engine ray: number of workers.", show_default="as many as fit"),
+    ] = None,
+    gpus_per_worker: Annotated[
+        float | None,
+        typer.Option(metavar="N", help="With --engine ray: GPUs of a worker.", show_default="1 if there are some"),
+    ] = None,
+    cpus_per_worker: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="With --engine ray: CPU cores of a worker.", show_default="1 beside a GPU, else up to 4"
+        ),
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume/--restart", help="Continue the run in the folder, or remove it and start again.")
     ] = True,
@@ -100,6 +123,7 @@ def bulk(
     interruption, run the same command again to continue. deepmatching export writes the matches for hloc and COLMAP,
     deepmatching sfm reconstructs the scene.
     """
+    from deepmatching.bulk_matching import Cluster
     from deepmatching.bulk_matching import bulk as run_bulk
     from deepmatching.drawing import check_picture_path
 
@@ -109,6 +133,12 @@ def bulk(
         raise DeepMatchingError(f"'{folder}' holds the images: give another folder for the run.")
     if graph is not None:
         common.check_outputs([(graph, check_picture_path)], ())
+    placing = {"--workers": workers, "--gpus-per-worker": gpus_per_worker, "--cpus-per-worker": cpus_per_worker}
+    if engine == "local":
+        refuse({"--address": address, **placing}, "is for --engine ray: leave it out.")
+    else:
+        refuse({"--threads": threads}, "is for --engine local: give --cpus-per-worker.")
+    cluster = Cluster(address, workers, gpus_per_worker, cpus_per_worker)
     common.use_threads(threads)
     with contextlib.ExitStack() as stack:
         watcher = _Watcher(stack, out)
@@ -117,6 +147,8 @@ def bulk(
             folder,
             out,
             model=model,
+            engine=engine,
+            cluster=cluster,
             batch_size=batch,
             flow=flow,
             restart=not resume,
