@@ -13,10 +13,15 @@ from helpers.processes import run, started
 
 
 @pytest.mark.slow
-def test_a_run_killed_at_random_moments_ends_with_the_same_bytes(photos: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_a_run_killed_at_random_moments_ends_with_the_same_bytes(engine: str, photos: Path, tmp_path: Path) -> None:
     """Three kills. ``--repeat 10`` makes it thirty, at other moments."""
-    command = ["bulk", photos, "--exhaustive", "--model", "hog", "--radius", 32, "--threads", 1, "--out"]
-    assert run(*command, tmp_path / "whole").returncode == 0
+    command: list[object] = ["bulk", photos, "--exhaustive", "--model", "hog", "--radius", 32, "--device", "cpu"]
+    assert run(*command, "--out", tmp_path / "whole").returncode == 0
+    if engine == "ray":
+        pytest.importorskip("ray")
+        command += ["--engine", "ray", "--workers", 2, "--cpus-per-worker", 1]
+    command.append("--out")
     expected = {path.name: path.read_bytes() for path in (tmp_path / "whole" / SHARDS).iterdir()}
     folder = tmp_path / "run" / SHARDS
     for kill in range(3):

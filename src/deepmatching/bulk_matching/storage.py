@@ -24,7 +24,7 @@ from deepmatching.bulk_matching.pairs import Pair
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.arrays import Archive
 from deepmatching.io.files import PathLike, atomic_write, make_folder, remove_temporaries
-from deepmatching.io.structured import read_json
+from deepmatching.io.structured import parse_json, read_json
 from deepmatching.matches import Matches
 
 MANIFEST, SHARDS = "run.json", "shards"
@@ -256,8 +256,10 @@ class Shard:
             counts, sizes, orientations = stored["counts"], stored["sizes"], stored["orientations"]
             arrays = stored["keypoints0"], stored["keypoints1"], stored["scores"]
             confidence = stored.get("confidence")
-            if [tuple(pair) for pair in packed] != names or len(arrays[0]) != counts.sum():
+            if [tuple(pair) for pair in packed] != names or counts.shape != (len(names),) or (counts < 0).any():
                 raise ValueError("it has other pairs")
+            if any(len(array) != counts.sum() for array in arrays):
+                raise ValueError("it has other numbers of matches")
             places = pairwise([0, *np.cumsum(counts).tolist()])
             pairs = []
             for n, (first, end) in enumerate(places):
@@ -268,9 +270,10 @@ class Shard:
                 matches = Matches(keypoints0, keypoints1, scores, size0, size1, **more)
                 turned = (int(orientations[n, 0]), int(orientations[n, 1]))
                 pairs.append(MatchedPair(names[n], matches, turned, str(failures[n])))
-        except (KeyError, ValueError, IndexError, TypeError) as error:
+        except (KeyError, ValueError, IndexError, TypeError, OverflowError, RuntimeError) as error:
+            reason = next(iter(str(error).splitlines()), "it is damaged")
             raise DeepMatchingError(
-                f"'{path}' is not a shard of this run ({error}): remove it and run the same command again."
+                f"'{path}' is not a shard of this run ({reason}): remove it and run the same command again."
             ) from error
         return cls(pairs)
 
@@ -299,7 +302,7 @@ def _pack(value: Any) -> np.ndarray:
 
 
 def _unpack(array: np.ndarray) -> Any:
-    return json.loads(array.tobytes())
+    return parse_json(array.tobytes())
 
 
 def _read_plan(manifest: Path) -> Plan:
