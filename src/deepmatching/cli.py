@@ -13,15 +13,18 @@ from typer.core import TyperCommand
 from deepmatching import __version__
 from deepmatching.commands.addresses import require_addresses
 from deepmatching.commands.bench import bench
+from deepmatching.commands.bulk import bulk
 from deepmatching.commands.common import complain, say
 from deepmatching.commands.demo import demo
 from deepmatching.commands.evaluate import evaluate
+from deepmatching.commands.export import export
 from deepmatching.commands.flow import flow
 from deepmatching.commands.match import match
 from deepmatching.commands.network import network
 from deepmatching.commands.output import guarded_errors, guarded_output, silence_libraries
 from deepmatching.commands.reproduce import reproduce
 from deepmatching.commands.scores import scores
+from deepmatching.commands.sfm import sfm
 from deepmatching.commands.synthesize import synthesize
 from deepmatching.commands.threads import watch
 from deepmatching.commands.train import train
@@ -68,7 +71,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for command in (match, flow, evaluate, train, synthesize, reproduce, scores, network, demo, bench):
+for command in (match, flow, bulk, export, sfm, evaluate, train, synthesize, reproduce, scores, network, demo, bench):
     app.command(cls=Command)(command)
 
 
