@@ -166,6 +166,15 @@ def test_a_picture_is_drawn(matches: Matches, tmp_path: Path) -> None:
     np.testing.assert_array_equal(cv2.imread(str(tmp_path / "m.png"))[:, :, ::-1], picture)
 
 
+def test_the_picture_shows_the_confidence(matches: Matches) -> None:
+    image0, image1 = np.zeros((16, 24, 3), np.uint8), np.zeros((8, 40), np.uint8)
+    plain, sure, unsure = (
+        replace(matches, confidence=confidence).draw(image0, image1)
+        for confidence in (None, torch.ones(3), torch.full((3,), 0.2))
+    )
+    assert not np.array_equal(sure, plain) and not np.array_equal(sure, unsure)
+
+
 def test_matches_describe_themselves_in_one_line(matches: Matches) -> None:
     assert repr(matches) == (
         "<3 matches between images of 24x16 and 40x8 pixels; displacement 4.0 px (median), 10.8 px (largest)>"

@@ -90,11 +90,11 @@ class Matches:
 
         if not len(self):
             return html_picture(repr(self))
-        keypoints0, keypoints1, scores = self.numpy()
+        keypoints0, keypoints1, _ = self.numpy()
         columns, rows = (int(side) + 5 for side in keypoints0.max(axis=0))
         rows, columns = (rows, columns) if self.size0 is None else self.size0
         cell = int(np.clip(np.ceil(np.sqrt(1.3 * rows * columns / len(self))), 2, 64))
-        picture = draw_displacement(keypoints0, keypoints1, rows, columns, cell, scores)
+        picture = draw_displacement(keypoints0, keypoints1, rows, columns, cell, self.certainty.detach().cpu().numpy())
         return html_picture(repr(self), picture)
 
     def __getitem__(self, chosen: Any) -> Matches:
@@ -241,11 +241,16 @@ class Matches:
     # ------------------------------------------------------------------ pictures
 
     def draw(self, image0: ImageLike, image1: ImageLike, path: PathLike | None = None) -> np.ndarray:
-        """A picture of the matches, (rows, columns, 3) uint8 RGB; also written to ``path`` if given."""
+        """A picture of the matches, (rows, columns, 3) uint8 RGB; also written to ``path`` if given.
+
+        Matches of low confidence are pale.
+        """
         from deepmatching.drawing import draw_match_figure, write_image
         from deepmatching.io.images import load_image
 
-        picture = draw_match_figure(load_image(image0, "image0"), load_image(image1, "image1"), *self.numpy())
+        images = load_image(image0, "image0"), load_image(image1, "image1")
+        confidence = None if self.confidence is None else self.confidence.detach().cpu().numpy()
+        picture = draw_match_figure(*images, *self.numpy(), confidence)
         if path is not None:
             write_image(path, picture)
         return picture

@@ -12,9 +12,11 @@ import cv2
 import numpy as np
 import pytest
 
+import deepmatching
 from deepmatching.matches import Matches
 from helpers.fake_datasets import texture, write_image
 from helpers.processes import run
+from helpers.synthetic_pictures import draw_photo
 
 
 def test_text_goes_to_standard_output(pictures: tuple[Path, Path]) -> None:
@@ -57,6 +59,40 @@ def test_unrelated_pictures_get_a_warning_and_related_ones_do_not(pictures: tupl
 
 
 @pytest.mark.slow
+def test_min_confidence_keeps_the_matches_with_at_least_that(pictures: tuple[Path, Path], tmp_path: Path) -> None:
+    first, second = pictures
+    changed = cv2.imread(str(second))
+    assert changed is not None
+    changed[:, 48:] = texture((64, 48), seed=5)  # no match there is right
+    cv2.imwrite(str(second), changed)
+    everything, sure = tmp_path / "all.npz", tmp_path / "sure.npz"
+    assert run("match", first, second, "--radius", "16", "-o", everything).returncode == 0
+    result = run("match", first, second, "--radius", "16", "-o", sure, "--min-confidence", "0.9")
+    found, kept = Matches.load(everything), Matches.load(sure)
+    assert found.confidence is not None and kept.confidence is not None
+    assert 0 < len(kept) < len(found) and float(kept.confidence.min()) >= 0.9
+    assert len(kept) == int((found.confidence >= 0.9).sum())
+    assert f"{len(kept)} matches of 96 reference points" in result.stderr
+    assert "warning" not in result.stderr  # which is about all matches, not about those that are kept
+
+
+@pytest.mark.slow
+def test_a_turned_picture_and_another_one_get_a_warning_and_the_demo_pair_does_not(tmp_path: Path) -> None:
+    demo = Path(deepmatching.__file__).parent / "data" / "demo"
+    first, second = demo / "bunny_0.jpg", demo / "bunny_1.jpg"
+    pixels = cv2.imread(str(first))
+    assert pixels is not None
+    cv2.imwrite(str(tmp_path / "turned.png"), cv2.rotate(pixels, cv2.ROTATE_90_CLOCKWISE))
+    cv2.imwrite(str(tmp_path / "other.png"), draw_photo(0, *pixels.shape[:2]))
+    output = ("-o", tmp_path / "m.npz")
+    for beyond in ("turned.png", "other.png"):
+        stderr = run("match", first, tmp_path / beyond, *output).stderr
+        assert "warning: this is probably wrong, since the model expects a right match at only" in stderr, beyond
+        assert "try a larger --radius" in stderr and stderr.count("warning") == 1
+    assert "warning" not in run("match", first, second, *output).stderr
+
+
+@pytest.mark.slow
 def test_options_reach_the_matcher(pictures: tuple[Path, Path]) -> None:
     options = "--model hog --radius full --levels 2 --downscale 0 --reciprocal none -v"
     result = run("match", *pictures, *options.split())
@@ -91,6 +127,10 @@ def test_options_reach_the_matcher(pictures: tuple[Path, Path]) -> None:
         ("a.png b.png -o folder.txt", "it is a folder"),
         ("a.png b.png --draw m.docx", "suffix"),
         ("a.png b.png --draw a.png", "would be overwritten"),
+        ("a.png b.png --min-confidence 1.5", "--min-confidence"),
+        ("a.png b.png --min-confidence=-0.1", "--min-confidence"),
+        ("a.png b.png --min-confidence nan", "min"),
+        ("a.png b.png --min-confidence 0.5 --model hog -o m.npz", "use a model that judges its matches"),
     ],
 )
 def test_bad_input_is_refused(

@@ -154,7 +154,7 @@ def test_a_line_leads_from_a_circle_at_the_start_to_a_square_at_the_end() -> Non
 
 
 def test_lines_are_few_and_spread_over_the_image() -> None:
-    start, end = sorted_matches(*some_matches(480, 640, 5000))
+    start, end, _ = sorted_matches(*some_matches(480, 640, 5000))
     shown = choose_lines(start, end, 40)
     assert 25 <= len(shown) <= 40 and len(set(shown.tolist())) == len(shown)
     difference = start[shown][:, None] - start[shown][None]
@@ -189,10 +189,54 @@ def test_lines_show_the_object_that_moves() -> None:
     assert (~is_object)[shown].sum() >= 25
 
 
+def test_the_confidence_is_the_order_if_there_is_one() -> None:
+    start = np.array([[8.0, 8.0], [9.0, 9.0], [7.0, 7.0]])
+    scores, confidence = np.array([3.0, 2.0, 1.0]), np.array([0.2, 0.9, 0.5])
+    by_score, by_confidence = (sorted_matches(start, start, scores, given) for given in (None, confidence))
+    np.testing.assert_array_equal(by_score[0], start[[2, 1, 0]])
+    np.testing.assert_array_equal(by_confidence[0], start[[0, 2, 1]])
+    assert by_score[2] is None
+    np.testing.assert_array_equal(by_confidence[2], [0.2, 0.5, 0.9])
+
+
+def test_uncertain_matches_are_paler_but_not_invisible() -> None:
+    image = np.full((600, 800, 3), 128, np.uint8)
+    start = np.array([[200.0, 300.0], [400.0, 300.0], [600.0, 300.0]])
+    arguments = (image, image, start, start + np.array([30.0, 0.0]), np.ones(3))
+    figure = build_match_figure(*arguments)
+    sure, judged = (
+        panel_of(draw_match_figure(*arguments, confidence), figure, 3)
+        for confidence in (None, np.array([1.0, 0.4, 0.0]))
+    )
+    red, pale, palest = (judged[300, x] for x in (200, 400, 600))
+    assert red.tolist() == sure[300, 200].tolist() == sure[300, 400].tolist()
+    saturation = [int(np.ptp(color)) for color in (red, pale, palest)]
+    assert saturation == sorted(saturation, reverse=True) and saturation[1] < 0.6 * saturation[0]
+    assert palest.tolist() != list(NO_MATCH)
+
+
+def test_lines_of_uncertain_matches_are_dashed_and_the_title_says_so() -> None:
+    image = np.zeros((480, 640, 3), np.uint8)
+    start = np.array([[100.0, 100.0], [300.0, 300.0]])
+
+    def drawn(confidence: np.ndarray | None) -> tuple[str, list[bool], str]:
+        axes = build_match_figure(image, image, start, start + 5, np.ones(2), confidence).axes
+        dashed = [line.is_dashed() for line in axes[1].lines]
+        return axes[0].get_title(loc="left"), dashed, axes[3].get_title(loc="left")
+
+    both = "Image 0: 2 of 2 matches"
+    assert drawn(None) == (both, [False, False], "Displacement; grey: no match")
+    assert drawn(np.array([0.5, 1.0])) == (both, [False, False], "Displacement; pale: uncertain, grey: no match")
+    title, dashed, _ = drawn(np.array([0.9, 0.3]))
+    assert title == f"{both}; dashed: confidence below 0.5"
+    assert dashed == [False, True]
+
+
 def test_wild_matches_do_no_harm() -> None:
     image = np.zeros((60, 80, 3), np.uint8)
     start = np.array([[np.nan, 1.0], [-1e12, 1e12], [5.0, 5.0]])
     end = np.array([[1.0, 1.0], [1e30, 0.0], [1e9, -1e9]])
     assert draw_match_figure(image, image, start, end, np.array([np.nan, np.inf, 0.0])).ndim == 3
+    assert draw_match_figure(image, image, start, end, np.zeros(3), np.array([0.5, np.nan, np.inf])).ndim == 3
     with pytest.raises(DeepMatchingError, match="each match needs one of each"):
         draw_match_figure(image, image, start, end[:2])

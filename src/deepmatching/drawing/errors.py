@@ -59,17 +59,19 @@ def draw_match_errors(
     field: np.ndarray,
     truth: np.ndarray,
     caption: str = "",
+    confidence: np.ndarray | None = None,
 ) -> Figure:
     """The figure of the matches, and below it the true displacement and the error of every pixel.
 
-    `matches` are keypoints0 (N,2), keypoints1 (N,2) and scores (N); `field` (H,W,2) is the displacement that each pixel
+    `matches` are keypoints0 (N,2), keypoints1 (N,2) and scores (N), `confidence` is that of
+    :func:`~deepmatching.drawing.draw_match_figure`; `field` (H,W,2) is the displacement that each pixel
     gets from them. Matches and truth have one scale of colours.
     """
     rgb0, rgb1 = to_uint8_rgb(image0), to_uint8_rgb(image1)
     figure, axes, scale = panel_figure([*PANELS, ["truth", "error"]], [rgb0, rgb1], caption, bar=True)
-    start, end = sorted_matches(*matches)
+    start, end, confidence = sorted_matches(*matches, confidence)
     max_norm = flow_range(truth) if _is_known(truth).any() else range_of(end - start)
-    show_matches(axes, scale, rgb0, rgb1, start, end, max_norm)
+    show_matches(axes, scale, rgb0, rgb1, start, end, max_norm, confidence)
     _show_field(axes["truth"], scale, truth, max_norm, "True displacement; grey: unknown")
     _show_errors(axes["error"], scale, field, truth)
     return figure

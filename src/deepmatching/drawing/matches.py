@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NO_MATCH = LIGHT_GREY
+_UNCERTAIN = 0.5  # lines of matches below this confidence are thin and dashed
+_PALEST = 0.12  # how much colour a match of confidence 0 keeps, so that it does not look like none
 PANELS = [["image0", "image1"], ["arrows", "field"]]
 _LINES = 40
 _GOLDEN_RATIO = 0.61803398875  # its multiples, modulo 1, are spread evenly
@@ -42,7 +44,7 @@ def draw_displacement(
 
     Where squares overlap the most confident match is on top; light grey is where there is no match.
     """
-    start, end = sorted_matches(keypoints0, keypoints1, scores)
+    start, end, _ = sorted_matches(keypoints0, keypoints1, scores)
     max_norm = range_of(end - start)
     rgb = np.full((height, width, 3), NO_MATCH, np.uint8)
     _paint_cells(rgb, start, displacement_colors(end - start, max_norm), cell)
@@ -58,11 +60,17 @@ def draw_match_figure(
     keypoints0: np.ndarray,
     keypoints1: np.ndarray,
     scores: np.ndarray | None = None,
+    confidence: np.ndarray | None = None,
 ) -> Figure:
-    """Lines between the two images; below them, displacements on image 0 and as a field of colours."""
+    """Lines between the two images; below them, displacements on image 0 and as a field of colours.
+
+    Matches with a confidence (N) in [0, 1] are ordered by it instead of by their scores, and the uncertain ones are
+    paler; their lines are dashed.
+    """
     rgb0, rgb1 = to_uint8_rgb(image0), to_uint8_rgb(image1)
     figure, axes, scale = panel_figure(PANELS, [rgb0, rgb1])
-    show_matches(axes, scale, rgb0, rgb1, *sorted_matches(keypoints0, keypoints1, scores))
+    matches = sorted_matches(keypoints0, keypoints1, scores, confidence)
+    show_matches(axes, scale, rgb0, rgb1, *matches[:2], confidence=matches[2])
     return figure
 
 
@@ -74,6 +82,7 @@ def show_matches(
     start: np.ndarray,
     end: np.ndarray,
     max_norm: float | None = None,
+    confidence: np.ndarray | None = None,
 ) -> None:
     """Fill :data:`PANELS` with :func:`sorted_matches`; `max_norm` is the displacement in px that gets full colour."""
     max_norm = range_of(end - start) if max_norm is None else max_norm
@@ -81,23 +90,27 @@ def show_matches(
     shown = np.flatnonzero(_is_inside(start, image0) & _is_inside(end, image1))
     shown = shown[choose_lines(start[shown], end[shown], _LINES)]
     count = {0: "no matches", 1: "1 match"}.get(len(start), f"{len(shown)} of {len(start)} matches")
-    show(axes["image0"], drawn0, scale, f"Image 0: {count}")
+    is_sure = np.ones(len(shown), bool) if confidence is None else confidence[shown] >= _UNCERTAIN
+    dashed = "" if is_sure.all() else f"; dashed: confidence below {_UNCERTAIN:g}"
+    show(axes["image0"], drawn0, scale, f"Image 0: {count}{dashed}")
     show(axes["image1"], drawn1, scale, "Image 1")
-    _draw_lines(axes["image0"], axes["image1"], scale, start[shown], end[shown])
+    _draw_lines(axes["image0"], axes["image1"], scale, start[shown], end[shown], is_sure)
 
     height, width = image0.shape[:2]
     # The side in px of squares with which the matches just cover an image that they are spread over.
     cell = int(np.clip(np.ceil(np.sqrt(1.3 * height * width / max(len(start), 1))), 2, 12))
     field = np.full_like(image0, NO_MATCH)
-    _paint_cells(field, start, displacement_colors(end - start, max_norm), cell)
+    colors = displacement_colors(end - start, max_norm)
+    _paint_cells(field, start, colors if confidence is None else _paled(colors, confidence), cell)
     field = resize(field, scale, cv2.INTER_NEAREST)
     matched = (field != NO_MATCH).any(axis=2, keepdims=True)
     grey = cv2.cvtColor(drawn0, cv2.COLOR_RGB2GRAY)[:, :, None].astype(np.float32)
     # A dark part of the image must still show the tint, hence the pedestal.
     tinted = np.where(matched, (0.35 + 0.65 * grey / 255) * field, 0.3 * grey).astype(np.uint8)
+    pale = "" if confidence is None else "pale: uncertain, "
     for name, pixels, title in (
         ("arrows", tinted, "Image 0 tinted by displacement; dark: no match"),
-        ("field", field, "Displacement; grey: no match"),
+        ("field", field, f"Displacement; {pale}grey: no match"),
     ):
         legend = add_legend(pixels, max_norm) if len(start) else None
         show(axes[name], pixels, scale, title)
@@ -108,9 +121,13 @@ def show_matches(
 
 
 def sorted_matches(
-    keypoints0: np.ndarray, keypoints1: np.ndarray, scores: np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Start (N,2) and end (N,2) of the finite matches, the most confident last."""
+    keypoints0: np.ndarray,
+    keypoints1: np.ndarray,
+    scores: np.ndarray | None = None,
+    confidence: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Start (N,2), end (N,2) and confidence (N), if given, of the finite matches, the most confident last."""
+    scores = scores if confidence is None else confidence
     start = np.asarray(keypoints0, np.float64).reshape(-1, 2)
     end = np.asarray(keypoints1, np.float64).reshape(-1, 2)
     score = np.zeros(len(start)) if scores is None else np.asarray(scores, np.float64).reshape(-1)
@@ -120,7 +137,7 @@ def sorted_matches(
         )
     order = np.argsort(-score, kind="stable")[::-1]
     order = order[np.isfinite(start[order]).all(axis=1) & np.isfinite(end[order]).all(axis=1)]
-    return start[order], end[order]
+    return start[order], end[order], None if confidence is None else np.clip(np.nan_to_num(score[order]), 0, 1)
 
 
 def choose_lines(start: np.ndarray, end: np.ndarray, count: int) -> np.ndarray:
@@ -157,7 +174,9 @@ def _is_inside(points: np.ndarray, image: np.ndarray) -> np.ndarray:
     return np.all((points >= -0.5) & (points < np.array(image.shape[1::-1]) - 0.5), axis=1)
 
 
-def _draw_lines(first: Axes, second: Axes, scale: float, start: np.ndarray, end: np.ndarray) -> None:
+def _draw_lines(
+    first: Axes, second: Axes, scale: float, start: np.ndarray, end: np.ndarray, is_sure: np.ndarray
+) -> None:
     """Draw lines from circles in one panel to squares in another; successive ones have distinct colours."""
     from matplotlib import colormaps
 
@@ -166,11 +185,12 @@ def _draw_lines(first: Axes, second: Axes, scale: float, start: np.ndarray, end:
     start = start + np.array([shift, 0.0])
     hues = colormaps["hsv"](_GOLDEN_RATIO * np.arange(len(start)) % 1)
     colors = 0.3 + 0.7 * hues  # lighter, because pure blue is hard to see
-    for tail, head, color in zip(start, end, colors, strict=True):
-        second.plot(*np.stack([tail, head], axis=1), color=color, linewidth=0.9, clip_on=False)
-    style: dict[str, Any] = {"s": 22, "c": colors, "edgecolors": "black", "linewidths": 0.9, "zorder": 3}
+    for tail, head, color, sure in zip(start, end, colors, is_sure, strict=True):
+        style: dict[str, Any] = {"linewidth": 0.9} if sure else {"linewidth": 0.6, "linestyle": (0, (5, 5))}
+        second.plot(*np.stack([tail, head], axis=1), color=color, clip_on=False, **style)
+    ends: dict[str, Any] = {"s": 22, "c": colors, "edgecolors": "black", "linewidths": 0.9, "zorder": 3}
     for points, marker in ((start, "o"), (end, "s")):
-        second.scatter(*points.T, marker=marker, clip_on=False, **style)
+        second.scatter(*points.T, marker=marker, clip_on=False, **ends)
 
 
 def _draw_arrows(axes: Axes, scale: float, start: np.ndarray, end: np.ndarray) -> None:
@@ -198,6 +218,12 @@ def _draw_arrows(axes: Axes, scale: float, start: np.ndarray, end: np.ndarray) -
         edgecolor="black",
         linewidth=0.7,
     )
+
+
+def _paled(colors: np.ndarray, confidence: np.ndarray) -> np.ndarray:
+    """Colours (N,3), mixed with the grey of no match the more, the lower the confidence (N) is."""
+    strength = (_PALEST + (1 - _PALEST) * confidence)[:, None]
+    return np.round(strength * colors + (1 - strength) * np.array(NO_MATCH)).astype(np.uint8)
 
 
 def _paint_cells(canvas: np.ndarray, start: np.ndarray, colors: np.ndarray, cell: int) -> None:

@@ -23,7 +23,8 @@ def draw_pair(folder: Path, pair: Pair, result: PairResult, shown: Any) -> None:
         matches, field = shown
         accuracies = " / ".join(f"{metrics[name]:.1f}" for name in ("acc@2", "acc@5", "acc@10"))
         caption += f"acc@2/5/10 {accuracies} %, EPE of the matches {metrics['epe']:.2f} px"
-        picture = draw_match_errors(pair.image0, pair.image1, matches.numpy(), field, truth, caption)
+        confidence = None if matches.confidence is None else matches.confidence.cpu().numpy()
+        picture = draw_match_errors(pair.image0, pair.image1, matches.numpy(), field, truth, caption, confidence)
     else:
         caption += f"EPE {metrics['epe']:.2f} px, {metrics['err@3']:.1f} % off by more than 3 px"
         picture = draw_flow_errors(pair.image0, shown, truth, caption)
