@@ -74,9 +74,9 @@ def measure(network: Network, pair: Any, masked: Any | None) -> tuple[dict[str, 
     ``masked`` is the pair with its masks, None if it has none.
     """
     device = network.exponents.device
-    images = [image[None].to(device) for image in (pair.image0, pair.image1)]
-    geometry, mirrored = network.geometry_of(*images), network.geometry_of(*images[::-1])
-    cells0, cells1 = network.describe(*images, geometry)
+    image0, image1 = (image[None].to(device) for image in (pair.image0, pair.image1))
+    geometry, mirrored = network.geometry_of(image0, image1), network.geometry_of(image1, image0)
+    cells0, cells1 = network.describe(image0, image1, geometry)
     forward = network.decode_cells(cells0, cells1, geometry)
     backward = network.decode_cells(cells1, cells0, mirrored, Decoding(confidence=False))
     forward, backward = (_on_cpu(decoded) for decoded in (forward, backward))
@@ -113,7 +113,7 @@ def measure(network: Network, pair: Any, masked: Any | None) -> tuple[dict[str, 
 
 
 def _on_cpu(decoded: Decoded) -> Decoded:
-    return Decoded(*(value.cpu() if isinstance(value, torch.Tensor) else value for value in decoded))
+    return Decoded._make(None if value is None else value.cpu() for value in decoded)
 
 
 def _mean(values: np.ndarray) -> float:
@@ -181,8 +181,8 @@ def draw_reliability(parts: Mapping[str, Mapping[str, Reliability]]) -> Figure:
             panel.tick_params(labelsize=9)
             panel.grid(color="0.92")
             panel.spines[["top", "right"]].set_visible(False)
-    place = {"loc": "center left", "bbox_to_anchor": (sides["right"], 0.6)}
-    legend = figure.legend([lines[name] for name in names], names, fontsize=9, frameon=False, **place)
+    handles, anchor = [lines[name] for name in names], (sides["right"], 0.6)
+    legend = figure.legend(handles, names, fontsize=9, frameon=False, loc="center left", bbox_to_anchor=anchor)
     for text in legend.get_texts():
         text.set_parse_math(False)  # a dollar sign in a name is a dollar sign
     return figure

@@ -170,7 +170,7 @@ class DeepMatcher:
             image0, image1 = (stacked([self._shrunk(pair[i]) for pair in part]).to(self.device) for i in (0, 1))
             decoded = self._decode(image0, image1, geometry, plan)
             for b in range(len(decoded.scores)):
-                yield self._matches_of(decoded, b, geometry).at_sizes(size0, size1)
+                yield self.matches_of(decoded, b, geometry).at_sizes(size0, size1)
 
     @failed_allocations()
     def _decode(self, image0: Tensor, image1: Tensor, geometry: Geometry, plan: Plan) -> Decoded:
@@ -240,10 +240,10 @@ class DeepMatcher:
         return Frame(image, on_device, cells, geometry, size, pieces)
 
     def _match_frames(self, first: Frame, second: Frame) -> Matches:
-        return self._matches_of(self._decode_frames(first, second), 0, first.geometry)
+        return self.matches_of(self._decode_frames(first, second), 0, first.geometry)
 
-    def _matches_of(self, decoded: Decoded, b: int, geometry: Geometry) -> Matches:
-        """The matches of pair b of a batch; ``exact`` and ``none`` are taken at their word."""
+    def matches_of(self, decoded: Decoded, b: int, geometry: Geometry) -> Matches:
+        """The matches of pair b of a batch that are given out; see :meth:`match`."""
         least = CONFIDENT if self.settings.reciprocal == "bins" else 0.0
         return matches_of(decoded, b, geometry.size0, geometry.size1, least)
 

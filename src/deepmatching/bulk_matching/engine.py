@@ -16,7 +16,7 @@ from deepmatching.errors import DeepMatchingError, OutOfMemoryError
 from deepmatching.io.files import PathLike, make_folder
 from deepmatching.io.flow import write_flow
 from deepmatching.matcher import DeepMatcher
-from deepmatching.matches import NO_MATCHES, Matches, matches_of
+from deepmatching.matches import NO_MATCHES, Matches
 from deepmatching.operators.decoding import Decoded
 
 #: What a pair may fail with. The others go on.
@@ -96,14 +96,14 @@ class ShardMatcher:
         _, first, second = batch[0]
         geometry = matcher.network.geometry(first.shape, second.shape)
         plan = matcher.plan(first.size, second.size, len(batch))
-        decoding = replace(matcher.settings.decoding, strips=plan.strips)
+        decoding = replace(matcher.settings.decoding, pieces=plan.pieces)
         results = []
         for start in range(0, len(batch), plan.batch):
             part = batch[start : start + plan.batch]
             cells0, cells1 = (torch.cat([work[side].cells for work in part]) for side in (1, 2))  # type: ignore[union-attr]
             decoded = _on_cpu(matcher.network.decode_cells(cells0, cells1, geometry, decoding))
             for b, (pair, described0, described1) in enumerate(part):
-                matches = matches_of(decoded, b, geometry.size0, geometry.size1)
+                matches = matcher.matches_of(decoded, b, geometry)
                 if self.flow is not None:
                     self._write_flow(pair, described0, described1, matches)
                 upright = matches.at_sizes(described0.size, described1.size)
@@ -112,18 +112,19 @@ class ShardMatcher:
 
     def _write_flow(self, pair: Pair, first: Described, second: Described, forward: Matches) -> None:
         """Compute the flow from the descriptors of both images, and write it."""
-        from deepmatching.flow import check_pair, matches_to_flow
+        from deepmatching.flow import check_pair, matches_to_flow, needs_backward
         from deepmatching.flow import preset as settings_of
 
         assert self.flow is not None and first.image is not None and second.image is not None
         check_pair(first.image, second.image)
         settings = settings_of(PRESET)
         backward = None
-        if settings.interpolation.backward:
+        if needs_backward(settings, self.matcher.network):
             geometry = self.matcher.network.geometry(second.shape, first.shape)
-            decoding = replace(self.matcher.settings.decoding, strips=self.matcher.plan(second.size, first.size).strips)
+            pieces = self.matcher.plan(second.size, first.size).pieces
+            decoding = replace(self.matcher.settings.decoding, pieces=pieces)
             decoded = self.matcher.network.decode_cells(second.cells, first.cells, geometry, decoding)
-            backward = matches_of(_on_cpu(decoded), 0, geometry.size0, geometry.size1)
+            backward = self.matcher.matches_of(_on_cpu(decoded), 0, geometry)
         result = matches_to_flow(forward, first.image, second.image, settings, None, backward)
         path = flow_file(self.flow, pair)
         make_folder(path.parent)
@@ -142,7 +143,7 @@ def _shapes(work: _Work) -> tuple[object, ...]:
 
 def _on_cpu(decoded: Decoded) -> Decoded:
     """Copied once for a batch: choosing the verified matches on a GPU would wait for it for each pair."""
-    return Decoded(*(tensor.cpu() for tensor in decoded))
+    return Decoded._make(None if tensor is None else tensor.cpu() for tensor in decoded)
 
 
 def _failed(pair: Pair, error: BaseException) -> MatchedPair:
