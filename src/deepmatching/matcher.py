@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
-from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -91,11 +90,10 @@ class DeepMatcher:
         self._repeated_decode = RepeatedDecode(self.network)
         self._device_flow: DeviceFlow | None = None
         self._describe = GraphedDescribe(self.network)
-        self._lock = Lock()
         self._other_radii: dict[int | None, DeepMatcher] = {}  # matchers that share this network
 
     def __getstate__(self) -> dict[str, Any]:
-        """What pickling and copying keep: a lock and a CUDA graph cannot be copied."""
+        """What pickling and copying keep: CUDA graphs cannot be copied."""
         return {"settings": self.settings, "device": self.device, "network": self.network}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -323,14 +321,17 @@ class DeepMatcher:
         self, images: Iterable[Tensor], settings: FlowSettings, radius: Radius | None, edges: EdgesLike
     ) -> Iterator[FlowResult]:
         from deepmatching.flow import decoded_to_flow, needs_backward, on_device
+        from deepmatching.flow.recorded import DeviceFlow
 
         matcher = self.for_flow(radius)
+        matcher._device_flow = matcher._device_flow or DeviceFlow(matcher.network)
         previous: Frame | None = None
         start = time.perf_counter()
         for number, image in enumerate(images):
             frame = matcher._frame(image, number, previous, flow=True)
             if previous is not None and on_device(frame.on_device):
-                yield matcher._flow_on_device(previous, frame, settings, edges).at_size(previous.size)
+                decoding = replace(matcher.settings.decoding, pieces=frame.pieces)
+                yield matcher._device_flow(previous, frame, decoding, settings, edges).at_size(previous.size)
             elif previous is not None:
                 decoded = matcher._decode_frames(previous, frame)
                 both = needs_backward(settings, matcher.network)
@@ -340,17 +341,6 @@ class DeepMatcher:
                 yield replace(result, seconds={**seconds, **result.seconds}).at_size(previous.size)
                 start = time.perf_counter()
             previous = frame
-
-    def _flow_on_device(self, first: Frame, second: Frame, settings: FlowSettings, edges: EdgesLike) -> FlowResult:
-        """The flow of two frames on a GPU, which stays there until it is read."""
-        from deepmatching.flow.recorded import DeviceFlow
-
-        with self._lock:
-            self._device_flow = self._device_flow or DeviceFlow(self.network)
-        plan = self._plan(first.geometry, 1, (first.size, second.size))
-        decoding = replace(self.settings.decoding, pieces=plan.pieces)
-        is_small = plan.pieces.strips == 1 and plan.needed <= LARGEST_GRAPH
-        return self._device_flow(first, second, decoding, settings, edges, is_small)
 
     def for_flow(self, radius: Radius | None = None) -> DeepMatcher:
         """The matcher of the same network at the radius that flow uses; see :meth:`flow`."""
