@@ -21,13 +21,14 @@ from rich.progress import track
 from rich.table import Table
 
 import deepmatching as dm
+from deepmatching.defaults import PRESET
 from deepmatching.edges import detect_edges
 from deepmatching.evaluation.tables import print_table
-from deepmatching.flow import interpolate, refine
+from deepmatching.flow import interpolate, preset, refine, without_confidence
 from deepmatching.flow.confidence import CONSTANT, WEIGHTS, evidence, origin_of
 from deepmatching.io.flow import read_flow
 from deepmatching.io.images import load_image
-from flow import add_common_options, keypoints, rank_quality
+from flow import add_common_options, cached_matches, rank_quality
 
 PIXELS = 20_000  #: sampled from each pair for the regression
 RIGHT = 3.0  #: a flow is right if its error is below this, in pixels
@@ -51,9 +52,21 @@ def fit(features: np.ndarray, right: np.ndarray, importance: np.ndarray) -> np.n
 def measure(entry: dict[str, str], root: Path, matcher: dm.DeepMatcher, cache: Path | None, name: str) -> np.ndarray:
     """A row for every pixel with ground truth: 1, the evidence, and the error, (N, 6)."""
     images = [load_image(root / entry[key]) for key in ("image0", "image1")]
-    start, end, scores = keypoints(matcher, images[0], images[1], cache, name)
-    backward = keypoints(matcher, images[1], images[0], cache, f"{name}_back")[:2]
-    found = interpolate(start, end, detect_edges(images[0]), images[0], scores=scores, backward=backward)
+    matches = cached_matches(matcher, images[0], images[1], cache, name)
+    backward, settings = None, preset(PRESET)
+    if matches.confidence is None:
+        backward = cached_matches(matcher, images[1], images[0], cache, f"{name}_back").numpy()[:2]
+        settings = without_confidence(settings)
+    found = interpolate(
+        matches.keypoints0,
+        matches.keypoints1,
+        detect_edges(images[0]),
+        images[0],
+        scores=matches.scores,
+        confidence=matches.confidence,
+        backward=backward,
+        settings=settings.interpolation,
+    )
     flow, truth = refine(found.flow, images[0], images[1]).numpy(), read_flow(root / entry["flow"])
     known = np.isfinite(truth).all(axis=2)
     dense = torch.as_tensor(flow)

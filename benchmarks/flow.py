@@ -41,7 +41,6 @@ from deepmatching.io.images import load_image
 
 EDGES: dict[str, Callable[..., np.ndarray]] = {"network": detect_edges, "gradient": gradient_edges}
 NAMES = ("EPE interpolated", "EPE", "EPE visible", "3px", "AUC", "kept", "seconds")
-Keypoints = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def changed(settings: FlowSettings, changes: list[str]) -> FlowSettings:
@@ -59,16 +58,15 @@ def changed(settings: FlowSettings, changes: list[str]) -> FlowSettings:
     return settings
 
 
-def keypoints(matcher: dm.DeepMatcher, first: Any, second: Any, cache: Path | None, name: str) -> Keypoints:
-    """Matches between two images, from the cache if it has them."""
+def cached_matches(matcher: dm.DeepMatcher, first: Any, second: Any, cache: Path | None, name: str) -> dm.Matches:
+    """The matches that ``match`` gives, from the cache if it has them."""
     file = None if cache is None else cache / f"{name}.npz"
     if file is not None and file.is_file():
-        matches = dm.Matches.load(file)
-    else:
-        matches = matcher.match(first, second)
-        if file is not None:
-            matches.save(file)
-    return matches.numpy()
+        return dm.Matches.load(file)
+    matches = matcher.match(first, second)
+    if file is not None:
+        matches.save(file)
+    return matches
 
 
 def rank_quality(scores: np.ndarray, right: np.ndarray) -> float:
@@ -83,17 +81,18 @@ def rank_quality(scores: np.ndarray, right: np.ndarray) -> float:
 
 
 def measure(
-    images: list[Any], edges: np.ndarray, matches: Keypoints, backward: Any, truth: np.ndarray,
+    images: list[Any], edges: np.ndarray, matches: dm.Matches, backward: Any, truth: np.ndarray,
     hidden: np.ndarray | None, settings: FlowSettings,
 ) -> dict[str, float]:  # fmt: skip
     """Metrics of one pair in one trial."""
     begin = time.perf_counter()
     found = interpolate(
-        matches[0],
-        matches[1],
+        matches.keypoints0,
+        matches.keypoints1,
         edges,
         images[0],
-        scores=matches[2],
+        scores=matches.scores,
+        confidence=matches.confidence,
         backward=backward,
         settings=settings.interpolation,
     )
@@ -124,7 +123,7 @@ def speed(options: argparse.Namespace, settings: FlowSettings) -> None:
         file = Path(folder) / "matches.npz"
         command = [sys.executable, "-m", "deepmatching", "match", *options.speed, "-o", file, "--device", "cpu"]
         subprocess.run([*command, "--model", options.model, "--radius", str(options.radius)], check=True)
-        matches = dm.Matches.load(file).numpy()
+        matches = dm.Matches.load(file)
     edges = EDGES[options.edges](images[0])
     stages: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for _ in range(1 + options.repeats):
@@ -138,14 +137,22 @@ def speed(options: argparse.Namespace, settings: FlowSettings) -> None:
 
         EDGES[options.edges](images[0])
         done("edges")
-        found = interpolate(*matches[:2], edges, images[0], scores=matches[2], settings=settings.interpolation)
+        found = interpolate(
+            matches.keypoints0,
+            matches.keypoints1,
+            edges,
+            images[0],
+            scores=matches.scores,
+            confidence=matches.confidence,
+            settings=settings.interpolation,
+        )
         done("interpolation")
         flow = refine(found.flow, images[0], images[1], settings.refinement).numpy()
         done("refinement")
         confidence(torch.as_tensor(flow), found, *images)
         done("confidence")
         del found, flow  # as a user, who does not hold two results
-    title = f"{len(matches[2])} matches; best of {options.repeats} after warm-up"
+    title = f"{len(matches)} matches; best of {options.repeats} after warm-up"
     table = Table("stage", "seconds", "processor seconds", title=title)
     best = {name: np.array(times[1:]).min(axis=0) for name, times in stages.items()}
     for name, times in [*best.items(), ("all", sum(best.values()))]:
@@ -191,10 +198,10 @@ def main() -> None:
             continue
         images = [load_image(root / entry[key]) for key in ("image0", "image1")]
         name = f"{options.model}_{options.radius}_{n:03d}"
-        matches = keypoints(matcher, images[0], images[1], options.cache, name)
+        matches = cached_matches(matcher, images[0], images[1], options.cache, name)
         back = None
         if options.backward:
-            back = keypoints(matcher, images[1], images[0], options.cache, f"{name}_back")[:2]
+            back = cached_matches(matcher, images[1], images[0], options.cache, f"{name}_back").numpy()[:2]
         edges, truth, hidden = EDGES[options.edges](images[0]), read_flow(root / entry["flow"]), occluded(entry, root)
         for trial, settings in trials.items():
             results.append({**entry, "trial": trial, **measure(images, edges, matches, back, truth, hidden, settings)})

@@ -113,7 +113,7 @@ def measure(network: Network, pair: Any, masked: Any | None) -> tuple[dict[str, 
 
 
 def _on_cpu(decoded: Decoded) -> Decoded:
-    return decoded._replace(**{name: value.cpu() for name, value in decoded._asdict().items() if value is not None})
+    return Decoded._make(None if value is None else value.cpu() for value in decoded)
 
 
 def _mean(values: np.ndarray) -> float:
@@ -181,8 +181,8 @@ def draw_reliability(parts: Mapping[str, Mapping[str, Reliability]]) -> Figure:
             panel.tick_params(labelsize=9)
             panel.grid(color="0.92")
             panel.spines[["top", "right"]].set_visible(False)
-    place: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (sides["right"], 0.6)}
-    legend = figure.legend([lines[name] for name in names], names, fontsize=9, frameon=False, **place)
+    handles, anchor = [lines[name] for name in names], (sides["right"], 0.6)
+    legend = figure.legend(handles, names, fontsize=9, frameon=False, loc="center left", bbox_to_anchor=anchor)
     for text in legend.get_texts():
         text.set_parse_math(False)  # a dollar sign in a name is a dollar sign
     return figure

@@ -201,3 +201,40 @@ def test_warnings_of_libraries_are_not_shown_unless_asked_for() -> None:
         assert result.returncode == 0, result.stderr
         shown.append("RuntimeWarning: overflow" in result.stderr)
     assert shown == [False, True]
+
+
+def test_a_failed_allocation_is_one_line_and_exit_code_2() -> None:
+    code = """
+import deepmatching.cli as cli
+def fail(**_): raise MemoryError
+cli.app = fail
+cli.main()
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("deepmatching: The memory ran out: ") and result.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of addresses are enforced on Linux")
+@pytest.mark.parametrize("megabytes", [40, 300, 1100, 1300, 1500])
+def test_a_limit_of_addresses_ends_in_one_sentence(tmp_path: Path, megabytes: int) -> None:
+    """``ulimit -v`` that is too tight for the libraries, for the kernels or for the images above what Python takes."""
+    for name in ("a.png", "b.png"):
+        cv2.imwrite(str(tmp_path / name), np.random.default_rng(0).integers(0, 255, (600, 800, 3), dtype=np.uint8))
+    code = f"""
+import resource, sys
+from pathlib import Path
+taken = 4096 * int(Path("/proc/self/statm").read_text().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, 2 * (taken + {megabytes} * 10**6,))
+sys.argv = ["deepmatching", "match", "a.png", "b.png", "--radius", "full", "-o", "m.txt"]
+from deepmatching.cli import main
+main()
+"""
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
+    assert result.returncode == 2, result.stderr
+    assert result.stderr.startswith("deepmatching: ") and "memory" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "m.txt").exists()

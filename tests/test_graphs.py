@@ -11,6 +11,7 @@ from deepmatching.descriptors import HOG
 from deepmatching.graphs import GraphedDecode, GraphedDescribe, Replayed
 from deepmatching.inference import Decoding
 from deepmatching.network import Network
+from deepmatching.operators.strips import Pieces
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -59,7 +60,7 @@ def test_the_matcher_gives_the_same_matches_every_time_and_sees_changes(pair: tu
 def test_strips_on_the_gpu_give_the_same_matches() -> None:
     network = Network(HOG(), 24).cuda()
     image0, image1 = torch.rand(1, 3, 96, 128, device="cuda"), torch.rand(1, 3, 96, 128, device="cuda")
-    whole, cut = (network.decode(image0, image1, Decoding(strips=strips)) for strips in (1, 5))
+    whole, cut = (network.decode(image0, image1, Decoding(pieces=Pieces(strips))) for strips in (1, 5))
     for a, b in zip(whole, cut, strict=True):
         assert torch.equal(a, b)
 

@@ -12,19 +12,23 @@ from deepmatching.geometry import Geometry
 from deepmatching.inference import Decoding
 from deepmatching.network import Network
 from deepmatching.operators.kernels import plain_operators
+from deepmatching.operators.strips import Pieces
 
 
 @pytest.mark.slow
 @settings(max_examples=30, deadline=None)
-@example(size0=(48, 16), size1=(16, 16), radius=6, strips=2, reciprocal="bins", plain=True)  # a strip beyond the target
 @example(
-    size0=(42, 42), size1=(42, 59), radius=20, strips=4, reciprocal="bins", plain=True
+    size0=(48, 16), size1=(16, 16), radius=6, strips=2, levels=1, reciprocal="bins", plain=True
+)  # a strip beyond the target
+@example(
+    size0=(42, 42), size1=(42, 59), radius=20, strips=4, levels=1, reciprocal="bins", plain=True
 )  # other rounding in float32
 @given(
     size0=st.tuples(st.integers(16, 90), st.integers(16, 60)),
     size1=st.tuples(st.integers(16, 90), st.integers(16, 60)),
     radius=st.sampled_from([None, 6, 10, 20]),
     strips=st.integers(2, 12),
+    levels=st.integers(1, 4),
     reciprocal=st.sampled_from(["bins", "exact", "none"]),
     plain=st.booleans(),
 )
@@ -33,6 +37,7 @@ def test_strips_do_not_change_the_matches(
     size1: tuple[int, int],
     radius: int | None,
     strips: int,
+    levels: int,
     reciprocal: str,
     plain: bool,
 ) -> None:
@@ -42,7 +47,10 @@ def test_strips_do_not_change_the_matches(
     image0, image1 = (torch.rand(2, 3, *size, generator=generator, dtype=dtype) for size in (size0, size1))
     network = Network(HOG(), radius).to(dtype)
     with plain_operators() if plain else nullcontext():
-        whole, cut = (network.decode(image0, image1, Decoding(reciprocal, strips=n)) for n in (1, strips))  # type: ignore[arg-type]
+        whole, cut = (
+            network.decode(image0, image1, Decoding(reciprocal, pieces=pieces))  # type: ignore[arg-type]
+            for pieces in (Pieces(), Pieces(strips, levels))
+        )
     tolerance = 1e-12 if plain else 0
     for name in whole._fields:
         torch.testing.assert_close(getattr(whole, name), getattr(cut, name), rtol=tolerance, atol=tolerance, msg=name)

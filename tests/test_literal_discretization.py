@@ -16,6 +16,7 @@ from deepmatching.models import load_network, save_network
 from deepmatching.network import Network
 from deepmatching.operators.decoding import decode
 from deepmatching.operators.kernels import plain_operators
+from deepmatching.operators.strips import Pieces
 from deepmatching.recursion import recursive_decoding
 from deepmatching.settings import Settings
 from helpers.fake_datasets import texture
@@ -58,7 +59,7 @@ def test_matches_with_and_without_kernels_are_the_maxima_of_Q_0(radius: int | No
     network, (image0, image1) = literal(radius), random_pair(64, 80)
     decoding = Decoding(reciprocal=reciprocal)  # type: ignore[arg-type]
     fast = network.decode(image0, image1, decoding)
-    strips = network.decode(image0, image1, Decoding(reciprocal=reciprocal, strips=3))  # type: ignore[arg-type]
+    strips = network.decode(image0, image1, Decoding(reciprocal=reciprocal, pieces=Pieces(3, 2)))  # type: ignore[arg-type]
     with plain_operators():
         plain = network.decode(image0, image1, decoding)
         pyramid = network(image0, image1)

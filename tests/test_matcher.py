@@ -190,7 +190,39 @@ def test_too_small_an_image_is_refused() -> None:
 def test_out_of_memory_is_predicted(monkeypatch: pytest.MonkeyPatch, pair: tuple[np.ndarray, np.ndarray]) -> None:
     monkeypatch.setattr("deepmatching.memory.free_bytes", lambda device: 1000)
     matcher = dm.DeepMatcher.from_pretrained("hog", device="cpu")
-    with pytest.raises(OutOfMemoryError, match="smaller radius"):
+    with pytest.raises(OutOfMemoryError, match="allow more memory"):
+        matcher.match(*pair)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:113] DefaultCPUAllocator: can't allocate memory"),
+        torch.cuda.OutOfMemoryError("CUDA out of memory."),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_failed_allocation_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, pair: tuple[np.ndarray, np.ndarray], error: Exception
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    matcher = dm.DeepMatcher.from_pretrained("hog", radius=16, device="cpu")
+    monkeypatch.setattr("deepmatching.network.decode_cells", fail)
+    for work in (lambda: matcher.match(*pair), lambda: list(matcher.match_sequence(pair)), lambda: matcher.flow(*pair)):
+        with pytest.raises(OutOfMemoryError, match="The memory ran out"):
+            work()
+
+
+def test_another_error_stays_what_it_is(monkeypatch: pytest.MonkeyPatch, pair: tuple[np.ndarray, np.ndarray]) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("a shape is wrong")
+
+    matcher = dm.DeepMatcher.from_pretrained("hog", radius=16, device="cpu")
+    monkeypatch.setattr("deepmatching.network.decode_cells", fail)
+    with pytest.raises(RuntimeError, match="a shape is wrong"):
         matcher.match(*pair)
 
 
@@ -269,7 +301,8 @@ def test_matches_at_a_reduced_size_are_in_pixels_of_the_original(large_pair: tup
     assert error.median() < 1.0 and (error < 2).float().mean() > 0.8
     in_sequence = next(matcher.match_sequence(large_pair))
     assert torch.equal(in_sequence.keypoints1, matches.keypoints1) and in_sequence.size0 == (240, 320)
-    assert matcher.plan((240, 320), (240, 320)) == matcher.plan((120, 160), (120, 160))
+    larger, smaller = (matcher.plan(size, size) for size in ((240, 320), (120, 160)))
+    assert larger.needed == smaller.needed + 2 * 12 * 240 * 320  # the originals are held too
     result = matcher.flow(*large_pair)
     assert result.flow.shape == (240, 320, 2) and result.confidence.shape == (240, 320)
     assert np.abs(result.flow[40:-40, 40:-40] - (12, -8)).mean() < 1.0

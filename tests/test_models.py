@@ -64,7 +64,7 @@ def test_the_models_take_less_than_four_megabytes_and_have_cards() -> None:
 def test_the_page_states_the_sizes_and_exponents(name: str) -> None:
     page = PAGE.read_text(encoding="utf-8")
     network = load_network(name)
-    size, count = re.search(rf"\| `{name}` \| (\d+) kB \| ([\d ]+) \|", page).groups()  # type: ignore[union-attr]
+    size, count = re.search(rf"\| `{name}` \| (\d+) kB \| ([\d ]+)[:|]", page).groups()  # type: ignore[union-attr]
     assert int(size) == round(model_path(name).stat().st_size / 1000)
     assert int(count.replace(" ", "")) == sum(p.numel() for p in network.parameters())
     section = page[page.index(f"## {name}\n") :]

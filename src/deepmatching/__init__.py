@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from deepmatching.bulk_matching import bulk
     from deepmatching.errors import DeepMatchingError, OutOfMemoryError
     from deepmatching.geometry import Geometry
     from deepmatching.matcher import DeepMatcher
@@ -28,6 +29,7 @@ __all__ = [
     "OutOfMemoryError",
     "Pyramid",
     "__version__",
+    "bulk",
 ]
 
 # Names are imported on first use, so that `deepmatching --help` does not wait for PyTorch.
@@ -39,6 +41,7 @@ _HOME = {
     "Network": "network",
     "OutOfMemoryError": "errors",
     "Pyramid": "network",
+    "bulk": "bulk_matching",
 }
 
 

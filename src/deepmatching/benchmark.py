@@ -32,6 +32,7 @@ from deepmatching.io.images import load_image
 from deepmatching.matcher import DeepMatcher
 from deepmatching.memory import pooled_cells
 from deepmatching.network import Network
+from deepmatching.operators.strips import Pieces
 
 
 @dataclass(frozen=True)
@@ -192,11 +193,11 @@ def run_case(case: Case, repeats: int) -> dict[str, object]:
 
     before = peak_memory(device)
     begin = time.perf_counter()
-    network.decode(image0, image1, Decoding(strips=plan.strips))
+    network.decode(image0, image1, Decoding(pieces=plan.pieces))
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     first = time.perf_counter() - begin
-    decode = _decoder(network, image0, image1, plan.strips)
+    decode = _decoder(network, image0, image1, plan.pieces)
     times = run_times(decode, device, repeats)
     peak = peak_memory(device) - before
 
@@ -213,10 +214,10 @@ def run_case(case: Case, repeats: int) -> dict[str, object]:
     }
 
 
-def _decoder(network: Network, image0: Tensor, image1: Tensor, strips: int) -> Callable[[], object]:
+def _decoder(network: Network, image0: Tensor, image1: Tensor, pieces: Pieces) -> Callable[[], object]:
     """The timed function; on CUDA a recorded graph, since launching small kernels takes longer than running them."""
-    if image0.device.type != "cuda" or strips > 1:
-        return lambda: network.decode(image0, image1, Decoding(strips=strips))
+    if image0.device.type != "cuda" or pieces.strips > 1:
+        return lambda: network.decode(image0, image1, Decoding(pieces=pieces))
     from deepmatching.graphs import GraphedDecode
 
     graph = GraphedDecode(network, tuple(image0.shape), tuple(image1.shape), Decoding())  # type: ignore[arg-type]

@@ -11,20 +11,24 @@ import typer
 from typer.core import TyperCommand
 
 from deepmatching import __version__
+from deepmatching.commands.addresses import require_addresses
 from deepmatching.commands.bench import bench
+from deepmatching.commands.bulk import bulk
 from deepmatching.commands.common import complain, say
 from deepmatching.commands.demo import demo
 from deepmatching.commands.evaluate import evaluate
+from deepmatching.commands.export import export
 from deepmatching.commands.flow import flow
 from deepmatching.commands.match import match
 from deepmatching.commands.network import network
 from deepmatching.commands.output import guarded_errors, guarded_output, silence_libraries
 from deepmatching.commands.reproduce import reproduce
 from deepmatching.commands.scores import scores
+from deepmatching.commands.sfm import sfm
 from deepmatching.commands.synthesize import synthesize
 from deepmatching.commands.threads import watch
 from deepmatching.commands.train import train
-from deepmatching.errors import DeepMatchingError
+from deepmatching.errors import OUT_OF_MEMORY, DeepMatchingError, is_out_of_memory
 
 #: The exit code of a command that the interrupt key has ended.
 INTERRUPTED = 130
@@ -34,6 +38,7 @@ class Command(TyperCommand):
     """A command with plain help: ``A``, ``--seed INT``, ``--half``; not ``{A} <path>``, ``<int range>``, ``<bool>``."""
 
     def invoke(self, ctx: Any) -> Any:
+        require_addresses()
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:  # some versions of typer would end without a word
@@ -66,7 +71,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for command in (match, flow, evaluate, train, synthesize, reproduce, scores, network, demo, bench):
+for command in (match, flow, bulk, export, sfm, evaluate, train, synthesize, reproduce, scores, network, demo, bench):
     app.command(cls=Command)(command)
 
 
@@ -112,6 +117,9 @@ def _main() -> None:
         complain("interrupted")
         sys.exit(INTERRUPTED)
     except Exception as error:
+        if is_out_of_memory(error):
+            complain(OUT_OF_MEMORY)
+            sys.exit(2)
         # Usage errors are recognised by a method: typer includes their class, and its name depends on the version.
         if not hasattr(error, "format_message"):
             raise

@@ -20,7 +20,7 @@ two cells (the paper says zero or one), because R is rounded up.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 
 import torch
@@ -315,36 +315,31 @@ class Geometry:
         rows, columns, h, w = self.shape(l)
         return rows * columns * h * w
 
-    def strip(self, rows0: tuple[int, int], rows1: tuple[int, int]) -> Strip:
-        """The part of the two lowest levels with these rows (first, one past the last) of levels 0 and 1."""
-        return Strip(**{f.name: getattr(self, f.name) for f in fields(Geometry)}, rows0=rows0, rows1=rows1)
+    def strip(self, *rows: tuple[int, int]) -> Strip:
+        """The part of the lowest levels with these rows (first, one past the last) of levels 0, 1, …"""
+        return Strip(**{f.name: getattr(self, f.name) for f in fields(Geometry)}, whole=self, rows=rows)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Strip(Geometry):
-    """The geometry of some rows of reference points of levels 0 and 1.
+    """The geometry of some rows of reference points of the lowest levels.
 
-    With it, operators that link these two levels can work on a part at a time when memory is short. The strip must
-    contain all rows that its rows need: all children of every parent, or all parents of every child.
+    With it, operators that link these levels can work on a part at a time when memory is short. The strip must contain
+    all rows that its rows need: all children of every parent, or all parents of every child.
 
     Args:
-        rows0: rows of level 0, first and one past the last.
-        rows1: rows of level 1, first and one past the last.
+        whole: the geometry of all rows.
+        rows: rows of levels 0, 1, …, first and one past the last.
     """
 
-    rows0: tuple[int, int] = (0, 0)
-    rows1: tuple[int, int] = (0, 0)
+    whole: Geometry = field(compare=False, repr=False)
+    rows: tuple[tuple[int, int], ...]
 
     def __post_init__(self) -> None:
         """Nothing to check: the whole geometry was checked."""
 
-    @cached_property
-    def whole(self) -> Geometry:
-        """The geometry that this strip is a part of."""
-        return Geometry(**{f.name: getattr(self, f.name) for f in fields(Geometry)})
-
     def _rows(self, l: int) -> slice:
-        return slice(*(self.rows0, self.rows1)[l])
+        return slice(*self.rows[l])
 
     def grid(self, l: int) -> tuple[int, int]:
         rows = self._rows(l)
@@ -353,12 +348,12 @@ class Strip(Geometry):
     @property
     def first_cell(self) -> tuple[int, int]:
         row, column = self.whole.first_cell
-        return row + self.rows0[0] * self.alpha // self.gamma, column
+        return row + self.rows[0][0] * self.alpha // self.gamma, column
 
     def reference_points(self, l: int) -> tuple[Tensor, Tensor]:
         rows, columns = self.whole.reference_points(l)
         return rows[self._rows(l)], columns
 
     def links(self, l: int) -> list[tuple[int, int, int, int]]:
-        moved = self.rows1[0] - self.rows0[0]
+        moved = self.rows[l + 1][0] - self.rows[l][0]
         return [(row + moved, column, y, x) for row, column, y, x in self.whole.links(l)]

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from deepmatching.geometry import Geometry
 from deepmatching.inference import Decoding
 from deepmatching.network import Network
 from deepmatching.operators.decoding import Decoded
@@ -146,3 +147,27 @@ class GraphedDecode:
     def replay(self) -> None:
         """Decode the input buffers into the graph's own output."""
         self._graph.replay()
+
+
+class RepeatedDecode:
+    """``Network.decode`` on CUDA, where launches dominate: a graph is replayed from the second batch of equal sizes on.
+
+    The graph of the last sizes is kept.
+    """
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._key: tuple[object, ...] = ()  # what the last batch was
+        self._graph: GraphedDecode | None = None  # recorded for it
+        self._lock = Lock()
+
+    def __call__(self, image0: Tensor, image1: Tensor, geometry: Geometry, decoding: Decoding) -> Decoded:
+        """The matches of a batch of pairs."""
+        exponents, shapes = self._network.exponents, (tuple(image0.shape), tuple(image1.shape))
+        key = (shapes, geometry, decoding, exponents._version, exponents.data_ptr())
+        with self._lock:  # the graph has its own buffers: threads take turns
+            if key != self._key:
+                self._key, self._graph = key, None
+                return self._network.decode(image0, image1, decoding, geometry)
+            self._graph = self._graph or GraphedDecode(self._network, *shapes, decoding)
+            return self._graph(image0, image1)

@@ -1,21 +1,22 @@
 """Matches from descriptors without the score volumes: how inference runs the fused operators.
 
 On the way up, S_{l+1/2} and the switches m_l of every level are kept. On the way down, Q_{l+1/2} replaces them level by
-level. Level 0 takes four fifths of that memory. When memory is short, level 0 is held one strip of reference rows at a
-time and computed twice, once on the way up and once on the way down. The result is the same to the last bit.
+level. Level 0 takes three quarters of that memory, level 1 three quarters of the rest, and so on. When memory is short,
+the lowest levels are held one strip of reference rows at a time and computed twice, once on the way up and once on the
+way down. The result is the same to the last bit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from deepmatching.defaults import RECIPROCAL, Reciprocal
 from deepmatching.geometry import Geometry, Strip
+from deepmatching.limits import release_freed
 from deepmatching.operators import correlation, power
 from deepmatching.operators.decoding import best_pooled, decode, decode_pooled, mask_off_image, verify
 from deepmatching.operators.fused import (
@@ -25,6 +26,7 @@ from deepmatching.operators.fused import (
     disaggregate,
     unpool_and_disaggregate,
 )
+from deepmatching.operators.strips import UNCUT, Pieces, strips_down, strips_up
 from deepmatching.operators.targets import Best, Decoded
 
 
@@ -36,14 +38,14 @@ class Decoding:
         reciprocal: how matches are verified, see ``deepmatching.operators.decoding``.
         half: correlate and store S_{l+1/2} in half precision (CUDA kernels only). Sums stay in float32.
         subpixel: move matches between the cells, if the network has a sharpness.
-        strips: number of strips that level 0 is cut into.
+        pieces: the strips that the lowest levels are cut into.
         confidence: judge the matches, if the network can.
     """
 
     reciprocal: Reciprocal = RECIPROCAL
     half: bool = False
     subpixel: bool = True
-    strips: int = 1
+    pieces: Pieces = UNCUT
     confidence: bool = True
 
 
@@ -56,6 +58,7 @@ class Frame:
     cells: Tensor  #: (1, C, h, w)
     geometry: Geometry  #: that of a pair of such frames
     size: tuple[int, int]  #: of the frame as it was given
+    pieces: Pieces  #: how a pair of such frames is matched
 
 
 @torch.no_grad()
@@ -70,39 +73,56 @@ def decode_cells(
         decoding: the options; ``subpixel`` has no effect here.
     """
     nu = exponents + exponents[-1:] * (geometry.L + 1 - len(exponents))
-    reciprocal, strips, half = decoding.reciprocal, decoding.strips, decoding.half
+    reciprocal, pieces, half = decoding.reciprocal, decoding.pieces, decoding.half
     if geometry.L == 0:
         scores = power(correlation(cells0, cells1, geometry, patch), nu[0])
         return decode(mask_off_image(scores, geometry), geometry, reciprocal)
 
     def first(part: Geometry) -> tuple[Tensor, Tensor]:
         """S_{1/2} and m_0."""
+        if part is not geometry and cells0.device.type == "cpu":
+            release_freed()  # memory is short, and describing and the strip before have freed much
         return correlate_and_pool(cells0, cells1, part, patch, nu[0], half)
 
-    if strips == 1 or geometry.L == 1:
+    if not pieces.used(geometry):
         levels = [first(geometry)]
-        _ascend(levels, geometry, nu, 0)
+        _ascend(levels, geometry, nu, 0, geometry.L - 1)
         coarse = _descend(levels, geometry, nu, 0)
         return decode_pooled(coarse, *levels.pop(), geometry, reciprocal)
 
-    levels = [
-        _join(geometry, ((p, *aggregate_and_pool(first(p)[0], p, 0, nu[1])) for p in _strips_up(geometry, strips)))
-    ]
-    _ascend(levels, geometry, nu, 1)
-    coarse = _descend(levels, geometry, nu, 1)
-    pooled, switches = levels.pop()
+    top = min(pieces.levels, geometry.L - 1)
 
-    def best(part: Strip) -> Best:
-        rows = slice(*part.rows1)
-        fine = unpool_and_disaggregate(coarse[:, rows], pooled[:, rows], switches[:, rows], part, 0)
-        return best_pooled(fine, *first(part), part, reciprocal)
+    def up(part: Strip) -> tuple[Tensor, Tensor]:
+        """S_{l+1/2} and m_l of a strip for l = ``top``."""
+        volumes = first(part)
+        for l in range(top):
+            volumes = aggregate_and_pool(volumes[0], part, l, nu[l + 1])
+        return volumes
 
-    return verify(_merge(best(part) for part in _strips_down(geometry, strips)), geometry, reciprocal)
+    levels = [_join(geometry, top, ((part, *up(part)) for part in strips_up(geometry, pieces)))]
+    _ascend(levels, geometry, nu, top, geometry.L - 1)
+    coarse = _descend(levels, geometry, nu, top)
+    whole = levels.pop()
+
+    def best(part: Strip, below: Strip) -> Best:
+        lower = [first(below)]
+        _ascend(lower, below, nu, 0, top - 1)
+        rows = slice(*part.rows[top])
+        Q, pooled, switches = (volume[:, rows] for volume in (coarse, *whole))
+        for l in reversed(range(top)):
+            Q = unpool_and_disaggregate(Q, pooled, switches, part, l)
+            begin, end = (row - below.rows[l][0] for row in part.rows[l])
+            pooled, switches = (volume[:, begin:end] for volume in lower.pop())
+        return best_pooled(Q, pooled, switches, part, reciprocal)
+
+    return verify(_merge(best(*strips) for strips in strips_down(geometry, pieces)), geometry, reciprocal)
 
 
-def _ascend(levels: list[tuple[Tensor, Tensor]], geometry: Geometry, nu: list[float], lowest: int) -> None:
-    """Append (S_{l+3/2}, m_{l+1}) for l = ``lowest`` … L − 2 to a list that ends with level ``lowest``."""
-    for l in range(lowest, geometry.L - 1):
+def _ascend(
+    levels: list[tuple[Tensor, Tensor]], geometry: Geometry, nu: list[float], lowest: int, highest: int
+) -> None:
+    """Append (S_{l+1/2}, m_l) for l = ``lowest`` + 1 … ``highest`` to a list that ends with level ``lowest``."""
+    for l in range(lowest, highest):
         levels.append(aggregate_and_pool(levels[-1][0], geometry, l, nu[l + 1]))
 
 
@@ -115,40 +135,24 @@ def _descend(levels: list[tuple[Tensor, Tensor]], geometry: Geometry, nu: list[f
     return Q
 
 
-def _strips_up(geometry: Geometry, count: int) -> Iterable[Strip]:
-    """Strips that partition the rows of level 1, each with all its children at level 0."""
-    minus, plus = geometry.child_shifts(0)
-    for first, end in _ranges(geometry.grid(1)[0], count):
-        yield geometry.strip((max(0, first + minus), min(geometry.grid(0)[0], end + plus)), (first, end))
-
-
-def _strips_down(geometry: Geometry, count: int) -> Iterable[Strip]:
-    """Strips that partition the rows of level 0, each with all its parents at level 1."""
-    minus, plus = geometry.child_shifts(0)
-    for first, end in _ranges(geometry.grid(0)[0], count):
-        yield geometry.strip((first, end), (max(0, first - plus), min(geometry.grid(1)[0], end - minus)))
-
-
-def _ranges(rows: int, count: int) -> Iterable[tuple[int, int]]:
-    count = min(count, rows)
-    return pairwise(rows * n // count for n in range(count + 1))
-
-
-def _join(geometry: Geometry, parts: Iterable[tuple[Strip, Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """S_{3/2} and m_1 of the whole grid, assembled from its strips."""
+def _join(geometry: Geometry, l: int, parts: Iterable[tuple[Strip, Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """S_{l+1/2} and m_l of the whole grid, assembled from its strips."""
     whole: list[Tensor] = []
     for strip, *volumes in parts:
         if not whole:
-            whole = [v.new_empty(v.shape[0], *geometry.grid(1), *v.shape[3:]) for v in volumes]
+            whole = [v.new_empty(v.shape[0], *geometry.grid(l), *v.shape[3:]) for v in volumes]
         for target, volume in zip(whole, volumes, strict=True):
-            target[:, slice(*strip.rows1)] = volume
+            target[:, slice(*strip.rows[l])] = volume
     return whole[0], whole[1]
 
 
 def _merge(parts: Iterable[Best]) -> Best:
     """The best matches of all strips and the best score at every target."""
-    found = list(parts)
-    table = found[0].table
-    for part in found[1:]:
-        table = torch.maximum(table, part.table)
-    return Best(torch.cat([part.scores for part in found], 1), torch.cat([part.cells for part in found], 1), table)
+    scores, cells = [], []
+    table: Tensor | None = None
+    for part in parts:
+        scores.append(part.scores)
+        cells.append(part.cells)
+        table = part.table if table is None else torch.maximum(table, part.table, out=table)
+    assert table is not None
+    return Best(torch.cat(scores, 1), torch.cat(cells, 1), table)

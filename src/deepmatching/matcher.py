@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
-from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -15,12 +14,12 @@ from torch import Tensor
 
 from deepmatching.checks import check_number, radius_in_pixels
 from deepmatching.defaults import CONFIDENT, FLOW_RADIUS, FULL, MODEL, PRESET, RADIUS
-from deepmatching.errors import DeepMatchingError
-from deepmatching.graphs import LARGEST_GRAPH, GraphedDecode, GraphedDescribe
+from deepmatching.errors import DeepMatchingError, failed_allocations
+from deepmatching.graphs import LARGEST_GRAPH, GraphedDescribe, RepeatedDecode
 from deepmatching.inference import Frame
-from deepmatching.io.images import ImageLike, load_image, shrink, shrunk_size
+from deepmatching.io.images import ImageLike, load_image, shrink, shrunk_size, size_of, stacked
 from deepmatching.matches import NO_MATCHES, Matches, matches_of
-from deepmatching.memory import Plan, budget_for, plan_decoding, pyramid_bytes, require
+from deepmatching.memory import Plan, Size, budget_for, plan_decoding, plan_flow, pyramid_bytes, require
 from deepmatching.models import load_network, save_network
 from deepmatching.network import Network
 from deepmatching.operators.decoding import Decoded, decode
@@ -87,16 +86,14 @@ class DeepMatcher:
         return self
 
     def _forget(self) -> None:
-        """Drop what can be made again: the recorded graph, and the matchers at other radii."""
-        self._graph_key: tuple[object, ...] = ()  # what the last batch was, and the graph recorded for it
-        self._graph: GraphedDecode | None = None
+        """Drop what can be made again: the recorded graphs, and the matchers at other radii."""
+        self._repeated_decode = RepeatedDecode(self.network)
         self._device_flow: DeviceFlow | None = None
         self._describe = GraphedDescribe(self.network)
-        self._lock = Lock()
         self._other_radii: dict[int | None, DeepMatcher] = {}  # matchers that share this network
 
     def __getstate__(self) -> dict[str, Any]:
-        """What pickling and copying keep: a lock and a CUDA graph cannot be copied."""
+        """What pickling and copying keep: CUDA graphs cannot be copied."""
         return {"settings": self.settings, "device": self.device, "network": self.network}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -163,38 +160,32 @@ class DeepMatcher:
             yield from self._match_batch(batch)
 
     def _match_batch(self, batch: list[tuple[Tensor, Tensor]]) -> Iterator[Matches]:
-        size0, size1 = (_size(image) for image in batch[0])
-        image0, image1 = (torch.stack([self._shrunk(pair[i]) for pair in batch]).to(self.device) for i in (0, 1))
-        geometry = self.network.geometry_of(image0, image1)
-        plan = self._plan(geometry, len(batch))
+        size0, size1 = (size_of(image) for image in batch[0])
+        geometry = self.geometry(size0, size1)
+        plan = self._plan(geometry, len(batch), (size0, size1))
         for start in range(0, len(batch), plan.batch):
-            part = slice(start, start + plan.batch)
-            decoded = self._decode(image0[part], image1[part], geometry, plan)
+            part = batch[start : start + plan.batch]
+            image0, image1 = (stacked([self._shrunk(pair[i]) for pair in part]).to(self.device) for i in (0, 1))
+            decoded = self._decode(image0, image1, geometry, plan)
             for b in range(len(decoded.scores)):
-                yield self._matches_of(decoded, b, geometry).at_sizes(size0, size1)
+                yield self.matches_of(decoded, b, geometry).at_sizes(size0, size1)
 
+    @failed_allocations()
     def _decode(self, image0: Tensor, image1: Tensor, geometry: Geometry, plan: Plan) -> Decoded:
-        """Decode a batch. On CUDA, launches dominate: from the second batch of equal sizes on, replay a graph."""
-        decoding = replace(self.settings.decoding, strips=plan.strips)
-        if self.device.type != "cuda" or plan.strips > 1 or plan.needed > LARGEST_GRAPH:
+        """Decode a batch."""
+        decoding = replace(self.settings.decoding, pieces=plan.pieces)
+        if self.device.type != "cuda" or plan.pieces.strips > 1 or plan.needed > LARGEST_GRAPH:
             return self.network.decode(image0, image1, decoding, geometry)
-        exponents = self.network.exponents
-        key = (tuple(image0.shape), tuple(image1.shape), geometry, exponents._version, exponents.data_ptr())
-        with self._lock:  # the graph has its own buffers: threads that share a matcher take turns
-            if key != self._graph_key:
-                self._graph_key, self._graph = key, None
-                return self.network.decode(image0, image1, decoding, geometry)
-            if self._graph is None:
-                self._graph = GraphedDecode(self.network, key[0], key[1], decoding)
-            return self._graph(image0, image1)
+        return self._repeated_decode(image0, image1, geometry, decoding)
 
-    def plan(self, size0: tuple[int, int], size1: tuple[int, int], batch: int = 1) -> Plan:
-        """How images of these sizes (rows, columns) will be matched within the memory limit, and what that takes.
+    def plan(self, size0: tuple[int, int], size1: tuple[int, int], batch: int = 1, flow: bool = False) -> Plan:
+        """How images of these sizes (rows, columns) will be matched, or ``flow`` found, and the memory that it takes.
 
         Raises:
             OutOfMemoryError: if it cannot be done.
         """
-        return self._plan(self.geometry(size0, size1), batch)
+        matcher = self.for_flow() if flow else self
+        return matcher._plan(matcher.geometry(size0, size1), batch, (size0, size1), flow)
 
     def geometry(self, size0: tuple[int, int], size1: tuple[int, int]) -> Geometry:
         """The geometry in which images of these sizes (rows, columns) are matched."""
@@ -207,9 +198,11 @@ class DeepMatcher:
     def _shrunk(self, image: Tensor) -> Tensor:
         return shrink(image, self.settings.max_size)
 
-    def _plan(self, geometry: Geometry, batch: int = 1) -> Plan:
-        budget = budget_for(self.device, self.settings.memory)
-        return plan_decoding(geometry, self.network.descriptor, batch, self.device.type, budget)
+    def _plan(self, geometry: Geometry, batch: int, sizes: tuple[Size, Size], flow: bool = False) -> Plan:
+        descriptor, budget = self.network.descriptor, budget_for(self.device, self.settings.memory)
+        if flow:
+            return plan_flow(geometry, descriptor, self.device.type, budget, sizes)
+        return plan_decoding(geometry, descriptor, batch, self.device.type, budget, sizes)
 
     def match_sequence(self, frames: Iterable[ImageLike]) -> Iterator[Matches]:
         """The matches of every frame with the next one. Each frame is described once.
@@ -224,11 +217,16 @@ class DeepMatcher:
             previous = frame
 
     @torch.no_grad()
-    def _frame(self, image: Tensor, number: int = 0, previous: Frame | None = None) -> Frame:
-        """Describe a frame of a sequence, whose geometry the first one fixes."""
-        size = _size(image)
-        geometry = self.geometry(size, size) if previous is None else previous.geometry
-        if previous is not None and previous.size != size:
+    @failed_allocations()
+    def _frame(self, image: Tensor, number: int = 0, previous: Frame | None = None, flow: bool = False) -> Frame:
+        """Describe a frame of a sequence, whose geometry and pieces the first one fixes."""
+        size = size_of(image)
+        if previous is None:
+            geometry = self.geometry(size, size)
+            pieces = self._plan(geometry, 1, (size, size), flow).pieces
+        elif previous.size == size:
+            geometry, pieces = previous.geometry, previous.pieces
+        else:
             (rows0, columns0), (rows, columns) = previous.size, size
             raise DeepMatchingError(
                 f"Frame {number} is {columns}x{rows} pixels, but the one before is {columns0}x{rows0}: "
@@ -236,18 +234,20 @@ class DeepMatcher:
             )
         image = self._shrunk(image)
         on_device = image.to(self.device)
-        return Frame(image, on_device, self._describe(on_device[None], geometry.used0), geometry, size)
+        cells = self._describe(on_device[None], geometry.used0)
+        return Frame(image, on_device, cells, geometry, size, pieces)
 
     def _match_frames(self, first: Frame, second: Frame) -> Matches:
-        return self._matches_of(self._decode_frames(first, second), 0, first.geometry)
+        return self.matches_of(self._decode_frames(first, second), 0, first.geometry)
 
-    def _matches_of(self, decoded: Decoded, b: int, geometry: Geometry) -> Matches:
-        """The matches of pair b of a batch; ``exact`` and ``none`` are taken at their word."""
+    def matches_of(self, decoded: Decoded, b: int, geometry: Geometry) -> Matches:
+        """The matches of pair b of a batch that are given out; see :meth:`match`."""
         least = CONFIDENT if self.settings.reciprocal == "bins" else 0.0
         return matches_of(decoded, b, geometry.size0, geometry.size1, least)
 
+    @failed_allocations()
     def _decode_frames(self, first: Frame, second: Frame) -> Decoded:
-        decoding = replace(self.settings.decoding, strips=self._plan(first.geometry).strips)
+        decoding = replace(self.settings.decoding, pieces=first.pieces)
         return self.network.decode_cells(first.cells, second.cells, first.geometry, decoding)
 
     # ------------------------------------------------------------------ flow
@@ -276,7 +276,7 @@ class DeepMatcher:
                 [0, 1], or a function from the image to such an array.
             matches: matches of any matcher, or their file, to interpolate instead of this matcher's own.
         """
-        from deepmatching.flow import check_pair, count_outside, is_edge_map, matches_to_flow, without_confidence
+        from deepmatching.flow import check_pair, count_outside, is_edge_map, matches_to_flow
         from deepmatching.flow import preset as settings_of
 
         settings = settings_of(preset)
@@ -291,7 +291,6 @@ class DeepMatcher:
         if matches is None:
             return next(self._flow_of_frames((first, second), settings, radius, edges))
         given = matches if isinstance(matches, Matches) else Matches.load(matches)
-        settings = settings if given.confidence is not None else without_confidence(settings)
         count_outside(given, size)
         return matches_to_flow(given, first.to(self.device), second.to(self.device), settings, edges, host_image0=first)
 
@@ -321,16 +320,18 @@ class DeepMatcher:
     def _flow_of_frames(
         self, images: Iterable[Tensor], settings: FlowSettings, radius: Radius | None, edges: EdgesLike
     ) -> Iterator[FlowResult]:
-        from deepmatching.flow import decoded_to_flow, needs_backward, on_device, without_confidence
+        from deepmatching.flow import decoded_to_flow, needs_backward, on_device
+        from deepmatching.flow.recorded import DeviceFlow
 
         matcher = self.for_flow(radius)
-        settings = settings if self.network.confidence is not None else without_confidence(settings)
+        matcher._device_flow = matcher._device_flow or DeviceFlow(matcher.network)
         previous: Frame | None = None
         start = time.perf_counter()
         for number, image in enumerate(images):
-            frame = matcher._frame(image, number, previous)
+            frame = matcher._frame(image, number, previous, flow=True)
             if previous is not None and on_device(frame.on_device):
-                yield matcher._flow_on_device(previous, frame, settings, edges).at_size(previous.size)
+                decoding = replace(matcher.settings.decoding, pieces=frame.pieces)
+                yield matcher._device_flow(previous, frame, decoding, settings, edges).at_size(previous.size)
             elif previous is not None:
                 decoded = matcher._decode_frames(previous, frame)
                 both = needs_backward(settings, matcher.network)
@@ -340,17 +341,6 @@ class DeepMatcher:
                 yield replace(result, seconds={**seconds, **result.seconds}).at_size(previous.size)
                 start = time.perf_counter()
             previous = frame
-
-    def _flow_on_device(self, first: Frame, second: Frame, settings: FlowSettings, edges: EdgesLike) -> FlowResult:
-        """The flow of two frames on a GPU, which stays there until it is read."""
-        from deepmatching.flow.recorded import DeviceFlow
-
-        with self._lock:
-            self._device_flow = self._device_flow or DeviceFlow(self.network)
-        plan = self._plan(first.geometry)
-        decoding = replace(self.settings.decoding, strips=plan.strips)
-        is_small = plan.strips == 1 and plan.needed <= LARGEST_GRAPH
-        return self._device_flow(first, second, decoding, settings, edges, is_small)
 
     def for_flow(self, radius: Radius | None = None) -> DeepMatcher:
         """The matcher of the same network at the radius that flow uses; see :meth:`flow`."""
@@ -385,7 +375,7 @@ class DeepMatcher:
         loaded = [self.load(image, name) for image, name in ((image0, "image0"), (image1, "image1"))]
         first, second = (self._shrunk(image)[None].to(self.device) for image in loaded)
         geometry = self.network.geometry_of(first, second)
-        chosen = points_in(np.asarray(points, float).reshape(-1, 2), _size(loaded[0]), _size(first[0]))
+        chosen = points_in(np.asarray(points, float).reshape(-1, 2), size_of(loaded[0]), size_of(first[0]))
         needed = pyramid_bytes(geometry, self.network.descriptor, training=False, device=self.device.type)
         require(needed, self.device, self.settings.memory)
         pyramid = self.network(first, second)
@@ -395,8 +385,3 @@ class DeepMatcher:
         if path is not None:
             write_image(path, picture)
         return picture
-
-
-def _size(image: Tensor) -> tuple[int, int]:
-    """The rows and columns of an image (C, H, W)."""
-    return image.shape[1], image.shape[2]

@@ -6,56 +6,181 @@ scores in S_{l+1/2}. A score takes four bytes and a switch takes one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-import psutil
 import torch
 
 from deepmatching.descriptors import Descriptor
+from deepmatching.descriptors.convolutions import BAND_BYTES
 from deepmatching.errors import OutOfMemoryError
 from deepmatching.geometry import Geometry
+from deepmatching.limits import free_bytes
 from deepmatching.operators.constants import CHUNK_BYTES
 from deepmatching.operators.kernels import has_kernels
+from deepmatching.operators.patches import target_bands, target_pitch
+from deepmatching.operators.strips import UNCUT, Pieces
+from deepmatching.operators.subpixel import CHUNK, SIDE
+
+#: The widest cells that users can choose, in pixels.
+LARGEST_STRIDE = 4
+
+#: Advice that helps unless the libraries alone take too much.
+SMALLER_IMAGES = "smaller images (max_size)"
 
 #: Fraction of the free memory that is used unless the user sets a limit.
 SAFE_FRACTION = 0.8
 
-#: Bytes that loading the CPU kernels takes: Numba, LLVM and the compiled code.
-CPU_KERNELS = 110_000_000
+#: Bytes that loading the CPU kernels takes: Numba and LLVM before images are described, and then the compiled code.
+NUMBA, CPU_KERNELS = 90_000_000, 130_000_000
 
 #: Bytes that PyTorch's own convolutions and temporaries take on a CPU.
 PLAIN_OPERATORS = 150_000_000
 
+#: Bytes that the convolutions of a learned descriptor take on a CPU, beside their maps.
+CONVOLUTIONS = 20_000_000
+
+#: Bytes that flow takes after matching on a CPU: its kernels and those of matching, and for each pixel.
+FLOW_KERNELS, FLOW_PER_PIXEL = 190_000_000, 115
+
+#: Bytes that a CPU's allocator keeps of freed arrays, which are too small to be given back: a fifth of little work, a
+#: twelfth of much.
+FRAGMENTS = 60_000_000
+
+#: Floats beyond the last target position in a row of cells, see ``patches.target_pitch``; depends a little on the CPU.
+BEYOND = 108
+
+Size = tuple[int, int]  #: rows and columns
+
 
 def decoding_bytes(
-    geometry: Geometry, descriptor: Descriptor, batch: int = 1, device: str = "cpu", strips: int = 1
+    geometry: Geometry, descriptor: Descriptor, batch: int = 1, device: str = "cpu", pieces: Pieces = UNCUT
 ) -> int:
-    """Peak of ``Network.decode`` for a batch of pairs on a type of device, with level 0 in ``strips`` strips."""
+    """Peak of matching a batch of pairs on a type of device: images in float32, descriptors and scores."""
     fast = has_kernels(device)
-    overhead = 0 if device != "cpu" else CPU_KERNELS if fast else PLAIN_OPERATORS
-    cells, padded = _cells_bytes(geometry, descriptor), _cells_bytes(geometry, descriptor) // 2
-    describing = _describing_bytes(geometry, descriptor, device)
+    before, after = (0, 0) if device != "cpu" else (NUMBA, CPU_KERNELS) if fast else (PLAIN_OPERATORS, PLAIN_OPERATORS)
+    images = images_bytes(geometry) * (2 if batch > 1 else 1)  # a batch is a copy
+    cells = _cells_bytes(geometry, descriptor)
+    scores = batch * _scores_bytes(geometry, descriptor, device, pieces, batch)
+    if descriptor.working:  # learned descriptors refine their matches and judge them
+        scores = max(
+            scores, _subpixel_bytes(geometry, descriptor, batch), _confidence_bytes(geometry, descriptor, batch)
+        )
+    work = max(before + batch * _describing_bytes(geometry, descriptor, device), after + batch * cells + scores)
+    if device != "cpu":
+        return work + batch * images
+    fragments = max(min(FRAGMENTS, (work - before) // 5), work // 12)
+    return work + batch * images + fragments + (CONVOLUTIONS if descriptor.working else 0)
+
+
+def flow_bytes(geometry: Geometry, descriptor: Descriptor, sizes: Sequence[Size] = ()) -> int:
+    """Peak of flow after matching on a CPU: images and descriptors of both frames, edges, interpolation, refinement."""
+    rows, columns = geometry.size0
+    held = images_bytes(geometry) + _cells_bytes(geometry, descriptor) + originals_bytes(geometry, sizes)
+    return FLOW_KERNELS + held + FLOW_PER_PIXEL * rows * columns
+
+
+def images_bytes(geometry: Geometry) -> int:
+    """Size of a pair of colour images in float32."""
+    return 12 * sum(rows * columns for rows, columns in (geometry.size0, geometry.size1))
+
+
+def originals_bytes(geometry: Geometry, sizes: Sequence[Size]) -> int:
+    """Size of a pair of colour images in float32 that are matched at a smaller size: they are held beside it."""
+    if tuple(sizes) in ((), (geometry.size0, geometry.size1)):
+        return 0
+    return 12 * sum(rows * columns for rows, columns in sizes)
+
+
+def _scores_bytes(geometry: Geometry, descriptor: Descriptor, device: str, pieces: Pieces, batch: int) -> int:
+    """Peak of what ``inference.decode_cells`` allocates for each pair of a batch, with what remains of each point."""
+    fast = has_kernels(device)
+    points = geometry.grid(0)[0] * geometry.grid(0)[1]
+    table = 4 * geometry.used1[0] * geometry.used1[1] // geometry.alpha**2
+    results = 90 * points + table * (torch.get_num_threads() + 2 if device == "cpu" and fast else 2)
     if geometry.L == 0:
-        return batch * max(describing, 12 * geometry.cells(0) + cells) + overhead
-    P = [pooled_cells(geometry, l) for l in range(geometry.L)] + [0, 0]
-    first, S_0 = P[0], geometry.cells(0)
-    if strips > 1 and geometry.L > 1:
-        rows = geometry.grid(0)[0]
-        fraction = min(1.0, (-(-rows // min(strips, rows)) + 1) / rows)
-        first, S_0 = int(fraction * first), int(fraction * S_0)
-    kept = P[0] if strips == 1 or geometry.L == 1 else 0
-    # S_0: not held at all, in pieces, or whole with its power.
-    held = 8 * S_0 if not fast else 0 if device == "cpu" else min(CHUNK_BYTES, 4 * S_0)
-    correlating = 5 * first + held + padded
+        return 12 * geometry.cells(0) + results
+    P = [pooled_cells(geometry, l) for l in range(geometry.L)]
+    cut = min(pieces.levels, geometry.L - 1) if pieces.used(geometry) else 0
     # Unpooling and disaggregation are one kernel on a CPU. Elsewhere, Q_{l+1} is stored in between.
-    between = 0 if fast and device == "cpu" else 4
-    # Q_{1/2}, S_{1/2}, m_0 and Q_{3/2}, S_{3/2}, m_1; in strips, S_{1/2} is computed while the others are held.
-    last = max(between * first, 0 if kept else held, 0 if fast else 8 * S_0)
-    decoding = 9 * first + 9 * P[1] + last
-    # The whole way up; the last step down to level 1.
-    above = 5 * kept + max(5 * sum(P[1:]), (9 + between) * P[1] + 9 * P[2])
-    return batch * max(describing, max(correlating, decoding, above) + cells) + overhead
+    between = 4 if fast and device == "cpu" else 8
+    # The levels that are held whole: S and m on the way up; at the top, S_L and Q; then Q of two levels at a time.
+    whole = 5 * sum(P[cut:]) + 4 * geometry.cells(geometry.L) + between * P[-1]
+    for l in range(cut, geometry.L - 1):
+        whole = max(whole, 5 * sum(P[cut : l + 2]) + 4 * P[l + 1] + between * P[l])
+    if not cut:
+        first = _first_bytes(geometry, descriptor, device, geometry.grid(0)[0], batch)
+        return max(first, whole, 9 * P[0] + _best_bytes(geometry, device, geometry.grid(0)[0])) + results
+    row = [cells // geometry.grid(l)[0] for l, cells in enumerate(P)]
+    up, down, below = _strip_rows(geometry, pieces.strips, cut)
+    rising = max(
+        _first_bytes(geometry, descriptor, device, up[0], batch),
+        *(5 * up[l] * row[l] + 5 * up[l + 1] * row[l + 1] for l in range(cut)),
+    )
+    lower = 5 * sum(below[l] * row[l] for l in range(cut))
+    falling = max(
+        _first_bytes(geometry, descriptor, device, below[0], batch),
+        *(lower + 4 * down[l + 1] * row[l + 1] * (l + 1 < cut) + between * down[l] * row[l] for l in range(cut)),
+        lower + 4 * down[0] * row[0] + _best_bytes(geometry, device, down[0]),
+    )
+    return max(5 * P[cut] + rising, whole, 9 * P[cut] + falling) + results
+
+
+def _strip_rows(geometry: Geometry, strips: int, cut: int) -> tuple[list[int], list[int], list[int]]:
+    """The most rows at each level in ``strips_up``, and in the two strips of ``strips_down``."""
+    heights = [geometry.grid(l)[0] for l in range(cut + 1)]
+    spread = [plus - minus for minus, plus in (geometry.child_shifts(l) for l in range(cut))]
+    up, down = [-(-heights[cut] // min(strips, heights[cut]))], [-(-heights[0] // min(strips, heights[0]))]
+    for l in reversed(range(cut)):
+        up.insert(0, min(heights[l], up[0] + spread[l]))
+    for l in range(cut):
+        down.append(min(heights[l + 1], down[l] + spread[l]))
+    below = [down[cut - 1]]
+    for l in reversed(range(cut - 1)):
+        below.insert(0, min(heights[l], below[0] + spread[l]))
+    return up, down, below
+
+
+def _first_bytes(geometry: Geometry, descriptor: Descriptor, device: str, rows: int, batch: int) -> int:
+    """Peak of ``correlate_and_pool`` for some rows of reference points: S_{1/2}, m_0 and what leads to them.
+
+    A CPU copies the cells of one pair of a batch after the other, so that each counts for a part.
+    """
+    part = rows / geometry.grid(0)[0]
+    result, S_0 = int(5 * part * pooled_cells(geometry, 0)), int(part * geometry.cells(0))
+    if not has_kernels(device):
+        return result + 8 * S_0 + _cells_bytes(geometry, descriptor) // 2
+    if device != "cpu":
+        return result + min(CHUNK_BYTES, 4 * S_0) + _cells_bytes(geometry, descriptor) // 2
+    pitch = target_pitch(geometry, descriptor.patch, BEYOND)
+    band, height = target_bands(geometry, descriptor.patch, descriptor.channels, pitch)
+    target = min(height, rows * geometry.alpha // geometry.gamma + 2 * geometry.R(0)) if geometry.relative else height
+    reference = min(band, rows) * geometry.alpha // geometry.gamma * geometry.used0[1] // geometry.gamma
+    # Every row of a narrow target takes whole pages, of up to 64 KiB. The zeros on other pages take nothing.
+    touched = min(pitch, geometry.used1[1] // geometry.gamma + 2**14)
+    return result + 4 * descriptor.channels * (target * touched + reference) // batch
+
+
+def _best_bytes(geometry: Geometry, device: str, rows: int) -> int:
+    """What ``best_pooled`` allocates for some rows of reference points: Q_0 and a copy, without kernels."""
+    return 0 if has_kernels(device) else 8 * geometry.cells(0) * rows // geometry.grid(0)[0]
+
+
+def _subpixel_bytes(geometry: Geometry, descriptor: Descriptor, batch: int) -> int:
+    """What sub-pixel matches take: the target's cells around some rows of matches, twice, and all their patches."""
+    rows, columns = geometry.grid(0)
+    patches, around = SIDE**2 * descriptor.patch**2, (SIDE + descriptor.patch - 1) ** 2
+    row = batch * columns * patches * descriptor.channels
+    at_once = min(rows * row, max(row, CHUNK))
+    return int(4 * at_once * (2 * around / patches + (descriptor.patch > 1)))
+
+
+def _confidence_bytes(geometry: Geometry, descriptor: Descriptor, batch: int) -> int:
+    """What judging the matches takes: the patches of the reference points and the evidence, or the network's maps."""
+    rows, columns = geometry.grid(0)
+    patches = 4 * descriptor.channels * descriptor.patch**2
+    return batch * rows * columns * max(patches + 900, 2400)
 
 
 def _describing_bytes(geometry: Geometry, descriptor: Descriptor, device: str) -> int:
@@ -64,7 +189,16 @@ def _describing_bytes(geometry: Geometry, descriptor: Descriptor, device: str) -
     if device == "cuda":
         return descriptor.working * (pixels0 + pixels1)
     first = 4 * descriptor.channels * pixels0 // geometry.gamma**2
-    return max(descriptor.working * pixels0, first + descriptor.working * pixels1)
+    one, two = (_image_bytes(descriptor, pixels) for pixels in (pixels0, pixels1))
+    return max(one, first + two)
+
+
+def _image_bytes(descriptor: Descriptor, pixels: int) -> int:
+    """Peak of describing one image on a CPU."""
+    whole = descriptor.working * pixels
+    if descriptor.banded is None or whole <= BAND_BYTES:
+        return whole
+    return max(descriptor.banded * pixels, descriptor.mapped * pixels + BAND_BYTES)
 
 
 def pyramid_bytes(
@@ -99,47 +233,80 @@ class Plan:
     """How to match a batch within a budget."""
 
     batch: int  #: pairs at a time
-    strips: int  #: strips of level 0
+    pieces: Pieces  #: strips of the lowest levels
     needed: int  #: estimated peak, in bytes
 
 
-def plan_decoding(geometry: Geometry, descriptor: Descriptor, batch: int, device: str, budget: int) -> Plan:
-    """The largest pieces that fit into the budget: first fewer pairs at a time, then strips of level 0.
+def plan_decoding(
+    geometry: Geometry, descriptor: Descriptor, batch: int, device: str, budget: int, sizes: Sequence[Size] = ()
+) -> Plan:
+    """The largest pieces that fit into the budget: first fewer pairs at a time, then strips of the lowest levels.
+
+    Args:
+        sizes: those of the two images as they were given, if they are matched at a smaller size.
 
     Raises:
         OutOfMemoryError: if even the smallest pieces do not fit.
     """
-    one, two = (decoding_bytes(geometry, descriptor, pairs, device) for pairs in (1, 2))
-    if one <= budget:
-        pairs = min(batch, 1 + (budget - one) // (two - one))  # every further pair needs as much as the second
-        return Plan(pairs, 1, one + (pairs - 1) * (two - one))
-    needed = one
-    for strips in range(2, geometry.grid(0)[0] + 1):
-        needed = decoding_bytes(geometry, descriptor, 1, device, strips)
-        if needed <= budget:
-            return Plan(1, strips, needed)
-    raise _not_enough(min(one, needed), budget, device)
+    held = batch * originals_bytes(geometry, sizes)
+
+    def needed(pieces: Pieces, pairs: int = 1) -> int:
+        waiting = (batch - pairs) * images_bytes(geometry)
+        return held + waiting + decoding_bytes(geometry, descriptor, pairs, device, pieces)
+
+    pairs = bisect_right(range(1, batch + 1), budget, key=lambda n: needed(UNCUT, n))
+    if pairs:
+        return Plan(pairs, UNCUT, needed(UNCUT, pairs))
+    fitting = []
+    counts = range(2, geometry.grid(0)[0] + 1)
+    for levels in range(1, geometry.L):
+        # More strips need less: the first count that fits.
+        n = bisect_left(counts, True, key=lambda n: needed(Pieces(n, levels)) <= budget)
+        if n < len(counts):
+            fitting.append(Pieces(counts[n], levels))
+    if not fitting:
+        advice = _advice(geometry, descriptor, device, budget, held)
+        least = held + (batch - 1) * images_bytes(geometry) + _least(geometry, descriptor, device)
+        raise not_enough(least, budget, device, advice)
+    best = min(fitting, key=lambda pieces: _rows_computed(geometry, pieces))
+    return Plan(1, best, needed(best))
 
 
-def free_bytes(device: torch.device) -> int | None:
-    """Memory that is free on a device now; None if unknown."""
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    if device.type in ("cpu", "mps"):
-        return min([psutil.virtual_memory().available, *_container_limit()])
-    return None
+def plan_flow(geometry: Geometry, descriptor: Descriptor, device: str, budget: int, sizes: Sequence[Size]) -> Plan:
+    """As :func:`plan_decoding` for one pair, with what flow takes after matching. Counted on a CPU only."""
+    after = flow_bytes(geometry, descriptor, sizes) if device == "cpu" else 0
+    if after > budget:
+        raise not_enough(after, budget, device, (SMALLER_IMAGES,) if budget > FLOW_KERNELS else ())
+    plan = plan_decoding(geometry, descriptor, 1, device, budget, sizes)
+    return replace(plan, needed=max(plan.needed, after))
 
 
-def _container_limit() -> list[int]:
-    """Memory that a container (cgroup version 2) may still take, counting file caches as free; [] without a limit."""
-    folder = Path("/sys/fs/cgroup")
-    try:
-        limit, used = ((folder / name).read_text().strip() for name in ("memory.max", "memory.current"))
-        caches = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())["inactive_file"]
-        return [] if limit == "max" else [max(0, int(limit) - int(used) + int(caches))]
-    except (OSError, ValueError, KeyError):
-        return []
+def _least(geometry: Geometry, descriptor: Descriptor, device: str) -> int:
+    """What matching one pair takes in the smallest pieces."""
+    smallest = (Pieces(geometry.grid(0)[0], levels) for levels in range(1, geometry.L))
+    return min(decoding_bytes(geometry, descriptor, 1, device, pieces) for pieces in (UNCUT, *smallest))
+
+
+def _advice(geometry: Geometry, descriptor: Descriptor, device: str, budget: int, held: int) -> list[str]:
+    """What helps to match these images within the budget, ``held`` of which is taken by images of this size."""
+    gamma = 2 * geometry.gamma
+    radius = None if geometry.radius is None else -(-geometry.radius // gamma) * gamma
+    options = {"a smaller radius": replace(geometry, radius=geometry.gamma, levels=None)}
+    side = descriptor.cells_of_patch * gamma
+    if descriptor.scalable and descriptor.stride < LARGEST_STRIDE and min(geometry.size0 + geometry.size1) >= side:
+        sizes, downscale = (geometry.size0, geometry.size1), gamma.bit_length() - 1
+        coarser = Geometry.for_downscale(*sizes, downscale, radius, patch=descriptor.cells_of_patch)
+        options["a larger downscale"] = coarser
+    advice = [name for name, other in options.items() if held + _least(other, descriptor, device) <= budget]
+    smallest = (geometry.delta, geometry.delta)
+    small = replace(geometry, size0=smallest, size1=smallest, levels=None)
+    return advice + [SMALLER_IMAGES] * (_least(small, descriptor, device) <= budget)
+
+
+def _rows_computed(geometry: Geometry, pieces: Pieces) -> int:
+    """Rows of level 0 that are correlated in total: a measure of time."""
+    up, _, below = _strip_rows(geometry, pieces.strips, pieces.levels)
+    return pieces.strips * (up[0] + below[0])
 
 
 def budget_for(device: torch.device, memory: int | None = None) -> int:
@@ -155,13 +322,17 @@ def require(needed: int, device: torch.device, memory: int | None = None) -> Non
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         return
     if needed > (budget := budget_for(device, memory)):
-        raise _not_enough(needed, budget, device.type)
+        raise not_enough(needed, budget, device.type)
 
 
-def _not_enough(needed: int, budget: int, device: str) -> OutOfMemoryError:
+def not_enough(
+    needed: int, budget: int, device: str, advice: Sequence[str] = ("a smaller radius", SMALLER_IMAGES)
+) -> OutOfMemoryError:
+    """The refusal, with what helps beside more memory."""
+    helps = f"use {', '.join(advice)} or allow" if advice else "allow"
     return OutOfMemoryError(
         f"This needs about {amount(needed)} of memory on {device}, but may use only {amount(budget)}: "
-        "use a smaller radius, a larger downscale or smaller images, or allow more memory."
+        f"{helps} more memory."
     )
 
 

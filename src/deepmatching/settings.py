@@ -27,8 +27,9 @@ class Settings:
         downscale: a descriptor cell is 2^downscale pixels wide. None for the model's own value (1 for ``hog``).
         reciprocal: how matches are verified, see ``deepmatching.operators.decoding``.
         device: ``"auto"`` (cuda, else mps, else cpu), ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``.
-        memory: bytes that matching may use. None for four fifths of the free memory. With less than one pass needs,
-            the work is cut into pieces and gives the same matches.
+        memory: bytes that matching may use, with its images and the libraries that it loads. None for four fifths of
+            the free memory. With less than one pass needs, the scores are computed in pieces and the matches are the
+            same. Images and descriptors are not cut; what does not fit even so is refused.
         half: correlate and store scores in half precision (CUDA only). Faster; a few matches may differ.
         subpixel: move matches between the cells of 2 pixels, if the model has learned to (``hog`` has not).
         max_size: images whose longer side exceeds this many pixels are matched at a reduced size. Matches and flow are

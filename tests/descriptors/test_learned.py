@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch.utils.flop_counter import FlopCounterMode
 
 from deepmatching.descriptors import VGG, Compact
+from deepmatching.descriptors.convolutions import band_rows
 from deepmatching.descriptors.pretrained import load_vgg
 from deepmatching.errors import DeepMatchingError
 from deepmatching.geometry import Geometry
@@ -33,6 +34,23 @@ def test_patches_have_unit_norm_at_every_size(rows: int, columns: int, channels:
     torch.testing.assert_close(vectors.norm(dim=1), torch.ones(2, 4 * rows + 1, 4 * columns + 1))
     assert cells.shape == (2, 128, 4 * rows, 4 * columns)
     torch.testing.assert_close(cells.norm(dim=1), torch.full((2, 4 * rows, 4 * columns), 0.25))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["vgg", "compact"])
+@pytest.mark.parametrize("rows", [200, 264])
+def test_bands_of_a_large_image_give_the_descriptors_of_the_whole(
+    monkeypatch: pytest.MonkeyPatch, name: str, rows: int
+) -> None:
+    """In float64: in float32, the order of the sums in a convolution may depend on the size of the image."""
+    descriptor = load_network(name).descriptor.double().eval()
+    image = torch.rand(2, 3, rows, 72, dtype=torch.float64)
+    with torch.no_grad():
+        whole = descriptor(image)
+        monkeypatch.setattr("deepmatching.descriptors.convolutions.BAND_BYTES", 2**18)
+        assert band_rows(rows, 72, descriptor.working) < rows / 2
+        in_bands = descriptor(image)
+    torch.testing.assert_close(in_bands, whole, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.slow

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,3 +25,12 @@ def output_of(name: str, *arguments: object) -> str:
     result = run_benchmark(name, *arguments)
     assert result.returncode == 0, result.stderr
     return result.stdout
+
+
+def imported(name: str) -> ModuleType:
+    """``benchmarks/NAME.py`` as a module."""
+    spec = importlib.util.spec_from_file_location(f"benchmarks_{name}", ROOT / "benchmarks" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module

@@ -16,6 +16,7 @@ from deepmatching.geometry import Geometry
 from deepmatching.operators import correlation, cpu, fused, max_pooling, power, unpooling
 from deepmatching.operators.decoding import best_pooled
 from deepmatching.operators.kernels import plain_operators
+from deepmatching.operators.patches import target_bands, target_pitch
 from helpers.volumes import (
     assert_identical,
     batches,
@@ -49,6 +50,29 @@ def test_correlation_and_pooling_with_many_ties(
         for n, used in enumerate((geometry.used0, geometry.used1))
     ]
     assert_identical(both(fused.correlate_and_pool, *cells, geometry, patch, 1.0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("patch", [1, 4])
+@pytest.mark.parametrize("size1", [(160, 96), (24, 200), (320, 16)])
+def test_bands_of_the_target_give_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch, patch: int, size1: tuple[int, int]
+) -> None:
+    """The target's cells are copied for some reference rows at a time; some of these see nothing of the target."""
+    geometry = Geometry((160, 96), size1, radius=12)
+    extra = 1 if patch == 1 else 0
+    cells = [
+        seeded_volume(n, 2, 3, *(side // geometry.gamma + extra for side in used), step=1 / 4)
+        for n, used in enumerate((geometry.used0, geometry.used1))
+    ]
+    whole = fused.correlate_and_pool(*cells, geometry, patch, 1.4)
+    monkeypatch.setattr("deepmatching.operators.patches.TARGET_BYTES", 1)
+    assert target_bands(geometry, patch, 3, target_pitch(geometry, patch, 100))[0] < geometry.grid(0)[0] / 2
+    in_bands = fused.correlate_and_pool(
+        *(c.contiguous(memory_format=torch.channels_last) for c in cells), geometry, patch, 1.4
+    )
+    for a, b in zip(whole, in_bands, strict=True):
+        assert torch.equal(a, b)
 
 
 @quick

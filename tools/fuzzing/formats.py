@@ -17,6 +17,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save
 
+from deepmatching.bulk_matching import MatchedPair, RunFolder, read_pairs
+from deepmatching.bulk_matching.storage import MANIFEST, Shard
 from deepmatching.datasets.manifest import Manifest
 from deepmatching.datasets.pairs import _read_homography
 from deepmatching.descriptors import VGG
@@ -30,8 +32,10 @@ from deepmatching.io.edges import load_edges
 from deepmatching.io.flow import read_flow, write_flow
 from deepmatching.io.images import load_image
 from deepmatching.io.matches import MatchArrays, read_matches, write_matches
+from deepmatching.matches import Matches
 from deepmatching.models import build_network, load_network, save_network
-from deepmatching.training.checkpoints import Progress, RunFolder
+from deepmatching.training.checkpoints import Progress
+from deepmatching.training.checkpoints import RunFolder as TrainingFolder
 from deepmatching.training.config_file import config_from_dict, read_config, write_config
 from deepmatching.training.log import read_log
 from deepmatching.training.model import build_model
@@ -112,6 +116,9 @@ def _arrays(folder: Path) -> Iterator[Format]:
     stream = io.BytesIO()
     np.save(stream, points)
     yield Format("member.npz", read_matches, stream.getvalue(), _archive)
+    pair = MatchedPair(("a.png", "b.png"), Matches(*matches))  # type: ignore[arg-type]
+    shard = _written(folder / "shard.npz", Shard([pair]).write)
+    yield Format("shard.npz", lambda path: Shard.read(path, [pair.names]), shard)
     edges = generator.uniform(size=SIZE).astype(np.float32)
     stream = io.BytesIO()
     np.save(stream, edges)
@@ -142,6 +149,9 @@ def _texts(folder: Path) -> Iterator[Format]:
     for name in ("a.png", "b.png", "ab.flo"):
         (folder / name).touch()
     entry = {"image0": "a.png", "image1": "b.png", "flow": "ab.flo", "dataset": "mine", "scene": "one"}
+    yield Format("names.txt", lambda path: read_pairs(path, folder), b"a.png b.png\na.png\tb c.png\n")
+    RunFolder.prepare(folder, {"radius": 80}, [("a.png", "b.png"), ("a.png", "ab.flo")], folder, 1)
+    yield Format(MANIFEST, lambda path: RunFolder(path.parent), (folder / MANIFEST).read_bytes())
     yield Format("pairs.json", _open_manifest, json.dumps([entry, {**entry, "extra": [1, 2.5]}]).encode())
     metrics = {"acc@2": 50.0, "epe": 1.5, "coverage": 99.0}
     evaluation = Evaluation("matches", {"model": "hog"}, 2, (PairResult(0, "g", "n", 0.1, {"all": metrics}),))
@@ -215,11 +225,11 @@ def _states(folder: Path) -> Iterator[Format]:
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()
-    run = RunFolder(folder)
+    run = TrainingFolder(folder)
     run.save_state(config, 1, model, optimizer, None, Progress(step=1, count=1, sums={"loss": 0.5}))
 
     def read(path: Path) -> Any:
-        place = RunFolder(path.parent)
+        place = TrainingFolder(path.parent)
         place.state = path
         fresh = build_model(config.model, config.loss)
         return place.load_state(config, 1, fresh, build_optimizer(fresh, config.optimizer), None)

@@ -58,8 +58,8 @@ Memory = Annotated[
     str | None,
     typer.Option(
         metavar="SIZE",
-        help="Memory that matching may use, such as 500MB or 2GB. Work that needs more is split into pieces, with the "
-        "same result.",
+        help="Memory that matching may use, such as 500MB or 2GB. If one pass needs more, scores are computed in "
+        "pieces, with the same result; what does not fit even so is refused.",
         show_default="4/5 of the free memory",
     ),
 ]
@@ -220,7 +220,7 @@ def describe_work(matcher: DeepMatcher, image0: Tensor, image1: Tensor) -> str:
     sizes = (image0.shape[1], image0.shape[2]), (image1.shape[1], image1.shape[2])
     geometry, plan = matcher.geometry(*sizes), matcher.plan(*sizes)
     rows, columns = geometry.grid(0)
-    pieces = f", in {plan.strips} strips" if plan.strips > 1 else ""
+    pieces = f", in {plan.pieces.strips} strips" if plan.pieces.strips > 1 else ""
     return (
         f"{rows * columns} reference points, {geometry.L + 1} levels, "
         f"about {amount(plan.needed)} of memory on {matcher.device}{pieces}"

@@ -44,7 +44,8 @@ def progress_bar(title: str, total: int, done: int = 0) -> Iterator[Advance]:
     progress = Progress(*columns, console=console, transient=True, disable=not is_shown)
     with progress if is_shown else nullcontext():  # else older versions of rich print a newline
         task = progress.add_task(title, total=total, completed=done, text="")
-        last_line = time.monotonic()
+        start = last_line = time.monotonic()
+        before = done
 
         def advance(text: str = "") -> None:
             nonlocal done, last_line
@@ -52,7 +53,8 @@ def progress_bar(title: str, total: int, done: int = 0) -> Iterator[Advance]:
             progress.update(task, completed=done, text=text)
             if not console.is_terminal and done < total and time.monotonic() - last_line > LINES_EVERY:
                 last_line = time.monotonic()
-                say(f"{title}: {done} of {total}")
+                left = duration((total - done) * (last_line - start) / max(1, done - before))
+                say(", ".join(filter(None, (f"{title}: {done} of {total}", text, f"{left} left"))))
 
         yield advance
 
@@ -82,3 +84,11 @@ def working(title: str, console: Console | None = None) -> Iterator[threading.Ti
         timer.join()  # or it might start the spinner after the end
         if not disabled:  # older versions of rich end even a disabled spinner with a newline
             progress.stop()
+
+
+def duration(seconds: float) -> str:
+    """'2 h 05 min', '3 min 20 s' or '12 s'."""
+    whole = round(seconds)
+    if whole >= 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 60} min {whole % 60:02d} s" if whole >= 60 else f"{whole} s"

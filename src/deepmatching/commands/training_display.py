@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from deepmatching.commands.common import say
-from deepmatching.commands.progress import LINES_EVERY
+from deepmatching.commands.progress import LINES_EVERY, duration
 from deepmatching.defaults import THRESHOLDS
 from deepmatching.drawing import write_image
 from deepmatching.drawing.curves import draw_training_curves
@@ -84,7 +84,7 @@ class Display:
             self.bar.start_task(self.task)
             task.completed = min(fraction, 1.0)
         if task.time_remaining is not None:
-            self.texts["left"] = f"{_duration(task.time_remaining)} left"
+            self.texts["left"] = f"{duration(task.time_remaining)} left"
         self.bar.update(self.task, completed=min(fraction, 1.0), step=progress.step, text=self._text())
 
     def logged(self, row: Row) -> None:
@@ -110,7 +110,7 @@ class Display:
         self._stop_bar()
         self._draw()
         resume = f"continue with: deepmatching train {self.folder.config} --resume"
-        steps = f"{outcome.progress.step} steps in {_duration(outcome.progress.elapsed)}"
+        steps = f"{outcome.progress.step} steps in {duration(outcome.progress.elapsed)}"
         if outcome.progress.skipped:
             steps += f", {outcome.progress.skipped} skipped because their gradient was not finite"
         if outcome.has_failed:
@@ -137,11 +137,3 @@ class Display:
                 write_image(self._picture(), draw_training_curves(rows))
             except (DeepMatchingError, OSError) as error:  # no reason to lose a run
                 say(f"the curves could not be drawn: {error}")
-
-
-def _duration(seconds: float) -> str:
-    """'2 h 05 min', '3 min 20 s' or '12 s'."""
-    whole = round(seconds)
-    if whole >= 3600:
-        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-    return f"{whole // 60} min {whole % 60:02d} s" if whole >= 60 else f"{whole} s"

@@ -36,6 +36,9 @@ PARTS = 16
 #: Scales of squashed lengths, in pixels: differences between displacements, and distances.
 _FINE, _COARSE = 4.0, 64.0
 
+#: Numbers of target patches that are gathered at a time.
+_CHUNK = 2**21
+
 #: Stands for −∞ in scores: a little below any real one.
 _NO_SCORE = -0.1
 
@@ -139,9 +142,20 @@ def _claims(decoded: Decoded, scores: Tensor, moved: Tensor, geometry: Geometry)
 def _parts(decoded: Decoded, cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int) -> Tensor:
     """The similarity at the match, split into parts of equal weight: (B, H_0, W_0, parts)."""
     reference = reference_patches(cells0, geometry, patch)  # (B, H_0, W_0, C, patch, patch)
-    h, w = cells1.shape[-2:]
+    rows, columns = target_indices(decoded.cells, geometry)
+    at_once = max(1, _CHUNK // reference[:, 0].numel())
+    parts = [
+        _parts_of(reference[:, i : i + at_once], cells1, rows[:, i : i + at_once], columns[:, i : i + at_once])
+        for i in range(0, rows.shape[1], at_once)
+    ]
+    return torch.cat(parts, dim=1)
+
+
+def _parts_of(reference: Tensor, cells1: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """:func:`_parts` for some rows of reference points."""
+    (h, w), patch = cells1.shape[-2:], reference.shape[-1]
     span = torch.arange(patch, device=cells1.device) - patch // 2
-    y, x = (index[..., None] + span for index in target_indices(decoded.cells, geometry))
+    y, x = (index[..., None] + span for index in (rows, columns))
     visible = ((y >= 0) & (y < h))[..., :, None] & ((x >= 0) & (x < w))[..., None, :]
     index = y.clamp(0, h - 1)[..., :, None] * w + x.clamp(0, w - 1)[..., None, :]  # (B, H_0, W_0, patch, patch)
     pairs = torch.arange(len(index), device=index.device).view(-1, 1, 1, 1, 1)

@@ -12,6 +12,9 @@ from deepmatching.confidence.evidence import channels_of_evidence
 from deepmatching.descriptors.convolutions import channels_last
 from deepmatching.geometry import Geometry
 
+#: Numbers of the descriptors that are convolved at a time.
+BAND = 2**22
+
 
 class ConfidenceNetwork(nn.Module):
     """evidence, descriptors of both images → logits of "the match is right" and "the point is hidden".
@@ -78,7 +81,7 @@ class ConfidenceNetwork(nn.Module):
         context0 = context0[:, :, : evidence.shape[2], : evidence.shape[3]]
         warped = sample(context1, (points1 - geometry.beta) / geometry.alpha)
         product = (context0 * warped).unflatten(1, (self.groups, -1)).sum(2)
-        x = F.relu(self.entry(torch.cat([evidence, context0, product], dim=1)))
+        x = self.entry(torch.cat([evidence, context0, product], dim=1)).relu_()
         maps = []
         for n, block in enumerate(self.down):
             x = block(F.avg_pool2d(x, 2, ceil_mode=True) if n else x)
@@ -91,8 +94,19 @@ class ConfidenceNetwork(nn.Module):
 
     def describe(self, cells: Tensor) -> Tensor:
         """The context of every reference point, (B, context, rows, columns), from descriptors (B, C, h, w)."""
-        cells = cells.contiguous(memory_format=torch.channels_last)
-        return F.relu(self.context(F.relu(self.window(cells * self.channels**0.5))))
+        weight = self.window.weight * self.channels**0.5  # the descriptors have unit length
+        rows = cells.shape[2] // self.step
+        at_once = max(1, BAND // (cells.shape[0] * cells.shape[1] * cells.shape[3] * self.step))
+        bands = [
+            F.conv2d(
+                cells[:, :, self.step * first : self.step * min(rows, first + at_once) + (self.patch == 1)],
+                weight,
+                self.window.bias,
+                self.step,
+            )
+            for first in range(0, rows, at_once)  # convolutions copy their input
+        ]
+        return self.context(torch.cat(bands, dim=2).relu_()).relu_()
 
 
 class _Residual(nn.Module):
@@ -105,7 +119,7 @@ class _Residual(nn.Module):
         nn.init.zeros_(self.second.bias)  # type: ignore[arg-type]
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.relu(x + self.second(F.relu(self.first(x))))
+        return (self.second(self.first(x).relu_()) + x).relu_()
 
 
 def sample(maps: Tensor, places: Tensor) -> Tensor:

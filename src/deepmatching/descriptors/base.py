@@ -17,13 +17,19 @@ class Descriptor(nn.Module, ABC):
             descriptor gives *cells*, which lie between positions: H/stride × W/stride. With 1, it gives one finished
             vector per *position*: (H/stride + 1) × (W/stride + 1).
         channels: channels per cell or vector.
-        working: peak memory of describing an image, including the result, in bytes per pixel; 0 if negligible.
+        working: peak memory of describing an image whole, including the result, in bytes per pixel; 0 if negligible.
+        banded: the same for a large image on a CPU, whose first layers ``convolutions.in_bands`` cuts; None if not.
+        mapped: bytes per pixel of the map that the bands make up.
+        scalable: whether a model of this kind may have another stride (``downscale``).
     """
 
     stride: int
     patch: int
     channels: int
     working: int = 0
+    banded: int | None = None
+    mapped: int = 0
+    scalable: bool = False
 
     @property
     def cells_of_patch(self) -> int:

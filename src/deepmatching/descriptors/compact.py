@@ -10,7 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepmatching.descriptors.base import Descriptor
-from deepmatching.descriptors.convolutions import as_rgb, channels_last, check_downscale, normalised, rectified
+from deepmatching.descriptors.convolutions import (
+    as_rgb,
+    channels_last,
+    check_downscale,
+    in_bands,
+    normalised,
+    rectified,
+)
 from deepmatching.errors import DeepMatchingError
 
 
@@ -35,7 +42,7 @@ class Compact(Descriptor):
 
     stride = 2
     patch = 1
-    working = 235  # measured, with the default widths
+    working = 150  # measured, with the default widths
 
     def __init__(
         self,
@@ -52,6 +59,8 @@ class Compact(Descriptor):
                 f"dimensions, not {list(widths)}, {list(layers)} and {dimensions}."
             )
         self.widths, self.layers, self.channels = list(widths), list(layers), dimensions
+        self.mapped = widths[0]  # four bytes at every fourth pixel
+        self.banded = widths[0] + dimensions + 1  # the map, the vectors and their norm
         self.stem = nn.Conv2d(3, widths[0], 6, stride=2, padding=2)
         inputs = [widths[0], *widths[:-1]]
         self.down = nn.ModuleList(
@@ -69,6 +78,13 @@ class Compact(Descriptor):
         channels_last(self)
 
     def forward(self, image: Tensor) -> Tensor:
+        # The stem reaches 3 pixels, and at each scale reach the convolutions down, the one up and the interpolation.
+        around = 3 + sum(2 * 2**n * (count + 2) for n, count in enumerate(self.layers))
+        maps = in_bands(self._maps, image, self.working, around, 2 ** len(self.widths), 2)
+        return normalised(self.head(maps))
+
+    def _maps(self, image: Tensor) -> Tensor:
+        """All layers but the last: (B, 1 or 3, H, W) → (B, widths[0], H/2, W/2)."""
         x = (as_rgb(image) * 4 - 2).contiguous(memory_format=torch.channels_last)
         x = rectified(self.stem, x)
         maps: list[Tensor] = []
@@ -77,15 +93,16 @@ class Compact(Descriptor):
             for convolution in scale:  # type: ignore[attr-defined]
                 x = rectified(convolution, x)
             maps.append(x)
-        for n in reversed(range(len(self.rise))):
-            x = rectified(self.merge[n], maps[n] + _doubled(self.rise[n](x), maps[n]))  # type: ignore[arg-type]
-        return normalised(self.head(x))
+        x = maps.pop()
+        for n in reversed(range(len(self.rise))):  # a map is freed as soon as it has been used
+            x = rectified(self.merge[n], _joined(maps.pop(), self.rise[n](x)))  # type: ignore[arg-type]
+        return x
 
     def settings(self) -> dict[str, object]:
         return {"widths": self.widths, "layers": self.layers, "dimensions": self.channels}
 
 
-def _doubled(x: Tensor, like: Tensor) -> Tensor:
-    """x at twice its size, cropped to the size of ``like``."""
-    x = F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=False)
-    return x[:, :, : like.shape[2], : like.shape[3]]
+def _joined(fine: Tensor, coarse: Tensor) -> Tensor:
+    """``fine`` + ``coarse`` at twice its size, cropped to the size of ``fine``."""
+    coarse = F.interpolate(coarse, scale_factor=2, mode="bilinear", align_corners=False)
+    return fine + coarse[:, :, : fine.shape[2], : fine.shape[3]]

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepmatching.errors import DeepMatchingError
+
+#: Memory in bytes that a band of rows may take while it is described, about.
+BAND_BYTES = 2**28
+
+#: Bands start at multiples of this many rows.
+ALIGNMENT = 32
 
 
 def check_downscale(name: str, downscale: int) -> None:
@@ -37,9 +45,54 @@ def rectified(convolution: nn.Conv2d, x: Tensor) -> Tensor:
 
 
 def normalised(x: Tensor, norm: float = 1.0) -> Tensor:
-    """x (B, C, H, W) scaled to this L2 norm along the channels, at least in float32. Zero stays zero."""
+    """x (B, C, H, W) scaled to this L2 norm along the channels, at least in float32. Zero stays zero.
+
+    Without gradients, x itself is overwritten.
+    """
     x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-    return x * (norm / torch.linalg.vector_norm(x, dim=1, keepdim=True).clamp(min=1e-6))
+    factors = norm / torch.linalg.vector_norm(x, dim=1, keepdim=True).clamp(min=1e-6)
+    return x * factors if torch.is_grad_enabled() else x.mul_(factors)
+
+
+def band_rows(rows: int, columns: int, working: int, around: int = 0) -> int:
+    """Rows of an image of this size that are described at a time; all of them if ``BAND_BYTES`` are enough.
+
+    The number does not depend on the free memory, so that results do not either.
+    """
+    if working * rows * columns <= BAND_BYTES:
+        return rows
+    fitting = max(BAND_BYTES // (working * columns) - 2 * around, 4 * around)
+    return min(rows, (fitting // ALIGNMENT + 1) * ALIGNMENT)
+
+
+def in_bands(
+    layers: Callable[[Tensor], Tensor], image: Tensor, working: int, around: int, alignment: int, stride: int
+) -> Tensor:
+    """``layers(image)``, of a large image for inference on a CPU in bands of rows: full maps take the most memory.
+
+    Args:
+        layers: convolutions, (B, C, H, W) → (B, C', H / stride, W / stride).
+        image: (B, C, H, W).
+        working: bytes per pixel that they need at most.
+        around: the number of rows of pixels around that a row of the result depends on.
+        alignment: a band must start at a multiple of this many rows; it divides ``ALIGNMENT``.
+        stride: pixels from one result to the next.
+    """
+    height, width = image.shape[2:]
+    around = -(-around // alignment) * alignment
+    rows = band_rows(height, width, working, around)
+    if rows == height or image.device.type != "cpu" or torch.is_grad_enabled():
+        return layers(image)
+    result = torch.empty(0)
+    for top in range(0, height, rows):
+        first, last = max(0, top - around), min(height, top + rows + around)
+        part = layers(image[:, :, first:last])
+        if top == 0:
+            shape = (part.shape[0], part.shape[1], height // stride, part.shape[3])
+            result = torch.empty(shape, dtype=part.dtype, memory_format=torch.channels_last)
+        target = result[:, :, top // stride : (top + rows) // stride]
+        target.copy_(part[:, :, (top - first) // stride :][:, :, : target.shape[2]])
+    return result
 
 
 def channels_last(module: nn.Module) -> None:

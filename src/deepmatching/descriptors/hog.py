@@ -31,6 +31,7 @@ class HOG(Descriptor):
     slope = 0.2
     ninth = 0.3
     channels = 9
+    scalable = True
 
     #: σ of the three smoothing steps: all nominally 1, the last with the original's slightly different constant.
     sigmas = (1 / 0.996, 1 / 0.996, 1 / 1.004)

@@ -7,7 +7,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepmatching.descriptors.base import Descriptor
-from deepmatching.descriptors.convolutions import as_rgb, channels_last, check_downscale, normalised, rectified
+from deepmatching.descriptors.convolutions import (
+    as_rgb,
+    channels_last,
+    check_downscale,
+    in_bands,
+    normalised,
+    rectified,
+)
 
 #: Mean colour of VGG-16's training images, RGB in 0 … 255.
 MEAN_RGB = (123.68, 116.779, 103.939)
@@ -28,6 +35,8 @@ class VGG(Descriptor):
     patch = 4
     channels = 128
     working = 530  # two maps of 64 channels at full resolution
+    banded = 260  # two maps of 128 channels at half resolution
+    mapped = 64
 
     def __init__(self, downscale: int = 1) -> None:
         super().__init__()
@@ -41,7 +50,10 @@ class VGG(Descriptor):
         channels_last(self)
 
     def forward(self, image: Tensor) -> Tensor:
+        x = in_bands(self._first, image, self.working, 2, 2, 2)
+        return normalised(self.conv2_2(rectified(self.conv2_1, x)), 1 / self.patch)
+
+    def _first(self, image: Tensor) -> Tensor:
+        """(B, 1 or 3, H, W) → (B, 64, H/2, W/2)."""
         x = (as_rgb(image) * 255 - self.mean.to(image.dtype)).contiguous(memory_format=torch.channels_last)
-        x = rectified(self.conv1_2, rectified(self.conv1_1, x))
-        x = self.conv2_2(rectified(self.conv2_1, F.max_pool2d(x, 2)))
-        return normalised(x, 1 / self.patch)
+        return F.max_pool2d(rectified(self.conv1_2, rectified(self.conv1_1, x)), 2)

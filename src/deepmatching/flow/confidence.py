@@ -83,15 +83,19 @@ def evidence(flow: Tensor, origin: Origin, image0: Tensor, image1: Tensor) -> tu
     spread = torch.log(0.1 + origin.spread + 8 / origin.support).float()
     reach = _reach(field, origin, image1.shape[1:])
     edge = smooth(origin.edges[None], 2.0)[0]
-    return spread[origin.label.long()], reach.add_(4).log_(), misfit.add_(1).log_(), edge
+    return _of_pixels(spread, origin), reach.add_(4).log_(), misfit.add_(1).log_(), edge
+
+
+def _of_pixels(values: Tensor, origin: Origin) -> Tensor:
+    """The value (S,) of each pixel's seed, (H, W)."""
+    return values.index_select(0, origin.label.flatten()).view(origin.label.shape)
 
 
 def _reach(flow: Tensor, origin: Origin, size: torch.Size) -> Tensor:
     """Distance of each pixel (H, W) to its match beyond 6 pixels, plus that of its target to an image of this size."""
-    seed = origin.label.long()
-    rows, columns = (torch.arange(n, dtype=torch.float32, device=flow.device) for n in seed.shape)
-    x, y = origin.points.float().unbind(dim=1)
-    reach = torch.hypot(columns - x[seed], rows[:, None] - y[seed]).sub_(_NEAR).clamp_(min=0)
+    rows, columns = (torch.arange(n, dtype=torch.float32, device=flow.device) for n in origin.label.shape)
+    x, y = (_of_pixels(values, origin) for values in origin.points.float().unbind(dim=1))
+    reach = torch.hypot(columns - x, rows[:, None] - y).sub_(_NEAR).clamp_(min=0)
     right, down = columns + flow[0], rows[:, None] + flow[1]
     right -= right.clamp(0, size[1] - 1)
     down -= down.clamp(0, size[0] - 1)

@@ -14,13 +14,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from deepmatching.edges import detect_edges, edge_strength, gradient_edges
-from deepmatching.errors import DeepMatchingError
+from deepmatching.errors import DeepMatchingError, failed_allocations
 from deepmatching.flow.confidence import confidence, probability
 from deepmatching.flow.fields import Field, field_of, interpolate_field
 from deepmatching.flow.interpolation import interpolate, starts_inside
 from deepmatching.flow.refinement import refine, refine_finite
 from deepmatching.flow.result import FlowResult, FlowTensors
-from deepmatching.flow.settings import FlowSettings
+from deepmatching.flow.settings import FlowSettings, without_confidence
 from deepmatching.inference import Frame
 from deepmatching.io.edges import check_edges, load_edges
 from deepmatching.matches import Matches, matches_of
@@ -33,6 +33,7 @@ from deepmatching.operators.targets import Decoded
 EdgesLike: TypeAlias = "str | os.PathLike[str] | np.ndarray | Tensor | Callable[[Tensor], np.ndarray] | None"
 
 
+@failed_allocations()
 def matches_to_flow(
     matches: Matches,
     image0: Tensor,
@@ -58,6 +59,8 @@ def matches_to_flow(
     """
     size = check_pair(image0, image1)
     _check_sizes(matches, size)
+    if matches.confidence is None:
+        settings = without_confidence(settings)
     if on_device(image0):
         with torch.cuda.device(image0.device):
             return _flow_on_device(matches, image0, image1, settings, edges, backward, hidden)
@@ -122,8 +125,9 @@ def decoded_to_flow(
 
 def needs_backward(settings: FlowSettings, network: Network) -> bool:
     """Whether the flow from this network's matches needs the matches back to the first image, too."""
-    is_judged = network.confidence is not None and settings.interpolation.confidence > 0
-    return settings.interpolation.backward > 0 and not is_judged
+    if network.confidence is None:
+        return without_confidence(settings).interpolation.backward > 0
+    return settings.interpolation.backward > 0 and not settings.interpolation.confidence
 
 
 def _flow_on_device(

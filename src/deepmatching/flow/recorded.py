@@ -6,13 +6,15 @@ import torch
 from torch import Tensor
 
 from deepmatching.edges import edge_strength
+from deepmatching.errors import failed_allocations
 from deepmatching.flow.fields import agreement_of, field_of_decoded
 from deepmatching.flow.pipeline import EdgesLike, edge_tensor, fields_to_flow, is_detected, needs_backward, times
 from deepmatching.flow.result import FlowResult, FlowTensors
-from deepmatching.flow.settings import FlowSettings
+from deepmatching.flow.settings import FlowSettings, without_confidence
 from deepmatching.geometry import Geometry
 from deepmatching.graphs import LARGEST_GRAPH, Replayed
 from deepmatching.inference import Decoding, Frame
+from deepmatching.memory import decoding_bytes
 from deepmatching.network import Network
 from deepmatching.operators.targets import Decoded
 
@@ -40,14 +42,9 @@ class DeviceFlow:
         self._flow = Replayed(_flow_eagerly)
 
     @torch.no_grad()
+    @failed_allocations()
     def __call__(
-        self,
-        first: Frame,
-        second: Frame,
-        decoding: Decoding,
-        settings: FlowSettings,
-        edges: EdgesLike,
-        record_decoding: bool = True,
+        self, first: Frame, second: Frame, decoding: Decoding, settings: FlowSettings, edges: EdgesLike
     ) -> FlowResult:
         """The flow from the first frame to the second.
 
@@ -55,23 +52,20 @@ class DeviceFlow:
             decoding: the options of matching.
             settings: of interpolation and refinement.
             edges: of the first frame.
-            record_decoding: False if matching takes too much memory to keep.
         """
         with torch.cuda.device(first.on_device.device):  # for the events
-            return self._run(first, second, decoding, settings, edges, record_decoding)
+            return self._run(first, second, decoding, settings, edges)
 
     def _run(
-        self,
-        first: Frame,
-        second: Frame,
-        decoding: Decoding,
-        settings: FlowSettings,
-        edges: EdgesLike,
-        record_decoding: bool,
+        self, first: Frame, second: Frame, decoding: Decoding, settings: FlowSettings, edges: EdgesLike
     ) -> FlowResult:
-        decode = self._decode if record_decoding else self._decode_eagerly
+        descriptor, pieces = self._network.descriptor, decoding.pieces
+        needed = decoding_bytes(first.geometry, descriptor, device="cuda", pieces=pieces)
+        is_small = needed <= LARGEST_GRAPH and not pieces.used(first.geometry)
+        decode = self._decode if is_small else self._decode_eagerly
         start, matched, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
         start.record()
+        settings = settings if self._network.confidence is not None else without_confidence(settings)
         both = ((first, second), (second, first)) if needs_backward(settings, self._network) else ((first, second),)
         decoded = [decode(a.cells, b.cells, first.geometry, decoding, self._current_exponents()) for a, b in both]
         matched.record()

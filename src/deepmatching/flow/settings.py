@@ -45,7 +45,7 @@ class InterpolationSettings:
     group_tolerance: float = 6.0
     filter_neighbours: int = 25
     consistency: float = 10.0
-    confidence: float = 0.7
+    confidence: float = 0.6
     backward: float = 4.0
 
     def __post_init__(self) -> None:

@@ -273,7 +273,7 @@ def shrunk_size(size: tuple[int, int], max_size: int | None) -> tuple[int, int]:
 
 def shrink(image: torch.Tensor, max_size: int | None) -> torch.Tensor:
     """The image (C,H,W) at its :func:`shrunk_size`; each pixel is the mean of those that it covers."""
-    size = image.shape[1], image.shape[2]
+    size = size_of(image)
     height, width = shrunk_size(size, max_size)
     if (height, width) == size:
         return image
@@ -281,6 +281,16 @@ def shrink(image: torch.Tensor, max_size: int | None) -> torch.Tensor:
     smaller = cv2.resize(np.ascontiguousarray(pixels), (width, height), interpolation=cv2.INTER_AREA)
     planar = smaller.reshape(height, width, -1).transpose(2, 0, 1)
     return torch.from_numpy(np.ascontiguousarray(planar)).to(image.device)
+
+
+def size_of(image: torch.Tensor) -> tuple[int, int]:
+    """The rows and columns of an image (C,H,W)."""
+    return image.shape[1], image.shape[2]
+
+
+def stacked(images: list[torch.Tensor]) -> torch.Tensor:
+    """A batch (B,C,H,W) of images (C,H,W); one image is not copied."""
+    return images[0][None] if len(images) == 1 else torch.stack(images)
 
 
 def _planar_from_array(array: np.ndarray, name: str) -> torch.Tensor:

@@ -21,6 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deepmatching.errors import OUT_OF_MEMORY, OutOfMemoryError, is_out_of_memory
+
 _log = logging.getLogger("deepmatching")
 
 P = ParamSpec("P")
@@ -126,6 +128,8 @@ def _kernels_on(device: str) -> ModuleType | None:
 
             return gpu
     except Exception as error:  # not installed, or broken: that may raise anything
+        if is_out_of_memory(error):
+            raise OutOfMemoryError(OUT_OF_MEMORY) from error
         library = {"cpu": "Numba", "cuda": "Triton"}[device]
         _log.warning("%s cannot be used on this machine (%s): matching is much slower without it", library, error)
     return None

@@ -105,12 +105,12 @@ def correlation_around(
     Returns:
         (B, H_0, W_0, 5, 5); −∞ off the target image.
     """
-    reference = reference_patches(cells0, geometry, patch)  # (B, H_0, W_0, C, patch, patch)
-    at_once = max(1, CHUNK // (len(rows) * rows.shape[2] * reference[0, 0, 0].numel() * SIDE**2))
-    parts = [
-        _around(reference[:, i : i + at_once], cells1, rows[:, i : i + at_once], columns[:, i : i + at_once], patch)
-        for i in range(0, rows.shape[1], at_once)
-    ]
+    at_once = max(1, CHUNK // (len(rows) * rows.shape[2] * cells0.shape[1] * patch**2 * SIDE**2))
+    parts = []
+    for i in range(0, rows.shape[1], at_once):
+        part = slice(i, min(i + at_once, rows.shape[1]))
+        reference = reference_patches(cells0, geometry.strip((part.start, part.stop)), patch)
+        parts.append(_around(reference, cells1, rows[:, part], columns[:, part], patch))
     steps = torch.arange(-REACH, REACH + 1, device=rows.device)
     inside = [
         (target[..., None] + steps >= 0) & (target[..., None] + steps <= size // geometry.gamma)
@@ -120,7 +120,10 @@ def correlation_around(
 
 
 def _around(reference: Tensor, cells1: Tensor, rows: Tensor, columns: Tensor, patch: int) -> Tensor:
-    """:func:`correlation_around` for some rows of reference points; any number off the target image."""
+    """:func:`correlation_around` for some rows of reference points, (B, H, W, C, patch, patch).
+
+    Off the target image, the result is any number.
+    """
     span = torch.arange(SIDE + patch - 1, device=rows.device) - REACH - patch // 2
     h, w = cells1.shape[-2:]
     y, x = rows[..., None] + span, columns[..., None] + span  # (B, H, W, SIDE + patch − 1)

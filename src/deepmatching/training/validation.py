@@ -181,7 +181,7 @@ def _match(network: Network, pair: Pair, device: torch.device) -> tuple[Decoded,
     image0, image1 = (image[None].to(device) for image in pair[:2])
     geometry = network.geometry_of(image0, image1)
     plan = plan_decoding(geometry, network.descriptor, 1, device.type, budget_for(device))
-    return network.decode(image0, image1, Decoding(strips=plan.strips), geometry), pair, geometry
+    return network.decode(image0, image1, Decoding(pieces=plan.pieces), geometry), pair, geometry
 
 
 def _measure(decoded: Decoded, pair: Pair, geometry: Geometry) -> dict[str, float]:

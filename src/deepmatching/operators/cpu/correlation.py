@@ -14,7 +14,7 @@ from deepmatching.operators.cpu.memory import empty
 from deepmatching.operators.cpu.microkernel import NARROW, POINTS, WIDE, correlate_narrow, correlate_wide
 from deepmatching.operators.cpu.pooling import NO_CELL, pool_row, pool_rows, vector_width
 from deepmatching.operators.cpu.threads import run_in_threads
-from deepmatching.operators.patches import rectification
+from deepmatching.operators.patches import rectification, target_bands, target_pitch
 
 ZERO = np.float32(0)
 
@@ -29,29 +29,50 @@ def correlate_and_pool(
     """
     shape = (cells0.shape[0], *geometry.grid(0), *geometry.window(1))
     pooled, switches = empty(shape, torch.float32), empty(shape, torch.uint8)
-    rows, columns = geometry.grid(0)
-    channels = cells0.shape[1]
     step = geometry.alpha // geometry.gamma
-    first = geometry.first_cell
-    # The first point's first target position, (row, column).
-    start = [cell - geometry.R(0) if geometry.relative else 0 for cell in first]
-    shift = step if geometry.relative else 0  # from one point's target positions to the next one's
+    pitch = target_pitch(geometry, patch, (POINTS - 1) * step + WIDE)  # the last tile may have points off the grid
+    band, _ = target_bands(geometry, patch, cells0.shape[1], pitch)
     factors = _factors(geometry, patch)
-
     for pair in range(shape[0]):
-        cells, left = _target_rows(cells1[pair].detach().numpy(), geometry, patch)
-        pitch = cells.shape[2]
-        c, dy, dx = np.ogrid[:channels, :patch, :patch]
-        offsets = ((dy * channels + c) * pitch + dx).astype(np.int64).ravel()
-        run_in_threads(
-            _correlate_tiles, rows * -(-columns // POINTS),
-            cells0[pair].detach().contiguous().numpy(), first[0] - patch // 2, first[1] - patch // 2, step, patch,
-            cells.ravel(), left + start[1] - patch // 2, channels * pitch, offsets,
-            start[0], shift, *factors,
-            geometry.pool_offset(0), geometry.pool_reach, np.float32(exponent),
-            pooled[pair].numpy(), switches[pair].numpy(),
-        )  # fmt: skip
+        for first in range(0, shape[1], band):
+            rows = slice(first, min(first + band, shape[1]))
+            _correlate_rows(
+                cells0[pair].detach(), cells1[pair].detach(), geometry, patch, exponent, rows, pitch, factors,
+                pooled[pair, rows].numpy(), switches[pair, rows].numpy(),
+            )  # fmt: skip
     return pooled.half() if half else pooled, switches
+
+
+def _correlate_rows(
+    cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int, exponent: float, band: slice, pitch: int,
+    factors: tuple[np.ndarray, np.ndarray, np.ndarray], pooled: np.ndarray, switches: np.ndarray,
+) -> None:  # fmt: skip
+    """Fill in S_{1/2} and m_0 of some rows of reference points, (rows, W_0, h_1, w_1), of one pair."""
+    rows, columns = pooled.shape[:2]
+    channels = cells0.shape[0]
+    step = geometry.alpha // geometry.gamma
+    # The first point's patch and its first target position, (row, column).
+    top, left = (cell - patch // 2 for cell in geometry.first_cell)
+    start = [cell - geometry.R(0) if geometry.relative else 0 for cell in geometry.first_cell]
+    shift = step if geometry.relative else 0  # from one point's target positions to the next one's
+    row_factors, *column_factors = factors
+    if geometry.relative:
+        row_factors, start[0] = row_factors[band], start[0] + band.start * step
+    top += band.start * step
+    # Target positions on the image that these points see.
+    first = max(0, start[0])
+    last = min(cells1.shape[1] - patch % 2, start[0] + (rows - 1) * shift + row_factors.shape[1] - 1)
+    overhang = max(0, -start[1])
+    cells = _target_rows(cells1, first - patch // 2, max(0, last - first + patch), patch // 2 + overhang, pitch)
+    c, dy, dx = np.ogrid[:channels, :patch, :patch]
+    offsets = ((dy * channels + c) * pitch + dx).astype(np.int64).ravel()
+    run_in_threads(
+        _correlate_tiles, rows * -(-columns // POINTS),
+        cells0[:, top : top + (rows - 1) * step + patch].contiguous().numpy(), 0, left, step, patch,
+        cells.numpy().ravel(), overhang + start[1], channels * pitch, offsets,
+        start[0] - first, shift, row_factors, *column_factors,
+        geometry.pool_offset(0), geometry.pool_reach, np.float32(exponent), pooled, switches,
+    )  # fmt: skip
 
 
 def _factors(geometry: Geometry, patch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -68,25 +89,18 @@ def _factors(geometry: Geometry, patch: int) -> tuple[np.ndarray, np.ndarray, np
     return rows, np.ascontiguousarray(halves), np.ascontiguousarray(no_cells.reshape(-1, 2).T)
 
 
-def _target_rows(cells: np.ndarray, geometry: Geometry, patch: int) -> tuple[np.ndarray, int]:
-    """The target's cells with zeros around them, as far as patches on the image and vectors reach.
+def _target_rows(cells: Tensor, top: int, count: int, left: int, pitch: int) -> Tensor:
+    """Rows ``top`` … of the target's cells (C, h, w), with zeros off the image: (count, C, pitch).
 
-    Returns:
-        (rows, C, pitch) and the number of zeros on the left. The channels of a row are adjacent. The pitch is an odd
-        multiple of a cache line, so that the rows of a patch do not compete for the same lines.
+    The channels of a row are adjacent; ``left`` is the number of zeros to its left.
     """
-    channels, height, width = cells.shape
-    step, first, columns = geometry.alpha // geometry.gamma, geometry.first_cell[1], geometry.grid(0)[1]
-    around = patch // 2
-    overhang = max(0, geometry.R(0) - first) if geometry.relative else 0
-    last = first + (columns - 1) * step + geometry.R(0) if geometry.relative else geometry.window(0)[1]
-    beyond = (POINTS - 1) * step + WIDE  # the last tile may have points off the grid
-    pitch = -(-(overhang + last + 2 * patch + beyond) // 32) * 32 + 16
-    left = around + overhang
-    rows = np.zeros((height + 2 * around, channels, pitch), dtype=np.float32)
-    used = min(width, pitch - left)  # no window reaches the right of a target much wider than the reference
-    rows[around : around + height, :, left : left + used] = cells[:, :, :used].transpose(1, 0, 2)
-    return rows, left
+    height, width = cells.shape[1:]
+    rows = torch.zeros((count, cells.shape[0], pitch))
+    used = max(0, min(width, pitch - left))  # no window reaches the right of a target much wider than the reference
+    first, last = max(0, top), min(height, top + count)
+    if first < last:
+        rows[first - top : last - top, :, left : left + used] = cells[:, first:last, :used].transpose(0, 1)
+    return rows
 
 
 @helper

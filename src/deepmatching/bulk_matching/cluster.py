@@ -1,0 +1,172 @@
+"""Matching shards on a Ray cluster, or on this machine with Ray: the extra ``bulk``.
+
+Each worker is a Ray actor with a matcher of its own, on a GPU or on a few CPU cores. Ray places the actors, restarts
+one that dies and runs its shard again. All machines must see the folders of the images and of the run under the same
+paths.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from deepmatching.bulk_matching.storage import MatchedPair, RunFolder, Shard, shard_file
+from deepmatching.bulk_matching.work import Job, ShardReport, Worker
+from deepmatching.checks import check_number
+from deepmatching.errors import DeepMatchingError
+from deepmatching.matches import NO_MATCHES
+
+#: A shard whose worker has died this often is given up: one of its pairs is probably the reason.
+_ATTEMPTS = 3
+
+#: Seconds to wait for a cluster's answer.
+_PATIENCE = 5.0
+
+#: CPU cores of a worker without a GPU, at most.
+_CORES = 4
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where workers run, and what each of them gets.
+
+    Attributes:
+        address: of a Ray cluster; ``"auto"`` for the one that this machine belongs to; None to start Ray here.
+        workers: number of workers; None for as many as the resources allow.
+        gpus_per_worker: GPUs of a worker, perhaps a fraction; None for one if the cluster has GPUs, else none.
+        cpus_per_worker: CPU cores of a worker; None for one beside a GPU, else up to four.
+    """
+
+    address: str | None = None
+    workers: int | None = None
+    gpus_per_worker: float | None = None
+    cpus_per_worker: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.workers is not None:
+            check_number("The number of workers", self.workers, least=1, whole=True)
+        if self.gpus_per_worker is not None:
+            check_number("The number of GPUs per worker", self.gpus_per_worker, least=0)
+        if self.cpus_per_worker is not None:
+            check_number("The number of CPU cores per worker", self.cpus_per_worker, least=1, whole=True)
+
+
+def run_on_ray(run: RunFolder, job: Job, missing: Sequence[int], cluster: Cluster) -> Iterator[ShardReport]:
+    """Match the missing shards with the workers of a cluster; reports come as shards are finished."""
+    if not missing:
+        return
+    ray = load_ray()
+    with _connected(ray, cluster.address):
+        count, gpus, cpus = _resources(ray, cluster)
+        worker = ray.remote(_RayWorker).options(
+            num_cpus=cpus, num_gpus=gpus, max_restarts=-1, max_task_retries=_ATTEMPTS - 1
+        )
+        idle = deque(worker.remote(job, cpus) for _ in range(min(count, len(missing))))
+        waiting, pending = deque(missing), dict[Any, tuple[Any, int]]()
+        while waiting or pending:
+            while waiting and idle:
+                actor, number = idle.popleft(), waiting.popleft()
+                pending[actor.run.remote(number, run.plan.shard(number))] = (actor, number)
+            (ready, *_), _ = ray.wait(list(pending), num_returns=1)
+            actor, number = pending.pop(ready)
+            try:
+                yield ShardReport(*ray.get(ready))
+            except ray.exceptions.RayActorError as error:
+                yield _give_up(run, number, error)
+            except ray.exceptions.RayTaskError as error:
+                raise error.cause if isinstance(error.cause, DeepMatchingError) else error from None
+            idle.append(actor)
+
+
+def load_ray() -> Any:
+    """The module ray; raises if it is not installed."""
+    try:
+        import ray
+        import ray.exceptions
+    except ImportError:
+        raise DeepMatchingError(
+            "--engine ray needs Ray: install it with pip install 'deepmatching[bulk]', or use --engine local."
+        ) from None
+    return ray
+
+
+class _RayWorker:
+    """A worker in a process of its own."""
+
+    def __init__(self, job: Job, cores: float) -> None:
+        import torch
+
+        torch.set_num_threads(max(1, int(cores)))
+        self._worker = Worker(job)
+
+    def run(self, number: int, pairs: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
+        return tuple(self._worker.run(number, pairs))
+
+
+@contextlib.contextmanager
+def _connected(ray: Any, address: str | None) -> Iterator[None]:
+    """Connect to a cluster or start one, unless the program has done so; disconnect from it at the end."""
+    if ray.is_initialized():
+        yield
+        return
+    _check_address(address)
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # silences a warning about future defaults
+    here: dict[str, Any] = {} if address is not None else {"include_dashboard": False}
+    try:
+        ray.init(address=address or "local", logging_level=logging.ERROR, log_to_driver=False, **here)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise _no_cluster(address, error) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _check_address(address: str | None) -> None:
+    """Raise if nobody answers at HOST:PORT; Ray itself would wait for minutes."""
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    if not host:
+        return
+    try:
+        socket.create_connection((host, int(port)), _PATIENCE).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise _no_cluster(address, error) from error
+
+
+def _no_cluster(address: str | None, error: Exception) -> DeepMatchingError:
+    where = "on this machine" if address is None else f"at '{address}'"
+    reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    return DeepMatchingError(
+        f"There is no Ray cluster {where} that can be used ({reason}): start one with ray start, or correct --address."
+    )
+
+
+def _resources(ray: Any, cluster: Cluster) -> tuple[int, float, float]:
+    """The number of workers, and the GPUs and CPU cores of each."""
+    there = ray.cluster_resources()
+    gpus = cluster.gpus_per_worker
+    if gpus is None:
+        gpus = 1.0 if there.get("GPU", 0) >= 1 else 0.0
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    smallest = min((int(node.get("CPU", 0)) for node in nodes if node.get("CPU", 0) >= 1), default=1)
+    cpus = cluster.cpus_per_worker or (1 if gpus else min(_CORES, smallest))
+    room = sum(int(min([node.get("CPU", 0) / cpus, *([node.get("GPU", 0) / gpus] if gpus else [])])) for node in nodes)
+    if room < 1:
+        raise DeepMatchingError(
+            f"No machine of the Ray cluster has {gpus:g} GPUs and {cpus} CPU cores for a worker: ask for fewer."
+        )
+    return min(room, cluster.workers or room), gpus, cpus
+
+
+def _give_up(run: RunFolder, number: int, error: Exception) -> ShardReport:
+    """Record the pairs of a shard that kills its workers as failed."""
+    reason = f"Its worker died {_ATTEMPTS} times ({str(error).strip().splitlines()[0]}); try again with --retry."
+    pairs = [MatchedPair(pair, NO_MATCHES, failure=reason) for pair in run.plan.shard(number)]
+    Shard(pairs).write(shard_file(run.path, number))
+    return ShardReport(number, len(pairs), 0, {pair.names: reason for pair in pairs}, 0, 0)

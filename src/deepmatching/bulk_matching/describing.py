@@ -1,0 +1,128 @@
+"""Images that are read ahead, described once, and kept for their next pairs as far as memory allows."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from deepmatching.errors import DeepMatchingError
+from deepmatching.io.files import PathLike
+from deepmatching.io.images import shrink
+from deepmatching.io.orientation import read_orientation
+from deepmatching.matcher import DeepMatcher
+from deepmatching.memory import budget_for
+
+#: Share of the free memory that described images may take. Matching a pair needs the rest.
+SHARE = 0.25
+
+
+class Described(NamedTuple):
+    """An image, ready to be matched."""
+
+    image: Tensor | None  #: (C, H, W), shrunk, on the device; kept only if flow needs it
+    cells: Tensor  #: (1, C, h, w), on the device
+    shape: tuple[int, int]  #: (rows, columns) of the shrunk image
+    size: tuple[int, int]  #: (rows, columns) of the file
+    orientation: int  #: of the stored pixels
+
+
+class _Read(NamedTuple):
+    image: Tensor
+    size: tuple[int, int]
+    orientation: int
+
+
+class DescribedImages:
+    """Described images by name. The ones that were not used for longest are dropped.
+
+    Args:
+        matcher: describes them.
+        folder: where they are.
+        keep_images: keep the pixels too.
+        memory: bytes that they may take; None for a share of the memory that is free now. Two images are kept whatever
+            their size.
+    """
+
+    def __init__(
+        self, matcher: DeepMatcher, folder: PathLike, keep_images: bool = False, memory: int | None = None
+    ) -> None:
+        self.matcher, self.folder, self.keep_images = matcher, Path(folder), keep_images
+        self.limit = int(SHARE * budget_for(matcher.device)) if memory is None else memory
+        self.described = 0  #: how many images were described so far, some of them more than once
+        self._kept: OrderedDict[str, Described | DeepMatchingError] = OrderedDict()
+        self._bytes = 0
+        self._readers = min(16, os.cpu_count() or 1)
+        self._pool = ThreadPoolExecutor(self._readers, "deepmatching-reader")
+        self._reading: dict[str, Future[_Read]] = {}
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Drop what was read ahead and is not among the images that are now expected."""
+        for name in set(self._reading).difference(names):
+            self._reading.pop(name).cancel()
+
+    def read_ahead(self, names: Iterable[str]) -> None:
+        """Start to read the next images that will be asked for, a few at a time."""
+        for name in names:
+            if len(self._reading) > self._readers:
+                return
+            if name not in self._kept and name not in self._reading:
+                self._reading[name] = self._pool.submit(self._read, name)
+
+    def forget(self) -> None:
+        """Drop all described images, to free their memory."""
+        self._kept.clear()
+        self._bytes = 0
+
+    def __getitem__(self, name: str) -> Described:
+        """The described image; raises DeepMatchingError if it cannot be read, each time without reading it again."""
+        if name in self._kept:
+            self._kept.move_to_end(name)
+        else:
+            reading = self._reading.pop(name, None)
+            try:
+                kept: Described | DeepMatchingError = self._describe(
+                    self._read(name) if reading is None else reading.result()
+                )
+            except DeepMatchingError as error:
+                kept = error
+            self._kept[name] = kept
+            self._bytes += _bytes(kept)
+            while self._bytes > self.limit and len(self._kept) > 2:
+                self._bytes -= _bytes(self._kept.popitem(last=False)[1])
+        found = self._kept[name]
+        if isinstance(found, DeepMatchingError):
+            raise found
+        return found
+
+    def _read(self, name: str) -> _Read:
+        path = self.folder / name
+        image = self.matcher.load(path)
+        size = (image.shape[1], image.shape[2])
+        return _Read(shrink(image, self.matcher.settings.max_size), size, read_orientation(path))
+
+    @torch.no_grad()
+    def _describe(self, read: _Read) -> Described:
+        shape = (read.image.shape[1], read.image.shape[2])
+        geometry = self.matcher.network.geometry(shape, shape)  # raises if the image is too small
+        on_device = read.image.to(self.matcher.device)
+        cells = self.matcher.network.describe_image(on_device[None], geometry.used0)
+        self.described += 1
+        return Described(on_device if self.keep_images else None, cells, shape, read.size, read.orientation)
+
+
+def _bytes(kept: Described | DeepMatchingError) -> int:
+    if isinstance(kept, DeepMatchingError):
+        return 0
+    tensors = [kept.cells] if kept.image is None else [kept.cells, kept.image]
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

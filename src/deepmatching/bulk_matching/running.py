@@ -1,0 +1,169 @@
+"""Bulk matching: pairs in, a folder of matches out, on one machine or a cluster."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deepmatching import __version__
+from deepmatching.bulk_matching.cluster import Cluster, run_on_ray
+from deepmatching.bulk_matching.pairs import Pair, order_by_image, read_pairs, unique_pairs
+from deepmatching.bulk_matching.storage import MANIFEST, RunFolder
+from deepmatching.bulk_matching.work import Job, ShardReport, Worker
+from deepmatching.checks import check_choice, check_number
+from deepmatching.defaults import MODEL, RADIUS
+from deepmatching.io.files import PathLike, check_writable, make_folder
+from deepmatching.io.locking import lock_folder
+from deepmatching.matcher import DeepMatcher
+from deepmatching.models import describe_model
+
+ENGINES = ("local", "ray")
+
+#: Pairs of a shard at most: on a CPU, so that little is lost when a run is killed; on a GPU, so that files are few.
+_LARGEST_SHARD = {"cpu": 8, "mps": 8, "cuda": 64, "ray": 32}
+
+#: A run has at least so many shards if it has enough pairs, so that several workers share the work evenly.
+_SHARDS = 16
+
+
+@dataclass
+class Progress:
+    """How far a run is.
+
+    Attributes:
+        total: pairs of the run.
+        before: pairs that earlier runs finished.
+        done: pairs that this run has finished.
+        matches: their matches.
+        failures: the pairs that failed in this run, and why.
+        described: images that were described, each time it was necessary.
+        memory: largest number of bytes that one worker held.
+        started: time of the start, as of ``time.perf_counter``.
+    """
+
+    total: int
+    before: int
+    done: int = 0
+    matches: int = 0
+    failures: dict[Pair, str] = field(default_factory=dict)
+    described: int = 0
+    memory: int = 0
+    started: float = field(default_factory=time.perf_counter)
+
+    def add(self, report: ShardReport) -> None:
+        """Count a finished shard."""
+        self.done += report.pairs
+        self.matches += report.matches
+        self.failures.update(report.failures)
+        self.described += report.described
+        self.memory = max(self.memory, report.memory)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+        return time.perf_counter() - self.started
+
+    @property
+    def rate(self) -> float:
+        """Pairs per second of this run."""
+        return self.done / max(self.elapsed, 1e-9)
+
+
+OnShard = Callable[[Progress, ShardReport], object]
+
+
+def bulk(
+    pairs: PathLike | Iterable[tuple[str, str]],
+    images: PathLike,
+    out: PathLike,
+    *,
+    model: str = MODEL,
+    engine: str = "local",
+    cluster: Cluster | None = None,
+    batch_size: int | None = None,
+    flow: bool = False,
+    restart: bool = False,
+    retry: bool = False,
+    on_start: Callable[[Progress], object] | None = None,
+    on_shard: OnShard | None = None,
+    **settings: Any,
+) -> RunFolder:
+    """Match many pairs of images into a folder, which a later call completes if this one is interrupted.
+
+    >>> run = dm.bulk("pairs.txt", "photos", "run", radius=320, max_size=1024)
+    >>> for pair in run:
+    ...     print(pair.names, len(pair.matches), pair.failure)
+
+    Each image is read and described once for its pairs, as far as memory allows. A pair that fails is recorded with the
+    reason, and the others go on.
+
+    Args:
+        pairs: a file with two names on a line, or the names themselves; see also ``deepmatching.bulk_matching.pairs``.
+        images: the folder of the images; names are relative to it.
+        out: the folder of the run. If it has a run with the same settings, that one is continued.
+        model: name or file of the model.
+        engine: ``"local"``, this process, or ``"ray"``: workers on this machine or a cluster.
+        cluster: with ``engine="ray"``: where the workers are, and what each of them gets.
+        batch_size: pairs of equal sizes that are matched at once; None for 1 on a CPU and 16 on a GPU.
+        flow: also write the flow of each pair, to the folder ``flow`` in ``out``.
+        restart: forget what is in ``out``.
+        retry: match the pairs that failed in an earlier run again, with the others of their shards.
+        on_start: called once with the progress, before the first pair.
+        on_shard: called after each shard.
+        settings: of the matcher, see :class:`~deepmatching.settings.Settings`.
+
+    Returns:
+        The run, to iterate over.
+    """
+    check_choice("engine", engine, ENGINES)
+    if batch_size is not None:
+        check_number("batch_size", batch_size, least=1, whole=True)
+    named = read_pairs(pairs, images) if isinstance(pairs, str | os.PathLike) else unique_pairs(pairs)
+    settings = {"radius": RADIUS, **{name: value for name, value in settings.items() if value is not None}}
+    # On a cluster, this process does not match: its matcher tells the settings, and needs no GPU.
+    own = settings if engine == "local" else {**settings, "device": "cpu"}
+    matcher = DeepMatcher.from_pretrained(model, **own)
+    recorded = {
+        **{"version": __version__, **describe_model(model), **matcher.describe(), "flow": flow},
+        **{"cell": matcher.network.descriptor.stride, "step": matcher.network.geometry((64, 64), (64, 64)).alpha},
+    }
+    make_folder(out)
+    check_writable(Path(out, MANIFEST))
+    with lock_folder(Path(out), "matching into", "--out"):
+        largest = _LARGEST_SHARD.get("ray" if engine == "ray" else matcher.device.type, 8)
+        size = max(1, min(largest, -(-len(named) // _SHARDS)))
+        if restart:
+            RunFolder.clear(out)
+        run = RunFolder.prepare(out, recorded, order_by_image(named), images, size, retry)
+        missing = run.missing
+        todo = sum(run.plan.count(number) for number in missing)
+        progress = Progress(len(run), len(run) - todo)
+        if on_start is not None:
+            on_start(progress)
+        job = Job(os.path.abspath(images), os.path.abspath(out), model, settings, batch_size, flow)
+        if engine == "ray":
+            reports = run_on_ray(run, job, missing, cluster or Cluster())
+        else:
+            reports = _run_here(run, job, missing, matcher)
+        for report in reports:
+            progress.add(report)
+            if on_shard is not None:
+                on_shard(progress, report)
+    return run
+
+
+def _run_here(run: RunFolder, job: Job, missing: Sequence[int], matcher: DeepMatcher) -> Iterator[ShardReport]:
+    """Match the missing shards in this process."""
+    if not missing:
+        return
+    worker = Worker(job, matcher)
+    try:
+        for place, number in enumerate(missing):
+            upcoming = [pair for later in missing[place + 1 : place + 2] for pair in run.plan.shard(later)]
+            yield worker.run(number, run.plan.shard(number), upcoming)
+    finally:
+        worker.close()

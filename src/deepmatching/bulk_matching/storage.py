@@ -1,0 +1,337 @@
+"""The folder of a run: a manifest with the settings and the pairs, and the matches in shards.
+
+A shard is an ``.npz`` file with the matches of consecutive pairs. It is written under a temporary name and renamed, so
+a shard that exists is complete: a run may end at any moment, and the next one does the shards that are missing. The
+manifest is written before the first shard, and again only if pairs are added or images have changed.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from deepmatching.bulk_matching.pairs import Pair
+from deepmatching.errors import DeepMatchingError
+from deepmatching.io.arrays import Archive
+from deepmatching.io.files import PathLike, atomic_write, make_folder, remove_temporaries
+from deepmatching.io.structured import parse_json, read_json
+from deepmatching.matches import Matches
+
+MANIFEST, SHARDS = "run.json", "shards"
+FORMAT = "deepmatching-run-1"
+
+_SHARD_NAME = re.compile(r"\d{6,}\.npz")
+
+
+@dataclass(frozen=True)
+class MatchedPair:
+    """What a run knows about a pair.
+
+    Attributes:
+        names: of the two images.
+        matches: in pixels of the upright images; empty for a pair that failed.
+        orientations: of the stored pixels of the two images, see ``deepmatching.io.orientation``.
+        failure: why there are no matches; "" for a pair that was matched.
+    """
+
+    names: Pair
+    matches: Matches
+    orientations: tuple[int, int] = (1, 1)
+    failure: str = ""
+
+
+@dataclass
+class Plan:
+    """The content of the manifest.
+
+    Attributes:
+        settings: everything that the matches depend on, as JSON can hold it.
+        images: where the images were last.
+        names: of the images; pairs refer to them by number.
+        stamps: of the images' files when the pairs were planned, in the same order.
+        pairs: numbers of the two images of each pair.
+        ends: of the shards; shard n has the pairs from ``ends[n - 1]``, or 0, up to ``ends[n]``.
+    """
+
+    settings: dict[str, Any]
+    images: str = ""
+    names: list[str] = field(default_factory=list)
+    stamps: list[str] = field(default_factory=list)
+    pairs: list[tuple[int, int]] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+
+    def shard(self, number: int) -> list[Pair]:
+        """The names of the pairs of a shard."""
+        return [(self.names[i], self.names[j]) for i, j in self.pairs[slice(*self._range(number))]]
+
+    def _range(self, number: int) -> tuple[int, int]:
+        return (self.ends[number - 1] if number else 0), self.ends[number]
+
+    def count(self, number: int) -> int:
+        """The number of pairs of a shard."""
+        first, end = self._range(number)
+        return end - first
+
+    def add(self, pairs: Iterable[Pair], shard_size: int) -> int:
+        """Append the pairs that are not planned yet, in shards of their own; returns how many they are."""
+        place = {name: number for number, name in enumerate(self.names)}
+        known = {frozenset(pair) for pair in self.pairs}
+        before = len(self.pairs)
+        for pair in pairs:
+            for name in pair:
+                if place.setdefault(name, len(place)) == len(self.names):
+                    self.names.append(name)
+            numbers = (place[pair[0]], place[pair[1]])
+            if frozenset(numbers) not in known:
+                self.pairs.append(numbers)
+        self.ends += [
+            min(end, len(self.pairs)) for end in range(before + shard_size, len(self.pairs) + shard_size, shard_size)
+        ]
+        return len(self.pairs) - before
+
+
+class RunFolder:
+    """The run in a folder, to read or to complete.
+
+    Args:
+        path: the folder.
+
+    Raises:
+        DeepMatchingError: if there is no run in it.
+    """
+
+    def __init__(self, path: PathLike) -> None:
+        self.path = Path(path)
+        if not os.path.isfile(self.path / MANIFEST):
+            raise DeepMatchingError(f"There is no run in '{path}' (no {MANIFEST}): make one with deepmatching bulk.")
+        self.plan = _read_plan(self.path / MANIFEST)
+
+    @classmethod
+    def prepare(
+        cls,
+        path: PathLike,
+        settings: dict[str, Any],
+        pairs: Sequence[Pair],
+        images: PathLike,
+        shard_size: int,
+        retry: bool = False,
+    ) -> RunFolder:
+        """The run of these pairs: a new one, or the one that is in the folder, which must be locked.
+
+        Pairs that an earlier run planned stay; new ones are added. Shards of images whose files have changed are
+        removed, and with ``retry`` those with failed pairs too.
+
+        Raises:
+            DeepMatchingError: if the folder has a run with other settings.
+        """
+        folder, shards = Path(path), Path(path) / SHARDS
+        make_folder(shards)
+        remove_temporaries(shards, is_locked=True)
+        manifest = folder / MANIFEST
+        if os.path.isfile(manifest):
+            plan = _read_plan(manifest)
+            _check_settings(folder, plan.settings, settings)
+        else:
+            if any(shards.iterdir()):
+                raise DeepMatchingError(f"'{shards}' has files but '{manifest}' is missing: give another folder.")
+            plan = Plan(dict(settings))
+        before = json.dumps(vars(plan))
+        plan.images = os.path.realpath(images)
+        plan.add(pairs, shard_size)
+        stamps = [stamp(Path(images, name)) for name in plan.names]
+        changed = {number for number, (old, new) in enumerate(zip(plan.stamps, stamps, strict=False)) if old != new}
+        plan.stamps = stamps
+        for number, end in enumerate(plan.ends):
+            first = plan.ends[number - 1] if number else 0
+            if changed and any(changed.intersection(pair) for pair in plan.pairs[first:end]):
+                shard_file(folder, number).unlink(missing_ok=True)  # before the manifest forgets the old files
+        if json.dumps(vars(plan)) != before:
+            with atomic_write(manifest) as temporary:
+                temporary.write_text(json.dumps({"format": FORMAT, **vars(plan)}), encoding="utf-8")
+        run = cls(folder)
+        if retry:
+            for number in sorted(run.done):
+                if run.read_shard(number).failures:
+                    shard_file(folder, number).unlink()
+        return run
+
+    @staticmethod
+    def clear(path: PathLike) -> None:
+        """Remove the run in a folder, which must be locked, and nothing else."""
+        for name in sorted(os.listdir(Path(path, SHARDS))) if os.path.isdir(Path(path, SHARDS)) else ():
+            if _SHARD_NAME.fullmatch(name):
+                Path(path, SHARDS, name).unlink()
+        Path(path, MANIFEST).unlink(missing_ok=True)
+
+    @property
+    def done(self) -> set[int]:
+        """The numbers of the finished shards."""
+        try:
+            there = set(os.listdir(self.path / SHARDS))
+        except OSError:
+            return set()
+        return {number for number in range(len(self.plan.ends)) if _shard_name(number) in there}
+
+    @property
+    def missing(self) -> list[int]:
+        """The numbers of the shards that are still to be matched, in order."""
+        done = self.done
+        return [number for number in range(len(self.plan.ends)) if number not in done]
+
+    def __len__(self) -> int:
+        return len(self.plan.pairs)
+
+    def __iter__(self) -> Iterator[MatchedPair]:
+        """The pairs that are finished, shard by shard."""
+        for number in sorted(self.done):
+            yield from self.read_shard(number)
+
+    def __repr__(self) -> str:
+        done = sum(self.plan.count(number) for number in self.done)
+        return f"<run of {len(self)} pairs of {len(self.plan.names)} images in '{self.path}', {done} of them finished>"
+
+    def read_shard(self, number: int) -> Shard:
+        """The pairs of a finished shard."""
+        return Shard.read(shard_file(self.path, number), self.plan.shard(number))
+
+    def failures(self) -> dict[Pair, str]:
+        """The pairs that failed, and why."""
+        return {pair.names: pair.failure for pair in self if pair.failure}
+
+
+@dataclass
+class Shard:
+    """The pairs of a shard, in order."""
+
+    pairs: list[MatchedPair]
+
+    def __iter__(self) -> Iterator[MatchedPair]:
+        return iter(self.pairs)
+
+    @property
+    def failures(self) -> int:
+        """The number of failed pairs."""
+        return sum(bool(pair.failure) for pair in self.pairs)
+
+    def write(self, path: Path) -> None:
+        """Write the file; equal pairs give equal bytes."""
+        arrays = [pair.matches.numpy() for pair in self.pairs]
+        content = {
+            "counts": np.array([len(pair.matches) for pair in self.pairs], np.int64),
+            "keypoints0": np.concatenate([keypoints0 for keypoints0, _, _ in arrays]).astype(np.float32),
+            "keypoints1": np.concatenate([keypoints1 for _, keypoints1, _ in arrays]).astype(np.float32),
+            "scores": np.concatenate([scores for _, _, scores in arrays]).astype(np.float32),
+            "sizes": np.array([[p.matches.size0 or (0, 0), p.matches.size1 or (0, 0)] for p in self.pairs], np.int64),
+            "orientations": np.array([pair.orientations for pair in self.pairs], np.int8),
+            "names": _pack([pair.names for pair in self.pairs]),
+            "failures": _pack([pair.failure for pair in self.pairs]),
+        }
+        confidences = [getattr(pair.matches, "confidence", None) for pair in self.pairs]
+        if any(confidence is not None for confidence in confidences):
+            rows = zip(confidences, self.pairs, strict=True)
+            content["confidence"] = np.concatenate(
+                [np.ones(len(p.matches), np.float32) if c is None else np.asarray(c.cpu(), np.float32) for c, p in rows]
+            )
+        stream = io.BytesIO()
+        np.savez(stream, **content)  # type: ignore[arg-type]
+        with atomic_write(path) as temporary:
+            temporary.write_bytes(stream.getvalue())
+
+    @classmethod
+    def read(cls, path: Path, names: list[Pair]) -> Shard:
+        """The shard in a file, which must be that of the pairs with these names."""
+        stored = Archive(path, "shard of matches")
+        try:
+            packed, failures = _unpack(stored["names"]), _unpack(stored["failures"])
+            counts, sizes, orientations = stored["counts"], stored["sizes"], stored["orientations"]
+            arrays = stored["keypoints0"], stored["keypoints1"], stored["scores"]
+            confidence = stored.get("confidence")
+            if [tuple(pair) for pair in packed] != names or counts.shape != (len(names),) or (counts < 0).any():
+                raise ValueError("it has other pairs")
+            if any(len(array) != counts.sum() for array in arrays):
+                raise ValueError("it has other numbers of matches")
+            places = pairwise([0, *np.cumsum(counts).tolist()])
+            pairs = []
+            for n, (first, end) in enumerate(places):
+                (rows0, columns0), (rows1, columns1) = sizes[n].tolist()
+                more: dict[str, Any] = {} if confidence is None else {"confidence": confidence[first:end]}
+                keypoints0, keypoints1, scores = (torch.from_numpy(array[first:end]) for array in arrays)
+                size0, size1 = (rows0, columns0) if rows0 else None, (rows1, columns1) if rows1 else None
+                matches = Matches(keypoints0, keypoints1, scores, size0, size1, **more)
+                turned = (int(orientations[n, 0]), int(orientations[n, 1]))
+                pairs.append(MatchedPair(names[n], matches, turned, str(failures[n])))
+        except (KeyError, ValueError, IndexError, TypeError, OverflowError, RuntimeError) as error:
+            reason = next(iter(str(error).splitlines()), "it is damaged")
+            raise DeepMatchingError(
+                f"'{path}' is not a shard of this run ({reason}): remove it and run the same command again."
+            ) from error
+        return cls(pairs)
+
+
+def shard_file(folder: Path, number: int) -> Path:
+    """The file of a shard."""
+    return folder / SHARDS / _shard_name(number)
+
+
+def _shard_name(number: int) -> str:
+    return f"{number:06d}.npz"
+
+
+def stamp(path: Path) -> str:
+    """Tells a file from one that replaces it."""
+    try:
+        about = path.stat()
+    except (OSError, ValueError):
+        return "missing"
+    return f"{about.st_size} bytes, {about.st_mtime_ns} ns"
+
+
+def _pack(value: Any) -> np.ndarray:
+    """JSON as bytes: arrays of text would need Python's pickle."""
+    return np.frombuffer(json.dumps(value).encode(), np.uint8)
+
+
+def _unpack(array: np.ndarray) -> Any:
+    return parse_json(array.tobytes())
+
+
+def _read_plan(manifest: Path) -> Plan:
+    try:
+        content = read_json(manifest, "manifest")
+        if content["format"] != FORMAT:
+            raise ValueError("it has another format")
+        plan = Plan(
+            dict(content["settings"]),
+            str(content["images"]),
+            [str(name) for name in content["names"]],
+            [str(text) for text in content["stamps"]],
+            [(int(i), int(j)) for i, j in content["pairs"]],
+            [int(end) for end in content["ends"]],
+        )
+        numbers = range(len(plan.names))
+        if not all(i in numbers and j in numbers for i, j in plan.pairs):
+            raise ValueError("it has pairs of unknown images")
+        if [0, *plan.ends] != sorted({0, *plan.ends}) or (plan.ends or [0])[-1] != len(plan.pairs):
+            raise ValueError("its shards do not fit its pairs")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DeepMatchingError(f"'{manifest}' is not the manifest of a run ({error}): use another folder.") from error
+    return plan
+
+
+def _check_settings(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
+    for name in {**now, **before}:
+        if before.get(name) != now.get(name):
+            raise DeepMatchingError(
+                f"The matches in '{folder}' were made with {name} {before.get(name)!r}, and now it is "
+                f"{now.get(name)!r}: use the same settings, another folder, or --restart."
+            )

@@ -1,0 +1,269 @@
+"""``deepmatching bulk``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from deepmatching.commands import common
+from deepmatching.commands.common import refuse, say
+from deepmatching.commands.export import draw_graph
+from deepmatching.commands.progress import Advance, duration, progress_bar
+from deepmatching.defaults import MODEL, RADIUS, RECIPROCAL
+from deepmatching.errors import DeepMatchingError
+
+if TYPE_CHECKING:
+    from deepmatching.bulk_matching import Progress, RunFolder, ShardReport
+    from deepmatching.bulk_matching.pairs import Pair
+
+#: Failed pairs that are named at the end; all are in the file of failures.
+_NAMED = 5
+
+#: File in the run's folder with the pairs that failed.
+FAILURES = "failures.txt"
+
+
+def bulk(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PAIRS|FOLDER",
+            help="A file with the names of two images on each line, as hloc writes; or, with --exhaustive, "
+            "--sequential or --retrieval, the folder of the images.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(metavar="RUN", help="Folder for the matches. A run in it is continued.")],
+    images: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="With a file of pairs: the folder of the images.")
+    ] = None,
+    exhaustive: Annotated[bool, typer.Option("--exhaustive", help="Match every image with every other.")] = False,
+    sequential: Annotated[
+        int | None, typer.Option(metavar="N", help="Match every image with the N that follow it by name.")
+    ] = None,
+    retrieval: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Match every image with the ones most similar to it: lines of two names, or hloc's global descriptors "
+            "(.h5).",
+        ),
+    ] = None,
+    neighbours: Annotated[
+        int, typer.Option(metavar="N", help="With --retrieval: how many similar images for each.")
+    ] = 20,
+    model: common.Model = MODEL,
+    radius: common.Radius = str(RADIUS),
+    levels: common.Levels = None,
+    downscale: common.Downscale = None,
+    reciprocal: common.ReciprocalOption = RECIPROCAL,
+    flow: Annotated[
+        bool, typer.Option("--flow", help="Also write the flow of each pair (.flo), to the folder flow in RUN.")
+    ] = False,
+    device: common.Device = "auto",
+    memory: common.Memory = None,
+    half: common.Half = False,
+    threads: common.Threads = None,
+    max_size: common.MaxSize = None,
+    bit_depth: common.BitDepth = None,
+    batch: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Pairs of equal sizes that are matched at once.", show_default="1; on a GPU 16"),
+    ] = None,
+    engine: Annotated[
+        Literal["local", "ray"], typer.Option(help="Match in this process, or with Ray on this machine or a cluster.")
+    ] = "local",
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="auto|HOST:PORT", help="With --engine ray: the cluster.", show_default="Ray on this machine"
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="With --engine ray: number of workers.", show_default="as many as fit"),
+    ] = None,
+    gpus_per_worker: Annotated[
+        float | None,
+        typer.Option(metavar="N", help="With --engine ray: GPUs of a worker.", show_default="1 if there are some"),
+    ] = None,
+    cpus_per_worker: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="With --engine ray: CPU cores of a worker.", show_default="1 beside a GPU, else up to 4"
+        ),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume/--restart", help="Continue the run in the folder, or remove it and start again.")
+    ] = True,
+    retry: Annotated[bool, typer.Option("--retry", help="Match failed pairs of an earlier run again.")] = False,
+    graph: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PICTURE",
+            help="At the end, verify the pairs geometrically and draw the match graph: images, and pairs with verified "
+            "matches.",
+        ),
+    ] = None,
+    min_matches: Annotated[
+        int, typer.Option(metavar="N", help="With --graph: leave out pairs with fewer verified matches.")
+    ] = 15,
+    quiet: common.Quiet = False,
+) -> None:
+    """Match many pairs of images.
+
+    deepmatching bulk PAIRS --images FOLDER --out RUN
+
+    deepmatching bulk FOLDER --exhaustive --out RUN
+
+    Each image is described once for all its pairs. A pair that fails is recorded, and the others go on. After an
+    interruption, run the same command again to continue. deepmatching export writes the matches for hloc and COLMAP,
+    deepmatching sfm reconstructs the scene.
+    """
+    from deepmatching.bulk_matching import Cluster
+    from deepmatching.bulk_matching import bulk as run_bulk
+    from deepmatching.drawing import check_picture_path
+
+    common.set_quiet(quiet)
+    folder, pairs = _pairs(source, images, exhaustive, sequential, retrieval, neighbours)
+    if common.is_same(folder, out):
+        raise DeepMatchingError(f"'{folder}' holds the images: give another folder for the run.")
+    if graph is not None:
+        common.check_outputs([(graph, check_picture_path)], ())
+    placing = {"--workers": workers, "--gpus-per-worker": gpus_per_worker, "--cpus-per-worker": cpus_per_worker}
+    if engine == "local":
+        refuse({"--address": address, **placing}, "is for --engine ray: leave it out.")
+    else:
+        refuse({"--threads": threads}, "is for --engine local: give --cpus-per-worker.")
+    cluster = Cluster(address, workers, gpus_per_worker, cpus_per_worker)
+    common.use_threads(threads)
+    with contextlib.ExitStack() as stack:
+        watcher = _Watcher(stack, out)
+        run = run_bulk(
+            pairs,
+            folder,
+            out,
+            model=model,
+            engine=engine,
+            cluster=cluster,
+            batch_size=batch,
+            flow=flow,
+            restart=not resume,
+            retry=retry,
+            on_start=watcher.started,
+            on_shard=watcher.finished_shard,
+            radius=common.parse_radius(radius),
+            levels=levels,
+            downscale=downscale,
+            reciprocal=reciprocal,
+            device=device,
+            memory=None if memory is None else common.parse_memory(memory),
+            half=half,
+            max_size=max_size,
+            bit_depth=bit_depth,
+        )
+    assert watcher.progress is not None
+    _summarize(run, watcher.progress)
+    if graph is not None:
+        draw_graph(run, graph, None, min_matches)
+        common.say_written(graph)
+
+
+def _pairs(
+    source: Path, images: Path | None, exhaustive: bool, sequential: int | None, retrieval: Path | None, neighbours: int
+) -> tuple[Path, list[Pair]]:
+    """The folder of the images, and the pairs."""
+    from deepmatching.bulk_matching import exhaustive_pairs, read_pairs, retrieved_pairs, sequential_pairs
+
+    ways = {"--exhaustive": exhaustive, "--sequential": sequential is not None, "--retrieval": retrieval is not None}
+    chosen = [name for name, given in ways.items() if given]
+    if len(chosen) > 1:
+        raise DeepMatchingError(f"{chosen[0]} and {chosen[1]} exclude each other: leave one out.")
+    if not chosen:
+        if os.path.isdir(source):
+            raise DeepMatchingError(
+                f"'{source}' is a folder: say which pairs of its images to match with --exhaustive, --sequential N or "
+                "--retrieval FILE, or give a file of pairs."
+            )
+        if images is None:
+            raise DeepMatchingError("A file of pairs needs the folder of the images: give it with --images.")
+        return images, read_pairs(source, images)
+    refuse({"--images": images}, f"is for a file of pairs: with {chosen[0]}, give the folder itself.")
+    if exhaustive:
+        return source, exhaustive_pairs(source)
+    if sequential is not None:
+        return source, sequential_pairs(source, sequential)
+    assert retrieval is not None
+    return source, retrieved_pairs(retrieval, source, neighbours)
+
+
+class _Watcher:
+    """Shows the progress of a run, and how to continue it if it is interrupted."""
+
+    def __init__(self, stack: contextlib.ExitStack, out: Path) -> None:
+        self.progress: Progress | None = None
+        self._stack, self._out = stack, out
+        self._advance: Advance | None = None
+
+    def started(self, progress: Progress) -> None:
+        self.progress = progress
+        if progress.before < progress.total:
+            if progress.before:
+                say(f"{progress.before} of {progress.total} pairs were finished before")
+            self._stack.push(self._left)
+            self._advance = self._stack.enter_context(progress_bar("pairs", progress.total, progress.before))
+
+    def finished_shard(self, progress: Progress, report: ShardReport) -> None:
+        from deepmatching.memory import amount
+
+        assert self._advance is not None
+        text = f"{progress.rate:.3g} pairs/s, {len(progress.failures)} failed, {amount(report.memory)}"
+        for _ in range(report.pairs):
+            self._advance(text)
+
+    def _left(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and self.progress is not None:
+            done = f"{self.progress.before + self.progress.done} of {self.progress.total} pairs are finished"
+            say(f"{done} in {self._out}: run the same command to continue")
+
+
+def _summarize(run: RunFolder, progress: Progress) -> None:
+    """Print what the run has, and write its failures to a file."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from deepmatching.io.files import atomic_write
+    from deepmatching.memory import amount
+
+    failures, matches, pairs = {}, 0, 0
+    for pair in run:
+        pairs += 1
+        matches += len(pair.matches)
+        if pair.failure:
+            failures[pair.names] = pair.failure
+    path = run.path / FAILURES
+    if failures:
+        with atomic_write(path) as temporary:
+            lines = "".join(f"{name0}\t{name1}\t{reason}\n" for (name0, name1), reason in failures.items())
+            temporary.write_text(lines, encoding="utf-8")
+    else:
+        path.unlink(missing_ok=True)
+    if common.is_quiet():
+        return
+    table = Table("", "value", show_header=False)
+    table.add_row("images", str(len(run.plan.names)))
+    table.add_row("pairs", f"{pairs} ({len(failures)} failed)" if failures else str(pairs))
+    table.add_row("matches", f"{matches} ({matches / max(1, pairs - len(failures)):.0f} a pair)")
+    if progress.done:
+        table.add_row("time", f"{duration(progress.elapsed)} for {progress.done} pairs, {progress.rate:.3g} pairs/s")
+        table.add_row("descriptions", f"{progress.described} instead of {2 * progress.done}")
+        table.add_row("memory", amount(progress.memory))
+    Console(stderr=True).print(table)
+    for (name0, name1), reason in list(failures.items())[:_NAMED]:
+        say(f"failed: {name0} and {name1}: {reason}")
+    if failures:
+        say(f"wrote {path}")
+    say(f"wrote {run.path}")

@@ -1,0 +1,105 @@
+"""Memory that this process may still take: what is free, and the limits around it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from pathlib import Path
+
+import psutil
+import torch
+
+#: A limit of this many bytes or more is none.
+UNLIMITED = 2**60
+
+#: Addresses that a thread reserves: a stack of 8 MiB and a heap of 64 MiB.
+THREAD_ADDRESSES = 72 * 2**20
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Memory that is free on a device now; None if unknown."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    if device.type in ("cpu", "mps"):
+        return max(0, min([psutil.virtual_memory().available, *group_limits(), *process_limits()]))
+    return None
+
+
+def release_freed() -> None:
+    """Give freed arrays back to the operating system, where the C library can; by itself it keeps the smaller ones."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def group_limits(root: Path = Path("/")) -> list[int]:
+    """Memory that each control group with a limit around this process may still take, counting file caches as free.
+
+    Containers, Slurm and systemd set such limits. They hold for all groups below, in version 1 and 2 alike.
+
+    Args:
+        root: the root of the file system.
+    """
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        lines = []
+    mounted = root / "sys/fs/cgroup"
+    folders: list[Path] = []
+    for line in (*lines, "0::/", "1:memory:/"):  # in a container, its own group may be mounted as the root
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        tops = [mounted, mounted / "unified"] if not controllers else [mounted / controllers, mounted / "memory"]
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        parts = [part for part in path.split("/") if part not in ("", "..")]
+        folders += [top.joinpath(*parts[:n]) for top in tops for n in range(len(parts), -1, -1)]
+    return [
+        free for folder in dict.fromkeys(folders) for names in _GROUP_FILES for free in _group_limit(folder, *names)
+    ]
+
+
+#: Files of limit and use, and the name of the file caches in memory.stat: of version 2, whose second limit slows a
+#: group down, and of version 1.
+_GROUP_FILES = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.high", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+
+
+def _group_limit(folder: Path, limit: str, used: str, caches: str) -> list[int]:
+    """What is free in the group of this folder; [] without a limit."""
+    try:
+        most = (folder / limit).read_text().strip()
+        if most == "max" or int(most) >= UNLIMITED:
+            return []
+        return [int(most) - int((folder / used).read_text()) + _statistic(folder / "memory.stat", caches)]
+    except (OSError, ValueError):
+        return []
+
+
+def _statistic(path: Path, name: str) -> int:
+    """The value of a line "name value"; 0 if the file or the line is missing."""
+    try:
+        lines = (line.split() for line in path.read_text().splitlines())
+        return next((int(words[1]) for words in lines if len(words) == 2 and words[0] == name), 0)
+    except (OSError, ValueError):
+        return 0
+
+
+def process_limits() -> list[int]:
+    """Memory that this process may still take by its own limits, such as ``ulimit -v``; [] without a limit.
+
+    These count addresses, of which every thread takes some for its stack and its part of the heap.
+    """
+    try:
+        import resource
+    except ImportError:  # on Windows
+        return []
+    found = []
+    taken = psutil.Process().memory_info()
+    for name, used in (("RLIMIT_AS", taken.vms), ("RLIMIT_DATA", getattr(taken, "data", taken.rss))):
+        limit = resource.getrlimit(getattr(resource, name))[0] if hasattr(resource, name) else resource.RLIM_INFINITY
+        if limit != resource.RLIM_INFINITY and limit < UNLIMITED:
+            found.append(limit - used - THREAD_ADDRESSES * torch.get_num_threads())
+    return found

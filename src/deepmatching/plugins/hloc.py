@@ -1,0 +1,58 @@
+"""A dense matcher for hloc (Hierarchical Localization).
+
+>>> from deepmatching.plugins import hloc
+>>> features, matches = match_dense.main(hloc.CONF, pairs, images, export_dir=outputs)
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any, ClassVar
+
+from hloc.utils.base_model import BaseModel
+from torch import Tensor
+
+from deepmatching.defaults import MODEL
+from deepmatching.plugins.module import MatcherModule, confidence_of
+
+#: A configuration for ``hloc.match_dense``.
+CONF: dict[str, Any] = {
+    "output": "matches-deepmatching",
+    "model": {"name": "deepmatching", "model": MODEL, "settings": {"radius": 320}},
+    "preprocessing": {"grayscale": False, "resize_max": 1024, "dfactor": 8},
+    "max_error": 2,
+    "cell_size": 2,
+}
+
+#: Where hloc looks for a matcher of this name.
+_MODULE = "hloc.matchers.deepmatching"
+
+
+class DeepMatching(BaseModel):
+    """Matches two images; hloc quantises the matches to keypoints."""
+
+    default_conf: ClassVar[dict[str, Any]] = {"model": MODEL, "settings": {}, "max_num_matches": None}
+    required_inputs: ClassVar[list[str]] = ["image0", "image1"]
+
+    def _init(self, conf: Mapping[str, Any]) -> None:
+        self.net = MatcherModule(conf["model"], **conf["settings"])
+
+    def _forward(self, data: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        (matches,) = self.net(data["image0"], data["image1"])
+        if self.conf["max_num_matches"] is not None:
+            matches = matches.best(self.conf["max_num_matches"])
+        scores = confidence_of(matches)
+        return {"keypoints0": matches.keypoints0, "keypoints1": matches.keypoints1, "scores": scores}
+
+
+def register() -> None:
+    """Make the matcher known to hloc under the name ``deepmatching``; importing this module does so."""
+    module = ModuleType(_MODULE)
+    DeepMatching.__module__ = _MODULE  # hloc takes classes only from the module that it looks for
+    module.DeepMatching = DeepMatching  # type: ignore[attr-defined]
+    sys.modules[_MODULE] = module
+
+
+register()

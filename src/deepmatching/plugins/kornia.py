@@ -1,0 +1,43 @@
+"""A matcher that is called as kornia's LoFTR is.
+
+>>> matcher = DeepMatching(radius=160)
+>>> found = matcher({"image0": image0, "image1": image1})  # (B, 1 or 3, H, W) in [0, 1]
+>>> found["keypoints0"], found["keypoints1"], found["confidence"], found["batch_indexes"]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from deepmatching.defaults import MODEL
+from deepmatching.plugins.module import MatcherModule, confidence_of
+
+
+class DeepMatching(nn.Module):
+    """Matches two batches of images; takes and gives the dictionaries of ``kornia.feature.LoFTR``.
+
+    Images may have colours. Keypoints are measured at pixel centres.
+
+    Args:
+        model: name or file of the model.
+        settings: of the matcher, such as ``radius=256``.
+    """
+
+    def __init__(self, model: str = MODEL, **settings: Any) -> None:
+        super().__init__()
+        self.matcher = MatcherModule(model, **settings)
+
+    def forward(self, data: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """``keypoints0`` and ``keypoints1`` (N, 2), ``confidence`` (N,) and ``batch_indexes`` (N,) of all pairs."""
+        found = self.matcher(data["image0"], data["image1"])
+        numbers = [torch.full((len(m),), b, dtype=torch.long, device=m.scores.device) for b, m in enumerate(found)]
+        return {
+            "keypoints0": torch.cat([matches.keypoints0 for matches in found]),
+            "keypoints1": torch.cat([matches.keypoints1 for matches in found]),
+            "confidence": torch.cat([confidence_of(matches) for matches in found]),
+            "batch_indexes": torch.cat(numbers),
+        }

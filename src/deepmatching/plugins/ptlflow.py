@@ -1,0 +1,47 @@
+"""A flow model for ptlflow.
+
+>>> import deepmatching.plugins.ptlflow  # registers it
+>>> model = ptlflow.get_model("deepmatching")
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from ptlflow.models.base_model.base_model import BaseModel
+from ptlflow.utils.registry import register_model
+from torch import Tensor
+
+from deepmatching.defaults import MODEL
+from deepmatching.matcher import DeepMatcher
+
+
+@register_model
+class deepmatching(BaseModel):
+    """Matches, interpolated along edges and refined; it has nothing to train here.
+
+    Args:
+        model: name or file of the model that matches.
+        preset: of the flow settings.
+        settings: of the matcher, such as ``radius=256``.
+    """
+
+    pretrained_checkpoints: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, model: str = MODEL, preset: str = "default", **settings: Any) -> None:
+        super().__init__(output_stride=1)
+        self.preset = preset
+        self._matcher = [DeepMatcher.from_pretrained(model, **{"device": "cpu", **settings})]  # hidden from Lightning
+
+    @torch.no_grad()
+    def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """``flows`` (B, 1, 2, H, W) and ``confs`` (B, 1, 1, H, W) of ``images`` (B, 2, 3, H, W), BGR in [0, 1]."""
+        images = inputs["images"]
+        (matcher,) = self._matcher
+        if matcher.device != images.device:
+            matcher.to(images.device)
+        results = [matcher.flow(first.flip(0), second.flip(0), self.preset) for first, second in images]
+        flows = torch.stack([torch.from_numpy(result.flow).permute(2, 0, 1)[None] for result in results])
+        confidences = torch.stack([torch.from_numpy(result.confidence)[None, None] for result in results])
+        return {"flows": flows.to(images), "confs": confidences.to(images)}

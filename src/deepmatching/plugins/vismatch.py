@@ -1,0 +1,34 @@
+"""A matcher for vismatch (image-matching-models).
+
+>>> matcher = DeepMatchingMatcher(device="cuda", radius=160)
+>>> found = matcher("a.jpg", "b.jpg")  # num_inliers, H, matched_kpts0, …
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from vismatch import BaseMatcher
+
+from deepmatching.defaults import MODEL
+from deepmatching.plugins.module import MatcherModule, confidence_of
+
+
+class DeepMatchingMatcher(BaseMatcher):
+    """Matches two images; vismatch adds RANSAC.
+
+    Args:
+        device: where to match.
+        model: name or file of the model.
+        settings: of the matcher, such as ``radius=256``, and vismatch's own, such as ``ransac_iters=1000``.
+    """
+
+    def __init__(self, device: str = "cpu", model: str = MODEL, **settings: Any) -> None:
+        own = {name: settings.pop(name) for name in list(settings) if name.startswith("ransac_")}
+        super().__init__(device, **own)
+        self.matcher = MatcherModule(model, **settings)
+
+    def _forward(self, img0: Tensor, img1: Tensor) -> tuple[Tensor | None, ...]:
+        (matches,) = self.matcher(img0[None], img1[None])
+        return matches.keypoints0, matches.keypoints1, None, None, None, None, confidence_of(matches)

@@ -1,0 +1,197 @@
+"""A COLMAP database of a run, verified geometrically, by pycolmap (the extra ``sfm``).
+
+COLMAP works on the stored pixels, whatever EXIF says about their orientation, and measures positions from pixel
+corners.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from deepmatching.bulk_matching.pairs import Pair
+from deepmatching.checks import check_choice, check_number
+from deepmatching.errors import DeepMatchingError
+from deepmatching.io.files import PathLike, atomic_write
+from deepmatching.io.matches import to_corners
+from deepmatching.io.orientation import stored_size, to_stored
+from deepmatching.reconstruction.keypoints import ImageKeypoints, SharedKeypoints
+
+if TYPE_CHECKING:
+    import pycolmap
+
+#: A pair with fewer verified matches is dropped; COLMAP's own default.
+MIN_MATCHES = 15
+
+#: Which images share a camera: those whose EXIF data and sizes agree, or none.
+CameraSharing = Literal["auto", "image"]
+
+#: Focal length in units of the longer side where EXIF says nothing; COLMAP's own default.
+_FOCAL = 1.2
+
+#: Seed of RANSAC and of the mapping.
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Cameras:
+    """How the cameras of the images are set up.
+
+    Attributes:
+        sharing: ``"auto"``: images with the same size and EXIF data share a camera; ``"image"``: each has its own.
+        model: name of COLMAP's camera model.
+        params: known parameters, for all images; None to estimate them from EXIF data.
+    """
+
+    sharing: CameraSharing = "auto"
+    model: str = "SIMPLE_RADIAL"
+    params: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("The sharing of cameras", self.sharing, ("auto", "image"))
+
+
+@dataclass(frozen=True)
+class DatabaseSummary:
+    """What was written.
+
+    Attributes:
+        keypoints: of all images.
+        matches: number of matches of each pair, before verification.
+        verified: number of verified matches of each pair that survived.
+    """
+
+    keypoints: int
+    matches: dict[Pair, int]
+    verified: dict[Pair, int]
+
+
+def load_pycolmap() -> Any:
+    """The module pycolmap, quiet; raises if it is not installed."""
+    try:
+        import pycolmap
+    except ImportError:
+        raise DeepMatchingError("This needs pycolmap: install it with pip install 'deepmatching[sfm]'.") from None
+    return pycolmap
+
+
+@contextlib.contextmanager
+def quiet_pycolmap() -> Iterator[Any]:
+    """pycolmap, which prints errors only while the block lasts."""
+    pycolmap = load_pycolmap()
+    before = pycolmap.logging.minloglevel
+    pycolmap.logging.minloglevel = int(pycolmap.logging.Level.ERROR)
+    try:
+        yield pycolmap
+    finally:
+        pycolmap.logging.minloglevel = before
+
+
+def write_database(
+    keypoints: SharedKeypoints,
+    path: PathLike,
+    images: PathLike,
+    cameras: Cameras = Cameras(),  # noqa: B008 - frozen
+    min_matches: int = MIN_MATCHES,
+) -> DatabaseSummary:
+    """Write cameras, images, keypoints, matches and two-view geometries, replacing an older database.
+
+    Args:
+        keypoints: of a run.
+        path: of the database.
+        images: the folder of the images, whose EXIF data is read.
+        cameras: how they are set up.
+        min_matches: pairs with fewer verified matches get no two-view geometry, so that COLMAP ignores them.
+    """
+    check_number("min_matches", min_matches, least=8, whole=True)
+    with quiet_pycolmap() as pycolmap, atomic_write(path) as temporary:
+        database = pycolmap.Database.open(temporary)
+        try:
+            ids = _write_images(pycolmap, database, keypoints, Path(images), cameras)
+            matches = {}
+            for pair in keypoints.matches():
+                matches[pair.names] = len(pair.indices)
+                if len(pair.indices) >= min_matches:
+                    database.write_matches(*(ids[name] for name in pair.names), pair.indices.astype(np.uint32))
+        finally:
+            database.close()
+        options = pycolmap.TwoViewGeometryOptions()
+        options.min_num_inliers = min_matches
+        pycolmap.set_random_seed(SEED)
+        pycolmap.geometric_verification(temporary, two_view_geometry_options=options)
+        verified = _verified(pycolmap, temporary, ids)
+        for leftover in temporary.parent.glob(f"{temporary.name}-*"):  # SQLite's journals
+            leftover.unlink()
+    total = sum(len(image.points) for image in keypoints.images.values())
+    return DatabaseSummary(total, matches, {pair: verified[pair] for pair in matches if verified.get(pair)})
+
+
+def _write_images(
+    pycolmap: Any, database: Any, keypoints: SharedKeypoints, folder: Path, cameras: Cameras
+) -> dict[str, int]:
+    """Write cameras, images and keypoints; returns the number of each image."""
+    known: dict[object, tuple[int, int, Any]] = {}  # camera, rig, and the camera itself
+    ids = {}
+    for name, image in sorted(keypoints.images.items()):
+        camera = _camera(pycolmap, folder / name, image, cameras)
+        key = name if cameras.sharing == "image" else (camera.width, camera.height, *camera.params.tolist())
+        if key not in known:
+            camera.camera_id = database.write_camera(camera)
+            rig = pycolmap.Rig()
+            rig.add_ref_sensor(camera.sensor_id)
+            known[key] = (camera.camera_id, database.write_rig(rig), camera)
+        camera_id, rig_id, _ = known[key]
+        entry = pycolmap.Image(name=name, camera_id=camera_id)
+        entry.image_id = ids[name] = database.write_image(entry)
+        frame = pycolmap.Frame()
+        frame.rig_id = rig_id
+        frame.add_data_id(entry.data_id)
+        database.write_frame(frame)
+        points = to_corners(to_stored(image.points, image.size, image.orientation))
+        database.write_keypoints(entry.image_id, points.astype(np.float32))
+    return ids
+
+
+def _camera(pycolmap: Any, path: Path, image: ImageKeypoints, cameras: Cameras) -> pycolmap.Camera:
+    """The camera of an image: the parameters that are known, or those that EXIF data suggests."""
+    rows, columns = stored_size(image.size, image.orientation)
+    try:
+        if cameras.params is not None:
+            camera = pycolmap.Camera(model=cameras.model, width=columns, height=rows, params=list(cameras.params))
+            camera.has_prior_focal_length = True
+            if not camera.verify_params():
+                raise ValueError(f"it does not take {len(cameras.params)} parameters")
+            return camera
+        focal, has_prior = _FOCAL * max(rows, columns), False
+        if os.path.isfile(path):
+            with contextlib.suppress(ValueError, RuntimeError):  # a format that COLMAP does not read
+                found = pycolmap.infer_camera_from_image(path)
+                if (found.height, found.width) == (rows, columns):
+                    focal, has_prior = found.focal_length, found.has_prior_focal_length
+        camera = pycolmap.Camera.create_from_model_name(0, cameras.model, focal, columns, rows)
+        camera.has_prior_focal_length = has_prior
+        return camera
+    except (ValueError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise DeepMatchingError(
+            f"COLMAP refuses the camera model '{cameras.model}' ({reason}): use a name such as SIMPLE_RADIAL, PINHOLE "
+            "or OPENCV, and as many parameters as it has."
+        ) from error
+
+
+def _verified(pycolmap: Any, path: Path, ids: dict[str, int]) -> dict[Pair, int]:
+    """The number of verified matches of the pairs that have some, in both directions of the names."""
+    names = {number: name for name, number in ids.items()}
+    with pycolmap.Database.open(path) as database:
+        pairs, counts = database.read_two_view_geometry_num_inliers()
+    found = {}
+    for pair, count in zip(pairs, counts, strict=True):
+        first, second = pycolmap.pair_id_to_image_pair(pair)
+        found[names[first], names[second]] = found[names[second], names[first]] = int(count)
+    return found

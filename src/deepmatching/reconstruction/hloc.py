@@ -1,0 +1,66 @@
+"""Keypoints and matches in the HDF5 layout of hloc (Hierarchical Localization).
+
+The file of features has a group per image with ``keypoints`` (N, 2) float32, measured at pixel centres of the stored
+image, and ``scores`` (N,). The file of matches has a group per pair, ``NAME0/NAME1`` with ``-`` for ``/`` in names. It
+holds ``matches0`` (N0,) int32, the number of the matching keypoint of the second image or −1, and ``matching_scores0``
+(N0,) float16.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+
+from deepmatching.bulk_matching.pairs import Pair
+from deepmatching.io.files import PathLike, atomic_write, check_suffix
+from deepmatching.io.orientation import stored_size, to_stored
+from deepmatching.reconstruction.keypoints import SharedKeypoints
+
+SUFFIXES = (".h5", ".hdf5")
+
+
+def names_to_pair(names: Pair) -> str:
+    """hloc's name for a pair: the path of its group in the file of matches."""
+    return "/".join(name.replace("/", "-") for name in names)
+
+
+def check_hloc_suffix(path: PathLike) -> str:
+    """The suffix in lower case; raises unless it is one of HDF5."""
+    return check_suffix(path, SUFFIXES, "features or matches")
+
+
+def write_hloc(keypoints: SharedKeypoints, features: PathLike, matches: PathLike) -> int:
+    """Write both files; returns the number of matches."""
+    import h5py
+
+    # In memory: on a full disk, the HDF5 library ends the process.
+    stream = io.BytesIO()
+    with h5py.File(stream, "w") as file:
+        for name, image in keypoints.images.items():
+            group = file.create_group(name)
+            points = to_stored(image.points, image.size, image.orientation)
+            group.create_dataset("keypoints", data=points.astype(np.float32))
+            group.create_dataset("scores", data=image.scores)
+            rows, columns = stored_size(image.size, image.orientation)
+            group.create_dataset("image_size", data=np.array([columns, rows], np.int64))
+    _write(features, stream)
+    stream, count = io.BytesIO(), 0
+    with h5py.File(stream, "w") as file:
+        for pair in keypoints.matches():
+            number = len(keypoints.images[pair.names[0]].points)
+            matches0, scores0 = np.full(number, -1, np.int32), np.zeros(number, np.float16)
+            matches0[pair.indices[:, 0]] = pair.indices[:, 1]
+            scores0[pair.indices[:, 0]] = pair.scores
+            group = file.create_group(names_to_pair(pair.names))
+            group.create_dataset("matches0", data=matches0)
+            group.create_dataset("matching_scores0", data=scores0)
+            count += len(pair.indices)
+    _write(matches, stream)
+    return count
+
+
+def _write(path: PathLike, stream: io.BytesIO) -> None:
+    with atomic_write(Path(path)) as temporary:
+        temporary.write_bytes(stream.getbuffer())

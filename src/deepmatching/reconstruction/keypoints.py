@@ -1,0 +1,198 @@
+"""Keypoints that the pairs of an image share, so that tracks run through many images.
+
+Every pair has points of its own. In each image, the points of all pairs are sorted into cells, and the points of a cell
+become one keypoint at their mean. The cells are half as wide as the precision of the matches, so no point moves by more
+than half of that along either axis, and positions stay between pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from deepmatching.bulk_matching import MatchedPair, RunFolder
+from deepmatching.bulk_matching.pairs import Pair
+from deepmatching.checks import check_number
+from deepmatching.io.images import shrunk_size
+from deepmatching.reconstruction.refinement import refine, reverse
+
+#: Points that an image collects before equal cells are merged.
+_COLLECTED = 200_000
+
+#: Cells are counted from this many cells left of and above the image: a match may lie a little outside.
+_MARGIN = 2**20
+
+
+class SharedMatches(NamedTuple):
+    """The matches of a pair as pairs of shared keypoints."""
+
+    names: Pair
+    indices: np.ndarray  #: (N, 2) int64, each keypoint at most once
+    scores: np.ndarray  #: (N,) float32
+
+
+class ImageKeypoints(NamedTuple):
+    """The keypoints of an image."""
+
+    points: np.ndarray  #: (N, 2) float32 in the upright image, pixel centres are integers; best first
+    scores: np.ndarray  #: (N,) float32, the sum of the scores of their matches
+    size: tuple[int, int]  #: (rows, columns) of the upright image
+    orientation: int  #: of the stored pixels
+
+
+class SharedKeypoints:
+    """The keypoints of all images of a run, and the matches between them.
+
+    Args:
+        run: finished or not; pairs that are not matched yet are left out.
+        cell: side of the cells that are merged, in pixels of the image; None for half the precision of the matches.
+        max_keypoints: keep the best so many of each image; None for all.
+        is_refined: refine and complete the matches, see ``deepmatching.reconstruction.refinement``.
+    """
+
+    def __init__(
+        self,
+        run: RunFolder,
+        cell: float | None = None,
+        max_keypoints: int | None = None,
+        is_refined: bool = True,
+    ) -> None:
+        if cell is not None:
+            check_number("The cell", cell, above=0)
+        if max_keypoints is not None:
+            check_number("max_keypoints", max_keypoints, least=1, whole=True)
+        self.run, self._cell, self._is_refined = run, cell, is_refined
+        self._sizes: dict[str, tuple[tuple[int, int], int]] = {}
+        self._own: dict[str, np.ndarray] = {}
+        for pair in self._matched():
+            self._look_at(pair)
+        cells = {name: _Cells(self._cell_of(name)) for name in self._sizes}
+        for pair in self._matched():
+            points0, points1, scores = self._points(pair)
+            for name, points in zip(pair.names, (points0, points1), strict=True):
+                cells[name].add(points, scores)
+        self.images: dict[str, ImageKeypoints] = {}
+        self._places: dict[str, _Places] = {}
+        for name, collected in cells.items():
+            points, scores, self._places[name] = collected.finish(max_keypoints)
+            self.images[name] = ImageKeypoints(points, scores, *self._sizes[name])
+
+    def matches(self) -> Iterator[SharedMatches]:
+        """The matches of each pair, best first; failed pairs have none and are left out."""
+        for pair in self._matched():
+            points0, points1, scores = self._points(pair)
+            ends = zip(pair.names, (points0, points1), strict=True)
+            indices = np.stack([self._places[name](points) for name, points in ends], axis=1)
+            chosen = np.flatnonzero((indices >= 0).all(axis=1))
+            chosen = chosen[np.argsort(-scores[chosen], kind="stable")]
+            chosen = chosen[_first_of_each(indices[chosen])]
+            yield SharedMatches(pair.names, indices[chosen], scores[chosen].astype(np.float32))
+
+    def precision(self) -> float:
+        """Side of the cells that matches were found on, in pixels of the image that was reduced most."""
+        return self._setting("cell", 2) * max((self._scale(name) for name in self._sizes), default=1.0)
+
+    def _matched(self) -> Iterator[MatchedPair]:
+        return (pair for pair in self.run if not pair.failure)
+
+    def _look_at(self, pair: MatchedPair) -> None:
+        """Note the sizes of a pair's images, and the points of the first image that matches start from."""
+        sizes = pair.matches.size0, pair.matches.size1
+        for name, size, orientation in zip(pair.names, sizes, pair.orientations, strict=True):
+            assert size is not None
+            self._sizes[name] = (size, orientation)
+        starts = np.unique(pair.matches.numpy()[0], axis=0)
+        known = self._own.get(pair.names[0])
+        self._own[pair.names[0]] = starts if known is None else np.unique(np.concatenate([known, starts]), axis=0)
+
+    def _scale(self, name: str) -> float:
+        """Pixels of the image per pixel of the size at which it was matched."""
+        size, _ = self._sizes[name]
+        return max(size) / max(shrunk_size(size, self._setting("max_size", None)))
+
+    def _setting(self, name: str, otherwise: Any) -> Any:
+        return self.run.plan.settings.get(name, otherwise)
+
+    def _cell_of(self, name: str) -> float:
+        return self._cell or 0.5 * self._setting("cell", 2) * self._scale(name)
+
+    def _points(self, pair: MatchedPair) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The points of a pair's matches in both images, (N, 2) each, and their scores."""
+        keypoints0, keypoints1, scores = (array.astype(np.float64) for array in pair.matches.numpy())
+        if not self._is_refined:
+            return keypoints0, keypoints1, scores
+        step = float(self._setting("step", 8))
+        # At the sizes at which the images were matched, displacements change slowly whatever the sizes of the files.
+        scale0, scale1 = (self._scale(name) for name in pair.names)
+        points0, points1 = keypoints0 / scale0, keypoints1 / scale1
+        moved = refine(points0, points1, scores, step) * scale1
+        own = self._own.get(pair.names[1])
+        if own is None:
+            return keypoints0, moved, scores
+        added0, added1, more = reverse(points0, points1, scores, step, own.astype(np.float64) / scale1)
+        return (
+            np.concatenate([keypoints0, added0 * scale0]),
+            np.concatenate([moved, added1 * scale1]),
+            np.concatenate([scores, more]),
+        )
+
+
+class _Places:
+    """The keypoint of any point of an image, −1 for those that were dropped."""
+
+    def __init__(self, side: float, keys: np.ndarray, numbers: np.ndarray) -> None:
+        self._side, self._keys, self._numbers = side, keys, numbers
+
+    def __call__(self, points: np.ndarray) -> np.ndarray:
+        return self._numbers[np.searchsorted(self._keys, _keys(points, self._side))]
+
+
+class _Cells:
+    """Collects the points of an image in cells."""
+
+    def __init__(self, side: float) -> None:
+        self.side = side
+        self._keys = np.zeros(0, np.int64)
+        self._sums = np.zeros((0, 4))  # x, y, count, score
+        self._new: list[tuple[np.ndarray, np.ndarray]] = []
+        self._count = 0
+
+    def add(self, points: np.ndarray, scores: np.ndarray) -> None:
+        self._new.append((_keys(points, self.side), np.column_stack([points, np.ones(len(points)), scores])))
+        self._count += len(points)
+        if self._count > _COLLECTED:
+            self._merge()
+
+    def _merge(self) -> None:
+        keys = np.concatenate([self._keys, *(keys for keys, _ in self._new)])
+        sums = np.concatenate([self._sums, *(sums for _, sums in self._new)])
+        self._keys, places = np.unique(keys, return_inverse=True)
+        self._sums = np.stack([np.bincount(places, column, len(self._keys)) for column in sums.T], axis=1)
+        self._new, self._count = [], 0
+
+    def finish(self, most: int | None) -> tuple[np.ndarray, np.ndarray, _Places]:
+        """The keypoints, best first, their scores, and the keypoint of each cell."""
+        self._merge()
+        best = np.argsort(-self._sums[:, 3], kind="stable")[:most]
+        numbers = np.full(len(self._keys), -1, np.int64)
+        numbers[best] = np.arange(len(best))
+        points = (self._sums[best, :2] / self._sums[best, 2:3]).astype(np.float32)
+        return points, self._sums[best, 3].astype(np.float32), _Places(self.side, self._keys, numbers)
+
+
+def _keys(points: np.ndarray, side: float) -> np.ndarray:
+    """One number per cell: round((k + ½) / c) along both axes."""
+    cells = np.round((points + 0.5) / side).astype(np.int64) + _MARGIN
+    return (cells[:, 1] << 32) + cells[:, 0]
+
+
+def _first_of_each(indices: np.ndarray) -> np.ndarray:
+    """Which rows (N, 2) are the first with their number in both columns."""
+    is_first = np.ones(len(indices), bool)
+    for column in indices.T:
+        seen = np.zeros(len(indices), bool)
+        seen[np.unique(column, return_index=True)[1]] = True
+        is_first &= seen
+    return is_first

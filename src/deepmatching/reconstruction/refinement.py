@@ -1,0 +1,123 @@
+"""Matches between two images, refined by their neighbours and completed in the other direction.
+
+A quasi-dense field of matches is smooth almost everywhere. Around a point, the matches that agree give a local affine
+map. It places the point's own match more precisely than that match alone, and it gives a match to keypoints of the
+second image that lie between the matches. Keypoints of an image then have matches in the images before it as well as
+after it, which makes tracks longer.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+#: Matches agree if their displacements differ by less than this many steps of the grid.
+AGREEMENT = 0.2
+
+#: Neighbours count up to this distance, in steps, with weights exp(−d²/2σ²).
+_REACH, _SIGMA = 1.7, 0.7
+
+#: A point needs so many matches around it that agree, the nearest of them at most so many steps away.
+_LEAST, _NEAREST = 3, 0.9
+
+#: Weight of a constant displacement against an affine one: where neighbours lie in a line, an affine map is arbitrary.
+_RIDGE = 0.15
+
+#: Bins along each axis that a point looks for neighbours in. A bin is half a step wide and has one match.
+_BINS = np.arange(-3, 4)
+
+
+class Field(NamedTuple):
+    """Displacements at points, both (N, 2), in a unit in which neighbouring points are ``step`` apart."""
+
+    points: np.ndarray
+    displacements: np.ndarray
+    scores: np.ndarray  #: (N,); of two matches in one bin, the better counts
+    step: float
+
+
+class Fit(NamedTuple):
+    """Displacements (M, 2) and scores (M,) of other points, and which of them (M,) enough matches agree on."""
+
+    displacements: np.ndarray
+    scores: np.ndarray
+    is_reliable: np.ndarray
+
+
+def fit(field: Field, points: np.ndarray, own: np.ndarray | None = None) -> Fit:
+    """Fit a local affine map to the matches around each of the ``points`` (M, 2).
+
+    Args:
+        own: (M, 2), the displacements that matches must agree with; None for the median of those around the point.
+    """
+    if not len(field.points) or not len(points):
+        nothing = np.zeros(len(points))
+        return Fit(np.zeros((len(points), 2)), nothing, nothing.astype(bool))
+    neighbours = _neighbours(field, points)
+    there = neighbours >= 0
+    offsets = (field.points[neighbours] - points[:, None]) / field.step
+    distances = np.hypot(offsets[..., 0], offsets[..., 1])
+    there &= distances < _REACH
+    around = field.displacements[neighbours]
+    reference = _median(around, there) if own is None else own
+    difference = around - reference[:, None]
+    agree = there & (np.hypot(difference[..., 0], difference[..., 1]) < AGREEMENT * field.step)
+    nearest = np.where(agree, distances, np.inf).min(axis=1)
+    weights = agree * np.exp(-(distances**2) / (2 * _SIGMA**2))
+    terms = np.concatenate([np.ones((*offsets.shape[:2], 1)), offsets], axis=2)
+    weighted = terms * weights[..., None]
+    normal = weighted.transpose(0, 2, 1) @ terms + np.diag([1e-9, _RIDGE, _RIDGE])
+    solved = np.linalg.solve(normal, weighted.transpose(0, 2, 1) @ difference)
+    scores = (weights * field.scores[neighbours]).sum(axis=1) / np.maximum(weights.sum(axis=1), 1e-9)
+    is_reliable = (agree.sum(axis=1) >= _LEAST) & (nearest < _NEAREST)
+    return Fit(reference + solved[:, 0], scores, is_reliable)
+
+
+def refine(points0: np.ndarray, points1: np.ndarray, scores: np.ndarray, step: float) -> np.ndarray:
+    """The second points (N, 2) of matches, moved to where they and their neighbours agree.
+
+    A match that too few neighbours agree with stays where it is.
+    """
+    displacements = points1 - points0
+    fitted = fit(Field(points0, displacements, scores, step), points0, displacements)
+    return points0 + np.where(fitted.is_reliable[:, None], fitted.displacements, displacements)
+
+
+def reverse(
+    points0: np.ndarray, points1: np.ndarray, scores: np.ndarray, step: float, keypoints1: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Matches of keypoints (M, 2) of the second image, from the matches around them.
+
+    Returns:
+        Points (K, 2) in the first image, the keypoints (K, 2) in the second that they match, and scores (K,).
+    """
+    fitted = fit(Field(points1, points0 - points1, scores, step), keypoints1)
+    kept = fitted.is_reliable
+    return (keypoints1 + fitted.displacements)[kept], keypoints1[kept], fitted.scores[kept]
+
+
+def _neighbours(field: Field, points: np.ndarray) -> np.ndarray:
+    """The matches in the bins around each point, (M, bins) indices, −1 for an empty bin."""
+    side = field.step / 2
+    origin = field.points.min(axis=0)
+    margin = len(_BINS)  # bins of points outside the field are empty
+    place = np.floor((field.points - origin) / side).astype(np.int64) + margin
+    columns, rows = place.max(axis=0) + margin + 1
+    table = np.full((rows, columns), -1, np.int64)
+    best_last = np.argsort(field.scores, kind="stable")
+    table[place[best_last, 1], place[best_last, 0]] = best_last
+    reach = -_BINS[0]
+    at = np.floor((points - origin) / side).astype(np.int64) + margin
+    x = np.clip(at[:, 0], reach, columns - 1 - reach)
+    y = np.clip(at[:, 1], reach, rows - 1 - reach)
+    down, across = (bins.reshape(-1) for bins in np.meshgrid(_BINS, _BINS, indexing="ij"))
+    return table[y[:, None] + down, x[:, None] + across]
+
+
+def _median(values: np.ndarray, there: np.ndarray) -> np.ndarray:
+    """The median (M, 2) over the second axis of values (M, K, 2) of those that are there (M, K); 0 without any."""
+    ordered = np.sort(np.where(there[..., None], values, np.inf), axis=1)
+    middle = np.maximum(there.sum(axis=1) - 1, 0) // 2
+    found = np.take_along_axis(ordered, middle[:, None, None], axis=1)[:, 0]
+    return np.where(np.isfinite(found), found, 0.0)

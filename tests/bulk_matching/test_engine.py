@@ -1,0 +1,94 @@
+"""Shards: the matches are those of the matcher, each image is described once, failures are recorded."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+import torch
+
+from deepmatching.bulk_matching.engine import ShardMatcher, flow_file
+from deepmatching.bulk_matching.pairs import exhaustive_pairs, list_images
+from deepmatching.io.flow import read_flow
+from deepmatching.matcher import DeepMatcher
+from deepmatching.matches import Matches
+
+
+@pytest.fixture(scope="module")
+def matcher() -> DeepMatcher:
+    return DeepMatcher.from_pretrained("hog", radius=32, device="cpu")
+
+
+def assert_equal(found: Matches, expected: Matches) -> None:
+    assert (found.size0, found.size1) == (expected.size0, expected.size1)
+    for name in ("keypoints0", "keypoints1", "scores"):
+        assert torch.equal(getattr(found, name), getattr(expected, name))
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_size": 40}])
+def test_the_matches_are_those_of_the_matcher(photos: Path, settings: dict[str, int]) -> None:
+    matcher = DeepMatcher.from_pretrained("hog", radius=32, device="cpu", **settings)
+    pairs = exhaustive_pairs(photos)
+    shard = ShardMatcher(matcher, photos).match(pairs)
+    assert [pair.names for pair in shard] == pairs
+    assert sum(len(pair.matches) for pair in shard) > 10 * len(pairs)
+    for pair in shard:
+        assert_equal(pair.matches, matcher.match(*(photos / name for name in pair.names)))
+
+
+def test_matches_do_not_depend_on_the_batch_or_on_the_memory(photos: Path, matcher: DeepMatcher) -> None:
+    pairs = exhaustive_pairs(photos)
+    alone = ShardMatcher(matcher, photos).match(pairs)
+    for other in (ShardMatcher(matcher, photos, batch_size=4), ShardMatcher(matcher, photos, memory=0)):
+        for expected, found in zip(alone, other.match(pairs), strict=True):
+            assert_equal(found.matches, expected.matches)
+
+
+def test_each_image_is_described_once_if_memory_allows(photos: Path, matcher: DeepMatcher) -> None:
+    shards = ShardMatcher(matcher, photos)
+    pairs = exhaustive_pairs(photos)
+    shards.match(pairs[:4], pairs[4:])
+    shards.match(pairs[4:])
+    assert shards.images.described == 5
+    frugal = ShardMatcher(matcher, photos, memory=0)
+    frugal.match(pairs)
+    assert 5 < frugal.images.described < 2 * len(pairs)
+
+
+def test_pairs_with_unreadable_images_fail_with_the_reason_and_the_others_go_on(
+    photos: Path, matcher: DeepMatcher
+) -> None:
+    (photos / "text.png").write_text("not a picture")
+    names = [*list_images(photos)[:2], "text.png", "missing.png"]
+    pairs = list(combinations(names, 2))
+    shard = ShardMatcher(matcher, photos).match(pairs)
+    failed = {pair.names: pair.failure for pair in shard if pair.failure}
+    assert set(failed) == set(pairs[1:])
+    assert "cannot be decoded" in failed[names[0], "text.png"]
+    assert "There is no image" in failed[names[0], "missing.png"]
+    assert len(next(iter(shard)).matches) > 0
+
+
+def test_a_pair_that_needs_too_much_memory_fails_and_the_others_go_on(photos: Path) -> None:
+    tight = DeepMatcher.from_pretrained("hog", radius="full", device="cpu", memory=1)
+    shard = ShardMatcher(tight, photos).match(exhaustive_pairs(photos)[:2])
+    assert all("of memory" in pair.failure for pair in shard)
+
+
+def test_the_orientation_of_the_stored_pixels_is_recorded(photos: Path, matcher: DeepMatcher) -> None:
+    (pair,) = ShardMatcher(matcher, photos).match([("photo 1.png", "photo_10.png")])
+    assert pair.orientations == (1, 6)
+    assert pair.matches.size0 == pair.matches.size1 == (48, 64)
+
+
+def test_flow_is_that_of_the_matcher_and_needs_images_of_one_size(photos: Path, tmp_path: Path) -> None:
+    matcher = DeepMatcher.from_pretrained("hog", radius=32, device="cpu")
+    pairs = [("photo 1.png", "left side/grey.png"), ("photo 1.png", "photo 2.jpg"), ("photo 1.png", "wide.png")]
+    shard = list(ShardMatcher(matcher, photos, flow=tmp_path / "flow").match(pairs))
+    assert [bool(pair.failure) for pair in shard] == [False, False, True]
+    assert "one size" in shard[2].failure
+    for pair in pairs[:2]:
+        written = read_flow(flow_file(tmp_path / "flow", pair))
+        expected = matcher.flow(*(photos / name for name in pair)).flow
+        torch.testing.assert_close(torch.from_numpy(written), torch.from_numpy(expected))

@@ -1,0 +1,182 @@
+"""Runs: what is stored, how they go on, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import deepmatching as dm
+from deepmatching.bulk_matching import Progress, RunFolder, ShardReport, exhaustive_pairs, sequential_pairs
+from deepmatching.bulk_matching import engine as engine_module
+from deepmatching.bulk_matching.storage import MANIFEST, SHARDS, MatchedPair, Shard
+from deepmatching.errors import DeepMatchingError
+from deepmatching.io.locking import lock_folder
+from deepmatching.matches import Matches
+
+SETTINGS: dict[str, Any] = {"model": "hog", "radius": 32, "device": "cpu"}
+
+
+def shards(run: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((run / SHARDS).iterdir())}
+
+
+def test_a_run_has_the_matches_of_every_pair(photos: Path, tmp_path: Path) -> None:
+    pairs = exhaustive_pairs(photos)
+    run = dm.bulk(pairs, photos, tmp_path / "run", **SETTINGS)
+    matcher = dm.DeepMatcher.from_pretrained(**SETTINGS)
+    found = {pair.names: pair for pair in run}
+    assert set(found) == set(pairs)
+    for names, pair in found.items():
+        expected = matcher.match(*(photos / name for name in names))
+        assert torch.equal(pair.matches.keypoints1, expected.keypoints1)
+        assert torch.equal(pair.matches.scores, expected.scores)
+        assert (pair.matches.size0, pair.matches.size1) == (expected.size0, expected.size1)
+    assert run.failures() == {} and run.missing == []
+    assert "10 pairs of 5 images" in repr(run)
+
+
+def test_an_interrupted_run_goes_on_and_ends_with_the_same_bytes(photos: Path, tmp_path: Path) -> None:
+    pairs = exhaustive_pairs(photos)
+    dm.bulk(pairs, photos, tmp_path / "whole", **SETTINGS)
+    done: list[int] = []
+
+    def stop(_: Progress, report: ShardReport) -> None:
+        done.append(report.number)
+        if len(done) % 4 == 0:
+            raise KeyboardInterrupt
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            dm.bulk(pairs, photos, tmp_path / "run", on_shard=stop, **SETTINGS)
+    starts: list[Progress] = []
+    dm.bulk(pairs, photos, tmp_path / "run", on_shard=stop, on_start=starts.append, **SETTINGS)
+    assert starts[0].before == 8 and starts[0].total == 10
+    assert sorted(done) == list(range(10))  # none was matched twice
+    assert shards(tmp_path / "run") == shards(tmp_path / "whole")
+
+
+def test_a_run_with_other_settings_is_refused_and_keeps_its_matches(photos: Path, tmp_path: Path) -> None:
+    pairs = sequential_pairs(photos, 1)
+    dm.bulk(pairs, photos, tmp_path, **SETTINGS)
+    before = shards(tmp_path)
+    with pytest.raises(DeepMatchingError, match="made with radius 32, and now it is 16"):
+        dm.bulk(pairs, photos, tmp_path, **{**SETTINGS, "radius": 16})
+    assert shards(tmp_path) == before
+    run = dm.bulk(pairs, photos, tmp_path, restart=True, **{**SETTINGS, "radius": 16})
+    assert run.plan.settings["radius"] == 16
+    assert shards(tmp_path) != before and list(shards(tmp_path)) == list(before)
+
+
+def test_a_second_run_into_the_same_folder_at_once_is_refused(photos: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    with (
+        lock_folder(run, "matching into", "--out"),
+        pytest.raises(DeepMatchingError, match="Another process is matching into"),
+    ):
+        dm.bulk(exhaustive_pairs(photos), photos, run, **SETTINGS)
+
+
+def test_new_pairs_are_added_to_a_run(photos: Path, tmp_path: Path) -> None:
+    dm.bulk(sequential_pairs(photos, 1), photos, tmp_path / "run", **SETTINGS)
+    before = shards(tmp_path / "run")
+    run = dm.bulk(exhaustive_pairs(photos), photos, tmp_path / "run", **SETTINGS)
+    after = shards(tmp_path / "run")
+    assert {name: after[name] for name in before} == before
+    assert len(run) == 10 and len({frozenset(pair.names) for pair in run}) == 10
+
+
+def test_pairs_of_changed_images_are_matched_again(photos: Path, tmp_path: Path) -> None:
+    pairs = exhaustive_pairs(photos)
+    dm.bulk(pairs, photos, tmp_path / "run", **SETTINGS)
+    Image.fromarray(np.zeros((64, 64, 3), np.uint8)).save(photos / "wide.png")
+    reports: list[ShardReport] = []
+    run = dm.bulk(pairs, photos, tmp_path / "run", on_shard=lambda _, report: reports.append(report), **SETTINGS)
+    assert len(reports) == 4
+    assert all(pair.matches.size1 == (64, 64) for pair in run if pair.names[1] == "wide.png")
+
+
+def test_failures_are_recorded_once_and_tried_again_on_request(photos: Path, tmp_path: Path) -> None:
+    pairs = [*sequential_pairs(photos, 1), ("wide.png", "missing.png")]
+    run = dm.bulk(pairs, photos, tmp_path / "run", **SETTINGS)
+    assert list(run.failures()) == [("wide.png", "missing.png")]
+    reports: list[ShardReport] = []
+
+    def keep(_: Progress, report: ShardReport) -> None:
+        reports.append(report)
+
+    dm.bulk(pairs, photos, tmp_path / "run", on_shard=keep, **SETTINGS)
+    assert reports == []
+    dm.bulk(pairs, photos, tmp_path / "run", on_shard=keep, retry=True, **SETTINGS)
+    assert [list(report.failures) for report in reports] == [[("wide.png", "missing.png")]]
+    (photos / "missing.png").write_bytes((photos / "wide.png").read_bytes())  # a file that appears has changed
+    assert dm.bulk(pairs, photos, tmp_path / "run", **SETTINGS).failures() == {}
+
+
+def test_what_a_killed_run_left_half_written_is_removed(photos: Path, tmp_path: Path) -> None:
+    dm.bulk(sequential_pairs(photos, 1), photos, tmp_path / "run", **SETTINGS)
+    names = set(os.listdir(tmp_path / "run" / SHARDS))
+    (tmp_path / "run" / SHARDS / f".deepmatching-{'0' * 32}.npz").write_bytes(b"half")
+    dm.bulk(sequential_pairs(photos, 1), photos, tmp_path / "run", **SETTINGS)
+    assert set(os.listdir(tmp_path / "run" / SHARDS)) == names
+
+
+def test_damaged_files_of_a_run_are_one_sentence(photos: Path, tmp_path: Path) -> None:
+    with pytest.raises(DeepMatchingError, match="There is no run in"):
+        RunFolder(tmp_path)
+    run = dm.bulk(sequential_pairs(photos, 1), photos, tmp_path / "run", **SETTINGS)
+    first, second = sorted((run.path / SHARDS).iterdir())[:2]
+    first.write_bytes(second.read_bytes())
+    with pytest.raises(DeepMatchingError, match="is not a shard of this run"):
+        list(run)
+    manifest = run.path / MANIFEST
+    for change in ({"pairs": [[0, 99]]}, {"ends": [1]}, {"format": "other"}, {"names": 1}):
+        content = json.loads(manifest.read_text())
+        (tmp_path / MANIFEST).write_text(json.dumps({**content, **change}))
+        with pytest.raises(DeepMatchingError, match="is not the manifest of a run"):
+            RunFolder(tmp_path)
+
+
+def test_a_shard_keeps_confidences_where_matches_have_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    points = torch.rand(3, 2)
+    pair = MatchedPair(("a", "b"), Matches(points, points + 1, torch.rand(3), (4, 4), (4, 4)))
+    Shard([pair, pair]).write(tmp_path / "a.npz")
+    assert "confidence" not in np.load(tmp_path / "a.npz")
+    object.__setattr__(pair.matches, "confidence", torch.tensor([0.1, 0.2, 0.3]))
+    Shard([pair]).write(tmp_path / "b.npz")
+    np.testing.assert_allclose(np.load(tmp_path / "b.npz")["confidence"], [0.1, 0.2, 0.3])
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_number_of_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """10,000 pairs of 150 tiny images, with room for a few of them."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    generator = np.random.default_rng(0)
+    for n in range(150):
+        Image.fromarray(generator.integers(0, 256, (16, 16), np.uint8)).save(folder / f"{n}.png")
+    kept: list[int] = []
+    monkeypatch.setattr(engine_module, "DescribedImages", _Frugal)
+    _Frugal.kept = kept
+    run = dm.bulk(exhaustive_pairs(folder)[:10_000], folder, tmp_path / "run", **{**SETTINGS, "radius": 8})
+    assert len(run) == sum(1 for _ in run) == 10_000
+    assert max(kept) <= 2**17
+
+
+class _Frugal(engine_module.DescribedImages):
+    kept: list[int]
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{**options, "memory": 2**17})
+
+    def __getitem__(self, name: str) -> Any:
+        found = super().__getitem__(name)
+        self.kept.append(self._bytes)
+        return found

@@ -1,0 +1,88 @@
+"""The command ``deepmatching bulk``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from deepmatching.bulk_matching import RunFolder
+from deepmatching.cli import main
+
+
+@pytest.fixture
+def photos(pair: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> Path:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for name, image in zip(("a.png", "b.png", "c.png"), (*pair, pair[0]), strict=True):
+        Image.fromarray(image).save(folder / name)
+    return folder
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a command to its end; returns what it prints on standard error."""
+
+    def run(*arguments: object) -> str:
+        monkeypatch.setattr(sys, "argv", ["deepmatching", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        output, errors = capfd.readouterr()
+        assert not exit_.value.code, errors
+        assert output == ""
+        return errors
+
+    return run
+
+
+COMMON = ("--model", "hog", "--radius", 16, "--device", "cpu")
+
+
+def test_a_folder_is_matched_and_the_same_command_has_nothing_left_to_do(
+    photos: Path, tmp_path: Path, command: Callable[..., str]
+) -> None:
+    arguments = ("bulk", "--exhaustive", photos, "--out", tmp_path / "run", *COMMON)
+    printed = command(*arguments)
+    assert "3 instead of 6" in printed
+    assert len(RunFolder(tmp_path / "run")) == 3
+    again = command(*arguments, "--resume")
+    assert "instead of" not in again and "pairs" in again
+    assert command(*arguments, "--quiet") == ""
+
+
+def test_a_file_of_pairs_with_a_missing_image_ends_well_and_names_the_failure(
+    photos: Path, tmp_path: Path, command: Callable[..., str]
+) -> None:
+    (tmp_path / "pairs.txt").write_text("a.png b.png\na.png lost.png\n")
+    printed = command("bulk", tmp_path / "pairs.txt", "--images", photos, "--out", tmp_path / "run", *COMMON)
+    assert "1 failed" in printed and "failed: a.png and lost.png: There is no image" in printed
+    assert (tmp_path / "run" / "failures.txt").read_text().startswith("a.png\tlost.png\tThere is no image")
+    Image.open(photos / "b.png").save(photos / "lost.png")
+    command("bulk", tmp_path / "pairs.txt", "--images", photos, "--out", tmp_path / "run", *COMMON)
+    assert not (tmp_path / "run" / "failures.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("bulk photos --out run", "say which pairs"),
+        ("bulk photos --exhaustive --sequential 2 --out run", "exclude each other"),
+        ("bulk photos --exhaustive --images photos --out run", "--images is for a file of pairs"),
+        ("bulk pairs.txt --out run", "needs the folder of the images"),
+        ("bulk pairs.txt --images photos --out run", "There is no pairs file"),
+        ("bulk photos --sequential 0 --out run", "--sequential must be"),
+        ("bulk photos --exhaustive --out photos", "holds the images"),
+        ("bulk photos --exhaustive --out run --radius none", "--radius must be"),
+        ("bulk photos --exhaustive --out run --batch 0", "batch_size must be"),
+        ("bulk empty --exhaustive --out run", "at least two images"),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    photos: Path, tmp_path: Path, is_refused: Callable[[str, str], None], arguments: str, words: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    is_refused(arguments, words)

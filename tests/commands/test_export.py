@@ -1,0 +1,127 @@
+"""The commands ``deepmatching export`` and ``deepmatching sfm``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import h5py
+import numpy as np
+import pytest
+from PIL import Image
+
+from deepmatching.bulk_matching import RunFolder, bulk, exhaustive_pairs
+from deepmatching.cli import main
+
+
+@pytest.fixture
+def run(pair: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> RunFolder:
+    """A run of three photographs in the folder ``run``; the photographs are in ``photos``."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for name, image in zip(("a.png", "b.png", "c d.png"), (*pair, np.roll(pair[0], 3, axis=1)), strict=True):
+        Image.fromarray(image).save(folder / name)
+    return bulk(exhaustive_pairs(folder), folder, tmp_path / "run", model="hog", radius=16, device="cpu")
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    monkeypatch.setattr(sys, "argv", ["deepmatching", *map(str, arguments)])
+    with pytest.raises(SystemExit) as exit_:
+        main()
+    return int(exit_.value.code or 0)
+
+
+def test_hlocs_files_and_a_graph_are_written(
+    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    paths = [tmp_path / name for name in ("feats.h5", "matches.h5", "graph.png")]
+    assert command(monkeypatch, "export", run.path, "--hloc", *paths[:2], "--graph", paths[2]) == 0
+    printed = capfd.readouterr().err
+    assert "keypoints in 3 images" in printed and "of 3 pairs have at least 15 matches" in printed
+    with h5py.File(paths[0]) as features, h5py.File(paths[1]) as matches:
+        assert set(features) == {"a.png", "b.png", "c d.png"}
+        assert (matches["a.png/c d.png/matches0"][()] >= 0).sum() > 10
+    assert cv2.imread(str(paths[2])).shape == (960, 900, 3)
+
+
+def test_a_database_is_written_with_the_images_where_they_were(
+    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pycolmap = pytest.importorskip("pycolmap")
+    assert command(monkeypatch, "export", run.path, "--colmap", tmp_path / "scene.db", "--min-matches", 8) == 0
+    assert "pairs survive geometric verification" in capfd.readouterr().err
+    with pycolmap.Database.open(tmp_path / "scene.db") as database:
+        assert database.num_images() == 3 and database.num_matched_image_pairs() == 3
+
+
+def test_photographs_that_cannot_be_reconstructed_are_one_sentence(
+    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The views differ by a shift of the whole picture: there is no depth to find."""
+    pytest.importorskip("pycolmap")
+    assert command(monkeypatch, "sfm", run.path, "--out", tmp_path / "model", "--quiet") == 2
+    assert "No camera could be found" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("export run", "Nothing would be written"),
+        ("export photos --graph g.png", "There is no run in"),
+        ("export run --hloc feats.txt matches.h5", "Cannot tell the features or matches format"),
+        ("export run --hloc same.h5 same.h5", "cannot go to the same file"),
+        ("export run --hloc a.h5 b.h5 --images photos", "--images is for --colmap"),
+        ("export run --hloc a.h5 b.h5 --max-keypoints 0", "max_keypoints must be"),
+        ("export run --hloc a.h5 b.h5 --cell 0", "The cell must be"),
+        ("export run --graph nowhere/g.png", "there is no folder"),
+        ("export run --colmap s.db --camera-params 1,x", "--camera-params needs numbers"),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    run: RunFolder, is_refused: Callable[[str, str], None], arguments: str, words: str
+) -> None:
+    is_refused(arguments, words)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("sfm run --out run", "is an input"),
+        ("sfm run --out model --images nowhere", "There is no folder of images"),
+        ("sfm run --out model --max-error 0", "--max-error must be"),
+        ("export run --colmap s.db --min-matches 2", "min_matches must be"),
+        ("export run --colmap s.db --camera-model FISH", "COLMAP refuses the camera model"),
+    ],
+)
+def test_mistakes_with_pycolmap_are_one_sentence(
+    run: RunFolder, is_refused: Callable[[str, str], None], arguments: str, words: str
+) -> None:
+    pytest.importorskip("pycolmap")
+    is_refused(arguments, words)
+
+
+def test_without_pycolmap_the_command_says_how_to_install_it(
+    run: RunFolder, is_refused: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pycolmap", None)
+    is_refused("sfm run --out model", "pip install 'deepmatching[sfm]'")
+
+
+@pytest.mark.slow
+def test_a_castle_is_reconstructed_in_two_commands(
+    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At a quarter of the size; docs/bulk.md has the figures of larger ones."""
+    pycolmap = pytest.importorskip("pycolmap")
+    photos, out = shared / "sfm" / "sceaux", tmp_path / "model"
+    matching = ("bulk", photos, "--sequential", 3, "--max-size", 320, "--radius", 136, "--device", "cpu")
+    assert command(monkeypatch, *matching, "--out", tmp_path / "run", "--quiet") == 0
+    assert command(monkeypatch, "sfm", tmp_path / "run", "--out", out, "--quiet") == 0
+    model = pycolmap.Reconstruction(out / "0")
+    assert model.num_reg_images() == 11
+    assert model.num_points3D() > 5000
+    assert model.compute_mean_track_length() > 4
+    assert model.compute_mean_reprojection_error() < 1.3  # pixels of 1416×1064, from images of 320×240
+    assert not (out / "1").exists()

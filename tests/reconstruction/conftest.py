@@ -1,0 +1,43 @@
+"""A run of made-up matches: a plane with a texture that is never looked at, seen by a few cameras."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from deepmatching.bulk_matching import MatchedPair, RunFolder
+from deepmatching.bulk_matching.pairs import Pair
+from deepmatching.bulk_matching.storage import Shard, shard_file
+from deepmatching.matches import Matches
+from helpers.bulk_runs import MakeRun
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> MakeRun:
+    """Writes a run of these pairs."""
+
+    def make(pairs: Sequence[MatchedPair], **settings: object) -> RunFolder:
+        names: list[Pair] = [pair.names for pair in pairs]
+        content = {"cell": 2, "step": 8, "max_size": None, **settings}
+        run = RunFolder.prepare(tmp_path / "run", content, names, tmp_path, len(names))
+        Shard(list(pairs)).write(shard_file(run.path, 0))
+        return run
+
+    return make
+
+
+@pytest.fixture
+def three_views() -> list[MatchedPair]:
+    """Three images, each 10 px further along, with matches from a grid as the matcher gives them: noisy positions."""
+    generator = np.random.default_rng(0)
+    starts = np.stack(np.meshgrid(np.arange(24, 72, 8), np.arange(16, 48, 8)), axis=-1).reshape(-1, 2) - 0.5
+    pairs = []
+    for first, second in ((0, 1), (0, 2), (1, 2)):
+        ends = starts - (10.0 * (second - first), 0) + generator.normal(0, 0.1, starts.shape)
+        scores = generator.uniform(2, 3, len(starts))
+        matches = Matches(*(np.float32(array) for array in (starts, ends, scores)), (64, 96), (64, 96))  # type: ignore[arg-type]
+        pairs.append(MatchedPair((f"{first}.png", f"{second}.png"), matches))
+    return pairs

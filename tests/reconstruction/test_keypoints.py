@@ -1,0 +1,125 @@
+"""Keypoints that pairs share."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deepmatching.bulk_matching import MatchedPair, RunFolder
+from deepmatching.errors import DeepMatchingError
+from deepmatching.matches import NO_MATCHES, Matches
+from deepmatching.reconstruction.keypoints import SharedKeypoints, _Cells
+from helpers.bulk_runs import MakeRun
+
+
+def tracks(shared: SharedKeypoints) -> list[set[str]]:
+    """The images of each set of keypoints that matches connect."""
+    parent: dict[tuple[str, int], tuple[str, int]] = {}
+
+    def root(node: tuple[str, int]) -> tuple[str, int]:
+        while parent.setdefault(node, node) != node:
+            node = parent[node]
+        return node
+
+    for pair in shared.matches():
+        for i, j in pair.indices.tolist():
+            parent[root((pair.names[0], i))] = root((pair.names[1], j))
+    found: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
+    for node in list(parent):
+        found[root(node)].add(node[0])
+    return list(found.values())
+
+
+@given(
+    st.floats(0.3, 5),
+    st.lists(st.tuples(st.floats(-3, 300), st.floats(-3, 300)), min_size=1, max_size=40),
+)
+def test_merging_moves_no_point_by_more_than_a_cell_which_is_half_the_precision(
+    side: float, points: list[tuple[float, float]]
+) -> None:
+    array = np.array(points)
+    cells = _Cells(side)
+    half = len(array) // 2
+    cells.add(array[:half], np.ones(half))
+    cells.add(array[half:], np.ones(len(array) - half))
+    keypoints, scores, places = cells.finish(None)
+    moved = np.abs(keypoints[places(array)] - array)
+    assert moved.max() <= side + 1e-4
+    assert scores.sum() == pytest.approx(len(array))
+    centres = np.round((array + 0.5) / side) * side - 0.5  # hloc's formula: a keypoint stays in its cell
+    assert np.abs(keypoints[places(array)] - centres).max() <= side / 2 + 1e-4
+
+
+def test_points_of_a_cell_become_their_mean() -> None:
+    cells = _Cells(2.0)
+    cells.add(np.array([[10.0, 20.0], [10.25, 20.25], [30.0, 7.0]]), np.array([1.0, 2.0, 9.0]))
+    keypoints, scores, places = cells.finish(None)
+    np.testing.assert_allclose(keypoints, [[30.0, 7.0], [10.125, 20.125]])
+    np.testing.assert_allclose(scores, [9.0, 3.0])
+    assert places(np.array([[10.2, 20.2]])).tolist() == [1]
+
+
+@pytest.mark.parametrize("is_refined", [False, True])
+def test_tracks_run_through_three_images(make_run: MakeRun, three_views: list[MatchedPair], is_refined: bool) -> None:
+    shared = SharedKeypoints(make_run(three_views), is_refined=is_refined)
+    through_all = [track for track in tracks(shared) if len(track) == 3]
+    assert len(through_all) >= len(three_views[0].matches)  # at least the grid of the first image
+
+
+def test_refined_matches_give_keypoints_of_later_images_a_match_in_earlier_ones(
+    make_run: MakeRun, three_views: list[MatchedPair]
+) -> None:
+    run = make_run(three_views)
+    counts = [
+        {pair.names: len(pair.indices) for pair in SharedKeypoints(run, is_refined=refined).matches()}
+        for refined in (False, True)
+    ]
+    assert counts[1]["0.png", "1.png"] > 1.5 * counts[0]["0.png", "1.png"]
+    assert counts[1]["0.png", "2.png"] == counts[0]["0.png", "2.png"]  # no pair starts from the last image
+
+
+def test_matches_connect_the_same_points_as_before(make_run: MakeRun, three_views: list[MatchedPair]) -> None:
+    shared = SharedKeypoints(make_run(three_views))
+    for pair in shared.matches():
+        points = [shared.images[name].points[pair.indices[:, side]] for side, name in enumerate(pair.names)]
+        apart = 10 * (int(pair.names[1][0]) - int(pair.names[0][0]))
+        assert np.abs(points[0] - points[1] - (apart, 0)).max() < 1.5
+        assert len(np.unique(pair.indices[:, 0])) == len(np.unique(pair.indices[:, 1])) == len(pair.indices)
+
+
+def test_the_best_keypoints_are_kept(make_run: MakeRun, three_views: list[MatchedPair]) -> None:
+    run = make_run(three_views)
+    everything, best = SharedKeypoints(run), SharedKeypoints(run, max_keypoints=7)
+    for name, image in best.images.items():
+        assert len(image.points) == 7
+        np.testing.assert_array_equal(image.points, everything.images[name].points[:7])
+        assert (np.diff(image.scores) <= 0).all()
+    for pair in best.matches():
+        assert (pair.indices < 7).all()
+
+
+def test_cells_grow_with_the_reduction_of_the_images(make_run: MakeRun) -> None:
+    points = np.float32([[100.0, 100.0], [103.0, 100.0]])
+    matches = Matches(points, points, np.float32([1, 1]), (400, 800), (400, 800))  # type: ignore[arg-type]
+    pair = MatchedPair(("a.png", "b.png"), matches)
+    shared = SharedKeypoints(make_run([pair], max_size=100), is_refined=False)
+    assert len(shared.images["a.png"].points) == 1  # matched at an eighth: precise to 16 px
+
+
+def test_failed_pairs_are_left_out(make_run: MakeRun, three_views: list[MatchedPair]) -> None:
+    failed = MatchedPair(("0.png", "lost.png"), NO_MATCHES, failure="There is no such file.")
+    shared = SharedKeypoints(make_run([*three_views, failed]))
+    assert set(shared.images) == {"0.png", "1.png", "2.png"}
+    assert len(list(shared.matches())) == 3
+
+
+def test_bad_numbers_are_refused(make_run: MakeRun, three_views: list[MatchedPair], tmp_path: Path) -> None:
+    run: RunFolder = make_run(three_views)
+    for options in ({"cell": 0}, {"max_keypoints": 0}):
+        with pytest.raises(DeepMatchingError, match="must be"):
+            SharedKeypoints(run, **options)  # type: ignore[arg-type]

@@ -1,0 +1,73 @@
+"""Failed allocations, by whichever library reports them."""
+
+from __future__ import annotations
+
+import errno
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from deepmatching.errors import DeepMatchingError, OutOfMemoryError, failed_allocations, is_out_of_memory
+
+TOO_LARGE = 2**58
+
+
+def test_what_the_libraries_raise_for_a_huge_array_is_recognised() -> None:
+    """Real failures, not only messages that are known today."""
+    for allocate in (
+        lambda: torch.empty(TOO_LARGE, dtype=torch.uint8),
+        lambda: np.empty(TOO_LARGE, dtype=np.uint8),
+        lambda: bytearray(TOO_LARGE),
+    ):
+        with pytest.raises((RuntimeError, MemoryError)) as failure:
+            allocate()
+        assert is_out_of_memory(failure.value), failure.value
+        with pytest.raises(OutOfMemoryError, match="The memory ran out"), failed_allocations():
+            allocate()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB."),
+        RuntimeError("can't start new thread"),
+        ImportError("libtorch_cpu.so: failed to map segment from shared object"),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        cv2.error("OpenCV(4.10.0) alloc.cpp:73: error: (-4:Insufficient memory) Failed to allocate 8 bytes"),
+    ],
+    ids=str,
+)
+def test_messages_of_failed_allocations_are_recognised(error: Exception) -> None:
+    assert is_out_of_memory(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("a shape is wrong"),
+        ValueError("not enough memory"),
+        OSError(errno.ENOENT, "no file"),
+        KeyError("x"),
+    ],
+    ids=str,
+)
+def test_other_errors_stay_what_they_are(error: Exception) -> None:
+    assert not is_out_of_memory(error)
+    with pytest.raises(type(error)) as same, failed_allocations():
+        raise error
+    assert same.value is error
+
+
+def test_a_failed_allocation_is_recognised_as_the_cause_of_another_error() -> None:
+    """llvmlite says only that its library cannot be loaded."""
+    error = OSError("Could not find/load shared object file 'libllvmlite.so'")
+    assert not is_out_of_memory(error)
+    error.__cause__ = OSError("libllvmlite.so: failed to map segment from shared object")
+    assert is_out_of_memory(error)
+
+
+def test_a_refusal_before_the_work_keeps_its_own_sentence() -> None:
+    with pytest.raises(DeepMatchingError, match=r"^its own$"), failed_allocations():
+        raise OutOfMemoryError("its own")
