@@ -130,7 +130,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"output": "f.flo", "draw": "p.docx"}, "suffix"),
     ({"output": "f.flo", "confidence": "c.jpg"}, r"name it \.npy or \.png"),
     ({"output": "f.png", "confidence": "f.png"}, "same file"),
-    ({"output": "f.flo", "preset": "best"}, "no preset 'best': use default, original, sintel, kitti, middlebury"),
+    (
+        {"output": "f.flo", "preset": "best"},
+        "no preset 'best': use default, classic, original, sintel, kitti, middlebury",
+    ),
     ({"output": "f.flo", "edges": "wrong.npy"}, "edge map 'wrong.npy' has shape"),
     ({"output": "f.flo", "edges": "missing.png"}, "no edge map 'missing.png'"),
     ({"output": "f.flo", "structured_forest": Path("model.yml.gz")}, "no structured-forest model"),

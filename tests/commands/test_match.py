@@ -120,7 +120,7 @@ def test_options_reach_the_matcher(pictures: tuple[Path, Path]) -> None:
         ("a.png b.png --model sift", "Unknown model"),
         ("a.png b.png --device toaster", "Unknown device"),
         ("a.png b.png --memory lots", "500MB"),
-        ("a.png b.png --memory 1MB", "smaller radius"),
+        ("a.png b.png --memory 1MB", "allow more memory"),
         ("a.png b.png -o out.csv", "name it .txt"),
         ("a.png b.png -o no/such/folder/m.txt", "no folder"),
         ("a.png b.png -o folder", "name it .txt"),

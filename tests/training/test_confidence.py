@@ -11,6 +11,7 @@ from deepmatching.errors import DeepMatchingError
 from deepmatching.models import load_network
 from deepmatching.training import read_config, train
 from deepmatching.training.config import Config
+from deepmatching.training.model import build_model
 from helpers.small_training import manifest  # noqa: F401 - a fixture
 
 ALONE = ("model.init=compact", "model.descriptor=", "model.learn=confidence", "validation.criterion=auc")
@@ -64,3 +65,9 @@ def test_descriptor_and_confidence_are_trained_together(manifest: Path, tmp_path
 def test_a_confidence_needs_a_trained_model(manifest: Path, tmp_path: Path) -> None:  # noqa: F811
     with pytest.raises(DeepMatchingError, match=r"A confidence needs a trained model: set model.init"):
         small(manifest, tmp_path, "model.learn=confidence", "model.init=")
+
+
+def test_a_descriptor_that_learns_drops_the_confidence_of_the_old_one(manifest: Path, tmp_path: Path) -> None:  # noqa: F811
+    config = small(manifest, tmp_path)
+    assert load_network("compact").confidence is not None
+    assert build_model(config.model, config.loss).network.confidence is None

@@ -143,8 +143,8 @@ def build_model(model: ModelConfig, loss: LossConfig, amp: Amp = "off") -> Train
     if model.learn == "confidence" or loss.confidence:
         network.confidence = network.confidence or build_confidence(network.descriptor)
         network.confidence.requires_grad_(True)
-    elif network.confidence is not None:
-        network.confidence.requires_grad_(False)
+    else:
+        network.confidence = None  # it judges the matches of another descriptor
     network.descriptor.requires_grad_(model.learn in ("features", "both"))
     network.exponents.requires_grad_(model.learn in ("exponents", "both"))
     if network.exponents.requires_grad and not model.learn_nu0:
