@@ -21,7 +21,7 @@ from deepmatching.operators.constants import CHUNK_BYTES
 from deepmatching.operators.kernels import has_kernels
 from deepmatching.operators.patches import target_bands, target_pitch
 from deepmatching.operators.strips import UNCUT, Pieces
-from deepmatching.operators.subpixel import CHUNK, SIDE
+from deepmatching.operators.subpixel import SIDE, chunk
 
 #: The widest cells that users can choose, in pixels.
 LARGEST_STRIDE = 4
@@ -65,7 +65,7 @@ def decoding_bytes(
     scores = batch * _scores_bytes(geometry, descriptor, device, pieces, batch)
     if descriptor.working:  # learned descriptors refine their matches and judge them
         scores = max(
-            scores, _subpixel_bytes(geometry, descriptor, batch), _confidence_bytes(geometry, descriptor, batch)
+            scores, _subpixel_bytes(geometry, descriptor, batch, device), _confidence_bytes(geometry, descriptor, batch)
         )
     work = max(before + batch * _describing_bytes(geometry, descriptor, device), after + batch * cells + scores)
     if device != "cpu":
@@ -167,12 +167,12 @@ def _best_bytes(geometry: Geometry, device: str, rows: int) -> int:
     return 0 if has_kernels(device) else 8 * geometry.cells(0) * rows // geometry.grid(0)[0]
 
 
-def _subpixel_bytes(geometry: Geometry, descriptor: Descriptor, batch: int) -> int:
+def _subpixel_bytes(geometry: Geometry, descriptor: Descriptor, batch: int, device: str) -> int:
     """What sub-pixel matches take: the target's cells around some rows of matches, twice, and all their patches."""
     rows, columns = geometry.grid(0)
     patches, around = SIDE**2 * descriptor.patch**2, (SIDE + descriptor.patch - 1) ** 2
     row = batch * columns * patches * descriptor.channels
-    at_once = min(rows * row, max(row, CHUNK))
+    at_once = min(rows * row, max(row, chunk(device)))
     return int(4 * at_once * (2 * around / patches + (descriptor.patch > 1)))
 
 

@@ -14,6 +14,7 @@ from deepmatching.descriptors import Descriptor
 from deepmatching.errors import DeepMatchingError
 from deepmatching.geometry import Geometry
 from deepmatching.inference import Decoding, decode_cells
+from deepmatching.limits import release_freed
 from deepmatching.memory import pyramid_bytes, require
 from deepmatching.operators import (
     aggregation,
@@ -159,6 +160,8 @@ class Network(nn.Module):
         is_judged = self.confidence is not None and decoding.confidence
         if sharpness is None and not is_judged:
             return decoded
+        if decoding.pieces.used(geometry):
+            release_freed()  # memory is short, and the last strip has freed much
         around = scores_around(decoded, cells0, cells1, geometry, patch, nu[0])
         if sharpness is not None:
             decoded = refine_to_subpixel(decoded, around, geometry, sharpness)

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepmatching.errors import DeepMatchingError
+from deepmatching.limits import release_freed
 
 #: Memory in bytes that a band of rows may take while it is described, about.
 BAND_BYTES = 2**28
@@ -92,6 +93,8 @@ def in_bands(
             result = torch.empty(shape, dtype=part.dtype, memory_format=torch.channels_last)
         target = result[:, :, top // stride : (top + rows) // stride]
         target.copy_(part[:, :, (top - first) // stride :][:, :, : target.shape[2]])
+        del part
+    release_freed()  # else the allocator keeps some of the bands' maps
     return result
 
 

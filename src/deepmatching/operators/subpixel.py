@@ -15,7 +15,11 @@ from deepmatching.operators.targets import Decoded, target_indices
 
 REACH = 2  #: cells on each side of the match that count
 SIDE = 2 * REACH + 1
-CHUNK = 2**24  #: elements of target patches that are assembled at a time
+
+
+def chunk(device: str) -> int:
+    """Elements of target patches that are assembled at a time. A CPU's allocator keeps more of larger pieces."""
+    return 2**22 if device == "cpu" else 2**24
 
 
 @torch.no_grad()
@@ -105,7 +109,7 @@ def correlation_around(
     Returns:
         (B, H_0, W_0, 5, 5); −∞ off the target image.
     """
-    at_once = max(1, CHUNK // (len(rows) * rows.shape[2] * cells0.shape[1] * patch**2 * SIDE**2))
+    at_once = max(1, chunk(rows.device.type) // (len(rows) * rows.shape[2] * cells0.shape[1] * patch**2 * SIDE**2))
     parts = []
     for i in range(0, rows.shape[1], at_once):
         part = slice(i, min(i + at_once, rows.shape[1]))
