@@ -180,7 +180,7 @@ def _confidence_bytes(geometry: Geometry, descriptor: Descriptor, batch: int) ->
     """What judging the matches takes: the patches of the reference points and the evidence, or the network's maps."""
     rows, columns = geometry.grid(0)
     patches = 4 * descriptor.channels * descriptor.patch**2
-    return batch * rows * columns * max(patches + 900, 2400)
+    return batch * rows * columns * max(patches + 900, 1500)
 
 
 def _describing_bytes(geometry: Geometry, descriptor: Descriptor, device: str) -> int:

@@ -75,7 +75,7 @@ sizes = st.tuples(st.integers(2, 4), st.integers(2, 5))
     size1=sizes,
     alpha=st.sampled_from([4, 8]),
     beta=st.sampled_from([4, 6, 10]),
-    chunk=st.sampled_from([1, 2**13, subpixel.CHUNK]),
+    chunk=st.sampled_from([1, 2**13, 2**22]),
 )
 def test_scores_around_a_target_are_those_of_the_volume(
     seed: int,
@@ -98,7 +98,7 @@ def test_scores_around_a_target_are_those_of_the_volume(
     targets = torch.randint(0, volume.shape[3] * volume.shape[4], volume.shape[:3])
     rows, columns = targets // volume.shape[4], targets % volume.shape[4]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(subpixel, "CHUNK", chunk)
+        patched.setattr(subpixel, "chunk", lambda _: chunk)
         around = correlation_around(cells[0], cells[1], rows, columns, geometry, patch)
     torch.testing.assert_close(around, surroundings(volume, targets))
 
