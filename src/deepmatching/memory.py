@@ -198,7 +198,7 @@ def _image_bytes(descriptor: Descriptor, pixels: int) -> int:
     whole = descriptor.working * pixels
     if descriptor.banded is None or whole <= BAND_BYTES:
         return whole
-    return max(descriptor.banded * pixels, descriptor.mapped * pixels + BAND_BYTES)
+    return max(descriptor.banded * pixels, descriptor.mapped * pixels + 7 * BAND_BYTES // 8)  # bands are rounded down
 
 
 def pyramid_bytes(
