@@ -64,9 +64,7 @@ def decoding_bytes(
     cells = _cells_bytes(geometry, descriptor)
     scores = batch * _scores_bytes(geometry, descriptor, device, pieces, batch)
     if descriptor.working:  # learned descriptors refine their matches and judge them
-        scores = max(
-            scores, _subpixel_bytes(geometry, descriptor, batch, device), _confidence_bytes(geometry, descriptor, batch)
-        )
+        scores = max(scores, _subpixel_bytes(geometry, descriptor, batch, device), _confidence_bytes(geometry, batch))
     work = max(before + batch * _describing_bytes(geometry, descriptor, device), after + batch * cells + scores)
     if device != "cpu":
         return work + batch * images
@@ -176,11 +174,9 @@ def _subpixel_bytes(geometry: Geometry, descriptor: Descriptor, batch: int, devi
     return int(4 * at_once * (2 * around / patches + (descriptor.patch > 1)))
 
 
-def _confidence_bytes(geometry: Geometry, descriptor: Descriptor, batch: int) -> int:
-    """What judging the matches takes: the patches of the reference points and the evidence, or the network's maps."""
-    rows, columns = geometry.grid(0)
-    patches = 4 * descriptor.channels * descriptor.patch**2
-    return batch * rows * columns * max(patches + 900, 1500)
+def _confidence_bytes(geometry: Geometry, batch: int) -> int:
+    """What judging the matches takes: the evidence and the network's maps."""
+    return 1500 * batch * geometry.grid(0)[0] * geometry.grid(0)[1]
 
 
 def _describing_bytes(geometry: Geometry, descriptor: Descriptor, device: str) -> int:
