@@ -45,7 +45,7 @@ CONVOLUTIONS = 20_000_000
 FLOW_KERNELS, FLOW_PER_PIXEL = 190_000_000, 115
 
 #: Bytes that a CPU's allocator keeps of freed arrays, which are too small to be given back: a fifth of little work, a
-#: twelfth of much.
+#: twelfth of much, and more if several pairs are matched.
 FRAGMENTS = 60_000_000
 
 #: Floats beyond the last target position in a row of cells, see ``patches.target_pitch``; depends a little on the CPU.
@@ -68,7 +68,7 @@ def decoding_bytes(
     work = max(before + batch * _describing_bytes(geometry, descriptor, device), after + batch * cells + scores)
     if device != "cpu":
         return work + batch * images
-    fragments = max(min(FRAGMENTS, (work - before) // 5), work // 12)
+    fragments = max(min(FRAGMENTS, (work - before) // 5), work // 12) * (2 if batch > 1 else 1)
     return work + batch * images + fragments + (CONVOLUTIONS if descriptor.working else 0)
 
 
@@ -247,7 +247,7 @@ def plan_decoding(
     held = batch * originals_bytes(geometry, sizes)
 
     def needed(pieces: Pieces, pairs: int = 1) -> int:
-        waiting = (batch - pairs) * images_bytes(geometry)
+        waiting = (batch - pairs) * images_bytes(geometry) + FRAGMENTS * (device == "cpu" and pairs < batch)
         return held + waiting + decoding_bytes(geometry, descriptor, pairs, device, pieces)
 
     pairs = bisect_right(range(1, batch + 1), budget, key=lambda n: needed(UNCUT, n))
