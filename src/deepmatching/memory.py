@@ -45,7 +45,7 @@ CONVOLUTIONS = 20_000_000
 FLOW_KERNELS, FLOW_PER_PIXEL = 190_000_000, 115
 
 #: Bytes that a CPU's allocator keeps of freed arrays, which are too small to be given back: a fifth of little work, a
-#: twelfth of much.
+#: twelfth of much, and more if several pairs are matched.
 FRAGMENTS = 60_000_000
 
 #: Floats beyond the last target position in a row of cells, see ``patches.target_pitch``; depends a little on the CPU.
@@ -64,13 +64,11 @@ def decoding_bytes(
     cells = _cells_bytes(geometry, descriptor)
     scores = batch * _scores_bytes(geometry, descriptor, device, pieces, batch)
     if descriptor.working:  # learned descriptors refine their matches and judge them
-        scores = max(
-            scores, _subpixel_bytes(geometry, descriptor, batch, device), _confidence_bytes(geometry, descriptor, batch)
-        )
+        scores = max(scores, _subpixel_bytes(geometry, descriptor, batch, device), _confidence_bytes(geometry, batch))
     work = max(before + batch * _describing_bytes(geometry, descriptor, device), after + batch * cells + scores)
     if device != "cpu":
         return work + batch * images
-    fragments = max(min(FRAGMENTS, (work - before) // 5), work // 12)
+    fragments = max(min(FRAGMENTS, (work - before) // 5), work // 12) * (2 if batch > 1 else 1)
     return work + batch * images + fragments + (CONVOLUTIONS if descriptor.working else 0)
 
 
@@ -176,11 +174,9 @@ def _subpixel_bytes(geometry: Geometry, descriptor: Descriptor, batch: int, devi
     return int(4 * at_once * (2 * around / patches + (descriptor.patch > 1)))
 
 
-def _confidence_bytes(geometry: Geometry, descriptor: Descriptor, batch: int) -> int:
-    """What judging the matches takes: the patches of the reference points and the evidence, or the network's maps."""
-    rows, columns = geometry.grid(0)
-    patches = 4 * descriptor.channels * descriptor.patch**2
-    return batch * rows * columns * max(patches + 900, 1500)
+def _confidence_bytes(geometry: Geometry, batch: int) -> int:
+    """What judging the matches takes: the evidence and the network's maps."""
+    return 1500 * batch * geometry.grid(0)[0] * geometry.grid(0)[1]
 
 
 def _describing_bytes(geometry: Geometry, descriptor: Descriptor, device: str) -> int:
@@ -251,7 +247,7 @@ def plan_decoding(
     held = batch * originals_bytes(geometry, sizes)
 
     def needed(pieces: Pieces, pairs: int = 1) -> int:
-        waiting = (batch - pairs) * images_bytes(geometry)
+        waiting = (batch - pairs) * images_bytes(geometry) + FRAGMENTS * (device == "cpu" and pairs < batch)
         return held + waiting + decoding_bytes(geometry, descriptor, pairs, device, pieces)
 
     pairs = bisect_right(range(1, batch + 1), budget, key=lambda n: needed(UNCUT, n))

@@ -141,18 +141,18 @@ def _claims(decoded: Decoded, scores: Tensor, moved: Tensor, geometry: Geometry)
 
 def _parts(decoded: Decoded, cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int) -> Tensor:
     """The similarity at the match, split into parts of equal weight: (B, H_0, W_0, parts)."""
-    reference = reference_patches(cells0, geometry, patch)  # (B, H_0, W_0, C, patch, patch)
     rows, columns = target_indices(decoded.cells, geometry)
-    at_once = max(1, _CHUNK // reference[:, 0].numel())
-    parts = [
-        _parts_of(reference[:, i : i + at_once], cells1, rows[:, i : i + at_once], columns[:, i : i + at_once])
-        for i in range(0, rows.shape[1], at_once)
-    ]
+    at_once = max(1, _CHUNK // (rows[:, 0].numel() * cells0.shape[1] * patch**2))
+    parts = []
+    for i in range(0, rows.shape[1], at_once):
+        part = slice(i, min(i + at_once, rows.shape[1]))
+        reference = reference_patches(cells0, geometry.strip((part.start, part.stop)), patch)
+        parts.append(_parts_of(reference, cells1, rows[:, part], columns[:, part]))
     return torch.cat(parts, dim=1)
 
 
 def _parts_of(reference: Tensor, cells1: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """:func:`_parts` for some rows of reference points."""
+    """:func:`_parts` for some rows of reference points, (B, H, W, C, patch, patch)."""
     (h, w), patch = cells1.shape[-2:], reference.shape[-1]
     span = torch.arange(patch, device=cells1.device) - patch // 2
     y, x = (index[..., None] + span for index in (rows, columns))
