@@ -12,6 +12,7 @@ from deepmatching.graphs import GraphedDecode, GraphedDescribe, Replayed
 from deepmatching.inference import Decoding
 from deepmatching.network import Network
 from deepmatching.operators.strips import Pieces
+from helpers.volumes import assert_identical
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -29,10 +30,7 @@ def test_replaying_equals_decoding(radius: int | None, half: bool) -> None:
     graph = GraphedDecode(network, (2, 3, 64, 96), (2, 3, 64, 80), Decoding(half=half))
     for _ in range(2):
         image0, image1 = torch.rand(2, 3, 64, 96, device="cuda"), torch.rand(2, 3, 64, 80, device="cuda")
-        for replayed, decoded in zip(
-            graph(image0, image1), network.decode(image0, image1, Decoding(half=half)), strict=True
-        ):
-            assert torch.equal(replayed, decoded)
+        assert_identical((graph(image0, image1), network.decode(image0, image1, Decoding(half=half))))
 
 
 @cuda
@@ -61,8 +59,7 @@ def test_strips_on_the_gpu_give_the_same_matches() -> None:
     network = Network(HOG(), 24).cuda()
     image0, image1 = torch.rand(1, 3, 96, 128, device="cuda"), torch.rand(1, 3, 96, 128, device="cuda")
     whole, cut = (network.decode(image0, image1, Decoding(pieces=Pieces(strips))) for strips in (1, 5))
-    for a, b in zip(whole, cut, strict=True):
-        assert torch.equal(a, b)
+    assert_identical((whole, cut))
 
 
 @cuda
