@@ -21,17 +21,17 @@ from rich.progress import track
 from rich.table import Table
 
 import deepmatching as dm
-from deepmatching.defaults import PRESET
+from deepmatching.defaults import PRESET, RIGHT
 from deepmatching.edges import detect_edges
+from deepmatching.evaluation.calibration import area_under_roc
 from deepmatching.evaluation.tables import print_table
-from deepmatching.flow import interpolate, preset, refine, without_confidence
+from deepmatching.flow import preset, refine, without_confidence
 from deepmatching.flow.confidence import CONSTANT, WEIGHTS, evidence, origin_of
 from deepmatching.io.flow import read_flow
 from deepmatching.io.images import load_image
-from flow import add_common_options, cached_matches, rank_quality
+from flow import add_common_options, cached_matches, interpolated
 
 PIXELS = 20_000  #: sampled from each pair for the regression
-RIGHT = 3.0  #: a flow is right if its error is below this, in pixels
 
 
 def probabilities(features: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -57,16 +57,7 @@ def measure(entry: dict[str, str], root: Path, matcher: dm.DeepMatcher, cache: P
     if matches.confidence is None:
         backward = cached_matches(matcher, images[1], images[0], cache, f"{name}_back").numpy()[:2]
         settings = without_confidence(settings)
-    found = interpolate(
-        matches.keypoints0,
-        matches.keypoints1,
-        detect_edges(images[0]),
-        images[0],
-        scores=matches.scores,
-        confidence=matches.confidence,
-        backward=backward,
-        settings=settings.interpolation,
-    )
+    found = interpolated(matches, detect_edges(images[0]), images[0], settings, backward)
     flow, truth = refine(found.flow, images[0], images[1]).numpy(), read_flow(root / entry["flow"])
     known = np.isfinite(truth).all(axis=2)
     dense = torch.as_tensor(flow)
@@ -106,7 +97,7 @@ def main() -> None:
     for name in dict.fromkeys(groups):
         others = group != name
         stated = probabilities(features, fit(features[others], right[others], importance[others]))
-        areas.append(np.nanmean([rank_quality(stated[pair == n], right[pair == n]) for n in set(pair[~others])]))
+        areas.append(np.nanmean([area_under_roc(stated[pair == n], right[pair == n]) for n in set(pair[~others])]))
         table.add_row(name, f"{areas[-1]:.3f}")
     table.add_row("mean", f"{np.mean(areas):.3f}")
     print_table(table)

@@ -34,8 +34,9 @@ import deepmatching as dm
 from deepmatching.benchmark import peak_memory
 from deepmatching.defaults import FLOW_RADIUS, FULL, MODEL, PRESET
 from deepmatching.edges import detect_edges, gradient_edges
+from deepmatching.evaluation.calibration import area_under_roc
 from deepmatching.evaluation.tables import print_table
-from deepmatching.flow import FlowSettings, confidence, interpolate, preset, refine
+from deepmatching.flow import FlowSettings, Interpolation, confidence, interpolate, preset, refine
 from deepmatching.io.flow import read_flow
 from deepmatching.io.images import load_image
 
@@ -69,15 +70,20 @@ def cached_matches(matcher: dm.DeepMatcher, first: Any, second: Any, cache: Path
     return matches
 
 
-def rank_quality(scores: np.ndarray, right: np.ndarray) -> float:
-    """Area under the ROC curve: the probability that a right pixel has a higher score than a wrong one."""
-    _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
-    positive = int(right.sum())
-    negative = len(right) - positive
-    if not positive or not negative:
-        return float("nan")
-    return float((ranks[right].sum() - positive * (positive + 1) / 2) / (positive * negative))
+def interpolated(
+    matches: dm.Matches, edges: np.ndarray, image: Any, settings: FlowSettings, backward: Any = None
+) -> Interpolation:
+    """The interpolation of these matches."""
+    return interpolate(
+        matches.keypoints0,
+        matches.keypoints1,
+        edges,
+        image,
+        scores=matches.scores,
+        confidence=matches.confidence,
+        backward=backward,
+        settings=settings.interpolation,
+    )
 
 
 def measure(
@@ -86,23 +92,14 @@ def measure(
 ) -> dict[str, float]:  # fmt: skip
     """Metrics of one pair in one trial."""
     begin = time.perf_counter()
-    found = interpolate(
-        matches.keypoints0,
-        matches.keypoints1,
-        edges,
-        images[0],
-        scores=matches.scores,
-        confidence=matches.confidence,
-        backward=backward,
-        settings=settings.interpolation,
-    )
+    found = interpolated(matches, edges, images[0], settings, backward)
     flow = refine(found.flow, images[0], images[1], settings.refinement).numpy()
     seconds = time.perf_counter() - begin
     scores = confidence(torch.as_tensor(flow), found, *images)
     known = np.isfinite(truth).all(axis=2)
     before, after = (np.hypot(*(field[known] - truth[known]).T) for field in (found.flow, flow))
     visible = after if hidden is None else after[~hidden[known]]
-    wrong, quality = 100 * np.mean(after > 3), rank_quality(scores[known], after < 3)
+    wrong, quality = 100 * np.mean(after > 3), area_under_roc(scores[known], after < 3)
     values = (before.mean(), after.mean(), visible.mean(), wrong, quality, len(found.kept), seconds)
     return dict(zip(NAMES, map(float, values), strict=True))
 
@@ -137,15 +134,7 @@ def speed(options: argparse.Namespace, settings: FlowSettings) -> None:
 
         EDGES[options.edges](images[0])
         done("edges")
-        found = interpolate(
-            matches.keypoints0,
-            matches.keypoints1,
-            edges,
-            images[0],
-            scores=matches.scores,
-            confidence=matches.confidence,
-            settings=settings.interpolation,
-        )
+        found = interpolated(matches, edges, images[0], settings)
         done("interpolation")
         flow = refine(found.flow, images[0], images[1], settings.refinement).numpy()
         done("refinement")

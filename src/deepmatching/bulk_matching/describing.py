@@ -14,7 +14,7 @@ from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import PathLike
-from deepmatching.io.images import shrink
+from deepmatching.io.images import shrink, size_of
 from deepmatching.io.orientation import read_orientation
 from deepmatching.matcher import DeepMatcher
 from deepmatching.memory import budget_for
@@ -108,12 +108,11 @@ class DescribedImages:
     def _read(self, name: str) -> _Read:
         path = self.folder / name
         image = self.matcher.load(path)
-        size = (image.shape[1], image.shape[2])
-        return _Read(shrink(image, self.matcher.settings.max_size), size, read_orientation(path))
+        return _Read(shrink(image, self.matcher.settings.max_size), size_of(image), read_orientation(path))
 
     @torch.no_grad()
     def _describe(self, read: _Read) -> Described:
-        shape = (read.image.shape[1], read.image.shape[2])
+        shape = size_of(read.image)
         geometry = self.matcher.network.geometry(shape, shape)  # raises if the image is too small
         on_device = read.image.to(self.matcher.device)
         cells = self.matcher.network.describe_image(on_device[None], geometry.used0)

@@ -11,8 +11,8 @@ import typer
 
 from deepmatching.commands import common
 from deepmatching.commands.common import refuse, say
-from deepmatching.commands.export import draw_graph
 from deepmatching.commands.progress import Advance, duration, progress_bar
+from deepmatching.commands.runs import draw_graph
 from deepmatching.defaults import MODEL, RADIUS, RECIPROCAL
 from deepmatching.errors import DeepMatchingError
 

@@ -3,62 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated
 
 import typer
 
-from deepmatching.commands import common
+from deepmatching.commands import common, runs
 from deepmatching.commands.common import refuse, say
-from deepmatching.commands.progress import progress_bar, working
 from deepmatching.errors import DeepMatchingError
-
-if TYPE_CHECKING:
-    from deepmatching.bulk_matching import RunFolder
-    from deepmatching.reconstruction.colmap import Cameras, DatabaseSummary
-    from deepmatching.reconstruction.keypoints import SharedKeypoints
-
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that deepmatching bulk has written.")]
-Images = Annotated[
-    Path | None,
-    typer.Option(metavar="FOLDER", help="The folder of the images.", show_default="where they were matched"),
-]
-Sharing = Annotated[
-    Literal["auto", "image"],
-    typer.Option("--cameras", help="auto: images with equal sizes and EXIF data share a camera. image: none do."),
-]
-CameraModel = Annotated[str, typer.Option(metavar="NAME", help="COLMAP's camera model.")]
-CameraParams = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NUMBERS",
-        help="Known parameters of all cameras, such as 1200,640,480,0.",
-        show_default="from EXIF data",
-    ),
-]
-MinMatches = Annotated[
-    int, typer.Option(metavar="N", help="Drop pairs with fewer matches that fit one geometry (at least 8).")
-]
-MaxKeypoints = Annotated[
-    int | None, typer.Option(metavar="N", help="Keep the best N keypoints of each image.", show_default="all")
-]
-Cell = Annotated[
-    float | None,
-    typer.Option(
-        metavar="PIXELS",
-        help="Merge points of an image that are this close.",
-        show_default="half the cells that matches were found on",
-    ),
-]
-Refine = Annotated[
-    bool,
-    typer.Option(
-        help="Refine matches by their neighbours, and add matches of the second image's keypoints between them."
-    ),
-]
 
 
 def export(
-    run: Run,
+    run: runs.Run,
     hloc: Annotated[
         tuple[Path, Path] | None,
         typer.Option(metavar="FEATURES.h5 MATCHES.h5", help="Write hloc's files of features and matches."),
@@ -66,14 +21,14 @@ def export(
     colmap: Annotated[
         Path | None, typer.Option(metavar="DATABASE", help="Write a COLMAP database, verified geometrically.")
     ] = None,
-    images: Images = None,
-    cameras: Sharing = "auto",
-    camera_model: CameraModel = "SIMPLE_RADIAL",
-    camera_params: CameraParams = None,
-    min_matches: MinMatches = 15,
-    max_keypoints: MaxKeypoints = None,
-    cell: Cell = None,
-    refine: Refine = True,
+    images: runs.Images = None,
+    cameras: runs.Sharing = "auto",
+    camera_model: runs.CameraModel = "SIMPLE_RADIAL",
+    camera_params: runs.CameraParams = None,
+    min_matches: runs.MinMatches = 15,
+    max_keypoints: runs.MaxKeypoints = None,
+    cell: runs.Cell = None,
+    refine: runs.Refine = True,
     graph: Annotated[
         Path | None,
         typer.Option(metavar="PICTURE", help="Draw the match graph: images, and the pairs with verified matches."),
@@ -97,83 +52,16 @@ def export(
     common.check_outputs([*outputs, (graph, check_picture_path)], ())
     if colmap is None:
         refuse({"--images": images, "--camera-params": camera_params}, "is for --colmap: leave it out.")
-    setup = camera_setup(cameras, camera_model, camera_params)
+    setup = runs.camera_setup(cameras, camera_model, camera_params)
     opened = RunFolder(run)
     verified: dict[tuple[str, str], int] | None = None
     if hloc is not None or colmap is not None:
-        keypoints = share_keypoints(opened, cell, max_keypoints, refine)
+        keypoints = runs.share_keypoints(opened, cell, max_keypoints, refine)
         if features is not None and matches is not None:
             count = write_hloc(keypoints, features, matches)
-            say(f"{count} matches of {keypoint_count(keypoints)} keypoints in {len(keypoints.images)} images")
+            say(f"{count} matches of {runs.keypoint_count(keypoints)} keypoints in {len(keypoints.images)} images")
         if colmap is not None:
-            verified = export_database(keypoints, colmap, images, setup, min_matches).verified
+            verified = runs.export_database(keypoints, colmap, images, setup, min_matches).verified
     if graph is not None:
-        draw_graph(opened, graph, verified, min_matches)
+        runs.draw_graph(opened, graph, verified, min_matches)
     common.say_written(features, matches, colmap, graph)
-
-
-def camera_setup(sharing: Literal["auto", "image"], model: str, params: str | None) -> Cameras:
-    """How cameras are set up, from the words of the command."""
-    from deepmatching.reconstruction.colmap import Cameras
-
-    numbers = None
-    if params is not None:
-        try:
-            numbers = tuple(float(number) for number in params.split(","))
-        except ValueError:
-            raise DeepMatchingError(f"--camera-params needs numbers such as 1200,640,480,0, not '{params}'.") from None
-    return Cameras(sharing, model, numbers)
-
-
-def share_keypoints(run: RunFolder, cell: float | None, max_keypoints: int | None, refine: bool) -> SharedKeypoints:
-    """The shared keypoints of a run; says if some of its pairs are missing."""
-    from deepmatching.reconstruction.keypoints import SharedKeypoints
-
-    if missing := sum(run.plan.count(number) for number in run.missing):
-        say(f"note: {missing} of {len(run)} pairs are not matched yet")
-    with working("merging keypoints"):
-        return SharedKeypoints(run, cell, max_keypoints, refine)
-
-
-def keypoint_count(keypoints: SharedKeypoints) -> int:
-    """The number of keypoints of all images."""
-    return sum(len(image.points) for image in keypoints.images.values())
-
-
-def images_of(run: RunFolder, images: Path | None) -> Path:
-    """The folder of a run's images."""
-    import os
-
-    folder = Path(run.plan.images) if images is None else images
-    if not os.path.isdir(folder):
-        raise DeepMatchingError(f"There is no folder of images '{folder}': give it with --images.")
-    return folder
-
-
-def export_database(
-    keypoints: SharedKeypoints, path: Path, images: Path | None, cameras: Cameras, min_matches: int
-) -> DatabaseSummary:
-    """Write the database, and say how many pairs survive."""
-    from deepmatching.reconstruction.colmap import write_database
-
-    folder = images_of(keypoints.run, images)
-    with working("verifying pairs"):
-        summary = write_database(keypoints, path, folder, cameras, min_matches)
-    say(
-        f"{len(summary.verified)} of {len(summary.matches)} pairs survive geometric verification, with "
-        f"{sum(summary.verified.values())} of {sum(summary.matches.values())} matches and {summary.keypoints} keypoints"
-    )
-    return summary
-
-
-def draw_graph(run: RunFolder, path: Path, verified: dict[tuple[str, str], int] | None, min_matches: int) -> None:
-    """Draw the match graph; without verified pairs, verify them with OpenCV first."""
-    from deepmatching.drawing.graph import draw_match_graph
-    from deepmatching.drawing.pictures import write_image
-    from deepmatching.reconstruction.verification import verify_pairs
-
-    if verified is None:
-        with progress_bar("verified pairs", len(run)) as advance:
-            verified = verify_pairs(run, min_matches, advance)
-        say(f"{len(verified)} of {len(run)} pairs have at least {min_matches} matches that fit one geometry")
-    write_image(path, draw_match_graph(run.plan.names, verified))

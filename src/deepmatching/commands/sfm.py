@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from deepmatching.checks import check_number
-from deepmatching.commands import common, export
+from deepmatching.commands import common, runs
 from deepmatching.commands.common import say
 from deepmatching.commands.progress import duration, progress_bar
 from deepmatching.errors import DeepMatchingError
@@ -19,14 +19,14 @@ _CELLS = 0.4
 
 
 def sfm(
-    run: export.Run,
+    run: runs.Run,
     out: Annotated[Path, typer.Option(metavar="MODEL", help="Folder for the database, the model and its picture.")],
-    images: export.Images = None,
-    cameras: export.Sharing = "auto",
-    camera_model: export.CameraModel = "SIMPLE_RADIAL",
-    camera_params: export.CameraParams = None,
-    min_matches: export.MinMatches = 15,
-    max_keypoints: export.MaxKeypoints = None,
+    images: runs.Images = None,
+    cameras: runs.Sharing = "auto",
+    camera_model: runs.CameraModel = "SIMPLE_RADIAL",
+    camera_params: runs.CameraParams = None,
+    min_matches: runs.MinMatches = 15,
+    max_keypoints: runs.MaxKeypoints = None,
     max_error: Annotated[
         float | None,
         typer.Option(
@@ -35,8 +35,8 @@ def sfm(
             show_default=f"{_CELLS} of the cells that matches were found on",
         ),
     ] = None,
-    cell: export.Cell = None,
-    refine: export.Refine = True,
+    cell: runs.Cell = None,
+    refine: runs.Refine = True,
     quiet: common.Quiet = False,
 ) -> None:
     """Reconstruct the cameras and the points of a scene from a run, with COLMAP's incremental mapping.
@@ -58,17 +58,17 @@ def sfm(
         check_number("--max-error", max_error, above=0)
     load_pycolmap()
     opened = RunFolder(run)
-    folder = export.images_of(opened, images)
-    setup = export.camera_setup(cameras, camera_model, camera_params)
+    folder = runs.images_of(opened, images)
+    setup = runs.camera_setup(cameras, camera_model, camera_params)
     if common.is_same(out, run) or common.is_same(out, folder):
         raise DeepMatchingError(f"'{out}' is an input: give another folder for the model.")
     make_folder(out)
     check_writable(out / DATABASE)
     start = time.perf_counter()
     with lock_folder(out, "reconstructing into", "--out"):
-        keypoints = export.share_keypoints(opened, cell, max_keypoints, refine)
-        summary = export.export_database(keypoints, out / DATABASE, folder, setup, min_matches)
-        export.draw_graph(opened, out / "graph.png", summary.verified, min_matches)
+        keypoints = runs.share_keypoints(opened, cell, max_keypoints, refine)
+        summary = runs.export_database(keypoints, out / DATABASE, folder, setup, min_matches)
+        runs.draw_graph(opened, out / "graph.png", summary.verified, min_matches)
         limit = max(1.0, _CELLS * keypoints.precision()) if max_error is None else max_error
         prepared = time.perf_counter()
         with progress_bar("cameras", len(keypoints.images)) as advance:

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from deepmatching.geometry import Geometry
 from deepmatching.operators.patches import reference_patches
-from deepmatching.operators.targets import Decoded, target_indices
+from deepmatching.operators.targets import Decoded, bin_side, target_indices
 
 #: Number of parts that the similarity of a one-vector descriptor is split into.
 PARTS = 16
@@ -114,7 +114,7 @@ def _neighbour_differences(moved: Tensor) -> Tensor:
 
 def _claims(decoded: Decoded, scores: Tensor, moved: Tensor, geometry: Geometry) -> Tensor:
     """Who else claims the target: (B, H_0, W_0, 8); see the table above."""
-    side = geometry.alpha // geometry.gamma
+    side = bin_side(geometry, "bins")
     rows1, columns1 = (-(-(used // geometry.gamma) // side) for used in geometry.used1)
     row, column = (
         (index // side).clamp(0, last - 1)

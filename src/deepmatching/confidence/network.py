@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepmatching.confidence.evidence import channels_of_evidence
-from deepmatching.descriptors.convolutions import channels_last
+from deepmatching.descriptors.convolutions import channels_last, joined
 from deepmatching.geometry import Geometry
 
 #: Numbers of the descriptors that are convolved at a time.
@@ -87,9 +87,7 @@ class ConfidenceNetwork(nn.Module):
             x = block(F.avg_pool2d(x, 2, ceil_mode=True) if n else x)
             maps.append(x)
         for n, block in reversed(list(enumerate(self.up))):
-            finer = maps[n]
-            wider = F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=False)
-            x = block(finer + wider[:, :, : finer.shape[2], : finer.shape[3]])
+            x = block(joined(maps[n], x))
         return self.exit(x)
 
     def describe(self, cells: Tensor) -> Tensor:

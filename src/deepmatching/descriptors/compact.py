@@ -15,6 +15,7 @@ from deepmatching.descriptors.convolutions import (
     channels_last,
     check_downscale,
     in_bands,
+    joined,
     normalised,
     rectified,
 )
@@ -95,14 +96,8 @@ class Compact(Descriptor):
             maps.append(x)
         x = maps.pop()
         for n in reversed(range(len(self.rise))):  # a map is freed as soon as it has been used
-            x = rectified(self.merge[n], _joined(maps.pop(), self.rise[n](x)))  # type: ignore[arg-type]
+            x = rectified(self.merge[n], joined(maps.pop(), self.rise[n](x)))  # type: ignore[arg-type]
         return x
 
     def settings(self) -> dict[str, object]:
         return {"widths": self.widths, "layers": self.layers, "dimensions": self.channels}
-
-
-def _joined(fine: Tensor, coarse: Tensor) -> Tensor:
-    """``fine`` + ``coarse`` at twice its size, cropped to the size of ``fine``."""
-    coarse = F.interpolate(coarse, scale_factor=2, mode="bilinear", align_corners=False)
-    return fine + coarse[:, :, : fine.shape[2], : fine.shape[3]]

@@ -103,3 +103,9 @@ def channels_last(module: nn.Module) -> None:
     for parameter in module.parameters():
         if parameter.ndim == 4:
             parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+
+
+def joined(fine: Tensor, coarse: Tensor) -> Tensor:
+    """``fine`` + ``coarse`` at twice its size, cropped to the size of ``fine``."""
+    coarse = F.interpolate(coarse, scale_factor=2, mode="bilinear", align_corners=False)
+    return fine + coarse[:, :, : fine.shape[2], : fine.shape[3]]

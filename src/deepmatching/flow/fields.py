@@ -86,14 +86,14 @@ def interpolate_field(
     start = torch.nan_to_num(field.points0.double())
     pixels = torch.stack([_nearest(start[:, 0], size[1]), _nearest(start[:, 1], size[0])], dim=1)
     counts = _usable(field, pixels, weights, size)
-    is_judged = field.confidence is not None and settings.confidence > 0
-    if field.confidence is not None and settings.confidence > 0:
-        counts = _unless_empty(counts, field.confidence >= settings.confidence)
+    judged = field.confidence if settings.confidence > 0 else None
+    if judged is not None:
+        counts = _unless_empty(counts, judged >= settings.confidence)
     displacements = torch.where(counts[:, None], field.points1.double() - start, 0)
     if settings.saliency > 0 and image0 is not None:
         here = saliency(image0)[pixels[:, 1], pixels[:, 0]]
         counts = _unless_empty(counts, here >= settings.saliency)
-    if backward is not None and settings.backward > 0 and not is_judged:
+    if backward is not None and settings.backward > 0 and judged is None:
         counts = _unless_empty(
             counts, round_trip_errors(start + displacements, displacements, backward, size) < settings.backward
         )

@@ -104,15 +104,15 @@ def interpolate(
         for v, n in ((scores, "scores"), (weights, "weights"), (confidence, "confidences"))
     )
     kept = _usable(start, end, score, weight, strength.shape)
-    is_judged = certainty is not None and settings.confidence > 0
-    if certainty is not None and settings.confidence > 0:
-        kept = _unless_empty(kept, certainty[kept] >= settings.confidence)
+    judged = certainty if settings.confidence > 0 else None
+    if judged is not None:
+        kept = _unless_empty(kept, judged[kept] >= settings.confidence)
     if settings.saliency > 0 and image0 is not None:
         column, row = _pixels(start[kept], strength.shape).T
         kept = _unless_empty(
             kept, filters.saliency(_as_image(image0, strength.shape))[row, column] >= settings.saliency
         )
-    if backward is not None and settings.backward > 0 and not is_judged:
+    if backward is not None and settings.backward > 0 and judged is None:
         errors = filters.round_trip_errors(start[kept], end[kept], *_as_backward(*backward))
         kept = _unless_empty(kept, errors < settings.backward)
     kept, cells = _consistent(kept, start, end, strength, settings)
