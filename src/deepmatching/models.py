@@ -2,7 +2,8 @@
 
 A model file holds the network's tensors. Its metadata holds what is needed to build the network: ``format``
 ("deepmatching"), ``descriptor`` (a name from ``DESCRIPTORS``), the descriptor's ``settings`` (JSON) and, if the network
-judges its matches, the settings of its ``confidence`` network (JSON). All other metadata is the model card.
+judges its matches or makes them dense, the settings of its ``confidence`` and its ``dense`` network (JSON). All other
+metadata is the model card.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from deepmatching.confidence import ConfidenceNetwork
 from deepmatching.defaults import MODELS, RADIUS
+from deepmatching.dense import DenseNetwork
 from deepmatching.descriptors import HOG, VGG, Compact, Descriptor
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import PathLike
@@ -59,6 +61,11 @@ def build_confidence(descriptor: Descriptor, **settings: Any) -> ConfidenceNetwo
     return ConfidenceNetwork(descriptor.channels, descriptor.patch, descriptor.cells_of_patch, **settings)
 
 
+def build_dense(descriptor: Descriptor, **settings: Any) -> DenseNetwork:
+    """An untrained dense network for matches of this descriptor."""
+    return DenseNetwork(descriptor.channels, descriptor.patch, descriptor.cells_of_patch, **settings)
+
+
 def load_network(
     model: PathLike,
     radius: int | None = RADIUS,
@@ -84,11 +91,13 @@ def load_network(
         build = partial(DESCRIPTORS[metadata["descriptor"]], **settings)
         sharpness = 1.0 if "sharpness" in tensors else None
         judge = parse_json(metadata["confidence"]) if "confidence" in metadata else None
-        check_counts(judge or {}, tensors)
+        filler = parse_json(metadata["dense"]) if "dense" in metadata else None
+        check_counts({**(judge or {}), **(filler or {})}, tensors)
 
         def network_of(descriptor: Descriptor) -> Network:
             confidence = None if judge is None else build_confidence(descriptor, **judge)
-            return Network(descriptor, radius, levels, sharpness=sharpness, confidence=confidence)
+            dense = None if filler is None else build_dense(descriptor, **filler)
+            return Network(descriptor, radius, levels, sharpness=sharpness, confidence=confidence, dense=dense)
 
         with torch.device("meta"):  # takes no memory, whatever the sizes in the file
             _check_tensors(network_of(build()), tensors, path)
@@ -182,4 +191,6 @@ def save_network(network: Network, path: PathLike, dtype: torch.dtype = torch.fl
     structure = {"format": MODEL_FORMAT, "descriptor": descriptor, "settings": settings}
     if network.confidence is not None:
         structure["confidence"] = json.dumps(network.confidence.settings())
+    if network.dense is not None:
+        structure["dense"] = json.dumps(network.dense.settings())
     write_safetensors(path, tensors, {**metadata, **structure})

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from deepmatching.confidence import ConfidenceNetwork, gather_evidence
 from deepmatching.defaults import EXPONENT, RADIUS
+from deepmatching.dense import DenseNetwork
 from deepmatching.descriptors import Descriptor
 from deepmatching.errors import DeepMatchingError
 from deepmatching.geometry import Geometry
@@ -63,11 +64,13 @@ class Network(nn.Module):
         sharpness: initial κ of sub-pixel matches (see ``deepmatching.operators.subpixel``), or None for matches on
             cells only.
         confidence: the network that judges the matches, or None.
+        dense: the network from matches to flow, or None.
     """
 
     exponents: nn.Parameter
     sharpness: nn.Parameter | None
     confidence: ConfidenceNetwork | None
+    dense: DenseNetwork | None
 
     def __init__(
         self,
@@ -77,10 +80,11 @@ class Network(nn.Module):
         exponent: float = EXPONENT,
         sharpness: float | None = None,
         confidence: ConfidenceNetwork | None = None,
+        dense: DenseNetwork | None = None,
     ) -> None:
         super().__init__()
         self.descriptor = descriptor
-        self.confidence = confidence
+        self.confidence, self.dense = confidence, dense
         self.radius = radius
         self.levels = levels
         self.exponents = nn.Parameter(torch.full((EXPONENTS,), float(exponent)))

@@ -55,8 +55,8 @@ class ConfidenceNetwork(nn.Module):
         self.window = nn.Conv2d(channels, context, step + (patch == 1), stride=step)
         self.context = nn.Conv2d(context, context, 3, padding=1)
         self.entry = nn.Conv2d(channels_of_evidence(patch) + context + groups, width, 1)
-        self.down = nn.ModuleList(_Residual(width) for _ in range(scales))
-        self.up = nn.ModuleList(_Residual(width) for _ in range(scales - 1))
+        self.down = nn.ModuleList(Residual(width) for _ in range(scales))
+        self.up = nn.ModuleList(Residual(width) for _ in range(scales - 1))
         self.exit = nn.Conv2d(width, 2, 1)
         channels_last(self)
 
@@ -107,7 +107,7 @@ class ConfidenceNetwork(nn.Module):
         return self.context(torch.cat(bands, dim=2).relu_()).relu_()
 
 
-class _Residual(nn.Module):
+class Residual(nn.Module):
     """x + two 3×3 convolutions of it."""
 
     def __init__(self, width: int) -> None:

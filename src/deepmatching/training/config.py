@@ -31,9 +31,9 @@ _SMALLEST, _LARGEST = 0.001, 1_000_000
 _LARGEST_SIDE = 1_000_000
 
 #: Metrics that can choose the best checkpoint.
-_CRITERIA = (*(f"acc@{threshold}" for threshold in THRESHOLDS), "coverage", "auc")
+_CRITERIA = (*(f"acc@{threshold}" for threshold in THRESHOLDS), "coverage", "auc", "flow@3")
 
-Learn = Literal["features", "exponents", "both", "confidence"]
+Learn = Literal["features", "exponents", "both", "confidence", "flow"]
 OptimizerName = Literal["adamw", "sgd"]
 Schedule = Literal["constant", "cosine"]
 Amp = Literal["off", "bf16"]
@@ -48,8 +48,8 @@ class ModelConfig:
     init: str = ""
     radius: int | Literal["full"] = RADIUS  #: R in pixels, or ``full``
     levels: int | Literal["auto"] = "auto"  #: L; ``auto`` for as many as the crop allows
-    #: ``features`` (the descriptor), ``exponents`` (ν_l), ``both``, or ``confidence`` (nothing but the network that
-    #: judges the matches; see also ``loss.confidence``)
+    #: ``features`` (the descriptor), ``exponents`` (ν_l), ``both``, ``confidence`` (nothing but the network that judges
+    #: the matches; see also ``loss.confidence``) or ``flow`` (nothing but the dense network; see also ``loss.flow``)
     learn: Learn = "both"
     learn_nu0: bool = True  #: whether ν_0 is among the exponents that are learned; the paper learns ν_1 … ν_L
     #: κ at the start, for matches refined between cells; 0 for matches on cells. ``auto`` takes the κ of the model
@@ -181,13 +181,16 @@ class LossConfig:
     #: weight of the confidence network's loss, to train it together with the features; 0 for none. With
     #: ``model.learn`` ``confidence`` it is the only loss, and this has no effect.
     confidence: float = 0.0
+    #: weight of the error of the flow that the matches interpolate to, in pixels, which trains the features; 0 for none
+    flow: float = 0.0
 
     def __post_init__(self) -> None:
         check_choice("loss.kind", self.kind, get_args(Kind))
         for key in ("sigma", "margin", "scale"):
             check_number(f"loss.{key}", getattr(self, key), least=_SMALLEST, most=_LARGEST)
         check_number("loss.subpixel", self.subpixel, least=0, most=_LARGEST)
-        check_number("loss.confidence", self.confidence, least=0, most=_LARGEST)
+        for key in ("confidence", "flow"):
+            check_number(f"loss.{key}", getattr(self, key), least=0, most=_LARGEST)
         for name, weight in self.weights.items():
             check_number(f"loss.weights.{name}", weight, least=0, most=_LARGEST)
         check_weights(self.weights)
@@ -231,8 +234,10 @@ class Config:
             raise DeepMatchingError(
                 "loss.subpixel needs a network that refines its matches: set it to 0 too, or model.subpixel=auto."
             )
-        if self.model.learn == "confidence" and not self.model.init:
-            raise DeepMatchingError("A confidence needs a trained model: set model.init to compact, vgg or a file.")
+        if self.model.learn in ("confidence", "flow") and not self.model.init:
+            raise DeepMatchingError(
+                f"model.learn={self.model.learn} needs a trained model: set model.init to compact, vgg or a file."
+            )
         names = {name.lower() for name in (*self.data.train, *self.validation.data)}
         if self.data.passes and not names.intersection(WITH_PASSES):
             raise DeepMatchingError("data.passes is for sintel and sintelmini, and neither is used: leave it out.")

@@ -12,18 +12,24 @@ from deepmatching.checks import radius_in_pixels
 from deepmatching.datasets import Pair
 from deepmatching.descriptors import VGG, Descriptor
 from deepmatching.descriptors.pretrained import is_published, load_vgg
+from deepmatching.edges import edge_strength
 from deepmatching.errors import DeepMatchingError
 from deepmatching.geometry import Geometry
 from deepmatching.inference import Decoding
-from deepmatching.losses import Objective, confidence_loss
-from deepmatching.models import build_confidence, build_network, load_network, name_of
+from deepmatching.losses import Objective, confidence_loss, dense_loss, interpolation_loss
+from deepmatching.models import build_confidence, build_dense, build_network, load_network, name_of
 from deepmatching.network import Network, Pyramid
 from deepmatching.operators.decoding import Decoded, decode
-from deepmatching.operators.subpixel import refine_to_subpixel, scores_around
+from deepmatching.operators.power import power
+from deepmatching.operators.subpixel import correlation_around, refine_to_subpixel, scores_around, soft_offsets
+from deepmatching.operators.targets import target_indices
 from deepmatching.training.config import Amp, Config, LossConfig, ModelConfig
 
 #: κ at the start of a network that has none and is to learn it.
 FIRST_SHARPNESS = 20.0
+
+#: Matches of at least this confidence are interpolated by the loss on the flow.
+TRUSTED = 0.5
 
 
 class TrainedModel(nn.Module):
@@ -33,23 +39,37 @@ class TrainedModel(nn.Module):
         network, objective: the network and the loss that it is trained on.
         amp: precision inside the descriptor.
         confidence: weight of the confidence network's loss; None if that is the only loss.
+        flow: weight of the error of the flow that the matches interpolate to.
+        is_dense: whether the dense network's loss is the only one.
     """
 
     def __init__(
-        self, network: Network, objective: Objective, amp: Amp = "off", confidence: float | None = 0.0
+        self,
+        network: Network,
+        objective: Objective,
+        amp: Amp = "off",
+        confidence: float | None = 0.0,
+        flow: float = 0.0,
+        is_dense: bool = False,
     ) -> None:
         super().__init__()
-        self.network, self.objective, self.amp, self.confidence = network, objective, amp, confidence
+        self.network, self.objective, self.amp = network, objective, amp
+        self.confidence, self.flow, self.is_dense = confidence, flow, is_dense
 
     def forward(
         self, image0: Tensor, image1: Tensor, flow: Tensor, occluded: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of a batch and the metrics to log; see :class:`~deepmatching.losses.Objective`."""
         with _bfloat16(self.network.descriptor) if self.amp == "bf16" else contextlib.nullcontext():
+            if self.is_dense:
+                return self._dense_alone(image0, image1, flow)
             if self.confidence is None:
                 return self._confidence_alone(image0, image1, flow, occluded)
             pyramid = self.network(image0, image1)
         loss, metrics = self.objective(pyramid, flow, occluded)
+        if self.flow:
+            own = self._interpolated(image0, pyramid, flow)
+            loss, metrics = loss + self.flow * own, {**metrics, "interpolated": own.detach()}
         if self.confidence:
             assert pyramid.cells is not None
             matches, (cells0, cells1) = self._matches(pyramid), pyramid.cells
@@ -66,6 +86,40 @@ class TrainedModel(nn.Module):
             cells0, cells1 = self.network.describe(image0, image1, geometry)
             decoded = self.network.decode_cells(cells0, cells1, geometry, Decoding(confidence=False))
         return self._confidence_of(decoded, cells0, cells1, geometry, flow, occluded)
+
+    def _dense_alone(self, image0: Tensor, image1: Tensor, flow: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of the dense network for matches that do not change."""
+        network = self.network
+        with torch.no_grad():
+            geometry = network.geometry_of(image0, image1)
+            cells0, cells1 = network.describe(image0, image1, geometry)
+            decoded = network.decode_cells(cells0, cells1, geometry)
+        assert network.dense is not None
+        return dense_loss(network.dense(image0, decoded, cells0, cells1, geometry), flow)
+
+    def _interpolated(self, image0: Tensor, pyramid: Pyramid, flow: Tensor) -> Tensor:
+        """The error of the flow that sub-pixel matches interpolate to, with a gradient to the descriptor."""
+        assert pyramid.cells is not None and pyramid.sharpness is not None
+        network, geometry, cells = self.network, pyramid.geometry, pyramid.cells
+        with torch.no_grad():
+            decoded = self._matches(pyramid)
+            around = self._around(decoded, *cells, geometry)
+            judged = network.judge(decoded, around, cells[0], cells[1], geometry)[:, 0].sigmoid()
+            whole = decode(pyramid.Q[0].detach().clone(), geometry, "bins")
+        rows, columns = target_indices(whole.cells, geometry)
+        scores = correlation_around(*cells, rows, columns, geometry, network.descriptor.patch)
+        finite = torch.isfinite(scores)
+        scores = torch.where(finite, power(torch.where(finite, scores, 0), network.exponents[0]), -torch.inf)
+        offsets = geometry.gamma * soft_offsets(scores, pyramid.sharpness).flip(-1)
+        moved = (whole.points1 - whole.points0 + offsets).flatten(1, 2)
+        points = (whole.points0 - 0.5).flatten(0, 1)
+        weights = (judged * (judged > TRUSTED)).flatten(1)
+        errors = [
+            interpolation_loss(moved[b], points, weights[b], edge_strength(image0[b]), flow[b])
+            for b in range(len(moved))
+            if bool((weights[b] > 0).any())
+        ]
+        return torch.stack(errors).mean() if errors else 0 * moved.sum()
 
     def _confidence_of(
         self, decoded: Decoded, cells0: Tensor, cells1: Tensor, geometry: Geometry, flow: Tensor, occluded: Tensor
@@ -140,21 +194,30 @@ def build_model(model: ModelConfig, loss: LossConfig, amp: Amp = "off") -> Train
         raise DeepMatchingError(
             "This descriptor has no features to learn: set model.learn=exponents, or model.descriptor=compact."
         )
+    is_dense = model.learn == "flow"
     if model.learn == "confidence" or loss.confidence:
         network.confidence = network.confidence or build_confidence(network.descriptor)
         network.confidence.requires_grad_(True)
+    elif is_dense or loss.flow:
+        if network.confidence is None:
+            raise DeepMatchingError(
+                "Training on the flow needs a confidence: run `deepmatching train confidence` first."
+            )
+        network.confidence.requires_grad_(False)
     else:
         network.confidence = None  # it judges the matches of another descriptor
+    network.dense = (network.dense or build_dense(network.descriptor)) if is_dense else None
     network.descriptor.requires_grad_(model.learn in ("features", "both"))
     network.exponents.requires_grad_(model.learn in ("exponents", "both"))
     if network.exponents.requires_grad and not model.learn_nu0:
         network.exponents.register_hook(_without_first)
     if network.sharpness is not None:
-        network.sharpness.requires_grad_(loss.subpixel > 0 and model.learn != "confidence")
-    objective = Objective(**{name: value for name, value in vars(loss).items() if name != "confidence"})
-    if model.learn == "confidence":
+        network.sharpness.requires_grad_(loss.subpixel > 0 and model.learn not in ("confidence", "flow"))
+    objective = Objective(**{name: value for name, value in vars(loss).items() if name not in ("confidence", "flow")})
+    if model.learn in ("confidence", "flow"):
         objective.requires_grad_(False)
-    return TrainedModel(network, objective, amp, None if model.learn == "confidence" else loss.confidence)
+    confidence = None if model.learn == "confidence" else loss.confidence
+    return TrainedModel(network, objective, amp, confidence, loss.flow, is_dense)
 
 
 def _without_first(gradient: Tensor) -> Tensor:

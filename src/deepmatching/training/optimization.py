@@ -19,7 +19,8 @@ Net = TypeVar("Net", bound=nn.Module)
 def build_optimizer(model: TrainedModel, config: OptimizerConfig) -> Optimizer:
     """An optimizer of all parameters that require a gradient, in groups with a ``factor`` on the learning rate.
 
-    Weight decay acts on the descriptor and the confidence network alone: exponents near 0 would make all scores equal.
+    Weight decay acts on the descriptor, the confidence and the dense network alone: exponents near 0 would make all
+    scores equal.
     """
     network = model.network
     own = [network.exponents] if network.sharpness is None else [network.exponents, network.sharpness]
@@ -32,7 +33,10 @@ def build_optimizer(model: TrainedModel, config: OptimizerConfig) -> Optimizer:
         }
         for parameters, factor, decay in (
             (list(network.descriptor.parameters()), 1.0, config.weight_decay),
-            ([] if network.confidence is None else list(network.confidence.parameters()), 1.0, config.weight_decay),
+            *(
+                ([] if part is None else list(part.parameters()), 1.0, config.weight_decay)
+                for part in (network.confidence, network.dense)
+            ),
             (own, config.exponents_lr, 0.0),
             (list(model.objective.parameters()), config.loss_lr, 0.0),
         )

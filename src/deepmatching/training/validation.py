@@ -15,7 +15,7 @@ import torch
 from deepmatching.checks import radius_in_pixels
 from deepmatching.datasets import Pair
 from deepmatching.datasets.opening import is_published
-from deepmatching.defaults import THRESHOLDS
+from deepmatching.defaults import RIGHT, THRESHOLDS
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation import match_metrics
 from deepmatching.evaluation.calibration import area_under_roc
@@ -38,9 +38,10 @@ from deepmatching.training.data import (
 )
 from deepmatching.training.distributed import World
 
-#: The metrics of a validation: acc@T and coverage in %, EPE of the matches in pixels, and the area under the ROC curve
-#: of the confidence in %, NaN for a network without one.
-METRICS = (*(f"acc@{threshold}" for threshold in THRESHOLDS), "epe", "coverage", "auc")
+#: The metrics of a validation: acc@T and coverage in %, EPE of the matches in pixels, the area under the ROC curve of
+#: the confidence in %, NaN for a network without one, and pixels whose flow is less than 3 pixels off in %, NaN for one
+#: without a dense network.
+METRICS = (*(f"acc@{threshold}" for threshold in THRESHOLDS), "epe", "coverage", "auc", "flow@3")
 
 #: Number of synthetic validation pairs, unless ``validation.limit`` is set.
 SYNTHETIC_PAIRS = 32
@@ -80,7 +81,8 @@ class Validation:
                         sums[:, n] += torch.tensor([metrics[name], 1.0], dtype=torch.float64)
         totals, counts = self.world.sum(sums).tolist()
         means = {name: totals[n] / counts[n] if counts[n] else math.nan for n, name in enumerate(METRICS)}
-        return means if network.confidence is not None else {name: means[name] for name in METRICS if name != "auc"}
+        has = {"auc": network.confidence is not None, "flow@3": network.dense is not None}
+        return {name: mean for name, mean in means.items() if has.get(name, True)}
 
     def score(self, metrics: dict[str, float]) -> float:
         """The criterion by which the best checkpoint is chosen; larger is better."""
@@ -177,17 +179,32 @@ def _evaluation_mode(network: Network, radius: int | None) -> Iterator[None]:
         torch.backends.cudnn.benchmark = before[3]
 
 
-def _match(network: Network, pair: Pair, device: torch.device) -> tuple[Decoded, Pair, Geometry]:
+def _match(network: Network, pair: Pair, device: torch.device) -> tuple[Decoded, Pair, Geometry, torch.Tensor | None]:
+    """The matches of a pair, and its flow (H, W, 2) if the network has a dense one."""
     image0, image1 = (image[None].to(device) for image in pair[:2])
     geometry = network.geometry_of(image0, image1)
     plan = plan_decoding(geometry, network.descriptor, 1, device.type, budget_for(device))
-    return network.decode(image0, image1, Decoding(pieces=plan.pieces), geometry), pair, geometry
+    with torch.no_grad():
+        cells0, cells1 = network.describe(image0, image1, geometry)
+        decoded = network.decode_cells(cells0, cells1, geometry, Decoding(pieces=plan.pieces))
+        if network.dense is None:
+            return decoded, pair, geometry, None
+        flow = network.dense(image0, decoded, cells0, cells1, geometry).flow[0].permute(1, 2, 0)
+    return decoded, pair, geometry, flow
 
 
-def _measure(decoded: Decoded, pair: Pair, geometry: Geometry) -> dict[str, float]:
-    metrics = match_metrics(matches_of(decoded, 0), pair.flow.numpy())[0]["all"]
+def _measure(decoded: Decoded, pair: Pair, geometry: Geometry, flow: torch.Tensor | None) -> dict[str, float]:
+    metrics = {
+        **match_metrics(matches_of(decoded, 0), pair.flow.numpy())[0]["all"],
+        "auc": math.nan,
+        "flow@3": math.nan,
+    }
+    if flow is not None:
+        error = (flow.cpu() - pair.flow[: flow.shape[0], : flow.shape[1]]).norm(dim=-1)
+        total = torch.isfinite(error).sum().item()
+        metrics["flow@3"] = 100 * (error < RIGHT).sum().item() / max(1, total)
     if decoded.confidence is None:
-        return {**metrics, "auc": math.nan}
+        return metrics
     moved = (decoded.points1 - decoded.points0).cpu()
     right, known = (answer.numpy() for answer in is_right(moved, pair.flow[None], geometry))
     return {**metrics, "auc": 100 * area_under_roc(decoded.confidence.cpu().numpy()[known], right[known])}

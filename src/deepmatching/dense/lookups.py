@@ -1,0 +1,38 @@
+"""S_0 at any displacement of every point of a grid, without the volume."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from deepmatching.confidence.network import sample
+
+#: Numbers that are sampled at a time.
+_CHUNK = 2**26
+
+
+@torch.no_grad()
+def lookup(vectors0: Tensor, cells1: Tensor, places: Tensor, gamma: int) -> Tensor:
+    """⟨φ(p), φ(q)⟩ for K targets q of every point p, at least 0: (B, K, H, W). No gradient.
+
+    Args:
+        vectors0: φ(p), (B, C, H, W).
+        cells1: the descriptors of the second image, (B, C, h, w), one vector at every corner of its cells.
+        places: q in pixels from the corner, (B, K, H, W, 2); between positions, descriptors are interpolated.
+            Outside the image, they are those at its border.
+        gamma: γ₀.
+    """
+    B, C, H, W = vectors0.shape
+    at_once = max(1, _CHUNK // (B * C * H * W))
+    found = []
+    for part in places.split(at_once, dim=1):
+        targets = sample(cells1, part.flatten(1, 2) / gamma).unflatten(2, (part.shape[1], H))  # (B, C, k, H, W)
+        found.append(torch.einsum("bchw,bckhw->bkhw", vectors0, targets))
+    return torch.cat(found, dim=1).clamp_(min=0)
+
+
+def square(reach: int, step: float, device: torch.device) -> Tensor:
+    """The (2 · reach + 1)² displacements (n, 2), (x, y), from −reach · step to reach · step along each axis."""
+    steps = torch.arange(-reach, reach + 1, device=device) * step
+    y, x = torch.meshgrid(steps, steps, indexing="ij")
+    return torch.stack([x, y], dim=-1).flatten(0, 1)

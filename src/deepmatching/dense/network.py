@@ -1,0 +1,215 @@
+"""The dense network: from the matches of a pair to the motion of every pixel, hidden ones included."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from deepmatching.confidence.evidence import squash
+from deepmatching.confidence.network import Residual
+from deepmatching.dense.fits import affine_candidates, candidate_count
+from deepmatching.dense.lookups import lookup, square
+from deepmatching.descriptors.convolutions import as_rgb, channels_last, joined
+from deepmatching.errors import DeepMatchingError
+from deepmatching.geometry import Geometry
+from deepmatching.operators.targets import Decoded
+
+#: Pixels between the points of the finer grid.
+FINE = 4
+
+#: Lookups around the current motion: reach and step in pixels, of the coarse and the fine updates.
+_COARSE_SQUARES, _FINE_SQUARES = ((2, 2.0), (2, 8.0)), ((2, 2.0),)
+
+#: Scale of squashed lengths, in pixels.
+_NEAR = 4.0
+
+
+class DenseFlow(NamedTuple):
+    """The motion of a batch of pairs."""
+
+    flow: Tensor  #: (B, 2, H, W), of the part of the image that is used
+    mixture: Tensor  #: (B, 2, H, W): logit of the first component's weight, log of the second one's scale in pixels
+    coarse: list[Tensor]  #: (B, 2, H/8, W/8) each: filled in, then after each coarse update
+    fine: list[Tensor]  #: (B, 2, H/4, W/4) each, after each fine update
+
+
+class DenseNetwork(nn.Module):
+    """matches, confidence, descriptors → flow, in three steps::
+
+        matches ── affine fits ── S_0 at each ── U of 3×3 convolutions, down to 1/64 ── softmax ── motion at 1/8
+        S_0 around the motion ── recurrent update, repeated at 1/8, then at 1/4
+        3×3 motions ── convex combination ── motion of every pixel
+
+    Fits of confident matches (:mod:`deepmatching.dense.fits`) say what the motion may be, and the softmax chooses among
+    them and the match itself. The updates look the scores up that the matching network has, and correct the motion.
+
+    Args:
+        channels: channels of the descriptor, which must have one vector per position (``patch`` 1).
+        step: cells between reference points.
+        width, fine: channels at 1/8 and at 1/4.
+        scales: scales of the fits.
+        updates: numbers of coarse and fine updates.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        patch: int = 1,
+        step: int = 4,
+        width: int = 64,
+        fine: int = 48,
+        scales: int = 4,
+        updates: tuple[int, int] = (3, 2),
+    ) -> None:
+        super().__init__()
+        if patch != 1 or step != 4:
+            raise DeepMatchingError("The dense network needs a descriptor with one vector per position: use compact.")
+        self.channels, self.width, self.fine, self.scales, self.updates = channels, width, fine, scales, tuple(updates)
+        count = candidate_count(scales) + 1
+        self.stem = nn.Conv2d(3, 32, 8, stride=FINE, padding=2)
+        self.cells = nn.Conv2d(channels, fine, 3, stride=2)
+        self.context_fine = nn.Conv2d(32 + fine, fine, 3, padding=1)
+        self.context = nn.Conv2d(fine, width, 4, stride=2, padding=1)
+        self.entry = nn.Conv2d(4 * count + 2 + width, width, 1)
+        self.down = nn.ModuleList(Residual(width) for _ in range(4))
+        self.up = nn.ModuleList(Residual(width) for _ in range(3))
+        self.choice = nn.Conv2d(width, count, 3, padding=1)
+        self.coarse_update = _Update(width, width, _lookups(_COARSE_SQUARES))
+        self.rise = nn.Conv2d(width + fine, fine, 1)
+        self.fine_update = _Update(fine, fine, _lookups(_FINE_SQUARES))
+        self.mask = nn.Sequential(
+            nn.Conv2d(fine, 2 * fine, 3, padding=1), nn.ReLU(), nn.Conv2d(2 * fine, 9 * FINE**2, 1)
+        )
+        self.mixture = nn.Sequential(nn.Conv2d(fine, fine, 3, padding=1), nn.ReLU(), nn.Conv2d(fine, 2, 1))
+        channels_last(self)
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments with which a model file rebuilds this network."""
+        return {"width": self.width, "fine": self.fine, "scales": self.scales, "updates": list(self.updates)}
+
+    def forward(
+        self, image0: Tensor, decoded: Decoded, cells0: Tensor, cells1: Tensor, geometry: Geometry
+    ) -> DenseFlow:
+        """The flow of a batch.
+
+        Args:
+            image0: (B, 1 or 3, H, W) in [0, 1].
+            decoded: its matches, with their confidence.
+            cells0, cells1: the descriptors of both images.
+        """
+        if decoded.confidence is None or decoded.hidden is None:
+            raise DeepMatchingError("The dense network needs matches with a confidence.")
+        reached = torch.isfinite(decoded.scores)[:, None]
+        moved = (decoded.points1 - decoded.points0).permute(0, 3, 1, 2) * reached
+        trust, hidden = (p[:, None].clamp(0.001, 0.999) * reached for p in (decoded.confidence, decoded.hidden))
+        rows, columns = (8 * n for n in moved.shape[2:])
+        context_fine, context = self._context(image0[:, :, :rows, :columns], cells0)
+        # One vector per position: those of the points at 1/8 lie in the middle of their squares, as those at 1/4 do.
+        vectors, vectors_fine = (
+            cells0[:, :, s // 4 : rows // 2 : s // 2, s // 4 : columns // 2 : s // 2] for s in (8, 4)
+        )
+        points, points_fine = (_points(rows, columns, s, moved) for s in (8, FINE))
+
+        fits = affine_candidates(moved, trust**2, self.scales)
+        candidates = torch.cat([moved[:, None], fits.moved], dim=1)
+        scores = lookup(vectors, cells1, points + candidates.permute(0, 1, 3, 4, 2), geometry.gamma)
+        certain = torch.cat([torch.logit(trust, 1e-3) / 4, torch.logit(hidden, 1e-3) / 4], dim=1)
+        support = torch.log(torch.cat([trust, fits.support], dim=1) + 0.01) / 4
+        apart = squash(candidates - moved[:, None], _NEAR).flatten(1, 2)
+        x = self.entry(torch.cat([2 * scores, support, apart, certain, context], dim=1)).relu_()
+        maps = []
+        for n, block in enumerate(self.down):
+            x = block(F.avg_pool2d(x, 2, ceil_mode=True) if n else x)
+            maps.append(x)
+        for n, block in reversed(list(enumerate(self.up))):
+            x = block(joined(maps[n], x))
+        weights = self.choice(x).softmax(dim=1)
+        coarse = [(weights[:, :, None] * candidates).sum(dim=1)]
+        state = x.tanh()
+        for _ in range(self.updates[0]):
+            around = _around(vectors, cells1, points, coarse[-1], _COARSE_SQUARES, geometry.gamma)
+            far = torch.cat([squash(moved - coarse[-1].detach(), _NEAR), certain], dim=1)
+            state, change = self.coarse_update(state, context, around, far, coarse[-1])
+            coarse.append(coarse[-1].detach() + change)
+
+        size = vectors_fine.shape[2:]
+        state = self.rise(torch.cat([_resized(state, size), context_fine], dim=1)).tanh()
+        far = torch.cat([_resized(moved, size), _resized(certain, size)], dim=1)
+        fine = [_resized(coarse[-1], size)]
+        for _ in range(self.updates[1]):
+            around = _around(vectors_fine, cells1, points_fine, fine[-1], _FINE_SQUARES, geometry.gamma)
+            rest = torch.cat([squash(far[:, :2] - fine[-1].detach(), _NEAR), far[:, 2:]], dim=1)
+            state, change = self.fine_update(state, context_fine, around, rest, fine[-1])
+            fine.append(fine[-1].detach() + change)
+        weights = self.mask(state)
+        mixture = self.mixture(state)
+        return DenseFlow(convex(fine[-1], weights), convex(mixture, weights.detach()), coarse, fine[1:])
+
+    def _context(self, image0: Tensor, cells0: Tensor) -> tuple[Tensor, Tensor]:
+        """Features of the first image at 1/4 and at 1/8."""
+        colours = self.stem(as_rgb(image0) * 4 - 2).relu_()
+        cells = self.cells(cells0 * self.channels**0.5).relu_()[:, :, : colours.shape[2], : colours.shape[3]]
+        fine = self.context_fine(torch.cat([colours, cells], dim=1)).relu_()
+        return fine, self.context(fine).relu_()
+
+
+class _Update(nn.Module):
+    """One step of a convolutional GRU: (state, context, S_0 around the motion) → (new state, change of the motion)."""
+
+    def __init__(self, width: int, context: int, lookups: int) -> None:
+        super().__init__()
+        self.motion = nn.Conv2d(lookups + 6, width, 1)
+        self.gates = nn.Conv2d(2 * width + context, 2 * width, 3, padding=1)
+        self.proposal = nn.Conv2d(2 * width + context, width, 3, padding=1)
+        self.first, self.second = nn.Conv2d(width, width, 3, padding=1), nn.Conv2d(width, 2, 3, padding=1)
+        nn.init.zeros_(self.second.weight)
+        nn.init.zeros_(self.second.bias)  # type: ignore[arg-type]
+
+    def forward(
+        self, state: Tensor, context: Tensor, around: Tensor, far: Tensor, moved: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        moved = moved.detach()
+        smooth = F.avg_pool2d(F.pad(moved, (1, 1, 1, 1), mode="replicate"), 3, stride=1)
+        x = self.motion(torch.cat([2 * around, far, squash(smooth - moved, _NEAR)], dim=1)).relu_()
+        keep, reset = self.gates(torch.cat([state, x, context], dim=1)).sigmoid().chunk(2, dim=1)
+        proposal = self.proposal(torch.cat([reset * state, x, context], dim=1)).tanh()
+        state = torch.lerp(proposal, state, keep)
+        return state, 4 * self.second(self.first(state).relu_())
+
+
+def _lookups(squares: tuple[tuple[int, float], ...]) -> int:
+    return sum((2 * reach + 1) ** 2 for reach, _ in squares)
+
+
+def _points(rows: int, columns: int, step: int, like: Tensor) -> Tensor:
+    """The middles of the squares of this side, (rows / step, columns / step, 2), (x, y) in pixels from the corner."""
+    y, x = ((torch.arange(n // step, device=like.device, dtype=like.dtype) + 0.5) * step for n in (rows, columns))
+    return torch.stack(torch.broadcast_tensors(x, y[:, None]), dim=-1)
+
+
+def _around(
+    vectors: Tensor, cells1: Tensor, points: Tensor, moved: Tensor, squares: tuple[tuple[int, float], ...], gamma: int
+) -> Tensor:
+    """S_0 at the squares of displacements around the current motion, (B, n, H, W)."""
+    target = points + moved.detach().permute(0, 2, 3, 1)
+    steps = torch.cat([square(reach, step, moved.device) for reach, step in squares])
+    return lookup(vectors, cells1, target[:, None] + steps[:, None, None], gamma)
+
+
+def _resized(maps: Tensor, size: torch.Size) -> Tensor:
+    return F.interpolate(maps, (size[0], size[1]), mode="bilinear", align_corners=False)
+
+
+def convex(maps: Tensor, weights: Tensor) -> Tensor:
+    """(B, C, h, w) → (B, C, 4 h, 4 w): each pixel is a convex combination of the 3 × 3 points around it.
+
+    Args:
+        weights: (B, 9 · 16, h, w), logits of the combination for each of the 4 × 4 pixels of a point.
+    """
+    B, C, h, w = maps.shape
+    shares = weights.view(B, 1, 9, FINE, FINE, h, w).softmax(dim=2)
+    around = F.unfold(F.pad(maps, (1, 1, 1, 1), mode="replicate"), 3).view(B, C, 9, 1, 1, h, w)
+    return (shares * around).sum(dim=2).permute(0, 1, 4, 2, 5, 3).reshape(B, C, FINE * h, FINE * w)

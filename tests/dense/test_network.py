@@ -1,0 +1,75 @@
+"""The dense network."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from deepmatching.dense import DenseNetwork
+from deepmatching.dense.network import convex
+from deepmatching.errors import DeepMatchingError
+from deepmatching.geometry import Geometry
+from deepmatching.operators.targets import Decoded
+
+
+def _inputs(rows: int, columns: int, moved: torch.Tensor, channels: int = 6) -> tuple:
+    """Matches that move by ``moved`` (2,), all of them trusted, and random descriptors."""
+    geometry = Geometry.for_downscale((rows, columns), (rows, columns), 1, 16)
+    grid = rows // 8, columns // 8
+    y, x = (torch.arange(n) * 8.0 + 4 for n in grid)
+    points0 = torch.stack(torch.broadcast_tensors(x, y[:, None]), dim=-1)
+    certain = torch.full((1, *grid), 0.99)
+    decoded = Decoded(
+        points0,
+        (points0 + moved)[None],
+        torch.ones(1, *grid),
+        torch.zeros(1, *grid, dtype=torch.int64),
+        torch.ones(1, *grid, dtype=torch.bool),
+        certain,
+        1 - certain,
+    )
+    generator = torch.Generator().manual_seed(0)
+    cells = [torch.randn(1, channels, rows // 2 + 1, columns // 2 + 1, generator=generator) for _ in range(2)]
+    return torch.rand(1, 3, rows, columns, generator=generator), decoded, *cells, geometry
+
+
+@pytest.mark.parametrize("size", [(32, 48), (64, 40), (8, 72)])
+def test_an_untrained_network_keeps_a_constant_motion(size: tuple[int, int]) -> None:
+    network = DenseNetwork(6, width=8, fine=8, scales=2)
+    found = network(*_inputs(*size, torch.tensor([3.0, -2.0])))
+    expected = torch.tensor([3.0, -2.0]).view(1, 2, 1, 1).expand(1, 2, *size)
+    torch.testing.assert_close(found.flow, expected, atol=1e-4, rtol=0)
+    assert [m.shape[2:] for m in (*found.coarse, *found.fine)] == [(size[0] // 8, size[1] // 8)] * 4 + [
+        (size[0] // 4, size[1] // 4)
+    ] * 2
+
+
+def test_every_parameter_gets_a_gradient() -> None:
+    network = DenseNetwork(6, width=8, fine=8, scales=2)
+    torch.nn.init.normal_(network.coarse_update.second.weight)
+    torch.nn.init.normal_(network.fine_update.second.weight)
+    found = network(*_inputs(32, 48, torch.tensor([3.0, -2.0])))
+    (
+        found.flow.square().sum() + found.mixture.sum() + sum(m.square().sum() for m in found.coarse + found.fine)
+    ).backward()
+    assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in network.parameters())
+
+
+def test_matches_without_a_confidence_are_refused() -> None:
+    image, decoded, *rest = _inputs(32, 48, torch.zeros(2))
+    with pytest.raises(DeepMatchingError, match="confidence"):
+        DenseNetwork(6, width=8, fine=8)(image, decoded._replace(confidence=None), *rest)
+
+
+def test_descriptors_of_whole_patches_are_refused() -> None:
+    with pytest.raises(DeepMatchingError, match="one vector per position"):
+        DenseNetwork(128, patch=4)
+
+
+def test_pixels_are_convex_combinations_of_the_points_around_them() -> None:
+    maps = torch.arange(12.0).view(1, 1, 3, 4)
+    weights = torch.full((1, 9, 16, 3, 4), -1e4)
+    weights[:, 5] = 0  # the point to the right
+    found = convex(maps, weights.flatten(1, 2))
+    assert found.shape == (1, 1, 12, 16)
+    assert found[0, 0, 0].tolist() == [1.0] * 4 + [2.0] * 4 + [3.0] * 8
