@@ -57,8 +57,8 @@ def test_an_interrupted_run_goes_on_and_ends_with_the_same_bytes(photos: Path, t
             dm.bulk(pairs, photos, tmp_path / "run", on_shard=stop, **SETTINGS)
     starts: list[Progress] = []
     dm.bulk(pairs, photos, tmp_path / "run", on_shard=stop, on_start=starts.append, **SETTINGS)
-    assert starts[0].before == 8 and starts[0].total == 10
-    assert sorted(done) == list(range(10))  # none was matched twice
+    assert starts[0].before >= 8 and starts[0].total == 10  # those that were on their way are written, too
+    assert len(done) == len(set(done))  # none was matched twice
     assert shards(tmp_path / "run") == shards(tmp_path / "whole")
 
 

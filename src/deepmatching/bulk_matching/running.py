@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from deepmatching import __version__
 from deepmatching.bulk_matching.cluster import Cluster, run_on_ray
 from deepmatching.bulk_matching.pairs import Pair, order_by_image, read_pairs, unique_pairs
 from deepmatching.bulk_matching.storage import MANIFEST, RunFolder
-from deepmatching.bulk_matching.work import Job, ShardReport, Worker
+from deepmatching.bulk_matching.work import Job, ShardReport, Worker, default_batch
 from deepmatching.checks import check_choice, check_number
 from deepmatching.defaults import MODEL, RADIUS
 from deepmatching.io.files import PathLike, check_writable, make_folder
@@ -136,6 +138,8 @@ def bulk(
     with lock_folder(Path(out), "matching into", "--out"):
         largest = _LARGEST_SHARD.get("ray" if engine == "ray" else matcher.device.type, 8)
         size = max(1, min(largest, -(-len(named) // _SHARDS)))
+        batch = default_batch(matcher.device) if batch_size is None else batch_size
+        size = -(-size // batch) * batch if size > batch else size  # so that a shard has only full batches
         if restart:
             RunFolder.clear(out)
         run = RunFolder.prepare(out, recorded, order_by_image(named), images, size, retry)
@@ -161,9 +165,14 @@ def _run_here(run: RunFolder, job: Job, missing: Sequence[int], matcher: DeepMat
     if not missing:
         return
     worker = Worker(job, matcher)
+    writing: deque[Future[ShardReport]] = deque()
     try:
         for place, number in enumerate(missing):
             upcoming = [pair for later in missing[place + 1 : place + 2] for pair in run.plan.shard(later)]
-            yield worker.run(number, run.plan.shard(number), upcoming)
+            writing.append(worker.start(number, run.plan.shard(number), upcoming))
+            if len(writing) > 1:  # this thread goes on while another one writes
+                yield writing.popleft().result()
+        while writing:
+            yield writing.popleft().result()
     finally:
         worker.close()
