@@ -63,6 +63,7 @@ class DescribedImages:
         self._is_cuda = matcher.device.type == "cuda"
         self._kept: OrderedDict[str, Described | str] = OrderedDict()  # or why there is none
         self._bytes = 0
+        self._used: dict[tuple[int, int], tuple[int, int]] = {}  # part of images of a size that is described
         threads = min(16, os.cpu_count() or 1)
         self._ahead = 2 * threads if self._is_cuda else threads  # a GPU takes the images of a batch at once
         self._pool = ThreadPoolExecutor(threads, "deepmatching-reader")
@@ -123,10 +124,11 @@ class DescribedImages:
     @torch.no_grad()
     def _describe(self, read: ReadImage) -> Described:
         shape = size_of(read.pixels)
-        geometry = self.matcher.network.geometry(shape, shape)  # raises if the image is too small
+        if shape not in self._used:
+            self._used[shape] = self.matcher.network.geometry(shape, shape).used0  # raises if the image is too small
         image = read.pixels.to(self.matcher.device, non_blocking=self._is_cuda)
         image = image if image.is_floating_point() else scale_to_unit(image)
-        cells = self._describe_image(image[None], geometry.used0)
+        cells = self._describe_image(image[None], self._used[shape])
         self.described += 1
         return Described(image if self.keep_images else None, cells, shape, read.size, read.orientation)
 

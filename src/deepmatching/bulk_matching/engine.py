@@ -152,7 +152,7 @@ class ShardMatcher:
         results: list[_Part] = []
         for start in range(0, len(batch), plan.batch):
             works = batch[start : start + plan.batch]
-            cells0, cells1 = (torch.cat([work[side].cells for work in works]) for side in (1, 2))  # type: ignore[union-attr]
+            cells0, cells1 = (_together([work[side].cells for work in works]) for side in (1, 2))  # type: ignore[union-attr]
             decoded = self._decode_cells(cells0, cells1, geometry, plan)
             pairs = [(pair, (one.size, two.size), (one.orientation, two.orientation)) for pair, one, two in works]
             part = _DecodedBatch(matcher, geometry, pairs, *_to_cpu(decoded, matcher.device))
@@ -204,6 +204,11 @@ def flow_file(folder: Path, pair: Pair) -> Path:
 
 def _shapes(work: _Work) -> tuple[object, ...]:
     return work[1].shape, work[1].size, work[2].shape, work[2].size
+
+
+def _together(cells: list[Tensor]) -> Tensor:
+    """A batch; one pair is not copied."""
+    return cells[0] if len(cells) == 1 else torch.cat(cells)
 
 
 def _to_cpu(decoded: Decoded, device: torch.device) -> tuple[Decoded, torch.cuda.Event | None]:

@@ -18,7 +18,7 @@ import torch
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.arrays import LARGEST_COMPRESSION
-from deepmatching.io.decoder_messages import decoder_messages
+from deepmatching.io.decoder_messages import with_messages
 from deepmatching.io.files import PathLike, read_bytes
 
 _log = logging.getLogger("deepmatching")
@@ -99,8 +99,9 @@ def decode_image_file(path: PathLike, flags: int, name: str = "image") -> np.nda
     if not _is_complete(data):
         raise DeepMatchingError(f"The {name} '{path}' is damaged or cut short; copy or download it again.")
     try:
-        with quiet_opencv(), decoder_messages() as messages:
-            array = cv2.imdecode(np.frombuffer(_without_remarks(data), np.uint8), flags)
+        content = np.frombuffer(_without_remarks(data), np.uint8)
+        with quiet_opencv():
+            array, messages = with_messages(lambda: cv2.imdecode(content, flags))
     except cv2.error as error:
         if "CV_IO_MAX_IMAGE" in str(error):
             raise DeepMatchingError(
