@@ -39,11 +39,12 @@ class _DecodedBatch:
         matcher: DeepMatcher,
         geometry: Geometry,
         pairs: list[tuple[Pair, tuple[Size, Size], tuple[int, int]]],
+        min_confidence: float | None,
         decoded: Decoded,
         ready: torch.cuda.Event | None,
     ) -> None:
         self._matcher, self._geometry, self._pairs = matcher, geometry, pairs
-        self._decoded, self._ready = decoded, ready
+        self._min_confidence, self._decoded, self._ready = min_confidence, decoded, ready
 
     def matches(self, b: int) -> Matches:
         """The matches of a pair, at the size that it was matched at."""
@@ -53,7 +54,9 @@ class _DecodedBatch:
 
     def __iter__(self) -> Iterator[MatchedPair]:
         for b, (pair, sizes, orientations) in enumerate(self._pairs):
-            yield MatchedPair(pair, self.matches(b).at_sizes(*sizes), orientations)
+            found = self.matches(b).at_sizes(*sizes)
+            kept = found if self._min_confidence is None else found.filter(self._min_confidence)
+            yield MatchedPair(pair, kept, orientations)
 
 
 _Part: TypeAlias = list[MatchedPair] | _DecodedBatch
@@ -83,6 +86,7 @@ class ShardMatcher:
         batch_size: consecutive pairs of equal sizes that are matched at once.
         flow: folder for a flow file per pair; None for matches only.
         memory: bytes for described images, see :class:`DescribedImages`.
+        min_confidence: give out only matches with at least this confidence. The flow uses them all.
     """
 
     def __init__(
@@ -92,8 +96,9 @@ class ShardMatcher:
         batch_size: int = 1,
         flow: Path | None = None,
         memory: int | None = None,
+        min_confidence: float | None = None,
     ) -> None:
-        self.matcher, self.batch_size, self.flow = matcher, batch_size, flow
+        self.matcher, self.batch_size, self.flow, self.min_confidence = matcher, batch_size, flow, min_confidence
         self.images = DescribedImages(matcher, images, keep_images=flow is not None, memory=memory)
         self._exponents = matcher.network.exponents.tolist()  # once: reading them waits for a GPU
         self._repeated = Replayed(self._decode_once)
@@ -155,7 +160,7 @@ class ShardMatcher:
             cells0, cells1 = (_together([work[side].cells for work in works]) for side in (1, 2))  # type: ignore[union-attr]
             decoded = self._decode_cells(cells0, cells1, geometry, plan)
             pairs = [(pair, (one.size, two.size), (one.orientation, two.orientation)) for pair, one, two in works]
-            part = _DecodedBatch(matcher, geometry, pairs, *_to_cpu(decoded, matcher.device))
+            part = _DecodedBatch(matcher, geometry, pairs, self.min_confidence, *_to_cpu(decoded, matcher.device))
             if self.flow is None:
                 results.append(part)
                 continue

@@ -18,6 +18,7 @@ from deepmatching.bulk_matching.storage import MANIFEST, RunFolder
 from deepmatching.bulk_matching.work import Job, ShardReport, Worker, default_batch
 from deepmatching.checks import check_choice, check_number
 from deepmatching.defaults import MODEL, RADIUS
+from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import PathLike, check_writable, make_folder
 from deepmatching.io.locking import lock_folder
 from deepmatching.matcher import DeepMatcher
@@ -88,6 +89,7 @@ def bulk(
     cluster: Cluster | None = None,
     batch_size: int | None = None,
     flow: bool = False,
+    min_confidence: float | None = None,
     restart: bool = False,
     retry: bool = False,
     on_start: Callable[[Progress], object] | None = None,
@@ -112,6 +114,7 @@ def bulk(
         cluster: with ``engine="ray"``: where the workers are, and what each of them gets.
         batch_size: pairs of equal sizes that are matched at once; None for 1 on a CPU and 16 on a GPU.
         flow: also write the flow of each pair, to the folder ``flow`` in ``out``.
+        min_confidence: store only matches with at least this confidence, from 0 to 1; None for all.
         restart: forget what is in ``out``.
         retry: match the pairs that failed in an earlier run again, with the others of their shards.
         on_start: called once with the progress, before the first pair.
@@ -124,13 +127,23 @@ def bulk(
     check_choice("engine", engine, ENGINES)
     if batch_size is not None:
         check_number("batch_size", batch_size, least=1, whole=True)
+    if min_confidence is not None:
+        check_number("min_confidence", min_confidence, least=0, most=1)
     named = read_pairs(pairs, images) if isinstance(pairs, str | os.PathLike) else unique_pairs(pairs)
     settings = {"radius": RADIUS, **{name: value for name, value in settings.items() if value is not None}}
     # On a cluster, this process does not match: its matcher tells the settings, and needs no GPU.
     own = settings if engine == "local" else {**settings, "device": "cpu"}
     matcher = DeepMatcher.from_pretrained(model, **own)
+    if min_confidence is not None and matcher.network.confidence is None:
+        raise DeepMatchingError(f"The model '{model}' does not judge its matches: leave min_confidence out.")
     recorded = {
-        **{"version": __version__, **describe_model(model), **matcher.describe(), "flow": flow},
+        **{
+            "version": __version__,
+            **describe_model(model),
+            **matcher.describe(),
+            "flow": flow,
+            "min_confidence": min_confidence,
+        },
         **{"cell": matcher.network.descriptor.stride, "step": matcher.network.geometry((64, 64), (64, 64)).alpha},
     }
     make_folder(out)
@@ -148,7 +161,7 @@ def bulk(
         progress = Progress(len(run), len(run) - todo)
         if on_start is not None:
             on_start(progress)
-        job = Job(os.path.abspath(images), os.path.abspath(out), model, settings, batch_size, flow)
+        job = Job(os.path.abspath(images), os.path.abspath(out), model, settings, batch_size, flow, min_confidence)
         if engine == "ray":
             reports = run_on_ray(run, job, missing, cluster or Cluster())
         else:

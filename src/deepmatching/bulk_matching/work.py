@@ -30,6 +30,7 @@ class Job:
     settings: dict[str, Any]
     batch_size: int | None = None
     flow: bool = False
+    min_confidence: float | None = None
 
 
 class ShardReport(NamedTuple):
@@ -55,7 +56,8 @@ class Worker:
         self.out = Path(job.out)
         matcher = matcher or DeepMatcher.from_pretrained(job.model, **job.settings)
         batch_size = default_batch(matcher.device) if job.batch_size is None else job.batch_size
-        self.shards = ShardMatcher(matcher, job.images, batch_size, self.out / FLOW if job.flow else None)
+        flow = self.out / FLOW if job.flow else None
+        self.shards = ShardMatcher(matcher, job.images, batch_size, flow, min_confidence=job.min_confidence)
 
         self._writer = ThreadPoolExecutor(1, "deepmatching-writer")
 
