@@ -95,7 +95,7 @@ class SharedKeypoints:
 
     def precision(self) -> float:
         """Side of the cells that matches were found on, in pixels of the image that was reduced most."""
-        return self._setting("cell", 2) * max((self._scale(name) for name in self._sizes), default=1.0)
+        return self._setting("cell", 2) * max((self.scale(name) for name in self._sizes), default=1.0)
 
     def _matched(self) -> Iterator[MatchedPair]:
         for pair in self.run:
@@ -114,7 +114,7 @@ class SharedKeypoints:
         known = self._own.get(pair.names[0])
         self._own[pair.names[0]] = starts if known is None else np.unique(np.concatenate([known, starts]), axis=0)
 
-    def _scale(self, name: str) -> float:
+    def scale(self, name: str) -> float:
         """Pixels of the image per pixel of the size at which it was matched."""
         size, _ = self._sizes[name]
         return max(size) / max(shrunk_size(size, self._setting("max_size", None)))
@@ -123,7 +123,7 @@ class SharedKeypoints:
         return self.run.plan.settings.get(name, otherwise)
 
     def _cell_of(self, name: str) -> float:
-        return self._cell or 0.5 * self._setting("cell", 2) * self._scale(name)
+        return self._cell or 0.5 * self._setting("cell", 2) * self.scale(name)
 
     def _points(self, pair: MatchedPair) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The points of a pair's matches in both images, (N, 2) each, and their scores."""
@@ -133,7 +133,7 @@ class SharedKeypoints:
             return keypoints0, keypoints1, scores
         step = float(self._setting("step", 8))
         # At the sizes at which the images were matched, displacements change slowly whatever the sizes of the files.
-        scale0, scale1 = (self._scale(name) for name in pair.names)
+        scale0, scale1 = (self.scale(name) for name in pair.names)
         points0, points1 = keypoints0 / scale0, keypoints1 / scale1
         moved = refine(points0, points1, scores, step) * scale1
         own = self._own.get(pair.names[1])
