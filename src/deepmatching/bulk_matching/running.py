@@ -19,7 +19,7 @@ from deepmatching.bulk_matching.work import Job, ShardReport, Worker, default_ba
 from deepmatching.checks import check_choice, check_number
 from deepmatching.defaults import MODEL, RADIUS
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.files import PathLike, check_writable, make_folder
+from deepmatching.io.files import PathLike, check_writable, make_folder, refuse_address
 from deepmatching.io.locking import lock_folder
 from deepmatching.matcher import DeepMatcher
 from deepmatching.models import describe_model
@@ -129,6 +129,8 @@ def bulk(
         check_number("batch_size", batch_size, least=1, whole=True)
     if min_confidence is not None:
         check_number("min_confidence", min_confidence, least=0, most=1)
+    for folder in (images, out):
+        refuse_address(folder)
     named = read_pairs(pairs, images) if isinstance(pairs, str | os.PathLike) else unique_pairs(pairs)
     settings = {"radius": RADIUS, **{name: value for name, value in settings.items() if value is not None}}
     # On a cluster, this process does not match: its matcher tells the settings, and needs no GPU.
