@@ -70,6 +70,8 @@ def test_a_file_of_pairs_with_a_missing_image_ends_well_and_names_the_failure(
     ("arguments", "words"),
     [
         ("bulk photos --out run", "say which pairs"),
+        ("bulk s3://bucket/photos --exhaustive --out run", "'s3://' is an address"),
+        ("bulk photos --exhaustive --out gs://bucket/run", "'gs://' is an address"),
         ("bulk photos --exhaustive --sequential 2 --out run", "exclude each other"),
         ("bulk photos --exhaustive --images photos --out run", "--images is for a file of pairs"),
         ("bulk pairs.txt --out run", "needs the folder of the images"),

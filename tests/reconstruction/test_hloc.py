@@ -9,10 +9,87 @@ import numpy as np
 
 from deepmatching.bulk_matching import MatchedPair
 from deepmatching.io.orientation import to_stored
-from deepmatching.matches import Matches
+from deepmatching.matches import NO_MATCHES, Matches
 from deepmatching.reconstruction.hloc import names_to_pair, write_hloc
 from deepmatching.reconstruction.keypoints import SharedKeypoints
 from helpers.bulk_runs import MakeRun
+
+
+class Reader:
+    """Reads both files in the steps of hloc's documented ``get_keypoints``, ``find_pair`` and ``get_matches``."""
+
+    def __init__(self, features: Path, matches: Path) -> None:
+        self.features, self.matches = features, matches
+
+    def keypoints(self, name: str) -> tuple[np.ndarray, float | None]:
+        with h5py.File(self.features, "r", libver="latest") as file:
+            stored = file[name]["keypoints"]
+            return stored[()], stored.attrs.get("uncertainty")
+
+    def names(self) -> set[str]:
+        """The groups that have a dataset, as ``list_h5_names`` finds them."""
+        found = set()
+        with h5py.File(self.features, "r", libver="latest") as file:
+            file.visititems(lambda _, item: found.add(item.parent.name.strip("/")) if _is_dataset(item) else None)
+        return found
+
+    def pairs(self, name0: str, name1: str) -> tuple[np.ndarray, np.ndarray]:
+        """Matches (N, 2) and their scores. hloc looks for four names: both orders, with ``/`` and the older ``_``."""
+        first, second = (name.replace("/", "-") for name in (name0, name1))
+        candidates = [(f"{first}/{second}", False), (f"{second}/{first}", True)]
+        candidates += [(f"{first}_{second}", False), (f"{second}_{first}", True)]
+        with h5py.File(self.matches, "r", libver="latest") as file:
+            group, is_reversed = next((file[key], turned) for key, turned in candidates if key in file)
+            matches0, scores0 = group["matches0"][()], group["matching_scores0"][()]
+        kept = np.flatnonzero(matches0 != -1)
+        matches = np.stack([kept, matches0[kept]], axis=-1)
+        return matches[:, ::-1] if is_reversed else matches, scores0[kept]
+
+
+def _is_dataset(item: object) -> bool:
+    return isinstance(item, h5py.Dataset)
+
+
+def test_hloc_finds_keypoints_and_pairs_in_both_orders_whatever_the_names(make_run: MakeRun, tmp_path: Path) -> None:
+    names = ["left side/a b.jpg", "left side/deeper/c.jpg", "d.JPG"]
+    generator = np.random.default_rng(0)
+    starts = np.stack(np.meshgrid(np.arange(8, 88, 8), np.arange(8, 56, 8)), axis=-1).reshape(-1, 2) - 0.5
+    made = {}
+    for first, second in ((0, 1), (2, 1)):
+        ends = starts + generator.uniform(-3, 3, starts.shape)
+        confidence = generator.uniform(0, 1, len(starts))
+        arrays = [np.float32(array) for array in (starts, ends, 3 * confidence)]
+        sizes = {"size0": (64, 96), "size1": (64, 96)}
+        made[names[first], names[second]] = Matches(*arrays, **sizes, confidence=np.float32(confidence))  # type: ignore[arg-type]
+    run = make_run([MatchedPair(pair, matches) for pair, matches in made.items()], max_size=48)
+    write_hloc(SharedKeypoints(run, cell=0.01, is_refined=False), tmp_path / "feats.h5", tmp_path / "matches.h5")
+    reader = Reader(tmp_path / "feats.h5", tmp_path / "matches.h5")
+    assert reader.names() == set(names)
+    for pair, expected in made.items():
+        matches, scores = reader.pairs(*pair)
+        assert matches.shape == (len(starts), 2) and scores.dtype == np.float16 and scores.shape == (len(starts),)
+        points = [reader.keypoints(name) for name in pair]
+        assert [uncertainty for _, uncertainty in points] == [2.0, 2.0]  # matched at half the size
+        rows = np.column_stack([points[0][0][matches[:, 0]], points[1][0][matches[:, 1]], scores])
+        keypoints0, keypoints1, _ = expected.numpy()
+        wanted = np.column_stack([keypoints0, keypoints1, expected.certainty.numpy()])
+        order, other = (np.lexsort(table.T[:4]) for table in (rows, wanted))
+        np.testing.assert_allclose(rows[order], wanted[other], atol=1e-3)  # half precision of the scores
+        turned, _ = reader.pairs(*reversed(pair))
+        np.testing.assert_array_equal(turned[:, ::-1], matches)
+
+
+def test_hloc_finds_failed_pairs_and_unreadable_images_too(
+    make_run: MakeRun, three_views: list[MatchedPair], tmp_path: Path
+) -> None:
+    failed = MatchedPair(("1.png", "broken.png"), NO_MATCHES, failure="It cannot be read.")
+    shared = SharedKeypoints(make_run([*three_views, failed]))
+    write_hloc(shared, tmp_path / "feats.h5", tmp_path / "matches.h5")
+    reader = Reader(tmp_path / "feats.h5", tmp_path / "matches.h5")
+    assert reader.keypoints("broken.png")[0].shape == (0, 2)
+    for names in (failed.names, failed.names[::-1]):
+        matches, scores = reader.pairs(*names)
+        assert matches.shape == (0, 2) and scores.shape == (0,)
 
 
 def test_names_to_pair_is_hlocs() -> None:

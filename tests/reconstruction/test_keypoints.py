@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -123,3 +124,29 @@ def test_bad_numbers_are_refused(make_run: MakeRun, three_views: list[MatchedPai
     for options in ({"cell": 0}, {"max_keypoints": 0}):
         with pytest.raises(DeepMatchingError, match="must be"):
             SharedKeypoints(run, **options)  # type: ignore[arg-type]
+
+
+def test_the_confidence_ranks_keypoints_and_matches_where_there_is_one(
+    make_run: MakeRun, three_views: list[MatchedPair]
+) -> None:
+    judged = []
+    for pair in three_views:
+        confidence = np.linspace(0, 1, len(pair.matches), dtype=np.float32)  # against the order of the scores
+        scores = 3 - confidence
+        matches = replace(pair.matches, scores=scores, confidence=confidence)  # type: ignore[arg-type]
+        judged.append(replace(pair, matches=matches))
+    run = make_run(judged)
+    everything = SharedKeypoints(run, is_refined=False)
+    for pair in everything.matches():
+        assert (np.diff(pair.scores) <= 0).all() and pair.scores[0] == 1 and pair.scores[-1] < 0.5
+    assert max(image.scores.max() for image in everything.images.values()) <= 4  # sums of up to four confidences
+    confident = SharedKeypoints(run, is_refined=False, min_confidence=0.5)
+    for some, whole in zip(confident.matches(), everything.matches(), strict=True):
+        np.testing.assert_array_equal(some.scores, whole.scores[whole.scores >= 0.5])
+
+
+def test_matches_without_a_confidence_cannot_be_filtered_by_it(
+    make_run: MakeRun, three_views: list[MatchedPair]
+) -> None:
+    with pytest.raises(DeepMatchingError, match="no confidence"):
+        SharedKeypoints(make_run(three_views), min_confidence=0.5)

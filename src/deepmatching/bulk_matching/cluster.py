@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import socket
+import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -64,10 +65,10 @@ def run_on_ray(run: RunFolder, job: Job, missing: Sequence[int], cluster: Cluste
     ray = load_ray()
     with _connected(ray, cluster.address):
         count, gpus, cpus = _resources(ray, cluster)
-        worker = ray.remote(_RayWorker).options(
-            num_cpus=cpus, num_gpus=gpus, max_restarts=-1, max_task_retries=_ATTEMPTS - 1
-        )
-        idle = deque(worker.remote(job, cpus) for _ in range(min(count, len(missing))))
+        at_once = 2 if gpus else 1  # a GPU matches a shard while the one before is written
+        options = {"max_restarts": -1, "max_task_retries": _ATTEMPTS - 1, "max_concurrency": at_once}
+        worker = ray.remote(_RayWorker).options(num_cpus=cpus, num_gpus=gpus, **options)
+        idle = deque(at_once * [worker.remote(job, cpus) for _ in range(min(count, len(missing)))])
         waiting, pending = deque(missing), dict[Any, tuple[Any, int]]()
         while waiting or pending:
             while waiting and idle:
@@ -103,10 +104,12 @@ class _RayWorker:
         import torch
 
         torch.set_num_threads(max(1, int(cores)))
-        self._worker = Worker(job)
+        self._worker, self._lock = Worker(job), threading.Lock()
 
     def run(self, number: int, pairs: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
-        return tuple(self._worker.run(number, pairs))
+        with self._lock:
+            writing = self._worker.start(number, pairs)
+        return tuple(writing.result())
 
 
 @contextlib.contextmanager

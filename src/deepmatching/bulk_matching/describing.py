@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError
+from deepmatching.graphs import GraphedDescribe
 from deepmatching.io.files import PathLike
-from deepmatching.io.images import shrink, size_of
+from deepmatching.io.images import read_pixels, scale_to_unit, shrink, shrunk_size, size_of
 from deepmatching.io.orientation import read_orientation
 from deepmatching.matcher import DeepMatcher
 from deepmatching.memory import budget_for
@@ -33,10 +34,12 @@ class Described(NamedTuple):
     orientation: int  #: of the stored pixels
 
 
-class _Read(NamedTuple):
-    image: Tensor
-    size: tuple[int, int]
-    orientation: int
+class ReadImage(NamedTuple):
+    """An image as the threads read it."""
+
+    pixels: Tensor  #: (C, H, W), shrunk; float32 in [0, 1], or uint8, which a GPU scales faster
+    size: tuple[int, int]  #: (rows, columns) of the file
+    orientation: int  #: of the stored pixels
 
 
 class DescribedImages:
@@ -56,11 +59,15 @@ class DescribedImages:
         self.matcher, self.folder, self.keep_images = matcher, Path(folder), keep_images
         self.limit = int(SHARE * budget_for(matcher.device)) if memory is None else memory
         self.described = 0  #: how many images were described so far, some of them more than once
-        self._kept: OrderedDict[str, Described | DeepMatchingError] = OrderedDict()
+        self._describe_image = GraphedDescribe(matcher.network)
+        self._is_cuda = matcher.device.type == "cuda"
+        self._kept: OrderedDict[str, Described | str] = OrderedDict()  # or why there is none
         self._bytes = 0
-        self._readers = min(16, os.cpu_count() or 1)
-        self._pool = ThreadPoolExecutor(self._readers, "deepmatching-reader")
-        self._reading: dict[str, Future[_Read]] = {}
+        self._used: dict[tuple[int, int], tuple[int, int]] = {}  # part of images of a size that is described
+        threads = min(16, os.cpu_count() or 1)
+        self._ahead = 2 * threads if self._is_cuda else threads  # a GPU takes the images of a batch at once
+        self._pool = ThreadPoolExecutor(threads, "deepmatching-reader")
+        self._reading: dict[str, Future[ReadImage]] = {}
 
     def close(self) -> None:
         """Stop reading."""
@@ -74,10 +81,10 @@ class DescribedImages:
     def read_ahead(self, names: Iterable[str]) -> None:
         """Start to read the next images that will be asked for, a few at a time."""
         for name in names:
-            if len(self._reading) > self._readers:
+            if len(self._reading) > self._ahead:
                 return
             if name not in self._kept and name not in self._reading:
-                self._reading[name] = self._pool.submit(self._read, name)
+                self._reading[name] = self._pool.submit(self.read, name)
 
     def forget(self) -> None:
         """Drop all described images, to free their memory."""
@@ -91,37 +98,43 @@ class DescribedImages:
         else:
             reading = self._reading.pop(name, None)
             try:
-                kept: Described | DeepMatchingError = self._describe(
-                    self._read(name) if reading is None else reading.result()
-                )
+                kept: Described | str = self._describe(self.read(name) if reading is None else reading.result())
             except DeepMatchingError as error:
-                kept = error
+                kept = str(error)  # the error itself would keep the content of the file
             self._kept[name] = kept
             self._bytes += _bytes(kept)
             while self._bytes > self.limit and len(self._kept) > 2:
                 self._bytes -= _bytes(self._kept.popitem(last=False)[1])
         found = self._kept[name]
-        if isinstance(found, DeepMatchingError):
-            raise found
+        if isinstance(found, str):
+            raise DeepMatchingError(found)
         return found
 
-    def _read(self, name: str) -> _Read:
-        path = self.folder / name
-        image = self.matcher.load(path)
-        return _Read(shrink(image, self.matcher.settings.max_size), size_of(image), read_orientation(path))
+    def read(self, name: str) -> ReadImage:
+        """Read an image, in any thread; raises DeepMatchingError if that is impossible."""
+        path, settings = self.folder / name, self.matcher.settings
+        pixels = read_pixels(path)
+        size = size_of(pixels)
+        if not self._is_cuda or pixels.dtype != torch.uint8 or shrunk_size(size, settings.max_size) != size:
+            pixels = shrink(scale_to_unit(pixels, f"image ('{path}')", settings.bit_depth), settings.max_size)
+        if self._is_cuda:  # a copy from pinned memory does not wait
+            pixels = pixels.pin_memory()
+        return ReadImage(pixels, size, read_orientation(path))
 
     @torch.no_grad()
-    def _describe(self, read: _Read) -> Described:
-        shape = size_of(read.image)
-        geometry = self.matcher.network.geometry(shape, shape)  # raises if the image is too small
-        on_device = read.image.to(self.matcher.device)
-        cells = self.matcher.network.describe_image(on_device[None], geometry.used0)
+    def _describe(self, read: ReadImage) -> Described:
+        shape = size_of(read.pixels)
+        if shape not in self._used:
+            self._used[shape] = self.matcher.network.geometry(shape, shape).used0  # raises if the image is too small
+        image = read.pixels.to(self.matcher.device, non_blocking=self._is_cuda)
+        image = image if image.is_floating_point() else scale_to_unit(image)
+        cells = self._describe_image(image[None], self._used[shape])
         self.described += 1
-        return Described(on_device if self.keep_images else None, cells, shape, read.size, read.orientation)
+        return Described(image if self.keep_images else None, cells, shape, read.size, read.orientation)
 
 
-def _bytes(kept: Described | DeepMatchingError) -> int:
-    if isinstance(kept, DeepMatchingError):
+def _bytes(kept: Described | str) -> int:
+    if isinstance(kept, str):
         return 0
     tensors = [kept.cells] if kept.image is None else [kept.cells, kept.image]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -2,27 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
+from torch import Tensor
 
 from deepmatching.bulk_matching.describing import Described, DescribedImages
 from deepmatching.bulk_matching.pairs import Pair
 from deepmatching.bulk_matching.storage import MatchedPair, Shard
 from deepmatching.defaults import PRESET
 from deepmatching.errors import DeepMatchingError, OutOfMemoryError
+from deepmatching.geometry import Geometry
+from deepmatching.graphs import LARGEST_GRAPH, Replayed
+from deepmatching.inference import Decoding
 from deepmatching.io.files import PathLike, make_folder
 from deepmatching.io.flow import write_flow
 from deepmatching.matcher import DeepMatcher
 from deepmatching.matches import NO_MATCHES, Matches
+from deepmatching.memory import Plan, Size
 from deepmatching.operators.decoding import Decoded
 
 #: What a pair may fail with. The others go on.
 _FAILURES = (DeepMatchingError, torch.OutOfMemoryError, MemoryError, RuntimeError)
 
 _Work = tuple[Pair, Described, Described]
+
+
+class _DecodedBatch:
+    """The pairs of a batch, which a GPU may still be working on."""
+
+    def __init__(
+        self,
+        matcher: DeepMatcher,
+        geometry: Geometry,
+        pairs: list[tuple[Pair, tuple[Size, Size], tuple[int, int]]],
+        min_confidence: float | None,
+        decoded: Decoded,
+        ready: torch.cuda.Event | None,
+    ) -> None:
+        self._matcher, self._geometry, self._pairs = matcher, geometry, pairs
+        self._min_confidence, self._decoded, self._ready = min_confidence, decoded, ready
+
+    def matches(self, b: int) -> Matches:
+        """The matches of a pair, at the size that it was matched at."""
+        if self._ready is not None:
+            self._ready.synchronize()
+        return self._matcher.matches_of(self._decoded, b, self._geometry)
+
+    def __iter__(self) -> Iterator[MatchedPair]:
+        for b, (pair, sizes, orientations) in enumerate(self._pairs):
+            found = self.matches(b).at_sizes(*sizes)
+            kept = found if self._min_confidence is None else found.filter(self._min_confidence)
+            yield MatchedPair(pair, kept, orientations)
+
+
+_Part: TypeAlias = list[MatchedPair] | _DecodedBatch
+
+
+@dataclass
+class StartedShard:
+    """A shard whose pairs are all on their way."""
+
+    pairs: list[Pair]
+    parts: list[_Part]
+
+    def finish(self) -> Shard:
+        """Wait for its matches."""
+        found = {done.names: done for part in self.parts for done in part}
+        return Shard([found[pair] for pair in self.pairs])
 
 
 class ShardMatcher:
@@ -36,6 +86,7 @@ class ShardMatcher:
         batch_size: consecutive pairs of equal sizes that are matched at once.
         flow: folder for a flow file per pair; None for matches only.
         memory: bytes for described images, see :class:`DescribedImages`.
+        min_confidence: give out only matches with at least this confidence. The flow uses them all.
     """
 
     def __init__(
@@ -45,13 +96,20 @@ class ShardMatcher:
         batch_size: int = 1,
         flow: Path | None = None,
         memory: int | None = None,
+        min_confidence: float | None = None,
     ) -> None:
-        self.matcher, self.batch_size, self.flow = matcher, batch_size, flow
+        self.matcher, self.batch_size, self.flow, self.min_confidence = matcher, batch_size, flow, min_confidence
         self.images = DescribedImages(matcher, images, keep_images=flow is not None, memory=memory)
+        self._exponents = matcher.network.exponents.tolist()  # once: reading them waits for a GPU
+        self._repeated = Replayed(self._decode_once)
 
     def match(self, pairs: Sequence[Pair], upcoming: Sequence[Pair] = ()) -> Shard:
         """The matches of a shard's pairs; the images of ``upcoming`` pairs are read ahead."""
-        found: dict[Pair, MatchedPair] = {}
+        return self.start(pairs, upcoming).finish()
+
+    def start(self, pairs: Sequence[Pair], upcoming: Sequence[Pair] = ()) -> StartedShard:
+        """As :meth:`match`, but does not wait for a GPU: the matches of the shard can be had from any thread."""
+        started = StartedShard(list(pairs), [])
         batch: list[_Work] = []
         following = [name for pair in (*pairs, *upcoming) for name in pair]
         self.images.expect(following)
@@ -60,18 +118,18 @@ class ShardMatcher:
             try:
                 work = (pair, self.images[pair[0]], self.images[pair[1]])
             except _FAILURES as error:
-                found[pair] = _failed(pair, error)
+                started.parts.append([_failed(pair, error)])
                 continue
             if batch and (len(batch) >= self.batch_size or _shapes(batch[0]) != _shapes(work)):
-                found.update((done.names, done) for done in self._match_batch(batch))
+                started.parts += self._match_batch(batch)
                 batch = []
             batch.append(work)
         if batch:
-            found.update((done.names, done) for done in self._match_batch(batch))
+            started.parts += self._match_batch(batch)
         self.images.read_ahead(following[2 * len(pairs) :])
-        return Shard([found[pair] for pair in pairs])
+        return started
 
-    def _match_batch(self, batch: list[_Work]) -> list[MatchedPair]:
+    def _match_batch(self, batch: list[_Work]) -> list[_Part]:
         """Match pairs of equal sizes. If memory is short, try again without the descriptors that are kept."""
         try:
             return self._decode(batch)
@@ -87,28 +145,39 @@ class ShardMatcher:
             except _FAILURES as error:
                 failure = error
         if len(batch) == 1:
-            return [_failed(batch[0][0], failure)]
-        return [done for work in batch for done in self._match_batch([work])]
+            return [[_failed(batch[0][0], failure)]]
+        return [part for work in batch for part in self._match_batch([work])]
 
     @torch.no_grad()
-    def _decode(self, batch: list[_Work]) -> list[MatchedPair]:
+    def _decode(self, batch: list[_Work]) -> list[_Part]:
         matcher = self.matcher
         _, first, second = batch[0]
         geometry = matcher.network.geometry(first.shape, second.shape)
         plan = matcher.plan(first.size, second.size, len(batch))
-        decoding = replace(matcher.settings.decoding, pieces=plan.pieces)
-        results = []
+        results: list[_Part] = []
         for start in range(0, len(batch), plan.batch):
-            part = batch[start : start + plan.batch]
-            cells0, cells1 = (torch.cat([work[side].cells for work in part]) for side in (1, 2))  # type: ignore[union-attr]
-            decoded = _on_cpu(matcher.network.decode_cells(cells0, cells1, geometry, decoding))
-            for b, (pair, described0, described1) in enumerate(part):
-                matches = matcher.matches_of(decoded, b, geometry)
-                if self.flow is not None:
-                    self._write_flow(pair, described0, described1, matches)
-                upright = matches.at_sizes(described0.size, described1.size)
-                results.append(MatchedPair(pair, upright, (described0.orientation, described1.orientation)))
+            works = batch[start : start + plan.batch]
+            cells0, cells1 = (_together([work[side].cells for work in works]) for side in (1, 2))  # type: ignore[union-attr]
+            decoded = self._decode_cells(cells0, cells1, geometry, plan)
+            pairs = [(pair, (one.size, two.size), (one.orientation, two.orientation)) for pair, one, two in works]
+            part = _DecodedBatch(matcher, geometry, pairs, self.min_confidence, *_to_cpu(decoded, matcher.device))
+            if self.flow is None:
+                results.append(part)
+                continue
+            for b, (pair, described0, described1) in enumerate(works):
+                self._write_flow(pair, described0, described1, part.matches(b))
+            results.append(list(part))
         return results
+
+    def _decode_cells(self, cells0: Tensor, cells1: Tensor, geometry: Geometry, plan: Plan) -> Decoded:
+        """Decode a batch of pairs; on a GPU, without waiting for it."""
+        decoding = replace(self.matcher.settings.decoding, pieces=plan.pieces)
+        is_recorded = cells0.is_cuda and plan.pieces.strips == 1 and plan.needed <= LARGEST_GRAPH
+        decode = self._repeated if is_recorded else self._decode_once
+        return decode(cells0, cells1, geometry, decoding)
+
+    def _decode_once(self, cells0: Tensor, cells1: Tensor, geometry: Geometry, decoding: Decoding) -> Decoded:
+        return self.matcher.network.decode_cells(cells0, cells1, geometry, decoding, self._exponents)
 
     def _write_flow(self, pair: Pair, first: Described, second: Described, forward: Matches) -> None:
         """Compute the flow from the descriptors of both images, and write it."""
@@ -123,8 +192,9 @@ class ShardMatcher:
             geometry = self.matcher.network.geometry(second.shape, first.shape)
             pieces = self.matcher.plan(second.size, first.size).pieces
             decoding = replace(self.matcher.settings.decoding, pieces=pieces)
-            decoded = self.matcher.network.decode_cells(second.cells, first.cells, geometry, decoding)
-            backward = self.matcher.matches_of(_on_cpu(decoded), 0, geometry)
+            decoded = self._decode_once(second.cells, first.cells, geometry, decoding)
+            on_cpu = Decoded._make(None if tensor is None else tensor.cpu() for tensor in decoded)
+            backward = self.matcher.matches_of(on_cpu, 0, geometry)
         result = matches_to_flow(forward, first.image, second.image, settings, None, backward)
         path = flow_file(self.flow, pair)
         make_folder(path.parent)
@@ -141,9 +211,20 @@ def _shapes(work: _Work) -> tuple[object, ...]:
     return work[1].shape, work[1].size, work[2].shape, work[2].size
 
 
-def _on_cpu(decoded: Decoded) -> Decoded:
-    """Copied once for a batch: choosing the verified matches on a GPU would wait for it for each pair."""
-    return Decoded._make(None if tensor is None else tensor.cpu() for tensor in decoded)
+def _together(cells: list[Tensor]) -> Tensor:
+    """A batch; one pair is not copied."""
+    return cells[0] if len(cells) == 1 else torch.cat(cells)
+
+
+def _to_cpu(decoded: Decoded, device: torch.device) -> tuple[Decoded, torch.cuda.Event | None]:
+    """Copied once for a batch, and an event after which the copies are complete; None if they are already."""
+    is_cuda = device.type == "cuda"
+    copied = Decoded._make(None if tensor is None else tensor.to("cpu", non_blocking=is_cuda) for tensor in decoded)
+    if not is_cuda:
+        return copied, None
+    event = torch.cuda.Event(blocking=True)
+    event.record(torch.cuda.current_stream(device))
+    return copied, event
 
 
 def _failed(pair: Pair, error: BaseException) -> MatchedPair:

@@ -15,7 +15,7 @@ import numpy as np
 
 from deepmatching.checks import check_number
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.files import PathLike, read_bytes
+from deepmatching.io.files import PathLike, read_bytes, refuse_address
 from deepmatching.io.hdf5 import Hdf5
 from deepmatching.io.video import PICTURES, natural_order
 
@@ -30,6 +30,7 @@ BLOCK = 16
 
 def list_images(folder: PathLike) -> list[str]:
     """The names of all images in a folder and the folders in it, in natural order: photo_2 before photo_10."""
+    refuse_address(folder)
     if not os.path.isdir(folder):
         raise DeepMatchingError(f"There is no folder of images '{folder}'; check the path.")
     names = []

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,11 @@ from deepmatching import __version__
 from deepmatching.bulk_matching.cluster import Cluster, run_on_ray
 from deepmatching.bulk_matching.pairs import Pair, order_by_image, read_pairs, unique_pairs
 from deepmatching.bulk_matching.storage import MANIFEST, RunFolder
-from deepmatching.bulk_matching.work import Job, ShardReport, Worker
+from deepmatching.bulk_matching.work import Job, ShardReport, Worker, default_batch
 from deepmatching.checks import check_choice, check_number
 from deepmatching.defaults import MODEL, RADIUS
-from deepmatching.io.files import PathLike, check_writable, make_folder
+from deepmatching.errors import DeepMatchingError
+from deepmatching.io.files import PathLike, check_writable, make_folder, refuse_address
 from deepmatching.io.locking import lock_folder
 from deepmatching.matcher import DeepMatcher
 from deepmatching.models import describe_model
@@ -86,6 +89,7 @@ def bulk(
     cluster: Cluster | None = None,
     batch_size: int | None = None,
     flow: bool = False,
+    min_confidence: float | None = None,
     restart: bool = False,
     retry: bool = False,
     on_start: Callable[[Progress], object] | None = None,
@@ -110,6 +114,7 @@ def bulk(
         cluster: with ``engine="ray"``: where the workers are, and what each of them gets.
         batch_size: pairs of equal sizes that are matched at once; None for 1 on a CPU and 16 on a GPU.
         flow: also write the flow of each pair, to the folder ``flow`` in ``out``.
+        min_confidence: store only matches with at least this confidence, from 0 to 1; None for all.
         restart: forget what is in ``out``.
         retry: match the pairs that failed in an earlier run again, with the others of their shards.
         on_start: called once with the progress, before the first pair.
@@ -122,13 +127,25 @@ def bulk(
     check_choice("engine", engine, ENGINES)
     if batch_size is not None:
         check_number("batch_size", batch_size, least=1, whole=True)
+    if min_confidence is not None:
+        check_number("min_confidence", min_confidence, least=0, most=1)
+    for folder in (images, out):
+        refuse_address(folder)
     named = read_pairs(pairs, images) if isinstance(pairs, str | os.PathLike) else unique_pairs(pairs)
     settings = {"radius": RADIUS, **{name: value for name, value in settings.items() if value is not None}}
     # On a cluster, this process does not match: its matcher tells the settings, and needs no GPU.
     own = settings if engine == "local" else {**settings, "device": "cpu"}
     matcher = DeepMatcher.from_pretrained(model, **own)
+    if min_confidence is not None and matcher.network.confidence is None:
+        raise DeepMatchingError(f"The model '{model}' does not judge its matches: leave min_confidence out.")
     recorded = {
-        **{"version": __version__, **describe_model(model), **matcher.describe(), "flow": flow},
+        **{
+            "version": __version__,
+            **describe_model(model),
+            **matcher.describe(),
+            "flow": flow,
+            "min_confidence": min_confidence,
+        },
         **{"cell": matcher.network.descriptor.stride, "step": matcher.network.geometry((64, 64), (64, 64)).alpha},
     }
     make_folder(out)
@@ -136,6 +153,8 @@ def bulk(
     with lock_folder(Path(out), "matching into", "--out"):
         largest = _LARGEST_SHARD.get("ray" if engine == "ray" else matcher.device.type, 8)
         size = max(1, min(largest, -(-len(named) // _SHARDS)))
+        batch = default_batch(matcher.device) if batch_size is None else batch_size
+        size = -(-size // batch) * batch if size > batch else size  # so that a shard has only full batches
         if restart:
             RunFolder.clear(out)
         run = RunFolder.prepare(out, recorded, order_by_image(named), images, size, retry)
@@ -144,7 +163,7 @@ def bulk(
         progress = Progress(len(run), len(run) - todo)
         if on_start is not None:
             on_start(progress)
-        job = Job(os.path.abspath(images), os.path.abspath(out), model, settings, batch_size, flow)
+        job = Job(os.path.abspath(images), os.path.abspath(out), model, settings, batch_size, flow, min_confidence)
         if engine == "ray":
             reports = run_on_ray(run, job, missing, cluster or Cluster())
         else:
@@ -161,9 +180,14 @@ def _run_here(run: RunFolder, job: Job, missing: Sequence[int], matcher: DeepMat
     if not missing:
         return
     worker = Worker(job, matcher)
+    writing: deque[Future[ShardReport]] = deque()
     try:
         for place, number in enumerate(missing):
             upcoming = [pair for later in missing[place + 1 : place + 2] for pair in run.plan.shard(later)]
-            yield worker.run(number, run.plan.shard(number), upcoming)
+            writing.append(worker.start(number, run.plan.shard(number), upcoming))
+            if len(writing) > 1:  # this thread goes on while another one writes
+                yield writing.popleft().result()
+        while writing:
+            yield writing.popleft().result()
     finally:
         worker.close()

@@ -69,6 +69,7 @@ def bulk(
     threads: common.Threads = None,
     max_size: common.MaxSize = None,
     bit_depth: common.BitDepth = None,
+    min_confidence: common.MinConfidence = None,
     batch: Annotated[
         int | None,
         typer.Option(metavar="N", help="Pairs of equal sizes that are matched at once.", show_default="1; on a GPU 16"),
@@ -151,6 +152,7 @@ def bulk(
             cluster=cluster,
             batch_size=batch,
             flow=flow,
+            min_confidence=min_confidence,
             restart=not resume,
             retry=retry,
             on_start=watcher.started,

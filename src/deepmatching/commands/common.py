@@ -79,6 +79,16 @@ BitDepth = Annotated[
     int | None,
     typer.Option(metavar="BITS", help="Bits in use of 16-bit images, such as 12.", show_default="16"),
 ]
+MinConfidence = Annotated[
+    float | None,
+    typer.Option(
+        metavar="P",
+        min=0.0,
+        max=1.0,
+        help="Keep matches with at least this probability of being right, 0 to 1; not for hog.",
+        show_default="all",
+    ),
+]
 Threads = Annotated[
     int | None,
     typer.Option(

@@ -27,6 +27,7 @@ def export(
     camera_params: runs.CameraParams = None,
     min_matches: runs.MinMatches = 15,
     max_keypoints: runs.MaxKeypoints = None,
+    min_confidence: common.MinConfidence = None,
     cell: runs.Cell = None,
     refine: runs.Refine = True,
     graph: Annotated[
@@ -56,7 +57,7 @@ def export(
     opened = RunFolder(run)
     verified: dict[tuple[str, str], int] | None = None
     if hloc is not None or colmap is not None:
-        keypoints = runs.share_keypoints(opened, cell, max_keypoints, refine)
+        keypoints = runs.share_keypoints(opened, cell, max_keypoints, refine, min_confidence)
         if features is not None and matches is not None:
             count = write_hloc(keypoints, features, matches)
             say(f"{count} matches of {runs.keypoint_count(keypoints)} keypoints in {len(keypoints.images)} images")

@@ -35,16 +35,7 @@ def match(
     threads: common.Threads = None,
     max_size: common.MaxSize = None,
     bit_depth: common.BitDepth = None,
-    min_confidence: Annotated[
-        float | None,
-        typer.Option(
-            metavar="P",
-            min=0.0,
-            max=1.0,
-            help="Keep matches with at least this probability of being right, 0 to 1; not for hog.",
-            show_default="all",
-        ),
-    ] = None,
+    min_confidence: common.MinConfidence = None,
     draw: Annotated[Path | None, typer.Option(metavar="PICTURE", help="Also draw the matches.")] = None,
     verbose: common.Verbose = False,
     quiet: common.Quiet = False,

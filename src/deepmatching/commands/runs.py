@@ -70,14 +70,16 @@ def camera_setup(sharing: Literal["auto", "image"], model: str, params: str | No
     return Cameras(sharing, model, numbers)
 
 
-def share_keypoints(run: RunFolder, cell: float | None, max_keypoints: int | None, refine: bool) -> SharedKeypoints:
+def share_keypoints(
+    run: RunFolder, cell: float | None, max_keypoints: int | None, refine: bool, min_confidence: float | None
+) -> SharedKeypoints:
     """The shared keypoints of a run; says if some of its pairs are missing."""
     from deepmatching.reconstruction.keypoints import SharedKeypoints
 
     if missing := sum(run.plan.count(number) for number in run.missing):
         say(f"note: {missing} of {len(run)} pairs are not matched yet")
     with working("merging keypoints"):
-        return SharedKeypoints(run, cell, max_keypoints, refine)
+        return SharedKeypoints(run, cell, max_keypoints, refine, min_confidence)
 
 
 def keypoint_count(keypoints: SharedKeypoints) -> int:

@@ -27,6 +27,7 @@ def sfm(
     camera_params: runs.CameraParams = None,
     min_matches: runs.MinMatches = 15,
     max_keypoints: runs.MaxKeypoints = None,
+    min_confidence: common.MinConfidence = None,
     max_error: Annotated[
         float | None,
         typer.Option(
@@ -66,7 +67,7 @@ def sfm(
     check_writable(out / DATABASE)
     start = time.perf_counter()
     with lock_folder(out, "reconstructing into", "--out"):
-        keypoints = runs.share_keypoints(opened, cell, max_keypoints, refine)
+        keypoints = runs.share_keypoints(opened, cell, max_keypoints, refine, min_confidence)
         summary = runs.export_database(keypoints, out / DATABASE, folder, setup, min_matches)
         runs.draw_graph(opened, out / "graph.png", summary.verified, min_matches)
         limit = max(1.0, _CELLS * keypoints.precision()) if max_error is None else max_error

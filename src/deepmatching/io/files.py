@@ -22,6 +22,8 @@ _PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6) if os.name == "nt" else ()
 #: Names of temporary files: our prefix, 32 digits, the suffix of the target.
 _PREFIX = ".deepmatching-"
 _TEMPORARY = re.compile(re.escape(_PREFIX) + r"[0-9a-f]{32}(\.[^.]*)?")
+#: The scheme of an address; a drive of Windows has one letter. ``Path`` makes one slash of two.
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 #: A temporary file that nobody has written to for this many seconds was left behind by a killed process.
 _STALE_AFTER = 3600.0
 
@@ -33,6 +35,15 @@ def check_suffix(path: PathLike, suffixes: Iterable[str], kind: str) -> str:
         allowed = f"{', '.join(known[:-1])} or {known[-1]}"
         raise DeepMatchingError(f"Cannot tell the {kind} format of '{path}': name it {allowed}.")
     return suffix
+
+
+def refuse_address(path: PathLike) -> None:
+    """Raise if a path is an address such as ``s3://bucket``, which would become a folder of that name."""
+    if found := _ADDRESS.match(os.fspath(path)):
+        raise DeepMatchingError(
+            f"'{found[1]}://' is an address, but images and runs are in folders: mount it (rclone, s3fs, gcsfuse), or "
+            "copy the files."
+        )
 
 
 def read_bytes(path: PathLike, kind: str, most: int = -1) -> bytes:

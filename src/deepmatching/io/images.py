@@ -18,7 +18,7 @@ import torch
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.arrays import LARGEST_COMPRESSION
-from deepmatching.io.decoder_messages import decoder_messages
+from deepmatching.io.decoder_messages import with_messages
 from deepmatching.io.files import PathLike, read_bytes
 
 _log = logging.getLogger("deepmatching")
@@ -67,22 +67,26 @@ def load_image(image: ImageLike, name: str = "image", bit_depth: int | None = No
     guessed, because a dark picture of 16 bits looks the same, and both images of a pair must be scaled alike. Values
     that all fit a smaller depth get a warning, once.
     """
-    scaled = functools.partial(_scale_to_unit, bit_depth=bit_depth)
+    scaled = functools.partial(scale_to_unit, bit_depth=bit_depth)
     if isinstance(image, torch.Tensor):
         return scaled(_planar_from_tensor(image, name), name)
     if isinstance(image, np.ndarray):
         return scaled(_planar_from_array(image, name), name)
     if isinstance(image, str | os.PathLike):
-        array = decode_image_file(image, cv2.IMREAD_ANYCOLOR | cv2.IMREAD_ANYDEPTH, name)
-        if array.ndim == 3 and array.shape[2] == 3:
-            array = array[:, :, ::-1]  # OpenCV decodes to BGR
-        name = f"{name} ('{os.fspath(image)}')"
-        return scaled(_planar_from_array(array, name), name)
+        return scaled(read_pixels(image, name), f"{name} ('{os.fspath(image)}')")
     if isinstance(image, PILImage):
         return scaled(_planar_from_array(_array_from_pil(image, name), name), name)
     raise DeepMatchingError(
         f"The {name} is a {type(image).__name__}; pass a path, a NumPy array, a torch tensor or a PIL image."
     )
+
+
+def read_pixels(path: PathLike, name: str = "image") -> torch.Tensor:
+    """The pixels of a file as (C,H,W) of the file's own dtype; :func:`scale_to_unit` makes them an image."""
+    array = decode_image_file(path, cv2.IMREAD_ANYCOLOR | cv2.IMREAD_ANYDEPTH, name)
+    if array.ndim == 3 and array.shape[2] == 3:
+        array = array[:, :, ::-1]  # OpenCV decodes to BGR
+    return _planar_from_array(array, f"{name} ('{os.fspath(path)}')")
 
 
 def decode_image_file(path: PathLike, flags: int, name: str = "image") -> np.ndarray:
@@ -95,8 +99,9 @@ def decode_image_file(path: PathLike, flags: int, name: str = "image") -> np.nda
     if not _is_complete(data):
         raise DeepMatchingError(f"The {name} '{path}' is damaged or cut short; copy or download it again.")
     try:
-        with quiet_opencv(), decoder_messages() as messages:
-            array = cv2.imdecode(np.frombuffer(_without_remarks(data), np.uint8), flags)
+        content = np.frombuffer(_without_remarks(data), np.uint8)
+        with quiet_opencv():
+            array, messages = with_messages(lambda: cv2.imdecode(content, flags))
     except cv2.error as error:
         if "CV_IO_MAX_IMAGE" in str(error):
             raise DeepMatchingError(
@@ -334,8 +339,8 @@ def _planar_from_tensor(tensor: torch.Tensor, name: str) -> torch.Tensor:
     return tensor[:3] if tensor.shape[0] == 4 else tensor
 
 
-def _scale_to_unit(planar: torch.Tensor, name: str, bit_depth: int | None = None) -> torch.Tensor:
-    """(C,H,W) of any dtype to float32 in [0,1]; raises for values that cannot be an image."""
+def scale_to_unit(planar: torch.Tensor, name: str = "image", bit_depth: int | None = None) -> torch.Tensor:
+    """(C,H,W) of any dtype to float32 in [0,1], the same on every device; raises for values that cannot be an image."""
     white = WHITE.get(str(planar.dtype).removeprefix("torch."))
     if white is None:
         raise DeepMatchingError(f"The {name} has dtype {planar.dtype}; {_DTYPE_RULE}.")
@@ -345,8 +350,11 @@ def _scale_to_unit(planar: torch.Tensor, name: str, bit_depth: int | None = None
         )
     if planar.dtype == torch.uint16:
         white = _white_of_16_bits(int(planar.to(torch.int32).max()), name, bit_depth)
-    if not planar.is_floating_point():
-        return planar.to(torch.float32) / white
+    if not planar.is_floating_point() and planar.device.type == "cpu":
+        # NumPy, which starts no threads: bulk matching reads many images at once.
+        return torch.from_numpy(np.true_divide(planar.numpy(), np.float32(white), dtype=np.float32))
+    if not planar.is_floating_point():  # a GPU would multiply with the rounded inverse of a number
+        return planar.to(torch.float32) / torch.full((), white, device=planar.device)
     planar = planar.to(torch.float32)
     low, high = (bound.item() for bound in torch.aminmax(planar.detach()))
     if not (np.isfinite(low) and np.isfinite(high)):

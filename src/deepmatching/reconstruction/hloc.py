@@ -1,22 +1,30 @@
 """Keypoints and matches in the HDF5 layout of hloc (Hierarchical Localization).
 
 The file of features has a group per image with ``keypoints`` (N, 2) float32, measured at pixel centres of the stored
-image, and ``scores`` (N,). The file of matches has a group per pair, ``NAME0/NAME1`` with ``-`` for ``/`` in names. It
-holds ``matches0`` (N0,) int32, the number of the matching keypoint of the second image or −1, and ``matching_scores0``
-(N0,) float16.
+image, and ``scores`` (N,). The attribute ``uncertainty`` of the keypoints is a pixel of the size at which the image was
+matched, in pixels of the file; hloc's geometric verification allows for it.
+
+The file of matches has a group per pair, ``NAME0/NAME1`` with ``-`` for ``/`` in names. It holds ``matches0`` (N0,)
+int32, the number of the matching keypoint of the second image or −1, and ``matching_scores0`` (N0,) float16. Failed
+pairs have a group without matches: hloc ends with an error if a pair of its list is missing.
 """
 
 from __future__ import annotations
 
 import io
+from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from deepmatching.bulk_matching.pairs import Pair
 from deepmatching.io.files import PathLike, atomic_write, check_suffix
 from deepmatching.io.orientation import stored_size, to_stored
-from deepmatching.reconstruction.keypoints import SharedKeypoints
+from deepmatching.reconstruction.keypoints import SharedKeypoints, SharedMatches
+
+if TYPE_CHECKING:
+    import h5py
 
 SUFFIXES = (".h5", ".hdf5")
 
@@ -38,18 +46,16 @@ def write_hloc(keypoints: SharedKeypoints, features: PathLike, matches: PathLike
     # In memory: on a full disk, the HDF5 library ends the process.
     stream = io.BytesIO()
     with h5py.File(stream, "w") as file:
-        for name, image in keypoints.images.items():
-            group = file.create_group(name)
-            points = to_stored(image.points, image.size, image.orientation)
-            group.create_dataset("keypoints", data=points.astype(np.float32))
-            group.create_dataset("scores", data=image.scores)
-            rows, columns = stored_size(image.size, image.orientation)
-            group.create_dataset("image_size", data=np.array([columns, rows], np.int64))
+        for name in keypoints.run.plan.names:
+            _write_features(file.create_group(name), name, keypoints)
     _write(features, stream)
     stream, count = io.BytesIO(), 0
+    nothing = np.zeros((0, 2), np.int64)
+    failed = (SharedMatches(names, nothing, np.zeros(0, np.float32)) for names in keypoints.run.failures())
     with h5py.File(stream, "w") as file:
-        for pair in keypoints.matches():
-            number = len(keypoints.images[pair.names[0]].points)
+        for pair in chain(keypoints.matches(), failed):
+            image = keypoints.images.get(pair.names[0])
+            number = 0 if image is None else len(image.points)
             matches0, scores0 = np.full(number, -1, np.int32), np.zeros(number, np.float16)
             matches0[pair.indices[:, 0]] = pair.indices[:, 1]
             scores0[pair.indices[:, 0]] = pair.scores
@@ -59,6 +65,21 @@ def write_hloc(keypoints: SharedKeypoints, features: PathLike, matches: PathLike
             count += len(pair.indices)
     _write(matches, stream)
     return count
+
+
+def _write_features(group: h5py.Group, name: str, keypoints: SharedKeypoints) -> None:
+    """Write the keypoints of an image; none if all its pairs failed."""
+    image = keypoints.images.get(name)
+    if image is None:
+        group.create_dataset("keypoints", data=np.zeros((0, 2), np.float32))
+        group.create_dataset("scores", data=np.zeros(0, np.float32))
+        return
+    points = to_stored(image.points, image.size, image.orientation)
+    stored = group.create_dataset("keypoints", data=points.astype(np.float32))
+    stored.attrs["uncertainty"] = keypoints.scale(name)
+    group.create_dataset("scores", data=image.scores)
+    rows, columns = stored_size(image.size, image.orientation)
+    group.create_dataset("image_size", data=np.array([columns, rows], np.int64))
 
 
 def _write(path: PathLike, stream: io.BytesIO) -> None:

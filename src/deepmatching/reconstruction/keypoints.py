@@ -8,6 +8,7 @@ than half of that along either axis, and positions stay between pixels.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,14 +31,14 @@ class SharedMatches(NamedTuple):
 
     names: Pair
     indices: np.ndarray  #: (N, 2) int64, each keypoint at most once
-    scores: np.ndarray  #: (N,) float32
+    scores: np.ndarray  #: (N,) float32, the confidence of the matches if they have one
 
 
 class ImageKeypoints(NamedTuple):
     """The keypoints of an image."""
 
     points: np.ndarray  #: (N, 2) float32 in the upright image, pixel centres are integers; best first
-    scores: np.ndarray  #: (N,) float32, the sum of the scores of their matches
+    scores: np.ndarray  #: (N,) float32, the sum of the confidence, or scores, of their matches
     size: tuple[int, int]  #: (rows, columns) of the upright image
     orientation: int  #: of the stored pixels
 
@@ -50,6 +51,7 @@ class SharedKeypoints:
         cell: side of the cells that are merged, in pixels of the image; None for half the precision of the matches.
         max_keypoints: keep the best so many of each image; None for all.
         is_refined: refine and complete the matches, see ``deepmatching.reconstruction.refinement``.
+        min_confidence: leave out matches with a lower confidence; None for all.
     """
 
     def __init__(
@@ -58,12 +60,13 @@ class SharedKeypoints:
         cell: float | None = None,
         max_keypoints: int | None = None,
         is_refined: bool = True,
+        min_confidence: float | None = None,
     ) -> None:
         if cell is not None:
             check_number("The cell", cell, above=0)
         if max_keypoints is not None:
             check_number("max_keypoints", max_keypoints, least=1, whole=True)
-        self.run, self._cell, self._is_refined = run, cell, is_refined
+        self.run, self._cell, self._is_refined, self._min_confidence = run, cell, is_refined, min_confidence
         self._sizes: dict[str, tuple[tuple[int, int], int]] = {}
         self._own: dict[str, np.ndarray] = {}
         for pair in self._matched():
@@ -92,10 +95,14 @@ class SharedKeypoints:
 
     def precision(self) -> float:
         """Side of the cells that matches were found on, in pixels of the image that was reduced most."""
-        return self._setting("cell", 2) * max((self._scale(name) for name in self._sizes), default=1.0)
+        return self._setting("cell", 2) * max((self.scale(name) for name in self._sizes), default=1.0)
 
     def _matched(self) -> Iterator[MatchedPair]:
-        return (pair for pair in self.run if not pair.failure)
+        for pair in self.run:
+            if pair.failure:
+                continue
+            kept = pair.matches if self._min_confidence is None else pair.matches.filter(self._min_confidence)
+            yield replace(pair, matches=kept)
 
     def _look_at(self, pair: MatchedPair) -> None:
         """Note the sizes of a pair's images, and the points of the first image that matches start from."""
@@ -107,7 +114,7 @@ class SharedKeypoints:
         known = self._own.get(pair.names[0])
         self._own[pair.names[0]] = starts if known is None else np.unique(np.concatenate([known, starts]), axis=0)
 
-    def _scale(self, name: str) -> float:
+    def scale(self, name: str) -> float:
         """Pixels of the image per pixel of the size at which it was matched."""
         size, _ = self._sizes[name]
         return max(size) / max(shrunk_size(size, self._setting("max_size", None)))
@@ -116,16 +123,17 @@ class SharedKeypoints:
         return self.run.plan.settings.get(name, otherwise)
 
     def _cell_of(self, name: str) -> float:
-        return self._cell or 0.5 * self._setting("cell", 2) * self._scale(name)
+        return self._cell or 0.5 * self._setting("cell", 2) * self.scale(name)
 
     def _points(self, pair: MatchedPair) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The points of a pair's matches in both images, (N, 2) each, and their scores."""
-        keypoints0, keypoints1, scores = (array.astype(np.float64) for array in pair.matches.numpy())
+        keypoints0, keypoints1, _ = (array.astype(np.float64) for array in pair.matches.numpy())
+        scores = pair.matches.certainty.numpy().astype(np.float64)
         if not self._is_refined:
             return keypoints0, keypoints1, scores
         step = float(self._setting("step", 8))
         # At the sizes at which the images were matched, displacements change slowly whatever the sizes of the files.
-        scale0, scale1 = (self._scale(name) for name in pair.names)
+        scale0, scale1 = (self.scale(name) for name in pair.names)
         points0, points1 = keypoints0 / scale0, keypoints1 / scale1
         moved = refine(points0, points1, scores, step) * scale1
         own = self._own.get(pair.names[1])
