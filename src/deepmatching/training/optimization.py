@@ -22,7 +22,7 @@ def build_optimizer(model: TrainedModel, config: OptimizerConfig) -> Optimizer:
     Weight decay acts on the descriptor and the confidence network alone: exponents near 0 would make all scores equal.
     """
     network = model.network
-    own = [network.exponents] if network.sharpness is None else [network.exponents, network.sharpness]
+    own = [p for p in (network.exponents, network.sharpness, network.log_temperatures) if p is not None]
     groups = [
         {
             "params": [p for p in parameters if p.requires_grad],

@@ -180,7 +180,7 @@ def _evaluation_mode(network: Network, radius: int | None) -> Iterator[None]:
 def _match(network: Network, pair: Pair, device: torch.device) -> tuple[Decoded, Pair, Geometry]:
     image0, image1 = (image[None].to(device) for image in pair[:2])
     geometry = network.geometry_of(image0, image1)
-    plan = plan_decoding(geometry, network.descriptor, 1, device.type, budget_for(device))
+    plan = plan_decoding(geometry, network.descriptor, 1, device.type, budget_for(device), pooling=network.pooling)
     return network.decode(image0, image1, Decoding(pieces=plan.pieces), geometry), pair, geometry
 
 
