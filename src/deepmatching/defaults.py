@@ -31,6 +31,12 @@ FULL: Final = "full"
 #: ν, the exponent of every level before training.
 EXPONENT = 1.4
 
+#: How scores are pooled and unpooled; see ``deepmatching.operators.soft_pooling``.
+Pooling = Literal["hard", "soft"]
+
+#: β, the temperature of every level of soft pooling before training.
+TEMPERATURE = 50.0
+
 #: Preset of the flow settings.
 PRESET = "default"
 

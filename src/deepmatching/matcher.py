@@ -48,6 +48,8 @@ class DeepMatcher:
 
     def __init__(self, network: Network, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
+        if self.settings.half and network.pooling == "soft":
+            raise DeepMatchingError("Half precision is for hard pooling: leave it off, or set pooling to 'hard'.")
         self.device = choose_device(self.settings.device)
         self.network = network.to(self.device).eval()
         self._forget()
@@ -61,7 +63,7 @@ class DeepMatcher:
                 raise DeepMatchingError(f"There is no setting '{name}': use {', '.join(known)}.")
         checked = Settings(**settings)
         radius = radius_in_pixels(RADIUS if checked.radius is None else checked.radius)
-        return cls(load_network(model, radius, checked.levels, checked.downscale), checked)
+        return cls(load_network(model, radius, checked.levels, checked.downscale, checked.pooling), checked)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a ``.safetensors`` file that ``from_pretrained`` reads."""
@@ -69,7 +71,8 @@ class DeepMatcher:
 
     def describe(self) -> dict[str, Any]:
         """The settings that results depend on, as JSON can hold them; device and memory are not among them."""
-        names = (field.name for field in fields(self.settings) if field.name not in ("device", "memory"))
+        left_out = ("device", "memory") if self.settings.pooling else ("device", "memory", "pooling")
+        names = (field.name for field in fields(self.settings) if field.name not in left_out)
         return {name: getattr(self.settings, name) for name in names}
 
     def __repr__(self) -> str:
@@ -199,10 +202,11 @@ class DeepMatcher:
         return shrink(image, self.settings.max_size)
 
     def _plan(self, geometry: Geometry, batch: int, sizes: tuple[Size, Size], flow: bool = False) -> Plan:
-        descriptor, budget = self.network.descriptor, budget_for(self.device, self.settings.memory)
+        descriptor, pooling = self.network.descriptor, self.network.pooling
+        budget = budget_for(self.device, self.settings.memory)
         if flow:
-            return plan_flow(geometry, descriptor, self.device.type, budget, sizes)
-        return plan_decoding(geometry, descriptor, batch, self.device.type, budget, sizes)
+            return plan_flow(geometry, descriptor, self.device.type, budget, sizes, pooling)
+        return plan_decoding(geometry, descriptor, batch, self.device.type, budget, sizes, pooling)
 
     def match_sequence(self, frames: Iterable[ImageLike]) -> Iterator[Matches]:
         """The matches of every frame with the next one. Each frame is described once.
@@ -376,7 +380,8 @@ class DeepMatcher:
         first, second = (self._shrunk(image)[None].to(self.device) for image in loaded)
         geometry = self.network.geometry_of(first, second)
         chosen = points_in(np.asarray(points, float).reshape(-1, 2), size_of(loaded[0]), size_of(first[0]))
-        needed = pyramid_bytes(geometry, self.network.descriptor, training=False, device=self.device.type)
+        network, device = self.network, self.device.type
+        needed = pyramid_bytes(geometry, network.descriptor, 1, False, device, network.pooling)
         require(needed, self.device, self.settings.memory)
         pyramid = self.network(first, second)
         matches = decode(pyramid.Q[0], geometry, "none").points1[0]

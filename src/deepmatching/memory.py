@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from deepmatching.defaults import Pooling
 from deepmatching.descriptors import Descriptor
 from deepmatching.descriptors.convolutions import BAND_BYTES
 from deepmatching.errors import OutOfMemoryError
@@ -55,7 +56,12 @@ Size = tuple[int, int]  #: rows and columns
 
 
 def decoding_bytes(
-    geometry: Geometry, descriptor: Descriptor, batch: int = 1, device: str = "cpu", pieces: Pieces = UNCUT
+    geometry: Geometry,
+    descriptor: Descriptor,
+    batch: int = 1,
+    device: str = "cpu",
+    pieces: Pieces = UNCUT,
+    pooling: Pooling = "hard",
 ) -> int:
     """Peak of matching a batch of pairs on a type of device: images in float32, descriptors and scores."""
     fast = has_kernels(device)
@@ -63,6 +69,8 @@ def decoding_bytes(
     images = images_bytes(geometry) * (2 if batch > 1 else 1)  # a batch is a copy
     cells = _cells_bytes(geometry, descriptor)
     scores = batch * _scores_bytes(geometry, descriptor, device, pieces, batch)
+    if pooling == "soft":
+        scores = batch * _volumes_bytes(geometry, pooling)
     if descriptor.working:  # learned descriptors refine their matches and judge them
         scores = max(scores, _subpixel_bytes(geometry, descriptor, batch, device), _confidence_bytes(geometry, batch))
     work = max(before + batch * _describing_bytes(geometry, descriptor, device), after + batch * cells + scores)
@@ -198,17 +206,31 @@ def _image_bytes(descriptor: Descriptor, pixels: int) -> int:
 
 
 def pyramid_bytes(
-    geometry: Geometry, descriptor: Descriptor, batch: int = 1, training: bool = True, device: str = "cpu"
+    geometry: Geometry,
+    descriptor: Descriptor,
+    batch: int = 1,
+    training: bool = True,
+    device: str = "cpu",
+    pooling: Pooling = "hard",
 ) -> int:
     """Peak of ``Network.forward``, which holds all S_l and Q_l, and of its backward pass when training.
 
-    Measured per score: 11 bytes for S, Q and the temporaries of one level. Training adds what backward needs from
-    correlation, power, pooling and unpooling, and the gradients themselves.
+    Measured per score: 11 bytes for S, Q and the temporaries of one level, and 16 with the maxima and the sums of soft
+    pooling. Training adds what backward needs from correlation, power, pooling and unpooling, and the gradients
+    themselves.
     """
-    per_score = 11 if not training else 24 if has_kernels(device) and device == "cuda" else 46
-    scores = sum(geometry.cells(l) for l in range(geometry.L + 1))
+    volumes = _volumes_bytes(geometry, pooling, training, has_kernels(device) and device == "cuda")
     overhead = PLAIN_OPERATORS if device == "cpu" else 0
-    return batch * (per_score * scores + _cells_bytes(geometry, descriptor)) + overhead
+    return batch * (volumes + _cells_bytes(geometry, descriptor)) + overhead
+
+
+def _volumes_bytes(geometry: Geometry, pooling: Pooling, training: bool = False, fused: bool = False) -> int:
+    """Peak of all score volumes of a pair; ``fused`` if kernels keep what backward needs."""
+    if pooling == "soft":
+        per_score = 16 if not training else 40 if fused else 56
+    else:
+        per_score = 11 if not training else 24 if fused else 46
+    return per_score * sum(geometry.cells(l) for l in range(geometry.L + 1))
 
 
 def pooled_cells(geometry: Geometry, l: int) -> int:
@@ -234,12 +256,19 @@ class Plan:
 
 
 def plan_decoding(
-    geometry: Geometry, descriptor: Descriptor, batch: int, device: str, budget: int, sizes: Sequence[Size] = ()
+    geometry: Geometry,
+    descriptor: Descriptor,
+    batch: int,
+    device: str,
+    budget: int,
+    sizes: Sequence[Size] = (),
+    pooling: Pooling = "hard",
 ) -> Plan:
     """The largest pieces that fit into the budget: first fewer pairs at a time, then strips of the lowest levels.
 
     Args:
         sizes: those of the two images as they were given, if they are matched at a smaller size.
+        pooling: soft pooling holds all volumes, so that nothing is cut into strips.
 
     Raises:
         OutOfMemoryError: if even the smallest pieces do not fit.
@@ -248,42 +277,51 @@ def plan_decoding(
 
     def needed(pieces: Pieces, pairs: int = 1) -> int:
         waiting = (batch - pairs) * images_bytes(geometry) + FRAGMENTS * (device == "cpu" and pairs < batch)
-        return held + waiting + decoding_bytes(geometry, descriptor, pairs, device, pieces)
+        return held + waiting + decoding_bytes(geometry, descriptor, pairs, device, pieces, pooling)
 
     pairs = bisect_right(range(1, batch + 1), budget, key=lambda n: needed(UNCUT, n))
     if pairs:
         return Plan(pairs, UNCUT, needed(UNCUT, pairs))
     fitting = []
     counts = range(2, geometry.grid(0)[0] + 1)
-    for levels in range(1, geometry.L):
+    for levels in range(1, geometry.L if pooling == "hard" else 1):
         # More strips need less: the first count that fits.
         n = bisect_left(counts, True, key=lambda n: needed(Pieces(n, levels)) <= budget)
         if n < len(counts):
             fitting.append(Pieces(counts[n], levels))
     if not fitting:
-        advice = _advice(geometry, descriptor, device, budget, held)
-        least = held + (batch - 1) * images_bytes(geometry) + _least(geometry, descriptor, device)
+        advice = _advice(geometry, descriptor, device, budget, held, pooling)
+        least = held + (batch - 1) * images_bytes(geometry) + _least(geometry, descriptor, device, pooling)
         raise not_enough(least, budget, device, advice)
     best = min(fitting, key=lambda pieces: _rows_computed(geometry, pieces))
     return Plan(1, best, needed(best))
 
 
-def plan_flow(geometry: Geometry, descriptor: Descriptor, device: str, budget: int, sizes: Sequence[Size]) -> Plan:
+def plan_flow(
+    geometry: Geometry,
+    descriptor: Descriptor,
+    device: str,
+    budget: int,
+    sizes: Sequence[Size],
+    pooling: Pooling = "hard",
+) -> Plan:
     """As :func:`plan_decoding` for one pair, with what flow takes after matching. Counted on a CPU only."""
     after = flow_bytes(geometry, descriptor, sizes) if device == "cpu" else 0
     if after > budget:
         raise not_enough(after, budget, device, (SMALLER_IMAGES,) if budget > FLOW_KERNELS else ())
-    plan = plan_decoding(geometry, descriptor, 1, device, budget, sizes)
+    plan = plan_decoding(geometry, descriptor, 1, device, budget, sizes, pooling)
     return replace(plan, needed=max(plan.needed, after))
 
 
-def _least(geometry: Geometry, descriptor: Descriptor, device: str) -> int:
+def _least(geometry: Geometry, descriptor: Descriptor, device: str, pooling: Pooling) -> int:
     """What matching one pair takes in the smallest pieces."""
     smallest = (Pieces(geometry.grid(0)[0], levels) for levels in range(1, geometry.L))
-    return min(decoding_bytes(geometry, descriptor, 1, device, pieces) for pieces in (UNCUT, *smallest))
+    return min(decoding_bytes(geometry, descriptor, 1, device, pieces, pooling) for pieces in (UNCUT, *smallest))
 
 
-def _advice(geometry: Geometry, descriptor: Descriptor, device: str, budget: int, held: int) -> list[str]:
+def _advice(
+    geometry: Geometry, descriptor: Descriptor, device: str, budget: int, held: int, pooling: Pooling
+) -> list[str]:
     """What helps to match these images within the budget, ``held`` of which is taken by images of this size."""
     gamma = 2 * geometry.gamma
     radius = None if geometry.radius is None else -(-geometry.radius // gamma) * gamma
@@ -293,10 +331,12 @@ def _advice(geometry: Geometry, descriptor: Descriptor, device: str, budget: int
         sizes, downscale = (geometry.size0, geometry.size1), gamma.bit_length() - 1
         coarser = Geometry.for_downscale(*sizes, downscale, radius, patch=descriptor.cells_of_patch)
         options["a larger downscale"] = coarser
-    advice = [name for name, other in options.items() if held + _least(other, descriptor, device) <= budget]
+    advice = [name for name, other in options.items() if held + _least(other, descriptor, device, pooling) <= budget]
+    if pooling == "soft" and held + _least(geometry, descriptor, device, "hard") <= budget:
+        advice.insert(0, "hard pooling")
     smallest = (geometry.delta, geometry.delta)
     small = replace(geometry, size0=smallest, size1=smallest, levels=None)
-    return advice + [SMALLER_IMAGES] * (_least(small, descriptor, device) <= budget)
+    return advice + [SMALLER_IMAGES] * (_least(small, descriptor, device, pooling) <= budget)
 
 
 def _rows_computed(geometry: Geometry, pieces: Pieces) -> int:

@@ -1,9 +1,9 @@
 """Models by name or file: descriptors and exponents as safetensors, never a pickle.
 
 A model file holds the network's tensors. Its metadata holds what is needed to build the network: ``format``
-("deepmatching"), ``descriptor`` (a name from ``DESCRIPTORS``), the descriptor's ``settings`` (JSON) and, if the network
-judges its matches or makes them dense, the settings of its ``confidence`` and its ``dense`` network (JSON). All other
-metadata is the model card.
+("deepmatching"), ``descriptor`` (a name from ``DESCRIPTORS``), the descriptor's ``settings`` (JSON), ``pooling`` unless
+it is hard, and the settings of the ``confidence`` and the ``dense`` network (JSON) if there are any. All other metadata
+is the model card.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from collections.abc import Callable
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
+from deepmatching.checks import check_choice
 from deepmatching.confidence import ConfidenceNetwork
-from deepmatching.defaults import MODELS, RADIUS
+from deepmatching.defaults import MODELS, RADIUS, Pooling
 from deepmatching.dense import DenseNetwork
 from deepmatching.descriptors import HOG, VGG, Compact, Descriptor
 from deepmatching.errors import DeepMatchingError
@@ -71,6 +72,7 @@ def load_network(
     radius: int | None = RADIUS,
     levels: int | None = None,
     downscale: int | None = None,
+    pooling: Pooling | None = None,
 ) -> Network:
     """Build the network of a model.
 
@@ -78,9 +80,12 @@ def load_network(
         model: a name from ``deepmatching.defaults.MODELS``, or the path of a file that :func:`save_network` wrote.
         radius, levels: see :class:`~deepmatching.network.Network`.
         downscale: cells are 2^downscale pixels wide; None for the model's own (1 for the models of the package).
+        pooling: ``hard`` or ``soft``; None for the way in which the model was trained. A model without temperatures
+            gets ``deepmatching.defaults.TEMPERATURE`` at all levels.
     """
     if str(model) == "hog":
-        return Network(HOG(downscale=1 if downscale is None else downscale), radius, levels)
+        descriptor = HOG(downscale=1 if downscale is None else downscale)
+        return Network(descriptor, radius, levels, pooling=pooling or "hard")
     path = model_path(model)
     tensors, metadata = read_model(path)
     try:
@@ -90,6 +95,8 @@ def load_network(
         check_counts(settings, tensors)
         build = partial(DESCRIPTORS[metadata["descriptor"]], **settings)
         sharpness = 1.0 if "sharpness" in tensors else None
+        trained: Any = metadata.get("pooling", "hard")
+        check_choice(f"The pooling in '{path}'", trained, get_args(Pooling))
         judge = parse_json(metadata["confidence"]) if "confidence" in metadata else None
         filler = parse_json(metadata["dense"]) if "dense" in metadata else None
         check_counts({**(judge or {}), **(filler or {})}, tensors)
@@ -97,7 +104,9 @@ def load_network(
         def network_of(descriptor: Descriptor) -> Network:
             confidence = None if judge is None else build_confidence(descriptor, **judge)
             dense = None if filler is None else build_dense(descriptor, **filler)
-            return Network(descriptor, radius, levels, sharpness=sharpness, confidence=confidence, dense=dense)
+            return Network(
+                descriptor, radius, levels, sharpness=sharpness, confidence=confidence, dense=dense, pooling=trained
+            )
 
         with torch.device("meta"):  # takes no memory, whatever the sizes in the file
             _check_tensors(network_of(build()), tensors, path)
@@ -110,6 +119,8 @@ def load_network(
         ) from error
     network.exponents.data = tensors["exponents"].to(network.exponents.dtype)
     network.load_state_dict(tensors)
+    if pooling is not None:
+        network.use_pooling(pooling)
     return network
 
 
@@ -189,6 +200,8 @@ def save_network(network: Network, path: PathLike, dtype: torch.dtype = torch.fl
     }
     descriptor, settings = name_of(network.descriptor), json.dumps(network.descriptor.settings())
     structure = {"format": MODEL_FORMAT, "descriptor": descriptor, "settings": settings}
+    if network.pooling == "soft":
+        structure["pooling"] = network.pooling
     if network.confidence is not None:
         structure["confidence"] = json.dumps(network.confidence.settings())
     if network.dense is not None:

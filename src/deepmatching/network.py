@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from copy import copy
 from dataclasses import dataclass, replace
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
 
+from deepmatching.checks import check_choice, check_number
 from deepmatching.confidence import ConfidenceNetwork, gather_evidence
-from deepmatching.defaults import EXPONENT, RADIUS
+from deepmatching.defaults import EXPONENT, RADIUS, TEMPERATURE, Pooling
 from deepmatching.dense import DenseNetwork
 from deepmatching.descriptors import Descriptor
 from deepmatching.errors import DeepMatchingError
@@ -23,13 +26,16 @@ from deepmatching.operators import (
     disaggregation,
     max_pooling,
     power,
+    soft_pooling,
+    soft_unpooling,
     summation,
     unpooling,
 )
-from deepmatching.operators.decoding import Decoded, mask_off_image
+from deepmatching.operators.decoding import Decoded, decode, mask_off_image
 from deepmatching.operators.subpixel import refine_to_subpixel, scores_around
 
-#: Levels with their own exponent. Patches of up to 999 pixels need six to eight; levels beyond share the last one.
+#: Levels with their own exponent and temperature. Patches of up to 999 pixels need six to eight; levels beyond share
+#: the last one.
 EXPONENTS = 8
 
 #: Lower bounds of ν_l and κ in training.
@@ -65,10 +71,14 @@ class Network(nn.Module):
             cells only.
         confidence: the network that judges the matches, or None.
         dense: the network from matches to flow, or None.
+        pooling: ``hard`` (the paper's max pooling and unpooling) or ``soft``, with which every cell of Q_0 has a score
+            and a gradient (see ``deepmatching.operators.soft_pooling`` and ``soft_unpooling``).
+        temperature: initial β of every level of soft pooling; the higher, the harder.
     """
 
     exponents: nn.Parameter
     sharpness: nn.Parameter | None
+    log_temperatures: nn.Parameter | None
     confidence: ConfidenceNetwork | None
     dense: DenseNetwork | None
 
@@ -81,6 +91,8 @@ class Network(nn.Module):
         sharpness: float | None = None,
         confidence: ConfidenceNetwork | None = None,
         dense: DenseNetwork | None = None,
+        pooling: Pooling = "hard",
+        temperature: float = TEMPERATURE,
     ) -> None:
         super().__init__()
         self.descriptor = descriptor
@@ -91,6 +103,22 @@ class Network(nn.Module):
         self.register_parameter(
             "sharpness", None if sharpness is None else nn.Parameter(torch.tensor(float(sharpness)))
         )
+        self.register_parameter("log_temperatures", None)
+        self.use_pooling(pooling, temperature)
+
+    @property
+    def pooling(self) -> Pooling:
+        """How scores are pooled: ``soft`` if the network has temperatures."""
+        return "hard" if self.log_temperatures is None else "soft"
+
+    def use_pooling(self, pooling: Pooling, temperature: float = TEMPERATURE) -> None:
+        """Change how scores are pooled; temperatures that the network has are kept, and forgotten with ``hard``."""
+        check_choice("pooling", pooling, get_args(Pooling))
+        check_number("temperature", temperature, above=0)
+        if pooling == "hard":
+            self.log_temperatures = None
+        elif self.log_temperatures is None:
+            self.log_temperatures = nn.Parameter(torch.full_like(self.exponents, math.log(temperature)))
 
     @torch.no_grad()
     def keep_positive(self) -> None:
@@ -121,7 +149,8 @@ class Network(nn.Module):
         geometry = self.geometry_of(image0, image1)
         cells0, cells1 = self.describe(image0, image1, geometry)
         training, device = torch.is_grad_enabled(), image0.device
-        require(pyramid_bytes(geometry, self.descriptor, len(image0), training, device.type), device)
+        needed = pyramid_bytes(geometry, self.descriptor, len(image0), training, device.type, self.pooling)
+        require(needed, device)
         S_0 = self.first_scores(cells0, cells1, geometry)
         S, switches = self.fine_to_coarse(S_0, geometry)
         return Pyramid(geometry, S, self.coarse_to_fine(S, switches, geometry), self.sharpness, (cells0, cells1))
@@ -136,6 +165,8 @@ class Network(nn.Module):
         exponents: list[float] | None = None,
     ) -> Decoded:
         """The matches of a batch of pairs: the arg-max of Q_0, without Q_0 (see ``deepmatching.inference``).
+
+        Soft pooling needs all volumes, and the options ``half`` and ``pieces`` have no effect on it.
 
         Args:
             image0, image1: as for :meth:`forward`.
@@ -159,7 +190,7 @@ class Network(nn.Module):
         """As :meth:`decode`, from the descriptors that :meth:`describe` gives."""
         nu = exponents or self.exponents.tolist()
         patch = self.descriptor.patch
-        decoded = decode_cells(cells0, cells1, geometry, patch, nu, decoding)
+        decoded = self._on_cells(cells0, cells1, geometry, decoding, nu)
         sharpness = self.sharpness if decoding.subpixel else None
         is_judged = self.confidence is not None and decoding.confidence
         if sharpness is None and not is_judged:
@@ -173,10 +204,19 @@ class Network(nn.Module):
             return decoded
         claims = decoded.verified
         if decoding.reciprocal != "bins":  # those that the confidence network was trained on
-            claims = decode_cells(cells0, cells1, geometry, patch, nu, replace(decoding, reciprocal="bins")).verified
+            claims = self._on_cells(cells0, cells1, geometry, replace(decoding, reciprocal="bins"), nu).verified
         logits = self.judge(decoded._replace(verified=claims), around, cells0, cells1, geometry)
         right, hidden = logits.sigmoid().unbind(1)
         return decoded._replace(confidence=right, hidden=hidden)
+
+    def _on_cells(
+        self, cells0: Tensor, cells1: Tensor, geometry: Geometry, decoding: Decoding, exponents: list[float]
+    ) -> Decoded:
+        """The matches on the cells, neither refined nor judged."""
+        if self.pooling == "hard":
+            return decode_cells(cells0, cells1, geometry, self.descriptor.patch, exponents, decoding)
+        S, switches = self.fine_to_coarse(self.first_scores(cells0, cells1, geometry), geometry)
+        return decode(self.coarse_to_fine(S, switches, geometry)[0], geometry, decoding.reciprocal)
 
     def judge(self, decoded: Decoded, around: Tensor, cells0: Tensor, cells1: Tensor, geometry: Geometry) -> Tensor:
         """Logits (B, 2, H_0, W_0) of "the match is right" and "the point is hidden".
@@ -223,11 +263,16 @@ class Network(nn.Module):
         """ν_l; levels beyond the last exponent share it."""
         return self.exponents[min(l, len(self.exponents) - 1)]
 
+    def temperature(self, l: int) -> Tensor:
+        """β_l; levels beyond the last temperature share it."""
+        assert self.log_temperatures is not None
+        return self.log_temperatures[min(l, len(self.log_temperatures) - 1)].exp()
+
     def fine_to_coarse(self, S_0: Tensor, geometry: Geometry) -> tuple[list[Tensor], list[Tensor]]:
-        """Stage 1 of the paper: S_0 … S_L and the switches m_0 … m_{L−1}."""
+        """Stage 1 of the paper: S_0 … S_L and the switches m_0 … m_{L−1}; with soft pooling, maxima in their place."""
         S, switches = [S_0], []
         for l in range(geometry.L):
-            pooled, m = max_pooling(S[l], geometry.window(l + 1), geometry.pool_offset(l), geometry.pool_reach)
+            pooled, m = self._pool(S[l], geometry, l)
             mean = aggregation(pooled, geometry.grid(l + 1), geometry.links(l))
             del pooled
             S.append(power(mean, self.exponent(l + 1)))
@@ -239,10 +284,22 @@ class Network(nn.Module):
         Q = [S[-1]]
         for l in reversed(range(geometry.L)):
             above = disaggregation(Q[0], geometry.grid(l), geometry.links(l))
-            above = unpooling(above, switches[l], geometry.window(l), geometry.pool_offset(l), geometry.pool_reach)
+            above = self._unpool(above, switches[l], S[l], geometry, l)
             Q.insert(0, summation(S[l], above))
         Q[0] = mask_off_image(Q[0] if geometry.L else Q[0].clone(), geometry)
         return Q
+
+    def _pool(self, scores: Tensor, geometry: Geometry, l: int) -> tuple[Tensor, Tensor]:
+        window = (geometry.window(l + 1), geometry.pool_offset(l), geometry.pool_reach)
+        if self.pooling == "soft":
+            return soft_pooling(scores, self.temperature(l), *window)
+        return max_pooling(scores, *window)
+
+    def _unpool(self, scores: Tensor, switches: Tensor, fine: Tensor, geometry: Geometry, l: int) -> Tensor:
+        window = (geometry.pool_offset(l), geometry.pool_reach)
+        if self.pooling == "soft":
+            return soft_unpooling(scores, fine, switches, self.temperature(l), *window)
+        return unpooling(scores, switches, geometry.window(l), *window)
 
 
 def check_images(image0: Tensor, image1: Tensor) -> None:

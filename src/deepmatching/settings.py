@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import torch
 
 from deepmatching.checks import check_choice, check_number, radius_in_pixels
-from deepmatching.defaults import MOST_BYTES, RECIPROCAL, Reciprocal
+from deepmatching.defaults import MOST_BYTES, RECIPROCAL, Pooling, Reciprocal
 from deepmatching.errors import DeepMatchingError
 from deepmatching.inference import Decoding
 from deepmatching.operators.kernels import has_kernels
@@ -35,6 +35,8 @@ class Settings:
         max_size: images whose longer side exceeds this many pixels are matched at a reduced size. Matches and flow are
             those of the original size all the same, but coarser. None for no limit.
         bit_depth: bits in use of 16-bit images, such as 12; None for all 16.
+        pooling: ``"hard"``, or ``"soft"``, which is slower and needs several times the memory (docs/soft_pooling.md).
+            None for the way in which the model was trained: hard for the models of the package.
     """
 
     radius: Radius | None = None
@@ -47,6 +49,7 @@ class Settings:
     subpixel: bool = True
     max_size: int | None = None
     bit_depth: int | None = None
+    pooling: Pooling | None = None
 
     def __post_init__(self) -> None:
         if self.radius is not None:
@@ -62,6 +65,8 @@ class Settings:
             check_number("max_size", self.max_size, least=16, whole=True)
         if self.bit_depth is not None:
             check_number("bit_depth", self.bit_depth, least=8, most=16, whole=True)
+        if self.pooling is not None:
+            check_choice("pooling", self.pooling, get_args(Pooling))
         device = choose_device(self.device)
         if self.half and not (device.type == "cuda" and has_kernels("cuda")):
             raise DeepMatchingError("Half precision needs a CUDA device and Triton: leave it off.")

@@ -47,6 +47,72 @@ def brute_max_pooling(S: Tensor, geometry: Geometry, l: int) -> tuple[Tensor, Te
     return pooled, chosen
 
 
+def brute_soft_pooling(S: Tensor, geometry: Geometry, l: int, temperature: float) -> Tensor:
+    """1/β log of the mean of e^{βS} over the finite cells of each window: (H, W, h, w) → (H, W, h', w')."""
+    H, W, _, _ = S.shape
+    result = torch.full((H, W, *geometry.window(l + 1)), -math.inf, dtype=S.dtype)
+    for i in range(H):
+        for j in range(W):
+            for c in range(result.shape[2]):
+                for d in range(result.shape[3]):
+                    cells = window_cells(geometry, l, i, j, *pooled_target(geometry, l, i, j, c, d))
+                    values = [S[i, j, a, b].item() for a, b in cells]
+                    powers = [math.exp(temperature * value) for value in values if math.isfinite(value)]
+                    if powers:
+                        result[i, j, c, d] = math.log(sum(powers) / len(powers)) / temperature
+    return result
+
+
+def pooled_target(geometry: Geometry, l: int, i: int, j: int, c: int, d: int) -> tuple[float, float]:
+    """Position of cell (c, d) of S_{l+1/2} of reference point (i, j) of level l, in pixels."""
+    stride, R = geometry.stride(l + 1), geometry.R(l + 1) if geometry.relative else 0
+    y, x = (points(geometry, l)[axis][n] if geometry.relative else 0 for axis, n in ((0, i), (1, j)))
+    return y + stride * (c - R), x + stride * (d - R)
+
+
+def window_cells(geometry: Geometry, l: int, i: int, j: int, y: float, x: float) -> list[tuple[int, int]]:
+    """The cells of level l of reference point (i, j) in the pooling window around a position, in raster order."""
+    h, w = geometry.window(l)
+    places = [(a, b, *target(geometry, l, i, j, a, b)) for a in range(h) for b in range(w)]
+    return [(a, b) for a, b, qy, qx in places if max(abs(qy - y), abs(qx - x)) <= 2**l * geometry.eta]
+
+
+def brute_paths(S: list[Tensor], geometry: Geometry, temperatures: list[float], cost: float) -> Tensor:
+    """The best of all paths to each cell of level 0, one path at a time: (H_0, W_0, h_0, w_0).
+
+    A path starts at any cell of the top and goes down to any cell of each window. It scores Σ S_l, less
+    c β_l (max − S_l) of each window that it passes.
+    """
+    best = torch.full_like(S[0], -math.inf)
+
+    def descend(l: int, i: int, j: int, a: int, b: int, score: float) -> None:
+        if l == 0:
+            best[i, j, a, b] = max(best[i, j, a, b].item(), score)
+            return
+        (ys, xs), (qy, qx) = points(geometry, l - 1), target(geometry, l, i, j, a, b)
+        y, x = (points(geometry, l)[axis][n] for axis, n in ((0, i), (1, j)))
+        for ey, ex in CORNERS:
+            dy, dx = 2 ** (l - 1) * geometry.delta / 2 * ey, 2 ** (l - 1) * geometry.delta / 2 * ex
+            if y + dy not in ys or x + dx not in xs:
+                continue
+            child = ys.index(y + dy), xs.index(x + dx)
+            ends = (
+                pooled_target(geometry, l - 1, *child, 0, 0),
+                pooled_target(geometry, l - 1, *child, *(side - 1 for side in geometry.window(l))),
+            )
+            if not all(first <= q <= last for first, q, last in zip(ends[0], (qy + dy, qx + dx), ends[1], strict=True)):
+                continue  # on the absolute lattice, the child's map may end before
+            cells = window_cells(geometry, l - 1, *child, qy + dy, qx + dx)
+            values = [S[l - 1][(*child, *cell)].item() for cell in cells]
+            for cell, value in zip(cells, values, strict=True):
+                price = cost * temperatures[l - 1] * (max(values) - value)
+                descend(l - 1, *child, *cell, score + value - price)
+
+    for index in torch.cartesian_prod(*(torch.arange(side) for side in S[-1].shape)).tolist():
+        descend(len(S) - 1, *index, S[-1][tuple(index)].item())
+    return best
+
+
 def brute_aggregation(pooled: Tensor, geometry: Geometry, l: int) -> Tensor:
     """Eq. (4) without its power: (H_l, W_l, h, w) → (H_{l+1}, W_{l+1}, h, w)."""
     ys, xs = points(geometry, l)

@@ -29,7 +29,7 @@ from deepmatching.commands.common import (
     set_quiet,
 )
 from deepmatching.commands.progress import progress_bar
-from deepmatching.defaults import FLOW_RADIUS, FULL, MODEL, PRESET, RADIUS, RECIPROCAL
+from deepmatching.defaults import FLOW_RADIUS, FULL, MODEL, PRESET, RADIUS, RECIPROCAL, Pooling
 from deepmatching.errors import DeepMatchingError
 
 if TYPE_CHECKING:
@@ -112,6 +112,12 @@ def evaluate(
     downscale: Downscale = None,
     reciprocal: ReciprocalOption = RECIPROCAL,
     subpixel: Annotated[bool, typer.Option("--subpixel/--no-subpixel", help=SUBPIXEL_HELP)] = True,
+    pooling: Annotated[
+        Pooling | None,
+        typer.Option(
+            help="Pool scores by their maximum, as the paper does, or softly.", show_default="as the model was trained"
+        ),
+    ] = None,
     half: Half = False,
     memory: Memory = None,
     device: Device = "auto",
@@ -160,7 +166,7 @@ def evaluate(
                 **{"--radius": radius, "--levels": levels, "--downscale": downscale, "--half": half},
                 **{"--memory": memory, "--preset": preset, "--reciprocal": reciprocal != RECIPROCAL},
                 **{"--edges": edges, "--structured-forest": structured_forest, "--threads": threads},
-                **{"--no-subpixel": not subpixel, "--device": device not in ("auto", "cpu")},
+                **{"--no-subpixel": not subpixel, "--device": device not in ("auto", "cpu"), "--pooling": pooling},
             },
             "has no effect on methods of OpenCV: leave it out.",
         )
@@ -184,6 +190,7 @@ def evaluate(
         options = {
             **{"radius": radius, "levels": levels, "downscale": downscale, "reciprocal": reciprocal},
             **{"subpixel": subpixel, "device": device, "memory": memory, "half": half, "threads": threads},
+            "pooling": pooling,
         }
         source = edge_source(edges or "network", structured_forest)
         matcher, flow_function, described = _our_method(name, (preset or PRESET) if flow else None, source, options)
@@ -224,6 +231,7 @@ def _title(model: str, settings: dict[str, Any]) -> str:
         f"{model}, radius {settings['radius']}"
         + (f", reciprocal {reciprocal}" if reciprocal != RECIPROCAL else "")
         + ("" if settings["subpixel"] else ", matches on cells")
+        + (f", {settings['pooling']} pooling" if "pooling" in settings else "")
         + (f", edges: {settings['edges']}" if "edges" in settings else "")
     )
 

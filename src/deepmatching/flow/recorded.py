@@ -60,7 +60,8 @@ class DeviceFlow:
         self, first: Frame, second: Frame, decoding: Decoding, settings: FlowSettings, edges: EdgesLike
     ) -> FlowResult:
         descriptor, pieces = self._network.descriptor, decoding.pieces
-        needed = decoding_bytes(first.geometry, descriptor, device="cuda", pieces=pieces)
+        pooling = self._network.pooling
+        needed = decoding_bytes(first.geometry, descriptor, device="cuda", pieces=pieces, pooling=pooling)
         is_small = needed <= LARGEST_GRAPH and not pieces.used(first.geometry)
         decode = self._decode if is_small else self._decode_eagerly
         start, matched, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))

@@ -8,6 +8,8 @@ from deepmatching.operators.correlation import correlation
 from deepmatching.operators.disaggregation import disaggregation
 from deepmatching.operators.max_pooling import max_pooling
 from deepmatching.operators.power import power
+from deepmatching.operators.soft_pooling import soft_pooling
+from deepmatching.operators.soft_unpooling import soft_unpooling
 from deepmatching.operators.summation import summation
 from deepmatching.operators.unpooling import unpooling
 
@@ -17,6 +19,8 @@ __all__ = [
     "disaggregation",
     "max_pooling",
     "power",
+    "soft_pooling",
+    "soft_unpooling",
     "summation",
     "unpooling",
 ]

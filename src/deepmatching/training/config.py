@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 from deepmatching.checks import check_choice, check_number, radius_in_pixels
 from deepmatching.datasets.opening import WITH_PASSES, WITH_SPLIT_FILE, WITH_SPLITS
-from deepmatching.defaults import MARGIN, RADIUS, SCALE, SIGMA, THRESHOLDS
+from deepmatching.defaults import MARGIN, RADIUS, SCALE, SIGMA, TEMPERATURE, THRESHOLDS
 from deepmatching.errors import DeepMatchingError
 from deepmatching.losses.objective import Kind, check_weights
 
@@ -34,6 +34,7 @@ _LARGEST_SIDE = 1_000_000
 _CRITERIA = (*(f"acc@{threshold}" for threshold in THRESHOLDS), "coverage", "auc", "flow@3")
 
 Learn = Literal["features", "exponents", "both", "confidence", "flow"]
+ModelPooling = Literal["auto", "hard", "soft"]
 OptimizerName = Literal["adamw", "sgd"]
 Schedule = Literal["constant", "cosine"]
 Amp = Literal["off", "bf16"]
@@ -48,14 +49,18 @@ class ModelConfig:
     init: str = ""
     radius: int | Literal["full"] = RADIUS  #: R in pixels, or ``full``
     levels: int | Literal["auto"] = "auto"  #: L; ``auto`` for as many as the crop allows
-    #: ``features`` (the descriptor), ``exponents`` (ν_l), ``both``, ``confidence`` (nothing but the network that judges
-    #: the matches; see also ``loss.confidence``) or ``flow`` (nothing but the dense network; see also ``loss.flow``)
+    #: ``features`` (the descriptor), ``exponents`` (ν_l and β_l), ``both``, ``confidence`` (nothing but the network
+    #: that judges the matches; see also ``loss.confidence``) or ``flow`` (only the dense network; see ``loss.flow``)
     learn: Learn = "both"
     learn_nu0: bool = True  #: whether ν_0 is among the exponents that are learned; the paper learns ν_1 … ν_L
     #: κ at the start, for matches refined between cells; 0 for matches on cells. ``auto`` takes the κ of the model
     #: ``init``; without one it is 20 if ``loss.subpixel`` has a weight, and 0 otherwise. κ is learned if
     #: ``loss.subpixel`` has a weight.
     subpixel: float | Literal["auto"] = "auto"
+    #: ``hard`` (the paper's max pooling) or ``soft``; ``auto`` for that of the model ``init``, hard without one
+    pooling: ModelPooling = "auto"
+    #: β_l of soft pooling at the start, for a network that has none; it is learned with the exponents
+    temperature: float = TEMPERATURE
     settings: dict[str, Any] = field(default_factory=dict)  #: further arguments of the descriptor
 
     def __post_init__(self) -> None:
@@ -65,6 +70,8 @@ class ModelConfig:
         check_number("model.levels", self.levels, least=0, whole=True, also=("auto",))
         check_number("model.subpixel", self.subpixel, least=0, also=("auto",))
         check_choice("model.learn", self.learn, get_args(Learn))
+        check_choice("model.pooling", self.pooling, get_args(ModelPooling))
+        check_number("model.temperature", self.temperature, least=_SMALLEST, most=_LARGEST)
 
 
 @dataclass(frozen=True)
@@ -148,7 +155,7 @@ class OptimizerConfig:
 
     name: OptimizerName = "adamw"  #: ``adamw`` or ``sgd`` (with momentum, the paper's)
     lr: float = 1e-3  #: peak learning rate
-    exponents_lr: float = 1.0  #: learning rate of ν_l and κ, as a multiple of ``lr``; they have no weight decay
+    exponents_lr: float = 1.0  #: learning rate of ν_l, κ and log β_l, as a multiple of ``lr``, without weight decay
     loss_lr: float = 1.0  #: the same for the loss's own parameters (β)
     momentum: float = 0.9  #: of SGD; β₁ of AdamW
     #: λ of the descriptor's parameters: λ‖w‖²/2 is added to the loss (SGD), or they shrink by lr·λ a step (AdamW)

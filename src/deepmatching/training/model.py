@@ -190,6 +190,8 @@ def build_model(model: ModelConfig, loss: LossConfig, amp: Amp = "off") -> Train
     """The network at the start of a run, with ``requires_grad`` set on what is learned."""
     network = _network(model)
     _set_sharpness(network, model, loss)
+    if model.pooling != "auto":
+        network.use_pooling(model.pooling, model.temperature)
     if model.learn == "features" and not any(True for _ in network.descriptor.parameters()):
         raise DeepMatchingError(
             "This descriptor has no features to learn: set model.learn=exponents, or model.descriptor=compact."
@@ -211,6 +213,8 @@ def build_model(model: ModelConfig, loss: LossConfig, amp: Amp = "off") -> Train
     network.exponents.requires_grad_(model.learn in ("exponents", "both"))
     if network.exponents.requires_grad and not model.learn_nu0:
         network.exponents.register_hook(_without_first)
+    if network.log_temperatures is not None:
+        network.log_temperatures.requires_grad_(model.learn in ("exponents", "both"))
     if network.sharpness is not None:
         network.sharpness.requires_grad_(loss.subpixel > 0 and model.learn not in ("confidence", "flow"))
     objective = Objective(**{name: value for name, value in vars(loss).items() if name not in ("confidence", "flow")})

@@ -23,7 +23,7 @@ def build_optimizer(model: TrainedModel, config: OptimizerConfig) -> Optimizer:
     scores equal.
     """
     network = model.network
-    own = [network.exponents] if network.sharpness is None else [network.exponents, network.sharpness]
+    own = [p for p in (network.exponents, network.sharpness, network.log_temperatures) if p is not None]
     groups = [
         {
             "params": [p for p in parameters if p.requires_grad],

@@ -52,6 +52,8 @@ class StepMetrics:
         }
         if network.sharpness is not None:
             row["kappa"] = network.sharpness.item()
+        if network.log_temperatures is not None:
+            row |= {f"beta_{l}": value for l, value in enumerate(network.log_temperatures.exp().tolist())}
         self.sums, self.count, self._last_row = {}, 0, (now, progress.step)
         return row
 

@@ -183,7 +183,7 @@ def _match(network: Network, pair: Pair, device: torch.device) -> tuple[Decoded,
     """The matches of a pair, and its flow (H, W, 2) if the network has a dense one."""
     image0, image1 = (image[None].to(device) for image in pair[:2])
     geometry = network.geometry_of(image0, image1)
-    plan = plan_decoding(geometry, network.descriptor, 1, device.type, budget_for(device))
+    plan = plan_decoding(geometry, network.descriptor, 1, device.type, budget_for(device), pooling=network.pooling)
     with torch.no_grad():
         cells0, cells1 = network.describe(image0, image1, geometry)
         decoded = network.decode_cells(cells0, cells1, geometry, Decoding(pieces=plan.pieces))
