@@ -102,7 +102,8 @@ def measure(images: list[torch.Tensor], model: str, settings: FlowSettings, stag
     stages("confidence", lambda: probability(flow, interpolated.origin, image0, image1))
 
     def on_host(decoded: Any) -> dm.Matches:
-        return matches_of(type(decoded)(*(tensor.cpu() for tensor in decoded)), 0)
+        tensors = type(decoded)(*(None if tensor is None else tensor.cpu() for tensor in decoded))
+        return matches_of(tensors, 0, size, size, settings.interpolation.confidence)
 
     expected = matches_to_flow(
         on_host(forward),
