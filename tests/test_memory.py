@@ -147,3 +147,42 @@ def test_predicted_memory_is_close_to_measured_memory(case: dict[str, object]) -
     assert found["measured"] / 1.2 < found["predicted"] < 1.2 * found["measured"], found
     if "budget" in case:
         assert found["strips"] > 1 and found["measured"] <= 1e6 * case["budget"], found
+
+
+#: Peaks in MB that benchmarks/memory.py --device cuda measured on an H200: model, sizes (width, height), radius (0: no
+#: limit), pieces, pairs.
+MEASURED_ON_A_GPU = [
+    ("hog", (320, 240), (320, 240), 80, (1, 1), 1, 48.5),
+    ("hog", (1024, 436), (1024, 436), 80, (2, 1), 1, 177.9),
+    ("hog", (1024, 436), (1024, 436), 256, (14, 2), 1, 383.6),
+    ("hog", (1024, 436), (1024, 436), 0, (5, 1), 1, 1133.3),
+    ("hog", (20000, 8), (8, 20000), 80, (1, 1), 1, 167.0),
+    ("hog", (640, 480), (640, 480), 80, (1, 1), 4, 556.2),
+    ("compact", (320, 240), (320, 240), 80, (1, 1), 1, 72.5),
+    ("compact", (1024, 436), (1024, 436), 80, (1, 1), 1, 385.3),
+    ("compact", (1024, 436), (1024, 436), 256, (11, 2), 1, 528.4),
+    ("compact", (4000, 100), (100, 4000), 80, (1, 1), 1, 381.1),
+    ("compact", (20000, 8), (8, 20000), 80, (1, 1), 1, 494.4),
+    ("compact", (640, 480), (640, 480), 80, (1, 1), 4, 831.5),
+    ("vgg", (320, 240), (320, 240), 80, (1, 1), 1, 134.6),
+    ("vgg", (1024, 436), (1024, 436), 80, (1, 1), 1, 521.2),
+    ("vgg", (480, 640), (800, 240), 80, (1, 1), 1, 353.0),
+]
+
+
+@pytest.mark.parametrize(("model", "size0", "size1", "radius", "pieces", "batch", "measured"), MEASURED_ON_A_GPU)
+def test_predictions_for_a_gpu_are_those_that_were_measured(
+    monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    size0: tuple[int, int],
+    size1: tuple[int, int],
+    radius: int,
+    pieces: tuple[int, int],
+    batch: int,
+    measured: float,
+) -> None:
+    monkeypatch.setattr("deepmatching.memory.has_kernels", lambda device: True)
+    network = load_network(model, radius or None)
+    geometry = network.geometry(size0[::-1], size1[::-1])
+    predicted = decoding_bytes(geometry, network.descriptor, batch, "cuda", Pieces(*pieces))
+    assert 0.98 <= predicted / 1e6 / measured <= 1.2

@@ -18,7 +18,7 @@ from deepmatching.descriptors.convolutions import BAND_BYTES
 from deepmatching.errors import OutOfMemoryError
 from deepmatching.geometry import Geometry
 from deepmatching.limits import free_bytes
-from deepmatching.operators.constants import CHUNK_BYTES
+from deepmatching.operators.constants import BLOCK, CHUNK_BYTES, TILE
 from deepmatching.operators.kernels import has_kernels
 from deepmatching.operators.patches import target_bands, target_pitch
 from deepmatching.operators.strips import UNCUT, Pieces
@@ -41,6 +41,9 @@ PLAIN_OPERATORS = 150_000_000
 
 #: Bytes that the convolutions of a learned descriptor take on a CPU, beside their maps.
 CONVOLUTIONS = 20_000_000
+
+#: Bytes that matrix products of PyTorch reserve on a GPU, from the first one on (measured on an H200).
+MATRIX_WORKSPACE = 34_000_000
 
 #: Bytes that flow takes after matching on a CPU: its kernels and those of matching, and for each pixel.
 FLOW_KERNELS, FLOW_PER_PIXEL = 190_000_000, 115
@@ -72,7 +75,8 @@ def decoding_bytes(
     if pooling == "soft":
         scores = batch * _volumes_bytes(geometry, pooling)
     if descriptor.working:  # learned descriptors refine their matches and judge them
-        scores = max(scores, _subpixel_bytes(geometry, descriptor, batch, device), _confidence_bytes(geometry, batch))
+        after_scores = max(_subpixel_bytes(geometry, descriptor, batch, device), _confidence_bytes(geometry, batch))
+        scores = max(scores, after_scores + (MATRIX_WORKSPACE if device == "cuda" else 0))
     work = max(before + batch * _describing_bytes(geometry, descriptor, device), after + batch * cells + scores)
     if device != "cpu":
         return work + batch * images
@@ -158,7 +162,10 @@ def _first_bytes(geometry: Geometry, descriptor: Descriptor, device: str, rows: 
     if not has_kernels(device):
         return result + 8 * S_0 + _cells_bytes(geometry, descriptor) // 2
     if device != "cpu":
-        return result + min(CHUNK_BYTES, 4 * S_0) + _cells_bytes(geometry, descriptor) // 2
+        row = 4 * S_0 // rows
+        chunk_rows = max(TILE, CHUNK_BYTES // row // TILE * TILE)
+        chunk = max(min(rows, chunk_rows) * row, min(CHUNK_BYTES // max(1, 4 * S_0), batch) * 4 * S_0) // batch
+        return result + chunk + _half_cells_bytes(geometry, descriptor, rows)
     pitch = target_pitch(geometry, descriptor.patch, BEYOND)
     band, height = target_bands(geometry, descriptor.patch, descriptor.channels, pitch)
     target = min(height, rows * geometry.alpha // geometry.gamma + 2 * geometry.R(0)) if geometry.relative else height
@@ -166,6 +173,21 @@ def _first_bytes(geometry: Geometry, descriptor: Descriptor, device: str, rows: 
     # Every row of a narrow target takes whole pages, of up to 64 KiB. The zeros on other pages take nothing.
     touched = min(pitch, geometry.used1[1] // geometry.gamma + 2**14)
     return result + 4 * descriptor.channels * (target * touched + reference) // batch
+
+
+def _half_cells_bytes(geometry: Geometry, descriptor: Descriptor, rows: int) -> int:
+    """The cells of both images as a GPU correlates them for some rows of reference points.
+
+    Two numbers in half precision for each channel, with zeros as far as the windows of whole tiles of points look.
+    """
+    step, patch = geometry.alpha // geometry.gamma, descriptor.patch
+    shift = step if geometry.relative else 0
+    tiles = -(-rows // TILE), -(-geometry.grid(0)[1] // TILE)
+    blocks = [-(-(h + (TILE - 1) * shift) // b) * b for h, b in zip(geometry.window(0), BLOCK, strict=True)]
+    reference = [n * TILE * step + patch for n in tiles]
+    target = [(n - 1) * TILE * shift + block + patch for n, block in zip(tiles, blocks, strict=True)]
+    channels = -(-descriptor.channels // 8) * 8
+    return 4 * channels * (reference[0] * reference[1] + target[0] * target[1])
 
 
 def _best_bytes(geometry: Geometry, device: str, rows: int) -> int:

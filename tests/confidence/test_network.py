@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from deepmatching.confidence import ConfidenceNetwork
 from deepmatching.confidence.evidence import channels_of_evidence
-from deepmatching.confidence.network import sample
 from deepmatching.errors import DeepMatchingError
 from deepmatching.geometry import Geometry
 from deepmatching.inference import Decoding
@@ -42,23 +41,6 @@ def test_there_are_two_logits_for_every_reference_point(rows: int, columns: int,
 def test_it_is_small(name: str) -> None:
     network = build_confidence(build_network(name).descriptor)
     assert sum(parameter.numel() for parameter in network.parameters()) <= 500_000
-
-
-def test_samples_at_cells_are_the_cells_and_between_them_the_mean() -> None:
-    maps = torch.rand(2, 3, 4, 5, dtype=torch.float64)
-    y, x = torch.meshgrid(torch.arange(4.0), torch.arange(5.0), indexing="ij")
-    places = torch.stack([x, y], dim=-1).double().expand(2, 4, 5, 2)
-    torch.testing.assert_close(sample(maps, places), maps)
-    half = sample(maps, places[:, :3] + torch.tensor([0.0, 0.5], dtype=torch.float64))
-    torch.testing.assert_close(half, (maps[:, :, :3] + maps[:, :, 1:]) / 2)
-    far = sample(maps, places - 100)
-    torch.testing.assert_close(far, maps[:, :, :1, :1].expand_as(far))
-
-
-def test_sampling_has_the_right_gradient() -> None:
-    maps = torch.rand(1, 2, 3, 4, dtype=torch.float64, requires_grad=True)
-    places = (torch.rand(1, 2, 2, 2, dtype=torch.float64) * 1.8 + 0.1).requires_grad_()
-    assert torch.autograd.gradcheck(sample, (maps, places))
 
 
 @pytest.mark.parametrize("name", ["hog", "compact", "vgg"])

@@ -41,6 +41,7 @@ TABLE = {
     "distance_transform": {"cpu", "cuda"},
     "gaussian": {"cpu", "cuda"},
     "hog_cells": {"cpu", "cuda"},
+    "lookup": {"cpu"},
     "max_pooling": {"cuda"},
     "nearest_seeds": {"cpu", "cuda"},
     "paint": {"cpu", "cuda"},

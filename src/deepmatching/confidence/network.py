@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from deepmatching.confidence.evidence import channels_of_evidence
 from deepmatching.descriptors.convolutions import channels_last, joined
 from deepmatching.geometry import Geometry
+from deepmatching.operators.lookups import sample
 
 #: Numbers of the descriptors that are convolved at a time.
 BAND = 2**22
@@ -118,14 +119,3 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return (self.second(self.first(x).relu_()) + x).relu_()
-
-
-def sample(maps: Tensor, places: Tensor) -> Tensor:
-    """Bilinear values (B, C, H, W) of maps (B, C, h, w) at fractional places (B, H, W, 2), (x, y) in cells.
-
-    Places outside take the value of the nearest place inside.
-    """
-    h, w = maps.shape[-2:]
-    x, y = places[..., 0] * (2 / max(1, w - 1)) - 1, places[..., 1] * (2 / max(1, h - 1)) - 1
-    grid = torch.stack([x, y], dim=-1)
-    return F.grid_sample(maps, grid, mode="bilinear", padding_mode="border", align_corners=True)

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from deepmatching.confidence.evidence import squash
 from deepmatching.confidence.network import Residual
 from deepmatching.dense.fits import affine_candidates, candidate_count
-from deepmatching.dense.lookups import lookup, square
 from deepmatching.descriptors.convolutions import as_rgb, channels_last, joined
 from deepmatching.errors import DeepMatchingError
 from deepmatching.geometry import Geometry
+from deepmatching.operators.lookups import lookup, square
 from deepmatching.operators.targets import Decoded
 
 #: Pixels between the points of the finer grid.
@@ -115,7 +115,8 @@ class DenseNetwork(nn.Module):
 
         fits = affine_candidates(moved, trust**2, self.scales)
         candidates = torch.cat([moved[:, None], fits.moved], dim=1)
-        scores = lookup(vectors, cells1, points + candidates.permute(0, 1, 3, 4, 2), geometry.gamma)
+        with torch.no_grad():  # positions carry no gradient to the scores
+            scores = lookup(vectors, cells1, points + candidates.permute(0, 1, 3, 4, 2), geometry.gamma)
         certain = torch.cat([torch.logit(trust, 1e-3) / 4, torch.logit(hidden, 1e-3) / 4], dim=1)
         support = torch.log(torch.cat([trust, fits.support], dim=1) + 0.01) / 4
         apart = squash(candidates - moved[:, None], _NEAR).flatten(1, 2)
@@ -190,11 +191,12 @@ def _points(rows: int, columns: int, step: int, like: Tensor) -> Tensor:
     return torch.stack(torch.broadcast_tensors(x, y[:, None]), dim=-1)
 
 
+@torch.no_grad()
 def _around(
     vectors: Tensor, cells1: Tensor, points: Tensor, moved: Tensor, squares: tuple[tuple[int, float], ...], gamma: int
 ) -> Tensor:
     """S_0 at the squares of displacements around the current motion, (B, n, H, W)."""
-    target = points + moved.detach().permute(0, 2, 3, 1)
+    target = points + moved.permute(0, 2, 3, 1)
     steps = torch.cat([square(reach, step, moved.device) for reach, step in squares])
     return lookup(vectors, cells1, target[:, None] + steps[:, None, None], gamma)
 

@@ -8,6 +8,10 @@ NO_CHOICE = 255
 #: On a GPU, S_0 is held in pieces of about this many bytes between correlation and max pooling.
 CHUNK_BYTES = 2**28
 
+#: On a GPU, correlation takes square tiles of reference points with this side, and blocks of target positions of these
+#: sizes (rows, columns).
+TILE, BLOCK = 8, (4, 32)
+
 #: Geodesic distances are final when no pixel's falls by more than this.
 TOLERANCE = 1e-4
 

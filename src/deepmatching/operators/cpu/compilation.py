@@ -42,6 +42,11 @@ def helper(function: Callable[..., Any]) -> Any:
     return njit(nogil=True, error_model="numpy", fastmath={"contract"})(function)
 
 
+def reduction(function: Callable[..., Any]) -> Any:
+    """As :func:`helper`, for a sum whose terms may be added in any order: several at once."""
+    return njit(nogil=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz"})(function)
+
+
 def _announce_misses(stored: Any) -> None:
     """Announce the compilation that follows when the cache does not hold a kernel for the types of its arguments."""
     load = stored.load_overload

@@ -16,13 +16,10 @@ import triton.language as tl
 from torch import Tensor
 
 from deepmatching.geometry import Geometry
-from deepmatching.operators.constants import CHUNK_BYTES
+from deepmatching.operators.constants import BLOCK, CHUNK_BYTES, TILE
 from deepmatching.operators.gpu.half_cells import HalfCells, half_cells, power_of_two, scale_exponent
 from deepmatching.operators.gpu.indexing import device_of
 from deepmatching.operators.gpu.max_pooling import pool_into
-
-TILE = 8  #: side of a tile of reference points
-BLOCK = (4, 32)  #: target positions of one program, rows × columns
 
 
 class Layout(NamedTuple):

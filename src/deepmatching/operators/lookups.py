@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from deepmatching.confidence.network import sample
+from deepmatching.operators.kernels import operator
 
 #: Numbers that are sampled at a time.
 _CHUNK = 2**26
 
 
-@torch.no_grad()
+@operator(cuda=())
 def lookup(vectors0: Tensor, cells1: Tensor, places: Tensor, gamma: int) -> Tensor:
-    """⟨φ(p), φ(q)⟩ for K targets q of every point p, at least 0: (B, K, H, W). No gradient.
+    """max(0, ⟨φ(p), φ(q)⟩) for K targets q of every point p: (B, K, H, W).
 
     Args:
         vectors0: φ(p), (B, C, H, W).
         cells1: the descriptors of the second image, (B, C, h, w), one vector at every corner of its cells.
-        places: q in pixels from the corner, (B, K, H, W, 2); between positions, descriptors are interpolated.
-            Outside the image, they are those at its border.
+        places: q in pixels from the corner, (B, K, H, W, 2), (x, y). Between the corners, descriptors are interpolated
+            bilinearly; outside the image, they are those at its border.
         gamma: γ₀.
     """
     B, C, H, W = vectors0.shape
@@ -28,7 +29,18 @@ def lookup(vectors0: Tensor, cells1: Tensor, places: Tensor, gamma: int) -> Tens
     for part in places.split(at_once, dim=1):
         targets = sample(cells1, part.flatten(1, 2) / gamma).unflatten(2, (part.shape[1], H))  # (B, C, k, H, W)
         found.append(torch.einsum("bchw,bckhw->bkhw", vectors0, targets))
-    return torch.cat(found, dim=1).clamp_(min=0)
+    return torch.cat(found, dim=1).clamp(min=0)
+
+
+def sample(maps: Tensor, places: Tensor) -> Tensor:
+    """Bilinear values (B, C, H, W) of maps (B, C, h, w) at fractional places (B, H, W, 2), (x, y) in cells.
+
+    Places outside take the value of the nearest place inside.
+    """
+    h, w = maps.shape[-2:]
+    x, y = places[..., 0] * (2 / max(1, w - 1)) - 1, places[..., 1] * (2 / max(1, h - 1)) - 1
+    grid = torch.stack([x, y], dim=-1)
+    return F.grid_sample(maps, grid, mode="bilinear", padding_mode="border", align_corners=True)
 
 
 def square(reach: int, step: float, device: torch.device) -> Tensor:
