@@ -333,7 +333,7 @@ class DeepMatcher:
         start = time.perf_counter()
         for number, image in enumerate(images):
             frame = matcher._frame(image, number, previous, flow=True)
-            if previous is not None and on_device(frame.on_device):
+            if previous is not None and on_device(frame.on_device) and not settings.dense:
                 decoding = replace(matcher.settings.decoding, pieces=frame.pieces)
                 yield matcher._device_flow(previous, frame, decoding, settings, edges).at_size(previous.size)
             elif previous is not None:
@@ -341,7 +341,8 @@ class DeepMatcher:
                 both = needs_backward(settings, matcher.network)
                 backward = matcher._decode_frames(frame, previous) if both else None
                 seconds = {"matching": time.perf_counter() - start}
-                result = decoded_to_flow(decoded, previous, frame, settings, edges, backward)
+                dense = matcher.network.dense
+                result = decoded_to_flow(decoded, previous, frame, settings, edges, backward, dense)
                 yield replace(result, seconds={**seconds, **result.seconds}).at_size(previous.size)
                 start = time.perf_counter()
             previous = frame

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 import torch
 
 from deepmatching.dense import DenseNetwork
-from deepmatching.dense.network import convex
+from deepmatching.dense.network import convex, probability_within
 from deepmatching.errors import DeepMatchingError
 from deepmatching.geometry import Geometry
 from deepmatching.operators.targets import Decoded
@@ -73,3 +76,13 @@ def test_pixels_are_convex_combinations_of_the_points_around_them() -> None:
     found = convex(maps, weights.flatten(1, 2))
     assert found.shape == (1, 1, 12, 16)
     assert found[0, 0, 0].tolist() == [1.0] * 4 + [2.0] * 4 + [3.0] * 8
+
+
+def test_the_probability_of_a_small_error_is_that_of_drawn_errors() -> None:
+    scale = 2.5
+    mixture = torch.tensor([0.4, math.log(scale)]).view(1, 2, 1, 1)
+    generator = np.random.default_rng(0)
+    wide = generator.random(400_000) > 1 / (1 + math.exp(-0.4))
+    errors = generator.laplace(size=(400_000, 2)) * np.where(wide, scale, 1.0)[:, None]
+    stated = probability_within(mixture, 3.0).item()
+    assert stated == pytest.approx((np.hypot(*errors.T) < 3).mean(), abs=0.02)

@@ -53,9 +53,11 @@ def counted(field: Field) -> list[np.ndarray]:
 
 
 @quick
-@given(st.integers(0, 2**31), st.sampled_from(sorted(PRESETS)), st.booleans(), st.booleans())
-def test_the_flow_is_that_of_arrays(seed: int, name: str, mean: bool, weighted: bool) -> None:
+@given(st.integers(0, 2**31), st.sampled_from(sorted(PRESETS)), st.booleans(), st.booleans(), st.floats(0, 1))
+def test_the_flow_is_that_of_arrays(seed: int, name: str, mean: bool, weighted: bool, sure: float) -> None:
     forward, backward, edges, image = scene(seed)
+    judged = np.random.default_rng(seed).uniform(0, 1, len(forward.scores)) < sure
+    forward = forward._replace(confidence=torch.from_numpy(np.where(judged, 0.9, forward.scores / 10)))
     chosen = replace(PRESETS[name].interpolation, model="mean" if mean else "affine")
     weights = torch.rand(len(forward.scores), dtype=torch.float64) + 0.1 if weighted else None
     found = interpolate_field(forward, edges, image, backward, chosen, weights)
@@ -67,6 +69,7 @@ def test_the_flow_is_that_of_arrays(seed: int, name: str, mean: bool, weighted: 
         image,
         scores=scores,
         weights=None if weights is None else weights[forward.counts],
+        confidence=forward.confidence[forward.counts],
         backward=tuple(counted(backward)[:2]),
         settings=chosen,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -247,3 +248,26 @@ def test_matches_of_low_confidence_are_dropped_and_the_round_trip_is_not_asked()
     assert len(unjudged.kept) == len(classic.kept) == len(start)
     all_low = interpolate(start, end, edges, confidence=np.zeros(len(start)), settings=chosen)
     assert len(all_low.kept) == len(start)  # a filter that would drop all matches is skipped
+
+
+def test_at_least_a_fraction_of_the_matches_is_kept_the_most_confident_ones() -> None:
+    start = grid(40, 56)
+    confidence = np.linspace(0, 0.5, len(start))
+    chosen = InterpolationSettings(consistency=0, group=0, saliency=0, confidence=0.6, least_kept=0.25)
+    found = interpolate(start, moved(start, 2, 1), np.zeros((40, 56)), confidence=confidence, settings=chosen)
+    assert np.array_equal(found.kept, np.arange(len(start))[-math.ceil(len(start) / 4) :])
+
+
+def test_a_confident_match_weighs_more_than_a_doubtful_one() -> None:
+    start = grid(40, 56)
+    end = moved(start, 2, 1)
+    middle = len(start) // 2
+    end[middle] += 4
+    chosen = InterpolationSettings(consistency=0, group=0, saliency=0, confidence=0.1)
+    errors = []
+    for doubtful in (0.9, 0.2):
+        confidence = np.full(len(start), 0.9)
+        confidence[middle] = doubtful
+        flow = interpolate(start, end, np.zeros((40, 56)), confidence=confidence, settings=chosen).flow
+        errors.append(np.abs(flow - [2, 1]).mean())
+    assert errors[1] < 0.7 * errors[0]

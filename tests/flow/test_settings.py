@@ -31,7 +31,7 @@ def test_presets_are_found_by_name() -> None:
     assert preset("default") == FlowSettings()
     own = FlowSettings(refinement=RefinementSettings(steps=0))
     assert preset(own) is own
-    with pytest.raises(DeepMatchingError, match="no preset 'sintle': use default, classic, original, sintel"):
+    with pytest.raises(DeepMatchingError, match="no preset 'sintle': use default, classic, learned, original"):
         preset("sintle")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +23,9 @@ FINE = 4
 
 #: Lookups around the current motion: reach and step in pixels, of the coarse and the fine updates.
 _COARSE_SQUARES, _FINE_SQUARES = ((2, 2.0), (2, 8.0)), ((2, 2.0),)
+
+#: Range of the log of the mixture's second scale, in log pixels.
+LOG_SCALE = (-2.0, 6.0)
 
 #: Scale of squashed lengths, in pixels.
 _NEAR = 4.0
@@ -155,6 +159,18 @@ class DenseNetwork(nn.Module):
         cells = self.cells(cells0 * self.channels**0.5).relu_()[:, :, : colours.shape[2], : colours.shape[3]]
         fine = self.context_fine(torch.cat([colours, cells], dim=1)).relu_()
         return fine, self.context(fine).relu_()
+
+
+def probability_within(mixture: Tensor, distance: float) -> Tensor:
+    """The probability (B, H, W) that the motion is off by less than this many pixels.
+
+    Under Laplace distributions of scale b, |x| + |y| < t has the probability 1 − (1 + t/b) exp(−t/b); a circle is
+    replaced by the diamond of the same mean width, t = 4/π · distance.
+    """
+    t = 4 / math.pi * distance
+    weight, ratio = mixture[:, 0].sigmoid(), t / mixture[:, 1].clamp(*LOG_SCALE).exp()
+    narrow = 1 - (1 + t) * math.exp(-t)
+    return weight * narrow + (1 - weight) * (1 - (1 + ratio) * torch.exp(-ratio))
 
 
 class _Update(nn.Module):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from deepmatching.flow.confidence import Origin
+from deepmatching.flow.filters import LEAST_WEIGHT
 from deepmatching.flow.settings import InterpolationSettings
 from deepmatching.matches import Matches, chosen_of
 from deepmatching.operators.geodesic import FLOOR, cell_graph, distance_transform, nearest_seeds
@@ -88,7 +89,8 @@ def interpolate_field(
     counts = _usable(field, pixels, weights, size)
     judged = field.confidence if settings.confidence > 0 else None
     if judged is not None:
-        counts = _unless_empty(counts, judged >= settings.confidence)
+        counts = counts & (judged >= _least_confidence(judged, counts, settings))
+        weights = judged.clamp(min=LEAST_WEIGHT) if weights is None else weights
     displacements = torch.where(counts[:, None], field.points1.double() - start, 0)
     if settings.saliency > 0 and image0 is not None:
         here = saliency(image0)[pixels[:, 1], pixels[:, 0]]
@@ -112,6 +114,13 @@ def interpolate_field(
         models = torch.cat([torch.zeros_like(models[:, :2]), means[:, None]], dim=1)
     origin = Origin(label, start, spread, (index >= 0).sum(dim=1), edges)
     return Interpolated(paint(label, start, models).float(), origin, counts)
+
+
+def _least_confidence(judged: Tensor, counts: Tensor, settings: InterpolationSettings) -> Tensor:
+    """See :func:`deepmatching.flow.filters.least_confidence`."""
+    best = torch.where(counts, judged, -1).sort(descending=True).values
+    last = (settings.least_kept * counts.sum()).ceil().long().clamp(min=1) - 1
+    return best[last].clamp(max=settings.confidence)
 
 
 def agreement_of(decoded: Decoded, spacing: int, b: int = 0) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 
@@ -12,10 +14,19 @@ from deepmatching.operators.saliency import saliency as operator_saliency
 #: Side in pixels of the bins that backward matches are looked up in.
 _BIN = 8
 
+#: The least weight of a match that is weighted by its confidence.
+LEAST_WEIGHT = 1e-3
+
 
 def saliency(image: np.ndarray) -> np.ndarray:
     """How much an image (1 or 3, H, W) changes in its least variable direction: (H, W) float32."""
     return operator_saliency(torch.from_numpy(image)).numpy()
+
+
+def least_confidence(confidence: np.ndarray, asked: float, least_kept: float) -> float:
+    """The threshold on confidences (N,): the one asked for, or a lower one that keeps this fraction of the matches."""
+    last = max(1, math.ceil(least_kept * len(confidence))) - 1
+    return min(asked, float(np.sort(confidence)[::-1][last]))
 
 
 def first_of_each_pixel(pixels: np.ndarray, scores: np.ndarray | None) -> np.ndarray:

@@ -91,7 +91,7 @@ def interpolate(
             scores, the one with the highest weight. A match whose score is not finite is dropped.
         weights: (N,), weights of the matches; None for equal weights. A match whose weight is not positive and finite
             is dropped.
-        confidence: (N,), probability that each match is right; None if unknown.
+        confidence: (N,), probability that each match is right; None if unknown. Without ``weights``, it is the weight.
         backward: keypoints (M, 2), (M, 2) of matches from the second image to the first.
         settings: the settings of the interpolation.
     """
@@ -106,7 +106,8 @@ def interpolate(
     kept = _usable(start, end, score, weight, strength.shape)
     judged = certainty if settings.confidence > 0 else None
     if judged is not None:
-        kept = _unless_empty(kept, judged[kept] >= settings.confidence)
+        kept = kept[judged[kept] >= filters.least_confidence(judged[kept], settings.confidence, settings.least_kept)]
+        weight = np.maximum(judged, filters.LEAST_WEIGHT) if weight is None else weight
     if settings.saliency > 0 and image0 is not None:
         column, row = _pixels(start[kept], strength.shape).T
         kept = _unless_empty(

@@ -11,13 +11,14 @@ from typing import TypeAlias
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from deepmatching.dense import DenseNetwork
 from deepmatching.edges import detect_edges, edge_strength, gradient_edges
 from deepmatching.errors import DeepMatchingError, failed_allocations
 from deepmatching.flow.confidence import confidence, probability
 from deepmatching.flow.fields import Field, field_of, interpolate_field
 from deepmatching.flow.interpolation import interpolate, starts_inside
+from deepmatching.flow.learned import dense_to_flow, occlusion_of
 from deepmatching.flow.refinement import refine, refine_finite
 from deepmatching.flow.result import FlowResult, FlowTensors
 from deepmatching.flow.settings import FlowSettings, without_confidence
@@ -59,6 +60,8 @@ def matches_to_flow(
     """
     size = check_pair(image0, image1)
     _check_sizes(matches, size)
+    if settings.dense:
+        raise DeepMatchingError("The preset 'learned' takes no matches: leave them out, or use another preset.")
     if matches.confidence is None:
         settings = without_confidence(settings)
     if on_device(image0):
@@ -102,14 +105,19 @@ def decoded_to_flow(
     settings: FlowSettings,
     edges: EdgesLike = None,
     backward: Decoded | None = None,
+    dense: DenseNetwork | None = None,
 ) -> FlowResult:
     """The flow from one frame to the next, from the matches of both directions; see :func:`matches_to_flow`.
 
     Args:
         decoded: matches from the first frame to the second; its pair 0.
         backward: those back, if :func:`needs_backward`.
+        dense: the model's dense network, if it has one.
     """
     sizes = first.geometry.size0, first.geometry.size1
+    if settings.dense:
+        result = dense_to_flow(dense, decoded, first, second, settings)
+        return replace(result, agreement=matches_of(decoded, 0, *sizes).agreement)
     result = matches_to_flow(
         matches_of(decoded, 0, *sizes, settings.interpolation.confidence),
         first.on_device,
@@ -125,6 +133,8 @@ def decoded_to_flow(
 
 def needs_backward(settings: FlowSettings, network: Network) -> bool:
     """Whether the flow from this network's matches needs the matches back to the first image, too."""
+    if settings.dense:
+        return False
     if network.confidence is None:
         return without_confidence(settings).interpolation.backward > 0
     return settings.interpolation.backward > 0 and not settings.interpolation.confidence
@@ -180,26 +190,6 @@ def fields_to_flow(
     unknown = torch.full_like(certainty[0, 0], torch.nan)
     occlusion = None if hidden is None else occlusion_of(hidden, flow)
     return FlowTensors(flow, certainty, found.counts.sum(), unknown if agreement is None else agreement, occlusion)
-
-
-def occlusion_of(hidden: Tensor, flow: Tensor) -> Tensor:
-    """The probability that each pixel is not visible in the second image, (H, W) float32.
-
-    That of the reference points, interpolated between them; and 1 where the flow leaves the image.
-
-    Args:
-        hidden: (H_0, W_0), of the reference points.
-        flow: (H, W, 2).
-    """
-    height, width = flow.shape[:2]
-    step = min(height // hidden.shape[0], width // hidden.shape[1])  # α₀: the rest is less than one patch
-    fine = functional.interpolate(hidden[None, None], scale_factor=step, mode="bilinear", align_corners=False)
-    below, right = max(0, height - fine.shape[2]), max(0, width - fine.shape[3])
-    fine = functional.pad(fine, (0, right, 0, below), mode="replicate")[0, 0, :height, :width]
-    x = torch.arange(width, device=flow.device) + flow[..., 0]
-    y = torch.arange(height, device=flow.device)[:, None] + flow[..., 1]
-    outside = (x < -0.5) | (x > width - 0.5) | (y < -0.5) | (y > height - 0.5)
-    return torch.where(outside, 1.0, fine)
 
 
 def times(stages: dict[str, tuple[torch.cuda.Event, torch.cuda.Event]]) -> dict[str, float]:

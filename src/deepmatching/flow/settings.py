@@ -28,8 +28,9 @@ class InterpolationSettings:
         group_tolerance: two neighbours agree if their displacements differ by less than this, in pixels.
         filter_neighbours: number of nearest matches in the consistency filter.
         consistency: drop matches at least this far from the weighted mean of these neighbours, in pixels; 0 keeps all.
-        confidence: keep the matches with at least this confidence, verified or not; 0 keeps the verified ones, whatever
-            their confidence. No effect on matches that were not judged.
+        confidence: keep the matches with at least this confidence, verified or not, and weight them by it; 0 keeps the
+            verified ones, whatever their confidence. No effect on matches that were not judged.
+        least_kept: keep at least this fraction of the matches, the most confident ones, if fewer reach ``confidence``.
         backward: drop matches whose round trip, forward and back, misses its start by at least this many pixels; 0
             keeps all. Not done, and no backward matching needed, if ``confidence`` decides.
     """
@@ -46,11 +47,13 @@ class InterpolationSettings:
     filter_neighbours: int = 25
     consistency: float = 10.0
     confidence: float = 0.6
+    least_kept: float = 0.5
     backward: float = 4.0
 
     def __post_init__(self) -> None:
         check_choice("model", self.model, get_args(Model))
-        check_number("confidence", self.confidence, least=0, most=1)
+        for name in ("confidence", "least_kept"):
+            check_number(name, getattr(self, name), least=0, most=1)
         _check(self, at_least_one=("neighbours", "filter_neighbours"), positive=("contrast", "ridge"))
 
 
@@ -90,6 +93,7 @@ class FlowSettings:
 
     interpolation: InterpolationSettings = field(default_factory=InterpolationSettings)
     refinement: RefinementSettings = field(default_factory=RefinementSettings)
+    dense: bool = False  #: the model's dense network takes the place of the interpolation
 
 
 def _check(settings: Any, at_least_one: tuple[str, ...], positive: tuple[str, ...]) -> None:
@@ -131,11 +135,12 @@ def _original(neighbours: int, falloff: float, filter_neighbours: int, **refinem
 
 
 #: ``default`` is ours and relies on the confidence of matches. ``classic`` does without and takes its place for matches
-#: that were not judged. ``original`` has the values in the original's code (its help text states others). The rest are
-#: its options -sintel, -kitti and -middlebury.
+#: that were not judged. ``learned`` is the dense network, refined. ``original`` has the values in the original's code
+#: (its help text states others). The rest are its options -sintel, -kitti and -middlebury.
 PRESETS: dict[str, FlowSettings] = {
     "default": FlowSettings(),
     "classic": FlowSettings(InterpolationSettings(confidence=0)),
+    "learned": FlowSettings(dense=True),
     "original": _ORIGINAL,
     "sintel": _original(160, 1.1, 25, steps=5, gamma=0.72, sigma=1.1),
     "kitti": _original(160, 1.1, 25, steps=2, gamma=0.77, sigma=1.7),

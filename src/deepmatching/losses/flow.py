@@ -6,14 +6,12 @@ import torch
 from torch import Tensor
 
 from deepmatching.dense import DenseFlow
+from deepmatching.dense.network import LOG_SCALE
 from deepmatching.operators.geodesic import FLOOR, cell_graph, distance_transform, nearest_seeds
 from deepmatching.operators.local_models import affine_models, falloff_weights, paint
 
 #: Weights of the motion filled in, after each update, and of the negative log-likelihood, against the final flow's 1.
 FILLED, UPDATED, LIKELIHOOD = 0.4, 0.2, 0.2
-
-#: Range of the log of the second component's scale, in log pixels.
-_LOG_SCALE = (-2.0, 6.0)
 
 
 def dense_loss(found: DenseFlow, flow: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -56,7 +54,7 @@ def log_likelihood(errors: Tensor, mixture: Tensor) -> Tensor:
 def _components(mixture: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Logs of the two weights and of the second scale, (B, H, W) each."""
     logsigmoid = torch.nn.functional.logsigmoid
-    return logsigmoid(mixture[:, 0]), logsigmoid(-mixture[:, 0]), mixture[:, 1].clamp(*_LOG_SCALE)
+    return logsigmoid(mixture[:, 0]), logsigmoid(-mixture[:, 0]), mixture[:, 1].clamp(*LOG_SCALE)
 
 
 def interpolation_loss(
