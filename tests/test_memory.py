@@ -147,3 +147,18 @@ def test_predicted_memory_is_close_to_measured_memory(case: dict[str, object]) -
     assert found["measured"] / 1.2 < found["predicted"] < 1.2 * found["measured"], found
     if "budget" in case:
         assert found["strips"] > 1 and found["measured"] <= 1e6 * case["budget"], found
+
+
+def test_soft_pooling_holds_all_volumes_and_is_refused_instead_of_cut() -> None:
+    pair = Geometry((436, 1024), (436, 1024), radius=80)
+    hard, soft = (decoding_bytes(pair, HOG(), pooling=pooling) for pooling in ("hard", "soft"))
+    assert soft > 3 * hard
+    for training in (False, True):
+        amounts = [pyramid_bytes(pair, HOG(), training=training, pooling=pooling) for pooling in ("hard", "soft")]
+        assert amounts[0] < amounts[1]
+    plan = plan_decoding(pair, HOG(), 3, "cpu", 2 * soft, pooling="soft")
+    assert plan.pieces == Pieces() and 1 <= plan.batch < 3 and plan.needed <= 2 * soft
+    with pytest.raises(OutOfMemoryError, match="use hard pooling, a smaller radius"):
+        plan_decoding(pair, HOG(), 1, "cpu", soft - 1, pooling="soft")
+    with pytest.raises(OutOfMemoryError, match="use hard pooling"):
+        plan_flow(pair, HOG(), "cpu", soft - 1, (), "soft")
