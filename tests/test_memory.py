@@ -186,3 +186,18 @@ def test_predictions_for_a_gpu_are_those_that_were_measured(
     geometry = network.geometry(size0[::-1], size1[::-1])
     predicted = decoding_bytes(geometry, network.descriptor, batch, "cuda", Pieces(*pieces))
     assert 0.98 <= predicted / 1e6 / measured <= 1.2
+
+
+def test_soft_pooling_holds_all_volumes_and_is_refused_instead_of_cut() -> None:
+    pair = Geometry((436, 1024), (436, 1024), radius=80)
+    hard, soft = (decoding_bytes(pair, HOG(), pooling=pooling) for pooling in ("hard", "soft"))
+    assert soft > 3 * hard
+    for training in (False, True):
+        amounts = [pyramid_bytes(pair, HOG(), training=training, pooling=pooling) for pooling in ("hard", "soft")]
+        assert amounts[0] < amounts[1]
+    plan = plan_decoding(pair, HOG(), 3, "cpu", 2 * soft, pooling="soft")
+    assert plan.pieces == Pieces() and 1 <= plan.batch < 3 and plan.needed <= 2 * soft
+    with pytest.raises(OutOfMemoryError, match="use hard pooling, a smaller radius"):
+        plan_decoding(pair, HOG(), 1, "cpu", soft - 1, pooling="soft")
+    with pytest.raises(OutOfMemoryError, match="use hard pooling"):
+        plan_flow(pair, HOG(), "cpu", soft - 1, (), "soft")

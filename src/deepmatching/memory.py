@@ -249,7 +249,7 @@ def pyramid_bytes(
 def _volumes_bytes(geometry: Geometry, pooling: Pooling, training: bool = False, fused: bool = False) -> int:
     """Peak of all score volumes of a pair; ``fused`` if kernels keep what backward needs."""
     if pooling == "soft":
-        per_score = 16 if not training else 40 if fused else 56
+        per_score = 16 if not training else 32 if fused else 56
     else:
         per_score = 11 if not training else 24 if fused else 46
     return per_score * sum(geometry.cells(l) for l in range(geometry.L + 1))

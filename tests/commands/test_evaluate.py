@@ -58,6 +58,18 @@ def test_means_go_to_standard_output(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert [pair["name"] for pair in content["pairs"]] == ["street/0_a-0_b", "street/1_a-1_b"]
 
 
+@pytest.mark.slow
+def test_pooling_can_be_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pairs = write_pairs(tmp_path, 1)
+    for pooling in ("hard", "soft"):
+        run(pairs, pooling=pooling, json_file=tmp_path / f"{pooling}.json")
+        assert f"hog, radius 16, {pooling} pooling" in capsys.readouterr().out
+    hard, soft = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("hard", "soft"))
+    assert hard["settings"]["pooling"] == "hard" and hard["pairs"] != soft["pairs"]
+    with pytest.raises(DeepMatchingError, match="--pooling has no effect on methods of OpenCV"):
+        run(pairs, method="dis", pooling="soft")
+
+
 def test_sub_pixel_matches_can_be_switched_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pairs, errors = write_pairs(tmp_path, 1, dataset="mine"), {}
     for subpixel in (True, False):

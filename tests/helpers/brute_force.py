@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from torch import Tensor
 from deepmatching.geometry import CORNERS, Geometry
 
 
+@lru_cache(maxsize=16)
 def points(geometry: Geometry, l: int) -> tuple[list[float], list[float]]:
     """Rows and columns of the reference points, in pixels."""
     ys, xs = geometry.reference_points(l)
@@ -18,8 +20,15 @@ def points(geometry: Geometry, l: int) -> tuple[list[float], list[float]]:
 
 def target(geometry: Geometry, l: int, i: int, j: int, a: int, b: int) -> tuple[float, float]:
     """Position of target cell (a, b) of reference point (i, j), in pixels."""
+    rows, columns = targets(geometry, l)
+    return rows[i if geometry.relative else 0][a], columns[j if geometry.relative else 0][b]
+
+
+@lru_cache(maxsize=16)
+def targets(geometry: Geometry, l: int) -> tuple[list[list[float]], list[list[float]]]:
+    """Rows and columns of the target cells, in pixels; for each reference point on the relative lattice."""
     rows, columns = geometry.target_points(l)
-    return rows[i if geometry.relative else 0, a].item(), columns[j if geometry.relative else 0, b].item()
+    return rows.tolist(), columns.tolist()
 
 
 def brute_max_pooling(S: Tensor, geometry: Geometry, l: int) -> tuple[Tensor, Tensor]:
@@ -72,9 +81,11 @@ def pooled_target(geometry: Geometry, l: int, i: int, j: int, c: int, d: int) ->
 
 def window_cells(geometry: Geometry, l: int, i: int, j: int, y: float, x: float) -> list[tuple[int, int]]:
     """The cells of level l of reference point (i, j) in the pooling window around a position, in raster order."""
-    h, w = geometry.window(l)
-    places = [(a, b, *target(geometry, l, i, j, a, b)) for a in range(h) for b in range(w)]
-    return [(a, b) for a, b, qy, qx in places if max(abs(qy - y), abs(qx - x)) <= 2**l * geometry.eta]
+    rows, columns = (
+        [n for n, q in enumerate(places[index if geometry.relative else 0]) if abs(q - centre) <= 2**l * geometry.eta]
+        for places, index, centre in zip(targets(geometry, l), (i, j), (y, x), strict=True)
+    )
+    return [(a, b) for a in rows for b in columns]
 
 
 def brute_paths(S: list[Tensor], geometry: Geometry, temperatures: list[float], cost: float) -> Tensor:

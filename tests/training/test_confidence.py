@@ -63,7 +63,7 @@ def test_descriptor_and_confidence_are_trained_together(manifest: Path, tmp_path
 
 
 def test_a_confidence_needs_a_trained_model(manifest: Path, tmp_path: Path) -> None:  # noqa: F811
-    with pytest.raises(DeepMatchingError, match=r"A confidence needs a trained model: set model.init"):
+    with pytest.raises(DeepMatchingError, match=r"model.learn=confidence needs a trained model: set model.init"):
         small(manifest, tmp_path, "model.learn=confidence", "model.init=")
 
 

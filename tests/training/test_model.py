@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
+from deepmatching.defaults import TEMPERATURE
 from deepmatching.errors import DeepMatchingError
-from deepmatching.models import build_network, save_network
+from deepmatching.models import build_network, load_network, save_network
 from deepmatching.training import train
 from deepmatching.training.config import Config
 from deepmatching.training.model import FIRST_SHARPNESS, build_model
@@ -60,3 +62,42 @@ def test_sizes_that_cannot_work_are_found_before_anything_is_read(config_of: Con
 def test_whole_images_may_have_any_levels(config_of: Configs) -> None:
     with pytest.raises(DeepMatchingError, match=r"missing\.json"):
         train(config_of("model.levels=9", "data.crop=[0, 0]", "data.train=missing.json"), torch.device("cpu"))
+
+
+def test_pooling_is_what_is_asked_for_and_else_that_of_the_start(config_of: Configs, tmp_path: Path) -> None:
+    start = build_network("compact", dimensions=6)
+    start.use_pooling("soft", 7.0)
+    save_network(start, tmp_path / "soft.safetensors")
+
+    def first_temperature(*changes: str) -> float | None:
+        config = config_of(*changes)
+        temperatures = build_model(config.model, config.loss).network.log_temperatures
+        return None if temperatures is None else temperatures[0].exp().item()
+
+    init = f"model.init={tmp_path / 'soft.safetensors'}"
+    assert first_temperature() is None and first_temperature("model.pooling=hard") is None
+    assert first_temperature("model.pooling=soft", "model.temperature=9") == pytest.approx(9)
+    assert first_temperature(init) == first_temperature(init, "model.pooling=soft") == pytest.approx(7)
+    assert first_temperature(init, "model.pooling=hard") is None
+    for word in ("model.pooling=mean", "model.temperature=0"):
+        with pytest.raises(DeepMatchingError, match=word.split("=")[0]):
+            config_of(word)
+
+
+@pytest.mark.parametrize("learn", ["both", "features"])
+def test_temperatures_are_learned_with_the_exponents(config_of: Configs, learn: str) -> None:
+    config = config_of("model.pooling=soft", f"model.learn={learn}", "validation.every=100", "steps=4")
+    outcome = train(config, torch.device("cpu"))
+    network = load_network(outcome.folder / "last.safetensors")
+    assert network.pooling == "soft" and network.log_temperatures is not None
+    moved = (network.log_temperatures[0] - math.log(TEMPERATURE)).abs() > 1e-5
+    assert moved == (learn == "both")
+    header, *rows = (outcome.folder / "log.csv").read_text().splitlines()
+    columns = dict(zip(header.split(","), rows[-1].split(","), strict=True))
+    logged = next(row.split(",") for row in reversed(rows) if row.split(",")[header.split(",").index("beta_0")])
+    assert "beta_7" in columns
+    assert float(logged[header.split(",").index("beta_0")]) == pytest.approx(network.log_temperatures[0].exp().item())
+    resumed = train(
+        config_of("model.pooling=soft", f"model.learn={learn}", "steps=6"), torch.device("cpu"), resume=True
+    )
+    assert resumed.progress.step == 6

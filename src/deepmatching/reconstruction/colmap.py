@@ -83,10 +83,10 @@ def load_pycolmap() -> Any:
 
 @contextlib.contextmanager
 def quiet_pycolmap() -> Iterator[Any]:
-    """pycolmap, which prints errors only while the block lasts."""
+    """pycolmap, which prints nothing while the block lasts: it raises its errors, too."""
     pycolmap = load_pycolmap()
     before = pycolmap.logging.minloglevel
-    pycolmap.logging.minloglevel = int(pycolmap.logging.Level.ERROR)
+    pycolmap.logging.minloglevel = int(pycolmap.logging.Level.FATAL)
     try:
         yield pycolmap
     finally:
