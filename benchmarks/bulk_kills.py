@@ -1,7 +1,6 @@
 """Kill bulk runs by signal 9 at random moments, and check that nothing is lost, done twice or different.
 
-    python benchmarks/bulk_kills.py [--engine local|ray] [--address auto] [--driver-kills 30] [--worker-kills 10]
-                                    [--json FILE]
+    python benchmarks/bulk_kills.py [--engine local|ray] [--driver-kills 30] [--worker-kills 10] [--json FILE]
 
 The command ``deepmatching bulk`` matches all pairs of a few small pictures. It is killed and run again until it ends,
 and again in a new folder until there were enough kills. Half of the moments are drawn from the time that an undisturbed
@@ -11,7 +10,6 @@ goes on, at most two in a run: a shard whose worker dies three times is given up
 * the shards of every run have the same bytes as those of an undisturbed run in one process;
 * no shard that was finished is written again, so only those that a kill interrupted are matched again.
 
-With --address, the workers belong to a Ray cluster that stays while the command is killed. It also starts faster.
 Needs Linux or macOS.
 """
 
@@ -69,9 +67,8 @@ class Tally:
 class Runs:
     """Starts the command again and again."""
 
-    def __init__(self, folder: Path, engine: str, address: str | None, images: int, generator: random.Random) -> None:
+    def __init__(self, folder: Path, engine: str, images: int, generator: random.Random) -> None:
         self.folder, self.generator, self.tally = folder, generator, Tally()
-        self._address = [] if address is None else ["--address", address]
         write_pictures(folder / "images", images)
         matching = ["--exhaustive", "--radius", "32", "--device", "cpu", "--model", "hog", "--quiet"]
         self._command = [sys.executable, "-m", "deepmatching", "bulk", str(folder / "images"), *matching]
@@ -87,8 +84,7 @@ class Runs:
             self._compare(folder / "undisturbed", {})
 
     def _start(self, out: Path, engine: str) -> subprocess.Popen[bytes]:
-        ray = ["--engine", "ray", "--workers", "2", "--cpus-per-worker", "1", *self._address]
-        workers = ray if engine == "ray" else []
+        workers = ["--engine", "ray", "--workers", "2", "--cpus-per-worker", "1"] if engine == "ray" else []
         log = (self.folder / "log.txt").open("ab")
         with log:
             return subprocess.Popen([*self._command, *workers, "--out", str(out)], stdout=log, stderr=log)
@@ -176,7 +172,6 @@ class Runs:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", choices=("local", "ray"), default="local")
-    parser.add_argument("--address", help="with --engine ray: a cluster that runs already, such as auto")
     parser.add_argument("--driver-kills", type=int, default=30)
     parser.add_argument("--worker-kills", type=int, default=0, help="with --engine ray")
     parser.add_argument("--images", type=int, default=12)
@@ -185,10 +180,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.worker_kills and options.engine != "ray":
         parser.error("--worker-kills is for --engine ray")
-    if options.worker_kills and options.address is not None:
-        parser.error("--worker-kills is for workers that the command starts: leave --address out")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        runs = Runs(Path(folder), options.engine, options.address, options.images, random.Random(options.seed))
+        runs = Runs(Path(folder), options.engine, options.images, random.Random(options.seed))
         runs.kill_drivers(options.driver_kills)
         runs.kill_workers(options.worker_kills)
     tally = runs.tally

@@ -146,7 +146,8 @@ def _no_cluster(address: str | None, error: Exception) -> DeepMatchingError:
     where = "on this machine" if address is None else f"at '{address}'"
     reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
     return DeepMatchingError(
-        f"There is no Ray cluster {where} that can be used ({reason}): start one with ray start, or correct --address."
+        f"There is no Ray cluster {where} that can be used ({reason}): start one with ray start, correct --address, or "
+        "set up the token that the cluster asks for (Ray's token authentication)."
     )
 
 
