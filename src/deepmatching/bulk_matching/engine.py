@@ -46,15 +46,15 @@ class _DecodedBatch:
         self._matcher, self._geometry, self._pairs = matcher, geometry, pairs
         self._min_confidence, self._decoded, self._ready = min_confidence, decoded, ready
 
-    def matches(self, b: int) -> Matches:
-        """The matches of a pair, at the size that it was matched at."""
+    def matches(self) -> list[Matches]:
+        """The matches of each pair, at the size that it was matched at."""
         if self._ready is not None:
             self._ready.synchronize()
-        return self._matcher.matches_of(self._decoded, b, self._geometry)
+        return self._matcher.matches_of(self._decoded, self._geometry)
 
     def __iter__(self) -> Iterator[MatchedPair]:
-        for b, (pair, sizes, orientations) in enumerate(self._pairs):
-            found = self.matches(b).at_sizes(*sizes)
+        for matches, (pair, sizes, orientations) in zip(self.matches(), self._pairs, strict=True):
+            found = matches.at_sizes(*sizes)
             kept = found if self._min_confidence is None else found.filter(self._min_confidence)
             yield MatchedPair(pair, kept, orientations)
 
@@ -164,8 +164,8 @@ class ShardMatcher:
             if self.flow is None:
                 results.append(part)
                 continue
-            for b, (pair, described0, described1) in enumerate(works):
-                self._write_flow(pair, described0, described1, part.matches(b))
+            for matches, (pair, described0, described1) in zip(part.matches(), works, strict=True):
+                self._write_flow(pair, described0, described1, matches)
             results.append(list(part))
         return results
 
@@ -194,7 +194,7 @@ class ShardMatcher:
             decoding = replace(self.matcher.settings.decoding, pieces=pieces)
             decoded = self._decode_once(second.cells, first.cells, geometry, decoding)
             on_cpu = Decoded._make(None if tensor is None else tensor.cpu() for tensor in decoded)
-            backward = self.matcher.matches_of(on_cpu, 0, geometry)
+            backward = self.matcher.matches_of(on_cpu, geometry)[0]
         result = matches_to_flow(forward, first.image, second.image, settings, None, backward)
         path = flow_file(self.flow, pair)
         make_folder(path.parent)
