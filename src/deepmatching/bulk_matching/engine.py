@@ -118,7 +118,7 @@ class ShardMatcher:
             try:
                 work = (pair, self.images[pair[0]], self.images[pair[1]])
             except _FAILURES as error:
-                started.parts.append([_failed(pair, error)])
+                started.parts.append([MatchedPair(pair, NO_MATCHES, failure=_reason(error))])
                 continue
             if batch and (len(batch) >= self.batch_size or _shapes(batch[0]) != _shapes(work)):
                 started.parts += self._match_batch(batch)
@@ -135,7 +135,7 @@ class ShardMatcher:
             return self._decode(batch)
         except _FAILURES as error:
             is_memory = not isinstance(error, DeepMatchingError) or isinstance(error, OutOfMemoryError)
-            failure: Exception = error
+            failure = _reason(error)  # the error itself would keep the arrays of the attempt
         if is_memory:
             self.images.forget()
             if torch.cuda.is_available():
@@ -143,9 +143,9 @@ class ShardMatcher:
             try:
                 return self._decode(batch)
             except _FAILURES as error:
-                failure = error
+                failure = _reason(error)
         if len(batch) == 1:
-            return [[_failed(batch[0][0], failure)]]
+            return [[MatchedPair(batch[0][0], NO_MATCHES, failure=failure)]]
         return [part for work in batch for part in self._match_batch([work])]
 
     @torch.no_grad()
@@ -227,6 +227,5 @@ def _to_cpu(decoded: Decoded, device: torch.device) -> tuple[Decoded, torch.cuda
     return copied, event
 
 
-def _failed(pair: Pair, error: BaseException) -> MatchedPair:
-    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return MatchedPair(pair, NO_MATCHES, failure=reason)
+def _reason(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
