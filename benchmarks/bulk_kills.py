@@ -37,6 +37,12 @@ from deepmatching.bulk_matching.storage import SHARDS
 #: Kills of workers in a run at most.
 IN_A_RUN = 2
 
+#: Times that a command is run to its end before its failure counts.
+ATTEMPTS = 3
+
+#: Seconds between looks at a run.
+PAUSE = 0.005
+
 #: Seconds to wait for a process.
 PATIENCE = 600.0
 
@@ -73,13 +79,13 @@ class Runs:
         matching = ["--exhaustive", "--radius", "32", "--device", "cpu", "--model", "hog", "--quiet"]
         self._command = [sys.executable, "-m", "deepmatching", "bulk", str(folder / "images"), *matching]
         begin = time.perf_counter()
-        self._finish(self._start(folder / "whole", "local"))
+        self._complete(folder / "whole", "local")
         self.expected = contents(folder / "whole")
         self.tally.shards = len(self.expected)
         self.engine, self.duration = engine, time.perf_counter() - begin
         if engine == "ray":
             begin = time.perf_counter()
-            self._finish(self._start(folder / "undisturbed", engine))
+            self._complete(folder / "undisturbed", engine)
             self.duration = time.perf_counter() - begin
             self._compare(folder / "undisturbed", {})
 
@@ -89,17 +95,21 @@ class Runs:
         with log:
             return subprocess.Popen([*self._command, *workers, "--out", str(out)], stdout=log, stderr=log)
 
-    def _finish(self, process: subprocess.Popen[bytes]) -> None:
-        if process.wait(PATIENCE):
+    def _complete(self, out: Path, engine: str) -> None:
+        """Run the command to its end. On a busy machine, Ray may not start in time."""
+        if not any(self._start(out, engine).wait(PATIENCE) == 0 for _ in range(ATTEMPTS)):
             raise SystemExit(f"The command failed:\n{(self.folder / 'log.txt').read_text()[-3000:]}")
 
     def kill_drivers(self, count: int) -> None:
         """Kill the command so many times."""
-        for number in range(count):  # a run ends sooner or later, so there are at most so many
+        number = 0
+        while self.tally.driver_kills < count:
             out, finished = self.folder / f"driver-{number}", dict[str, tuple[int, int]]()
             while self.tally.driver_kills < count:
                 process = self._start(out, self.engine)
                 if not self._wait(process, out, finished):
+                    if process.returncode:
+                        continue
                     break
                 process.kill()
                 process.wait(PATIENCE)
@@ -112,21 +122,20 @@ class Runs:
                 print(f"kill {self.tally.driver_kills}: {len(finished)} of {len(self.expected)} shards", flush=True)
                 if len(finished) == len(self.expected):
                     break
-            self._finish(self._start(out, self.engine))
+            self._complete(out, self.engine)
             self._compare(out, finished)
-            if self.tally.driver_kills >= count:
-                return
+            number += 1
 
     def _wait(self, process: subprocess.Popen[bytes], out: Path, finished: dict[str, tuple[int, int]]) -> bool:
         """Wait for the moment of a kill; returns whether the command is still at work then."""
         if self.generator.random() < 0.5:
             moment = time.perf_counter() + self.generator.uniform(0, self.duration)
             while time.perf_counter() < moment and process.poll() is None:
-                time.sleep(0.001)
+                time.sleep(PAUSE)
         else:
             wanted = self.generator.randint(len(finished), len(self.expected) - 1)
             while len(stamps(out)) <= wanted and process.poll() is None:
-                time.sleep(0.001)
+                time.sleep(PAUSE)
             time.sleep(self.generator.uniform(0, 0.05))
         return process.poll() is None
 
@@ -140,9 +149,9 @@ class Runs:
             for _ in range(min(IN_A_RUN, count - self.tally.worker_kills)):
                 wanted = self.generator.randint(0, len(self.expected) - 2)
                 while len(stamps(out)) < wanted and process.poll() is None:
-                    time.sleep(0.001)
+                    time.sleep(PAUSE)
                 while process.poll() is None and not (found := list(workers_of(process.pid))):
-                    time.sleep(0.001)
+                    time.sleep(PAUSE)
                 time.sleep(self.generator.uniform(0, 0.05))
                 if process.poll() is not None:
                     break
@@ -154,7 +163,8 @@ class Runs:
                 print(
                     f"worker {self.tally.worker_kills}: {len(stamps(out))} of {len(self.expected)} shards", flush=True
                 )
-            self._finish(process)
+            if process.wait(PATIENCE):  # Ray did not start, or not again
+                self._complete(out, self.engine)
             self._compare(out, {})
 
     def _check(self, before: dict[str, tuple[int, int]], now: dict[str, tuple[int, int]]) -> None:

@@ -11,7 +11,8 @@ import torch
 from deepmatching.errors import DeepMatchingError
 from deepmatching.flow.pipeline import count_outside
 from deepmatching.io.matches import from_corners, to_corners
-from deepmatching.matches import Matches
+from deepmatching.matches import Matches, batch_of_matches, matches_of
+from deepmatching.operators.decoding import Decoded
 from helpers.html import picture_in
 
 
@@ -287,3 +288,24 @@ def test_adapters_give_the_confidence_where_others_expect_one(judged: Matches) -
     assert judged.as_kornia()["confidence"].tolist() == [0.25, 0.5, 0.875]
     assert judged.as_hloc()["matching_scores0"].tolist() == [0.25, 0.5, 0.875]
     assert [match.distance for match in judged.as_opencv()[2]] == [0.75, 0.5, 0.125]
+
+
+@pytest.mark.parametrize("is_judged", [False, True])
+def test_the_matches_of_a_batch_are_those_of_its_pairs(is_judged: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    shape = (3, 4, 5)
+    scores = torch.rand(shape, generator=generator)
+    scores[0, 1] = -torch.inf
+    verified = (torch.rand(shape, generator=generator) < 0.5) & torch.isfinite(scores)
+    verified[1] = False  # a pair without matches
+    points = torch.rand(4, 5, 2, generator=generator), torch.rand(*shape, 2, generator=generator)
+    confidence = torch.rand(shape, generator=generator) if is_judged else None
+    decoded = Decoded(*points, scores, torch.zeros(shape, dtype=torch.int64), verified, confidence)
+    for least in (0.0, 0.7):
+        together = batch_of_matches(decoded, (32, 40), (32, 40), least)
+        for b, found in enumerate(together):
+            expected = matches_of(decoded, b, (32, 40), (32, 40), least)
+            for name in ("keypoints0", "keypoints1", "scores", "confidence"):
+                one, other = getattr(found, name), getattr(expected, name)
+                assert (one is None) == (other is None)
+                assert one is None or torch.equal(one, other)

@@ -18,7 +18,7 @@ from deepmatching.errors import DeepMatchingError, failed_allocations
 from deepmatching.graphs import LARGEST_GRAPH, GraphedDescribe, RepeatedDecode
 from deepmatching.inference import Frame
 from deepmatching.io.images import ImageLike, load_image, shrink, shrunk_size, size_of, stacked
-from deepmatching.matches import NO_MATCHES, Matches, matches_of
+from deepmatching.matches import NO_MATCHES, Matches, batch_of_matches
 from deepmatching.memory import Plan, Size, budget_for, plan_decoding, plan_flow, pyramid_bytes, require
 from deepmatching.models import load_network, save_network
 from deepmatching.network import Network
@@ -170,8 +170,8 @@ class DeepMatcher:
             part = batch[start : start + plan.batch]
             image0, image1 = (stacked([self._shrunk(pair[i]) for pair in part]).to(self.device) for i in (0, 1))
             decoded = self._decode(image0, image1, geometry, plan)
-            for b in range(len(decoded.scores)):
-                yield self.matches_of(decoded, b, geometry).at_sizes(size0, size1)
+            for matches in self.matches_of(decoded, geometry):
+                yield matches.at_sizes(size0, size1)
 
     @failed_allocations()
     def _decode(self, image0: Tensor, image1: Tensor, geometry: Geometry, plan: Plan) -> Decoded:
@@ -242,12 +242,12 @@ class DeepMatcher:
         return Frame(image, on_device, cells, geometry, size, pieces)
 
     def _match_frames(self, first: Frame, second: Frame) -> Matches:
-        return self.matches_of(self._decode_frames(first, second), 0, first.geometry)
+        return self.matches_of(self._decode_frames(first, second), first.geometry)[0]
 
-    def matches_of(self, decoded: Decoded, b: int, geometry: Geometry) -> Matches:
-        """The matches of pair b of a batch that are given out; see :meth:`match`."""
+    def matches_of(self, decoded: Decoded, geometry: Geometry) -> list[Matches]:
+        """The matches of each pair of a batch that are given out; see :meth:`match`."""
         least = CONFIDENT if self.settings.reciprocal == "bins" else 0.0
-        return matches_of(decoded, b, geometry.size0, geometry.size1, least)
+        return batch_of_matches(decoded, geometry.size0, geometry.size1, least)
 
     @failed_allocations()
     def _decode_frames(self, first: Frame, second: Frame) -> Decoded:

@@ -273,8 +273,8 @@ def _grid_axis(positions: np.ndarray, side: int | None) -> tuple[np.ndarray, int
 NO_MATCHES = Matches(torch.zeros(0, 2), torch.zeros(0, 2), torch.zeros(0))
 
 
-def chosen_of(decoded: Decoded, b: int, min_confidence: float = 0.0) -> Tensor:
-    """Which matches of pair b of a batch are given out, (H_0, W_0) bool: those that are verified.
+def chosen_of(decoded: Decoded, b: int | slice, min_confidence: float = 0.0) -> Tensor:
+    """Which matches of pair b of a batch, or of several, are given out, (…, H_0, W_0) bool: those that are verified.
 
     With a ``min_confidence`` above 0 and a network that judges its matches, also others that reach it.
     """
@@ -296,3 +296,21 @@ def matches_of(
         size1,
         None if decoded.confidence is None else decoded.confidence[b][kept],
     )
+
+
+def batch_of_matches(
+    decoded: Decoded, size0: Size | None = None, size1: Size | None = None, min_confidence: float = 0.0
+) -> list[Matches]:
+    """As :func:`matches_of`, for all pairs of a batch. It waits for a GPU twice, however many they are."""
+    kept = chosen_of(decoded, slice(None), min_confidence)
+    pairs, rows, columns = kept.nonzero(as_tuple=True)
+    counts = kept.flatten(1).sum(dim=1).tolist()
+    confidence = decoded.confidence
+    parts = zip(
+        from_corners(decoded.points0[rows, columns]).split(counts),
+        from_corners(decoded.points1[pairs, rows, columns]).split(counts),
+        decoded.scores[pairs, rows, columns].split(counts),
+        [None] * len(counts) if confidence is None else confidence[pairs, rows, columns].split(counts),
+        strict=True,
+    )
+    return [Matches(points0, points1, scores, size0, size1, sure) for points0, points1, scores, sure in parts]

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -29,6 +30,18 @@ def test_without_ray_the_error_says_how_to_install_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(DeepMatchingError, match=r"pip install 'deepmatching\[bulk\]'"):
+        dm.bulk(exhaustive_pairs(photos), photos, tmp_path / "run", engine="ray", **SETTINGS)
+
+
+def test_a_machine_that_does_not_start_ray_is_one_sentence(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def init(**_: Any) -> None:
+        raise Exception("The current node timed out during startup.\nMore about it.")  # as Ray raises it
+
+    stub = SimpleNamespace(is_initialized=lambda: False, init=init)
+    monkeypatch.setattr("deepmatching.bulk_matching.cluster.load_ray", lambda: stub)
+    with pytest.raises(DeepMatchingError, match=r"does not start on this machine \(The current node timed out"):
         dm.bulk(exhaustive_pairs(photos), photos, tmp_path / "run", engine="ray", **SETTINGS)
 
 

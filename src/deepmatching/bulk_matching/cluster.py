@@ -123,7 +123,7 @@ def _connected(ray: Any, address: str | None) -> Iterator[None]:
     here: dict[str, Any] = {} if address is not None else {"include_dashboard": False}
     try:
         ray.init(address=address or "local", logging_level=logging.ERROR, log_to_driver=False, **here)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except Exception as error:  # Ray raises plain ones too: a busy machine may not start it in time
         raise _no_cluster(address, error) from error
     try:
         yield
@@ -143,10 +143,12 @@ def _check_address(address: str | None) -> None:
 
 
 def _no_cluster(address: str | None, error: Exception) -> DeepMatchingError:
-    where = "on this machine" if address is None else f"at '{address}'"
     reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    if address is None:
+        return DeepMatchingError(f"Ray does not start on this machine ({reason}): try again, or use --engine local.")
     return DeepMatchingError(
-        f"There is no Ray cluster {where} that can be used ({reason}): start one with ray start, or correct --address."
+        f"There is no Ray cluster at '{address}' that can be used ({reason}): start one with ray start, correct "
+        "--address, or set up the token that the cluster asks for (Ray's token authentication)."
     )
 
 

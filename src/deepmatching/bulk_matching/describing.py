@@ -57,7 +57,8 @@ class DescribedImages:
         self, matcher: DeepMatcher, folder: PathLike, keep_images: bool = False, memory: int | None = None
     ) -> None:
         self.matcher, self.folder, self.keep_images = matcher, Path(folder), keep_images
-        self.limit = int(SHARE * budget_for(matcher.device)) if memory is None else memory
+        budget = budget_for(matcher.device, matcher.settings.memory)
+        self.limit = int(SHARE * budget) if memory is None else memory
         self.described = 0  #: how many images were described so far, some of them more than once
         self._describe_image = GraphedDescribe(matcher.network)
         self._is_cuda = matcher.device.type == "cuda"

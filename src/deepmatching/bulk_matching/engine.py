@@ -46,15 +46,15 @@ class _DecodedBatch:
         self._matcher, self._geometry, self._pairs = matcher, geometry, pairs
         self._min_confidence, self._decoded, self._ready = min_confidence, decoded, ready
 
-    def matches(self, b: int) -> Matches:
-        """The matches of a pair, at the size that it was matched at."""
+    def matches(self) -> list[Matches]:
+        """The matches of each pair, at the size that it was matched at."""
         if self._ready is not None:
             self._ready.synchronize()
-        return self._matcher.matches_of(self._decoded, b, self._geometry)
+        return self._matcher.matches_of(self._decoded, self._geometry)
 
     def __iter__(self) -> Iterator[MatchedPair]:
-        for b, (pair, sizes, orientations) in enumerate(self._pairs):
-            found = self.matches(b).at_sizes(*sizes)
+        for matches, (pair, sizes, orientations) in zip(self.matches(), self._pairs, strict=True):
+            found = matches.at_sizes(*sizes)
             kept = found if self._min_confidence is None else found.filter(self._min_confidence)
             yield MatchedPair(pair, kept, orientations)
 
@@ -118,7 +118,7 @@ class ShardMatcher:
             try:
                 work = (pair, self.images[pair[0]], self.images[pair[1]])
             except _FAILURES as error:
-                started.parts.append([_failed(pair, error)])
+                started.parts.append([MatchedPair(pair, NO_MATCHES, failure=_reason(error))])
                 continue
             if batch and (len(batch) >= self.batch_size or _shapes(batch[0]) != _shapes(work)):
                 started.parts += self._match_batch(batch)
@@ -135,7 +135,7 @@ class ShardMatcher:
             return self._decode(batch)
         except _FAILURES as error:
             is_memory = not isinstance(error, DeepMatchingError) or isinstance(error, OutOfMemoryError)
-            failure: Exception = error
+            failure = _reason(error)  # the error itself would keep the arrays of the attempt
         if is_memory:
             self.images.forget()
             if torch.cuda.is_available():
@@ -143,9 +143,9 @@ class ShardMatcher:
             try:
                 return self._decode(batch)
             except _FAILURES as error:
-                failure = error
+                failure = _reason(error)
         if len(batch) == 1:
-            return [[_failed(batch[0][0], failure)]]
+            return [[MatchedPair(batch[0][0], NO_MATCHES, failure=failure)]]
         return [part for work in batch for part in self._match_batch([work])]
 
     @torch.no_grad()
@@ -164,8 +164,8 @@ class ShardMatcher:
             if self.flow is None:
                 results.append(part)
                 continue
-            for b, (pair, described0, described1) in enumerate(works):
-                self._write_flow(pair, described0, described1, part.matches(b))
+            for matches, (pair, described0, described1) in zip(part.matches(), works, strict=True):
+                self._write_flow(pair, described0, described1, matches)
             results.append(list(part))
         return results
 
@@ -194,7 +194,7 @@ class ShardMatcher:
             decoding = replace(self.matcher.settings.decoding, pieces=pieces)
             decoded = self._decode_once(second.cells, first.cells, geometry, decoding)
             on_cpu = Decoded._make(None if tensor is None else tensor.cpu() for tensor in decoded)
-            backward = self.matcher.matches_of(on_cpu, 0, geometry)
+            backward = self.matcher.matches_of(on_cpu, geometry)[0]
         result = matches_to_flow(forward, first.image, second.image, settings, None, backward)
         path = flow_file(self.flow, pair)
         make_folder(path.parent)
@@ -227,6 +227,5 @@ def _to_cpu(decoded: Decoded, device: torch.device) -> tuple[Decoded, torch.cuda
     return copied, event
 
 
-def _failed(pair: Pair, error: BaseException) -> MatchedPair:
-    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return MatchedPair(pair, NO_MATCHES, failure=reason)
+def _reason(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
