@@ -59,7 +59,8 @@ class Guard:
         self.app, self.hosts, self.any_address = app, frozenset(hosts), any_address
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] != "http":  # the server's start and end; there are no sockets to open
+            await self.app(scope, receive, send)
             return
 
         async def send_with_headers(message: Message) -> None:

@@ -147,10 +147,11 @@ class Traces:
     def inspect(self, result: Result, row: int, column: int) -> Inspection:
         """The maps, the path and the quadtree of a reference point."""
         with result.lock:
-            if result.trace is None:
+            trace = result.trace  # another thread may drop it from the result at any time
+            if trace is None:
                 self._make_room(result)
-                result.trace = Trace(result.matcher.network, *result.cells, result.geometry)
-            return result.trace.inspect(row, column)
+                trace = result.trace = Trace(result.matcher.network, *result.cells, result.geometry)
+            return trace.inspect(row, column)
 
     def _make_room(self, result: Result) -> None:
         with self._lock:

@@ -78,7 +78,7 @@ class Explorer:
         return JSONResponse(picture.about(), 201)
 
     async def open_pair(self, request: Request) -> Response:
-        first, second = (await _values(request, "first", "second")).values()
+        first, second = (str(id) for id in (await _values(request, "first", "second")).values())
         pair = await run_in_threadpool(self.pictures.pair_of_uploads, first, second)
         return JSONResponse(pair.about(), 201)
 
