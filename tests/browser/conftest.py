@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from helpers.explorer import Server, png
+from helpers.explorer import QUICK_SERVER, Server, png
 from helpers.processes import started
 from helpers.synthetic_pictures import moved_noise
 
@@ -60,9 +60,7 @@ def pair_files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.fixture(scope="session")
 def server(browser: Browser, pair_files: tuple[Path, Path]) -> Iterator[Server]:
     """An explorer that was started with a pair."""
-    with started(
-        "explore", *pair_files, *["--model", "hog", "--radius", "16", "--port", "0", "--no-browser"]
-    ) as process:
+    with started("explore", *pair_files, *QUICK_SERVER) as process:
         yield Server(process)
 
 

@@ -13,6 +13,9 @@ from deepmatching.explorer.results import Choice
 #: Quick settings.
 QUICK = Choice("hog", 16)
 
+#: The same for the command.
+QUICK_SERVER = ("--model", "hog", "--radius", "16", "--port", "0", "--no-browser")
+
 
 def png(image: np.ndarray) -> bytes:
     """An RGB picture as a PNG file."""
