@@ -27,7 +27,6 @@ from deepmatching.memory import pooled_cells, require
 from deepmatching.network import Network
 from deepmatching.operators import power, unpooling
 from deepmatching.operators.correlation import correlation
-from deepmatching.operators.decoding import mask_off_image
 from deepmatching.operators.fused import aggregate_and_pool, correlate_and_pool
 from deepmatching.operators.views import overlap
 
@@ -214,12 +213,14 @@ class _Ancestors:
             self.Q.insert(0, self.S[l] + reached[0])
             self.above.insert(0, above)
         # Targets off the image have no Q_0, and a match lies on none of its last border lines.
-        strip = geometry.strip((self.rows[0][0], self.rows[0][0] + 1))
-        column, columns = self.columns[0][0], geometry.grid(0)[1]
-        whole = self.Q[0].new_zeros(1, 1, columns, *self.Q[0].shape[2:])
-        off = mask_off_image(whole.clone(), strip)[0, :, column : column + 1]
-        self.off_matches = mask_off_image(whole, strip, border=False)[0, 0, column]
-        self.Q[0] = self.Q[0] + off
+        self.Q[0] = self.Q[0].masked_fill(self._off_image(border=True), -torch.inf)
+        self.match_scores = self.Q[0][0, 0].masked_fill(self._off_image(border=False), -torch.inf)
+
+    def _off_image(self, border: bool) -> Tensor:
+        """Which targets of the point at level 0 a score, or without the ``border`` a match, cannot have: (h_0, w_0)."""
+        rows, columns = self.geometry.on_target(border)
+        place = (self.rows[0][0], self.columns[0][0]) if self.geometry.relative else (0, 0)
+        return ~(rows[place[0]][:, None] & columns[place[1]]).to(self.S[0].device)
 
     def _disaggregate(self, Q: Tensor, l: int) -> Tensor:
         """Q_{l+1/2} of the ancestors of level l from Q_{l+1}."""
@@ -240,14 +241,14 @@ class _Ancestors:
     @property
     def best(self) -> tuple[int, int] | None:
         """The cell of the match, or None."""
-        return _highest(self.Q[0][0, 0] + self.off_matches)
+        return _highest(self.match_scores)
 
     @property
     def second(self) -> tuple[int, int] | None:
         """The cell of the highest score at least a patch of level 0 away from the match, along an axis."""
         if (best := self.best) is None:
             return None
-        scores = (self.Q[0][0, 0] + self.off_matches).clone()
+        scores = self.match_scores.clone()
         reach = self.geometry.patch - 1
         rows, columns = (slice(max(0, at - reach), at + reach + 1) for at in best)
         scores[rows, columns] = -torch.inf

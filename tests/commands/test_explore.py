@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +12,8 @@ import pytest
 
 from deepmatching.cli import main
 from deepmatching.commands import explore as command
+from helpers.explorer import QUICK_SERVER, Server
+from helpers.processes import started
 
 
 @pytest.mark.parametrize(
@@ -60,6 +64,25 @@ def test_a_page_is_exported_without_the_extra(
     assert exit_.value.code in (0, None)
     assert f"wrote {page}" in capfd.readouterr().err
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="the interrupt key is no signal there")
+def test_the_interrupt_key_ends_the_explorer_and_removes_its_uploads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("uvicorn")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with started("explore", *QUICK_SERVER) as process:
+        server = Server(process)
+        assert server.address.startswith("http://127.0.0.1:")
+        folders = list(tmp_path.glob("deepmatching-explore-*"))
+        assert len(folders) == 1
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        assert process.stderr.read().strip() == "the explorer has ended"
+        assert process.wait() == 0
+    assert not folders[0].exists()
 
 
 def test_without_a_screen_no_browser_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:

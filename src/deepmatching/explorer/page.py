@@ -27,7 +27,7 @@ TYPES = {
 }
 
 #: An exported page is at most this large, in bytes. As many points as fit have their maps in it.
-LARGEST_PAGE = 12 * 2**20
+LARGEST_PAGE = 14_000_000
 
 _IMPORT = re.compile(r'(from |import )"\./([\w-]+\.js)"')
 
@@ -70,29 +70,31 @@ def exported_page(
         "layers": _compressed(views.layers(result, small=True)),
     }
     room = LARGEST_PAGE - len(json.dumps(fixed)) - sum(len(data) * 4 // 3 for data in assets().values())
-    step, chosen = _chosen_points(result, traces, room)
-    points = {}
-    with progress(len(chosen)) as advance:
-        for row, column in chosen:
-            points[f"{row},{column}"] = _point(result, traces, row, column)
-            advance()
-    return _assembled({**fixed, "points": points, "step": step})
+    step = _first_step(result, traces, room)
+    while True:
+        chosen = _every(step, result.geometry.grid(0))
+        points: dict[str, str] = {}
+        with progress(len(chosen)) as advance:
+            for row, column in chosen:
+                points[f"{row},{column}"] = _point(result, traces, row, column)
+                advance()
+        if sum(map(len, points.values())) <= room or len(chosen) == 1:
+            return _assembled({**fixed, "points": points, "step": step})
+        step += 1  # the points that were tried are smaller than most
 
 
-def _chosen_points(result: Result, traces: Traces, room: int) -> tuple[int, list[tuple[int, int]]]:
-    """The smallest step between points of the grid whose maps fit, and these points."""
-    rows, columns = result.geometry.grid(0)
-    tried = {(rows * i // 4, columns * j // 4) for i in (1, 2, 3) for j in (1, 2, 3)}
-    largest = sum(len(_point(result, traces, row, column)) for row, column in sorted(tried)) / len(tried)
-    for step in range(1, max(rows, columns) + 1):
-        chosen = [
-            (row, column)
-            for row in range(min(step // 2, rows - 1), rows, step)
-            for column in range(min(step // 2, columns - 1), columns, step)
-        ]
-        if 1.15 * largest * len(chosen) <= room:  # the tried ones may be smaller than most
-            return step, chosen
-    return max(rows, columns), [(rows // 2, columns // 2)]
+def _first_step(result: Result, traces: Traces, room: int) -> int:
+    """The smallest step between points of the grid whose maps probably fit, judged by nine of them."""
+    grid = result.geometry.grid(0)
+    tried = sorted({(grid[0] * i // 4, grid[1] * j // 4) for i in (1, 2, 3) for j in (1, 2, 3)})
+    size = sum(len(_point(result, traces, row, column)) for row, column in tried) / len(tried)
+    return next((step for step in range(1, max(grid)) if 1.05 * size * len(_every(step, grid)) <= room), max(grid))
+
+
+def _every(step: int, grid: tuple[int, int]) -> list[tuple[int, int]]:
+    """Points of the grid at this distance from each other, at least one."""
+    rows, columns = (range(min(step // 2, count - 1), count, step) for count in grid)
+    return [(row, column) for row in rows for column in columns]
 
 
 def _point(result: Result, traces: Traces, row: int, column: int) -> str:

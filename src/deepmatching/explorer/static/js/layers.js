@@ -1,6 +1,6 @@
 // The dense views as canvases of the size of the first image.
 
-import { VIRIDIS_LUT, fullColour, wheel } from "./colors.js";
+import { VIRIDIS_LUT, fullColour, viridis, wheel } from "./colors.js";
 
 const cache = new WeakMap(); // result → {view: canvas}
 
@@ -72,19 +72,31 @@ function flow(result) {
   });
 }
 
-function displacement(result, images) {
-  const { points1, flags } = result.grid;
+// The matches as squares of the grid; `colour` gives that of point n at (x, y).
+function squares(result, images, colour) {
+  const { flags } = result.grid;
   const { alpha } = result.facts.geometry;
-  const most = colourRange(result);
   const canvas = new OffscreenCanvas(images[0].width, images[0].height);
   const context = canvas.getContext("2d");
   forEachPoint(result, (n, x, y) => {
     if (!(flags.data[n] & 2)) return;
-    const [r, g, b] = wheel(points1.data[2 * n] - x, points1.data[2 * n + 1] - y, most);
-    context.fillStyle = `rgb(${r} ${g} ${b})`;
+    context.fillStyle = `rgb(${colour(n, x, y).join(" ")})`;
     context.fillRect(x - alpha / 2, y - alpha / 2, alpha, alpha);
   });
   return canvas;
+}
+
+function displacement(result, images) {
+  const { points1 } = result.grid;
+  const most = colourRange(result);
+  return squares(result, images, (n, x, y) => wheel(points1.data[2 * n] - x, points1.data[2 * n + 1] - y, most));
+}
+
+// That of the flow; without a flow, that of the matches.
+function confidence(result, images) {
+  const { confidence: ofMatches } = result.grid;
+  if (result.layers.confidence || !ofMatches) return coloured(result.layers.confidence);
+  return squares(result, images, (n) => viridis(ofMatches.data[n]));
 }
 
 function edges(result) {
@@ -145,6 +157,5 @@ function warped(result, images) {
 }
 
 const MAKERS = {
-  displacement, flow, edges, occlusion, warped,
-  confidence: (result) => coloured(result.layers.confidence),
+  displacement, confidence, flow, edges, occlusion, warped,
 };

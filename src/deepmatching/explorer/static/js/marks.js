@@ -129,7 +129,7 @@ export function drawPoints(context, transform, which, sides) {
     const colour = SIDE_COLOURS[side];
     const inspection = state.inspections[side];
     if (state.selected && inspection) {
-      if (side === state.inspected) drawPath(context, transform, result, inspection, which);
+      if (side === state.inspected || !which) drawPath(context, transform, result, inspection, which);
       const place = pointPlace(result, state.selected);
       const match = matchOf(result, state.selected);
       if (!which) drawCross(context, transform, place.x, place.y, "#ffffff");

@@ -19,7 +19,7 @@ export function missing(view) {
   const result = state.results[0];
   if (!result) return view === "pictures" ? "" : "Run the matcher first.";
   if (["flow", "warped"].includes(view) && !result.layers.flow) return result.facts.no_flow;
-  if (view === "confidence" && !result.layers.confidence) return result.facts.no_flow;
+  if (view === "confidence" && !result.layers.confidence && !result.grid.confidence) return result.facts.no_flow;
   if (view === "occlusion" && !result.layers.occlusion) return result.facts.no_flow || `${result.facts.settings.model} does not judge its matches.`;
   return "";
 }
