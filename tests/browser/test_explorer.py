@@ -238,6 +238,27 @@ def test_the_keyboard_is_enough(server: Server, new_page: NewPage) -> None:
     page.wait_for_selector("#levels", state="detached")
 
 
+def test_the_focus_stays_on_the_tabs_that_change_the_view(server: Server, new_page: NewPage) -> None:
+    page = new_page(server.address)
+    page.focus("#views input[value=matches]")
+    for view in ("displacement", "confidence", "flow"):
+        page.keyboard.press("ArrowRight")
+        page.wait_for_function("(view) => location.hash.includes(`view=${view}`)", arg=view)
+        assert page.evaluate("() => document.activeElement.value") == view
+
+
+def test_a_link_to_pictures_that_are_gone_is_one_sentence_and_others_can_be_opened(
+    server: Server, new_page: NewPage, pair_files: tuple[Path, Path]
+) -> None:
+    page = new_page(f"{server.address}#pair=0123456789abcdef&view=flow")
+    assert page.inner_text("#message-text") == "The explorer no longer has this pair: open the pictures again."
+    assert page.is_visible("#welcome")
+    page.set_input_files("#file-0", pair_files[0])
+    page.set_input_files("#file-1", pair_files[1])
+    has_result(page)
+    page.wait_for_function("() => /pair=[0-9a-f]{32}&/.test(location.hash)")
+
+
 def test_light_and_dark_follow_the_system_and_the_button(server: Server, new_page: NewPage) -> None:
     background = "() => getComputedStyle(document.body).backgroundColor"
     light = new_page(server.address, color_scheme="light").evaluate(background)

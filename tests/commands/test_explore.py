@@ -28,6 +28,7 @@ from helpers.processes import started
         ("explore --model hog --model vgg --model compact", "not more"),
         ("explore a.png b.png --radius wide", "--radius must be"),
         ("explore a.png b.png --device tpu", "Unknown device"),
+        ("explore --model none.safetensors", "none.safetensors"),
         ("explore --host 203.0.113.1 --port 0", "The explorer cannot listen on 203.0.113.1"),
         ("explore --max-size 3", "--max-size"),
         ("explore --port 99999", "--port"),

@@ -128,5 +128,5 @@ def test_a_run_that_fails_says_why_and_the_next_one_is_computed(small_pair: Pair
 
 
 def test_an_unknown_run_is_one_sentence() -> None:
-    with pytest.raises(Unknown, match="no longer has this run"):
+    with pytest.raises(Unknown, match="no longer has this run: run it again"):
         Runs(Steps()).cancel("x")

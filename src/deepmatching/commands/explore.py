@@ -139,11 +139,12 @@ def run_server(
     from deepmatching.explorer.jobs import Runs
     from deepmatching.explorer.results import compute
     from deepmatching.explorer.serving import Explorer, application, open_socket, serve
-    from deepmatching.settings import choose_device
+    from deepmatching.matcher import DeepMatcher
 
-    choose_device(device)
+    for choice in choices:  # what is wrong with a model or a setting is said now
+        DeepMatcher.from_pretrained(choice.model, radius=choice.radius, levels=choice.levels, device=device)
     if pictures.given_id is not None:
-        pictures.pair(pictures.given_id)  # what is wrong with the images is said now
+        pictures.pair(pictures.given_id)  # and with the images, too
     models = tuple(dict.fromkeys([*(choice.model for choice in choices), *MODELS]))
     runs = Runs(lambda pair, choice, begin: compute(pair, choice, device, begin))
     explorer = Explorer(pictures, runs, models, choices)

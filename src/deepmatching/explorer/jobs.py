@@ -13,8 +13,8 @@ from deepmatching.errors import OUT_OF_MEMORY, DeepMatchingError, is_out_of_memo
 from deepmatching.explorer.pictures import Kept, Pair
 from deepmatching.explorer.results import STAGES, Begin, Choice, Result
 
-#: How many runs are kept; the oldest go.
-MOST_RUNS = 12
+#: How many runs are kept, with their descriptors; the oldest go.
+MOST_RUNS = 8
 
 State = Literal["waiting", "running", "done", "failed", "cancelled"]
 
@@ -64,7 +64,7 @@ class Runs:
 
     def __init__(self, compute: Compute) -> None:
         self.compute = compute
-        self.runs: Kept[Run] = Kept(MOST_RUNS, "run")
+        self.runs: Kept[Run] = Kept(MOST_RUNS, "run", "run it again")
         self._waiting: queue.Queue[Run] = queue.Queue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()

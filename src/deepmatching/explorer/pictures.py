@@ -38,8 +38,8 @@ Value = TypeVar("Value")
 class Kept(Generic[Value]):
     """Values by name. When there are too many, the one that was asked for longest ago goes. Threads may share it."""
 
-    def __init__(self, most: int, what: str) -> None:
-        self.most, self.what = most, what
+    def __init__(self, most: int, what: str, advice: str = "open the pictures again") -> None:
+        self.most, self.what, self.advice = most, what, advice
         self._values: OrderedDict[str, Value] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -59,7 +59,7 @@ class Kept(Generic[Value]):
 
     def __getitem__(self, name: str) -> Value:
         if (value := self.find(name)) is None:
-            raise Unknown(f"The explorer no longer has this {self.what}: open the pictures again.")
+            raise Unknown(f"The explorer no longer has this {self.what}: {self.advice}.")
         return value
 
     def values(self) -> list[Value]:

@@ -22,13 +22,27 @@ export function clearError() {
   byId("message").hidden = true;
 }
 
-// A group of radio buttons that look like tabs.
+// A group of radio buttons that look like tabs. Those that are there already are changed, so that the focus stays.
 export function fillTabs(container, items, chosen, choose) {
-  container.replaceChildren(...items.map(({ value, label, title = "", disabled = false }) => {
-    const input = make("input", { type: "radio", name: container.id, value, disabled, checked: value === chosen });
-    input.addEventListener("change", () => choose(value));
-    const text = make("label", { title }, input, make("span", { textContent: label }));
-    if (disabled) text.classList.add("off");
-    return text;
-  }));
+  const there = [...container.querySelectorAll("input")];
+  const same = there.length === items.length && there.every((input, n) => input.value === String(items[n].value));
+  if (!same) container.replaceChildren(...items.map((item) => tab(container.id, item)));
+  [...container.children].forEach((label, n) => {
+    const { value, title = "", disabled = false } = items[n];
+    const input = label.querySelector("input");
+    Object.assign(input, { disabled, checked: value === chosen, onchange: () => choose(value) });
+    label.title = title;
+    label.classList.toggle("off", disabled);
+  });
+}
+
+function tab(name, { value, label }) {
+  return make("label", {}, make("input", { type: "radio", name, value }), make("span", { textContent: label }));
+}
+
+// Let the browser save a blob as a file.
+export function save(blob, name) {
+  const anchor = make("a", { href: URL.createObjectURL(blob), download: name });
+  anchor.click();
+  setTimeout(() => URL.revokeObjectURL(anchor.href), 10000);
 }

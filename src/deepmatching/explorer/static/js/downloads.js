@@ -1,6 +1,6 @@
 // Files to download, and the link to copy.
 
-import { announce, byId, make, showError } from "./dom.js";
+import { announce, byId, make, save, showError } from "./dom.js";
 import { written } from "./link.js";
 import { listen, sides, state } from "./store.js";
 
@@ -10,6 +10,8 @@ const FILES = [
   ["matches-picture.png", "Picture of the matches"], ["displacement-picture.png", "Picture of the displacements"],
   ["flow-picture.png", "Picture of the flow"],
 ];
+
+const PAGE = "Page for sharing, one HTML file";
 
 export function setUpDownloads() {
   byId("copy-link").onclick = copyLink;
@@ -51,7 +53,7 @@ function fill() {
         items.push(link(words, `${base}/files/${name}`, name));
       }
       if (state.selected) items.push(link("Picture of the score maps", `${base}/points/${state.selected.row}/${state.selected.column}/picture`));
-      items.push(link("Page for sharing, one HTML file", `${base}/page`));
+      items.push(make("li", {}, make("button", { type: "button", textContent: PAGE, onclick: (event) => savePage(event.target, result.id) })));
     }
   }
   byId("download-list").replaceChildren(...items);
@@ -71,11 +73,22 @@ function saveView() {
     context.drawImage(panel, left, 0);
     left += panel.width + gap;
   }
-  canvas.toBlob((blob) => {
-    const anchor = make("a", { href: URL.createObjectURL(blob), download: `${state.view}.png` });
-    anchor.click();
-    setTimeout(() => URL.revokeObjectURL(anchor.href), 10000);
-  });
+  canvas.toBlob((blob) => save(blob, `${state.view}.png`));
+}
+
+// It takes a while: the maps of many points are computed.
+async function savePage(button, run) {
+  button.disabled = true;
+  button.textContent = "Preparing the page…";
+  announce("Preparing the page for sharing.");
+  try {
+    save(await state.source.page(run), "explorer.html");
+  } catch (error) {
+    showError(error);
+  } finally {
+    button.disabled = false;
+    button.textContent = PAGE;
+  }
 }
 
 async function copyLink() {

@@ -40,6 +40,7 @@ function choose(letter, level) {
 
 function rebuild(inspection) {
   const box = byId("inspector");
+  const onTabs = byId("inspect-side")?.contains(document.activeElement);
   if (!inspection) {
     box.replaceChildren(make("h2", { id: "inspector-title", textContent: "Score maps" }), make("p", {
       className: "empty",
@@ -63,6 +64,7 @@ function rebuild(inspection) {
     for (const level of levels) grid.append(mapButton(inspection, letter, level));
   }
   box.replaceChildren(head, make("div", { className: "inspector-body" }, make("div", { className: "scroll" }, grid), numbers(inspection, path, second)));
+  if (onTabs) byId("inspect-side").querySelector(":checked").focus();
 }
 
 function sideTabs() {

@@ -19,7 +19,7 @@ import { fit } from "./viewport.js";
 
 async function start() {
   const embedded = byId("embedded");
-  update({ inspected: 0, source: embedded ? new EmbeddedSource(JSON.parse(embedded.textContent)) : new LiveSource() });
+  update({ source: embedded ? new EmbeddedSource(JSON.parse(embedded.textContent)) : new LiveSource() });
   setUpTheme();
   setUpPanels((point) => select(point, state.level, state.letter));
   setUpReadout();
@@ -54,8 +54,12 @@ async function startLive() {
   setCompare(Boolean(settings[1]), settings);
   const id = wanted.pair ?? about.given;
   if (!id) return;
-  await openKnown(id);
-  await restore(wanted);
+  try {
+    await openKnown(id);
+    await restore(wanted);
+  } catch (error) {
+    showError(error); // a link to pictures that are gone: others can be opened
+  }
 }
 
 // Show a new pair and match it.

@@ -35,6 +35,7 @@ export class LiveSource {
   grid = (id) => block(`/api/runs/${id}/grid`);
   layers = (id) => block(`/api/runs/${id}/layers`);
   point = (id, row, column) => block(`/api/runs/${id}/points/${row}/${column}`);
+  page = async (id) => (await request(`/api/runs/${id}/page`)).blob();
   nearest = (row, column) => ({ row, column });
 
   upload(file) {

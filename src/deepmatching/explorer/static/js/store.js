@@ -17,6 +17,7 @@ export const state = {
   hover: null, // {row, column} on the grid
   selected: null,
   inspections: [null, null],
+  inspected: 0, // whose maps are shown
   level: 0,
   letter: "Q",
   cursor: null, // {x, y} in the second image
