@@ -7,18 +7,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from deepmatching.explorer import serving
-from deepmatching.explorer.jobs import Runs
-from deepmatching.explorer.packing import unpack
-from deepmatching.explorer.pictures import Pair, Pictures
-from deepmatching.explorer.results import Choice, Result
-from helpers.explorer import QUICK, png
-from helpers.synthetic_pictures import moved_noise
-
-pytest.importorskip("starlette")
+pytest.importorskip("starlette", reason="the extra 'explore' is not installed")
 pytest.importorskip("httpx")
 
-from starlette.testclient import TestClient
+from starlette.testclient import TestClient  # noqa: E402 - it may be missing
+
+from deepmatching.errors import DeepMatchingError  # noqa: E402
+from deepmatching.explorer import serving  # noqa: E402
+from deepmatching.explorer.jobs import Runs  # noqa: E402
+from deepmatching.explorer.packing import unpack  # noqa: E402
+from deepmatching.explorer.pictures import Pair, Pictures  # noqa: E402
+from deepmatching.explorer.results import Choice, Result  # noqa: E402
+from helpers.explorer import QUICK, png  # noqa: E402
+from helpers.synthetic_pictures import moved_noise  # noqa: E402
 
 ORIGIN = "http://127.0.0.1:8760"
 
@@ -218,8 +219,6 @@ def test_a_page_can_be_downloaded(client: TestClient, run: str) -> None:
 
 
 def test_a_port_that_is_taken_is_one_sentence_and_the_usual_one_is_replaced() -> None:
-    from deepmatching.errors import DeepMatchingError
-
     with serving.open_socket("127.0.0.1", 0, 1) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(DeepMatchingError, match="leave --port out"):
