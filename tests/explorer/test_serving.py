@@ -10,16 +10,16 @@ import pytest
 pytest.importorskip("starlette", reason="the extra 'explore' is not installed")
 pytest.importorskip("httpx")
 
-from starlette.testclient import TestClient  # noqa: E402 - it may be missing
+from starlette.testclient import TestClient
 
-from deepmatching.errors import DeepMatchingError  # noqa: E402
-from deepmatching.explorer import serving  # noqa: E402
-from deepmatching.explorer.jobs import Runs  # noqa: E402
-from deepmatching.explorer.packing import unpack  # noqa: E402
-from deepmatching.explorer.pictures import Pair, Pictures  # noqa: E402
-from deepmatching.explorer.results import Choice, Result  # noqa: E402
-from helpers.explorer import QUICK, png  # noqa: E402
-from helpers.synthetic_pictures import moved_noise  # noqa: E402
+from deepmatching.errors import DeepMatchingError
+from deepmatching.explorer import serving
+from deepmatching.explorer.jobs import Runs
+from deepmatching.explorer.packing import unpack
+from deepmatching.explorer.pictures import Pair, Pictures
+from deepmatching.explorer.results import Choice, Result
+from helpers.explorer import QUICK, png
+from helpers.synthetic_pictures import moved_noise
 
 ORIGIN = "http://127.0.0.1:8760"
 
