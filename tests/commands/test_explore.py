@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -79,6 +80,8 @@ def test_the_interrupt_key_ends_the_explorer_and_removes_its_uploads(
         assert server.address.startswith("http://127.0.0.1:")
         folders = list(tmp_path.glob("deepmatching-explore-*"))
         assert len(folders) == 1
+        with urllib.request.urlopen(server.address) as page:  # it heeds the signal once it answers
+            assert page.status == 200
         process.send_signal(signal.SIGINT)
         assert process.stderr is not None
         assert process.stderr.read().strip() == "the explorer has ended"

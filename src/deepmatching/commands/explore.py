@@ -148,7 +148,7 @@ def run_server(
     models = tuple(dict.fromkeys([*(choice.model for choice in choices), *MODELS]))
     runs = Runs(lambda pair, choice, begin: compute(pair, choice, device, begin))
     explorer = Explorer(pictures, runs, models, choices)
-    with open_socket(host, port, PORT) as listening:
+    with open_socket(host, port, PORT) as listening, contextlib.suppress(KeyboardInterrupt):
         name = f"[{host}]" if ":" in host else host
         address = f"http://{name}:{listening.getsockname()[1]}/"
         if not is_loopback(host):
@@ -156,8 +156,7 @@ def run_server(
         say(f"the explorer is at {address} (the interrupt key, Ctrl-C, ends it)")
         if browser and has_screen():
             webbrowser.open(address)
-        with contextlib.suppress(KeyboardInterrupt):
-            serve(application(explorer, host), listening)
+        serve(application(explorer, host), listening)
     say("the explorer has ended")
 
 
