@@ -8,7 +8,7 @@ SOURCES := src tests benchmarks tools
 TORCH ?= $(shell sed -n 's/^torch==//p' constraints.txt)
 OLDEST := .venv-oldest
 
-.PHONY: demo test test-fast test-oldest lint clean
+.PHONY: demo test test-fast test-browser test-oldest lint clean
 
 demo: .venv/installed
 	$(BIN)/deepmatching demo --out demo-output
@@ -19,6 +19,10 @@ test: .venv/installed lint
 # Two minutes on two cores: all tests except those that train, start many processes or need the largest inputs.
 test-fast: .venv/installed
 	$(BIN)/python -m pytest -m "not slow"
+
+# The explorer in a real browser. Needs Chromium; the tests skip with a word without it.
+test-browser: .venv/installed-browser
+	$(BIN)/python -m pytest tests/browser -rs
 
 # The same tests with the oldest versions of everything that pyproject.toml allows.
 test-oldest: $(OLDEST)/torch-$(TORCH)
@@ -33,6 +37,10 @@ lint: .venv/installed
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+.venv/installed-browser: .venv/installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[browser]'
 	touch $@
 
 # The variables, unlike --constraint, also hold for setuptools, which builds the package.

@@ -11,6 +11,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, register_random, settings
 
+from helpers.synthetic_pictures import moved_noise
+
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # Triton reads it when it is imported, by whichever test is first
 
@@ -124,10 +126,4 @@ def shared() -> Path:
 @pytest.fixture
 def pair() -> tuple[np.ndarray, np.ndarray]:
     """Two uint8 RGB pictures of 64×96: smooth noise, and the same moved by (+6, −4) pixels."""
-    generator = np.random.default_rng(0)
-    coarse = generator.uniform(0, 255, (40, 56, 3))
-    picture = np.kron(coarse, np.ones((3, 3, 1)))
-    for axis in (0, 1):
-        picture = (picture + np.roll(picture, 1, axis) + np.roll(picture, -1, axis)) / 3
-    picture = picture.astype(np.uint8)
-    return picture[20:84, 20:116].copy(), picture[24:88, 14:110].copy()
+    return moved_noise()

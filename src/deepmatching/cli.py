@@ -17,6 +17,7 @@ from deepmatching.commands.bulk import bulk
 from deepmatching.commands.common import complain, say
 from deepmatching.commands.demo import demo
 from deepmatching.commands.evaluate import evaluate
+from deepmatching.commands.explore import explore
 from deepmatching.commands.export import export
 from deepmatching.commands.flow import flow
 from deepmatching.commands.match import match
@@ -71,7 +72,11 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for command in (match, flow, bulk, export, sfm, evaluate, train, synthesize, reproduce, scores, network, demo, bench):
+COMMANDS = (
+    *(match, flow, explore, bulk, export, sfm, evaluate, train),
+    *(synthesize, reproduce, scores, network, demo, bench),
+)
+for command in COMMANDS:
     app.command(cls=Command)(command)
 
 

@@ -13,6 +13,17 @@ def draw_photo(seed: int, rows: int = 240, columns: int = 300) -> np.ndarray:
     return np.clip(128 + 90 * smooth, 0, 255).astype(np.uint8)
 
 
+def moved_noise() -> tuple[np.ndarray, np.ndarray]:
+    """Two uint8 RGB pictures of 64×96: smooth noise, and the same moved by (+6, −4) pixels."""
+    generator = np.random.default_rng(0)
+    coarse = generator.uniform(0, 255, (40, 56, 3))
+    picture = np.kron(coarse, np.ones((3, 3, 1)))
+    for axis in (0, 1):
+        picture = (picture + np.roll(picture, 1, axis) + np.roll(picture, -1, axis)) / 3
+    picture = picture.astype(np.uint8)
+    return picture[20:84, 20:116].copy(), picture[24:88, 14:110].copy()
+
+
 def draw_cutout(seed: int, rows: int = 150, columns: int = 110) -> np.ndarray:
     """An ellipse of such noise with a soft edge, uint8 (rows, columns, 4)."""
     y, x = np.mgrid[-1 : 1 : rows * 1j, -1 : 1 : columns * 1j]

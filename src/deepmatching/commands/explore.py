@@ -1,0 +1,165 @@
+"""``deepmatching explore``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deepmatching.commands import common
+from deepmatching.commands.common import say
+from deepmatching.commands.progress import progress_bar, working
+from deepmatching.commands.threads import use_threads
+from deepmatching.defaults import MODEL, MODELS, RADIUS
+from deepmatching.errors import DeepMatchingError
+
+if TYPE_CHECKING:
+    from deepmatching.explorer.pictures import Pictures
+    from deepmatching.explorer.results import Choice
+
+#: The port that is tried first, so that links keep working after a restart.
+PORT = 8760
+
+
+def explore(
+    image0: Annotated[Path | None, typer.Argument(metavar="A", help="First image; matches start here.")] = None,
+    image1: Annotated[Path | None, typer.Argument(metavar="B", help="Second image.")] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PAGE",
+            help="Write one .html file that shows the pair without a server, and exit; score maps of a grid of points "
+            "are in it.",
+        ),
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME|PATH",
+            help=f"{common.MODEL_HELP} Give it twice to compare two.",
+            show_default=MODEL,
+        ),
+    ] = None,
+    radius: common.Radius = str(RADIUS),
+    levels: common.Levels = None,
+    max_size: Annotated[
+        int,
+        typer.Option(metavar="PIXELS", min=16, help="Show and match larger images at a reduced size: the longer side."),
+    ] = 1024,
+    bit_depth: common.BitDepth = None,
+    device: common.Device = "auto",
+    threads: common.Threads = None,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Address to serve on; others than 127.0.0.1 open it to the network.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, metavar="N", help="Port to serve on.", show_default=f"{PORT}, or a free one"),
+    ] = None,
+    browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
+    quiet: common.Quiet = False,
+) -> None:
+    """Look inside the matcher, in the browser.
+
+    The page shows the matches, the flow and what belongs to them, and of every point its score maps and the best path
+    through the levels. Without images, it starts empty: drop two on it. The interrupt key ends it.
+    """
+    common.set_quiet(quiet)
+    if (image0 is None) != (image1 is None):
+        raise DeepMatchingError("Give two images, or none.")
+    models = model or [MODEL]
+    if len(models) > 2:
+        raise DeepMatchingError("Two models can be compared, not more: give --model once or twice.")
+    if export is None:
+        require_server()
+    use_threads(threads)
+
+    from deepmatching.explorer.pictures import Pictures
+    from deepmatching.explorer.results import Choice
+
+    choices = tuple(Choice(name, common.parse_radius(radius), levels) for name in models)
+    pictures = Pictures(max_size, bit_depth)
+    try:
+        if image0 is not None and image1 is not None:
+            pictures.given = (image0, image1)
+        if export is not None:
+            export_page(pictures, choices, export, device)
+        else:
+            run_server(pictures, choices, device, host, port, browser)
+    finally:
+        pictures.close()
+
+
+def require_server() -> None:
+    """Raise unless the packages of the extra ``explore`` are installed."""
+    try:
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError:
+        raise DeepMatchingError(
+            "The explorer needs Starlette and uvicorn: install them with pip install 'deepmatching[explore]'."
+        ) from None
+
+
+def export_page(pictures: Pictures, choices: tuple[Choice, ...], path: Path, device: str) -> None:
+    """Write the page of the pair of the command line."""
+    from deepmatching.explorer.page import exported_page
+    from deepmatching.explorer.results import Traces, compute
+    from deepmatching.io.files import atomic_write, check_suffix
+
+    if pictures.given is None or pictures.given_id is None:
+        raise DeepMatchingError("--export needs two images: deepmatching explore A B --export page.html.")
+    if len(choices) > 1:
+        raise DeepMatchingError("An exported page shows one model: give --model once.")
+    common.check_outputs([(path, lambda name: check_suffix(name, (".html", ".htm"), "page"))], pictures.given)
+    pair = pictures.pair(pictures.given_id)
+    with working("matching"):
+        result = compute(pair, choices[0], device, lambda stage: None)
+    text = exported_page(result, Traces(), lambda count: progress_bar("score maps", count))
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    say(f"wrote {path} ({len(text) / 1e6:.1f} MB)")
+
+
+def run_server(
+    pictures: Pictures,
+    choices: tuple[Choice, ...],
+    device: str,
+    host: str,
+    port: int | None,
+    browser: bool,
+) -> None:
+    """Serve the page until the interrupt key."""
+    from deepmatching.explorer.guard import is_loopback
+    from deepmatching.explorer.jobs import Runs
+    from deepmatching.explorer.results import compute
+    from deepmatching.explorer.serving import Explorer, application, open_socket, serve
+    from deepmatching.matcher import DeepMatcher
+
+    for choice in choices:  # what is wrong with a model or a setting is said now
+        DeepMatcher.from_pretrained(choice.model, radius=choice.radius, levels=choice.levels, device=device)
+    if pictures.given_id is not None:
+        pictures.pair(pictures.given_id)  # and with the images, too
+    models = tuple(dict.fromkeys([*(choice.model for choice in choices), *MODELS]))
+    runs = Runs(lambda pair, choice, begin: compute(pair, choice, device, begin))
+    explorer = Explorer(pictures, runs, models, choices)
+    with open_socket(host, port, PORT) as listening, contextlib.suppress(KeyboardInterrupt):
+        name = f"[{host}]" if ":" in host else host
+        address = f"http://{name}:{listening.getsockname()[1]}/"
+        if not is_loopback(host):
+            say(f"warning: everybody who can reach {host} can use this explorer and see its pictures")
+        say(f"the explorer is at {address} (the interrupt key, Ctrl-C, ends it)")
+        if browser and has_screen():
+            webbrowser.open(address)
+        serve(application(explorer, host), listening)
+    say("the explorer has ended")
+
+
+def has_screen() -> bool:
+    """Whether a browser can show a window; without a screen, Python would start one in the terminal."""
+    return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -1,0 +1,98 @@
+"""Who may call the server: the page that it served itself, and nobody else.
+
+A page of another site that is open in the same browser can send requests to 127.0.0.1. Its requests carry an ``Origin``
+or ``Sec-Fetch-Site`` header that says so. With a name of its own that leads to 127.0.0.1 (DNS rebinding) it would be of
+the same origin, but then the ``Host`` header has that name.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+#: Sent with every response. The page loads nothing from elsewhere and may not be framed.
+HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; object-src 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def allowed_hosts(host: str) -> frozenset[str]:
+    """The names under which a server on this address may be called."""
+    names = {*_LOOPBACK, host.lower()}
+    if not is_loopback(host):
+        names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
+    return frozenset(names)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is reached from this machine only."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class Guard:
+    """Refuses requests of foreign pages, and sends :data:`HEADERS` with every response.
+
+    Args:
+        app: the application behind it.
+        hosts: names under which the server may be called.
+        any_address: also accept every IP address as the host, for a server on all addresses of the machine.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Iterable[str], any_address: bool = False) -> None:
+        self.app, self.hosts, self.any_address = app, frozenset(hosts), any_address
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":  # the server's start and end; there are no sockets to open
+            await self.app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        reason = self.refusal(scope["path"], Headers(scope=scope))
+        if reason:
+            await JSONResponse({"error": reason}, 403)(scope, receive, send_with_headers)
+            return
+        await self.app(scope, receive, send_with_headers)
+
+    def refusal(self, path: str, headers: Headers) -> str:
+        """Why a request is refused, or an empty text."""
+        host = headers.get("host", "")
+        if not self.knows(urlsplit(f"//{host}").hostname or ""):
+            return "This server does not answer under that name: use the address that it printed."
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+            return "A page of another site may not use this server."
+        is_navigation = headers.get("sec-fetch-mode") == "navigate" and path == "/"
+        if headers.get("sec-fetch-site", "none") not in ("same-origin", "none") and not is_navigation:
+            return "A page of another site may not use this server."
+        return ""
+
+    def knows(self, name: str) -> bool:
+        """Whether the server may be called by this name."""
+        if name.lower() in self.hosts:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return self.any_address

@@ -1,0 +1,118 @@
+"""Runs of the explorer, one after the other in a thread of their own, each cancellable by itself."""
+
+from __future__ import annotations
+
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Literal
+
+from deepmatching.errors import OUT_OF_MEMORY, DeepMatchingError, is_out_of_memory
+from deepmatching.explorer.pictures import Kept, Pair
+from deepmatching.explorer.results import STAGES, Begin, Choice, Result
+
+#: How many runs are kept, with their descriptors; the oldest go.
+MOST_RUNS = 8
+
+State = Literal["waiting", "running", "done", "failed", "cancelled"]
+
+#: Computes the result of a pair; ``compute`` in ``results`` with the device filled in.
+Compute = Callable[[Pair, Choice, Begin], Result]
+
+
+class Cancelled(Exception):
+    """Ends a run that nobody waits for any more."""
+
+
+class Run:
+    """One pair with one choice of settings, waiting, running or finished."""
+
+    def __init__(self, pair: Pair, choice: Choice) -> None:
+        self.id = secrets.token_hex(16)
+        self.pair, self.choice = pair, choice
+        self.state: State = "waiting"
+        self.stage, self.fraction, self.error = "", 0.0, ""
+        self.result: Result | None = None
+        self.started = self.ended = 0.0
+
+    def begin(self, stage: str) -> None:
+        """Note that a stage begins; ends the run here if it was cancelled."""
+        if self.state == "cancelled":
+            raise Cancelled
+        names = list(STAGES)
+        self.stage, self.fraction = stage, sum(STAGES[name] for name in names[: names.index(stage)])
+
+    def about(self) -> dict[str, Any]:
+        """For the page."""
+        return {
+            "id": self.id,
+            "pair": self.pair.id,
+            "settings": self.choice.about(),
+            "state": self.state,
+            "stage": self.stage,
+            "fraction": self.fraction,
+            "share": STAGES.get(self.stage, 0.0),
+            "seconds": (self.ended or time.perf_counter()) - self.started if self.started else 0.0,
+            "error": self.error,
+        }
+
+
+class Runs:
+    """All runs. Those that wait are computed in order, so that tabs share the processor and nothing else."""
+
+    def __init__(self, compute: Compute) -> None:
+        self.compute = compute
+        self.runs: Kept[Run] = Kept(MOST_RUNS, "run", "run it again")
+        self._waiting: queue.Queue[Run] = queue.Queue()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def start(self, pair: Pair, choice: Choice) -> Run:
+        """A new run; or the finished one of the same pair with the same settings, if it is still kept."""
+        for run in self.runs.values():
+            if run.pair is pair and run.choice == choice and run.state == "done":
+                return run
+        run = Run(pair, choice)
+        for old in self.runs.add(run.id, run):
+            self._cancel(old)
+        self._waiting.put(run)
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="deepmatching-explore", daemon=True)
+                self._thread.start()
+        return run
+
+    def cancel(self, id: str) -> Run:
+        """Cancel a run. It counts as ended at once; the stage that is being computed still runs to its end."""
+        run = self.runs[id]
+        self._cancel(run)
+        return run
+
+    def _cancel(self, run: Run) -> None:
+        with self._lock:
+            if run.state in ("waiting", "running"):
+                run.state = "cancelled"
+
+    def _work(self) -> None:
+        while True:
+            self._compute(self._waiting.get())
+
+    def _compute(self, run: Run) -> None:
+        with self._lock:
+            if run.state != "waiting":
+                return
+            run.state, run.started = "running", time.perf_counter()
+        state: State = "failed"
+        try:
+            run.result, state = self.compute(run.pair, run.choice, run.begin), "done"
+        except Cancelled:
+            return
+        except DeepMatchingError as error:
+            run.error = str(error)
+        except Exception as error:  # the next run must not wait for ever
+            run.error = OUT_OF_MEMORY if is_out_of_memory(error) else f"This failed: {type(error).__name__}: {error}"
+        with self._lock:
+            if run.state == "running":
+                run.state, run.fraction, run.ended = state, 1.0, time.perf_counter()

@@ -1,0 +1,137 @@
+"""The page: its files, and a pair with everything to see of it in one HTML file that needs no server."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from deepmatching.explorer import views
+from deepmatching.explorer.results import Result, Traces
+
+STATIC = Path(__file__).parent / "static"
+
+#: The types of the page's files, by suffix.
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+#: An exported page is at most this large, in bytes. As many points as fit have their maps in it.
+LARGEST_PAGE = 14_000_000
+
+_IMPORT = re.compile(r'(from |import )"\./([\w-]+\.js)"')
+
+#: What an exported page may load: what is in it, and nothing else.
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data: blob:; "
+    "connect-src data: blob:"
+)
+
+
+@lru_cache(maxsize=1)
+def assets() -> dict[str, bytes]:
+    """The files of the page by their names, such as ``js/main.js``."""
+
+    found = (path for path in STATIC.rglob("*") if path.suffix in TYPES)
+    return {path.relative_to(STATIC).as_posix(): path.read_bytes() for path in sorted(found)}
+
+
+@contextmanager
+def _silently(count: int) -> Iterator[Callable[[], None]]:
+    yield lambda: None
+
+
+def exported_page(
+    result: Result,
+    traces: Traces,
+    progress: Callable[[int], AbstractContextManager[Callable[[], None]]] = _silently,
+) -> str:
+    """One HTML file with the pair, its layers and the maps of a grid of points.
+
+    Args:
+        progress: is entered with the number of points, and gives the function to call after each.
+    """
+    pair = result.pair
+    fixed = {
+        "pair": pair.about(),
+        "run": views.about(result),
+        "images": [_data_url(pair.encoded(which, ".jpg"), "image/jpeg") for which in (0, 1)],
+        "grid": _compressed(views.grid(result)),
+        "layers": _compressed(views.layers(result, small=True)),
+    }
+    room = LARGEST_PAGE - len(json.dumps(fixed)) - sum(len(data) * 4 // 3 for data in assets().values())
+    step = _first_step(result, traces, room)
+    while True:
+        chosen = _every(step, result.geometry.grid(0))
+        points: dict[str, str] = {}
+        with progress(len(chosen)) as advance:
+            for row, column in chosen:
+                points[f"{row},{column}"] = _point(result, traces, row, column)
+                advance()
+        if sum(map(len, points.values())) <= room or len(chosen) == 1:
+            return _assembled({**fixed, "points": points, "step": step})
+        step += 1  # the points that were tried are smaller than most
+
+
+def _first_step(result: Result, traces: Traces, room: int) -> int:
+    """The smallest step between points of the grid whose maps probably fit, judged by nine of them."""
+    grid = result.geometry.grid(0)
+    tried = sorted({(grid[0] * i // 4, grid[1] * j // 4) for i in (1, 2, 3) for j in (1, 2, 3)})
+    size = sum(len(_point(result, traces, row, column)) for row, column in tried) / len(tried)
+    return next((step for step in range(1, max(grid)) if 1.05 * size * len(_every(step, grid)) <= room), max(grid))
+
+
+def _every(step: int, grid: tuple[int, int]) -> list[tuple[int, int]]:
+    """Points of the grid at this distance from each other, at least one."""
+    rows, columns = (range(min(step // 2, count - 1), count, step) for count in grid)
+    return [(row, column) for row in rows for column in columns]
+
+
+def _point(result: Result, traces: Traces, row: int, column: int) -> str:
+    return _compressed(views.point(traces.inspect(result, row, column), small=True))
+
+
+def _assembled(data: dict[str, Any]) -> str:
+    """The page with its style, its modules and the data inside."""
+    found = assets()
+    page = found["index.html"].decode()
+    style = "\n".join(text.decode() for name, text in sorted(found.items()) if name.startswith("css/"))
+    modules = {
+        name.removeprefix("js/"): _data_url(_IMPORT.sub(r'\1"\2"', text.decode()).encode(), "text/javascript")
+        for name, text in found.items()
+        if name.startswith("js/")
+    }
+    names = " and ".join(data["pair"]["names"])
+    head = [
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+        f"<title>{html.escape(names)} · deepmatching</title>",
+        f"<style>\n{style}\n</style>",
+        f'<script type="importmap">{json.dumps({"imports": modules})}</script>',
+    ]
+    # "<" is written as an escape, so that no name in the data can end the element.
+    embedded = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    body = [
+        f'<script type="application/json" id="embedded">{embedded}</script>',
+        '<script type="module">import "main.js";</script>',
+    ]
+    page = re.sub(r"<!-- live -->.*?<!-- /live -->", "", page, flags=re.DOTALL)
+    page = page.replace("<!-- head -->", "\n".join(head))
+    return page.replace("<!-- body -->", "\n".join(body))
+
+
+def _compressed(block: bytes) -> str:
+    return base64.b64encode(zlib.compress(block, 9)).decode()
+
+
+def _data_url(data: bytes, kind: str) -> str:
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"

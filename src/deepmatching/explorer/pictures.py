@@ -1,0 +1,196 @@
+"""The pictures and pairs that the explorer knows: uploads, samples that ship, and those of the command line."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import tempfile
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import cv2
+import numpy as np
+from torch import Tensor
+
+from deepmatching.drawing import to_uint8_rgb
+from deepmatching.errors import DeepMatchingError
+from deepmatching.io.images import load_image, shrink, size_of
+
+#: The largest file that can be uploaded, in bytes.
+LARGEST_UPLOAD = 64 * 2**20
+
+#: How many uploads and pairs are kept; the oldest go.
+MOST_PICTURES, MOST_PAIRS = 32, 16
+
+#: The pairs that ship, by name: their files in ``data/demo`` and what they show.
+SAMPLES = {"bunny": ("bunny_0.jpg", "bunny_1.jpg", "Big Buck Bunny, © 2008 Blender Foundation, CC BY 3.0")}
+
+Value = TypeVar("Value")
+
+
+class Kept(Generic[Value]):
+    """Values by name. When there are too many, the one that was asked for longest ago goes. Threads may share it."""
+
+    def __init__(self, most: int, what: str, advice: str = "open the pictures again") -> None:
+        self.most, self.what, self.advice = most, what, advice
+        self._values: OrderedDict[str, Value] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def add(self, name: str, value: Value) -> list[Value]:
+        """Keep a value; returns those that had to go."""
+        with self._lock:
+            self._values[name] = value
+            self._values.move_to_end(name)
+            return [self._values.popitem(last=False)[1] for _ in range(len(self._values) - self.most)]
+
+    def find(self, name: str) -> Value | None:
+        """The value of that name, or None."""
+        with self._lock:
+            if name in self._values:
+                self._values.move_to_end(name)
+            return self._values.get(name)
+
+    def __getitem__(self, name: str) -> Value:
+        if (value := self.find(name)) is None:
+            raise Unknown(f"The explorer no longer has this {self.what}: {self.advice}.")
+        return value
+
+    def values(self) -> list[Value]:
+        """All values, the one that was asked for longest ago first."""
+        with self._lock:
+            return list(self._values.values())
+
+
+class Unknown(DeepMatchingError):
+    """Something that the explorer does not have, or has no longer."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image file."""
+
+    id: str
+    name: str  #: shown to the user
+    path: Path
+    size: tuple[int, int]  #: (rows, columns)
+
+    def about(self) -> dict[str, Any]:
+        """For the page."""
+        return {"id": self.id, "name": self.name, "size": list(self.size)}
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """Two images, at the size at which they are shown and matched."""
+
+    id: str
+    names: tuple[str, str]
+    images: tuple[Tensor, Tensor]  #: (1 or 3, H, W) in [0, 1]
+    originals: tuple[tuple[int, int], tuple[int, int]]  #: (rows, columns) of the files
+    credit: str = ""
+
+    @property
+    def sizes(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """(rows, columns) of both images."""
+        return size_of(self.images[0]), size_of(self.images[1])
+
+    def about(self) -> dict[str, Any]:
+        """For the page."""
+        return {
+            "id": self.id,
+            "names": list(self.names),
+            "sizes": [list(size) for size in self.sizes],
+            "originals": [list(size) for size in self.originals],
+            "credit": self.credit,
+        }
+
+    def encoded(self, which: int, suffix: str = ".png") -> bytes:
+        """One of the images as a PNG or JPEG file."""
+        quality = [cv2.IMWRITE_JPEG_QUALITY, 92] if suffix == ".jpg" else [cv2.IMWRITE_PNG_COMPRESSION, 3]
+        rgb = to_uint8_rgb(self.images[which])
+        return bytes(cv2.imencode(suffix, np.ascontiguousarray(rgb[:, :, ::-1]), quality)[1].tobytes())
+
+
+class Pictures:
+    """Everything that was opened. Uploads lie in a private folder that goes with :meth:`close`.
+
+    Args:
+        max_size: longer side in pixels to which larger images are reduced, or None.
+        bit_depth: bits in use of 16-bit images, or None.
+    """
+
+    def __init__(self, max_size: int | None = None, bit_depth: int | None = None) -> None:
+        self.max_size, self.bit_depth = max_size, bit_depth
+        self.folder = Path(tempfile.mkdtemp(prefix="deepmatching-explore-"))  # mode 700
+        self.pictures: Kept[Picture] = Kept(MOST_PICTURES, "picture")
+        self.pairs: Kept[Pair] = Kept(MOST_PAIRS, "pair")
+        self.given: tuple[Path, Path] | None = None
+
+    def close(self) -> None:
+        """Remove the uploads."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def upload(self, name: str, data: bytes) -> Picture:
+        """Check a file as the command line does, and keep it."""
+        shown = re.sub(r"[^\w. ()+-]", "_", Path(name.replace("\\", "/")).name).strip(". ")[-80:] or "picture"
+        folder = self.folder / secrets.token_hex(16)
+        folder.mkdir()
+        path = folder / shown
+        try:
+            path.write_bytes(data)
+            image = load_image(path, "picture", self.bit_depth)
+        except DeepMatchingError as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise DeepMatchingError(str(error).replace(f"{folder}{os.sep}", "")) from None
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        picture = Picture(folder.name, shown, path, size_of(image))
+        for old in self.pictures.add(picture.id, picture):
+            shutil.rmtree(old.path.parent, ignore_errors=True)
+        return picture
+
+    def pair_of_uploads(self, first: str, second: str) -> Pair:
+        """The pair of two uploads."""
+        uploads = self.pictures[first], self.pictures[second]
+        return self._open(secrets.token_hex(16), (uploads[0].path, uploads[1].path))
+
+    def pair(self, id: str) -> Pair:
+        """The pair of that id. Samples and the pair of the command line are opened again if need be."""
+        if (found := self.pairs.find(id)) is not None:
+            return found
+        if id.removeprefix("sample-") in SAMPLES and id.startswith("sample-"):
+            first, second, credit = SAMPLES[id.removeprefix("sample-")]
+            folder = files("deepmatching") / "data" / "demo"
+            with as_file(folder / first) as path0, as_file(folder / second) as path1:
+                return self._open(id, (path0, path1), credit)
+        if self.given is not None and id == self.given_id:
+            return self._open(id, self.given)
+        return self.pairs[id]
+
+    @property
+    def given_id(self) -> str | None:
+        """The id of the pair of the command line: the same in the next run of the same command."""
+        if self.given is None:
+            return None
+        what = "\n".join([*(os.path.realpath(path) for path in self.given), str(self.max_size)])
+        return f"given-{hashlib.sha256(os.fsencode(what)).hexdigest()[:16]}"
+
+    def _open(self, id: str, paths: tuple[Path, Path], credit: str = "") -> Pair:
+        whole = [load_image(path, name, self.bit_depth) for path, name in zip(paths, ("first", "second"), strict=True)]
+        pair = Pair(
+            id,
+            (paths[0].name, paths[1].name),
+            (shrink(whole[0], self.max_size), shrink(whole[1], self.max_size)),
+            (size_of(whole[0]), size_of(whole[1])),
+            credit,
+        )
+        self.pairs.add(id, pair)
+        return pair

@@ -1,0 +1,162 @@
+"""What the explorer computes of a pair: matches, edges, flow, and the maps of single points."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deepmatching.checks import check_number, radius_in_pixels, shown
+from deepmatching.defaults import CONFIDENT, MODEL, PRESET, RADIUS
+from deepmatching.errors import DeepMatchingError
+from deepmatching.explorer.pictures import Pair
+from deepmatching.flow import FlowResult, decoded_to_flow, needs_backward
+from deepmatching.flow import preset as settings_of
+from deepmatching.flow.pipeline import edges_of
+from deepmatching.geometry import Geometry
+from deepmatching.inference import Frame
+from deepmatching.inspection import Inspection, Trace, trace_bytes
+from deepmatching.matcher import DeepMatcher
+from deepmatching.matches import Matches, chosen_of
+from deepmatching.operators.decoding import Decoded
+
+#: Traces of results are kept up to this many bytes together; see ``deepmatching.inspection``.
+TRACES = 2**30
+
+#: The stages of a run, each with its share of the time.
+STAGES = {"model": 0.03, "descriptors": 0.17, "matches": 0.35, "edges": 0.1, "flow": 0.35}
+
+#: Called with the name of each stage as it begins. What it raises ends the run.
+Begin = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The settings of a run."""
+
+    model: str = MODEL
+    radius: int | str = RADIUS
+    levels: int | None = None
+
+    @classmethod
+    def of(cls, values: Any, models: tuple[str, ...]) -> Choice:
+        """From what the page sends, checked."""
+        if not isinstance(values, Mapping) or not set(values) <= {"model", "radius", "levels"}:
+            raise DeepMatchingError("Settings must be model, radius and levels.")
+        choice = cls(**values)
+        if choice.model not in models:
+            raise DeepMatchingError(f"There is no model {shown(choice.model)} here: use {', '.join(models)}.")
+        radius_in_pixels(choice.radius)
+        if choice.levels is not None:
+            check_number("levels", choice.levels, least=0, whole=True)
+        return choice
+
+    def about(self) -> dict[str, Any]:
+        """For the page."""
+        return {"model": self.model, "radius": self.radius, "levels": self.levels}
+
+
+@dataclass(eq=False)
+class Result:
+    """A matched pair."""
+
+    pair: Pair
+    choice: Choice
+    matcher: DeepMatcher
+    geometry: Geometry
+    decoded: Decoded  #: on the CPU
+    cells: tuple[Tensor, Tensor]
+    matches: Matches
+    edges: np.ndarray | None = None  #: (H, W)
+    flow: FlowResult | None = None  #: None for images of different sizes, or if no match is usable
+    no_flow: str = ""  #: why there is none
+    seconds: dict[str, float] = field(default_factory=dict)
+    trace: Trace | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def kept(self) -> np.ndarray:
+        """Which reference points have a match, (H_0, W_0)."""
+        return chosen_of(self.decoded, 0, CONFIDENT).numpy()
+
+
+@torch.no_grad()
+def compute(pair: Pair, choice: Choice, device: str, begin: Begin) -> Result:
+    """Match a pair and compute its flow."""
+    seconds: dict[str, float] = {}
+    running: list[tuple[str, float]] = []
+
+    def stage(name: str) -> None:
+        now = time.perf_counter()
+        if running:
+            before, start = running.pop()
+            seconds[before] = now - start
+        if name:
+            running.append((name, now))
+            begin(name)
+
+    stage("model")
+    matcher = DeepMatcher.from_pretrained(choice.model, radius=choice.radius, levels=choice.levels, device=device)
+    geometry = matcher.geometry(*pair.sizes)
+    pieces = matcher.plan(*pair.sizes).pieces
+    stage("descriptors")
+    network = matcher.network
+    on_device = [image.to(matcher.device) for image in pair.images]
+    cells0 = network.describe_image(on_device[0][None], geometry.used0)
+    cells1 = network.describe_image(on_device[1][None], geometry.used1)
+    stage("matches")
+    decoding = replace(matcher.settings.decoding, pieces=pieces)
+    decoded = network.decode_cells(cells0, cells1, geometry, decoding)
+    on_cpu = Decoded._make(None if tensor is None else tensor.cpu() for tensor in decoded)
+    matches = matcher.matches_of(on_cpu, 0, geometry)
+    result = Result(pair, choice, matcher, geometry, on_cpu, (cells0, cells1), matches, seconds=seconds)
+    stage("edges")
+    result.edges = edges_of(on_device[0])
+    stage("flow")
+    if pair.sizes[0] != pair.sizes[1]:
+        result.no_flow = "Flow needs two images of one size."
+    else:
+        first = Frame(pair.images[0], on_device[0], cells0, geometry, pair.sizes[0], pieces)
+        second = Frame(pair.images[1], on_device[1], cells1, geometry, pair.sizes[1], pieces)
+        settings = settings_of(PRESET)
+        backward = None
+        if needs_backward(settings, network):
+            backward = network.decode_cells(cells1, cells0, geometry, decoding)
+        try:
+            result.flow = decoded_to_flow(decoded, first, second, settings, result.edges, backward).read()
+        except DeepMatchingError as error:
+            result.no_flow = str(error)
+    stage("")
+    return result
+
+
+class Traces:
+    """Inspects points, and keeps the traces of the results that were looked at last."""
+
+    def __init__(self, most: int = TRACES) -> None:
+        self.most = most
+        self._results: list[Result] = []
+        self._lock = threading.Lock()
+
+    def inspect(self, result: Result, row: int, column: int) -> Inspection:
+        """The maps, the path and the quadtree of a reference point."""
+        with result.lock:
+            trace = result.trace  # another thread may drop it from the result at any time
+            if trace is None:
+                self._make_room(result)
+                trace = result.trace = Trace(result.matcher.network, *result.cells, result.geometry)
+            return trace.inspect(row, column)
+
+    def _make_room(self, result: Result) -> None:
+        with self._lock:
+            self._results = [other for other in self._results if other is not result and other.trace is not None]
+            needed = trace_bytes(result.geometry)
+            while self._results and needed + sum(trace_bytes(other.geometry) for other in self._results) > self.most:
+                self._results.pop(0).trace = None
+            self._results.append(result)

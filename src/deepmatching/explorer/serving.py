@@ -1,0 +1,224 @@
+"""The explorer's server: its routes, and how it is started."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import unquote
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from deepmatching import __version__
+from deepmatching.errors import DeepMatchingError
+from deepmatching.explorer import downloads, page, views
+from deepmatching.explorer.guard import Guard, allowed_hosts
+from deepmatching.explorer.jobs import Runs
+from deepmatching.explorer.pictures import LARGEST_UPLOAD, SAMPLES, Pictures, Unknown
+from deepmatching.explorer.results import Choice, Result, Traces
+
+#: The largest request that is not a picture, in bytes.
+LARGEST_REQUEST = 2**16
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class TooLarge(DeepMatchingError):
+    """A request that is too large to be read."""
+
+
+@dataclass(eq=False)
+class Explorer:
+    """What the server knows."""
+
+    pictures: Pictures
+    runs: Runs
+    models: tuple[str, ...]
+    choices: tuple[Choice, ...] = (Choice(),)  #: settings that the page starts with; two are compared
+    traces: Traces = field(default_factory=Traces)
+
+    # ------------------------------------------------------------------ the page
+
+    async def index(self, request: Request) -> Response:
+        return Response(page.assets()["index.html"], media_type=page.TYPES[".html"])
+
+    async def asset(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in page.assets():
+            raise Unknown("There is no such file.")
+        return Response(page.assets()[name], media_type=page.TYPES[PurePosixPath(name).suffix])
+
+    async def about(self, request: Request) -> Response:
+        return JSONResponse(
+            {
+                "version": __version__,
+                "models": list(self.models),
+                "choices": [choice.about() for choice in self.choices],
+                "samples": {f"sample-{name}": credit for name, (_, _, credit) in SAMPLES.items()},
+                "given": self.pictures.given_id,
+                "largest_upload": LARGEST_UPLOAD,
+                "max_size": self.pictures.max_size,
+            }
+        )
+
+    # ------------------------------------------------------------------ pictures
+
+    async def upload(self, request: Request) -> Response:
+        name = unquote(request.headers.get("x-name", "picture"))
+        data = await _body(request, LARGEST_UPLOAD)
+        picture = await run_in_threadpool(self.pictures.upload, name, data)
+        return JSONResponse(picture.about(), 201)
+
+    async def open_pair(self, request: Request) -> Response:
+        first, second = (str(id) for id in (await _values(request, "first", "second")).values())
+        pair = await run_in_threadpool(self.pictures.pair_of_uploads, first, second)
+        return JSONResponse(pair.about(), 201)
+
+    async def pair(self, request: Request) -> Response:
+        pair = await run_in_threadpool(self.pictures.pair, request.path_params["pair"])
+        return JSONResponse(pair.about())
+
+    async def image(self, request: Request) -> Response:
+        pair = await run_in_threadpool(self.pictures.pair, request.path_params["pair"])
+        data = await run_in_threadpool(pair.encoded, 1 if request.path_params["which"] else 0)
+        return Response(data, media_type="image/png")
+
+    # ------------------------------------------------------------------ runs
+
+    async def start(self, request: Request) -> Response:
+        values = await _values(request, "pair", "settings")
+        pair = await run_in_threadpool(self.pictures.pair, str(values["pair"]))
+        run = self.runs.start(pair, Choice.of(values["settings"], self.models))
+        return JSONResponse(run.about(), 202)
+
+    async def run(self, request: Request) -> Response:
+        return JSONResponse(self.runs.runs[request.path_params["run"]].about())
+
+    async def cancel(self, request: Request) -> Response:
+        return JSONResponse(self.runs.cancel(request.path_params["run"]).about())
+
+    def _result(self, request: Request) -> Result:
+        run = self.runs.runs[request.path_params["run"]]
+        if run.result is None or run.state != "done":
+            raise Unknown("This run has no result yet.")
+        return run.result
+
+    async def facts(self, request: Request) -> Response:
+        return JSONResponse(views.about(self._result(request)))
+
+    async def grid(self, request: Request) -> Response:
+        return await _binary(views.grid, self._result(request))
+
+    async def layers(self, request: Request) -> Response:
+        return await _binary(views.layers, self._result(request))
+
+    async def point(self, request: Request) -> Response:
+        result, row, column = self._result(request), request.path_params["row"], request.path_params["column"]
+        return await _binary(lambda: views.point(self.traces.inspect(result, row, column)))
+
+    async def scores(self, request: Request) -> Response:
+        result, row, column = self._result(request), request.path_params["row"], request.path_params["column"]
+        data = await run_in_threadpool(
+            lambda: downloads.scores_picture(result, self.traces.inspect(result, row, column))
+        )
+        return _download(data, "scores-picture.png", "image/png")
+
+    async def file(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        data = await run_in_threadpool(downloads.file_of, self._result(request), name)
+        return _download(data, name, downloads.TYPES[name])
+
+    async def export(self, request: Request) -> Response:
+        text = await run_in_threadpool(page.exported_page, self._result(request), self.traces)
+        return _download(text.encode(), "explorer.html", page.TYPES[".html"])
+
+
+def application(explorer: Explorer, host: str = "127.0.0.1") -> Starlette:
+    """The web application of an explorer that is served on this address."""
+    one = "/api/runs/{run}"
+    routes = [
+        Route("/", explorer.index),
+        Route("/static/{name:path}", explorer.asset),
+        Route("/api/about", explorer.about),
+        Route("/api/pictures", explorer.upload, methods=["POST"]),
+        Route("/api/pairs", explorer.open_pair, methods=["POST"]),
+        Route("/api/pairs/{pair}", explorer.pair),
+        Route("/api/pairs/{pair}/images/{which:int}", explorer.image),
+        Route("/api/runs", explorer.start, methods=["POST"]),
+        Route(one, explorer.run, methods=["GET"]),
+        Route(one, explorer.cancel, methods=["DELETE"]),
+        Route(f"{one}/facts", explorer.facts),
+        Route(f"{one}/grid", explorer.grid),
+        Route(f"{one}/layers", explorer.layers),
+        Route(f"{one}/points/{{row:int}}/{{column:int}}", explorer.point),
+        Route(f"{one}/points/{{row:int}}/{{column:int}}/picture", explorer.scores),
+        Route(f"{one}/files/{{name}}", explorer.file),
+        Route(f"{one}/page", explorer.export),
+    ]
+    any_address = host in ("0.0.0.0", "::")
+    guard = Middleware(Guard, hosts=allowed_hosts(host), any_address=any_address)
+    return Starlette(routes=routes, middleware=[guard], exception_handlers={DeepMatchingError: _refused})
+
+
+def open_socket(host: str, port: int | None, usual: int) -> socket.socket:
+    """A socket that listens. Without a port, the usual one or, if that is taken, any that is free."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for number in (usual, 0) if port is None else (port,):
+        try:
+            return socket.create_server((host, number), family=family)
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+    advice = "leave --port out" if port is not None else "choose another --host"
+    raise DeepMatchingError(f"The explorer cannot listen on {host}, port {port or usual} ({reason}): {advice}.")
+
+
+def serve(app: Starlette, listening: socket.socket) -> None:
+    """Answer requests until the interrupt key ends it."""
+    import uvicorn
+
+    uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off")).run(sockets=[listening])
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    status = 404 if isinstance(error, Unknown) else 413 if isinstance(error, TooLarge) else 400
+    return JSONResponse({"error": str(error)}, status)
+
+
+async def _body(request: Request, most: int) -> bytes:
+    """The body of a request, read only as far as it is allowed to go."""
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > most:
+            raise TooLarge(f"This is larger than {most // 2**20 or 1} MB: choose a smaller file.")
+        parts.append(part)
+    return b"".join(parts)
+
+
+async def _values(request: Request, *names: str) -> dict[str, Any]:
+    """The values of a JSON object with exactly these names."""
+    try:
+        values = json.loads(await _body(request, LARGEST_REQUEST))
+    except ValueError as error:
+        if isinstance(error, DeepMatchingError):
+            raise
+        raise DeepMatchingError("The request is not JSON.") from None
+    if not isinstance(values, dict) or set(values) != set(names):
+        raise DeepMatchingError(f"The request must have {' and '.join(names)}.")
+    return {name: values[name] for name in names}
+
+
+async def _binary(make: Callable[..., bytes], *arguments: Any) -> Response:
+    return Response(await run_in_threadpool(make, *arguments), media_type="application/octet-stream")
+
+
+def _download(data: bytes, name: str, kind: str) -> Response:
+    return Response(data, media_type=kind, headers={"Content-Disposition": f'attachment; filename="{name}"'})

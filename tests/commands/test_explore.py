@@ -1,0 +1,98 @@
+"""``deepmatching explore``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from deepmatching.cli import main
+from deepmatching.commands import explore as command
+from helpers.explorer import QUICK_SERVER, Server
+from helpers.processes import started
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("explore a.png", "Give two images, or none."),
+        ("explore a.png none.png --no-browser", "There is no second 'none.png'"),
+        ("explore --export page.html", "--export needs two images"),
+        ("explore a.png b.png --export page.txt", "name it .html or .htm"),
+        ("explore a.png b.png --export none/page.html", "there is no folder"),
+        ("explore a.png b.png --export page.html --model hog --model vgg", "give --model once"),
+        ("explore --model hog --model vgg --model compact", "not more"),
+        ("explore a.png b.png --radius wide", "--radius must be"),
+        ("explore a.png b.png --device tpu", "Unknown device"),
+        ("explore --model none.safetensors", "none.safetensors"),
+        ("explore --host 203.0.113.1 --port 0", "The explorer cannot listen on 203.0.113.1"),
+        ("explore --max-size 3", "--max-size"),
+        ("explore --port 99999", "--port"),
+    ],
+)
+@pytest.mark.usefixtures("pictures")
+def test_bad_arguments_are_refused(is_refused: Callable[[str, str], None], arguments: str, words: str) -> None:
+    pytest.importorskip("starlette")
+    pytest.importorskip("uvicorn")
+    is_refused(arguments, words)
+
+
+def test_without_the_extra_one_sentence_says_what_to_install(
+    is_refused: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "starlette", None)
+    is_refused("explore", "pip install 'deepmatching[explore]'")
+
+
+@pytest.mark.slow
+def test_a_page_is_exported_without_the_extra(
+    pictures: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("starlette", "uvicorn"):
+        monkeypatch.setitem(sys.modules, name, None)
+    page = tmp_path / "page.html"
+    arguments = ["explore", *map(str, pictures), "--model", "hog", "--radius", "16", "--export", str(page)]
+    monkeypatch.setattr(sys, "argv", ["deepmatching", *arguments])
+    with pytest.raises(SystemExit) as exit_:
+        main()
+    assert exit_.value.code in (0, None)
+    assert f"wrote {page}" in capfd.readouterr().err
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="the interrupt key is no signal there")
+def test_the_interrupt_key_ends_the_explorer_and_removes_its_uploads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("uvicorn")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with started("explore", *QUICK_SERVER) as process:
+        server = Server(process)
+        assert server.address.startswith("http://127.0.0.1:")
+        folders = list(tmp_path.glob("deepmatching-explore-*"))
+        assert len(folders) == 1
+        with urllib.request.urlopen(server.address) as page:  # it heeds the signal once it answers
+            assert page.status == 200
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        assert process.stderr.read().strip() == "the explorer has ended"
+        assert process.wait() == 0
+    assert not folders[0].exists()
+
+
+def test_without_a_screen_no_browser_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    assert not command.has_screen()
+    monkeypatch.setenv("DISPLAY", ":0")
+    assert command.has_screen()

@@ -1,0 +1,132 @@
+"""Runs wait for each other and are cancelled one by one."""
+
+from __future__ import annotations
+
+import queue
+import threading
+
+import pytest
+
+from deepmatching.errors import DeepMatchingError
+from deepmatching.explorer.jobs import Run, Runs
+from deepmatching.explorer.pictures import Pair, Unknown
+from deepmatching.explorer.results import STAGES, Begin, Choice, Result
+
+
+class Steps:
+    """A fake computation that goes on one stage at a time, when the test says so."""
+
+    def __init__(self) -> None:
+        self.reached: queue.Queue[tuple[Choice, str]] = queue.Queue()
+        self.go_on = threading.Semaphore(0)
+        self.ended: queue.Queue[Choice] = queue.Queue()
+
+    def __call__(self, pair: Pair, choice: Choice, begin: Begin) -> Result:
+        try:
+            for stage in STAGES:
+                begin(stage)
+                self.reached.put((choice, stage))
+                assert self.go_on.acquire(timeout=60)
+            return f"result of {choice.model}"  # type: ignore[return-value]
+        finally:
+            self.ended.put(choice)
+
+
+A, B = Choice("a"), Choice("b")
+
+
+def finish(steps: Steps, choice: Choice) -> None:
+    """Let a run go on to its end."""
+    for _ in STAGES:
+        steps.go_on.release()
+    assert steps.ended.get(timeout=60) == choice
+
+
+def wait_for(run: Run, runs: Runs, state: str) -> None:
+    """The state is set right after the computation has ended: a run that follows shows that it is set."""
+    probe = threading.Event()
+    while run.state != state:
+        probe.wait(0.001)
+
+
+def test_a_run_tells_how_far_it_is(small_pair: Pair) -> None:
+    steps = Steps()
+    run = Runs(steps).start(small_pair, A)
+    fractions = []
+    for stage in STAGES:
+        assert steps.reached.get(timeout=60) == (A, stage)
+        about = run.about()
+        assert (about["state"], about["stage"]) == ("running", stage)
+        fractions.append(about["fraction"])
+        steps.go_on.release()
+    assert fractions == sorted(set(fractions)) and fractions[0] == 0 and fractions[-1] < 1
+
+
+def test_the_shares_of_the_stages_add_up_to_one() -> None:
+    assert sum(STAGES.values()) == pytest.approx(1)
+
+
+def test_a_cancelled_run_ends_at_its_next_stage_and_the_next_one_begins(small_pair: Pair) -> None:
+    steps = Steps()
+    runs = Runs(steps)
+    first, second = runs.start(small_pair, A), runs.start(small_pair, B)
+    assert steps.reached.get(timeout=60) == (A, "model")
+    assert second.state == "waiting"
+    runs.cancel(first.id)
+    assert first.state == "cancelled"
+    steps.go_on.release()
+    assert steps.ended.get(timeout=60) == A
+    assert steps.reached.get(timeout=60) == (B, "model")
+    assert (first.state, first.result) == ("cancelled", None)
+    finish(steps, B)
+    wait_for(second, runs, "done")
+    assert second.result == "result of b"
+
+
+def test_a_run_that_was_cancelled_while_it_waited_is_never_computed(small_pair: Pair) -> None:
+    steps = Steps()
+    runs = Runs(steps)
+    first, second, third = (runs.start(small_pair, choice) for choice in (A, B, Choice("c")))
+    runs.cancel(second.id)
+    finish(steps, A)
+    finish(steps, third.choice)
+    assert (second.state, first.choice) == ("cancelled", A)
+
+
+def test_a_finished_run_is_not_computed_again_but_a_running_one_is_not_shared(small_pair: Pair) -> None:
+    """Else, one tab would cancel the run of another."""
+    steps = Steps()
+    runs = Runs(steps)
+    first = runs.start(small_pair, A)
+    assert runs.start(small_pair, A) is not first
+    finish(steps, A)
+    wait_for(first, runs, "done")
+    assert runs.start(small_pair, A) is first
+    assert runs.cancel(first.id).state == "done"
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (DeepMatchingError("Use a smaller radius."), "Use a smaller radius."),
+        (MemoryError(), "The memory ran out"),
+        (RuntimeError("odd"), "RuntimeError: odd"),
+    ],
+)
+def test_a_run_that_fails_says_why_and_the_next_one_is_computed(small_pair: Pair, error: Exception, words: str) -> None:
+    failing = iter([True, False])
+
+    def compute(pair: Pair, choice: Choice, begin: Begin) -> Result:
+        if next(failing):
+            raise error
+        return "result"  # type: ignore[return-value]
+
+    runs = Runs(compute)
+    first, second = runs.start(small_pair, A), runs.start(small_pair, B)
+    wait_for(second, runs, "done")
+    assert first.state == "failed" and words in first.error
+
+
+def test_an_unknown_run_is_one_sentence() -> None:
+    with pytest.raises(Unknown, match="no longer has this run: run it again"):
+        Runs(Steps()).cancel("x")

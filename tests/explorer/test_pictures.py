@@ -1,0 +1,90 @@
+"""Uploads, samples and pairs."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from deepmatching.errors import DeepMatchingError
+from deepmatching.explorer.pictures import MOST_PICTURES, Kept, Pictures, Unknown
+from helpers.explorer import png
+
+
+def test_an_upload_is_reduced_when_it_is_shown_and_remembers_its_size(pictures: Pictures) -> None:
+    data = png(np.full((96, 128, 3), 7, np.uint8))
+    first, second = pictures.upload("a.png", data), pictures.upload("b.png", data)
+    pair = pictures.pair_of_uploads(first.id, second.id)
+    assert (pair.names, pair.sizes, pair.originals) == (("a.png", "b.png"), ((48, 64),) * 2, ((96, 128),) * 2)
+    assert pictures.pair(pair.id) is pair
+    assert pair.encoded(0).startswith(b"\x89PNG") and pair.encoded(1, ".jpg").startswith(b"\xff\xd8")
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "C:\\a\\b.png", "", "...", "a/b\nc<script>.png", "x" * 300])
+def test_no_name_of_an_upload_leaves_the_private_folder(pictures: Pictures, name: str) -> None:
+    picture = pictures.upload(name, png(np.zeros((8, 8, 3), np.uint8)))
+    assert pictures.folder in picture.path.resolve().parents
+    assert picture.name and len(picture.name) <= 80 and not set(picture.name) & set("/\\<>\n")
+
+
+@pytest.mark.parametrize("data", [b"", b"not a picture", png(np.zeros((8, 8, 3), np.uint8))[:-20]])
+def test_a_bad_upload_is_one_sentence_with_its_own_name_and_leaves_nothing(pictures: Pictures, data: bytes) -> None:
+    with pytest.raises(DeepMatchingError, match=r"^The picture 'holiday\.png' ") as caught:
+        pictures.upload("holiday.png", data)
+    assert str(pictures.folder) not in str(caught.value)
+    assert list(pictures.folder.iterdir()) == []
+
+
+def test_the_folder_of_uploads_is_private_and_goes_when_the_explorer_ends() -> None:
+    store = Pictures()
+    store.upload("a.png", png(np.zeros((8, 8, 3), np.uint8)))
+    if os.name == "posix":
+        assert stat.S_IMODE(store.folder.stat().st_mode) == 0o700
+    store.close()
+    assert not store.folder.exists()
+
+
+def test_old_uploads_make_room_for_new_ones(pictures: Pictures) -> None:
+    data = png(np.zeros((8, 8, 3), np.uint8))
+    ids = [pictures.upload("a.png", data).id for _ in range(MOST_PICTURES + 3)]
+    assert len(list(pictures.folder.iterdir())) == MOST_PICTURES
+    with pytest.raises(Unknown):
+        pictures.pair_of_uploads(ids[0], ids[-1])
+
+
+def test_the_sample_is_always_there(pictures: Pictures) -> None:
+    pair = pictures.pair("sample-bunny")
+    assert pair.originals == ((480, 640), (480, 640)) and "CC BY" in pair.credit
+
+
+@pytest.mark.parametrize("id", ["", "sample-", "sample-cat", "bunny", "given-0", "../x"])
+def test_an_unknown_pair_is_one_sentence(pictures: Pictures, id: str) -> None:
+    with pytest.raises(Unknown, match="open the pictures again"):
+        pictures.pair(id)
+
+
+def test_the_pair_of_the_command_line_has_the_same_id_in_the_next_run(tmp_path: Path) -> None:
+    paths = tmp_path / "a.png", tmp_path / "b.png"
+    for path in paths:
+        path.write_bytes(png(np.zeros((16, 24, 3), np.uint8)))
+    ids = []
+    for given in (paths, paths, paths[::-1]):
+        store = Pictures(64)
+        store.given = (given[0], given[1])
+        assert store.given_id is not None
+        assert store.pair(store.given_id).names == (given[0].name, given[1].name)
+        ids.append(store.given_id)
+        store.close()
+    assert ids[0] == ids[1] != ids[2]
+
+
+def test_what_was_asked_for_last_is_kept() -> None:
+    kept: Kept[int] = Kept(2, "number")
+    kept.add("a", 1)
+    kept.add("b", 2)
+    assert kept["a"] == 1
+    assert kept.add("c", 3) == [2]
+    assert kept.find("b") is None and kept.values() == [1, 3]

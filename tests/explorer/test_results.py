@@ -1,0 +1,137 @@
+"""What the explorer computes is what the library computes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from deepmatching.errors import DeepMatchingError
+from deepmatching.explorer import downloads, views
+from deepmatching.explorer.packing import unpack
+from deepmatching.explorer.pictures import Pair, Unknown
+from deepmatching.explorer.results import STAGES, Choice, Result, Traces, compute
+from deepmatching.matcher import DeepMatcher
+from deepmatching.matches import Matches
+from helpers.explorer import QUICK
+
+MODELS = ("compact", "hog")
+
+
+def test_matches_and_flow_are_those_of_the_matcher(result: Result) -> None:
+    matcher = DeepMatcher.from_pretrained("hog", radius=16, device="cpu")
+    expected = matcher.match(*result.pair.images)
+    assert torch.equal(result.matches.keypoints1, expected.keypoints1)
+    flow = matcher.flow(*result.pair.images)
+    assert result.flow is not None
+    np.testing.assert_allclose(result.flow.flow, flow.flow, atol=1e-4)
+
+
+def test_the_stages_come_in_order(small_pair: Pair) -> None:
+    seen: list[str] = []
+    compute(small_pair, QUICK, "cpu", seen.append)
+    assert seen == list(STAGES)
+
+
+def test_images_of_two_sizes_have_matches_but_no_flow(small_pair: Pair) -> None:
+    first, second = small_pair.images
+    pair = Pair("x", ("a", "b"), (first, second[:, :48]), ((64, 96), (48, 96)))
+    found = compute(pair, QUICK, "cpu", lambda stage: None)
+    assert len(found.matches) > 20 and found.flow is None
+    assert "one size" in views.about(found)["no_flow"]
+    with pytest.raises(DeepMatchingError, match="one size"):
+        downloads.file_of(found, "flow.flo")
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"model": "cat"}, "no model 'cat'"),
+        ({"model": "/etc/passwd"}, "no model"),
+        ({"radius": -1}, "radius"),
+        ({"radius": "wide"}, "radius"),
+        ({"levels": 1.5}, "levels"),
+        ({"levels": "two"}, "levels"),
+        ({"speed": 1}, "model, radius and levels"),
+        ([], "model, radius and levels"),
+    ],
+)
+def test_bad_settings_are_one_sentence(values: object, words: str) -> None:
+    with pytest.raises(DeepMatchingError, match=words):
+        Choice.of(values, MODELS)
+
+
+def test_good_settings_are_taken() -> None:
+    assert Choice.of({"model": "hog", "radius": "full", "levels": 2}, MODELS) == Choice("hog", "full", 2)
+    assert Choice.of({}, MODELS) == Choice()
+
+
+def test_the_grid_that_the_page_gets_is_the_decoded_one(result: Result) -> None:
+    _, arrays = unpack(views.grid(result))
+    np.testing.assert_array_equal(arrays["points1"], result.decoded.points1[0].numpy())
+    assert int((arrays["flags"] & 2).astype(bool).sum()) == len(result.matches) == views.about(result)["matches"]
+    assert "confidence" not in arrays  # HOG does not judge
+
+
+def test_the_layers_of_an_exported_page_are_nearly_those_of_the_server(result: Result) -> None:
+    (_, exact), (_, small) = unpack(views.layers(result)), unpack(views.layers(result, small=True))
+    assert exact.keys() == small.keys() == {"edges", "flow", "confidence"}
+    assert np.abs(exact["flow"] - small["flow"]).max() <= 1 / 64 + 1e-6
+    np.testing.assert_array_equal(exact["edges"], small["edges"])
+
+
+def test_the_maps_of_a_point_reach_the_page(result: Result, traces: Traces) -> None:
+    inspection = traces.inspect(result, 3, 5)
+    (meta, exact), (_, small) = unpack(views.point(inspection)), unpack(views.point(inspection, small=True))
+    assert meta["index"] == [3, 5] and len(meta["path"]) == len(meta["maps"]) == result.geometry.L + 1
+    np.testing.assert_array_equal(exact["Q0"], inspection.maps[0].Q)
+    known = np.isfinite(exact["Q0"])
+    np.testing.assert_array_equal(np.isfinite(small["Q0"]), known)
+    assert np.abs(small["Q0"][known] - exact["Q0"][known]).max() < 0.02
+
+
+def test_few_traces_are_kept(result: Result) -> None:
+    first, second = replace(result, trace=None), replace(result, trace=None)
+    few = Traces(most=1)
+    few.inspect(first, 0, 0)
+    assert first.trace is not None
+    few.inspect(second, 0, 0)
+    assert second.trace is not None and first.trace is None
+    enough = Traces()
+    enough.inspect(first, 0, 0)
+    enough.inspect(second, 0, 0)
+    assert second.trace is not None and first.trace is not None
+
+
+def test_downloads_are_in_pixels_of_the_original_images(result: Result) -> None:
+    original = downloads.original_matches(result)
+    assert original.size0 == (128, 192)
+    lines = downloads.file_of(result, "matches.txt").decode().splitlines()
+    assert len(lines) == len(original)
+    x = float(lines[-1].split()[0])
+    assert x == pytest.approx(float(original.keypoints0[-1, 0]) + 0.5, abs=0.01)
+    flow = downloads.file_of(result, "flow.flo")
+    assert np.frombuffer(flow, np.int32, 2, 4).tolist() == [192, 128]
+
+
+@pytest.mark.parametrize("name", [name for name in downloads.TYPES if name.endswith(".png")])
+def test_pictures_can_be_downloaded(result: Result, name: str) -> None:
+    assert downloads.file_of(result, name).startswith(b"\x89PNG")
+
+
+def test_binary_matches_come_back(result: Result, tmp_path_factory: pytest.TempPathFactory) -> None:
+    for name in ("matches.npz", "matches.h5"):
+        path = tmp_path_factory.mktemp("matches") / name
+        path.write_bytes(downloads.file_of(result, name))
+        assert len(Matches.load(path)) == len(result.matches)
+
+
+def test_the_score_maps_of_a_point_are_a_picture(result: Result, traces: Traces) -> None:
+    assert downloads.scores_picture(result, traces.inspect(result, 2, 2)).startswith(b"\x89PNG")
+
+
+def test_an_unknown_download_is_refused(result: Result) -> None:
+    with pytest.raises(Unknown, match="There is no download"):
+        downloads.file_of(result, "../secrets")
