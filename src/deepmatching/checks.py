@@ -7,7 +7,7 @@ from collections.abc import Collection
 from numbers import Integral, Real
 from typing import Any
 
-from deepmatching.defaults import FULL, LARGEST_RADIUS
+from deepmatching.defaults import FULL, LARGEST_RADIUS, LARGEST_SCALE, MOST_ROTATIONS, SMALLEST_SCALE
 from deepmatching.errors import DeepMatchingError
 
 _LONGEST_SHOWN = 60
@@ -62,6 +62,27 @@ def check_choice(name: str, value: Any, allowed: Collection[str]) -> None:
     if value not in list(allowed):  # a list, since the value may not be hashable
         words = [repr(word) for word in allowed]
         raise DeepMatchingError(f"{name} must be {', '.join(words[:-1])} or {words[-1]}, not {shown(value)}.")
+
+
+def rotations_in_degrees(rotations: Any, name: str = "rotations") -> tuple[float, ...]:
+    """The rotations to try, in degrees: as they are given or, for a number, so many, evenly spaced from 0."""
+    if isinstance(rotations, Integral):
+        check_number(name, rotations, least=1, most=MOST_ROTATIONS, whole=True)
+        return tuple(360.0 * n / int(rotations) for n in range(int(rotations)))
+    return _numbers(rotations, name, "a number of rotations or a list of degrees", -360.0, 360.0)
+
+
+def scales_to_try(scales: Any, name: str = "scales") -> tuple[float, ...]:
+    """The zooms of the second image to try."""
+    return _numbers(scales, name, "a list of scales", SMALLEST_SCALE, LARGEST_SCALE)
+
+
+def _numbers(values: Any, name: str, expected: str, least: float, most: float) -> tuple[float, ...]:
+    if not isinstance(values, list | tuple) or not 1 <= len(values) <= MOST_ROTATIONS:
+        raise DeepMatchingError(f"{name} must be {expected}, at most {MOST_ROTATIONS}, not {shown(values)}.")
+    for value in values:
+        check_number(f"Each of {name}", value, least=least, most=most)
+    return tuple(dict.fromkeys(float(value) for value in values))
 
 
 def radius_in_pixels(radius: Any, name: str = "The radius") -> int | None:

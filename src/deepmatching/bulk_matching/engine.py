@@ -47,7 +47,8 @@ class ShardMatcher:
         memory: int | None = None,
     ) -> None:
         self.matcher, self.batch_size, self.flow = matcher, batch_size, flow
-        self.images = DescribedImages(matcher, images, keep_images=flow is not None, memory=memory)
+        keep_images = flow is not None or matcher.settings.searches
+        self.images = DescribedImages(matcher, images, keep_images=keep_images, memory=memory)
 
     def match(self, pairs: Sequence[Pair], upcoming: Sequence[Pair] = ()) -> Shard:
         """The matches of a shard's pairs; the images of ``upcoming`` pairs are read ahead."""
@@ -93,6 +94,8 @@ class ShardMatcher:
     @torch.no_grad()
     def _decode(self, batch: list[_Work]) -> list[MatchedPair]:
         matcher = self.matcher
+        if matcher.settings.searches:
+            return [self._search(*work) for work in batch]
         _, first, second = batch[0]
         geometry = matcher.network.geometry(first.shape, second.shape)
         plan = matcher.plan(first.size, second.size, len(batch))
@@ -110,6 +113,15 @@ class ShardMatcher:
                 results.append(MatchedPair(pair, upright, (described0.orientation, described1.orientation)))
         return results
 
+    def _search(self, pair: Pair, first: Described, second: Described) -> MatchedPair:
+        """Match a pair at the transformations of the settings."""
+        assert first.image is not None and second.image is not None
+        matches = self.matcher.match(first.image, second.image).to("cpu")
+        if self.flow is not None:
+            self._write_flow(pair, first, second, matches)
+        upright = matches.at_sizes(first.size, second.size)
+        return MatchedPair(pair, upright, (first.orientation, second.orientation))
+
     def _write_flow(self, pair: Pair, first: Described, second: Described, forward: Matches) -> None:
         """Compute the flow from the descriptors of both images, and write it."""
         from deepmatching.flow import check_pair, matches_to_flow, needs_backward
@@ -119,7 +131,7 @@ class ShardMatcher:
         check_pair(first.image, second.image)
         settings = settings_of(PRESET)
         backward = None
-        if needs_backward(settings, self.matcher.network):
+        if needs_backward(settings, self.matcher.network) and not self.matcher.settings.searches:
             geometry = self.matcher.network.geometry(second.shape, first.shape)
             pieces = self.matcher.plan(second.size, first.size).pieces
             decoding = replace(self.matcher.settings.decoding, pieces=pieces)

@@ -69,6 +69,9 @@ def bulk(
     threads: common.Threads = None,
     max_size: common.MaxSize = None,
     bit_depth: common.BitDepth = None,
+    search: common.Search = False,
+    rotations: common.Rotations = None,
+    scales: common.Scales = None,
     batch: Annotated[
         int | None,
         typer.Option(metavar="N", help="Pairs of equal sizes that are matched at once.", show_default="1; on a GPU 16"),
@@ -164,6 +167,9 @@ def bulk(
             half=half,
             max_size=max_size,
             bit_depth=bit_depth,
+            search=search,
+            rotations=common.parse_rotations(rotations),
+            scales=common.parse_scales(scales),
         )
     assert watcher.progress is not None
     _summarize(run, watcher.progress)

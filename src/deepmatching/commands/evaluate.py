@@ -18,6 +18,9 @@ from deepmatching.commands.common import (
     Memory,
     Quiet,
     ReciprocalOption,
+    Rotations,
+    Scales,
+    Search,
     StructuredForest,
     Threads,
     build_matcher,
@@ -112,6 +115,9 @@ def evaluate(
     downscale: Downscale = None,
     reciprocal: ReciprocalOption = RECIPROCAL,
     subpixel: Annotated[bool, typer.Option("--subpixel/--no-subpixel", help=SUBPIXEL_HELP)] = True,
+    search: Search = False,
+    rotations: Rotations = None,
+    scales: Scales = None,
     half: Half = False,
     memory: Memory = None,
     device: Device = "auto",
@@ -133,7 +139,8 @@ def evaluate(
 
     acc@T: pixels with ground truth, in %, whose displacement is off by at most
     T px. A pixel takes the displacement of the most confident match within 8 px
-    along each axis; without one it is wrong. EPE: mean error of the matches
+    along each axis; without one it is wrong. After a search, the displacement
+    changes from the match to the pixel by the match's transformation. EPE: mean error of the matches
     themselves, in px. Means over pairs, as in the paper.
 
     With --flow, EPE: mean error of all pixels, in px. >3px: pixels off by more
@@ -160,6 +167,7 @@ def evaluate(
                 **{"--radius": radius, "--levels": levels, "--downscale": downscale, "--half": half},
                 **{"--memory": memory, "--preset": preset, "--reciprocal": reciprocal != RECIPROCAL},
                 **{"--edges": edges, "--structured-forest": structured_forest, "--threads": threads},
+                **{"--search": search, "--rotations": rotations, "--scales": scales},
                 **{"--no-subpixel": not subpixel, "--device": device not in ("auto", "cpu")},
             },
             "has no effect on methods of OpenCV: leave it out.",
@@ -184,6 +192,7 @@ def evaluate(
         options = {
             **{"radius": radius, "levels": levels, "downscale": downscale, "reciprocal": reciprocal},
             **{"subpixel": subpixel, "device": device, "memory": memory, "half": half, "threads": threads},
+            **{"search": search, "rotations": rotations, "scales": scales},
         }
         source = edge_source(edges or "network", structured_forest)
         matcher, flow_function, described = _our_method(name, (preset or PRESET) if flow else None, source, options)
@@ -224,6 +233,7 @@ def _title(model: str, settings: dict[str, Any]) -> str:
         f"{model}, radius {settings['radius']}"
         + (f", reciprocal {reciprocal}" if reciprocal != RECIPROCAL else "")
         + ("" if settings["subpixel"] else ", matches on cells")
+        + (", search" if "search" in settings else "")
         + (f", edges: {settings['edges']}" if "edges" in settings else "")
     )
 
