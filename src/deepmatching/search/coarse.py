@@ -53,12 +53,19 @@ def try_all(
     For each zoom, both images (H, W, C) are reduced so that they show things equally large. The one that then has fewer
     pixels is turned and matched, without a limit on the displacement, to the other one.
     """
-    network = network.at_radius(None)
+    network = for_small_images(network, None)
     zooms: dict[float, list[float]] = {}
     for rotation, zoom in transformations:
         zooms.setdefault(zoom, []).append(rotation)
     found = [candidate for zoom, rotations in zooms.items() for candidate in _at_zoom(images, network, zoom, rotations)]
     return sorted(found, key=lambda candidate: -candidate.agreement)
+
+
+def for_small_images(network: Network, radius: int | None) -> Network:
+    """The same network with another radius, and as many levels as small images allow."""
+    other = network.at_radius(radius)
+    other.levels = None
+    return other
 
 
 def _at_zoom(

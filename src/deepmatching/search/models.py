@@ -11,7 +11,7 @@ import torch
 
 from deepmatching.homographies import Size, apply, inside, jacobians
 from deepmatching.network import Network
-from deepmatching.search.coarse import agreeing
+from deepmatching.search.coarse import agreeing, for_small_images
 from deepmatching.search.warping import resized, tensor_of, warped
 
 #: Pixels of the reduced images on which a transformation is checked and refined.
@@ -139,7 +139,8 @@ def check(
     back = np.linalg.inv(frame @ shift)  # from the reduced part to the first image
     middle = np.array([(size[1] - 1) / 2, (size[0] - 1) / 2])
     other = seen_through(images[1], matrix @ back, size, middle)
-    network = network.at_radius(RADIUS if radius is None else min(RADIUS, max(8, round(radius * factor))))
+    limit = RADIUS if radius is None else min(RADIUS, max(1, round(radius * factor / 8)) * 8)  # of any cells
+    network = for_small_images(network, limit)
     device = network.exponents.device
     first, second = (tensor_of(pixels)[None].to(device) for pixels in (reduced, other))
     geometry = network.geometry(size, size)
