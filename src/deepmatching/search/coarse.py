@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import cv2
 import numpy as np
 import torch
 
-from deepmatching.homographies import Size, apply, centre, inside, similarity
+from deepmatching.homographies import Size, apply, centre, inside, resizing, similarity
 from deepmatching.network import Network
 from deepmatching.operators.decoding import Decoded
 from deepmatching.search.warping import resized, tensor_of, warped
 
 #: Pixels of a reduced image: the geometric mean of the two images', so that every scale costs the same.
 AREA = 10_000
+
+#: The same for planes seen from the side, which are tried only if nothing else is found.
+TILTED_AREA = 6_000
+
+#: How far a tilted plane is squeezed: halfway between twice and four times.
+TILT = 2.8
 
 #: The shortest side of a reduced image, in pixels.
 SHORTEST = 48
@@ -61,6 +68,40 @@ def try_all(
     return sorted(found, key=lambda candidate: -candidate.agreement)
 
 
+@torch.no_grad()
+def try_tilted(images: tuple[np.ndarray, np.ndarray], network: Network, rotations: Sequence[float]) -> list[Candidate]:
+    """The candidates of planes that one of the two images shows from the side, best first.
+
+    Seen from the side, a plane is squeezed along one direction. So each image in turn is squeezed along four directions
+    and then turned.
+    """
+    network = for_small_images(network, None)
+    found = []
+    for side, image in enumerate(images):
+        small, frame = resized(image, min(1.0, math.sqrt(8 * AREA / image[..., 0].size)))
+        for direction in (0.0, 45.0, 90.0, 135.0):
+            squeezed, squeeze = _squeezed(small, direction)
+            pair = (squeezed, images[1]) if side == 0 else (images[0], squeezed)
+            back = np.linalg.inv(squeeze @ frame)
+            zoom = math.sqrt(abs(np.linalg.det(frame[:2, :2])))
+            turns = [rotation + (direction if side == 0 else -direction) for rotation in rotations]
+            for candidate in _at_zoom(pair, network, 1 / zoom if side == 0 else zoom, turns, TILTED_AREA):
+                name = f"points{side}"
+                found.append(replace(candidate, **{name: apply(back, getattr(candidate, name))}))
+    return sorted(found, key=lambda candidate: -candidate.agreement)
+
+
+def _squeezed(pixels: np.ndarray, direction: float) -> tuple[np.ndarray, np.ndarray]:
+    """The image, turned back by ``direction`` degrees and squeezed along its rows, and the transformation to it."""
+    size = pixels.shape[0], pixels.shape[1]
+    bounds = _bounding(size, direction)
+    turn = similarity(-direction, 1, centre(size), centre(bounds))
+    turned = pixels if direction == 0 else warped(pixels, turn, bounds)
+    narrow = bounds[0], max(SHORTEST, round(bounds[1] / TILT))
+    squeezed = cv2.resize(turned, narrow[::-1], interpolation=cv2.INTER_AREA).reshape(*narrow, -1)
+    return squeezed, resizing(bounds, narrow) @ turn
+
+
 def for_small_images(network: Network, radius: int | None) -> Network:
     """The same network with another radius, and as many levels as small images allow."""
     other = network.at_radius(radius)
@@ -69,12 +110,13 @@ def for_small_images(network: Network, radius: int | None) -> Network:
 
 
 def _at_zoom(
-    images: tuple[np.ndarray, np.ndarray], network: Network, zoom: float, rotations: list[float]
+    images: tuple[np.ndarray, np.ndarray], network: Network, zoom: float, rotations: list[float], area: float = AREA
 ) -> Iterator[Candidate]:
-    factor = math.sqrt(AREA / math.sqrt(images[0][..., 0].size * images[1][..., 0].size))
+    factor = math.sqrt(area / math.sqrt(images[0][..., 0].size * images[1][..., 0].size))
     factor = min(factor, math.sqrt(min(zoom, 1 / zoom)))  # the larger one of the two is not enlarged
     factors = factor * math.sqrt(zoom), factor / math.sqrt(zoom)
-    turned = 0 if zoom <= 1 else 1
+    areas = [image[..., 0].size * factor**2 for image, factor in zip(images, factors, strict=True)]
+    turned = 0 if areas[0] <= areas[1] * (1 + 1e-9) else 1
     moving, frame = resized(images[turned], factors[turned], SHORTEST)
     still, still_frame = resized(images[1 - turned], factors[1 - turned], SHORTEST)
     size, still_size = moving.shape[:2], still.shape[:2]

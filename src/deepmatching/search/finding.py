@@ -9,11 +9,14 @@ import torch
 
 from deepmatching.homographies import jacobians
 from deepmatching.network import Network
-from deepmatching.search.coarse import Candidate, try_all
+from deepmatching.search.coarse import Candidate, try_all, try_tilted
 from deepmatching.search.models import Model, check, fit
 
 #: Candidates that are looked at, and the least agreement of one.
 CANDIDATES, AGREEMENT = 6, 0.02
+
+#: If no transformation has more support than this, planes seen from the side are tried, too.
+WEAK = 0.25
 
 #: A candidate counts if the ones before leave this share of its matches unexplained.
 LEFT = 0.3
@@ -53,7 +56,18 @@ def find_models(
     """
     identity = check(images, network, np.eye(3), radius)
     found = [] if identity is None else [identity]
-    for candidate in try_all(images, network, transformations)[:CANDIDATES]:
+    _add(found, try_all(images, network, transformations), images, network)
+    if all(model.support < WEAK for model in found):
+        rotations = sorted({rotation for rotation, zoom in transformations if zoom == 1})
+        _add(found, try_tilted(images, network, rotations), images, network)
+    return choose(found, images[0][..., 0].size, radius)
+
+
+def _add(
+    found: list[Model], candidates: list[Candidate], images: tuple[np.ndarray, np.ndarray], network: Network
+) -> None:
+    """Append the models of the best candidates that the ones before do not explain."""
+    for candidate in candidates[:CANDIDATES]:
         if candidate.agreement < AGREEMENT:
             break
         left = np.ones(len(candidate.points0))
@@ -66,7 +80,6 @@ def find_models(
         refined = None if matrix is None else refine(images, network, matrix)
         if refined is not None:
             found.append(refined)
-    return choose(found, images[0][..., 0].size, radius)
 
 
 def refine(images: tuple[np.ndarray, np.ndarray], network: Network, matrix: np.ndarray) -> Model | None:
