@@ -15,6 +15,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -53,7 +54,7 @@ def of_matches(matches: Matches, truth: np.ndarray) -> Accuracy:
     return tuple(metrics[f"acc@{threshold}"] for threshold in THRESHOLDS)
 
 
-def measure(entry: dict[str, str], folder: Path, plain: DeepMatcher, search: DeepMatcher) -> dict[str, object]:
+def measure(entry: dict[str, str], folder: Path, plain: DeepMatcher, search: DeepMatcher) -> dict[str, Any]:
     """All that the table shows about a pair; processor time in seconds."""
     image0, image1 = (load_image(folder / entry[name]) for name in ("image0", "image1"))
     homography = np.loadtxt(folder / entry["homography"])
@@ -79,8 +80,8 @@ def measure(entry: dict[str, str], folder: Path, plain: DeepMatcher, search: Dee
     }
 
 
-def shown(values: object) -> str:
-    return " ".join(f"{value:5.1f}" for value in values)  # type: ignore[attr-defined]
+def shown(values: Any) -> str:
+    return " ".join(f"{value:5.1f}" for value in values)
 
 
 def main() -> None:

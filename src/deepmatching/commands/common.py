@@ -336,10 +336,10 @@ def warn_if_few_agree(agreement: float, matcher: DeepMatcher) -> None:
 
 def _warn(reason: str, matcher: DeepMatcher) -> None:
     larger = "" if matcher.network.radius is None else "try a larger --radius; "
-    say(
-        f"warning: this is probably wrong, since {reason}: {larger}large rotations, changes of scale and unrelated "
-        "pictures cannot be matched"
+    turned = (
+        "unrelated" if matcher.settings.searches else "--search finds large rotations and changes of scale; unrelated"
     )
+    say(f"warning: this is probably wrong, since {reason}: {larger}{turned} pictures cannot be matched")
 
 
 def set_quiet(quiet: bool) -> None:

@@ -86,8 +86,9 @@ def try_tilted(images: tuple[np.ndarray, np.ndarray], network: Network, rotation
             zoom = math.sqrt(abs(np.linalg.det(frame[:2, :2])))
             turns = [rotation + (direction if side == 0 else -direction) for rotation in rotations]
             for candidate in _at_zoom(pair, network, 1 / zoom if side == 0 else zoom, turns, TILTED_AREA):
-                name = f"points{side}"
-                found.append(replace(candidate, **{name: apply(back, getattr(candidate, name))}))
+                points = [candidate.points0, candidate.points1]
+                points[side] = apply(back, points[side])
+                found.append(replace(candidate, points0=points[0], points1=points[1]))
     return sorted(found, key=lambda candidate: -candidate.agreement)
 
 
