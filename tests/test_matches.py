@@ -10,6 +10,7 @@ import torch
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.flow.pipeline import count_outside
+from deepmatching.homographies import apply, jacobians
 from deepmatching.io.matches import from_corners, to_corners
 from deepmatching.matches import Matches, batch_of_matches, matches_of
 from deepmatching.operators.decoding import Decoded
@@ -309,3 +310,72 @@ def test_the_matches_of_a_batch_are_those_of_its_pairs(is_judged: bool) -> None:
                 one, other = getattr(found, name), getattr(expected, name)
                 assert (one is None) == (other is None)
                 assert one is None or torch.equal(one, other)
+
+
+@pytest.fixture
+def searched(matches: Matches) -> Matches:
+    """The three matches, from the identity and from a transformation with a horizon."""
+    table = torch.tensor([[[1.0, 0, 0], [0, 1, 0], [0, 0, 1]], [[0.5, -0.2, 3], [0.1, 0.8, 1], [0.002, -0.001, 1]]])
+    return replace(matches, transformation=torch.tensor([0, 1, 1]), transformations=table)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".h5"])
+def test_files_keep_the_transformations(searched: Matches, tmp_path: Path, suffix: str) -> None:
+    searched.save(tmp_path / f"matches{suffix}")
+    loaded = Matches.load(tmp_path / f"matches{suffix}")
+    assert loaded.transformation is not None and loaded.transformations is not None
+    assert torch.equal(loaded.transformation, searched.transformation)
+    assert torch.equal(loaded.transformations, searched.transformations)
+    assert loaded.confidence is None
+
+
+def test_selected_matches_keep_their_transformation(searched: Matches) -> None:
+    chosen = searched[[2, 0]].to("cpu")
+    assert chosen.transformation is not None and chosen.transformation.tolist() == [1, 0]
+    assert chosen.transformations is not None and len(chosen.transformations) == 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"transformation": np.array([0, 1, 2])}, "name one of its transformations"),
+        ({"transformation": np.array([0, 1])}, "name one of its transformations"),
+        ({"transformations": np.zeros((2, 2, 2), np.float32)}, "3 x 3 matrices"),
+        ({"transformations": np.full((2, 3, 3), np.nan, np.float32)}, "3 x 3 matrices"),
+    ],
+)
+def test_files_with_broken_transformations_are_refused(
+    searched: Matches, tmp_path: Path, wrong: dict[str, np.ndarray], words: str
+) -> None:
+    searched.save(tmp_path / "good.npz")
+    np.savez(tmp_path / "bad.npz", **{**np.load(tmp_path / "good.npz"), **wrong})
+    with pytest.raises(DeepMatchingError, match=words):
+        Matches.load(tmp_path / "bad.npz")
+
+
+def test_the_derivatives_are_those_of_each_transformation(searched: Matches) -> None:
+    assert searched.transformations is not None and searched.transformation is not None
+    numbers, table = searched.transformation.tolist(), searched.transformations.double().numpy()
+    for n, (start, found) in enumerate(zip(searched.keypoints0, searched.derivatives, strict=True)):
+        expected = jacobians(table[numbers[n]], start[None].double().numpy())[0]
+        assert np.allclose(found.numpy(), expected, atol=1e-5)
+
+
+def test_matches_without_a_search_have_the_identity_as_derivative(matches: Matches) -> None:
+    assert torch.equal(matches.derivatives, torch.eye(2).expand(3, 2, 2))
+
+
+def test_transformations_of_resized_images_take_points_to_the_same_places(searched: Matches) -> None:
+    resized = searched.at_sizes((32, 72), (40, 20))
+    assert searched.transformations is not None and resized.transformations is not None
+    for before, after in zip(searched.transformations.double(), resized.transformations.double(), strict=True):
+        start, end = searched.keypoints0.double().numpy(), resized.keypoints0.double().numpy()
+        reached = to_corners(apply(before.numpy(), start)) * (20 / 40, 40 / 8)
+        assert np.allclose(to_corners(apply(after.numpy(), end)), reached, atol=1e-3)
+
+
+def test_transformations_come_in_pairs_of_the_right_shapes(matches: Matches) -> None:
+    with pytest.raises(DeepMatchingError, match="or neither"):
+        replace(matches, transformation=torch.zeros(3, dtype=torch.long))
+    with pytest.raises(DeepMatchingError, match="shape"):
+        replace(matches, transformation=torch.zeros(2, dtype=torch.long), transformations=torch.eye(3)[None])

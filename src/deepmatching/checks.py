@@ -7,7 +7,7 @@ from collections.abc import Collection
 from numbers import Integral, Real
 from typing import Any
 
-from deepmatching.defaults import FULL, LARGEST_RADIUS
+from deepmatching.defaults import FULL, LARGEST_RADIUS, LARGEST_SCALE, MOST_ROTATIONS, SMALLEST_SCALE
 from deepmatching.errors import DeepMatchingError
 
 _LONGEST_SHOWN = 60
@@ -64,6 +64,27 @@ def check_choice(name: str, value: Any, allowed: Collection[str]) -> None:
         raise DeepMatchingError(f"{name} must be {', '.join(words[:-1])} or {words[-1]}, not {shown(value)}.")
 
 
+def rotations_in_degrees(rotations: Any, name: str = "rotations") -> tuple[float, ...]:
+    """The rotations to try, in degrees: as they are given or, for a number, so many, evenly spaced from 0."""
+    if isinstance(rotations, Integral):
+        check_number(name, rotations, least=1, most=MOST_ROTATIONS, whole=True)
+        return tuple(360.0 * n / int(rotations) for n in range(int(rotations)))
+    return _numbers(rotations, name, "a number of rotations or a list of degrees", -360.0, 360.0)
+
+
+def scales_to_try(scales: Any, name: str = "scales") -> tuple[float, ...]:
+    """The zooms of the second image to try."""
+    return _numbers(scales, name, "a list of scales", SMALLEST_SCALE, LARGEST_SCALE)
+
+
+def _numbers(values: Any, name: str, expected: str, least: float, most: float) -> tuple[float, ...]:
+    if not isinstance(values, list | tuple) or not 1 <= len(values) <= MOST_ROTATIONS:
+        raise DeepMatchingError(f"{name} must be {expected}, at most {MOST_ROTATIONS}, not {shown(values)}.")
+    for value in values:
+        check_number(f"Each of {name}", value, least=least, most=most)
+    return tuple(dict.fromkeys(float(value) for value in values))
+
+
 def radius_in_pixels(radius: Any, name: str = "The radius") -> int | None:
     """The radius in pixels; None, no limit, for ``"full"``."""
     if isinstance(radius, str) and radius == FULL:
@@ -73,3 +94,12 @@ def radius_in_pixels(radius: Any, name: str = "The radius") -> int | None:
     if int(radius) > LARGEST_RADIUS:
         raise DeepMatchingError(f"{name} must be at most {LARGEST_RADIUS} pixels; use '{FULL}' for no limit.")
     return int(radius)
+
+
+def check_frame_size(number: int, before: tuple[int, int], size: tuple[int, int]) -> None:
+    """Raise unless a frame of a sequence has the size (rows, columns) of the one before."""
+    if size != before:
+        raise DeepMatchingError(
+            f"Frame {number} is {size[1]}x{size[0]} pixels, but the one before is {before[1]}x{before[0]}: "
+            "all frames of a sequence must be of one size."
+        )

@@ -43,6 +43,14 @@ PRESET = "default"
 #: Thresholds T of acc@T, in pixels.
 THRESHOLDS = (2, 5, 10)
 
+#: What a search tries: so many rotations, evenly spaced, and these zooms of the second image. Of the zooms at odd
+#: places, the rotations are turned by half a step: neighbours in zoom then fill the gaps between rotations.
+ROTATIONS = 8
+SCALES = (0.25, 0.35, 0.5, 0.71, 1.0, 1.41, 2.0, 2.83, 4.0)
+
+#: Bounds of what can be searched: the number of rotations, and zooms.
+MOST_ROTATIONS, SMALLEST_SCALE, LARGEST_SCALE = 72, 0.1, 10.0
+
 #: Below this agreement of the matches (``Matches.agreement``), commands warn that the result is probably wrong. Pairs
 #: that the method cannot match reach 0.20, those with acc@10 above 40 % have at least 0.30; see docs/results.md.
 AGREEMENT = 0.25

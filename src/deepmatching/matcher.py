@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from deepmatching.checks import check_number, radius_in_pixels
+from deepmatching.checks import check_frame_size, check_number, radius_in_pixels
 from deepmatching.defaults import CONFIDENT, FLOW_RADIUS, FULL, MODEL, PRESET, RADIUS
 from deepmatching.errors import DeepMatchingError, failed_allocations
 from deepmatching.graphs import LARGEST_GRAPH, GraphedDescribe, RepeatedDecode
@@ -23,6 +24,7 @@ from deepmatching.memory import Plan, Size, budget_for, plan_decoding, plan_flow
 from deepmatching.models import load_network, save_network
 from deepmatching.network import Network
 from deepmatching.operators.decoding import Decoded, decode
+from deepmatching.search import search
 from deepmatching.settings import Radius, Settings, choose_device
 
 if TYPE_CHECKING:
@@ -57,11 +59,7 @@ class DeepMatcher:
     @classmethod
     def from_pretrained(cls, model: str | os.PathLike[str] = MODEL, **settings: Any) -> DeepMatcher:
         """The matcher of a model's name or file, with any of the :class:`Settings` by keyword."""
-        known = [field.name for field in fields(Settings)]
-        for name in settings:
-            if name not in known:
-                raise DeepMatchingError(f"There is no setting '{name}': use {', '.join(known)}.")
-        checked = Settings(**settings)
+        checked = Settings.of(**settings)
         radius = radius_in_pixels(RADIUS if checked.radius is None else checked.radius)
         return cls(load_network(model, radius, checked.levels, checked.downscale, checked.pooling), checked)
 
@@ -71,9 +69,7 @@ class DeepMatcher:
 
     def describe(self) -> dict[str, Any]:
         """The settings that results depend on, as JSON can hold them; device and memory are not among them."""
-        left_out = ("device", "memory") if self.settings.pooling else ("device", "memory", "pooling")
-        names = (field.name for field in fields(self.settings) if field.name not in left_out)
-        return {name: getattr(self.settings, name) for name in names}
+        return self.settings.describe()
 
     def __repr__(self) -> str:
         network = self.network
@@ -163,6 +159,8 @@ class DeepMatcher:
             yield from self._match_batch(batch)
 
     def _match_batch(self, batch: list[tuple[Tensor, Tensor]]) -> Iterator[Matches]:
+        if self.settings.searches:
+            return (yield from (self._search(*pair) for pair in batch))
         size0, size1 = (size_of(image) for image in batch[0])
         geometry = self.geometry(size0, size1)
         plan = self._plan(geometry, len(batch), (size0, size1))
@@ -172,6 +170,14 @@ class DeepMatcher:
             decoded = self._decode(image0, image1, geometry, plan)
             for matches in self.matches_of(decoded, geometry):
                 yield matches.at_sizes(size0, size1)
+
+    @failed_allocations()
+    def _search(self, image0: Tensor, image1: Tensor) -> Matches:
+        """The matches of a pair with the best of the settings' transformations at every point."""
+        plain = DeepMatcher(self.network, self.settings.without_search())
+        shrunk = self._shrunk(image0), self._shrunk(image1)
+        found = search(*shrunk, self.network, plain.match, self.settings.transformations)
+        return found.at_sizes(size_of(image0), size_of(image1))
 
     @failed_allocations()
     def _decode(self, image0: Tensor, image1: Tensor, geometry: Geometry, plan: Plan) -> Decoded:
@@ -213,6 +219,8 @@ class DeepMatcher:
 
         Frames must be of one size. They are read one at a time, so they may come from a generator.
         """
+        if self.settings.searches:
+            return (yield from self.match_pairs(pairwise(frames)))
         previous: Frame | None = None
         for number, image in enumerate(frames):
             frame = self._frame(self.load(image, f"frame {number}"), number, previous)
@@ -228,14 +236,9 @@ class DeepMatcher:
         if previous is None:
             geometry = self.geometry(size, size)
             pieces = self._plan(geometry, 1, (size, size), flow).pieces
-        elif previous.size == size:
-            geometry, pieces = previous.geometry, previous.pieces
         else:
-            (rows0, columns0), (rows, columns) = previous.size, size
-            raise DeepMatchingError(
-                f"Frame {number} is {columns}x{rows} pixels, but the one before is {columns0}x{rows0}: "
-                "all frames of a sequence must be of one size."
-            )
+            check_frame_size(number, previous.size, size)
+            geometry, pieces = previous.geometry, previous.pieces
         image = self._shrunk(image)
         on_device = image.to(self.device)
         cells = self._describe(on_device[None], geometry.used0)
@@ -292,6 +295,8 @@ class DeepMatcher:
         size = check_pair(first, second)
         if is_edge_map(edges) and matches is None and shrunk_size(size, self.settings.max_size) != size:
             raise DeepMatchingError("An edge map is for images of the original size: leave max_size out.")
+        if matches is None and self.settings.searches:
+            matches = self.for_flow(radius).match(first, second)
         if matches is None:
             return next(self._flow_of_frames((first, second), settings, radius, edges))
         given = matches if isinstance(matches, Matches) else Matches.load(matches)
@@ -319,6 +324,8 @@ class DeepMatcher:
                 "One edge map cannot serve all frames: give edges as None, 'gradient' or a function of the frame."
             )
         loaded = (self.load(image, f"frame {number}") for number, image in enumerate(frames))
+        if self.settings.searches:
+            return (self.flow(*pair, preset, radius=radius, edges=edges) for pair in pairwise(loaded))
         return self._flow_of_frames(loaded, settings_of(preset), radius, edges)
 
     def _flow_of_frames(

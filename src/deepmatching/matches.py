@@ -13,6 +13,7 @@ from torch import Tensor
 
 from deepmatching.checks import check_number
 from deepmatching.errors import DeepMatchingError
+from deepmatching.homographies import resizing
 from deepmatching.io.files import PathLike
 from deepmatching.io.matches import (
     MatchArrays,
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from deepmatching.operators.decoding import Decoded
 
 
+#: The fields of matches that are tensors.
+_TENSORS = ("keypoints0", "keypoints1", "scores", "confidence", "transformation", "transformations")
+
+
 @dataclass(frozen=True, eq=False)
 class Matches:
     """Correspondences between two images.
@@ -41,6 +46,9 @@ class Matches:
         size1: (rows, columns) of the second image, if known.
         confidence: (N,) float32, the probability that a match is less than 3 pixels off, comparable between pairs; None
             if the model does not judge its matches.
+        transformation: (N,) int64, the number of the transformation that a match came from; None without a search.
+        transformations: (K, 3, 3) float32, matrices from (x, y, 1) in the first image to the second; None without a
+            search. Matches may move further.
     """
 
     keypoints0: Tensor
@@ -49,9 +57,11 @@ class Matches:
     size0: Size | None = None
     size1: Size | None = None
     confidence: Tensor | None = None
+    transformation: Tensor | None = None
+    transformations: Tensor | None = None
 
     def __post_init__(self) -> None:
-        for name in ("keypoints0", "keypoints1", "scores", "confidence"):  # arrays and lists are accepted too
+        for name in _TENSORS:  # arrays and lists are accepted too
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, torch.as_tensor(getattr(self, name)))
         n = len(self.scores)
@@ -63,6 +73,15 @@ class Matches:
         if self.confidence is not None and self.confidence.shape != (n,):
             raise DeepMatchingError(
                 f"{n} matches need a confidence of shape ({n},), not {tuple(self.confidence.shape)}."
+            )
+        if (self.transformation is None) != (self.transformations is None):
+            raise DeepMatchingError("Matches need both transformation and transformations, or neither.")
+        if self.transformation is None or self.transformations is None:
+            return
+        if self.transformation.shape != (n,) or self.transformations.shape != (len(self.transformations), 3, 3):
+            raise DeepMatchingError(
+                f"{n} matches need a transformation of shape ({n},) and transformations of shape (K, 3, 3), not "
+                f"{tuple(self.transformation.shape)} and {tuple(self.transformations.shape)}."
             )
 
     def __len__(self) -> int:
@@ -107,6 +126,7 @@ class Matches:
             keypoints1=self.keypoints1[chosen],
             scores=self.scores[chosen],
             confidence=None if self.confidence is None else self.confidence[chosen],
+            transformation=None if self.transformation is None else self.transformation[chosen],
         )
 
     @property
@@ -143,6 +163,18 @@ class Matches:
         """(N,), by which matches are ranked: the confidence if there is one, else the scores."""
         return self.scores if self.confidence is None else self.confidence
 
+    @property
+    def derivatives(self) -> Tensor:
+        """(N, 2, 2), how keypoints1 change with keypoints0, by the transformations; the identity without a search."""
+        if self.transformation is None or self.transformations is None:
+            return torch.eye(2, device=self.scores.device).expand(len(self), 2, 2)
+        matrices = self.transformations[self.transformation]
+        mapped = (matrices @ torch.cat([self.keypoints0, torch.ones_like(self.keypoints0[:, :1])], 1)[..., None])[
+            ..., 0
+        ]
+        ends, weight = mapped[:, :2] / mapped[:, 2:], mapped[:, 2, None, None]
+        return (matrices[:, :2, :2] - ends[..., None] * matrices[:, 2, None, :2]) / weight
+
     def best(self, n: int) -> Matches:
         """The n most confident matches, best first."""
         return self[torch.argsort(self.certainty, descending=True, stable=True)[:n]]
@@ -158,13 +190,8 @@ class Matches:
 
     def to(self, device: torch.device | str) -> Matches:
         """The same matches on another device."""
-        return replace(
-            self,
-            keypoints0=self.keypoints0.to(device),
-            keypoints1=self.keypoints1.to(device),
-            scores=self.scores.to(device),
-            confidence=None if self.confidence is None else self.confidence.to(device),
-        )
+        there = {name: getattr(self, name) for name in _TENSORS if getattr(self, name) is not None}
+        return replace(self, **{name: tensor.to(device) for name, tensor in there.items()})
 
     def at_sizes(self, size0: Size, size1: Size) -> Matches:
         """The same matches in images that were resized from their sizes to these (rows, columns)."""
@@ -177,7 +204,11 @@ class Matches:
             from_corners(to_corners(points) * points.new_tensor([new[1] / old[1], new[0] / old[0]]))
             for points, old, new in ends
         )
-        return replace(self, keypoints0=keypoints0, keypoints1=keypoints1, size0=size0, size1=size1)
+        moved = replace(self, keypoints0=keypoints0, keypoints1=keypoints1, size0=size0, size1=size1)
+        if self.transformations is None:
+            return moved
+        to0, to1 = (points.new_tensor(resizing(old, new)) for points, old, new in ends)
+        return replace(moved, transformations=to1 @ self.transformations @ torch.linalg.inv(to0))
 
     def numpy(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """keypoints0, keypoints1 and scores as arrays."""
@@ -223,7 +254,8 @@ class Matches:
 
     def _arrays(self) -> MatchArrays:
         confidence = None if self.confidence is None else self.confidence.detach().cpu().numpy()
-        return MatchArrays(*self.numpy(), self.size0, self.size1, confidence)
+        numbers, table = (None if t is None else t.cpu().numpy() for t in (self.transformation, self.transformations))
+        return MatchArrays(*self.numpy(), self.size0, self.size1, confidence, numbers, table)
 
     def as_text(self) -> str:
         """The original program's lines, ``x0 y0 x1 y1 score index``: positions from pixel corners, index 0."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, get_args
 
 import torch
 
-from deepmatching.checks import check_choice, check_number, radius_in_pixels
-from deepmatching.defaults import MOST_BYTES, RECIPROCAL, Pooling, Reciprocal
+from deepmatching.checks import check_choice, check_number, radius_in_pixels, rotations_in_degrees, scales_to_try
+from deepmatching.defaults import MOST_BYTES, RECIPROCAL, ROTATIONS, SCALES, Pooling, Reciprocal
 from deepmatching.errors import DeepMatchingError
 from deepmatching.inference import Decoding
 from deepmatching.operators.kernels import has_kernels
@@ -37,6 +38,10 @@ class Settings:
         bit_depth: bits in use of 16-bit images, such as 12; None for all 16.
         pooling: ``"hard"``, or ``"soft"``, which is slower and needs several times the memory (docs/soft_pooling.md).
             None for the way in which the model was trained: hard for the models of the package.
+        search: try rotations and scales of the second image, at a reduced size first, see ``deepmatching.search``.
+        rotations: those to try: degrees, or a number of evenly spaced ones. None for
+            ``deepmatching.defaults.ROTATIONS`` with ``search``, else for 0.
+        scales: zooms of the second image to try. None for ``deepmatching.defaults.SCALES`` with ``search``, else for 1.
     """
 
     radius: Radius | None = None
@@ -50,6 +55,9 @@ class Settings:
     max_size: int | None = None
     bit_depth: int | None = None
     pooling: Pooling | None = None
+    search: bool = False
+    rotations: int | Sequence[float] | None = None
+    scales: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
         if self.radius is not None:
@@ -67,14 +75,64 @@ class Settings:
             check_number("bit_depth", self.bit_depth, least=8, most=16, whole=True)
         if self.pooling is not None:
             check_choice("pooling", self.pooling, get_args(Pooling))
+        if self.rotations is not None:
+            rotations_in_degrees(self.rotations)
+        if self.scales is not None:
+            scales_to_try(self.scales)
         device = choose_device(self.device)
         if self.half and not (device.type == "cuda" and has_kernels("cuda")):
             raise DeepMatchingError("Half precision needs a CUDA device and Triton: leave it off.")
+
+    @classmethod
+    def of(cls, **settings: Any) -> Settings:
+        """These settings; raises if there is none of such a name."""
+        known = [field.name for field in fields(cls)]
+        for name in settings:
+            if name not in known:
+                raise DeepMatchingError(f"There is no setting '{name}': use {', '.join(known)}.")
+        return cls(**settings)
+
+    @property
+    def searches(self) -> bool:
+        """Whether rotations and scales are tried."""
+        return self.search or self.rotations is not None or self.scales is not None
+
+    def without_search(self) -> Settings:
+        """The same settings for plain matching."""
+        return replace(self, search=False, rotations=None, scales=None)
+
+    def describe(self) -> dict[str, Any]:
+        """The settings that results depend on, as JSON can hold them."""
+        left_out = ["device", "memory"]
+        if not self.searches:  # older runs, which do not name them, can be continued
+            left_out += ["search", "rotations", "scales"]
+        if not self.pooling:
+            left_out.append("pooling")
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in left_out}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+    @property
+    def transformations(self) -> list[tuple[float, float]]:
+        """The rotations, in degrees, and zooms that are searched: only (0, 1) without a search."""
+        if self.search and self.rotations is None and self.scales is None:
+            return default_transformations()
+        rotations = rotations_in_degrees(
+            (ROTATIONS if self.search else 1) if self.rotations is None else self.rotations
+        )
+        scales = scales_to_try((SCALES if self.search else (1,)) if self.scales is None else self.scales)
+        return [(rotation, scale) for scale in scales for rotation in rotations]
 
     @property
     def decoding(self) -> Decoding:
         """The options of inference among these settings."""
         return Decoding(self.reciprocal, self.half, self.subpixel)
+
+
+def default_transformations() -> list[tuple[float, float]]:
+    """The rotations and zooms of a search in which nothing else is said; every second zoom turned by half a step."""
+    rotations, step = rotations_in_degrees(ROTATIONS), 180.0 / ROTATIONS
+    middle = SCALES.index(1.0)
+    return [(r + step * ((n - middle) % 2), scale) for n, scale in enumerate(SCALES) for r in rotations]
 
 
 def choose_device(device: str | torch.device) -> torch.device:

@@ -10,6 +10,7 @@ import torch
 
 from deepmatching.bulk_matching.engine import ShardMatcher, flow_file
 from deepmatching.bulk_matching.pairs import exhaustive_pairs, list_images
+from deepmatching.bulk_matching.storage import Shard
 from deepmatching.io.flow import read_flow
 from deepmatching.matcher import DeepMatcher
 from deepmatching.matches import Matches
@@ -92,3 +93,19 @@ def test_flow_is_that_of_the_matcher_and_needs_images_of_one_size(photos: Path, 
         written = read_flow(flow_file(tmp_path / "flow", pair))
         expected = matcher.flow(*(photos / name for name in pair)).flow
         torch.testing.assert_close(torch.from_numpy(written), torch.from_numpy(expected))
+
+
+def test_a_search_gives_the_matches_of_the_matcher_and_shards_keep_their_transformations(
+    photos: Path, tmp_path: Path
+) -> None:
+    matcher = DeepMatcher.from_pretrained("hog", radius=32, device="cpu", rotations=(0, 180))
+    pairs = [*exhaustive_pairs(photos)[:2], ("photo 1.png", "missing.png")]
+    shard = ShardMatcher(matcher, photos).match(pairs)
+    shard.write(tmp_path / "shard.npz")
+    read = Shard.read(tmp_path / "shard.npz", pairs)
+    assert read.pairs[2].failure and read.pairs[2].matches.transformation is None
+    for pair in read.pairs[:2]:
+        expected = matcher.match(*(photos / name for name in pair.names))
+        assert_equal(pair.matches, expected)
+        for name in ("transformation", "transformations"):
+            assert torch.equal(getattr(pair.matches, name), getattr(expected, name))

@@ -11,8 +11,10 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+import torch
 
 import deepmatching
+from deepmatching.cli import main
 from deepmatching.matches import Matches
 from helpers.fake_datasets import texture, write_image
 from helpers.processes import run
@@ -179,3 +181,38 @@ def test_standard_output_that_cannot_be_written_is_reported(pictures: tuple[Path
         assert result.stderr.count("\n") == 1 and "use -o FILE" in result.stderr
     silent = shell("2>&-")  # no summary among the matches
     assert silent.stdout and all(len(line.split()) == 6 for line in silent.stdout.splitlines())
+
+
+def test_a_turned_image_is_matched_with_a_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    picture = draw_photo(0, 128, 160)
+    for name, image in (("a.png", picture), ("b.png", np.rot90(picture, -1))):
+        cv2.imwrite(str(tmp_path / name), image)
+    monkeypatch.chdir(tmp_path)
+    options = ["--rotations", "0,90", "-o", "m.npz", "--threads", "1"]
+    monkeypatch.setattr(sys, "argv", ["deepmatching", "match", "a.png", "b.png", *options])
+    main()
+    assert "matches turned by 90 degrees, zoomed by 1.00" in capfd.readouterr().err
+    matches = Matches.load(tmp_path / "m.npz")
+    x, y = matches.keypoints0.T
+    expected = torch.stack([127 - y, x], dim=1)  # a quarter turn, clockwise
+    assert ((matches.keypoints1 - expected).norm(dim=1) < 1).float().mean() > 0.95
+    assert matches.transformations is not None and matches.transformations.shape == (1, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--rotations x", "--rotations must be a number of rotations or a list of degrees"),
+        ("--rotations 0", "--rotations must be a whole number from 1 to 72"),
+        ("--rotations 0,nan", "Each of --rotations must be a number from -360"),
+        ("--scales 0.5,0", "Each of --scales must be a number from 0.1 to 10"),
+        ("--scales -1", "Each of --scales must be a number from 0.1 to 10"),
+        ("--scales ,", "--scales must be a list of scales"),
+    ],
+)
+def test_rotations_and_scales_that_make_no_sense_are_refused(
+    is_refused: Callable[[str, str], None], pictures: tuple[Path, Path], option: str, words: str
+) -> None:
+    is_refused(f"match a.png b.png {option}", words)

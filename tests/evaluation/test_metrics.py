@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -237,3 +238,17 @@ def test_no_matches_are_all_wrong() -> None:
     empty = Matches(np.zeros((0, 2)), np.zeros((0, 2)), np.zeros(0), (9, 9), (9, 9))
     metrics, _ = match_metrics(empty, np.zeros((9, 9, 2)))
     assert metrics["all"]["acc@10"] == 0 and metrics["all"]["coverage"] == 0 and math.isnan(metrics["all"]["epe"])
+
+
+def test_a_match_spreads_by_its_transformation() -> None:
+    start, table = torch.tensor([[10.0, 12.0], [30.0, 12.0]]), torch.eye(3).repeat(2, 1, 1)
+    table[1] = torch.tensor([[0.0, -2.0, 70.0], [2.0, 0.0, -20.0], [0.0, 0.0, 1.0]])  # a quarter turn, zoomed by 2
+    end = torch.stack([start[0] + 1, (table[1] @ torch.tensor([30.0, 12.0, 1.0]))[:2]])
+    matches = Matches(start, end, torch.ones(2), transformation=torch.tensor([0, 1]), transformations=table)
+    x, y = np.meshgrid(np.arange(40.0), np.arange(24.0))
+    truth = np.where((x < 20)[..., None], 1.0, np.stack([70 - 2 * y - x, 2 * x - 20 - y], axis=2))
+    metrics, field = match_metrics(matches, truth)
+    near = np.isfinite(field[..., 0])
+    assert near.sum() == 17 * 17 * 2
+    assert np.allclose(field[near], truth[near], atol=1e-4)
+    assert metrics["all"]["acc@2"] == pytest.approx(100 * near.mean())

@@ -99,7 +99,9 @@ class ShardMatcher:
         min_confidence: float | None = None,
     ) -> None:
         self.matcher, self.batch_size, self.flow, self.min_confidence = matcher, batch_size, flow, min_confidence
-        self.images = DescribedImages(matcher, images, keep_images=flow is not None, memory=memory)
+        self.images = DescribedImages(
+            matcher, images, keep_images=flow is not None or matcher.settings.searches, memory=memory
+        )
         self._exponents = matcher.network.exponents.tolist()  # once: reading them waits for a GPU
         self._repeated = Replayed(self._decode_once)
 
@@ -151,6 +153,8 @@ class ShardMatcher:
     @torch.no_grad()
     def _decode(self, batch: list[_Work]) -> list[_Part]:
         matcher = self.matcher
+        if matcher.settings.searches:
+            return [[self._search(*work)] for work in batch]
         _, first, second = batch[0]
         geometry = matcher.network.geometry(first.shape, second.shape)
         plan = matcher.plan(first.size, second.size, len(batch))
@@ -179,6 +183,15 @@ class ShardMatcher:
     def _decode_once(self, cells0: Tensor, cells1: Tensor, geometry: Geometry, decoding: Decoding) -> Decoded:
         return self.matcher.network.decode_cells(cells0, cells1, geometry, decoding, self._exponents)
 
+    def _search(self, pair: Pair, first: Described, second: Described) -> MatchedPair:
+        """Match a pair at the transformations of the settings."""
+        assert first.image is not None and second.image is not None
+        matches = self.matcher.match(first.image, second.image).to("cpu")
+        if self.flow is not None:
+            self._write_flow(pair, first, second, matches)
+        upright = matches.at_sizes(first.size, second.size)
+        return MatchedPair(pair, upright, (first.orientation, second.orientation))
+
     def _write_flow(self, pair: Pair, first: Described, second: Described, forward: Matches) -> None:
         """Compute the flow from the descriptors of both images, and write it."""
         from deepmatching.flow import check_pair, matches_to_flow, needs_backward
@@ -188,7 +201,7 @@ class ShardMatcher:
         check_pair(first.image, second.image)
         settings = settings_of(PRESET)
         backward = None
-        if needs_backward(settings, self.matcher.network):
+        if needs_backward(settings, self.matcher.network) and not self.matcher.settings.searches:
             geometry = self.matcher.network.geometry(second.shape, first.shape)
             pieces = self.matcher.plan(second.size, first.size).pieces
             decoding = replace(self.matcher.settings.decoding, pieces=pieces)

@@ -242,6 +242,11 @@ class Shard:
             content["confidence"] = np.concatenate(
                 [np.ones(len(p.matches), np.float32) if c is None else np.asarray(c.cpu(), np.float32) for c, p in rows]
             )
+        tables = [(pair.matches.transformation, pair.matches.transformations) for pair in self.pairs]
+        if searched := [(n, table) for n, table in tables if n is not None and table is not None]:
+            content["transformation"] = np.concatenate([np.asarray(n.cpu(), np.int64) for n, _ in searched])
+            content["transformations"] = np.concatenate([np.asarray(t.cpu(), np.float32) for _, t in searched])
+            content["transformation_counts"] = np.array([0 if t is None else len(t) for _, t in tables], np.int64)
         stream = io.BytesIO()
         np.savez(stream, **content)  # type: ignore[arg-type]
         with atomic_write(path) as temporary:
@@ -256,6 +261,8 @@ class Shard:
             counts, sizes, orientations = stored["counts"], stored["sizes"], stored["orientations"]
             arrays = stored["keypoints0"], stored["keypoints1"], stored["scores"]
             confidence = stored.get("confidence")
+            numbers, tables = stored.get("transformation"), stored.get("transformations")
+            ends = np.cumsum(stored["transformation_counts"]) if tables is not None else np.zeros(len(names), int)
             if [tuple(pair) for pair in packed] != names or counts.shape != (len(names),) or (counts < 0).any():
                 raise ValueError("it has other pairs")
             if any(len(array) != counts.sum() for array in arrays):
@@ -265,6 +272,9 @@ class Shard:
             for n, (first, end) in enumerate(places):
                 (rows0, columns0), (rows1, columns1) = sizes[n].tolist()
                 more: dict[str, Any] = {} if confidence is None else {"confidence": confidence[first:end]}
+                if numbers is not None and tables is not None and not failures[n]:
+                    table = tables[ends[n - 1] if n else 0 : ends[n]]
+                    more |= {"transformation": numbers[first:end], "transformations": table}
                 keypoints0, keypoints1, scores = (torch.from_numpy(array[first:end]) for array in arrays)
                 size0, size1 = (rows0, columns0) if rows0 else None, (rows1, columns1) if rows1 else None
                 matches = Matches(keypoints0, keypoints1, scores, size0, size1, **more)

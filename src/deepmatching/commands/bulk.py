@@ -70,6 +70,9 @@ def bulk(
     max_size: common.MaxSize = None,
     bit_depth: common.BitDepth = None,
     min_confidence: common.MinConfidence = None,
+    search: common.Search = False,
+    rotations: common.Rotations = None,
+    scales: common.Scales = None,
     batch: Annotated[
         int | None,
         typer.Option(metavar="N", help="Pairs of equal sizes that are matched at once.", show_default="1; on a GPU 16"),
@@ -166,6 +169,9 @@ def bulk(
             half=half,
             max_size=max_size,
             bit_depth=bit_depth,
+            search=search,
+            rotations=common.parse_rotations(rotations),
+            scales=common.parse_scales(scales),
         )
     assert watcher.progress is not None
     _summarize(run, watcher.progress)

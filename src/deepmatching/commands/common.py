@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deepmatching.checks import check_number, radius_in_pixels, shown
+from deepmatching.checks import check_number, radius_in_pixels, rotations_in_degrees, scales_to_try, shown
 from deepmatching.commands.threads import use_threads
 from deepmatching.defaults import AGREEMENT, EXPECTED, FULL, MODELS, MOST_BYTES, MOST_PIXELS, Reciprocal
 from deepmatching.errors import DeepMatchingError
@@ -104,6 +104,30 @@ StructuredForest = Annotated[
         metavar="MODEL", help="Detect edges with OpenCV's structured forest and this model file (model.yml.gz)."
     ),
 ]
+Search = Annotated[
+    bool,
+    typer.Option(
+        "--search",
+        help="Find how the second image is turned and zoomed, on small images first: 8 rotations at 9 scales from 0.25 "
+        "to 4, unless --rotations or --scales say otherwise.",
+    ),
+]
+Rotations = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N|DEGREES",
+        help="Rotations of the second image to try: how many, evenly spaced (8), or a list (0,90,180,270).",
+        show_default="0; with --search 8",
+    ),
+]
+Scales = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LIST",
+        help="Scales of the second image to try, such as 0.5,0.71,1,1.41,2.",
+        show_default="1; with --search 0.25 to 4",
+    ),
+]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Print what is being done.")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print errors only: no summary, notes or progress.")]
 
@@ -115,6 +139,8 @@ def build_matcher(
     *,
     radius: str | None = None,
     memory: str | None = None,
+    rotations: str | None = None,
+    scales: str | None = None,
     threads: int | None = None,
     verbose: bool = False,
     **settings: Any,
@@ -130,6 +156,8 @@ def build_matcher(
         model,
         radius=None if radius is None else parse_radius(radius),
         memory=None if memory is None else parse_memory(memory),
+        rotations=parse_rotations(rotations),
+        scales=parse_scales(scales),
         **settings,
     )
 
@@ -141,6 +169,31 @@ def parse_radius(text: str) -> int | str:
         radius = int(text)
     radius_in_pixels(radius, "--radius")
     return radius
+
+
+def parse_rotations(text: str | None) -> int | tuple[float, ...] | None:
+    """A number of rotations, or degrees with commas between them."""
+    if text is None:
+        return None
+    given: Any = int(text) if re.fullmatch(r"\d{1,9}", text) else _parse_list(text)
+    degrees = rotations_in_degrees(given if given is not None else text, "--rotations")
+    return given if isinstance(given, int) else degrees
+
+
+def parse_scales(text: str | None) -> tuple[float, ...] | None:
+    """Scales with commas between them."""
+    if text is None:
+        return None
+    given = _parse_list(text)
+    return scales_to_try(given if given is not None else text, "--scales")
+
+
+def _parse_list(text: str) -> list[float] | None:
+    """The numbers between commas; None if there are words."""
+    try:
+        return [float(number) for number in text.split(",") if number.strip()]
+    except ValueError:
+        return None
 
 
 def parse_memory(text: str) -> int:
@@ -248,6 +301,19 @@ def match_summary(matches: Matches, elapsed: float, matcher: DeepMatcher) -> str
     return text
 
 
+def search_summary(matches: Matches) -> str:
+    """One line: how the second image shows the parts of the first one, and how many matches say so."""
+    from deepmatching.homographies import rotation_and_zoom
+
+    assert matches.transformation is not None
+    parts = []
+    for number in matches.transformation.unique().tolist():
+        derivatives = matches.derivatives[matches.transformation == number]
+        rotation, zoom = rotation_and_zoom(derivatives.double().mean(dim=0).cpu().numpy())
+        parts.append(f"{len(derivatives)} matches turned by {rotation:.0f} degrees, zoomed by {zoom:.2f}")
+    return "; ".join(parts) or "no transformation gives matches"
+
+
 def flow_summary(result: FlowResult, elapsed: float) -> str:
     """One line: number of matches, time of each stage, which add up to ``elapsed``, and displacements."""
     import numpy as np
@@ -280,10 +346,10 @@ def warn_if_few_agree(agreement: float, matcher: DeepMatcher) -> None:
 
 def _warn(reason: str, matcher: DeepMatcher) -> None:
     larger = "" if matcher.network.radius is None else "try a larger --radius; "
-    say(
-        f"warning: this is probably wrong, since {reason}: {larger}large rotations, changes of scale and unrelated "
-        "pictures cannot be matched"
+    turned = (
+        "unrelated" if matcher.settings.searches else "--search finds large rotations and changes of scale; unrelated"
     )
+    say(f"warning: this is probably wrong, since {reason}: {larger}{turned} pictures cannot be matched")
 
 
 def set_quiet(quiet: bool) -> None:

@@ -18,6 +18,9 @@ from deepmatching.commands.common import (
     Memory,
     Quiet,
     ReciprocalOption,
+    Rotations,
+    Scales,
+    Search,
     StructuredForest,
     Threads,
     build_matcher,
@@ -118,6 +121,9 @@ def evaluate(
             help="Pool scores by their maximum, as the paper does, or softly.", show_default="as the model was trained"
         ),
     ] = None,
+    search: Search = False,
+    rotations: Rotations = None,
+    scales: Scales = None,
     half: Half = False,
     memory: Memory = None,
     device: Device = "auto",
@@ -139,7 +145,8 @@ def evaluate(
 
     acc@T: pixels with ground truth, in %, whose displacement is off by at most
     T px. A pixel takes the displacement of the most confident match within 8 px
-    along each axis; without one it is wrong. EPE: mean error of the matches
+    along each axis; without one it is wrong. After a search, the displacement
+    changes from the match to the pixel by the match's transformation. EPE: mean error of the matches
     themselves, in px. Means over pairs, as in the paper.
 
     With --flow, EPE: mean error of all pixels, in px. >3px: pixels off by more
@@ -166,7 +173,8 @@ def evaluate(
                 **{"--radius": radius, "--levels": levels, "--downscale": downscale, "--half": half},
                 **{"--memory": memory, "--preset": preset, "--reciprocal": reciprocal != RECIPROCAL},
                 **{"--edges": edges, "--structured-forest": structured_forest, "--threads": threads},
-                **{"--no-subpixel": not subpixel, "--device": device not in ("auto", "cpu"), "--pooling": pooling},
+                **{"--search": search, "--rotations": rotations, "--scales": scales, "--pooling": pooling},
+                **{"--no-subpixel": not subpixel, "--device": device not in ("auto", "cpu")},
             },
             "has no effect on methods of OpenCV: leave it out.",
         )
@@ -190,7 +198,7 @@ def evaluate(
         options = {
             **{"radius": radius, "levels": levels, "downscale": downscale, "reciprocal": reciprocal},
             **{"subpixel": subpixel, "device": device, "memory": memory, "half": half, "threads": threads},
-            "pooling": pooling,
+            **{"pooling": pooling, "search": search, "rotations": rotations, "scales": scales},
         }
         source = edge_source(edges or "network", structured_forest)
         matcher, flow_function, described = _our_method(name, (preset or PRESET) if flow else None, source, options)
@@ -232,6 +240,7 @@ def _title(model: str, settings: dict[str, Any]) -> str:
         + (f", reciprocal {reciprocal}" if reciprocal != RECIPROCAL else "")
         + ("" if settings["subpixel"] else ", matches on cells")
         + (f", {settings['pooling']} pooling" if "pooling" in settings else "")
+        + (", search" if "search" in settings else "")
         + (f", edges: {settings['edges']}" if "edges" in settings else "")
     )
 

@@ -36,6 +36,9 @@ def match(
     max_size: common.MaxSize = None,
     bit_depth: common.BitDepth = None,
     min_confidence: common.MinConfidence = None,
+    search: common.Search = False,
+    rotations: common.Rotations = None,
+    scales: common.Scales = None,
     draw: Annotated[Path | None, typer.Option(metavar="PICTURE", help="Also draw the matches.")] = None,
     verbose: common.Verbose = False,
     quiet: common.Quiet = False,
@@ -44,7 +47,8 @@ def match(
 
     Without -o, the matches go to standard output in the original program's format, one per line: x0 y0 x1 y1 score
     index, in pixels, measured at pixel corners. The .npz and .h5 files hold keypoints0 and keypoints1, measured at
-    pixel centres, scores and, if the model judges its matches, their confidence.
+    pixel centres, scores and, if the model judges its matches, their confidence. After a search, they also hold
+    transformations, 3x3 matrices from the first image to the second, and which of them each match came from.
     """
     from deepmatching.drawing import check_picture_path
     from deepmatching.io.matches import check_matches_suffix
@@ -64,6 +68,9 @@ def match(
         verbose=verbose,
         max_size=max_size,
         bit_depth=bit_depth,
+        search=search,
+        rotations=rotations,
+        scales=scales,
     )
     start = time.perf_counter()
     first, second = matcher.load(image0, "image0"), matcher.load(image1, "image1")
@@ -80,6 +87,8 @@ def match(
     else:
         _print_matches(matches.as_text())
     say(common.match_summary(matches, elapsed, matcher))
+    if matches.transformation is not None:
+        say(common.search_summary(matches))
     common.warn_if_wrong(found, matcher)
     common.say_written(output, draw)
 

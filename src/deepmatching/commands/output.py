@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import sys
@@ -116,6 +117,9 @@ def _is_broken(error: OSError) -> bool:
         return False
     try:
         _flush()
+        if sys.stdout is not None and error.errno == errno.ENOSPC:  # text beyond its buffer is lost: try an empty line
+            sys.stdout.write("\n")
+            _flush()
     except OSError:
         return True
     return bool(getattr(sys.stdout, "write_through", False))  # keeps nothing

@@ -43,7 +43,8 @@ def match_metrics(
     """
     keypoints0, keypoints1, _ = matches.numpy()
     certainty = matches.certainty.detach().cpu().numpy()
-    field = propagate(keypoints0, keypoints1, certainty, truth.shape[0], truth.shape[1], spread)
+    derivatives = None if matches.transformation is None else matches.derivatives.detach().cpu().numpy()
+    field = propagate(keypoints0, keypoints1, certainty, truth.shape[0], truth.shape[1], spread, derivatives)
     metrics: PairMetrics = {}
     for name, mask in _pixel_sets(occluded).items():
         fractions = accuracy(field, truth, THRESHOLDS, mask)
@@ -101,7 +102,13 @@ def endpoint_metrics(flow: np.ndarray, truth: np.ndarray, mask: np.ndarray | Non
 
 
 def propagate(
-    keypoints0: np.ndarray, keypoints1: np.ndarray, scores: np.ndarray, height: int, width: int, spread: float = SPREAD
+    keypoints0: np.ndarray,
+    keypoints1: np.ndarray,
+    scores: np.ndarray,
+    height: int,
+    width: int,
+    spread: float = SPREAD,
+    derivatives: np.ndarray | None = None,
 ) -> np.ndarray:
     """Spread quasi-dense matches to every pixel: float32 (H, W, 2) displacements.
 
@@ -109,6 +116,9 @@ def propagate(
     distance), the first among equals, and NaN if no match is that near. A match starts at the nearest pixel; halfway
     between two, at the right or lower one. The original's corner x = 4 thus counts as pixel 4 and reaches 17 pixels
     at a spread of 8, as in published results.
+
+    Matches of a search have ``derivatives`` (N, 2, 2) of their transformations: where the second image is turned or
+    zoomed, the displacement changes from the match to the pixel as the transformation says.
     """
     start, end = _as_points(keypoints0), _as_points(keypoints1)
     scores = np.asarray(scores, np.float64).reshape(-1)
@@ -136,7 +146,14 @@ def propagate(
 
     displacements = np.full((len(start) + 1, 2), np.nan, np.float32)  # the last row serves owner −1
     displacements[:-1] = end - start
-    return displacements[owner]
+    field = displacements[owner]
+    if derivatives is not None and len(start):
+        changes = derivatives - np.eye(2)
+        rows, columns = np.nonzero(owner >= 0)
+        chosen = owner[rows, columns]
+        steps = np.stack([columns, rows], axis=1) - start[chosen]
+        field[rows, columns] += (changes[chosen] @ steps[..., None])[..., 0].astype(np.float32)
+    return field
 
 
 def accuracy(

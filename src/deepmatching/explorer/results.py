@@ -114,7 +114,7 @@ def compute(pair: Pair, choice: Choice, device: str, begin: Begin) -> Result:
     decoding = replace(matcher.settings.decoding, pieces=pieces)
     decoded = network.decode_cells(cells0, cells1, geometry, decoding)
     on_cpu = Decoded._make(None if tensor is None else tensor.cpu() for tensor in decoded)
-    matches = matcher.matches_of(on_cpu, 0, geometry)
+    matches = matcher.matches_of(on_cpu, geometry)[0]
     result = Result(pair, choice, matcher, geometry, on_cpu, (cells0, cells1), matches, seconds=seconds)
     stage("edges")
     result.edges = edges_of(on_device[0])

@@ -36,6 +36,8 @@ class MatchArrays(NamedTuple):
     size0: Size | None = None  #: (rows, columns) of the first image, if known
     size1: Size | None = None
     confidence: np.ndarray | None = None  #: (N,) float32 in [0, 1], if the matches were judged
+    transformation: np.ndarray | None = None  #: (N,) int64, which of the transformations a match came from
+    transformations: np.ndarray | None = None  #: (K, 3, 3) float32, if they were searched
 
 
 def from_corners(points: Points) -> Points:
@@ -99,7 +101,26 @@ def _from_arrays(stored: Mapping[str, Any], path: Path) -> MatchArrays:
     # In the files of others, a confidence without scores is what we call scores.
     is_judged = "confidence" in stored and "scores" in stored and not any(name in stored for name in INDICES)
     confidence = _confidence(stored["confidence"], len(scores), path) if is_judged else None
-    return MatchArrays(keypoints0, keypoints1, scores, size0, size1, confidence)
+    numbers, table = _transformations(stored, len(scores), path) if "transformations" in stored else (None, None)
+    return MatchArrays(keypoints0, keypoints1, scores, size0, size1, confidence, numbers, table)
+
+
+def _transformations(stored: Mapping[str, Any], number: int, path: Path) -> tuple[np.ndarray, np.ndarray]:
+    numbers, table = stored["transformation"] if "transformation" in stored else np.zeros(0), stored["transformations"]
+    if table.ndim != 3 or table.shape[1:] != (3, 3) or table.dtype.kind != "f" or not np.isfinite(table).all():
+        raise DeepMatchingError(
+            f"'{path}' is not a readable matches file: its transformations are not 3 x 3 matrices; write it again."
+        )
+    if (
+        numbers.shape != (number,)
+        or numbers.dtype.kind not in "iu"
+        or not ((numbers >= 0) & (numbers < len(table))).all()
+    ):
+        raise DeepMatchingError(
+            f"'{path}' is not a readable matches file: it does not name one of its transformations for each match; "
+            "write it again."
+        )
+    return numbers.astype(np.int64), to_float32(table)
 
 
 def _confidence(stored: np.ndarray, number: int, path: Path) -> np.ndarray:

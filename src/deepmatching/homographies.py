@@ -1,0 +1,64 @@
+"""Transformations of the plane, from pixels of the first image to pixels of the second: 3 × 3 matrices.
+
+Pixel centres are at integer coordinates. A point (x, y) goes to (X/W, Y/W) with (X, Y, W) = matrix · (x, y, 1).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+Size = tuple[int, int]  #: rows and columns
+
+
+def apply(matrix: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """The points (N, 2) where a transformation takes these points; NaN beyond its horizon."""
+    mapped = np.asarray(points, np.float64) @ matrix[:, :2].T + matrix[:, 2]
+    weight = mapped[:, 2:]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(weight > 0, mapped[:, :2] / weight, np.nan)
+
+
+def jacobians(matrix: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """The derivative of a transformation at these points, (N, 2, 2): row by coordinate, column by x and y."""
+    mapped = np.asarray(points, np.float64) @ matrix[:, :2].T + matrix[:, 2]
+    weight = mapped[:, 2, None, None]
+    ends = mapped[:, :2, None] / weight
+    return (matrix[:2, :2] - ends * matrix[2, :2]) / weight
+
+
+def rotation_and_zoom(jacobian: np.ndarray) -> tuple[float, float]:
+    """The rotation in degrees, −180 … 180, and the zoom of the similarity nearest to a 2 × 2 matrix.
+
+    Rotations are counted as the axes turn: from x to y, which is clockwise on a screen.
+    """
+    (a, b), (c, d) = np.asarray(jacobian, np.float64).tolist()
+    return math.degrees(math.atan2(c - b, a + d)), math.sqrt(abs(a * d - b * c))
+
+
+def similarity(rotation: float, zoom: float, centre0: np.ndarray, centre1: np.ndarray) -> np.ndarray:
+    """The turn by ``rotation`` degrees and the zoom that take one point, ``centre0``, to another."""
+    cos, sin = zoom * math.cos(math.radians(rotation)), zoom * math.sin(math.radians(rotation))
+    linear = np.array([[cos, -sin], [sin, cos]])
+    matrix = np.eye(3)
+    matrix[:2, :2], matrix[:2, 2] = linear, np.asarray(centre1) - linear @ np.asarray(centre0)
+    return matrix
+
+
+def resizing(old: Size, new: Size) -> np.ndarray:
+    """The transformation of an image that is resized: corners stay corners."""
+    y, x = (to / of for to, of in zip(new, old, strict=True))
+    return np.array([[x, 0, (x - 1) / 2], [0, y, (y - 1) / 2], [0, 0, 1.0]])
+
+
+def centre(size: Size) -> np.ndarray:
+    """The middle (x, y) of an image."""
+    return np.array([(size[1] - 1) / 2, (size[0] - 1) / 2])
+
+
+def inside(points: np.ndarray, size: Size) -> np.ndarray:
+    """Which of the points (N, 2) lie in the area that an image's pixels cover, (N,) bool."""
+    with np.errstate(invalid="ignore"):
+        within: np.ndarray = (points >= -0.5) & (points < (size[1] - 0.5, size[0] - 0.5))
+    return within[:, 0] & within[:, 1]
