@@ -18,6 +18,7 @@ from deepmatching.commands.common import complain, say
 from deepmatching.commands.demo import demo
 from deepmatching.commands.evaluate import evaluate
 from deepmatching.commands.export import export
+from deepmatching.commands.export_onnx import export_onnx
 from deepmatching.commands.flow import flow
 from deepmatching.commands.match import match
 from deepmatching.commands.network import network
@@ -71,7 +72,22 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for command in (match, flow, bulk, export, sfm, evaluate, train, synthesize, reproduce, scores, network, demo, bench):
+for command in (
+    match,
+    flow,
+    bulk,
+    export,
+    sfm,
+    evaluate,
+    train,
+    synthesize,
+    reproduce,
+    scores,
+    network,
+    export_onnx,
+    demo,
+    bench,
+):
     app.command(cls=Command)(command)
 
 
