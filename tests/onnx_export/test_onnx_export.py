@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from importlib.resources import files
@@ -13,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from deepmatching.drawing import to_uint8_rgb, write_image
 from deepmatching.io.images import load_image
 from deepmatching.io.matches import from_corners
 from deepmatching.models import load_network
@@ -21,7 +23,7 @@ from deepmatching.onnx_export import OPSET, export_descriptor, export_network
 from deepmatching.onnx_export.network import Exported, ExportedDescriptor, ExportedNetwork
 from deepmatching.operators.kernels import plain_operators
 
-SIZE = (75, 104)  #: not a multiple of 8: the last rows are not used
+SIZE = (51, 72)  #: not a multiple of 8: the last rows are not used
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +134,25 @@ def test_the_file_runs_without_pytorch(exported_file: Path, photographs: tuple[T
     with np.load(tmp_path / "matches.npz") as matches:
         exported = Exported(**{name: torch.from_numpy(matches[name]) for name in Exported._fields})
     check_equal_but_for_ties(exported, load_network("compact", 16).eval(), images)
+
+
+@pytest.mark.slow
+def test_the_program_of_the_page_about_onnx_prints_matches(
+    exported_file: Path,
+    photographs: tuple[Tensor, Tensor],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    page = Path(__file__).parents[2] / "docs" / "onnx.md"
+    (program,) = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    for name, image in zip("ab", cut(photographs, (150, 250), SIZE), strict=True):
+        write_image(tmp_path / f"{name}.png", to_uint8_rgb(image[0]))
+    (tmp_path / "compact.onnx").write_bytes(exported_file.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(compile(program, str(page), "exec"), names)
+    assert names["kept"].any() and capsys.readouterr().out
 
 
 @pytest.mark.slow

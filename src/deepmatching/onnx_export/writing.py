@@ -92,7 +92,10 @@ def _export(
             output_names=outputs,
             dynamic_shapes=dynamic,
             opset_version=OPSET,
-            custom_translation_table={torch.ops.aten.max_pool2d_with_indices.default: _max_pool},
+            custom_translation_table={
+                torch.ops.aten.max_pool2d_with_indices.default: _max_pool,
+                torch.ops.aten.avg_pool2d.default: _mean_pool,
+            },
             dynamo=True,
             optimize=False,  # its rewriting takes minutes, and onnxruntime does it again
             verbose=False,
@@ -139,6 +142,21 @@ def _max_pool(
     maps, rows, columns = (int(side) for side in x.shape[1:])
     first = torch.arange(maps).view(1, -1, 1, 1) * (rows * columns)
     return pooled, op.Sub(indices, op.Constant(value=_tensor(first)))
+
+
+def _mean_pool(x: Any, kernel_size: Sequence[int], *_: Any, **__: Any) -> Any:
+    """``AveragePool`` over 2 × 2, as all networks here pool, the last row and column of an odd map alone.
+
+    Runtimes disagree about the mean there if they round up sizes themselves, so that a border is given, which does not
+    count. Where the sides are not known before the map is, they are told to round up.
+    """
+    from onnxscript import opset18 as op
+
+    sides = list(x.shape[2:])
+    if not all(isinstance(side, int) for side in sides):
+        return op.AveragePool(x, kernel_shape=list(kernel_size), strides=list(kernel_size), ceil_mode=1)
+    border = [0, 0, *(side % 2 for side in sides)]
+    return op.AveragePool(x, kernel_shape=list(kernel_size), strides=list(kernel_size), pads=border)
 
 
 def _tensor(values: Tensor) -> Any:
