@@ -8,7 +8,7 @@ SOURCES := src tests benchmarks tools
 TORCH ?= $(shell sed -n 's/^torch==//p' constraints.txt)
 OLDEST := .venv-oldest
 
-.PHONY: demo test test-fast test-browser test-oldest lint clean
+.PHONY: demo test test-fast test-browser test-oldest lint docs clean
 
 demo: .venv/installed
 	$(BIN)/deepmatching demo --out demo-output
@@ -34,6 +34,10 @@ lint: .venv/installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# The documentation site, in docs/_build/index.html. NOTEBOOKS=force runs the notebooks, for their pictures.
+docs: .venv/installed
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going -b html docs docs/_build
+
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
@@ -52,4 +56,4 @@ $(OLDEST)/torch-$(TORCH): pyproject.toml constraints-oldest.txt
 	touch $@
 
 clean:
-	rm -rf .venv $(OLDEST) demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv $(OLDEST) demo-output docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -65,6 +65,15 @@ def test_the_instructions_name_the_floor_of_pytorch() -> None:
         assert {Version(version) for version in stated} == {floors()["torch"]}, page
 
 
+def test_the_workflow_tests_the_oldest_python_and_pytorch() -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    oldest = tomllib.loads(text)["project"]["requires-python"].removeprefix(">=")
+    workflow = (ROOT / ".github" / "workflows" / "tests.yml").read_text(encoding="utf-8")
+    (line,) = re.findall(r"versions: oldest, .*", workflow)
+    assert f'python: "{oldest}"' in line
+    assert [Version(stated) for stated in re.findall(r"torch==([\d.]+)", line)] == [floors()["torch"]]
+
+
 def test_no_floor_has_a_known_hole_in_what_is_loaded() -> None:
     """The first versions without the holes that advisories list in the readers of images, weights and HDF5 files."""
     mended = {

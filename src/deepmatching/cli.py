@@ -19,6 +19,7 @@ from deepmatching.commands.demo import demo
 from deepmatching.commands.evaluate import evaluate
 from deepmatching.commands.explore import explore
 from deepmatching.commands.export import export
+from deepmatching.commands.export_onnx import export_onnx
 from deepmatching.commands.flow import flow
 from deepmatching.commands.match import match
 from deepmatching.commands.network import network
@@ -74,7 +75,7 @@ app = typer.Typer(
 )
 COMMANDS = (
     *(match, flow, explore, bulk, export, sfm, evaluate, train),
-    *(synthesize, reproduce, scores, network, demo, bench),
+    *(synthesize, reproduce, scores, network, export_onnx, demo, bench),
 )
 for command in COMMANDS:
     app.command(cls=Command)(command)

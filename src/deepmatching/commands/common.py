@@ -207,15 +207,15 @@ def parse_memory(text: str) -> int:
     return size
 
 
-def parse_size(text: str) -> tuple[int, int]:
-    """The width and the height of ``1024x436``."""
+def parse_size(text: str, order: str = "a width and a height such as 1024x436") -> tuple[int, int]:
+    """The two sides of ``1024x436``, in the order in which they are written."""
     parsed = re.fullmatch(r"(\d+)x(\d+)", text)
     if not parsed:
-        raise DeepMatchingError(f"--size needs a width and a height such as 1024x436, not '{text}'.")
-    width, height = (int(side) if len(side) < 1000 else MOST_PIXELS + 1 for side in parsed.groups())
-    if width * height > MOST_PIXELS:
+        raise DeepMatchingError(f"--size needs {order}, not '{text}'.")
+    first, second = (int(side) if len(side) < 1000 else MOST_PIXELS + 1 for side in parsed.groups())
+    if first * second > MOST_PIXELS:
         raise DeepMatchingError(f"--size is too large: an image has at most {MOST_PIXELS} pixels.")
-    return width, height
+    return first, second
 
 
 def edge_source(edges: str, structured_forest: Path | None) -> EdgesLike:

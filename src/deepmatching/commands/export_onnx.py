@@ -1,0 +1,63 @@
+"""``deepmatching export-onnx``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deepmatching.checks import radius_in_pixels
+from deepmatching.commands import common
+from deepmatching.commands.common import say
+from deepmatching.defaults import MODEL, RADIUS
+from deepmatching.errors import DeepMatchingError
+
+
+def export_onnx(
+    output: Annotated[Path, typer.Argument(metavar="FILE", help="The .onnx file to write.")],
+    size: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HEIGHTxWIDTH",
+            help="Size of both images, in the order of the tensor's sides: 436x1024 for pictures 1024 pixels wide.",
+            show_default=False,
+        ),
+    ] = None,
+    radius: Annotated[
+        str | None, typer.Option(metavar="PIXELS|full", help=common.RADIUS_HELP, show_default=str(RADIUS))
+    ] = None,
+    model: common.Model = MODEL,
+    descriptor: Annotated[
+        bool, typer.Option("--descriptor", help="Write the descriptor alone, for images of any size.")
+    ] = False,
+    quiet: common.Quiet = False,
+) -> None:
+    """Write a model as an ONNX file, for programs without PyTorch.
+
+    Images go in as (1, 3, height, width) float32, RGB from 0 to 1. For each reference point come out its position, its
+    match, the score, whether it is verified, and its confidence. The file is for one size; the descriptor alone
+    (--descriptor) takes any.
+    """
+    from rich.console import Console
+
+    from deepmatching.models import load_network
+    from deepmatching.onnx_export import check_onnx_suffix, export_descriptor, export_network, load_onnx
+
+    common.set_quiet(quiet)
+    if descriptor:
+        common.refuse({"--size": size, "--radius": radius}, "has no effect on the descriptor alone: leave it out.")
+    elif size is None:
+        raise DeepMatchingError("Give the size of the images, such as --size 436x1024, or --descriptor.")
+    sides = None if size is None else common.parse_size(size, "a height and a width such as 436x1024")
+    limit = RADIUS if radius is None else common.parse_radius(radius)
+    common.check_outputs([(output, check_onnx_suffix)], ())
+    load_onnx()
+    network = load_network(model, radius_in_pixels(limit))
+    with Console(stderr=True, quiet=quiet).status("exporting …"):
+        summary = export_descriptor(network, output) if sides is None else export_network(network, output, sides)
+    for kind, values in (("in", summary.inputs), ("out", summary.outputs)):
+        say(f"{kind}: " + ", ".join(f"{name} {shape}" for name, shape in values.items()))
+    operators = ", ".join(f"{name} ({count})" for name, count in summary.operators.items())
+    say(f"opset {summary.opset}; operators: {operators}")
+    common.say_written(output)

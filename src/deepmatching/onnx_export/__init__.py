@@ -1,0 +1,12 @@
+"""Models as ONNX files, for programs without PyTorch (the extra ``onnx``)."""
+
+from deepmatching.onnx_export.writing import (
+    OPSET,
+    Summary,
+    check_onnx_suffix,
+    export_descriptor,
+    export_network,
+    load_onnx,
+)
+
+__all__ = ["OPSET", "Summary", "check_onnx_suffix", "export_descriptor", "export_network", "load_onnx"]

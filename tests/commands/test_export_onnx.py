@@ -1,0 +1,52 @@
+"""``deepmatching export-onnx``: what it refuses, and a file from start to end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from deepmatching.cli import main
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    ("a.onnx", "Give the size of the images, such as --size 436x1024, or --descriptor."),
+    ("a.onnx --size big", "--size needs a height and a width such as 436x1024, not 'big'."),
+    ("a.txt --size 64x64", "Cannot tell the model format of 'a.txt'"),
+    ("no/a.onnx --size 64x64", "no"),
+    ("a.onnx --descriptor --size 64x64", "--size has no effect on the descriptor alone: leave it out."),
+    ("a.onnx --descriptor --radius 8", "--radius has no effect on the descriptor alone: leave it out."),
+    ("a.onnx --size 64x64 --radius x", "radius"),
+    ("a.onnx --size 64x64 --model nothing", "Unknown model 'nothing'"),
+    ("a.onnx --size 8x8", "too small"),
+    ("a.onnx --size 4x64", "smaller than one patch"),
+])  # fmt: skip
+def test_what_cannot_be_exported_is_refused_in_one_sentence(
+    is_refused: Callable[[str, str], None], arguments: str, words: str
+) -> None:
+    pytest.importorskip("onnxscript")
+    is_refused(f"export-onnx {arguments}", words)
+
+
+def test_without_onnx_the_command_says_how_to_install_it(
+    is_refused: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    is_refused("export-onnx a.onnx --size 64x64", "pip install 'deepmatching[onnx]'")
+
+
+@pytest.mark.slow
+def test_the_command_lists_inputs_outputs_and_operators(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("onnxscript")
+    path = tmp_path / "descriptor.onnx"
+    monkeypatch.setattr(sys, "argv", ["deepmatching", "export-onnx", str(path), "--descriptor"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    said = capsys.readouterr().err
+    assert not end.value.code and path.is_file()
+    assert "image (1, 3, rows, columns)" in said and "cells (1, 64, " in said
+    assert "opset 18" in said and "Conv (8)" in said and f"wrote {path}" in said

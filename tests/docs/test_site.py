@@ -1,0 +1,52 @@
+"""The documentation site builds without a warning, and has every public name."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+#: Parts of the package that the reference leaves out: the command line, and what programs do not call.
+INTERNAL = {"commands", "cli", "benchmark", "io", "reconstruction", "plugins"}
+
+
+def documented_modules() -> list[str]:
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    return re.findall(r"^\.\. automodule:: (\S+)", page, re.MULTILINE)
+
+
+def test_every_package_with_public_names_is_in_the_reference() -> None:
+    packages = [path.parent.name for path in (ROOT / "src" / "deepmatching").glob("*/__init__.py")]
+    assert {f"deepmatching.{name}" for name in packages if name not in INTERNAL} <= set(documented_modules())
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning_and_has_every_public_name(tmp_path: Path) -> None:
+    for needed in ("sphinx", "furo", "myst_nb"):
+        pytest.importorskip(needed)
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "docs", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, encoding="utf-8")
+    assert done.returncode == 0, done.stderr
+    names = names_in(tmp_path / "objects.inv")
+    missing = [
+        f"{module}.{name}"
+        for module in documented_modules()
+        if not module.startswith("deepmatching.plugins.")  # their libraries need not be installed
+        for name in getattr(importlib.import_module(module), "__all__", ())
+        if f"{module}.{name}" not in names
+    ]
+    assert not missing
+    assert {"deepmatching.DeepMatcher.match", "deepmatching.Matches.filter", "deepmatching.Geometry.links"} <= names
+
+
+def names_in(inventory: Path) -> set[str]:
+    """The names in Sphinx's list of what a site documents: four lines of text, then compressed lines."""
+    compressed = inventory.read_bytes().split(b"\n", 4)[4]
+    return {line.split(" ")[0] for line in zlib.decompress(compressed).decode().splitlines()}
