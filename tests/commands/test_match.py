@@ -14,7 +14,6 @@ import pytest
 import torch
 
 import deepmatching
-from deepmatching.cli import main
 from deepmatching.matches import Matches
 from helpers.fake_datasets import texture, write_image
 from helpers.processes import run
@@ -183,17 +182,12 @@ def test_standard_output_that_cannot_be_written_is_reported(pictures: tuple[Path
     assert silent.stdout and all(len(line.split()) == 6 for line in silent.stdout.splitlines())
 
 
-def test_a_turned_image_is_matched_with_a_search(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_turned_image_is_matched_with_a_search(tmp_path: Path) -> None:
     picture = draw_photo(0, 128, 160)
     for name, image in (("a.png", picture), ("b.png", np.rot90(picture, -1))):
         cv2.imwrite(str(tmp_path / name), image)
-    monkeypatch.chdir(tmp_path)
-    options = ["--rotations", "0,90", "-o", "m.npz", "--threads", "1"]
-    monkeypatch.setattr(sys, "argv", ["deepmatching", "match", "a.png", "b.png", *options])
-    main()
-    assert "matches turned by 90 degrees, zoomed by 1.00" in capfd.readouterr().err
+    result = run("match", "a.png", "b.png", "--rotations", "0,90", "-o", "m.npz", "--device", "cpu", cwd=tmp_path)
+    assert "matches turned by 90 degrees, zoomed by 1.00" in result.stderr
     matches = Matches.load(tmp_path / "m.npz")
     x, y = matches.keypoints0.T
     expected = torch.stack([127 - y, x], dim=1)  # a quarter turn, clockwise
