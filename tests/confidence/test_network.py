@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deepmatching.confidence import ConfidenceNetwork
-from deepmatching.confidence.evidence import channels_of_evidence
 from deepmatching.errors import DeepMatchingError
 from deepmatching.geometry import Geometry
 from deepmatching.inference import Decoding
 from deepmatching.models import build_confidence, build_network
 from deepmatching.network import Network
+from deepmatching.operators.evidence import channels_of_evidence
 
 
 def judging(name: str = "compact", radius: int | None = 16, levels: int = 2) -> Network:
