@@ -9,7 +9,7 @@ from torch import Tensor
 
 from deepmatching.operators.gpu.indexing import on_device_of
 
-WINDOWS = 32  #: windows of one program
+WINDOWS, WARPS = 32, 4  #: windows of one program, and its warps
 CHANNELS = 64  #: channels that are multiplied at a time
 POINTS = 16  #: reference points of one program of the comparison
 
@@ -73,7 +73,7 @@ def windows(
         *cells[0].stride(), *weight.stride(),
         SIDE=side, BLOCKS=triton.cdiv(channels, block), OUTPUTS=outputs,
         PADDED=max(16, triton.next_power_of_2(outputs)), HALF=dtype == torch.float16,
-        WINDOWS=WINDOWS, CHANNELS=block, num_warps=4, num_stages=4,
+        WINDOWS=WINDOWS, CHANNELS=block, num_warps=WARPS, num_stages=4,
     )  # fmt: skip
     return out.permute(0, 3, 1, 2)
 
