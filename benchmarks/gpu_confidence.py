@@ -64,8 +64,8 @@ class Judged:
         """Whole decodings with and without the confidence."""
         times = []
         for is_judged in (False, True):
-            shapes = (tuple(image.shape) for image in self.images)
-            graph = GraphedDecode(self.network, *shapes, Decoding(confidence=is_judged))
+            shape = tuple(self.images[0].shape)
+            graph = GraphedDecode(self.network, shape, shape, Decoding(confidence=is_judged))
             graph(*self.images)
             times.append(milliseconds(graph.replay))
         without, judged = times
