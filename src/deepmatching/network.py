@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from deepmatching.checks import check_choice, check_number
-from deepmatching.confidence import ConfidenceNetwork, gather_evidence
+from deepmatching.confidence import ConfidenceNetwork
 from deepmatching.defaults import EXPONENT, RADIUS, TEMPERATURE, Pooling
 from deepmatching.dense import DenseNetwork
 from deepmatching.descriptors import Descriptor
@@ -32,6 +32,7 @@ from deepmatching.operators import (
     unpooling,
 )
 from deepmatching.operators.decoding import Decoded, decode, mask_off_image
+from deepmatching.operators.evidence import gather_evidence
 from deepmatching.operators.subpixel import refine_to_subpixel, scores_around
 
 #: Levels with their own exponent and temperature. Patches of up to 999 pixels need six to eight; levels beyond share

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
+import deepmatching as dm
 from deepmatching.confidence import ConfidenceNetwork
-from deepmatching.confidence.evidence import channels_of_evidence
+from deepmatching.datasets import open_dataset
 from deepmatching.errors import DeepMatchingError
 from deepmatching.geometry import Geometry
 from deepmatching.inference import Decoding
 from deepmatching.models import build_confidence, build_network
 from deepmatching.network import Network
+from deepmatching.operators.correlation import full_precision
+from deepmatching.operators.evidence import channels_of_evidence, gather_evidence
+from deepmatching.operators.kernels import plain_operators
+from deepmatching.operators.subpixel import scores_around
 
 
 def judging(name: str = "compact", radius: int | None = 16, levels: int = 2) -> Network:
@@ -64,6 +73,45 @@ def test_matches_are_the_same_with_and_without_a_confidence() -> None:
     assert plain.confidence is None and plain.hidden is None
     for one, other in zip(judged[:5], plain[:5], strict=True):
         assert torch.equal(one, other)
+
+
+def parts_of(network: Network, images: tuple[Tensor, Tensor]) -> tuple[Any, ...]:
+    """What the confidence network is given for a pair."""
+    geometry, patch = network.geometry_of(*images), network.descriptor.patch
+    cells = network.describe(*images, geometry)
+    decoded = network.decode_cells(*cells, geometry, Decoding(confidence=False))
+    around = scores_around(decoded, *cells, geometry, patch, float(network.exponents[0]))
+    return gather_evidence(decoded, around, *cells, geometry, patch), decoded.points1, *cells, geometry
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["compact", "vgg"])
+@pytest.mark.parametrize("size1", [(48, 64), (40, 80)])
+def test_converted_weights_give_the_same_answer(name: str, size1: tuple[int, int]) -> None:
+    network = judging(name)
+    assert network.confidence is not None
+    torch.nn.init.normal_(network.confidence.down[0].second.weight, std=0.1)  # type: ignore[union-attr,arg-type]
+    parts = parts_of(network, (torch.rand(2, 3, 48, 64), torch.rand(2, 3, *size1)))
+    expected = network.confidence(*parts)
+    torch.testing.assert_close(network.confidence.judge(*parts, torch.float32), expected, atol=1e-4, rtol=1e-4)
+    half = network.confidence.judge(*parts, torch.float16)
+    assert half.dtype == torch.float32 and not torch.equal(half, expected)
+    torch.testing.assert_close(half, expected, atol=0.1, rtol=0.02)
+
+
+@torch.no_grad()
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["compact", "vgg"])
+def test_half_precision_changes_no_probability_by_more_than_half_a_percent(name: str, shared: Path) -> None:
+    network = dm.DeepMatcher.from_pretrained(name, radius=48).network
+    assert network.confidence is not None
+    pair = open_dataset(shared / "flow" / "manifest.json", masks=False)[0]
+    images = tuple(image[None, :, :240, :320].to(network.exponents.device) for image in (pair.image0, pair.image1))
+    parts = parts_of(network, images)  # type: ignore[arg-type]
+    with plain_operators(), full_precision():
+        expected = network.confidence.judge(*parts).sigmoid()
+    found = network.confidence.judge(*parts, torch.float16).sigmoid()
+    assert expected.std() > 0.1 and (found - expected).abs().max() < 0.005
 
 
 def test_a_network_without_a_confidence_says_how_to_get_one() -> None:

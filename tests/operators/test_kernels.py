@@ -33,12 +33,14 @@ TABLE = {
     "aggregation": {"cuda"},
     "best_pooled": {"cpu", "cuda"},
     "cell_graph": {"cpu", "cuda"},
+    "compare_contexts": {"cuda"},
     "correlate_and_pool": {"cpu", "cuda"},
     "correlation": {"cuda"},
     "decode_pooled": {"cuda"},
     "disaggregate": {"cpu", "cuda"},
     "disaggregation": {"cuda"},
     "distance_transform": {"cpu", "cuda"},
+    "gather_evidence": {"cuda"},
     "gaussian": {"cpu", "cuda"},
     "hog_cells": {"cpu", "cuda"},
     "lookup": {"cpu"},
@@ -52,6 +54,7 @@ TABLE = {
     "unpooling": {"cuda"},
     "warp": {"cpu", "cuda"},
     "weighted_means": {"cpu", "cuda"},
+    "windows": {"cuda"},
 }
 
 

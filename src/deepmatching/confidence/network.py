@@ -8,13 +8,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from deepmatching.confidence.evidence import channels_of_evidence
-from deepmatching.descriptors.convolutions import channels_last, joined
+from deepmatching.descriptors.convolutions import (
+    Converted,
+    channels_last,
+    converted_to,
+    convolved,
+    joined,
+    rectified,
+)
 from deepmatching.geometry import Geometry
-from deepmatching.operators.lookups import sample
-
-#: Numbers of the descriptors that are convolved at a time.
-BAND = 2**22
+from deepmatching.operators.contexts import compare_contexts, windows
+from deepmatching.operators.evidence import channels_of_evidence
+from deepmatching.operators.kernels import has_kernels
 
 
 class ConfidenceNetwork(nn.Module):
@@ -73,39 +78,48 @@ class ConfidenceNetwork(nn.Module):
     def forward(self, evidence: Tensor, points1: Tensor, cells0: Tensor, cells1: Tensor, geometry: Geometry) -> Tensor:
         """Logits (B, 2, H_0, W_0): the match is right, the point is hidden.
 
+        For inference on CUDA, the convolutions run in half precision.
+
         Args:
-            evidence: see :func:`~deepmatching.confidence.gather_evidence`.
+            evidence: see :func:`~deepmatching.operators.evidence.gather_evidence`.
             points1: Γ(p), (B, H_0, W_0, 2), in pixels from the corner.
             cells0, cells1: the descriptors of both images.
         """
-        context0, context1 = self.describe(cells0), self.describe(cells1)
-        context0 = context0[:, :, : evidence.shape[2], : evidence.shape[3]]
-        warped = sample(context1, (points1 - geometry.beta) / geometry.alpha)
-        product = (context0 * warped).unflatten(1, (self.groups, -1)).sum(2)
-        x = self.entry(torch.cat([evidence, context0, product], dim=1)).relu_()
+        is_half = cells0.is_cuda and not torch.is_grad_enabled() and has_kernels("cuda")
+        return self.judge(evidence, points1, cells0, cells1, geometry, torch.float16 if is_half else None)
+
+    def judge(
+        self,
+        evidence: Tensor,
+        points1: Tensor,
+        cells0: Tensor,
+        cells1: Tensor,
+        geometry: Geometry,
+        dtype: torch.dtype | None = None,
+    ) -> Tensor:
+        """As :meth:`forward`, with convolutions of this type; None for the type of the parameters."""
+        converted = None if dtype is None else converted_to(dtype, self)
+        if converted is not None and cells0.shape == cells1.shape:  # one batch fills a GPU better than two
+            context0, context1 = self.describe((cells0, cells1), converted).chunk(2)
+        else:
+            context0, context1 = (self.describe((cells,), converted) for cells in (cells0, cells1))
+        x = compare_contexts(evidence, context0, context1, points1, geometry.beta, geometry.alpha, self.groups)
+        x = rectified(self.entry, x, converted=converted)
         maps = []
         for n, block in enumerate(self.down):
-            x = block(F.avg_pool2d(x, 2, ceil_mode=True) if n else x)
+            x = block(F.avg_pool2d(x, 2, ceil_mode=True) if n else x, converted)
             maps.append(x)
         for n, block in reversed(list(enumerate(self.up))):
-            x = block(joined(maps[n], x))
-        return self.exit(x)
+            x = block(joined(maps[n], x), converted)
+        return convolved(self.exit, x, converted).to(evidence.dtype)
 
-    def describe(self, cells: Tensor) -> Tensor:
-        """The context of every reference point, (B, context, rows, columns), from descriptors (B, C, h, w)."""
-        weight = self.window.weight * self.channels**0.5  # the descriptors have unit length
-        rows = cells.shape[2] // self.step
-        at_once = max(1, BAND // (cells.shape[0] * cells.shape[1] * cells.shape[3] * self.step))
-        bands = [
-            F.conv2d(
-                cells[:, :, self.step * first : self.step * min(rows, first + at_once) + (self.patch == 1)],
-                weight,
-                self.window.bias,
-                self.step,
-            )
-            for first in range(0, rows, at_once)  # convolutions copy their input
-        ]
-        return self.context(torch.cat(bands, dim=2).relu_()).relu_()
+    def describe(self, cells: tuple[Tensor, ...], converted: Converted | None = None) -> Tensor:
+        """The context of every reference point, (n·B, context, rows, columns), from n batches (B, C, h, w)."""
+        weight, bias = self.window.weight, self.window.bias
+        assert bias is not None
+        dtype = weight.dtype if converted is None else converted[self.context][0].dtype
+        found = windows(cells, weight, bias, self.step, self.channels**0.5, dtype)  # the descriptors have unit length
+        return rectified(self.context, found, converted=converted)
 
 
 class Residual(nn.Module):
@@ -117,5 +131,5 @@ class Residual(nn.Module):
         nn.init.zeros_(self.second.weight)
         nn.init.zeros_(self.second.bias)  # type: ignore[arg-type]
 
-    def forward(self, x: Tensor) -> Tensor:
-        return (self.second(self.first(x).relu_()) + x).relu_()
+    def forward(self, x: Tensor, converted: Converted | None = None) -> Tensor:
+        return rectified(self.second, rectified(self.first, x, converted=converted), x, converted)

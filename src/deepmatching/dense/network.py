@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from deepmatching.confidence.evidence import squash
 from deepmatching.confidence.network import Residual
 from deepmatching.dense.fits import affine_candidates, candidate_count
 from deepmatching.descriptors.convolutions import as_rgb, channels_last, joined
 from deepmatching.errors import DeepMatchingError
 from deepmatching.geometry import Geometry
+from deepmatching.operators.evidence import squash
 from deepmatching.operators.lookups import lookup, square
 from deepmatching.operators.targets import Decoded
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 import torch.nn.functional as F
@@ -31,18 +31,54 @@ def as_rgb(image: Tensor) -> Tensor:
     return image.expand(-1, 3, -1, -1) if image.shape[1] == 1 else image
 
 
-def rectified(convolution: nn.Conv2d, x: Tensor) -> Tensor:
-    """max(0, convolution(x)), (B, C, H, W) → (B, C', H', W').
+#: Weight and bias of convolutions, in another type than their own.
+Converted = Mapping[nn.Module, tuple[Tensor, Tensor]]
 
-    For inference on CUDA, cuDNN adds the bias and applies the ReLU in the pass that writes the result.
+
+def rectified(
+    convolution: nn.Conv2d, x: Tensor, add: Tensor | None = None, converted: Converted | None = None
+) -> Tensor:
+    """max(0, convolution(x) + add), (B, C, H, W) → (B, C', H', W').
+
+    For inference on CUDA, cuDNN adds the bias and ``add`` and applies the ReLU in the pass that writes the result.
+
+    Args:
+        converted: the weight and bias to use, see :func:`converted_to`; None for the convolution's own.
     """
     if x.is_cuda and not torch.is_grad_enabled() and torch.backends.cudnn.is_available():
         assert convolution.bias is not None and not isinstance(convolution.padding, str)
+        weight, bias = converted[convolution] if converted else (convolution.weight, convolution.bias)
         dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
-        x, weight, bias = (t.to(dtype) for t in (x, convolution.weight, convolution.bias))
-        stride, padding, dilation = convolution.stride, convolution.padding, convolution.dilation
-        return torch.cudnn_convolution_relu(x, weight, bias, stride, padding, dilation, convolution.groups)
-    return F.relu(convolution(x), inplace=True)
+        x, weight, bias = (t.to(dtype) for t in (x, weight, bias))
+        how = (convolution.stride, convolution.padding, convolution.dilation, convolution.groups)
+        if add is None:
+            return torch.cudnn_convolution_relu(x, weight, bias, *how)
+        return torch.cudnn_convolution_add_relu(x, weight, add.to(dtype), 1.0, bias, *how)
+    result = convolved(convolution, x, converted)
+    return F.relu(result if add is None else result + add, inplace=True)
+
+
+def convolved(convolution: nn.Conv2d, x: Tensor, converted: Converted | None = None) -> Tensor:
+    """convolution(x), with its converted weight and bias where there are some."""
+    if converted is None:
+        return convolution(x)
+    weight, bias = converted[convolution]
+    if convolution.kernel_size == (1, 1):  # a matrix product adds the bias in the same pass
+        return F.linear(x.permute(0, 2, 3, 1), weight.flatten(1), bias).permute(0, 3, 1, 2)
+    return F.conv2d(x, weight, bias, convolution.stride, convolution.padding)
+
+
+def converted_to(dtype: torch.dtype, module: nn.Module) -> Converted:
+    """Weights and biases of a module's convolutions in another type.
+
+    On CUDA, one kernel converts all of them. It costs less than keeping copies in step with the parameters would: these
+    may change, also between replays of a CUDA graph.
+    """
+    convolutions = [m for m in module.modules() if isinstance(m, nn.Conv2d)]
+    own = [parameter.detach() for m in convolutions for parameter in (m.weight, m.bias) if parameter is not None]
+    copies = [torch.empty_like(parameter, dtype=dtype) for parameter in own]
+    torch._foreach_copy_(copies, own)
+    return dict(zip(convolutions, zip(copies[::2], copies[1::2], strict=True), strict=True))
 
 
 def normalised(x: Tensor, norm: float = 1.0) -> Tensor:

@@ -12,6 +12,15 @@ CHUNK_BYTES = 2**28
 #: sizes (rows, columns).
 TILE, BLOCK = 8, (4, 32)
 
+#: Number of parts that the similarity of a one-vector descriptor is split into, for the confidence.
+PARTS = 16
+
+#: Scales of squashed lengths, in pixels: differences between displacements, and distances.
+FINE, COARSE = 4.0, 64.0
+
+#: Stands for −∞ in scores that the confidence network sees: a little below any real one.
+NO_SCORE = -0.1
+
 #: Geodesic distances are final when no pixel's falls by more than this.
 TOLERANCE = 1e-4
 

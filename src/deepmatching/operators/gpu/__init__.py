@@ -6,10 +6,12 @@ not installed.
 """
 
 from deepmatching.operators.gpu.aggregation import aggregation
+from deepmatching.operators.gpu.contexts import compare_contexts, windows
 from deepmatching.operators.gpu.correlation import correlate_and_pool
 from deepmatching.operators.gpu.correlation_gradient import correlation
 from deepmatching.operators.gpu.decoding import best_pooled, decode_pooled
 from deepmatching.operators.gpu.disaggregation import disaggregation
+from deepmatching.operators.gpu.evidence import gather_evidence
 from deepmatching.operators.gpu.fused import (
     aggregate,
     aggregate_and_pool,
@@ -34,12 +36,14 @@ __all__ = [
     "aggregation",
     "best_pooled",
     "cell_graph",
+    "compare_contexts",
     "correlate_and_pool",
     "correlation",
     "decode_pooled",
     "disaggregate",
     "disaggregation",
     "distance_transform",
+    "gather_evidence",
     "gaussian",
     "hog_cells",
     "max_pooling",
@@ -52,4 +56,5 @@ __all__ = [
     "unpooling",
     "warp",
     "weighted_means",
+    "windows",
 ]

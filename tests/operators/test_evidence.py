@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import math
+from types import ModuleType
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from deepmatching.confidence.evidence import channels_of_evidence, gather_evidence, squash
 from deepmatching.geometry import Geometry
 from deepmatching.inference import Decoding
 from deepmatching.models import build_network
 from deepmatching.operators.decoding import Decoded
+from deepmatching.operators.evidence import channels_of_evidence, gather_evidence, squash
 from deepmatching.operators.subpixel import correlation_around, scores_around
 from deepmatching.operators.targets import target_indices
 
 
-def matched(name: str, seed: int = 0, size: tuple[int, int] = (48, 64), radius: int | None = 16):
+def matched(
+    name: str,
+    seed: int = 0,
+    size: tuple[int, int] = (48, 64),
+    radius: int | None = 16,
+    size1: tuple[int, int] | None = None,
+):
     """Matches of noise, and all that evidence is gathered from."""
     torch.manual_seed(seed)
     network = build_network(name, radius=radius, levels=2)
-    images = torch.rand(2, 2, 3, *size)
-    geometry = network.geometry(size, size)
+    images = [torch.rand(2, 3, *side) for side in (size, size1 or size)]
+    geometry = network.geometry(size, size1 or size)
     with torch.no_grad():
         cells0, cells1 = network.describe(*images, geometry)
         decoded = network.decode_cells(cells0, cells1, geometry, Decoding())
@@ -118,3 +126,36 @@ def best_of_bins(decoded: Decoded, geometry: Geometry, b: int) -> dict[tuple[int
 def test_lengths_are_squashed_without_changing_their_order() -> None:
     lengths: Tensor = torch.tensor([-1e6, -4.0, 0.0, 4.0, 1e6])
     torch.testing.assert_close(squash(lengths, 4.0), torch.tensor([-1.0, -0.5, 0.0, 0.5, 1.0]), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["hog", "compact", "vgg"])
+@pytest.mark.parametrize(("size0", "size1"), [((40, 64), (40, 64)), ((32, 24), (48, 40))])
+@pytest.mark.parametrize("radius", [10, None])
+def test_the_kernel_agrees(
+    name: str,
+    size0: tuple[int, int],
+    size1: tuple[int, int],
+    radius: int | None,
+    gpu: ModuleType,
+    gpu_device: str,
+) -> None:
+    decoded, around, *cells, geometry, patch = matched(name, 2, size0, radius, size1)
+    scores = decoded.scores.clone()
+    scores[0, 1, 1:3] = -math.inf  # two points without a path, which claim the same bin
+    scores[1] = (scores[1] * 4).round() / 4  # equal scores, in one bin and in bins beside each other
+    decoded = decoded._replace(scores=scores)
+    expected = gather_evidence.definition(decoded, around, *cells, geometry, patch)
+    there = Decoded._make(None if value is None else value.to(gpu_device) for value in decoded)
+    found = gpu.gather_evidence(there, around.to(gpu_device), *(c.to(gpu_device) for c in cells), geometry, patch)
+    assert found.shape == expected.shape and found.stride() == expected.stride()
+    torch.testing.assert_close(found.cpu(), expected, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("channels", [3, 16, 24, 150])
+def test_the_kernel_splits_any_number_of_channels(channels: int, gpu: ModuleType, gpu_device: str) -> None:
+    decoded, around, _, _, geometry, _ = matched("compact")
+    cells = torch.randn(2, 2, channels, 25, 33).transpose(3, 4).contiguous().transpose(3, 4)  # any strides
+    expected = gather_evidence.definition(decoded, around, *cells, geometry, 1)
+    there = Decoded._make(None if value is None else value.to(gpu_device) for value in decoded)
+    found = gpu.gather_evidence(there, around.to(gpu_device), *cells.to(gpu_device), geometry, 1)
+    torch.testing.assert_close(found.cpu(), expected, atol=1e-4, rtol=1e-4)

@@ -27,20 +27,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from deepmatching.geometry import Geometry
+from deepmatching.operators.constants import COARSE, FINE, NO_SCORE, PARTS
+from deepmatching.operators.kernels import operator
 from deepmatching.operators.patches import reference_patches
 from deepmatching.operators.targets import Decoded, bin_side, target_indices
 
-#: Number of parts that the similarity of a one-vector descriptor is split into.
-PARTS = 16
-
-#: Scales of squashed lengths, in pixels: differences between displacements, and distances.
-_FINE, _COARSE = 4.0, 64.0
-
 #: Numbers of target patches that are gathered at a time.
 _CHUNK = 2**21
-
-#: Stands for −∞ in scores: a little below any real one.
-_NO_SCORE = -0.1
 
 
 def channels_of_evidence(patch: int) -> int:
@@ -48,6 +41,7 @@ def channels_of_evidence(patch: int) -> int:
     return 72 + (PARTS if patch == 1 else patch**2)
 
 
+@operator(cpu=(), cuda=("float32",))
 @torch.no_grad()
 def gather_evidence(
     decoded: Decoded, around: Tensor, cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int
@@ -62,20 +56,20 @@ def gather_evidence(
     reached = torch.isfinite(decoded.scores)
     scores = torch.where(reached, decoded.scores / (geometry.L + 1), 0)
     moved = torch.where(reached[..., None], decoded.points1 - decoded.points0, 0)  # d, (B, H_0, W_0, 2)
-    peak = torch.where(torch.isfinite(around), around, _NO_SCORE)
+    peak = torch.where(torch.isfinite(around), around, NO_SCORE)
     groups = [
         torch.stack([scores, peak[..., 2, 2], reached.to(scores.dtype)], dim=-1),
         _claims(decoded, scores, moved, geometry),
-        squash(moved, _COARSE),
+        squash(moved, COARSE),
         *(
-            squash(_to_borders(points, used), _COARSE)
+            squash(_to_borders(points, used), COARSE)
             for points, used in (
                 (decoded.points0.expand_as(moved), geometry.used0),
                 (decoded.points0 + moved, geometry.used1),
             )
         ),
         _to_limit(moved, geometry),
-        squash(_neighbour_differences(moved), _FINE),
+        squash(_neighbour_differences(moved), FINE),
         peak.flatten(-2),
         _parts(decoded, cells0, cells1, geometry, patch),
     ]
@@ -97,7 +91,7 @@ def _to_limit(moved: Tensor, geometry: Geometry) -> Tensor:
     """How far a displacement is from the radius along each axis, squashed; 1 without a radius."""
     if geometry.radius is None:
         return torch.ones_like(moved)
-    return squash(geometry.radius - moved.abs(), _FINE)
+    return squash(geometry.radius - moved.abs(), FINE)
 
 
 def _neighbour_differences(moved: Tensor) -> Tensor:
@@ -134,8 +128,8 @@ def _claims(decoded: Decoded, scores: Tensor, moved: Tensor, geometry: Geometry)
     for table, owner in ((best, winner), (pooled.flatten(1), winner.gather(1, where.flatten(1)))):
         other = owner.gather(1, bins)[..., None].expand(-1, -1, 2)
         difference = displacements.gather(1, other) - displacements[:, :-1]
-        found += [(table.gather(1, bins) - flat)[..., None] * 4, squash(difference, _FINE)]
-    found.append(squash(difference.norm(dim=-1, keepdim=True), _FINE))
+        found += [(table.gather(1, bins) - flat)[..., None] * 4, squash(difference, FINE)]
+    found.append(squash(difference.norm(dim=-1, keepdim=True), FINE))
     return torch.cat(found, dim=-1).view(*scores.shape, 8)
 
 
