@@ -172,9 +172,10 @@ def _describe_match(
 def _evidence(
     shares, moved, scores, verified, around, points0, cells, table, cells0, cells1, out, points,
     rows, columns, w_fine, origin_y, origin_x, step, per_bin, bin_rows, bin_columns,
-    height0, width0, height1, width1, radius, channels, per_part, h, w, first_y, first_x, cell_step,
+    height0, width0, height1, width1, radius, channels, h, w, first_y, first_x, cell_step,
     a_b, a_c, a_y, a_x, b_b, b_c, b_y, b_x,
-    LIMITED: tl.constexpr, PATCH: tl.constexpr, WIDTH: tl.constexpr, POINTS: tl.constexpr, CHANNELS: tl.constexpr
+    LIMITED: tl.constexpr, PATCH: tl.constexpr, PER_PART: tl.constexpr, WIDTH: tl.constexpr,
+    POINTS: tl.constexpr, CHANNELS: tl.constexpr
 ):  # fmt: skip
     """Programs (·, 0) write the first channels of their points, the others the parts of the similarity."""
     point = tl.program_id(0) * POINTS + tl.arange(0, POINTS)
@@ -201,9 +202,9 @@ def _evidence(
         if PATCH == 1:
             g, n = tl.arange(0, GROUPS), tl.arange(0, WIDTH)
             total = tl.zeros((POINTS, GROUPS), tl.float32)
-            for begin in range(0, per_part, WIDTH):
-                channel = g[:, None] * per_part + begin + n[None, :]
-                valid = (begin + n < per_part)[None, :] & (channel < channels)
+            for begin in range(0, PER_PART, WIDTH):
+                channel = g[:, None] * PER_PART + begin + n[None, :]
+                valid = (begin + n < PER_PART)[None, :] & (channel < channels)
                 mask = seen[:, None, None] & valid[None, :, :]
                 ours = tl.load(a[:, None, None] + (channel * a_c)[None, :, :], mask=mask, other=0.0)
                 theirs = tl.load(b[:, None, None] + (channel * b_c)[None, :, :], mask=mask, other=0.0)
@@ -246,9 +247,10 @@ def gather_evidence(
         shares, moved, scores, decoded.verified.contiguous().view(torch.uint8), around.contiguous(), points0, cells,
         table, cells0, cells1, out, points, *places,
         *(float(side) for side in (*geometry.used0, *geometry.used1, geometry.radius or 0)),
-        channels, per_part, *cells1.shape[2:], top, left, geometry.alpha // geometry.gamma,
+        channels, *cells1.shape[2:], top, left, geometry.alpha // geometry.gamma,
         *cells0.stride(), *cells1.stride(),
-        LIMITED=geometry.radius is not None, PATCH=patch, WIDTH=min(8, triton.next_power_of_2(per_part)),
+        LIMITED=geometry.radius is not None, PATCH=patch,
+        PER_PART=per_part, WIDTH=min(8, triton.next_power_of_2(per_part)),
         POINTS=POINTS, CHANNELS=CHANNELS, num_warps=4,
     )  # fmt: skip
     return out.permute(0, 3, 1, 2)
