@@ -51,3 +51,13 @@ def test_frames_of_a_sequence_have_the_flow_of_pairs(matcher: dm.DeepMatcher) ->
     found = [result.flow for result in matcher.flow_sequence([*images, images[0]], "learned")]
     np.testing.assert_array_equal(found[0], matcher.flow(*images, "learned").flow)
     np.testing.assert_array_equal(found[1], matcher.flow(*images[::-1], "learned").flow)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_flow_on_a_gpu_is_nearly_that_of_the_cpu(matcher: dm.DeepMatcher) -> None:
+    images = _moved((96, 128), (5, -3))
+    expected = matcher.flow(*images, "learned")
+    found = dm.DeepMatcher.from_pretrained("compact", device="cuda", radius=16).flow(*images, "learned")
+    assert found.tensors is not None and found.tensors.flow.is_cuda
+    assert np.abs(found.flow - expected.flow).mean() < 0.01
+    assert np.abs(found.confidence - expected.confidence).mean() < 0.01

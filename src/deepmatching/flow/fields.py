@@ -120,7 +120,7 @@ def _least_confidence(judged: Tensor, counts: Tensor, settings: InterpolationSet
     """See :func:`deepmatching.flow.filters.least_confidence`."""
     best = torch.where(counts, judged, -1).sort(descending=True).values
     last = (settings.least_kept * counts.sum()).ceil().long().clamp(min=1) - 1
-    return best[last].clamp(max=settings.confidence)
+    return best.gather(0, last.view(1)).clamp(max=settings.confidence)  # an index would wait for the device
 
 
 def agreement_of(decoded: Decoded, spacing: int, b: int = 0) -> Tensor:
