@@ -41,7 +41,7 @@ nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 
 # The reference comes from the docstrings.
-autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_default_options = {"members": True}
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True

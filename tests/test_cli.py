@@ -18,7 +18,7 @@ from deepmatching.cli import app, main
 from deepmatching.commands.output import guarded_output
 from helpers.processes import run
 
-COMMANDS = [str(command.callback.__name__) for command in app.registered_commands if command.callback]
+COMMANDS = [str(command.callback.__name__).replace("_", "-") for command in app.registered_commands if command.callback]
 
 
 def test_help_and_version() -> None:

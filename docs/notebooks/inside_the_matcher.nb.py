@@ -12,8 +12,8 @@
 # %% [markdown]
 # # Inside the matcher
 #
-# One point on its way through the network: the score maps from fine to coarse, the switches, and the path back. Then we train a
-# descriptor on one pair, which takes about a minute.
+# One point on its way through the network: the score maps from fine to coarse, the switches, and the path back. Then
+# we train a descriptor on one pair, which takes about a minute.
 
 # %%
 import os
@@ -40,8 +40,8 @@ image0, image1 = (
 # %% [markdown]
 # ## Score maps
 #
-# `S[l]` has a score for every reference point and every target: (pair, row, column, target row, target column). With each level
-# the patches get twice as large, and the maps half as wide.
+# `S[l]` has a score for every reference point and every target: (pair, row, column, target row, target column). With
+# each level the patches get twice as large, and the maps half as wide.
 
 # %%
 network = matcher.network
@@ -51,8 +51,8 @@ for l, scores in enumerate(pyramid.S):
     print(f"S_{l}: {tuple(scores.shape)}, patches of {8 * 2**l} pixels")
 
 # %% [markdown]
-# The maps of one point. Alone, a patch of 8 pixels looks like many others (S_0). Large patches know where they belong, but roughly
-# (S_L). On the way back, each level keeps what the coarser one allows (Q_0).
+# The maps of one point. Alone, a patch of 8 pixels looks like many others (S_0). Large patches know where they
+# belong, but roughly (S_L). On the way back, each level keeps what the coarser one allows (Q_0).
 
 # %%
 point = (SIDE // 2, SIDE // 2)
@@ -63,8 +63,8 @@ plt.axis("off");
 # %% [markdown]
 # ## Switches and the path
 #
-# Max pooling notes which of its 3 × 3 cells won: the switch, a number from 0 to 8. With the switches, the way back knows where each
-# score came from.
+# Max pooling notes which of its 3 × 3 cells won: the switch, a number from 0 to 8. With the switches, the way back
+# knows where each score came from.
 
 # %%
 geometry = pyramid.geometry
@@ -77,8 +77,9 @@ plt.title("switches of level 0")
 plt.axis("off");
 
 # %% [markdown]
-# Q_0 of a match is the sum of one score of each level: the best path. Its gradient finds the path, because a maximum passes the gradient
-# to the winner alone. So the gradient with respect to each S_l is 1 at one cell and 0 everywhere else.
+# Q_0 of a match is the sum of one score of each level: the best path. Its gradient finds the path, because a maximum
+# passes the gradient to the winner alone. So the gradient with respect to each S_l is 1 at one cell and 0 everywhere
+# else.
 
 # %%
 leaves = [scores.detach().requires_grad_() for scores in S]
@@ -102,8 +103,8 @@ assert abs(total - best.item()) < 1e-3
 # %% [markdown]
 # ## Learn a descriptor from one pair
 #
-# Every step has a gradient, so that a loss on Q_0 reaches the descriptor. For a true motion that we know, the second picture is the
-# first one, moved by a homography, darker and noisy. The descriptor starts from random weights.
+# Every step has a gradient, so that a loss on Q_0 reaches the descriptor. For a true motion that we know, the second
+# picture is the first one, moved by a homography, darker and noisy. The descriptor starts from random weights.
 
 # %%
 matrix = np.array([[1.03, 0.04, 3.0], [-0.03, 0.98, 5.0], [0.0, 0.0, 1.0]])

@@ -34,11 +34,12 @@ matches
 matches.keypoints0[:3], matches.keypoints1[:3], matches.confidence[:3]
 
 # %% [markdown]
-# The confidence is the probability that a match is less than 3 pixels off. So the number of right matches is about its sum:
+# The confidence is the probability that a match is less than 3 pixels off. So the number of right matches is about
+# its sum:
 
 # %%
 good = matches.filter(0.9)
-print(f"{len(matches)} matches, about {matches.confidence.sum():.0f} of them right; {len(good)} are almost certainly right")
+print(f"{len(matches)} matches, about {matches.confidence.sum():.0f} right; {len(good)} almost certainly right")
 
 # %%
 plt.figure(figsize=(12, 5))
