@@ -138,7 +138,8 @@ def _max_pool(
     from onnxscript import opset18 as op
 
     border = list(padding) * (2 if len(padding) == 2 else 4)
-    pooled, indices = op.MaxPool(x, kernel_shape=list(kernel_size), pads=border, strides=list(stride))
+    found: tuple[Any, Any] = op.MaxPool(x, kernel_shape=list(kernel_size), pads=border, strides=list(stride))
+    pooled, indices = found
     maps, rows, columns = (int(side) for side in x.shape[1:])
     first = torch.arange(maps).view(1, -1, 1, 1) * (rows * columns)
     return pooled, op.Sub(indices, op.Constant(value=_tensor(first)))
