@@ -35,6 +35,12 @@ def test_a_map_in_bytes_is_off_by_half_a_level_at_most_and_keeps_what_has_no_sco
         assert np.abs(found["map"][known] - scores[known]).max() <= level / 2 + 1e-4
 
 
+def test_a_map_whose_scores_hardly_differ_keeps_them() -> None:
+    scores = np.array([[0, 1e-40], [0, -np.inf]], np.float32)
+    _, found = unpack(pack({}, {"map": in_bytes(scores)}))
+    np.testing.assert_array_equal(np.isfinite(found["map"]), np.isfinite(scores))
+
+
 @given(arrays(np.float32, (3, 4, 2), elements=st.floats(-3000, 3000, width=32)))
 def test_a_flow_in_steps_is_off_by_half_a_step_at_most(flow: np.ndarray) -> None:
     packed = in_steps(flow)

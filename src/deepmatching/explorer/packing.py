@@ -70,7 +70,7 @@ def in_bytes(scores: np.ndarray) -> Packed:
     known = np.isfinite(scores)
     low, high = (float(scores[known].min()), float(scores[known].max())) if known.any() else (0.0, 0.0)
     scale = 254 / (high - low) if high > low else 0.0
-    levels = np.rint((np.where(known, scores, low) - low) * scale) + 1
+    levels = np.rint((np.where(known, scores, low).astype(np.float64) - low) * scale) + 1  # the scale may be huge
     return Packed(np.where(known, levels, 0).astype(np.uint8), {"low": low, "high": high})
 
 
