@@ -30,6 +30,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 ONLY_PARSED = {
     "bench": "measures time",
     "demo": "takes seconds, and its test runs it",
+    "explore": "serves a page until it is stopped",
     "export-onnx": "takes seconds, and its test runs it",
     "reproduce": "needs data sets; docs/test_paper.py runs it",
     "sfm": "needs photographs of a scene",
