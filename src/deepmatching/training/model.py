@@ -208,7 +208,12 @@ def build_model(model: ModelConfig, loss: LossConfig, amp: Amp = "off") -> Train
         network.confidence.requires_grad_(False)
     else:
         network.confidence = None  # it judges the matches of another descriptor
-    network.dense = (network.dense or build_dense(network.descriptor)) if is_dense else None
+    if is_dense:
+        network.dense = network.dense or build_dense(network.descriptor)
+    elif network.dense is not None and model.learn == "confidence":
+        network.dense.requires_grad_(False)
+    else:
+        network.dense = None  # it continues the matches of another descriptor
     network.descriptor.requires_grad_(model.learn in ("features", "both"))
     network.exponents.requires_grad_(model.learn in ("exponents", "both"))
     if network.exponents.requires_grad and not model.learn_nu0:
