@@ -59,3 +59,9 @@ def test_training_on_the_flow_needs_a_confidence(manifest: Path, tmp_path: Path,
 def test_the_dense_network_needs_a_trained_model(manifest: Path, tmp_path: Path) -> None:  # noqa: F811
     with pytest.raises(DeepMatchingError, match=r"model\.learn=flow needs a trained model: set model\.init"):
         small(manifest, tmp_path, "model.learn=flow", "model.init=")
+
+
+def test_training_through_the_interpolation_needs_matches_between_cells(manifest: Path, tmp_path: Path) -> None:  # noqa: F811
+    config = small(manifest, tmp_path, "loss.flow=0.1", "loss.subpixel=0", "model.subpixel=0")
+    with pytest.raises(DeepMatchingError, match=r"loss\.flow needs a network that refines its matches"):
+        build_model(config.model, config.loss)

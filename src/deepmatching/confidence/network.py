@@ -105,12 +105,7 @@ class ConfidenceNetwork(nn.Module):
             context0, context1 = (self.describe((cells,), converted) for cells in (cells0, cells1))
         x = compare_contexts(evidence, context0, context1, points1, geometry.beta, geometry.alpha, self.groups)
         x = rectified(self.entry, x, converted=converted)
-        maps = []
-        for n, block in enumerate(self.down):
-            x = block(F.avg_pool2d(x, 2, ceil_mode=True) if n else x, converted)
-            maps.append(x)
-        for n, block in reversed(list(enumerate(self.up))):
-            x = block(joined(maps[n], x), converted)
+        x = through_u(x, self.down, self.up, converted)
         return convolved(self.exit, x, converted).to(evidence.dtype)
 
     def describe(self, cells: tuple[Tensor, ...], converted: Converted | None = None) -> Tensor:
@@ -120,6 +115,17 @@ class ConfidenceNetwork(nn.Module):
         dtype = weight.dtype if converted is None else converted[self.context][0].dtype
         found = windows(cells, weight, bias, self.step, self.channels**0.5, dtype)  # the descriptors have unit length
         return rectified(self.context, found, converted=converted)
+
+
+def through_u(x: Tensor, down: nn.ModuleList, up: nn.ModuleList, converted: Converted | None = None) -> Tensor:
+    """Maps (B, C, H, W) through blocks of ever coarser scales, and back up with the maps of the way down added."""
+    maps = []
+    for n, block in enumerate(down):
+        x = block(F.avg_pool2d(x, 2, ceil_mode=True) if n else x, converted)
+        maps.append(x)
+    for n, block in reversed(list(enumerate(up))):
+        x = block(joined(maps[n], x), converted)
+    return x
 
 
 class Residual(nn.Module):

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from deepmatching.confidence.network import Residual
+from deepmatching.confidence.network import Residual, through_u
 from deepmatching.dense.fits import affine_candidates, candidate_count
-from deepmatching.descriptors.convolutions import as_rgb, channels_last, joined
+from deepmatching.descriptors.convolutions import as_rgb, channels_last
 from deepmatching.errors import DeepMatchingError
 from deepmatching.geometry import Geometry
 from deepmatching.operators.evidence import squash
@@ -125,12 +125,7 @@ class DenseNetwork(nn.Module):
         support = torch.log(torch.cat([trust, fits.support], dim=1) + 0.01) / 4
         apart = squash(candidates - moved[:, None], _NEAR).flatten(1, 2)
         x = self.entry(torch.cat([2 * scores, support, apart, certain, context], dim=1)).relu_()
-        maps = []
-        for n, block in enumerate(self.down):
-            x = block(F.avg_pool2d(x, 2, ceil_mode=True) if n else x)
-            maps.append(x)
-        for n, block in reversed(list(enumerate(self.up))):
-            x = block(joined(maps[n], x))
+        x = through_u(x, self.down, self.up)
         weights = self.choice(x).softmax(dim=1)
         coarse = [(weights[:, :, None] * candidates).sum(dim=1)]
         state = x.tanh()

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from deepmatching.defaults import RIGHT
 from deepmatching.geometry import Geometry
-from deepmatching.losses.truth import true_displacements
+from deepmatching.losses.truth import mean_over, true_displacements
 
 #: Weight of the question whether a point is hidden, against the question whether its match is right.
 HIDDEN = 0.5
@@ -38,11 +38,11 @@ def confidence_loss(
         F.binary_cross_entropy_with_logits(logits[:, n], answer.to(logits.dtype), reduction="none")
         for n, answer in enumerate((right, hidden))
     )
-    loss = _mean(own, is_known) + HIDDEN * _mean(other, hidden_known & is_known)
+    loss = mean_over(own, is_known) + HIDDEN * mean_over(other, hidden_known & is_known)
     judged = ((logits[:, 0] > 0) == right).to(logits.dtype)
     return loss, {
-        "right": _mean(right.to(logits.dtype), is_known),
-        "judged": _mean(judged, is_known).detach(),
+        "right": mean_over(right.to(logits.dtype), is_known),
+        "judged": mean_over(judged, is_known).detach(),
     }
 
 
@@ -58,7 +58,3 @@ def is_hidden(occluded: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
     field = occluded[..., None].expand(*occluded.shape, 2).float()
     truth = true_displacements(field, geometry, agreement=0.5)[..., 0]
     return truth > 0.5, torch.isfinite(truth)
-
-
-def _mean(values: Tensor, counted: Tensor) -> Tensor:
-    return torch.where(counted, values, 0).sum() / counted.sum().clamp(min=1)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from deepmatching.dense import DenseFlow
 from deepmatching.dense.network import LOG_SCALE
+from deepmatching.losses.truth import mean_over
 from deepmatching.operators.geodesic import FLOOR, cell_graph, distance_transform, nearest_seeds
 from deepmatching.operators.local_models import affine_models, falloff_weights, paint
 
@@ -29,13 +32,13 @@ def dense_loss(found: DenseFlow, flow: Tensor) -> tuple[Tensor, dict[str, Tensor
     truth = flow[:, : found.flow.shape[2], : found.flow.shape[3]].permute(0, 3, 1, 2)
     known = torch.isfinite(truth).all(dim=1)
     truth = torch.where(known[:, None], truth, 0)
-    error = _mean(_lengths(found.flow - truth), known)
-    likelihood = _mean(-log_likelihood(found.flow - truth, found.mixture), known)
+    error = mean_over(_lengths(found.flow - truth), known)
+    likelihood = mean_over(-log_likelihood(found.flow - truth, found.mixture), known)
     loss = error + LIKELIHOOD * likelihood
     metrics = {"epe": error.detach(), "likelihood": -likelihood.detach()}
     for step, motions in ((8, found.coarse), (4, found.fine)):
         at_points, is_known = _at_points(truth, known, step)
-        errors = [_mean(_lengths(motion - at_points), is_known) for motion in motions]
+        errors = [mean_over(_lengths(motion - at_points), is_known) for motion in motions]
         if step == 8:
             loss = loss + FILLED * errors[0]
             metrics["filled"] = errors.pop(0).detach()
@@ -48,7 +51,7 @@ def log_likelihood(errors: Tensor, mixture: Tensor) -> Tensor:
     first, second, scale = _components(mixture)
     size = errors.abs()
     parts = torch.stack([first[:, None] - size, second[:, None] - scale[:, None] - size * (-scale[:, None]).exp()])
-    return (parts.logsumexp(dim=0) - torch.log(torch.tensor(2.0))).sum(dim=1)
+    return (parts.logsumexp(dim=0) - math.log(2)).sum(dim=1)
 
 
 def _components(mixture: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -85,13 +88,13 @@ def interpolation_loss(
     moved, points, weights = moved[counts], points[counts], weights[counts]
     with torch.no_grad():
         pixels = (points + 0.5).floor().long()
-        distance, label = distance_transform(edges**contrast + FLOOR, pixels, torch.ones_like(counts[: len(pixels)]))
+        distance, label = distance_transform(edges**contrast + FLOOR, pixels, None)
         index, distances = nearest_seeds(cell_graph(distance, label, len(points)), neighbours)
     fall = falloff_weights(index, distances, falloff, weights)
     models, _ = affine_models.definition(index, fall, points.double(), moved.double(), ridge)
     error = paint.definition(label, points.double(), models) - flow[: label.shape[0], : label.shape[1]]
     known = torch.isfinite(error).all(dim=-1)
-    return _mean(_lengths(torch.where(known[..., None], error, 0).permute(2, 0, 1)[None]), known[None]).float()
+    return mean_over(_lengths(torch.where(known[..., None], error, 0).permute(2, 0, 1)[None]), known[None]).float()
 
 
 def _at_points(truth: Tensor, known: Tensor, step: int) -> tuple[Tensor, Tensor]:
@@ -107,7 +110,3 @@ def _at_points(truth: Tensor, known: Tensor, step: int) -> tuple[Tensor, Tensor]
 def _lengths(errors: Tensor) -> Tensor:
     """|e| of (B, 2, H, W), with a gradient at 0."""
     return (errors.square().sum(dim=1) + 1e-6).sqrt()
-
-
-def _mean(values: Tensor, counted: Tensor) -> Tensor:
-    return torch.where(counted, values, 0).sum() / counted.sum().clamp(min=1)

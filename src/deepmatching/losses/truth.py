@@ -116,3 +116,8 @@ def neighbourhood(cells: Tensor, window: tuple[int, int], reach: int) -> tuple[T
     row = place[..., 0].clamp(0, window[0] - 1).long()
     column = place[..., 1].clamp(0, window[1] - 1).long()
     return row * window[1] + column, place - torch.where(known, cells, 0)[..., None, :], inside
+
+
+def mean_over(values: Tensor, counted: Tensor) -> Tensor:
+    """The mean of the values that count, a bool mask of their shape; 0 if none does."""
+    return torch.where(counted, values, 0).sum() / counted.sum().clamp(min=1)

@@ -102,10 +102,10 @@ class TrainedModel(nn.Module):
         assert pyramid.cells is not None and pyramid.sharpness is not None
         network, geometry, cells = self.network, pyramid.geometry, pyramid.cells
         with torch.no_grad():
-            decoded = self._matches(pyramid)
-            around = self._around(decoded, *cells, geometry)
-            judged = network.judge(decoded, around, cells[0], cells[1], geometry)[:, 0].sigmoid()
-            whole = decode(pyramid.Q[0].detach().clone(), geometry, "bins")
+            whole = decode(pyramid.Q[0].detach().clone(), geometry, "bins")  # on cells
+            around = self._around(whole, *cells, geometry)
+            refined = refine_to_subpixel(whole, around, geometry, pyramid.sharpness)
+            judged = network.judge(refined, around, cells[0], cells[1], geometry)[:, 0].sigmoid()
         rows, columns = target_indices(whole.cells, geometry)
         scores = correlation_around(*cells, rows, columns, geometry, network.descriptor.patch)
         finite = torch.isfinite(scores)
@@ -220,6 +220,10 @@ def build_model(model: ModelConfig, loss: LossConfig, amp: Amp = "off") -> Train
         network.exponents.register_hook(_without_first)
     if network.log_temperatures is not None:
         network.log_temperatures.requires_grad_(model.learn in ("exponents", "both"))
+    if loss.flow and network.sharpness is None:
+        raise DeepMatchingError(
+            "loss.flow needs a network that refines its matches: set it to 0, or model.subpixel=auto."
+        )
     if network.sharpness is not None:
         network.sharpness.requires_grad_(loss.subpixel > 0 and model.learn not in ("confidence", "flow"))
     objective = Objective(**{name: value for name, value in vars(loss).items() if name not in ("confidence", "flow")})
