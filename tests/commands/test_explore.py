@@ -21,7 +21,7 @@ from helpers.processes import started
     ("arguments", "words"),
     [
         ("explore a.png", "Give two images, or none."),
-        ("explore a.png none.png --no-browser", "There is no second 'none.png'"),
+        ("explore a.png none.png --no-browser", "There is no second picture 'none.png'"),
         ("explore --export page.html", "--export needs two images"),
         ("explore a.png b.png --export page.txt", "name it .html or .htm"),
         ("explore a.png b.png --export none/page.html", "there is no folder"),

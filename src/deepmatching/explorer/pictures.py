@@ -184,7 +184,10 @@ class Pictures:
         return f"given-{hashlib.sha256(os.fsencode(what)).hexdigest()[:16]}"
 
     def _open(self, id: str, paths: tuple[Path, Path], credit: str = "") -> Pair:
-        whole = [load_image(path, name, self.bit_depth) for path, name in zip(paths, ("first", "second"), strict=True)]
+        whole = [
+            load_image(path, name, self.bit_depth)
+            for path, name in zip(paths, ("first picture", "second picture"), strict=True)
+        ]
         pair = Pair(
             id,
             (paths[0].name, paths[1].name),
