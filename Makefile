@@ -8,17 +8,21 @@ SOURCES := src tests benchmarks tools
 TORCH ?= $(shell sed -n 's/^torch==//p' constraints.txt)
 OLDEST := .venv-oldest
 
+# The tests run in as many processes as there are cores, but in no more than four, as some take gigabytes. A process that
+# has none left takes over tests of another. PARALLEL= runs them one after another.
+PARALLEL ?= -n logical --maxprocesses 4 --dist worksteal
+
 .PHONY: demo test test-fast test-browser test-oldest lint docs clean
 
 demo: .venv/installed
 	$(BIN)/deepmatching demo --out demo-output
 
 test: .venv/installed lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 # Two minutes on two cores: all tests except those that train, start many processes or need the largest inputs.
 test-fast: .venv/installed
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
 
 # The explorer in a real browser. Needs Chromium; the tests skip with a word without it.
 test-browser: .venv/installed-browser
@@ -26,7 +30,7 @@ test-browser: .venv/installed-browser
 
 # The same tests with the oldest versions of everything that pyproject.toml allows.
 test-oldest: $(OLDEST)/torch-$(TORCH)
-	$(OLDEST)/bin/python -m pytest -m "not slow"
+	$(OLDEST)/bin/python -m pytest $(PARALLEL) -m "not slow"
 
 lint: .venv/installed
 	$(BIN)/ruff check $(SOURCES)

@@ -6,6 +6,9 @@ import os
 import random
 from pathlib import Path
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # one thread in each of the parallel processes, and in those that they start
+    os.environ["OMP_NUM_THREADS"] = "1"
+
 import numpy as np
 import pytest
 import torch
