@@ -122,7 +122,7 @@ def test_images_that_are_matched_at_a_smaller_size_count_at_their_own() -> None:
     "case",
     [
         {"model": "hog", "size0": (640, 480), "radius": 160},
-        {"model": "hog", "size0": (640, 480), "radius": 0, "budget": 300},
+        {"model": "hog", "size0": (480, 360), "radius": 0, "budget": 220},
         {"model": "hog", "size0": (20000, 8), "size1": (8, 20000), "radius": 80},
         {"model": "hog", "size0": (320, 240), "radius": 80, "batch": 3},
         {"model": "compact", "size0": (400, 300), "radius": 80},
