@@ -74,6 +74,6 @@ def test_a_folder_without_any_of_the_images_is_refused_and_the_run_keeps_its_mat
     before = {path.name: path.read_bytes() for path in (tmp_path / "run" / SHARDS).iterdir()}
     (tmp_path / "empty").mkdir()
     for folder in ("empty", "nowhere"):
-        with pytest.raises(DeepMatchingError, match="has none of the 5 images, such as 'left side/"):
+        with pytest.raises(DeepMatchingError, match="has none of the images, such as 'left side/"):
             dm.bulk(pairs, tmp_path / folder, tmp_path / "run", **SETTINGS)
     assert {path.name: path.read_bytes() for path in (tmp_path / "run" / SHARDS).iterdir()} == before

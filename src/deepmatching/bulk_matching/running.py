@@ -132,6 +132,8 @@ def bulk(
     for folder in (images, out):
         refuse_address(folder)
     named = read_pairs(pairs, images) if isinstance(pairs, str | os.PathLike) else unique_pairs(pairs)
+    if named and not any(os.path.isfile(Path(images, name)) for pair in named for name in pair):
+        raise DeepMatchingError(f"'{images}' has none of the images, such as '{named[0][0]}'; check the path.")
     settings = {"radius": RADIUS, **{name: value for name, value in settings.items() if value is not None}}
     # On a cluster, this process does not match: its matcher tells the settings, and needs no GPU.
     own = settings if engine == "local" else {**settings, "device": "cpu"}

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from deepmatching.bulk_matching.pairs import Pair
-from deepmatching.bulk_matching.stamps import MISSING, is_same, stamp
+from deepmatching.bulk_matching.stamps import is_same, stamp
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.arrays import Archive
 from deepmatching.io.files import PathLike, atomic_write, make_folder, remove_temporaries
@@ -150,10 +150,6 @@ class RunFolder:
         plan.images = os.path.realpath(images)
         plan.add(pairs, shard_size)
         stamps = [stamp(Path(images, name), old) for name, old in zip_longest(plan.names, plan.stamps, fillvalue="")]
-        if stamps and set(stamps) == {MISSING}:
-            raise DeepMatchingError(
-                f"'{images}' has none of the {len(stamps)} images, such as '{plan.names[0]}'; check the path."
-            )
         both = enumerate(zip(plan.names, plan.stamps, stamps, strict=False))
         changed = {number for number, (name, old, new) in both if not is_same(name, old, new)}
         plan.stamps = stamps
