@@ -108,6 +108,38 @@ def test_a_restart_without_a_cluster_keeps_the_run(
     assert shards(RunFolder(tmp_path / "run")) == before
 
 
+def test_a_shard_whose_worker_ray_ends_for_want_of_memory_is_given_up_and_the_others_go_on(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class OutOfMemoryError(Exception):
+        """Ray's, which is no RayActorError."""
+
+    def get(number: int) -> Any:
+        if number == 3:
+            raise OutOfMemoryError("The node is low on memory.\nMore about it.")
+        return number, 1, 0, {}, 0, 0
+
+    kinds = SimpleNamespace(OutOfMemoryError=OutOfMemoryError, RayActorError=KeyError, RayTaskError=IndexError)
+    actor = SimpleNamespace(run=SimpleNamespace(remote=lambda number, pairs: number))
+    stub = SimpleNamespace(
+        is_initialized=lambda: True,
+        cluster_resources=dict,
+        nodes=lambda: [{"Alive": True, "Resources": {"CPU": 2.0}}],
+        remote=lambda _: SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda *_: actor)),
+        wait=lambda pending, num_returns: (pending[:1], pending[1:]),
+        get=get,
+        exceptions=kinds,
+    )
+    monkeypatch.setattr(cluster_module, "load_ray", lambda: stub)
+    reports: list[ShardReport] = []
+    pairs = exhaustive_pairs(photos)
+    run = dm.bulk(pairs, photos, tmp_path / "run", engine="ray", on_shard=lambda _, r: reports.append(r), **SETTINGS)
+    assert len(reports) == 10 and run.done == {3}
+    assert [reason for report in reports for reason in report.failures.values()] == [
+        "Its worker died 3 times (The node is low on memory.); try again with --retry."
+    ]
+
+
 def test_impossible_clusters_are_refused() -> None:
     for options in ({"workers": 0}, {"gpus_per_worker": -1}, {"cpus_per_worker": 0}):
         with pytest.raises(DeepMatchingError, match="must be"):

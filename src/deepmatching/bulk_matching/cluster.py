@@ -87,8 +87,8 @@ def run_on_ray(run: RunFolder, job: Job, missing: Sequence[int], cluster: Cluste
             actor, number = pending.pop(ready)
             try:
                 yield ShardReport(*ray.get(ready))
-            except ray.exceptions.RayActorError as error:
-                if error.actor_init_failed:  # as it would for every other shard
+            except (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError) as error:
+                if getattr(error, "actor_init_failed", False):  # as it would for every other shard
                     raise _no_worker(error) from error
                 yield _give_up(run, number, error)
             except ray.exceptions.RayTaskError as error:
