@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 import signal
+import socket
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +20,7 @@ import pytest
 
 import deepmatching as dm
 from deepmatching.bulk_matching import Cluster, Progress, RunFolder, ShardReport, exhaustive_pairs
+from deepmatching.bulk_matching import cluster as cluster_module
 from deepmatching.bulk_matching.storage import SHARDS
 from deepmatching.errors import DeepMatchingError
 
@@ -43,6 +49,95 @@ def test_a_machine_that_does_not_start_ray_is_one_sentence(
     monkeypatch.setattr("deepmatching.bulk_matching.cluster.load_ray", lambda: stub)
     with pytest.raises(DeepMatchingError, match=r"does not start on this machine \(The current node timed out"):
         dm.bulk(exhaustive_pairs(photos), photos, tmp_path / "run", engine="ray", **SETTINGS)
+
+
+def _stub(init: Any) -> SimpleNamespace:
+    return SimpleNamespace(is_initialized=lambda: False, init=init, shutdown=lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("printed", "raised"),
+    [
+        (
+            b"gcs_client.cc:210: Unauthenticated: InvalidAuthToken: Authentication token is missing or incorrect\n",
+            "No.",
+        ),
+        (b"", "Token authentication is enabled but no authentication token was found. Ensure that."),
+    ],
+)
+def test_a_cluster_that_asks_for_a_token_is_one_sentence(
+    printed: bytes, raised: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def init(**_: Any) -> None:
+        os.write(2, printed)
+        raise ConnectionError(raised)
+
+    with (
+        pytest.raises(DeepMatchingError, match=r"'auto' asks for a token.*RAY_AUTH_TOKEN to the cluster's token"),
+        cluster_module._connected(_stub(init), "auto"),
+    ):
+        pass
+    assert capfd.readouterr().err == ""
+
+
+def test_what_ray_prints_while_it_connects_is_not_lost(capfd: pytest.CaptureFixture[str]) -> None:
+    with cluster_module._connected(_stub(lambda **_: os.write(2, b"A new version is there.\n")), "auto"):
+        os.write(2, b"Afterwards.\n")
+    assert capfd.readouterr().err == "A new version is there.\nAfterwards.\n"
+
+
+def test_a_cluster_of_another_version_is_one_sentence_with_both_versions() -> None:
+    def init(**_: Any) -> None:
+        raise RuntimeError(
+            "Version mismatch: The cluster was started with:\n    Ray: 2.9\nThis process has:\n    Ray: 3"
+        )
+
+    text = r"\(Version mismatch: The cluster was started with: Ray: 2.9 This process has: Ray: 3\)"
+    with pytest.raises(DeepMatchingError, match=text), cluster_module._connected(_stub(init), "auto"):
+        pass
+
+
+def test_a_restart_without_a_cluster_keeps_the_run(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = shards(dm.bulk(exhaustive_pairs(photos), photos, tmp_path / "run", **SETTINGS))
+    monkeypatch.setattr(cluster_module, "load_ray", lambda: _stub(None))
+    options: dict[str, Any] = {"engine": "ray", "cluster": Cluster(address="127.0.0.1:1"), "restart": True}
+    with pytest.raises(DeepMatchingError, match="There is no Ray cluster at"):
+        dm.bulk(exhaustive_pairs(photos), photos, tmp_path / "run", **options, **SETTINGS)
+    assert shards(RunFolder(tmp_path / "run")) == before
+
+
+def test_a_shard_whose_worker_ray_ends_for_want_of_memory_is_given_up_and_the_others_go_on(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class OutOfMemoryError(Exception):
+        """Ray's, which is no RayActorError."""
+
+    def get(number: int) -> Any:
+        if number == 3:
+            raise OutOfMemoryError("The node is low on memory.\nMore about it.")
+        return number, 1, 0, {}, 0, 0
+
+    kinds = SimpleNamespace(OutOfMemoryError=OutOfMemoryError, RayActorError=KeyError, RayTaskError=IndexError)
+    actor = SimpleNamespace(run=SimpleNamespace(remote=lambda number, pairs: number))
+    stub = SimpleNamespace(
+        is_initialized=lambda: True,
+        cluster_resources=dict,
+        nodes=lambda: [{"Alive": True, "Resources": {"CPU": 2.0}}],
+        remote=lambda _: SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda *_: actor)),
+        wait=lambda pending, num_returns: (pending[:1], pending[1:]),
+        get=get,
+        exceptions=kinds,
+    )
+    monkeypatch.setattr(cluster_module, "load_ray", lambda: stub)
+    reports: list[ShardReport] = []
+    pairs = exhaustive_pairs(photos)
+    run = dm.bulk(pairs, photos, tmp_path / "run", engine="ray", on_shard=lambda _, r: reports.append(r), **SETTINGS)
+    assert len(reports) == 10 and run.done == {3}
+    assert [reason for report in reports for reason in report.failures.values()] == [
+        "Its worker died 3 times (The node is low on memory.); try again with --retry."
+    ]
 
 
 def test_impossible_clusters_are_refused() -> None:
@@ -104,10 +199,8 @@ def test_a_cluster_of_two_machines_gives_the_same_bytes(photos: Path, tmp_path: 
 def test_a_shard_that_kills_its_workers_is_given_up_and_the_others_go_on(
     photos: Path, tmp_path: Path, ray: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from deepmatching.bulk_matching import cluster as module
-
     pairs = exhaustive_pairs(photos)
-    monkeypatch.setattr(module, "_RayWorker", _Deadly)
+    monkeypatch.setattr(cluster_module, "_RayWorker", _Deadly)
     cluster = Cluster(workers=1, cpus_per_worker=1)
     run = dm.bulk(pairs, photos, tmp_path / "run", engine="ray", cluster=cluster, **SETTINGS)
     failures = run.failures()
@@ -129,6 +222,72 @@ class _Deadly:
         if number == 3:
             os.kill(os.getpid(), signal.SIGTERM if os.name == "nt" else signal.SIGKILL)
         return tuple(self._worker.run(number, pairs))
+
+
+class _Broken(_Deadly):
+    """A worker that cannot start."""
+
+    def __init__(self, job: Any, cores: float) -> None:
+        raise DeepMatchingError("There is no model here.")
+
+
+@pytest.mark.slow
+def test_workers_that_cannot_start_end_the_run_and_no_pair_counts_as_failed(
+    photos: Path, tmp_path: Path, ray: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_module, "_RayWorker", _Broken)
+    cluster = Cluster(workers=1, cpus_per_worker=1)
+    with pytest.raises(DeepMatchingError, match=r"cannot start \(.*There is no model here\): every machine"):
+        dm.bulk(exhaustive_pairs(photos), photos, tmp_path / "run", engine="ray", cluster=cluster, **SETTINGS)
+    assert len(RunFolder(tmp_path / "run").missing) == 10
+
+
+@pytest.mark.slow
+def test_a_cluster_with_a_token_serves_those_who_have_it_and_sends_others_away_with_one_sentence(
+    photos: Path, tmp_path: Path, ray: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not hasattr(ray.exceptions, "AuthenticationError"):
+        pytest.skip("this version of Ray has no tokens")
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    expected = shards(dm.bulk(exhaustive_pairs(photos), photos, tmp_path / "local", **SETTINGS))
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    arguments = ["bulk", photos, "--exhaustive", "--model", "hog", "--radius", 32, "--device", "cpu", "--quiet"]
+    with _started_cluster(token) as address:
+        command = [sys.executable, "-m", "deepmatching", *map(str, arguments), "--engine", "ray", "--address", address]
+        runs = {}
+        for name, more in (("none", {}), ("wrong", {**token, "RAY_AUTH_TOKEN": 64 * "0"}), ("right", token)):
+            to = [*command, "--cpus-per-worker", "1", "--out", str(tmp_path / name)]
+            runs[name] = subprocess.Popen(to, stderr=subprocess.PIPE, text=True, env={**os.environ, **more})
+        printed = {name: process.communicate()[1] for name, process in runs.items()}
+    assert (runs["right"].returncode, printed["right"]) == (0, "")
+    assert shards(RunFolder(tmp_path / "right")) == expected
+    for name in ("none", "wrong"):
+        assert runs[name].returncode == 2
+        assert printed[name].startswith(f"deepmatching: The Ray cluster at '{address}' asks for a token")
+        assert len(printed[name].splitlines()) == 1
+
+
+@contextlib.contextmanager
+def _started_cluster(environment: dict[str, str]) -> Iterator[str]:
+    """The address of a Ray cluster that was started with these variables."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = probe.getsockname()
+    options = ["--head", "--block", f"--port={address[1]}", "--num-cpus=1", "--include-dashboard=false"]
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", *options]
+    output = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(command, env={**os.environ, **environment}, **output)  # type: ignore[call-overload]
+    try:
+        while process.poll() is None:
+            with contextlib.suppress(OSError), socket.create_connection(address, 5):
+                break
+            time.sleep(0.2)
+        yield "{}:{}".format(*address)
+    finally:
+        for child in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
+            with contextlib.suppress(psutil.Error):
+                child.kill()
+        process.wait()
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "127.0.0.1:port"])

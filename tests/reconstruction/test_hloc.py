@@ -6,8 +6,10 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+import pytest
 
 from deepmatching.bulk_matching import MatchedPair
+from deepmatching.errors import DeepMatchingError
 from deepmatching.io.orientation import to_stored
 from deepmatching.matches import NO_MATCHES, Matches
 from deepmatching.reconstruction.hloc import names_to_pair, write_hloc
@@ -90,6 +92,31 @@ def test_hloc_finds_failed_pairs_and_unreadable_images_too(
     for names in (failed.names, failed.names[::-1]):
         matches, scores = reader.pairs(*names)
         assert matches.shape == (0, 2) and scores.shape == (0,)
+
+
+def test_hloc_finds_pairs_and_images_without_matches(
+    make_run: MakeRun, three_views: list[MatchedPair], tmp_path: Path
+) -> None:
+    points = np.zeros((0, 2), np.float32)
+    nothing = Matches(points, points, np.zeros(0, np.float32), (64, 96), (64, 96))  # type: ignore[arg-type]
+    alone = [MatchedPair(("sky/1.png", "0.png"), nothing), MatchedPair(("sky/1.png", "sky/2.png"), nothing)]
+    write_hloc(SharedKeypoints(make_run([*three_views, *alone])), tmp_path / "feats.h5", tmp_path / "matches.h5")
+    reader = Reader(tmp_path / "feats.h5", tmp_path / "matches.h5")
+    assert reader.names() == {"0.png", "1.png", "2.png", "sky/1.png", "sky/2.png"}
+    assert reader.keypoints("sky/2.png")[0].shape == (0, 2) and len(reader.keypoints("0.png")[0])
+    for pair in alone:
+        for names in (pair.names, pair.names[::-1]):
+            matches, scores = reader.pairs(*names)
+            assert matches.shape == (0, 2) and scores.shape == (0,)
+
+
+def test_names_that_hloc_cannot_tell_apart_are_one_sentence(make_run: MakeRun, tmp_path: Path) -> None:
+    points = np.float32([[10.0, 20.0]])
+    matches = Matches(points, points, np.float32([1]), (64, 96), (64, 96))  # type: ignore[arg-type]
+    run = make_run([MatchedPair(("a/b.png", "c.png"), matches), MatchedPair(("a-b.png", "c.png"), matches)])
+    with pytest.raises(DeepMatchingError, match=r"the images 'a/b\.png' and 'a-b\.png' apart"):
+        write_hloc(SharedKeypoints(run), tmp_path / "feats.h5", tmp_path / "matches.h5")
+    assert list(tmp_path.glob("*.h5")) == []
 
 
 def test_names_to_pair_is_hlocs() -> None:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deepmatching.bulk_matching import MatchedPair, RunFolder
+from deepmatching.bulk_matching.storage import Shard, shard_file
 from deepmatching.errors import DeepMatchingError
 from deepmatching.matches import NO_MATCHES, Matches
 from deepmatching.reconstruction.keypoints import SharedKeypoints, _Cells
@@ -110,6 +111,16 @@ def test_cells_grow_with_the_reduction_of_the_images(make_run: MakeRun) -> None:
     pair = MatchedPair(("a.png", "b.png"), matches)
     shared = SharedKeypoints(make_run([pair], max_size=100), is_refined=False)
     assert len(shared.images["a.png"].points) == 1  # matched at an eighth: precise to 16 px
+
+
+def test_pairs_that_a_run_finishes_meanwhile_are_left_out(three_views: list[MatchedPair], tmp_path: Path) -> None:
+    names = [pair.names for pair in three_views]
+    run = RunFolder.prepare(tmp_path / "run", {"cell": 2, "step": 8}, names, tmp_path, shard_size=1)
+    Shard(three_views[:1]).write(shard_file(run.path, 0))
+    shared = SharedKeypoints(run)
+    for number, pair in enumerate(three_views[1:], 1):
+        Shard([pair]).write(shard_file(run.path, number))
+    assert [pair.names for pair in shared.matches()] == names[:1]
 
 
 def test_failed_pairs_are_left_out(make_run: MakeRun, three_views: list[MatchedPair]) -> None:

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import socket
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -31,6 +32,14 @@ _PATIENCE = 5.0
 
 #: CPU cores of a worker without a GPU, at most.
 _CORES = 4
+
+#: What Ray prints or raises if a cluster asks for a token.
+_TOKEN = ("AuthToken", "Token authentication")
+
+#: Characters of Ray's errors that are repeated, at most.
+_LONGEST = 300
+
+_STDERR = 2
 
 
 @dataclass(frozen=True)
@@ -78,11 +87,19 @@ def run_on_ray(run: RunFolder, job: Job, missing: Sequence[int], cluster: Cluste
             actor, number = pending.pop(ready)
             try:
                 yield ShardReport(*ray.get(ready))
-            except ray.exceptions.RayActorError as error:
+            except (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError) as error:
+                if getattr(error, "actor_init_failed", False):  # as it would for every other shard
+                    raise _no_worker(error) from error
                 yield _give_up(run, number, error)
             except ray.exceptions.RayTaskError as error:
                 raise error.cause if isinstance(error.cause, DeepMatchingError) else error from None
             idle.append(actor)
+
+
+def check_cluster(cluster: Cluster) -> None:
+    """Raise if Ray is not installed, or if nobody answers at the address of the cluster."""
+    if not load_ray().is_initialized():
+        _check_address(cluster.address)
 
 
 def load_ray() -> Any:
@@ -120,15 +137,46 @@ def _connected(ray: Any, address: str | None) -> Iterator[None]:
         return
     _check_address(address)
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # silences a warning about future defaults
-    here: dict[str, Any] = {} if address is not None else {"include_dashboard": False}
+    options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    if address is None:
+        options["include_dashboard"] = False
+    printed: list[str] = []
     try:
-        ray.init(address=address or "local", logging_level=logging.ERROR, log_to_driver=False, **here)
+        with _printed(printed) if address is not None else contextlib.nullcontext():
+            ray.init(address=address or "local", **options)
     except Exception as error:  # Ray raises plain ones too: a busy machine may not start it in time
-        raise _no_cluster(address, error) from error
+        raise _no_cluster(address, error, "".join(printed)) from error
     try:
         yield
     finally:
         ray.shutdown()
+
+
+@contextlib.contextmanager
+def _printed(caught: list[str]) -> Iterator[None]:
+    """Collect what is printed to the standard error of the process if the block fails; print it if it succeeds.
+
+    Ray prints why it cannot connect, once a second, and raises an error without the reason.
+    """
+    try:
+        saved = os.dup(_STDERR)
+    except OSError:  # closed
+        yield
+        return
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), _STDERR)
+        try:
+            yield
+        except BaseException:
+            file.seek(0)
+            caught.append(file.read().decode(errors="replace"))
+            raise
+        else:
+            file.seek(0)
+            os.write(saved, file.read())
+        finally:
+            os.dup2(saved, _STDERR)
+            os.close(saved)
 
 
 def _check_address(address: str | None) -> None:
@@ -142,13 +190,27 @@ def _check_address(address: str | None) -> None:
         raise _no_cluster(address, error) from error
 
 
-def _no_cluster(address: str | None, error: Exception) -> DeepMatchingError:
-    reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+def _no_cluster(address: str | None, error: Exception, printed: str = "") -> DeepMatchingError:
+    reason = " ".join(str(error).split())[:_LONGEST].rstrip(".") or type(error).__name__
     if address is None:
         return DeepMatchingError(f"Ray does not start on this machine ({reason}): try again, or use --engine local.")
+    if any(sign in text for sign in _TOKEN for text in (printed, str(error))):
+        return DeepMatchingError(
+            f"The Ray cluster at '{address}' asks for a token, and this command has none or another one: set "
+            "RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to the cluster's token."
+        )
     return DeepMatchingError(
-        f"There is no Ray cluster at '{address}' that can be used ({reason}): start one with ray start, correct "
-        "--address, or set up the token that the cluster asks for (Ray's token authentication)."
+        f"There is no Ray cluster at '{address}' that can be used ({reason}): start one with ray start, or correct "
+        "--address."
+    )
+
+
+def _no_worker(error: Exception) -> DeepMatchingError:
+    """The error of a worker that cannot start; Ray gives the remote traceback, which ends with the error itself."""
+    reason = next(line.strip() for line in reversed(f"{error}".splitlines() or [""]) if line.strip())
+    return DeepMatchingError(
+        f"A worker of the Ray cluster cannot start ({reason[:_LONGEST].rstrip('.')}): every machine needs the same "
+        "deepmatching, and the model's file under the same path."
     )
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from deepmatching import __version__
-from deepmatching.bulk_matching.cluster import Cluster, run_on_ray
+from deepmatching.bulk_matching.cluster import Cluster, check_cluster, run_on_ray
 from deepmatching.bulk_matching.pairs import Pair, order_by_image, read_pairs, unique_pairs
 from deepmatching.bulk_matching.storage import MANIFEST, RunFolder
 from deepmatching.bulk_matching.work import Job, ShardReport, Worker, default_batch
 from deepmatching.checks import check_choice, check_number
-from deepmatching.defaults import MODEL, RADIUS
+from deepmatching.defaults import MODEL, MODELS, RADIUS
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import PathLike, check_writable, make_folder, refuse_address
 from deepmatching.io.locking import lock_folder
@@ -132,6 +132,8 @@ def bulk(
     for folder in (images, out):
         refuse_address(folder)
     named = read_pairs(pairs, images) if isinstance(pairs, str | os.PathLike) else unique_pairs(pairs)
+    if named and not any(os.path.isfile(Path(images, name)) for pair in named for name in pair):
+        raise DeepMatchingError(f"'{images}' has none of the images, such as '{named[0][0]}'; check the path.")
     settings = {"radius": RADIUS, **{name: value for name, value in settings.items() if value is not None}}
     # On a cluster, this process does not match: its matcher tells the settings, and needs no GPU.
     own = settings if engine == "local" else {**settings, "device": "cpu"}
@@ -156,6 +158,8 @@ def bulk(
         batch = default_batch(matcher.device) if batch_size is None else batch_size
         size = -(-size // batch) * batch if size > batch else size  # so that a shard has only full batches
         if restart:
+            if engine == "ray":
+                check_cluster(cluster or Cluster())  # before anything is lost
             RunFolder.clear(out)
         run = RunFolder.prepare(out, recorded, order_by_image(named), images, size, retry)
         missing = run.missing
@@ -163,7 +167,9 @@ def bulk(
         progress = Progress(len(run), len(run) - todo)
         if on_start is not None:
             on_start(progress)
-        job = Job(os.path.abspath(images), os.path.abspath(out), model, settings, batch_size, flow, min_confidence)
+        # Absolute: workers start in other folders.
+        file = os.path.abspath(model) if model not in MODELS and os.path.isfile(model) else model
+        job = Job(os.path.abspath(images), os.path.abspath(out), file, settings, batch_size, flow, min_confidence)
         if engine == "ray":
             reports = run_on_ray(run, job, missing, cluster or Cluster())
         else:

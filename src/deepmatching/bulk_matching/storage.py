@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from deepmatching.bulk_matching.pairs import Pair
+from deepmatching.bulk_matching.stamps import is_same, stamp
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.arrays import Archive
 from deepmatching.io.files import PathLike, atomic_write, make_folder, remove_temporaries
@@ -148,8 +149,9 @@ class RunFolder:
         before = json.dumps(vars(plan))
         plan.images = os.path.realpath(images)
         plan.add(pairs, shard_size)
-        stamps = [stamp(Path(images, name)) for name in plan.names]
-        changed = {number for number, (old, new) in enumerate(zip(plan.stamps, stamps, strict=False)) if old != new}
+        stamps = [stamp(Path(images, name), old) for name, old in zip_longest(plan.names, plan.stamps, fillvalue="")]
+        both = enumerate(zip(plan.names, plan.stamps, stamps, strict=False))
+        changed = {number for number, (name, old, new) in both if not is_same(name, old, new)}
         plan.stamps = stamps
         for number, end in enumerate(plan.ends):
             first = plan.ends[number - 1] if number else 0
@@ -295,15 +297,6 @@ def shard_file(folder: Path, number: int) -> Path:
 
 def _shard_name(number: int) -> str:
     return f"{number:06d}.npz"
-
-
-def stamp(path: Path) -> str:
-    """Tells a file from one that replaces it."""
-    try:
-        about = path.stat()
-    except (OSError, ValueError):
-        return "missing"
-    return f"{about.st_size} bytes, {about.st_mtime_ns} ns"
 
 
 def _pack(value: Any) -> np.ndarray:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from deepmatching.bulk_matching.pairs import Pair
+from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import PathLike, atomic_write, check_suffix
 from deepmatching.io.orientation import stored_size, to_stored
 from deepmatching.reconstruction.keypoints import SharedKeypoints, SharedMatches
@@ -43,6 +44,7 @@ def write_hloc(keypoints: SharedKeypoints, features: PathLike, matches: PathLike
     """Write both files; returns the number of matches."""
     import h5py
 
+    _check_names(keypoints.run.plan.names)
     # In memory: on a full disk, the HDF5 library ends the process.
     stream = io.BytesIO()
     with h5py.File(stream, "w") as file:
@@ -65,6 +67,16 @@ def write_hloc(keypoints: SharedKeypoints, features: PathLike, matches: PathLike
             count += len(pair.indices)
     _write(matches, stream)
     return count
+
+
+def _check_names(names: list[str]) -> None:
+    """Raise if two images have one name in the file of matches."""
+    known: dict[str, str] = {}
+    for name in names:
+        if (other := known.setdefault(name.replace("/", "-"), name)) != name:
+            raise DeepMatchingError(
+                f"hloc cannot tell the images '{other}' and '{name}' apart: rename one of them, and match them again."
+            )
 
 
 def _write_features(group: h5py.Group, name: str, keypoints: SharedKeypoints) -> None:

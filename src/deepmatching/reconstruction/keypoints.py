@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,6 +68,7 @@ class SharedKeypoints:
         if max_keypoints is not None:
             check_number("max_keypoints", max_keypoints, least=1, whole=True)
         self.run, self._cell, self._is_refined, self._min_confidence = run, cell, is_refined, min_confidence
+        self._shards = sorted(run.done)  # once: a run that is still at work finishes more
         self._sizes: dict[str, tuple[tuple[int, int], int]] = {}
         self._own: dict[str, np.ndarray] = {}
         for pair in self._matched():
@@ -98,7 +100,7 @@ class SharedKeypoints:
         return self._setting("cell", 2) * max((self.scale(name) for name in self._sizes), default=1.0)
 
     def _matched(self) -> Iterator[MatchedPair]:
-        for pair in self.run:
+        for pair in chain.from_iterable(map(self.run.read_shard, self._shards)):
             if pair.failure:
                 continue
             kept = pair.matches if self._min_confidence is None else pair.matches.filter(self._min_confidence)
