@@ -32,7 +32,7 @@ from rich.table import Table
 
 import deepmatching as dm
 from deepmatching.benchmark import peak_memory
-from deepmatching.defaults import FLOW_RADIUS, FULL, MODEL, PRESET
+from deepmatching.defaults import FLOW_RADIUS, FULL, MODEL
 from deepmatching.edges import detect_edges, gradient_edges
 from deepmatching.evaluation.calibration import area_under_roc
 from deepmatching.evaluation.tables import print_table
@@ -162,7 +162,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("manifest", type=Path, nargs="?")
     add_common_options(parser)
-    parser.add_argument("--preset", default=PRESET)
+    parser.add_argument("--preset", default="interpolated")
     parser.add_argument("--edges", default="network", choices=EDGES)
     parser.add_argument("--set", nargs="+", action="append", default=[], metavar="NAME=VALUE", help="one trial each")
     parser.add_argument("--backward", action="store_true", help="match the second image to the first too")

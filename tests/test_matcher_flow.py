@@ -58,7 +58,7 @@ def test_grey_images_have_a_flow(matcher: dm.DeepMatcher, pair: Pictures) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("preset", sorted(set(PRESETS) - {"learned"}))
+@pytest.mark.parametrize("preset", sorted(PRESETS))
 def test_every_preset_works(matcher: dm.DeepMatcher, pair: Pictures, preset: str) -> None:
     named, given = matcher.flow(*pair, preset), matcher.flow(*pair, PRESETS[preset])
     np.testing.assert_array_equal(named.flow, given.flow)

@@ -340,7 +340,7 @@ class DeepMatcher:
         start = time.perf_counter()
         for number, image in enumerate(images):
             frame = matcher._frame(image, number, previous, flow=True)
-            if previous is not None and on_device(frame.on_device) and not settings.dense:
+            if previous is not None and on_device(frame.on_device):
                 decoding = replace(matcher.settings.decoding, pieces=frame.pieces)
                 yield matcher._device_flow(previous, frame, decoding, settings, edges).at_size(previous.size)
             elif previous is not None:

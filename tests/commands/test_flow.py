@@ -132,7 +132,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"output": "f.png", "confidence": "f.png"}, "same file"),
     (
         {"output": "f.flo", "preset": "best"},
-        "no preset 'best': use default, classic, learned, original, sintel, kitti, middlebury",
+        "no preset 'best': use default, interpolated, classic, original, sintel, kitti, middlebury",
     ),
     ({"output": "f.flo", "edges": "wrong.npy"}, "edge map 'wrong.npy' has shape"),
     ({"output": "f.flo", "edges": "missing.png"}, "no edge map 'missing.png'"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from deepmatching.dense import DenseNetwork
+from deepmatching.dense import DenseNetwork, Start
 from deepmatching.dense.network import convex, probability_within
 from deepmatching.errors import DeepMatchingError
 from deepmatching.geometry import Geometry
@@ -33,7 +33,8 @@ def _inputs(rows: int, columns: int, moved: torch.Tensor, channels: int = 6) -> 
     )
     generator = torch.Generator().manual_seed(0)
     cells = [torch.randn(1, channels, rows // 2 + 1, columns // 2 + 1, generator=generator) for _ in range(2)]
-    return torch.rand(1, 3, rows, columns, generator=generator), decoded, *cells, geometry
+    start = Start(moved.view(1, 2, 1, 1).expand(1, 2, rows, columns), torch.full((1, 1, rows, columns), 0.9))
+    return torch.rand(1, 3, rows, columns, generator=generator), decoded, *cells, geometry, start
 
 
 @pytest.mark.parametrize("size", [(32, 48), (64, 40), (8, 72)])
@@ -78,11 +79,20 @@ def test_pixels_are_convex_combinations_of_the_points_around_them() -> None:
     assert found[0, 0, 0].tolist() == [1.0] * 4 + [2.0] * 4 + [3.0] * 8
 
 
+def test_a_pixel_can_keep_a_value_of_its_own() -> None:
+    own = torch.arange(192.0).view(1, 1, 12, 16)
+    weights = torch.full((1, 10, 16, 3, 4), -1e4)
+    weights[:, 9] = 0
+    assert torch.equal(convex(torch.zeros(1, 1, 3, 4), weights.flatten(1, 2), own), own)
+    weights[:, 4] = 0  # the point itself
+    assert torch.equal(convex(torch.zeros(1, 1, 3, 4), weights.flatten(1, 2), own), own / 2)
+
+
 def test_the_probability_of_a_small_error_is_that_of_drawn_errors() -> None:
     scale = 2.5
     mixture = torch.tensor([0.4, math.log(scale)]).view(1, 2, 1, 1)
     generator = np.random.default_rng(0)
     wide = generator.random(400_000) > 1 / (1 + math.exp(-0.4))
-    errors = generator.laplace(size=(400_000, 2)) * np.where(wide, scale, 1.0)[:, None]
+    errors = generator.laplace(size=(400_000, 2)) * np.where(wide, scale, 0.4)[:, None]
     stated = probability_within(mixture, 3.0).item()
     assert stated == pytest.approx((np.hypot(*errors.T) < 3).mean(), abs=0.02)

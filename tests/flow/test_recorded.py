@@ -16,7 +16,8 @@ Pictures = tuple[np.ndarray, np.ndarray]
 
 @cuda
 @pytest.mark.parametrize(
-    ("name", "model"), [*((name, "hog") for name in sorted(PRESETS) if name != "learned"), ("default", "compact")]
+    ("name", "model"),
+    [*((name, "hog") for name in sorted(PRESETS)), ("default", "compact"), ("interpolated", "compact")],
 )
 def test_the_flow_is_nearly_that_of_the_cpu(pair: Pictures, name: str, model: str) -> None:
     expected = dm.DeepMatcher.from_pretrained(model, radius=16, device="cpu").flow(*pair, name)

@@ -28,10 +28,10 @@ def test_presets_have_the_originals_values(name: str) -> None:
 
 
 def test_presets_are_found_by_name() -> None:
-    assert preset("default") == FlowSettings()
+    assert preset("interpolated") == FlowSettings()
     own = FlowSettings(refinement=RefinementSettings(steps=0))
     assert preset(own) is own
-    with pytest.raises(DeepMatchingError, match="no preset 'sintle': use default, classic, learned, original"):
+    with pytest.raises(DeepMatchingError, match="no preset 'sintle': use default, interpolated, classic, original"):
         preset("sintle")
 
 

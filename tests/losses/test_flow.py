@@ -46,7 +46,7 @@ def test_the_likelihood_integrates_to_one() -> None:
 
 def test_certain_pixels_follow_the_narrow_distribution() -> None:
     found = log_likelihood(torch.full((1, 2, 1, 1), 0.5), torch.tensor([50.0, 3.0]).view(1, 2, 1, 1))
-    assert found.item() == pytest.approx(2 * (-0.5 - math.log(2)), abs=1e-5)
+    assert found.item() == pytest.approx(2 * (-0.5 / 0.4 - math.log(2 * 0.4)), abs=1e-5)
 
 
 def _matches() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

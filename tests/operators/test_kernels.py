@@ -43,7 +43,7 @@ TABLE = {
     "gather_evidence": {"cuda"},
     "gaussian": {"cpu", "cuda"},
     "hog_cells": {"cpu", "cuda"},
-    "lookup": {"cpu"},
+    "lookup": {"cpu", "cuda"},
     "max_pooling": {"cuda"},
     "nearest_seeds": {"cpu", "cuda"},
     "paint": {"cpu", "cuda"},

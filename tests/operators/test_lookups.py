@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import pytest
 import torch
 
@@ -64,3 +66,12 @@ def test_sampling_has_the_right_gradient() -> None:
     maps = torch.rand(1, 2, 3, 4, dtype=torch.float64, requires_grad=True)
     places = (torch.rand(1, 2, 2, 2, dtype=torch.float64) * 1.8 + 0.1).requires_grad_()
     assert torch.autograd.gradcheck(sample, (maps, places))
+
+
+@pytest.mark.parametrize("channels", [5, 64, 70])
+def test_the_gpu_kernel_agrees_with_the_definition(channels: int, gpu: ModuleType, gpu_device: str) -> None:
+    generator = torch.Generator().manual_seed(channels)
+    vectors, cells = (torch.randn(2, channels, *size, generator=generator) for size in ((3, 7), (7, 9)))
+    places = torch.rand(2, 6, 3, 7, 2, generator=generator) * 24 - 4  # some of them outside
+    found = gpu.lookup(*(tensor.to(gpu_device) for tensor in (vectors, cells, places)), 2)
+    torch.testing.assert_close(found.cpu(), lookup.definition(vectors, cells, places, 2), atol=1e-5, rtol=1e-5)

@@ -98,7 +98,7 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Preset of --flow: default, classic, learned, original, sintel, kitti or middlebury.",
+            help="Preset of --flow: default, interpolated, classic, original, sintel, kitti or middlebury.",
             show_default=PRESET,
         ),
     ] = None,

@@ -60,8 +60,8 @@ def flow(
         str,
         typer.Option(
             metavar="NAME",
-            help=f"Flow settings: {PRESET}; classic, without the confidence of matches; learned, by a network; or "
-            "EpicFlow's own: original, sintel, kitti, middlebury.",
+            help=f"Flow settings: {PRESET}; interpolated, without the dense network; classic, also without the "
+            "confidence of matches; or EpicFlow's own: original, sintel, kitti, middlebury.",
         ),
     ] = PRESET,
     edges: Annotated[

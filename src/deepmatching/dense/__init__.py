@@ -1,5 +1,5 @@
 """The dense stage: a network from matches to flow, trained on the error of the flow."""
 
-from deepmatching.dense.network import DenseFlow, DenseNetwork
+from deepmatching.dense.network import DenseFlow, DenseNetwork, Start
 
-__all__ = ["DenseFlow", "DenseNetwork"]
+__all__ = ["DenseFlow", "DenseNetwork", "Start"]

@@ -24,11 +24,21 @@ FINE = 4
 #: Lookups around the current motion: reach and step in pixels, of the coarse and the fine updates.
 _COARSE_SQUARES, _FINE_SQUARES = ((2, 2.0), (2, 8.0)), ((2, 2.0),)
 
+#: Scale of the mixture's first component, in pixels.
+NARROW = 0.4
+
 #: Range of the log of the mixture's second scale, in log pixels.
 LOG_SCALE = (-2.0, 6.0)
 
 #: Scale of squashed lengths, in pixels.
 _NEAR = 4.0
+
+
+class Start(NamedTuple):
+    """Flow that was interpolated from the matches of a batch of pairs: where the dense network starts."""
+
+    flow: Tensor  #: (B, 2, H, W) in pixels
+    probability: Tensor  #: (B, 1, H, W), that it is less than 3 pixels off
 
 
 class DenseFlow(NamedTuple):
@@ -41,14 +51,15 @@ class DenseFlow(NamedTuple):
 
 
 class DenseNetwork(nn.Module):
-    """matches, confidence, descriptors → flow, in three steps::
+    """matches, confidence, descriptors, interpolated flow → flow, in three steps::
 
-        matches ── affine fits ── S_0 at each ── U of 3×3 convolutions, down to 1/64 ── softmax ── motion at 1/8
+        candidates ── S_0 at each ── U of 3×3 convolutions, down to 1/64 ── softmax ── motion at 1/8
         S_0 around the motion ── recurrent update, repeated at 1/8, then at 1/4
-        3×3 motions ── convex combination ── motion of every pixel
+        3×3 motions and the interpolated one ── convex combination ── motion of every pixel
 
-    Fits of confident matches (:mod:`deepmatching.dense.fits`) say what the motion may be, and the softmax chooses among
-    them and the match itself. The updates look the scores up that the matching network has, and correct the motion.
+    The softmax chooses among the match of a point, the interpolated flow there, and affine fits of the confident
+    matches around it (:mod:`deepmatching.dense.fits`). The updates look the scores up that the matching network has,
+    and correct the motion. What is already right in the interpolated flow, with its sharp edges, can stay.
 
     Args:
         channels: channels of the descriptor, which must have one vector per position (``patch`` 1).
@@ -72,12 +83,12 @@ class DenseNetwork(nn.Module):
         if patch != 1 or step != 4:
             raise DeepMatchingError("The dense network needs a descriptor with one vector per position: use compact.")
         self.channels, self.width, self.fine, self.scales, self.updates = channels, width, fine, scales, tuple(updates)
-        count = candidate_count(scales) + 1
+        count = candidate_count(scales) + 2
         self.stem = nn.Conv2d(3, 32, 8, stride=FINE, padding=2)
         self.cells = nn.Conv2d(channels, fine, 3, stride=2)
         self.context_fine = nn.Conv2d(32 + fine, fine, 3, padding=1)
         self.context = nn.Conv2d(fine, width, 4, stride=2, padding=1)
-        self.entry = nn.Conv2d(4 * count + 2 + width, width, 1)
+        self.entry = nn.Conv2d(4 * count + 3 + width, width, 1)
         self.down = nn.ModuleList(Residual(width) for _ in range(4))
         self.up = nn.ModuleList(Residual(width) for _ in range(3))
         self.choice = nn.Conv2d(width, count, 3, padding=1)
@@ -85,7 +96,7 @@ class DenseNetwork(nn.Module):
         self.rise = nn.Conv2d(width + fine, fine, 1)
         self.fine_update = _Update(fine, fine, _lookups(_FINE_SQUARES))
         self.mask = nn.Sequential(
-            nn.Conv2d(fine, 2 * fine, 3, padding=1), nn.ReLU(), nn.Conv2d(2 * fine, 9 * FINE**2, 1)
+            nn.Conv2d(fine, 2 * fine, 3, padding=1), nn.ReLU(), nn.Conv2d(2 * fine, 10 * FINE**2, 1)
         )
         self.mixture = nn.Sequential(nn.Conv2d(fine, fine, 3, padding=1), nn.ReLU(), nn.Conv2d(fine, 2, 1))
         channels_last(self)
@@ -95,7 +106,7 @@ class DenseNetwork(nn.Module):
         return {"width": self.width, "fine": self.fine, "scales": self.scales, "updates": list(self.updates)}
 
     def forward(
-        self, image0: Tensor, decoded: Decoded, cells0: Tensor, cells1: Tensor, geometry: Geometry
+        self, image0: Tensor, decoded: Decoded, cells0: Tensor, cells1: Tensor, geometry: Geometry, start: Start
     ) -> DenseFlow:
         """The flow of a batch.
 
@@ -103,6 +114,7 @@ class DenseNetwork(nn.Module):
             image0: (B, 1 or 3, H, W) in [0, 1].
             decoded: its matches, with their confidence.
             cells0, cells1: the descriptors of both images.
+            start: the flow that the matches interpolate to.
         """
         if decoded.confidence is None or decoded.hidden is None:
             raise DeepMatchingError("The dense network needs matches with a confidence.")
@@ -117,36 +129,40 @@ class DenseNetwork(nn.Module):
         )
         points, points_fine = (_points(rows, columns, s, moved) for s in (8, FINE))
 
+        smooth, smooth_fine = (start.flow[:, :, s // 2 : rows : s, s // 2 : columns : s] for s in (8, FINE))
+        likely = start.probability[:, :, 4:rows:8, 4:columns:8]
         fits = affine_candidates(moved, trust**2, self.scales)
-        candidates = torch.cat([moved[:, None], fits.moved], dim=1)
+        candidates = torch.cat([moved[:, None], smooth[:, None], fits.moved], dim=1)
         with torch.no_grad():  # positions carry no gradient to the scores
             scores = lookup(vectors, cells1, points + candidates.permute(0, 1, 3, 4, 2), geometry.gamma)
-        certain = torch.cat([torch.logit(trust, 1e-3) / 4, torch.logit(hidden, 1e-3) / 4], dim=1)
-        support = torch.log(torch.cat([trust, fits.support], dim=1) + 0.01) / 4
+        certain = torch.cat([torch.logit(p, 1e-3) / 4 for p in (trust, hidden, likely)], dim=1)
+        support = torch.log(torch.cat([trust, likely, fits.support], dim=1) + 0.01) / 4
         apart = squash(candidates - moved[:, None], _NEAR).flatten(1, 2)
         x = self.entry(torch.cat([2 * scores, support, apart, certain, context], dim=1)).relu_()
         x = through_u(x, self.down, self.up)
         weights = self.choice(x).softmax(dim=1)
         coarse = [(weights[:, :, None] * candidates).sum(dim=1)]
-        state = x.tanh()
+        state, known = x.tanh(), torch.cat([moved, smooth], dim=1)
         for _ in range(self.updates[0]):
             around = _around(vectors, cells1, points, coarse[-1], _COARSE_SQUARES, geometry.gamma)
-            far = torch.cat([squash(moved - coarse[-1].detach(), _NEAR), certain], dim=1)
+            far = torch.cat([_apart(known, coarse[-1]), certain], dim=1)
             state, change = self.coarse_update(state, context, around, far, coarse[-1])
             coarse.append(coarse[-1].detach() + change)
 
         size = vectors_fine.shape[2:]
         state = self.rise(torch.cat([_resized(state, size), context_fine], dim=1)).tanh()
-        far = torch.cat([_resized(moved, size), _resized(certain, size)], dim=1)
-        fine = [_resized(coarse[-1], size)]
+        certain, known = _resized(certain, size), torch.cat([_resized(moved, size), smooth_fine], dim=1)
+        # The edges of the interpolated flow come back as far as it was chosen.
+        edges = _resized(weights[:, 1:2], size) * (smooth_fine - _resized(smooth, size))
+        fine = [_resized(coarse[-1], size) + edges]
         for _ in range(self.updates[1]):
             around = _around(vectors_fine, cells1, points_fine, fine[-1], _FINE_SQUARES, geometry.gamma)
-            rest = torch.cat([squash(far[:, :2] - fine[-1].detach(), _NEAR), far[:, 2:]], dim=1)
-            state, change = self.fine_update(state, context_fine, around, rest, fine[-1])
+            far = torch.cat([_apart(known, fine[-1]), certain], dim=1)
+            state, change = self.fine_update(state, context_fine, around, far, fine[-1])
             fine.append(fine[-1].detach() + change)
-        weights = self.mask(state)
-        mixture = self.mixture(state)
-        return DenseFlow(convex(fine[-1], weights), convex(mixture, weights.detach()), coarse, fine[1:])
+        weights, mixture = self.mask(state), self.mixture(state)
+        flow = convex(fine[-1], weights, start.flow[:, :, :rows, :columns])
+        return DenseFlow(flow, convex(mixture, weights.detach()[:, : 9 * FINE**2]), coarse, fine[1:])
 
     def _context(self, image0: Tensor, cells0: Tensor) -> tuple[Tensor, Tensor]:
         """Features of the first image at 1/4 and at 1/8."""
@@ -164,7 +180,7 @@ def probability_within(mixture: Tensor, distance: float) -> Tensor:
     """
     t = 4 / math.pi * distance
     weight, ratio = mixture[:, 0].sigmoid(), t / mixture[:, 1].clamp(*LOG_SCALE).exp()
-    narrow = 1 - (1 + t) * math.exp(-t)
+    narrow = 1 - (1 + t / NARROW) * math.exp(-t / NARROW)
     return weight * narrow + (1 - weight) * (1 - (1 + ratio) * torch.exp(-ratio))
 
 
@@ -173,7 +189,7 @@ class _Update(nn.Module):
 
     def __init__(self, width: int, context: int, lookups: int) -> None:
         super().__init__()
-        self.motion = nn.Conv2d(lookups + 6, width, 1)
+        self.motion = nn.Conv2d(lookups + 9, width, 1)
         self.gates = nn.Conv2d(2 * width + context, 2 * width, 3, padding=1)
         self.proposal = nn.Conv2d(2 * width + context, width, 3, padding=1)
         self.first, self.second = nn.Conv2d(width, width, 3, padding=1), nn.Conv2d(width, 2, 3, padding=1)
@@ -216,13 +232,23 @@ def _resized(maps: Tensor, size: torch.Size) -> Tensor:
     return F.interpolate(maps, (size[0], size[1]), mode="bilinear", align_corners=False)
 
 
-def convex(maps: Tensor, weights: Tensor) -> Tensor:
+def _apart(motions: Tensor, moved: Tensor) -> Tensor:
+    """Squashed differences (B, 2 n, H, W) of n motions (B, 2 n, H, W) to the current one, without a gradient."""
+    return squash(motions.unflatten(1, (-1, 2)) - moved.detach()[:, None], _NEAR).flatten(1, 2)
+
+
+def convex(maps: Tensor, weights: Tensor, own: Tensor | None = None) -> Tensor:
     """(B, C, h, w) → (B, C, 4 h, 4 w): each pixel is a convex combination of the 3 × 3 points around it.
 
     Args:
-        weights: (B, 9 · 16, h, w), logits of the combination for each of the 4 × 4 pixels of a point.
+        weights: (B, 9 · 16, h, w), logits of the combination for each of the 4 × 4 pixels of a point; 10 · 16 with
+            ``own``.
+        own: (B, C, 4 h, 4 w), a tenth value that each pixel has of its own.
     """
     B, C, h, w = maps.shape
-    shares = weights.view(B, 1, 9, FINE, FINE, h, w).softmax(dim=2)
+    shares = weights.view(B, 1, -1, FINE, FINE, h, w).softmax(dim=2)
     around = F.unfold(F.pad(maps, (1, 1, 1, 1), mode="replicate"), 3).view(B, C, 9, 1, 1, h, w)
-    return (shares * around).sum(dim=2).permute(0, 1, 4, 2, 5, 3).reshape(B, C, FINE * h, FINE * w)
+    mixed = (shares[:, :, :9] * around).sum(dim=2)
+    if own is not None:
+        mixed = mixed + shares[:, :, 9] * own.view(B, C, h, FINE, w, FINE).permute(0, 1, 3, 5, 2, 4)
+    return mixed.permute(0, 1, 4, 2, 5, 3).reshape(B, C, FINE * h, FINE * w)

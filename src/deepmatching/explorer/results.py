@@ -129,7 +129,8 @@ def compute(pair: Pair, choice: Choice, device: str, begin: Begin) -> Result:
         if needs_backward(settings, network):
             backward = network.decode_cells(cells1, cells0, geometry, decoding)
         try:
-            result.flow = decoded_to_flow(decoded, first, second, settings, result.edges, backward).read()
+            dense = network.dense
+            result.flow = decoded_to_flow(decoded, first, second, settings, result.edges, backward, dense).read()
         except DeepMatchingError as error:
             result.no_flow = str(error)
     stage("")

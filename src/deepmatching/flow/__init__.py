@@ -1,6 +1,7 @@
 """From matches to dense optical flow: edge-preserving interpolation and variational refinement."""
 
 from deepmatching.flow.confidence import confidence
+from deepmatching.flow.fields import on_device
 from deepmatching.flow.interpolation import Interpolation, interpolate
 from deepmatching.flow.pipeline import (
     EdgesLike,
@@ -10,7 +11,6 @@ from deepmatching.flow.pipeline import (
     is_edge_map,
     matches_to_flow,
     needs_backward,
-    on_device,
 )
 from deepmatching.flow.refinement import refine
 from deepmatching.flow.result import FlowResult
@@ -20,7 +20,7 @@ from deepmatching.flow.settings import (
     InterpolationSettings,
     RefinementSettings,
     preset,
-    without_confidence,
+    suited,
 )
 
 __all__ = [
@@ -42,5 +42,5 @@ __all__ = [
     "on_device",
     "preset",
     "refine",
-    "without_confidence",
+    "suited",
 ]

@@ -16,6 +16,7 @@ from deepmatching.flow.filters import LEAST_WEIGHT
 from deepmatching.flow.settings import InterpolationSettings
 from deepmatching.matches import Matches, chosen_of
 from deepmatching.operators.geodesic import FLOOR, cell_graph, distance_transform, nearest_seeds
+from deepmatching.operators.kernels import has_kernels
 from deepmatching.operators.local_models import affine_models, falloff_weights, paint, weighted_means
 from deepmatching.operators.saliency import saliency
 from deepmatching.operators.seeds import Graph
@@ -41,6 +42,11 @@ class Interpolated(NamedTuple):
     flow: Tensor  #: (H, W, 2) float32
     origin: Origin  #: what its confidence depends on
     counts: Tensor  #: (N,) bool, the matches that passed the filters
+
+
+def on_device(image: Tensor) -> bool:
+    """Whether the flow of an image is computed on its GPU."""
+    return image.is_cuda and has_kernels("cuda")
 
 
 def field_of(matches: Matches, device: torch.device) -> Field:

@@ -1,54 +1,177 @@
-"""Flow by the dense network, in place of interpolation."""
+"""Flow by the dense network, which starts at the interpolated flow."""
 
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from deepmatching.defaults import RIGHT
-from deepmatching.dense import DenseNetwork
+from deepmatching.dense import DenseFlow, DenseNetwork, Start
 from deepmatching.dense.network import probability_within
-from deepmatching.errors import DeepMatchingError
+from deepmatching.edges import edge_strength
+from deepmatching.flow.confidence import origin_of, probability
+from deepmatching.flow.fields import field_of_decoded, interpolate_field, on_device
+from deepmatching.flow.interpolation import interpolate
 from deepmatching.flow.refinement import refine_finite
 from deepmatching.flow.result import FlowResult, FlowTensors
-from deepmatching.flow.settings import FlowSettings
+from deepmatching.flow.settings import FlowSettings, InterpolationSettings
+from deepmatching.geometry import Geometry
+from deepmatching.graphs import Replayed
 from deepmatching.inference import Frame
 from deepmatching.operators.targets import Decoded
+
+#: Larger corrections of the interpolated flow by the dense network do not count, in pixels.
+LARGEST_CORRECTION = 10.0
+
+#: Motions of the interpolated flow are limited to this many pixels along each axis.
+FARTHEST = 1024.0
+
+
+class Interpolator:
+    """The interpolated flow of a batch of pairs.
+
+    On a GPU, the work of a pair is many small kernels in a row. They are replayed as graphs, several pairs at a time.
+
+    Args:
+        streams: pairs at a time.
+    """
+
+    def __init__(self, streams: int = 4) -> None:
+        self._replayed = [Replayed(start_of_pair) for _ in range(streams)]
+        self._streams: list[torch.cuda.Stream] = []
+
+    @torch.no_grad()
+    def __call__(
+        self,
+        decoded: Decoded,
+        image0: Tensor,
+        image1: Tensor,
+        settings: InterpolationSettings = InterpolationSettings(),  # noqa: B008 - frozen
+    ) -> Start:
+        """Where the dense network starts for a batch of images (B, 1 or 3, H, W) in [0, 1] and their matches."""
+        pairs: list[tuple[Any, ...]] = []
+        for b in range(len(image0)):
+            matches = (None if tensor is None else tensor[b : b + 1] for tensor in decoded[1:])
+            pairs.append((image0[b], image1[b], None, settings, decoded.points0, *matches))
+        parts = self._at_a_time(pairs) if on_device(image0) else [start_of_pair(*pair) for pair in pairs]
+        return Start(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
+
+    def _at_a_time(self, pairs: list[tuple[Any, ...]]) -> list[Start]:
+        current = torch.cuda.current_stream()
+        self._streams = self._streams or [torch.cuda.Stream() for _ in self._replayed]
+        parts = []
+        for stream in self._streams:
+            stream.wait_stream(current)
+        for n, pair in enumerate(pairs):
+            with torch.cuda.stream(self._streams[n % len(self._streams)]):
+                parts.append(self._replayed[n % len(self._streams)](*pair))
+        for stream in self._streams:
+            current.wait_stream(stream)
+        return parts
+
+
+@torch.no_grad()
+def start_of_pair(
+    image0: Tensor,
+    image1: Tensor,
+    edges: Tensor | None,
+    settings: InterpolationSettings,
+    *matches: Tensor | None,
+) -> Start:
+    """The interpolated flow of one pair (1 or 3, H, W) of images, and how likely it is right.
+
+    Args:
+        edges: (H, W), edge strength of the first image; None to detect them.
+        matches: the tensors of ``Decoded`` of one pair.
+    """
+    field = field_of_decoded(Decoded._make(matches), 0, settings.confidence)
+    strength = edge_strength(image0) if edges is None else edges
+    if on_device(image0):
+        flow, origin, _ = interpolate_field(field, strength, image0, None, settings)
+    elif field.counts.any():
+        points0, points1, scores, _, judged = (None if t is None else t[field.counts].cpu().numpy() for t in field)
+        found = interpolate(points0, points1, strength, image0, scores=scores, confidence=judged, settings=settings)
+        flow, origin = torch.from_numpy(found.flow).to(image0.device), origin_of(found, image0.device)
+    else:
+        return Start(torch.zeros_like(image0[None, :1].expand(1, 2, -1, -1)), torch.zeros_like(image0[None, :1]))
+    flow = torch.nan_to_num(flow, 0.0, 0.0, 0.0).clamp(-FARTHEST, FARTHEST)
+    likely = probability(flow, origin, image0, image1)
+    return Start(flow.permute(2, 0, 1)[None], torch.nan_to_num(likely)[None, None])
 
 
 @torch.no_grad()
 def dense_to_flow(
-    dense: DenseNetwork | None, decoded: Decoded, first: Frame, second: Frame, settings: FlowSettings
+    dense: DenseNetwork,
+    decoded: Decoded,
+    first: Frame,
+    second: Frame,
+    settings: FlowSettings,
+    edges: Tensor | None = None,
 ) -> FlowResult:
-    """The flow from one frame to the next by the dense network, refined.
+    """The flow from one frame to the next by the dense network, refined; for devices without kernels for flow.
 
     Args:
         dense: the network of the model that made the matches.
         decoded: the matches from the first frame to the second; its pair 0.
-        settings: those of the refinement count.
+        settings: of interpolation and refinement.
+        edges: (H, W), edge strength of the first frame; None to detect them.
     """
-    if dense is None:
-        raise DeepMatchingError(
-            "The preset 'learned' needs a model with a dense network: use compact, or train one with "
-            "`deepmatching train flow`."
-        )
-    start = time.perf_counter()
-    found = dense(first.on_device[None], decoded, first.cells, second.cells, first.geometry)
-    size = first.on_device.shape[1], first.on_device.shape[2]
-    flow = _extended(found.flow, size)[0].permute(1, 2, 0).contiguous()
-    flow = refine_finite(flow, first.on_device, second.on_device, settings.refinement)
-    certainty = _extended(probability_within(found.mixture, RIGHT)[:, None], size)[0, 0]
-    occlusion = None if decoded.hidden is None else occlusion_of(decoded.hidden[0], flow)
-    count, agreement = decoded.verified[0].sum(), torch.full_like(certainty[0, 0], torch.nan)
-    tensors = FlowTensors(flow, certainty, count, agreement, occlusion)
-    if flow.is_cuda:
-        return FlowResult.on_device(tensors, dict)
+    begin = time.perf_counter()
+    images, cells = (first.on_device, second.on_device), (first.cells, second.cells)
+    tensors = dense_tensors(dense, decoded, *images, *cells, first.geometry, settings, edges)
+    flow, certainty, count, _, occlusion = (None if t is None else t.cpu() for t in tensors)
+    assert flow is not None and certainty is not None and count is not None
     hidden = None if occlusion is None else occlusion.numpy()
-    seconds = {"dense flow": time.perf_counter() - start}
+    seconds = {"dense flow": time.perf_counter() - begin}
     return FlowResult(flow.numpy(), certainty.numpy(), int(count), seconds, occlusion=hidden)
+
+
+def dense_tensors(
+    dense: DenseNetwork,
+    decoded: Decoded,
+    image0: Tensor,
+    image1: Tensor,
+    cells0: Tensor,
+    cells1: Tensor,
+    geometry: Geometry,
+    settings: FlowSettings,
+    edges: Tensor | None = None,
+    agreement: Tensor | None = None,
+) -> FlowTensors:
+    """As :func:`dense_to_flow`, in tensors of one device; never waits for a GPU that has kernels."""
+    start = start_of_pair(image0, image1, edges, settings.interpolation, *decoded)
+    found = dense(image0[None], decoded, cells0, cells1, geometry, start)
+    size = image0.shape[1], image0.shape[2]
+    flow, certainty = (_extended(maps, size) for maps in corrected(start, found))
+    flow = refine_finite(flow[0].permute(1, 2, 0).contiguous(), image0, image1, settings.refinement)
+    certainty = certainty[0, 0]
+    occlusion = None if decoded.hidden is None else occlusion_of(decoded.hidden[0], flow)
+    unknown = torch.full_like(certainty[0, 0], torch.nan)
+    return FlowTensors(
+        flow, certainty, decoded.verified[0].sum(), unknown if agreement is None else agreement, occlusion
+    )
+
+
+def corrected(start: Start, found: DenseFlow) -> tuple[Tensor, Tensor]:
+    """The flow (B, 2, h, w) of the dense network where it is near the interpolated one, which stays elsewhere.
+
+    Corrections by more than ``LARGEST_CORRECTION`` are more often wrong than right: where there is little to see, the
+    matches along edges say more than the network knows.
+
+    Returns:
+        The flow, and the probability (B, 1, h, w) that it is less than 3 pixels off.
+    """
+    rows, columns = found.flow.shape[2:]
+    flow, likely = (maps[:, :, :rows, :columns] for maps in start)
+    stays = (found.flow - flow).square().sum(dim=1, keepdim=True) > LARGEST_CORRECTION**2
+    return (
+        torch.where(stays, flow, found.flow),
+        torch.where(stays, likely, probability_within(found.mixture, RIGHT)[:, None]),
+    )
 
 
 def occlusion_of(hidden: Tensor, flow: Tensor) -> Tensor:

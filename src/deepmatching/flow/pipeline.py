@@ -16,17 +16,16 @@ from deepmatching.dense import DenseNetwork
 from deepmatching.edges import detect_edges, edge_strength, gradient_edges
 from deepmatching.errors import DeepMatchingError, failed_allocations
 from deepmatching.flow.confidence import confidence, probability
-from deepmatching.flow.fields import Field, field_of, interpolate_field
+from deepmatching.flow.fields import Field, field_of, interpolate_field, on_device
 from deepmatching.flow.interpolation import interpolate, starts_inside
 from deepmatching.flow.learned import dense_to_flow, occlusion_of
 from deepmatching.flow.refinement import refine, refine_finite
 from deepmatching.flow.result import FlowResult, FlowTensors
-from deepmatching.flow.settings import FlowSettings, without_confidence
+from deepmatching.flow.settings import FlowSettings, suited
 from deepmatching.inference import Frame
 from deepmatching.io.edges import check_edges, load_edges
 from deepmatching.matches import Matches, matches_of
 from deepmatching.network import Network
-from deepmatching.operators.kernels import has_kernels
 from deepmatching.operators.targets import Decoded
 
 #: Where edges come from: the network that ships (None, "network"), "gradient", a file, an array (H, W), or a function
@@ -60,10 +59,7 @@ def matches_to_flow(
     """
     size = check_pair(image0, image1)
     _check_sizes(matches, size)
-    if settings.dense:
-        raise DeepMatchingError("The preset 'learned' takes no matches: leave them out, or use another preset.")
-    if matches.confidence is None:
-        settings = without_confidence(settings)
+    settings = suited(settings, matches.confidence is not None, has_dense=False)
     if on_device(image0):
         with torch.cuda.device(image0.device):
             return _flow_on_device(matches, image0, image1, settings, edges, backward, hidden)
@@ -112,11 +108,11 @@ def decoded_to_flow(
     Args:
         decoded: matches from the first frame to the second; its pair 0.
         backward: those back, if :func:`needs_backward`.
-        dense: the model's dense network, if it has one.
+        dense: the model's dense network, if it has one; see ``FlowSettings.dense``.
     """
     sizes = first.geometry.size0, first.geometry.size1
-    if settings.dense:
-        result = dense_to_flow(dense, decoded, first, second, settings)
+    if settings.dense and dense is not None:
+        result = dense_to_flow(dense, decoded, first, second, settings, edge_tensor(first.on_device, edges))
         return replace(result, agreement=matches_of(decoded, 0, *sizes).agreement)
     result = matches_to_flow(
         matches_of(decoded, 0, *sizes, settings.interpolation.confidence),
@@ -133,11 +129,9 @@ def decoded_to_flow(
 
 def needs_backward(settings: FlowSettings, network: Network) -> bool:
     """Whether the flow from this network's matches needs the matches back to the first image, too."""
-    if settings.dense:
-        return False
-    if network.confidence is None:
-        return without_confidence(settings).interpolation.backward > 0
-    return settings.interpolation.backward > 0 and not settings.interpolation.confidence
+    has_confidence = network.confidence is not None
+    interpolation = suited(settings, has_confidence, network.dense is not None).interpolation
+    return interpolation.backward > 0 and not (has_confidence and interpolation.confidence)
 
 
 def _flow_on_device(
@@ -159,11 +153,6 @@ def _flow_on_device(
     tensors = fields_to_flow(image0, image1, edge_tensor(image0, edges), settings, forward, back, hidden=hidden)
     end.record()
     return FlowResult.on_device(tensors, lambda: times({"dense flow": (begin, end)}))
-
-
-def on_device(image: Tensor) -> bool:
-    """Whether the flow of an image is computed on its GPU."""
-    return image.is_cuda and has_kernels("cuda")
 
 
 def fields_to_flow(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from deepmatching.dense import DenseNetwork
 from deepmatching.edges import edge_strength
 from deepmatching.errors import failed_allocations
 from deepmatching.flow.fields import agreement_of, field_of_decoded
+from deepmatching.flow.learned import dense_tensors
 from deepmatching.flow.pipeline import EdgesLike, edge_tensor, fields_to_flow, is_detected, needs_backward, times
 from deepmatching.flow.result import FlowResult, FlowTensors
-from deepmatching.flow.settings import FlowSettings, without_confidence
+from deepmatching.flow.settings import FlowSettings, suited
 from deepmatching.geometry import Geometry
 from deepmatching.graphs import LARGEST_GRAPH, Replayed
 from deepmatching.inference import Decoding, Frame
@@ -66,7 +68,9 @@ class DeviceFlow:
         decode = self._decode if is_small else self._decode_eagerly
         start, matched, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
         start.record()
-        settings = settings if self._network.confidence is not None else without_confidence(settings)
+        settings = suited(settings, self._network.confidence is not None, self._network.dense is not None)
+        network = self._network.dense if settings.dense else None
+        dense = () if network is None else (network, first.geometry, first.cells, second.cells)
         both = ((first, second), (second, first)) if needs_backward(settings, self._network) else ((first, second),)
         decoded = [decode(a.cells, b.cells, first.geometry, decoding, self._current_exponents()) for a, b in both]
         matched.record()
@@ -75,7 +79,7 @@ class DeviceFlow:
         images = first.on_device, second.on_device
         is_small = BYTES * images[0].shape[1] * images[0].shape[2] <= LARGEST_GRAPH
         flow = self._flow if is_small else _flow_eagerly
-        tensors = flow(settings, first.geometry.alpha, *images, strength, *matches)
+        tensors = flow(settings, first.geometry.alpha, *images, strength, dense[:2], *dense[2:], *matches)
         end.record()
         stages = {"matching": (start, matched), "dense flow": (matched, end)}
         return FlowResult.on_device(tensors, lambda: times(stages))
@@ -100,12 +104,24 @@ def _flow_eagerly(
     image0: Tensor,
     image1: Tensor,
     strength: Tensor | None,
-    *matches: Tensor | None,
+    dense: tuple[DenseNetwork, Geometry] | tuple[()],
+    *tensors: Tensor | None,
 ) -> FlowTensors:
-    """From decoded matches, forward and perhaps backward, to the flow; without ``strength``, edges are detected."""
+    """From decoded matches, forward and perhaps backward, to the flow; without ``strength``, edges are detected.
+
+    Args:
+        dense: the dense network, if it is used, and the geometry; the descriptors are then the first two tensors.
+    """
+    matches = tensors[2:] if dense else tensors
     forward, *others = (Decoded._make(matches[n : n + FIELDS]) for n in range(0, len(matches), FIELDS))
     backward = field_of_decoded(others[0]) if others else None
     edges = edge_strength(image0) if strength is None else strength
-    field, agreement = field_of_decoded(forward, 0, settings.interpolation.confidence), agreement_of(forward, spacing)
+    agreement = agreement_of(forward, spacing)
+    if dense:
+        network, geometry = dense
+        cells0, cells1 = tensors[:2]
+        assert cells0 is not None and cells1 is not None
+        return dense_tensors(network, forward, image0, image1, cells0, cells1, geometry, settings, edges, agreement)
+    field = field_of_decoded(forward, 0, settings.interpolation.confidence)
     hidden = None if forward.hidden is None else forward.hidden[0]
     return fields_to_flow(image0, image1, edges, settings, field, backward, agreement, hidden)

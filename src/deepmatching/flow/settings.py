@@ -93,7 +93,7 @@ class FlowSettings:
 
     interpolation: InterpolationSettings = field(default_factory=InterpolationSettings)
     refinement: RefinementSettings = field(default_factory=RefinementSettings)
-    dense: bool = False  #: the model's dense network takes the place of the interpolation
+    dense: bool = False  #: the model's dense network corrects the interpolated flow, if it has one
 
 
 def _check(settings: Any, at_least_one: tuple[str, ...], positive: tuple[str, ...]) -> None:
@@ -134,13 +134,14 @@ def _original(neighbours: int, falloff: float, filter_neighbours: int, **refinem
     )
 
 
-#: ``default`` is ours and relies on the confidence of matches. ``classic`` does without and takes its place for matches
-#: that were not judged. ``learned`` is the dense network, refined. ``original`` has the values in the original's code
-#: (its help text states others). The rest are its options -sintel, -kitti and -middlebury.
+#: ``default`` is ours. It relies on the confidence of matches and on the dense network. ``interpolated`` does without
+#: the latter, and ``classic`` without both; they take its place for models and matches that lack them. ``original`` has
+#: the values in the original's code (its help text states others). The rest are its options -sintel, -kitti and
+#: -middlebury.
 PRESETS: dict[str, FlowSettings] = {
-    "default": FlowSettings(),
+    "default": FlowSettings(refinement=RefinementSettings(steps=5, sigma=0.8), dense=True),
+    "interpolated": FlowSettings(),
     "classic": FlowSettings(InterpolationSettings(confidence=0)),
-    "learned": FlowSettings(dense=True),
     "original": _ORIGINAL,
     "sintel": _original(160, 1.1, 25, steps=5, gamma=0.72, sigma=1.1),
     "kitti": _original(160, 1.1, 25, steps=2, gamma=0.77, sigma=1.7),
@@ -157,6 +158,14 @@ def preset(settings: str | FlowSettings) -> FlowSettings:
     return PRESETS[settings]
 
 
-def without_confidence(settings: FlowSettings) -> FlowSettings:
-    """The settings for matches that were not judged: ``classic`` takes the place of ``default``."""
-    return PRESETS["classic"] if settings == PRESETS["default"] else settings
+def suited(settings: FlowSettings, has_confidence: bool, has_dense: bool) -> FlowSettings:
+    """The settings for matches with or without a confidence and for a model with or without a dense network.
+
+    Other presets take the place of ``default``: ``interpolated`` without a dense network, ``classic`` without a
+    confidence.
+    """
+    if not has_confidence and settings in (PRESETS["default"], PRESETS["interpolated"]):
+        return PRESETS["classic"]
+    if not has_dense and settings == PRESETS["default"]:
+        return PRESETS["interpolated"]
+    return settings

@@ -8,10 +8,13 @@ import torch
 from torch import Tensor
 
 from deepmatching.dense import DenseFlow
-from deepmatching.dense.network import LOG_SCALE
+from deepmatching.dense.network import LOG_SCALE, NARROW
 from deepmatching.losses.truth import mean_over
 from deepmatching.operators.geodesic import FLOOR, cell_graph, distance_transform, nearest_seeds
 from deepmatching.operators.local_models import affine_models, falloff_weights, paint
+
+#: Pixels that move further along an axis do not count, in pixels: what passes the camera has no end in the frame.
+FARTHEST = 1024.0
 
 #: Weights of the motion filled in, after each update, and of the negative log-likelihood, against the final flow's 1.
 FILLED, UPDATED, LIKELIHOOD = 0.4, 0.2, 0.2
@@ -21,16 +24,16 @@ def dense_loss(found: DenseFlow, flow: Tensor) -> tuple[Tensor, dict[str, Tensor
     """The mean end-point error of the dense network's flow over all known pixels, hidden ones included.
 
     The motions on its way count, too, at the points of their grids, and so does the likelihood of the truth under the
-    mixture of two Laplace distributions, of scale 1 pixel and of a learned one.
+    mixture of two Laplace distributions, of scale 0.4 pixels and of a learned one.
 
     Args:
-        flow: (B, H, W, 2), NaN where unknown; may exceed the part of the image that the network uses.
+        flow: (B, H, W, 2), NaN where unknown; it may exceed the part of the image that the network uses.
 
     Returns:
         The loss, and metrics to log: ``epe``, of the final flow, and ``filled``, of the motion that was filled in.
     """
     truth = flow[:, : found.flow.shape[2], : found.flow.shape[3]].permute(0, 3, 1, 2)
-    known = torch.isfinite(truth).all(dim=1)
+    known = (truth.abs() < FARTHEST).all(dim=1)  # false for NaN
     truth = torch.where(known[:, None], truth, 0)
     error = mean_over(_lengths(found.flow - truth), known)
     likelihood = mean_over(-log_likelihood(found.flow - truth, found.mixture), known)
@@ -47,10 +50,11 @@ def dense_loss(found: DenseFlow, flow: Tensor) -> tuple[Tensor, dict[str, Tensor
 
 
 def log_likelihood(errors: Tensor, mixture: Tensor) -> Tensor:
-    """log p of errors (B, 2, H, W) under w Laplace(1) + (1 − w) Laplace(b) for each coordinate, summed over both."""
+    """log p of errors (B, 2, H, W) under w Laplace(0.4) + (1 − w) Laplace(b) for each coordinate, summed over both."""
     first, second, scale = _components(mixture)
     size = errors.abs()
-    parts = torch.stack([first[:, None] - size, second[:, None] - scale[:, None] - size * (-scale[:, None]).exp()])
+    narrow = first[:, None] - math.log(NARROW) - size / NARROW
+    parts = torch.stack([narrow, second[:, None] - scale[:, None] - size * (-scale[:, None]).exp()])
     return (parts.logsumexp(dim=0) - math.log(2)).sum(dim=1)
 
 

@@ -12,7 +12,7 @@ from deepmatching.operators.kernels import operator
 _CHUNK = 2**26
 
 
-@operator(cuda=())
+@operator(cuda=("float32",))
 def lookup(vectors0: Tensor, cells1: Tensor, places: Tensor, gamma: int) -> Tensor:
     """max(0, ⟨φ(p), φ(q)⟩) for K targets q of every point p: (B, K, H, W).
 

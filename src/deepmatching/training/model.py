@@ -14,6 +14,7 @@ from deepmatching.descriptors import VGG, Descriptor
 from deepmatching.descriptors.pretrained import is_published, load_vgg
 from deepmatching.edges import edge_strength
 from deepmatching.errors import DeepMatchingError
+from deepmatching.flow.learned import Interpolator
 from deepmatching.geometry import Geometry
 from deepmatching.inference import Decoding
 from deepmatching.losses import Objective, confidence_loss, dense_loss, interpolation_loss
@@ -55,6 +56,7 @@ class TrainedModel(nn.Module):
         super().__init__()
         self.network, self.objective, self.amp = network, objective, amp
         self.confidence, self.flow, self.is_dense = confidence, flow, is_dense
+        self._interpolator = Interpolator()
 
     def forward(
         self, image0: Tensor, image1: Tensor, flow: Tensor, occluded: Tensor
@@ -90,12 +92,13 @@ class TrainedModel(nn.Module):
     def _dense_alone(self, image0: Tensor, image1: Tensor, flow: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of the dense network for matches that do not change."""
         network = self.network
+        assert network.dense is not None
         with torch.no_grad():
             geometry = network.geometry_of(image0, image1)
             cells0, cells1 = network.describe(image0, image1, geometry)
             decoded = network.decode_cells(cells0, cells1, geometry)
-        assert network.dense is not None
-        return dense_loss(network.dense(image0, decoded, cells0, cells1, geometry), flow)
+            start = self._interpolator(decoded, image0, image1)
+        return dense_loss(network.dense(image0, decoded, cells0, cells1, geometry, start), flow)
 
     def _interpolated(self, image0: Tensor, pyramid: Pyramid, flow: Tensor) -> Tensor:
         """The error of the flow that sub-pixel matches interpolate to, with a gradient to the descriptor."""

@@ -19,6 +19,8 @@ from deepmatching.defaults import RIGHT, THRESHOLDS
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation import match_metrics
 from deepmatching.evaluation.calibration import area_under_roc
+from deepmatching.flow.learned import start_of_pair
+from deepmatching.flow.settings import InterpolationSettings
 from deepmatching.geometry import Geometry
 from deepmatching.inference import Decoding
 from deepmatching.losses import is_right
@@ -189,7 +191,8 @@ def _match(network: Network, pair: Pair, device: torch.device) -> tuple[Decoded,
         decoded = network.decode_cells(cells0, cells1, geometry, Decoding(pieces=plan.pieces))
         if network.dense is None:
             return decoded, pair, geometry, None
-        flow = network.dense(image0, decoded, cells0, cells1, geometry).flow[0].permute(1, 2, 0)
+        start = start_of_pair(image0[0], image1[0], None, InterpolationSettings(), *decoded)
+        flow = network.dense(image0, decoded, cells0, cells1, geometry, start).flow[0].permute(1, 2, 0)
     return decoded, pair, geometry, flow
 
 

@@ -16,6 +16,7 @@ from deepmatching.datasets.synthesis.motions import Waves
 from deepmatching.datasets.synthesis.placing import Windows
 from deepmatching.datasets.synthesis.scene import Scene
 
+_LARGE = 4  # areas along the side of a picture without detail
 _STEPS = 4  # of x = y − w(x): the error falls to 1/4 each time, from at most a few pixels
 
 
@@ -41,10 +42,14 @@ def render(scene: Scene[Tensor], texels: Tensor, size: tuple[int, int]) -> Rende
         _bend(scene, grid, x, y)
     grid = grid.view(slots + 1, count, 2 * height, width, 2)  # frame 1 below frame 0
 
-    tiles = fetch(texels, scene.background, scene.background_tile)[:, :3].float() / 255
-    behind = F.grid_sample(tiles, grid[slots], padding_mode="reflection", align_corners=True)
+    tiles = fetch(texels, scene.background, scene.background_tile).float() / 255
+    if len(scene.plain):
+        tiles = without_detail(tiles, scene.plain[slots])
+    behind = F.grid_sample(tiles[:, :3], grid[slots], padding_mode="reflection", align_corners=True)
     textures, masks = fetch(texels, scene.layers, scene.tile).chunk(2)
     tiles = textures * (masks[:, 3:].float() / 255**2)
+    if len(scene.plain):
+        tiles = without_detail(tiles, scene.plain[:slots].flatten())
     before = F.grid_sample(tiles, grid[:slots].flatten(0, 1), padding_mode="zeros", align_corners=True)
     before = before.reshape(slots, count, 4, 2 * height, width)
 
@@ -81,6 +86,15 @@ def fetch(texels: Tensor, windows: Windows[Tensor], side: int) -> Tensor:
     rows = rows * windows.width.flatten()[:, None] + windows.offset.flatten()[:, None]
     found = texels[rows[:, :, None] + columns[:, None, :]]  # (N, side, side) int32
     return found[..., None].view(torch.uint8).movedim(3, 1)
+
+
+def without_detail(tiles: Tensor, missing: Tensor) -> Tensor:
+    """RGBA pictures (N, 4, H, W), colours multiplied by alpha, that lose this fraction (N,) of all but large areas."""
+    large = F.interpolate(F.adaptive_avg_pool2d(tiles, _LARGE), tiles.shape[2:], mode="bilinear", align_corners=False)
+    alpha = tiles[:, 3:]
+    colours = torch.minimum(large[:, :3] / large[:, 3:].clamp(min=1e-3) * alpha, alpha)
+    colours = torch.lerp(tiles[:, :3], colours, missing[:, None, None, None])
+    return torch.cat([colours, alpha], dim=1)
 
 
 def _within(start: Tensor, step: Tensor, length: Tensor, clamp: Tensor, side: int) -> Tensor:

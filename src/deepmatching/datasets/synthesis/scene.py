@@ -31,6 +31,7 @@ class Scene(Generic[Numbers]):
     motion: Numbers  #: (K + 1, n, 3, 3): from a point of frame 0, after bending, to frame 1
     inverse: Numbers  #: of `motion`
     waves: Waves[Numbers]  #: (K + 1, n, …)
+    plain: Numbers  #: (K + 1, n), how much of the detail is missing, from 0 to 1; (0, n) if nothing is plain
     bent: Numbers  #: (m,) indices of the (K + 1) · n layers with nonzero waves
     tile: int  #: side of the layers' windows, in texels
     background_tile: int
@@ -59,6 +60,11 @@ def draw_scene(
     waves.amplitude[kinds.driving, -camera.PLANES - 1 :] = 0  # streets are flat
     waves.amplitude[:, :slots][~objects.is_present] = 0
 
+    plain = np.zeros((0, count))
+    if settings.plain:
+        is_plain = rng.uniform(size=(slots + 1, count)) < settings.plain
+        plain = is_plain * rng.uniform(0.85, 1, is_plain.shape)
+
     inverse = np.linalg.inv(motion)
     lookup = np.concatenate(
         [placing.to_window(tile) @ objects.placement, placing.to_window(far_tile) @ far_placement[:, None]], axis=1
@@ -71,6 +77,7 @@ def draw_scene(
         motion.swapaxes(0, 1),
         inverse.swapaxes(0, 1),
         _layer_first(waves),
+        plain,
         np.flatnonzero(waves.amplitude.any(axis=(2, 3)).T),
         tile,
         far_tile,

@@ -19,6 +19,7 @@ class SynthesisSettings:
     max_layers: int = 10
     cutouts: float = 0.5  #: fraction of layers that are cut-outs; the others are pieces of photographs
     soft: float = 0.1  #: fraction of layers and backgrounds that are out of focus
+    plain: float = 0.0  #: fraction of layers and backgrounds that are nearly featureless, as sky and walls are
     # Motion: fractions of the kinds of scenes; the remainder moves as in Flying Chairs
     small: float = 0.15  #: all displacements are a few pixels
     still: float = 0.12  #: the background does not move
@@ -58,8 +59,8 @@ class SynthesisSettings:
 
 
 _FRACTIONS = (
-    *("cutouts", "soft", "small", "still", "driving", "viewpoint", "nonrigid", "grey", "colour", "change", "lighting"),
-    *("shadow", "fog", "motion_blur", "blur", "sharpen", "noise", "compression"),
+    *("cutouts", "soft", "plain", "small", "still", "driving", "viewpoint", "nonrigid", "grey", "colour", "change"),
+    *("lighting", "shadow", "fog", "motion_blur", "blur", "sharpen", "noise", "compression"),
 )
 
 #: ``chairs``: affine motions of cut-outs and background in constant light, as in Flying Chairs.

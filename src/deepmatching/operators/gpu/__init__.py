@@ -22,6 +22,7 @@ from deepmatching.operators.gpu.gaussian import gaussian
 from deepmatching.operators.gpu.geodesic import cell_graph, distance_transform, nearest_seeds
 from deepmatching.operators.gpu.hog import hog_cells
 from deepmatching.operators.gpu.local_models import affine_models, paint, weighted_means
+from deepmatching.operators.gpu.lookups import lookup
 from deepmatching.operators.gpu.max_pooling import max_pooling
 from deepmatching.operators.gpu.power import power
 from deepmatching.operators.gpu.refinement import refinement_step
@@ -46,6 +47,7 @@ __all__ = [
     "gather_evidence",
     "gaussian",
     "hog_cells",
+    "lookup",
     "max_pooling",
     "nearest_seeds",
     "paint",
