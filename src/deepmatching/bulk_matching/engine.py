@@ -189,8 +189,9 @@ class ShardMatcher:
         matches = self.matcher.match(first.image, second.image).to("cpu")
         if self.flow is not None:
             self._write_flow(pair, first, second, matches)
-        upright = matches.at_sizes(first.size, second.size)
-        return MatchedPair(pair, upright, (first.orientation, second.orientation))
+        found = matches.at_sizes(first.size, second.size)
+        kept = found if self.min_confidence is None else found.filter(self.min_confidence)
+        return MatchedPair(pair, kept, (first.orientation, second.orientation))
 
     def _write_flow(self, pair: Pair, first: Described, second: Described, forward: Matches) -> None:
         """Compute the flow from the descriptors of both images, and write it."""
@@ -201,7 +202,7 @@ class ShardMatcher:
         check_pair(first.image, second.image)
         settings = settings_of(PRESET)
         backward = None
-        if needs_backward(settings, self.matcher.network) and not self.matcher.settings.searches:
+        if needs_backward(settings, self.matcher.network):
             geometry = self.matcher.network.geometry(second.shape, first.shape)
             pieces = self.matcher.plan(second.size, first.size).pieces
             decoding = replace(self.matcher.settings.decoding, pieces=pieces)
