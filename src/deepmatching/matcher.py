@@ -24,7 +24,7 @@ from deepmatching.memory import Plan, Size, budget_for, plan_decoding, plan_flow
 from deepmatching.models import load_network, save_network
 from deepmatching.network import Network
 from deepmatching.operators.decoding import Decoded, decode
-from deepmatching.search import search
+from deepmatching.search import find, search
 from deepmatching.settings import Radius, Settings, choose_device
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from deepmatching.flow.pipeline import EdgesLike
     from deepmatching.flow.recorded import DeviceFlow
     from deepmatching.geometry import Geometry
-
 
 OnError: TypeAlias = Callable[[int, DeepMatchingError], object]
 
@@ -72,9 +71,8 @@ class DeepMatcher:
         return self.settings.describe()
 
     def __repr__(self) -> str:
-        network = self.network
-        radius = FULL if network.radius is None else f"{network.radius} px"
-        return f"DeepMatcher({network.descriptor.__class__.__name__}, radius {radius}, on {self.device})"
+        radius = FULL if self.network.radius is None else f"{self.network.radius} px"
+        return f"DeepMatcher({self.network.descriptor.__class__.__name__}, radius {radius}, on {self.device})"
 
     def to(self, device: str | torch.device) -> DeepMatcher:
         """Move this matcher to another device, in place, as modules do; returns it."""
@@ -171,7 +169,6 @@ class DeepMatcher:
             for matches in self.matches_of(decoded, geometry):
                 yield matches.at_sizes(size0, size1)
 
-    @failed_allocations()
     def _search(self, image0: Tensor, image1: Tensor) -> Matches:
         """The matches of a pair with the best of the settings' transformations at every point."""
         plain = DeepMatcher(self.network, self.settings.without_search())
@@ -225,7 +222,8 @@ class DeepMatcher:
         for number, image in enumerate(frames):
             frame = self._frame(self.load(image, f"frame {number}"), number, previous)
             if previous is not None:
-                yield self._match_frames(previous, frame).at_sizes(previous.size, frame.size)
+                decoded = self._decode_frames(previous, frame)
+                yield self.matches_of(decoded, frame.geometry)[0].at_sizes(previous.size, frame.size)
             previous = frame
 
     @torch.no_grad()
@@ -243,9 +241,6 @@ class DeepMatcher:
         on_device = image.to(self.device)
         cells = self._describe(on_device[None], geometry.used0)
         return Frame(image, on_device, cells, geometry, size, pieces)
-
-    def _match_frames(self, first: Frame, second: Frame) -> Matches:
-        return self.matches_of(self._decode_frames(first, second), first.geometry)[0]
 
     def matches_of(self, decoded: Decoded, geometry: Geometry) -> list[Matches]:
         """The matches of each pair of a batch that are given out; see :meth:`match`."""
@@ -283,7 +278,7 @@ class DeepMatcher:
                 [0, 1], or a function from the image to such an array.
             matches: matches of any matcher, or their file, to interpolate instead of this matcher's own.
         """
-        from deepmatching.flow import check_pair, count_outside, is_edge_map, matches_to_flow
+        from deepmatching.flow import check_pair, count_outside, is_edge_map, matches_to_flow, searched_to_flow
         from deepmatching.flow import preset as settings_of
 
         settings = settings_of(preset)
@@ -295,10 +290,14 @@ class DeepMatcher:
         size = check_pair(first, second)
         if is_edge_map(edges) and matches is None and shrunk_size(size, self.settings.max_size) != size:
             raise DeepMatchingError("An edge map is for images of the original size: leave max_size out.")
+        start = time.perf_counter()
         if matches is None and self.settings.searches:
-            matches = self.for_flow(radius).match(first, second)
-        if matches is None:
-            return next(self._flow_of_frames((first, second), settings, radius, edges))
+            chosen, shrunk = self.for_flow(radius), (self._shrunk(first), self._shrunk(second))
+            if models := find(*shrunk, chosen.network, self.settings.transformations):
+                match = DeepMatcher(chosen.network, chosen.settings.without_search()).match
+                return searched_to_flow(*shrunk, models, match, settings, edges, self.device, start).at_size(size)
+        if matches is None:  # images that are upright have the flow that they have without a search
+            return next(self._flow_of_frames((first, second), settings, radius, edges, start))
         given = matches if isinstance(matches, Matches) else Matches.load(matches)
         count_outside(given, size)
         return matches_to_flow(given, first.to(self.device), second.to(self.device), settings, edges, host_image0=first)
@@ -329,7 +328,7 @@ class DeepMatcher:
         return self._flow_of_frames(loaded, settings_of(preset), radius, edges)
 
     def _flow_of_frames(
-        self, images: Iterable[Tensor], settings: FlowSettings, radius: Radius | None, edges: EdgesLike
+        self, images: Iterable[Tensor], settings: FlowSettings, radius: Radius | None, edges: EdgesLike, now: float = 0
     ) -> Iterator[FlowResult]:
         from deepmatching.flow import decoded_to_flow, needs_backward, on_device
         from deepmatching.flow.recorded import DeviceFlow
@@ -337,7 +336,7 @@ class DeepMatcher:
         matcher = self.for_flow(radius)
         matcher._device_flow = matcher._device_flow or DeviceFlow(matcher.network)
         previous: Frame | None = None
-        start = time.perf_counter()
+        start = now or time.perf_counter()
         for number, image in enumerate(images):
             frame = matcher._frame(image, number, previous, flow=True)
             if previous is not None and on_device(frame.on_device):

@@ -190,15 +190,28 @@ class Network(nn.Module):
     ) -> Decoded:
         """As :meth:`decode`, from the descriptors that :meth:`describe` gives."""
         nu = exponents or self.exponents.tolist()
-        patch = self.descriptor.patch
         decoded = self._on_cells(cells0, cells1, geometry, decoding, nu)
+        return self.refined(decoded, cells0, cells1, geometry, decoding, nu)
+
+    @torch.no_grad()
+    def refined(
+        self,
+        decoded: Decoded,
+        cells0: Tensor,
+        cells1: Tensor,
+        geometry: Geometry,
+        decoding: Decoding = Decoding(),  # noqa: B008 - frozen
+        exponents: list[float] | None = None,
+    ) -> Decoded:
+        """Matches on the cells, moved between them and judged, as far as the options say and the network can."""
+        nu = exponents or self.exponents.tolist()
         sharpness = self.sharpness if decoding.subpixel else None
         is_judged = self.confidence is not None and decoding.confidence
         if sharpness is None and not is_judged:
             return decoded
         if decoding.pieces.used(geometry):
             release_freed()  # memory is short, and the last strip has freed much
-        around = scores_around(decoded, cells0, cells1, geometry, patch, nu[0])
+        around = scores_around(decoded, cells0, cells1, geometry, self.descriptor.patch, nu[0])
         if sharpness is not None:
             decoded = refine_to_subpixel(decoded, around, geometry, sharpness)
         if not is_judged:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,6 +15,8 @@ from deepmatching.bulk_matching.storage import Shard
 from deepmatching.io.flow import read_flow
 from deepmatching.matcher import DeepMatcher
 from deepmatching.matches import Matches
+from helpers.fake_datasets import write_image
+from helpers.synthetic_pictures import draw_photo
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +96,22 @@ def test_flow_is_that_of_the_matcher_and_needs_images_of_one_size(photos: Path, 
         written = read_flow(flow_file(tmp_path / "flow", pair))
         expected = matcher.flow(*(photos / name for name in pair)).flow
         torch.testing.assert_close(torch.from_numpy(written), torch.from_numpy(expected))
+
+
+@pytest.mark.slow
+def test_a_search_keeps_the_matches_of_high_confidence_and_writes_the_flow_of_the_matcher(tmp_path: Path) -> None:
+    matcher = DeepMatcher.from_pretrained(radius=32, device="cpu", rotations=(0, 180))
+    picture, pair = draw_photo(0, 96, 128), ("upright.png", "turned.png")
+    turned = np.rot90(picture, 2).copy()
+    turned[:48, :64] = draw_photo(1, 48, 64)  # matches of what lies behind are uncertain
+    for name, image in zip(pair, (picture, turned), strict=True):
+        write_image(tmp_path / name, image)
+    shard = ShardMatcher(matcher, tmp_path, flow=tmp_path / "flow", min_confidence=0.95).match([pair])
+    expected = matcher.match(*(tmp_path / name for name in pair))
+    assert_equal(next(iter(shard)).matches, expected.filter(0.95))
+    assert 0 < len(expected.filter(0.95)) < len(expected)
+    written = torch.from_numpy(read_flow(flow_file(tmp_path / "flow", pair)))
+    torch.testing.assert_close(written, torch.from_numpy(matcher.flow(*(tmp_path / name for name in pair)).flow))
 
 
 def test_a_search_gives_the_matches_of_the_matcher_and_shards_keep_their_transformations(

@@ -21,6 +21,7 @@ from deepmatching.io.flow import check_flow_suffix, read_flow
 from deepmatching.matcher import DeepMatcher
 from deepmatching.matches import Matches
 from helpers.fake_datasets import FLOW, moved, texture, write_image, write_pairs
+from helpers.synthetic_pictures import draw_photo
 
 
 def run(*images: Path, **options: Any) -> None:
@@ -60,6 +61,22 @@ def test_a_user_gets_the_flow_its_picture_and_its_confidence(pictures: tuple[Pat
     assert cv2.imread(str(names[1])) is not None
     confidence = cv2.imread(str(names[2]), cv2.IMREAD_UNCHANGED)
     assert confidence.shape == (64, 80) and confidence.dtype == np.uint16
+
+
+@pytest.mark.slow
+def test_a_turned_image_has_its_flow_with_a_search_or_from_searched_matches(tmp_path: Path) -> None:
+    picture = draw_photo(0, 128, 128)
+    paths = tmp_path / "a.png", tmp_path / "b.png"
+    for path, image in zip(paths, (picture, np.rot90(picture, -1)), strict=True):
+        write_image(path, image)
+    x, y = np.meshgrid(np.arange(128), np.arange(128))
+    truth = np.stack([127 - y - x, x - y], axis=2)  # a quarter turn, clockwise
+    DeepMatcher.from_pretrained(device="cpu", rotations=4, radius=160).match(*paths).save(tmp_path / "m.npz")
+    options = {"plain": {}, "search": {"rotations": "4"}, "given": {"matches": tmp_path / "m.npz"}}
+    for name, chosen in options.items():
+        flow(*paths, output=tmp_path / f"{name}.flo", device="cpu", edges="gradient", **chosen)
+    error = {n: np.hypot(*(read_flow(tmp_path / f"{n}.flo") - truth).transpose(2, 0, 1)).mean() for n in options}
+    assert error["search"] < 0.5 and error["given"] < 0.5 and error["plain"] > 10
 
 
 @pytest.mark.parametrize("suffix", ["png", "pfm", "npy"])
@@ -144,6 +161,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"output": "f.flo", "matches": Path("none.txt")}, "no matches, so there is nothing"),
     ({"output": "f.flo", "matches": Path("m.txt"), "radius": "80"}, "--radius has no effect"),
     ({"output": "f.flo", "matches": Path("m.txt"), "model": "hog"}, "--model has no effect"),
+    ({"output": "f.flo", "matches": Path("m.txt"), "search": True}, "--search has no effect"),
+    ({"output": "f.flo", "matches": Path("m.txt"), "rotations": "4"}, "--rotations has no effect"),
+    ({"output": "f.flo", "rotations": "many"}, "--rotations must be"),
     ({"output": "f.flo", "radius": "far"}, "--radius"),
     ({"output": "f.flo", "model": "raft"}, "Unknown model"),
     ({"output": "f.flo", "device": "toaster"}, "Unknown device"),

@@ -199,7 +199,7 @@ def test_a_turned_image_is_matched_with_a_search(tmp_path: Path) -> None:
     ("option", "words"),
     [
         ("--rotations x", "--rotations must be a number of rotations or a list of degrees"),
-        ("--rotations 0", "--rotations must be a whole number from 1 to 72"),
+        ("--rotations 0", "--rotations must be a number of rotations from 1 to 72, or a list of degrees with a comma"),
         ("--rotations 0,nan", "Each of --rotations must be a number from -360"),
         ("--scales 0.5,0", "Each of --scales must be a number from 0.1 to 10"),
         ("--scales -1", "Each of --scales must be a number from 0.1 to 10"),

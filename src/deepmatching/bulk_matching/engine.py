@@ -15,9 +15,17 @@ from deepmatching.bulk_matching.pairs import Pair
 from deepmatching.bulk_matching.storage import MatchedPair, Shard
 from deepmatching.defaults import PRESET
 from deepmatching.errors import DeepMatchingError, OutOfMemoryError
+from deepmatching.flow import (
+    FlowResult,
+    check_pair,
+    decoded_to_flow,
+    matches_to_flow,
+    needs_backward,
+    preset,
+)
 from deepmatching.geometry import Geometry
 from deepmatching.graphs import LARGEST_GRAPH, Replayed
-from deepmatching.inference import Decoding
+from deepmatching.inference import Decoding, Frame
 from deepmatching.io.files import PathLike, make_folder
 from deepmatching.io.flow import write_flow
 from deepmatching.matcher import DeepMatcher
@@ -168,8 +176,9 @@ class ShardMatcher:
             if self.flow is None:
                 results.append(part)
                 continue
-            for matches, (pair, described0, described1) in zip(part.matches(), works, strict=True):
-                self._write_flow(pair, described0, described1, matches)
+            for b, (pair, one, two) in enumerate(works):
+                own = (None if tensor is None else tensor[b : b + 1] for tensor in decoded[1:])
+                self._write_flow(pair, self._flow(one, two, Decoded(decoded.points0, *own), geometry, plan))
             results.append(list(part))
         return results
 
@@ -188,30 +197,35 @@ class ShardMatcher:
         assert first.image is not None and second.image is not None
         matches = self.matcher.match(first.image, second.image).to("cpu")
         if self.flow is not None:
-            self._write_flow(pair, first, second, matches)
-        upright = matches.at_sizes(first.size, second.size)
-        return MatchedPair(pair, upright, (first.orientation, second.orientation))
+            result = matches_to_flow(matches, first.image, second.image, preset(PRESET))
+            self._write_flow(pair, result.at_size(first.size))
+        found = matches.at_sizes(first.size, second.size)
+        kept = found if self.min_confidence is None else found.filter(self.min_confidence)
+        return MatchedPair(pair, kept, (first.orientation, second.orientation))
 
-    def _write_flow(self, pair: Pair, first: Described, second: Described, forward: Matches) -> None:
-        """Compute the flow from the descriptors of both images, and write it."""
-        from deepmatching.flow import check_pair, matches_to_flow, needs_backward
-        from deepmatching.flow import preset as settings_of
-
-        assert self.flow is not None and first.image is not None and second.image is not None
+    def _flow(
+        self, first: Described, second: Described, decoded: Decoded, geometry: Geometry, plan: Plan
+    ) -> FlowResult:
+        """The flow from the descriptors of both images and the matches of one pair."""
+        assert first.image is not None and second.image is not None
         check_pair(first.image, second.image)
-        settings = settings_of(PRESET)
+        network, settings = self.matcher.network, preset(PRESET)
+        frames = [
+            Frame(image, image, one.cells, geometry, one.size, plan.pieces)
+            for one, image in ((first, first.image), (second, second.image))
+        ]
         backward = None
-        if needs_backward(settings, self.matcher.network) and not self.matcher.settings.searches:
-            geometry = self.matcher.network.geometry(second.shape, first.shape)
-            pieces = self.matcher.plan(second.size, first.size).pieces
-            decoding = replace(self.matcher.settings.decoding, pieces=pieces)
-            decoded = self._decode_once(second.cells, first.cells, geometry, decoding)
-            on_cpu = Decoded._make(None if tensor is None else tensor.cpu() for tensor in decoded)
-            backward = self.matcher.matches_of(on_cpu, geometry)[0]
-        result = matches_to_flow(forward, first.image, second.image, settings, None, backward)
+        if needs_backward(settings, network):
+            decoding = replace(self.matcher.settings.decoding, pieces=plan.pieces)
+            backward = self._decode_once(second.cells, first.cells, geometry, decoding)
+        found = decoded_to_flow(decoded, *frames, settings, backward=backward, dense=network.dense)
+        return found.at_size(first.size)
+
+    def _write_flow(self, pair: Pair, result: FlowResult) -> None:
+        assert self.flow is not None
         path = flow_file(self.flow, pair)
         make_folder(path.parent)
-        write_flow(path, result.at_size(first.size).flow)
+        write_flow(path, result.flow)
 
 
 def flow_file(folder: Path, pair: Pair) -> Path:

@@ -90,6 +90,9 @@ def flow(
     threads: common.Threads = None,
     max_size: common.MaxSize = None,
     bit_depth: common.BitDepth = None,
+    search: common.Search = False,
+    rotations: common.Rotations = None,
+    scales: common.Scales = None,
     file_format: Annotated[
         FlowFormat | None,
         typer.Option(
@@ -134,6 +137,9 @@ def flow(
         verbose=verbose,
         max_size=max_size,
         bit_depth=bit_depth,
+        search=search,
+        rotations=rotations,
+        scales=scales,
     )
     if image1 is None:
         refuse({"-o": output}, "is for a pair of images: give a second image, or --out DIR for a video or folder.")
@@ -176,7 +182,10 @@ def flow(
             result = matcher.flow(first, second, settings, edges=edge_source).read()
     else:
         refuse(
-            {"--model": model, "--radius": radius, "--memory": memory, "--max-size": max_size},
+            {
+                **{"--model": model, "--radius": radius, "--memory": memory, "--max-size": max_size},
+                **{"--search": search, "--rotations": rotations, "--scales": scales},
+            },
             "has no effect when --matches is given: leave it out.",
         )
         start = time.perf_counter()

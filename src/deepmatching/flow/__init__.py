@@ -11,6 +11,7 @@ from deepmatching.flow.pipeline import (
     is_edge_map,
     matches_to_flow,
     needs_backward,
+    searched_to_flow,
 )
 from deepmatching.flow.refinement import refine
 from deepmatching.flow.result import FlowResult
@@ -42,5 +43,6 @@ __all__ = [
     "on_device",
     "preset",
     "refine",
+    "searched_to_flow",
     "suited",
 ]

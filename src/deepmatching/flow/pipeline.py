@@ -22,11 +22,13 @@ from deepmatching.flow.learned import dense_to_flow, occlusion_of
 from deepmatching.flow.refinement import refine, refine_finite
 from deepmatching.flow.result import FlowResult, FlowTensors
 from deepmatching.flow.settings import FlowSettings, suited
+from deepmatching.flow.views import Views, refine_through, views_of
 from deepmatching.inference import Frame
 from deepmatching.io.edges import check_edges, load_edges
 from deepmatching.matches import Matches, matches_of
 from deepmatching.network import Network
 from deepmatching.operators.targets import Decoded
+from deepmatching.search import Model, match_through
 
 #: Where edges come from: the network that ships (None, "network"), "gradient", a file, an array (H, W), or a function
 #: from the image (1 or 3, H, W) to such an array.
@@ -47,13 +49,15 @@ def matches_to_flow(
     """Interpolate the matches of any matcher along the edges of the first image, and refine the flow.
 
     All is computed on the images' device. If that is a GPU with kernels, the result stays there until it is read.
+    Matches of a search have transformations, which the flow follows; see ``deepmatching.flow.views``.
 
     Args:
         matches: from the first image to the second.
         image0, image1: (1 or 3, H, W) in [0, 1], of one size, on one device.
         settings: of interpolation and refinement.
         edges: edges of the first image.
-        backward: matches from the second image to the first, which tell wrong matches; None to do without.
+        backward: matches from the second image to the first, which tell wrong matches; None to do without. No effect
+            on those of a search.
         host_image0: the first image in main memory, if the caller has it there.
         hidden: (H_0, W_0), probability that a reference point is hidden in the second image; None if unknown.
     """
@@ -64,7 +68,8 @@ def matches_to_flow(
         with torch.cuda.device(image0.device):
             return _flow_on_device(matches, image0, image1, settings, edges, backward, hidden)
     keypoints0, keypoints1, scores = matches.numpy()
-    backward_keypoints = None if backward is None else backward.numpy()[:2]
+    views = views_of(matches, image0, image1)
+    backward_keypoints = None if backward is None or views is not None else backward.numpy()[:2]
     seconds: dict[str, float] = {}
     start = time.perf_counter()
 
@@ -77,7 +82,7 @@ def matches_to_flow(
     finish("edges")
     found = interpolate(
         keypoints0,
-        keypoints1,
+        keypoints1 if views is None else views.ends,
         strength,
         image0.cpu() if host_image0 is None else host_image0,
         scores=scores,
@@ -87,11 +92,41 @@ def matches_to_flow(
     )
     finish("interpolation")
     del strength
-    flow = refine(found.flow, image0, image1, settings.refinement)
+    if views is None:
+        flow = refine(found.flow, image0, image1, settings.refinement)
+    else:
+        match, left = (torch.from_numpy(a).to(image0.device) for a in (found.kept[found.cells.label], found.flow))
+        flow = refine_through(views, left, match, image0, settings.refinement)
     certainty = confidence(flow, found, image0, image1)
     finish("refinement")
     occlusion = None if hidden is None else occlusion_of(hidden, flow).cpu().numpy()
     return FlowResult(flow.cpu().numpy(), certainty, len(found.kept), seconds, occlusion=occlusion)
+
+
+@failed_allocations()
+def searched_to_flow(
+    image0: Tensor,
+    image1: Tensor,
+    models: list[Model],
+    match: Callable[[Tensor, Tensor], Matches],
+    settings: FlowSettings,
+    edges: EdgesLike,
+    device: torch.device,
+    start: float,
+) -> FlowResult:
+    """The flow of a pair that is turned or zoomed.
+
+    Args:
+        image0, image1: as for :func:`matches_to_flow`, in main memory.
+        models: the transformations that the pair needs, see ``deepmatching.search``.
+        match: plain matching.
+        device: of interpolation and refinement.
+        start: when the search began, as ``time.perf_counter`` says.
+    """
+    found = match_through(image0, image1, models, match)
+    seconds = {"matching": time.perf_counter() - start}
+    result = matches_to_flow(found, image0.to(device), image1.to(device), settings, edges, host_image0=image0)
+    return replace(result, seconds={**seconds, **result.seconds}, agreement=found.agreement)
 
 
 def decoded_to_flow(
@@ -148,9 +183,11 @@ def _flow_on_device(
         raise DeepMatchingError("There are no matches, so there is nothing to interpolate; try an easier pair.")
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
-    forward = field_of(matches, image0.device)
-    back = None if backward is None else field_of(backward, image0.device)
-    tensors = fields_to_flow(image0, image1, edge_tensor(image0, edges), settings, forward, back, hidden=hidden)
+    forward, views = field_of(matches, image0.device), views_of(matches, image0, image1)
+    forward = forward if views is None else forward._replace(points1=views.ends)
+    back = None if backward is None or views is not None else field_of(backward, image0.device)
+    strength = edge_tensor(image0, edges)
+    tensors = fields_to_flow(image0, image1, strength, settings, forward, back, hidden=hidden, views=views)
     end.record()
     return FlowResult.on_device(tensors, lambda: times({"dense flow": (begin, end)}))
 
@@ -164,6 +201,7 @@ def fields_to_flow(
     backward: Field | None = None,
     agreement: Tensor | None = None,
     hidden: Tensor | None = None,
+    views: Views | None = None,
 ) -> FlowTensors:
     """As :func:`matches_to_flow`, in tensors of one device. Never waits for it.
 
@@ -172,9 +210,13 @@ def fields_to_flow(
         forward, backward: matches from the first image to the second, and back.
         agreement: of the forward matches, if known.
         hidden: as for :func:`matches_to_flow`.
+        views: those of the forward matches, which then end in them; None if they are not transformed.
     """
     found = interpolate_field(forward, edges, image0, backward, settings.interpolation)
-    flow = refine_finite(found.flow, image0, image1, settings.refinement)
+    if views is None:
+        flow = refine_finite(found.flow, image0, image1, settings.refinement)
+    else:
+        flow = refine_through(views, found.flow, found.origin.label, image0, settings.refinement)
     certainty = probability(flow, found.origin, image0, image1)
     unknown = torch.full_like(certainty[0, 0], torch.nan)
     occlusion = None if hidden is None else occlusion_of(hidden, flow)

@@ -7,6 +7,7 @@ each transformation that the pair needs, matched as usual, and the matches are t
 (``fine``).
 """
 
-from deepmatching.search.fine import search
+from deepmatching.search.fine import find, match_through, search
+from deepmatching.search.models import Model
 
-__all__ = ["search"]
+__all__ = ["Model", "find", "match_through", "search"]

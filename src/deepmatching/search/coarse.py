@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import cv2
 import numpy as np
 import torch
+from torch import Tensor
 
+from deepmatching.geometry import Geometry
 from deepmatching.homographies import Size, apply, centre, inside, resizing, similarity
+from deepmatching.inference import Decoding
 from deepmatching.network import Network
 from deepmatching.operators.decoding import Decoded
 from deepmatching.search.warping import resized, tensor_of, warped
@@ -26,6 +29,12 @@ TILT = 2.8
 
 #: The shortest side of a reduced image, in pixels.
 SHORTEST = 48
+
+#: Rotations and scales whose matches are judged: those of which most agree.
+JUDGED = 12
+
+#: Matches on the cells, not judged.
+_ON_CELLS = Decoding(subpixel=False, confidence=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,11 +60,54 @@ class Candidate:
     spacing: float
 
 
+@dataclass(frozen=True, eq=False)
+class _Trial:
+    """A rotation and a scale, and their matches on the cells.
+
+    Attributes:
+        rotation, zoom: as those of a candidate.
+        decoded: the matches of one pair: from the image that is turned to the other one.
+        cells0, cells1: the pair's descriptors.
+        geometry: of the pair.
+        turn: from the image before it is turned to the turned one.
+        size: (rows, columns) of the image before it is turned.
+        back: from that image and from the other one, at their reduced sizes, to the two images.
+        swapped: whether the second image is the one that is turned.
+        spacing: as that of a candidate.
+    """
+
+    rotation: float
+    zoom: float
+    decoded: Decoded
+    cells0: Tensor
+    cells1: Tensor
+    geometry: Geometry
+    turn: np.ndarray
+    size: Size
+    back: tuple[np.ndarray, np.ndarray]
+    swapped: bool
+    spacing: float
+
+    def of_original(self, side: int, back: np.ndarray) -> _Trial:
+        """The same trial of a pair whose image ``side`` came from another one, and the way back to that."""
+        ends = list(self.back)
+        ends[side ^ self.swapped] = back @ ends[side ^ self.swapped]
+        return replace(self, back=(ends[0], ends[1]))
+
+    def candidate(self, decoded: Decoded) -> Candidate:
+        """What these matches say, which may have been judged."""
+        start, end, weights, total = agreeing(decoded, np.linalg.inv(self.turn), self.size)
+        ends = apply(self.back[0], start), apply(self.back[1], end)
+        points0, points1 = ends[::-1] if self.swapped else ends
+        agreement = float(weights.sum()) / max(total, 1)
+        return Candidate(self.rotation, self.zoom, points0, points1, weights, agreement, self.spacing)
+
+
 @torch.no_grad()
 def try_all(
     images: tuple[np.ndarray, np.ndarray], network: Network, transformations: Sequence[tuple[float, float]]
 ) -> list[Candidate]:
-    """The candidates of all rotations and zooms, best first.
+    """The candidates of the rotations and zooms whose matches agree most, best first.
 
     For each zoom, both images (H, W, C) are reduced so that they show things equally large. The one that then has fewer
     pixels is turned and matched, without a limit on the displacement, to the other one.
@@ -64,8 +116,8 @@ def try_all(
     zooms: dict[float, list[float]] = {}
     for rotation, zoom in transformations:
         zooms.setdefault(zoom, []).append(rotation)
-    found = [candidate for zoom, rotations in zooms.items() for candidate in _at_zoom(images, network, zoom, rotations)]
-    return sorted(found, key=lambda candidate: -candidate.agreement)
+    trials = (_at_zoom(images, network, zoom, rotations) for zoom, rotations in zooms.items())
+    return sorted(_judged(network, trials), key=lambda candidate: -candidate.agreement)
 
 
 @torch.no_grad()
@@ -76,20 +128,33 @@ def try_tilted(images: tuple[np.ndarray, np.ndarray], network: Network, rotation
     and then turned.
     """
     network = for_small_images(network, None)
-    found = []
+    found = _judged(network, _tilted(images, network, rotations))
+    return sorted(found, key=lambda candidate: -candidate.agreement)
+
+
+def _tilted(
+    images: tuple[np.ndarray, np.ndarray], network: Network, rotations: Sequence[float]
+) -> Iterator[list[_Trial]]:
     for side, image in enumerate(images):
         small, frame = resized(image, min(1.0, math.sqrt(8 * AREA / image[..., 0].size)))
+        zoom = math.sqrt(abs(np.linalg.det(frame[:2, :2])))
         for direction in (0.0, 45.0, 90.0, 135.0):
             squeezed, squeeze = _squeezed(small, direction)
             pair = (squeezed, images[1]) if side == 0 else (images[0], squeezed)
             back = np.linalg.inv(squeeze @ frame)
-            zoom = math.sqrt(abs(np.linalg.det(frame[:2, :2])))
             turns = [rotation + (direction if side == 0 else -direction) for rotation in rotations]
-            for candidate in _at_zoom(pair, network, 1 / zoom if side == 0 else zoom, turns, TILTED_AREA):
-                points = [candidate.points0, candidate.points1]
-                points[side] = apply(back, points[side])
-                found.append(replace(candidate, points0=points[0], points1=points[1]))
-    return sorted(found, key=lambda candidate: -candidate.agreement)
+            trials = _at_zoom(pair, network, 1 / zoom if side == 0 else zoom, turns, TILTED_AREA)
+            yield [trial.of_original(side, back) for trial in trials]
+
+
+def _judged(network: Network, trials: Iterable[Iterable[_Trial]]) -> Iterator[Candidate]:
+    """The candidates of the trials in which most matches agree."""
+    best: list[tuple[float, _Trial]] = []
+    for some in trials:
+        best += [(trial.candidate(trial.decoded).agreement, trial) for trial in some]
+        best = sorted(best, key=lambda entry: -entry[0])[:JUDGED]  # the others' descriptors are freed
+    for _, trial in best:
+        yield trial.candidate(network.refined(trial.decoded, trial.cells0, trial.cells1, trial.geometry))
 
 
 def _squeezed(pixels: np.ndarray, direction: float) -> tuple[np.ndarray, np.ndarray]:
@@ -112,7 +177,7 @@ def for_small_images(network: Network, radius: int | None) -> Network:
 
 def _at_zoom(
     images: tuple[np.ndarray, np.ndarray], network: Network, zoom: float, rotations: list[float], area: float = AREA
-) -> Iterator[Candidate]:
+) -> Iterator[_Trial]:
     factor = math.sqrt(area / math.sqrt(images[0][..., 0].size * images[1][..., 0].size))
     factor = min(factor, math.sqrt(min(zoom, 1 / zoom)))  # the larger one of the two is not enlarged
     factors = factor * math.sqrt(zoom), factor / math.sqrt(zoom)
@@ -124,6 +189,7 @@ def _at_zoom(
     groups: dict[Size, list[float]] = {}
     for rotation in rotations:
         groups.setdefault(_bounding(size, rotation), []).append(rotation)
+    back = np.linalg.inv(frame), np.linalg.inv(still_frame)
     device = network.exponents.device
     cells1 = None
     for bounds, members in groups.items():
@@ -133,13 +199,12 @@ def _at_zoom(
         if cells1 is None:
             cells1 = network.describe_image(tensor_of(still)[None].to(device), geometry.used1)
         cells0 = network.describe_image(batch, geometry.used0)
-        decoded = network.decode_cells(cells0, cells1.expand(len(batch), -1, -1, -1), geometry)
+        decoded = network.decode_cells(cells0, cells1.expand(len(batch), -1, -1, -1), geometry, _ON_CELLS)
+        spacing = geometry.alpha / factors[1]
         for b, (rotation, turn) in enumerate(zip(members, turns, strict=True)):
-            start, end, weights, total = agreeing(decoded, b, np.linalg.inv(turn), size)
-            ends = apply(np.linalg.inv(frame), start), apply(np.linalg.inv(still_frame), end)
-            points0, points1 = ends[::-1] if turned else ends
-            agreement = float(weights.sum()) / max(total, 1)
-            yield Candidate(rotation, zoom, points0, points1, weights, agreement, geometry.alpha / factors[1])
+            own = Decoded(decoded.points0, *(tensor[b : b + 1] for tensor in decoded[1:5]))
+            cells = cells0[b : b + 1].clone(), cells1
+            yield _Trial(rotation, zoom, own, *cells, geometry, turn, size, back, turned == 1, spacing)
 
 
 def _bounding(size: Size, rotation: float) -> Size:
@@ -150,9 +215,9 @@ def _bounding(size: Size, rotation: float) -> Size:
 
 
 def agreeing(
-    decoded: Decoded, b: int, back: np.ndarray, size: tuple[int, int], slack: float = 0.6
+    decoded: Decoded, back: np.ndarray, size: Size, slack: float = 0.6
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-    """The matches of pair b that agree with three of their eight neighbours.
+    """The matches of a pair that agree with three of their eight neighbours.
 
     Two neighbouring matches agree if their displacements differ by at most ``slack`` times their distance.
 
@@ -161,11 +226,11 @@ def agreeing(
         weights; and the number of reference points in the image.
     """
     start = decoded.points0.cpu().numpy().astype(np.float64) - 0.5
-    end = decoded.points1[b].cpu().numpy().astype(np.float64) - 0.5
+    end = decoded.points1[0].cpu().numpy().astype(np.float64) - 0.5
     rows, columns = start.shape[:2]
     origin = apply(back, start.reshape(-1, 2))
     within = inside(origin, size).reshape(rows, columns)
-    kept = within & decoded.verified[b].cpu().numpy()
+    kept = within & decoded.verified[0].cpu().numpy()
     moved = np.full((rows + 2, columns + 2, 2), np.nan)
     moved[1:-1, 1:-1][kept] = (end - start)[kept]
     spacing = float(start[0, 1, 0] - start[0, 0, 0]) if columns > 1 else 1.0
@@ -177,5 +242,5 @@ def agreeing(
                 votes += np.hypot(*difference.transpose(2, 0, 1)) <= slack * spacing * math.hypot(i - 1, j - 1)
     chosen = kept & (votes >= 3)
     confidence = decoded.confidence
-    weights = np.ones((rows, columns)) if confidence is None else confidence[b].cpu().numpy().astype(np.float64)
+    weights = np.ones((rows, columns)) if confidence is None else confidence[0].cpu().numpy().astype(np.float64)
     return origin[chosen.ravel()], end[chosen], weights[chosen], int(within.sum())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ import torch
 from deepmatching.homographies import jacobians
 from deepmatching.network import Network
 from deepmatching.search.coarse import Candidate, try_all, try_tilted
-from deepmatching.search.models import Model, check, fit
+from deepmatching.search.models import FIRST_AREA, Model, check, fit
 
 #: Candidates that are looked at, and the least agreement of one.
 CANDIDATES, AGREEMENT = 6, 0.02
@@ -21,8 +22,11 @@ WEAK = 0.25
 #: A candidate counts if the ones before leave this share of its matches unexplained.
 LEFT = 0.3
 
-#: Times that a transformation is fitted again to the matches that it helped to find.
-ROUNDS = 3
+#: Times that a transformation is checked and fitted to the matches that it gives; once, if its support is this high.
+ROUNDS, HIGH = 2, 0.9
+
+#: The least support of a candidate at the first look, and the least sum of its matches' confidences.
+FIRST_SUPPORT, FIRST_FEWEST = 0.04, 2.0
 
 #: The least support of a transformation, and the least sum of its matches' confidences.
 SUPPORT, FEWEST = 0.15, 8.0
@@ -56,6 +60,8 @@ def find_models(
     """
     identity = check(images, network, np.eye(3), radius)
     found = [] if identity is None else [identity]
+    if identity is not None and images[0].shape[:2] == images[1].shape[:2] and identity.support >= 1 - GAIN:
+        return found  # no transformation can explain as much more as it must
     _add(found, try_all(images, network, transformations), images, network)
     if all(model.support < WEAK for model in found):
         rotations = sorted({rotation for rotation, zoom in transformations if zoom == 1})
@@ -83,18 +89,24 @@ def _add(
 
 
 def refine(images: tuple[np.ndarray, np.ndarray], network: Network, matrix: np.ndarray) -> Model | None:
-    """Check a transformation, fit it to the matches that it gives, and so on while they become more."""
+    """Look at a transformation, fit it to the matches that it gives, and so on while they become more."""
+    look = check(images, network, matrix, area=FIRST_AREA)
+    if look is None or look.support < FIRST_SUPPORT or look.weights.sum() < FIRST_FEWEST:
+        return None
+    fitted = fit(look.points0, look.points1, max(1.0, look.within))
     best = None
     for _ in range(ROUNDS):
-        model = check(images, network, matrix)
+        model = check(images, network, matrix if fitted is None else fitted)
         if model is None or (best is not None and model.area <= best.area):
             break
         grown = best is None or model.area > 1.02 * best.area
         best = model
         fitted = fit(model.points0, model.points1, max(1.0, model.within))
+        if fitted is not None and model.support >= HIGH:  # another round would find no more
+            best = replace(model, matrix=fitted)
+            break
         if fitted is None or not grown or model.weights.sum() < FEWEST / 2:
             break
-        matrix = fitted
     return best if best is not None and best.support >= SUPPORT and best.weights.sum() >= FEWEST else None
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deepmatching.errors import failed_allocations
 from deepmatching.homographies import apply, inside
 from deepmatching.matches import Matches
 from deepmatching.network import Network
@@ -29,18 +30,37 @@ _FIELDS = ("keypoints0", "keypoints1", "scores", "confidence", "transformation")
 WINDOW = 28.0
 
 
-def search(
-    image0: Tensor, image1: Tensor, network: Network, match: Match, transformations: Sequence[tuple[float, float]]
-) -> Matches:
-    """The matches between two images (C, H, W), with the best transformation at every point.
+@failed_allocations()
+def find(
+    image0: Tensor, image1: Tensor, network: Network, transformations: Sequence[tuple[float, float]]
+) -> list[Model]:
+    """The transformations that two images (C, H, W) need, at reduced sizes; empty if plain matching is best.
 
     Args:
-        network: for the reduced images.
-        match: plain matching. If the pair needs no transformation, the result is that of ``match(image0, image1)``.
+        network: the radius is that of plain matching.
         transformations: rotations in degrees and zooms to try.
     """
     images = pixels_of(image0), pixels_of(image1)
     models = find_models(images, network, transformations, network.radius)
+    return [] if all(_is_identity(model) for model in models) else models
+
+
+def search(
+    image0: Tensor, image1: Tensor, network: Network, match: Match, transformations: Sequence[tuple[float, float]]
+) -> Matches:
+    """The matches between two images (C, H, W): :func:`match_through` with what :func:`find` finds."""
+    return match_through(image0, image1, find(image0, image1, network, transformations), match)
+
+
+@failed_allocations()
+def match_through(image0: Tensor, image1: Tensor, models: Sequence[Model], match: Match) -> Matches:
+    """The matches between two images (C, H, W), with the best transformation at every point.
+
+    Args:
+        models: what :func:`find` has found. Without any, the result is that of ``match(image0, image1)``.
+        match: plain matching.
+    """
+    images = pixels_of(image0), pixels_of(image1)
     matrices = [model.matrix for model in models] or [np.eye(3)]
     results = [_through(model, n, images, (image0, image1), match) for n, model in enumerate(models)]
     found = [(n, matches) for n, matches in enumerate(results) if matches is not None]
@@ -60,11 +80,15 @@ def search(
     return numbered[0] if len(numbered) == 1 else merge(numbered)
 
 
+def _is_identity(model: Model) -> bool:
+    return np.array_equal(model.matrix, np.eye(3))
+
+
 def _through(
     model: Model, number: int, images: tuple[np.ndarray, np.ndarray], tensors: tuple[Tensor, Tensor], match: Match
 ) -> Matches | None:
     """The matches that start in the part of the first image that a model needs, or None if there is none."""
-    if np.array_equal(model.matrix, np.eye(3)):
+    if _is_identity(model):
         return match(*tensors)
     size0, size1 = images[0].shape[:2], images[1].shape[:2]
     box = _part(model, number, size0, size1)

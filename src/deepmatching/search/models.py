@@ -17,7 +17,10 @@ from deepmatching.search.warping import resized, tensor_of, warped
 #: Pixels of the reduced images on which a transformation is checked and refined.
 AREA = 40_000
 
-#: Largest displacement that it may leave there, in pixels.
+#: The same for a first look at a candidate, most of which are wrong.
+FIRST_AREA = 16_000
+
+#: Largest displacement that it may leave on images of ``AREA`` pixels, in pixels.
 RADIUS = 48
 
 #: Matches that a fit needs: an affinity, a homography.
@@ -120,32 +123,38 @@ def seen_through(image1: np.ndarray, matrix: np.ndarray, size: Size, at: np.ndar
 
 @torch.no_grad()
 def check(
-    images: tuple[np.ndarray, np.ndarray], network: Network, matrix: np.ndarray, radius: int | None = None
+    images: tuple[np.ndarray, np.ndarray],
+    network: Network,
+    matrix: np.ndarray,
+    radius: int | None = None,
+    area: float = AREA,
 ) -> Model | None:
     """Match again at a reduced size, with the second image seen through the transformation; None if it shows nothing.
 
     Args:
         radius: largest displacement in pixels of the first image, if it is smaller than that at the reduced size.
+        area: pixels of the reduced images.
     """
     size0, size1 = images[0].shape[:2], images[1].shape[:2]
     box = visible_box(matrix, size0, size1)
     if box is None or min(box[2] - box[0], box[3] - box[1]) < 32:
         return None
     part = images[0][box[0] : box[2], box[1] : box[3]]
-    factor = min(1.0, math.sqrt(AREA / part[..., 0].size))
+    factor = min(1.0, math.sqrt(area / part[..., 0].size))
     reduced, frame = resized(part, factor, 32)
     size = reduced.shape[:2]
     shift = np.array([[1, 0, -box[1]], [0, 1, -box[0]], [0, 0, 1.0]])
     back = np.linalg.inv(frame @ shift)  # from the reduced part to the first image
     middle = np.array([(size[1] - 1) / 2, (size[0] - 1) / 2])
     other = seen_through(images[1], matrix @ back, size, middle)
-    limit = RADIUS if radius is None else min(RADIUS, max(1, round(radius * factor / 8)) * 8)  # of any cells
-    network = for_small_images(network, limit)
+    largest = RADIUS * math.sqrt(area / AREA)
+    limit = largest if radius is None else min(largest, radius * factor)
+    network = for_small_images(network, max(1, round(limit / 8)) * 8)  # whole cells of any descriptor
     device = network.exponents.device
     first, second = (tensor_of(pixels)[None].to(device) for pixels in (reduced, other))
     geometry = network.geometry(size, size)
     decoded = network.decode(first, second, geometry=geometry)
-    start, end, weights, _ = agreeing(decoded, 0, np.eye(3), size)
+    start, end, weights, _ = agreeing(decoded, np.eye(3), size)
     starts = decoded.points0.cpu().numpy().reshape(-1, 2) - 0.5
     visible = int(inside(apply(matrix @ back, starts), size1).sum())
     points1 = apply(matrix @ back, end)
