@@ -26,7 +26,7 @@ test-fast: .venv/installed
 
 # The explorer in a real browser. Needs Chromium; the tests skip with a word without it.
 test-browser: .venv/installed-browser
-	$(BIN)/python -m pytest tests/browser -rs
+	$(BIN)/python -m pytest $(PARALLEL) tests/browser -rs
 
 # The same tests with the oldest versions of everything that pyproject.toml allows.
 test-oldest: $(OLDEST)/torch-$(TORCH)

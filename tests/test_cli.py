@@ -227,7 +227,7 @@ import resource, sys
 from pathlib import Path
 taken = 4096 * int(Path("/proc/self/statm").read_text().split()[0])
 resource.setrlimit(resource.RLIMIT_AS, 2 * (taken + {megabytes} * 10**6,))
-sys.argv = ["deepmatching", "match", "a.png", "b.png", "--radius", "full", "-o", "m.txt"]
+sys.argv = ["deepmatching", "match", "a.png", "b.png", "--radius", "full", "-o", "m.txt", "--quiet"]
 from deepmatching.cli import main
 main()
 """

@@ -24,7 +24,7 @@ FLAGS = (
 )
 
 #: Milliseconds after which something that never happens is a failure. Nothing waits as long as this.
-LIMIT = 240_000
+LIMIT = 1_200_000
 
 
 def chromium() -> str | None:

@@ -26,7 +26,7 @@ class Steps:
             for stage in STAGES:
                 begin(stage)
                 self.reached.put((choice, stage))
-                assert self.go_on.acquire(timeout=60)
+                assert self.go_on.acquire(timeout=600)
             return f"result of {choice.model}"  # type: ignore[return-value]
         finally:
             self.ended.put(choice)
@@ -39,7 +39,7 @@ def finish(steps: Steps, choice: Choice) -> None:
     """Let a run go on to its end."""
     for _ in STAGES:
         steps.go_on.release()
-    assert steps.ended.get(timeout=60) == choice
+    assert steps.ended.get(timeout=600) == choice
 
 
 def wait_for(run: Run, runs: Runs, state: str) -> None:
@@ -54,7 +54,7 @@ def test_a_run_tells_how_far_it_is(small_pair: Pair) -> None:
     run = Runs(steps).start(small_pair, A)
     fractions = []
     for stage in STAGES:
-        assert steps.reached.get(timeout=60) == (A, stage)
+        assert steps.reached.get(timeout=600) == (A, stage)
         about = run.about()
         assert (about["state"], about["stage"]) == ("running", stage)
         fractions.append(about["fraction"])
@@ -70,13 +70,13 @@ def test_a_cancelled_run_ends_at_its_next_stage_and_the_next_one_begins(small_pa
     steps = Steps()
     runs = Runs(steps)
     first, second = runs.start(small_pair, A), runs.start(small_pair, B)
-    assert steps.reached.get(timeout=60) == (A, "model")
+    assert steps.reached.get(timeout=600) == (A, "model")
     assert second.state == "waiting"
     runs.cancel(first.id)
     assert first.state == "cancelled"
     steps.go_on.release()
-    assert steps.ended.get(timeout=60) == A
-    assert steps.reached.get(timeout=60) == (B, "model")
+    assert steps.ended.get(timeout=600) == A
+    assert steps.reached.get(timeout=600) == (B, "model")
     assert (first.state, first.result) == ("cancelled", None)
     finish(steps, B)
     wait_for(second, runs, "done")

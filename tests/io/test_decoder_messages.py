@@ -43,7 +43,7 @@ def test_an_error_of_the_decoder_passes_and_standard_error_comes_back(capfd: pyt
 
 @pytest.mark.usefixtures("caught")
 def test_threads_decode_at_once_and_each_gets_its_own_messages(capfd: pytest.CaptureFixture[str]) -> None:
-    together = threading.Barrier(8, timeout=60)
+    together = threading.Barrier(8, timeout=600)
     passed = set[int]()
 
     def decode(number: int) -> int:

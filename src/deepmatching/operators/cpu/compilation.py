@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import itertools
 import logging
 import pickle
 from collections.abc import Callable
@@ -27,11 +25,8 @@ def kernel(function: Callable[..., Any]) -> Any:
         compiled: Any = njit(cache=True, nogil=True, error_model="numpy")(function)
     except RuntimeError:  # Numba's "cannot cache function: no locator available"
         compiled = njit(nogil=True, error_model="numpy")(function)
-    # Numba looks only at the file of the kernel itself to tell whether its machine code is out of date, but a kernel
-    # also contains the helpers from the other files of this package.
-    if hasattr(getattr(compiled._cache, "_cache_file", None), "_source_stamp"):
-        compiled._cache._cache_file._source_stamp = _sources()
-        _seal(compiled._cache._cache_file)
+    if hasattr(compiled._cache, "_cache_file"):
+        _store_apart(compiled._cache._cache_file)
     _survive_damage(compiled._cache)
     _announce_misses(compiled._cache)
     return compiled
@@ -69,9 +64,7 @@ def _survive_damage(stored: Any) -> None:
             return load(*arguments)
         except Exception as error:  # whatever unpickling, or building from damaged parts, raises
             _warn_of_damage(stored.cache_path, _reason(error))
-            with contextlib.suppress(OSError):
-                stored.flush()
-            return None
+            return None  # what is compiled then takes its place
 
     def save_or_warn(*arguments: Any) -> None:
         try:
@@ -82,34 +75,40 @@ def _survive_damage(stored: Any) -> None:
     stored.load_overload, stored.save_overload = load_or_forget, save_or_warn
 
 
-def _seal(file: Any) -> None:
-    """Store machine code with a checksum, which also holds its key: damaged or mistaken code must not run.
+def _store_apart(file: Any) -> None:
+    """Keep machine code in a file for each kernel and types of arguments, with a checksum: damaged code must not run.
 
-    The code is written before the index that names it. Numba writes the index first, so that on a full disk it can name
-    an old file.
+    Numba keeps a list of a kernel's files, which each process writes anew. Of processes that compile at once, one would
+    lose its entry or find the code of another under its name.
     """
 
-    def seal(key: Any, code: bytes) -> bytes:
-        return hashlib.sha256(repr((key, _sources())).encode() + code).digest()
+    def path(key: Any) -> Path:
+        return Path(file._index_path).with_suffix(f".{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.nbc")
+
+    def seal(key: Any, content: bytes) -> bytes:
+        return hashlib.sha256(repr(key).encode() + content).digest()
 
     def save(key: Any, data: Any) -> None:
-        index, code = file._load_index(), file._dump(data)
-        names = (file._data_name(number) for number in itertools.count(1))
-        name = index.get(key) or next(name for name in names if name not in index.values())
-        with file._open_for_write(file._data_path(name)) as stream:
-            stream.write(seal(key, code) + code)
-        file._save_index({**index, key: name})
+        content = _version(file) + file._dump(data)
+        with file._open_for_write(path(key)) as stream:
+            stream.write(seal(key, content) + content)
 
     def load(key: Any) -> Any:
-        name = file._load_index().get(key)
-        if name is None or not Path(file._data_path(name)).is_file():
+        try:
+            stored = path(key).read_bytes()
+        except FileNotFoundError:
             return None
-        content = Path(file._data_path(name)).read_bytes()
-        if content[:32] != seal(key, content[32:]):
+        checksum, version, code = stored[:32], stored[32:64], stored[64:]
+        if checksum != seal(key, version + code):
             raise ValueError("the checksum is wrong")
-        return pickle.loads(content[32:])
+        return pickle.loads(code) if version == _version(file) else None
 
     file.save, file.load = save, load
+
+
+def _version(file: Any) -> bytes:
+    """A fingerprint of Numba and of the whole package, since a kernel contains helpers from other files."""
+    return hashlib.sha256(f"{file._version} {_sources()}".encode()).digest()
 
 
 def _reason(error: Exception) -> str:
