@@ -48,7 +48,7 @@ def test_a_moved_picture_flows_by_its_motion(matcher: dm.DeepMatcher, pair: Pict
     assert np.abs(inner(result.flow) - (6, -4)).mean() < 0.1
     assert np.isfinite(result.flow).all()
     assert inner(result.confidence).mean() > 0.8
-    assert set(result.seconds) == {"matching", "edges", "interpolation", "refinement"}
+    assert set(result.seconds) == {"matching", "edges", "interpolation", "dense network", "refinement"}
 
 
 def test_grey_images_have_a_flow(matcher: dm.DeepMatcher, pair: Pictures) -> None:

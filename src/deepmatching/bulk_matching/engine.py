@@ -178,7 +178,7 @@ class ShardMatcher:
                 continue
             for b, (pair, one, two) in enumerate(works):
                 own = (None if tensor is None else tensor[b : b + 1] for tensor in decoded[1:])
-                self._write_flow(pair, self._flow(one, two, Decoded(decoded.points0, *own), geometry, plan))
+                self._write_flow(pair, self._flow(one, two, Decoded._make((decoded.points0, *own)), geometry, plan))
             results.append(list(part))
         return results
 
@@ -210,15 +210,13 @@ class ShardMatcher:
         assert first.image is not None and second.image is not None
         check_pair(first.image, second.image)
         network, settings = self.matcher.network, preset(PRESET)
-        frames = [
-            Frame(image, image, one.cells, geometry, one.size, plan.pieces)
-            for one, image in ((first, first.image), (second, second.image))
-        ]
+        frame0 = Frame(first.image, first.image, first.cells, geometry, first.size, plan.pieces)
+        frame1 = Frame(second.image, second.image, second.cells, geometry, second.size, plan.pieces)
         backward = None
         if needs_backward(settings, network):
             decoding = replace(self.matcher.settings.decoding, pieces=plan.pieces)
             backward = self._decode_once(second.cells, first.cells, geometry, decoding)
-        found = decoded_to_flow(decoded, *frames, settings, backward=backward, dense=network.dense)
+        found = decoded_to_flow(decoded, frame0, frame1, settings, None, backward, network.dense)
         return found.at_size(first.size)
 
     def _write_flow(self, pair: Pair, result: FlowResult) -> None:

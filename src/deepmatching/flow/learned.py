@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -120,13 +121,22 @@ def dense_to_flow(
         settings: of interpolation and refinement.
         edges: (H, W), edge strength of the first frame; None to detect them.
     """
+    seconds: dict[str, float] = {}
     begin = time.perf_counter()
+
+    def finish(stage: str) -> None:
+        nonlocal begin
+        now = time.perf_counter()
+        seconds[stage], begin = now - begin, now
+
     images, cells = (first.on_device, second.on_device), (first.cells, second.cells)
-    tensors = dense_tensors(dense, decoded, *images, *cells, first.geometry, settings, edges)
+    strength = edge_strength(first.on_device) if edges is None else edges
+    finish("edges")
+    tensors = dense_tensors(dense, decoded, *images, *cells, first.geometry, settings, strength, finish=finish)
     flow, certainty, count, _, occlusion = (None if t is None else t.cpu() for t in tensors)
     assert flow is not None and certainty is not None and count is not None
     hidden = None if occlusion is None else occlusion.numpy()
-    seconds = {"dense flow": time.perf_counter() - begin}
+    finish("refinement")
     return FlowResult(flow.numpy(), certainty.numpy(), int(count), seconds, occlusion=hidden)
 
 
@@ -141,10 +151,17 @@ def dense_tensors(
     settings: FlowSettings,
     edges: Tensor | None = None,
     agreement: Tensor | None = None,
+    finish: Callable[[str], None] = lambda stage: None,
 ) -> FlowTensors:
-    """As :func:`dense_to_flow`, in tensors of one device; never waits for a GPU that has kernels."""
+    """As :func:`dense_to_flow`, in tensors of one device; never waits for a GPU that has kernels.
+
+    Args:
+        finish: called after each stage but the last, with its name.
+    """
     start = start_of_pair(image0, image1, edges, settings.interpolation, *decoded)
+    finish("interpolation")
     found = dense(image0[None], decoded, cells0, cells1, geometry, start)
+    finish("dense network")
     size = image0.shape[1], image0.shape[2]
     flow, certainty = (_extended(maps, size) for maps in corrected(start, found))
     flow = refine_finite(flow[0].permute(1, 2, 0).contiguous(), image0, image1, settings.refinement)

@@ -147,7 +147,8 @@ def decoded_to_flow(
     """
     sizes = first.geometry.size0, first.geometry.size1
     if settings.dense and dense is not None:
-        result = dense_to_flow(dense, decoded, first, second, settings, edge_tensor(first.on_device, edges))
+        strength = None if is_detected(edges) else edge_tensor(first.on_device, edges)
+        result = dense_to_flow(dense, decoded, first, second, settings, strength)
         return replace(result, agreement=matches_of(decoded, 0, *sizes).agreement)
     result = matches_to_flow(
         matches_of(decoded, 0, *sizes, settings.interpolation.confidence),
