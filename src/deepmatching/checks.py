@@ -67,7 +67,7 @@ def check_choice(name: str, value: Any, allowed: Collection[str]) -> None:
 def rotations_in_degrees(rotations: Any, name: str = "rotations") -> tuple[float, ...]:
     """The rotations to try, in degrees: as they are given or, for a number, so many, evenly spaced from 0."""
     if isinstance(rotations, Integral) and not isinstance(rotations, bool):
-        if not 1 <= rotations <= MOST_ROTATIONS:
+        if not 1 <= int(rotations) <= MOST_ROTATIONS:
             raise DeepMatchingError(
                 f"{name} must be a number of rotations from 1 to {MOST_ROTATIONS}, or a list of degrees with a comma "
                 f"such as 0,90 or 90, and not {shown(rotations)}."
