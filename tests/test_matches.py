@@ -361,6 +361,22 @@ def test_the_derivatives_are_those_of_each_transformation(searched: Matches) -> 
         assert np.allclose(found.numpy(), expected, atol=1e-5)
 
 
+def test_points_that_a_search_takes_out_of_view_do_not_count_against_the_agreement() -> None:
+    size = (160, 160)
+    start = torch.stack(torch.meshgrid(torch.arange(3.5, 160, 8), torch.arange(3.5, 160, 8), indexing="xy"), 2).flatten(
+        0, 1
+    )
+    zoom = torch.tensor([[[4.0, 0, 0], [0, 4, 0], [0, 0, 1]]])
+    seen = (start < 40).all(dim=1)
+    exact = Matches(start[seen], 4 * start[seen], torch.ones(25), size, size, None, torch.zeros(25).long(), zoom)
+    assert exact.in_view == pytest.approx(1 / 16, rel=0.1)
+    assert exact.agreement > 0.9
+    plain = replace(exact, transformation=None, transformations=None)
+    assert plain.in_view == 1 and plain.agreement < 0.1
+    nowhere = replace(exact, transformations=torch.tensor([[[1.0, 0, 999], [0, 1, 0], [0, 0, 1]]]))
+    assert 0 < nowhere.in_view < 0.01
+
+
 def test_matches_without_a_search_have_the_identity_as_derivative(matches: Matches) -> None:
     assert torch.equal(matches.derivatives, torch.eye(2).expand(3, 2, 2))
 

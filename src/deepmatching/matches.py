@@ -13,7 +13,7 @@ from torch import Tensor
 
 from deepmatching.checks import check_number
 from deepmatching.errors import DeepMatchingError
-from deepmatching.homographies import resizing
+from deepmatching.homographies import apply, inside, resizing
 from deepmatching.io.files import PathLike
 from deepmatching.io.matches import (
     MatchArrays,
@@ -139,7 +139,8 @@ class Matches:
         """How far neighbouring matches agree: the share of the reference points, 0 … 1, whose match does.
 
         A match agrees if it is at most half the grid's spacing off the median of the matches around it, of which there
-        must be three. A reference point without a match counts as one that does not agree. Below
+        must be three. A reference point without a match counts as one that does not agree. After a search, what counts
+        is the motion beyond the transformations, and points that are ``in_view``. Below
         ``deepmatching.defaults.AGREEMENT`` the matches are probably wrong. NaN for matches that do not start on a grid,
         such as those of other matchers, and for a grid smaller than 3 × 3.
         """
@@ -149,14 +150,35 @@ class Matches:
         if min(rows, columns) < 3:
             return math.nan
         field = np.full((rows + 2, columns + 2, 2), np.nan, dtype=np.float32)
-        displacements = keypoints1 - keypoints0
+        displacements = keypoints1 - self._transformed()
         field[row + 1, column + 1] = displacements
         steps = [step for step in np.ndindex(3, 3) if step != (1, 1)]
         around = np.stack([field[row + i, column + j] for i, j in steps])
         has_enough = np.isfinite(around[..., 0]).sum(axis=0) >= 3
         medians = np.nanmedian(around[:, has_enough], axis=0)
         distance = np.hypot(*(medians - displacements[has_enough]).T)
-        return float((distance <= spacing / 2).sum() / (rows * columns))
+        return min(1.0, float((distance <= spacing / 2).sum() / (rows * columns * self.in_view)))
+
+    def _transformed(self) -> np.ndarray:
+        """Where the transformations take keypoints0, (N, 2); keypoints0 without a search."""
+        points = self.keypoints0.detach().cpu().numpy()
+        if self.transformation is None or self.transformations is None:
+            return points
+        numbers, ends = self.transformation.cpu().numpy(), np.empty_like(points)
+        for number, matrix in enumerate(self.transformations.detach().cpu().double().numpy()):
+            ends[numbers == number] = apply(matrix, points[numbers == number])
+        return ends
+
+    @property
+    def in_view(self) -> float:
+        """The share of the first image that a search's transformations take into the second, above 0; else 1."""
+        if self.transformations is None or self.size0 is None or self.size1 is None:
+            return 1.0
+        rows, columns = (np.linspace(0, side - 1, 64) for side in self.size0)
+        points = np.stack(np.meshgrid(columns, rows), axis=2).reshape(-1, 2)
+        table = self.transformations.detach().cpu().double().numpy()
+        seen = [inside(apply(matrix, points), self.size1) for matrix in table]
+        return max(float(np.any(seen, axis=0).mean()), 1 / len(points))
 
     @property
     def certainty(self) -> Tensor:

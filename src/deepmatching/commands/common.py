@@ -333,7 +333,7 @@ def warn_if_wrong(matches: Matches, matcher: DeepMatcher) -> None:
         warn_if_few_agree(matches.agreement, matcher)
         return
     rows, columns = matcher.geometry(matches.size0, matches.size1).grid(0)
-    expected = float(matches.confidence.sum()) / (rows * columns)
+    expected = float(matches.confidence.sum()) / (rows * columns * matches.in_view)
     if expected < EXPECTED:
         _warn(f"the model expects a right match at only {expected:.0%} of the reference points", matcher)
 

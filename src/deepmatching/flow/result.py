@@ -74,7 +74,7 @@ class FlowResult:
         seconds: time of each stage.
         agreement: of the matches before the filters, see ``Matches.agreement``; NaN if they came from elsewhere.
         occlusion: (H, W) float32 in [0, 1], the estimated probability that a pixel is not visible in the second image;
-            None if the matches were not judged.
+            None if the matches were not judged, or came through the transformations of a search.
         tensors: the same on the GPU that computed them, else None. The other attributes are copied from there when they
             are first read; until then, nothing waits for the GPU.
     """

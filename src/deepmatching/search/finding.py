@@ -13,10 +13,10 @@ from deepmatching.network import Network
 from deepmatching.search.coarse import Candidate, try_all, try_tilted
 from deepmatching.search.models import FIRST_AREA, Model, check, fit
 
-#: Candidates that are looked at, and the least agreement of one.
-CANDIDATES, AGREEMENT = 6, 0.02
+#: Candidates that are looked at, and the least agreement of one; the second, if a transformation has been found.
+CANDIDATES, AGREEMENT, MORE_AGREEMENT = 6, 0.02, 0.04
 
-#: If no transformation has more support than this, planes seen from the side are tried, too.
+#: A transformation of less support has not been found. If none is, planes seen from the side are tried, too.
 WEAK = 0.25
 
 #: A candidate counts if the ones before leave this share of its matches unexplained.
@@ -74,7 +74,8 @@ def _add(
 ) -> None:
     """Append the models of the best candidates that the ones before do not explain."""
     for candidate in candidates[:CANDIDATES]:
-        if candidate.agreement < AGREEMENT:
+        is_found = any(model.support >= WEAK for model in found)
+        if candidate.agreement < (MORE_AGREEMENT if is_found else AGREEMENT):
             break
         left = np.ones(len(candidate.points0))
         for model in found:

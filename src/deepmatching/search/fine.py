@@ -77,7 +77,8 @@ def match_through(image0: Tensor, image1: Tensor, models: Sequence[Model], match
         )
         for n, matches in found
     ]
-    return numbered[0] if len(numbered) == 1 else merge(numbered)
+    filled = [matches for matches in numbered if len(matches)]
+    return merge(filled) if len(filled) > 1 else (filled or numbered)[0]
 
 
 def _is_identity(model: Model) -> bool:

@@ -1,0 +1,79 @@
+"""Rotations, scales and tilts at a reduced size."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import cv2
+import numpy as np
+import pytest
+
+from deepmatching import DeepMatcher
+from deepmatching.homographies import apply, centre, resizing, similarity
+from deepmatching.network import Network
+from deepmatching.search import coarse, finding
+from deepmatching.search.coarse import Candidate, try_all, try_tilted
+from deepmatching.search.finding import find_models
+from helpers.synthetic_pictures import draw_photo
+
+SIZE = (160, 208)
+
+
+@cache
+def network() -> Network:
+    return DeepMatcher.from_pretrained(device="cpu").network
+
+
+def photo(seed: int) -> np.ndarray:
+    return draw_photo(seed, *SIZE).astype(np.float32) / 255
+
+
+def share_right(candidate: Candidate, matrix: np.ndarray) -> float:
+    off = np.hypot(*(apply(matrix, candidate.points0) - candidate.points1).T)
+    return float((off < candidate.spacing / 2).mean())
+
+
+@pytest.mark.parametrize("rotation", [90, 180])
+def test_the_true_rotation_is_the_best_candidate_and_its_matches_are_in_pixels_of_both_images(rotation: int) -> None:
+    picture = photo(1)
+    second = np.ascontiguousarray(np.rot90(picture, -rotation // 90))
+    matrix = similarity(rotation, 1, centre(SIZE), centre(second.shape[:2]))
+    best = try_all((picture, second), network(), [(0.0, 1.0), (90.0, 1.0), (180.0, 1.0), (90.0, 0.5)])[0]
+    assert (best.rotation, best.zoom) == (rotation, 1)
+    assert best.agreement > 0.8 and share_right(best, matrix) > 0.95
+
+
+def test_only_the_rotations_whose_matches_agree_most_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    picture = photo(2)
+    images = picture, np.ascontiguousarray(np.rot90(picture, 2))
+    tried = [(0.0, 1.0), (90.0, 1.0), (180.0, 1.0)]
+    everything = try_all(images, network(), tried)
+    monkeypatch.setattr(coarse, "JUDGED", 1)
+    (best,) = try_all(images, network(), tried)
+    assert len(everything) == 3 and best.rotation == everything[0].rotation == 180
+    assert np.allclose(best.weights, everything[0].weights) and best.weights.max() < 1
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_squeezed_image_is_found_whichever_of_the_two_it_is(side: int) -> None:
+    picture, narrow = photo(3), (SIZE[0], 74)
+    squeezed = cv2.resize(picture, narrow[::-1], interpolation=cv2.INTER_AREA)
+    squeezing = resizing(SIZE, narrow)
+    images, matrix = ((picture, squeezed), squeezing) if side == 0 else ((squeezed, picture), np.linalg.inv(squeezing))
+    best = try_tilted(images, network(), [0.0, 90.0])[0]
+    assert best.agreement > 0.5
+    off = np.hypot(*(apply(matrix, best.points0) - best.points1).T)
+    assert np.median(off) < 6
+
+
+def test_a_pair_that_is_explained_without_a_transformation_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    picture = photo(4)
+
+    def fail(*_: object) -> list[Candidate]:
+        raise AssertionError
+
+    monkeypatch.setattr(finding, "try_all", fail)
+    (model,) = find_models((picture, np.roll(picture, 2, 1)), network(), [(0.0, 1.0), (90.0, 1.0)], 80)
+    assert np.array_equal(model.matrix, np.eye(3)) and model.support > 0.95
+    with pytest.raises(AssertionError):
+        find_models((picture, picture[:-8]), network(), [(0.0, 1.0)], 80)  # what is cut off may have gone elsewhere
