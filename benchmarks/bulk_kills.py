@@ -252,9 +252,11 @@ def ray_cluster(environment: dict[str, str]) -> Iterator[str]:
             time.sleep(1.0)
         yield f"127.0.0.1:{port}"
     finally:
-        for process in [*psutil.Process(cluster.pid).children(recursive=True), psutil.Process(cluster.pid)]:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended
+            for process in psutil.Process(cluster.pid).children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+        cluster.kill()
         cluster.wait(PATIENCE)
 
 

