@@ -80,7 +80,7 @@ CASES = [
     Case("compact", (320, 240), 160, flow=True),
     Case("compact", SINTEL, 160, flow=True),
     Case("compact", SINTEL, 160, 400, flow=True),
-    Case("compact", (1600, 1200), 80, 750, flow=True),
+    Case("compact", (1600, 1200), 80, 950, flow=True),
     Case("compact", (3000, 2000), 80, flow=True, max_size=1000),
     Case("hog", SINTEL, 80, kernels=False),
     Case("compact", (512, 384), 80, kernels=False),

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from deepmatching.geometry import Geometry
 
 OnError: TypeAlias = Callable[[int, DeepMatchingError], object]
+ForFlow: TypeAlias = tuple[bool, object]  # whether flow follows the matches; its dense network, or None
 
 
 class DeepMatcher:
@@ -191,7 +192,7 @@ class DeepMatcher:
             OutOfMemoryError: if it cannot be done.
         """
         matcher = self.for_flow() if flow else self
-        return matcher._plan(matcher.geometry(size0, size1), batch, (size0, size1), flow)
+        return matcher._plan(matcher.geometry(size0, size1), batch, (size0, size1), (flow, matcher.network.dense))
 
     def geometry(self, size0: tuple[int, int], size1: tuple[int, int]) -> Geometry:
         """The geometry in which images of these sizes (rows, columns) are matched."""
@@ -204,11 +205,11 @@ class DeepMatcher:
     def _shrunk(self, image: Tensor) -> Tensor:
         return shrink(image, self.settings.max_size)
 
-    def _plan(self, geometry: Geometry, batch: int, sizes: tuple[Size, Size], flow: bool = False) -> Plan:
+    def _plan(self, geometry: Geometry, batch: int, sizes: tuple[Size, Size], flow: ForFlow = (False, None)) -> Plan:
         descriptor, pooling = self.network.descriptor, self.network.pooling
         budget = budget_for(self.device, self.settings.memory)
-        if flow:
-            return plan_flow(geometry, descriptor, self.device.type, budget, sizes, pooling)
+        if flow[0]:
+            return plan_flow(geometry, descriptor, self.device.type, budget, sizes, pooling, flow[1] is not None)
         return plan_decoding(geometry, descriptor, batch, self.device.type, budget, sizes, pooling)
 
     def match_sequence(self, frames: Iterable[ImageLike]) -> Iterator[Matches]:
@@ -228,7 +229,7 @@ class DeepMatcher:
 
     @torch.no_grad()
     @failed_allocations()
-    def _frame(self, image: Tensor, number: int = 0, previous: Frame | None = None, flow: bool = False) -> Frame:
+    def _frame(self, image: Tensor, number: int, previous: Frame | None, flow: ForFlow = (False, None)) -> Frame:
         """Describe a frame of a sequence, whose geometry and pieces the first one fixes."""
         size = size_of(image)
         if previous is None:
@@ -336,9 +337,9 @@ class DeepMatcher:
         matcher = self.for_flow(radius)
         matcher._device_flow = matcher._device_flow or DeviceFlow(matcher.network)
         previous: Frame | None = None
-        start = now or time.perf_counter()
+        start, dense = now or time.perf_counter(), matcher.network.dense if settings.dense else None
         for number, image in enumerate(images):
-            frame = matcher._frame(image, number, previous, flow=True)
+            frame = matcher._frame(image, number, previous, (True, dense))
             if previous is not None and on_device(frame.on_device):
                 decoding = replace(matcher.settings.decoding, pieces=frame.pieces)
                 yield matcher._device_flow(previous, frame, decoding, settings, edges).at_size(previous.size)
@@ -347,7 +348,6 @@ class DeepMatcher:
                 both = needs_backward(settings, matcher.network)
                 backward = matcher._decode_frames(frame, previous) if both else None
                 seconds = {"matching": time.perf_counter() - start}
-                dense = matcher.network.dense
                 result = decoded_to_flow(decoded, previous, frame, settings, edges, backward, dense)
                 yield replace(result, seconds={**seconds, **result.seconds}).at_size(previous.size)
                 start = time.perf_counter()

@@ -29,6 +29,7 @@ LARGEST_STRIDE = 4
 
 #: Advice that helps unless the libraries alone take too much.
 SMALLER_IMAGES = "smaller images (max_size)"
+WITHOUT_DENSE = "the flow without the dense network (preset interpolated)"
 
 #: Fraction of the free memory that is used unless the user sets a limit.
 SAFE_FRACTION = 0.8
@@ -45,8 +46,9 @@ CONVOLUTIONS = 20_000_000
 #: Bytes that matrix products of PyTorch reserve on a GPU, from the first one on (measured on an H200).
 MATRIX_WORKSPACE = 34_000_000
 
-#: Bytes that flow takes after matching on a CPU: its kernels and those of matching, and for each pixel.
-FLOW_KERNELS, FLOW_PER_PIXEL = 190_000_000, 115
+#: Bytes that flow takes after matching on a CPU: its kernels and those of matching; for each pixel, and with a dense
+#: network.
+FLOW_KERNELS, FLOW_PER_PIXEL, DENSE_PER_PIXEL = 190_000_000, 115, 200
 
 #: Bytes that a CPU's allocator keeps of freed arrays, which are too small to be given back: a fifth of little work, a
 #: twelfth of much, and more if several pairs are matched.
@@ -84,11 +86,11 @@ def decoding_bytes(
     return work + batch * images + fragments + (CONVOLUTIONS if descriptor.working else 0)
 
 
-def flow_bytes(geometry: Geometry, descriptor: Descriptor, sizes: Sequence[Size] = ()) -> int:
-    """Peak of flow after matching on a CPU: images and descriptors of both frames, edges, interpolation, refinement."""
+def flow_bytes(geometry: Geometry, descriptor: Descriptor, sizes: Sequence[Size] = (), dense: bool = False) -> int:
+    """Peak of flow after matching on a CPU: images and descriptors of both frames, and all stages."""
     rows, columns = geometry.size0
     held = images_bytes(geometry) + _cells_bytes(geometry, descriptor) + originals_bytes(geometry, sizes)
-    return FLOW_KERNELS + held + FLOW_PER_PIXEL * rows * columns
+    return FLOW_KERNELS + held + (DENSE_PER_PIXEL if dense else FLOW_PER_PIXEL) * rows * columns
 
 
 def images_bytes(geometry: Geometry) -> int:
@@ -320,17 +322,14 @@ def plan_decoding(
 
 
 def plan_flow(
-    geometry: Geometry,
-    descriptor: Descriptor,
-    device: str,
-    budget: int,
-    sizes: Sequence[Size],
-    pooling: Pooling = "hard",
-) -> Plan:
+    geometry: Geometry, descriptor: Descriptor, device: str, budget: int, sizes: Sequence[Size],
+    pooling: Pooling = "hard", dense: bool = False,
+) -> Plan:  # fmt: skip
     """As :func:`plan_decoding` for one pair, with what flow takes after matching. Counted on a CPU only."""
-    after = flow_bytes(geometry, descriptor, sizes) if device == "cpu" else 0
+    after = flow_bytes(geometry, descriptor, sizes, dense) if device == "cpu" else 0
     if after > budget:
-        raise not_enough(after, budget, device, (SMALLER_IMAGES,) if budget > FLOW_KERNELS else ())
+        advice = [WITHOUT_DENSE] * (dense and flow_bytes(geometry, descriptor, sizes) <= budget)
+        raise not_enough(after, budget, device, advice + [SMALLER_IMAGES] * (budget > FLOW_KERNELS))
     plan = plan_decoding(geometry, descriptor, 1, device, budget, sizes, pooling)
     return replace(plan, needed=max(plan.needed, after))
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from deepmatching.dense import DenseNetwork, Start
-from deepmatching.dense.network import convex, probability_within
+from deepmatching.dense.network import convex, in_bands, probability_within
 from deepmatching.errors import DeepMatchingError
 from deepmatching.geometry import Geometry
 from deepmatching.operators.targets import Decoded
@@ -46,6 +46,22 @@ def test_an_untrained_network_keeps_a_constant_motion(size: tuple[int, int]) -> 
     assert [m.shape[2:] for m in (*found.coarse, *found.fine)] == [(size[0] // 8, size[1] // 8)] * 4 + [
         (size[0] // 4, size[1] // 4)
     ] * 2
+
+
+@pytest.mark.parametrize("rows", [70, 150])
+def test_rows_at_a_time_change_nothing(rows: int) -> None:
+    network = DenseNetwork(6, width=8, fine=8, scales=2).double()
+    torch.nn.init.normal_(network.fine_update.second.weight)
+    generator = torch.Generator().manual_seed(rows)
+    channels = 8, 8, 25, 7, 2  # state, context, S_0 around the motion, what is known, the motion
+    maps = [torch.randn(1, c, rows, 9, dtype=torch.float64, generator=generator) for c in channels]
+    own = torch.randn(1, 2, 4 * rows, 36, dtype=torch.float64, generator=generator)
+    for work, inputs in ((network.fine_update, maps), (network._of_pixels, (maps[0], maps[4], own))):
+        expected = work(*inputs)
+        with torch.no_grad():
+            found = in_bands(work, *inputs)
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other)
 
 
 def test_every_parameter_gets_a_gradient() -> None:

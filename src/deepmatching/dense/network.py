@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -29,6 +30,9 @@ NARROW = 0.4
 
 #: Range of the log of the mixture's second scale, in log pixels.
 LOG_SCALE = (-2.0, 6.0)
+
+#: Rows that an update computes at a time on a CPU, and rows beyond that their result depends on: five 3×3 operations.
+_BAND, _REACH = 64, 5
 
 #: Scale of squashed lengths, in pixels.
 _NEAR = 4.0
@@ -146,7 +150,7 @@ class DenseNetwork(nn.Module):
         for _ in range(self.updates[0]):
             around = _around(vectors, cells1, points, coarse[-1], _COARSE_SQUARES, geometry.gamma)
             far = torch.cat([_apart(known, coarse[-1]), certain], dim=1)
-            state, change = self.coarse_update(state, context, around, far, coarse[-1])
+            state, change = in_bands(self.coarse_update, state, context, around, far, coarse[-1])
             coarse.append(coarse[-1].detach() + change)
 
         size = vectors_fine.shape[2:]
@@ -158,11 +162,16 @@ class DenseNetwork(nn.Module):
         for _ in range(self.updates[1]):
             around = _around(vectors_fine, cells1, points_fine, fine[-1], _FINE_SQUARES, geometry.gamma)
             far = torch.cat([_apart(known, fine[-1]), certain], dim=1)
-            state, change = self.fine_update(state, context_fine, around, far, fine[-1])
+            state, change = in_bands(self.fine_update, state, context_fine, around, far, fine[-1])
             fine.append(fine[-1].detach() + change)
-        weights, mixture = self.mask(state), self.mixture(state)
-        flow = convex(fine[-1], weights, start.flow[:, :, :rows, :columns])
-        return DenseFlow(flow, convex(mixture, weights.detach()[:, : 9 * FINE**2]), coarse, fine[1:])
+        flow, mixture = in_bands(self._of_pixels, state, fine[-1], start.flow[:, :, :rows, :columns])
+        return DenseFlow(flow, mixture, coarse, fine[1:])
+
+    def _of_pixels(self, state: Tensor, moved: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+        """The flow and the mixture of every pixel."""
+        weights = self.mask(state)
+        mixture = convex(self.mixture(state), weights.detach()[:, : 9 * FINE**2])
+        return convex(moved, weights, own), mixture
 
     def _context(self, image0: Tensor, cells0: Tensor) -> tuple[Tensor, Tensor]:
         """Features of the first image at 1/4 and at 1/8."""
@@ -208,6 +217,28 @@ class _Update(nn.Module):
         return state, 4 * self.second(self.first(state).relu_())
 
 
+def in_bands(work: Callable[..., tuple[Tensor, ...]], *maps: Tensor) -> tuple[Tensor, ...]:
+    """Work on maps (B, …, H, W), or with a multiple of H rows, some rows at a time: it takes many times their memory.
+
+    Not for training, which keeps all of it anyway, and not on a GPU, where a few large kernels are faster.
+    """
+    height = maps[0].shape[2]
+    if torch.is_grad_enabled() or maps[0].is_cuda or height <= _BAND:
+        return work(*maps)
+    parts = []
+    for top in range(0, height, _BAND):
+        first, end = max(0, top - _REACH), min(height, top + _BAND + _REACH)
+        found = work(*(_rows(each, height, first, end) for each in maps))
+        parts.append([_rows(each, end - first, top - first, top - first + _BAND).clone() for each in found])
+    return tuple(torch.cat(bands, dim=2) for bands in zip(*parts, strict=True))
+
+
+def _rows(maps: Tensor, height: int, first: int, end: int) -> Tensor:
+    """Rows ``first`` to ``end`` of so many; of maps with n times as many, n times as many."""
+    n = maps.shape[2] // height
+    return maps[:, :, first * n : end * n]
+
+
 def _lookups(squares: tuple[tuple[int, float], ...]) -> int:
     return sum((2 * reach + 1) ** 2 for reach, _ in squares)
 
@@ -247,8 +278,11 @@ def convex(maps: Tensor, weights: Tensor, own: Tensor | None = None) -> Tensor:
     """
     B, C, h, w = maps.shape
     shares = weights.view(B, 1, -1, FINE, FINE, h, w).softmax(dim=2)
-    around = F.unfold(F.pad(maps, (1, 1, 1, 1), mode="replicate"), 3).view(B, C, 9, 1, 1, h, w)
-    mixed = (shares[:, :, :9] * around).sum(dim=2)
+    around = F.pad(maps, (1, 1, 1, 1), mode="replicate")
+    mixed = maps.new_zeros((B, C, FINE, FINE, h, w))
+    for k in range(9):  # one at a time: all products at once would take half of the memory of flow
+        near = around[:, :, None, None, k // 3 : k // 3 + h, k % 3 : k % 3 + w]
+        mixed = torch.addcmul(mixed, shares[:, :, k], near)
     if own is not None:
-        mixed = mixed + shares[:, :, 9] * own.view(B, C, h, FINE, w, FINE).permute(0, 1, 3, 5, 2, 4)
+        mixed = torch.addcmul(mixed, shares[:, :, 9], own.view(B, C, h, FINE, w, FINE).permute(0, 1, 3, 5, 2, 4))
     return mixed.permute(0, 1, 4, 2, 5, 3).reshape(B, C, FINE * h, FINE * w)
