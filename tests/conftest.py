@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, register_random, settings
 
+from deepmatching.operators.cpu.compilation import announce_compilation
 from helpers.synthetic_pictures import moved_noise
 
 if not torch.cuda.is_available():
@@ -104,6 +105,12 @@ def repetition(request: pytest.FixtureRequest) -> int:
 
 
 # ---------------------------------------------------------------------- fixtures
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compilation_is_announced() -> None:
+    """What a test finds on standard error does not depend on whether it is the first to compile a kernel."""
+    announce_compilation()
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ import torch
 import deepmatching
 from deepmatching.matches import Matches
 from helpers.fake_datasets import texture, write_image
-from helpers.processes import run
+from helpers.processes import errors_of, run
 from helpers.synthetic_pictures import draw_photo
 
 
@@ -177,7 +177,8 @@ def test_standard_output_that_cannot_be_written_is_reported(pictures: tuple[Path
     for redirection in (">/dev/full", ">&-"):
         result = shell(redirection)
         assert result.returncode == 2
-        assert result.stderr.count("\n") == 1 and "use -o FILE" in result.stderr
+        (error,) = errors_of(result)
+        assert "use -o FILE" in error
     silent = shell("2>&-")  # no summary among the matches
     assert silent.stdout and all(len(line.split()) == 6 for line in silent.stdout.splitlines())
 

@@ -16,6 +16,11 @@ def run(*arguments: object, cwd: Path | None = None, stdout: Any = subprocess.PI
     return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, cwd=cwd, check=False)
 
 
+def errors_of(result: subprocess.CompletedProcess[str]) -> list[str]:
+    """The lines on standard error. That kernels are compiled does not count: it depends on what ran before."""
+    return [line for line in result.stderr.splitlines() if "compiling the kernels" not in line]
+
+
 #: A shell that starts the tests in the background makes them, and the processes they start, ignore the interrupt key.
 _HEEDING_INTERRUPTS = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from deepmatching.cli import main; main()"
