@@ -24,13 +24,13 @@ from rich.table import Table
 import deepmatching as dm
 from deepmatching.defaults import MODEL, PRESET
 from deepmatching.edges import edge_strength
-from deepmatching.flow import FlowSettings, matches_to_flow, preset
+from deepmatching.flow import FlowSettings, preset
 from deepmatching.flow.confidence import probability
 from deepmatching.flow.fields import field_of_decoded, interpolate_field
+from deepmatching.flow.learned import start_of_pair
 from deepmatching.flow.refinement import refine_finite
 from deepmatching.graphs import record
 from deepmatching.io.images import load_image
-from deepmatching.matches import matches_of
 from deepmatching.operators.geodesic import FLOOR, cell_graph, distance_transform, nearest_seeds
 
 
@@ -98,21 +98,13 @@ def measure(images: list[torch.Tensor], model: str, settings: FlowSettings, stag
     distance, label = stages("  geodesic distances, once", lambda: distance_transform(cost, pixels, counts))
     graph = stages("  graph of cells, once", lambda: cell_graph(distance, label, len(pixels)))
     stages("  nearest matches", lambda: nearest_seeds(graph, settings.interpolation.neighbours))
+    if settings.dense and network.dense is not None:
+        dense, start = network.dense, start_of_pair(image0, image1, edges, settings.interpolation, *forward)
+        stages("dense network", lambda: dense(image0[None], forward, cells0, cells1, geometry, start))
     flow = stages("refinement", lambda: refine_finite(interpolated.flow, image0, image1, settings.refinement))
     stages("confidence", lambda: probability(flow, interpolated.origin, image0, image1))
 
-    def on_host(decoded: Any) -> dm.Matches:
-        tensors = type(decoded)(*(None if tensor is None else tensor.cpu() for tensor in decoded))
-        return matches_of(tensors, 0, size, size, settings.interpolation.confidence)
-
-    expected = matches_to_flow(
-        on_host(forward),
-        image0.cpu(),
-        image1.cpu(),
-        settings,
-        edges.cpu().numpy(),
-        on_host(backward) if settings.interpolation.backward else None,
-    )
+    expected = dm.DeepMatcher.from_pretrained(model, device="cpu").flow(image0.cpu(), image1.cpu(), settings)
     difference = np.hypot(*np.moveaxis(found.flow - expected.flow, 2, 0))
     return {
         "mean difference from the CPU, px": float(difference.mean()),
