@@ -88,7 +88,8 @@ class DeepMatcher:
         self._repeated_decode = RepeatedDecode(self.network)
         self._device_flow: DeviceFlow | None = None
         self._describe = GraphedDescribe(self.network)
-        self._other_radii: dict[int | None, DeepMatcher] = {}  # matchers that share this network
+        self._other_radii: dict[tuple[int | None, bool], DeepMatcher] = {}  # matchers that share this network
+        self._radius_by_confidence = False  # whether flow may do with less: no radius was asked for
 
     def __getstate__(self) -> dict[str, Any]:
         """What pickling and copying keep: CUDA graphs cannot be copied."""
@@ -274,9 +275,8 @@ class DeepMatcher:
             image0, image1: as for :meth:`match`, but of one size.
             preset: a name from ``deepmatching.flow.PRESETS``, or settings. ``default`` is the most accurate.
             radius: largest displacement along each axis in pixels, or ``"full"``. None for this matcher's own radius if
-                one was set, else ``deepmatching.defaults.FLOW_RADIUS``. Not together with ``matches``.
-            edges: edges of the first image: None for the network that ships, ``"gradient"``, a file, an array (H, W) in
-                [0, 1], or a function from the image to such an array.
+                one was set, else ``deepmatching.defaults.FLOW_RADIUS`` at most. Not together with ``matches``.
+            edges: of the first image: None (network), ``"gradient"``, a file, an array (H, W), or a function to one.
             matches: matches of any matcher, or their file, to interpolate instead of this matcher's own.
         """
         from deepmatching.flow import check_pair, count_outside, is_edge_map, matches_to_flow, searched_to_flow
@@ -331,7 +331,7 @@ class DeepMatcher:
     def _flow_of_frames(
         self, images: Iterable[Tensor], settings: FlowSettings, radius: Radius | None, edges: EdgesLike, now: float = 0
     ) -> Iterator[FlowResult]:
-        from deepmatching.flow import decoded_to_flow, needs_backward, on_device
+        from deepmatching.flow import frames_to_flow, on_device
         from deepmatching.flow.recorded import DeviceFlow
 
         matcher = self.for_flow(radius)
@@ -344,12 +344,9 @@ class DeepMatcher:
                 decoding = replace(matcher.settings.decoding, pieces=frame.pieces)
                 yield matcher._device_flow(previous, frame, decoding, settings, edges).at_size(previous.size)
             elif previous is not None:
-                decoded = matcher._decode_frames(previous, frame)
-                both = needs_backward(settings, matcher.network)
-                backward = matcher._decode_frames(frame, previous) if both else None
-                seconds = {"matching": time.perf_counter() - start}
-                result = decoded_to_flow(decoded, previous, frame, settings, edges, backward, dense)
-                yield replace(result, seconds={**seconds, **result.seconds}).at_size(previous.size)
+                decode, by_confidence = matcher._decode_frames, matcher._radius_by_confidence
+                result = frames_to_flow(previous, frame, decode, matcher.network, settings, edges, by_confidence, start)
+                yield result.at_size(previous.size)
                 start = time.perf_counter()
             previous = frame
 
@@ -359,10 +356,12 @@ class DeepMatcher:
         pixels = radius_in_pixels(FLOW_RADIUS if chosen is None else chosen)
         if pixels == self.network.radius:
             return self
-        if pixels not in self._other_radii:
+        key = pixels, chosen is None
+        if key not in self._other_radii:
             settings = replace(self.settings, radius=FULL if pixels is None else pixels)
-            self._other_radii[pixels] = DeepMatcher(self.network.at_radius(pixels), settings)
-        return self._other_radii[pixels]
+            self._other_radii[key] = DeepMatcher(self.network.at_radius(pixels), settings)
+            self._other_radii[key]._radius_by_confidence = chosen is None
+        return self._other_radii[key]
 
     # ------------------------------------------------------------------ looking inside
 

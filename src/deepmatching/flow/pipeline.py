@@ -19,6 +19,7 @@ from deepmatching.flow.confidence import confidence, probability
 from deepmatching.flow.fields import Field, field_of, interpolate_field, on_device
 from deepmatching.flow.interpolation import interpolate, starts_inside
 from deepmatching.flow.learned import dense_to_flow, occlusion_of
+from deepmatching.flow.radius import decode_near_first
 from deepmatching.flow.refinement import refine, refine_finite
 from deepmatching.flow.result import FlowResult, FlowTensors
 from deepmatching.flow.settings import FlowSettings, suited
@@ -161,6 +162,32 @@ def decoded_to_flow(
         None if decoded.hidden is None else decoded.hidden[0],
     )
     return replace(result, agreement=matches_of(decoded, 0, *sizes).agreement)
+
+
+def frames_to_flow(
+    first: Frame,
+    second: Frame,
+    decode: Callable[[Frame, Frame], Decoded],
+    network: Network,
+    settings: FlowSettings,
+    edges: EdgesLike,
+    by_confidence: bool,
+    start: float,
+) -> FlowResult:
+    """Match two frames and find the flow from one to the other; not for devices with kernels for flow.
+
+    Args:
+        decode: matches two frames in the geometry of the first.
+        network: whose matches they are.
+        settings, edges: see :func:`matches_to_flow`.
+        by_confidence: whether a smaller radius will do if the matches' confidence says so.
+        start: when the work on these frames began, as ``time.perf_counter`` says.
+    """
+    decoded = decode_near_first(decode, first, second, settings, network) if by_confidence else decode(first, second)
+    backward = decode(second, first) if needs_backward(settings, network) else None
+    seconds = {"matching": time.perf_counter() - start}
+    result = decoded_to_flow(decoded, first, second, settings, edges, backward, network.dense)
+    return replace(result, seconds={**seconds, **result.seconds})
 
 
 def needs_backward(settings: FlowSettings, network: Network) -> bool:
