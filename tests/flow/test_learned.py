@@ -10,8 +10,11 @@ import torch
 
 import deepmatching as dm
 from deepmatching.dense import DenseFlow, Start
-from deepmatching.flow import PRESETS, InterpolationSettings, RefinementSettings
+from deepmatching.errors import DeepMatchingError
+from deepmatching.flow import PRESETS, InterpolationSettings, RefinementSettings, decoded_to_flow
 from deepmatching.flow.learned import Interpolator, corrected, start_of_pair
+from deepmatching.inference import Frame
+from deepmatching.memory import UNCUT
 from helpers.volumes import blobs
 
 
@@ -59,6 +62,19 @@ def test_without_a_match_it_starts_at_no_motion(matcher: dm.DeepMatcher) -> None
     )
     start = start_of_pair(*images, None, InterpolationSettings(), *nothing)
     assert start.flow.shape == (1, 2, 64, 96) and not start.flow.any() and not start.probability.any()
+
+
+def test_a_pair_without_a_match_is_one_sentence(matcher: dm.DeepMatcher) -> None:
+    image = torch.zeros(3, 64, 96)
+    geometry = matcher.network.geometry((64, 96), (64, 96))
+    cells = matcher.network.describe_image(image[None], geometry.used0)
+    frame = Frame(image, image, cells, geometry, (64, 96), UNCUT)
+    decoded = matcher.network.decode_cells(cells, cells, geometry)
+    nothing = decoded._replace(
+        verified=torch.zeros_like(decoded.verified), confidence=torch.zeros_like(decoded.confidence)
+    )
+    with pytest.raises(DeepMatchingError, match="There are no matches"):
+        decoded_to_flow(nothing, frame, frame, PRESETS["default"], dense=matcher.network.dense)
 
 
 def test_a_correction_by_more_than_ten_pixels_does_not_count() -> None:

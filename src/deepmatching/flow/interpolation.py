@@ -15,6 +15,9 @@ from deepmatching.flow.settings import InterpolationSettings
 from deepmatching.operators.geodesic import Cells, Neighbours, cells_of, neighbours_of
 from deepmatching.operators.local_models import affine_models, falloff_weights, paint, weighted_means
 
+#: What to say without a match.
+NOTHING = "There are no matches, so there is nothing to interpolate; try an easier pair."
+
 _FAR = 1e6  # pixels; matches that move further are dropped
 _STRONGEST_EDGE = 100  # an edge map in 0 … 255 exceeds it
 
@@ -136,7 +139,7 @@ def _usable(
 ) -> np.ndarray:
     """Step 1: the indices of the matches that remain, in order."""
     if len(start) == 0:
-        raise DeepMatchingError("There are no matches, so there is nothing to interpolate; try an easier pair.")
+        raise DeepMatchingError(NOTHING)
     reason = f"starts in the image of {shape[1]}x{shape[0]} pixels; give matches of this image"
     with np.errstate(invalid="ignore"):
         usable = starts_inside(start, shape) & (np.abs(end) < _FAR).all(axis=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,15 +13,17 @@ from deepmatching.defaults import RIGHT
 from deepmatching.dense import DenseFlow, DenseNetwork, Start
 from deepmatching.dense.network import probability_within
 from deepmatching.edges import edge_strength
+from deepmatching.errors import DeepMatchingError
 from deepmatching.flow.confidence import origin_of, probability
 from deepmatching.flow.fields import field_of_decoded, interpolate_field, on_device
-from deepmatching.flow.interpolation import interpolate
+from deepmatching.flow.interpolation import NOTHING, interpolate
 from deepmatching.flow.refinement import refine_finite
-from deepmatching.flow.result import FlowResult, FlowTensors
+from deepmatching.flow.result import FlowResult, FlowTensors, stopwatch
 from deepmatching.flow.settings import FlowSettings, InterpolationSettings
 from deepmatching.geometry import Geometry
 from deepmatching.graphs import Replayed
 from deepmatching.inference import Frame
+from deepmatching.matches import chosen_of
 from deepmatching.operators.targets import Decoded
 
 #: Larger corrections of the interpolated flow by the dense network do not count, in pixels.
@@ -121,14 +122,9 @@ def dense_to_flow(
         settings: of interpolation and refinement.
         edges: (H, W), edge strength of the first frame; None to detect them.
     """
-    seconds: dict[str, float] = {}
-    begin = time.perf_counter()
-
-    def finish(stage: str) -> None:
-        nonlocal begin
-        now = time.perf_counter()
-        seconds[stage], begin = now - begin, now
-
+    if not chosen_of(decoded, 0, settings.interpolation.confidence).any():
+        raise DeepMatchingError(NOTHING)
+    seconds, finish = stopwatch()
     images, cells = (first.on_device, second.on_device), (first.cells, second.cells)
     strength = edge_strength(first.on_device) if edges is None else edges
     finish("edges")
@@ -168,9 +164,8 @@ def dense_tensors(
     certainty = certainty[0, 0]
     occlusion = None if decoded.hidden is None else occlusion_of(decoded.hidden[0], flow)
     unknown = torch.full_like(certainty[0, 0], torch.nan)
-    return FlowTensors(
-        flow, certainty, decoded.verified[0].sum(), unknown if agreement is None else agreement, occlusion
-    )
+    count = chosen_of(decoded, 0, settings.interpolation.confidence).sum()
+    return FlowTensors(flow, certainty, count, unknown if agreement is None else agreement, occlusion)
 
 
 def corrected(start: Start, found: DenseFlow) -> tuple[Tensor, Tensor]:

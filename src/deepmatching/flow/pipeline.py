@@ -17,11 +17,11 @@ from deepmatching.edges import detect_edges, edge_strength, gradient_edges
 from deepmatching.errors import DeepMatchingError, failed_allocations
 from deepmatching.flow.confidence import confidence, probability
 from deepmatching.flow.fields import Field, field_of, interpolate_field, on_device
-from deepmatching.flow.interpolation import interpolate, starts_inside
+from deepmatching.flow.interpolation import NOTHING, interpolate, starts_inside
 from deepmatching.flow.learned import dense_to_flow, occlusion_of
 from deepmatching.flow.radius import decode_near_first
 from deepmatching.flow.refinement import refine, refine_finite
-from deepmatching.flow.result import FlowResult, FlowTensors
+from deepmatching.flow.result import FlowResult, FlowTensors, stopwatch
 from deepmatching.flow.settings import FlowSettings, suited
 from deepmatching.flow.views import Views, refine_through, views_of
 from deepmatching.inference import Frame
@@ -71,14 +71,7 @@ def matches_to_flow(
     keypoints0, keypoints1, scores = matches.numpy()
     views = views_of(matches, image0, image1)
     backward_keypoints = None if backward is None or views is not None else backward.numpy()[:2]
-    seconds: dict[str, float] = {}
-    start = time.perf_counter()
-
-    def finish(stage: str) -> None:
-        nonlocal start
-        now = time.perf_counter()
-        seconds[stage], start = now - start, now
-
+    seconds, finish = stopwatch()
     strength = edges_of(image0, edges)
     finish("edges")
     found = interpolate(
@@ -208,7 +201,7 @@ def _flow_on_device(
 ) -> FlowResult:
     """:func:`matches_to_flow` on the images' GPU, which is the current one."""
     if len(matches) == 0:
-        raise DeepMatchingError("There are no matches, so there is nothing to interpolate; try an easier pair.")
+        raise DeepMatchingError(NOTHING)
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     forward, views = field_of(matches, image0.device), views_of(matches, image0, image1)

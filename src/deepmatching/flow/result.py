@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, overload
@@ -31,6 +32,19 @@ class FlowTensors(NamedTuple):
     matches: Tensor  #: number of matches that passed the filters; 0: the others have no meaning
     agreement: Tensor  #: of the matches before the filters
     occlusion: Tensor | None = None  #: (H, W) float32
+
+
+def stopwatch() -> tuple[dict[str, float], Callable[[str], None]]:
+    """The seconds of the stages so far, and a function to call at the end of each with its name."""
+    seconds: dict[str, float] = {}
+    start = time.perf_counter()
+
+    def finish(stage: str) -> None:
+        nonlocal start
+        now = time.perf_counter()
+        seconds[stage], start = now - start, now
+
+    return seconds, finish
 
 
 class OnDemand(Generic[Value]):
