@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from deepmatching.datasets.synthesis import PRESETS, Photos, Synthesizer
-from deepmatching.datasets.synthesis.layers import fetch, render
+from deepmatching.datasets.synthesis.layers import fetch, render, without_detail
 from deepmatching.datasets.synthesis.motions import Waves
 from deepmatching.datasets.synthesis.placing import Windows, to_window
 from deepmatching.datasets.synthesis.scene import Scene, draw_scene
@@ -78,6 +78,7 @@ def box_scene(photos: Photos, move: tuple[int, int]) -> Scene:
         motion,
         inverse,
         Waves(np.zeros((2, 1, 3, 2)), np.zeros((2, 1, 3, 2)), zero),
+        np.zeros((0, 1)),
         np.zeros(0, np.int64),
         64,
         256,
@@ -112,6 +113,34 @@ def test_a_window_repeats_the_edge_or_mirrors_the_picture(photos: Photos) -> Non
         mode = "edge" if clamp else "symmetric"
         after = ((10, 400 - 10 - int(height)), (10, 400 - 10 - int(width)))
         np.testing.assert_array_equal(found, np.pad(picture.numpy(), after, mode=mode))
+
+
+def test_plain_scenes_keep_their_motion_and_lose_their_detail(photos: Photos) -> None:
+    textured, plain = (
+        render(
+            to_device(draw_scene(np.random.default_rng(4), photos, SIZE, 3, s), torch.device("cpu")),
+            photos.texels,
+            SIZE,
+        )
+        for s in (PLAIN, replace(PLAIN, plain=1.0))
+    )
+    assert torch.equal(textured.flow, plain.flow) and torch.equal(textured.visible, plain.visible)
+    roughness = [(r.frames.diff(dim=-1).abs()).mean() for r in (textured, plain)]
+    assert roughness[1] < 0.6 * roughness[0]  # outlines stay
+    assert plain.frames.min() >= 0 and plain.frames.max() <= 1 + 1e-5
+
+
+def test_a_picture_without_detail_keeps_its_outline_and_its_mean_colour() -> None:
+    generator = torch.Generator().manual_seed(0)
+    alpha = torch.zeros(1, 1, 32, 32)
+    alpha[..., 8:24, 8:24] = 1
+    tiles = torch.cat([torch.rand(1, 3, 32, 32, generator=generator) * alpha, alpha], dim=1)
+    found = without_detail(tiles, torch.ones(1))
+    assert torch.equal(found[:, 3:], alpha) and not found[:, :3][alpha.expand(1, 3, -1, -1) == 0].any()
+    inside = found[0, :3, 8:24, 8:24]
+    assert inside.std() < 0.2 * tiles[0, :3, 8:24, 8:24].std()
+    torch.testing.assert_close(inside.mean((1, 2)), tiles[0, :3, 8:24, 8:24].mean((1, 2)), atol=0.03, rtol=0)
+    assert torch.equal(without_detail(tiles, torch.zeros(1)), tiles)
 
 
 def test_occlusion_agrees_with_the_foremost_layers_of_both_frames(photos: Photos) -> None:
