@@ -273,7 +273,7 @@ class DeepMatcher:
 
         Args:
             image0, image1: as for :meth:`match`, but of one size.
-            preset: a name from ``deepmatching.flow.PRESETS``, or settings. ``default`` is the most accurate.
+            preset: a name from ``deepmatching.flow.PRESETS``, or settings. ``default`` is best on most pairs.
             radius: largest displacement along each axis in pixels, or ``"full"``. None for this matcher's own radius if
                 one was set, else ``deepmatching.defaults.FLOW_RADIUS`` at most. Not together with ``matches``.
             edges: of the first image: None (network), ``"gradient"``, a file, an array (H, W), or a function to one.

@@ -52,6 +52,7 @@ def test_it_starts_at_the_interpolated_flow(matcher: dm.DeepMatcher) -> None:
     for b in range(2):
         np.testing.assert_allclose(start.flow[b].permute(1, 2, 0), expected.flow, atol=1e-4)
         np.testing.assert_allclose(start.probability[b, 0], expected.confidence, atol=1e-4)
+        assert start.matches[b] == expected.matches == matcher.flow(*images, radius=16).matches
 
 
 def test_without_a_match_it_starts_at_no_motion(matcher: dm.DeepMatcher) -> None:
@@ -61,7 +62,7 @@ def test_without_a_match_it_starts_at_no_motion(matcher: dm.DeepMatcher) -> None
         verified=torch.zeros_like(decoded.verified), confidence=torch.zeros_like(decoded.confidence)
     )
     start = start_of_pair(*images, None, InterpolationSettings(), *nothing)
-    assert start.flow.shape == (1, 2, 64, 96) and not start.flow.any() and not start.probability.any()
+    assert start.flow.shape == (1, 2, 64, 96) and not any(part.any() for part in start)
 
 
 def test_a_pair_without_a_match_is_one_sentence(matcher: dm.DeepMatcher) -> None:
@@ -78,7 +79,7 @@ def test_a_pair_without_a_match_is_one_sentence(matcher: dm.DeepMatcher) -> None
 
 
 def test_a_correction_by_more_than_ten_pixels_does_not_count() -> None:
-    start = Start(torch.zeros(1, 2, 4, 9), torch.full((1, 1, 4, 9), 0.25))
+    start = Start(torch.zeros(1, 2, 4, 9), torch.full((1, 1, 4, 9), 0.25), torch.ones(1))
     moved = torch.zeros(1, 2, 4, 8)
     moved[0, 0, :, :4], moved[0, 1, :, 4:] = 9.9, -10.1
     flow, likely = corrected(

@@ -207,7 +207,8 @@ def _no_cluster(address: str | None, error: Exception, printed: str = "") -> Dee
 
 def _no_worker(error: Exception) -> DeepMatchingError:
     """The error of a worker that cannot start; Ray gives the remote traceback, which ends with the error itself."""
-    reason = next(line.strip() for line in reversed(f"{error}".splitlines() or [""]) if line.strip())
+    lines = [line.strip() for line in f"{error}".splitlines() if line.strip()]
+    reason = lines[-1] if lines else type(error).__name__
     return DeepMatchingError(
         f"A worker of the Ray cluster cannot start ({reason[:_LONGEST].rstrip('.')}): every machine needs the same "
         "deepmatching, and the model's file under the same path."

@@ -19,6 +19,7 @@ from deepmatching.flow import (
     FlowResult,
     check_pair,
     decoded_to_flow,
+    is_upright,
     matches_to_flow,
     needs_backward,
     preset,
@@ -197,8 +198,15 @@ class ShardMatcher:
         assert first.image is not None and second.image is not None
         matches = self.matcher.match(first.image, second.image).to("cpu")
         if self.flow is not None:
-            result = matches_to_flow(matches, first.image, second.image, preset(PRESET))
-            self._write_flow(pair, result.at_size(first.size))
+            if is_upright(matches):  # the flow that the pair has without a search
+                geometry = self.matcher.network.geometry(first.shape, second.shape)
+                plan = self.matcher.plan(first.size, second.size)
+                decoded = self._decode_cells(first.cells, second.cells, geometry, plan)
+                result = self._flow(first, second, decoded, geometry, plan)
+            else:
+                check_pair(first.image, second.image)
+                result = matches_to_flow(matches, first.image, second.image, preset(PRESET)).at_size(first.size)
+            self._write_flow(pair, result)
         found = matches.at_sizes(first.size, second.size)
         kept = found if self.min_confidence is None else found.filter(self.min_confidence)
         return MatchedPair(pair, kept, (first.orientation, second.orientation))

@@ -43,6 +43,7 @@ class Start(NamedTuple):
 
     flow: Tensor  #: (B, 2, H, W) in pixels
     probability: Tensor  #: (B, 1, H, W), that it is less than 3 pixels off
+    matches: Tensor  #: (B,), number of matches that it was interpolated from
 
 
 class DenseFlow(NamedTuple):

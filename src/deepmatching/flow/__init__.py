@@ -24,6 +24,7 @@ from deepmatching.flow.settings import (
     preset,
     suited,
 )
+from deepmatching.flow.views import is_upright
 
 __all__ = [
     "PRESETS",
@@ -40,6 +41,7 @@ __all__ = [
     "frames_to_flow",
     "interpolate",
     "is_edge_map",
+    "is_upright",
     "matches_to_flow",
     "needs_backward",
     "on_device",

@@ -93,16 +93,19 @@ def start_of_pair(
     field = field_of_decoded(Decoded._make(matches), 0, settings.confidence)
     strength = edge_strength(image0) if edges is None else edges
     if on_device(image0):
-        flow, origin, _ = interpolate_field(field, strength, image0, None, settings)
+        flow, origin, counts = interpolate_field(field, strength, image0, None, settings)
+        number = counts.sum()[None]
     elif field.counts.any():
         points0, points1, scores, _, judged = (None if t is None else t[field.counts].cpu().numpy() for t in field)
         found = interpolate(points0, points1, strength, image0, scores=scores, confidence=judged, settings=settings)
         flow, origin = torch.from_numpy(found.flow).to(image0.device), origin_of(found, image0.device)
+        number = torch.tensor([len(found.kept)], device=image0.device)
     else:
-        return Start(torch.zeros_like(image0[None, :1].expand(1, 2, -1, -1)), torch.zeros_like(image0[None, :1]))
+        nothing = torch.zeros_like(image0[None, :1])
+        return Start(nothing.expand(1, 2, -1, -1), nothing, torch.zeros(1, dtype=torch.int64, device=image0.device))
     flow = torch.nan_to_num(flow, 0.0, 0.0, 0.0).clamp(-FARTHEST, FARTHEST)
     likely = probability(flow, origin, image0, image1)
-    return Start(flow.permute(2, 0, 1)[None], torch.nan_to_num(likely)[None, None])
+    return Start(flow.permute(2, 0, 1)[None], torch.nan_to_num(likely)[None, None], number)
 
 
 @torch.no_grad()
@@ -114,7 +117,9 @@ def dense_to_flow(
     settings: FlowSettings,
     edges: Tensor | None = None,
 ) -> FlowResult:
-    """The flow from one frame to the next by the dense network, refined; for devices without kernels for flow.
+    """The flow from one frame to the next by the dense network, refined.
+
+    The times of its stages are right on a CPU only; a GPU works on when they are taken.
 
     Args:
         dense: the network of the model that made the matches.
@@ -164,8 +169,7 @@ def dense_tensors(
     certainty = certainty[0, 0]
     occlusion = None if decoded.hidden is None else occlusion_of(decoded.hidden[0], flow)
     unknown = torch.full_like(certainty[0, 0], torch.nan)
-    count = chosen_of(decoded, 0, settings.interpolation.confidence).sum()
-    return FlowTensors(flow, certainty, count, unknown if agreement is None else agreement, occlusion)
+    return FlowTensors(flow, certainty, start.matches[0], unknown if agreement is None else agreement, occlusion)
 
 
 def corrected(start: Start, found: DenseFlow) -> tuple[Tensor, Tensor]:
@@ -178,7 +182,7 @@ def corrected(start: Start, found: DenseFlow) -> tuple[Tensor, Tensor]:
         The flow, and the probability (B, 1, h, w) that it is less than 3 pixels off.
     """
     rows, columns = found.flow.shape[2:]
-    flow, likely = (maps[:, :, :rows, :columns] for maps in start)
+    flow, likely = (maps[:, :, :rows, :columns] for maps in start[:2])
     stays = (found.flow - flow).square().sum(dim=1, keepdim=True) > LARGEST_CORRECTION**2
     return (
         torch.where(stays, flow, found.flow),

@@ -123,6 +123,7 @@ def searched_to_flow(
     return replace(result, seconds={**seconds, **result.seconds}, agreement=found.agreement)
 
 
+@failed_allocations()
 def decoded_to_flow(
     decoded: Decoded,
     first: Frame,
@@ -185,6 +186,8 @@ def frames_to_flow(
 
 def needs_backward(settings: FlowSettings, network: Network) -> bool:
     """Whether the flow from this network's matches needs the matches back to the first image, too."""
+    if settings.dense and network.dense is not None:
+        return False
     has_confidence = network.confidence is not None
     interpolation = suited(settings, has_confidence, network.dense is not None).interpolation
     return interpolation.backward > 0 and not (has_confidence and interpolation.confidence)

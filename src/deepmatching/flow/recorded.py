@@ -20,8 +20,8 @@ from deepmatching.memory import decoding_bytes
 from deepmatching.network import Network
 from deepmatching.operators.targets import Decoded
 
-#: Memory that the way from matches to flow takes for each pixel, roughly.
-BYTES = 300
+#: Memory that the way from matches to flow takes for each pixel, roughly; and with a dense network.
+BYTES, DENSE_BYTES = 300, 700
 
 #: Tensors of the decoded matches of one direction, some of which may be None.
 FIELDS = len(Decoded._fields)
@@ -77,7 +77,7 @@ class DeviceFlow:
         strength = None if is_detected(edges) else edge_tensor(first.on_device, edges)
         matches = (tensor for pair in decoded for tensor in pair)
         images = first.on_device, second.on_device
-        is_small = BYTES * images[0].shape[1] * images[0].shape[2] <= LARGEST_GRAPH
+        is_small = (DENSE_BYTES if dense else BYTES) * images[0].shape[1] * images[0].shape[2] <= LARGEST_GRAPH
         flow = self._flow if is_small else _flow_eagerly
         tensors = flow(settings, first.geometry.alpha, *images, strength, dense[:2], *dense[2:], *matches)
         end.record()

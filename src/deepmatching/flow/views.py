@@ -35,18 +35,25 @@ class Views(NamedTuple):
     ends: Tensor  #: (N, 2) float32, where each match ends in the view of its transformation
 
 
+def is_upright(matches: Matches) -> bool:
+    """Whether no search found these matches, or one that found no transformation."""
+    if matches.transformation is None or matches.transformations is None:
+        return True
+    used = matches.transformations[matches.transformation.unique()]
+    return bool((used == torch.eye(3, device=used.device)).all())
+
+
 def views_of(matches: Matches, image0: Tensor, image1: Tensor) -> Views | None:
     """The views that the flow of these matches needs; None if no search found them, or found no transformation.
 
     Args:
         image0, image1: (1 or 3, H, W) in [0, 1].
     """
-    if matches.transformation is None or matches.transformations is None:
+    if is_upright(matches):
         return None
+    assert matches.transformation is not None and matches.transformations is not None
     used, places = np.unique(matches.transformation.detach().cpu().numpy(), return_inverse=True)
     table = matches.transformations.detach().cpu().double().numpy()[used]
-    if all(np.array_equal(matrix, np.eye(3)) for matrix in table):
-        return None
     if image0.shape[0] != image1.shape[0]:  # one grey, one in colour
         image0, image1 = (image.expand(3, -1, -1) for image in (image0, image1))
     start, end = (points.astype(np.float64) for points in matches.numpy()[:2])

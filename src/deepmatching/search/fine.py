@@ -61,10 +61,11 @@ def match_through(image0: Tensor, image1: Tensor, models: Sequence[Model], match
         match: plain matching.
     """
     images = pixels_of(image0), pixels_of(image1)
-    matrices = [model.matrix for model in models] or [np.eye(3)]
+    matrices = [model.matrix for model in models]
     results = [_through(model, n, images, (image0, image1), match) for n, model in enumerate(models)]
     found = [(n, matches) for n, matches in enumerate(results) if matches is not None]
-    found = found or [(0, match(image0, image1))]
+    if not found:
+        found, matrices = [(0, match(image0, image1))], [np.eye(3)]
     table = torch.from_numpy(np.stack(matrices).astype(np.float32))
     size0, size1 = ((int(image.shape[1]), int(image.shape[2])) for image in (image0, image1))
     numbered = [

@@ -19,7 +19,7 @@ from deepmatching.defaults import RIGHT, THRESHOLDS
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation import match_metrics
 from deepmatching.evaluation.calibration import area_under_roc
-from deepmatching.flow.learned import start_of_pair
+from deepmatching.flow.learned import corrected, start_of_pair
 from deepmatching.flow.settings import InterpolationSettings
 from deepmatching.geometry import Geometry
 from deepmatching.inference import Decoding
@@ -192,7 +192,7 @@ def _match(network: Network, pair: Pair, device: torch.device) -> tuple[Decoded,
         if network.dense is None:
             return decoded, pair, geometry, None
         start = start_of_pair(image0[0], image1[0], None, InterpolationSettings(), *decoded)
-        flow = network.dense(image0, decoded, cells0, cells1, geometry, start).flow[0].permute(1, 2, 0)
+        flow = corrected(start, network.dense(image0, decoded, cells0, cells1, geometry, start))[0][0].permute(1, 2, 0)
     return decoded, pair, geometry, flow
 
 
