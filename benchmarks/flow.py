@@ -1,6 +1,6 @@
 """Accuracy and speed of the dense flow: its stages, and trials of its settings, on pairs with ground truth.
 
-    python benchmarks/flow.py MANIFEST.json [--model compact] [--radius 160] [--preset default] [--edges network]
+    python benchmarks/flow.py MANIFEST.json [--model compact] [--radius 160] [--preset interpolated] [--edges network]
         [--set falloff=0.3 steps=5 …] [--backward] [--dataset sintel_final …] [--cache DIR] [--json FILE]
     python benchmarks/flow.py --speed A B [--repeats 7] [--model …]
 
@@ -148,6 +148,26 @@ def speed(options: argparse.Namespace, settings: FlowSettings) -> None:
         table.add_row(name, *(f"{t:.3f}" for t in times))
     print_table(table)
     print(f"peak memory of the process {peak_memory(torch.device('cpu')) / 1e6:.0f} MB")
+    whole(images, options.model, options.repeats)
+
+
+def whole(images: list[torch.Tensor], model: str, repeats: int) -> None:
+    """Time from two images to flow with several presets, one after the other in turns."""
+    matcher = dm.DeepMatcher.from_pretrained(model, device="cpu")
+    calls: dict[str, dict[str, Any]] = {name: {"preset": name} for name in ("default", "interpolated", "classic")}
+    calls[f"default, radius {FLOW_RADIUS}"] = {"radius": FLOW_RADIUS}
+    results: dict[str, list[dict[str, float]]] = defaultdict(list)
+    for _ in range(1 + repeats):
+        for name, settings in calls.items():
+            start = time.perf_counter()
+            seconds = matcher.flow(images[0], images[1], **settings).seconds
+            results[name].append({"all": time.perf_counter() - start, **seconds})
+    table = Table("from two images", "seconds", "of which", title=f"median of {repeats} after warm-up, in turns")
+    for name, runs in results.items():
+        median = {stage: float(np.median([run[stage] for run in runs[1:]])) for stage in runs[0]}
+        parts = ", ".join(f"{stage} {value:.2f}" for stage, value in median.items() if stage != "all")
+        table.add_row(name, f"{median['all']:.2f}", parts)
+    print_table(table)
 
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:

@@ -33,6 +33,7 @@ from deepmatching.matcher import DeepMatcher
 from deepmatching.matches import NO_MATCHES, Matches
 from deepmatching.memory import Plan, Size
 from deepmatching.operators.decoding import Decoded
+from deepmatching.operators.targets import pair_of
 
 #: What a pair may fail with. The others go on.
 _FAILURES = (DeepMatchingError, torch.OutOfMemoryError, MemoryError, RuntimeError)
@@ -178,8 +179,7 @@ class ShardMatcher:
                 results.append(part)
                 continue
             for b, (pair, one, two) in enumerate(works):
-                own = (None if tensor is None else tensor[b : b + 1] for tensor in decoded[1:])
-                self._write_flow(pair, self._flow(one, two, Decoded._make((decoded.points0, *own)), geometry, plan))
+                self._write_flow(pair, self._flow(one, two, pair_of(decoded, b), geometry, plan))
             results.append(list(part))
         return results
 

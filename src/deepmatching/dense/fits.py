@@ -18,8 +18,9 @@ NEIGHBOURS = 9
 #: Points of the grid in one unit of the fits' coordinates, for precision.
 _UNIT = 16.0
 
-#: Displacements of a candidate are limited to this many pixels.
-_FARTHEST = 1024.0
+#: Displacements of candidates, the interpolated flow included, are limited to this many pixels along each axis, and
+#: training leaves out pixels that move further.
+FARTHEST = 1024.0
 
 
 class Fits(NamedTuple):
@@ -66,7 +67,7 @@ def affine_candidates(moved: Tensor, weights: Tensor, scales: int, ridge: float 
         fit = mean + slope_x * (x[:, :, None] - middle_x) + slope_y * (y[:, :, None] - middle_y)
         found.append(fit.transpose(1, 2))
         support.append(total[:, 0])
-    return Fits(torch.cat(found, dim=1).clamp(-_FARTHEST, _FARTHEST), torch.cat(support, dim=1))
+    return Fits(torch.cat(found, dim=1).clamp(-FARTHEST, FARTHEST), torch.cat(support, dim=1))
 
 
 def _blurred(sums: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from deepmatching.defaults import RIGHT
 from deepmatching.dense import DenseFlow, DenseNetwork, Start
+from deepmatching.dense.fits import FARTHEST
 from deepmatching.dense.network import probability_within
 from deepmatching.edges import edge_strength
 from deepmatching.errors import DeepMatchingError
@@ -24,13 +25,10 @@ from deepmatching.geometry import Geometry
 from deepmatching.graphs import Replayed
 from deepmatching.inference import Frame
 from deepmatching.matches import chosen_of
-from deepmatching.operators.targets import Decoded
+from deepmatching.operators.targets import Decoded, pair_of
 
 #: Larger corrections of the interpolated flow by the dense network do not count, in pixels.
 LARGEST_CORRECTION = 10.0
-
-#: Motions of the interpolated flow are limited to this many pixels along each axis.
-FARTHEST = 1024.0
 
 
 class Interpolator:
@@ -55,10 +53,7 @@ class Interpolator:
         settings: InterpolationSettings = InterpolationSettings(),  # noqa: B008 - frozen
     ) -> Start:
         """Where the dense network starts for a batch of images (B, 1 or 3, H, W) in [0, 1] and their matches."""
-        pairs: list[tuple[Any, ...]] = []
-        for b in range(len(image0)):
-            matches = (None if tensor is None else tensor[b : b + 1] for tensor in decoded[1:])
-            pairs.append((image0[b], image1[b], None, settings, decoded.points0, *matches))
+        pairs = [(image0[b], image1[b], None, settings, *pair_of(decoded, b)) for b in range(len(image0))]
         parts = self._at_a_time(pairs) if on_device(image0) else [start_of_pair(*pair) for pair in pairs]
         return Start(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
 

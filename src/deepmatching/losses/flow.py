@@ -8,13 +8,11 @@ import torch
 from torch import Tensor
 
 from deepmatching.dense import DenseFlow
+from deepmatching.dense.fits import FARTHEST
 from deepmatching.dense.network import LOG_SCALE, NARROW
 from deepmatching.losses.truth import mean_over
 from deepmatching.operators.geodesic import FLOOR, cell_graph, distance_transform, nearest_seeds
 from deepmatching.operators.local_models import affine_models, falloff_weights, paint
-
-#: Pixels that move further along an axis do not count, in pixels: what passes the camera has no end in the frame.
-FARTHEST = 1024.0
 
 #: Weights of the motion filled in, after each update, and of the negative log-likelihood, against the final flow's 1.
 FILLED, UPDATED, LIKELIHOOD = 0.4, 0.2, 0.2
@@ -33,7 +31,7 @@ def dense_loss(found: DenseFlow, flow: Tensor) -> tuple[Tensor, dict[str, Tensor
         The loss, and metrics to log: ``epe``, of the final flow, and ``filled``, of the motion that was filled in.
     """
     truth = flow[:, : found.flow.shape[2], : found.flow.shape[3]].permute(0, 3, 1, 2)
-    known = (truth.abs() < FARTHEST).all(dim=1)  # false for NaN
+    known = (truth.abs() < FARTHEST).all(dim=1)  # false for NaN; what passes the camera has no end in the frame
     truth = torch.where(known[:, None], truth, 0)
     error = mean_over(_lengths(found.flow - truth), known)
     likelihood = mean_over(-log_likelihood(found.flow - truth, found.mixture), known)

@@ -27,6 +27,12 @@ class Decoded(NamedTuple):
     hidden: Tensor | None = None  #: (B, H_0, W_0), probability that p is not visible in the second image
 
 
+def pair_of(decoded: Decoded, b: int) -> Decoded:
+    """The matches of pair b of a batch, as a batch of one."""
+    own = (None if tensor is None else tensor[b : b + 1] for tensor in decoded[1:])
+    return Decoded._make((decoded.points0, *own))
+
+
 class Best(NamedTuple):
     """What verification needs of Q_0."""
 

@@ -16,6 +16,7 @@ from deepmatching.homographies import Size, apply, centre, inside, resizing, sim
 from deepmatching.inference import Decoding
 from deepmatching.network import Network
 from deepmatching.operators.decoding import Decoded
+from deepmatching.operators.targets import pair_of
 from deepmatching.search.warping import resized, tensor_of, warped
 
 #: Pixels of a reduced image: the geometric mean of the two images', so that every scale costs the same.
@@ -202,7 +203,7 @@ def _at_zoom(
         decoded = network.decode_cells(cells0, cells1.expand(len(batch), -1, -1, -1), geometry, _ON_CELLS)
         spacing = geometry.alpha / factors[1]
         for b, (rotation, turn) in enumerate(zip(members, turns, strict=True)):
-            own = Decoded(decoded.points0, *(tensor[b : b + 1] for tensor in decoded[1:5]))
+            own = pair_of(decoded, b)
             cells = cells0[b : b + 1].clone(), cells1
             yield _Trial(rotation, zoom, own, *cells, geometry, turn, size, back, turned == 1, spacing)
 
