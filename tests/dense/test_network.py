@@ -12,6 +12,7 @@ from deepmatching.dense import DenseNetwork, Start
 from deepmatching.dense.network import convex, in_bands, probability_within
 from deepmatching.errors import DeepMatchingError
 from deepmatching.geometry import Geometry
+from deepmatching.operators.evidence import squash
 from deepmatching.operators.targets import Decoded
 
 
@@ -55,15 +56,34 @@ def test_rows_at_a_time_change_nothing(rows: int) -> None:
     network = DenseNetwork(6, width=8, fine=8, scales=2).double()
     torch.nn.init.normal_(network.fine_update.second.weight)
     generator = torch.Generator().manual_seed(rows)
-    channels = 8, 8, 25, 7, 2  # state, context, S_0 around the motion, what is known, the motion
+    channels = 8, 24, 25, 7, 2  # state, what the context adds, S_0 around the motion, what is known, the motion
     maps = [torch.randn(1, c, rows, 9, dtype=torch.float64, generator=generator) for c in channels]
     own = torch.randn(1, 2, 4 * rows, 36, dtype=torch.float64, generator=generator)
-    for work, inputs in ((network.fine_update, maps), (network._of_pixels, (maps[0], maps[4], own))):
+    update = network.fine_update
+    for work, inputs in ((update, maps), (update.seen, maps[:1]), (network._of_pixels, (maps[0], maps[4], own))):
         expected = work(*inputs)
         with torch.no_grad():
             found = in_bands(work, *inputs)
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other)
+
+
+def test_an_update_is_a_step_of_a_gru() -> None:
+    update = DenseNetwork(6, width=8, fine=8, scales=2).double().fine_update
+    torch.nn.init.normal_(update.second.weight)
+    generator = torch.Generator().manual_seed(0)
+    state, context, around, far, moved = (
+        torch.randn(2, c, 7, 9, dtype=torch.float64, generator=generator) for c in (8, 8, 25, 7, 2)
+    )
+    found = update(state, *update.seen(context), around, far, moved)
+
+    smooth = torch.nn.functional.pad(moved, (1, 1, 1, 1), mode="replicate").unfold(2, 3, 1).unfold(3, 3, 1)
+    x = update.motion(torch.cat([2 * around, far, squash(smooth.mean(dim=(4, 5)) - moved, 4.0)], dim=1)).relu()
+    keep, reset = update.gates(torch.cat([state, x, context], dim=1)).sigmoid().chunk(2, dim=1)
+    proposal = update.proposal(torch.cat([reset * state, x, context], dim=1)).tanh()
+    expected = keep * state + (1 - keep) * proposal
+    torch.testing.assert_close(found[0], expected)
+    torch.testing.assert_close(found[1], 4 * update.second(update.first(expected).relu()))
 
 
 def test_every_parameter_gets_a_gradient() -> None:

@@ -44,6 +44,7 @@ TABLE = {
     "gaussian": {"cpu", "cuda"},
     "hog_cells": {"cpu", "cuda"},
     "lookup": {"cpu", "cuda"},
+    "lookup_squares": {"cpu"},
     "max_pooling": {"cuda"},
     "nearest_seeds": {"cpu", "cuda"},
     "paint": {"cpu", "cuda"},

@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from deepmatching.operators.lookups import lookup, sample, square
+from deepmatching.operators.lookups import lookup, lookup_squares, sample, square
 
 
 def test_on_cells_a_lookup_is_the_scalar_product() -> None:
@@ -41,6 +41,25 @@ def test_the_kernel_agrees_with_the_definition(channels: int) -> None:
     places = torch.rand(2, 6, 3, 4, 2, generator=generator) * 24 - 4  # some of them outside
     found = lookup(vectors, cells, places, 2)
     torch.testing.assert_close(found, lookup.definition(vectors, cells, places, 2), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("channels", [5, 64])
+@pytest.mark.parametrize("squares", [((2, 2.0),), ((1, 2.0), (2, 8.0)), ((0, 3.0), (3, 2.0))])
+def test_squares_are_lookups_around_a_target(channels: int, squares: tuple[tuple[int, float], ...]) -> None:
+    generator = torch.Generator().manual_seed(channels)
+    vectors, cells = (torch.randn(2, channels, *size, generator=generator) for size in ((5, 4), (7, 9)))
+    targets = torch.rand(2, 5, 4, 2, generator=generator) * 40 - 10
+    targets[0, 0], targets[1, 0, 0] = 1e7, -1e7  # far outside
+    targets[0, 1] = targets[0, 1].round()  # on pixels, and some on cells
+    steps = [(x, y) for r, step in squares for y in _axis(r, step) for x in _axis(r, step)]
+    places = torch.stack([targets + torch.tensor(step) for step in steps], dim=1)
+    expected = lookup.definition(vectors, cells, places, 2)
+    for found in (lookup_squares, lookup_squares.definition):
+        torch.testing.assert_close(found(vectors, cells, targets, 2, squares), expected, atol=1e-5, rtol=1e-5)
+
+
+def _axis(reach: int, step: float) -> list[float]:
+    return [n * step for n in range(-reach, reach + 1)]
 
 
 def test_gradients_are_those_of_finite_differences() -> None:

@@ -16,7 +16,7 @@ from deepmatching.descriptors.convolutions import as_rgb, channels_last
 from deepmatching.errors import DeepMatchingError
 from deepmatching.geometry import Geometry
 from deepmatching.operators.evidence import squash
-from deepmatching.operators.lookups import lookup, square
+from deepmatching.operators.lookups import lookup, lookup_squares
 from deepmatching.operators.targets import Decoded
 
 #: Pixels between the points of the finer grid.
@@ -148,10 +148,11 @@ class DenseNetwork(nn.Module):
         weights = self.choice(x).softmax(dim=1)
         coarse = [(weights[:, :, None] * candidates).sum(dim=1)]
         state, known = x.tanh(), torch.cat([moved, smooth], dim=1)
+        (seen,) = in_bands(self.coarse_update.seen, context)
         for _ in range(self.updates[0]):
             around = _around(vectors, cells1, points, coarse[-1], _COARSE_SQUARES, geometry.gamma)
             far = torch.cat([_apart(known, coarse[-1]), certain], dim=1)
-            state, change = in_bands(self.coarse_update, state, context, around, far, coarse[-1])
+            state, change = in_bands(self.coarse_update, state, seen, around, far, coarse[-1])
             coarse.append(coarse[-1].detach() + change)
 
         size = vectors_fine.shape[2:]
@@ -160,10 +161,11 @@ class DenseNetwork(nn.Module):
         # The edges of the interpolated flow come back as far as it was chosen.
         edges = _resized(weights[:, 1:2], size) * (smooth_fine - _resized(smooth, size))
         fine = [_resized(coarse[-1], size) + edges]
+        (seen,) = in_bands(self.fine_update.seen, context_fine)
         for _ in range(self.updates[1]):
             around = _around(vectors_fine, cells1, points_fine, fine[-1], _FINE_SQUARES, geometry.gamma)
             far = torch.cat([_apart(known, fine[-1]), certain], dim=1)
-            state, change = in_bands(self.fine_update, state, context_fine, around, far, fine[-1])
+            state, change = in_bands(self.fine_update, state, seen, around, far, fine[-1])
             fine.append(fine[-1].detach() + change)
         flow, mixture = in_bands(self._of_pixels, state, fine[-1], start.flow[:, :, :rows, :columns])
         return DenseFlow(flow, mixture, coarse, fine[1:])
@@ -195,10 +197,15 @@ def probability_within(mixture: Tensor, distance: float) -> Tensor:
 
 
 class _Update(nn.Module):
-    """One step of a convolutional GRU: (state, context, S_0 around the motion) → (new state, change of the motion)."""
+    """One step of a convolutional GRU: (state, context, S_0 around the motion) → (new state, change of the motion).
+
+    Gates and proposal are convolutions of state, motion and context. The context does not change between the steps, so
+    its part of the sums (:meth:`seen`) is computed once.
+    """
 
     def __init__(self, width: int, context: int, lookups: int) -> None:
         super().__init__()
+        self.changing = 2 * width  # channels of state and motion
         self.motion = nn.Conv2d(lookups + 9, width, 1)
         self.gates = nn.Conv2d(2 * width + context, 2 * width, 3, padding=1)
         self.proposal = nn.Conv2d(2 * width + context, width, 3, padding=1)
@@ -206,16 +213,25 @@ class _Update(nn.Module):
         nn.init.zeros_(self.second.weight)
         nn.init.zeros_(self.second.bias)  # type: ignore[arg-type]
 
-    def forward(
-        self, state: Tensor, context: Tensor, around: Tensor, far: Tensor, moved: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def seen(self, context: Tensor) -> tuple[Tensor]:
+        """What the context adds to gates and proposal, (B, 3 width, H, W)."""
+        weight = torch.cat([part.weight[:, self.changing :] for part in (self.gates, self.proposal)])
+        bias = torch.cat([part.bias for part in (self.gates, self.proposal)])  # type: ignore[misc]
+        return (F.conv2d(context, weight, bias, padding=1),)
+
+    def forward(self, state: Tensor, seen: Tensor, around: Tensor, far: Tensor, moved: Tensor) -> tuple[Tensor, Tensor]:
         moved = moved.detach()
         smooth = F.avg_pool2d(F.pad(moved, (1, 1, 1, 1), mode="replicate"), 3, stride=1)
         x = self.motion(torch.cat([2 * around, far, squash(smooth - moved, _NEAR)], dim=1)).relu_()
-        keep, reset = self.gates(torch.cat([state, x, context], dim=1)).sigmoid().chunk(2, dim=1)
-        proposal = self.proposal(torch.cat([reset * state, x, context], dim=1)).tanh()
+        gates = self._convolved(self.gates, state, x) + seen[:, : self.changing]
+        keep, reset = gates.sigmoid().chunk(2, dim=1)
+        proposal = (self._convolved(self.proposal, reset * state, x) + seen[:, self.changing :]).tanh()
         state = torch.lerp(proposal, state, keep)
         return state, 4 * self.second(self.first(state).relu_())
+
+    def _convolved(self, part: nn.Conv2d, state: Tensor, x: Tensor) -> Tensor:
+        """Gates or proposal without what the context adds."""
+        return F.conv2d(torch.cat([state, x], dim=1), part.weight[:, : self.changing], None, padding=1)
 
 
 def in_bands(work: Callable[..., tuple[Tensor, ...]], *maps: Tensor) -> tuple[Tensor, ...]:
@@ -255,9 +271,7 @@ def _around(
     vectors: Tensor, cells1: Tensor, points: Tensor, moved: Tensor, squares: tuple[tuple[int, float], ...], gamma: int
 ) -> Tensor:
     """S_0 at the squares of displacements around the current motion, (B, n, H, W)."""
-    target = points + moved.permute(0, 2, 3, 1)
-    steps = torch.cat([square(reach, step, moved.device) for reach, step in squares])
-    return lookup(vectors, cells1, target[:, None] + steps[:, None, None], gamma)
+    return lookup_squares(vectors, cells1, points + moved.permute(0, 2, 3, 1), gamma, squares)
 
 
 def _resized(maps: Tensor, size: torch.Size) -> Tensor:

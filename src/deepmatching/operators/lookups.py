@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -30,6 +32,20 @@ def lookup(vectors0: Tensor, cells1: Tensor, places: Tensor, gamma: int) -> Tens
         targets = sample(cells1, part.flatten(1, 2) / gamma).unflatten(2, (part.shape[1], H))  # (B, C, k, H, W)
         found.append(torch.einsum("bchw,bckhw->bkhw", vectors0, targets))
     return torch.cat(found, dim=1).clamp(min=0)
+
+
+@operator(cuda=())
+def lookup_squares(
+    vectors0: Tensor, cells1: Tensor, targets: Tensor, gamma: int, squares: Sequence[tuple[int, float]]
+) -> Tensor:
+    """As :func:`lookup`, at the points of squares around one target of every point: (B, n, H, W).
+
+    Args:
+        targets: the middles of the squares in pixels from the corner, (B, H, W, 2), (x, y).
+        squares: their reach and step; see :func:`square`.
+    """
+    steps = torch.cat([square(reach, step, targets.device) for reach, step in squares])
+    return lookup(vectors0, cells1, targets[:, None] + steps[:, None, None], gamma)
 
 
 def sample(maps: Tensor, places: Tensor) -> Tensor:

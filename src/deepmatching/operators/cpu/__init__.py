@@ -12,7 +12,7 @@ from deepmatching.operators.cpu.gaussian import gaussian
 from deepmatching.operators.cpu.geodesic import cell_graph, distance_transform, nearest_seeds
 from deepmatching.operators.cpu.hog import hog_cells
 from deepmatching.operators.cpu.local_models import affine_models, paint, weighted_means
-from deepmatching.operators.cpu.lookups import lookup
+from deepmatching.operators.cpu.lookups import lookup, lookup_squares
 from deepmatching.operators.cpu.refinement import refinement_step
 from deepmatching.operators.cpu.saliency import saliency
 from deepmatching.operators.cpu.warping import warp
@@ -29,6 +29,7 @@ __all__ = [
     "gaussian",
     "hog_cells",
     "lookup",
+    "lookup_squares",
     "nearest_seeds",
     "paint",
     "refinement_step",
