@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from deepmatching.geometry import Geometry
 
 OnError: TypeAlias = Callable[[int, DeepMatchingError], object]
-ForFlow: TypeAlias = tuple[bool, object]  # whether flow follows the matches; its dense network, or None
+Purpose: TypeAlias = Literal["matches", "flow", "dense flow"]  #: what memory is planned for
 
 
 class DeepMatcher:
@@ -193,7 +193,8 @@ class DeepMatcher:
             OutOfMemoryError: if it cannot be done.
         """
         matcher = self.for_flow() if flow else self
-        return matcher._plan(matcher.geometry(size0, size1), batch, (size0, size1), (flow, matcher.network.dense))
+        purpose: Purpose = "matches" if not flow else "flow" if matcher.network.dense is None else "dense flow"
+        return matcher._plan(matcher.geometry(size0, size1), batch, (size0, size1), purpose)
 
     def geometry(self, size0: tuple[int, int], size1: tuple[int, int]) -> Geometry:
         """The geometry in which images of these sizes (rows, columns) are matched."""
@@ -206,11 +207,11 @@ class DeepMatcher:
     def _shrunk(self, image: Tensor) -> Tensor:
         return shrink(image, self.settings.max_size)
 
-    def _plan(self, geometry: Geometry, batch: int, sizes: tuple[Size, Size], flow: ForFlow = (False, None)) -> Plan:
+    def _plan(self, geometry: Geometry, batch: int, sizes: tuple[Size, Size], purpose: Purpose = "matches") -> Plan:
         descriptor, pooling = self.network.descriptor, self.network.pooling
         budget = budget_for(self.device, self.settings.memory)
-        if flow[0]:
-            return plan_flow(geometry, descriptor, self.device.type, budget, sizes, pooling, flow[1] is not None)
+        if purpose != "matches":
+            return plan_flow(geometry, descriptor, self.device.type, budget, sizes, pooling, purpose == "dense flow")
         return plan_decoding(geometry, descriptor, batch, self.device.type, budget, sizes, pooling)
 
     def match_sequence(self, frames: Iterable[ImageLike]) -> Iterator[Matches]:
@@ -230,12 +231,12 @@ class DeepMatcher:
 
     @torch.no_grad()
     @failed_allocations()
-    def _frame(self, image: Tensor, number: int, previous: Frame | None, flow: ForFlow = (False, None)) -> Frame:
+    def _frame(self, image: Tensor, number: int, previous: Frame | None, purpose: Purpose = "matches") -> Frame:
         """Describe a frame of a sequence, whose geometry and pieces the first one fixes."""
         size = size_of(image)
         if previous is None:
             geometry = self.geometry(size, size)
-            pieces = self._plan(geometry, 1, (size, size), flow).pieces
+            pieces = self._plan(geometry, 1, (size, size), purpose).pieces
         else:
             check_frame_size(number, previous.size, size)
             geometry, pieces = previous.geometry, previous.pieces
@@ -337,9 +338,9 @@ class DeepMatcher:
         matcher = self.for_flow(radius)
         matcher._device_flow = matcher._device_flow or DeviceFlow(matcher.network)
         previous: Frame | None = None
-        start, dense = now or time.perf_counter(), matcher.network.dense if settings.dense else None
+        start, is_dense = now or time.perf_counter(), settings.dense and matcher.network.dense is not None
         for number, image in enumerate(images):
-            frame = matcher._frame(image, number, previous, (True, dense))
+            frame = matcher._frame(image, number, previous, "dense flow" if is_dense else "flow")
             if previous is not None and on_device(frame.on_device):
                 decoding = replace(matcher.settings.decoding, pieces=frame.pieces)
                 yield matcher._device_flow(previous, frame, decoding, settings, edges).at_size(previous.size)

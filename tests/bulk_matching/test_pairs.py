@@ -30,6 +30,15 @@ def test_images_in_sub_folders_are_listed_in_natural_order(photos: Path) -> None
     assert list_images(photos) == NAMES
 
 
+def test_the_pictures_of_a_run_inside_the_folder_are_not_images(photos: Path) -> None:
+    (photos / "run" / "shards").mkdir(parents=True)
+    (photos / "run" / "run.json").write_text("{}")
+    (photos / "run" / "flow").mkdir()
+    (photos / "run" / "flow" / "photo 1.png").write_bytes(b"")
+    assert list_images(photos) == NAMES
+    assert list_images(photos / "run") == ["flow/photo 1.png"]  # what the user names counts
+
+
 def test_exhaustive_is_every_pair_once(photos: Path) -> None:
     pairs = exhaustive_pairs(photos)
     assert len(pairs) == len({frozenset(pair) for pair in pairs}) == 10

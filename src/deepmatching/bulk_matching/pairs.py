@@ -21,6 +21,9 @@ from deepmatching.io.video import PICTURES, natural_order
 
 Pair = tuple[str, str]
 
+#: What the folder of a run has; see ``deepmatching.bulk_matching.storage``.
+MANIFEST, SHARDS = "run.json", "shards"
+
 #: Suffixes of files of global descriptors.
 _HDF5 = (".h5", ".hdf5")
 
@@ -29,12 +32,18 @@ BLOCK = 16
 
 
 def list_images(folder: PathLike) -> list[str]:
-    """The names of all images in a folder and the folders in it, in natural order: photo_2 before photo_10."""
+    """The names of all images in a folder and the folders in it, in natural order: photo_2 before photo_10.
+
+    Hidden files and folders do not count, nor does what the folders of runs contain, such as pictures of flow.
+    """
     refuse_address(folder)
     if not os.path.isdir(folder):
         raise DeepMatchingError(f"There is no folder of images '{folder}'; check the path.")
     names = []
     for place, folders, files in os.walk(folder):
+        if MANIFEST in files and SHARDS in folders and not os.path.samefile(place, folder):
+            folders.clear()
+            continue
         folders[:] = [name for name in folders if not name.startswith(".")]
         below = Path(place).relative_to(folder)
         names += [

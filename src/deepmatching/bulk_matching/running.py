@@ -13,8 +13,8 @@ from typing import Any
 
 from deepmatching import __version__
 from deepmatching.bulk_matching.cluster import Cluster, check_cluster, run_on_ray
-from deepmatching.bulk_matching.pairs import Pair, order_by_image, read_pairs, unique_pairs
-from deepmatching.bulk_matching.storage import MANIFEST, RunFolder
+from deepmatching.bulk_matching.pairs import MANIFEST, Pair, order_by_image, read_pairs, unique_pairs
+from deepmatching.bulk_matching.storage import RunFolder
 from deepmatching.bulk_matching.work import Job, ShardReport, Worker, default_batch
 from deepmatching.checks import check_choice, check_number
 from deepmatching.defaults import MODEL, MODELS, RADIUS

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from deepmatching.bulk_matching.pairs import Pair
+from deepmatching.bulk_matching.pairs import MANIFEST, SHARDS, Pair
 from deepmatching.bulk_matching.stamps import is_same, stamp
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.arrays import Archive
@@ -28,7 +28,6 @@ from deepmatching.io.files import PathLike, atomic_write, make_folder, remove_te
 from deepmatching.io.structured import parse_json, read_json
 from deepmatching.matches import Matches
 
-MANIFEST, SHARDS = "run.json", "shards"
 FORMAT = "deepmatching-run-1"
 
 _SHARD_NAME = re.compile(r"\d{6,}\.npz")
