@@ -35,6 +35,7 @@ def test_what_the_libraries_raise_for_a_huge_array_is_recognised() -> None:
         RuntimeError("can't start new thread"),
         ImportError("libtorch_cpu.so: failed to map segment from shared object"),
         OSError(errno.ENOMEM, "Cannot allocate memory"),
+        SystemError("error return without exception set"),
         cv2.error("OpenCV(4.10.0) alloc.cpp:73: error: (-4:Insufficient memory) Failed to allocate 8 bytes"),
     ],
     ids=str,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import socket
+import subprocess
+import sys
 from importlib.resources import files
 from pathlib import Path
 
@@ -29,6 +31,21 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a shipped model must not use the network")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+def test_loading_draws_no_random_numbers_and_imports_no_compiler() -> None:
+    code = """
+import sys
+import torch
+from deepmatching.edges.models import load_edge_network
+from deepmatching.models import load_network
+before = torch.get_rng_state()
+networks = load_network("compact"), load_network("vgg"), load_edge_network()
+assert torch.equal(torch.get_rng_state(), before)
+print(sorted({"torch._dynamo", "sympy"} & set(sys.modules)))
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "[]\n", "")
 
 
 @pytest.mark.usefixtures("offline")

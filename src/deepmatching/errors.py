@@ -19,10 +19,10 @@ class OutOfMemoryError(DeepMatchingError):
 
 
 #: Parts of the messages with which libraries report a failed allocation: PyTorch on a CPU, its threads and Python's,
-#: OpenCV and the dynamic linker.
+#: OpenCV, the dynamic linker, and Python where it has no memory for the exception.
 _ALLOCATION_FAILURES = (
     *("DefaultCPUAllocator", "not enough memory", "can't start new thread", "Insufficient memory"),
-    *("failed to map segment", "annot allocate memory", "std::bad_alloc"),
+    *("failed to map segment", "annot allocate memory", "std::bad_alloc", "without exception set"),
 )
 
 
@@ -32,7 +32,9 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     if any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__):  # PyTorch's, on CUDA
         return True
-    is_of_a_library = isinstance(error, RuntimeError | ImportError | OSError) or type(error).__module__ == "cv2"
+    is_of_a_library = (
+        isinstance(error, RuntimeError | ImportError | OSError | SystemError) or type(error).__module__ == "cv2"
+    )
     if not is_of_a_library:
         return False
     cause = error.__cause__ or error.__context__

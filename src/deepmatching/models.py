@@ -28,7 +28,7 @@ from deepmatching.descriptors import HOG, VGG, Compact, Descriptor
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import PathLike
 from deepmatching.io.structured import parse_json
-from deepmatching.io.weights import check_counts, read_safetensors, write_safetensors
+from deepmatching.io.weights import NoInitialValues, check_counts, read_safetensors, write_safetensors
 from deepmatching.network import Network
 
 #: Formats in the metadata of model files and of the states of training runs.
@@ -108,9 +108,10 @@ def load_network(
                 descriptor, radius, levels, sharpness=sharpness, confidence=confidence, dense=dense, pooling=trained
             )
 
-        with torch.device("meta"):  # takes no memory, whatever the sizes in the file
-            _check_tensors(network_of(build()), tensors, path)
-        network = network_of(build())
+        with NoInitialValues():
+            with torch.device("meta"):  # takes no memory, whatever the sizes in the file
+                _check_tensors(network_of(build()), tensors, path)
+            network = network_of(build())
     except DeepMatchingError:
         raise
     except (TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:

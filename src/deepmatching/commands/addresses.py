@@ -6,8 +6,8 @@ from pathlib import Path
 
 from deepmatching.errors import OutOfMemoryError
 
-#: Addresses in bytes that NumPy, PyTorch and OpenCV take at least.
-LIBRARIES = 1_000_000_000
+#: Addresses in bytes that NumPy, PyTorch, OpenCV and Numba take at least.
+LIBRARIES = 1_200_000_000
 
 
 def require_addresses(statistics: Path = Path("/proc/self/statm")) -> None:

@@ -14,7 +14,7 @@ from deepmatching.edges.network import EdgeNetwork
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import PathLike
 from deepmatching.io.structured import parse_json
-from deepmatching.io.weights import check_counts, read_safetensors, write_safetensors
+from deepmatching.io.weights import NoInitialValues, check_counts, read_safetensors, write_safetensors
 
 _FORMAT = "deepmatching-edges"
 _SHIPPED = "weights/edges.safetensors"
@@ -46,11 +46,12 @@ def load_edge_network(path: PathLike | None = None, device: str = "cpu") -> Edge
     try:
         settings = parse_json(metadata["settings"])
         check_counts(settings, tensors)
-        with torch.device("meta"):  # takes no memory, whatever the sizes in the file
-            shapes = {name: tensor.shape for name, tensor in EdgeNetwork(**settings).state_dict().items()}
-        if shapes != {name: tensor.shape for name, tensor in tensors.items()}:
-            raise ValueError("other shapes")
-        network = EdgeNetwork(**settings)
+        with NoInitialValues():
+            with torch.device("meta"):  # takes no memory, whatever the sizes in the file
+                shapes = {name: tensor.shape for name, tensor in EdgeNetwork(**settings).state_dict().items()}
+            if shapes != {name: tensor.shape for name, tensor in tensors.items()}:
+                raise ValueError("other shapes")
+            network = EdgeNetwork(**settings)
         network.load_state_dict(tensors)
     except (TypeError, ValueError, LookupError, AttributeError, RuntimeError, OverflowError) as error:
         raise DeepMatchingError(

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import PathLike, atomic_write, read_bytes
@@ -56,3 +57,18 @@ def write_safetensors(path: PathLike, tensors: dict[str, Tensor], metadata: dict
     data = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, metadata)
     with atomic_write(path) as temporary:
         temporary.write_bytes(data)
+
+
+class NoInitialValues(TorchFunctionMode):
+    """Inside this block, networks are built without random weights, for those that get theirs from a file.
+
+    The user's random numbers stay as they are. And where a network takes no memory (``torch.device("meta")``), PyTorch
+    would import its compiler to draw random weights, which takes a second or two.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        is_initial = getattr(func, "__module__", None) == nn.init.__name__
+        if is_initial or func in (torch.Tensor.normal_, torch.Tensor.uniform_):
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return func(*args, **kwargs)
