@@ -43,6 +43,18 @@ def test_the_true_rotation_is_the_best_candidate_and_its_matches_are_in_pixels_o
     assert best.agreement > 0.8 and share_right(best, matrix) > 0.95
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "area"),
+    [
+        ((800, 640), (800, 640), 10_000),  # large images: always so many
+        ((384, 600), (384, 600), 384 * 600 / 30),  # smaller ones: a fraction
+        ((400, 400), (200, 800), 6_500),  # but not too few; images of different shapes have a mean
+    ],
+)
+def test_small_images_are_reduced_to_fewer_pixels(first: tuple[int, int], second: tuple[int, int], area: float) -> None:
+    assert coarse.reduced_area((np.zeros((*first, 3)), np.zeros((*second, 1)))) == pytest.approx(area)
+
+
 def test_only_the_rotations_whose_matches_agree_most_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     picture = photo(2)
     images = picture, np.ascontiguousarray(np.rot90(picture, 2))

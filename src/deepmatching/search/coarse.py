@@ -25,6 +25,10 @@ AREA = 10_000
 #: The same for planes seen from the side, which are tried only if nothing else is found.
 TILTED_AREA = 6_000
 
+#: Small images match fast, so the search must take less time, too: they are reduced to this fraction of their pixels,
+#: but not further than to so many.
+SHARE, LEAST_AREA = 1 / 30, 6_500
+
 #: How far a tilted plane is squeezed: halfway between twice and four times.
 TILT = 2.8
 
@@ -117,7 +121,8 @@ def try_all(
     zooms: dict[float, list[float]] = {}
     for rotation, zoom in transformations:
         zooms.setdefault(zoom, []).append(rotation)
-    trials = (_at_zoom(images, network, zoom, rotations) for zoom, rotations in zooms.items())
+    area = reduced_area(images)
+    trials = (_at_zoom(images, network, zoom, rotations, area) for zoom, rotations in zooms.items())
     return sorted(_judged(network, trials), key=lambda candidate: -candidate.agreement)
 
 
@@ -144,7 +149,8 @@ def _tilted(
             pair = (squeezed, images[1]) if side == 0 else (images[0], squeezed)
             back = np.linalg.inv(squeeze @ frame)
             turns = [rotation + (direction if side == 0 else -direction) for rotation in rotations]
-            trials = _at_zoom(pair, network, 1 / zoom if side == 0 else zoom, turns, TILTED_AREA)
+            area = TILTED_AREA / AREA * reduced_area(images)
+            trials = _at_zoom(pair, network, 1 / zoom if side == 0 else zoom, turns, area)
             yield [trial.of_original(side, back) for trial in trials]
 
 
@@ -177,9 +183,9 @@ def for_small_images(network: Network, radius: int | None) -> Network:
 
 
 def _at_zoom(
-    images: tuple[np.ndarray, np.ndarray], network: Network, zoom: float, rotations: list[float], area: float = AREA
+    images: tuple[np.ndarray, np.ndarray], network: Network, zoom: float, rotations: list[float], area: float
 ) -> Iterator[_Trial]:
-    factor = math.sqrt(area / math.sqrt(images[0][..., 0].size * images[1][..., 0].size))
+    factor = math.sqrt(area / _mean_area(images))
     factor = min(factor, math.sqrt(min(zoom, 1 / zoom)))  # the larger one of the two is not enlarged
     factors = factor * math.sqrt(zoom), factor / math.sqrt(zoom)
     areas = [image[..., 0].size * factor**2 for image, factor in zip(images, factors, strict=True)]
@@ -206,6 +212,15 @@ def _at_zoom(
             own = pair_of(decoded, b)
             cells = cells0[b : b + 1].clone(), cells1
             yield _Trial(rotation, zoom, own, *cells, geometry, turn, size, back, turned == 1, spacing)
+
+
+def reduced_area(images: tuple[np.ndarray, np.ndarray]) -> float:
+    """Pixels of these images (H, W, C) when they are reduced."""
+    return min(AREA, max(LEAST_AREA, SHARE * _mean_area(images)))
+
+
+def _mean_area(images: tuple[np.ndarray, np.ndarray]) -> float:
+    return math.sqrt(images[0][..., 0].size * images[1][..., 0].size)
 
 
 def _bounding(size: Size, rotation: float) -> Size:
