@@ -141,6 +141,7 @@ def try_tilted(images: tuple[np.ndarray, np.ndarray], network: Network, rotation
 def _tilted(
     images: tuple[np.ndarray, np.ndarray], network: Network, rotations: Sequence[float]
 ) -> Iterator[list[_Trial]]:
+    area = TILTED_AREA / AREA * reduced_area(images)
     for side, image in enumerate(images):
         small, frame = resized(image, min(1.0, math.sqrt(8 * AREA / image[..., 0].size)))
         zoom = math.sqrt(abs(np.linalg.det(frame[:2, :2])))
@@ -149,7 +150,6 @@ def _tilted(
             pair = (squeezed, images[1]) if side == 0 else (images[0], squeezed)
             back = np.linalg.inv(squeeze @ frame)
             turns = [rotation + (direction if side == 0 else -direction) for rotation in rotations]
-            area = TILTED_AREA / AREA * reduced_area(images)
             trials = _at_zoom(pair, network, 1 / zoom if side == 0 else zoom, turns, area)
             yield [trial.of_original(side, back) for trial in trials]
 
