@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from deepmatching import DeepMatcher
-from deepmatching.homographies import apply, centre, resizing, similarity
+from deepmatching.homographies import apply, centre, inside, resizing, similarity
 from deepmatching.network import Network
 from deepmatching.search import coarse, finding
 from deepmatching.search.coarse import Candidate, try_all, try_tilted
@@ -47,12 +47,54 @@ def test_the_true_rotation_is_the_best_candidate_and_its_matches_are_in_pixels_o
     ("first", "second", "area"),
     [
         ((800, 640), (800, 640), 10_000),  # large images: always so many
-        ((384, 600), (384, 600), 384 * 600 / 30),  # smaller ones: a fraction
-        ((400, 400), (200, 800), 6_500),  # but not too few; images of different shapes have a mean
+        ((384, 600), (384, 600), 384 * 600 / 33),  # smaller ones: a fraction
+        ((400, 400), (200, 800), 6_000),  # but not too few; images of different shapes have a mean
     ],
 )
 def test_small_images_are_reduced_to_fewer_pixels(first: tuple[int, int], second: tuple[int, int], area: float) -> None:
     assert coarse.reduced_area((np.zeros((*first, 3)), np.zeros((*second, 1)))) == pytest.approx(area)
+
+
+@pytest.mark.parametrize("rotation", [0.0, 22.5, 45.0, 90.0, 135.0, 300.0])
+def test_a_turned_image_loses_at_most_its_corners(rotation: float) -> None:
+    rows, columns = 90, 120
+    whole, frame = coarse._bounding((rows, columns), rotation), coarse._bounding((rows, columns), rotation, 0.14)
+    turn = similarity(rotation, 1, centre((rows, columns)), centre(whole))
+    points = np.stack(np.meshgrid(np.arange(columns), np.arange(rows)), axis=2).reshape(-1, 2).astype(float)
+    assert inside(apply(turn, points), whole).all()
+    turn = similarity(rotation, 1, centre((rows, columns)), centre(frame))
+    assert inside(apply(turn, points), frame).mean() >= (1 if rotation % 90 == 0 else 0.955)
+    assert frame[0] * frame[1] <= 1.56 * rows * columns
+
+
+def test_planes_seen_from_the_side_are_tried_upright(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[list[float]] = []
+
+    def note(images: object, network: object, rotations: list[float]) -> list[Candidate]:
+        tried.append(rotations)
+        return []
+
+    monkeypatch.setattr(finding, "try_tilted", note)
+    unrelated = photo(5), photo(6)
+    transformations = [(rotation, zoom) for rotation in range(0, 360, 45) for zoom in (0.5, 1.0)]
+    find_models(unrelated, network(), transformations, 80)
+    assert tried == [[0, 45, 315]]
+
+
+def test_few_candidates_are_looked_at_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    monkeypatch.setattr(finding, "refine", lambda *_: looks.append(1))
+    monkeypatch.setattr(finding, "try_tilted", lambda *_: [])
+    agreeing = [Candidate(10.0 * n, 1.0, *_affine_matches(n), 0.5, 8.0) for n in range(6)]
+    monkeypatch.setattr(finding, "try_all", lambda *_: agreeing)
+    find_models((photo(5), photo(6)), network(), [(0.0, 1.0)], 80)
+    assert len(looks) == finding.IN_VAIN
+
+
+def _affine_matches(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Points, where a rotation takes them, and weights."""
+    points = np.random.default_rng(seed).uniform(20, 140, (40, 2))
+    return points, apply(similarity(30 + 40 * seed, 1, (80.0, 80.0), (80.0, 80.0)), points), np.ones(40)
 
 
 def test_only_the_rotations_whose_matches_agree_most_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:

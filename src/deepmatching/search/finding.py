@@ -11,13 +11,15 @@ import torch
 from deepmatching.homographies import jacobians
 from deepmatching.network import Network
 from deepmatching.search.coarse import Candidate, try_all, try_tilted
-from deepmatching.search.models import FIRST_AREA, Model, check, fit
+from deepmatching.search.models import FIRST, Model, check, fit
 
-#: Candidates that are looked at, and the least agreement of one; the second, if a transformation has been found.
-CANDIDATES, AGREEMENT, MORE_AGREEMENT = 6, 0.02, 0.04
+#: Candidates that are looked at, and the least agreement of one; the second, if a transformation has been found or the
+#: candidate is a plane seen from the side. After so many that lead nowhere, those that agree less are not looked at.
+CANDIDATES, AGREEMENT, MORE_AGREEMENT, IN_VAIN = 6, 0.03, 0.04, 3
 
-#: A transformation of less support has not been found. If none is, planes seen from the side are tried, too.
-WEAK = 0.25
+#: A transformation of less support has not been found. If none is, planes seen from the side are tried, too, turned by
+#: at most this many degrees: with all rotations, unrelated images would take longer than three matches.
+WEAK, UPRIGHT = 0.25, 45.0
 
 #: A candidate counts if the ones before leave this share of its matches unexplained.
 LEFT = 0.3
@@ -62,20 +64,26 @@ def find_models(
     found = [] if identity is None else [identity]
     if identity is not None and images[0].shape[:2] == images[1].shape[:2] and identity.support >= 1 - GAIN:
         return found  # no transformation can explain as much more as it must
-    _add(found, try_all(images, network, transformations), images, network)
+    _add(found, try_all(images, network, transformations), images, network, AGREEMENT)
     if all(model.support < WEAK for model in found):
-        rotations = sorted({rotation for rotation, zoom in transformations if zoom == 1})
-        _add(found, try_tilted(images, network, rotations), images, network)
+        turns = {rotation for rotation, zoom in transformations if zoom == 1}
+        rotations = sorted(turn for turn in turns if abs((turn + 180) % 360 - 180) <= UPRIGHT)
+        _add(found, try_tilted(images, network, rotations), images, network, MORE_AGREEMENT)
     return choose(found, images[0][..., 0].size, radius)
 
 
 def _add(
-    found: list[Model], candidates: list[Candidate], images: tuple[np.ndarray, np.ndarray], network: Network
+    found: list[Model],
+    candidates: list[Candidate],
+    images: tuple[np.ndarray, np.ndarray],
+    network: Network,
+    agreement: float,
 ) -> None:
     """Append the models of the best candidates that the ones before do not explain."""
+    in_vain = 0
     for candidate in candidates[:CANDIDATES]:
         is_found = any(model.support >= WEAK for model in found)
-        if candidate.agreement < (MORE_AGREEMENT if is_found else AGREEMENT):
+        if candidate.agreement < (MORE_AGREEMENT if is_found else agreement):
             break
         left = np.ones(len(candidate.points0))
         for model in found:
@@ -87,11 +95,15 @@ def _add(
         refined = None if matrix is None else refine(images, network, matrix)
         if refined is not None:
             found.append(refined)
+        else:
+            in_vain += 1
+        if in_vain == IN_VAIN:
+            break
 
 
 def refine(images: tuple[np.ndarray, np.ndarray], network: Network, matrix: np.ndarray) -> Model | None:
     """Look at a transformation, fit it to the matches that it gives, and so on while they become more."""
-    look = check(images, network, matrix, area=FIRST_AREA)
+    look = check(images, network, matrix, times=FIRST)
     if look is None or look.support < FIRST_SUPPORT or look.weights.sum() < FIRST_FEWEST:
         return None
     fitted = fit(look.points0, look.points1, max(1.0, look.within))

@@ -11,17 +11,15 @@ import torch
 
 from deepmatching.homographies import Size, apply, inside, jacobians
 from deepmatching.network import Network
-from deepmatching.search.coarse import agreeing, for_small_images
+from deepmatching.search.coarse import agreeing, for_small_images, reduced_area
 from deepmatching.search.warping import resized, tensor_of, warped
 
-#: Pixels of the reduced images on which a transformation is checked and refined.
-AREA = 40_000
+#: Images on which a transformation is checked and refined have so many times the pixels of those on which all are
+#: tried; the second, for a first look at a candidate, most of which are wrong.
+CHECKED, FIRST = 4.0, 1.6
 
-#: The same for a first look at a candidate, most of which are wrong.
-FIRST_AREA = 16_000
-
-#: Largest displacement that it may leave on images of ``AREA`` pixels, in pixels.
-RADIUS = 48
+#: Largest displacement that it may leave on images of so many pixels, in pixels.
+RADIUS, RADIUS_AREA = 48, 40_000
 
 #: Matches that a fit needs: an affinity, a homography.
 FEWEST, ENOUGH = 6, 24
@@ -127,18 +125,19 @@ def check(
     network: Network,
     matrix: np.ndarray,
     radius: int | None = None,
-    area: float = AREA,
+    times: float = CHECKED,
 ) -> Model | None:
     """Match again at a reduced size, with the second image seen through the transformation; None if it shows nothing.
 
     Args:
         radius: largest displacement in pixels of the first image, if it is smaller than that at the reduced size.
-        area: pixels of the reduced images.
+        times: pixels of the reduced images, as a multiple of those on which all transformations are tried.
     """
     size0, size1 = images[0].shape[:2], images[1].shape[:2]
     box = visible_box(matrix, size0, size1)
     if box is None or min(box[2] - box[0], box[3] - box[1]) < 32:
         return None
+    area = times * reduced_area(images)
     part = images[0][box[0] : box[2], box[1] : box[3]]
     factor = min(1.0, math.sqrt(area / part[..., 0].size))
     reduced, frame = resized(part, factor, 32)
@@ -147,7 +146,7 @@ def check(
     back = np.linalg.inv(frame @ shift)  # from the reduced part to the first image
     middle = np.array([(size[1] - 1) / 2, (size[0] - 1) / 2])
     other = seen_through(images[1], matrix @ back, size, middle)
-    largest = RADIUS * math.sqrt(area / AREA)
+    largest = RADIUS * math.sqrt(area / RADIUS_AREA)
     limit = largest if radius is None else min(largest, radius * factor)
     network = for_small_images(network, max(1, round(limit / 8)) * 8)  # whole cells of any descriptor
     device = network.exponents.device
