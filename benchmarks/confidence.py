@@ -71,6 +71,7 @@ def main() -> None:
     add_common_options(parser)
     options = parser.parse_args()
     matcher = dm.DeepMatcher.from_pretrained(options.model, radius=options.radius, device=options.device)
+    matcher = matcher.for_flow(preset=PRESET)
     entries = [e for e in json.loads(options.manifest.read_text()) if "flow" in e]
     if options.cache:
         options.cache.mkdir(parents=True, exist_ok=True)
@@ -79,7 +80,7 @@ def main() -> None:
     sets: dict[str, list[np.ndarray]] = {}  # all pixels of each pair
     rows, groups, pairs = [], [], []  # of the sampled pixels
     for n, entry in enumerate(track(entries, description="flow", console=Console(stderr=True))):
-        name = f"{options.model}_{options.radius}_{n:03d}"
+        name = f"{options.model}_{options.radius}_{matcher.network.most_levels}_{n:03d}"
         values = measure(entry, options.manifest.parent, matcher, options.cache, name)
         sets.setdefault(entry["dataset"], []).append(values)
         sample = values[generator.choice(len(values), min(PIXELS, len(values)), replace=False)]

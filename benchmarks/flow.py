@@ -197,6 +197,7 @@ def main() -> None:
         return
     trials = {" ".join(changes): changed(base, changes) for changes in options.set} or {options.preset: base}
     matcher = dm.DeepMatcher.from_pretrained(options.model, radius=options.radius, device=options.device)
+    matcher = matcher.for_flow(preset=base)
     if options.cache:
         options.cache.mkdir(parents=True, exist_ok=True)
     root = options.manifest.parent
@@ -206,7 +207,7 @@ def main() -> None:
         if options.dataset and entry["dataset"] not in options.dataset:
             continue
         images = [load_image(root / entry[key]) for key in ("image0", "image1")]
-        name = f"{options.model}_{options.radius}_{n:03d}"
+        name = f"{options.model}_{options.radius}_{matcher.network.most_levels}_{n:03d}"
         matches = cached_matches(matcher, images[0], images[1], options.cache, name)
         back = None
         if options.backward:

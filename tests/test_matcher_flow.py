@@ -14,8 +14,9 @@ import deepmatching as dm
 from deepmatching import matcher as matcher_module
 from deepmatching.defaults import FLOW_RADIUS
 from deepmatching.errors import DeepMatchingError
-from deepmatching.flow import PRESETS, RefinementSettings
+from deepmatching.flow import PRESETS, FlowSettings, RefinementSettings
 from deepmatching.flow.pipeline import occlusion_of
+from deepmatching.flow.settings import LEVELS
 from deepmatching.geometry import Geometry
 from deepmatching.io import images as images_module
 from deepmatching.io.images import load_image
@@ -115,6 +116,32 @@ def test_the_radius_of_flow_is_its_own_unless_one_is_set(pair: Pictures) -> None
     assert np.abs(matcher.flow(*pair, radius=16).flow.mean(axis=(0, 1)) - (6, -4)).max() < 1
     with pytest.raises(DeepMatchingError, match="positive number"):
         matcher.for_flow(-1)
+
+
+def test_flow_matches_with_fewer_levels_if_the_confidence_decides() -> None:
+    size = (200, 280)
+
+    def levels(matcher: dm.DeepMatcher) -> int:
+        return matcher.geometry(size, size).L
+
+    matcher = dm.DeepMatcher.from_pretrained("compact", device="cpu")
+    assert levels(matcher) > LEVELS
+    assert levels(matcher.for_flow()) == levels(matcher.for_flow(preset="interpolated")) == LEVELS
+    assert levels(matcher.for_flow(preset=FlowSettings(levels=2))) == 2
+    assert matcher.for_flow().for_flow() is matcher.for_flow()
+    for preset in ("classic", "sintel", FlowSettings(levels=None)):
+        assert levels(matcher.for_flow(preset=preset)) == levels(matcher.for_flow().for_flow(preset=preset)) > LEVELS
+    assert levels(dm.DeepMatcher.from_pretrained("hog", device="cpu").for_flow()) > LEVELS
+    assert levels(dm.DeepMatcher.from_pretrained("compact", device="cpu", levels=4).for_flow()) == 4
+    small = (40, 48)
+    assert matcher.for_flow().geometry(small, small) == replace(matcher.geometry(small, small), radius=FLOW_RADIUS)
+
+
+def test_flow_of_explicit_levels_is_that_of_the_preset(pair: Pictures) -> None:
+    images = [np.tile(image, (2, 2, 1)) for image in pair]
+    flow = dm.DeepMatcher.from_pretrained("compact", device="cpu").flow(*images).flow
+    explicit = dm.DeepMatcher.from_pretrained("compact", device="cpu", levels=LEVELS).flow(*images).flow
+    np.testing.assert_array_equal(flow, explicit)
 
 
 def test_a_network_at_another_radius_has_the_same_parameters() -> None:

@@ -84,11 +84,11 @@ class DeepMatcher:
         return self
 
     def _forget(self) -> None:
-        """Drop what can be made again: the recorded graphs, and the matchers at other radii."""
+        """Drop what can be made again: the recorded graphs, and the matchers for flow."""
         self._repeated_decode = RepeatedDecode(self.network)
         self._device_flow: DeviceFlow | None = None
         self._describe = GraphedDescribe(self.network)
-        self._other_radii: dict[tuple[int | None, bool], DeepMatcher] = {}  # matchers that share this network
+        self._for_flow: dict[tuple[int | None, int | None, bool], DeepMatcher] = {}  # these share this network
         self._radius_by_confidence = False  # whether flow may do with less: no radius was asked for
 
     def __getstate__(self) -> dict[str, Any]:
@@ -293,8 +293,8 @@ class DeepMatcher:
         if is_edge_map(edges) and matches is None and shrunk_size(size, self.settings.max_size) != size:
             raise DeepMatchingError("An edge map is for images of the original size: leave max_size out.")
         start = time.perf_counter()
-        if matches is None and self.settings.searches:
-            chosen, shrunk = self.for_flow(radius), (self._shrunk(first), self._shrunk(second))
+        if matches is None and self.settings.searches:  # at all levels, as the preset "classic" does
+            chosen, shrunk = self.for_flow(radius, "classic"), (self._shrunk(first), self._shrunk(second))
             if models := find(*shrunk, chosen.network, self.settings.transformations):
                 match = DeepMatcher(chosen.network, chosen.settings.without_search()).match
                 return searched_to_flow(*shrunk, models, match, settings, edges, self.device, start).at_size(size)
@@ -335,7 +335,7 @@ class DeepMatcher:
         from deepmatching.flow import frames_to_flow, on_device
         from deepmatching.flow.recorded import DeviceFlow
 
-        matcher = self.for_flow(radius)
+        matcher = self.for_flow(radius, settings)
         matcher._device_flow = matcher._device_flow or DeviceFlow(matcher.network)
         previous: Frame | None = None
         start, is_dense = now or time.perf_counter(), settings.dense and matcher.network.dense is not None
@@ -351,18 +351,19 @@ class DeepMatcher:
                 start = time.perf_counter()
             previous = frame
 
-    def for_flow(self, radius: Radius | None = None) -> DeepMatcher:
-        """The matcher of the same network at the radius that flow uses; see :meth:`flow`."""
-        chosen = radius if radius is not None else self.settings.radius
-        pixels = radius_in_pixels(FLOW_RADIUS if chosen is None else chosen)
-        if pixels == self.network.radius:
+    def for_flow(self, radius: Radius | None = None, preset: str | FlowSettings = PRESET) -> DeepMatcher:
+        """The matcher of the same network at the radius and with the levels that flow uses; see :meth:`flow`."""
+        from deepmatching.flow import most_levels
+
+        chosen = self.settings.radius if radius is None else radius
+        pixels, levels = radius_in_pixels(FLOW_RADIUS if chosen is None else chosen), most_levels(preset, self.network)
+        if (pixels, levels) == (self.network.radius, self.network.most_levels):
             return self
-        key = pixels, chosen is None
-        if key not in self._other_radii:
+        if (key := (pixels, levels, chosen is None)) not in self._for_flow:
             settings = replace(self.settings, radius=FULL if pixels is None else pixels)
-            self._other_radii[key] = DeepMatcher(self.network.at_radius(pixels), settings)
-            self._other_radii[key]._radius_by_confidence = chosen is None
-        return self._other_radii[key]
+            self._for_flow[key] = DeepMatcher(self.network.at_radius(pixels, levels), settings)
+            self._for_flow[key]._radius_by_confidence = chosen is None
+        return self._for_flow[key]
 
     # ------------------------------------------------------------------ looking inside
 
@@ -392,8 +393,8 @@ class DeepMatcher:
         require(needed, self.device, self.settings.memory)
         pyramid = self.network(first, second)
         matches = decode(pyramid.Q[0], geometry, "none").points1[0]
-        images = to_uint8_rgb(first[0]), to_uint8_rgb(second[0])
-        picture = draw_scores_of_points(images, chosen, pyramid.S, pyramid.Q, matches, geometry)
+        drawn = to_uint8_rgb(first[0]), to_uint8_rgb(second[0])
+        picture = draw_scores_of_points(drawn, chosen, pyramid.S, pyramid.Q, matches, geometry)
         if path is not None:
             write_image(path, picture)
         return picture

@@ -46,9 +46,8 @@ def test_an_untrained_network_keeps_a_constant_motion(size: tuple[int, int]) -> 
     found = network(*_inputs(*size, torch.tensor([3.0, -2.0])))
     expected = torch.tensor([3.0, -2.0]).view(1, 2, 1, 1).expand(1, 2, *size)
     torch.testing.assert_close(found.flow, expected, atol=1e-4, rtol=0)
-    assert [m.shape[2:] for m in (*found.coarse, *found.fine)] == [(size[0] // 8, size[1] // 8)] * 4 + [
-        (size[0] // 4, size[1] // 4)
-    ] * 2
+    coarse, fine = ((size[0] // step, size[1] // step) for step in (8, 4))
+    assert [m.shape[2:] for m in (*found.coarse, *found.fine)] == [coarse] * 3 + [fine]
 
 
 @pytest.mark.parametrize("rows", [70, 150])

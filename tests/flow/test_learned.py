@@ -46,7 +46,7 @@ def test_it_starts_at_the_interpolated_flow(matcher: dm.DeepMatcher) -> None:
     settings = replace(PRESETS["interpolated"], refinement=RefinementSettings(steps=0))
     expected = matcher.flow(*images, settings, radius=16)
     batch = [image[None].expand(2, -1, -1, -1) for image in images]
-    decoded = matcher.network.decode(*batch)
+    decoded = matcher.for_flow(16).network.decode(*batch)
     start = Interpolator()(decoded, *batch)
     assert start.flow.shape == (2, 2, 96, 128) and start.probability.shape == (2, 1, 96, 128)
     for b in range(2):

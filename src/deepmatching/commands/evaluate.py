@@ -269,7 +269,7 @@ def _our_method(model: str, preset: str | None, edges: EdgesLike, options: dict[
         matcher = build_matcher(model, **options)
         return matcher, None, {**describe_model(model), **matcher.describe()}
     settings = settings_of(preset)
-    matcher = build_matcher(model, **options).for_flow()
+    matcher = build_matcher(model, **options).for_flow(preset=settings)
     others = {} if edges == "network" else {"edges": edges if isinstance(edges, str) else "structured forest"}
     described = {"preset": preset, **others, **describe_model(model), **matcher.describe()}
     return matcher, lambda image0, image1: matcher.flow(image0, image1, settings, edges=edges).flow, described

@@ -177,7 +177,7 @@ def flow(
         start = time.perf_counter()
         first, second = matcher.load(image0, "image0"), matcher.load(image1, "image1")
         if verbose:
-            say(common.describe_work(matcher.for_flow(), first, second))
+            say(common.describe_work(matcher.for_flow(preset=settings), first, second))
         with working("computing the flow"):
             result = matcher.flow(first, second, settings, edges=edge_source).read()
     else:
@@ -208,7 +208,7 @@ def flow(
         result.draw(draw, first, second)
     say(common.flow_summary(result, elapsed))
     if matches is None:
-        common.warn_if_few_agree(result.agreement, matcher.for_flow())
+        common.warn_if_few_agree(result.agreement, matcher.for_flow(preset=settings))
     common.say_written(output, draw, confidence)
 
 

@@ -82,7 +82,7 @@ class DenseNetwork(nn.Module):
         width: int = 64,
         fine: int = 48,
         scales: int = 4,
-        updates: tuple[int, int] = (3, 2),
+        updates: tuple[int, int] = (2, 1),
     ) -> None:
         super().__init__()
         if patch != 1 or step != 4:

@@ -11,6 +11,7 @@ from deepmatching.flow.pipeline import (
     frames_to_flow,
     is_edge_map,
     matches_to_flow,
+    most_levels,
     needs_backward,
     searched_to_flow,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "is_edge_map",
     "is_upright",
     "matches_to_flow",
+    "most_levels",
     "needs_backward",
     "on_device",
     "preset",

@@ -22,7 +22,7 @@ from deepmatching.flow.learned import dense_to_flow, occlusion_of
 from deepmatching.flow.radius import decode_near_first
 from deepmatching.flow.refinement import refine, refine_finite
 from deepmatching.flow.result import FlowResult, FlowTensors, stopwatch
-from deepmatching.flow.settings import FlowSettings, suited
+from deepmatching.flow.settings import FlowSettings, preset, suited
 from deepmatching.flow.views import Views, refine_through, views_of
 from deepmatching.inference import Frame
 from deepmatching.io.edges import check_edges, load_edges
@@ -191,6 +191,13 @@ def needs_backward(settings: FlowSettings, network: Network) -> bool:
     has_confidence = network.confidence is not None
     interpolation = suited(settings, has_confidence, network.dense is not None).interpolation
     return interpolation.backward > 0 and not (has_confidence and interpolation.confidence)
+
+
+def most_levels(settings: str | FlowSettings, network: Network) -> int | None:
+    """The largest number of levels with which this network matches for flow; None for no limit."""
+    settings = preset(settings)
+    trusts = network.confidence is not None and settings.interpolation.confidence > 0
+    return settings.levels if trusts else None
 
 
 def _flow_on_device(

@@ -10,6 +10,10 @@ from deepmatching.errors import DeepMatchingError
 
 Model = Literal["affine", "mean"]
 
+#: Levels of matching for flow: patches of up to 64 pixels. Larger ones give small objects the motion of what is around
+#: them. Smaller ones give more wrong matches, but such as the confidence tells.
+LEVELS = 3
+
 
 @dataclass(frozen=True)
 class InterpolationSettings:
@@ -36,7 +40,7 @@ class InterpolationSettings:
     """
 
     model: Model = "affine"
-    neighbours: int = 80
+    neighbours: int = 60
     falloff: float = 1.1
     contrast: float = 1.25
     ridge: float = 30.0
@@ -94,6 +98,13 @@ class FlowSettings:
     interpolation: InterpolationSettings = field(default_factory=InterpolationSettings)
     refinement: RefinementSettings = field(default_factory=RefinementSettings)
     dense: bool = False  #: the model's dense network corrects the interpolated flow, if it has one
+    #: Matching has at most so many levels, or None for as many as the images allow. No effect if a number of levels was
+    #: asked for, or if the confidence of matches does not decide.
+    levels: int | None = LEVELS
+
+    def __post_init__(self) -> None:
+        if self.levels is not None:
+            check_number("levels", self.levels, least=0, whole=True)
 
 
 def _check(settings: Any, at_least_one: tuple[str, ...], positive: tuple[str, ...]) -> None:
@@ -139,9 +150,9 @@ def _original(neighbours: int, falloff: float, filter_neighbours: int, **refinem
 #: the values in the original's code (its help text states others). The rest are its options -sintel, -kitti and
 #: -middlebury.
 PRESETS: dict[str, FlowSettings] = {
-    "default": FlowSettings(refinement=RefinementSettings(steps=5, sigma=0.8), dense=True),
+    "default": FlowSettings(refinement=RefinementSettings(steps=5, iterations=15, alpha=0.85, sigma=0.8), dense=True),
     "interpolated": FlowSettings(),
-    "classic": FlowSettings(InterpolationSettings(confidence=0)),
+    "classic": FlowSettings(InterpolationSettings(neighbours=80, confidence=0)),
     "original": _ORIGINAL,
     "sintel": _original(160, 1.1, 25, steps=5, gamma=0.72, sigma=1.1),
     "kitti": _original(160, 1.1, 25, steps=2, gamma=0.77, sigma=1.7),

@@ -15,10 +15,11 @@ import torch
 from deepmatching.checks import radius_in_pixels
 from deepmatching.datasets import Pair
 from deepmatching.datasets.opening import is_published
-from deepmatching.defaults import RIGHT, THRESHOLDS
+from deepmatching.defaults import PRESET, RIGHT, THRESHOLDS
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation import match_metrics
 from deepmatching.evaluation.calibration import area_under_roc
+from deepmatching.flow import most_levels
 from deepmatching.flow.learned import corrected, start_of_pair
 from deepmatching.flow.settings import InterpolationSettings
 from deepmatching.geometry import Geometry
@@ -191,9 +192,11 @@ def _match(network: Network, pair: Pair, device: torch.device) -> tuple[Decoded,
         decoded = network.decode_cells(cells0, cells1, geometry, Decoding(pieces=plan.pieces))
         if network.dense is None:
             return decoded, pair, geometry, None
-        start = start_of_pair(image0[0], image1[0], None, InterpolationSettings(), *decoded)
-        flow = corrected(start, network.dense(image0, decoded, cells0, cells1, geometry, start))[0][0].permute(1, 2, 0)
-    return decoded, pair, geometry, flow
+        for_flow = network.at_radius(network.radius, most_levels(PRESET, network)).geometry_of(image0, image1)
+        matches = network.decode_cells(cells0, cells1, for_flow, Decoding(pieces=plan.pieces))
+        start = start_of_pair(image0[0], image1[0], None, InterpolationSettings(), *matches)
+        found = network.dense(image0, matches, cells0, cells1, for_flow, start)
+    return decoded, pair, geometry, corrected(start, found)[0][0].permute(1, 2, 0)
 
 
 def _measure(decoded: Decoded, pair: Pair, geometry: Geometry, flow: torch.Tensor | None) -> dict[str, float]:
