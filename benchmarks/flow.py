@@ -48,6 +48,9 @@ def changed(settings: FlowSettings, changes: list[str]) -> FlowSettings:
     """Settings with some values replaced, each given as name=value."""
     for change in changes:
         name, _, text = change.partition("=")
+        if name == "levels":
+            settings = replace(settings, levels=None if text == "None" else int(text))
+            continue
         for part in ("interpolation", "refinement"):
             old = getattr(settings, part)
             if name in {field.name for field in fields(old)}:
@@ -60,7 +63,7 @@ def changed(settings: FlowSettings, changes: list[str]) -> FlowSettings:
 
 
 def cached_matches(matcher: dm.DeepMatcher, first: Any, second: Any, cache: Path | None, name: str) -> dm.Matches:
-    """The matches that ``match`` gives, from the cache if it has them."""
+    """The matches that this matcher gives, from the cache if it has them."""
     file = None if cache is None else cache / f"{name}.npz"
     if file is not None and file.is_file():
         return dm.Matches.load(file)
@@ -197,7 +200,6 @@ def main() -> None:
         return
     trials = {" ".join(changes): changed(base, changes) for changes in options.set} or {options.preset: base}
     matcher = dm.DeepMatcher.from_pretrained(options.model, radius=options.radius, device=options.device)
-    matcher = matcher.for_flow(preset=base)
     if options.cache:
         options.cache.mkdir(parents=True, exist_ok=True)
     root = options.manifest.parent
@@ -207,13 +209,18 @@ def main() -> None:
         if options.dataset and entry["dataset"] not in options.dataset:
             continue
         images = [load_image(root / entry[key]) for key in ("image0", "image1")]
-        name = f"{options.model}_{options.radius}_{matcher.network.most_levels}_{n:03d}"
-        matches = cached_matches(matcher, images[0], images[1], options.cache, name)
-        back = None
-        if options.backward:
-            back = cached_matches(matcher, images[1], images[0], options.cache, f"{name}_back").numpy()[:2]
         edges, truth, hidden = EDGES[options.edges](images[0]), read_flow(root / entry["flow"]), occluded(entry, root)
+        found: dict[int | None, tuple[dm.Matches, Any]] = {}  # by the number of levels
         for trial, settings in trials.items():
+            own = matcher.for_flow(preset=settings)
+            levels = own.network.most_levels
+            if levels not in found:
+                name = f"{options.model}_{options.radius}_{levels}_{n:03d}"
+                forward, back = cached_matches(own, images[0], images[1], options.cache, name), None
+                if options.backward:
+                    back = cached_matches(own, images[1], images[0], options.cache, f"{name}_back").numpy()[:2]
+                found[levels] = forward, back
+            matches, back = found[levels]
             results.append({**entry, "trial": trial, **measure(images, edges, matches, back, truth, hidden, settings)})
     if options.json:
         options.json.write_text(json.dumps(results, indent=1))

@@ -129,12 +129,28 @@ def test_flow_matches_with_fewer_levels_if_the_confidence_decides() -> None:
     assert levels(matcher.for_flow()) == levels(matcher.for_flow(preset="interpolated")) == LEVELS
     assert levels(matcher.for_flow(preset=FlowSettings(levels=2))) == 2
     assert matcher.for_flow().for_flow() is matcher.for_flow()
+    assert matcher.for_flow().for_flow(preset="classic")._radius_by_confidence
+    assert not matcher.for_flow(64).for_flow(preset="classic")._radius_by_confidence
     for preset in ("classic", "sintel", FlowSettings(levels=None)):
         assert levels(matcher.for_flow(preset=preset)) == levels(matcher.for_flow().for_flow(preset=preset)) > LEVELS
     assert levels(dm.DeepMatcher.from_pretrained("hog", device="cpu").for_flow()) > LEVELS
     assert levels(dm.DeepMatcher.from_pretrained("compact", device="cpu", levels=4).for_flow()) == 4
     small = (40, 48)
     assert matcher.for_flow().geometry(small, small) == replace(matcher.geometry(small, small), radius=FLOW_RADIUS)
+
+
+def test_the_matches_of_a_search_have_all_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+    levels: list[int] = []
+
+    def note(first: torch.Tensor, second: torch.Tensor, network: Network, tried: object) -> list[object]:
+        levels.append(network.geometry((200, 280), (200, 280)).L)
+        return []
+
+    monkeypatch.setattr(matcher_module, "find", note)
+    picture = np.random.default_rng(0).integers(0, 255, (48, 64, 3)).astype(np.uint8)
+    matcher = dm.DeepMatcher.from_pretrained("compact", device="cpu", rotations=(0, 90))
+    matcher.flow(picture, picture)
+    assert levels == [matcher.geometry((200, 280), (200, 280)).L] and levels[0] > LEVELS
 
 
 def test_flow_of_explicit_levels_is_that_of_the_preset(pair: Pictures) -> None:

@@ -187,7 +187,7 @@ class DeepMatcher:
         return self._repeated_decode(image0, image1, geometry, decoding)
 
     def plan(self, size0: tuple[int, int], size1: tuple[int, int], batch: int = 1, flow: bool = False) -> Plan:
-        """How images of these sizes (rows, columns) will be matched, or ``flow`` found, and the memory that it takes.
+        """How images of these sizes (rows, columns) will be matched, or ``flow`` found by default, and the memory.
 
         Raises:
             OutOfMemoryError: if it cannot be done.
@@ -356,13 +356,14 @@ class DeepMatcher:
         from deepmatching.flow import most_levels
 
         chosen = self.settings.radius if radius is None else radius
+        by_confidence = chosen is None or (radius is None and self._radius_by_confidence)
         pixels, levels = radius_in_pixels(FLOW_RADIUS if chosen is None else chosen), most_levels(preset, self.network)
         if (pixels, levels) == (self.network.radius, self.network.most_levels):
             return self
-        if (key := (pixels, levels, chosen is None)) not in self._for_flow:
+        if (key := (pixels, levels, by_confidence)) not in self._for_flow:
             settings = replace(self.settings, radius=FULL if pixels is None else pixels)
             self._for_flow[key] = DeepMatcher(self.network.at_radius(pixels, levels), settings)
-            self._for_flow[key]._radius_by_confidence = chosen is None
+            self._for_flow[key]._radius_by_confidence = by_confidence
         return self._for_flow[key]
 
     # ------------------------------------------------------------------ looking inside
@@ -388,8 +389,7 @@ class DeepMatcher:
         first, second = (self._shrunk(image)[None].to(self.device) for image in loaded)
         geometry = self.network.geometry_of(first, second)
         chosen = points_in(np.asarray(points, float).reshape(-1, 2), size_of(loaded[0]), size_of(first[0]))
-        network, device = self.network, self.device.type
-        needed = pyramid_bytes(geometry, network.descriptor, 1, False, device, network.pooling)
+        needed = pyramid_bytes(geometry, self.network.descriptor, 1, False, self.device.type, self.network.pooling)
         require(needed, self.device, self.settings.memory)
         pyramid = self.network(first, second)
         matches = decode(pyramid.Q[0], geometry, "none").points1[0]

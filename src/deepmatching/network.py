@@ -272,7 +272,7 @@ class Network(nn.Module):
         return cells
 
     def at_radius(self, radius: int | None, most_levels: int | None = None) -> Network:
-        """The same network with another radius, and perhaps fewer levels; the two share their parameters."""
+        """The same network with another radius, and ``most_levels`` of its own; the two share their parameters."""
         other = copy(self)
         other.radius, other.most_levels = radius, most_levels
         return other

@@ -24,7 +24,7 @@ class Settings:
     Attributes:
         radius: largest displacement along each axis in pixels, or ``"full"`` for no limit. None for the default:
             ``deepmatching.defaults.RADIUS``, and ``FLOW_RADIUS`` for flow.
-        levels: number of times that patches are aggregated, or None for the original's rule.
+        levels: number of times that patches are aggregated, or None for the original's rule, which flow may limit.
         downscale: a descriptor cell is 2^downscale pixels wide. None for the model's own value (1 for ``hog``).
         reciprocal: how matches are verified, see ``deepmatching.operators.decoding``.
         device: ``"auto"`` (cuda, else mps, else cpu), ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``.

@@ -98,6 +98,20 @@ def test_flow_is_that_of_the_matcher_and_needs_images_of_one_size(photos: Path, 
         torch.testing.assert_close(torch.from_numpy(written), torch.from_numpy(expected))
 
 
+def test_flow_has_the_levels_of_the_matchers_flow(tmp_path: Path) -> None:
+    matcher = DeepMatcher.from_pretrained("compact", radius=32, device="cpu")
+    picture, pair = draw_photo(0, 136, 200), ("a.png", "b.png")
+    for name, image in zip(pair, (picture[:-4, :-6], picture[4:, 6:]), strict=True):
+        write_image(tmp_path / name, image)
+    size = 132, 194
+    assert matcher.geometry(size, size).L > matcher.for_flow(32).geometry(size, size).L
+    (found,) = ShardMatcher(matcher, tmp_path, flow=tmp_path / "flow").match([pair])
+    paths = [tmp_path / name for name in pair]
+    assert_equal(found.matches, matcher.match(*paths))
+    written = torch.from_numpy(read_flow(flow_file(tmp_path / "flow", pair)))
+    torch.testing.assert_close(written, torch.from_numpy(matcher.flow(*paths).flow), atol=1e-4, rtol=0)
+
+
 @pytest.mark.slow
 def test_a_search_keeps_the_matches_of_high_confidence_and_writes_the_flow_of_the_matcher(tmp_path: Path) -> None:
     matcher = DeepMatcher.from_pretrained(radius=32, device="cpu", rotations=(0, 180))

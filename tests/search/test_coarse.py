@@ -58,7 +58,10 @@ def test_small_images_are_reduced_to_fewer_pixels(first: tuple[int, int], second
 @pytest.mark.parametrize("rotation", [0.0, 22.5, 45.0, 90.0, 135.0, 300.0])
 def test_a_turned_image_loses_at_most_its_corners(rotation: float) -> None:
     rows, columns = 90, 120
-    whole, frame = coarse._bounding((rows, columns), rotation), coarse._bounding((rows, columns), rotation, 0.14)
+    whole, frame = (
+        coarse._bounding((rows, columns), rotation),
+        coarse._bounding((rows, columns), rotation, coarse.CORNERS),
+    )
     turn = similarity(rotation, 1, centre((rows, columns)), centre(whole))
     points = np.stack(np.meshgrid(np.arange(columns), np.arange(rows)), axis=2).reshape(-1, 2).astype(float)
     assert inside(apply(turn, points), whole).all()

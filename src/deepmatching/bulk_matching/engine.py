@@ -13,7 +13,7 @@ from torch import Tensor
 from deepmatching.bulk_matching.describing import Described, DescribedImages
 from deepmatching.bulk_matching.pairs import Pair
 from deepmatching.bulk_matching.storage import MatchedPair, Shard
-from deepmatching.defaults import PRESET
+from deepmatching.defaults import FULL, PRESET
 from deepmatching.errors import DeepMatchingError, OutOfMemoryError
 from deepmatching.flow import (
     FlowResult,
@@ -21,7 +21,6 @@ from deepmatching.flow import (
     decoded_to_flow,
     is_upright,
     matches_to_flow,
-    most_levels,
     needs_backward,
     preset,
 )
@@ -219,14 +218,15 @@ class ShardMatcher:
         assert first.image is not None and second.image is not None
         check_pair(first.image, second.image)
         network, settings = self.matcher.network, preset(PRESET)
-        decoding = replace(self.matcher.settings.decoding, pieces=plan.pieces)
-        for_flow = network.at_radius(network.radius, most_levels(settings, network)).geometry(first.shape, second.shape)
-        if for_flow != geometry:
-            geometry, decoded = for_flow, self._decode_once(first.cells, second.cells, for_flow, decoding)
+        for_flow = self.matcher.for_flow(FULL if network.radius is None else network.radius)
+        if (own := for_flow.network.geometry(first.shape, second.shape)) != geometry:  # it has fewer levels
+            geometry, plan = own, for_flow.plan(first.size, second.size)
+            decoded = self._decode_cells(first.cells, second.cells, geometry, plan)
         frame0 = Frame(first.image, first.image, first.cells, geometry, first.size, plan.pieces)
         frame1 = Frame(second.image, second.image, second.cells, geometry, second.size, plan.pieces)
         backward = None
         if needs_backward(settings, network):
+            decoding = replace(self.matcher.settings.decoding, pieces=plan.pieces)
             backward = self._decode_once(second.cells, first.cells, geometry, decoding)
         found = decoded_to_flow(decoded, frame0, frame1, settings, None, backward, network.dense)
         return found.at_size(first.size)

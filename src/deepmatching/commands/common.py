@@ -37,7 +37,11 @@ Model = Annotated[str, typer.Option(metavar="NAME|PATH", help=MODEL_HELP)]
 Radius = Annotated[str, typer.Option(metavar=f"PIXELS|{FULL}", help=RADIUS_HELP)]
 Levels = Annotated[
     int | None,
-    typer.Option(metavar="N", help="Number of aggregation levels.", show_default="as many as the image size allows"),
+    typer.Option(
+        metavar="N",
+        help="Number of aggregation levels.",
+        show_default="as many as the image size allows; flow with a confidence of matches: at most 3",
+    ),
 ]
 Downscale = Annotated[
     int | None,
@@ -285,7 +289,7 @@ def describe_work(matcher: DeepMatcher, image0: Tensor, image1: Tensor) -> str:
     rows, columns = geometry.grid(0)
     pieces = f", in {plan.pieces.strips} strips" if plan.pieces.strips > 1 else ""
     return (
-        f"{rows * columns} reference points, {geometry.L + 1} levels, "
+        f"{rows * columns} reference points, {geometry.L} levels above them, "
         f"about {amount(plan.needed)} of memory on {matcher.device}{pieces}"
     )
 

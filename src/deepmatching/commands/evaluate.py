@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -271,5 +272,11 @@ def _our_method(model: str, preset: str | None, edges: EdgesLike, options: dict[
     settings = settings_of(preset)
     matcher = build_matcher(model, **options).for_flow(preset=settings)
     others = {} if edges == "network" else {"edges": edges if isinstance(edges, str) else "structured forest"}
-    described = {"preset": preset, **others, **describe_model(model), **matcher.describe()}
+    described = {
+        "preset": preset,
+        "settings": asdict(settings),
+        **others,
+        **describe_model(model),
+        **matcher.describe(),
+    }
     return matcher, lambda image0, image1: matcher.flow(image0, image1, settings, edges=edges).flow, described

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from deepmatching.checks import check_number, radius_in_pixels, shown
-from deepmatching.defaults import CONFIDENT, MODEL, PRESET, RADIUS
+from deepmatching.defaults import CONFIDENT, FULL, MODEL, PRESET, RADIUS
 from deepmatching.errors import DeepMatchingError
 from deepmatching.explorer.pictures import Pair
 from deepmatching.flow import FlowResult, decoded_to_flow, needs_backward
@@ -122,6 +122,11 @@ def compute(pair: Pair, choice: Choice, device: str, begin: Begin) -> Result:
     if pair.sizes[0] != pair.sizes[1]:
         result.no_flow = "Flow needs two images of one size."
     else:
+        for_flow = matcher.for_flow(FULL if network.radius is None else network.radius)
+        if (own := for_flow.geometry(*pair.sizes)) != geometry:  # it has fewer levels
+            geometry, pieces = own, for_flow.plan(*pair.sizes).pieces
+            decoding = replace(decoding, pieces=pieces)
+            decoded = network.decode_cells(cells0, cells1, geometry, decoding)
         first = Frame(pair.images[0], on_device[0], cells0, geometry, pair.sizes[0], pieces)
         second = Frame(pair.images[1], on_device[1], cells1, geometry, pair.sizes[1], pieces)
         settings = settings_of(PRESET)

@@ -11,7 +11,7 @@ from deepmatching.errors import DeepMatchingError
 Model = Literal["affine", "mean"]
 
 #: Levels of matching for flow: patches of up to 64 pixels. Larger ones give small objects the motion of what is around
-#: them. Smaller ones give more wrong matches, but such as the confidence tells.
+#: them. Without them, other matches are wrong; the confidence says which.
 LEVELS = 3
 
 
@@ -135,6 +135,7 @@ _ORIGINAL = FlowSettings(
         backward=0,
     ),
     RefinementSettings(steps=5, gamma=0.71, sigma=1.0, edges=5.0, hold=0.0, relaxation=1.885),
+    levels=None,
 )
 
 
@@ -142,6 +143,7 @@ def _original(neighbours: int, falloff: float, filter_neighbours: int, **refinem
     return FlowSettings(
         replace(_ORIGINAL.interpolation, neighbours=neighbours, falloff=falloff, filter_neighbours=filter_neighbours),
         replace(_ORIGINAL.refinement, **refinement),
+        levels=None,
     )
 
 
@@ -152,7 +154,7 @@ def _original(neighbours: int, falloff: float, filter_neighbours: int, **refinem
 PRESETS: dict[str, FlowSettings] = {
     "default": FlowSettings(refinement=RefinementSettings(steps=5, iterations=15, alpha=0.85, sigma=0.8), dense=True),
     "interpolated": FlowSettings(),
-    "classic": FlowSettings(InterpolationSettings(neighbours=80, confidence=0)),
+    "classic": FlowSettings(InterpolationSettings(neighbours=80, confidence=0), levels=None),
     "original": _ORIGINAL,
     "sintel": _original(160, 1.1, 25, steps=5, gamma=0.72, sigma=1.1),
     "kitti": _original(160, 1.1, 25, steps=2, gamma=0.77, sigma=1.7),

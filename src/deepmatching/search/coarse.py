@@ -32,7 +32,7 @@ SHARE, LEAST_AREA = 1 / 33, 6_000
 #: How far a tilted plane is squeezed: halfway between twice and four times.
 TILT = 2.8
 
-#: The frame of an image that is turned by 45° has twice its pixels. So much of its sides is cut off, and with it a
+#: The frame of an image that is turned by 45° has twice its pixels. This share of each side is cut off, and with it a
 #: twenty-fifth of the image (4:3), at its corners.
 CORNERS = 0.14
 

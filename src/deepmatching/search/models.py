@@ -18,7 +18,7 @@ from deepmatching.search.warping import resized, tensor_of, warped
 #: tried; the second, for a first look at a candidate, most of which are wrong.
 CHECKED, FIRST = 4.0, 1.6
 
-#: Largest displacement that it may leave on images of so many pixels, in pixels.
+#: Largest displacement that a transformation may leave on images of so many pixels, in pixels.
 RADIUS, RADIUS_AREA = 48, 40_000
 
 #: Matches that a fit needs: an affinity, a homography.

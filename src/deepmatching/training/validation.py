@@ -193,7 +193,12 @@ def _match(network: Network, pair: Pair, device: torch.device) -> tuple[Decoded,
         if network.dense is None:
             return decoded, pair, geometry, None
         for_flow = network.at_radius(network.radius, most_levels(PRESET, network)).geometry_of(image0, image1)
-        matches = network.decode_cells(cells0, cells1, for_flow, Decoding(pieces=plan.pieces))
+        matches = decoded
+        if for_flow != geometry:  # it has fewer levels
+            plan = plan_decoding(
+                for_flow, network.descriptor, 1, device.type, budget_for(device), pooling=network.pooling
+            )
+            matches = network.decode_cells(cells0, cells1, for_flow, Decoding(pieces=plan.pieces))
         start = start_of_pair(image0[0], image1[0], None, InterpolationSettings(), *matches)
         found = network.dense(image0, matches, cells0, cells1, for_flow, start)
     return decoded, pair, geometry, corrected(start, found)[0][0].permute(1, 2, 0)
