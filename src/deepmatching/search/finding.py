@@ -18,7 +18,8 @@ from deepmatching.search.models import FIRST, Model, check, fit
 CANDIDATES, AGREEMENT, MORE_AGREEMENT, IN_VAIN = 6, 0.03, 0.04, 3
 
 #: A transformation of less support has not been found. If none is, planes seen from the side are tried, too, turned by
-#: at most this many degrees: with all rotations, unrelated images would take longer than three matches.
+#: at most this many degrees: with all rotations, a search of unrelated images of 512×384 pixels would take longer than
+#: three matches.
 WEAK, UPRIGHT = 0.25, 45.0
 
 #: A candidate counts if the ones before leave this share of its matches unexplained.
