@@ -98,7 +98,7 @@ def test_options_reach_the_matcher(pictures: tuple[Path, Path]) -> None:
     options = "--model hog --radius full --levels 2 --downscale 0 --reciprocal none -v"
     result = run("match", *pictures, *options.split())
     assert len(result.stdout.splitlines()) == 16 * 24
-    assert "384 reference points, 3 levels" in result.stderr
+    assert "384 reference points, 2 levels" in result.stderr
     assert "of memory on" in result.stderr
 
 
