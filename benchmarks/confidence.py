@@ -71,7 +71,7 @@ def main() -> None:
     add_common_options(parser)
     options = parser.parse_args()
     matcher = dm.DeepMatcher.from_pretrained(options.model, radius=options.radius, device=options.device)
-    matcher = matcher.for_flow(preset=PRESET)
+    matcher = matcher.for_flow()
     entries = [e for e in json.loads(options.manifest.read_text()) if "flow" in e]
     if options.cache:
         options.cache.mkdir(parents=True, exist_ok=True)

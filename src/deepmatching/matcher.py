@@ -393,8 +393,8 @@ class DeepMatcher:
         require(needed, self.device, self.settings.memory)
         pyramid = self.network(first, second)
         matches = decode(pyramid.Q[0], geometry, "none").points1[0]
-        drawn = to_uint8_rgb(first[0]), to_uint8_rgb(second[0])
-        picture = draw_scores_of_points(drawn, chosen, pyramid.S, pyramid.Q, matches, geometry)
+        images = to_uint8_rgb(first[0]), to_uint8_rgb(second[0])
+        picture = draw_scores_of_points(images, chosen, pyramid.S, pyramid.Q, matches, geometry)
         if path is not None:
             write_image(path, picture)
         return picture

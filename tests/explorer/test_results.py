@@ -16,7 +16,7 @@ from deepmatching.explorer.results import STAGES, Choice, Result, Traces, comput
 from deepmatching.matcher import DeepMatcher
 from deepmatching.matches import Matches
 from helpers.explorer import QUICK
-from helpers.synthetic_pictures import draw_photo
+from helpers.synthetic_pictures import draw_small_object
 
 MODELS = ("compact", "hog")
 
@@ -31,10 +31,7 @@ def test_matches_and_flow_are_those_of_the_matcher(result: Result) -> None:
 
 
 def test_flow_has_the_levels_of_the_matchers_flow() -> None:
-    picture = draw_photo(0, 136, 200)
-    pictures = picture[:-4, :-6].copy(), picture[4:, 6:].copy()
-    pictures[0][40:80, 40:80] = pictures[1][40:80, 64:104] = draw_photo(1, 40, 40)  # all levels would miss it
-    first, second = (torch.from_numpy(each).permute(2, 0, 1).float() / 255 for each in pictures)
+    first, second = (torch.from_numpy(each).permute(2, 0, 1).float() / 255 for each in draw_small_object())
     images = first, second
     found = compute(
         Pair("x", ("a", "b"), images, ((132, 194), (132, 194))), Choice("compact", 32), "cpu", lambda _: None

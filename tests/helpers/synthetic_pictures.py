@@ -24,6 +24,14 @@ def moved_noise() -> tuple[np.ndarray, np.ndarray]:
     return picture[20:84, 20:116].copy(), picture[24:88, 14:110].copy()
 
 
+def draw_small_object() -> tuple[np.ndarray, np.ndarray]:
+    """Two uint8 RGB pictures of 132×194: a moving background, and a small object that matching at all levels misses."""
+    picture, moved = draw_photo(0, 136, 200), draw_photo(1, 40, 40)
+    first, second = picture[:-4, :-6].copy(), picture[4:, 6:].copy()
+    first[40:80, 40:80] = second[40:80, 64:104] = moved
+    return first, second
+
+
 def draw_cutout(seed: int, rows: int = 150, columns: int = 110) -> np.ndarray:
     """An ellipse of such noise with a soft edge, uint8 (rows, columns, 4)."""
     y, x = np.mgrid[-1 : 1 : rows * 1j, -1 : 1 : columns * 1j]

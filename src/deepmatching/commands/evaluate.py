@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -263,6 +262,7 @@ def _opencv_method(name: str, flow: bool) -> Method:
 
 def _our_method(model: str, preset: str | None, edges: EdgesLike, options: dict[str, Any]) -> Method:
     """With the flow of a preset, or without flow (None)."""
+    from deepmatching.flow import describe_preset
     from deepmatching.flow import preset as settings_of
     from deepmatching.models import describe_model
 
@@ -272,11 +272,5 @@ def _our_method(model: str, preset: str | None, edges: EdgesLike, options: dict[
     settings = settings_of(preset)
     matcher = build_matcher(model, **options).for_flow(preset=settings)
     others = {} if edges == "network" else {"edges": edges if isinstance(edges, str) else "structured forest"}
-    described = {
-        "preset": preset,
-        "settings": asdict(settings),
-        **others,
-        **describe_model(model),
-        **matcher.describe(),
-    }
+    described = {**describe_preset(preset), **others, **describe_model(model), **matcher.describe()}
     return matcher, lambda image0, image1: matcher.flow(image0, image1, settings, edges=edges).flow, described

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -227,7 +226,7 @@ def _flow_of_frames(
     verbose: bool,
 ) -> None:
     """Check and lock the folder ``out``, then complete it."""
-    from deepmatching.flow import preset as settings_of
+    from deepmatching.flow import describe_preset
     from deepmatching.flow.sequence import RECORD, FlowFolder
     from deepmatching.io.files import check_writable, make_folder
     from deepmatching.io.locking import lock_folder
@@ -246,7 +245,7 @@ def _flow_of_frames(
         say(f"note: {frames.missing} frames of {source} cannot be read")
     settings = {
         **{"version": __version__, "source": os.path.realpath(source), **options},
-        "settings": asdict(settings_of(options["preset"])),
+        **describe_preset(options["preset"]),
         **describe_model(options["model"]),
         **matcher.for_flow().describe(),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -241,7 +241,7 @@ def _recorder(
 ) -> Recorder:
     """Keeps the results of a row in its file of that kind, and knows what is there already."""
     from deepmatching.evaluation import Evaluation, Recorder
-    from deepmatching.flow import preset as settings_of
+    from deepmatching.flow import describe_preset
     from deepmatching.models import describe_model
 
     assert row.model is not None
@@ -249,7 +249,7 @@ def _recorder(
     settings = {
         **{"dataset": dataset.name, "limit": protocol.limit, **describe_model(row.model), **matcher.describe()},
         **({} if protocol.masks else {"masks": False}),
-        **({} if preset is None else {"preset": preset, "settings": asdict(settings_of(preset))}),
+        **({} if preset is None else describe_preset(preset)),
         **({"edges": protocol.edges_in_words} if is_other else {}),
         "contents": dataset.contents_hash,
     }

@@ -22,6 +22,7 @@ from deepmatching.flow.settings import (
     FlowSettings,
     InterpolationSettings,
     RefinementSettings,
+    describe_preset,
     preset,
     suited,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "confidence",
     "count_outside",
     "decoded_to_flow",
+    "describe_preset",
     "frames_to_flow",
     "interpolate",
     "is_edge_map",

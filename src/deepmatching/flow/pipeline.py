@@ -19,7 +19,7 @@ from deepmatching.flow.confidence import confidence, probability
 from deepmatching.flow.fields import Field, field_of, interpolate_field, on_device
 from deepmatching.flow.interpolation import NOTHING, interpolate, starts_inside
 from deepmatching.flow.learned import dense_to_flow, occlusion_of
-from deepmatching.flow.radius import decode_near_first
+from deepmatching.flow.radius import decode_near_first, trusts_confidence
 from deepmatching.flow.refinement import refine, refine_finite
 from deepmatching.flow.result import FlowResult, FlowTensors, stopwatch
 from deepmatching.flow.settings import FlowSettings, preset, suited
@@ -188,16 +188,14 @@ def needs_backward(settings: FlowSettings, network: Network) -> bool:
     """Whether the flow from this network's matches needs the matches back to the first image, too."""
     if settings.dense and network.dense is not None:
         return False
-    has_confidence = network.confidence is not None
-    interpolation = suited(settings, has_confidence, network.dense is not None).interpolation
-    return interpolation.backward > 0 and not (has_confidence and interpolation.confidence)
+    settings = suited(settings, network.confidence is not None, network.dense is not None)
+    return settings.interpolation.backward > 0 and not trusts_confidence(settings, network)
 
 
 def most_levels(settings: str | FlowSettings, network: Network) -> int | None:
     """The largest number of levels with which this network matches for flow; None for no limit."""
     settings = preset(settings)
-    trusts = network.confidence is not None and settings.interpolation.confidence > 0
-    return settings.levels if trusts else None
+    return settings.levels if trusts_confidence(settings, network) else None
 
 
 def _flow_on_device(

@@ -38,12 +38,16 @@ def decode_near_first(
         network: whose matches they are.
     """
     near = replace(first.geometry, radius=RADIUS)
-    trusts = network.confidence is not None and settings.interpolation.confidence > 0
-    if trusts and not first.pieces.used(first.geometry):
+    if trusts_confidence(settings, network) and not first.pieces.used(first.geometry):
         decoded = decode(replace(first, geometry=near), second)
         if not lacks_matches(decoded, near):
             return decoded
     return decode(first, second)
+
+
+def trusts_confidence(settings: FlowSettings, network: Network) -> bool:
+    """Whether the confidence of this network's matches decides which of them the flow uses."""
+    return network.confidence is not None and settings.interpolation.confidence > 0
 
 
 def lacks_matches(decoded: Decoded, geometry: Geometry) -> bool:

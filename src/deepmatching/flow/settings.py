@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 from deepmatching.checks import check_choice, check_number
@@ -169,6 +169,11 @@ def preset(settings: str | FlowSettings) -> FlowSettings:
     if settings not in PRESETS:
         raise DeepMatchingError(f"There is no preset '{settings}': use {', '.join(PRESETS)}.")
     return PRESETS[settings]
+
+
+def describe_preset(name: str) -> dict[str, Any]:
+    """What results record of a preset, as JSON can hold it: its name, and its values, which may change."""
+    return {"preset": name, "flow_settings": asdict(preset(name))}
 
 
 def suited(settings: FlowSettings, has_confidence: bool, has_dense: bool) -> FlowSettings:
