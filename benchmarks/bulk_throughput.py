@@ -37,8 +37,8 @@ import deepmatching as dm
 from deepmatching.bulk_matching.describing import DescribedImages, ReadImage
 from deepmatching.bulk_matching.engine import ShardMatcher
 from deepmatching.bulk_matching.pairs import list_images, sequential_pairs
-from deepmatching.defaults import MODEL
 from deepmatching.io.images import load_image
+from deepmatching.settings import MODEL
 
 CASES = ("matcher", "engine", "files")
 

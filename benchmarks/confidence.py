@@ -21,14 +21,14 @@ from rich.progress import track
 from rich.table import Table
 
 import deepmatching as dm
-from deepmatching.defaults import PRESET, RIGHT
-from deepmatching.edges import detect_edges
 from deepmatching.evaluation.calibration import area_under_roc
 from deepmatching.evaluation.tables import print_table
 from deepmatching.flow import preset, refine, suited
 from deepmatching.flow.confidence import CONSTANT, WEIGHTS, evidence, origin_of
+from deepmatching.flow.edges import detect_edges
 from deepmatching.io.flow import read_flow
 from deepmatching.io.images import load_image
+from deepmatching.settings import CORRECT_WITHIN, PRESET
 from flow import add_common_options, cached_matches, interpolated
 
 PIXELS = 20_000  #: sampled from each pair for the regression
@@ -88,7 +88,7 @@ def main() -> None:
         groups += [entry["dataset"].replace("kitti2015", "kitti2012")] * len(sample)
         pairs += [n] * len(sample)
     data, group, pair = np.concatenate(rows), np.array(groups), np.array(pairs)
-    features, right = data[:, :-1], data[:, -1] < RIGHT
+    features, right = data[:, :-1], data[:, -1] < CORRECT_WITHIN
     _, number, counts = np.unique(group, return_inverse=True, return_counts=True)
     importance = 1 / counts[number]
 
@@ -111,7 +111,7 @@ def main() -> None:
             order = np.argsort(-values[:, :-1] @ shipped)
             halves.append(values[order[: len(order) // 2], -1].mean())
         values = np.concatenate(parts)
-        stated, is_right = probabilities(values[:, :-1], shipped), values[:, -1] < RIGHT
+        stated, is_right = probabilities(values[:, :-1], shipped), values[:, -1] < CORRECT_WITHIN
         tenth = np.minimum((10 * stated).astype(int), 9)
         gaps = [np.abs((stated - is_right)[tenth == t].sum()) for t in range(10)]
         epe = np.mean([values[:, -1].mean() for values in parts])

@@ -21,11 +21,11 @@ import cv2
 import torch
 from torch import Tensor
 
-from deepmatching.defaults import RADIUS
-from deepmatching.descriptors.hog import HOG
-from deepmatching.network import Network
-from deepmatching.operators.cpu.compilation import announce_compilation
-from deepmatching.operators.kernels import OPERATORS, plain_operators
+from deepmatching.kernels.cpu.compilation import announce_compilation
+from deepmatching.kernels.registry import OPERATORS, plain_operators
+from deepmatching.network.descriptors.hog import HOG
+from deepmatching.network.network import Network
+from deepmatching.settings import RADIUS
 
 #: The operators of inference, in order.
 STAGES = (

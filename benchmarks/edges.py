@@ -22,8 +22,14 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from deepmatching.edges import EdgeNetwork, detect_edges, gradient_edges, load_edge_network, structured_forest_edges
 from deepmatching.evaluation.tables import print_table
+from deepmatching.flow.edges import (
+    EdgeNetwork,
+    detect_edges,
+    gradient_edges,
+    load_edge_network,
+    structured_forest_edges,
+)
 from deepmatching.io.images import load_image
 from edge_network.bsds import Annotated, read_split
 from edge_network.evaluation import TOLERANCE, count_pixels, summarise, suppress_non_maxima

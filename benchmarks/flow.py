@@ -31,14 +31,14 @@ from rich.progress import track
 from rich.table import Table
 
 import deepmatching as dm
-from deepmatching.benchmark import peak_memory
-from deepmatching.defaults import FLOW_RADIUS, FULL, MODEL
-from deepmatching.edges import detect_edges, gradient_edges
 from deepmatching.evaluation.calibration import area_under_roc
+from deepmatching.evaluation.speed import peak_memory
 from deepmatching.evaluation.tables import print_table
 from deepmatching.flow import FlowSettings, Interpolation, confidence, interpolate, preset, refine
+from deepmatching.flow.edges import detect_edges, gradient_edges
 from deepmatching.io.flow import read_flow
 from deepmatching.io.images import load_image
+from deepmatching.settings import FLOW_RADIUS, FULL, MODEL
 
 EDGES: dict[str, Callable[..., np.ndarray]] = {"network": detect_edges, "gradient": gradient_edges}
 NAMES = ("EPE interpolated", "EPE", "EPE visible", "3px", "AUC", "kept", "seconds")
@@ -91,7 +91,7 @@ def interpolated(
 
 def measure(
     images: list[Any], edges: np.ndarray, matches: dm.Matches, backward: Any, truth: np.ndarray,
-    hidden: np.ndarray | None, settings: FlowSettings,
+    occluded: np.ndarray | None, settings: FlowSettings,
 ) -> dict[str, float]:  # fmt: skip
     """Metrics of one pair in one trial."""
     begin = time.perf_counter()
@@ -101,7 +101,7 @@ def measure(
     scores = confidence(torch.as_tensor(flow), found, *images)
     known = np.isfinite(truth).all(axis=2)
     before, after = (np.hypot(*(field[known] - truth[known]).T) for field in (found.flow, flow))
-    visible = after if hidden is None else after[~hidden[known]]
+    visible = after if occluded is None else after[~occluded[known]]
     wrong, quality = 100 * np.mean(after > 3), area_under_roc(scores[known], after < 3)
     values = (before.mean(), after.mean(), visible.mean(), wrong, quality, len(found.kept), seconds)
     return dict(zip(NAMES, map(float, values), strict=True))
@@ -209,7 +209,7 @@ def main() -> None:
         if options.dataset and entry["dataset"] not in options.dataset:
             continue
         images = [load_image(root / entry[key]) for key in ("image0", "image1")]
-        edges, truth, hidden = EDGES[options.edges](images[0]), read_flow(root / entry["flow"]), occluded(entry, root)
+        edges, truth, unseen = EDGES[options.edges](images[0]), read_flow(root / entry["flow"]), occluded(entry, root)
         found: dict[int | None, tuple[dm.Matches, Any]] = {}  # by the number of levels
         for trial, settings in trials.items():
             own = matcher.for_flow(preset=settings)
@@ -221,7 +221,7 @@ def main() -> None:
                     back = cached_matches(own, images[1], images[0], options.cache, f"{name}_back").numpy()[:2]
                 found[levels] = forward, back
             matches, back = found[levels]
-            results.append({**entry, "trial": trial, **measure(images, edges, matches, back, truth, hidden, settings)})
+            results.append({**entry, "trial": trial, **measure(images, edges, matches, back, truth, unseen, settings)})
     if options.json:
         options.json.write_text(json.dumps(results, indent=1))
     table = Table("data set", "trial", *NAMES, title=f"{options.model}, radius {options.radius}, {options.edges} edges")

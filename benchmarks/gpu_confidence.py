@@ -17,16 +17,16 @@ import torch
 from torch import Tensor
 
 import deepmatching as dm
-from deepmatching.defaults import RADIUS
-from deepmatching.geometry import Geometry
-from deepmatching.graphs import GraphedDecode
-from deepmatching.inference import Decoding
-from deepmatching.network import Network
-from deepmatching.operators.correlation import full_precision
-from deepmatching.operators.evidence import gather_evidence
-from deepmatching.operators.kernels import plain_operators
-from deepmatching.operators.subpixel import scores_around
-from deepmatching.operators.targets import Decoded
+from deepmatching.geometry.discretization import Geometry
+from deepmatching.geometry.targets import Decoded
+from deepmatching.kernels.registry import plain_operators
+from deepmatching.network.inference import Decoding
+from deepmatching.network.network import Network
+from deepmatching.network.operators.correlation import full_precision
+from deepmatching.network.operators.evidence import gather_evidence
+from deepmatching.network.operators.subpixel import scores_around
+from deepmatching.network.replay import GraphedDecode
+from deepmatching.settings import RADIUS
 from gpu_kernels import SIZE, graphed, images, milliseconds, row
 
 
@@ -108,8 +108,8 @@ class Judged:
 
     def windows(self) -> None:
         """Contexts with other blocks, and by cuDNN."""
-        from deepmatching.descriptors.convolutions import converted_to
-        from deepmatching.operators.gpu import contexts
+        from deepmatching.kernels.gpu.matching import contexts
+        from deepmatching.network.descriptors.convolutions import converted_to
 
         confidence = self.network.confidence
         assert confidence is not None

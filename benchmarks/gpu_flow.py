@@ -22,16 +22,16 @@ from rich.console import Console
 from rich.table import Table
 
 import deepmatching as dm
-from deepmatching.defaults import MODEL, PRESET
-from deepmatching.edges import edge_strength
 from deepmatching.flow import FlowSettings, preset
 from deepmatching.flow.confidence import probability
+from deepmatching.flow.correction.stage import start_of_pair
+from deepmatching.flow.edges import edge_strength
 from deepmatching.flow.fields import field_of_decoded, interpolate_field
-from deepmatching.flow.learned import start_of_pair
+from deepmatching.flow.operators.geodesic import FLOOR, cell_graph, distance_transform, nearest_seeds
 from deepmatching.flow.refinement import refine_finite
-from deepmatching.graphs import record
 from deepmatching.io.images import load_image
-from deepmatching.operators.geodesic import FLOOR, cell_graph, distance_transform, nearest_seeds
+from deepmatching.kernels.cuda_graphs import record
+from deepmatching.settings import MODEL, PRESET
 
 
 class Stages:

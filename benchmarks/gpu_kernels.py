@@ -21,16 +21,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from deepmatching import operators
-from deepmatching.descriptors import HOG, Descriptor
-from deepmatching.geometry import Geometry
-from deepmatching.graphs import GraphedDecode, record
-from deepmatching.inference import Decoding
-from deepmatching.network import Network
-from deepmatching.operators import fused
-from deepmatching.operators.correlation import full_precision
-from deepmatching.operators.decoding import Decoded, decode_pooled
-from deepmatching.operators.kernels import plain_operators
+from deepmatching.geometry.discretization import Geometry
+from deepmatching.kernels.cuda_graphs import record
+from deepmatching.kernels.registry import plain_operators
+from deepmatching.network import operators
+from deepmatching.network.descriptors import HOG, Descriptor
+from deepmatching.network.inference import Decoding
+from deepmatching.network.network import Network
+from deepmatching.network.operators import fused
+from deepmatching.network.operators.correlation import full_precision
+from deepmatching.network.operators.decoding import Decoded, decode_pooled
+from deepmatching.network.replay import GraphedDecode
 
 SIZE = (436, 1024)
 TRAINING_SIZE = (384, 512)
@@ -187,7 +188,7 @@ def check_inference(radius: int | None, descriptor: Descriptor, size: tuple[int,
 
 def check_scores(descriptor: Descriptor, name: str) -> None:
     """S̃_0 of each precision against float64."""
-    from deepmatching.operators.gpu.correlation import correlate
+    from deepmatching.kernels.gpu.matching.correlation import correlate
 
     network = Network(descriptor, 80).cuda().eval()
     with torch.no_grad():

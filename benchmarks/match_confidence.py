@@ -32,18 +32,18 @@ from rich.console import Console
 from rich.progress import track
 
 import deepmatching as dm
-from deepmatching.datasets import open_dataset
-from deepmatching.defaults import CONFIDENT, MODEL, RADIUS
+from deepmatching.data.datasets import open_dataset
 from deepmatching.drawing import write_image
 from deepmatching.drawing.figure import new_figure, picture
 from deepmatching.evaluation.calibration import area_under_roc, reliability
 from deepmatching.evaluation.metrics import match_metrics
 from deepmatching.evaluation.tables import blank_table, format_number, print_table
-from deepmatching.inference import Decoding
-from deepmatching.losses import is_hidden, is_right
+from deepmatching.geometry.targets import Decoded
 from deepmatching.matches import matches_of
-from deepmatching.network import Network
-from deepmatching.operators.targets import Decoded
+from deepmatching.network.inference import Decoding
+from deepmatching.network.losses import is_occluded, is_right
+from deepmatching.network.network import Network
+from deepmatching.settings import MIN_CONFIDENCE, MODEL, RADIUS
 
 ORDERS = ("verified, by score", "verified, by confidence", "given out, by confidence")
 RANKED = ("confidence", "score", "verified", "forward-backward", "hidden")
@@ -80,7 +80,7 @@ def measure(network: Network, pair: Any, masked: Any | None) -> tuple[dict[str, 
     forward = network.decode_cells(cells0, cells1, geometry)
     backward = network.decode_cells(cells1, cells0, mirrored, Decoding(confidence=False))
     forward, backward = (_on_cpu(decoded) for decoded in (forward, backward))
-    assert forward.confidence is not None and forward.hidden is not None
+    assert forward.confidence is not None and forward.occluded is not None
     right_map, known_map = is_right(forward.points1 - forward.points0, pair.flow[None], geometry)
     known = known_map[0].numpy()
     right, verified = right_map[0].numpy()[known], forward.verified[0].numpy()[known]
@@ -98,13 +98,13 @@ def measure(network: Network, pair: Any, masked: Any | None) -> tuple[dict[str, 
         "AUC hidden": float("nan"),
     }
     if masked is not None:
-        hidden, agreed = is_hidden(masked.occluded[None], geometry)
+        occluded, agreed = is_occluded(masked.occluded[None], geometry)
         counted = (agreed & is_right(forward.points1 - forward.points0, masked.flow[None], geometry)[1])[0].numpy()
-        row["AUC hidden"] = area_under_roc(forward.hidden[0].numpy()[counted], hidden[0].numpy()[counted])
+        row["AUC hidden"] = area_under_roc(forward.occluded[0].numpy()[counted], occluded[0].numpy()[counted])
     scored = forward._replace(confidence=None)
     for name, matches in zip(
         ORDERS,
-        (matches_of(scored, 0), matches_of(forward, 0), matches_of(forward, 0, None, None, CONFIDENT)),
+        (matches_of(scored, 0), matches_of(forward, 0), matches_of(forward, 0, None, None, MIN_CONFIDENCE)),
         strict=True,
     ):
         metrics = match_metrics(matches, pair.flow.numpy())[0]["all"]

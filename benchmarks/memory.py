@@ -102,9 +102,9 @@ CHILD = """
 import json, sys
 from pathlib import Path
 import torch
-from deepmatching.benchmark import demo_images, peak_memory
+from deepmatching.evaluation.speed import demo_images, peak_memory
 from deepmatching.errors import OutOfMemoryError
-from deepmatching.limits import release_freed
+from deepmatching.kernels.limits import release_freed
 from deepmatching.matcher import DeepMatcher
 case, device = json.loads(sys.argv[1]), torch.device(sys.argv[2])
 sizes = [case["size0"], case["size1"] or case["size0"]]

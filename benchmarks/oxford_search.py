@@ -25,13 +25,13 @@ import torch
 from rich.table import Table
 
 from deepmatching import DeepMatcher, Matches
-from deepmatching.datasets.homography import homography_flow
-from deepmatching.defaults import RADIUS, THRESHOLDS
+from deepmatching.data.datasets.homography import homography_flow
 from deepmatching.evaluation.baselines import baseline
 from deepmatching.evaluation.metrics import accuracy, match_metrics
 from deepmatching.evaluation.tables import print_table
-from deepmatching.homographies import centre, jacobians, rotation_and_zoom
+from deepmatching.geometry.homographies import centre, jacobians, rotation_and_zoom
 from deepmatching.io.images import load_image, size_of
+from deepmatching.settings import RADIUS, THRESHOLDS
 
 METHODS = ("plain", "search", "by displacement", "SIFT matches", "SIFT homography")
 

@@ -33,18 +33,17 @@ import torch
 from torch import Tensor
 
 from deepmatching.commands.common import parse_size
-from deepmatching.datasets import open_dataset
-from deepmatching.defaults import MODEL, RADIUS
+from deepmatching.data.datasets import open_dataset
 from deepmatching.evaluation.calibration import area_under_roc, reliability
 from deepmatching.evaluation.metrics import match_metrics
 from deepmatching.evaluation.tables import blank_table, format_number, print_table
-from deepmatching.inference import Decoding
-from deepmatching.losses import Objective, is_right
 from deepmatching.matches import matches_of
 from deepmatching.models import load_network
-from deepmatching.network import Network
-from deepmatching.operators.decoding import decode
-from deepmatching.settings import choose_device
+from deepmatching.network.inference import Decoding
+from deepmatching.network.losses import Objective, is_right
+from deepmatching.network.network import Network
+from deepmatching.network.operators.decoding import decode
+from deepmatching.settings import MODEL, RADIUS, choose_device
 from deepmatching.training.config import DataConfig
 from deepmatching.training.data import BatchGenerator, fixed_pairs, synthesizer
 from deepmatching.training.distributed import World

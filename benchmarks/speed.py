@@ -21,7 +21,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from deepmatching.benchmark import Case, Timing, measure
+from deepmatching.evaluation.speed import Case, Timing, measure
 
 #: Each case with its number of timed runs.
 REFERENCE = [

@@ -12,8 +12,9 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from sphinx.application import Sphinx  # noqa: E402
 
-from deepmatching import __version__, operators  # noqa: E402 - found by the path above
-from deepmatching.operators import kernels  # noqa: E402
+from deepmatching import __version__
+from deepmatching.network import operators  # noqa: E402 - found by the path above
+from deepmatching.kernels import registry as kernels  # noqa: E402
 
 # An operator chooses between its definition and a kernel. The reference shows the definition, which has the docstring.
 for _name, _operator in kernels.OPERATORS.items():

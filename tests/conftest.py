@@ -9,12 +9,14 @@ from pathlib import Path
 if "PYTEST_XDIST_WORKER" in os.environ:  # one thread in each of the parallel processes, and in those that they start
     os.environ["OMP_NUM_THREADS"] = "1"
 
+from types import ModuleType
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, register_random, settings
 
-from deepmatching.operators.cpu.compilation import announce_compilation
+from deepmatching.kernels.cpu.compilation import announce_compilation
 from helpers.synthetic_pictures import moved_noise
 
 if not torch.cuda.is_available():
@@ -137,3 +139,20 @@ def shared() -> Path:
 def pair() -> tuple[np.ndarray, np.ndarray]:
     """Two uint8 RGB pictures of 64×96: smooth noise, and the same moved by (+6, −4) pixels."""
     return moved_noise()
+
+
+@pytest.fixture(scope="session")
+def gpu() -> ModuleType:
+    """The package of GPU kernels."""
+    language = pytest.importorskip("triton.language")
+    interpreted = type(language.zeros).__name__ == "InterpretedFunction"
+    assert torch.cuda.is_available() or interpreted, "Triton was not told to interpret"
+    from deepmatching.kernels import gpu
+
+    return gpu
+
+
+@pytest.fixture(scope="session")
+def gpu_device() -> str:
+    """Where the Triton kernels run."""
+    return "cuda" if torch.cuda.is_available() else "cpu"

@@ -13,9 +13,9 @@ import torch
 from PIL import Image
 
 import deepmatching as dm
-from deepmatching.defaults import AGREEMENT
 from deepmatching.errors import DeepMatchingError, OutOfMemoryError
 from deepmatching.io.images import load_image, shrink
+from deepmatching.settings import MIN_AGREEMENT
 
 
 def same(a: dm.Matches, b: dm.Matches) -> bool:
@@ -188,7 +188,7 @@ def test_too_small_an_image_is_refused() -> None:
 
 
 def test_out_of_memory_is_predicted(monkeypatch: pytest.MonkeyPatch, pair: tuple[np.ndarray, np.ndarray]) -> None:
-    monkeypatch.setattr("deepmatching.memory.free_bytes", lambda device: 1000)
+    monkeypatch.setattr("deepmatching.network.memory.free_bytes", lambda device: 1000)
     matcher = dm.DeepMatcher.from_pretrained("hog", device="cpu")
     with pytest.raises(OutOfMemoryError, match="allow more memory"):
         matcher.match(*pair)
@@ -210,7 +210,7 @@ def test_a_failed_allocation_is_one_sentence(
         raise error
 
     matcher = dm.DeepMatcher.from_pretrained("hog", radius=16, device="cpu")
-    monkeypatch.setattr("deepmatching.network.decode_cells", fail)
+    monkeypatch.setattr("deepmatching.network.network.decode_cells", fail)
     for work in (lambda: matcher.match(*pair), lambda: list(matcher.match_sequence(pair)), lambda: matcher.flow(*pair)):
         with pytest.raises(OutOfMemoryError, match="The memory ran out"):
             work()
@@ -221,7 +221,7 @@ def test_another_error_stays_what_it_is(monkeypatch: pytest.MonkeyPatch, pair: t
         raise RuntimeError("a shape is wrong")
 
     matcher = dm.DeepMatcher.from_pretrained("hog", radius=16, device="cpu")
-    monkeypatch.setattr("deepmatching.network.decode_cells", fail)
+    monkeypatch.setattr("deepmatching.network.network.decode_cells", fail)
     with pytest.raises(RuntimeError, match="a shape is wrong"):
         matcher.match(*pair)
 
@@ -361,5 +361,5 @@ def test_the_agreement_tells_pairs_that_can_be_matched_from_those_that_cannot(sh
         (folder / "graf" / "img1.png", folder / "graf" / "img2.png"),  # acc@10 is 41 %
         (photos[0][:, : columns - 60], photos[0][:, 60:]),
     ]
-    assert all(matcher.match(*two).agreement < AGREEMENT for two in bad)
-    assert all(matcher.match(*two).agreement > AGREEMENT for two in good)
+    assert all(matcher.match(*two).agreement < MIN_AGREEMENT for two in bad)
+    assert all(matcher.match(*two).agreement > MIN_AGREEMENT for two in good)

@@ -12,17 +12,17 @@ import torch
 
 import deepmatching as dm
 from deepmatching import matcher as matcher_module
-from deepmatching.defaults import FLOW_RADIUS
 from deepmatching.errors import DeepMatchingError
 from deepmatching.flow import PRESETS, FlowSettings, RefinementSettings
 from deepmatching.flow.pipeline import occlusion_of
 from deepmatching.flow.settings import LEVELS
-from deepmatching.geometry import Geometry
+from deepmatching.geometry.discretization import Geometry
+from deepmatching.geometry.targets import Decoded
 from deepmatching.io import images as images_module
 from deepmatching.io.images import load_image
 from deepmatching.models import build_confidence
-from deepmatching.network import Network
-from deepmatching.operators.targets import Decoded
+from deepmatching.network.network import Network
+from deepmatching.settings import FLOW_RADIUS
 
 Pictures = tuple[np.ndarray, np.ndarray]
 
@@ -268,11 +268,11 @@ def test_images_are_loaded_once_and_geometry_is_built_once(
 
 
 def test_the_occlusion_is_that_of_the_points_and_one_outside_the_image() -> None:
-    hidden = torch.zeros(3, 4)
-    hidden[1, 2] = 0.8
+    occluded = torch.zeros(3, 4)
+    occluded[1, 2] = 0.8
     flow = torch.zeros(29, 33, 2)  # 24 × 32 pixels are matched
     flow[:, 30:, 0] = 10.0
-    found = occlusion_of(hidden, flow)
+    found = occlusion_of(occluded, flow)
     assert found.shape == (29, 33) and (found[:, 30:] == 1).all() and (found[24:, :30] == 0).all()
     assert found[11:13, 19:21].min() > 0.65 and found[12, 19] == found[12, 20]  # at the point (20, 12)
     assert found[12, 11] < 0.1 and (found[:4, :16] == 0).all()

@@ -10,10 +10,10 @@ import torch
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.flow.pipeline import count_outside
-from deepmatching.homographies import apply, jacobians
+from deepmatching.geometry.homographies import apply, jacobians
 from deepmatching.io.matches import from_corners, to_corners
 from deepmatching.matches import Matches, batch_of_matches, matches_of
-from deepmatching.operators.decoding import Decoded
+from deepmatching.network.operators.decoding import Decoded
 from helpers.html import picture_in
 
 

@@ -15,11 +15,11 @@ import pytest
 import torch
 
 import deepmatching as dm
-from deepmatching.defaults import MODELS
-from deepmatching.descriptors import Compact
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.weights import read_safetensors, write_safetensors
 from deepmatching.models import build_confidence, build_network, load_network, model_path, read_model, save_network
+from deepmatching.network.descriptors import Compact
+from deepmatching.settings import MODELS
 
 TRAINED = tuple(name for name in MODELS if name != "hog")
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "models.md"
@@ -37,7 +37,7 @@ def test_loading_draws_no_random_numbers_and_imports_no_compiler() -> None:
     code = """
 import sys
 import torch
-from deepmatching.edges.models import load_edge_network
+from deepmatching.flow.edges.edge_files import load_edge_network
 from deepmatching.models import load_network
 before = torch.get_rng_state()
 networks = load_network("compact"), load_network("vgg"), load_edge_network()

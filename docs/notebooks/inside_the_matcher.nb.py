@@ -24,8 +24,8 @@ import numpy as np
 import torch
 
 import deepmatching as dm
-from deepmatching.datasets.homography import homography_flow
-from deepmatching.losses import Objective
+from deepmatching.data.datasets.homography import homography_flow
+from deepmatching.network.losses import Objective
 from deepmatching.models import build_network
 
 SIDE = int(os.environ.get("NOTEBOOK_SIDE", 256))  # of the pictures, in pixels; tests use smaller ones

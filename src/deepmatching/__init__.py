@@ -15,10 +15,10 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from deepmatching.bulk_matching import bulk
     from deepmatching.errors import DeepMatchingError, OutOfMemoryError
-    from deepmatching.geometry import Geometry
+    from deepmatching.geometry.discretization import Geometry
     from deepmatching.matcher import DeepMatcher
     from deepmatching.matches import Matches
-    from deepmatching.network import Network, Pyramid
+    from deepmatching.network.network import Network, Pyramid
 
 __all__ = [
     "DeepMatcher",
@@ -36,11 +36,11 @@ __all__ = [
 _HOME = {
     "DeepMatcher": "matcher",
     "DeepMatchingError": "errors",
-    "Geometry": "geometry",
+    "Geometry": "geometry.discretization",
     "Matches": "matches",
-    "Network": "network",
+    "Network": "network.network",
     "OutOfMemoryError": "errors",
-    "Pyramid": "network",
+    "Pyramid": "network.network",
     "bulk": "bulk_matching",
 }
 

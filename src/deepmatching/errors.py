@@ -1,10 +1,13 @@
-"""The exceptions of the library: catching ``DeepMatchingError`` is enough."""
+"""The exceptions of the library, of which ``DeepMatchingError`` is the base, and the checks of values that raise it."""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+import math
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from numbers import Integral, Real
+from typing import Any
 
 
 class DeepMatchingError(ValueError):
@@ -59,3 +62,65 @@ def failed_allocations() -> Iterator[None]:
 OUT_OF_MEMORY = (
     "The memory ran out: use smaller images (max_size) or a smaller radius, or give this process more memory."
 )
+
+_LONGEST_SHOWN = 60
+
+
+def check_number(
+    name: str,
+    value: Any,
+    *,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    whole: bool = False,
+    also: Collection[str] = (),
+) -> None:
+    """Raise unless the value is a finite number in the range, or one of the words in ``also``."""
+    if isinstance(value, str) and value in also:
+        return
+    is_number = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
+    if (
+        is_number
+        and (isinstance(value, Integral) or math.isfinite(value))  # 400 digits are whole, but too many for isfinite
+        and (minimum is None or value >= minimum)
+        and (maximum is None or value <= maximum)
+        and (above is None or value > above)
+        and (below is None or value < below)
+    ):
+        return
+    kind = "a whole number" if whole else "a number"
+    bounds = [f"{word} {bound}" for word, bound in (("above", above), ("below", below)) if bound is not None]
+    if minimum is not None and maximum is not None:
+        bounds.insert(0, f"from {minimum} to {maximum}")
+    elif minimum is not None or maximum is not None:
+        bounds.insert(0, f"of at least {minimum}" if maximum is None else f"of at most {maximum}")
+    range_ = f" {' and '.join(bounds)}" if bounds else ""
+    words = "".join(f" or {word!r}" for word in also)
+    raise DeepMatchingError(f"{name} must be {kind}{range_}{words}, not {short_repr(value)}.")
+
+
+def short_repr(value: Any) -> str:
+    """The value as an error message shows it: in at most 60 characters."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes numbers of up to 4300 digits only
+        return "a number of thousands of digits"
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 1]}…"
+
+
+def check_choice(name: str, value: Any, allowed: Collection[str]) -> None:
+    """Raise unless the value is one of the allowed words."""
+    if value not in list(allowed):  # a list, since the value may not be hashable
+        words = [repr(word) for word in allowed]
+        raise DeepMatchingError(f"{name} must be {', '.join(words[:-1])} or {words[-1]}, not {short_repr(value)}.")
+
+
+def check_frame_size(number: int, before: tuple[int, int], size: tuple[int, int]) -> None:
+    """Raise unless a frame of a sequence has the size (rows, columns) of the one before."""
+    if size != before:
+        raise DeepMatchingError(
+            f"Frame {number} is {size[1]}x{size[0]} pixels, but the one before is {before[1]}x{before[0]}: "
+            "all frames of a sequence must be of one size."
+        )

@@ -13,25 +13,37 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepmatching.checks import check_frame_size, check_number, radius_in_pixels
-from deepmatching.defaults import CONFIDENT, FLOW_RADIUS, FULL, MODEL, PRESET, RADIUS
-from deepmatching.errors import DeepMatchingError, failed_allocations
-from deepmatching.graphs import LARGEST_GRAPH, GraphedDescribe, RepeatedDecode
-from deepmatching.inference import Frame
+from deepmatching.errors import DeepMatchingError, check_frame_size, check_number, failed_allocations
+from deepmatching.geometry.strips import WHOLE, Tiling
 from deepmatching.io.images import ImageLike, load_image, shrink, shrunk_size, size_of, stacked
+from deepmatching.kernels.cuda_graphs import LARGEST_GRAPH
+from deepmatching.kernels.registry import has_kernels
 from deepmatching.matches import NO_MATCHES, Matches, batch_of_matches
-from deepmatching.memory import Plan, Size, budget_for, plan_decoding, plan_flow, pyramid_bytes, require
 from deepmatching.models import load_network, save_network
-from deepmatching.network import Network
-from deepmatching.operators.decoding import Decoded, decode
+from deepmatching.network.inference import Decoding, Frame
+from deepmatching.network.memory import Plan, Size, budget_for, plan_decoding, plan_flow, pyramid_bytes, require
+from deepmatching.network.network import Network
+from deepmatching.network.operators.decoding import Decoded, decode
+from deepmatching.network.replay import GraphedDescribe, RepeatedDecode
 from deepmatching.search import find, search
-from deepmatching.settings import Radius, Settings, choose_device
+from deepmatching.settings import (
+    FLOW_RADIUS,
+    FULL,
+    MIN_CONFIDENCE,
+    MODEL,
+    PRESET,
+    RADIUS,
+    Radius,
+    Settings,
+    choose_device,
+    radius_in_pixels,
+)
 
 if TYPE_CHECKING:
     from deepmatching.flow import FlowResult, FlowSettings
+    from deepmatching.flow.device import DeviceFlow
     from deepmatching.flow.pipeline import EdgesLike
-    from deepmatching.flow.recorded import DeviceFlow
-    from deepmatching.geometry import Geometry
+    from deepmatching.geometry.discretization import Geometry
 
 OnError: TypeAlias = Callable[[int, DeepMatchingError], object]
 Purpose: TypeAlias = Literal["matches", "flow", "dense flow"]  #: what memory is planned for
@@ -53,6 +65,8 @@ class DeepMatcher:
         if self.settings.half and network.pooling == "soft":
             raise DeepMatchingError("Half precision is for hard pooling: leave it off, or set pooling to 'hard'.")
         self.device = choose_device(self.settings.device)
+        if self.settings.half and not (self.device.type == "cuda" and has_kernels("cuda")):
+            raise DeepMatchingError("Half precision needs a CUDA device and Triton: leave it off.")
         self.network = network.to(self.device).eval()
         self._forget()
 
@@ -134,7 +148,7 @@ class DeepMatcher:
             on_error: gets the number of a pair that cannot be read, counted from 0, and the error. The pair then has no
                 matches, and the work goes on. Without ``on_error``, such an error ends the work.
         """
-        check_number("batch_size", batch_size, least=1, whole=True)
+        check_number("batch_size", batch_size, minimum=1, whole=True)
         batch: list[tuple[Tensor, Tensor]] = []
         for number, pair in enumerate(pairs):
             try:
@@ -178,11 +192,15 @@ class DeepMatcher:
         found = search(*shrunk, self.network, plain.match, self.settings.transformations)
         return found.at_sizes(size_of(image0), size_of(image1))
 
+    def decoding(self, tiling: Tiling = WHOLE) -> Decoding:
+        """The options of inference among the settings, for scores that are held in these pieces."""
+        return Decoding(self.settings.reciprocal, self.settings.half, self.settings.subpixel, tiling)
+
     @failed_allocations()
     def _decode(self, image0: Tensor, image1: Tensor, geometry: Geometry, plan: Plan) -> Decoded:
         """Decode a batch."""
-        decoding = replace(self.settings.decoding, pieces=plan.pieces)
-        if self.device.type != "cuda" or plan.pieces.strips > 1 or plan.needed > LARGEST_GRAPH:
+        decoding = self.decoding(plan.tiling)
+        if self.device.type != "cuda" or plan.tiling.strips > 1 or plan.needed > LARGEST_GRAPH:
             return self.network.decode(image0, image1, decoding, geometry)
         return self._repeated_decode(image0, image1, geometry, decoding)
 
@@ -236,23 +254,23 @@ class DeepMatcher:
         size = size_of(image)
         if previous is None:
             geometry = self.geometry(size, size)
-            pieces = self._plan(geometry, 1, (size, size), purpose).pieces
+            tiling = self._plan(geometry, 1, (size, size), purpose).tiling
         else:
             check_frame_size(number, previous.size, size)
-            geometry, pieces = previous.geometry, previous.pieces
+            geometry, tiling = previous.geometry, previous.tiling
         image = self._shrunk(image)
         on_device = image.to(self.device)
         cells = self._describe(on_device[None], geometry.used0)
-        return Frame(image, on_device, cells, geometry, size, pieces)
+        return Frame(image, on_device, cells, geometry, size, tiling)
 
     def matches_of(self, decoded: Decoded, geometry: Geometry) -> list[Matches]:
         """The matches of each pair of a batch that are given out; see :meth:`match`."""
-        least = CONFIDENT if self.settings.reciprocal == "bins" else 0.0
+        least = MIN_CONFIDENCE if self.settings.reciprocal == "bins" else 0.0
         return batch_of_matches(decoded, geometry.size0, geometry.size1, least)
 
     @failed_allocations()
     def _decode_frames(self, first: Frame, second: Frame) -> Decoded:
-        decoding = replace(self.settings.decoding, pieces=first.pieces)
+        decoding = self.decoding(first.tiling)
         return self.network.decode_cells(first.cells, second.cells, first.geometry, decoding)
 
     # ------------------------------------------------------------------ flow
@@ -276,7 +294,7 @@ class DeepMatcher:
             image0, image1: as for :meth:`match`, but of one size.
             preset: a name from ``deepmatching.flow.PRESETS``, or settings. ``default`` is best on most pairs.
             radius: largest displacement along each axis in pixels, or ``"full"``. None for this matcher's own radius if
-                one was set, else ``deepmatching.defaults.FLOW_RADIUS`` at most. Not together with ``matches``.
+                one was set, else ``deepmatching.settings.FLOW_RADIUS`` at most. Not together with ``matches``.
             edges: of the first image: None (network), ``"gradient"``, a file, an array (H, W), or a function to one.
             matches: matches of any matcher, or their file, to interpolate instead of this matcher's own.
         """
@@ -333,7 +351,7 @@ class DeepMatcher:
         self, images: Iterable[Tensor], settings: FlowSettings, radius: Radius | None, edges: EdgesLike, now: float = 0
     ) -> Iterator[FlowResult]:
         from deepmatching.flow import frames_to_flow, on_device
-        from deepmatching.flow.recorded import DeviceFlow
+        from deepmatching.flow.device import DeviceFlow
 
         matcher = self.for_flow(radius, settings)
         matcher._device_flow = matcher._device_flow or DeviceFlow(matcher.network)
@@ -342,7 +360,7 @@ class DeepMatcher:
         for number, image in enumerate(images):
             frame = matcher._frame(image, number, previous, "dense flow" if is_dense else "flow")
             if previous is not None and on_device(frame.on_device):
-                decoding = replace(matcher.settings.decoding, pieces=frame.pieces)
+                decoding = matcher.decoding(frame.tiling)
                 yield matcher._device_flow(previous, frame, decoding, settings, edges).at_size(previous.size)
             elif previous is not None:
                 decode, by_confidence = matcher._decode_frames, matcher._radius_by_confidence

@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepmatching.checks import check_number
-from deepmatching.errors import DeepMatchingError
-from deepmatching.homographies import apply, inside, resizing
+from deepmatching.errors import DeepMatchingError, check_number
+from deepmatching.geometry.homographies import apply, inside, resizing
 from deepmatching.io.files import PathLike
 from deepmatching.io.matches import (
     MatchArrays,
@@ -27,7 +26,7 @@ from deepmatching.io.matches import (
 
 if TYPE_CHECKING:
     from deepmatching.io.images import ImageLike
-    from deepmatching.operators.decoding import Decoded
+    from deepmatching.network.operators.decoding import Decoded
 
 
 #: The fields of matches that are tensors.
@@ -141,7 +140,7 @@ class Matches:
         A match agrees if it is at most half the grid's spacing off the median of the matches around it, of which there
         must be three. A reference point without a match counts as one that does not agree. After a search, what counts
         is the motion beyond the transformations, and points that are ``in_view``. Below
-        ``deepmatching.defaults.AGREEMENT`` the matches are probably wrong. NaN for matches that do not start on a grid,
+        ``deepmatching.settings.AGREEMENT`` the matches are probably wrong. NaN for matches that do not start on a grid,
         such as those of other matchers, and for a grid smaller than 3 × 3.
         """
         keypoints0, keypoints1, _ = self.numpy()
@@ -203,7 +202,7 @@ class Matches:
 
     def filter(self, min_confidence: float) -> Matches:
         """The matches with at least this confidence, from 0 to 1."""
-        check_number("min_confidence", min_confidence, least=0, most=1)
+        check_number("min_confidence", min_confidence, minimum=0, maximum=1)
         if self.confidence is None:
             raise DeepMatchingError(
                 "These matches have no confidence: use a model that judges its matches, such as 'compact'."

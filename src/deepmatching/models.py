@@ -20,16 +20,15 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from deepmatching.checks import check_choice
-from deepmatching.confidence import ConfidenceNetwork
-from deepmatching.defaults import MODELS, RADIUS, Pooling
-from deepmatching.dense import DenseNetwork
-from deepmatching.descriptors import HOG, VGG, Compact, Descriptor
-from deepmatching.errors import DeepMatchingError
+from deepmatching.errors import DeepMatchingError, check_choice
+from deepmatching.flow.correction import DenseNetwork
 from deepmatching.io.files import PathLike
 from deepmatching.io.structured import parse_json
 from deepmatching.io.weights import NoInitialValues, check_counts, read_safetensors, write_safetensors
-from deepmatching.network import Network
+from deepmatching.network.confidence import ConfidenceNetwork
+from deepmatching.network.descriptors import HOG, VGG, Compact, Descriptor
+from deepmatching.network.network import Network
+from deepmatching.settings import MODELS, RADIUS, Pooling
 
 #: Formats in the metadata of model files and of the states of training runs.
 MODEL_FORMAT, STATE_FORMAT = "deepmatching", "deepmatching-training-state"
@@ -77,11 +76,11 @@ def load_network(
     """Build the network of a model.
 
     Args:
-        model: a name from ``deepmatching.defaults.MODELS``, or the path of a file that :func:`save_network` wrote.
-        radius, levels: see :class:`~deepmatching.network.Network`.
+        model: a name from ``deepmatching.settings.MODELS``, or the path of a file that :func:`save_network` wrote.
+        radius, levels: see :class:`~deepmatching.network.network.Network`.
         downscale: cells are 2^downscale pixels wide; None for the model's own (1 for the models of the package).
         pooling: ``hard`` or ``soft``; None for the way in which the model was trained. A model without temperatures
-            gets ``deepmatching.defaults.TEMPERATURE`` at all levels.
+            gets ``deepmatching.settings.TEMPERATURE`` at all levels.
     """
     if str(model) == "hog":
         descriptor = HOG(downscale=1 if downscale is None else downscale)

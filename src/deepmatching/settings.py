@@ -1,18 +1,93 @@
-"""The settings of a matcher."""
+"""The settings of a matcher, and the defaults that modules share.
+
+This module does not import PyTorch, so that ``--help`` is quick.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, get_args
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
-import torch
+from deepmatching.errors import DeepMatchingError, check_choice, check_number, short_repr
 
-from deepmatching.checks import check_choice, check_number, radius_in_pixels, rotations_in_degrees, scales_to_try
-from deepmatching.defaults import MOST_BYTES, RECIPROCAL, ROTATIONS, SCALES, Pooling, Reciprocal
-from deepmatching.errors import DeepMatchingError
-from deepmatching.inference import Decoding
-from deepmatching.operators.kernels import has_kernels
+if TYPE_CHECKING:
+    import torch
+
+#: How matches are verified; see ``deepmatching.network.operators.decoding``.
+Reciprocal = Literal["bins", "exact", "none"]
+RECIPROCAL: Reciprocal = "bins"
+
+#: The paper's own way to verify them (its first footnote).
+RECIPROCAL_IN_PAPER: Reciprocal = "exact"
+
+#: Models that ship with the package, and the default model.
+MODELS = ("compact", "vgg", "hog")
+MODEL = "compact"
+
+#: Largest displacement along each axis, in pixels.
+RADIUS = 80
+
+#: The same for flow. It is larger because a pixel that moves further than the radius has no correct match, and a wrong
+#: object costs more than the extra time.
+FLOW_RADIUS = 160
+
+#: Beyond any image: a larger radius is a typing error.
+MAX_RADIUS = 1_000_000
+
+#: The users' word for "no limit on the displacement". Inside the package, no limit is None.
+FULL: Final = "full"
+
+#: ν, the exponent of every level before training.
+EXPONENT = 1.4
+
+#: How scores are pooled and unpooled; see ``deepmatching.network.operators.soft_pooling``.
+Pooling = Literal["hard", "soft"]
+
+#: β, the temperature of every level of soft pooling before training.
+TEMPERATURE = 50.0
+
+#: Preset of the flow settings.
+PRESET = "default"
+
+#: Thresholds T of acc@T, in pixels.
+THRESHOLDS = (2, 5, 10)
+
+#: What a search tries: so many rotations, evenly spaced, and these zooms of the second image. Of the zooms at odd
+#: places, the rotations are turned by half a step: neighbours in zoom then fill the gaps between rotations.
+ROTATIONS = 8
+SCALES = (0.25, 0.35, 0.5, 0.71, 1.0, 1.41, 2.0, 2.83, 4.0)
+
+#: Bounds of what can be searched: the number of rotations, and zooms.
+MAX_ROTATIONS, MIN_SCALE, MAX_SCALE = 72, 0.1, 10.0
+
+#: Below this agreement of the matches (``Matches.agreement``), commands warn that the result is probably wrong. Pairs
+#: that the method cannot match reach 0.20, those with acc@10 above 40 % have at least 0.30; see docs/results.md.
+MIN_AGREEMENT = 0.25
+
+#: The same for judged matches: the fraction of the reference points that are expected to have a right match. Pairs that
+#: the method cannot match reach 0.06, the hardest of Sintel 0.12; pairs with acc@10 above 30 % have at least 0.28.
+MIN_EXPECTED = 0.1
+
+#: A match is right if it is less than this many pixels off; the confidence is the probability of that.
+CORRECT_WITHIN = 3.0
+
+#: Matches that are not verified are given out too if their confidence is at least this.
+MIN_CONFIDENCE = 0.5
+
+#: To propagate matches, every pixel takes the displacement of the most confident match within this many pixels along
+#: each axis.
+PROPAGATION_RADIUS = 8
+
+#: Of the losses: σ of g_σ in pixels, the margin of the hinge and the initial β of the cross-entropy.
+SIGMA, MARGIN, SCALE = 1.5, 1.0, 10.0
+
+#: The largest image: OpenCV reads no larger one.
+MAX_PIXELS = 2**30
+
+#: The largest size of memory that can be given: what 64-bit systems can count.
+MAX_BYTES = 2**63 - 1
 
 Radius = int | Literal["full"]
 
@@ -23,10 +98,10 @@ class Settings:
 
     Attributes:
         radius: largest displacement along each axis in pixels, or ``"full"`` for no limit. None for the default:
-            ``deepmatching.defaults.RADIUS``, and ``FLOW_RADIUS`` for flow.
+            ``deepmatching.settings.RADIUS``, and ``FLOW_RADIUS`` for flow.
         levels: number of times that patches are aggregated, or None for the original's rule, which flow may limit.
         downscale: a descriptor cell is 2^downscale pixels wide. None for the model's own value (1 for ``hog``).
-        reciprocal: how matches are verified, see ``deepmatching.operators.decoding``.
+        reciprocal: how matches are verified, see ``deepmatching.network.operators.decoding``.
         device: ``"auto"`` (cuda, else mps, else cpu), ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``.
         memory: bytes that matching may use, with its images and the libraries that it loads. None for four fifths of
             the free memory. With less than one pass needs, the scores are computed in pieces and the matches are the
@@ -40,8 +115,8 @@ class Settings:
             None for the way in which the model was trained: hard for the models of the package.
         search: try rotations and scales of the second image, at a reduced size first, see ``deepmatching.search``.
         rotations: those to try: degrees, or a number of evenly spaced ones. None for
-            ``deepmatching.defaults.ROTATIONS`` with ``search``, else for 0.
-        scales: zooms of the second image to try. None for ``deepmatching.defaults.SCALES`` with ``search``, else for 1.
+            ``deepmatching.settings.ROTATIONS`` with ``search``, else for 0.
+        scales: zooms of the second image to try. None for ``deepmatching.settings.SCALES`` with ``search``, else for 1.
     """
 
     radius: Radius | None = None
@@ -63,25 +138,23 @@ class Settings:
         if self.radius is not None:
             radius_in_pixels(self.radius)
         if self.levels is not None:
-            check_number("levels", self.levels, least=0, whole=True)
+            check_number("levels", self.levels, minimum=0, whole=True)
         if self.downscale is not None:
-            check_number("downscale", self.downscale, least=0, most=2, whole=True)
+            check_number("downscale", self.downscale, minimum=0, maximum=2, whole=True)
         check_choice("reciprocal", self.reciprocal, get_args(Reciprocal))
         if self.memory is not None:
-            check_number("memory, in bytes,", self.memory, least=1, most=MOST_BYTES, whole=True)
+            check_number("memory, in bytes,", self.memory, minimum=1, maximum=MAX_BYTES, whole=True)
         if self.max_size is not None:
-            check_number("max_size", self.max_size, least=16, whole=True)
+            check_number("max_size", self.max_size, minimum=16, whole=True)
         if self.bit_depth is not None:
-            check_number("bit_depth", self.bit_depth, least=8, most=16, whole=True)
+            check_number("bit_depth", self.bit_depth, minimum=8, maximum=16, whole=True)
         if self.pooling is not None:
             check_choice("pooling", self.pooling, get_args(Pooling))
         if self.rotations is not None:
             rotations_in_degrees(self.rotations)
         if self.scales is not None:
             scales_to_try(self.scales)
-        device = choose_device(self.device)
-        if self.half and not (device.type == "cuda" and has_kernels("cuda")):
-            raise DeepMatchingError("Half precision needs a CUDA device and Triton: leave it off.")
+        choose_device(self.device)
 
     @classmethod
     def of(cls, **settings: Any) -> Settings:
@@ -122,11 +195,6 @@ class Settings:
         scales = scales_to_try((SCALES if self.search else (1,)) if self.scales is None else self.scales)
         return [(rotation, scale) for scale in scales for rotation in rotations]
 
-    @property
-    def decoding(self) -> Decoding:
-        """The options of inference among these settings."""
-        return Decoding(self.reciprocal, self.half, self.subpixel)
-
 
 def default_transformations() -> list[tuple[float, float]]:
     """The rotations and zooms of a search in which nothing else is said; every second zoom turned by half a step."""
@@ -135,8 +203,46 @@ def default_transformations() -> list[tuple[float, float]]:
     return [(r + step * ((n - middle) % 2), scale) for n, scale in enumerate(SCALES) for r in rotations]
 
 
+def rotations_in_degrees(rotations: Any, name: str = "rotations") -> tuple[float, ...]:
+    """The rotations to try, in degrees: as they are given or, for a number, so many, evenly spaced from 0."""
+    if isinstance(rotations, Integral) and not isinstance(rotations, bool):
+        if not 1 <= int(rotations) <= MAX_ROTATIONS:
+            raise DeepMatchingError(
+                f"{name} must be a number of rotations from 1 to {MAX_ROTATIONS}, or a list of degrees with a comma "
+                f"such as 0,90 or 90, and not {short_repr(rotations)}."
+            )
+        return tuple(360.0 * n / int(rotations) for n in range(int(rotations)))
+    return _numbers(rotations, name, "a number of rotations or a list of degrees", -360.0, 360.0)
+
+
+def scales_to_try(scales: Any, name: str = "scales") -> tuple[float, ...]:
+    """The zooms of the second image to try."""
+    return _numbers(scales, name, "a list of scales", MIN_SCALE, MAX_SCALE)
+
+
+def _numbers(values: Any, name: str, expected: str, least: float, most: float) -> tuple[float, ...]:
+    if not isinstance(values, list | tuple) or not 1 <= len(values) <= MAX_ROTATIONS:
+        raise DeepMatchingError(f"{name} must be {expected}, at most {MAX_ROTATIONS}, not {short_repr(values)}.")
+    for value in values:
+        check_number(f"Each of {name}", value, minimum=least, maximum=most)
+    return tuple(dict.fromkeys(float(value) for value in values))
+
+
+def radius_in_pixels(radius: Any, name: str = "The radius") -> int | None:
+    """The radius in pixels; None, no limit, for ``"full"``."""
+    if isinstance(radius, str) and radius == FULL:
+        return None
+    if not isinstance(radius, Integral) or isinstance(radius, bool) or radius <= 0:
+        raise DeepMatchingError(f"{name} must be a positive number of pixels or '{FULL}', not {short_repr(radius)}.")
+    if int(radius) > MAX_RADIUS:
+        raise DeepMatchingError(f"{name} must be at most {MAX_RADIUS} pixels; use '{FULL}' for no limit.")
+    return int(radius)
+
+
 def choose_device(device: str | torch.device) -> torch.device:
     """The device of that name, checked to be present; ``auto`` prefers cuda, then mps."""
+    import torch
+
     if device == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deepmatching.homographies import centre, similarity
+from deepmatching.geometry.homographies import centre, similarity
 from helpers.benchmarks import output_of
 from helpers.fake_datasets import write_image
 from helpers.synthetic_pictures import draw_photo

@@ -160,7 +160,7 @@ _MANY_PAIRS = """
 import sys
 import deepmatching as dm
 import torch
-from deepmatching.benchmark import peak_memory
+from deepmatching.evaluation.speed import peak_memory
 
 torch.set_num_threads(1)
 peaks = {}

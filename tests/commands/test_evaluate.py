@@ -18,13 +18,13 @@ import pytest
 import torch
 
 from deepmatching.commands.evaluate import evaluate
-from deepmatching.datasets.opening import NAMES
-from deepmatching.defaults import SPREAD
+from deepmatching.data.datasets.opening import NAMES
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation.baselines import DENSE, KEYPOINTS
 from deepmatching.flow import PRESETS
 from deepmatching.matcher import DeepMatcher
 from deepmatching.models import load_network, save_network
+from deepmatching.settings import PROPAGATION_RADIUS
 from helpers.fake_datasets import (
     FLOW,
     SIZE,
@@ -96,7 +96,7 @@ def test_the_edges_of_the_flow_can_be_chosen(
         seen.append(model)
         return np.zeros(tuple(image.shape[1:]), np.float32)
 
-    monkeypatch.setattr("deepmatching.edges.structured_forest_edges", edges_of)
+    monkeypatch.setattr("deepmatching.flow.edges.structured_forest_edges", edges_of)
     model = tmp_path / "model.yml.gz"
     model.touch()
     pairs = write_pairs(tmp_path, 1, dataset="mine")
@@ -246,7 +246,7 @@ def test_the_help_explains_every_column() -> None:
     explained = evaluate.__doc__ or ""
     for metric in ("acc@T", "EPE", ">3px", "Fl", "s0-10, s10-40, s40+", "all", "noc", "occ"):
         assert f"{metric}:" in explained, metric
-    assert f"within {SPREAD} px" in explained
+    assert f"within {PROPAGATION_RADIUS} px" in explained
 
 
 def test_the_help_names_every_data_set_method_and_preset() -> None:

@@ -107,7 +107,7 @@ def test_a_video_gives_the_same_and_is_drawn_as_one(frames: Path, tmp_path: Path
 def test_an_interrupted_run_continues_where_it_stopped(
     frames: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from deepmatching.network import Network
+    from deepmatching.network.network import Network
 
     original, described, interrupt_at = Network.describe_image, [], {3}
 

@@ -14,13 +14,13 @@ import pytest
 import torch
 
 from deepmatching.commands.reproduce import reproduce
-from deepmatching.datasets import KITTI2012
-from deepmatching.datasets.sintel import MINI_VAL
-from deepmatching.descriptors import VGG
+from deepmatching.data.datasets import KITTI2012
+from deepmatching.data.datasets.sintel import MINI_VAL
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation import flow_metrics
 from deepmatching.matcher import DeepMatcher
 from deepmatching.models import load_network, save_network
+from deepmatching.network.descriptors import VGG
 from helpers.fake_datasets import FLOW, SIZE, write_kitti, write_sintel
 
 

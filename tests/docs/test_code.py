@@ -18,7 +18,7 @@ import typer
 
 import deepmatching as dm
 from deepmatching.cli import app, main
-from deepmatching.descriptors import VGG
+from deepmatching.network.descriptors import VGG
 from deepmatching.training import read_config
 from helpers.fake_datasets import SIZE, moved, texture, write_image, write_pairs, write_sintel
 from helpers.synthetic_pictures import draw_photo

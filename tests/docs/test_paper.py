@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from deepmatching.cli import main
-from deepmatching.datasets.sintel import MINI_TRAIN, MINI_VAL
-from deepmatching.descriptors import VGG
+from deepmatching.data.datasets.sintel import MINI_TRAIN, MINI_VAL
 from deepmatching.evaluation.paper_tables import NOT_OURS, PAPER
 from deepmatching.models import load_network
+from deepmatching.network.descriptors import VGG
 from helpers.fake_datasets import write_chairs, write_kitti, write_sintel
 
 PAGE = Path(__file__).parents[2] / "docs" / "paper.md"
@@ -45,7 +45,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def no_edges(image: torch.Tensor, model: Path) -> np.ndarray:
         return np.zeros(tuple(image.shape[1:]), np.float32)
 
-    monkeypatch.setattr("deepmatching.edges.structured_forest_edges", no_edges)
+    monkeypatch.setattr("deepmatching.flow.edges.structured_forest_edges", no_edges)
     monkeypatch.setattr("deepmatching.flow.pipeline.detect_edges", lambda image: no_edges(image, Path()))
     monkeypatch.chdir(tmp_path)
     return tmp_path

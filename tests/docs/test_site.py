@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 #: Parts of the package that the reference leaves out: the command line, and what programs do not call.
-INTERNAL = {"commands", "cli", "benchmark", "explorer", "io", "reconstruction", "plugins"}
+INTERNAL = {"commands", "cli", "data", "explorer", "geometry", "io", "kernels", "network", "reconstruction", "plugins"}
 
 
 def documented_modules() -> list[str]:

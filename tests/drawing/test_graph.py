@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from deepmatching.drawing.graph import draw_match_graph
-from deepmatching.drawing.model import draw_model
+from deepmatching.drawing.scene import draw_model
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 200])

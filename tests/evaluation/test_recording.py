@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deepmatching.datasets import Manifest
+from deepmatching.data.datasets import Manifest
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation import Evaluation, Recorder, evaluate
 from deepmatching.io.flow import write_flow

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from deepmatching import DeepMatcher
-from deepmatching.datasets import KITTI2012, Manifest, Pair, open_dataset
+from deepmatching.data.datasets import KITTI2012, Manifest, Pair, open_dataset
 from deepmatching.errors import DeepMatchingError, OutOfMemoryError
 from deepmatching.evaluation import Evaluation, PairResult, Recorder, evaluate, evaluate_flow
 from deepmatching.matches import Matches

@@ -22,9 +22,9 @@ from deepmatching.flow.fields import (
     interpolate_field,
     round_trip_errors,
 )
+from deepmatching.flow.operators.geodesic import cells_of
 from deepmatching.matches import Matches, matches_of
-from deepmatching.operators.decoding import Decoded
-from deepmatching.operators.geodesic import cells_of
+from deepmatching.network.operators.decoding import Decoded
 from helpers.volumes import blobs
 
 quick = settings(max_examples=15)

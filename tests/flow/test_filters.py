@@ -9,14 +9,8 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 
-from deepmatching.flow.filters import (
-    first_of_each_pixel,
-    group_sizes,
-    inconsistency,
-    round_trip_errors,
-    saliency,
-)
-from deepmatching.operators.geodesic import Neighbours, cells_of
+from deepmatching.flow.filters import first_of_each_pixel, group_sizes, inconsistency, round_trip_errors, saliency
+from deepmatching.flow.operators.geodesic import Neighbours, cells_of
 
 
 def test_only_corners_are_salient() -> None:

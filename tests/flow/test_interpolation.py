@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.flow import PRESETS, Interpolation, InterpolationSettings, interpolate
-from deepmatching.operators.kernels import plain_operators
+from deepmatching.kernels.registry import plain_operators
 
 quick = settings(max_examples=30, deadline=None)
 presets = st.sampled_from(sorted(PRESETS))
@@ -82,8 +82,8 @@ def test_outliers_are_dropped() -> None:
 def test_matches_that_do_not_lead_back_are_dropped() -> None:
     points = grid(64, 96)
     targets = moved(points, 4, 0)
-    hidden = points[:, 0] > 60
-    targets[hidden] = points[hidden] - (9, 0)
+    occluded = points[:, 0] > 60
+    targets[occluded] = points[occluded] - (9, 0)
     back = points[points[:, 0] < 70]
     found = interpolate(points, targets, np.full((64, 96), 0.05), backward=(back, back - (4, 0)))
     assert (found.flow == np.float32([4, 0])).all()

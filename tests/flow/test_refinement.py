@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.flow import RefinementSettings
+from deepmatching.flow.operators.warping import warp
 from deepmatching.flow.refinement import refine as refine_tensors
 from deepmatching.flow.refinement import smooth
-from deepmatching.operators.kernels import plain_operators
-from deepmatching.operators.warping import warp
+from deepmatching.kernels.registry import plain_operators
 
 quick = settings(max_examples=20)
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from deepmatching.geometry import CORNERS, Geometry
+from deepmatching.geometry.discretization import CORNERS, Geometry
 
 
 @lru_cache(maxsize=16)

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from deepmatching.datasets import Pair
+from deepmatching.data.datasets import Pair
 from deepmatching.errors import DeepMatchingError
 from deepmatching.training import read_config, train, validation
 from deepmatching.training.data import Samples

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.geometry import Geometry
-from deepmatching.operators import max_pooling, unpooling
-from deepmatching.operators.kernels import Operator, plain_operators
+from deepmatching.geometry.discretization import Geometry
+from deepmatching.kernels.registry import Operator, plain_operators
+from deepmatching.network.operators import max_pooling, unpooling
 
 seeds = st.integers(0, 2**31)
 batches = st.integers(1, 2)

@@ -4,8 +4,8 @@ import cv2
 import numpy as np
 import pytest
 
-from deepmatching.edges import load_edges
 from deepmatching.errors import DeepMatchingError
+from deepmatching.flow.edges import load_edges
 
 SIZE = (6, 9)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from deepmatching.homographies import apply, centre, similarity
+from deepmatching.geometry.homographies import apply, centre, similarity
 from deepmatching.search.warping import BEYOND, pixels_of, resized, tensor_of, warped
 
 

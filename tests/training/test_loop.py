@@ -17,11 +17,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import deepmatching as dm
-from deepmatching.datasets import open_dataset
-from deepmatching.descriptors import VGG
+from deepmatching.data.datasets import open_dataset
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation import match_metrics
-from deepmatching.losses import Objective
+from deepmatching.network.descriptors import VGG
+from deepmatching.network.losses import Objective
 from deepmatching.training import train
 from deepmatching.training.config import Config
 from deepmatching.training.log import read_log

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from deepmatching.defaults import TEMPERATURE
 from deepmatching.errors import DeepMatchingError
 from deepmatching.models import build_network, load_network, save_network
+from deepmatching.settings import TEMPERATURE
 from deepmatching.training import train
 from deepmatching.training.config import Config
 from deepmatching.training.model import FIRST_SHARPNESS, build_model

@@ -14,12 +14,7 @@ from torch import nn
 from deepmatching.errors import DeepMatchingError
 from deepmatching.training.config import LossConfig, ModelConfig, OptimizerConfig
 from deepmatching.training.model import TrainedModel, build_model
-from deepmatching.training.optimization import (
-    MovingAverage,
-    build_optimizer,
-    ema_decay,
-    learning_rate_factor,
-)
+from deepmatching.training.optimization import MovingAverage, build_optimizer, ema_decay, learning_rate_factor
 
 SMALL = ModelConfig(radius=8, levels=1, settings={"dimensions": 6})
 

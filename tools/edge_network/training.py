@@ -19,11 +19,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from deepmatching.edges.models import save_edge_network
-from deepmatching.edges.network import EdgeNetwork
 from deepmatching.errors import DeepMatchingError
-from deepmatching.graphs import record
+from deepmatching.flow.edges.edge_files import save_edge_network
+from deepmatching.flow.edges.edge_network import EdgeNetwork
 from deepmatching.io.files import atomic_write, check_writable
+from deepmatching.kernels.cuda_graphs import record
 from deepmatching.training.optimization import MovingAverage, cosine
 from edge_network.augmentation import random_views
 from edge_network.bsds import read_split

@@ -19,14 +19,12 @@ from safetensors.torch import load_file, save
 
 from deepmatching.bulk_matching import MatchedPair, RunFolder, read_pairs
 from deepmatching.bulk_matching.storage import MANIFEST, Shard
-from deepmatching.datasets.manifest import Manifest
-from deepmatching.datasets.pairs import _read_homography
-from deepmatching.descriptors import VGG
-from deepmatching.descriptors.pretrained import is_published, load_vgg
-from deepmatching.edges.models import load_edge_network, save_edge_network
-from deepmatching.edges.network import EdgeNetwork
+from deepmatching.data.datasets.manifest import Manifest
+from deepmatching.data.datasets.pairs import _read_homography
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation.results import Evaluation, PairResult
+from deepmatching.flow.edges.edge_files import load_edge_network, save_edge_network
+from deepmatching.flow.edges.edge_network import EdgeNetwork
 from deepmatching.flow.sequence import FlowFolder
 from deepmatching.io.edges import load_edges
 from deepmatching.io.flow import read_flow, write_flow
@@ -34,6 +32,8 @@ from deepmatching.io.images import load_image
 from deepmatching.io.matches import MatchArrays, read_matches, write_matches
 from deepmatching.matches import Matches
 from deepmatching.models import build_network, load_network, save_network
+from deepmatching.network.descriptors import VGG
+from deepmatching.network.descriptors.pretrained import is_published, load_vgg
 from deepmatching.training.checkpoints import Progress
 from deepmatching.training.checkpoints import RunFolder as TrainingFolder
 from deepmatching.training.config_file import config_from_dict, read_config, write_config

@@ -20,8 +20,7 @@ from typing import Any
 
 from deepmatching.bulk_matching.storage import MatchedPair, RunFolder, Shard, shard_file
 from deepmatching.bulk_matching.work import Job, ShardReport, Worker
-from deepmatching.checks import check_number
-from deepmatching.errors import DeepMatchingError
+from deepmatching.errors import DeepMatchingError, check_number
 from deepmatching.matches import NO_MATCHES
 
 #: A shard whose worker has died this often is given up: one of its pairs is probably the reason.
@@ -60,11 +59,11 @@ class Cluster:
 
     def __post_init__(self) -> None:
         if self.workers is not None:
-            check_number("The number of workers", self.workers, least=1, whole=True)
+            check_number("The number of workers", self.workers, minimum=1, whole=True)
         if self.gpus_per_worker is not None:
-            check_number("The number of GPUs per worker", self.gpus_per_worker, least=0)
+            check_number("The number of GPUs per worker", self.gpus_per_worker, minimum=0)
         if self.cpus_per_worker is not None:
-            check_number("The number of CPU cores per worker", self.cpus_per_worker, least=1, whole=True)
+            check_number("The number of CPU cores per worker", self.cpus_per_worker, minimum=1, whole=True)
 
 
 def run_on_ray(run: RunFolder, job: Job, missing: Sequence[int], cluster: Cluster) -> Iterator[ShardReport]:

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.graphs import GraphedDescribe
 from deepmatching.io.files import PathLike
 from deepmatching.io.images import read_pixels, scale_to_unit, shrink, shrunk_size, size_of
 from deepmatching.io.orientation import read_orientation
 from deepmatching.matcher import DeepMatcher
-from deepmatching.memory import budget_for
+from deepmatching.network.memory import budget_for
+from deepmatching.network.replay import GraphedDescribe
 
 #: Share of the free memory that described images may take. Matching a pair needs the rest.
 SHARE = 0.25

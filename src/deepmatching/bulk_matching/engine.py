@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -13,7 +13,6 @@ from torch import Tensor
 from deepmatching.bulk_matching.describing import Described, DescribedImages
 from deepmatching.bulk_matching.pairs import Pair
 from deepmatching.bulk_matching.storage import MatchedPair, Shard
-from deepmatching.defaults import FULL, PRESET
 from deepmatching.errors import DeepMatchingError, OutOfMemoryError
 from deepmatching.flow import (
     FlowResult,
@@ -24,16 +23,17 @@ from deepmatching.flow import (
     needs_backward,
     preset,
 )
-from deepmatching.geometry import Geometry
-from deepmatching.graphs import LARGEST_GRAPH, Replayed
-from deepmatching.inference import Decoding, Frame
+from deepmatching.geometry.discretization import Geometry
+from deepmatching.geometry.targets import pair_of
 from deepmatching.io.files import PathLike, make_folder
 from deepmatching.io.flow import write_flow
+from deepmatching.kernels.cuda_graphs import LARGEST_GRAPH, Replayed
 from deepmatching.matcher import DeepMatcher
 from deepmatching.matches import NO_MATCHES, Matches
-from deepmatching.memory import Plan, Size
-from deepmatching.operators.decoding import Decoded
-from deepmatching.operators.targets import pair_of
+from deepmatching.network.inference import Decoding, Frame
+from deepmatching.network.memory import Plan, Size
+from deepmatching.network.operators.decoding import Decoded
+from deepmatching.settings import FULL, PRESET
 
 #: What a pair may fail with. The others go on.
 _FAILURES = (DeepMatchingError, torch.OutOfMemoryError, MemoryError, RuntimeError)
@@ -185,8 +185,8 @@ class ShardMatcher:
 
     def _decode_cells(self, cells0: Tensor, cells1: Tensor, geometry: Geometry, plan: Plan) -> Decoded:
         """Decode a batch of pairs; on a GPU, without waiting for it."""
-        decoding = replace(self.matcher.settings.decoding, pieces=plan.pieces)
-        is_recorded = cells0.is_cuda and plan.pieces.strips == 1 and plan.needed <= LARGEST_GRAPH
+        decoding = self.matcher.decoding(plan.tiling)
+        is_recorded = cells0.is_cuda and plan.tiling.strips == 1 and plan.needed <= LARGEST_GRAPH
         decode = self._repeated if is_recorded else self._decode_once
         return decode(cells0, cells1, geometry, decoding)
 
@@ -222,11 +222,11 @@ class ShardMatcher:
         if (own := for_flow.network.geometry(first.shape, second.shape)) != geometry:  # it has fewer levels
             geometry, plan = own, for_flow.plan(first.size, second.size)
             decoded = self._decode_cells(first.cells, second.cells, geometry, plan)
-        frame0 = Frame(first.image, first.image, first.cells, geometry, first.size, plan.pieces)
-        frame1 = Frame(second.image, second.image, second.cells, geometry, second.size, plan.pieces)
+        frame0 = Frame(first.image, first.image, first.cells, geometry, first.size, plan.tiling)
+        frame1 = Frame(second.image, second.image, second.cells, geometry, second.size, plan.tiling)
         backward = None
         if needs_backward(settings, network):
-            decoding = replace(self.matcher.settings.decoding, pieces=plan.pieces)
+            decoding = self.matcher.decoding(plan.tiling)
             backward = self._decode_once(second.cells, first.cells, geometry, decoding)
         found = decoded_to_flow(decoded, frame0, frame1, settings, None, backward, network.dense)
         return found.at_size(first.size)

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from deepmatching.checks import check_number
-from deepmatching.errors import DeepMatchingError
+from deepmatching.errors import DeepMatchingError, check_number
 from deepmatching.io.files import PathLike, read_bytes, refuse_address
 from deepmatching.io.hdf5 import Hdf5
 from deepmatching.io.video import PICTURES, natural_order
@@ -61,7 +60,7 @@ def exhaustive_pairs(folder: PathLike) -> list[Pair]:
 
 def sequential_pairs(folder: PathLike, neighbours: int) -> list[Pair]:
     """Every image of a folder with those that follow it, up to so many ``neighbours``, in natural order."""
-    check_number("--sequential", neighbours, least=1, whole=True)
+    check_number("--sequential", neighbours, minimum=1, whole=True)
     names = list_images(folder)
     return _enough(
         [(name, other) for place, name in enumerate(names) for other in names[place + 1 : place + 1 + neighbours]],
@@ -78,7 +77,7 @@ def retrieved_pairs(path: PathLike, folder: PathLike, neighbours: int) -> list[P
         folder: the images.
         neighbours: at most so many images for each.
     """
-    check_number("--neighbours", neighbours, least=1, whole=True)
+    check_number("--neighbours", neighbours, minimum=1, whole=True)
     if Path(path).suffix.lower() in _HDF5:
         found = _nearest(path, list_images(folder), neighbours)
     else:

@@ -16,13 +16,12 @@ from deepmatching.bulk_matching.cluster import Cluster, check_cluster, run_on_ra
 from deepmatching.bulk_matching.pairs import MANIFEST, Pair, order_by_image, read_pairs, unique_pairs
 from deepmatching.bulk_matching.storage import RunFolder
 from deepmatching.bulk_matching.work import Job, ShardReport, Worker, default_batch
-from deepmatching.checks import check_choice, check_number
-from deepmatching.defaults import MODEL, MODELS, RADIUS
-from deepmatching.errors import DeepMatchingError
+from deepmatching.errors import DeepMatchingError, check_choice, check_number
 from deepmatching.io.files import PathLike, check_writable, make_folder, refuse_address
 from deepmatching.io.locking import lock_folder
 from deepmatching.matcher import DeepMatcher
 from deepmatching.models import describe_model
+from deepmatching.settings import MODEL, MODELS, RADIUS
 
 ENGINES = ("local", "ray")
 
@@ -126,9 +125,9 @@ def bulk(
     """
     check_choice("engine", engine, ENGINES)
     if batch_size is not None:
-        check_number("batch_size", batch_size, least=1, whole=True)
+        check_number("batch_size", batch_size, minimum=1, whole=True)
     if min_confidence is not None:
-        check_number("min_confidence", min_confidence, least=0, most=1)
+        check_number("min_confidence", min_confidence, minimum=0, maximum=1)
     for folder in (images, out):
         refuse_address(folder)
     named = read_pairs(pairs, images) if isinstance(pairs, str | os.PathLike) else unique_pairs(pairs)

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from deepmatching.checks import check_number
 from deepmatching.commands.common import Device, Model, Radius, build_matcher, parse_radius, parse_size
-from deepmatching.defaults import MODEL, RADIUS
+from deepmatching.errors import check_number
+from deepmatching.settings import MODEL, RADIUS
 
 
 def bench(
@@ -34,12 +34,12 @@ def bench(
     from rich.console import Console
     from rich.table import Table
 
-    from deepmatching.benchmark import Case, measure
+    from deepmatching.evaluation.speed import Case, measure
     from deepmatching.io.files import atomic_write, check_writable
-    from deepmatching.memory import amount
+    from deepmatching.network.memory import amount
 
-    check_number("--batch", batch, least=1)
-    check_number("--repeats", repeats, least=1)
+    check_number("--batch", batch, minimum=1)
+    check_number("--repeats", repeats, minimum=1)
     width, height = parse_size(size)
     if json_file:
         check_writable(json_file)

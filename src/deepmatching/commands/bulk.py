@@ -13,8 +13,8 @@ from deepmatching.commands import common
 from deepmatching.commands.common import refuse, say
 from deepmatching.commands.progress import Advance, duration, progress_bar
 from deepmatching.commands.runs import draw_graph
-from deepmatching.defaults import MODEL, RADIUS, RECIPROCAL
 from deepmatching.errors import DeepMatchingError
+from deepmatching.settings import MODEL, RADIUS, RECIPROCAL
 
 if TYPE_CHECKING:
     from deepmatching.bulk_matching import Progress, RunFolder, ShardReport
@@ -225,7 +225,7 @@ class _Watcher:
             self._advance = self._stack.enter_context(progress_bar("pairs", progress.total, progress.before))
 
     def finished_shard(self, progress: Progress, report: ShardReport) -> None:
-        from deepmatching.memory import amount
+        from deepmatching.network.memory import amount
 
         assert self._advance is not None
         text = f"{progress.rate:.3g} pairs/s, {len(progress.failures)} failed, {amount(report.memory)}"
@@ -244,7 +244,7 @@ def _summarize(run: RunFolder, progress: Progress) -> None:
     from rich.table import Table
 
     from deepmatching.io.files import atomic_write
-    from deepmatching.memory import amount
+    from deepmatching.network.memory import amount
 
     failures, matches, pairs = {}, 0, 0
     for pair in run:

@@ -14,15 +14,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deepmatching.checks import check_number, radius_in_pixels, rotations_in_degrees, scales_to_try, shown
 from deepmatching.commands.threads import use_threads
-from deepmatching.defaults import AGREEMENT, EXPECTED, FULL, MODELS, MOST_BYTES, MOST_PIXELS, Reciprocal
-from deepmatching.errors import DeepMatchingError
+from deepmatching.errors import DeepMatchingError, check_number, short_repr
+from deepmatching.settings import (
+    FULL,
+    MAX_BYTES,
+    MAX_PIXELS,
+    MIN_AGREEMENT,
+    MIN_EXPECTED,
+    MODELS,
+    Reciprocal,
+    radius_in_pixels,
+    rotations_in_degrees,
+    scales_to_try,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from deepmatching.datasets import FilePairs
+    from deepmatching.data.datasets import FilePairs
     from deepmatching.flow.pipeline import EdgesLike
     from deepmatching.flow.result import FlowResult
     from deepmatching.matcher import DeepMatcher
@@ -206,8 +216,8 @@ def parse_memory(text: str) -> int:
     try:
         size = int(float(parsed[1]) * {"k": 1e3, "m": 1e6, "g": 1e9}[parsed[2].lower()]) if parsed else int(text)
     except (ValueError, OverflowError):
-        raise DeepMatchingError(f"--memory needs a size such as 500MB or 2GB, not {shown(text)}.") from None
-    check_number("--memory, in bytes,", size, least=1, most=MOST_BYTES, whole=True)
+        raise DeepMatchingError(f"--memory needs a size such as 500MB or 2GB, not {short_repr(text)}.") from None
+    check_number("--memory, in bytes,", size, minimum=1, maximum=MAX_BYTES, whole=True)
     return size
 
 
@@ -216,9 +226,9 @@ def parse_size(text: str, order: str = "a width and a height such as 1024x436") 
     parsed = re.fullmatch(r"(\d+)x(\d+)", text)
     if not parsed:
         raise DeepMatchingError(f"--size needs {order}, not '{text}'.")
-    first, second = (int(side) if len(side) < 1000 else MOST_PIXELS + 1 for side in parsed.groups())
-    if first * second > MOST_PIXELS:
-        raise DeepMatchingError(f"--size is too large: an image has at most {MOST_PIXELS} pixels.")
+    first, second = (int(side) if len(side) < 1000 else MAX_PIXELS + 1 for side in parsed.groups())
+    if first * second > MAX_PIXELS:
+        raise DeepMatchingError(f"--size is too large: an image has at most {MAX_PIXELS} pixels.")
     return first, second
 
 
@@ -230,7 +240,7 @@ def edge_source(edges: str, structured_forest: Path | None) -> EdgesLike:
         raise DeepMatchingError("--edges and --structured-forest exclude each other: leave one out.")
     if not os.path.isfile(structured_forest):
         raise DeepMatchingError(f"There is no structured-forest model '{structured_forest}'; check the path.")
-    from deepmatching.edges import structured_forest_edges
+    from deepmatching.flow.edges import structured_forest_edges
 
     return partial(structured_forest_edges, model=structured_forest)
 
@@ -282,15 +292,15 @@ def is_same(path: Path, other: Path) -> bool:
 
 def describe_work(matcher: DeepMatcher, image0: Tensor, image1: Tensor) -> str:
     """One line: reference points, levels and memory of matching two images."""
-    from deepmatching.memory import amount
+    from deepmatching.network.memory import amount
 
     sizes = (image0.shape[1], image0.shape[2]), (image1.shape[1], image1.shape[2])
     geometry, plan = matcher.geometry(*sizes), matcher.plan(*sizes)
     rows, columns = geometry.grid(0)
-    pieces = f", in {plan.pieces.strips} strips" if plan.pieces.strips > 1 else ""
+    tiling = f", in {plan.tiling.strips} strips" if plan.tiling.strips > 1 else ""
     return (
         f"{rows * columns} reference points, {geometry.L} levels above them, "
-        f"about {amount(plan.needed)} of memory on {matcher.device}{pieces}"
+        f"about {amount(plan.needed)} of memory on {matcher.device}{tiling}"
     )
 
 
@@ -307,7 +317,7 @@ def match_summary(matches: Matches, elapsed: float, matcher: DeepMatcher) -> str
 
 def search_summary(matches: Matches) -> str:
     """One line: how the second image shows the parts of the first one, and how many matches say so."""
-    from deepmatching.homographies import rotation_and_zoom
+    from deepmatching.geometry.homographies import rotation_and_zoom
 
     assert matches.transformation is not None
     parts = []
@@ -338,13 +348,13 @@ def warn_if_wrong(matches: Matches, matcher: DeepMatcher) -> None:
         return
     rows, columns = matcher.geometry(matches.size0, matches.size1).grid(0)
     expected = float(matches.confidence.sum()) / (rows * columns * matches.in_view)
-    if expected < EXPECTED:
+    if expected < MIN_EXPECTED:
         _warn(f"the model expects a right match at only {expected:.0%} of the reference points", matcher)
 
 
 def warn_if_few_agree(agreement: float, matcher: DeepMatcher) -> None:
     """Print a warning if so few matches agree with their neighbours that they are probably wrong."""
-    if agreement < AGREEMENT:
+    if agreement < MIN_AGREEMENT:
         _warn(f"only {agreement:.0%} of the reference points have a match that agrees with its neighbours", matcher)
 
 

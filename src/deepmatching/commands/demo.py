@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from deepmatching.commands.common import Device, Quiet, build_matcher, flow_summary, match_summary, say, set_quiet
-from deepmatching.defaults import MODEL
+from deepmatching.settings import MODEL
 
 
 def demo(

@@ -32,8 +32,8 @@ from deepmatching.commands.common import (
     set_quiet,
 )
 from deepmatching.commands.progress import progress_bar
-from deepmatching.defaults import FLOW_RADIUS, FULL, MODEL, PRESET, RADIUS, RECIPROCAL, Pooling
 from deepmatching.errors import DeepMatchingError
+from deepmatching.settings import FLOW_RADIUS, FULL, MODEL, PRESET, RADIUS, RECIPROCAL, Pooling
 
 if TYPE_CHECKING:
     from deepmatching.evaluation.running import FlowFunction, PairMatcher
@@ -157,7 +157,7 @@ def evaluate(
     Rows are sets of pixels, all: those with ground truth. With masks, noc: those
     visible in the second image, and occ: those hidden in it.
     """
-    from deepmatching.datasets import Pair, open_dataset
+    from deepmatching.data.datasets import Pair, open_dataset
     from deepmatching.evaluation import Evaluation, PairResult, Recorder, evaluate_flow
     from deepmatching.evaluation import evaluate as evaluate_matches
     from deepmatching.evaluation.pictures import draw_pair

@@ -15,8 +15,8 @@ from deepmatching.commands import common
 from deepmatching.commands.common import say
 from deepmatching.commands.progress import progress_bar, working
 from deepmatching.commands.threads import use_threads
-from deepmatching.defaults import MODEL, MODELS, RADIUS
 from deepmatching.errors import DeepMatchingError
+from deepmatching.settings import MODEL, MODELS, RADIUS
 
 if TYPE_CHECKING:
     from deepmatching.explorer.pictures import Pictures

@@ -7,11 +7,10 @@ from typing import Annotated
 
 import typer
 
-from deepmatching.checks import radius_in_pixels
 from deepmatching.commands import common
 from deepmatching.commands.common import say
-from deepmatching.defaults import MODEL, RADIUS
 from deepmatching.errors import DeepMatchingError
+from deepmatching.settings import MODEL, RADIUS, radius_in_pixels
 
 
 def export_onnx(
@@ -42,7 +41,7 @@ def export_onnx(
     from rich.console import Console
 
     from deepmatching.models import load_network
-    from deepmatching.onnx_export import check_onnx_suffix, export_descriptor, export_network, load_onnx
+    from deepmatching.onnx import check_onnx_suffix, export_descriptor, export_network, load_onnx
 
     common.set_quiet(quiet)
     if descriptor:

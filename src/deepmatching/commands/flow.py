@@ -15,8 +15,8 @@ from deepmatching import __version__
 from deepmatching.commands import common
 from deepmatching.commands.common import build_matcher, is_same, refuse, say
 from deepmatching.commands.progress import progress_bar, working
-from deepmatching.defaults import FLOW_RADIUS, FULL, MODEL, PRESET
 from deepmatching.errors import DeepMatchingError
+from deepmatching.settings import FLOW_RADIUS, FULL, MODEL, PRESET
 
 if TYPE_CHECKING:
     from deepmatching.flow.pipeline import EdgesLike

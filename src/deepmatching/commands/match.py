@@ -13,8 +13,8 @@ from deepmatching.commands import common
 from deepmatching.commands.common import say
 from deepmatching.commands.output import discard_output
 from deepmatching.commands.progress import working
-from deepmatching.defaults import MODEL, RADIUS, RECIPROCAL
 from deepmatching.errors import DeepMatchingError
+from deepmatching.settings import MODEL, RADIUS, RECIPROCAL
 
 
 def match(

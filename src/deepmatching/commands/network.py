@@ -19,7 +19,7 @@ from deepmatching.commands.common import (
     check_outputs,
     say,
 )
-from deepmatching.defaults import MODEL, RADIUS
+from deepmatching.settings import MODEL, RADIUS
 
 
 def network(

@@ -23,14 +23,14 @@ from deepmatching.commands.common import (
     say_incomplete,
 )
 from deepmatching.commands.progress import progress_bar
-from deepmatching.defaults import FLOW_RADIUS, PAPERS_RECIPROCAL, PRESET, RADIUS, RECIPROCAL
 from deepmatching.errors import DeepMatchingError
+from deepmatching.settings import FLOW_RADIUS, PRESET, RADIUS, RECIPROCAL, RECIPROCAL_IN_PAPER
 
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from deepmatching.datasets import FilePairs
+    from deepmatching.data.datasets import FilePairs
     from deepmatching.evaluation import Recorder
     from deepmatching.evaluation.paper_tables import Numbers, Row
     from deepmatching.flow.pipeline import EdgesLike
@@ -56,7 +56,7 @@ def reproduce(
         ),
     ] = None,
     radius: Radius = str(RADIUS),
-    reciprocal: ReciprocalOption = PAPERS_RECIPROCAL,
+    reciprocal: ReciprocalOption = RECIPROCAL_IN_PAPER,
     subpixel: Annotated[
         bool | None,
         typer.Option(
@@ -195,7 +195,7 @@ def _measure(
     row: Row, matcher: DeepMatcher, dataset: FilePairs, protocol: Protocol, prefix: Path | None, default_flow: bool
 ) -> dict[str, Numbers]:
     """Our lines of a row; continue from its files if there are any. Each pair is matched once for matches and flow."""
-    from deepmatching.datasets import Pair
+    from deepmatching.data.datasets import Pair
     from deepmatching.evaluation import PairResult, evaluate_flow, evaluate_with_flow
     from deepmatching.evaluation.paper_tables import epicflow_preset, lines_of
 
@@ -260,7 +260,7 @@ def _recorder(
 
 
 def _with_checkpoints(rows: tuple[Row, ...], checkpoints: list[str]) -> tuple[Row, ...]:
-    from deepmatching.descriptors.pretrained import is_published
+    from deepmatching.network.descriptors.pretrained import is_published
 
     given: dict[str, dict[str, Any]] = {}
     for text in checkpoints:
@@ -327,10 +327,10 @@ def _like_deepmatching_flow(matcher: DeepMatcher) -> DeepMatcher:
 
 def _matcher(row: Row, **settings: Any) -> DeepMatcher | None:
     """The matcher of a row; None if it has no model, or one that this version of the package lacks."""
-    from deepmatching.descriptors import VGG
-    from deepmatching.descriptors.pretrained import is_published, load_vgg
     from deepmatching.matcher import DeepMatcher
     from deepmatching.models import build_network, model_path
+    from deepmatching.network.descriptors import VGG
+    from deepmatching.network.descriptors.pretrained import is_published, load_vgg
 
     if row.model is None:
         return None
@@ -352,7 +352,7 @@ def _open(
     names: list[str], root: Path, protocol: Protocol, kitti_images: Literal["grey", "color"] | None
 ) -> dict[str, FilePairs]:
     """The data sets that are below the root; there must be at least one."""
-    from deepmatching.datasets import open_dataset
+    from deepmatching.data.datasets import open_dataset
     from deepmatching.evaluation.paper_tables import FOLDERS
 
     found = {}

@@ -20,8 +20,8 @@ from deepmatching.commands.common import (
     check_outputs,
     say,
 )
-from deepmatching.defaults import MODEL, RADIUS
 from deepmatching.errors import DeepMatchingError
+from deepmatching.settings import MODEL, RADIUS
 
 
 def scores(

@@ -8,11 +8,10 @@ from typing import Annotated
 
 import typer
 
-from deepmatching.checks import check_number
 from deepmatching.commands import common, runs
 from deepmatching.commands.common import say
 from deepmatching.commands.progress import duration, progress_bar
-from deepmatching.errors import DeepMatchingError
+from deepmatching.errors import DeepMatchingError, check_number
 
 #: Largest reprojection error, in cells that matches were found on.
 _CELLS = 0.4

@@ -51,9 +51,9 @@ def synthesize(
 
     import torch
 
-    from deepmatching.checks import check_choice
-    from deepmatching.datasets.synthesis import PRESETS
-    from deepmatching.datasets.synthesis.export import Export
+    from deepmatching.data.synthesis import PRESETS
+    from deepmatching.data.synthesis.export import Export
+    from deepmatching.errors import check_choice
     from deepmatching.matcher import choose_device
 
     set_quiet(quiet)

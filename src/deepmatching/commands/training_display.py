@@ -12,10 +12,10 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from deepmatching.commands.common import say
 from deepmatching.commands.progress import LINES_EVERY, duration
-from deepmatching.defaults import THRESHOLDS
 from deepmatching.drawing import write_image
 from deepmatching.drawing.curves import draw_training_curves
 from deepmatching.errors import DeepMatchingError
+from deepmatching.settings import THRESHOLDS
 from deepmatching.training import Config, Outcome
 from deepmatching.training import checkpoints as state
 from deepmatching.training.checkpoints import RunFolder

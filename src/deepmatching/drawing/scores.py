@@ -11,7 +11,7 @@ import numpy as np
 from deepmatching.drawing.colors import Color
 from deepmatching.drawing.figure import fit, new_figure, picture
 from deepmatching.errors import DeepMatchingError
-from deepmatching.geometry import Geometry
+from deepmatching.geometry.discretization import Geometry
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepmatching.checks import check_choice
-from deepmatching.errors import DeepMatchingError
+from deepmatching.errors import DeepMatchingError, check_choice
 from deepmatching.matches import Matches
 
 

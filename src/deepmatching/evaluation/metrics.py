@@ -15,9 +15,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from deepmatching.defaults import SPREAD, THRESHOLDS
 from deepmatching.errors import DeepMatchingError
 from deepmatching.matches import Matches
+from deepmatching.settings import PROPAGATION_RADIUS, THRESHOLDS
 
 PIXEL_SETS = ("all", "noc", "occ")
 
@@ -26,7 +26,7 @@ PairMetrics = dict[str, dict[str, float]]
 
 
 def match_metrics(
-    matches: Matches, truth: np.ndarray, occluded: np.ndarray | None = None, spread: float = SPREAD
+    matches: Matches, truth: np.ndarray, occluded: np.ndarray | None = None, spread: float = PROPAGATION_RADIUS
 ) -> tuple[PairMetrics, np.ndarray]:
     """Metrics of matches, and the displacement field (H, W, 2) that they spread to.
 
@@ -107,7 +107,7 @@ def propagate(
     scores: np.ndarray,
     height: int,
     width: int,
-    spread: float = SPREAD,
+    spread: float = PROPAGATION_RADIUS,
     derivatives: np.ndarray | None = None,
 ) -> np.ndarray:
     """Spread quasi-dense matches to every pixel: float32 (H, W, 2) displacements.

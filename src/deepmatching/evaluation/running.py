@@ -11,14 +11,14 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor
 
-from deepmatching.datasets.base import Pair
-from deepmatching.datasets.pairs import FilePairs
-from deepmatching.defaults import SPREAD
+from deepmatching.data.datasets.base import Pair
+from deepmatching.data.datasets.pairs import FilePairs
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation.metrics import PairMetrics, flow_metrics, match_metrics
 from deepmatching.evaluation.recording import Recorder
 from deepmatching.evaluation.results import Evaluation, PairResult
 from deepmatching.matches import Matches
+from deepmatching.settings import PROPAGATION_RADIUS
 
 
 class PairMatcher(Protocol):
@@ -56,7 +56,7 @@ def evaluate(
 
     Args:
         matcher: any object with ``match(image0, image1) -> Matches``.
-        dataset: see ``deepmatching.datasets``.
+        dataset: see ``deepmatching.data.datasets``.
         recorder: keeps results in a file and skips the pairs that are done.
         on_pair: receives each pair, its result, and (matches, field).
         warm_up: match the first pair once before the clock starts, so that no pair's time contains compilation.
@@ -127,7 +127,7 @@ class Stage:
 
 
 def _matching(matcher: PairMatcher, recorder: Recorder) -> Stage:
-    spread = float(getattr(matcher, "spread", SPREAD))
+    spread = float(getattr(matcher, "spread", PROPAGATION_RADIUS))
 
     def measure(matches: Matches, truth: np.ndarray, occluded: np.ndarray | None) -> tuple[PairMetrics, Any]:
         metrics, field = match_metrics(matches, truth, occluded, spread)

@@ -11,8 +11,8 @@ from deepmatching.errors import DeepMatchingError
 from deepmatching.explorer.pictures import Unknown
 from deepmatching.explorer.results import Result
 from deepmatching.flow import FlowResult
-from deepmatching.inspection import Inspection
 from deepmatching.matches import Matches
+from deepmatching.network.inspection import Inspection
 
 #: The files that can be downloaded, by name, and the type of their content.
 TYPES = {

@@ -12,21 +12,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepmatching.checks import check_number, radius_in_pixels, shown
-from deepmatching.defaults import CONFIDENT, FULL, MODEL, PRESET, RADIUS
-from deepmatching.errors import DeepMatchingError
+from deepmatching.errors import DeepMatchingError, check_number, short_repr
 from deepmatching.explorer.pictures import Pair
 from deepmatching.flow import FlowResult, decoded_to_flow, needs_backward
 from deepmatching.flow import preset as settings_of
 from deepmatching.flow.pipeline import edges_of
-from deepmatching.geometry import Geometry
-from deepmatching.inference import Frame
-from deepmatching.inspection import Inspection, Trace, trace_bytes
+from deepmatching.geometry.discretization import Geometry
 from deepmatching.matcher import DeepMatcher
 from deepmatching.matches import Matches, chosen_of
-from deepmatching.operators.decoding import Decoded
+from deepmatching.network.inference import Frame
+from deepmatching.network.inspection import Inspection, Trace, trace_bytes
+from deepmatching.network.operators.decoding import Decoded
+from deepmatching.settings import FULL, MIN_CONFIDENCE, MODEL, PRESET, RADIUS, radius_in_pixels
 
-#: Traces of results are kept up to this many bytes together; see ``deepmatching.inspection``.
+#: Traces of results are kept up to this many bytes together; see ``deepmatching.network.inspection``.
 TRACES = 2**30
 
 #: The stages of a run, each with its share of the time.
@@ -51,10 +50,10 @@ class Choice:
             raise DeepMatchingError("Settings must be model, radius and levels.")
         choice = cls(**values)
         if choice.model not in models:
-            raise DeepMatchingError(f"There is no model {shown(choice.model)} here: use {', '.join(models)}.")
+            raise DeepMatchingError(f"There is no model {short_repr(choice.model)} here: use {', '.join(models)}.")
         radius_in_pixels(choice.radius)
         if choice.levels is not None:
-            check_number("levels", choice.levels, least=0, whole=True)
+            check_number("levels", choice.levels, minimum=0, whole=True)
         return choice
 
     def about(self) -> dict[str, Any]:
@@ -83,7 +82,7 @@ class Result:
     @property
     def kept(self) -> np.ndarray:
         """Which reference points have a match, (H_0, W_0)."""
-        return chosen_of(self.decoded, 0, CONFIDENT).numpy()
+        return chosen_of(self.decoded, 0, MIN_CONFIDENCE).numpy()
 
 
 @torch.no_grad()
@@ -104,14 +103,14 @@ def compute(pair: Pair, choice: Choice, device: str, begin: Begin) -> Result:
     stage("model")
     matcher = DeepMatcher.from_pretrained(choice.model, radius=choice.radius, levels=choice.levels, device=device)
     geometry = matcher.geometry(*pair.sizes)
-    pieces = matcher.plan(*pair.sizes).pieces
+    tiling = matcher.plan(*pair.sizes).tiling
     stage("descriptors")
     network = matcher.network
     on_device = [image.to(matcher.device) for image in pair.images]
     cells0 = network.describe_image(on_device[0][None], geometry.used0)
     cells1 = network.describe_image(on_device[1][None], geometry.used1)
     stage("matches")
-    decoding = replace(matcher.settings.decoding, pieces=pieces)
+    decoding = matcher.decoding(tiling)
     decoded = network.decode_cells(cells0, cells1, geometry, decoding)
     on_cpu = Decoded._make(None if tensor is None else tensor.cpu() for tensor in decoded)
     matches = matcher.matches_of(on_cpu, geometry)[0]
@@ -124,11 +123,11 @@ def compute(pair: Pair, choice: Choice, device: str, begin: Begin) -> Result:
     else:
         for_flow = matcher.for_flow(FULL if network.radius is None else network.radius)
         if (own := for_flow.geometry(*pair.sizes)) != geometry:  # it has fewer levels
-            geometry, pieces = own, for_flow.plan(*pair.sizes).pieces
-            decoding = replace(decoding, pieces=pieces)
+            geometry, tiling = own, for_flow.plan(*pair.sizes).tiling
+            decoding = replace(decoding, tiling=tiling)
             decoded = network.decode_cells(cells0, cells1, geometry, decoding)
-        first = Frame(pair.images[0], on_device[0], cells0, geometry, pair.sizes[0], pieces)
-        second = Frame(pair.images[1], on_device[1], cells1, geometry, pair.sizes[1], pieces)
+        first = Frame(pair.images[0], on_device[0], cells0, geometry, pair.sizes[0], tiling)
+        second = Frame(pair.images[1], on_device[1], cells1, geometry, pair.sizes[1], tiling)
         settings = settings_of(PRESET)
         backward = None
         if needs_backward(settings, network):

@@ -14,8 +14,8 @@ import numpy as np
 from deepmatching import __version__
 from deepmatching.explorer.packing import Packed, fractions, in_bytes, in_steps, pack
 from deepmatching.explorer.results import Result
-from deepmatching.geometry import CORNERS
-from deepmatching.inspection import Inspection, Step
+from deepmatching.geometry.discretization import CORNERS
+from deepmatching.network.inspection import Inspection, Step
 
 
 def about(result: Result) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def grid(result: Result) -> bytes:
         "scores": np.where(np.isfinite(scores), scores, 0).astype(np.float32),
         "flags": flags,
         "confidence": None if decoded.confidence is None else decoded.confidence[0].numpy(),
-        "hidden": None if decoded.hidden is None else decoded.hidden[0].numpy(),
+        "hidden": None if decoded.occluded is None else decoded.occluded[0].numpy(),
     }
     return pack({}, arrays)
 

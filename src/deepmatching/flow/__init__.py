@@ -26,7 +26,7 @@ from deepmatching.flow.settings import (
     preset,
     suited,
 )
-from deepmatching.flow.views import is_upright
+from deepmatching.flow.warped_images import is_upright
 
 __all__ = [
     "PRESETS",

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from deepmatching.flow.interpolation import Interpolation
+from deepmatching.flow.operators.warping import warp
 from deepmatching.flow.refinement import smooth
-from deepmatching.operators.warping import warp
 
 #: Constant and weights of a logistic regression of "the error is below 3 pixels" on :func:`evidence`. It was fitted by
 #: ``benchmarks/confidence.py`` on pairs of MPI Sintel, KITTI, Flying Chairs and Middlebury, with equal weight for each

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from deepmatching.flow.confidence import Origin
 from deepmatching.flow.filters import LEAST_WEIGHT
+from deepmatching.flow.operators.geodesic import FLOOR, cell_graph, distance_transform, nearest_seeds
+from deepmatching.flow.operators.local_models import affine_models, falloff_weights, paint, weighted_means
+from deepmatching.flow.operators.saliency import saliency
 from deepmatching.flow.settings import InterpolationSettings
+from deepmatching.geometry.seeds import Graph
+from deepmatching.geometry.targets import Decoded
+from deepmatching.kernels.registry import has_kernels
 from deepmatching.matches import Matches, chosen_of
-from deepmatching.operators.geodesic import FLOOR, cell_graph, distance_transform, nearest_seeds
-from deepmatching.operators.kernels import has_kernels
-from deepmatching.operators.local_models import affine_models, falloff_weights, paint, weighted_means
-from deepmatching.operators.saliency import saliency
-from deepmatching.operators.seeds import Graph
-from deepmatching.operators.targets import Decoded
 
 _FAR = 1e6  # pixels; matches that move further do not count
 _BIN = 8  # side in pixels of the bins that backward matches are looked up in

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import torch
 
-from deepmatching.operators.geodesic import Cells, Neighbours
-from deepmatching.operators.local_models import falloff_weights, weighted_means
-from deepmatching.operators.saliency import saliency as operator_saliency
+from deepmatching.flow.operators.geodesic import Cells, Neighbours
+from deepmatching.flow.operators.local_models import falloff_weights, weighted_means
+from deepmatching.flow.operators.saliency import saliency as operator_saliency
 
 #: Side in pixels of the bins that backward matches are looked up in.
 _BIN = 8

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.flow import filters
+from deepmatching.flow.operators.geodesic import Cells, Neighbours, cells_of, neighbours_of
+from deepmatching.flow.operators.local_models import affine_models, falloff_weights, paint, weighted_means
 from deepmatching.flow.settings import InterpolationSettings
-from deepmatching.operators.geodesic import Cells, Neighbours, cells_of, neighbours_of
-from deepmatching.operators.local_models import affine_models, falloff_weights, paint, weighted_means
 
 #: What to say without a match.
 NOTHING = "There are no matches, so there is nothing to interpolate; try an easier pair."

@@ -12,24 +12,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepmatching.dense import DenseNetwork
-from deepmatching.edges import detect_edges, edge_strength, gradient_edges
 from deepmatching.errors import DeepMatchingError, failed_allocations
 from deepmatching.flow.confidence import confidence, probability
+from deepmatching.flow.correction import DenseNetwork
+from deepmatching.flow.correction.stage import dense_to_flow, occlusion_of
+from deepmatching.flow.edges import detect_edges, edge_strength, gradient_edges
 from deepmatching.flow.fields import Field, field_of, interpolate_field, on_device
 from deepmatching.flow.interpolation import NOTHING, interpolate, starts_inside
-from deepmatching.flow.learned import dense_to_flow, occlusion_of
-from deepmatching.flow.radius import decode_near_first, trusts_confidence
+from deepmatching.flow.matching import decode_near_first, trusts_confidence
 from deepmatching.flow.refinement import refine, refine_finite
 from deepmatching.flow.result import FlowResult, FlowTensors, stopwatch
 from deepmatching.flow.settings import FlowSettings, preset, suited
-from deepmatching.flow.views import Views, refine_through, views_of
-from deepmatching.inference import Frame
+from deepmatching.flow.warped_images import Views, refine_through, views_of
+from deepmatching.geometry.targets import Decoded
 from deepmatching.io.edges import check_edges, load_edges
 from deepmatching.matches import Matches, matches_of
-from deepmatching.network import Network
-from deepmatching.operators.targets import Decoded
-from deepmatching.search import Model, match_through
+from deepmatching.network.inference import Frame
+from deepmatching.network.network import Network
+from deepmatching.search import Transformation, match_through
 
 #: Where edges come from: the network that ships (None, "network"), "gradient", a file, an array (H, W), or a function
 #: from the image (1 or 3, H, W) to such an array.
@@ -45,12 +45,12 @@ def matches_to_flow(
     edges: EdgesLike = None,
     backward: Matches | None = None,
     host_image0: Tensor | None = None,
-    hidden: Tensor | None = None,
+    occluded: Tensor | None = None,
 ) -> FlowResult:
     """Interpolate the matches of any matcher along the edges of the first image, and refine the flow.
 
     All is computed on the images' device. If that is a GPU with kernels, the result stays there until it is read.
-    Matches of a search have transformations, which the flow follows; see ``deepmatching.flow.views``.
+    Matches of a search have transformations, which the flow follows; see ``deepmatching.flow.warped_images``.
 
     Args:
         matches: from the first image to the second.
@@ -67,7 +67,7 @@ def matches_to_flow(
     settings = suited(settings, matches.confidence is not None, has_dense=False)
     if on_device(image0):
         with torch.cuda.device(image0.device):
-            return _flow_on_device(matches, image0, image1, settings, edges, backward, hidden)
+            return _flow_on_device(matches, image0, image1, settings, edges, backward, occluded)
     keypoints0, keypoints1, scores = matches.numpy()
     views = views_of(matches, image0, image1)
     backward_keypoints = None if backward is None or views is not None else backward.numpy()[:2]
@@ -93,7 +93,7 @@ def matches_to_flow(
         flow = refine_through(views, left, match, image0, settings.refinement)
     certainty = confidence(flow, found, image0, image1)
     finish("refinement")
-    occlusion = None if hidden is None else occlusion_of(hidden, flow).cpu().numpy()
+    occlusion = None if occluded is None else occlusion_of(occluded, flow).cpu().numpy()
     return FlowResult(flow.cpu().numpy(), certainty, len(found.kept), seconds, occlusion=occlusion)
 
 
@@ -101,7 +101,7 @@ def matches_to_flow(
 def searched_to_flow(
     image0: Tensor,
     image1: Tensor,
-    models: list[Model],
+    models: list[Transformation],
     match: Callable[[Tensor, Tensor], Matches],
     settings: FlowSettings,
     edges: EdgesLike,
@@ -153,7 +153,7 @@ def decoded_to_flow(
         edges,
         None if backward is None else matches_of(backward, 0, *sizes),
         first.image,
-        None if decoded.hidden is None else decoded.hidden[0],
+        None if decoded.occluded is None else decoded.occluded[0],
     )
     return replace(result, agreement=matches_of(decoded, 0, *sizes).agreement)
 
@@ -205,7 +205,7 @@ def _flow_on_device(
     settings: FlowSettings,
     edges: EdgesLike,
     backward: Matches | None,
-    hidden: Tensor | None,
+    occluded: Tensor | None,
 ) -> FlowResult:
     """:func:`matches_to_flow` on the images' GPU, which is the current one."""
     if len(matches) == 0:
@@ -216,7 +216,7 @@ def _flow_on_device(
     forward = forward if views is None else forward._replace(points1=views.ends)
     back = None if backward is None or views is not None else field_of(backward, image0.device)
     strength = edge_tensor(image0, edges)
-    tensors = fields_to_flow(image0, image1, strength, settings, forward, back, hidden=hidden, views=views)
+    tensors = fields_to_flow(image0, image1, strength, settings, forward, back, occluded=occluded, views=views)
     end.record()
     return FlowResult.on_device(tensors, lambda: times({"dense flow": (begin, end)}))
 
@@ -229,7 +229,7 @@ def fields_to_flow(
     forward: Field,
     backward: Field | None = None,
     agreement: Tensor | None = None,
-    hidden: Tensor | None = None,
+    occluded: Tensor | None = None,
     views: Views | None = None,
 ) -> FlowTensors:
     """As :func:`matches_to_flow`, in tensors of one device. Never waits for it.
@@ -248,7 +248,7 @@ def fields_to_flow(
         flow = refine_through(views, found.flow, found.origin.label, image0, settings.refinement)
     certainty = probability(flow, found.origin, image0, image1)
     unknown = torch.full_like(certainty[0, 0], torch.nan)
-    occlusion = None if hidden is None else occlusion_of(hidden, flow)
+    occlusion = None if occluded is None else occlusion_of(occluded, flow)
     return FlowTensors(flow, certainty, found.counts.sum(), unknown if agreement is None else agreement, occlusion)
 
 

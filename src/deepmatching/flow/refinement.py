@@ -27,10 +27,10 @@ import torch
 from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError
+from deepmatching.flow.operators.gaussian import gaussian
+from deepmatching.flow.operators.linear_system import derivative
+from deepmatching.flow.operators.refinement_step import refinement_step
 from deepmatching.flow.settings import RefinementSettings
-from deepmatching.operators.gaussian import gaussian
-from deepmatching.operators.linear_system import derivative
-from deepmatching.operators.refinement import refinement_step
 
 _LUMINANCE = (0.299, 0.587, 0.114)
 _STRIP = 64

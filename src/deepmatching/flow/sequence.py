@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from deepmatching.defaults import AGREEMENT
 from deepmatching.drawing.colors import range_of
 from deepmatching.drawing.flow import draw_frame, flow_range
 from deepmatching.drawing.pictures import write_image
@@ -20,6 +19,7 @@ from deepmatching.io.files import atomic_write, check_writable, make_folder
 from deepmatching.io.flow import read_flow, write_flow
 from deepmatching.io.structured import read_json
 from deepmatching.io.video import CODECS, Frames, write_video
+from deepmatching.settings import MIN_AGREEMENT
 
 RECORD = "flow.json"
 
@@ -140,7 +140,7 @@ def compute_flows(
             if confidence is not None:
                 result.save_confidence(confidence_file(confidence, name))
             folder.add(name, result.flow)
-            if result.agreement < AGREEMENT:
+            if result.agreement < MIN_AGREEMENT:
                 doubtful.append(name)
             on_flow()
     return doubtful

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
-from deepmatching.checks import check_choice, check_number
-from deepmatching.errors import DeepMatchingError
+from deepmatching.errors import DeepMatchingError, check_choice, check_number
 
 Model = Literal["affine", "mean"]
 
@@ -57,7 +56,7 @@ class InterpolationSettings:
     def __post_init__(self) -> None:
         check_choice("model", self.model, get_args(Model))
         for name in ("confidence", "least_kept"):
-            check_number(name, getattr(self, name), least=0, most=1)
+            check_number(name, getattr(self, name), minimum=0, maximum=1)
         _check(self, at_least_one=("neighbours", "filter_neighbours"), positive=("contrast", "ridge"))
 
 
@@ -104,16 +103,16 @@ class FlowSettings:
 
     def __post_init__(self) -> None:
         if self.levels is not None:
-            check_number("levels", self.levels, least=0, whole=True)
+            check_number("levels", self.levels, minimum=0, whole=True)
 
 
 def _check(settings: Any, at_least_one: tuple[str, ...], positive: tuple[str, ...]) -> None:
     for entry in fields(settings):
         if entry.name in ("model", *at_least_one, *positive):
             continue
-        check_number(entry.name, getattr(settings, entry.name), least=0, whole=entry.type == "int")
+        check_number(entry.name, getattr(settings, entry.name), minimum=0, whole=entry.type == "int")
     for name in at_least_one:
-        check_number(name, getattr(settings, name), least=1, whole=True)
+        check_number(name, getattr(settings, name), minimum=1, whole=True)
     for name in positive:
         check_number(name, getattr(settings, name), above=0)
 

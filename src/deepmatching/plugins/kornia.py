@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from deepmatching.defaults import MODEL
 from deepmatching.plugins.module import MatcherModule, confidence_of
+from deepmatching.settings import MODEL
 
 
 class DeepMatching(nn.Module):

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from deepmatching.defaults import MODEL
 from deepmatching.matcher import DeepMatcher
 from deepmatching.matches import Matches
+from deepmatching.settings import MODEL
 
 
 class MatcherModule(nn.Module):

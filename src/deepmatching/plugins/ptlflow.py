@@ -13,8 +13,8 @@ from ptlflow.models.base_model.base_model import BaseModel
 from ptlflow.utils.registry import register_model
 from torch import Tensor
 
-from deepmatching.defaults import MODEL
 from deepmatching.matcher import DeepMatcher
+from deepmatching.settings import MODEL
 
 
 @register_model

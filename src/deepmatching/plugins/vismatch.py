@@ -11,8 +11,8 @@ from typing import Any
 from torch import Tensor
 from vismatch import BaseMatcher
 
-from deepmatching.defaults import MODEL
 from deepmatching.plugins.module import MatcherModule, confidence_of
+from deepmatching.settings import MODEL
 
 
 class DeepMatchingMatcher(BaseMatcher):

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from deepmatching.bulk_matching.pairs import Pair
-from deepmatching.checks import check_choice, check_number
-from deepmatching.errors import DeepMatchingError
+from deepmatching.errors import DeepMatchingError, check_choice, check_number
 from deepmatching.io.files import PathLike, atomic_write
 from deepmatching.io.matches import to_corners
 from deepmatching.io.orientation import stored_size, to_stored
@@ -109,7 +108,7 @@ def write_database(
         cameras: how they are set up.
         min_matches: pairs with fewer verified matches get no two-view geometry, so that COLMAP ignores them.
     """
-    check_number("min_matches", min_matches, least=8, whole=True)
+    check_number("min_matches", min_matches, minimum=8, whole=True)
     with quiet_pycolmap() as pycolmap, atomic_write(path) as temporary:
         database = pycolmap.Database.open(temporary)
         try:

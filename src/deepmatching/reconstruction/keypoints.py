@@ -16,7 +16,7 @@ import numpy as np
 
 from deepmatching.bulk_matching import MatchedPair, RunFolder
 from deepmatching.bulk_matching.pairs import Pair
-from deepmatching.checks import check_number
+from deepmatching.errors import check_number
 from deepmatching.io.images import shrunk_size
 from deepmatching.reconstruction.refinement import refine, reverse
 
@@ -66,7 +66,7 @@ class SharedKeypoints:
         if cell is not None:
             check_number("The cell", cell, above=0)
         if max_keypoints is not None:
-            check_number("max_keypoints", max_keypoints, least=1, whole=True)
+            check_number("max_keypoints", max_keypoints, minimum=1, whole=True)
         self.run, self._cell, self._is_refined, self._min_confidence = run, cell, is_refined, min_confidence
         self._shards = sorted(run.done)  # once: a run that is still at work finishes more
         self._sizes: dict[str, tuple[tuple[int, int], int]] = {}

@@ -7,7 +7,7 @@ each transformation that the pair needs, matched as usual, and the matches are t
 (``fine``).
 """
 
-from deepmatching.search.fine import find, match_through, search
-from deepmatching.search.models import Model
+from deepmatching.search.matching import find, match_through, search
+from deepmatching.search.transformations import Transformation
 
-__all__ = ["Model", "find", "match_through", "search"]
+__all__ = ["Transformation", "find", "match_through", "search"]

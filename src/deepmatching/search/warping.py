@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepmatching.homographies import Size, resizing
+from deepmatching.geometry.homographies import Size, resizing
 
 #: What lies beyond an image: grey.
 BEYOND = 0.5

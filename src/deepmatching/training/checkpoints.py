@@ -23,14 +23,13 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from deepmatching.checks import check_number
-from deepmatching.errors import DeepMatchingError
+from deepmatching.errors import DeepMatchingError, check_number
 from deepmatching.io.files import check_writable, make_folder
 from deepmatching.io.locking import lock_folder
 from deepmatching.io.structured import parse_json
 from deepmatching.io.weights import read_safetensors, write_safetensors
 from deepmatching.models import STATE_FORMAT, read_model, save_network
-from deepmatching.network import Network
+from deepmatching.network.network import Network
 from deepmatching.training.config import Config
 from deepmatching.training.config_file import config_from_dict, config_to_dict, differences
 from deepmatching.training.model import TrainedModel
@@ -235,9 +234,9 @@ def _progress(saved: dict[str, Any]) -> Progress:
     """Older states say ``figures`` for metrics and hold fields that are gone. Raises for values of other types."""
     saved = {"metrics": saved.get("figures", {}), **saved}
     progress = Progress(**{f.name: saved[f.name] for f in fields(Progress)})
-    check_number("elapsed", progress.elapsed, least=0)
+    check_number("elapsed", progress.elapsed, minimum=0)
     for key, least in (("step", 0), ("skipped", 0), ("skipped_in_a_row", 0), ("count", 0), ("validated", -1)):
-        check_number(key, getattr(progress, key), least=least, whole=True)
+        check_number(key, getattr(progress, key), minimum=least, whole=True)
     for metrics in (progress.sums, progress.metrics):
         if not isinstance(metrics, dict) or not all(isinstance(value, int | float) for value in metrics.values()):
             raise TypeError("metrics that are not numbers")

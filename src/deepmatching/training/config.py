@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from deepmatching.checks import check_choice, check_number, radius_in_pixels
-from deepmatching.datasets.opening import WITH_PASSES, WITH_SPLIT_FILE, WITH_SPLITS
-from deepmatching.defaults import MARGIN, RADIUS, SCALE, SIGMA, TEMPERATURE, THRESHOLDS
-from deepmatching.errors import DeepMatchingError
-from deepmatching.losses.objective import Kind, check_weights
+from deepmatching.data.datasets.opening import WITH_PASSES, WITH_SPLIT_FILE, WITH_SPLITS
+from deepmatching.errors import DeepMatchingError, check_choice, check_number
+from deepmatching.network.losses.objective import Kind, check_weights
+from deepmatching.settings import MARGIN, RADIUS, SCALE, SIGMA, TEMPERATURE, THRESHOLDS, radius_in_pixels
 
 #: The data source that makes pairs on the fly. All others are names of data sets or paths of manifests.
 SYNTHETIC = "synthetic"
@@ -67,11 +66,11 @@ class ModelConfig:
         if not self.descriptor and not self.init:
             raise DeepMatchingError("There is no model to train: set model.descriptor or model.init.")
         radius_in_pixels(self.radius, "model.radius")
-        check_number("model.levels", self.levels, least=0, whole=True, also=("auto",))
-        check_number("model.subpixel", self.subpixel, least=0, also=("auto",))
+        check_number("model.levels", self.levels, minimum=0, whole=True, also=("auto",))
+        check_number("model.subpixel", self.subpixel, minimum=0, also=("auto",))
         check_choice("model.learn", self.learn, get_args(Learn))
         check_choice("model.pooling", self.pooling, get_args(ModelPooling))
-        check_number("model.temperature", self.temperature, least=_SMALLEST, most=_LARGEST)
+        check_number("model.temperature", self.temperature, minimum=_SMALLEST, maximum=_LARGEST)
 
 
 @dataclass(frozen=True)
@@ -105,15 +104,15 @@ class DataConfig:
         if len(self.crop) != 2 or min(self.crop) < 0 or (0 in self.crop and any(self.crop)):
             raise DeepMatchingError(f"data.crop must be [rows, columns] or [0, 0] for none, not {list(self.crop)}.")
         for side in self.crop:
-            check_number("data.crop", side, most=_LARGEST_SIDE, whole=True)
+            check_number("data.crop", side, maximum=_LARGEST_SIDE, whole=True)
         if self.is_synthetic and not any(self.crop):
             raise DeepMatchingError("Synthetic pairs have the size data.crop: set it to [rows, columns].")
         if self.is_synthetic and not self.photos:
             raise DeepMatchingError("Synthetic pairs are made from photographs: set data.photos to a folder of them.")
         _check_roots("data", self.root, self.train)
-        check_number("data.batch", self.batch, least=1, whole=True)
+        check_number("data.batch", self.batch, minimum=1, whole=True)
         for key in ("workers", "overfit"):
-            check_number(f"data.{key}", getattr(self, key), least=0, whole=True)
+            check_number(f"data.{key}", getattr(self, key), minimum=0, whole=True)
 
     @property
     def is_synthetic(self) -> bool:
@@ -136,8 +135,8 @@ class ValidationConfig:
     criterion: str = "+".join(f"acc@{threshold}" for threshold in THRESHOLDS)
 
     def __post_init__(self) -> None:
-        check_number("validation.every", self.every, least=1, whole=True)
-        check_number("validation.limit", self.limit, least=0, whole=True)
+        check_number("validation.every", self.every, minimum=1, whole=True)
+        check_number("validation.limit", self.limit, minimum=0, whole=True)
         radius_in_pixels(self.radius, "validation.radius")
         for name in self.criterion.split("+"):
             check_choice("validation.criterion", name, _CRITERIA)
@@ -169,13 +168,13 @@ class OptimizerConfig:
         check_choice("optimizer.name", self.name, get_args(OptimizerName))
         check_choice("optimizer.schedule", self.schedule, get_args(Schedule))
         for key in ("lr", "exponents_lr", "loss_lr", "weight_decay", "warmup", "final", "clip"):
-            check_number(f"optimizer.{key}", getattr(self, key), least=0)
-        check_number("optimizer.momentum", self.momentum, least=0, below=1)
+            check_number(f"optimizer.{key}", getattr(self, key), minimum=0)
+        check_number("optimizer.momentum", self.momentum, minimum=0, below=1)
 
 
 @dataclass(frozen=True)
 class LossConfig:
-    """The arguments of :class:`deepmatching.losses.Objective`."""
+    """The arguments of :class:`deepmatching.network.losses.Objective`."""
 
     kind: Kind = "cross-entropy"  #: ``cross-entropy``, ``hinge`` (the paper's) or ``indicator``
     #: weight of each score volume by name: S0, S1, … and Q0, Q1, …
@@ -194,12 +193,12 @@ class LossConfig:
     def __post_init__(self) -> None:
         check_choice("loss.kind", self.kind, get_args(Kind))
         for key in ("sigma", "margin", "scale"):
-            check_number(f"loss.{key}", getattr(self, key), least=_SMALLEST, most=_LARGEST)
-        check_number("loss.subpixel", self.subpixel, least=0, most=_LARGEST)
+            check_number(f"loss.{key}", getattr(self, key), minimum=_SMALLEST, maximum=_LARGEST)
+        check_number("loss.subpixel", self.subpixel, minimum=0, maximum=_LARGEST)
         for key in ("confidence", "flow"):
-            check_number(f"loss.{key}", getattr(self, key), least=0, most=_LARGEST)
+            check_number(f"loss.{key}", getattr(self, key), minimum=0, maximum=_LARGEST)
         for name, weight in self.weights.items():
-            check_number(f"loss.weights.{name}", weight, least=0, most=_LARGEST)
+            check_number(f"loss.weights.{name}", weight, minimum=0, maximum=_LARGEST)
         check_weights(self.weights)
 
 
@@ -228,15 +227,15 @@ class Config:
     def __post_init__(self) -> None:
         if not self.out:
             raise DeepMatchingError("The run needs a folder: set out to its name.")
-        check_number("seed", self.seed, least=0, most=LARGEST_SEED, whole=True)
-        check_number("steps", self.steps, least=0, whole=True)
-        check_number("minutes", self.minutes, least=0)
+        check_number("seed", self.seed, minimum=0, maximum=LARGEST_SEED, whole=True)
+        check_number("steps", self.steps, minimum=0, whole=True)
+        check_number("minutes", self.minutes, minimum=0)
         if not self.steps and not self.minutes:
             raise DeepMatchingError("The run would never end: set steps or minutes.")
         for key in ("accumulate", "log_every", "checkpoint_every"):
-            check_number(key, getattr(self, key), least=1, whole=True)
+            check_number(key, getattr(self, key), minimum=1, whole=True)
         check_choice("amp", self.amp, get_args(Amp))
-        check_number("ema", self.ema, least=0, below=1)
+        check_number("ema", self.ema, minimum=0, below=1)
         if self.loss.subpixel and self.model.subpixel == 0:
             raise DeepMatchingError(
                 "loss.subpixel needs a network that refines its matches: set it to 0 too, or model.subpixel=auto."

@@ -20,11 +20,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset
 
-from deepmatching.checks import check_choice
-from deepmatching.datasets import FilePairs, Pair, open_dataset
-from deepmatching.datasets.crops import crop, random_crop, random_flip
-from deepmatching.datasets.opening import WITH_PASSES, WITH_SPLIT_FILE, WITH_SPLITS
-from deepmatching.errors import DeepMatchingError
+from deepmatching.data.datasets import FilePairs, Pair, open_dataset
+from deepmatching.data.datasets.crops import crop, random_crop, random_flip
+from deepmatching.data.datasets.opening import WITH_PASSES, WITH_SPLIT_FILE, WITH_SPLITS
+from deepmatching.errors import DeepMatchingError, check_choice
 from deepmatching.training.config import DataConfig
 from deepmatching.training.distributed import World
 from deepmatching.training.interruption import signal_handler
@@ -43,7 +42,7 @@ class Pairs(Protocol):
 
 
 class BatchGenerator(Protocol):
-    """Makes batches on the device, as :class:`deepmatching.datasets.synthesis.Synthesizer` does."""
+    """Makes batches on the device, as :class:`deepmatching.data.synthesis.Synthesizer` does."""
 
     def batch(self, count: int, generator: torch.Generator) -> Pair: ...
 
@@ -240,7 +239,7 @@ def _center_crop(pair: Pair, size: Sequence[int]) -> Pair:
 
 def synthesizer(config: DataConfig, world: World, split: str) -> BatchGenerator:
     """The generator of synthetic pairs that a config describes."""
-    from deepmatching.datasets.synthesis import PRESETS, Photos, SynthesisSettings, Synthesizer
+    from deepmatching.data.synthesis import PRESETS, Photos, SynthesisSettings, Synthesizer
 
     changes = dict(config.synthesis)
     preset = changes.pop("preset", "default")

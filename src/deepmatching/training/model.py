@@ -8,22 +8,23 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from deepmatching.checks import radius_in_pixels
-from deepmatching.datasets import Pair
-from deepmatching.descriptors import VGG, Descriptor
-from deepmatching.descriptors.pretrained import is_published, load_vgg
-from deepmatching.edges import edge_strength
+from deepmatching.data.datasets import Pair
 from deepmatching.errors import DeepMatchingError
-from deepmatching.flow.learned import Interpolator
-from deepmatching.geometry import Geometry
-from deepmatching.inference import Decoding
-from deepmatching.losses import Objective, confidence_loss, dense_loss, interpolation_loss
+from deepmatching.flow.correction.stage import Interpolator
+from deepmatching.flow.edges import edge_strength
+from deepmatching.flow.losses import dense_loss, interpolation_loss
+from deepmatching.geometry.discretization import Geometry
+from deepmatching.geometry.targets import target_indices
 from deepmatching.models import build_confidence, build_dense, build_network, load_network, name_of
-from deepmatching.network import Network, Pyramid
-from deepmatching.operators.decoding import Decoded, decode
-from deepmatching.operators.power import power
-from deepmatching.operators.subpixel import correlation_around, refine_to_subpixel, scores_around, soft_offsets
-from deepmatching.operators.targets import target_indices
+from deepmatching.network.descriptors import VGG, Descriptor
+from deepmatching.network.descriptors.pretrained import is_published, load_vgg
+from deepmatching.network.inference import Decoding
+from deepmatching.network.losses import Objective, confidence_loss
+from deepmatching.network.network import Network, Pyramid
+from deepmatching.network.operators.decoding import Decoded, decode
+from deepmatching.network.operators.power import power
+from deepmatching.network.operators.subpixel import correlation_around, refine_to_subpixel, scores_around, soft_offsets
+from deepmatching.settings import radius_in_pixels
 from deepmatching.training.config import Amp, Config, LossConfig, ModelConfig
 
 #: κ at the start of a network that has none and is to learn it.
@@ -61,7 +62,7 @@ class TrainedModel(nn.Module):
     def forward(
         self, image0: Tensor, image1: Tensor, flow: Tensor, occluded: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of a batch and the metrics to log; see :class:`~deepmatching.losses.Objective`."""
+        """The loss of a batch and the metrics to log; see :class:`~deepmatching.network.losses.Objective`."""
         with _bfloat16(self.network.descriptor) if self.amp == "bf16" else contextlib.nullcontext():
             if self.is_dense:
                 return self._dense_alone(image0, image1, flow)

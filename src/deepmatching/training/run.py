@@ -12,9 +12,9 @@ from typing import Protocol
 
 import torch
 
-from deepmatching.defaults import FULL
 from deepmatching.errors import DeepMatchingError
 from deepmatching.models import read_model
+from deepmatching.settings import FULL
 from deepmatching.training.checkpoints import Progress, RunFolder
 from deepmatching.training.config import Config
 from deepmatching.training.config_file import write_config

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from deepmatching.network import Network
+from deepmatching.network.network import Network
 from deepmatching.training.checkpoints import Progress
 from deepmatching.training.distributed import World
 from deepmatching.training.log import Row

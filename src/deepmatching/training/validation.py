@@ -12,23 +12,22 @@ from pathlib import Path
 
 import torch
 
-from deepmatching.checks import radius_in_pixels
-from deepmatching.datasets import Pair
-from deepmatching.datasets.opening import is_published
-from deepmatching.defaults import PRESET, RIGHT, THRESHOLDS
+from deepmatching.data.datasets import Pair
+from deepmatching.data.datasets.opening import is_published
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation import match_metrics
 from deepmatching.evaluation.calibration import area_under_roc
 from deepmatching.flow import most_levels
-from deepmatching.flow.learned import corrected, start_of_pair
+from deepmatching.flow.correction.stage import corrected, start_of_pair
 from deepmatching.flow.settings import InterpolationSettings
-from deepmatching.geometry import Geometry
-from deepmatching.inference import Decoding
-from deepmatching.losses import is_right
+from deepmatching.geometry.discretization import Geometry
 from deepmatching.matches import matches_of
-from deepmatching.memory import budget_for, plan_decoding
-from deepmatching.network import Network
-from deepmatching.operators.decoding import Decoded
+from deepmatching.network.inference import Decoding
+from deepmatching.network.losses import is_right
+from deepmatching.network.memory import budget_for, plan_decoding
+from deepmatching.network.network import Network
+from deepmatching.network.operators.decoding import Decoded
+from deepmatching.settings import CORRECT_WITHIN, PRESET, THRESHOLDS, radius_in_pixels
 from deepmatching.training.config import SYNTHETIC, TRAIN, Config
 from deepmatching.training.data import (
     Pairs,
@@ -189,7 +188,7 @@ def _match(network: Network, pair: Pair, device: torch.device) -> tuple[Decoded,
     plan = plan_decoding(geometry, network.descriptor, 1, device.type, budget_for(device), pooling=network.pooling)
     with torch.no_grad():
         cells0, cells1 = network.describe(image0, image1, geometry)
-        decoded = network.decode_cells(cells0, cells1, geometry, Decoding(pieces=plan.pieces))
+        decoded = network.decode_cells(cells0, cells1, geometry, Decoding(tiling=plan.tiling))
         if network.dense is None:
             return decoded, pair, geometry, None
         for_flow = network.at_radius(network.radius, most_levels(PRESET, network)).geometry_of(image0, image1)
@@ -198,7 +197,7 @@ def _match(network: Network, pair: Pair, device: torch.device) -> tuple[Decoded,
             plan = plan_decoding(
                 for_flow, network.descriptor, 1, device.type, budget_for(device), pooling=network.pooling
             )
-            matches = network.decode_cells(cells0, cells1, for_flow, Decoding(pieces=plan.pieces))
+            matches = network.decode_cells(cells0, cells1, for_flow, Decoding(tiling=plan.tiling))
         start = start_of_pair(image0[0], image1[0], None, InterpolationSettings(), *matches)
         found = network.dense(image0, matches, cells0, cells1, for_flow, start)
     return decoded, pair, geometry, corrected(start, found)[0][0].permute(1, 2, 0)
@@ -213,7 +212,7 @@ def _measure(decoded: Decoded, pair: Pair, geometry: Geometry, flow: torch.Tenso
     if flow is not None:
         error = (flow.cpu() - pair.flow[: flow.shape[0], : flow.shape[1]]).norm(dim=-1)
         total = torch.isfinite(error).sum().item()
-        metrics["flow@3"] = 100 * (error < RIGHT).sum().item() / max(1, total)
+        metrics["flow@3"] = 100 * (error < CORRECT_WITHIN).sum().item() / max(1, total)
     if decoded.confidence is None:
         return metrics
     moved = (decoded.points1 - decoded.points0).cpu()

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from deepmatching.edges import load_edge_network
+from deepmatching.flow.edges import load_edge_network
 from edge_network import training
 from edge_network.training import POSITIVE_WEIGHT, Trainer, boundary_loss, schedule
 

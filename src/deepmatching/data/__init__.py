@@ -1,0 +1,1 @@
+"""Pairs of images: data sets with ground truth, and synthetic ones."""

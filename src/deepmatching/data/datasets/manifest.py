@@ -1,0 +1,97 @@
+"""A manifest: a JSON list of the user's own pairs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from deepmatching.data.datasets.layouts import PathLike
+from deepmatching.data.datasets.pairs import Entry, FilePairs, evenly_spaced, missing_files
+from deepmatching.errors import DeepMatchingError
+from deepmatching.io.structured import read_json
+
+#: Keys that name a file, and the field of :class:`Entry` that holds it.
+_FILES = {
+    "image0": "image0",
+    "image1": "image1",
+    "flow": "flow",
+    "homography": "homography",
+    "occ": "occluded",
+    "invalid": "invalid",
+    "flow_noc": "flow_noc",
+}
+_EXAMPLE = '[{"image0": "a.png", "image1": "b.png", "flow": "ab.flo"}, …]'
+
+
+class Manifest(FilePairs):
+    """The pairs that a JSON file lists.
+
+    Each is an object with ``image0``, ``image1``, and ``flow`` or ``homography``. It may have the masks ``occ`` and
+    ``invalid``, or ``flow_noc`` (the flow of visible pixels only), ``dataset`` (the group it is averaged with; by
+    default the name of the manifest) and ``scene``. Paths are relative to the manifest. Other keys are ignored, and
+    so are values of null.
+
+    Args:
+        path: the JSON file.
+        masks: use the masks; otherwise all known flow counts.
+        limit: take so many evenly spaced pairs only; None for all. The files of the others need not exist.
+    """
+
+    def __init__(self, path: PathLike, masks: bool = True, limit: int | None = None) -> None:
+        path = Path(path)
+        listed = _read_json(path)
+        entries = [_entry(path, number, item) for number, item in enumerate(listed, 1)]
+        entries = _with_distinct_names(entries if masks else [entry.without_masks() for entry in entries])
+        entries = evenly_spaced(entries, limit)
+        if missing := missing_files(entries):
+            index, field, file = missing[0]
+            key = next(key for key, name in _FILES.items() if name == field)
+            others = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+            raise DeepMatchingError(
+                f"There is no file '{file}'{others}, the '{key}' of entry {index + 1} of the manifest '{path}'; "
+                "paths are relative to the manifest."
+            )
+        super().__init__(path.stem, entries)
+
+
+def _read_json(path: Path) -> list[Any]:
+    listed = read_json(path, "manifest", f"write {_EXAMPLE}")
+    if not isinstance(listed, list):
+        raise DeepMatchingError(f"The manifest '{path}' is not a JSON list; write {_EXAMPLE}.")
+    if not listed:
+        raise DeepMatchingError(f"The manifest '{path}' is empty; write {_EXAMPLE}.")
+    return listed
+
+
+def _entry(manifest: Path, number: int, item: Any) -> Entry:
+    where = f"Entry {number} of the manifest '{manifest}'"
+    if not isinstance(item, dict):
+        raise DeepMatchingError(f"{where} is not an object; write {_EXAMPLE}.")
+    item = {key: value for key, value in item.items() if value is not None}  # null is as good as nothing
+    for key in (*_FILES, "dataset", "scene"):
+        if key in item and (not isinstance(item[key], str) or not item[key]):
+            raise DeepMatchingError(f"{where} has a '{key}' that is not a string; write its name in quotes.")
+    for key in ("image0", "image1"):
+        if key not in item:
+            raise DeepMatchingError(f"{where} has no '{key}'; write {_EXAMPLE}.")
+    if ("flow" in item) == ("homography" in item):
+        raise DeepMatchingError(f"{where} must have either 'flow' or 'homography', its ground truth.")
+    files = {field: manifest.parent / item[key] for key, field in _FILES.items() if key in item}
+    name = item.get("scene", f"{files['image0'].stem}-{files['image1'].stem}")
+    return Entry(item.get("dataset", manifest.stem), name, **files)
+
+
+def _with_distinct_names(entries: list[Entry]) -> list[Entry]:
+    """Add the names of the images to names that occur twice in a group, then a number."""
+    frames = [replace(entry, name=f"{entry.name}/{entry.image0.stem}-{entry.image1.stem}") for entry in entries]
+    shared = Counter((entry.group, entry.name) for entry in entries)
+    chosen = [e if shared[e.group, e.name] == 1 else f for e, f in zip(entries, frames, strict=True)]
+    seen: Counter[tuple[str, str]] = Counter()
+    distinct = []
+    for entry in chosen:
+        seen[entry.group, entry.name] += 1
+        count = seen[entry.group, entry.name]
+        distinct.append(entry if count == 1 else replace(entry, name=f"{entry.name} ({count})"))
+    return distinct

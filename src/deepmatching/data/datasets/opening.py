@@ -1,0 +1,84 @@
+"""Data sets by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from deepmatching.data.datasets.chairs import FlyingChairs
+from deepmatching.data.datasets.kitti import KITTI2012, KITTI2015
+from deepmatching.data.datasets.layouts import PathLike
+from deepmatching.data.datasets.manifest import Manifest
+from deepmatching.data.datasets.pairs import FilePairs
+from deepmatching.data.datasets.sintel import Sintel, SintelMini
+from deepmatching.errors import DeepMatchingError
+
+#: The names that :func:`open_dataset` knows.
+NAMES = (
+    *("sintel-clean", "sintel-final", "sintelmini", "chairs"),
+    *("kitti2012", "kitti2012-grey", "kitti2012-color", "kitti2015"),
+)
+
+#: Data sets that come in two renderings, that are split, and that are split by a file.
+WITH_PASSES, WITH_SPLITS, WITH_SPLIT_FILE = ("sintel", "sintelmini"), ("sintelmini", "chairs"), "chairs"
+
+
+def is_published(name: str) -> bool:
+    """Whether this is the name of a published data set, which has a root, and not a manifest's path."""
+    return name.lower() in NAMES or name.lower() == "sintel"
+
+
+def open_dataset(
+    name_or_path: PathLike,
+    root: PathLike | None = None,
+    split: str | None = None,
+    *,
+    passes: str | None = None,
+    split_file: PathLike | None = None,
+    masks: bool = True,
+    limit: int | None = None,
+) -> FilePairs:
+    """Open a data set.
+
+    Args:
+        name_or_path: one of :data:`NAMES`, or the path of a ``.json`` manifest. ``kitti2012`` uses the grey images if
+            they exist, else those in colour.
+        root: the folder of the data set; not for a manifest.
+        split: of ``sintelmini`` (train, val) and ``chairs`` (train, val, all); val by default.
+        passes: of ``sintel`` and ``sintelmini``: clean or final; clean by default. ``sintel`` with a pass is
+            ``sintel-clean`` or ``sintel-final``.
+        split_file: of ``chairs``, if it is not in its folder.
+        masks: use the masks of occluded and of invalid pixels; otherwise all known flow counts.
+        limit: take so many evenly spaced pairs only. Others may lack files; a data set takes complete pairs only.
+    """
+    text = str(name_or_path)
+    name = text.lower()
+    is_manifest = name.endswith(".json")
+    family = name.partition("-")[0]
+    if not is_manifest and name not in NAMES and family != "sintel":
+        raise DeepMatchingError(f"Unknown data set '{text}': use {', '.join(NAMES)} or the path of a .json manifest.")
+    for option, value, names in (
+        ("splits", split, WITH_SPLITS),
+        ("passes", passes, WITH_PASSES),
+        ("split file", split_file, (WITH_SPLIT_FILE,)),
+    ):
+        if value is not None and (is_manifest or family not in names):
+            what = f"The manifest '{text}'" if is_manifest else f"'{name}'"
+            raise DeepMatchingError(f"{what} has no {option}: leave '{value}' out.")
+    if is_manifest:
+        if root is not None:
+            raise DeepMatchingError(f"The manifest '{text}' needs no root: its paths are relative to itself.")
+        return Manifest(Path(name_or_path), masks, limit)
+    if root is None:
+        raise DeepMatchingError(f"'{name}' needs its folder: give --root DIR, or data.root=DIR in training.")
+    if family == "sintel":
+        rendering = (passes or "clean") if name == "sintel" else name.removeprefix("sintel-")
+        if passes not in (None, rendering):
+            raise DeepMatchingError(f"'{name}' and the pass '{passes}' contradict each other: leave one out.")
+        return Sintel(root, rendering, masks=masks, limit=limit)
+    if family == "sintelmini":
+        return SintelMini(root, split or "val", passes or "clean", masks, limit)
+    if family == "chairs":
+        return FlyingChairs(root, split or "val", split_file, masks, limit)
+    if family == "kitti2015":
+        return KITTI2015(root, masks, limit)
+    return KITTI2012(root, {"kitti2012-grey": False, "kitti2012-color": True}.get(name), masks, limit)

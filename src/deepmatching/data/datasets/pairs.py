@@ -1,0 +1,196 @@
+"""Pairs in files, the base of every data set on disk.
+
+A data set is a list of entries, each with the files of one pair. It checks that they exist when it is opened, and
+their contents when a pair is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from deepmatching.data.datasets.base import Pair
+from deepmatching.data.datasets.homography import homography_flow
+from deepmatching.errors import DeepMatchingError, check_number
+from deepmatching.io.files import read_bytes
+from deepmatching.io.flow import read_flow
+from deepmatching.io.images import decode_image_file, load_image
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The files of one pair; either ``flow`` or ``homography`` is its ground truth."""
+
+    group: str  #: the pairs it is averaged with
+    name: str  #: scene and frame, for display
+    image0: Path
+    image1: Path
+    flow: Path | None = None
+    homography: Path | None = None  #: text, 3 × 3, maps pixels (x, y, 1) of image 0 to image 1
+    occluded: Path | None = None  #: mask, nonzero where the pixel is not visible in image 1
+    invalid: Path | None = None  #: mask, nonzero where the ground truth is unreliable
+    flow_noc: Path | None = None  #: the flow, unknown where the pixel is not visible in image 1
+
+    @property
+    def knows_occlusion(self) -> bool:
+        """Whether the files tell which pixels are occluded."""
+        return self.occluded is not None or self.flow_noc is not None
+
+    def files(self) -> dict[str, Path]:
+        """The files by the name of their field."""
+        named = {name: getattr(self, name) for name in _FILES}
+        return {name: path for name, path in named.items() if path is not None}
+
+    def without_masks(self) -> Entry:
+        """The same pair with all of its ground truth, and no occlusion known."""
+        return replace(self, occluded=None, invalid=None, flow_noc=None)
+
+    def read(self) -> Pair:
+        image0, image1 = (_load_rgb(path) for path in (self.image0, self.image1))
+        size0, size1 = (tuple(image.shape[1:]) for image in (image0, image1))
+        if self.flow is not None:
+            flow = read_flow(self.flow)
+            self._check_size(self.flow, flow, size0)
+        else:
+            assert self.homography is not None
+            flow = homography_flow(_read_homography(self.homography), *size0, *size1)
+        occluded = np.zeros(size0, bool)
+        if self.occluded is not None:
+            occluded |= self._read_mask(self.occluded, size0)
+        if self.flow_noc is not None:
+            visible = read_flow(self.flow_noc)
+            self._check_size(self.flow_noc, visible, size0)
+            occluded |= np.isfinite(flow).all(axis=2) & ~np.isfinite(visible).all(axis=2)
+        if self.invalid is not None:
+            flow[self._read_mask(self.invalid, size0)] = np.nan
+        return Pair(image0, image1, torch.from_numpy(flow), torch.from_numpy(occluded), self.name)
+
+    def _read_mask(self, path: Path, size: tuple[int, ...]) -> np.ndarray:
+        mask = decode_image_file(path, cv2.IMREAD_ANYDEPTH, "mask") != 0  # grey, of any bit depth
+        self._check_size(path, mask, size)
+        return mask
+
+    def _check_size(self, path: Path, found: np.ndarray, size: tuple[int, ...]) -> None:
+        if found.shape[:2] != size:
+            raise DeepMatchingError(
+                f"'{path}' has {found.shape[1]} x {found.shape[0]} pixels, but its image '{self.image0}' has "
+                f"{size[1]} x {size[0]}; both need the same size."
+            )
+
+
+MASKS = ("occluded", "invalid", "flow_noc")  #: fields of :class:`Entry` that a data set may lack
+_FILES = ("image0", "image1", "flow", "homography", *MASKS)
+
+
+class FilePairs(Dataset[Pair]):
+    """Pairs in files, by index; workers of a ``DataLoader`` may read them.
+
+    Args:
+        name: of the data set, for display.
+        entries: one for each pair.
+        incomplete: number of pairs that were left out because they lack files.
+    """
+
+    def __init__(self, name: str, entries: Sequence[Entry], incomplete: int = 0) -> None:
+        self.name = name
+        self.entries = tuple(entries)
+        self.incomplete = incomplete
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __getitem__(self, index: int) -> Pair:
+        return self.entries[index].read()
+
+    @property
+    def contents_hash(self) -> str:
+        """Changes with the names and the order of the pairs."""
+        names = "\n".join(f"{entry.group} {entry.name}" for entry in self.entries)
+        return hashlib.sha256(names.encode(errors="surrogateescape")).hexdigest()[:16]
+
+    def only(self, groups: Iterable[str]) -> FilePairs:
+        """The pairs of these groups."""
+        wanted, existing = set(groups), {entry.group for entry in self.entries}
+        if unknown := sorted(wanted - existing):
+            raise DeepMatchingError(
+                f"There are no pairs of '{unknown[0]}' in {self.name}: choose from {', '.join(sorted(existing))}."
+            )
+        return FilePairs(self.name, [entry for entry in self.entries if entry.group in wanted])
+
+    def thinned(self, count: int) -> FilePairs:
+        """At most ``count`` pairs, evenly spaced in the data set."""
+        return self if count >= len(self) else FilePairs(self.name, evenly_spaced(self.entries, count))
+
+
+def evenly_spaced(entries: Sequence[Entry], count: int | None) -> list[Entry]:
+    """At most ``count`` of the entries, evenly spaced; all for None."""
+    if count is None:
+        return list(entries)
+    check_number("The number of pairs", count, minimum=1, whole=True)
+    count = min(count, len(entries))
+    return [entries[i * len(entries) // count] for i in range(count)]
+
+
+def missing_files(entries: Iterable[Entry]) -> list[tuple[int, str, Path]]:
+    """The missing files: index of the entry, name of the field, path. Lists every folder only once."""
+    listed: dict[Path, frozenset[str]] = {}
+    missing = []
+    for index, entry in enumerate(entries):
+        for name, path in entry.files().items():
+            folder = path.parent
+            if folder not in listed:
+                listed[folder] = frozenset(list_folder(folder))
+            # A case-insensitive file system may find a name that the listing spells differently.
+            if path.name not in listed[folder] and not os.path.exists(path):
+                missing.append((index, name, path))
+    return missing
+
+
+def list_folder(folder: Path) -> list[str]:
+    """The sorted names in a folder; none if it does not exist."""
+    try:
+        return sorted(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise DeepMatchingError(
+            f"The folder '{folder}' cannot be read ({reason}); check its name and its permissions."
+        ) from error
+
+
+def _load_rgb(path: Path) -> Tensor:
+    """(3, H, W); the channels of a grey image are equal."""
+    image = load_image(path)
+    return image if image.shape[0] == 3 else image.expand(3, -1, -1).contiguous()
+
+
+def _read_homography(path: Path) -> np.ndarray:
+    text = read_bytes(path, "homography file").decode("utf-8-sig", errors="replace")
+    try:
+        lines = [line.partition("#")[0] for line in text.splitlines()]
+        lines = [line for line in lines if line.strip()]  # NumPy warns if there are none
+        matrix = np.loadtxt(lines, dtype=np.float64, ndmin=2) if lines else np.empty((0, 0))
+    except ValueError as error:
+        raise DeepMatchingError(
+            f"The homography '{path}' cannot be read ({error}); write three lines of three numbers."
+        ) from error
+    if matrix.shape != (3, 3) or not np.isfinite(matrix).all():
+        raise DeepMatchingError(
+            f"The homography '{path}' is not a finite 3 x 3 matrix; write three lines of three numbers."
+        )
+    # Scaled, since a homography times a number is the same, and products of large numbers overflow.
+    if np.linalg.matrix_rank(matrix / max(1.0, np.abs(matrix).max())) < 3:
+        raise DeepMatchingError(
+            f"The homography '{path}' is singular: it maps the whole image to a line or a point; correct its numbers."
+        )
+    return matrix

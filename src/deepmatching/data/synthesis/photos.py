@@ -1,0 +1,160 @@
+"""The pictures of the scenes, decoded once and kept on the device.
+
+One flat buffer of 32-bit RGBA texels holds every picture at full size and halved three times, so that a batch fetches
+all its textures with one gather. Colours are multiplied by alpha, so that they can be filtered like alpha.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import zlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+
+from deepmatching.data.synthesis.shapes import draw_shapes
+from deepmatching.errors import DeepMatchingError, check_choice
+from deepmatching.io.images import decode_image_file
+
+LEVELS = 4  # sizes of every picture: 1, 1/2, 1/4, 1/8
+SPLITS = ("train", "val", "all")
+_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm"}
+_VALIDATION_PERIOD = 16  # one file in 16 is held out
+_MAX_PHOTO, _MAX_CUTOUT = 640, 288  # longest sides
+_MIN_SIDE = 32
+_BORDER = 2  # transparent texels around a cut-out, so that it ends within its picture
+LARGEST_CUTOUT = _MAX_CUTOUT + 2 * _BORDER  # texels on a side
+_SHAPES, _SHAPE_SIDE = 256, 224
+
+
+class Photos:
+    """Photographs, cut-outs and drawn shapes as textures on a device.
+
+    ``texels`` is (T,) int32, four bytes RGBA each. Picture i at level l begins at ``table[i, l, 0]`` and has
+    ``table[i, l, 1]`` rows and ``table[i, l, 2]`` columns. Photographs come first, then cut-outs, then shapes.
+    """
+
+    def __init__(
+        self, photographs: Sequence[np.ndarray], cutouts: Sequence[np.ndarray] = (), device: str | torch.device = "cpu"
+    ) -> None:
+        """photographs: uint8 RGB (H, W, 3) each; cutouts: uint8 RGBA (H, W, 4) each."""
+        if not photographs:
+            raise DeepMatchingError("Scenes need at least one photograph as their background; add some.")
+        self.photograph_count, self.cutout_count, self.shape_count = len(photographs), len(cutouts), _SHAPES
+        with ThreadPoolExecutor() as pool:
+            pyramids = list(pool.map(_photo_pyramid, photographs)) + list(pool.map(_cutout_pyramid, cutouts))
+        pyramids += _masks()
+        sizes = np.array([[level.shape[:2] for level in pyramid] for pyramid in pyramids])  # (N, LEVELS, 2)
+        ends = sizes.prod(-1).cumsum().reshape(sizes.shape[:2])
+        self.table = np.concatenate([(ends - sizes.prod(-1))[..., None], sizes], axis=-1)
+        buffer = np.concatenate([level.reshape(-1) for pyramid in pyramids for level in pyramid])
+        self.texels = torch.from_numpy(buffer.view(np.int32)).to(device)
+
+    @property
+    def device(self) -> torch.device:
+        return self.texels.device
+
+    @property
+    def first_shape(self) -> int:
+        return self.photograph_count + self.cutout_count
+
+    @property
+    def white(self) -> int:
+        """A mask that is opaque everywhere."""
+        return len(self.table) - 2
+
+    @property
+    def box(self) -> int:
+        """A mask of 3 × 3 texels, the middle one opaque."""
+        return len(self.table) - 1
+
+    @classmethod
+    def load(
+        cls, folder: str | os.PathLike[str], device: str | torch.device = "cpu", split: str = "train", most: int = 2000
+    ) -> Photos:
+        """The pictures under `folder`: those with transparency are cut-outs, other colour pictures photographs.
+
+        One picture in 16, chosen by its name, belongs to ``val`` and the others to ``train``; ``all`` takes both. Grey
+        pictures are skipped, because folders of photographs often hold masks and labels too. At most `most` evenly
+        spaced pictures are read; each takes up to 2.2 MB.
+        """
+        check_choice("The split", split, SPLITS)
+        paths = [path for path in find_pictures(folder) if split in ("all", _split_of(path))]
+        paths = paths[:: -(-len(paths) // most) or 1]
+        with ThreadPoolExecutor() as pool:
+            pictures = [picture for picture in pool.map(_read, paths) if picture is not None]
+        photographs = [picture for picture in pictures if picture.shape[2] == 3]
+        if not photographs:
+            part = "" if split == "all" else f" for the split '{split}'"
+            raise DeepMatchingError(
+                f"There are no colour photographs{part} in '{folder}'; use a folder with more pictures."
+            )
+        return cls(photographs, [picture for picture in pictures if picture.shape[2] == 4], device)
+
+
+def find_pictures(folder: str | os.PathLike[str]) -> list[Path]:
+    """All files under `folder` with the suffix of a picture."""
+    if not os.path.isdir(folder):
+        raise DeepMatchingError(f"There is no folder of photographs '{folder}'; check the path.")
+    paths = sorted(
+        path for path in Path(folder).rglob("*") if path.suffix.lower() in _SUFFIXES and os.path.isfile(path)
+    )
+    if not paths:
+        raise DeepMatchingError(f"There are no pictures in '{folder}'; give a folder of photographs.")
+    return paths
+
+
+def _split_of(path: Path) -> str:
+    """Depends on the name without its suffix, so that a copy in another format belongs to the same split."""
+    return "val" if zlib.crc32(path.stem.encode()) % _VALIDATION_PERIOD == 0 else "train"
+
+
+def _read(path: Path) -> np.ndarray | None:
+    """RGB (H, W, 3) or RGBA (H, W, 4) uint8 of limited size; None if it is neither, or too small."""
+    picture = decode_image_file(path, cv2.IMREAD_UNCHANGED, "photograph")
+    if picture.dtype != np.uint8 or picture.ndim != 3 or min(picture.shape[:2]) < _MIN_SIDE:
+        return None
+    if picture.shape[2] == 4 and picture[:, :, 3].min() > 250:
+        picture = picture[:, :, :3]
+    longest = _MAX_CUTOUT if picture.shape[2] == 4 else _MAX_PHOTO
+    scale = longest / max(picture.shape[:2])
+    if scale < 1:
+        size = [max(_MIN_SIDE // 2, round(side * scale)) for side in picture.shape[1::-1]]
+        picture = cv2.resize(picture, size, interpolation=cv2.INTER_AREA)
+    return cv2.cvtColor(picture, cv2.COLOR_BGR2RGB if picture.shape[2] == 3 else cv2.COLOR_BGRA2RGBA)
+
+
+def _photo_pyramid(photo: np.ndarray) -> list[np.ndarray]:
+    return _pyramid(np.dstack([photo, np.full(photo.shape[:2], 255, np.uint8)]))
+
+
+def _cutout_pyramid(cutout: np.ndarray) -> list[np.ndarray]:
+    colours = cutout[:, :, :3].astype(np.float32) * (cutout[:, :, 3:].astype(np.float32) / 255)
+    picture = np.dstack([np.rint(colours).astype(np.uint8), cutout[:, :, 3]])
+    return _pyramid(np.pad(picture, ((_BORDER, _BORDER), (_BORDER, _BORDER), (0, 0))))
+
+
+@functools.cache
+def _masks() -> list[list[np.ndarray]]:
+    """Pyramids of the drawn shapes, of one white texel, and of 3 × 3 texels with a white one in the middle."""
+    white, box = np.full((1, 1), 255, np.uint8), np.zeros((3, 3), np.uint8)
+    box[1, 1] = 255
+    masks = (*draw_shapes(_SHAPES, _SHAPE_SIDE), white, box)
+    return [_pyramid(np.repeat(mask[:, :, None], 4, axis=2)) for mask in masks]
+
+
+def _pyramid(picture: np.ndarray) -> list[np.ndarray]:
+    levels = [picture]
+    while len(levels) < LEVELS:
+        height, width = levels[-1].shape[:2]
+        half = (max(1, width // 2), max(1, height // 2))
+        levels.append(cv2.resize(levels[-1], half, interpolation=cv2.INTER_AREA))
+        if not picture[0].any():  # a transparent border stays transparent, since it continues beyond the picture
+            levels[-1][[0, -1]] = 0
+            levels[-1][:, [0, -1]] = 0
+    return levels

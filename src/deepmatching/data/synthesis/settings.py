@@ -1,0 +1,69 @@
+"""Settings of the generator: the probability and the strength of every effect."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from deepmatching.errors import DeepMatchingError, check_number
+
+
+@dataclass(frozen=True)
+class SynthesisSettings:
+    """Probabilities and fractions are in [0, 1]; strengths are the largest values drawn; lengths are in pixels."""
+
+    # Scene
+    max_displacement: float = 80.0  #: largest |x| and |y| of the motion, approximately
+    min_layers: int = 1  #: objects in front of the background
+    max_layers: int = 10
+    cutouts: float = 0.5  #: fraction of layers that are cut-outs; the others are pieces of photographs
+    soft: float = 0.1  #: fraction of layers and backgrounds that are out of focus
+    plain: float = 0.0  #: fraction of layers and backgrounds that are nearly featureless, as sky and walls are
+    # Motion: fractions of the kinds of scenes; the remainder moves as in Flying Chairs
+    small: float = 0.15  #: all displacements are a few pixels
+    still: float = 0.12  #: the background does not move
+    driving: float = 0.3  #: the camera moves forward
+    viewpoint: float = 0.12  #: strong zoom, rotation and perspective
+    nonrigid: float = 0.35  #: fraction of layers that bend
+    bending: float = 6.0  #: by this many pixels
+    # Light, the same in both frames
+    grey: float = 0.25
+    colour: float = 0.8  #: changed brightness, contrast, gamma, saturation and white balance
+    # Light, different between the frames
+    change: float = 0.35  #: brightness and colour differ between the frames
+    lighting: float = 0.25  #: smooth light and shade that do not move with the objects
+    shadow: float = 0.1  #: shadows with an outline
+    fog: float = 0.1
+    # Camera
+    motion_blur: float = 0.2
+    blur: float = 0.15
+    max_blur: float = 1.2  #: standard deviation
+    sharpen: float = 0.1
+    noise: float = 0.4
+    max_noise: float = 0.02  #: standard deviation, white being 1
+    compression: float = 0.15
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            name, value = f"The setting '{field.name}'", getattr(self, field.name)
+            if field.name == "max_displacement":
+                check_number(name, value, above=0)
+            else:
+                is_count = field.name in ("min_layers", "max_layers")
+                check_number(name, value, minimum=0, maximum=1 if field.name in _FRACTIONS else None, whole=is_count)
+        if self.min_layers > self.max_layers:
+            raise DeepMatchingError("The setting 'min_layers' must not be larger than 'max_layers'.")
+        if self.small + self.still + self.driving + self.viewpoint > 1:
+            raise DeepMatchingError("The sum of 'small', 'still', 'driving' and 'viewpoint' must not exceed 1.")
+
+
+_FRACTIONS = (
+    *("cutouts", "soft", "plain", "small", "still", "driving", "viewpoint", "nonrigid", "grey", "colour", "change"),
+    *("lighting", "shadow", "fog", "motion_blur", "blur", "sharpen", "noise", "compression"),
+)
+
+#: ``chairs``: affine motions of cut-outs and background in constant light, as in Flying Chairs.
+PRESETS: dict[str, SynthesisSettings] = {
+    "default": SynthesisSettings(),
+    "chairs": replace(SynthesisSettings(), **dict[str, Any]({**dict.fromkeys(_FRACTIONS, 0.0), "cutouts": 1.0})),
+}

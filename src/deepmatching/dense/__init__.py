@@ -1,5 +1,0 @@
-"""The dense stage: a network from matches to flow, trained on the error of the flow."""
-
-from deepmatching.dense.network import DenseFlow, DenseNetwork, Start
-
-__all__ = ["DenseFlow", "DenseNetwork", "Start"]

@@ -1,0 +1,231 @@
+"""Time matching on this machine, and compare it with a floor: a time that no implementation can beat.
+
+The floor is the larger of two times. The first is the bytes that decoding must move (every array of ``operators.fused``
+written once and read as often as it is used) at the bandwidth of a large copy. The second is the operations of
+correlation at the rate of a large matrix product. Both rates are measured in the same run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.resources import as_file, files
+from pathlib import Path
+from statistics import median
+
+import cv2
+import numpy as np
+import torch
+from torch import Tensor
+
+from deepmatching.errors import DeepMatchingError
+from deepmatching.geometry.discretization import Geometry
+from deepmatching.geometry.strips import Tiling
+from deepmatching.io.images import load_image
+from deepmatching.matcher import DeepMatcher
+from deepmatching.network.inference import Decoding
+from deepmatching.network.memory import pooled_cells
+from deepmatching.network.network import Network
+from deepmatching.settings import MODEL, RADIUS
+
+
+@dataclass(frozen=True)
+class Case:
+    """The work that is timed: a batch of pairs of this size, from image tensors to verified matches."""
+
+    model: str = MODEL
+    width: int = 1024
+    height: int = 436
+    radius: int | str = RADIUS
+    device: str = "auto"
+    batch: int = 1
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The measurements of one case. Times are in seconds for the whole batch, memory is in bytes."""
+
+    case: Case
+    device: str
+    threads: int
+    first: float  #: of the first run in a fresh process, which loads or compiles kernels
+    time: float  #: median of the later runs
+    best: float  #: fastest of the later runs
+    memory_floor: float
+    arithmetic_floor: float
+    peak: int  #: minus the memory that the process held before the first run
+
+    @property
+    def floor(self) -> float:
+        return max(self.memory_floor, self.arithmetic_floor)
+
+    @property
+    def is_memory_bound(self) -> bool:
+        return self.memory_floor >= self.arithmetic_floor
+
+    @property
+    def ratio(self) -> float:
+        """Time over floor."""
+        return self.time / self.floor
+
+    def as_dict(self) -> dict[str, object]:
+        """All measurements, for JSON."""
+        return {**asdict(self), "floor": self.floor, "ratio": self.ratio}
+
+
+def measure(case: Case, repeats: int = 20) -> Timing:
+    """Time one case in a new process, so that other work affects neither its memory nor its first run."""
+    command = [sys.executable, "-m", "deepmatching.evaluation.speed", json.dumps({**asdict(case), "repeats": repeats})]
+    reading, writing = os.pipe()  # closes when this process ends, however that happens: see `_end_with_parent`
+    try:
+        result = subprocess.run(command, stdin=reading, capture_output=True, text=True, check=False)
+    finally:
+        os.close(reading)
+        os.close(writing)
+    if result.returncode:
+        reason = (result.stderr.strip().splitlines() or ["killed"])[-1]
+        raise DeepMatchingError(f"Timing {case.width}x{case.height} failed ({reason}): try a smaller case.")
+    return Timing(**{**json.loads(result.stdout.splitlines()[-1]), "case": case})
+
+
+def _end_with_parent() -> None:
+    """End this process as soon as standard input ends."""
+
+    def watch() -> None:
+        while os.read(0, 1):
+            pass
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def demo_images(width: int, height: int, batch: int = 1) -> tuple[Tensor, Tensor]:
+    """The demo pair, resized and repeated: two tensors (batch, 3, height, width)."""
+    images = []
+    for i in (0, 1):
+        with as_file(files("deepmatching") / "data" / "demo" / f"bunny_{i}.jpg") as path:
+            pixels = load_image(path).permute(1, 2, 0).numpy()
+        scaled = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_CUBIC).clip(0, 1)
+        images.append(torch.from_numpy(np.ascontiguousarray(scaled.transpose(2, 0, 1))).expand(batch, -1, -1, -1))
+    return images[0].contiguous(), images[1].contiguous()
+
+
+def bytes_moved(geometry: Geometry, network: Network, batch: int = 1) -> int:
+    """The bytes that decoding must move: images, descriptors, S_{l+1/2} (read twice), m_l and Q_{l+1/2}."""
+    pixels = sum(rows * columns for rows, columns in (geometry.used0, geometry.used1))
+    cells = pixels // geometry.gamma**2
+    total = 4 * 3 * pixels + 2 * 4 * network.descriptor.channels * cells
+    for l in range(geometry.L):
+        total += pooled_cells(geometry, l) * (3 * 4 + 2 * 1 + 2 * 4)
+    return batch * total
+
+
+def operations(geometry: Geometry, network: Network, batch: int = 1) -> int:
+    """The number of multiplications and additions of correlation."""
+    values = network.descriptor.patch**2 * network.descriptor.channels
+    return batch * 2 * geometry.cells(0) * values
+
+
+def copy_bandwidth(device: torch.device) -> float:
+    """Bytes read and written per second by a copy too large for any cache."""
+    source = torch.rand(2**30 if device.type == "cuda" else 2**26, device=device)
+    target = torch.empty_like(source)
+    return 2 * source.numel() * 4 / median(run_times(lambda: target.copy_(source), device, 10))
+
+
+def matrix_rate(device: torch.device) -> float:
+    """Float32 operations per second of a large matrix product, without tensor cores."""
+    n = 8192 if device.type == "cuda" else 2048
+    a, b = torch.rand(n, n, device=device), torch.rand(n, n, device=device)
+    return 2 * n**3 / median(run_times(lambda: a @ b, device, 5))
+
+
+def run_times(work: Callable[[], object], device: torch.device, repeats: int) -> list[float]:
+    """Seconds of each run after a first, untimed one; measured with device events on CUDA."""
+    work()
+    times = []
+    for _ in range(repeats):
+        if device.type == "cuda":
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            work()
+            end.record()
+            torch.cuda.synchronize(device)
+            times.append(start.elapsed_time(end) / 1000)
+        else:
+            begin = time.perf_counter()
+            work()
+            times.append(time.perf_counter() - begin)
+    return times
+
+
+def peak_memory(device: torch.device) -> int:
+    """The most memory that this process has held so far, in bytes."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    if sys.platform == "win32":
+        import psutil
+
+        return psutil.Process().memory_info().peak_wset
+    if sys.platform == "linux":  # getrusage would include the peak of the parent process
+        status = Path("/proc/self/status").read_text()
+        return 1024 * int(status.split("VmHWM:")[1].split()[0])
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def run_case(case: Case, repeats: int) -> dict[str, object]:
+    """The measurements of one case, taken in this process."""
+    matcher = DeepMatcher.from_pretrained(case.model, radius=case.radius, device=case.device)
+    network, device = matcher.network, matcher.device
+    image0, image1 = (image.to(device) for image in demo_images(case.width, case.height, case.batch))
+
+    plan = matcher.plan((case.height, case.width), (case.height, case.width), case.batch)
+    if plan.batch < case.batch:
+        raise DeepMatchingError(f"Only {plan.batch} of {case.batch} pairs fit into memory at once.")
+
+    before = peak_memory(device)
+    begin = time.perf_counter()
+    network.decode(image0, image1, Decoding(tiling=plan.tiling))
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    first = time.perf_counter() - begin
+    decode = _decoder(network, image0, image1, plan.tiling)
+    times = run_times(decode, device, repeats)
+    peak = peak_memory(device) - before
+
+    geometry = network.geometry((case.height, case.width), (case.height, case.width))
+    return {
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+        "threads": torch.get_num_threads(),
+        "first": first,
+        "time": median(times),
+        "best": min(times),
+        "memory_floor": bytes_moved(geometry, network, case.batch) / copy_bandwidth(device),
+        "arithmetic_floor": operations(geometry, network, case.batch) / matrix_rate(device),
+        "peak": peak,
+    }
+
+
+def _decoder(network: Network, image0: Tensor, image1: Tensor, tiling: Tiling) -> Callable[[], object]:
+    """The timed function; on CUDA a recorded graph, since launching small kernels takes longer than running them."""
+    if image0.device.type != "cuda" or tiling.strips > 1:
+        return lambda: network.decode(image0, image1, Decoding(tiling=tiling))
+    from deepmatching.network.replay import GraphedDecode
+
+    graph = GraphedDecode(network, tuple(image0.shape), tuple(image1.shape), Decoding())  # type: ignore[arg-type]
+    return lambda: graph(image0, image1)
+
+
+if __name__ == "__main__":
+    _end_with_parent()
+    arguments = json.loads(sys.argv[1])
+    count = arguments.pop("repeats")
+    print(json.dumps(run_case(Case(**arguments), count)))

@@ -1,0 +1,303 @@
+"""The dense network: from the matches of a pair to the motion of every pixel, hidden ones included."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from deepmatching.errors import DeepMatchingError
+from deepmatching.flow.correction.fits import affine_candidates, candidate_count
+from deepmatching.geometry.discretization import Geometry
+from deepmatching.geometry.targets import Decoded
+from deepmatching.network.confidence import Residual, through_u
+from deepmatching.network.descriptors.convolutions import as_rgb, channels_last
+from deepmatching.network.operators.evidence import squash
+from deepmatching.network.operators.lookups import lookup, lookup_squares
+
+#: Pixels between the points of the finer grid.
+FINE = 4
+
+#: Lookups around the current motion: reach and step in pixels, of the coarse and the fine updates.
+_COARSE_SQUARES, _FINE_SQUARES = ((2, 2.0), (2, 8.0)), ((2, 2.0),)
+
+#: Scale of the mixture's first component, in pixels.
+NARROW = 0.4
+
+#: Range of the log of the mixture's second scale, in log pixels.
+LOG_SCALE = (-2.0, 6.0)
+
+#: Rows that an update computes at a time on a CPU, and rows beyond that their result depends on: five 3×3 operations.
+_BAND, _REACH = 64, 5
+
+#: Scale of squashed lengths, in pixels.
+_NEAR = 4.0
+
+
+class Start(NamedTuple):
+    """Flow that was interpolated from the matches of a batch of pairs: where the dense network starts."""
+
+    flow: Tensor  #: (B, 2, H, W) in pixels
+    probability: Tensor  #: (B, 1, H, W), that it is less than 3 pixels off
+    matches: Tensor  #: (B,), number of matches that it was interpolated from
+
+
+class DenseFlow(NamedTuple):
+    """The motion of a batch of pairs."""
+
+    flow: Tensor  #: (B, 2, H, W), of the part of the image that is used
+    mixture: Tensor  #: (B, 2, H, W): logit of the first component's weight, log of the second one's scale in pixels
+    coarse: list[Tensor]  #: (B, 2, H/8, W/8) each: filled in, then after each coarse update
+    fine: list[Tensor]  #: (B, 2, H/4, W/4) each, after each fine update
+
+
+class DenseNetwork(nn.Module):
+    """matches, confidence, descriptors, interpolated flow → flow, in three steps::
+
+        candidates ── S_0 at each ── U of 3×3 convolutions, down to 1/64 ── softmax ── motion at 1/8
+        S_0 around the motion ── recurrent update, repeated at 1/8, then at 1/4
+        3×3 motions and the interpolated one ── convex combination ── motion of every pixel
+
+    The softmax chooses among the match of a point, the interpolated flow there, and affine fits of the confident
+    matches around it (``flow.correction.fits``). The updates look the scores up that the matching network has, and
+    correct the motion. What is already right in the interpolated flow, with its sharp edges, can stay.
+
+    Args:
+        channels: channels of the descriptor, which must have one vector per position (``patch`` 1).
+        step: cells between reference points.
+        width, fine: channels at 1/8 and at 1/4.
+        scales: scales of the fits.
+        updates: numbers of coarse and fine updates.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        patch: int = 1,
+        step: int = 4,
+        width: int = 64,
+        fine: int = 48,
+        scales: int = 4,
+        updates: tuple[int, int] = (2, 1),
+    ) -> None:
+        super().__init__()
+        if patch != 1 or step != 4:
+            raise DeepMatchingError("The dense network needs a descriptor with one vector per position: use compact.")
+        self.channels, self.width, self.fine, self.scales, self.updates = channels, width, fine, scales, tuple(updates)
+        count = candidate_count(scales) + 2
+        self.stem = nn.Conv2d(3, 32, 8, stride=FINE, padding=2)
+        self.cells = nn.Conv2d(channels, fine, 3, stride=2)
+        self.context_fine = nn.Conv2d(32 + fine, fine, 3, padding=1)
+        self.context = nn.Conv2d(fine, width, 4, stride=2, padding=1)
+        self.entry = nn.Conv2d(4 * count + 3 + width, width, 1)
+        self.down = nn.ModuleList(Residual(width) for _ in range(4))
+        self.up = nn.ModuleList(Residual(width) for _ in range(3))
+        self.choice = nn.Conv2d(width, count, 3, padding=1)
+        self.coarse_update = _Update(width, width, _lookups(_COARSE_SQUARES))
+        self.rise = nn.Conv2d(width + fine, fine, 1)
+        self.fine_update = _Update(fine, fine, _lookups(_FINE_SQUARES))
+        self.mask = nn.Sequential(
+            nn.Conv2d(fine, 2 * fine, 3, padding=1), nn.ReLU(), nn.Conv2d(2 * fine, 10 * FINE**2, 1)
+        )
+        self.mixture = nn.Sequential(nn.Conv2d(fine, fine, 3, padding=1), nn.ReLU(), nn.Conv2d(fine, 2, 1))
+        channels_last(self)
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments with which a model file rebuilds this network."""
+        return {"width": self.width, "fine": self.fine, "scales": self.scales, "updates": list(self.updates)}
+
+    def forward(
+        self, image0: Tensor, decoded: Decoded, cells0: Tensor, cells1: Tensor, geometry: Geometry, start: Start
+    ) -> DenseFlow:
+        """The flow of a batch.
+
+        Args:
+            image0: (B, 1 or 3, H, W) in [0, 1].
+            decoded: its matches, with their confidence.
+            cells0, cells1: the descriptors of both images.
+            start: the flow that the matches interpolate to.
+        """
+        if decoded.confidence is None or decoded.occluded is None:
+            raise DeepMatchingError("The dense network needs matches with a confidence.")
+        reached = torch.isfinite(decoded.scores)[:, None]
+        moved = (decoded.points1 - decoded.points0).permute(0, 3, 1, 2) * reached
+        trust, occluded = (p[:, None].clamp(0.001, 0.999) * reached for p in (decoded.confidence, decoded.occluded))
+        rows, columns = (8 * n for n in moved.shape[2:])
+        context_fine, context = self._context(image0[:, :, :rows, :columns], cells0)
+        # One vector per position: those of the points at 1/8 lie in the middle of their squares, as those at 1/4 do.
+        vectors, vectors_fine = (
+            cells0[:, :, s // 4 : rows // 2 : s // 2, s // 4 : columns // 2 : s // 2] for s in (8, 4)
+        )
+        points, points_fine = (_points(rows, columns, s, moved) for s in (8, FINE))
+
+        smooth, smooth_fine = (start.flow[:, :, s // 2 : rows : s, s // 2 : columns : s] for s in (8, FINE))
+        likely = start.probability[:, :, 4:rows:8, 4:columns:8]
+        fits = affine_candidates(moved, trust**2, self.scales)
+        candidates = torch.cat([moved[:, None], smooth[:, None], fits.moved], dim=1)
+        with torch.no_grad():  # positions carry no gradient to the scores
+            scores = lookup(vectors, cells1, points + candidates.permute(0, 1, 3, 4, 2), geometry.gamma)
+        certain = torch.cat([torch.logit(p, 1e-3) / 4 for p in (trust, occluded, likely)], dim=1)
+        support = torch.log(torch.cat([trust, likely, fits.support], dim=1) + 0.01) / 4
+        apart = squash(candidates - moved[:, None], _NEAR).flatten(1, 2)
+        x = self.entry(torch.cat([2 * scores, support, apart, certain, context], dim=1)).relu_()
+        x = through_u(x, self.down, self.up)
+        weights = self.choice(x).softmax(dim=1)
+        coarse = [(weights[:, :, None] * candidates).sum(dim=1)]
+        state, known = x.tanh(), torch.cat([moved, smooth], dim=1)
+        (seen,) = in_bands(self.coarse_update.seen, context)
+        for _ in range(self.updates[0]):
+            around = _around(vectors, cells1, points, coarse[-1], _COARSE_SQUARES, geometry.gamma)
+            far = torch.cat([_apart(known, coarse[-1]), certain], dim=1)
+            state, change = in_bands(self.coarse_update, state, seen, around, far, coarse[-1])
+            coarse.append(coarse[-1].detach() + change)
+
+        size = vectors_fine.shape[2:]
+        state = self.rise(torch.cat([_resized(state, size), context_fine], dim=1)).tanh()
+        certain, known = _resized(certain, size), torch.cat([_resized(moved, size), smooth_fine], dim=1)
+        # The edges of the interpolated flow come back as far as it was chosen.
+        edges = _resized(weights[:, 1:2], size) * (smooth_fine - _resized(smooth, size))
+        fine = [_resized(coarse[-1], size) + edges]
+        (seen,) = in_bands(self.fine_update.seen, context_fine)
+        for _ in range(self.updates[1]):
+            around = _around(vectors_fine, cells1, points_fine, fine[-1], _FINE_SQUARES, geometry.gamma)
+            far = torch.cat([_apart(known, fine[-1]), certain], dim=1)
+            state, change = in_bands(self.fine_update, state, seen, around, far, fine[-1])
+            fine.append(fine[-1].detach() + change)
+        flow, mixture = in_bands(self._of_pixels, state, fine[-1], start.flow[:, :, :rows, :columns])
+        return DenseFlow(flow, mixture, coarse, fine[1:])
+
+    def _of_pixels(self, state: Tensor, moved: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+        """The flow and the mixture of every pixel."""
+        weights = self.mask(state)
+        mixture = convex(self.mixture(state), weights.detach()[:, : 9 * FINE**2])
+        return convex(moved, weights, own), mixture
+
+    def _context(self, image0: Tensor, cells0: Tensor) -> tuple[Tensor, Tensor]:
+        """Features of the first image at 1/4 and at 1/8."""
+        colours = self.stem(as_rgb(image0) * 4 - 2).relu_()
+        cells = self.cells(cells0 * self.channels**0.5).relu_()[:, :, : colours.shape[2], : colours.shape[3]]
+        fine = self.context_fine(torch.cat([colours, cells], dim=1)).relu_()
+        return fine, self.context(fine).relu_()
+
+
+def probability_within(mixture: Tensor, distance: float) -> Tensor:
+    """The probability (B, H, W) that the motion is off by less than this many pixels.
+
+    Under Laplace distributions of scale b, |x| + |y| < t has the probability 1 − (1 + t/b) exp(−t/b); a circle is
+    replaced by the diamond of the same mean width, t = 4/π · distance.
+    """
+    t = 4 / math.pi * distance
+    weight, ratio = mixture[:, 0].sigmoid(), t / mixture[:, 1].clamp(*LOG_SCALE).exp()
+    narrow = 1 - (1 + t / NARROW) * math.exp(-t / NARROW)
+    return weight * narrow + (1 - weight) * (1 - (1 + ratio) * torch.exp(-ratio))
+
+
+class _Update(nn.Module):
+    """One step of a convolutional GRU: (state, context, S_0 around the motion) → (new state, change of the motion).
+
+    Gates and proposal are convolutions of state, motion and context. The context does not change between the steps, so
+    its part of the sums (:meth:`seen`) is computed once.
+    """
+
+    def __init__(self, width: int, context: int, lookups: int) -> None:
+        super().__init__()
+        self.changing = 2 * width  # channels of state and motion
+        self.motion = nn.Conv2d(lookups + 9, width, 1)
+        self.gates = nn.Conv2d(2 * width + context, 2 * width, 3, padding=1)
+        self.proposal = nn.Conv2d(2 * width + context, width, 3, padding=1)
+        self.first, self.second = nn.Conv2d(width, width, 3, padding=1), nn.Conv2d(width, 2, 3, padding=1)
+        nn.init.zeros_(self.second.weight)
+        nn.init.zeros_(self.second.bias)  # type: ignore[arg-type]
+
+    def seen(self, context: Tensor) -> tuple[Tensor]:
+        """What the context adds to gates and proposal, (B, 3 width, H, W)."""
+        weight = torch.cat([part.weight[:, self.changing :] for part in (self.gates, self.proposal)])
+        bias = torch.cat([part.bias for part in (self.gates, self.proposal)])  # type: ignore[misc]
+        return (F.conv2d(context, weight, bias, padding=1),)
+
+    def forward(self, state: Tensor, seen: Tensor, around: Tensor, far: Tensor, moved: Tensor) -> tuple[Tensor, Tensor]:
+        moved = moved.detach()
+        smooth = F.avg_pool2d(F.pad(moved, (1, 1, 1, 1), mode="replicate"), 3, stride=1)
+        x = self.motion(torch.cat([2 * around, far, squash(smooth - moved, _NEAR)], dim=1)).relu_()
+        gates = self._convolved(self.gates, state, x) + seen[:, : self.changing]
+        keep, reset = gates.sigmoid().chunk(2, dim=1)
+        proposal = (self._convolved(self.proposal, reset * state, x) + seen[:, self.changing :]).tanh()
+        state = torch.lerp(proposal, state, keep)
+        return state, 4 * self.second(self.first(state).relu_())
+
+    def _convolved(self, part: nn.Conv2d, state: Tensor, x: Tensor) -> Tensor:
+        """Gates or proposal without what the context adds."""
+        return F.conv2d(torch.cat([state, x], dim=1), part.weight[:, : self.changing], None, padding=1)
+
+
+def in_bands(work: Callable[..., tuple[Tensor, ...]], *maps: Tensor) -> tuple[Tensor, ...]:
+    """Work on maps (B, …, H, W), or with a multiple of H rows, some rows at a time: it takes many times their memory.
+
+    Not for training, which keeps all of it anyway, and not on a GPU, where a few large kernels are faster.
+    """
+    height = maps[0].shape[2]
+    if torch.is_grad_enabled() or maps[0].is_cuda or height <= _BAND:
+        return work(*maps)
+    parts = []
+    for top in range(0, height, _BAND):
+        first, end = max(0, top - _REACH), min(height, top + _BAND + _REACH)
+        found = work(*(_rows(each, height, first, end) for each in maps))
+        parts.append([_rows(each, end - first, top - first, top - first + _BAND).clone() for each in found])
+    return tuple(torch.cat(bands, dim=2) for bands in zip(*parts, strict=True))
+
+
+def _rows(maps: Tensor, height: int, first: int, end: int) -> Tensor:
+    """Rows ``first`` to ``end`` of so many; of maps with n times as many, n times as many."""
+    n = maps.shape[2] // height
+    return maps[:, :, first * n : end * n]
+
+
+def _lookups(squares: tuple[tuple[int, float], ...]) -> int:
+    return sum((2 * reach + 1) ** 2 for reach, _ in squares)
+
+
+def _points(rows: int, columns: int, step: int, like: Tensor) -> Tensor:
+    """The middles of the squares of this side, (rows / step, columns / step, 2), (x, y) in pixels from the corner."""
+    y, x = ((torch.arange(n // step, device=like.device, dtype=like.dtype) + 0.5) * step for n in (rows, columns))
+    return torch.stack(torch.broadcast_tensors(x, y[:, None]), dim=-1)
+
+
+@torch.no_grad()
+def _around(
+    vectors: Tensor, cells1: Tensor, points: Tensor, moved: Tensor, squares: tuple[tuple[int, float], ...], gamma: int
+) -> Tensor:
+    """S_0 at the squares of displacements around the current motion, (B, n, H, W)."""
+    return lookup_squares(vectors, cells1, points + moved.permute(0, 2, 3, 1), gamma, squares)
+
+
+def _resized(maps: Tensor, size: torch.Size) -> Tensor:
+    return F.interpolate(maps, (size[0], size[1]), mode="bilinear", align_corners=False)
+
+
+def _apart(motions: Tensor, moved: Tensor) -> Tensor:
+    """Squashed differences (B, 2 n, H, W) of n motions (B, 2 n, H, W) to the current one, without a gradient."""
+    return squash(motions.unflatten(1, (-1, 2)) - moved.detach()[:, None], _NEAR).flatten(1, 2)
+
+
+def convex(maps: Tensor, weights: Tensor, own: Tensor | None = None) -> Tensor:
+    """(B, C, h, w) → (B, C, 4 h, 4 w): each pixel is a convex combination of the 3 × 3 points around it.
+
+    Args:
+        weights: (B, 9 · 16, h, w), logits of the combination for each of the 4 × 4 pixels of a point; 10 · 16 with
+            ``own``.
+        own: (B, C, 4 h, 4 w), a tenth value that each pixel has of its own.
+    """
+    B, C, h, w = maps.shape
+    shares = weights.view(B, 1, -1, FINE, FINE, h, w).softmax(dim=2)
+    around = F.pad(maps, (1, 1, 1, 1), mode="replicate")
+    mixed = maps.new_zeros((B, C, FINE, FINE, h, w))
+    for k in range(9):  # one at a time: all products at once would take half of the memory of flow
+        near = around[:, :, None, None, k // 3 : k // 3 + h, k % 3 : k % 3 + w]
+        mixed = torch.addcmul(mixed, shares[:, :, k], near)
+    if own is not None:
+        mixed = torch.addcmul(mixed, shares[:, :, 9], own.view(B, C, h, FINE, w, FINE).permute(0, 1, 3, 5, 2, 4))
+    return mixed.permute(0, 1, 4, 2, 5, 3).reshape(B, C, FINE * h, FINE * w)

@@ -1,0 +1,210 @@
+"""Flow by the dense network, which starts at the interpolated flow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from deepmatching.errors import DeepMatchingError
+from deepmatching.flow.confidence import origin_of, probability
+from deepmatching.flow.correction import DenseFlow, DenseNetwork, Start
+from deepmatching.flow.correction.dense_network import probability_within
+from deepmatching.flow.correction.fits import FARTHEST
+from deepmatching.flow.edges import edge_strength
+from deepmatching.flow.fields import field_of_decoded, interpolate_field, on_device
+from deepmatching.flow.interpolation import NOTHING, interpolate
+from deepmatching.flow.refinement import refine_finite
+from deepmatching.flow.result import FlowResult, FlowTensors, stopwatch
+from deepmatching.flow.settings import FlowSettings, InterpolationSettings
+from deepmatching.geometry.discretization import Geometry
+from deepmatching.geometry.targets import Decoded, pair_of
+from deepmatching.kernels.cuda_graphs import Replayed
+from deepmatching.matches import chosen_of
+from deepmatching.network.inference import Frame
+from deepmatching.settings import CORRECT_WITHIN
+
+#: Larger corrections of the interpolated flow by the dense network do not count, in pixels.
+LARGEST_CORRECTION = 10.0
+
+
+class Interpolator:
+    """The interpolated flow of a batch of pairs.
+
+    On a GPU, the work of a pair is many small kernels in a row. They are replayed as graphs, several pairs at a time.
+
+    Args:
+        streams: pairs at a time.
+    """
+
+    def __init__(self, streams: int = 4) -> None:
+        self._replayed = [Replayed(start_of_pair) for _ in range(streams)]
+        self._streams: list[torch.cuda.Stream] = []
+
+    @torch.no_grad()
+    def __call__(
+        self,
+        decoded: Decoded,
+        image0: Tensor,
+        image1: Tensor,
+        settings: InterpolationSettings = InterpolationSettings(),  # noqa: B008 - frozen
+    ) -> Start:
+        """Where the dense network starts for a batch of images (B, 1 or 3, H, W) in [0, 1] and their matches."""
+        pairs = [(image0[b], image1[b], None, settings, *pair_of(decoded, b)) for b in range(len(image0))]
+        parts = self._at_a_time(pairs) if on_device(image0) else [start_of_pair(*pair) for pair in pairs]
+        return Start(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
+
+    def _at_a_time(self, pairs: list[tuple[Any, ...]]) -> list[Start]:
+        current = torch.cuda.current_stream()
+        self._streams = self._streams or [torch.cuda.Stream() for _ in self._replayed]
+        parts = []
+        for stream in self._streams:
+            stream.wait_stream(current)
+        for n, pair in enumerate(pairs):
+            with torch.cuda.stream(self._streams[n % len(self._streams)]):
+                parts.append(self._replayed[n % len(self._streams)](*pair))
+        for stream in self._streams:
+            current.wait_stream(stream)
+        return parts
+
+
+@torch.no_grad()
+def start_of_pair(
+    image0: Tensor,
+    image1: Tensor,
+    edges: Tensor | None,
+    settings: InterpolationSettings,
+    *matches: Tensor | None,
+) -> Start:
+    """The interpolated flow of one pair (1 or 3, H, W) of images, and how likely it is right.
+
+    Args:
+        edges: (H, W), edge strength of the first image; None to detect them.
+        matches: the tensors of ``Decoded`` of one pair.
+    """
+    field = field_of_decoded(Decoded._make(matches), 0, settings.confidence)
+    strength = edge_strength(image0) if edges is None else edges
+    if on_device(image0):
+        flow, origin, counts = interpolate_field(field, strength, image0, None, settings)
+        number = counts.sum()[None]
+    elif field.counts.any():
+        points0, points1, scores, _, judged = (None if t is None else t[field.counts].cpu().numpy() for t in field)
+        found = interpolate(points0, points1, strength, image0, scores=scores, confidence=judged, settings=settings)
+        flow, origin = torch.from_numpy(found.flow).to(image0.device), origin_of(found, image0.device)
+        number = torch.tensor([len(found.kept)], device=image0.device)
+    else:
+        nothing = torch.zeros_like(image0[None, :1])
+        return Start(nothing.expand(1, 2, -1, -1), nothing, torch.zeros(1, dtype=torch.int64, device=image0.device))
+    flow = torch.nan_to_num(flow, 0.0, 0.0, 0.0).clamp(-FARTHEST, FARTHEST)
+    likely = probability(flow, origin, image0, image1)
+    return Start(flow.permute(2, 0, 1)[None], torch.nan_to_num(likely)[None, None], number)
+
+
+@torch.no_grad()
+def dense_to_flow(
+    dense: DenseNetwork,
+    decoded: Decoded,
+    first: Frame,
+    second: Frame,
+    settings: FlowSettings,
+    edges: Tensor | None = None,
+) -> FlowResult:
+    """The flow from one frame to the next by the dense network, refined.
+
+    The times of its stages are right on a CPU only; a GPU works on when they are taken.
+
+    Args:
+        dense: the network of the model that made the matches.
+        decoded: the matches from the first frame to the second; its pair 0.
+        settings: of interpolation and refinement.
+        edges: (H, W), edge strength of the first frame; None to detect them.
+    """
+    if not chosen_of(decoded, 0, settings.interpolation.confidence).any():
+        raise DeepMatchingError(NOTHING)
+    seconds, finish = stopwatch()
+    images, cells = (first.on_device, second.on_device), (first.cells, second.cells)
+    strength = edge_strength(first.on_device) if edges is None else edges
+    finish("edges")
+    tensors = dense_tensors(dense, decoded, *images, *cells, first.geometry, settings, strength, finish=finish)
+    flow, certainty, count, _, occlusion = (None if t is None else t.cpu() for t in tensors)
+    assert flow is not None and certainty is not None and count is not None
+    occluded = None if occlusion is None else occlusion.numpy()
+    finish("refinement")
+    return FlowResult(flow.numpy(), certainty.numpy(), int(count), seconds, occlusion=occluded)
+
+
+def dense_tensors(
+    dense: DenseNetwork,
+    decoded: Decoded,
+    image0: Tensor,
+    image1: Tensor,
+    cells0: Tensor,
+    cells1: Tensor,
+    geometry: Geometry,
+    settings: FlowSettings,
+    edges: Tensor | None = None,
+    agreement: Tensor | None = None,
+    finish: Callable[[str], None] = lambda stage: None,
+) -> FlowTensors:
+    """As :func:`dense_to_flow`, in tensors of one device; never waits for a GPU that has kernels.
+
+    Args:
+        finish: called after each stage but the last, with its name.
+    """
+    start = start_of_pair(image0, image1, edges, settings.interpolation, *decoded)
+    finish("interpolation")
+    found = dense(image0[None], decoded, cells0, cells1, geometry, start)
+    finish("dense network")
+    size = image0.shape[1], image0.shape[2]
+    flow, certainty = (_extended(maps, size) for maps in corrected(start, found))
+    flow = refine_finite(flow[0].permute(1, 2, 0).contiguous(), image0, image1, settings.refinement)
+    certainty = certainty[0, 0]
+    occlusion = None if decoded.occluded is None else occlusion_of(decoded.occluded[0], flow)
+    unknown = torch.full_like(certainty[0, 0], torch.nan)
+    return FlowTensors(flow, certainty, start.matches[0], unknown if agreement is None else agreement, occlusion)
+
+
+def corrected(start: Start, found: DenseFlow) -> tuple[Tensor, Tensor]:
+    """The flow (B, 2, h, w) of the dense network where it is near the interpolated one, which stays elsewhere.
+
+    Corrections by more than ``LARGEST_CORRECTION`` are more often wrong than right: where there is little to see, the
+    matches along edges say more than the network knows.
+
+    Returns:
+        The flow, and the probability (B, 1, h, w) that it is less than 3 pixels off.
+    """
+    rows, columns = found.flow.shape[2:]
+    flow, likely = (maps[:, :, :rows, :columns] for maps in start[:2])
+    stays = (found.flow - flow).square().sum(dim=1, keepdim=True) > LARGEST_CORRECTION**2
+    return (
+        torch.where(stays, flow, found.flow),
+        torch.where(stays, likely, probability_within(found.mixture, CORRECT_WITHIN)[:, None]),
+    )
+
+
+def occlusion_of(occluded: Tensor, flow: Tensor) -> Tensor:
+    """The probability that each pixel is not visible in the second image, (H, W) float32.
+
+    That of the reference points, interpolated between them; and 1 where the flow leaves the image.
+
+    Args:
+        hidden: (H_0, W_0), of the reference points.
+        flow: (H, W, 2).
+    """
+    height, width = flow.shape[:2]
+    step = min(height // occluded.shape[0], width // occluded.shape[1])  # α₀: the rest is less than one patch
+    fine = functional.interpolate(occluded[None, None], scale_factor=step, mode="bilinear", align_corners=False)
+    fine = _extended(fine, (height, width))[0, 0]
+    x = torch.arange(width, device=flow.device) + flow[..., 0]
+    y = torch.arange(height, device=flow.device)[:, None] + flow[..., 1]
+    outside = (x < -0.5) | (x > width - 0.5) | (y < -0.5) | (y > height - 0.5)
+    return torch.where(outside, 1.0, fine)
+
+
+def _extended(maps: Tensor, size: tuple[int, int]) -> Tensor:
+    """Maps (B, C, h, w) cut or extended to this size by repeating the last row and column."""
+    below, right = (max(0, side - own) for side, own in zip(size, maps.shape[2:], strict=True))
+    return functional.pad(maps, (0, right, 0, below), mode="replicate")[:, :, : size[0], : size[1]]

@@ -1,0 +1,76 @@
+"""Cutting the lowest levels into strips of reference rows: which rows each strip needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from deepmatching.geometry.discretization import Geometry, Strip
+
+Rows = tuple[int, int]  #: first, and one past the last
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How the work on one batch is cut.
+
+    Attributes:
+        strips: number of strips; 1 for none.
+        levels: number of levels, from level 0 on, that are held one strip at a time; fewer than L.
+    """
+
+    strips: int = 1
+    levels: int = 1
+
+    def is_split(self, geometry: Geometry) -> bool:
+        """Whether anything is cut: strips need a level above them."""
+        return self.strips > 1 and geometry.L > 1
+
+
+#: Nothing is cut.
+WHOLE = Tiling()
+
+
+def strips_up(geometry: Geometry, tiling: Tiling) -> Iterator[Strip]:
+    """Strips that partition the rows of the first level that is held whole, each with all that it is computed from."""
+    top = min(tiling.levels, geometry.L - 1)
+    for rows in ranges(geometry.grid(top)[0], tiling.strips):
+        found = [rows]
+        for l in reversed(range(top)):
+            found.insert(0, children(geometry, l, found[0]))
+        yield geometry.strip(*found)
+
+
+def strips_down(geometry: Geometry, tiling: Tiling) -> Iterator[tuple[Strip, Strip]]:
+    """Strips that partition the rows of level 0, each with its ancestors up to the first level that is held whole.
+
+    The second strip of each is what the ancestors below that level are computed from.
+    """
+    top = min(tiling.levels, geometry.L - 1)
+    for rows in ranges(geometry.grid(0)[0], tiling.strips):
+        found = [rows]
+        for l in range(top):
+            found.append(parents(geometry, l, found[-1]))
+        below = [found[top - 1]]
+        for l in reversed(range(top - 1)):
+            below.insert(0, children(geometry, l, below[0]))
+        yield geometry.strip(*found), geometry.strip(*below)
+
+
+def children(geometry: Geometry, l: int, rows: Rows) -> Rows:
+    """The rows of level l that hold the children of these rows of level l + 1."""
+    minus, plus = geometry.child_shifts(l)
+    return max(0, rows[0] + minus), min(geometry.grid(l)[0], rows[1] + plus)
+
+
+def parents(geometry: Geometry, l: int, rows: Rows) -> Rows:
+    """The rows of level l + 1 that hold the parents of these rows of level l."""
+    minus, plus = geometry.child_shifts(l)
+    return max(0, rows[0] - plus), min(geometry.grid(l + 1)[0], rows[1] - minus)
+
+
+def ranges(rows: int, count: int) -> Iterator[Rows]:
+    """``count`` consecutive ranges of about equal length that make up 0 … rows − 1; fewer if there are fewer rows."""
+    count = min(count, rows)
+    return pairwise(rows * n // count for n in range(count + 1))

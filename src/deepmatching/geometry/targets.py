@@ -1,0 +1,82 @@
+"""Where matches lie: from a cell of a reference point's window to a position on the target image."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from deepmatching.geometry.discretization import Geometry
+from deepmatching.settings import Reciprocal
+
+
+class Decoded(NamedTuple):
+    """The best match of every reference point of a batch, on the grid of level 0.
+
+    Positions are pixel corners, (x, y).
+    """
+
+    points0: Tensor  #: (H_0, W_0, 2), the reference points p
+    points1: Tensor  #: (B, H_0, W_0, 2), Γ(p)
+    scores: Tensor  #: (B, H_0, W_0), Q_0(Γ(p)|p); −∞ where no path reaches p
+    cells: Tensor  #: (B, H_0, W_0), int64, raster index of Γ(p) in its window
+    verified: Tensor  #: (B, H_0, W_0), bool
+    confidence: Tensor | None = None  #: (B, H_0, W_0), probability that the match is right; None if nothing judges it
+    occluded: Tensor | None = None  #: (B, H_0, W_0), probability that p is not visible in the second image
+
+
+def pair_of(decoded: Decoded, b: int) -> Decoded:
+    """The matches of pair b of a batch, as a batch of one."""
+    own = (None if tensor is None else tensor[b : b + 1] for tensor in decoded[1:])
+    return Decoded._make((decoded.points0, *own))
+
+
+class Best(NamedTuple):
+    """What verification needs of Q_0."""
+
+    scores: Tensor  #: (B, H_0, W_0), max over q of Q_0(q|p)
+    cells: Tensor  #: (B, H_0, W_0), int64, its arg-max
+    table: Tensor  #: (B, rows, columns), the highest score at each target bin, or at each target position (``exact``)
+
+
+def bin_side(geometry: Geometry, reciprocal: Reciprocal) -> int:
+    """Target positions along the side of a bin of the table: those in α₀ pixels, or one."""
+    return geometry.alpha // geometry.gamma if reciprocal == "bins" else 1
+
+
+def target_indices(cells: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
+    """(row, column) of Γ(p) in units of γ₀ from the image's corner, each (B, H_0, W_0)."""
+    columns_of_window = geometry.window(0)[1]
+    rows, columns = cells // columns_of_window, cells % columns_of_window
+    if geometry.relative:
+        y, x = _first_targets(geometry, cells.device)
+        rows, columns = rows + y[:, None], columns + x[None, :]
+    return rows, columns
+
+
+def positions(cells: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
+    """p (H_0, W_0, 2) and Γ(p) (B, H_0, W_0, 2), from the cells of Γ(p)."""
+    points0 = _reference_positions(geometry, cells.device).clone()  # the caller may write to its own
+    rows, columns = target_indices(cells, geometry)
+    return points0, torch.stack([columns, rows], dim=-1).to(torch.float32) * geometry.gamma
+
+
+# Tensors that depend on the geometry alone are cached: copies to a GPU wait for it, and cannot be part of a CUDA graph.
+
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)
+def _first_targets(geometry: Geometry, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Index of each reference point's first target row (H_0,) and column (W_0,), in units of γ₀ from the corner."""
+    y, x = ((p.long() // geometry.gamma - geometry.R(0)).to(device) for p in geometry.reference_points(0))
+    return y, x
+
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)
+def _reference_positions(geometry: Geometry, device: torch.device) -> Tensor:
+    """(x, y) of the reference points, (H_0, W_0, 2)."""
+    y, x = (p.to(torch.float32) for p in geometry.reference_points(0))
+    return torch.stack([x[None, :].expand(len(y), -1), y[:, None].expand(-1, len(x))], dim=-1).to(device)

@@ -1,0 +1,260 @@
+"""CPU kernels of ``deepmatching.flow.operators.geodesic``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deepmatching.geometry.seeds import Graph, Nearest
+from deepmatching.kernels.constants import TOLERANCE
+from deepmatching.kernels.cpu.compilation import helper, kernel
+from deepmatching.kernels.cpu.threads import run_in_threads
+
+STRIP = 64  #: rows that are swept together: few enough for the cache
+SMALL = np.float32(TOLERANCE)
+FAR = np.float32(np.inf)
+HALF, TWO, ZERO = np.float32(0.5), np.float32(2), np.float32(0)
+
+
+def distance_transform(cost: Tensor, pixels: Tensor, counts: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """See :func:`deepmatching.flow.operators.geodesic.distance_transform`."""
+    number = np.arange(len(pixels), dtype=np.int32)
+    places = pixels.numpy()
+    if counts is not None:
+        places, number = places[counts.numpy()], number[counts.numpy()]
+    distance, label = _distances(cost.contiguous().numpy(), places, number)
+    return torch.from_numpy(distance), torch.from_numpy(label)
+
+
+def _distances(cost: np.ndarray, pixels: np.ndarray, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distances and labels of seeds with these numbers.
+
+    Strips of rows are swept down and up, with the adjacent rows of other strips as those were before the sweep, until
+    neither a strip nor those rows change. The result does not depend on the number of threads.
+    """
+    height, width = cost.shape
+    distance = np.full((height, width), FAR, dtype=np.float32)
+    label = np.full((height, width), -1, dtype=np.int32)
+    column, row = pixels.T
+    label[row, column] = number
+    distance[row, column] = cost[row, column]
+    first = np.arange(0, height, STRIP)
+    last = np.minimum(first + STRIP, height) - 1
+    outer = np.stack([first, last], axis=1)  # the rows that other strips see
+    active = np.arange(len(first))
+    while len(active):
+        seen, seen_label = distance[outer], label[outer]
+        moving = np.zeros(len(first) + 2, dtype=bool)  # strip n is at n + 1
+        run_in_threads(_sweep_strips, len(active), active, cost, seen, seen_label, distance, label, moving)
+        with np.errstate(invalid="ignore"):
+            fell = (seen - distance[outer] > SMALL).any(axis=2)
+        moving[:-2] |= fell[:, 0]
+        moving[2:] |= fell[:, 1]
+        active = np.flatnonzero(moving[1:-1])
+    return distance, label
+
+
+@helper
+def _sweep_row(cost: Any, y: int, d: Any, l: Any, r: int, beside: Any, beside_label: Any) -> np.float32:
+    """Update row r of a strip from left to right and back; returns the largest fall of a distance."""
+    width = cost.shape[1]
+    for x in range(1, width + 1):
+        up, down = d[r - 1, x], d[r + 1, x]
+        lower = down < up
+        beside[x] = down if lower else up
+        beside_label[x] = l[r + 1, x] if lower else l[r - 1, x]
+    fall = ZERO
+    for direction in range(2):
+        step = 1 - 2 * direction
+        x = 1 if direction == 0 else width
+        for _ in range(width):
+            a, nearest = d[r, x - 1], l[r, x - 1]
+            if d[r, x + 1] < a:
+                a, nearest = d[r, x + 1], l[r, x + 1]
+            b, c = beside[x], cost[y, x - 1]
+            low, gap = min(a, b), abs(a - b)
+            arrival = low + c
+            if gap < c:
+                arrival = HALF * (a + b + np.sqrt(TWO * c * c - gap * gap))
+            if arrival < d[r, x]:
+                fall = max(fall, d[r, x] - arrival)
+                d[r, x] = arrival
+                l[r, x] = nearest if a <= b else beside_label[x]
+            x += step
+    return fall
+
+
+@kernel
+def _sweep_strips(
+    begin: int, end: int, active: Any, cost: Any, seen: Any, seen_label: Any, distance: Any, label: Any, moving: Any
+) -> None:
+    """Sweep some of the ``active`` strips down and up.
+
+    Args:
+        seen, seen_label: (strips, 2, W), the first and last row of every strip before this call.
+        moving: (strips + 2,), set to true at n + 1 if strip n changed.
+    """
+    height, width = cost.shape
+    d = np.empty((STRIP + 2, width + 2), dtype=np.float32)
+    l = np.empty((STRIP + 2, width + 2), dtype=np.int32)
+    beside, beside_label = np.empty(width + 2, dtype=np.float32), np.empty(width + 2, dtype=np.int32)
+    for n in range(begin, end):
+        strip = active[n]
+        top = strip * STRIP
+        rows = min(STRIP, height - top)
+        d[:], l[:] = FAR, -1
+        for r in range(rows):
+            d[r + 1, 1 : width + 1], l[r + 1, 1 : width + 1] = distance[top + r], label[top + r]
+        if strip > 0:
+            d[0, 1 : width + 1], l[0, 1 : width + 1] = seen[strip - 1, 1], seen_label[strip - 1, 1]
+        if top + rows < height:
+            d[rows + 1, 1 : width + 1], l[rows + 1, 1 : width + 1] = seen[strip + 1, 0], seen_label[strip + 1, 0]
+        fall = ZERO
+        for r in range(1, rows + 1):
+            fall = max(fall, _sweep_row(cost, top + r - 1, d, l, r, beside, beside_label))
+        for r in range(rows, 0, -1):
+            fall = max(fall, _sweep_row(cost, top + r - 1, d, l, r, beside, beside_label))
+        moving[strip + 1] = fall > SMALL
+        for r in range(rows):
+            distance[top + r], label[top + r] = d[r + 1, 1 : width + 1], l[r + 1, 1 : width + 1]
+
+
+def cell_graph(distance: Tensor, label: Tensor, seeds: int) -> Graph:
+    """See :func:`deepmatching.flow.operators.geodesic.cell_graph`."""
+    counts = np.zeros(seeds + 1, dtype=np.int64)
+    cells = label.contiguous().numpy()
+    _count_borders(cells, counts)
+    starts, others, lengths = _collect_borders(distance.contiguous().numpy(), cells, np.cumsum(counts))
+    return torch.from_numpy(starts), torch.from_numpy(others), torch.from_numpy(lengths)
+
+
+@kernel
+def _count_borders(label: Any, counts: Any) -> None:
+    """counts[a + 1] = number of pairs of adjacent pixels with one in cell a and the other in another cell."""
+    height, width = label.shape
+    for y in range(height):
+        for x in range(width):
+            a = label[y, x]
+            for down in range(2):
+                if (y + 1 < height) if down else (x + 1 < width):
+                    b = label[y + down, x + 1 - down]
+                    if a != b:
+                        counts[a + 1] += 1
+                        counts[b + 1] += 1
+
+
+@kernel
+def _collect_borders(distance: Any, label: Any, starts: Any) -> tuple[Any, Any, Any]:
+    """The graph in rows: where each cell's neighbours begin, their numbers, and the distances to them."""
+    height, width = label.shape
+    seeds = starts.shape[0] - 1
+    others, lengths = np.empty(starts[-1], dtype=np.int32), np.empty(starts[-1], dtype=np.float32)
+    filled = starts[:-1].copy()
+    for y in range(height):
+        for x in range(width):
+            a = label[y, x]
+            for down in range(2):
+                if (y + 1 < height) if down else (x + 1 < width):
+                    b = label[y + down, x + 1 - down]
+                    if a != b:
+                        length = distance[y, x] + distance[y + down, x + 1 - down]
+                        others[filled[a]], lengths[filled[a]] = b, length
+                        others[filled[b]], lengths[filled[b]] = a, length
+                        filled[a] += 1
+                        filled[b] += 1
+    # Several borders between the same two cells: the shortest path counts.
+    rows = np.zeros(seeds + 1, dtype=np.int64)
+    place = np.full(seeds, -1, dtype=np.int64)
+    count = 0
+    for a in range(seeds):
+        rows[a] = count
+        for n in range(starts[a], starts[a + 1]):
+            b, length = others[n], lengths[n]
+            if place[b] < rows[a]:
+                place[b] = count
+                others[count], lengths[count] = b, length
+                count += 1
+            elif length < lengths[place[b]]:
+                lengths[place[b]] = length
+    rows[seeds] = count
+    return rows, others[:count].copy(), lengths[:count].copy()
+
+
+def nearest_seeds(graph: Graph, number: int) -> Nearest:
+    """See :func:`deepmatching.flow.operators.geodesic.nearest_seeds`."""
+    rows, others, lengths = (tensor.contiguous().numpy() for tensor in graph)
+    seeds = len(rows) - 1
+    number = min(number, seeds)
+    index = np.full((seeds, number), -1, dtype=np.int32)
+    distance = np.full((seeds, number), FAR, dtype=np.float32)
+    run_in_threads(_search, seeds, rows, others, lengths, index, distance)
+    return Nearest(torch.from_numpy(index), torch.from_numpy(distance))
+
+
+@kernel
+def _search(begin: int, end: int, rows: Any, others: Any, lengths: Any, index: Any, distance: Any) -> None:
+    """Dijkstra's search from each of the seeds ``begin`` … ``end`` − 1, until enough others are found.
+
+    The binary heap holds a seed once for every shorter path found to it; all but the first to come out are skipped.
+    """
+    seeds, number = index.shape
+    known = np.full(seeds, FAR, dtype=np.float32)
+    touched = np.empty(seeds, dtype=np.int32)
+    heap, who = np.empty(others.shape[0] + 2, dtype=np.float32), np.empty(others.shape[0] + 2, dtype=np.int32)
+    for source in range(begin, end):
+        known[source] = ZERO
+        touched[0] = source
+        count, found, size = 1, 0, 1
+        heap[0], who[0] = ZERO, source
+        while size > 0 and found < number:
+            length, seed = heap[0], who[0]
+            size -= 1
+            _sift_down(heap, who, size)
+            if length > known[seed]:
+                continue
+            index[source, found], distance[source, found] = seed, length
+            found += 1
+            for n in range(rows[seed], rows[seed + 1]):
+                other, path = others[n], length + lengths[n]
+                if path < known[other]:
+                    if known[other] == FAR:
+                        touched[count] = other
+                        count += 1
+                    known[other] = path
+                    _sift_up(heap, who, size, path, other)
+                    size += 1
+        for n in range(count):
+            known[touched[n]] = FAR
+
+
+@helper
+def _sift_up(heap: Any, who: Any, at: int, value: np.float32, item: int) -> None:
+    """Put an item into a heap of ``at`` others."""
+    while at > 0:
+        parent = (at - 1) >> 1
+        if heap[parent] <= value:
+            break
+        heap[at], who[at] = heap[parent], who[parent]
+        at = parent
+    heap[at], who[at] = value, item
+
+
+@helper
+def _sift_down(heap: Any, who: Any, size: int) -> None:
+    """Remove the first item: the last one, at ``size``, takes its place and sinks."""
+    value, item = heap[size], who[size]
+    at = 0
+    while True:
+        child = 2 * at + 1
+        if child >= size:
+            break
+        if child + 1 < size and heap[child + 1] < heap[child]:
+            child += 1
+        if heap[child] >= value:
+            break
+        heap[at], who[at] = heap[child], who[child]
+        at = child
+    heap[at], who[at] = value, item

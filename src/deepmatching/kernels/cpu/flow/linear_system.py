@@ -1,0 +1,330 @@
+"""The linear system of one step of variational refinement (see ``deepmatching.flow.refinement``).
+
+Loops go over whole rows and have one result each, because LLVM vectorises those. Rows have two more pixels on each
+side, which repeat the outermost.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from deepmatching.kernels.constants import EPSILON, ZETA
+from deepmatching.kernels.cpu.compilation import helper, kernel
+from deepmatching.kernels.cpu.flow.relaxation import cells
+from deepmatching.kernels.cpu.flow.warping import warp_rows
+from deepmatching.kernels.cpu.threads import run_in_threads
+
+BAND = 16  #: rows that are done together
+SLAB = 8  #: bands of the warped image that are held at once, at least
+MARGIN = 4  #: rows on each side that second derivatives reach
+ZERO, QUARTER, HALF, ONE = np.float32(0), np.float32(0.25), np.float32(0.5), np.float32(1)
+NEAR, FAR = np.float32(8 / 12), np.float32(-1 / 12)  #: the five-point derivative (1, −8, 0, 8, −1) / 12
+
+
+def linear_system(
+    image0: np.ndarray,
+    image1: np.ndarray,
+    flow: np.ndarray,
+    start: np.ndarray,
+    smoothness: np.ndarray,
+    gamma: float,
+    hold: float,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """M⁻¹, b and the weights s for :func:`deepmatching.kernels.cpu.flow.relaxation.relax`.
+
+    Args:
+        image0, image1: (C, H, W), (C, H', W').
+        flow: (2, H, W).
+        start: (2, H, W), the flow before the first step.
+        smoothness: (H, W), α λ.
+    """
+    channels, height, width = image0.shape
+    shape = (height + 2, 2, cells(width))
+    inverse, right = np.zeros((3, *shape), dtype=np.float32), np.zeros((2, *shape), dtype=np.float32)
+    across, along = np.zeros(shape, dtype=np.float32), np.zeros(shape, dtype=np.float32)
+    weights = np.zeros((2, height, width), dtype=np.float32)
+    run_in_threads(_smoothness_weights, height, flow, smoothness, np.float32(EPSILON**2), weights, across, along)
+    numbers = [np.float32(n) for n in (gamma / channels, hold, 3 / channels, ZETA**2, EPSILON**2)]
+    slab = BAND * max(SLAB, 2 * torch.get_num_threads())
+    for first in range(0, height, slab):
+        last = min(first + slab, height)
+        top, bottom = max(first - MARGIN, 0), min(last + MARGIN, height)
+        warped = warp_rows(image0, image1, flow, top, bottom)
+        run_in_threads(
+            _system_bands, -(-(last - first) // BAND), first, last, top,
+            *warped, flow, start, weights, *numbers, inverse, right,
+        )  # fmt: skip
+    return inverse, right, across, along
+
+
+@kernel
+def _smoothness_weights(
+    begin: int, end: int, flow: Any, smoothness: Any, tiny: Any, weights: Any, across: Any, along: Any
+) -> None:
+    """s between column x and x + 1, and between row y and y + 1: α λ Ψ′(|∇u|² + |∇v|²), half-way between the two."""
+    height, width = smoothness.shape
+    u_y, v_y = np.empty(width, dtype=np.float32), np.empty(width, dtype=np.float32)
+    u_x, v_x = np.empty(width, dtype=np.float32), np.empty(width, dtype=np.float32)
+    for y in range(begin, end):
+        up, down = max(y - 1, 0), min(y + 1, height - 1)
+        u, v = flow[0], flow[1]
+        for x in range(width):
+            u_y[x] = u[down, x] - u[up, x]
+        for x in range(width):
+            v_y[x] = v[down, x] - v[up, x]
+        _half_way(u[y], v[y], u_y, v_y, smoothness[y], tiny, weights[0, y])
+        _store(weights[0, y], across[y + 1])
+        if y + 1 < height:
+            _central(u[y], u[down], u_x)
+            _central(v[y], v[down], v_x)
+            _between(u[y], v[y], u[down], v[down], u_x, v_x, smoothness[y], smoothness[down], tiny, weights[1, y])
+            _store(weights[1, y], along[y + 1])
+
+
+@helper
+def _central(row: Any, next_row: Any, result: Any) -> None:
+    """The sum of f[x + 1] − f[x − 1] of two rows, with the outermost pixels repeated."""
+    last = row.shape[0] - 1
+    inner, right, next_right = result[1:], row[2:], next_row[2:]
+    for x in range(right.shape[0]):
+        inner[x] = right[x] - row[x] + next_right[x] - next_row[x]
+    second, before_last = min(1, last), max(last - 1, 0)
+    result[0] = row[second] - row[0] + next_row[second] - next_row[0]
+    result[last] = row[last] - row[before_last] + next_row[last] - next_row[before_last]
+
+
+@helper
+def _half_way(u: Any, v: Any, u_y: Any, v_y: Any, smoothness: Any, tiny: Any, weights: Any) -> None:
+    """Weights between column x and x + 1. ``u_y`` and ``v_y`` are twice the derivative."""
+    for x in range(weights.shape[0] - 1):
+        a, b = u[x + 1] - u[x], QUARTER * (u_y[x] + u_y[x + 1])
+        weights[x] = a * a + b * b + tiny
+    for x in range(weights.shape[0] - 1):
+        a, b = v[x + 1] - v[x], QUARTER * (v_y[x] + v_y[x + 1])
+        weights[x] += a * a + b * b
+    for x in range(weights.shape[0] - 1):
+        weights[x] = HALF * (smoothness[x] + smoothness[x + 1]) / np.sqrt(weights[x])
+
+
+@helper
+def _between(
+    u: Any, v: Any, u1: Any, v1: Any, u_x: Any, v_x: Any, smoothness: Any, smoothness1: Any, tiny: Any, weights: Any
+) -> None:
+    """Weights between a row and the next. ``u_x`` and ``v_x`` are four times the derivative half-way."""
+    for x in range(weights.shape[0]):
+        a, b = u1[x] - u[x], QUARTER * u_x[x]
+        weights[x] = a * a + b * b + tiny
+    for x in range(weights.shape[0]):
+        a, b = v1[x] - v[x], QUARTER * v_x[x]
+        weights[x] += a * a + b * b
+    for x in range(weights.shape[0]):
+        weights[x] = HALF * (smoothness[x] + smoothness1[x]) / np.sqrt(weights[x])
+
+
+@helper
+def _store(row: Any, halves: Any) -> None:
+    """Even and odd columns apart, from cell 1 on."""
+    even, odd = halves[0][1:], halves[1][1:]
+    for i in range((row.shape[0] + 1) // 2):
+        even[i] = row[2 * i]
+    for i in range(row.shape[0] // 2):
+        odd[i] = row[2 * i + 1]
+
+
+@kernel
+def _system_bands(
+    begin: int, end: int, slab_first: int, slab_last: int, top: int,
+    mean: Any, difference: Any, inside: Any, flow: Any, start: Any, weights: Any, gamma: Any, hold: Any,
+    repeats: Any, zeta: Any, tiny: Any, inverse: Any, right: Any,
+) -> None:  # fmt: skip
+    """M⁻¹ and b of bands of ``BAND`` rows; ``gamma`` is divided by the number of channels.
+
+    The bands are those of rows ``slab_first`` … ``slab_last`` − 1; the warped arrays begin at row ``top``.
+
+    Each channel counts ``repeats`` times, so that there are three.
+
+    ``sums`` holds Σ_c of the entries A_11, A_12, A_22, b_1, b_2 of the data term and of its squared error, before the
+    robust weight.
+    """
+    channels, height, width = mean.shape[0], flow.shape[1], flow.shape[2]
+    rows = np.empty((2, BAND + 4, width + 4), dtype=np.float32)
+    padded = np.empty(width + 4, dtype=np.float32)
+    second = np.empty((5, width), dtype=np.float32)
+    norms = np.empty((2, width), dtype=np.float32)
+    sums = np.empty((BAND, 6, width), dtype=np.float32)
+    for band in range(begin, end):
+        first = slab_first + band * BAND
+        last = min(first + BAND, slab_last)
+        sums[:] = ZERO
+        for c in range(channels):
+            for r in range(last - first + 4):  # first derivatives, two rows more on each side
+                y = min(max(first - 2 + r, 0), height - 1)
+                _pad(mean[c, y - top], padded)
+                _along_x(padded, rows[0, r][2:-2])
+                _repeat_ends(rows[0, r])
+                _along_y(mean[c], y - top, rows[1, r][2:-2])
+                _repeat_ends(rows[1, r])
+            for y in range(first, last):
+                r = y - first + 2
+                _along_x(rows[0, r], second[0])
+                _across_rows(rows[0, r - 2], rows[0, r - 1], rows[0, r + 1], rows[0, r + 2], second[1])
+                _across_rows(rows[1, r - 2], rows[1, r - 1], rows[1, r + 1], rows[1, r + 2], second[2])
+                _pad(difference[c, y - top], padded)
+                _along_x(padded, second[3])
+                _along_y(difference[c], y - top, second[4])
+                _norm(second[0], second[1], zeta, norms[0])
+                _norm(second[1], second[2], zeta, norms[1])
+                _add_equation(second[0], second[1], second[3], norms[0], sums[y - first])
+                _add_equation(second[1], second[2], second[4], norms[1], sums[y - first])
+        for y in range(first, last):
+            total = sums[y - first]
+            _robust(inside[y - top], gamma, repeats, tiny, total)
+            if hold > ZERO:
+                _hold(inside[y - top], hold, flow[0, y], start[0, y], norms[0], total[0], total[3])
+                _hold(inside[y - top], hold, flow[1, y], start[1, y], norms[0], total[2], total[4])
+            _add_smoothness(flow, weights, y, total, norms[0])
+            _invert(total, norms[0], norms[1])
+            for k in range(3):
+                _store(total[k], inverse[k, y + 1])
+            for k in range(2):
+                _store(total[3 + k], right[k, y + 1])
+
+
+@helper
+def _pad(row: Any, result: Any) -> None:
+    """A row with two more pixels on each side."""
+    inner = result[2:]
+    for x in range(row.shape[0]):
+        inner[x] = row[x]
+    _repeat_ends(result)
+
+
+@helper
+def _repeat_ends(row: Any) -> None:
+    n = row.shape[0]
+    row[0] = row[1] = row[2]
+    row[n - 1] = row[n - 2] = row[n - 3]
+
+
+@helper
+def _along_x(padded: Any, result: Any) -> None:
+    """Derivative along a row, which has two more pixels on each side than the result."""
+    for x in range(result.shape[0]):
+        result[x] = NEAR * (padded[x + 3] - padded[x + 1]) + FAR * (padded[x + 4] - padded[x])
+
+
+@helper
+def _along_y(image: Any, y: int, result: Any) -> None:
+    """Derivative along the columns of an image (H, W) at row y."""
+    last = image.shape[0] - 1
+    a, b = image[max(y - 2, 0)], image[max(y - 1, 0)]
+    d, e = image[min(y + 1, last)], image[min(y + 2, last)]
+    for x in range(result.shape[0]):
+        result[x] = NEAR * (d[x] - b[x]) + FAR * (e[x] - a[x])
+
+
+@helper
+def _across_rows(a: Any, b: Any, d: Any, e: Any, result: Any) -> None:
+    """Derivative along the columns, from the two rows before and after, which have two more pixels on each side."""
+    for x in range(result.shape[0]):
+        result[x] = NEAR * (d[x + 2] - b[x + 2]) + FAR * (e[x + 2] - a[x + 2])
+
+
+@helper
+def _norm(p: Any, q: Any, zeta: Any, result: Any) -> None:
+    """1 / (p² + q² + ζ²)."""
+    for x in range(result.shape[0]):
+        result[x] = ONE / (p[x] * p[x] + q[x] * q[x] + zeta)
+
+
+@helper
+def _add_equation(p: Any, q: Any, t: Any, norm: Any, sums: Any) -> None:
+    """Add the normal equations of p du + q dv + t = 0 with weight ``norm``, and its squared error at du = dv = 0."""
+    a11, a12, a22, b1, b2, error = sums[0], sums[1], sums[2], sums[3], sums[4], sums[5]
+    for x in range(p.shape[0]):
+        a11[x] += norm[x] * p[x] * p[x]
+    for x in range(p.shape[0]):
+        a12[x] += norm[x] * p[x] * q[x]
+    for x in range(p.shape[0]):
+        a22[x] += norm[x] * q[x] * q[x]
+    for x in range(p.shape[0]):
+        b1[x] -= norm[x] * p[x] * t[x]
+    for x in range(p.shape[0]):
+        b2[x] -= norm[x] * q[x] * t[x]
+    for x in range(p.shape[0]):
+        error[x] += norm[x] * t[x] * t[x]
+
+
+@helper
+def _robust(inside: Any, factor: Any, repeats: Any, tiny: Any, sums: Any) -> None:
+    """Multiply the data term by its weight and Ψ′ = 1 / √(error + ε²), or by 0 outside the second image."""
+    scale = sums[5]
+    for x in range(scale.shape[0]):
+        scale[x] = factor * inside[x] / np.sqrt(repeats * scale[x] + tiny)
+    for k in range(5):
+        row = sums[k]
+        for x in range(scale.shape[0]):
+            row[x] *= scale[x]
+
+
+@helper
+def _hold(inside: Any, hold: Any, flow: Any, start: Any, pull: Any, diagonal: Any, right: Any) -> None:
+    """Pull pixels that leave the second image back to where they started."""
+    for x in range(pull.shape[0]):
+        pull[x] = hold * (ONE - inside[x])
+    for x in range(pull.shape[0]):
+        diagonal[x] += pull[x]
+    for x in range(pull.shape[0]):
+        right[x] += pull[x] * (start[x] - flow[x])
+
+
+@helper
+def _add_smoothness(flow: Any, weights: Any, y: int, sums: Any, flux: Any) -> None:
+    """Add Σ_n s_n to the diagonal, and Σ_n s_n (flow_n − flow) to the right side, over the four neighbours n."""
+    height, width = weights.shape[1:]
+    diagonal = sums[5]
+    across, below, above = weights[0, y], weights[1, y], weights[1, max(y - 1, 0)]
+    none = ZERO if y == 0 else ONE  # nothing above the first row; the weights right of and below the last are 0
+    for x in range(width):
+        diagonal[x] = across[x] + below[x] + none * above[x]
+    beyond = diagonal[1:]
+    for x in range(width - 1):
+        beyond[x] += across[x]
+    for c in range(2):
+        f, side = flow[c, y], sums[3 + c]
+        lower, upper = flow[c, min(y + 1, height - 1)], flow[c, max(y - 1, 0)]
+        for x in range(width - 1):
+            flux[x] = across[x] * (f[x + 1] - f[x])
+        for x in range(width - 1):
+            side[x] += flux[x]
+        beyond = side[1:]
+        for x in range(width - 1):
+            beyond[x] -= flux[x]
+        for x in range(width):
+            side[x] += below[x] * (lower[x] - f[x])
+        for x in range(width):
+            side[x] += none * above[x] * (upper[x] - f[x])
+
+
+@helper
+def _invert(sums: Any, determinant: Any, spare: Any) -> None:
+    """Replace M = A + diagonal by its inverse. A pixel without data and without neighbours gets the increment 0."""
+    a11, a12, a22, diagonal = sums[0], sums[1], sums[2], sums[5]
+    for x in range(diagonal.shape[0]):
+        a11[x] += diagonal[x]
+    for x in range(diagonal.shape[0]):
+        a22[x] += diagonal[x]
+    for x in range(diagonal.shape[0]):
+        d = a11[x] * a22[x] - a12[x] * a12[x]
+        determinant[x] = ONE / d if d > ZERO else ZERO
+    for x in range(diagonal.shape[0]):
+        spare[x] = a11[x] * determinant[x]
+    for x in range(diagonal.shape[0]):
+        a11[x] = a22[x] * determinant[x]
+    for x in range(diagonal.shape[0]):
+        a22[x] = spare[x]
+    for x in range(diagonal.shape[0]):
+        a12[x] *= -determinant[x]

@@ -1,0 +1,141 @@
+"""AG, PW and MP in one pass (eqs. 4 and 3 of the paper), and AG with PW alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deepmatching.geometry.discretization import Geometry
+from deepmatching.kernels.cpu.compilation import helper, kernel
+from deepmatching.kernels.cpu.matching.pooling import NO_CELL, ONE, pool_row, pool_rows, vector_width
+from deepmatching.kernels.cpu.matching.power import raised
+from deepmatching.kernels.cpu.memory import empty
+from deepmatching.kernels.cpu.threads import run_in_threads
+
+ZERO = np.float32(0)
+
+
+def aggregate_and_pool(pooled: Tensor, geometry: Geometry, l: int, exponent: float) -> tuple[Tensor, Tensor]:
+    """See :func:`deepmatching.network.operators.fused.aggregate_and_pool`."""
+    rows, columns = geometry.grid(l + 1)
+    shape = (pooled.shape[0], rows, columns, *geometry.window(l + 2))
+    result, switches = empty(shape, torch.float32), empty(shape, torch.uint8)
+    for pair in range(shape[0]):
+        run_in_threads(
+            _aggregate_and_pool, rows * columns,
+            pooled[pair].detach().contiguous().numpy(), np.array(geometry.links(l), dtype=np.int64),
+            geometry.pool_offset(l + 1), geometry.pool_reach, np.float32(exponent),
+            result[pair].numpy(), switches[pair].numpy(),
+        )  # fmt: skip
+    return result, switches
+
+
+def aggregate(pooled: Tensor, geometry: Geometry, l: int, exponent: float) -> Tensor:
+    """See :func:`deepmatching.network.operators.fused.aggregate`."""
+    rows, columns = geometry.grid(l + 1)
+    result = empty((pooled.shape[0], rows, columns, *pooled.shape[3:]), torch.float32)
+    for pair in range(pooled.shape[0]):
+        run_in_threads(
+            _aggregate, rows * columns,
+            pooled[pair].detach().contiguous().numpy(), np.array(geometry.links(l), dtype=np.int64),
+            np.float32(exponent), result[pair].numpy(),
+        )  # fmt: skip
+    return result
+
+
+@helper
+def _children(scores: np.ndarray, links: np.ndarray, i: int, j: int, children: np.ndarray) -> int:
+    """Fill in the children of point (i, j), (4, 2): row and column on the grid, or −1. Returns their number."""
+    count = 0
+    for n in range(4):
+        a, b = i + links[n, 0], j + links[n, 1]
+        exists = 0 <= a < scores.shape[0] and 0 <= b < scores.shape[1]
+        children[n, 0], children[n, 1] = (a, b) if exists else (-1, -1)
+        count += exists
+    return count
+
+
+@helper
+def _mean_row(
+    scores: np.ndarray, links: np.ndarray, children: np.ndarray, count: int, y: int, mean: np.ndarray, lead: int
+) -> None:
+    """mean[lead + x] = max(0, mean over the children of their scores at cell (y, x) + cell shift).
+
+    A missing cell of a child counts 0.
+
+    Args:
+        scores: (H_l, W_l, h, w).
+        links: (4, 4), ``Geometry.links``.
+        children, count: from ``_children``.
+    """
+    height, width = scores.shape[2:]
+    start = np.uintp(lead)  # unsigned: only an index that cannot be negative allows vectors
+    for x in range(width):
+        mean[start + np.uintp(x)] = ZERO
+    for n in range(4):
+        a, b, v, shift = children[n, 0], children[n, 1], y + links[n, 2], links[n, 3]
+        if a >= 0 and 0 <= v < height:
+            for x in range(max(0, -shift), min(width, width - shift)):
+                mean[start + np.uintp(x)] += scores[a, b, v, np.uintp(x + shift)]
+    scale = ONE / np.float32(max(count, 1))  # 1, 1/2 or 1/4: exact
+    for x in range(width):
+        mean[start + np.uintp(x)] = max(mean[start + np.uintp(x)] * scale, ZERO)
+
+
+@kernel
+def _aggregate(begin: int, end: int, scores: Any, links: Any, exponent: Any, result: Any) -> None:
+    """S_{l+1} (H_{l+1}, W_{l+1}, h, w) at the points ``begin`` … ``end`` − 1 from S_{l+1/2} (H_l, W_l, h, w)."""
+    columns, height, width = result.shape[1:]
+    children = np.empty((4, 2), dtype=np.int64)
+    row = np.zeros(vector_width(width), dtype=np.float32)
+    for point in range(begin, end):
+        i, j = point // columns, point % columns
+        count = _children(scores, links, i, j, children)
+        for y in range(height):
+            _mean_row(scores, links, children, count, y, row, 0)
+            if exponent != ONE:
+                for x in range(row.shape[0]):
+                    row[x] = raised(row[x], exponent)
+            for x in range(width):
+                result[i, j, y, x] = row[x]
+
+
+@kernel
+def _aggregate_and_pool(
+    begin: int, end: int,
+    scores: Any, links: Any, offset: int, reach: int, exponent: Any,
+    pooled: Any, switches: Any,
+) -> None:  # fmt: skip
+    """S_{l+3/2} and m_{l+1} at the points ``begin`` … ``end`` − 1 from S_{l+1/2}, (H_l, W_l, h_{l+1}, w_{l+1})."""
+    columns, pooled_rows, pooled_columns = pooled.shape[1:]
+    rows = scores.shape[2]
+    side, width = 2 * reach + 1, vector_width(pooled_columns)
+
+    children = np.empty((4, 2), dtype=np.int64)
+    row = np.full(2 * width + 32, NO_CELL, dtype=np.float32)
+    halves = np.full((2, width + 16), NO_CELL, dtype=np.float32)
+    best = np.full((1, side + 1, width), NO_CELL, dtype=np.float32)
+    code = np.zeros((1, side + 1, width), dtype=np.int32)
+    values = np.empty(width, dtype=np.float32)
+    chosen = np.empty(width, dtype=np.int32)
+
+    for point in range(begin, end):
+        i, j = point // columns, point % columns
+        count = _children(scores, links, i, j, children)
+        k = 0
+        for y in range(rows):
+            _mean_row(scores, links, children, count, y, row, reach - offset)
+            for x in range(halves.shape[1]):
+                halves[0, x] = row[2 * x]
+                halves[1, x] = row[2 * x + 1]
+            pool_row(halves, best, code, 0, y)
+            while k < pooled_rows and (2 * k + offset + reach == y or y == rows - 1):
+                pool_rows(best, code, 0, 2 * k + offset, rows, exponent, values, chosen)
+                for x in range(pooled_columns):
+                    pooled[i, j, k, x] = values[x]
+                for x in range(pooled_columns):
+                    switches[i, j, k, x] = chosen[x]
+                k += 1

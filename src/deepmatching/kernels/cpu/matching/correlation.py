@@ -1,0 +1,204 @@
+"""CORR, PW and MP in one pass: S_{1/2} and m_0 without S_0 (eqs. 2 and 3 of the paper)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deepmatching.geometry.discretization import Geometry
+from deepmatching.geometry.patches import rectification, target_bands, target_pitch
+from deepmatching.kernels.cpu.compilation import helper, kernel
+from deepmatching.kernels.cpu.matching.microkernel import NARROW, POINTS, WIDE, correlate_narrow, correlate_wide
+from deepmatching.kernels.cpu.matching.pooling import NO_CELL, pool_row, pool_rows, vector_width
+from deepmatching.kernels.cpu.memory import empty
+from deepmatching.kernels.cpu.threads import run_in_threads
+
+ZERO = np.float32(0)
+
+
+def correlate_and_pool(
+    cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int, exponent: float, half: bool = False
+) -> tuple[Tensor, Tensor]:
+    """See :func:`deepmatching.network.operators.fused.correlate_and_pool`.
+
+    ``POINTS`` neighbours of a row of reference points share the target's cells. Their scores are computed one row of
+    target positions at a time, and rectified and pooled while that row is in the cache.
+    """
+    shape = (cells0.shape[0], *geometry.grid(0), *geometry.window(1))
+    pooled, switches = empty(shape, torch.float32), empty(shape, torch.uint8)
+    step = geometry.alpha // geometry.gamma
+    pitch = target_pitch(geometry, patch, (POINTS - 1) * step + WIDE)  # the last tile may have points off the grid
+    band, _ = target_bands(geometry, patch, cells0.shape[1], pitch)
+    factors = _factors(geometry, patch)
+    for pair in range(shape[0]):
+        for first in range(0, shape[1], band):
+            rows = slice(first, min(first + band, shape[1]))
+            _correlate_rows(
+                cells0[pair].detach(), cells1[pair].detach(), geometry, patch, exponent, rows, pitch, factors,
+                pooled[pair, rows].numpy(), switches[pair, rows].numpy(),
+            )  # fmt: skip
+    return pooled.half() if half else pooled, switches
+
+
+def _correlate_rows(
+    cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int, exponent: float, band: slice, pitch: int,
+    factors: tuple[np.ndarray, np.ndarray, np.ndarray], pooled: np.ndarray, switches: np.ndarray,
+) -> None:  # fmt: skip
+    """Fill in S_{1/2} and m_0 of some rows of reference points, (rows, W_0, h_1, w_1), of one pair."""
+    rows, columns = pooled.shape[:2]
+    channels = cells0.shape[0]
+    step = geometry.alpha // geometry.gamma
+    # The first point's patch and its first target position, (row, column).
+    top, left = (cell - patch // 2 for cell in geometry.first_cell)
+    start = [cell - geometry.R(0) if geometry.relative else 0 for cell in geometry.first_cell]
+    shift = step if geometry.relative else 0  # from one point's target positions to the next one's
+    row_factors, *column_factors = factors
+    if geometry.relative:
+        row_factors, start[0] = row_factors[band], start[0] + band.start * step
+    top += band.start * step
+    # Target positions on the image that these points see.
+    first = max(0, start[0])
+    last = min(cells1.shape[1] - patch % 2, start[0] + (rows - 1) * shift + row_factors.shape[1] - 1)
+    overhang = max(0, -start[1])
+    cells = _target_rows(cells1, first - patch // 2, max(0, last - first + patch), patch // 2 + overhang, pitch)
+    c, dy, dx = np.ogrid[:channels, :patch, :patch]
+    offsets = ((dy * channels + c) * pitch + dx).astype(np.int64).ravel()
+    run_in_threads(
+        _correlate_tiles, rows * -(-columns // POINTS),
+        cells0[:, top : top + (rows - 1) * step + patch].contiguous().numpy(), 0, left, step, patch,
+        cells.numpy().ravel(), overhang + start[1], channels * pitch, offsets,
+        start[0] - first, shift, row_factors, *column_factors,
+        geometry.pool_offset(0), geometry.pool_reach, np.float32(exponent), pooled, switches,
+    )  # fmt: skip
+
+
+def _factors(geometry: Geometry, patch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rectification of rows (H_0 | 1, h_0) and columns (W_0 | 1, 2, n), and 0 for cells, −1 for missing ones (2, n).
+
+    Columns are laid out as pooling wants them: reach − offset places before the first cell, even and odd apart.
+    """
+    rows, columns = (factors.numpy().astype(np.float32) for factors in rectification(geometry, patch))
+    lead, width = geometry.pool_reach - geometry.pool_offset(0), columns.shape[1]
+    after = -(lead + width) % 32
+    columns = np.pad(columns, ((0, 0), (lead, after)))
+    no_cells = np.pad(np.zeros(width, dtype=np.float32), (lead, after), constant_values=NO_CELL)
+    halves = columns.reshape(len(columns), -1, 2).transpose(0, 2, 1)
+    return rows, np.ascontiguousarray(halves), np.ascontiguousarray(no_cells.reshape(-1, 2).T)
+
+
+def _target_rows(cells: Tensor, top: int, count: int, left: int, pitch: int) -> Tensor:
+    """Rows ``top`` … of the target's cells (C, h, w), with zeros off the image: (count, C, pitch).
+
+    The channels of a row are adjacent; ``left`` is the number of zeros to its left.
+    """
+    height, width = cells.shape[1:]
+    rows = torch.zeros((count, cells.shape[0], pitch))
+    used = max(0, min(width, pitch - left))  # no window reaches the right of a target much wider than the reference
+    first, last = max(0, top), min(height, top + count)
+    if first < last:
+        rows[first - top : last - top, :, left : left + used] = cells[:, first:last, :used].transpose(0, 1)
+    return rows
+
+
+@helper
+def _pack(cells: np.ndarray, y: int, x: int, step: int, patch: int, filters: np.ndarray) -> None:
+    """filters[(c, dy, dx), r] = cells[c, y + dy, x + r·step + dx]: the patches of POINTS points, 0 off the image."""
+    k = 0
+    for c in range(cells.shape[0]):
+        for dy in range(patch):
+            for dx in range(patch):
+                for r in range(POINTS):
+                    column = x + r * step + dx
+                    filters[k, r] = cells[c, y + dy, column] if column < cells.shape[2] else ZERO
+                k += 1
+
+
+@helper
+def _rectify(
+    scores: np.ndarray,
+    r: int,
+    shift: int,
+    row_factor: np.float32,
+    factors: np.ndarray,
+    point: int,
+    no_cells: np.ndarray,
+    halves: np.ndarray,
+) -> None:
+    """max(0, scores · row factor · column factor), or −1 for a missing cell, split into even and odd places.
+
+    The scores of point r of the tile start at place r · ``shift``; ``point`` is its row in ``factors``.
+    """
+    start = np.uintp(r * shift)  # unsigned: only an index that cannot be negative allows vectors
+    for x in range(no_cells.shape[1]):
+        n = start + np.uintp(2 * x)
+        halves[0, x] = max(scores[r, n] * row_factor * factors[point, 0, x], ZERO) + no_cells[0, x]
+        halves[1, x] = max(scores[r, n + np.uintp(1)] * row_factor * factors[point, 1, x], ZERO) + no_cells[1, x]
+
+
+@kernel
+def _correlate_tiles(
+    begin: int, end: int,
+    cells0: Any, first_row: int, first_column: int, step: int, patch: int,
+    cells1: Any, first1: int, row_pitch: int, offsets: Any,
+    start: int, shift: int, row_factors: Any, column_factors: Any, no_cells: Any,
+    offset: int, reach: int, exponent: Any,
+    pooled: Any, switches: Any,
+) -> None:  # fmt: skip
+    """Tiles ``begin`` … ``end`` − 1 of POINTS reference points each, in raster order.
+
+    Args:
+        cells0: (C, h0, w0); first_row, first_column: first cell of the first point's patch; step: cells from point
+            to point.
+        cells1: the flattened rows of ``_target_rows``; first1: where the first point's patch starts in a row when
+            it is at its first target position; row_pitch: from row to row; offsets: from there to each of the
+            patch's values, in the order (c, dy, dx).
+        start, shift: target row of the first cell of the window of point (0, 0), and from point to point.
+        row_factors, column_factors, no_cells: see ``_factors``.
+        pooled, switches: (H_0, W_0, h_1, w_1), the result.
+    """
+    columns, pooled_rows, pooled_columns = pooled.shape[1:]
+    rows, places = row_factors.shape[1], 2 * column_factors.shape[2]
+    side, lead, width = 2 * reach + 1, reach - offset, vector_width(pooled_columns)
+    band = np.count_nonzero(no_cells == ZERO) + (POINTS - 1) * shift
+
+    filters = np.empty((offsets.shape[0], POINTS), dtype=np.float32)
+    scores = np.zeros((POINTS, places + band + WIDE), dtype=np.float32)
+    halves = np.full((2, max(width, places // 2) + side), NO_CELL, dtype=np.float32)
+    best = np.full((POINTS, side + 1, width), NO_CELL, dtype=np.float32)
+    code = np.zeros((POINTS, side + 1, width), dtype=np.int32)
+    values = np.empty(width, dtype=np.float32)
+    chosen = np.empty(width, dtype=np.int32)
+
+    tiles = (columns + POINTS - 1) // POINTS
+    for tile in range(begin, end):
+        i, j = tile // tiles, tile % tiles * POINTS
+        points = min(POINTS, columns - j)
+        _pack(cells0, first_row + i * step, first_column + j * step, step, patch, filters)
+        k = 0
+        for y in range(rows):
+            row_factor = row_factors[i if shift else 0, y]
+            if row_factor > ZERO:
+                place = (start + i * shift + y) * row_pitch + first1 + j * shift
+                x = 0
+                while x < band:
+                    if band - x > NARROW:
+                        correlate_wide(filters, cells1, place + x, offsets, scores, lead + x)
+                        x += WIDE
+                    else:
+                        correlate_narrow(filters, cells1, place + x, offsets, scores, lead + x)
+                        x += NARROW
+            for r in range(points):
+                point = j + r if shift else 0
+                _rectify(scores, r, shift, row_factor, column_factors, point, no_cells, halves)
+                pool_row(halves, best, code, r, y)
+            while k < pooled_rows and (2 * k + offset + reach == y or y == rows - 1):
+                for r in range(points):
+                    pool_rows(best, code, r, 2 * k + offset, rows, exponent, values, chosen)
+                    for x in range(pooled_columns):
+                        pooled[i, j + r, k, x] = values[x]
+                    for x in range(pooled_columns):
+                        switches[i, j + r, k, x] = chosen[x]
+                k += 1

@@ -1,0 +1,57 @@
+"""Kernels for CUDA: written in Triton, compiled at their first call.
+
+Each has the name and the signature of the operator that it stands behind (see ``deepmatching.kernels.registry``). The
+paper's operators carry gradients; those of inference do not. Importing this package raises ImportError where Triton is
+not installed.
+"""
+
+from deepmatching.kernels.gpu.flow.gaussian import gaussian
+from deepmatching.kernels.gpu.flow.geodesic import cell_graph, distance_transform, nearest_seeds
+from deepmatching.kernels.gpu.flow.local_models import affine_models, paint, weighted_means
+from deepmatching.kernels.gpu.flow.refinement import refinement_step
+from deepmatching.kernels.gpu.flow.saliency import saliency
+from deepmatching.kernels.gpu.flow.warping import warp
+from deepmatching.kernels.gpu.matching.aggregation import aggregation
+from deepmatching.kernels.gpu.matching.contexts import compare_contexts, windows
+from deepmatching.kernels.gpu.matching.correlation import correlate_and_pool
+from deepmatching.kernels.gpu.matching.correlation_gradient import correlation
+from deepmatching.kernels.gpu.matching.decoding import best_pooled, decode_pooled
+from deepmatching.kernels.gpu.matching.disaggregation import disaggregation
+from deepmatching.kernels.gpu.matching.evidence import gather_evidence
+from deepmatching.kernels.gpu.matching.fused import aggregate, aggregate_and_pool, disaggregate, unpool_and_disaggregate
+from deepmatching.kernels.gpu.matching.hog import hog_cells
+from deepmatching.kernels.gpu.matching.lookups import lookup
+from deepmatching.kernels.gpu.matching.max_pooling import max_pooling
+from deepmatching.kernels.gpu.matching.power import power
+from deepmatching.kernels.gpu.matching.unpooling import unpooling
+
+__all__ = [
+    "affine_models",
+    "aggregate",
+    "aggregate_and_pool",
+    "aggregation",
+    "best_pooled",
+    "cell_graph",
+    "compare_contexts",
+    "correlate_and_pool",
+    "correlation",
+    "decode_pooled",
+    "disaggregate",
+    "disaggregation",
+    "distance_transform",
+    "gather_evidence",
+    "gaussian",
+    "hog_cells",
+    "lookup",
+    "max_pooling",
+    "nearest_seeds",
+    "paint",
+    "power",
+    "refinement_step",
+    "saliency",
+    "unpool_and_disaggregate",
+    "unpooling",
+    "warp",
+    "weighted_means",
+    "windows",
+]

@@ -1,0 +1,241 @@
+"""One step of variational refinement: the linear system, and its relaxation, a launch for each half-iteration.
+
+Half-iterations alternate between the pixels where row and column add up to an even and to an odd number, so that no
+pixel reads another one that is written. For the relaxation, the even and the odd columns of a row are stored apart:
+pixel (x, y) of a plane (H, 2, n) is at [y, x % 2, x // 2]. All that a half-iteration reads then lies side by side.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from deepmatching.kernels.constants import EPSILON, ZETA
+from deepmatching.kernels.gpu.flow.warping import warp
+from deepmatching.kernels.gpu.indexing import on_device_of
+
+PIXELS = 256  #: pixels that one program works on
+
+ROUND = tl.constexpr(ZETA**2)
+TINY = tl.constexpr(EPSILON**2)
+
+
+@triton.jit
+def slope_x(plane, row, column, w, on):
+    """(1, −8, 0, 8, −1) / 12 along a row; borders are repeated."""
+    at, last = plane + row * w, w - 1
+    a = tl.load(at + tl.maximum(column - 2, 0), mask=on, other=0.0)
+    b = tl.load(at + tl.maximum(column - 1, 0), mask=on, other=0.0)
+    d = tl.load(at + tl.minimum(column + 1, last), mask=on, other=0.0)
+    e = tl.load(at + tl.minimum(column + 2, last), mask=on, other=0.0)
+    return (d - b) * (8.0 / 12.0) - (e - a) * (1.0 / 12.0)
+
+
+@triton.jit
+def slope_y(plane, row, column, h, w, on):
+    """The same along a column."""
+    at, last = plane + column, h - 1
+    a = tl.load(at + tl.maximum(row - 2, 0) * w, mask=on, other=0.0)
+    b = tl.load(at + tl.maximum(row - 1, 0) * w, mask=on, other=0.0)
+    d = tl.load(at + tl.minimum(row + 1, last) * w, mask=on, other=0.0)
+    e = tl.load(at + tl.minimum(row + 2, last) * w, mask=on, other=0.0)
+    return (d - b) * (8.0 / 12.0) - (e - a) * (1.0 / 12.0)
+
+
+@triton.jit
+def _gradients(mean, gradients, h, w, CHANNELS: tl.constexpr, PIXELS: tl.constexpr):
+    """The first derivatives of all channels: (2 · CHANNELS, H, W)."""
+    at = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
+    on = at < h * w
+    row, column = at // w, at % w
+    for c in tl.static_range(CHANNELS):
+        plane = mean + c * h * w
+        tl.store(gradients + 2 * c * h * w + at, slope_x(plane, row, column, w, on), mask=on)
+        tl.store(gradients + (2 * c + 1) * h * w + at, slope_y(plane, row, column, h, w, on), mask=on)
+
+
+@triton.jit
+def _smoothness(flow, smoothness, across, along, h, w, PIXELS: tl.constexpr):
+    """s between column x and x + 1, and between row y and y + 1."""
+    at = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
+    on = at < h * w
+    row, column = at // w, at % w
+    has_right, has_below = on & (column + 1 < w), on & (row + 1 < h)
+    up, down = tl.maximum(row - 1, 0), tl.minimum(row + 1, h - 1)
+    left, right = tl.maximum(column - 1, 0), tl.minimum(column + 1, w - 1)
+    squares_x, squares_y = tl.zeros((PIXELS,), tl.float32), tl.zeros((PIXELS,), tl.float32)
+    for c in tl.static_range(2):
+        f = flow + c * h * w
+        own = tl.load(f + at, mask=on, other=0.0)
+        beside = tl.load(f + row * w + right, mask=on, other=0.0)
+        below = tl.load(f + down * w + column, mask=on, other=0.0)
+        diagonal = tl.load(f + down * w + right, mask=on, other=0.0)
+        above = tl.load(f + up * w + column, mask=on, other=0.0)
+        above_right = tl.load(f + up * w + right, mask=on, other=0.0)
+        slope = 0.25 * ((below - above) + (diagonal - above_right))
+        squares_x += (beside - own) * (beside - own) + slope * slope
+        before = tl.load(f + row * w + left, mask=on, other=0.0)
+        below_left = tl.load(f + down * w + left, mask=on, other=0.0)
+        slope = 0.25 * ((beside - before) + (diagonal - below_left))
+        squares_y += (below - own) * (below - own) + slope * slope
+    own = tl.load(smoothness + at, mask=on, other=0.0)
+    beside = tl.load(smoothness + row * w + right, mask=on, other=0.0)
+    below = tl.load(smoothness + down * w + column, mask=on, other=0.0)
+    tl.store(across + at, tl.where(has_right, 0.5 * (own + beside) / tl.sqrt(squares_x + TINY), 0.0), mask=on)
+    tl.store(along + at, tl.where(has_below, 0.5 * (own + below) / tl.sqrt(squares_y + TINY), 0.0), mask=on)
+
+
+@triton.jit
+def _system(
+    gradients, difference, inside, across, along, flow, start, system,
+    gamma, hold, h, w, CHANNELS: tl.constexpr, PIXELS: tl.constexpr
+):  # fmt: skip
+    """The nine planes of the relaxation: M⁻¹ (3), b (2), s to the right and below, and d = 0 (2)."""
+    at = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
+    pixels = h * w
+    on = at < pixels
+    row, column = at // w, at % w
+    zero = tl.zeros((PIXELS,), tl.float32)
+    a11, a12, a22, b1, b2, error = zero, zero, zero, zero, zero, zero
+    for c in tl.static_range(CHANNELS):
+        x, y = gradients + 2 * c * pixels, gradients + (2 * c + 1) * pixels
+        xx, xy = slope_x(x, row, column, w, on), slope_y(x, row, column, h, w, on)
+        yy = slope_y(y, row, column, h, w, on)
+        xt = slope_x(difference + c * pixels, row, column, w, on)
+        yt = slope_y(difference + c * pixels, row, column, h, w, on)
+        norm = 1.0 / (xx * xx + xy * xy + ROUND)
+        a11 += norm * xx * xx
+        a12 += norm * xx * xy
+        a22 += norm * xy * xy
+        b1 -= norm * xx * xt
+        b2 -= norm * xy * xt
+        error += norm * xt * xt
+        norm = 1.0 / (xy * xy + yy * yy + ROUND)
+        a11 += norm * xy * xy
+        a12 += norm * xy * yy
+        a22 += norm * yy * yy
+        b1 -= norm * xy * yt
+        b2 -= norm * yy * yt
+        error += norm * yt * yt
+    is_inside = tl.load(inside + at, mask=on, other=0.0)
+    scale = gamma / CHANNELS * is_inside / tl.sqrt(3.0 / CHANNELS * error + TINY)
+    pull = hold * (1.0 - is_inside)
+    s_right, s_down = tl.load(across + at, mask=on, other=0.0), tl.load(along + at, mask=on, other=0.0)
+    has_left, has_up = on & (column > 0), on & (row > 0)
+    s_left, s_up = tl.load(across + at - 1, mask=has_left, other=0.0), tl.load(along + at - w, mask=has_up, other=0.0)
+    has_right, has_down = on & (column + 1 < w), on & (row + 1 < h)
+    half = (w + 1) // 2
+    plane = 2 * h * half
+    target = system + (2 * row + column % 2) * half + column // 2
+    for c in tl.static_range(2):
+        f = flow + c * pixels + at
+        own = tl.load(f, mask=on, other=0.0)
+        side = scale * b1 if c == 0 else scale * b2
+        side += pull * (tl.load(start + c * pixels + at, mask=on, other=0.0) - own)
+        side += s_right * (tl.load(f + 1, mask=has_right, other=0.0) - own)
+        side += s_left * (tl.load(f - 1, mask=has_left, other=0.0) - own)
+        side += s_down * (tl.load(f + w, mask=has_down, other=0.0) - own)
+        side += s_up * (tl.load(f - w, mask=has_up, other=0.0) - own)
+        tl.store(target + (3 + c) * plane, side, mask=on)
+    diagonal = s_right + s_left + s_down + s_up + pull
+    a11, a12, a22 = scale * a11 + diagonal, scale * a12, scale * a22 + diagonal
+    determinant = a11 * a22 - a12 * a12
+    factor = tl.where(determinant > 0, 1.0 / determinant, 0.0)
+    tl.store(target, a22 * factor, mask=on)
+    tl.store(target + plane, -a12 * factor, mask=on)
+    tl.store(target + 2 * plane, a11 * factor, mask=on)
+    tl.store(target + 5 * plane, s_right, mask=on)
+    tl.store(target + 6 * plane, s_down, mask=on)
+    tl.store(target + 7 * plane, zero, mask=on)
+    tl.store(target + 8 * plane, zero, mask=on)
+
+
+@triton.jit
+def _relax(system, omega, h, w, odd, PIXELS: tl.constexpr):
+    """Half an iteration: the even or the odd pixels."""
+    half = (w + 1) // 2
+    plane = 2 * h * half
+    n = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
+    row, place = n // half, n % half
+    side = (row + odd) % 2
+    column = 2 * place + side
+    on = (row < h) & (column < w)
+    at = (2 * row + side) * half + place
+    # Beside an even column are the odd ones at place − 1 and place, beside an odd column the even ones one further.
+    left = (2 * row + 1 - side) * half + place - 1 + side
+    right, up, down = left + 1, at - 2 * half, at + 2 * half
+    has_left, has_right = on & (column > 0), on & (column + 1 < w)
+    has_up, has_down = on & (row > 0), on & (row + 1 < h)
+    across, along = system + 5 * plane, system + 6 * plane
+    s_right, s_down = tl.load(across + at, mask=on, other=0.0), tl.load(along + at, mask=on, other=0.0)
+    s_left, s_up = tl.load(across + left, mask=has_left, other=0.0), tl.load(along + up, mask=has_up, other=0.0)
+    u, v = system + 7 * plane, system + 8 * plane
+    sum_u, sum_v = (
+        tl.load(system + 3 * plane + at, mask=on, other=0.0),
+        tl.load(system + 4 * plane + at, mask=on, other=0.0),
+    )
+    sum_u += s_left * tl.load(u + left, mask=has_left, other=0.0)
+    sum_v += s_left * tl.load(v + left, mask=has_left, other=0.0)
+    sum_u += s_right * tl.load(u + right, mask=has_right, other=0.0)
+    sum_v += s_right * tl.load(v + right, mask=has_right, other=0.0)
+    sum_u += s_up * tl.load(u + up, mask=has_up, other=0.0)
+    sum_v += s_up * tl.load(v + up, mask=has_up, other=0.0)
+    sum_u += s_down * tl.load(u + down, mask=has_down, other=0.0)
+    sum_v += s_down * tl.load(v + down, mask=has_down, other=0.0)
+    i11, i12 = tl.load(system + at, mask=on, other=0.0), tl.load(system + plane + at, mask=on, other=0.0)
+    i22 = tl.load(system + 2 * plane + at, mask=on, other=0.0)
+    old_u, old_v = tl.load(u + at, mask=on, other=0.0), tl.load(v + at, mask=on, other=0.0)
+    tl.store(u + at, old_u + omega * (i11 * sum_u + i12 * sum_v - old_u), mask=on)
+    tl.store(v + at, old_v + omega * (i12 * sum_u + i22 * sum_v - old_v), mask=on)
+
+
+@triton.jit
+def _add(system, flow, h, w, PIXELS: tl.constexpr):
+    """flow += d."""
+    at = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
+    pixels = h * w
+    on = at < pixels
+    row, column = at // w, at % w
+    half = (w + 1) // 2
+    source = system + (2 * row + column % 2) * half + column // 2
+    for c in tl.static_range(2):
+        value = tl.load(flow + c * pixels + at, mask=on, other=0.0)
+        value += tl.load(source + (7 + c) * (2 * h * half), mask=on, other=0.0)
+        tl.store(flow + c * pixels + at, value, mask=on)
+
+
+@torch.no_grad()
+@on_device_of
+def refinement_step(
+    flow: Tensor,
+    start: Tensor,
+    image0: Tensor,
+    image1: Tensor,
+    smoothness: Tensor,
+    gamma: float,
+    hold: float,
+    iterations: int,
+    omega: float,
+) -> None:
+    """See :func:`deepmatching.flow.operators.refinement_step.refinement_step`."""
+    channels, h, w = image0.shape
+    mean, difference, inside = warp(image0, image1, flow)
+    half = (w + 1) // 2
+    gradients, (across, along) = flow.new_empty((2 * channels, h, w)), flow.new_empty((2, h, w))
+    system = flow.new_empty((9, h, 2, half))
+    now = flow.contiguous()
+    grid = (triton.cdiv(h * w, PIXELS),)
+    _gradients[grid](mean, gradients, h, w, CHANNELS=channels, PIXELS=PIXELS)
+    _smoothness[grid](now, smoothness.contiguous(), across, along, h, w, PIXELS=PIXELS)
+    _system[grid](
+        gradients, difference, inside, across, along, now, start.contiguous(), system,
+        float(gamma), float(hold), h, w, CHANNELS=channels, PIXELS=PIXELS,
+    )  # fmt: skip
+    halves = (triton.cdiv(h * half, PIXELS),)
+    for n in range(2 * iterations):
+        _relax[halves](system, float(omega), h, w, n % 2, PIXELS=PIXELS)
+    _add[grid](system, now, h, w, PIXELS=PIXELS)
+    if now is not flow:
+        flow.copy_(now)

@@ -1,0 +1,225 @@
+"""Correlation (CORR), eq. (2), on tensor cores, and pooling of its scores.
+
+A tile of 8 × 8 reference points shares the target positions in the windows of any of them. Its scores are a product of
+(64 × D) patches with (D × positions) patches, D = patch² · channels, and each point keeps its own window. The target
+patches are not assembled in memory but read from the map of cells, see :mod:`.half_cells`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from deepmatching.geometry.discretization import Geometry
+from deepmatching.kernels.constants import BLOCK, CHUNK_BYTES, TILE
+from deepmatching.kernels.gpu.indexing import device_of
+from deepmatching.kernels.gpu.matching.half_cells import HalfCells, half_cells, power_of_two, scale_exponent
+from deepmatching.kernels.gpu.matching.max_pooling import pool_into
+
+
+class Layout(NamedTuple):
+    """Where the kernels find points and positions; lengths in cells (see :func:`layout`)."""
+
+    rows: int  #: H_0
+    columns: int  #: W_0
+    h: int
+    w: int
+    step: int  #: from one reference point to the next
+    shift: int  #: from one point's window to the next one's: step, or 0 on the absolute lattice
+    first_y: int  #: first cell of the first reference patch
+    first_x: int
+    origin_y: int  #: first target position of the first point, from the image's corner
+    origin_x: int
+    end_y: int  #: last target position on the image
+    end_x: int
+
+    @property
+    def tiles(self) -> tuple[int, int]:
+        """Tiles of reference points along rows and columns."""
+        return -(-self.rows // TILE), -(-self.columns // TILE)
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        """Blocks of target positions that a tile looks at, along rows and columns."""
+        reach = (TILE - 1) * self.shift
+        return -(-(self.h + reach) // BLOCK[0]), -(-(self.w + reach) // BLOCK[1])
+
+
+def layout(geometry: Geometry, patch: int) -> Layout:
+    """The indices of a geometry, in cells."""
+    step = geometry.alpha // geometry.gamma
+    first_y, first_x = geometry.first_cell
+    reach = geometry.R(0) if geometry.relative else 0
+    return Layout(
+        *geometry.shape(0),
+        step=step,
+        shift=step if geometry.relative else 0,
+        first_y=first_y - patch // 2,
+        first_x=first_x - patch // 2,
+        origin_y=first_y - reach if geometry.relative else 0,
+        origin_x=first_x - reach if geometry.relative else 0,
+        end_y=geometry.used1[0] // geometry.gamma,
+        end_x=geometry.used1[1] // geometry.gamma,
+    )
+
+
+def reference_and_target(cells0: Tensor, cells1: Tensor, at: Layout, patch: int) -> tuple[HalfCells, HalfCells]:
+    """Both images' cells, with zeros as far as whole tiles of points look."""
+    size0 = [n * TILE * at.step + patch for n in at.tiles]
+    size1 = [(n - 1) * TILE * at.shift + k * b + patch for n, k, b in zip(at.tiles, at.blocks, BLOCK, strict=True)]
+    return (
+        half_cells(cells0, (at.first_y, at.first_x), (size0[0], size0[1]), patch),
+        half_cells(cells1, (at.origin_y - patch // 2, at.origin_x - patch // 2), (size1[0], size1[1]), patch),
+    )
+
+
+@triton.jit
+def rectify(position, end, PATCH: tl.constexpr):
+    """patch / (visible cells of the target patch) along an axis, 0 off the image."""
+    start = position - PATCH // 2
+    cells = end
+    if PATCH == 1:
+        cells = end + 1
+    visible = tl.minimum(start + PATCH, cells) - tl.maximum(start, 0)
+    on = (position >= 0) & (position <= end)
+    return tl.where(on, PATCH / tl.maximum(visible, 1).to(tl.float32), 0.0)
+
+
+@triton.jit
+def window_start(y, x, exists):
+    """First position of each point's window; far away for a point that is not on the grid."""
+    return tl.where(exists, y, -(1 << 24)), x
+
+
+@triton.jit
+def in_window(k_y, k_x, h, w):
+    """Whether 0 ≤ k < (h, w): one unsigned comparison an axis."""
+    return (k_y.to(tl.uint32, bitcast=True) < h) & (k_x.to(tl.uint32, bitcast=True) < w)
+
+
+@triton.jit
+def _correlate(
+    high0, low0, peak0, high1, low1, peak1, out, first_row, out_rows,
+    rows, columns, h, w, step, shift, origin_y, origin_x, end_y, end_x,
+    tiles_x, blocks_x, rows0, columns0, rows1, columns1,
+    PATCH: tl.constexpr, CHANNELS: tl.constexpr, TILE: tl.constexpr, BLOCK_Y: tl.constexpr, BLOCK_X: tl.constexpr,
+    DEPTH: tl.constexpr, SPLIT: tl.constexpr, CLAMP: tl.constexpr
+):  # fmt: skip
+    RUN: tl.constexpr = PATCH * CHANNELS  # a row of a patch lies contiguous in memory
+    pair = tl.program_id(2).to(tl.int64)
+    row0 = first_row + (tl.program_id(1) // tiles_x) * TILE
+    column0 = (tl.program_id(1) % tiles_x) * TILE
+    n = tl.arange(0, TILE * TILE)
+    i, j = n // TILE, n % TILE
+    m = tl.arange(0, BLOCK_Y * BLOCK_X)
+    y = (tl.program_id(0) // blocks_x) * BLOCK_Y + m // BLOCK_X
+    x = (tl.program_id(0) % blocks_x) * BLOCK_X + m % BLOCK_X
+
+    at0 = ((row0 + i) * step * columns0 + (column0 + j) * step) * CHANNELS
+    at1 = ((row0 * shift + y) * columns1 + column0 * shift + x) * CHANNELS
+    high0 += pair * rows0 * columns0 * CHANNELS
+    low0 += pair * rows0 * columns0 * CHANNELS
+    high1 += pair * rows1 * columns1 * CHANNELS
+    low1 += pair * rows1 * columns1 * CHANNELS
+    total = tl.zeros((TILE * TILE, BLOCK_Y * BLOCK_X), tl.float32)
+    for start in range(0, PATCH * RUN, DEPTH):
+        d = start + tl.arange(0, DEPTH)
+        offset0 = at0[:, None] + ((d // RUN) * columns0 * CHANNELS + d % RUN)[None, :]
+        offset1 = at1[:, None] + ((d // RUN) * columns1 * CHANNELS + d % RUN)[None, :]
+        a, b = tl.load(high0 + offset0), tl.load(high1 + offset1)
+        if SPLIT:
+            # Tensor cores cut off where they should round: a fresh sum for every DEPTH products keeps that small.
+            part = tl.dot(a, tl.trans(tl.load(low1 + offset1)))
+            part = tl.dot(tl.load(low0 + offset0), tl.trans(b), part)
+            total += tl.dot(a, tl.trans(b), part)
+        else:
+            total = tl.dot(a, tl.trans(b), total)
+
+    # Two factors, since their product may lie beyond float32's exponents.
+    total *= power_of_two(-scale_exponent(tl.load(peak0 + pair)))
+    total *= power_of_two(-scale_exponent(tl.load(peak1 + pair)))
+    total *= rectify(origin_y + row0 * shift + y, end_y, PATCH)[None, :]
+    total *= rectify(origin_x + column0 * shift + x, end_x, PATCH)[None, :]
+    if CLAMP:
+        total = tl.maximum(total, 0.0)
+    exists = (row0 + i < rows) & (column0 + j < columns)
+    point = (pair * out_rows + row0 + i - first_row) * columns + column0 + j
+    first_y, first_x = window_start(i * shift, j * shift, exists)
+    mine = in_window(y[None, :] - first_y[:, None], x[None, :] - first_x[:, None], h, w)
+    at = (point * (h * w) - (i * w + j) * shift)[:, None] + (y * w + x)[None, :]
+    tl.store(out + at, total, mask=mine)
+
+
+def correlate_into(
+    out: Tensor,
+    first_row: int,
+    halves: tuple[HalfCells, HalfCells],
+    at: Layout,
+    patch: int,
+    clamp: bool,
+    half: bool,
+) -> None:
+    """S̃_0 (or max(S̃_0, 0)) of the reference rows from ``first_row`` on into ``out``, (B, rows, W_0, h_0, w_0).
+
+    With ``half``, one product of float16 descriptors instead of three: faster, with scores off by 1e-5 and at most
+    2e-4.
+    """
+    reference, target = halves
+    tiles_y, tiles_x = -(-out.shape[1] // TILE), at.tiles[1]
+    depth = patch * patch * reference.channels
+    summed, stages = (64, 2) if depth < 1024 else (32, 3)  # measured on an H200: HOG's 192 and a CNN's 2048
+    grid = (at.blocks[0] * at.blocks[1], tiles_y * tiles_x, out.shape[0])
+    with device_of(out):
+        _correlate[grid](
+            *(reference.high, reference.low, reference.peak, target.high, target.low, target.peak, out),
+            *(first_row, out.shape[1], at.rows, at.columns, at.h, at.w, at.step, at.shift),
+            *(at.origin_y, at.origin_x, at.end_y, at.end_x, tiles_x, at.blocks[1]),
+            *(*reference.high.shape[1:3], *target.high.shape[1:3]),
+            PATCH=patch, CHANNELS=reference.channels, TILE=TILE, BLOCK_Y=BLOCK[0], BLOCK_X=BLOCK[1],
+            DEPTH=math.gcd(summed, depth), SPLIT=not half, CLAMP=clamp, num_warps=4, num_stages=stages,
+        )  # fmt: skip
+
+
+def correlate(cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int, half: bool = False) -> Tensor:
+    """S̃_0, (B, H_0, W_0, h_0, w_0), without gradient; see :func:`correlate_into` for ``half``."""
+    at = layout(geometry, patch)
+    out = cells0.new_empty((cells0.shape[0], *geometry.shape(0)))
+    correlate_into(out, 0, reference_and_target(cells0, cells1, at, patch), at, patch, clamp=False, half=half)
+    return out
+
+
+@torch.no_grad()
+def correlate_and_pool(
+    cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int, exponent: float, half: bool = False
+) -> tuple[Tensor, Tensor]:
+    """See :func:`deepmatching.network.operators.fused.correlate_and_pool`.
+
+    S_0 is computed for as many rows of reference points at a time as fit into ``CHUNK_BYTES``, and pooled at once.
+    """
+    at = layout(geometry, patch)
+    halves = reference_and_target(cells0, cells1, at, patch)
+    pairs = cells0.shape[0]
+    dtype = torch.float16 if half else cells0.dtype
+    values = cells0.new_empty((pairs, at.rows, at.columns, *geometry.window(1)), dtype=dtype)
+    switches = torch.empty_like(values, dtype=torch.uint8)
+    row = 4 * at.columns * at.h * at.w
+    together = max(1, min(pairs, CHUNK_BYTES // (row * at.rows)))
+    rows = at.rows if together > 1 else max(TILE, CHUNK_BYTES // row // TILE * TILE)
+    buffer = cells0.new_empty(together * min(rows, at.rows) * row // 4)
+    for pair in range(0, pairs, together):
+        some = slice(pair, pair + together)
+        part = (HalfCells(*(t[some] for t in halves[0])), HalfCells(*(t[some] for t in halves[1])))
+        for start in range(0, at.rows, rows):
+            shape = (part[0].peak.shape[0], min(rows, at.rows - start), at.columns, at.h, at.w)
+            scores = buffer[: torch.Size(shape).numel()].view(shape)
+            correlate_into(scores, start, part, at, patch, clamp=True, half=half)
+            # Rows of one pair, or all rows of several pairs: contiguous either way.
+            out = (some, slice(start, start + shape[1]))
+            with device_of(scores):
+                pool_into(scores, values[out], switches[out], geometry.pool_offset(0), geometry.pool_reach, exponent)
+    return values, switches

@@ -1,0 +1,256 @@
+"""Evidence of matches: one pass over the points finds the best claim on every target bin, another writes all channels.
+
+A claim on a bin is one 64-bit number, with the score above and the point's place in raster order below, the first
+highest. An atomic maximum then leaves the first of the best claims.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from deepmatching.geometry.discretization import Geometry
+from deepmatching.geometry.targets import Decoded
+from deepmatching.kernels.constants import COARSE, FINE, NO_SCORE, PARTS
+from deepmatching.kernels.gpu.indexing import on_device_of
+from deepmatching.kernels.gpu.matching.decoding import ordered, targets
+
+POINTS = 32  #: reference points of one program
+CHANNELS = 64  #: channels of the descriptors that are multiplied at a time
+NO_CLAIM = -(2**63)  #: below the claim of any score
+
+FINE_SCALE, COARSE_SCALE = tl.constexpr(FINE), tl.constexpr(COARSE)
+NOTHING = tl.constexpr(NO_SCORE)
+GROUPS = tl.constexpr(PARTS)
+FIXED = tl.constexpr(72)  #: channels before the parts of the similarity
+
+
+@triton.jit
+def squashed(length, SCALE: tl.constexpr):
+    """x / (|x| + s)."""
+    return length / (tl.abs(length) + SCALE)
+
+
+@triton.jit
+def target_of(cells, point, on, rows, columns, w_fine, origin_y, origin_x, step):
+    """(row, column) of Γ(p), in cells from the image's corner."""
+    cell = tl.load(cells + point, mask=on, other=0).to(tl.int32)
+    i, j = (point // columns) % rows, point % columns
+    return origin_y + step * i + cell // w_fine, origin_x + step * j + cell % w_fine
+
+
+@triton.jit
+def bin_of(y, x, per_bin, bin_rows, bin_columns):
+    """(row, column) of the target's bin."""
+    row = tl.minimum(tl.maximum(y // per_bin, 0), bin_rows - 1)
+    return row, tl.minimum(tl.maximum(x // per_bin, 0), bin_columns - 1)
+
+
+@triton.jit
+def _claim(
+    scores, cells, points0, points1, table, shares, moved, points, levels,
+    rows, columns, w_fine, origin_y, origin_x, step, per_bin, bin_rows, bin_columns,
+    POINTS: tl.constexpr
+):  # fmt: skip
+    """Q/(L+1) and d(p), 0 where no path reaches p, and the best claim on every bin."""
+    point = tl.program_id(0) * POINTS + tl.arange(0, POINTS)
+    on = point < points
+    score = tl.load(scores + point, mask=on, other=0.0)
+    reached = (score > float("-inf")) & (score < float("inf"))
+    score = tl.where(reached, score / levels, 0.0)
+    tl.store(shares + point, score, mask=on)
+    pair, place = point // (rows * columns), point % (rows * columns)
+    for c in tl.static_range(2):
+        to = tl.load(points1 + 2 * point + c, mask=on & reached, other=0.0)
+        start = tl.load(points0 + 2 * place + c, mask=on & reached, other=0.0)
+        tl.store(moved + 2 * point + c, to - start, mask=on)
+    y, x = target_of(cells, point, on, rows, columns, w_fine, origin_y, origin_x, step)
+    row, column = bin_of(y, x, per_bin, bin_rows, bin_columns)
+    claim = (ordered(score).to(tl.int64) << 32) | (0x7FFFFFFF - place).to(tl.int64)
+    tl.atomic_max(table + (pair * bin_rows + row) * bin_columns + column, claim, mask=on, sem="relaxed")
+
+
+@triton.jit
+def score_of(bits):
+    """The score that ``ordered`` made into an integer."""
+    return tl.where(bits >= 0, bits, bits ^ 0x7FFFFFFF).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def against(claim, score, own_x, own_y, moved, start, on):
+    """By how much a claim exceeds the score, and the difference between its displacement and the point's."""
+    excess = (score_of((claim >> 32).to(tl.int32)) - score) * 4.0
+    other = start + (0x7FFFFFFF - (claim & 0xFFFFFFFF)).to(tl.int32)
+    x = tl.load(moved + 2 * other, mask=on, other=0.0) - own_x
+    return excess, x, tl.load(moved + 2 * other + 1, mask=on, other=0.0) - own_y
+
+
+@triton.jit
+def borders(out, x, y, height, width, on):
+    """Distances to the left, upper, right and lower border."""
+    tl.store(out, squashed(x, COARSE_SCALE), mask=on)
+    tl.store(out + 1, squashed(y, COARSE_SCALE), mask=on)
+    tl.store(out + 2, squashed(width - x, COARSE_SCALE), mask=on)
+    tl.store(out + 3, squashed(height - y, COARSE_SCALE), mask=on)
+
+
+@triton.jit
+def _describe_match(
+    shares, moved, scores, verified, around, points0, cells, table, out, point, on,
+    rows, columns, w_fine, origin_y, origin_x, step, per_bin, bin_rows, bin_columns,
+    height0, width0, height1, width1, radius, LIMITED: tl.constexpr, POINTS: tl.constexpr
+):  # fmt: skip
+    """All channels but the parts of the similarity. ``out`` has the points' first channels."""
+    pair, place = point // (rows * columns), point % (rows * columns)
+    start = pair * (rows * columns)
+    score = tl.load(shares + point, mask=on, other=0.0)
+    own_x, own_y = tl.load(moved + 2 * point, mask=on, other=0.0), tl.load(moved + 2 * point + 1, mask=on, other=0.0)
+    raw = tl.load(scores + point, mask=on, other=0.0)
+    k = tl.arange(0, 32)
+    peak = tl.load(around + (25 * point)[:, None] + k[None, :], mask=on[:, None] & (k < 25)[None, :], other=0.0)
+    peak = tl.where((peak > float("-inf")) & (peak < float("inf")), peak, NOTHING)
+    tl.store((out + 47)[:, None] + k[None, :], peak, mask=on[:, None] & (k < 25)[None, :])
+    tl.store(out, score, mask=on)
+    tl.store(out + 1, tl.sum(tl.where((k == 12)[None, :], peak, 0.0), axis=1), mask=on)
+    tl.store(out + 2, ((raw > float("-inf")) & (raw < float("inf"))).to(tl.float32), mask=on)
+
+    tl.store(out + 3, (tl.load(verified + point, mask=on, other=0) != 0).to(tl.float32), mask=on)
+    y, x = target_of(cells, point, on, rows, columns, w_fine, origin_y, origin_x, step)
+    row, column = bin_of(y, x, per_bin, bin_rows, bin_columns)
+    table += pair * (bin_rows * bin_columns)
+    claim = tl.load(table + row * bin_columns + column, mask=on, other=0)
+    excess, dx, dy = against(claim, score, own_x, own_y, moved, start, on)
+    tl.store(out + 4, excess, mask=on)
+    tl.store(out + 5, squashed(dx, FINE_SCALE), mask=on)
+    tl.store(out + 6, squashed(dy, FINE_SCALE), mask=on)
+    best = claim
+    found = tl.zeros((POINTS,), tl.int32)
+    for n in tl.static_range(9):  # of equal scores, that of the first bin
+        near_y, near_x = row + (n // 3 - 1), column + (n % 3 - 1)
+        valid = on & (near_y >= 0) & (near_y < bin_rows) & (near_x >= 0) & (near_x < bin_columns)
+        near = tl.load(table + near_y * bin_columns + near_x, mask=valid, other=0)
+        better = valid & ((found == 0) | ((near >> 32) > (best >> 32)))
+        best = tl.where(better, near, best)
+        found = tl.where(valid, 1, found)
+    excess, dx, dy = against(best, score, own_x, own_y, moved, start, on)
+    tl.store(out + 7, excess, mask=on)
+    tl.store(out + 8, squashed(dx, FINE_SCALE), mask=on)
+    tl.store(out + 9, squashed(dy, FINE_SCALE), mask=on)
+    tl.store(out + 10, squashed(tl.sqrt(dx * dx + dy * dy), FINE_SCALE), mask=on)
+
+    tl.store(out + 11, squashed(own_x, COARSE_SCALE), mask=on)
+    tl.store(out + 12, squashed(own_y, COARSE_SCALE), mask=on)
+    p_x, p_y = tl.load(points0 + 2 * place, mask=on, other=0.0), tl.load(points0 + 2 * place + 1, mask=on, other=0.0)
+    borders(out + 13, p_x, p_y, height0, width0, on)
+    borders(out + 17, p_x + own_x, p_y + own_y, height1, width1, on)
+    if LIMITED:
+        tl.store(out + 21, squashed(radius - tl.abs(own_x), FINE_SCALE), mask=on)
+        tl.store(out + 22, squashed(radius - tl.abs(own_y), FINE_SCALE), mask=on)
+    else:
+        tl.store(out + 21, tl.full((POINTS,), 1.0, tl.float32), mask=on)
+        tl.store(out + 22, tl.full((POINTS,), 1.0, tl.float32), mask=on)
+
+    i, j = place // columns, place % columns
+    for n in tl.static_range(4):  # a neighbour and the opposite one
+        step_y, step_x = n // 3 - 1, n % 3 - 1
+        up, down = tl.maximum(i + step_y, 0), tl.minimum(i - step_y, rows - 1)
+        left = tl.minimum(tl.maximum(j + step_x, 0), columns - 1)
+        right = tl.minimum(tl.maximum(j - step_x, 0), columns - 1)
+        before, after = moved + 2 * (start + up * columns + left), moved + 2 * (start + down * columns + right)
+        for c in tl.static_range(2):
+            own = own_x if c == 0 else own_y
+            one = tl.load(before + c, mask=on, other=0.0) - own
+            other = tl.load(after + c, mask=on, other=0.0) - own
+            tl.store(out + (23 + 2 * n + c), squashed(one, FINE_SCALE), mask=on)
+            tl.store(out + (23 + 2 * (7 - n) + c), squashed(other, FINE_SCALE), mask=on)
+            tl.store(out + (39 + 2 * n + c), squashed(one + other, FINE_SCALE), mask=on)
+
+
+@triton.jit
+def _evidence(
+    shares, moved, scores, verified, around, points0, cells, table, cells0, cells1, out, points,
+    rows, columns, w_fine, origin_y, origin_x, step, per_bin, bin_rows, bin_columns,
+    height0, width0, height1, width1, radius, channels, h, w, first_y, first_x, cell_step,
+    a_b, a_c, a_y, a_x, b_b, b_c, b_y, b_x,
+    LIMITED: tl.constexpr, PATCH: tl.constexpr, PER_PART: tl.constexpr, WIDTH: tl.constexpr,
+    POINTS: tl.constexpr, CHANNELS: tl.constexpr
+):  # fmt: skip
+    """Programs (·, 0) write the first channels of their points, the others the parts of the similarity."""
+    point = tl.program_id(0) * POINTS + tl.arange(0, POINTS)
+    on = point < points
+    SIZE: tl.constexpr = FIXED + (GROUPS if PATCH == 1 else PATCH * PATCH)
+    out += point.to(tl.int64) * SIZE
+    if tl.program_id(1) == 0:
+        _describe_match(
+            shares, moved, scores, verified, around, points0, cells, table, out, point, on,
+            rows, columns, w_fine, origin_y, origin_x, step, per_bin, bin_rows, bin_columns,
+            height0, width0, height1, width1, radius, LIMITED, POINTS,
+        )  # fmt: skip
+    else:
+        part = tl.program_id(1) - 1  # a cell of the patch
+        pair = (point // (rows * columns)).to(tl.int64)
+        i, j = (point // columns) % rows, point % columns
+        y, x = target_of(cells, point, on, rows, columns, w_fine, origin_y, origin_x, step)
+        y += part // PATCH - PATCH // 2
+        x += part % PATCH - PATCH // 2
+        seen = on & (y >= 0) & (y < h) & (x >= 0) & (x < w)
+        here = (first_y + cell_step * i + part // PATCH).to(tl.int64) * a_y
+        a = cells0 + pair * a_b + here + (first_x + cell_step * j + part % PATCH) * a_x
+        b = cells1 + pair * b_b + y.to(tl.int64) * b_y + x * b_x
+        if PATCH == 1:
+            g, n = tl.arange(0, GROUPS), tl.arange(0, WIDTH)
+            total = tl.zeros((POINTS, GROUPS), tl.float32)
+            for begin in range(0, PER_PART, WIDTH):
+                channel = g[:, None] * PER_PART + begin + n[None, :]
+                valid = (begin + n < PER_PART)[None, :] & (channel < channels)
+                mask = seen[:, None, None] & valid[None, :, :]
+                ours = tl.load(a[:, None, None] + (channel * a_c)[None, :, :], mask=mask, other=0.0)
+                theirs = tl.load(b[:, None, None] + (channel * b_c)[None, :, :], mask=mask, other=0.0)
+                total += tl.sum(ours * theirs, axis=2)
+            tl.store((out + FIXED)[:, None] + g[None, :], total * GROUPS, mask=on[:, None])
+        else:
+            sums = tl.zeros((POINTS,), tl.float32)
+            for begin in range(0, channels, CHANNELS):
+                channel = begin + tl.arange(0, CHANNELS)
+                mask = seen[:, None] & (channel < channels)[None, :]
+                ours = tl.load(a[:, None] + (channel * a_c)[None, :], mask=mask, other=0.0)
+                theirs = tl.load(b[:, None] + (channel * b_c)[None, :], mask=mask, other=0.0)
+                sums += tl.sum(ours * theirs, axis=1)
+            tl.store(out + FIXED + part, sums * (PATCH * PATCH), mask=on)
+
+
+@torch.no_grad()
+@on_device_of
+def gather_evidence(
+    decoded: Decoded, around: Tensor, cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int
+) -> Tensor:
+    """See :func:`deepmatching.network.operators.evidence.gather_evidence`."""
+    batch, rows, columns = decoded.scores.shape
+    scores, cells, points0 = decoded.scores.contiguous(), decoded.cells.contiguous(), decoded.points0.contiguous()
+    at, points = targets(geometry, "bins"), scores.numel()
+    places = (rows, columns, *at)
+    table = torch.full((batch * at.bin_rows * at.bin_columns,), NO_CLAIM, dtype=torch.int64, device=scores.device)
+    shares, moved = torch.empty_like(scores), scores.new_empty((batch, rows, columns, 2))
+    blocks = triton.cdiv(points, POINTS)
+    _claim[(blocks,)](
+        scores, cells, points0, decoded.points1.contiguous(), table, shares, moved, points, float(geometry.L + 1),
+        *places, POINTS=POINTS, num_warps=1,
+    )  # fmt: skip
+    parts = PARTS if patch == 1 else patch**2
+    out = scores.new_empty((batch, rows, columns, FIXED.value + parts))
+    channels = cells0.shape[1]
+    per_part = triton.cdiv(channels, PARTS)
+    top, left = (cell - patch // 2 for cell in geometry.first_cell)
+    _evidence[(blocks, 1 + patch**2)](
+        shares, moved, scores, decoded.verified.contiguous().view(torch.uint8), around.contiguous(), points0, cells,
+        table, cells0, cells1, out, points, *places,
+        *(float(side) for side in (*geometry.used0, *geometry.used1, geometry.radius or 0)),
+        channels, *cells1.shape[2:], top, left, geometry.alpha // geometry.gamma,
+        *cells0.stride(), *cells1.stride(),
+        LIMITED=geometry.radius is not None, PATCH=patch,
+        PER_PART=per_part, WIDTH=min(8, triton.next_power_of_2(per_part)),
+        POINTS=POINTS, CHANNELS=CHANNELS, num_warps=4,
+    )  # fmt: skip
+    return out.permute(0, 3, 1, 2)

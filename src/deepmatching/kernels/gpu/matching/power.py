@@ -1,0 +1,78 @@
+"""Power (PW) with its gradient: the kernels behind ``operators.power``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from deepmatching.kernels.gpu.indexing import on_device_of, powered
+
+BLOCK = 2048
+
+
+@triton.jit
+def _power(scores, exponent, out, elements, SIZE: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    inside = at < elements
+    tl.store(out + at, powered(tl.load(scores + at, mask=inside), tl.load(exponent)), mask=inside)
+
+
+@triton.jit
+def _power_gradient(scores, exponent, gradient, out, partial, elements, SIZE: tl.constexpr):
+    """∂S = ∂ ν S^{ν−1}, and this block's part of ∂ν = Σ ∂ S^ν ln S; both 0 where S ≤ 0."""
+    at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    inside = at < elements
+    score = tl.load(scores + at, mask=inside, other=0.0)
+    upstream = tl.load(gradient + at, mask=inside, other=0.0)
+    nu = tl.load(exponent)
+    positive = score > 0
+    log = tl.log2(tl.where(positive, score, 1.0))
+    slope = tl.where(positive, upstream * tl.exp2((nu - 1.0) * log), 0.0)  # ∂ S^{ν−1}
+    tl.store(out + at, nu * slope, mask=inside)
+    LN2: tl.constexpr = 0.6931471805599453
+    tl.store(partial + tl.program_id(0), tl.sum(slope * tl.where(positive, score, 0.0) * (log * LN2), axis=0))
+
+
+@on_device_of
+def raise_to(scores: Tensor, exponent: Tensor) -> Tensor:
+    """max(S, 0)^ν for contiguous scores and an exponent on the same device."""
+    out = torch.empty_like(scores)
+    _power[(triton.cdiv(scores.numel(), BLOCK),)](scores, exponent, out, scores.numel(), SIZE=BLOCK)
+    return out
+
+
+@on_device_of
+def power_gradient(scores: Tensor, exponent: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """∂S and ∂ν; the sum over blocks runs in a fixed order and in float64."""
+    blocks = triton.cdiv(scores.numel(), BLOCK)
+    out, partial = torch.empty_like(scores), scores.new_empty(blocks)
+    _power_gradient[(blocks,)](scores, exponent, gradient, out, partial, scores.numel(), SIZE=BLOCK)
+    return out, partial.sum(dtype=torch.float64).to(exponent.dtype).view(exponent.shape)
+
+
+class Power(torch.autograd.Function):
+    """:func:`power`."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, exponent: Tensor) -> Tensor:
+        scores = scores.contiguous()
+        ctx.save_for_backward(scores, exponent)
+        return raise_to(scores, exponent)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        scores, exponent = ctx.saved_tensors
+        return power_gradient(scores, exponent, gradient.contiguous())
+
+
+def power(scores: Tensor, exponent: Tensor | float) -> Tensor:
+    """See :func:`deepmatching.network.operators.power.power`."""
+    if not isinstance(exponent, Tensor):
+        exponent = torch.full((), exponent, device=scores.device)
+    return Power.apply(scores, exponent.to(scores.device, torch.float32))

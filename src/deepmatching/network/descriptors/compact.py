@@ -1,0 +1,103 @@
+"""Our own learned descriptor: one short vector per position, from a small U-shaped network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from deepmatching.errors import DeepMatchingError
+from deepmatching.network.descriptors.base import Descriptor
+from deepmatching.network.descriptors.convolutions import (
+    as_rgb,
+    channels_last,
+    check_downscale,
+    in_bands,
+    joined,
+    normalised,
+    rectified,
+)
+
+
+class Compact(Descriptor):
+    """image → unit vectors of ``dimensions`` at every second pixel corner.
+
+    Most of the computation is at half resolution, for precision, and some at a quarter, for context::
+
+        H        6×6, stride 2
+        H/2      3×3, 3×3 ─────────────────────── + ── 3×3 ── 2×2 → positions
+        H/4         mean pool, 3×3, 3×3 ── 1×1 ──┘
+
+    Coarse maps are upsampled bilinearly. The last convolution, 2×2, turns cells, which lie between positions, into the
+    vector of a position; ``hog`` uses a patch of 4 × 4 cells instead.
+
+    Args:
+        downscale: must be 1.
+        widths: channels at H/2, H/4, …, one number per scale.
+        layers: number of 3×3 convolutions at each scale on the way down.
+        dimensions: length of the vectors.
+    """
+
+    stride = 2
+    patch = 1
+    working = 150  # measured, with the default widths
+
+    def __init__(
+        self,
+        downscale: int = 1,
+        widths: Sequence[int] = (36, 72),
+        layers: Sequence[int] = (2, 2),
+        dimensions: int = 64,
+    ) -> None:
+        super().__init__()
+        check_downscale("compact", downscale)
+        if not widths or len(widths) != len(layers) or min(*widths, *layers, dimensions) < 1:
+            raise DeepMatchingError(
+                "The compact descriptor needs a positive width and number of layers for each scale and positive "
+                f"dimensions, not {list(widths)}, {list(layers)} and {dimensions}."
+            )
+        self.widths, self.layers, self.channels = list(widths), list(layers), dimensions
+        self.mapped = widths[0]  # four bytes at every fourth pixel
+        self.banded = widths[0] + dimensions + 1  # the map, the vectors and their norm
+        self.stem = nn.Conv2d(3, widths[0], 6, stride=2, padding=2)
+        inputs = [widths[0], *widths[:-1]]
+        self.down = nn.ModuleList(
+            nn.ModuleList(nn.Conv2d(a if n == 0 else b, b, 3, padding=1) for n in range(count))
+            for a, b, count in zip(inputs, widths, layers, strict=True)
+        )
+        pairs = list(pairwise(widths))
+        self.rise = nn.ModuleList(nn.Conv2d(b, a, 1) for a, b in pairs)
+        self.merge = nn.ModuleList(nn.Conv2d(a, a, 3, padding=1) for a, _ in pairs)
+        self.head = nn.Conv2d(widths[0], dimensions, 2, padding=1)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+                nn.init.zeros_(module.bias)  # type: ignore[arg-type]
+        channels_last(self)
+
+    def forward(self, image: Tensor) -> Tensor:
+        # The stem reaches 3 pixels, and at each scale reach the convolutions down, the one up and the interpolation.
+        around = 3 + sum(2 * 2**n * (count + 2) for n, count in enumerate(self.layers))
+        maps = in_bands(self._maps, image, self.working, around, 2 ** len(self.widths), 2)
+        return normalised(self.head(maps))
+
+    def _maps(self, image: Tensor) -> Tensor:
+        """All layers but the last: (B, 1 or 3, H, W) → (B, widths[0], H/2, W/2)."""
+        x = (as_rgb(image) * 4 - 2).contiguous(memory_format=torch.channels_last)
+        x = rectified(self.stem, x)
+        maps: list[Tensor] = []
+        for scale in self.down:
+            x = F.avg_pool2d(x, 2, ceil_mode=True) if maps else x
+            for convolution in scale:  # type: ignore[attr-defined]
+                x = rectified(convolution, x)
+            maps.append(x)
+        x = maps.pop()
+        for n in reversed(range(len(self.rise))):  # a map is freed as soon as it has been used
+            x = rectified(self.merge[n], joined(maps.pop(), self.rise[n](x)))  # type: ignore[arg-type]
+        return x
+
+    def settings(self) -> dict[str, object]:
+        return {"widths": self.widths, "layers": self.layers, "dimensions": self.channels}

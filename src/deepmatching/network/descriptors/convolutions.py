@@ -1,0 +1,147 @@
+"""Helpers of the learned descriptors: fast convolutions, colour and normalisation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from deepmatching.errors import DeepMatchingError
+from deepmatching.kernels.limits import release_freed
+
+#: Memory in bytes that a band of rows may take while it is described, about.
+BAND_BYTES = 2**28
+
+#: Bands start at multiples of this many rows.
+ALIGNMENT = 32
+
+
+def check_downscale(name: str, downscale: int) -> None:
+    """Raise unless ``downscale`` is 1: the strides of the learned descriptors are fixed."""
+    if downscale != 1:
+        raise DeepMatchingError(
+            f"The {name} descriptor has cells of 2 pixels: downscale must be 1, not {downscale}; use hog for others."
+        )
+
+
+def as_rgb(image: Tensor) -> Tensor:
+    """(B, 1 or 3, H, W) → (B, 3, H, W)."""
+    return image.expand(-1, 3, -1, -1) if image.shape[1] == 1 else image
+
+
+#: Weight and bias of convolutions, in another type than their own.
+Converted = Mapping[nn.Module, tuple[Tensor, Tensor]]
+
+
+def rectified(
+    convolution: nn.Conv2d, x: Tensor, add: Tensor | None = None, converted: Converted | None = None
+) -> Tensor:
+    """max(0, convolution(x) + add), (B, C, H, W) → (B, C', H', W').
+
+    For inference on CUDA, cuDNN adds the bias and ``add`` and applies the ReLU in the pass that writes the result.
+
+    Args:
+        converted: the weight and bias to use, see :func:`converted_to`; None for the convolution's own.
+    """
+    if x.is_cuda and not torch.is_grad_enabled() and torch.backends.cudnn.is_available():
+        assert convolution.bias is not None and not isinstance(convolution.padding, str)
+        weight, bias = converted[convolution] if converted else (convolution.weight, convolution.bias)
+        dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+        x, weight, bias = (t.to(dtype) for t in (x, weight, bias))
+        how = (convolution.stride, convolution.padding, convolution.dilation, convolution.groups)
+        if add is None:
+            return torch.cudnn_convolution_relu(x, weight, bias, *how)
+        return torch.cudnn_convolution_add_relu(x, weight, add.to(dtype), 1.0, bias, *how)
+    result = convolved(convolution, x, converted)
+    return F.relu(result if add is None else result + add, inplace=True)
+
+
+def convolved(convolution: nn.Conv2d, x: Tensor, converted: Converted | None = None) -> Tensor:
+    """convolution(x), with its converted weight and bias where there are some."""
+    if converted is None:
+        return convolution(x)
+    weight, bias = converted[convolution]
+    if convolution.kernel_size == (1, 1):  # a matrix product adds the bias in the same pass
+        return F.linear(x.permute(0, 2, 3, 1), weight.flatten(1), bias).permute(0, 3, 1, 2)
+    return F.conv2d(x, weight, bias, convolution.stride, convolution.padding)
+
+
+def converted_to(dtype: torch.dtype, module: nn.Module) -> Converted:
+    """Weights and biases of a module's convolutions in another type.
+
+    On CUDA, one kernel converts all of them. It costs less than keeping copies in step with the parameters would: these
+    may change, also between replays of a CUDA graph.
+    """
+    convolutions = [m for m in module.modules() if isinstance(m, nn.Conv2d)]
+    own = [parameter.detach() for m in convolutions for parameter in (m.weight, m.bias) if parameter is not None]
+    copies = [torch.empty_like(parameter, dtype=dtype) for parameter in own]
+    torch._foreach_copy_(copies, own)
+    return dict(zip(convolutions, zip(copies[::2], copies[1::2], strict=True), strict=True))
+
+
+def normalised(x: Tensor, norm: float = 1.0) -> Tensor:
+    """x (B, C, H, W) scaled to this L2 norm along the channels, at least in float32. Zero stays zero.
+
+    Without gradients, x itself is overwritten.
+    """
+    x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    factors = norm / torch.linalg.vector_norm(x, dim=1, keepdim=True).clamp(min=1e-6)
+    return x * factors if torch.is_grad_enabled() else x.mul_(factors)
+
+
+def band_rows(rows: int, columns: int, working: int, around: int = 0) -> int:
+    """Rows of an image of this size that are described at a time; all of them if ``BAND_BYTES`` are enough.
+
+    The number does not depend on the free memory, so that results do not either.
+    """
+    if working * rows * columns <= BAND_BYTES:
+        return rows
+    fitting = max(BAND_BYTES // (working * columns) - 2 * around, 4 * around)
+    return min(rows, (fitting // ALIGNMENT + 1) * ALIGNMENT)
+
+
+def in_bands(
+    layers: Callable[[Tensor], Tensor], image: Tensor, working: int, around: int, alignment: int, stride: int
+) -> Tensor:
+    """``layers(image)``, of a large image for inference on a CPU in bands of rows: full maps take the most memory.
+
+    Args:
+        layers: convolutions, (B, C, H, W) → (B, C', H / stride, W / stride).
+        image: (B, C, H, W).
+        working: bytes per pixel that they need at most.
+        around: the number of rows of pixels around that a row of the result depends on.
+        alignment: a band must start at a multiple of this many rows; it divides ``ALIGNMENT``.
+        stride: pixels from one result to the next.
+    """
+    height, width = image.shape[2:]
+    around = -(-around // alignment) * alignment
+    rows = band_rows(height, width, working, around)
+    if rows == height or image.device.type != "cpu" or torch.is_grad_enabled():
+        return layers(image)
+    result = torch.empty(0)
+    for top in range(0, height, rows):
+        first, last = max(0, top - around), min(height, top + rows + around)
+        part = layers(image[:, :, first:last])
+        if top == 0:
+            shape = (part.shape[0], part.shape[1], height // stride, part.shape[3])
+            result = torch.empty(shape, dtype=part.dtype, memory_format=torch.channels_last)
+        target = result[:, :, top // stride : (top + rows) // stride]
+        target.copy_(part[:, :, (top - first) // stride :][:, :, : target.shape[2]])
+        del part
+    release_freed()  # else the allocator keeps some of the bands' maps
+    return result
+
+
+def channels_last(module: nn.Module) -> None:
+    """Store the weights as NHWC, the fastest layout for these convolutions."""
+    for parameter in module.parameters():
+        if parameter.ndim == 4:
+            parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+
+
+def joined(fine: Tensor, coarse: Tensor) -> Tensor:
+    """``fine`` + ``coarse`` at twice its size, cropped to the size of ``fine``."""
+    coarse = F.interpolate(coarse, scale_factor=2, mode="bilinear", align_corners=False)
+    return fine + coarse[:, :, : fine.shape[2], : fine.shape[3]]

@@ -1,0 +1,156 @@
+"""VGG-16's published weights, with which training can start."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from deepmatching.errors import DeepMatchingError
+from deepmatching.io.arrays import Archive
+from deepmatching.io.files import PathLike
+from deepmatching.io.weights import read_safetensors
+from deepmatching.network.descriptors.vgg import MEAN_RGB, VGG
+
+#: The authors' own weights, published by PyTorch. The name ends with the first digits of the file's SHA-256.
+URL = "https://download.pytorch.org/models/vgg16_features-amdegroot-88682ab5.pth"
+
+#: Our layers and their indices in torchvision's ``vgg16().features``.
+LAYERS = {"conv1_1": 0, "conv1_2": 2, "conv2_1": 5, "conv2_2": 7}
+
+#: Images x in 0 … 255 enter a network as (x − mean)/std: with these values for the authors' and for torchvision's own
+#: training.
+AUTHORS = (MEAN_RGB, (1.0, 1.0, 1.0))
+TORCHVISION = ((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
+
+#: The first kernel, (3, 3) of the red channel, tells which training a file comes from, whatever its name.
+AUTHORS_KERNEL = ((0.4800, 0.4085, -0.0651), (0.3105, 0.0502, -0.4034), (-0.0509, -0.2852, -0.4185))
+TORCHVISION_KERNEL = ((-0.5537, 0.1427, 0.5290), (-0.5831, 0.3566, 0.7657), (-0.6902, -0.0480, 0.4841))
+
+#: Tolerance in comparing kernels: half precision and a little further training are allowed.
+TOLERANCE = 0.02
+
+
+def is_published(source: PathLike) -> bool:
+    """Whether :func:`load_vgg` reads this source: ``"download"``, or a file of weights other than our models."""
+    path = Path(source)
+    if path.suffix != ".safetensors":
+        return str(source) == "download" or path.suffix in (".npz", ".pth", ".pt")
+    try:
+        with safe_open(path, framework="pt") as file:
+            return any(f"{prefix}.weight" in file.keys() for prefix in ("conv1_1", "features.0", "0"))  # noqa: SIM118
+    except (SafetensorError, OSError):
+        return False
+
+
+def load_vgg(descriptor: VGG, source: PathLike = "download") -> None:
+    """Fill the descriptor with the first four convolutions of a published VGG-16.
+
+    Weights of the authors' training and of torchvision's own are told apart by their values. A file with other weights
+    may state the normalisation of images in ``mean_rgb`` and ``std_rgb`` (3 numbers each, for colours in 0 … 255);
+    the default is the authors' normalisation.
+
+    Args:
+        source: ``"download"`` (once, into PyTorch's cache, verified by checksum) or a file: ``.npz`` or
+            ``.safetensors`` with ``conv1_1.weight`` …, or torchvision's ``.pth`` with ``features.0.weight`` ….
+    """
+    tensors = _download() if str(source) == "download" else _read(Path(source))
+    filled = {}
+    for layer in LAYERS:
+        for kind in ("weight", "bias"):
+            names = _names(layer, kind)
+            found = next((tensors[name] for name in names if name in tensors), None)
+            expected = getattr(getattr(descriptor, layer), kind).shape
+            if found is None or found.shape != expected:
+                what = "has no" if found is None else f"has a tensor of shape {tuple(found.shape)} instead of the"
+                raise DeepMatchingError(
+                    f"{source} {what} {layer}.{kind} of VGG-16, {tuple(expected)}; give weights of that network."
+                )
+            if not torch.isfinite(found).all():
+                raise DeepMatchingError(f"{source} holds NaN or infinite numbers in {layer}.{kind}; use another file.")
+            filled[f"{layer}.{kind}"] = found.float()
+    _renormalise(filled, *_normalisation(tensors, filled["conv1_1.weight"], source))
+    descriptor.load_state_dict(filled)
+
+
+def _names(layer: str, kind: str) -> tuple[str, str, str]:
+    """The names that files give to the weight or the bias of a layer."""
+    return f"{layer}.{kind}", f"features.{LAYERS[layer]}.{kind}", f"{LAYERS[layer]}.{kind}"
+
+
+def _normalisation(tensors: dict[str, Tensor], weight: Tensor, source: object) -> tuple[Tensor, Tensor]:
+    """The mean and standard deviation, (3,) each, of the images that these weights expect."""
+    known = TORCHVISION if _is_close(weight[0, 0], TORCHVISION_KERNEL) else AUTHORS
+    mean = tensors.get("mean_rgb", torch.tensor(known[0])).flatten().float()
+    std = tensors.get("std_rgb", torch.tensor(known[1])).flatten().float()
+    if len(mean) != 3 or len(std) != 3 or not (std > 0).all():
+        raise DeepMatchingError(
+            f"The mean_rgb and std_rgb of {source} must be 3 numbers each, std_rgb positive; correct them."
+        )
+    return mean, std
+
+
+def _renormalise(tensors: dict[str, Tensor], mean: Tensor, std: Tensor) -> None:
+    """Convert weights for (x − mean)/std to weights for x − MEAN_RGB, and weights for BGR to weights for RGB."""
+    weight = tensors["conv1_1.weight"]
+    if _is_close(weight[0, 2], AUTHORS_KERNEL):  # the authors' own file is in BGR order
+        weight = weight.flip(1)
+    tensors["conv1_1.weight"] = weight = weight / std[:, None, None]
+    tensors["conv1_1.bias"] = tensors["conv1_1.bias"] + weight.sum((2, 3)) @ (torch.tensor(MEAN_RGB) - mean)
+
+
+def _is_close(kernel: Tensor, known: tuple[tuple[float, ...], ...]) -> bool:
+    return bool(((kernel - torch.tensor(known)).abs() <= TOLERANCE).all())
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    if not os.path.isfile(path):
+        raise DeepMatchingError(f"There is no file {path} with VGG-16 weights; check the path or use 'download'.")
+    if not os.path.getsize(path):
+        raise DeepMatchingError(f"{path} is empty; download the weights again.")
+    if path.suffix == ".npz":
+        archive = Archive(path, "file of VGG-16 weights")
+        known = {name for layer in LAYERS for kind in ("weight", "bias") for name in _names(layer, kind)}
+        wanted = [name for name in (*sorted(known), "mean_rgb", "std_rgb") if name in archive]
+        return {name: torch.from_numpy(archive[name].astype(np.float32)) for name in wanted}
+    if path.suffix == ".safetensors":
+        return read_safetensors(path)[0]
+    try:
+        if path.suffix in (".pth", ".pt"):
+            return _unpickled_tensors(path)
+    except Exception as error:  # PyTorch's reader raises a dozen kinds for files that are damaged or hold other things
+        if isinstance(error, pickle.UnpicklingError) or "pickle" in str(error):
+            # Our own message, because those of PyTorch and NumPy advise running the code in the file.
+            raise DeepMatchingError(
+                f"{path} holds Python objects, not plain tensors with names, or is damaged; save a network's "
+                "state_dict()."
+            ) from error
+        reason = str(error).splitlines()[0] if str(error) else "it is damaged"
+        raise DeepMatchingError(f"{path} cannot be read as VGG-16 weights ({reason}); download it again.") from error
+    raise DeepMatchingError(f"{path} is not a supported file of weights; use .npz, .safetensors or torchvision's .pth.")
+
+
+def _unpickled_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a PyTorch file, without running code in it; raises ``UnpicklingError`` for other content."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about pickle protocols
+        tensors = torch.load(path, map_location="cpu", weights_only=True)
+    if not isinstance(tensors, dict):
+        raise pickle.UnpicklingError("not a dictionary of tensors")
+    return {name: tensor for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
+
+
+def _download() -> dict[str, Tensor]:
+    try:
+        return torch.hub.load_state_dict_from_url(URL, map_location="cpu", check_hash=True, weights_only=True)
+    except (OSError, RuntimeError) as error:
+        raise DeepMatchingError(
+            f"VGG-16's weights could not be downloaded from {URL} ({error}); give a local file instead "
+            "(model.init=FILE in training, --checkpoint ROW=FILE in reproduce)."
+        ) from error

@@ -1,0 +1,158 @@
+"""Matches from descriptors without the score volumes: how inference runs the fused operators.
+
+On the way up, S_{l+1/2} and the switches m_l of every level are kept. On the way down, Q_{l+1/2} replaces them level by
+level. Level 0 takes three quarters of that memory, level 1 three quarters of the rest, and so on. When memory is short,
+the lowest levels are held one strip of reference rows at a time and computed twice, once on the way up and once on the
+way down. The result is the same to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from deepmatching.geometry.discretization import Geometry, Strip
+from deepmatching.geometry.strips import WHOLE, Tiling, strips_down, strips_up
+from deepmatching.geometry.targets import Best, Decoded
+from deepmatching.kernels.limits import release_freed
+from deepmatching.network.operators import correlation, power
+from deepmatching.network.operators.decoding import best_pooled, decode, decode_pooled, mask_off_image, verify
+from deepmatching.network.operators.fused import (
+    aggregate,
+    aggregate_and_pool,
+    correlate_and_pool,
+    disaggregate,
+    unpool_and_disaggregate,
+)
+from deepmatching.settings import RECIPROCAL, Reciprocal
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """The options of inference, which do not change the network.
+
+    Attributes:
+        reciprocal: how matches are verified, see ``deepmatching.network.operators.decoding``.
+        half: correlate and store S_{l+1/2} in half precision (CUDA kernels only). Sums stay in float32.
+        subpixel: move matches between the cells, if the network has a sharpness.
+        pieces: the strips that the lowest levels are cut into.
+        confidence: judge the matches, if the network can.
+    """
+
+    reciprocal: Reciprocal = RECIPROCAL
+    half: bool = False
+    subpixel: bool = True
+    tiling: Tiling = WHOLE
+    confidence: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """A frame of a sequence and its descriptors, which serve in two pairs."""
+
+    image: Tensor  #: (C, H, W), where it was loaded
+    on_device: Tensor  #: (C, H, W), on the matcher's device
+    cells: Tensor  #: (1, C, h, w)
+    geometry: Geometry  #: that of a pair of such frames
+    size: tuple[int, int]  #: of the frame as it was given
+    tiling: Tiling  #: how a pair of such frames is matched
+
+
+@torch.no_grad()
+def decode_cells(
+    cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int, exponents: list[float], decoding: Decoding
+) -> Decoded:
+    """The matches of a batch of pairs from their descriptors, on the cells. Never waits for the GPU.
+
+    Args:
+        cells0, cells1, patch: see :func:`~deepmatching.network.operators.correlation`.
+        exponents: ν_0, ν_1, …; levels beyond the last one share it.
+        decoding: the options; ``subpixel`` has no effect here.
+    """
+    nu = exponents + exponents[-1:] * (geometry.L + 1 - len(exponents))
+    reciprocal, tiling, half = decoding.reciprocal, decoding.tiling, decoding.half
+    if geometry.L == 0:
+        scores = power(correlation(cells0, cells1, geometry, patch), nu[0])
+        return decode(mask_off_image(scores, geometry), geometry, reciprocal)
+
+    def first(part: Geometry) -> tuple[Tensor, Tensor]:
+        """S_{1/2} and m_0."""
+        if part is not geometry and cells0.device.type == "cpu":
+            release_freed()  # memory is short, and describing and the strip before have freed much
+        return correlate_and_pool(cells0, cells1, part, patch, nu[0], half)
+
+    if not tiling.is_split(geometry):
+        levels = [first(geometry)]
+        _ascend(levels, geometry, nu, 0, geometry.L - 1)
+        coarse = _descend(levels, geometry, nu, 0)
+        return decode_pooled(coarse, *levels.pop(), geometry, reciprocal)
+
+    top = min(tiling.levels, geometry.L - 1)
+
+    def up(part: Strip) -> tuple[Tensor, Tensor]:
+        """S_{l+1/2} and m_l of a strip for l = ``top``."""
+        volumes = first(part)
+        for l in range(top):
+            volumes = aggregate_and_pool(volumes[0], part, l, nu[l + 1])
+        return volumes
+
+    levels = [_join(geometry, top, ((part, *up(part)) for part in strips_up(geometry, tiling)))]
+    _ascend(levels, geometry, nu, top, geometry.L - 1)
+    coarse = _descend(levels, geometry, nu, top)
+    whole = levels.pop()
+
+    def best(part: Strip, below: Strip) -> Best:
+        lower = [first(below)]
+        _ascend(lower, below, nu, 0, top - 1)
+        rows = slice(*part.rows[top])
+        Q, pooled, switches = (volume[:, rows] for volume in (coarse, *whole))
+        for l in reversed(range(top)):
+            Q = unpool_and_disaggregate(Q, pooled, switches, part, l)
+            begin, end = (row - below.rows[l][0] for row in part.rows[l])
+            pooled, switches = (volume[:, begin:end] for volume in lower.pop())
+        return best_pooled(Q, pooled, switches, part, reciprocal)
+
+    return verify(_merge(best(*strips) for strips in strips_down(geometry, tiling)), geometry, reciprocal)
+
+
+def _ascend(
+    levels: list[tuple[Tensor, Tensor]], geometry: Geometry, nu: list[float], lowest: int, highest: int
+) -> None:
+    """Append (S_{l+1/2}, m_l) for l = ``lowest`` + 1 … ``highest`` to a list that ends with level ``lowest``."""
+    for l in range(lowest, highest):
+        levels.append(aggregate_and_pool(levels[-1][0], geometry, l, nu[l + 1]))
+
+
+def _descend(levels: list[tuple[Tensor, Tensor]], geometry: Geometry, nu: list[float], lowest: int) -> Tensor:
+    """Q_{lowest + 1/2}; removes all levels above ``lowest`` from the list."""
+    top = geometry.L - 1
+    Q = disaggregate(aggregate(levels[-1][0], geometry, top, nu[top + 1]).float(), geometry, top)
+    for l in reversed(range(lowest, top)):
+        Q = unpool_and_disaggregate(Q, *levels.pop(), geometry, l)
+    return Q
+
+
+def _join(geometry: Geometry, l: int, parts: Iterable[tuple[Strip, Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """S_{l+1/2} and m_l of the whole grid, assembled from its strips."""
+    whole: list[Tensor] = []
+    for strip, *volumes in parts:
+        if not whole:
+            whole = [v.new_empty(v.shape[0], *geometry.grid(l), *v.shape[3:]) for v in volumes]
+        for target, volume in zip(whole, volumes, strict=True):
+            target[:, slice(*strip.rows[l])] = volume
+    return whole[0], whole[1]
+
+
+def _merge(parts: Iterable[Best]) -> Best:
+    """The best matches of all strips and the best score at every target."""
+    scores, cells = [], []
+    table: Tensor | None = None
+    for part in parts:
+        scores.append(part.scores)
+        cells.append(part.cells)
+        table = part.table if table is None else torch.maximum(table, part.table, out=table)
+    assert table is not None
+    return Best(torch.cat(scores, 1), torch.cat(cells, 1), table)

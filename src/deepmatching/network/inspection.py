@@ -1,0 +1,360 @@
+"""Looking inside: the score maps of one reference point, its best path through the levels, and the patches below.
+
+The volumes S_l and Q_l of a pair take gigabytes, those of one point a few hundred kilobytes. A :class:`Trace` keeps
+what decoding keeps, the pooled scores S_{l+1/2} and the switches m_l. From these, the maps of a point follow:
+
+* S_0 from the descriptors, S_l from S_{l−1/2} of the four children;
+* Q_l from S_l, the switches and Q_{l+1} of the parents, up to the top level. A point has at most 4^l ancestors at level
+  l, whose maps are 4^l times smaller: each level costs about the same.
+
+The path is the one that eq. (1) of the paper maximises: from the match back up, always to the parent and the cell that
+gave the score. Below the patch at its top hangs a quadtree: each patch consists of four that move independently, each
+by one cell of its level at most.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deepmatching.errors import DeepMatchingError, failed_allocations
+from deepmatching.geometry.discretization import Geometry
+from deepmatching.geometry.slices import overlap
+from deepmatching.network.memory import pooled_cells, require
+from deepmatching.network.network import Network
+from deepmatching.network.operators import power, unpooling
+from deepmatching.network.operators.correlation import correlation
+from deepmatching.network.operators.fused import aggregate_and_pool, correlate_and_pool
+
+#: In the quadtree: no such patch, because it would lie off the grid or off the target map.
+MISSING = 255
+
+
+@dataclass(frozen=True)
+class Step:
+    """One patch of the best path: level l, its centre p in the first image and q in the second, as pixel corners."""
+
+    level: int
+    index: tuple[int, int]  #: (row, column) of p on the grid of its level
+    cell: tuple[int, int]  #: (row, column) of q in p's map
+    p: tuple[float, float]  #: (x, y)
+    q: tuple[float, float]
+    S: float  #: S_l(q|p)
+    Q: float  #: Q_l(q|p), the sum of S over this patch and those above it
+
+
+@dataclass(frozen=True, eq=False)
+class Map:
+    """S_l(·|p) and Q_l(·|p) of one point of level l, over the second image; −∞ where there is no score."""
+
+    level: int
+    p: tuple[float, float]  #: (x, y) of the point, a pixel corner
+    first: tuple[float, float]  #: (x, y) of cell (0, 0)
+    step: int  #: pixels between cells
+    S: np.ndarray  #: (h, w) float32
+    Q: np.ndarray  #: (h, w) float32
+
+
+@dataclass(frozen=True, eq=False)
+class Inspection:
+    """What there is to see of one reference point."""
+
+    index: tuple[int, int]  #: (row, column) on the grid of level 0
+    path: list[Step]  #: from level 0 up; empty if no path reaches the point
+    maps: list[Map]  #: of the patches on the path, from level 0 up
+    second: Step | None  #: the best match at least a patch away from the best one
+    tree: np.ndarray  #: uint8, see :meth:`Trace.tree`
+
+
+class Trace:
+    """What is kept of a pair in order to inspect its points.
+
+    Args:
+        network: the network that matched the pair.
+        cells0, cells1: the descriptors of both images, (1, C, h, w).
+        geometry: of the pair.
+        memory: bytes that may be used; None for four fifths of the free memory.
+    """
+
+    def __init__(
+        self, network: Network, cells0: Tensor, cells1: Tensor, geometry: Geometry, memory: int | None = None
+    ) -> None:
+        require(trace_bytes(geometry), cells0.device, memory)
+        self.geometry, self.cells0, self.cells1 = geometry, cells0, cells1
+        self.patch = network.descriptor.patch
+        nu = network.exponents.tolist()
+        self.exponents = nu + nu[-1:] * (geometry.L + 1 - len(nu))
+        self.pooled, self.switches = self._pool()
+        self._row: tuple[int, Tensor] | None = None  # S_0 of the last row of points that was looked at
+
+    @torch.no_grad()
+    @failed_allocations()
+    def _pool(self) -> tuple[list[Tensor], list[Tensor]]:
+        """S_{l+1/2} and m_l for l = 0 … L − 1."""
+        volumes: list[tuple[Tensor, Tensor]] = []
+        for l in range(self.geometry.L):
+            if l == 0:
+                volumes.append(
+                    correlate_and_pool(self.cells0, self.cells1, self.geometry, self.patch, self.exponents[0])
+                )
+            else:
+                volumes.append(aggregate_and_pool(volumes[-1][0], self.geometry, l - 1, self.exponents[l]))
+        return [pooled for pooled, _ in volumes], [switches for _, switches in volumes]
+
+    @cached_property
+    def bytes(self) -> int:
+        """Memory that this trace holds."""
+        kept = (self.cells0, self.cells1, *self.pooled, *self.switches)
+        return sum(tensor.numel() * tensor.element_size() for tensor in kept)
+
+    @torch.no_grad()
+    @failed_allocations()
+    def inspect(self, row: int, column: int) -> Inspection:
+        """The maps, the path and the quadtree of a reference point of level 0."""
+        rows, columns = self.geometry.grid(0)
+        if not (0 <= row < rows and 0 <= column < columns):
+            raise DeepMatchingError(
+                f"There is no reference point in row {row}, column {column}: the grid has {rows} rows and {columns} "
+                "columns."
+            )
+        around = _Ancestors(self, row, column)
+        path = around.path(around.best)
+        second = around.path(around.second)[:1] if path else []
+        chain = path or [around.nearest(l) for l in range(len(around.S))]
+        maps = [around.map(step) for step in chain]
+        tree = self.tree(path[-1]) if path else np.zeros(0, np.uint8)
+        return Inspection((row, column), path, maps, second[0] if second else None, tree)
+
+    def first_scores(self, row: int, column: int) -> Tensor:
+        """S_0(·|p), (h_0, w_0)."""
+        if self._row is None or self._row[0] != row:
+            strip = self.geometry.strip((row, row + 1))
+            scores = power(correlation(self.cells0, self.cells1, strip, self.patch), self.exponents[0])
+            self._row = (row, scores[0, 0])
+        return self._row[1][column]
+
+    def scores(self, l: int, rows: list[int], columns: list[int]) -> Tensor:
+        """S_l of the points at these rows and columns, l ≥ 1: (rows, columns, h_l, w_l)."""
+        geometry, below = self.geometry, self.pooled[l - 1][0]
+        total = below.new_zeros(len(rows), len(columns), *geometry.window(l), dtype=torch.float32)
+        count = total.new_zeros(len(rows), len(columns), 1, 1)
+        for down, right, y, x in geometry.links(l - 1):
+            i, children_i = _present([row + down for row in rows], range(below.shape[0]))
+            j, children_j = _present([column + right for column in columns], range(below.shape[1]))
+            cells = _cells(y, x, geometry.window(l))
+            if not i or not j:
+                continue
+            count[_grid(i, j)] += 1
+            if cells:
+                part = total[_grid(i, j)]
+                part[..., cells[0][0], cells[1][0]] += below[_grid(children_i, children_j)][
+                    ..., cells[0][1], cells[1][1]
+                ].float()
+                total[_grid(i, j)] = part
+        return power(total / count.clamp(min=1), self.exponents[l])
+
+    def tree(self, top: Step) -> np.ndarray:
+        """The quadtree below a patch of the top level, as the switches that moved its patches.
+
+        Level by level from L − 1 down to 0, the four children of every patch in the order of ``geometry.CORNERS``. The
+        number of a child is the raster index of d in {−1, 0, 1}²: it has moved by 2^l γ₀ d from where its parent is.
+        """
+        geometry, side = self.geometry, 2 * self.geometry.pool_reach + 1
+        nodes = np.array([[*top.index, *top.cell]])
+        alive = np.ones(1, bool)
+        codes = []
+        for l in reversed(range(top.level)):
+            (rows, columns), (h, w) = geometry.grid(l), geometry.window(l + 1)
+            nodes = (nodes[:, None] + np.array(geometry.links(l))[None]).reshape(-1, 4)
+            i, j, y, x = nodes.T
+            alive = np.repeat(alive, 4) & (i >= 0) & (i < rows) & (j >= 0) & (j < columns)
+            alive &= (y >= 0) & (y < h) & (x >= 0) & (x < w)
+            at = [torch.from_numpy(np.where(alive, index, 0)).to(self.switches[l].device) for index in (i, j, y, x)]
+            code = self.switches[l][0][at[0], at[1], at[2], at[3]].cpu().numpy().astype(np.int64)
+            codes.append(np.where(alive, code, MISSING).astype(np.uint8))
+            offset = geometry.pool_offset(l) - geometry.pool_reach
+            nodes = np.stack([i, j, 2 * y + offset + code // side, 2 * x + offset + code % side], axis=1)
+        return np.concatenate(codes) if codes else np.zeros(0, np.uint8)
+
+
+class _Ancestors:
+    """The maps S_l and Q_l of a point and of all its ancestors."""
+
+    def __init__(self, trace: Trace, row: int, column: int) -> None:
+        self.trace, self.geometry = trace, trace.geometry
+        geometry = self.geometry
+        self.rows, self.columns = [[row]], [[column]]
+        for l in range(geometry.L):
+            shifts, grid = geometry.child_shifts(l), geometry.grid(l + 1)
+            for axis, places in enumerate((self.rows, self.columns)):
+                parents = {place - shift for place in places[l] for shift in shifts}
+                places.append(sorted(place for place in parents if 0 <= place < grid[axis]))
+        self.S = [trace.first_scores(row, column)[None, None].float()]
+        for l in range(1, geometry.L + 1):
+            if not self.rows[l] or not self.columns[l]:
+                break
+            self.S.append(trace.scores(l, self.rows[l], self.columns[l]))
+        self._descend()
+
+    def _descend(self) -> None:
+        """Q_l from the top down, and Q_{l+1/2}, which the path needs."""
+        geometry = self.geometry
+        top = len(self.S) - 1
+        self.Q = [self.S[top] if top == geometry.L else torch.full_like(self.S[top], -torch.inf)]
+        self.above: list[Tensor] = []
+        for l in reversed(range(top)):
+            above = self._disaggregate(self.Q[0], l)
+            m = self.trace.switches[l][0][_grid(self.rows[l], self.columns[l])]
+            reached = unpooling(above[None], m[None], geometry.window(l), geometry.pool_offset(l), geometry.pool_reach)
+            self.Q.insert(0, self.S[l] + reached[0])
+            self.above.insert(0, above)
+        # Targets off the image have no Q_0, and a match lies on none of its last border lines.
+        self.Q[0] = self.Q[0].masked_fill(self._off_image(border=True), -torch.inf)
+        self.match_scores = self.Q[0][0, 0].masked_fill(self._off_image(border=False), -torch.inf)
+
+    def _off_image(self, border: bool) -> Tensor:
+        """Which targets of the point at level 0 a score, or without the ``border`` a match, cannot have: (h_0, w_0)."""
+        rows, columns = self.geometry.on_target(border)
+        place = (self.rows[0][0], self.columns[0][0]) if self.geometry.relative else (0, 0)
+        return ~(rows[place[0]][:, None] & columns[place[1]]).to(self.S[0].device)
+
+    def _disaggregate(self, Q: Tensor, l: int) -> Tensor:
+        """Q_{l+1/2} of the ancestors of level l from Q_{l+1}."""
+        window = self.geometry.window(l + 1)
+        above = Q.new_full((len(self.rows[l]), len(self.columns[l]), *window), -torch.inf)
+        for down, right, y, x in self.geometry.links(l):
+            i, parents_i = _present([row - down for row in self.rows[l]], self.rows[l + 1])
+            j, parents_j = _present([column - right for column in self.columns[l]], self.columns[l + 1])
+            cells = _cells(y, x, window)
+            if i and j and cells:
+                part = above[_grid(i, j)]
+                there = part[..., cells[0][1], cells[1][1]]
+                source = Q[_grid(parents_i, parents_j)][..., cells[0][0], cells[1][0]]
+                part[..., cells[0][1], cells[1][1]] = torch.maximum(there, source)
+                above[_grid(i, j)] = part
+        return above
+
+    @property
+    def best(self) -> tuple[int, int] | None:
+        """The cell of the match, or None."""
+        return _highest(self.match_scores)
+
+    @property
+    def second(self) -> tuple[int, int] | None:
+        """The cell of the highest score at least a patch of level 0 away from the match, along an axis."""
+        if (best := self.best) is None:
+            return None
+        scores = self.match_scores.clone()
+        reach = self.geometry.patch - 1
+        rows, columns = (slice(max(0, at - reach), at + reach + 1) for at in best)
+        scores[rows, columns] = -torch.inf
+        return _highest(scores)
+
+    def path(self, cell: tuple[int, int] | None) -> list[Step]:
+        """The patches whose scores add up to Q_0 of a cell, from level 0 up."""
+        if cell is None:
+            return []
+        geometry = self.geometry
+        index, steps = (self.rows[0][0], self.columns[0][0]), []
+        for l in range(geometry.L + 1):
+            steps.append(self._step(l, index, cell))
+            if l < geometry.L:
+                index, cell = self._up(l, index, cell)
+        return steps
+
+    def _up(self, l: int, index: tuple[int, int], cell: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
+        """The parent and its cell that gave Q_l of a cell; the first in raster order wins ties."""
+        geometry, side = self.geometry, 2 * self.geometry.pool_reach + 1
+        above = self.above[l][self._at(l, index)]
+        m = self.trace.switches[l][0][index]
+        chosen, best = None, -torch.inf
+        for code in reversed(range(side * side)):  # the window that comes first sees the cell last
+            offset = geometry.pool_offset(l) - geometry.pool_reach
+            y, x = cell[0] - offset - code // side, cell[1] - offset - code % side
+            if y % 2 or x % 2 or not (0 <= y // 2 < m.shape[0] and 0 <= x // 2 < m.shape[1]):
+                continue
+            pooled = (y // 2, x // 2)
+            if int(m[pooled]) == code and float(above[pooled]) > best:
+                chosen, best = pooled, float(above[pooled])
+        assert chosen is not None, "a finite score has a window that chose it"
+        h, w = geometry.window(l + 1)
+        for down, right, y, x in reversed(geometry.links(l)):
+            parent, at = (index[0] - down, index[1] - right), (chosen[0] - y, chosen[1] - x)
+            on_grid = parent[0] in self.rows[l + 1] and parent[1] in self.columns[l + 1]
+            if not on_grid or not (0 <= at[0] < h and 0 <= at[1] < w):
+                continue
+            if float(self.Q[l + 1][self._at(l + 1, parent)][at]) == best:
+                return parent, at
+        raise AssertionError("a score of Q_{l+1/2} has a parent")
+
+    def _at(self, l: int, index: tuple[int, int]) -> tuple[int, int]:
+        return self.rows[l].index(index[0]), self.columns[l].index(index[1])
+
+    def _step(self, l: int, index: tuple[int, int], cell: tuple[int, int]) -> Step:
+        p, (x, y), at = self._position(l, index), self._first(l, index), self._at(l, index)
+        stride = self.geometry.stride(l)
+        q = (x + stride * cell[1], y + stride * cell[0])
+        return Step(l, index, cell, p, q, float(self.S[l][at][cell]), float(self.Q[l][at][cell]))
+
+    def nearest(self, l: int) -> Step:
+        """For a point that no path reaches: its ancestor of level l nearest to it, and the best cell of S_l there."""
+        x, y = self._position(0, (self.rows[0][0], self.columns[0][0]))
+        ys, xs = (points.tolist() for points in self.geometry.reference_points(l))
+        row = min(self.rows[l], key=lambda i: abs(ys[i] - y))
+        column = min(self.columns[l], key=lambda j: abs(xs[j] - x))
+        scores = self.S[l][self._at(l, (row, column))]
+        return self._step(l, (row, column), _highest(scores) or (0, 0))
+
+    def map(self, step: Step) -> Map:
+        """The maps of a patch."""
+        at = self._at(step.level, step.index)
+        S, Q = (volumes[step.level][at].cpu().numpy() for volumes in (self.S, self.Q))
+        first = self._first(step.level, step.index)
+        return Map(step.level, step.p, first, self.geometry.stride(step.level), S, Q)
+
+    def _position(self, l: int, index: tuple[int, int]) -> tuple[float, float]:
+        ys, xs = self.geometry.reference_points(l)
+        return float(xs[index[1]]), float(ys[index[0]])
+
+    def _first(self, l: int, index: tuple[int, int]) -> tuple[float, float]:
+        """(x, y) of the first cell of a point's map."""
+        if not self.geometry.relative:
+            return 0.0, 0.0
+        x, y = self._position(l, index)
+        reach = self.geometry.stride(l) * self.geometry.R(l)
+        return x - reach, y - reach
+
+
+def trace_bytes(geometry: Geometry) -> int:
+    """Memory of the trace of a pair: a score and a switch for each cell of S_{l+1/2}."""
+    return 5 * sum(pooled_cells(geometry, l) for l in range(geometry.L))
+
+
+def _present(wanted: list[int], there: list[int] | range) -> tuple[list[int], list[int]]:
+    """Of the wanted numbers, the places of those that are there, and their places there."""
+    places = {number: place for place, number in enumerate(there)}
+    found = [(n, places[number]) for n, number in enumerate(wanted) if number in places]
+    return [n for n, _ in found], [place for _, place in found]
+
+
+def _grid(rows: list[int], columns: list[int]) -> tuple[Tensor, Tensor]:
+    """The index of a grid of rows and columns."""
+    return torch.tensor(rows)[:, None], torch.tensor(columns)[None, :]
+
+
+def _cells(y: int, x: int, window: tuple[int, int]) -> tuple[tuple[slice, slice], tuple[slice, slice]] | None:
+    """Slices of a parent's cells and of the child's cells, (rows, rows), (columns, columns)."""
+    rows, columns = overlap(y, window[0], window[0]), overlap(x, window[1], window[1])
+    return (rows, columns) if rows and columns else None
+
+
+def _highest(scores: Tensor) -> tuple[int, int] | None:
+    """The first cell with the highest score; None if all are −∞."""
+    at = int(scores.flatten().argmax())
+    if not torch.isfinite(scores.flatten()[at]):
+        return None
+    return at // scores.shape[1], at % scores.shape[1]

@@ -1,0 +1,356 @@
+"""The U-shaped network (paper, Fig. 2): D → CORR → [MP, AG, PW]×L → [DA, UP, +]×L."""
+
+from __future__ import annotations
+
+import math
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any, get_args
+
+import torch
+from torch import Tensor, nn
+
+from deepmatching.errors import DeepMatchingError, check_choice, check_number
+from deepmatching.geometry.discretization import Geometry
+from deepmatching.kernels.limits import release_freed
+from deepmatching.network.confidence import ConfidenceNetwork
+from deepmatching.network.descriptors import Descriptor
+from deepmatching.network.inference import Decoding, decode_cells
+from deepmatching.network.memory import pyramid_bytes, require
+from deepmatching.network.operators import (
+    aggregation,
+    correlation,
+    disaggregation,
+    max_pooling,
+    power,
+    soft_pooling,
+    soft_unpooling,
+    summation,
+    unpooling,
+)
+from deepmatching.network.operators.decoding import Decoded, decode, mask_off_image
+from deepmatching.network.operators.evidence import gather_evidence
+from deepmatching.network.operators.subpixel import refine_to_subpixel, scores_around
+from deepmatching.settings import EXPONENT, RADIUS, TEMPERATURE, Pooling
+
+#: Levels with their own exponent and temperature. Patches of up to 999 pixels need six to eight; levels beyond share
+#: the last one.
+EXPONENTS = 8
+
+#: Lower bounds of ν_l and κ in training.
+SMALLEST_EXPONENT, SMALLEST_SHARPNESS = 0.1, 1.0
+
+
+@dataclass
+class Pyramid:
+    """All score volumes of a batch of pairs, differentiable.
+
+    ``S[l]`` and ``Q[l]`` have shape (B, H_l, W_l, h_l, w_l), and ``geometry`` says where each score lies. ``Q[0]`` is
+    −∞ on cells that no path reaches and off the target image.
+    """
+
+    geometry: Geometry
+    S: list[Tensor]
+    Q: list[Tensor]
+    sharpness: Tensor | None = None  #: κ of the network, for losses
+    cells: tuple[Tensor, Tensor] | None = None  #: the descriptors of both images, for the confidence
+
+
+class Network(nn.Module):
+    """Images in, score volumes out.
+
+    Args:
+        descriptor: φ. Its stride is γ₀. A level-0 patch is as many strides wide as the descriptor's patch has cells,
+            and at least four; that is δ₀, and the step α₀ of the grid.
+        radius: R in pixels, or None for no limit.
+        levels: L, or None for the original's rule, which ``most_levels`` can limit.
+        exponent: initial ν of every level. Level 0 has one too, as in the original program. For the paper's eq. (2) to
+            the letter, set ``exponents[0] = 1`` under ``torch.no_grad()``.
+        sharpness: initial κ of sub-pixel matches (see ``network.operators.subpixel``), or None for matches on cells
+            only.
+        confidence: the network that judges the matches, or None.
+        dense: the network from matches to flow, or None.
+        pooling: ``hard`` (the paper's max pooling and unpooling) or ``soft``, with which every cell of Q_0 has a score
+            and a gradient (see ``deepmatching.network.operators.soft_pooling`` and ``soft_unpooling``).
+        temperature: initial β of every level of soft pooling; the higher, the harder.
+    """
+
+    exponents: nn.Parameter
+    sharpness: nn.Parameter | None
+    log_temperatures: nn.Parameter | None
+    most_levels: int | None  #: the rule gives no more levels than this, if it is not None
+    confidence: ConfidenceNetwork | None
+    dense: Any  #: the dense network of flow, if the model has one
+
+    def __init__(
+        self,
+        descriptor: Descriptor,
+        radius: int | None = RADIUS,
+        levels: int | None = None,
+        exponent: float = EXPONENT,
+        sharpness: float | None = None,
+        confidence: ConfidenceNetwork | None = None,
+        dense: nn.Module | None = None,
+        pooling: Pooling = "hard",
+        temperature: float = TEMPERATURE,
+    ) -> None:
+        super().__init__()
+        self.descriptor = descriptor
+        self.confidence, self.dense = confidence, dense
+        self.radius = radius
+        self.levels, self.most_levels = levels, None
+        self.exponents = nn.Parameter(torch.full((EXPONENTS,), float(exponent)))
+        self.register_parameter(
+            "sharpness", None if sharpness is None else nn.Parameter(torch.tensor(float(sharpness)))
+        )
+        self.register_parameter("log_temperatures", None)
+        self.use_pooling(pooling, temperature)
+
+    @property
+    def pooling(self) -> Pooling:
+        """How scores are pooled: ``soft`` if the network has temperatures."""
+        return "hard" if self.log_temperatures is None else "soft"
+
+    def use_pooling(self, pooling: Pooling, temperature: float = TEMPERATURE) -> None:
+        """Change how scores are pooled; temperatures that the network has are kept, and forgotten with ``hard``."""
+        check_choice("pooling", pooling, get_args(Pooling))
+        check_number("temperature", temperature, above=0)
+        if pooling == "hard":
+            self.log_temperatures = None
+        elif self.log_temperatures is None:
+            self.log_temperatures = nn.Parameter(torch.full_like(self.exponents, math.log(temperature)))
+
+    @torch.no_grad()
+    def keep_positive(self) -> None:
+        """Clamp exponents and sharpness to positive values after an optimiser step."""
+        self.exponents.clamp_(min=SMALLEST_EXPONENT)
+        if self.sharpness is not None:
+            self.sharpness.clamp_(min=SMALLEST_SHARPNESS)
+
+    def geometry(self, size0: tuple[int, int], size1: tuple[int, int]) -> Geometry:
+        """The discretisation for images of these sizes (rows, columns)."""
+        downscale, patch = self.descriptor.stride.bit_length() - 1, self.descriptor.cells_of_patch
+        geometry = Geometry.for_downscale(size0, size1, downscale, self.radius, self.levels, patch)
+        if self.levels is None and self.most_levels is not None and self.most_levels < geometry.L:
+            return replace(geometry, levels=self.most_levels)
+        return geometry
+
+    def geometry_of(self, image0: Tensor, image1: Tensor) -> Geometry:
+        """The discretisation for two batches of images; raises if these are not two batches of images."""
+        check_images(image0, image1)
+        return self.geometry((image0.shape[2], image0.shape[3]), (image1.shape[2], image1.shape[3]))
+
+    def forward(self, image0: Tensor, image1: Tensor) -> Pyramid:
+        """All score volumes of a batch of pairs.
+
+        Args:
+            image0, image1: (B, 1 or 3, H, W) each, values in [0, 1]; the two may differ in size.
+
+        Raises:
+            OutOfMemoryError: if the volumes would not fit into the free memory.
+        """
+        geometry = self.geometry_of(image0, image1)
+        cells0, cells1 = self.describe(image0, image1, geometry)
+        training, device = torch.is_grad_enabled(), image0.device
+        needed = pyramid_bytes(geometry, self.descriptor, len(image0), training, device.type, self.pooling)
+        require(needed, device)
+        S_0 = self.first_scores(cells0, cells1, geometry)
+        S, switches = self.fine_to_coarse(S_0, geometry)
+        return Pyramid(geometry, S, self.coarse_to_fine(S, switches, geometry), self.sharpness, (cells0, cells1))
+
+    @torch.no_grad()
+    def decode(
+        self,
+        image0: Tensor,
+        image1: Tensor,
+        decoding: Decoding = Decoding(),  # noqa: B008 - frozen
+        geometry: Geometry | None = None,
+        exponents: list[float] | None = None,
+    ) -> Decoded:
+        """The matches of a batch of pairs: the arg-max of Q_0, without Q_0 (see ``deepmatching.network.inference``).
+
+        Soft pooling needs all volumes, and the options ``half`` and ``pieces`` have no effect on it.
+
+        Args:
+            image0, image1: as for :meth:`forward`.
+            decoding: the options of inference.
+            geometry: that of the two images, if the caller has it already.
+            exponents: ν_l as numbers, if the caller has them; reading them from a GPU waits for it.
+        """
+        geometry = geometry or self.geometry_of(image0, image1)
+        cells0, cells1 = self.describe(image0, image1, geometry)
+        return self.decode_cells(cells0, cells1, geometry, decoding, exponents)
+
+    @torch.no_grad()
+    def decode_cells(
+        self,
+        cells0: Tensor,
+        cells1: Tensor,
+        geometry: Geometry,
+        decoding: Decoding = Decoding(),  # noqa: B008 - frozen
+        exponents: list[float] | None = None,
+    ) -> Decoded:
+        """As :meth:`decode`, from the descriptors that :meth:`describe` gives."""
+        nu = exponents or self.exponents.tolist()
+        decoded = self._on_cells(cells0, cells1, geometry, decoding, nu)
+        return self.refined(decoded, cells0, cells1, geometry, decoding, nu)
+
+    @torch.no_grad()
+    def refined(
+        self,
+        decoded: Decoded,
+        cells0: Tensor,
+        cells1: Tensor,
+        geometry: Geometry,
+        decoding: Decoding = Decoding(),  # noqa: B008 - frozen
+        exponents: list[float] | None = None,
+    ) -> Decoded:
+        """Matches on the cells, moved between them and judged, as far as the options say and the network can."""
+        nu = exponents or self.exponents.tolist()
+        sharpness = self.sharpness if decoding.subpixel else None
+        is_judged = self.confidence is not None and decoding.confidence
+        if sharpness is None and not is_judged:
+            return decoded
+        if decoding.tiling.is_split(geometry):
+            release_freed()  # memory is short, and the last strip has freed much
+        around = scores_around(decoded, cells0, cells1, geometry, self.descriptor.patch, nu[0])
+        if sharpness is not None:
+            decoded = refine_to_subpixel(decoded, around, geometry, sharpness)
+        if not is_judged:
+            return decoded
+        claims = decoded.verified
+        if decoding.reciprocal != "bins":  # those that the confidence network was trained on
+            claims = self._on_cells(cells0, cells1, geometry, replace(decoding, reciprocal="bins"), nu).verified
+        logits = self.judge(decoded._replace(verified=claims), around, cells0, cells1, geometry)
+        right, occluded = logits.sigmoid().unbind(1)
+        return decoded._replace(confidence=right, occluded=occluded)
+
+    def _on_cells(
+        self, cells0: Tensor, cells1: Tensor, geometry: Geometry, decoding: Decoding, exponents: list[float]
+    ) -> Decoded:
+        """The matches on the cells, neither refined nor judged."""
+        if self.pooling == "hard":
+            return decode_cells(cells0, cells1, geometry, self.descriptor.patch, exponents, decoding)
+        S, switches = self.fine_to_coarse(self.first_scores(cells0, cells1, geometry), geometry)
+        return decode(self.coarse_to_fine(S, switches, geometry)[0], geometry, decoding.reciprocal)
+
+    def judge(self, decoded: Decoded, around: Tensor, cells0: Tensor, cells1: Tensor, geometry: Geometry) -> Tensor:
+        """Logits (B, 2, H_0, W_0) of "the match is right" and "the point is hidden".
+
+        Args:
+            decoded: the matches, verified by ``bins``.
+            around: see :func:`~deepmatching.network.operators.subpixel.scores_around`.
+        """
+        if self.confidence is None:
+            raise DeepMatchingError("This network has no confidence: train it with `deepmatching train confidence`.")
+        evidence = gather_evidence(decoded, around, cells0, cells1, geometry, self.descriptor.patch)
+        return self.confidence(evidence, decoded.points1, cells0, cells1, geometry)
+
+    def first_scores(self, cells0: Tensor, cells1: Tensor, geometry: Geometry) -> Tensor:
+        """CORR and the level-0 power: S_0, (B, H_0, W_0, h_0, w_0)."""
+        return power(correlation(cells0, cells1, geometry, self.descriptor.patch), self.exponent(0))
+
+    def describe(self, image0: Tensor, image1: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
+        """D: the descriptors of both images, (B, C, h0, w0) and (B, C, h1, w1)."""
+        if image0.is_cuda and image0.shape == image1.shape:  # one batch fills a GPU better than two
+            cells0, cells1 = self.describe_image(torch.cat([image0, image1]), geometry.used0).chunk(2)
+            return cells0, cells1
+        return self.describe_image(image0, geometry.used0), self.describe_image(image1, geometry.used1)
+
+    def describe_image(self, image: Tensor, used: tuple[int, int]) -> Tensor:
+        """D of a batch of images, (B, C, h, w).
+
+        Args:
+            image: (B, 1 or 3, H, W), values in [0, 1].
+            used: (rows, columns) of its part that is used, ``Geometry.used0`` or ``used1``.
+        """
+        image = image[:, :, : used[0], : used[1]]
+        cells = self.descriptor(image)
+        check_cells(cells, image, self.descriptor)
+        return cells
+
+    def at_radius(self, radius: int | None, most_levels: int | None = None) -> Network:
+        """The same network with another radius, and ``most_levels`` of its own; the two share their parameters."""
+        other = copy(self)
+        other.radius, other.most_levels = radius, most_levels
+        return other
+
+    def exponent(self, l: int) -> Tensor:
+        """ν_l; levels beyond the last exponent share it."""
+        return self.exponents[min(l, len(self.exponents) - 1)]
+
+    def temperature(self, l: int) -> Tensor:
+        """β_l; levels beyond the last temperature share it."""
+        assert self.log_temperatures is not None
+        return self.log_temperatures[min(l, len(self.log_temperatures) - 1)].exp()
+
+    def fine_to_coarse(self, S_0: Tensor, geometry: Geometry) -> tuple[list[Tensor], list[Tensor]]:
+        """Stage 1 of the paper: S_0 … S_L and the switches m_0 … m_{L−1}; with soft pooling, maxima in their place."""
+        S, switches = [S_0], []
+        for l in range(geometry.L):
+            pooled, m = self._pool(S[l], geometry, l)
+            mean = aggregation(pooled, geometry.grid(l + 1), geometry.links(l))
+            del pooled
+            S.append(power(mean, self.exponent(l + 1)))
+            switches.append(m)
+        return S, switches
+
+    def coarse_to_fine(self, S: list[Tensor], switches: list[Tensor], geometry: Geometry) -> list[Tensor]:
+        """Stage 2 of the paper: Q_0 … Q_L, computed from Q_L = S_L down."""
+        Q = [S[-1]]
+        for l in reversed(range(geometry.L)):
+            above = disaggregation(Q[0], geometry.grid(l), geometry.links(l))
+            above = self._unpool(above, switches[l], S[l], geometry, l)
+            Q.insert(0, summation(S[l], above))
+        Q[0] = mask_off_image(Q[0] if geometry.L else Q[0].clone(), geometry)
+        return Q
+
+    def _pool(self, scores: Tensor, geometry: Geometry, l: int) -> tuple[Tensor, Tensor]:
+        window = (geometry.window(l + 1), geometry.pool_offset(l), geometry.pool_reach)
+        if self.pooling == "soft":
+            return soft_pooling(scores, self.temperature(l), *window)
+        return max_pooling(scores, *window)
+
+    def _unpool(self, scores: Tensor, switches: Tensor, fine: Tensor, geometry: Geometry, l: int) -> Tensor:
+        window = (geometry.pool_offset(l), geometry.pool_reach)
+        if self.pooling == "soft":
+            return soft_unpooling(scores, fine, switches, self.temperature(l), *window)
+        return unpooling(scores, switches, geometry.window(l), *window)
+
+
+def check_images(image0: Tensor, image1: Tensor) -> None:
+    """Raise unless these are two batches of images that can be matched."""
+    for name, image in (("image0", image0), ("image1", image1)):
+        if image.ndim != 4 or image.shape[1] not in (1, 3):
+            raise DeepMatchingError(
+                f"{name} must be a batch of images of shape (B, 1 or 3, H, W), not {tuple(image.shape)}."
+            )
+        if not image.is_floating_point():
+            raise DeepMatchingError(f"{name} must hold floating-point values in [0, 1], not {image.dtype}.")
+    if (image0.dtype, image0.device) != (image1.dtype, image1.device):
+        raise DeepMatchingError(
+            f"The two batches must be of one type on one device, not {image0.dtype} on {image0.device} and "
+            f"{image1.dtype} on {image1.device}."
+        )
+    if image0.shape[0] == 0:
+        raise DeepMatchingError("The batches are empty: give at least one pair.")
+    if image0.shape[0] != image1.shape[0]:
+        raise DeepMatchingError(
+            f"The two batches must have the same number of images, not {image0.shape[0]} and {image1.shape[0]}."
+        )
+
+
+def check_cells(cells: Tensor, image: Tensor, descriptor: Descriptor) -> None:
+    """Raise if a descriptor, perhaps a user's own, does not return what it declares."""
+    name, stride, patch, channels = type(descriptor).__name__, descriptor.stride, descriptor.patch, descriptor.channels
+    rows, columns = (side // stride + (patch == 1) for side in image.shape[2:])
+    expected = (image.shape[0], channels, rows, columns)
+    if tuple(cells.shape) != expected:
+        raise DeepMatchingError(
+            f"The descriptor {name} gives {tuple(cells.shape)} for images {tuple(image.shape)}, but with "
+            f"channels={channels}, stride={stride} and patch={patch} that must be {expected}: change one of them."
+        )
+    if cells.device.type != "cpu" or torch.is_grad_enabled():
+        return  # looking at the values would wait for a GPU; and training skips steps that are not finite
+    if not cells.sum(dtype=torch.promote_types(cells.dtype, torch.float32)).isfinite():
+        raise DeepMatchingError(f"The descriptor {name} gives values that are not finite: check its parameters.")

@@ -1,0 +1,162 @@
+"""What the matching says about its own matches: the numbers that the confidence network looks at.
+
+All of it is at hand once the matches are decoded; nothing is matched again. For every reference point p with the match
+Γ(p), the displacement d(p) = Γ(p) − p and the score Q(p) = Q_0(Γ(p)|p):
+
+======================  ====  =========================================================================================
+group                   size  content
+======================  ====  =========================================================================================
+score                      3  Q/(L+1), S_0(Γ(p)|p), and whether a path reaches p
+claims                     8  whether the match is verified by bins; for the target's own bin and for the 3 × 3 bins
+                              around it, by how much the best match that ends there exceeds Q, and the difference
+                              between its displacement and d(p), which is 0 for the best match itself
+place                     10  d(p); distance of p and of Γ(p) to the four borders of their images
+radius                     2  how far d(p) is from the limit of the search, along x and y
+neighbours                24  d(p′) − d(p) for the eight neighbours p′, and d(p′) + d(p″) − 2 d(p) for opposite ones
+peak                      25  S_0 at the 5 × 5 cells around Γ(p)
+parts                     16  ⟨φ(p), φ(Γ(p))⟩, split over sixteen groups of channels, or over the cells of the patch
+======================  ====  =========================================================================================
+
+Lengths in pixels are squashed by x / (|x| + s), so that no displacement is too large for the network.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from deepmatching.geometry.discretization import Geometry
+from deepmatching.geometry.patches import reference_patches
+from deepmatching.geometry.targets import Decoded, bin_side, target_indices
+from deepmatching.kernels.constants import COARSE, FINE, NO_SCORE, PARTS
+from deepmatching.kernels.registry import operator
+
+#: Numbers of target patches that are gathered at a time.
+_CHUNK = 2**21
+
+
+def channels_of_evidence(patch: int) -> int:
+    """The number of channels of :func:`gather_evidence` for a descriptor's patch."""
+    return 72 + (PARTS if patch == 1 else patch**2)
+
+
+@operator(cpu=(), cuda=("float32",))
+@torch.no_grad()
+def gather_evidence(
+    decoded: Decoded, around: Tensor, cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int
+) -> Tensor:
+    """The table above for every reference point: (B, channels, H_0, W_0).
+
+    Args:
+        decoded: the matches, verified by ``bins``.
+        around: S_0 of the 5 × 5 cells around each match, (B, H_0, W_0, 5, 5); −∞ off the image.
+        cells0, cells1, patch: see :func:`~deepmatching.network.operators.correlation`.
+    """
+    reached = torch.isfinite(decoded.scores)
+    scores = torch.where(reached, decoded.scores / (geometry.L + 1), 0)
+    moved = torch.where(reached[..., None], decoded.points1 - decoded.points0, 0)  # d, (B, H_0, W_0, 2)
+    peak = torch.where(torch.isfinite(around), around, NO_SCORE)
+    groups = [
+        torch.stack([scores, peak[..., 2, 2], reached.to(scores.dtype)], dim=-1),
+        _claims(decoded, scores, moved, geometry),
+        squash(moved, COARSE),
+        *(
+            squash(_to_borders(points, used), COARSE)
+            for points, used in (
+                (decoded.points0.expand_as(moved), geometry.used0),
+                (decoded.points0 + moved, geometry.used1),
+            )
+        ),
+        _to_limit(moved, geometry),
+        squash(_neighbour_differences(moved), FINE),
+        peak.flatten(-2),
+        _parts(decoded, cells0, cells1, geometry, patch),
+    ]
+    return torch.cat([group.to(scores.dtype) for group in groups], dim=-1).permute(0, 3, 1, 2)
+
+
+def squash(lengths: Tensor, scale: float) -> Tensor:
+    """x / (|x| + s): linear for short lengths, ±1 for long ones."""
+    return lengths / (lengths.abs() + scale)
+
+
+def _to_borders(points: Tensor, used: tuple[int, int]) -> Tensor:
+    """Distances (…, 4) of points (…, 2) to the left, upper, right and lower border."""
+    right, lower = used[1] - points[..., 0], used[0] - points[..., 1]
+    return torch.stack([points[..., 0], points[..., 1], right, lower], dim=-1)
+
+
+def _to_limit(moved: Tensor, geometry: Geometry) -> Tensor:
+    """How far a displacement is from the radius along each axis, squashed; 1 without a radius."""
+    if geometry.radius is None:
+        return torch.ones_like(moved)
+    return squash(geometry.radius - moved.abs(), FINE)
+
+
+def _neighbour_differences(moved: Tensor) -> Tensor:
+    """First differences to the eight neighbours and second differences along the four lines: (B, H_0, W_0, 24)."""
+    rows, columns = moved.shape[1:3]
+    padded = F.pad(moved.permute(0, 3, 1, 2), (1, 1, 1, 1), mode="replicate").permute(0, 2, 3, 1)
+    first = [
+        padded[:, 1 + y : 1 + y + rows, 1 + x : 1 + x + columns] - moved
+        for y, x in ((-1, -1), (-1, 0), (-1, 1), (0, -1), (0, 1), (1, -1), (1, 0), (1, 1))
+    ]
+    second = [first[n] + first[-1 - n] for n in range(4)]
+    return torch.cat([*first, *second], dim=-1)
+
+
+def _claims(decoded: Decoded, scores: Tensor, moved: Tensor, geometry: Geometry) -> Tensor:
+    """Who else claims the target: (B, H_0, W_0, 8); see the table above."""
+    side = bin_side(geometry, "bins")
+    rows1, columns1 = (-(-(used // geometry.gamma) // side) for used in geometry.used1)
+    row, column = (
+        (index // side).clamp(0, last - 1)
+        for index, last in zip(target_indices(decoded.cells, geometry), (rows1, columns1), strict=True)
+    )
+    bins = (row * columns1 + column).flatten(1)  # (B, N)
+    flat = scores.flatten(1)
+    best = flat.new_full((len(flat), rows1 * columns1), -1.0).scatter_reduce_(1, bins, flat, "amax")
+    # Of several best matches of a bin, the first in raster order.
+    number = torch.arange(flat.shape[1], device=flat.device).expand_as(bins)
+    none = flat.shape[1]
+    claims = torch.where(flat >= best.gather(1, bins), number, none)
+    winner = torch.full_like(best, none, dtype=torch.int64).scatter_reduce_(1, bins, claims, "amin")
+    pooled, where = F.max_pool2d(best.view(-1, 1, rows1, columns1), 3, stride=1, padding=1, return_indices=True)
+    displacements = F.pad(moved.flatten(1, 2), (0, 0, 0, 1))  # one more row, for bins without a match
+    found = [decoded.verified.to(scores.dtype).flatten(1)[..., None]]
+    for table, owner in ((best, winner), (pooled.flatten(1), winner.gather(1, where.flatten(1)))):
+        other = owner.gather(1, bins)[..., None].expand(-1, -1, 2)
+        difference = displacements.gather(1, other) - displacements[:, :-1]
+        found += [(table.gather(1, bins) - flat)[..., None] * 4, squash(difference, FINE)]
+    found.append(squash(difference.norm(dim=-1, keepdim=True), FINE))
+    return torch.cat(found, dim=-1).view(*scores.shape, 8)
+
+
+def _parts(decoded: Decoded, cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int) -> Tensor:
+    """The similarity at the match, split into parts of equal weight: (B, H_0, W_0, parts)."""
+    rows, columns = target_indices(decoded.cells, geometry)
+    at_once = max(1, _CHUNK // (rows[:, 0].numel() * cells0.shape[1] * patch**2))
+    parts = []
+    for i in range(0, rows.shape[1], at_once):
+        part = slice(i, min(i + at_once, rows.shape[1]))
+        reference = reference_patches(cells0, geometry.strip((part.start, part.stop)), patch)
+        parts.append(_parts_of(reference, cells1, rows[:, part], columns[:, part]))
+    return torch.cat(parts, dim=1)
+
+
+def _parts_of(reference: Tensor, cells1: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """:func:`_parts` for some rows of reference points, (B, H, W, C, patch, patch)."""
+    (h, w), patch = cells1.shape[-2:], reference.shape[-1]
+    span = torch.arange(patch, device=cells1.device) - patch // 2
+    y, x = (index[..., None] + span for index in (rows, columns))
+    visible = ((y >= 0) & (y < h))[..., :, None] & ((x >= 0) & (x < w))[..., None, :]
+    index = y.clamp(0, h - 1)[..., :, None] * w + x.clamp(0, w - 1)[..., None, :]  # (B, H_0, W_0, patch, patch)
+    pairs = torch.arange(len(index), device=index.device).view(-1, 1, 1, 1, 1)
+    target = cells1.flatten(2).transpose(1, 2)[pairs, index] * visible[..., None]  # (B, H_0, W_0, patch, patch, C)
+    product = target * reference.permute(0, 1, 2, 4, 5, 3)
+    if patch > 1:
+        return product.sum(-1).flatten(-2) * patch**2
+    vector = product.flatten(3)
+    padded = F.pad(vector, (0, -vector.shape[-1] % PARTS))
+    return padded.unflatten(-1, (PARTS, -1)).sum(-1) * PARTS

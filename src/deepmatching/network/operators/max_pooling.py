@@ -1,0 +1,30 @@
+"""Max pooling (MP) with switches, eq. (3) of the paper."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from deepmatching.geometry.slices import pooling_views
+from deepmatching.kernels.registry import operator
+from deepmatching.network.operators.shifted_max import shifted_max
+
+
+@operator(differentiable=True)
+def max_pooling(scores: Tensor, pooled: tuple[int, int], offset: int = 0, reach: int = 1) -> tuple[Tensor, Tensor]:
+    """S_{l+1/2}(q|p) = max { S_l(q'|p) : ‖q' − q‖_∞ ≤ 2^l η₀ }, with the switches m_l(q|p).
+
+    Cell k of the result looks at the cells 2k + offset + d of ``scores``, d ∈ {−reach … reach}², as far as they
+    exist. The first maximum in raster order wins, and the gradient goes to it alone.
+
+    Args:
+        scores: S_l, (B, H, W, h, w).
+        pooled: (h', w'), the size of the result.
+        offset: centre of the first window, ``Geometry.pool_offset``.
+        reach: η₀/γ₀.
+
+    Returns:
+        S_{l+1/2}, (B, H, W, h', w'), and the switches, uint8 of the same shape: the raster index of d in the
+        window of (2·reach + 1)² positions.
+    """
+    views = pooling_views((scores.shape[-2], scores.shape[-1]), pooled, offset, reach)
+    return shifted_max(scores, (*scores.shape[:-2], *pooled), views)

@@ -1,0 +1,66 @@
+"""The maximum over a few shifted views of a tensor: the arithmetic shared by MP, DA and UP.
+
+Max pooling, disaggregation and unpooling each take, for every output element, the largest of a handful of
+source elements that lie at fixed shifts (and, for the first and last, at a step of two). Writing this once gives
+all three the same tie rule (the first view in order wins), the same gradient (to the arg-max alone), one byte
+of memory for backward per output element, and no index tensors, so nothing overflows beyond 2³¹ elements.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from deepmatching.geometry.slices import View
+from deepmatching.kernels.constants import NO_CHOICE
+
+
+class ShiftedMax(torch.autograd.Function):
+    """See :func:`shifted_max`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, source: Tensor, shape: tuple[int, ...], views: list[View], switches: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        values = source.new_full(shape, float("-inf"))
+        choice = torch.full(shape, NO_CHOICE, dtype=torch.uint8, device=source.device)
+        for code, out, inside in views:
+            best, candidate = values[out], source[inside]
+            better = candidate > best
+            if switches is not None:
+                better &= switches[inside] == code
+            best.copy_(torch.where(better, candidate, best))
+            choice[out].masked_fill_(better, code)
+        ctx.save_for_backward(choice)
+        ctx.mark_non_differentiable(choice)
+        ctx.views, ctx.source_shape = views, source.shape
+        return values, choice
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:
+        (choice,) = ctx.saved_tensors
+        result = gradient.new_zeros(ctx.source_shape)
+        for code, out, inside in ctx.views:
+            result[inside] += gradient[out].masked_fill(choice[out] != code, 0)
+        return result, None, None, None
+
+
+def shifted_max(
+    source: Tensor, shape: tuple[int, ...], views: list[View], switches: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """values[o] = max over views v of source[s_v(o)], −∞ without any view; the first view wins ties.
+
+    Args:
+        source: (B, …) tensor, four axes after the batch.
+        shape: shape of the result, batch included.
+        views: candidates, in the order in which they win ties.
+        switches: if given (shape of ``source``), a source element is a candidate only in the view of that code.
+
+    Returns:
+        values and choice (uint8, the winning view's code, 255 where no view contributes).
+    """
+    return ShiftedMax.apply(source, shape, views, switches)

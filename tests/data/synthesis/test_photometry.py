@@ -1,0 +1,98 @@
+"""Effects of light and camera, one at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from deepmatching.data.synthesis import PRESETS, Photos, Synthesizer
+from deepmatching.data.synthesis.developing import _compressed, _filtered
+from deepmatching.data.synthesis.photometry import draw_photometry
+from deepmatching.data.synthesis.transfer import to_device
+from helpers.synthetic_pictures import draw_photo
+
+PLAIN = PRESETS["chairs"]
+EFFECTS = (
+    *("grey", "colour", "change", "lighting", "shadow", "fog", "motion_blur", "blur", "sharpen", "noise"),
+    "compression",
+)
+
+
+def pairs(photos: Photos, seed: int = 0, **changes: float) -> tuple[Tensor, Tensor]:
+    maker = Synthesizer(photos, (90, 122), replace(PLAIN, **changes))
+    image0, image1, *_ = maker.batch(3, torch.Generator().manual_seed(seed))
+    return image0, image1
+
+
+@pytest.mark.parametrize("effect", EFFECTS)
+def test_every_effect_shows_and_leaves_a_picture(photos: Photos, effect: str) -> None:
+    changed = pairs(photos, **{effect: 1.0})
+    plain = pairs(photos)
+    for image in changed:
+        assert torch.isfinite(image).all() and image.min() >= 0 and image.max() <= 1
+        assert torch.allclose(image * 255, (image * 255).round(), atol=1e-3)
+        assert image.std() > 0.02
+    assert max((one - other).abs().max().item() for one, other in zip(changed, plain, strict=True)) > 0.02
+
+
+def test_all_effects_together_leave_grey_pairs_grey(photos: Photos) -> None:
+    for image in pairs(photos, **dict.fromkeys(EFFECTS, 1.0)):
+        assert (image.amax(1) - image.amin(1)).max() < 1.5 / 255
+        assert torch.isfinite(image).all()
+
+
+def test_flow_and_occlusion_do_not_depend_on_the_light(photos: Photos) -> None:
+    plain, rich = (
+        Synthesizer(photos, (90, 122), settings).batch(2, torch.Generator().manual_seed(3))
+        for settings in (PLAIN, replace(PLAIN, **dict.fromkeys(EFFECTS, 0.7)))
+    )
+    assert torch.equal(plain.flow, rich.flow) and torch.equal(plain.occluded, rich.occluded)
+
+
+def test_compression_does_what_jpeg_does_to_grey_pictures() -> None:
+    picture = draw_photo(0, 83, 101)[:, :, 0]  # not a multiple of 8
+    for quality in (12, 35, 70):
+        photometry = to_device(draw_photometry(np.random.default_rng(0), 1, PLAIN), torch.device("cpu"))
+        photometry.compressed, photometry.quality = torch.tensor([0]), torch.tensor([float(quality)])
+        frames = torch.from_numpy(picture / np.float32(255)).expand(2, 3, 83, 101)
+        ours = _compressed(frames, photometry)[0, 0].clamp(0, 1).numpy() * 255
+        data = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, quality])[1]
+        theirs = cv2.imdecode(data, cv2.IMREAD_GRAYSCALE).astype(float)
+        whole = np.s_[:80, :96]  # what lies beyond the last whole block is anybody's choice
+        loss = np.abs(theirs - picture)[whole].mean()
+        assert ours.shape == theirs.shape
+        assert np.abs(ours - theirs)[whole].mean() < 0.35 * loss
+
+
+def test_blur_is_gaussian() -> None:
+    picture = draw_photo(1, 60, 80)
+    photometry = to_device(draw_photometry(np.random.default_rng(0), 1, PLAIN), torch.device("cpu"))
+    photometry.filtered, photometry.deviation = torch.tensor([1]), torch.tensor([1.5])
+    photometry.weight = torch.tensor([1.0])
+    frames = torch.from_numpy(picture).permute(2, 0, 1).float().div(255).expand(2, 3, 60, 80)
+    blurred = _filtered(frames, photometry)
+    expected = cv2.GaussianBlur(picture.astype(np.float32) / 255, (15, 15), 1.5, borderType=cv2.BORDER_REPLICATE)
+    np.testing.assert_allclose(blurred[1].permute(1, 2, 0), expected, atol=1e-5)
+    assert torch.equal(blurred[0], frames[0])
+
+
+def test_motion_blur_follows_the_motion(photos: Photos) -> None:
+    """What moves sideways is blurred sideways only: differences between columns shrink, those between rows do not."""
+    still = {"still": 1.0, "max_layers": 0, "min_layers": 0}
+    sharp, blurred = (pairs(photos, motion_blur=share, **still)[0] for share in (0.0, 1.0))
+    assert (sharp - blurred).abs().max() < 0.05  # nothing moves
+    moving = {"max_layers": 0, "min_layers": 0}
+    sharp, blurred = (pairs(photos, motion_blur=share, **moving)[0] for share in (0.0, 1.0))
+    assert blurred.diff(dim=3).abs().mean() < 0.9 * sharp.diff(dim=3).abs().mean()
+
+
+def test_effects_are_as_frequent_as_their_settings(photos: Photos) -> None:
+    photometry = draw_photometry(np.random.default_rng(0), 1000, replace(PLAIN, blur=0.5, motion_blur=0.25, fog=0.1))
+    assert 0.2 < len(photometry.smeared) / 1000 < 0.3
+    assert 0.07 < len(photometry.lit) / 2000 < 0.13
+    assert 0.38 < len(photometry.filtered) / 2000 < 0.5  # in a quarter of these pairs only one frame is blurred

@@ -1,0 +1,116 @@
+"""Flow by the dense network."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import deepmatching as dm
+from deepmatching.errors import DeepMatchingError
+from deepmatching.flow import PRESETS, InterpolationSettings, RefinementSettings, decoded_to_flow
+from deepmatching.flow.correction import DenseFlow, Start
+from deepmatching.flow.correction.stage import Interpolator, corrected, start_of_pair
+from deepmatching.network.inference import Frame
+from deepmatching.network.memory import WHOLE
+from helpers.volumes import blobs
+
+
+@pytest.fixture(scope="module")
+def matcher() -> dm.DeepMatcher:
+    return dm.DeepMatcher.from_pretrained("compact", device="cpu", radius=16)
+
+
+def _moved(size: tuple[int, int], shift: tuple[int, int]) -> list[torch.Tensor]:
+    """Two views of one picture: the second shows it moved by (x, y) pixels."""
+    rows, columns = size
+    picture = blobs(3, 1, 3, rows + 32, columns + 32)[0]
+    return [picture[:, 16 - y : 16 - y + rows, 16 - x : 16 - x + columns].contiguous() for x, y in ((0, 0), shift)]
+
+
+@pytest.mark.parametrize("size", [(96, 128), (93, 125)])
+def test_a_constant_motion_is_found_up_to_the_last_rows(matcher: dm.DeepMatcher, size: tuple[int, int]) -> None:
+    result = matcher.flow(*_moved(size, (5, -3)))
+    assert result.flow.shape == (*size, 2) and result.confidence.shape == size
+    inner = result.flow[16:-16, 16:-16]
+    np.testing.assert_allclose(inner, np.broadcast_to([5.0, -3.0], inner.shape), atol=0.5)
+    assert np.isfinite(result.flow).all() and result.occlusion is not None
+    assert result.confidence.min() >= 0 and result.confidence.max() <= 1
+    assert result.matches > 0 and result.agreement > 0.5
+
+
+def test_it_starts_at_the_interpolated_flow(matcher: dm.DeepMatcher) -> None:
+    images = _moved((96, 128), (5, -3))
+    settings = replace(PRESETS["interpolated"], refinement=RefinementSettings(steps=0))
+    expected = matcher.flow(*images, settings, radius=16)
+    batch = [image[None].expand(2, -1, -1, -1) for image in images]
+    decoded = matcher.for_flow(16).network.decode(*batch)
+    start = Interpolator()(decoded, *batch)
+    assert start.flow.shape == (2, 2, 96, 128) and start.probability.shape == (2, 1, 96, 128)
+    for b in range(2):
+        np.testing.assert_allclose(start.flow[b].permute(1, 2, 0), expected.flow, atol=1e-4)
+        np.testing.assert_allclose(start.probability[b, 0], expected.confidence, atol=1e-4)
+        assert start.matches[b] == expected.matches == matcher.flow(*images, radius=16).matches
+
+
+def test_without_a_match_it_starts_at_no_motion(matcher: dm.DeepMatcher) -> None:
+    images = _moved((64, 96), (5, -3))
+    decoded = matcher.network.decode(images[0][None], images[1][None])
+    nothing = decoded._replace(
+        verified=torch.zeros_like(decoded.verified), confidence=torch.zeros_like(decoded.confidence)
+    )
+    start = start_of_pair(*images, None, InterpolationSettings(), *nothing)
+    assert start.flow.shape == (1, 2, 64, 96) and not any(part.any() for part in start)
+
+
+def test_a_pair_without_a_match_is_one_sentence(matcher: dm.DeepMatcher) -> None:
+    image = torch.zeros(3, 64, 96)
+    geometry = matcher.network.geometry((64, 96), (64, 96))
+    cells = matcher.network.describe_image(image[None], geometry.used0)
+    frame = Frame(image, image, cells, geometry, (64, 96), WHOLE)
+    decoded = matcher.network.decode_cells(cells, cells, geometry)
+    nothing = decoded._replace(
+        verified=torch.zeros_like(decoded.verified), confidence=torch.zeros_like(decoded.confidence)
+    )
+    with pytest.raises(DeepMatchingError, match="There are no matches"):
+        decoded_to_flow(nothing, frame, frame, PRESETS["default"], dense=matcher.network.dense)
+
+
+def test_a_correction_by_more_than_ten_pixels_does_not_count() -> None:
+    start = Start(torch.zeros(1, 2, 4, 9), torch.full((1, 1, 4, 9), 0.25), torch.ones(1))
+    moved = torch.zeros(1, 2, 4, 8)
+    moved[0, 0, :, :4], moved[0, 1, :, 4:] = 9.9, -10.1
+    flow, likely = corrected(
+        start, DenseFlow(moved, torch.tensor([50.0, 0]).view(1, 2, 1, 1).expand(1, 2, 4, 8), [], [])
+    )
+    assert torch.equal(flow[..., :4], moved[..., :4]) and not flow[..., 4:].any()
+    assert (likely[..., :4] > 0.99).all() and (likely[..., 4:] == 0.25).all()
+
+
+def test_given_matches_and_models_without_a_dense_network_are_interpolated(matcher: dm.DeepMatcher) -> None:
+    images = _moved((64, 64), (1, 1))
+    matches = matcher.match(*images)
+    for matched, name in ((matches, "interpolated"), (replace(matches, confidence=None), "classic")):
+        expected = matcher.flow(*images, name, matches=matched).flow
+        np.testing.assert_array_equal(matcher.flow(*images, matches=matched).flow, expected)
+    hog = dm.DeepMatcher.from_pretrained("hog", device="cpu", radius=16)
+    np.testing.assert_array_equal(hog.flow(*images).flow, hog.flow(*images, "classic").flow)
+
+
+def test_frames_of_a_sequence_have_the_flow_of_pairs(matcher: dm.DeepMatcher) -> None:
+    images = _moved((64, 96), (2, 1))
+    found = [result.flow for result in matcher.flow_sequence([*images, images[0]])]
+    np.testing.assert_array_equal(found[0], matcher.flow(*images).flow)
+    np.testing.assert_array_equal(found[1], matcher.flow(*images[::-1]).flow)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_flow_on_a_gpu_is_nearly_that_of_the_cpu(matcher: dm.DeepMatcher) -> None:
+    images = _moved((96, 128), (5, -3))
+    expected = matcher.flow(*images)
+    found = dm.DeepMatcher.from_pretrained("compact", device="cuda", radius=16).flow(*images)
+    assert found.tensors is not None and found.tensors.flow.is_cuda
+    assert np.abs(found.flow - expected.flow).mean() < 0.01
+    assert np.abs(found.confidence - expected.confidence).mean() < 0.01

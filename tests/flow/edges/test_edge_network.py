@@ -1,0 +1,74 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
+
+from deepmatching.flow.edges import EdgeNetwork
+
+
+@pytest.fixture(scope="module")
+def trained() -> EdgeNetwork:
+    """A network whose batch normalisation has seen some pictures, so that folding it changes the convolutions."""
+    torch.manual_seed(0)
+    network = EdgeNetwork(normalise=True).train()
+    for _ in range(3):
+        network(torch.rand(2, 3, 48, 48))
+    for layer in network.modules():
+        if isinstance(layer, torch.nn.BatchNorm2d):
+            torch.nn.init.uniform_(layer.weight, 0.5, 1.5)
+            torch.nn.init.normal_(layer.bias, std=0.2)
+    return network.eval()
+
+
+@settings(max_examples=12, deadline=None)
+@given(rows=st.integers(1, 50), columns=st.integers(1, 50))
+def test_logits_have_the_size_of_the_image(rows: int, columns: int) -> None:
+    network = EdgeNetwork(widths=(4, 4, 4, 4), depths=(1, 1, 1, 1)).eval()
+    assert network(torch.rand(2, 3, rows, columns)).shape == (2, 1, rows, columns)
+
+
+def test_folding_changes_nothing(trained: EdgeNetwork) -> None:
+    image = torch.rand(1, 3, 50, 70)
+    folded = trained.folded()
+    assert not any(isinstance(layer, torch.nn.BatchNorm2d) for layer in folded.modules())
+    torch.testing.assert_close(folded(image), trained(image), atol=1e-4, rtol=1e-4)
+    assert set(folded.state_dict()) == set(EdgeNetwork().state_dict())
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(300, 90), (129, 40), (16, 16), (263, 50)])
+def test_strips_of_rows_give_the_same_logits(trained: EdgeNetwork, rows: int, columns: int) -> None:
+    network = trained.folded()
+    image = torch.rand(2, 3, rows, columns, generator=torch.Generator().manual_seed(rows))
+    whole = network(image).detach()  # gradients need all of it
+    with torch.inference_mode():
+        torch.testing.assert_close(network(image), whole, rtol=1e-4, atol=1e-5)
+
+
+def test_every_scale_has_logits_in_training_only(trained: EdgeNetwork) -> None:
+    image = torch.rand(1, 3, 40, 56)
+    assert [tuple(logits.shape) for logits in trained.scales(image)] == [(1, 1, 40, 56)]
+    network = EdgeNetwork(normalise=True).train()
+    assert [tuple(logits.shape) for logits in network.scales(image.expand(2, -1, -1, -1))] == [(2, 1, 40, 56)] * 4
+
+
+def test_moving_the_image_by_its_coarsest_cell_moves_the_logits() -> None:
+    torch.manual_seed(0)
+    # Shallow, so that the border does not reach the middle.
+    network = EdgeNetwork(widths=(8, 8, 8, 8), depths=(0, 0, 0, 1)).eval()
+    image = torch.rand(1, 3, 304, 304)
+    whole, moved = network(image), network(image[..., 16:, 16:])
+    torch.testing.assert_close(whole[..., 144:160, 144:160], moved[..., 128:144, 128:144], atol=1e-5, rtol=1e-4)
+
+
+def test_the_work_on_a_sintel_frame_stays_below_ten_gflop() -> None:
+    network = EdgeNetwork().eval()
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        network.to("meta")(torch.empty(1, 3, 436, 1024))
+    assert counter.get_total_flops() < 10e9
+
+
+def test_every_weight_gets_a_gradient() -> None:
+    network = EdgeNetwork(normalise=True).train()
+    sum(logits.square().mean() for logits in network.scales(torch.rand(2, 3, 64, 64))).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in network.parameters())

@@ -1,0 +1,91 @@
+"""The radius by confidence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import deepmatching as dm
+from deepmatching.flow import PRESETS
+from deepmatching.flow.matching import decode_near_first, lacks_matches
+from deepmatching.geometry.discretization import Geometry
+from deepmatching.geometry.targets import Decoded
+from deepmatching.network.inference import Frame
+from deepmatching.network.memory import WHOLE, Tiling
+from deepmatching.settings import FLOW_RADIUS, RADIUS
+from helpers.volumes import blobs
+
+GEOMETRY = Geometry.for_downscale((96, 128), (96, 128), 1, RADIUS)
+
+
+def _decoded(moved: float = 0.0) -> Decoded:
+    """Matches that are all right and move by so many pixels."""
+    grid = GEOMETRY.grid(0)
+    y, x = (torch.arange(n) * 8.0 + 4 for n in grid)
+    points = torch.stack(torch.broadcast_tensors(x, y[:, None]), dim=-1)
+    shift = torch.tensor([moved, 0.0])
+    right = torch.full((1, *grid), 0.99)
+    return Decoded(points, (points + shift)[None], right, right.long(), right > 0, right, torch.full_like(right, 0.01))
+
+
+def test_right_matches_lack_nothing() -> None:
+    assert not lacks_matches(_decoded(), GEOMETRY)
+
+
+def test_a_visible_place_without_a_right_match_lacks_one() -> None:
+    decoded = _decoded()
+    assert decoded.confidence is not None and decoded.occluded is not None
+    decoded.confidence[0, 3:8, 5:10] = 0.1
+    assert lacks_matches(decoded, GEOMETRY)
+    decoded.occluded[0, 3:8, 5:10] = 0.9
+    assert not lacks_matches(decoded, GEOMETRY)
+
+
+def test_matches_at_the_limit_lack_those_beyond() -> None:
+    assert not lacks_matches(_decoded(0.8 * RADIUS), GEOMETRY)
+    assert lacks_matches(_decoded(0.9 * RADIUS), GEOMETRY)
+
+
+@pytest.fixture(scope="module")
+def matcher() -> dm.DeepMatcher:
+    return dm.DeepMatcher.from_pretrained("compact", device="cpu")
+
+
+def _radii(matcher: dm.DeepMatcher, found: Decoded, preset: str, tiling: Tiling = WHOLE) -> list[int | None]:
+    """The radii that two frames are matched at if each time this is found."""
+    image = torch.zeros(3, 96, 128)
+    frame = Frame(image, image, image[None], replace(GEOMETRY, radius=FLOW_RADIUS), (96, 128), tiling)
+    radii = []
+
+    def decode(first: Frame, second: Frame) -> Decoded:
+        radii.append(first.geometry.radius)
+        return found
+
+    decode_near_first(decode, frame, frame, PRESETS[preset], matcher.network)
+    return radii
+
+
+def test_a_pair_is_matched_again_only_if_something_is_missing(matcher: dm.DeepMatcher) -> None:
+    assert _radii(matcher, _decoded(), "default") == [RADIUS]
+    assert _radii(matcher, _decoded(0.9 * RADIUS), "default") == [RADIUS, FLOW_RADIUS]
+
+
+def test_settings_that_do_not_trust_the_confidence_use_the_whole_radius(matcher: dm.DeepMatcher) -> None:
+    for preset in ("classic", "sintel"):
+        assert _radii(matcher, _decoded(), preset) == [FLOW_RADIUS]
+    hog = dm.DeepMatcher.from_pretrained("hog", device="cpu")
+    assert _radii(hog, _decoded(), "default") == [FLOW_RADIUS]
+    assert _radii(matcher, _decoded(), "default", Tiling(2, 1)) == [FLOW_RADIUS]
+
+
+def test_a_radius_that_was_asked_for_is_used_at_once(matcher: dm.DeepMatcher) -> None:
+    picture = blobs(3, 1, 3, 112, 144)[0]
+    images = picture[:, 8:104, 8:136].contiguous(), picture[:, 5:101, 3:131].contiguous()
+    near = matcher.flow(*images, radius=RADIUS).flow
+    np.testing.assert_array_equal(matcher.flow(*images).flow, near)
+    np.testing.assert_array_equal(next(iter(matcher.for_flow().flow_sequence(images))).flow, near)
+    wide = dm.DeepMatcher.from_pretrained("compact", device="cpu", radius=FLOW_RADIUS).flow(*images).flow
+    np.testing.assert_array_equal(matcher.flow(*images, radius=FLOW_RADIUS).flow, wide)

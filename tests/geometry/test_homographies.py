@@ -1,0 +1,55 @@
+"""Transformations of the plane."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from deepmatching.geometry.homographies import apply, centre, inside, jacobians, resizing, rotation_and_zoom, similarity
+
+PERSPECTIVE = np.array([[0.9, -0.2, 30.0], [0.1, 1.1, -12.0], [2e-4, -1e-4, 1.0]])
+POINTS = np.array([[0.0, 0.0], [100.0, 40.0], [17.5, 220.25]])
+
+
+def test_a_point_is_divided_by_its_third_coordinate() -> None:
+    x, y, w = PERSPECTIVE @ (100.0, 40.0, 1.0)
+    assert apply(PERSPECTIVE, POINTS)[1] == pytest.approx((x / w, y / w))
+
+
+def test_points_beyond_the_horizon_go_nowhere() -> None:
+    assert np.isnan(apply(np.array([[1, 0, 0], [0, 1, 0], [-0.01, 0, 1.0]]), np.array([[150.0, 0.0]]))).all()
+
+
+def test_the_derivative_is_that_of_finite_differences() -> None:
+    step = 1e-4
+    for axis in (0, 1):
+        move = np.eye(2)[axis] * step
+        numeric = (apply(PERSPECTIVE, POINTS + move) - apply(PERSPECTIVE, POINTS - move)) / (2 * step)
+        assert jacobians(PERSPECTIVE, POINTS)[:, :, axis] == pytest.approx(numeric, abs=1e-6)
+
+
+@pytest.mark.parametrize(("rotation", "zoom"), [(0, 1), (40, 1.5), (-150, 0.25), (180, 2)])
+def test_a_similarity_has_its_rotation_and_zoom_and_keeps_its_centre(rotation: float, zoom: float) -> None:
+    matrix = similarity(rotation, zoom, np.array([3.0, 4.0]), np.array([50.0, 60.0]))
+    assert apply(matrix, np.array([[3.0, 4.0]]))[0] == pytest.approx((50, 60))
+    turned, zoomed = rotation_and_zoom(matrix[:2, :2])
+    assert zoomed == pytest.approx(zoom)
+    assert math.cos(math.radians(turned - rotation)) == pytest.approx(1)
+
+
+def test_a_positive_rotation_turns_from_x_to_y() -> None:
+    turned = apply(similarity(90, 1, np.zeros(2), np.zeros(2)), np.array([[1.0, 0.0]]))
+    assert turned[0] == pytest.approx((0, 1))
+
+
+def test_a_resized_image_keeps_its_corners() -> None:
+    corners = np.array([[-0.5, -0.5], [19.5, 9.5]])
+    assert apply(resizing((10, 20), (5, 60)), corners) == pytest.approx(np.array([[-0.5, -0.5], [59.5, 4.5]]))
+
+
+def test_an_image_covers_half_a_pixel_around_the_centres() -> None:
+    points = np.array([[-0.5, -0.5], [-0.6, 0], [7.4, 3.4], [7.5, 3.4], [np.nan, 0]])
+    assert inside(points, (4, 8)).tolist() == [True, False, True, False, False]
+    assert centre((4, 8)) == pytest.approx((3.5, 1.5))

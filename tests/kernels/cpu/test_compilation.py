@@ -1,0 +1,149 @@
+"""Compilation of the CPU kernels, and its announcement."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from pathlib import Path
+from typing import Any
+
+import numba
+import pytest
+import torch
+from numba.core.caching import IndexDataCacheFile
+
+from deepmatching.kernels.cpu import compilation
+from deepmatching.kernels.cpu.matching.hog import _describe_bands
+from deepmatching.network.descriptors import HOG
+
+
+def test_without_a_writable_cache_kernels_still_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = compilation.njit
+
+    def nowhere_to_write(**options: Any) -> Any:
+        if options.get("cache"):
+            raise RuntimeError("cannot cache function: no locator available for file")
+        return original(**options)
+
+    monkeypatch.setattr(compilation, "njit", nowhere_to_write)
+
+    def double(x: int) -> int:
+        return 2 * x
+
+    assert compilation.kernel(double)(21) == 42
+
+
+def test_compilation_is_announced_once_and_only_where_the_cache_holds_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    compilation.announce_compilation.cache_clear()
+    monkeypatch.setattr(logging.getLogger("deepmatching"), "propagate", True)
+
+    class Stored:
+        found: Any = object()
+
+        def load_overload(self, *_: Any) -> Any:
+            return self.found
+
+    stored = Stored()
+    compilation._announce_misses(stored)
+    with caplog.at_level("WARNING"):
+        assert stored.load_overload("types", "target") is stored.found
+        assert not caplog.messages
+        stored.found = None
+        for _ in range(2):
+            assert stored.load_overload("types", "target") is None
+    (message,) = caplog.messages
+    assert message.startswith("compiling the kernels for this machine")
+
+
+@pytest.fixture
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A cache in the temporary folder. Nothing has been said about it yet, and compilation has been announced."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(logging.getLogger("deepmatching"), "propagate", True)
+    monkeypatch.setattr(compilation, "_said", set())
+    monkeypatch.setattr(compilation, "announce_compilation", lambda: None)
+
+
+def double(x: int) -> int:
+    return 2 * x
+
+
+def store(folder: Path) -> Path:
+    """The file that a compiled kernel leaves in the cache."""
+    assert compilation.kernel(double)(21) == 42
+    (file,) = (path for path in folder.rglob("*") if path.is_file())
+    return file
+
+
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("damage", ["empty", "cut", "other", "bit"])
+def test_a_damaged_cache_is_compiled_again_with_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    file = store(tmp_path)
+    content = file.read_bytes()
+    middle = len(content) // 2
+    flipped = content[:middle] + bytes([content[middle] ^ 16]) + content[middle + 1 :]
+    file.write_bytes({"empty": b"", "cut": content[:middle], "other": b"no cache", "bit": flipped}[damage])
+    for _ in range(2):
+        again = compilation.kernel(double)
+        assert again(21) == 42
+        assert len(caplog.messages) <= 1
+    assert again.stats.cache_hits  # the cache is good again
+    assert "are damaged" in caplog.messages[0]
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_a_full_cache_costs_the_cache_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(IndexDataCacheFile, "_open_for_write", full)
+        for _ in range(2):
+            assert compilation.kernel(double)(21) == 42
+    (message,) = caplog.messages
+    assert message.startswith("compiled kernels cannot be stored in") and "No space left on device" in message
+    store(tmp_path)
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_machine_code_of_another_kernel_is_not_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    whole = store(tmp_path).read_bytes()
+    assert compilation.kernel(double)(0.5) == 1.0
+    for file in tmp_path.rglob("*.nbc"):
+        file.write_bytes(whole)
+    assert compilation.kernel(double)(0.5) == 1.0
+    assert "the checksum is wrong" in caplog.messages[0]
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_processes_that_compile_at_once_do_not_write_the_same_file(tmp_path: Path) -> None:
+    before = {file: file.stat().st_mtime_ns for file in [store(tmp_path)]}
+    assert compilation.kernel(double)(0.5) == 1.0  # the same kernel for another type
+    files = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*.nb*")}
+    assert len(files) == 2 and files.items() > before.items()
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_machine_code_of_other_sources_is_out_of_date(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = store(tmp_path)
+    monkeypatch.setattr(compilation, "_sources", lambda: "a helper in another file has changed")
+    for hits in (0, 1):
+        again = compilation.kernel(double)
+        assert again(21) == 42 and sum(again.stats.cache_hits.values()) == hits
+    assert store(tmp_path) == file  # in the same place
+    assert not caplog.messages
+
+
+def test_what_has_run_is_on_disk() -> None:
+    HOG()(torch.rand(1, 1, 16, 16))
+    if not hasattr(_describe_bands._cache, "_cache_file"):
+        pytest.skip("no folder for Numba's cache is writable here")
+    assert list(Path(_describe_bands._cache.cache_path).glob("hog._describe_bands-*.nbc"))

@@ -1,0 +1,29 @@
+"""Running a kernel in several threads."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from deepmatching.kernels.cpu.threads import run_in_threads
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("items", [1, 2, 100])
+def test_every_item_is_done_once(threads: int, items: int) -> None:
+    done = []
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        run_in_threads(lambda first, last, shift: done.extend(range(first + shift, last + shift)), items, 7)
+    finally:
+        torch.set_num_threads(before)
+    assert sorted(done) == list(range(7, items + 7))
+
+
+def test_an_exception_reaches_the_caller() -> None:
+    def fail(first: int, last: int) -> None:
+        raise ValueError(f"{first} to {last}")
+
+    with pytest.raises(ValueError, match="to"):
+        run_in_threads(fail, 10)

@@ -1,0 +1,243 @@
+"""The learned descriptors, and the sources of their weights."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+from torch.utils.flop_counter import FlopCounterMode
+
+from deepmatching.errors import DeepMatchingError
+from deepmatching.geometry.discretization import Geometry
+from deepmatching.models import build_network, load_network, save_network
+from deepmatching.network.descriptors import VGG, Compact
+from deepmatching.network.descriptors.convolutions import band_rows
+from deepmatching.network.descriptors.pretrained import load_vgg
+
+
+@pytest.mark.slow
+@settings(max_examples=20, deadline=None)
+@given(rows=st.integers(1, 6), columns=st.integers(1, 6), channels=st.sampled_from([1, 3]))
+def test_patches_have_unit_norm_at_every_size(rows: int, columns: int, channels: int) -> None:
+    torch.manual_seed(0)
+    image = torch.rand(2, channels, 8 * rows, 8 * columns)
+    with torch.no_grad():
+        vectors, cells = Compact()(image), VGG()(image)
+    assert vectors.shape == (2, 64, 4 * rows + 1, 4 * columns + 1)
+    torch.testing.assert_close(vectors.norm(dim=1), torch.ones(2, 4 * rows + 1, 4 * columns + 1))
+    assert cells.shape == (2, 128, 4 * rows, 4 * columns)
+    torch.testing.assert_close(cells.norm(dim=1), torch.full((2, 4 * rows, 4 * columns), 0.25))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["vgg", "compact"])
+@pytest.mark.parametrize("rows", [200, 264])
+def test_bands_of_a_large_image_give_the_descriptors_of_the_whole(
+    monkeypatch: pytest.MonkeyPatch, name: str, rows: int
+) -> None:
+    """In float64: in float32, the order of the sums in a convolution may depend on the size of the image."""
+    descriptor = load_network(name).descriptor.double().eval()
+    image = torch.rand(2, 3, rows, 72, dtype=torch.float64)
+    with torch.no_grad():
+        whole = descriptor(image)
+        monkeypatch.setattr("deepmatching.network.descriptors.convolutions.BAND_BYTES", 2**18)
+        assert band_rows(rows, 72, descriptor.working) < rows / 2
+        in_bands = descriptor(image)
+    torch.testing.assert_close(in_bands, whole, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["vgg", "compact"])
+def test_gradients_reach_the_pixels(name: str) -> None:
+    torch.manual_seed(0)
+    network = build_network(name, radius=8, levels=1).double()
+    images = torch.rand(2, 1, 3, 16, 16, dtype=torch.float64, requires_grad=True)
+
+    def total(pair: torch.Tensor) -> torch.Tensor:
+        return network(pair[0], pair[1]).S[1].sum()
+
+    assert torch.autograd.gradcheck(total, (images,), fast_mode=True)
+
+
+def test_matching_with_compact_takes_less_than_40_gflop() -> None:
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        Compact()(torch.rand(1, 3, 432, 1024))
+    geometry = Geometry.for_downscale((436, 1024), (436, 1024), 1, 80)
+    correlating = 2 * geometry.cells(0) * Compact().channels
+    assert 2 * counter.get_total_flops() + correlating < 40e9
+
+
+@pytest.mark.parametrize("descriptor", [VGG, Compact])
+def test_other_cell_sizes_are_refused(descriptor: type) -> None:
+    with pytest.raises(DeepMatchingError, match="downscale must be 1"):
+        descriptor(downscale=2)
+
+
+def published(prefix: str = "{layer}") -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    tensors = {}
+    for number, (name, tensor) in enumerate(VGG().state_dict().items()):
+        layer, kind = name.split(".")
+        index = {"conv1_1": 0, "conv1_2": 2, "conv2_1": 5, "conv2_2": 7}[layer]
+        tensors[f"{prefix.format(layer=layer, index=index)}.{kind}"] = (torch.randn_like(tensor) + number).contiguous()
+    return tensors
+
+
+def test_published_weights_load_from_every_kind_of_file(tmp_path: Path) -> None:
+    tensors = published()
+    np.savez(tmp_path / "a.npz", **{name: t.numpy() for name, t in tensors.items()})
+    save_file(tensors, tmp_path / "a.safetensors")
+    torch.save(published("features.{index}"), tmp_path / "a.pth")
+    for name in ("a.npz", "a.safetensors", "a.pth"):
+        descriptor = VGG()
+        load_vgg(descriptor, tmp_path / name)
+        for key, tensor in descriptor.state_dict().items():
+            assert torch.equal(tensor, tensors[key]), name
+
+
+#: The start of conv1_1 as ``vgg16-397923af.pth`` has it, printed to four digits, and as the authors' file has it (RGB).
+TORCHVISION = [[-0.5537, 0.1427, 0.5290], [-0.5831, 0.3566, 0.7657], [-0.6902, -0.0480, 0.4841]]
+AUTHORS = [[0.48002, 0.40855, -0.06515], [0.31048, 0.05020, -0.40338], [-0.05087, -0.28523, -0.41852]]
+
+
+def starting_with(
+    kernel: list[list[float]], prefix: str, dtype: torch.dtype = torch.float32
+) -> dict[str, torch.Tensor]:
+    tensors = published(prefix)
+    tensors[f"{prefix.format(layer='conv1_1', index=0)}.weight"][0, 0] = torch.tensor(kernel)
+    return {name: tensor.to(dtype) for name, tensor in tensors.items()}
+
+
+def check_response(descriptor: VGG, weight: torch.Tensor, bias: torch.Tensor, mean: Any, std: Any) -> None:
+    """conv1_1 of the descriptor responds as theirs does to (image − mean)/std, for an image in 0 … 255."""
+    image = 255 * torch.rand(1, 3, 16, 16)
+    normal = (image - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
+    expected = torch.nn.functional.conv2d(normal, weight.float(), bias.float())
+    mine = descriptor.conv1_1(image - descriptor.mean)[:, :, 1:-1, 1:-1]
+    torch.testing.assert_close(mine, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_torchvisions_own_weights_are_recognised_by_their_values(tmp_path: Path, dtype: torch.dtype) -> None:
+    """Whatever the name of the file. Its images are in [0, 1] and normalised."""
+    theirs = starting_with(TORCHVISION, "features.{index}", dtype)
+    torch.save(theirs, tmp_path / "mine.pth")
+    save_file(theirs, tmp_path / "mine.safetensors")
+    files = ["mine.pth", "mine.safetensors"]
+    if dtype == torch.float32:
+        np.savez(tmp_path / "mine.npz", **{name: tensor.numpy() for name, tensor in theirs.items()})
+        files.append("mine.npz")
+    mean, std = (255 * np.array(values, np.float32) for values in ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]))
+    for name in files:
+        descriptor = VGG()
+        load_vgg(descriptor, tmp_path / name)
+        check_response(descriptor, theirs["features.0.weight"], theirs["features.0.bias"], mean, std)
+
+
+def test_the_authors_weights_are_used_unchanged_whatever_the_file_is_called(tmp_path: Path) -> None:
+    theirs = starting_with(AUTHORS, "features.{index}")
+    torch.save(theirs, tmp_path / "vgg16-397923af.pth")
+    descriptor = VGG()
+    load_vgg(descriptor, tmp_path / "vgg16-397923af.pth")
+    assert torch.equal(descriptor.conv1_1.weight, theirs["features.0.weight"])
+    assert torch.equal(descriptor.conv1_1.bias, theirs["features.0.bias"])
+
+
+def test_the_authors_order_of_channels_is_reversed(tmp_path: Path) -> None:
+    theirs = starting_with(AUTHORS, "features.{index}")
+    blue_first = {**theirs, "features.0.weight": theirs["features.0.weight"].flip(1)}
+    torch.save(blue_first, tmp_path / "bgr.pth")
+    descriptor = VGG()
+    load_vgg(descriptor, tmp_path / "bgr.pth")
+    assert torch.equal(descriptor.conv1_1.weight, theirs["features.0.weight"])
+
+
+def test_other_weights_may_state_the_normalisation_of_images(tmp_path: Path) -> None:
+    theirs = published()
+    mean, std = np.array([120.0, 110.0, 100.0], np.float32), np.array([60.0, 50.0, 40.0], np.float32)
+    arrays = {name: tensor.numpy() for name, tensor in theirs.items()}
+    np.savez(tmp_path / "said.npz", mean_rgb=mean, std_rgb=std, note=np.array("text"), **arrays)
+    descriptor = VGG()
+    load_vgg(descriptor, tmp_path / "said.npz")
+    check_response(descriptor, theirs["conv1_1.weight"], theirs["conv1_1.bias"], mean, std)
+    np.savez(tmp_path / "wrong.npz", mean_rgb=np.float32(120), **arrays)
+    with pytest.raises(DeepMatchingError, match="must be 3 numbers each"):
+        load_vgg(VGG(), tmp_path / "wrong.npz")
+
+
+def test_the_published_file_has_the_authors_first_kernel(shared: Path) -> None:
+    theirs = np.load(shared / "weights" / "vgg16_first4_rgb.npz")
+    np.testing.assert_allclose(theirs["conv1_1.weight"][0, 0], AUTHORS, atol=1e-5)
+    descriptor = VGG()
+    load_vgg(descriptor, shared / "weights" / "vgg16_first4_rgb.npz")
+    np.testing.assert_array_equal(descriptor.conv1_1.weight.detach(), theirs["conv1_1.weight"])
+    np.testing.assert_array_equal(descriptor.conv1_1.bias.detach(), theirs["conv1_1.bias"])
+
+
+def test_bad_weights_raise_a_clear_error(tmp_path: Path) -> None:
+    np.savez(tmp_path / "empty.npz")
+    np.savez(tmp_path / "shape.npz", **{n: np.zeros(3) for n in published()})
+    (tmp_path / "broken.pth").write_bytes(b"not weights")
+    (tmp_path / "broken.npz").write_bytes(b"not weights")
+    (tmp_path / "zip.npz").write_bytes(b"PK\x03\x04not weights")
+    np.savez(tmp_path / "objects.npz", a=np.array([{}], object))
+    (tmp_path / "nothing.pth").write_bytes(b"")
+    (tmp_path / "nothing.npz").write_bytes(b"")
+    torch.save(torch.zeros(3), tmp_path / "tensor.pth")
+    torch.save([torch.zeros(3)], tmp_path / "list.pth")
+    torch.save(torch.nn.Linear(2, 2), tmp_path / "module.pth")
+    (tmp_path / "pickle.pth").write_bytes(pickle.dumps({"a": 1}))
+    torch.save(published(), tmp_path / "whole.pth")
+    (tmp_path / "cut.pth").write_bytes((tmp_path / "whole.pth").read_bytes()[:2000])
+    (tmp_path / "a.txt").write_text("text")
+    for name, message in (
+        ("empty.npz", "has no conv1_1.weight"),
+        ("shape.npz", "instead of the conv1_1.weight"),
+        ("broken.pth", "or is damaged"),
+        ("broken.npz", "is damaged"),
+        ("zip.npz", "is damaged"),
+        ("objects.npz", "has no conv1_1.weight"),
+        ("cut.pth", "cannot be read"),
+        ("nothing.pth", "is empty"),
+        ("nothing.npz", "is empty"),
+        ("tensor.pth", "holds Python objects, not plain tensors with names"),
+        ("list.pth", "holds Python objects, not plain tensors with names"),
+        ("module.pth", "holds Python objects, not plain tensors with names"),
+        ("pickle.pth", "holds Python objects, not plain tensors with names"),
+        ("a.txt", "not a supported file"),
+        ("missing.npz", "There is no file"),
+    ):
+        with pytest.raises(DeepMatchingError, match=message) as raised:
+            load_vgg(VGG(), tmp_path / name)
+        assert str(raised.value).isprintable(), name
+        assert not any(advice in str(raised.value) for advice in ("weights_only", "allow_pickle", "trust")), name
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_model_file_gives_the_same_network(tmp_path: Path, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    network = build_network("compact", sharpness=7.0, widths=(8, 8, 8), layers=(1, 2, 1), dimensions=16)
+    network.exponents.data[1] = 1.7
+    save_network(network, tmp_path / "m.safetensors", dtype, card="for a test")
+    again = load_network(tmp_path / "m.safetensors")
+    assert again.sharpness is not None and again.sharpness.item() == 7
+    assert torch.equal(again.exponents, network.exponents)
+    for name, tensor in network.state_dict().items():
+        assert again.state_dict()[name].dtype == torch.float32
+        torch.testing.assert_close(again.state_dict()[name], tensor.to(dtype).float(), rtol=1e-3, atol=1e-4)
+
+
+def test_exponents_stay_positive() -> None:
+    network = build_network("hog", sharpness=5.0)
+    network.exponents.data.fill_(-3)
+    assert network.sharpness is not None
+    network.sharpness.data.fill_(-3)
+    network.keep_positive()
+    assert (network.exponents > 0).all() and network.sharpness > 0

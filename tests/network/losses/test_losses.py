@@ -1,0 +1,260 @@
+"""The losses against sums written out, and on inputs that could break them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from deepmatching.errors import DeepMatchingError
+from deepmatching.geometry.discretization import Geometry
+from deepmatching.models import build_network
+from deepmatching.network.losses import Objective, cross_entropy, indicator_distance, structured_hinge, true_cells
+from deepmatching.network.network import Pyramid
+from deepmatching.network.operators.decoding import mask_off_image
+
+INF = math.inf
+LOSSES = {
+    "hinge": lambda s, t: structured_hinge(s, t, 0.7),
+    "indicator": lambda s, t: indicator_distance(s, t, 0.7),
+    "cross-entropy": lambda s, t: cross_entropy(s, t, 0.7, 5.0),
+}
+
+
+def volume(seed: int, h: int = 5, w: int = 6, reachable: float = 0.5) -> tuple[Tensor, Tensor]:
+    """Random scores (1, 2, 3, h, w) with −∞ on a part of the cells, and random truths, one of them unknown."""
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.rand(1, 2, 3, h, w, generator=generator, dtype=torch.float64)
+    scores[torch.rand(scores.shape, generator=generator) > reachable] = -INF
+    truth = torch.rand(1, 2, 3, 2, generator=generator, dtype=torch.float64) * torch.tensor([h - 1.0, w - 1.0])
+    truth[0, 0, 0] = math.nan
+    return scores, truth
+
+
+def g(y: float, x: float, truth: Tensor, sigma: float) -> float:
+    return math.exp(-((y - float(truth[0])) ** 2 + (x - float(truth[1])) ** 2) / (2 * sigma**2))
+
+
+def cells_of(map_: Tensor) -> dict[tuple[int, int], float]:
+    return {
+        (y, x): float(map_[y, x])
+        for y in range(map_.shape[0])
+        for x in range(map_.shape[1])
+        if math.isfinite(float(map_[y, x]))
+    }
+
+
+def hinge_by_hand(map_: Tensor, truth: Tensor, sigma: float) -> float | None:
+    cells = cells_of(map_)
+    corners = [
+        (y, x)
+        for y in (math.floor(truth[0]), math.floor(truth[0]) + 1)
+        for x in (math.floor(truth[1]), math.floor(truth[1]) + 1)
+        if (y, x) in cells
+    ]
+    if not corners:
+        return None
+    true = max(corners, key=lambda c: g(*c, truth, sigma))
+    return sum(max(0.0, 1 - g(*c, truth, sigma) + s - cells[true]) for c, s in cells.items() if c != true)
+
+
+def cross_entropy_by_hand(map_: Tensor, truth: Tensor, sigma: float, scale: float) -> float | None:
+    cells = cells_of(map_)
+    low = [math.floor(t) for t in truth.tolist()]
+    near = {c for c in cells if all(-1 <= c[a] - low[a] <= 2 for a in (0, 1))}
+    if not near:
+        return None
+    total = sum(math.exp(scale * s) for s in cells.values())
+    return -math.log(sum(math.exp(scale * cells[c]) / total * g(*c, truth, sigma) for c in near))
+
+
+def indicator_by_hand(map_: Tensor, truth: Tensor, sigma: float) -> float | None:
+    cells = cells_of(map_)
+    near = {c for c in cells if g(*c, truth, sigma) > 0.5}
+    if not near:
+        return None
+    weights = {c: 0.5 / len(near) if c in near else 0.5 / (len(cells) - len(near)) for c in cells}
+    return sum(weights[c] * (s - g(*c, truth, sigma)) ** 2 for c, s in cells.items())
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10_000), reachable=st.sampled_from([0.1, 0.5, 1.0]))
+def test_the_losses_are_the_sums_of_their_formulas(seed: int, reachable: float) -> None:
+    scores, truth = volume(seed, reachable=reachable)
+    for name, expected in (
+        ("hinge", lambda m, t: hinge_by_hand(m, t, 0.7)),
+        ("indicator", lambda m, t: indicator_by_hand(m, t, 0.7)),
+        ("cross-entropy", lambda m, t: cross_entropy_by_hand(m, t, 0.7, 5.0)),
+    ):
+        losses, found = LOSSES[name](scores, truth)
+        for i in range(2):
+            for j in range(3):
+                known = not torch.isnan(truth[0, i, j]).any()
+                value = expected(scores[0, i, j], truth[0, i, j]) if known else None
+                assert bool(found[0, i, j]) == (value is not None)
+                assert float(losses[0, i, j]) == pytest.approx(value or 0.0, abs=1e-9)
+
+
+def test_the_indicator_is_zero_for_the_indicator_itself_and_balanced() -> None:
+    truth = torch.tensor([[[[2.0, 3.0]]]], dtype=torch.float64)
+    rows, columns = torch.arange(5.0)[:, None], torch.arange(6.0)[None]
+    perfect = torch.exp(-((rows - 2) ** 2 + (columns - 3) ** 2) / (2 * 0.7**2)).double()[None, None, None]
+    losses, found = indicator_distance(perfect, truth, 0.7)
+    assert found.all()
+    assert float(losses.sum()) < 1e-12
+    # Missing the one cell with g > ½ weighs as much as one everywhere else.
+    missed, high = perfect.clone(), perfect.clone()
+    missed[..., 2, 3] -= 1
+    high[perfect <= 0.5] += 1
+    assert float(indicator_distance(missed, truth, 0.7)[0]) == pytest.approx(0.5)
+    assert float(indicator_distance(high, truth, 0.7)[0]) == pytest.approx(0.5)
+
+
+def test_the_hinge_is_zero_when_the_truth_wins_by_the_margin() -> None:
+    scores = torch.zeros(1, 1, 1, 4, 4)
+    scores[..., 1, 2] = 1.0
+    losses, _ = structured_hinge(scores, torch.tensor([[[[1.0, 2.0]]]]), sigma=0.1)
+    assert float(losses) == 0
+    scores[..., 1, 2] = 0.75
+    losses, _ = structured_hinge(scores, torch.tensor([[[[1.0, 2.0]]]]), sigma=0.1)
+    assert float(losses) == pytest.approx(15 * 0.25, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_gradients(name: str) -> None:
+    scores, truth = volume(3)
+    finite = torch.isfinite(scores)
+    values = scores[finite].clone().requires_grad_()
+
+    def total(v: Tensor) -> Tensor:
+        return LOSSES[name](torch.full_like(scores, -INF).masked_scatter(finite, v), truth)[0].sum()
+
+    assert torch.autograd.gradcheck(total, (values,))
+
+
+def awkward() -> dict[str, tuple[Tensor, Tensor]]:
+    scores, truth = volume(5)
+    return {
+        "nothing reachable": (torch.full_like(scores, -INF), truth),
+        "truth unknown": (scores, torch.full_like(truth, math.nan)),
+        "all equal": (torch.zeros_like(scores), truth),
+        "huge scores": (torch.where(torch.isfinite(scores), 1e4 * scores, -INF), truth),
+        "one reachable cell": (torch.full_like(scores, -INF).index_fill(4, torch.tensor([0]), 0.5), truth),
+        "truth on the border": (scores, torch.zeros_like(truth)),
+    }
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("case", awkward())
+def test_losses_and_gradients_are_finite(name: str, case: str) -> None:
+    scores, truth = awkward()[case]
+    scores = scores.clone().requires_grad_()
+    losses, found = LOSSES[name](scores, truth)
+    losses.sum().backward()
+    assert torch.isfinite(losses).all()
+    assert scores.grad is not None and torch.isfinite(scores.grad).all()
+    assert not losses[~found].any()
+
+
+@pytest.mark.parametrize("kind", ["hinge", "indicator", "cross-entropy"])
+def test_an_objective_on_all_volumes_reaches_every_parameter(kind: str) -> None:
+    torch.manual_seed(0)
+    network = build_network("compact", radius=16, levels=2, sharpness=10.0)
+    weights = {f"{letter}{l}": 0.5 for letter in "SQ" for l in range(3)}
+    objective = Objective(kind, weights, subpixel=0.3)  # type: ignore[arg-type]
+    images = torch.rand(2, 2, 3, 40, 48)
+    loss, metrics = objective(network(*images), torch.full((2, 40, 48, 2), 3.3))
+    loss.backward()
+    assert set(metrics) == {*weights, "known", "reachable", "subpixel"}
+    assert float(loss.detach()) == pytest.approx(
+        sum(0.5 * float(metrics[name]) for name in weights) + 0.3 * float(metrics["subpixel"]), rel=1e-5
+    )
+    for name, parameter in network.named_parameters():
+        assert parameter.grad is not None and torch.isfinite(parameter.grad).all(), name
+        assert parameter.grad.any(), name
+
+
+def near_the_border(sharpness: float) -> tuple[Pyramid, Tensor]:
+    """Random scores of all cells, on the image or off, and truths of which some lie next to its border."""
+    geometry = Geometry.for_downscale((16, 16), (16, 16), 1, 6, 0)
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.rand(1, *geometry.shape(0), generator=generator, dtype=torch.float64).requires_grad_()
+    flow = torch.tensor([-3.3, 2.6], dtype=torch.float64).expand(1, 16, 16, 2)
+    kappa = torch.tensor(sharpness, dtype=torch.float64, requires_grad=True)
+    return Pyramid(geometry, [scores], [scores], kappa), true_cells(flow, geometry)
+
+
+def test_gradients_of_the_distance_of_refined_matches() -> None:
+    pyramid, truth = near_the_border(2.0)
+
+    def distance(scores: Tensor, sharpness: Tensor) -> Tensor:
+        return Objective().subpixel_error(Pyramid(pyramid.geometry, [scores], [scores], sharpness), truth)
+
+    assert torch.autograd.gradcheck(distance, (pyramid.S[0], pyramid.sharpness))
+
+
+def test_scores_off_the_image_move_no_match_in_training_either() -> None:
+    pyramid, truth = near_the_border(1.0)
+    masked = mask_off_image(pyramid.S[0], pyramid.geometry)
+    assert masked.isinf().any()
+    inside = Pyramid(pyramid.geometry, [masked], [masked], pyramid.sharpness)
+    objective = Objective()
+    assert objective.subpixel_error(pyramid, truth) == objective.subpixel_error(inside, truth)
+
+
+def test_the_pyramid_is_as_it_was_after_the_loss() -> None:
+    with torch.no_grad():
+        pyramid, _ = near_the_border(5.0)
+        pyramid.S[0] = pyramid.S[0].detach()
+        before = pyramid.S[0].clone()
+        flow = torch.full((1, 16, 16, 2), 2.0)
+        _, metrics = Objective(weights={"S0": 1.0}, subpixel=0.3)(pyramid, flow)
+    assert torch.equal(pyramid.S[0], before)
+    # Nor do cells off the image compete: with a gradient the loss is the same.
+    pyramid.S[0] = before.requires_grad_()
+    _, again = Objective(weights={"S0": 1.0}, subpixel=0.3)(pyramid, flow)
+    assert all(torch.equal(metrics[name], again[name]) for name in metrics)
+
+
+def test_no_truth_no_loss() -> None:
+    network = build_network("hog", radius=8, levels=1)
+    image = torch.rand(1, 3, 24, 24)
+    loss, metrics = Objective()(network(image, image), torch.full((1, 24, 24, 2), math.nan))
+    loss.backward()
+    assert float(loss.detach()) == 0
+    assert float(metrics["reachable"]) == 0
+    assert network.exponents.grad is not None and not network.exponents.grad.any()
+
+
+def test_occluded_points_count_only_if_asked() -> None:
+    network = build_network("hog", radius=8, levels=1).requires_grad_(False)
+    image = torch.rand(1, 3, 24, 24)
+    flow, occluded = torch.zeros(1, 24, 24, 2), torch.ones(1, 24, 24, dtype=torch.bool)
+    pyramid = network(image, image)
+    assert Objective()(pyramid, flow, occluded)[0].item() == 0
+    assert Objective(occluded=True)(pyramid, flow, occluded)[0].item() > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"kind": "l2"}, "kind of loss must be"),
+        ({"weights": {"T0": 1}}, "no score volume 'T0'"),
+        ({"weights": {"Q0": 0}}, "No score volume has a weight"),
+        ({"sigma": 0}, "sigma must be a number above 0"),
+    ],
+)
+def test_bad_objectives(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(DeepMatchingError, match=message):
+        Objective(**arguments)  # type: ignore[arg-type]
+
+
+def test_a_volume_beyond_the_top_level_is_an_error() -> None:
+    network = build_network("hog", radius=8, levels=1)
+    image = torch.rand(1, 3, 24, 24)
+    with pytest.raises(DeepMatchingError, match="ends at level 1"):
+        Objective(weights={"Q3": 1})(network(image, image), torch.zeros(1, 24, 24, 2))

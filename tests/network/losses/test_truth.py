@@ -1,0 +1,67 @@
+"""Where the true match lies."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deepmatching.geometry.discretization import Geometry
+from deepmatching.network.losses import true_cells
+from deepmatching.network.losses.truth import neighbourhood
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    dx=st.floats(-20, 20),
+    dy=st.floats(-20, 20),
+    radius=st.sampled_from([8, 20, None]),
+    l=st.integers(0, 2),
+)
+def test_the_true_cell_lies_where_the_geometry_says(dx: float, dy: float, radius: int | None, l: int) -> None:
+    geometry = Geometry.for_downscale((48, 56), (40, 64), 1, radius, 2)
+    flow = torch.tensor([dx, dy]).expand(1, 48, 56, 2)
+    cells = true_cells(flow, geometry, l)[0]
+    rows, columns = geometry.reference_points(l)
+    y, x = geometry.target_points(l)
+    for i in range(len(rows)):
+        for j in range(len(columns)):
+            target = (float(rows[i]) + dy, float(columns[j]) + dx)
+            starts = [float(t[i if len(t) > 1 else 0, 0]) for t in (y,)] + [float(x[j if len(x) > 1 else 0, 0])]
+            index = [(t - s) / geometry.stride(l) for t, s in zip(target, starts, strict=True)]
+            inside = all(-0.5 <= k <= n - 0.5 for k, n in zip(index, geometry.window(l), strict=True))
+            on_image = all(0 <= t <= n for t, n in zip(target, geometry.used1, strict=True))
+            near_edge = any(
+                min(abs(k + 0.5), abs(k - n + 0.5)) < 1e-3 for k, n in zip(index, geometry.window(l), strict=True)
+            ) or any(min(abs(t), abs(t - n)) < 1e-3 for t, n in zip(target, geometry.used1, strict=True))
+            if near_edge:
+                continue
+            assert bool(torch.isnan(cells[i, j]).any()) == (not (inside and on_image))
+            if inside and on_image:
+                assert cells[i, j].tolist() == pytest.approx(index, abs=1e-3)
+
+
+def test_a_motion_boundary_an_unknown_pixel_and_an_occlusion_have_no_truth() -> None:
+    geometry = Geometry.for_downscale((24, 24), (24, 24), 1, 8, 1)  # reference points at 4, 12, 20
+    flow = torch.zeros(1, 24, 24, 2)
+    flow[0, 3, 3] = math.nan
+    flow[0, 11, 12, 0] = 1.5
+    flow[0, 20, 19, 1] = 0.5
+    occluded = torch.zeros(1, 24, 24, dtype=torch.bool)
+    occluded[0, 4, 20] = True
+    cells = true_cells(flow, geometry, 0, occluded)[0]
+    unknown = torch.isnan(cells).any(-1)
+    assert unknown.nonzero().tolist() == [[0, 0], [0, 2], [1, 1]]
+    assert cells[2, 2].tolist() == pytest.approx([4 + 0.125 / 2, 4])  # the mean of four pixels, in cells of 2 px
+
+
+def test_a_neighbourhood_surrounds_the_position() -> None:
+    index, offset, inside = neighbourhood(torch.tensor([[2.25, 0.5], [math.nan, 0.0]]), (4, 5), reach=1)
+    assert index[0].tolist() == [10, 11, 15, 16]
+    assert offset[0].tolist() == [[-0.25, -0.5], [-0.25, 0.5], [0.75, -0.5], [0.75, 0.5]]
+    assert inside.tolist() == [[True] * 4, [False] * 4]
+    _, _, inside = neighbourhood(torch.tensor([3.5, 4.0]), (4, 5), reach=1)
+    assert inside.tolist() == [True, False, False, False]

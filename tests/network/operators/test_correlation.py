@@ -1,0 +1,116 @@
+"""Correlation against brute force from eq. (2), its gradient, and its GPU kernel."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.autograd import gradcheck
+
+from deepmatching.geometry.discretization import Geometry
+from deepmatching.kernels.registry import plain_operators
+from deepmatching.network.operators import correlation
+from helpers.brute_force import brute_correlation
+from helpers.volumes import GEOMETRIES, everywhere, unit_cells
+
+
+def random_cells(size: tuple[int, int], geometry: Geometry, patch: int, channels: int) -> torch.Tensor:
+    extra = 1 if patch == 1 else 0
+    shape = [used // geometry.gamma + extra for used in size]
+    return torch.randn(2, channels, *shape, dtype=torch.float64)
+
+
+@settings(max_examples=15)
+@given(
+    rows=st.integers(1, 2),
+    columns=st.integers(1, 3),
+    target=st.tuples(st.integers(1, 3), st.integers(1, 2)),
+    radius=st.one_of(st.none(), st.sampled_from([2, 6, 12])),
+    patch=st.sampled_from([1, 4]),
+)
+def test_it_is_the_rectified_inner_product(
+    rows: int,
+    columns: int,
+    target: tuple[int, int],
+    radius: int | None,
+    patch: int,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> None:
+    geometry = Geometry((8 * rows, 8 * columns), (8 * target[0], 8 * target[1]), radius=radius)
+    cells0 = random_cells(geometry.used0, geometry, patch, 2).to(device, dtype)
+    cells1 = random_cells(geometry.used1, geometry, patch, 2).to(device, dtype)
+    result = correlation(cells0, cells1, geometry, patch)
+    assert result.shape == (2, *geometry.shape(0)) and result.dtype == dtype and result.device == cells0.device
+    for b in range(2):
+        expected = brute_correlation(cells0[b].cpu(), cells1[b].cpu(), geometry, patch)
+        torch.testing.assert_close(result[b].cpu(), expected)
+
+
+def test_tiles_of_a_long_row_agree_with_the_whole_map(device: torch.device, dtype: torch.dtype) -> None:
+    """More than one tile of reference points: the window around p is that part of the unrestricted map."""
+    sizes = ((16, 176), (24, 160))
+    absolute, relative = Geometry(*sizes, radius=None), Geometry(*sizes, radius=20)
+    cells0 = random_cells(relative.used0, relative, 4, 3).to(device, dtype)
+    cells1 = random_cells(relative.used1, relative, 4, 3).to(device, dtype)
+    whole = correlation(cells0, cells1, absolute, 4)[0].cpu()
+    windows = correlation(cells0, cells1, relative, 4)[0].cpu()
+    for i in range(relative.grid(0)[0]):
+        for j in range(relative.grid(0)[1]):
+            for a in range(21):
+                for b in range(21):
+                    v, u = 2 + 4 * i + a - 10, 2 + 4 * j + b - 10
+                    on = 0 <= v < whole.shape[2] and 0 <= u < whole.shape[3]
+                    expected = whole[i, j, v, u] if on else torch.tensor(0.0, dtype=dtype)
+                    torch.testing.assert_close(windows[i, j, a, b], expected)
+
+
+def test_batches_and_channels_must_agree() -> None:
+    geometry = Geometry((8, 16), (16, 8), radius=4)
+    cells0, cells1 = (random_cells(used, geometry, 4, 2) for used in (geometry.used0, geometry.used1))
+    with plain_operators():
+        with pytest.raises(ValueError):
+            correlation(cells0, cells1[:1], geometry, 4)
+        with pytest.raises(RuntimeError):
+            correlation(cells0, cells1[:, :1], geometry, 4)
+
+
+@pytest.mark.parametrize("radius", [4, None])
+@pytest.mark.parametrize("patch", [1, 4])
+def test_gradient(radius: int | None, patch: int, device: torch.device) -> None:
+    geometry = Geometry((8, 16), (16, 8), radius=radius)
+    cells0 = random_cells(geometry.used0, geometry, patch, 2)[:1].to(device).requires_grad_()
+    cells1 = random_cells(geometry.used1, geometry, patch, 2)[:1].to(device).requires_grad_()
+    assert gradcheck(lambda a, b: correlation(a, b, geometry, patch), (cells0, cells1), fast_mode=True)
+
+
+@pytest.mark.slow
+@everywhere
+@pytest.mark.parametrize(("patch", "channels", "batch"), [(1, 20, 2), (4, 3, 1)])
+def test_the_gpu_kernel_agrees(
+    g: Geometry, patch: int, channels: int, batch: int, gpu: ModuleType, gpu_device: str
+) -> None:
+    results = []
+    cells = unit_cells(g, patch, channels, batch, gpu_device)
+    for function in (gpu.correlation, correlation.definition):
+        leaves = [c.clone().requires_grad_() for c in cells]
+        scores = function(*leaves, g, patch)
+        if not results:
+            upstream = torch.randn_like(scores) * 1e-3
+        scores.backward(upstream)
+        results.append((scores.detach() / 100, leaves[0].grad, leaves[1].grad))
+    for kernel, plain in zip(*results, strict=True):
+        torch.testing.assert_close(kernel, plain, rtol=1e-5, atol=2e-6 * float(plain.abs().max()))
+
+
+@pytest.mark.slow
+def test_one_product_of_halves_is_nearly_exact(gpu: ModuleType, gpu_device: str) -> None:
+    from deepmatching.kernels.gpu.matching.correlation import correlate
+
+    g = GEOMETRIES["relative, even R"]
+    cells0, cells1 = unit_cells(g, 4, 3, device=gpu_device)
+    exact = correlation.definition(cells0, cells1, g, 4)
+    assert 0 < float((correlate(cells0, cells1, g, 4, half=True) - exact).norm() / exact.norm()) < 1e-3

@@ -1,0 +1,161 @@
+"""What the matching says about its matches."""
+
+from __future__ import annotations
+
+import math
+from types import ModuleType
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from deepmatching.geometry.discretization import Geometry
+from deepmatching.geometry.targets import target_indices
+from deepmatching.models import build_network
+from deepmatching.network.inference import Decoding
+from deepmatching.network.operators.decoding import Decoded
+from deepmatching.network.operators.evidence import channels_of_evidence, gather_evidence, squash
+from deepmatching.network.operators.subpixel import correlation_around, scores_around
+
+
+def matched(
+    name: str,
+    seed: int = 0,
+    size: tuple[int, int] = (48, 64),
+    radius: int | None = 16,
+    size1: tuple[int, int] | None = None,
+):
+    """Matches of noise, and all that evidence is gathered from."""
+    torch.manual_seed(seed)
+    network = build_network(name, radius=radius, levels=2)
+    images = [torch.rand(2, 3, *side) for side in (size, size1 or size)]
+    geometry = network.geometry(size, size1 or size)
+    with torch.no_grad():
+        cells0, cells1 = network.describe(*images, geometry)
+        decoded = network.decode_cells(cells0, cells1, geometry, Decoding())
+    patch = network.descriptor.patch
+    around = scores_around(decoded, cells0, cells1, geometry, patch, 1.4)
+    return decoded, around, cells0, cells1, geometry, patch
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.sampled_from(["hog", "compact", "vgg"]),
+    st.integers(3, 9),
+    st.integers(3, 9),
+    st.sampled_from([4, 16, None]),
+    st.integers(0, 99),
+)
+def test_evidence_is_finite_and_bounded_for_every_size(
+    name: str, rows: int, columns: int, radius: int | None, seed: int
+) -> None:
+    decoded, around, cells0, cells1, geometry, patch = matched(name, seed, (8 * rows, 8 * columns), radius)
+    evidence = gather_evidence(decoded, around, cells0, cells1, geometry, patch)
+    assert evidence.shape == (2, channels_of_evidence(patch), rows, columns)
+    assert torch.isfinite(evidence).all() and evidence.abs().max() < 20
+
+
+def test_points_that_no_path_reaches_count_as_unmoved_with_no_score() -> None:
+    decoded, around, cells0, cells1, geometry, patch = matched("compact")
+    scores = decoded.scores.clone()
+    scores[0, 2, 3] = -math.inf
+    evidence = gather_evidence(decoded._replace(scores=scores), around, cells0, cells1, geometry, patch)
+    assert torch.isfinite(evidence).all()
+    assert evidence[0, [0, 2], 2, 3].tolist() == [0, 0]  # score, and whether a path reaches the point
+    assert evidence[0, 11:13, 2, 3].tolist() == [0, 0]  # displacement
+
+
+def test_the_parts_of_the_similarity_sum_to_the_correlation_at_the_match() -> None:
+    for name in ("compact", "vgg", "hog"):
+        decoded, around, cells0, cells1, geometry, patch = matched(name, seed=3)
+        parts = gather_evidence(decoded, around, cells0, cells1, geometry, patch)[:, 72:]
+        rows, columns = target_indices(decoded.cells, geometry)
+        whole = correlation_around(cells0, cells1, rows, columns, geometry, patch)[..., 2, 2]
+        inside = (rows >= patch // 2) & (columns >= patch // 2)  # the others are rectified
+        inside &= (rows <= 24 - patch // 2) & (columns <= 32 - patch // 2)
+        torch.testing.assert_close(parts.mean(1)[inside], whole[inside], atol=1e-5, rtol=1e-4)
+
+
+def test_neighbours_and_claims_are_those_of_a_loop_over_points() -> None:
+    decoded, around, cells0, cells1, geometry, patch = matched("compact", seed=5)
+    evidence = gather_evidence(decoded, around, cells0, cells1, geometry, patch).permute(0, 2, 3, 1)
+    moved = decoded.points1 - decoded.points0
+    rows, columns = geometry.grid(0)
+    side = geometry.alpha // geometry.gamma
+    for b in range(2):
+        owners = best_of_bins(decoded, geometry, b)
+        for i in range(rows):
+            for j in range(columns):
+                steps = [(y, x) for y in (-1, 0, 1) for x in (-1, 0, 1) if (y, x) != (0, 0)]
+                first = [
+                    moved[b, min(max(i + y, 0), rows - 1), min(max(j + x, 0), columns - 1)] - moved[b, i, j]
+                    for y, x in steps
+                ]
+                second = [first[n] + first[7 - n] for n in range(4)]
+                expected = squash(torch.cat([*first, *second]), 4.0)
+                torch.testing.assert_close(evidence[b, i, j, 23:47], expected, atol=1e-5, rtol=1e-4)
+
+                y, x = (int(t[b, i, j]) // side for t in target_indices(decoded.cells, geometry))
+                k, l = owners[y, x]
+                excess = (decoded.scores[b, k, l] - decoded.scores[b, i, j]) / (geometry.L + 1)
+                assert math.isclose(evidence[b, i, j, 4], 4 * excess, abs_tol=1e-5)
+                difference = squash(moved[b, k, l] - moved[b, i, j], 4.0)
+                torch.testing.assert_close(evidence[b, i, j, 5:7], difference, atol=1e-5, rtol=1e-4)
+                near = [owners[p] for p in owners if abs(p[0] - y) <= 1 and abs(p[1] - x) <= 1]
+                best = max(float(decoded.scores[b][p]) for p in near)
+                assert math.isclose(
+                    evidence[b, i, j, 7], 4 * (best - float(decoded.scores[b, i, j])) / (geometry.L + 1), abs_tol=1e-5
+                )
+
+
+def best_of_bins(decoded: Decoded, geometry: Geometry, b: int) -> dict[tuple[int, int], tuple[int, int]]:
+    """The point with the best score in each bin of targets, the first of equals."""
+    side = geometry.alpha // geometry.gamma
+    owners: dict[tuple[int, int], tuple[int, int]] = {}
+    y, x = target_indices(decoded.cells, geometry)
+    for i in range(decoded.scores.shape[1]):
+        for j in range(decoded.scores.shape[2]):
+            place = (int(y[b, i, j]) // side, int(x[b, i, j]) // side)
+            if place not in owners or decoded.scores[b, i, j] > decoded.scores[b][owners[place]]:
+                owners[place] = (i, j)
+    return owners
+
+
+def test_lengths_are_squashed_without_changing_their_order() -> None:
+    lengths: Tensor = torch.tensor([-1e6, -4.0, 0.0, 4.0, 1e6])
+    torch.testing.assert_close(squash(lengths, 4.0), torch.tensor([-1.0, -0.5, 0.0, 0.5, 1.0]), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["hog", "compact", "vgg"])
+@pytest.mark.parametrize(("size0", "size1"), [((40, 64), (40, 64)), ((32, 24), (48, 40))])
+@pytest.mark.parametrize("radius", [10, None])
+def test_the_kernel_agrees(
+    name: str,
+    size0: tuple[int, int],
+    size1: tuple[int, int],
+    radius: int | None,
+    gpu: ModuleType,
+    gpu_device: str,
+) -> None:
+    decoded, around, *cells, geometry, patch = matched(name, 2, size0, radius, size1)
+    scores = decoded.scores.clone()
+    scores[0, 1, 1:3] = -math.inf  # two points without a path, which claim the same bin
+    scores[1] = (scores[1] * 4).round() / 4  # equal scores, in one bin and in bins beside each other
+    decoded = decoded._replace(scores=scores)
+    expected = gather_evidence.definition(decoded, around, *cells, geometry, patch)
+    there = Decoded._make(None if value is None else value.to(gpu_device) for value in decoded)
+    found = gpu.gather_evidence(there, around.to(gpu_device), *(c.to(gpu_device) for c in cells), geometry, patch)
+    assert found.shape == expected.shape and found.stride() == expected.stride()
+    torch.testing.assert_close(found.cpu(), expected, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("channels", [3, 16, 24, 150])
+def test_the_kernel_splits_any_number_of_channels(channels: int, gpu: ModuleType, gpu_device: str) -> None:
+    decoded, around, _, _, geometry, _ = matched("compact")
+    cells = torch.randn(2, 2, channels, 25, 33).transpose(3, 4).contiguous().transpose(3, 4)  # any strides
+    expected = gather_evidence.definition(decoded, around, *cells, geometry, 1)
+    there = Decoded._make(None if value is None else value.to(gpu_device) for value in decoded)
+    found = gpu.gather_evidence(there, around.to(gpu_device), *cells.to(gpu_device), geometry, 1)
+    torch.testing.assert_close(found.cpu(), expected, atol=1e-4, rtol=1e-4)

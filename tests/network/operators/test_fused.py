@@ -1,0 +1,312 @@
+"""The fused operators of inference: their kernels against their definitions."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from deepmatching.geometry.discretization import Geometry
+from deepmatching.geometry.patches import target_bands, target_pitch
+from deepmatching.kernels import cpu
+from deepmatching.kernels.registry import plain_operators
+from deepmatching.network.operators import correlation, fused, max_pooling, power, unpooling
+from deepmatching.network.operators.decoding import best_pooled
+from helpers.volumes import (
+    assert_identical,
+    batches,
+    both,
+    eighths,
+    everywhere,
+    grid_volume,
+    lattices,
+    pooled_volume,
+    seeded_volume,
+    seeds,
+    two_levels,
+    unit_cells,
+    with_gaps,
+)
+
+quick = settings(max_examples=60)
+CHUNKS = "deepmatching.kernels.gpu.matching.correlation"
+
+
+@pytest.mark.slow
+@quick
+@given(lattices(), seeds, batches, st.sampled_from([1, 4]), st.sampled_from([1, 3, 9]))
+def test_correlation_and_pooling_with_many_ties(
+    geometry: Geometry, seed: int, batch: int, patch: int, channels: int
+) -> None:
+    """Signed scores, exact in float32 except for the rectification of borders, which is the same in both."""
+    extra = 1 if patch == 1 else 0
+    cells = [
+        seeded_volume(seed + n, batch, channels, *(side // geometry.gamma + extra for side in used), step=1 / 4)
+        for n, used in enumerate((geometry.used0, geometry.used1))
+    ]
+    assert_identical(both(fused.correlate_and_pool, *cells, geometry, patch, 1.0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("patch", [1, 4])
+@pytest.mark.parametrize("size1", [(160, 96), (24, 200), (320, 16)])
+def test_bands_of_the_target_give_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch, patch: int, size1: tuple[int, int]
+) -> None:
+    """The target's cells are copied for some reference rows at a time; some of these see nothing of the target."""
+    geometry = Geometry((160, 96), size1, radius=12)
+    extra = 1 if patch == 1 else 0
+    cells = [
+        seeded_volume(n, 2, 3, *(side // geometry.gamma + extra for side in used), step=1 / 4)
+        for n, used in enumerate((geometry.used0, geometry.used1))
+    ]
+    whole = fused.correlate_and_pool(*cells, geometry, patch, 1.4)
+    monkeypatch.setattr("deepmatching.geometry.patches.TARGET_BYTES", 1)
+    assert target_bands(geometry, patch, 3, target_pitch(geometry, patch, 100))[0] < geometry.grid(0)[0] / 2
+    in_bands = fused.correlate_and_pool(
+        *(c.contiguous(memory_format=torch.channels_last) for c in cells), geometry, patch, 1.4
+    )
+    for a, b in zip(whole, in_bands, strict=True):
+        assert torch.equal(a, b)
+
+
+@quick
+@given(lattices(), seeds, batches, st.sampled_from([(1, 40), (2, 5), (4, 9), (6, 2)]))
+def test_correlation_and_pooling_of_unit_vectors(
+    geometry: Geometry, seed: int, batch: int, sizes: tuple[int, int]
+) -> None:
+    patch, channels = sizes
+    assume(patch <= geometry.patch)
+    extra = 1 if patch == 1 else 0
+    generator = torch.Generator().manual_seed(seed)
+    cells = []
+    for used in (geometry.used0, geometry.used1):
+        shape = (batch, channels, *(side // geometry.gamma + extra for side in used))
+        cells.append(torch.nn.functional.normalize(torch.randn(shape, generator=generator), dim=1) / patch)
+    (pooled, switches), (expected, expected_switches) = both(fused.correlate_and_pool, *cells, geometry, patch, 1.4)
+    assert torch.allclose(pooled, expected, rtol=1e-5, atol=1e-6)
+    # Scores that differ by rounding only may change places.
+    assert (switches != expected_switches).float().mean() < 1e-3
+
+
+@quick
+@given(lattices(2), seeds, batches, st.data())
+def test_aggregation_and_pooling(geometry: Geometry, seed: int, batch: int, data: st.DataObject) -> None:
+    l = data.draw(st.integers(0, geometry.L - 2))
+    pooled = seeded_volume(seed, batch, *geometry.grid(l), *geometry.window(l + 1))
+    assert_identical(both(fused.aggregate_and_pool, pooled, geometry, l, 1.0))
+    # Switches are not compared here: the kernel pools before the power, and torch.pow may round equal numbers
+    # differently in the last digit, depending on their place in memory, which breaks ties.
+    (result, _), (expected, _) = both(fused.aggregate_and_pool, pooled, geometry, l, 1.4)
+    assert torch.allclose(result, expected, rtol=1e-6, atol=0)
+
+
+@quick
+@given(lattices(), seeds, batches, st.data())
+def test_aggregation(geometry: Geometry, seed: int, batch: int, data: st.DataObject) -> None:
+    l = data.draw(st.integers(0, geometry.L - 1))
+    pooled = seeded_volume(seed, batch, *geometry.grid(l), *geometry.window(l + 1))
+    result, expected = both(fused.aggregate, pooled, geometry, l, 1.0)
+    assert torch.equal(result, expected)
+    result, expected = both(fused.aggregate, pooled, geometry, l, 0.7)
+    assert torch.allclose(result, expected, rtol=1e-6, atol=0)
+
+
+@quick
+@given(lattices(), seeds, batches, st.data())
+def test_disaggregation(geometry: Geometry, seed: int, batch: int, data: st.DataObject) -> None:
+    l = data.draw(st.integers(0, geometry.L - 1))
+    scores = with_gaps(seeded_volume(seed, batch, *geometry.shape(l + 1)), seed)
+    result, expected = both(fused.disaggregate, scores, geometry, l)
+    assert torch.equal(result, expected)
+
+
+@quick
+@given(lattices(2), seeds, batches, st.data())
+def test_unpooling_and_disaggregation(geometry: Geometry, seed: int, batch: int, data: st.DataObject) -> None:
+    l = data.draw(st.integers(0, geometry.L - 2))
+    pooled, switches = pooled_volume(seed, batch, geometry, l + 1)
+    coarse = with_gaps(seeded_volume(seed + 1, *pooled.shape), seed)
+    result, expected = both(fused.unpool_and_disaggregate, coarse, pooled, switches, geometry, l)
+    assert torch.equal(result, expected)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_any_number_of_threads(threads: int) -> None:
+    geometry = Geometry((40, 56), (48, 40), radius=12, levels=2)
+    cells = [
+        seeded_volume(n, 1, 9, used[0] // 2, used[1] // 2) for n, used in enumerate((geometry.used0, geometry.used1))
+    ]
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        results = both(fused.correlate_and_pool, *cells, geometry, 4, 1.0)
+    finally:
+        torch.set_num_threads(before)
+    assert_identical(results)
+
+
+def test_tensors_need_not_be_contiguous_nor_without_gradient() -> None:
+    geometry = Geometry((40, 56), (48, 40), radius=12, levels=2)
+    cells0 = seeded_volume(0, 1, 20, 28, 9).permute(0, 3, 1, 2).requires_grad_()
+    cells1 = seeded_volume(1, 1, 24, 20, 9).permute(0, 3, 1, 2).requires_grad_()
+    assert_identical(both(fused.correlate_and_pool, cells0, cells1, geometry, 4, 1.0))
+
+
+@pytest.mark.parametrize("exponent", [0.3, 1.4, 2.0, 3.7])
+def test_the_cpu_power_is_precise_over_the_whole_range(exponent: float) -> None:
+    geometry = Geometry((16, 16), (16, 16), radius=2, levels=1)
+    rows, columns = geometry.grid(0)
+    children = torch.logspace(-20, 4, rows * columns * 9, dtype=torch.float32).view(1, rows, columns, 3, 3)
+    children[0, 0, 0, 0, 0] = 0
+    mean = cpu.aggregate(children, geometry, 0, 1.0).numpy().astype(np.float64)
+    result = cpu.aggregate(children, geometry, 0, exponent).numpy()
+    expected = mean ** np.float64(np.float32(exponent))
+    representable = expected > 1e-37
+    np.testing.assert_allclose(result[representable], expected[representable], rtol=1e-6)
+    np.testing.assert_allclose(result[~representable], 0, atol=1e-36)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plain", [False, True])
+def test_half_precision_rounds_the_pooled_scores_alone(plain: bool, gpu: ModuleType, gpu_device: str) -> None:
+    """Definition and CPU kernel compute in float32; a GPU correlates with one product of halves."""
+    g = two_levels((24, 16), (24, 24), 6)
+    cells = unit_cells(g, 4, 3)
+    function = fused.correlate_and_pool.definition if plain else cpu.correlate_and_pool
+    (exact, choices), (rounded, switches) = (function(*cells, g, 4, 1.4, half) for half in (False, True))
+    assert rounded.dtype == torch.float16 and torch.equal(rounded, exact.half())
+    assert torch.equal(switches, choices)
+    near, _ = gpu.correlate_and_pool(*(c.to(gpu_device) for c in cells), g, 4, 1.4, half=True)
+    assert near.dtype == torch.float16
+    assert float((near.float().cpu() - exact).norm() / exact.norm()) < 2e-3
+
+
+@pytest.mark.slow
+@everywhere
+def test_the_gpu_kernel_of_correlation_and_pooling(
+    g: Geometry, gpu: ModuleType, gpu_device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pair at a time, strided cells, and ties: descriptors of eighths give exact scores."""
+    small_chunks(monkeypatch)
+    cells0, cells1 = (
+        eighths((2, used[0] // 2, used[1] // 2, 5), device=gpu_device).permute(0, 3, 1, 2)
+        for used in (g.used0, g.used1)
+    )
+    values, switches = gpu.correlate_and_pool(cells0, cells1, g, 4, 1.4)
+    with plain_operators():
+        expected, choice = fused.correlate_and_pool(cells0, cells1, g, 4, 1.4)
+        torch.testing.assert_close(values, expected, rtol=1e-5, atol=1e-6)
+        # Rectified scores are rounded, so a tie of two different products may go either way: compare what was chosen.
+        scores = power(correlation(cells0, cells1, g, 4), 1.4)
+        chosen = unpooling(torch.zeros_like(values), switches, g.window(0), g.pool_offset(0), g.pool_reach)
+        again = max_pooling(scores + chosen, g.window(1), g.pool_offset(0), g.pool_reach)[0]
+    torch.testing.assert_close(again, expected, rtol=1e-5, atol=1e-6)
+    assert float((switches == choice).float().mean()) > 0.99
+
+
+@pytest.mark.slow
+def test_the_gpu_kernel_correlates_chunks_of_rows(
+    gpu: ModuleType, gpu_device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    g = two_levels((72, 16), (24, 24), 4, levels=1)
+    small_chunks(monkeypatch)  # eight rows of points, then one
+    cells = unit_cells(g, 4, 2, batch=1, device=gpu_device)
+    values, _ = gpu.correlate_and_pool(*cells, g, 4, 1.4)
+    torch.testing.assert_close(values, plainly(fused.correlate_and_pool, *cells, g, 4, 1.4)[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+@everywhere
+def test_the_gpu_kernels_of_all_levels(g: Geometry, gpu: ModuleType, gpu_device: str) -> None:
+    def volume(points: int, cells: int) -> torch.Tensor:
+        return grid_volume(g, points, cells, device=gpu_device)
+
+    for l in range(g.L):
+        scores = volume(l, l + 1)
+        expected = plainly(fused.aggregate, scores, g, l, 1.4)
+        torch.testing.assert_close(gpu.aggregate(scores, g, l, 1.4), expected, rtol=1e-5, atol=1e-6)
+        coarse = with_gaps(volume(l + 1, l + 1))
+        expected = plainly(fused.disaggregate, coarse, g, l)
+        torch.testing.assert_close(gpu.disaggregate(coarse, g, l), expected, rtol=0, atol=0)
+    for l in range(g.L - 1):
+        scores = volume(l, l + 1)
+        pooled, switches = gpu.aggregate_and_pool(scores, g, l, 1.4)
+        values, choices = plainly(fused.aggregate_and_pool, scores, g, l, 1.4)
+        torch.testing.assert_close(pooled, values, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(switches, choices, rtol=0, atol=0)
+        arguments = (volume(l + 1, l + 2), volume(l + 1, l + 2), choices, g, l)
+        expected = plainly(fused.unpool_and_disaggregate, *arguments)
+        torch.testing.assert_close(gpu.unpool_and_disaggregate(*arguments), expected, rtol=0, atol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("radius", [6, None])
+def test_the_gpu_kernels_of_a_strip(radius: int | None, gpu: ModuleType, gpu_device: str) -> None:
+    """A part of the rows of reference points, see ``Geometry.strip``."""
+    g = two_levels((40, 8), (24, 24), radius)
+    minus, plus = g.child_shifts(0)
+    part = g.strip((max(0, 2 + minus), 4 + plus), (2, 4))  # two rows of level 1 and all their children
+    cells = unit_cells(g, 4, 2, batch=1, device=gpu_device)
+    pooled, switches = gpu.correlate_and_pool(*cells, part, 4, 1.4)
+    expected = plainly(fused.correlate_and_pool, *cells, part, 4, 1.4)[0]
+    torch.testing.assert_close(pooled, expected, rtol=1e-4, atol=1e-4)
+    above = gpu.aggregate_and_pool(pooled, part, 0, 1.4)
+    expected = plainly(fused.aggregate_and_pool, pooled, part, 0, 1.4)[0]
+    torch.testing.assert_close(above[0], expected, rtol=1e-5, atol=1e-5)
+
+    part = g.strip((2, 4), (2 - plus, 4 - minus))  # two rows of level 0 and all their parents
+    scores = grid_volume(part, 0, 0, device=gpu_device)
+    pooled, switches = max_pooling.definition(scores, g.window(1), g.pool_offset(0), g.pool_reach)
+    coarse = [grid_volume(part, 1, 2, device=gpu_device) for _ in range(2)]
+    scores = grid_volume(part, 1, 1, device=gpu_device)
+    m = max_pooling.definition(scores, g.window(2), g.pool_offset(1), g.pool_reach)[1]
+    Q = gpu.unpool_and_disaggregate(*coarse, m, part, 0)
+    torch.testing.assert_close(Q, plainly(fused.unpool_and_disaggregate, *coarse, m, part, 0), rtol=0, atol=0)
+    for reciprocal in ("bins", "exact"):
+        best = gpu.best_pooled(Q, pooled, switches, part, reciprocal)
+        expected = plainly(best_pooled, Q, pooled, switches, part, reciprocal)
+        torch.testing.assert_close(tuple(best), tuple(expected), rtol=0, atol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("radius", [6, None])
+def test_half_precision_is_storage_only(radius: int | None, gpu: ModuleType, gpu_device: str) -> None:
+    """Scores rounded to half precision on their way to memory; all arithmetic and the switches in float32."""
+    g = two_levels((24, 16), (24, 24), radius)
+    pooled = grid_volume(g, 0, 1, device=gpu_device)
+    above, switches = gpu.aggregate_and_pool(pooled.half(), g, 0, 1.4)
+    expected, choices = gpu.aggregate_and_pool(pooled.half().float(), g, 0, 1.4)
+    assert above.dtype == torch.float16
+    torch.testing.assert_close(above, expected.half())
+    torch.testing.assert_close(switches, choices, rtol=0, atol=0)
+    coarse = grid_volume(g, 1, 2, device=gpu_device)
+    torch.testing.assert_close(
+        gpu.unpool_and_disaggregate(coarse, above, switches, g, 0),
+        gpu.unpool_and_disaggregate(coarse, above.float(), switches, g, 0),
+        rtol=0,
+        atol=0,
+    )
+    scores = grid_volume(g, 0, 0, device=gpu_device)
+    m = max_pooling.definition(scores, g.window(1), g.pool_offset(0), g.pool_reach)[1]
+    fine = grid_volume(g, 0, 1, device=gpu_device)
+    halves = gpu.best_pooled(fine, pooled.half(), m, g, "bins")
+    for a, b in zip(halves, gpu.best_pooled(fine, pooled.half().float(), m, g, "bins"), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+def plainly(operator: Any, *arguments: Any) -> Any:
+    """The result of the definitions."""
+    with plain_operators():
+        return operator(*arguments)
+
+
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces of S_0 of 1 kB."""
+    monkeypatch.setattr(sys.modules[CHUNKS], "CHUNK_BYTES", 2**10)

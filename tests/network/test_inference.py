@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from deepmatching.geometry.discretization import Geometry
+from deepmatching.geometry.strips import Tiling
+from deepmatching.kernels.registry import plain_operators
+from deepmatching.network.descriptors import HOG
+from deepmatching.network.inference import Decoding
+from deepmatching.network.network import Network
+
+
+@pytest.mark.slow
+@settings(max_examples=30, deadline=None)
+@example(
+    size0=(48, 16), size1=(16, 16), radius=6, strips=2, levels=1, reciprocal="bins", plain=True
+)  # a strip beyond the target
+@example(
+    size0=(42, 42), size1=(42, 59), radius=20, strips=4, levels=1, reciprocal="bins", plain=True
+)  # other rounding in float32
+@given(
+    size0=st.tuples(st.integers(16, 90), st.integers(16, 60)),
+    size1=st.tuples(st.integers(16, 90), st.integers(16, 60)),
+    radius=st.sampled_from([None, 6, 10, 20]),
+    strips=st.integers(2, 12),
+    levels=st.integers(1, 4),
+    reciprocal=st.sampled_from(["bins", "exact", "none"]),
+    plain=st.booleans(),
+)
+def test_strips_do_not_change_the_matches(
+    size0: tuple[int, int],
+    size1: tuple[int, int],
+    radius: int | None,
+    strips: int,
+    levels: int,
+    reciprocal: str,
+    plain: bool,
+) -> None:
+    """Kernels give the same bits. The rounding of the definitions depends on the shapes, so they run in float64."""
+    generator = torch.Generator().manual_seed(0)
+    dtype = torch.float64 if plain else torch.float32
+    image0, image1 = (torch.rand(2, 3, *size, generator=generator, dtype=dtype) for size in (size0, size1))
+    network = Network(HOG(), radius).to(dtype)
+    with plain_operators() if plain else nullcontext():
+        whole, cut = (
+            network.decode(image0, image1, Decoding(reciprocal, tiling=tiling))  # type: ignore[arg-type]
+            for tiling in (Tiling(), Tiling(strips, levels))
+        )
+    tolerance = 1e-12 if plain else 0
+    for name in whole._fields:
+        torch.testing.assert_close(getattr(whole, name), getattr(cut, name), rtol=tolerance, atol=tolerance, msg=name)
+
+
+@pytest.mark.parametrize("alpha", [4, 8])
+def test_a_strip_is_a_part_of_the_geometry(alpha: int) -> None:
+    geometry = Geometry((64, 40), (64, 40), alpha=alpha, radius=12, levels=2)
+    strip = geometry.strip((2, 5), (2, 6))
+    assert strip.grid(0) == (3, geometry.grid(0)[1])
+    assert strip.grid(1) == (4, geometry.grid(1)[1])
+    assert torch.equal(strip.reference_points(0)[0], geometry.reference_points(0)[0][2:5])
+    assert torch.equal(strip.target_points(0)[0], geometry.target_points(0)[0][2:5])
+    assert strip.first_cell == (2 + 2 * alpha // 2, 2)
+    assert strip.links(0) == geometry.links(0)  # both start at row 2
+    assert geometry.strip((1, 5), (2, 6)).links(0)[0][0] == geometry.links(0)[0][0] + 1

@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+
+from deepmatching.errors import OutOfMemoryError
+from deepmatching.geometry.discretization import Geometry
+from deepmatching.geometry.strips import Tiling
+from deepmatching.models import load_network
+from deepmatching.network.descriptors import HOG
+from deepmatching.network.memory import amount, budget_for, decoding_bytes, plan_decoding, plan_flow, pyramid_bytes
+from helpers.benchmarks import imported
+
+
+def test_more_work_needs_more_memory() -> None:
+    size = (436, 1024)
+    amounts = [decoding_bytes(Geometry(size, size, radius=r), HOG()) for r in (40, 80, 160, None)]
+    assert amounts == sorted(amounts)
+    assert amounts[3] > 2e9
+    pair = Geometry(size, size)
+    one, two, three = (decoding_bytes(pair, HOG(), batch) for batch in (1, 2, 3))
+    assert one < two < three
+    assert pyramid_bytes(pair, HOG(), training=True) > pyramid_bytes(pair, HOG(), training=False)
+    assert pyramid_bytes(pair, HOG(), training=False) > 8 * sum(pair.cells(l) for l in range(pair.L + 1))
+
+
+def test_a_limit_above_the_free_memory_is_the_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deepmatching.network.memory.free_bytes", lambda device: 1000)
+    cpu = torch.device("cpu")
+    assert (budget_for(cpu), budget_for(cpu, 600), budget_for(cpu, 5000)) == (800, 600, 1000)
+
+
+def test_amounts_read_well() -> None:
+    assert amount(1_490_000_000) == "1.5 GB"
+    assert amount(12_300_000) == "12 MB"
+
+
+def test_less_memory_means_smaller_pieces() -> None:
+    pair = Geometry((436, 1024), (436, 1024), radius=None)
+    whole = decoding_bytes(pair, HOG())
+    assert (
+        plan_decoding(pair, HOG(), 3, "cpu", 4 * whole).batch,
+        plan_decoding(pair, HOG(), 3, "cpu", whole).batch,
+    ) == (3, 1)
+    plans = [plan_decoding(pair, HOG(), 1, "cpu", int(fraction * whole)) for fraction in (1.0, 0.6, 0.2)]
+    assert plans[0].tiling == Tiling() and plans[1].tiling.strips > 1
+    assert (plans[1].tiling.levels, plans[2].tiling.levels) == (1, 2)
+    assert all(plan.needed <= fraction * whole for plan, fraction in zip(plans, (1.0, 0.6, 0.2), strict=True))
+
+
+@pytest.mark.parametrize("model", ["compact", "hog"])
+def test_half_a_gigabyte_is_enough_for_a_sintel_frame_without_a_radius(model: str) -> None:
+    network = load_network(model, None)
+    plan = plan_decoding(network.geometry((436, 1024), (436, 1024)), network.descriptor, 1, "cpu", 500_000_000)
+    assert plan.needed <= 500_000_000
+
+
+def test_three_gigabytes_are_enough_for_a_pair_of_12_megapixels() -> None:
+    network = load_network("compact", 80)
+    plan = plan_decoding(network.geometry((3000, 4000), (3000, 4000)), network.descriptor, 1, "cpu", 3_000_000_000)
+    assert plan.needed <= 3_000_000_000
+
+
+def test_the_plan_is_the_first_number_of_strips_that_fits() -> None:
+    pair = Geometry((120, 160), (120, 160), radius=None)
+    for levels in range(1, pair.L):
+        needed = [decoding_bytes(pair, HOG(), tiling=Tiling(n, levels)) for n in range(2, pair.grid(0)[0] + 1)]
+        assert needed == sorted(needed, reverse=True)
+
+
+def test_a_refusal_advises_only_what_helps_with_the_model() -> None:
+    """Smaller radii help if the scores are large, a larger downscale only where the model has one."""
+    hog, compact = load_network("hog", None), load_network("compact", None)
+    size = (436, 1024)
+    for network, budget, advice in (
+        (hog, 240_000_000, "use a smaller radius, a larger downscale, smaller images .max_size. or allow more memory"),
+        (compact, 400_000_000, "use a smaller radius, smaller images .max_size. or allow more memory"),
+    ):
+        with pytest.raises(OutOfMemoryError, match=advice):
+            plan_decoding(network.geometry(size, size), network.descriptor, 1, "cpu", budget)
+    with pytest.raises(OutOfMemoryError, match=r"use smaller images .max_size. or allow more memory"):
+        plan_decoding(compact.geometry(size, size), compact.descriptor, 1, "cpu", 200_000_000)
+    coarse = load_network("hog", None, downscale=2)
+    with pytest.raises(OutOfMemoryError, match=r"use a smaller radius, smaller images .max_size. or allow more memory"):
+        plan_decoding(coarse.geometry((1500, 2000), (1500, 2000)), coarse.descriptor, 1, "cpu", 300_000_000)
+
+
+def test_smaller_images_are_not_advised_if_the_libraries_alone_take_too_much() -> None:
+    network = load_network("compact", 80)
+    with pytest.raises(OutOfMemoryError, match=r"may use only 50 MB: allow more memory\.$"):
+        plan_decoding(network.geometry((64, 64), (64, 64)), network.descriptor, 1, "cpu", 50_000_000)
+    geometry = network.geometry((436, 1024), (436, 1024))
+    for budget, advice in ((50_000_000, "50 MB: allow more memory"), (220_000_000, "use smaller images .max_size. or")):
+        with pytest.raises(OutOfMemoryError, match=advice):
+            plan_flow(geometry, network.descriptor, "cpu", budget, ())
+
+
+def test_images_that_are_matched_at_a_smaller_size_count_at_their_own() -> None:
+    network = load_network("compact", 80)
+    geometry, sizes = network.geometry((300, 400), (300, 400)), ((3000, 4000), (3000, 4000))
+    plain, shrunk = (plan_decoding(geometry, network.descriptor, 1, "cpu", 2**40, s) for s in ((), sizes))
+    assert shrunk.needed - plain.needed == 2 * 12 * 3000 * 4000
+    with pytest.raises(OutOfMemoryError, match=r"may use only 280 MB: use smaller images .max_size. or allow"):
+        plan_decoding(geometry, network.descriptor, 1, "cpu", 280_000_000, sizes)
+
+
+# ---------------------------------------------------------------------- measured in processes of their own
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="peak memory is read from /proc here")
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"model": "hog", "size0": (640, 480), "radius": 160},
+        {"model": "hog", "size0": (480, 360), "radius": 0, "budget": 220},
+        {"model": "hog", "size0": (20000, 8), "size1": (8, 20000), "radius": 80},
+        {"model": "hog", "size0": (320, 240), "radius": 80, "batch": 3},
+        {"model": "compact", "size0": (400, 300), "radius": 80},
+        {"model": "compact", "size0": (400, 300), "radius": 0, "budget": 320},
+        {"model": "compact", "size0": (2000, 100), "size1": (100, 2000), "radius": 80, "budget": 270},
+        {"model": "compact", "size0": (1600, 1200), "radius": 16},
+        {"model": "compact", "size0": (1600, 1200), "radius": 80, "max_size": 400},
+        {"model": "vgg", "size0": (320, 240), "size1": (240, 320), "radius": 24},
+        {"model": "compact", "size0": (320, 240), "radius": 160, "flow": True},
+        {"model": "compact", "size0": (320, 240), "radius": 160, "budget": 265, "flow": True},
+    ],
+    ids=lambda case: "-".join(str(value) for value in case.values()),
+)
+def test_predicted_memory_is_close_to_measured_memory(case: dict[str, object]) -> None:
+    """The peak of matching, with the images that it loads, above what the process held before.
+
+    A process that has to compile kernels does not count: the compiler takes memory too. It compiles whenever other
+    processes write to the same cache at the same time, and for pieces whose arrays are laid out differently.
+    """
+    benchmark = imported("memory")
+    found = benchmark.measure(benchmark.Case(**case), "cpu")
+    assert found["measured"] / 1.2 < found["predicted"] < 1.2 * found["measured"], found
+    if "budget" in case:
+        assert found["strips"] > 1 and found["measured"] <= 1e6 * case["budget"], found
+
+
+#: Peaks in MB that benchmarks/memory.py --device cuda measured on an H200: model, sizes (width, height), radius (0: no
+#: limit), pieces, pairs.
+MEASURED_ON_A_GPU = [
+    ("hog", (320, 240), (320, 240), 80, (1, 1), 1, 48.5),
+    ("hog", (1024, 436), (1024, 436), 80, (2, 1), 1, 177.9),
+    ("hog", (1024, 436), (1024, 436), 256, (14, 2), 1, 383.6),
+    ("hog", (1024, 436), (1024, 436), 0, (5, 1), 1, 1133.3),
+    ("hog", (20000, 8), (8, 20000), 80, (1, 1), 1, 167.0),
+    ("hog", (640, 480), (640, 480), 80, (1, 1), 4, 556.2),
+    ("compact", (320, 240), (320, 240), 80, (1, 1), 1, 72.5),
+    ("compact", (1024, 436), (1024, 436), 80, (1, 1), 1, 385.3),
+    ("compact", (1024, 436), (1024, 436), 256, (11, 2), 1, 528.4),
+    ("compact", (4000, 100), (100, 4000), 80, (1, 1), 1, 381.1),
+    ("compact", (20000, 8), (8, 20000), 80, (1, 1), 1, 494.4),
+    ("compact", (640, 480), (640, 480), 80, (1, 1), 4, 831.5),
+    ("vgg", (320, 240), (320, 240), 80, (1, 1), 1, 134.6),
+    ("vgg", (1024, 436), (1024, 436), 80, (1, 1), 1, 521.2),
+    ("vgg", (480, 640), (800, 240), 80, (1, 1), 1, 353.0),
+]
+
+
+@pytest.mark.parametrize(("model", "size0", "size1", "radius", "tiling", "batch", "measured"), MEASURED_ON_A_GPU)
+def test_predictions_for_a_gpu_are_those_that_were_measured(
+    monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    size0: tuple[int, int],
+    size1: tuple[int, int],
+    radius: int,
+    tiling: tuple[int, int],
+    batch: int,
+    measured: float,
+) -> None:
+    monkeypatch.setattr("deepmatching.network.memory.has_kernels", lambda device: True)
+    network = load_network(model, radius or None)
+    geometry = network.geometry(size0[::-1], size1[::-1])
+    predicted = decoding_bytes(geometry, network.descriptor, batch, "cuda", Tiling(*tiling))
+    assert 0.98 <= predicted / 1e6 / measured <= 1.2
+
+
+def test_soft_pooling_holds_all_volumes_and_is_refused_instead_of_cut() -> None:
+    pair = Geometry((436, 1024), (436, 1024), radius=80)
+    hard, soft = (decoding_bytes(pair, HOG(), pooling=pooling) for pooling in ("hard", "soft"))
+    assert soft > 3 * hard
+    for training in (False, True):
+        amounts = [pyramid_bytes(pair, HOG(), training=training, pooling=pooling) for pooling in ("hard", "soft")]
+        assert amounts[0] < amounts[1]
+    plan = plan_decoding(pair, HOG(), 3, "cpu", 2 * soft, pooling="soft")
+    assert plan.tiling == Tiling() and 1 <= plan.batch < 3 and plan.needed <= 2 * soft
+    with pytest.raises(OutOfMemoryError, match="use hard pooling, a smaller radius"):
+        plan_decoding(pair, HOG(), 1, "cpu", soft - 1, pooling="soft")
+    with pytest.raises(OutOfMemoryError, match="use hard pooling"):
+        plan_flow(pair, HOG(), "cpu", soft - 1, (), "soft")

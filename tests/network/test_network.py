@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch.autograd import gradcheck
+
+from deepmatching.errors import DeepMatchingError, OutOfMemoryError
+from deepmatching.models import load_network, save_network
+from deepmatching.network.descriptors import HOG, Descriptor
+from deepmatching.network.inference import Decoding
+from deepmatching.network.network import Network
+from deepmatching.network.operators import correlation
+from deepmatching.network.operators.decoding import decode
+
+
+class Pixels(Descriptor):
+    """A signed descriptor for the tests: position vectors (patch 1), not normalised."""
+
+    stride, patch, channels = 2, 1, 4
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        padded = torch.nn.functional.pad(image.mean(dim=1, keepdim=True), (1, 1, 1, 1))
+        vectors = torch.nn.functional.unfold(padded, 2, stride=2) - 0.5
+        return vectors.unflatten(2, (image.shape[2] // 2 + 1, image.shape[3] // 2 + 1))
+
+
+@pytest.mark.parametrize("radius", [None, 6, 8])
+def test_gradient_through_the_whole_network(radius: int | None) -> None:
+    """From Q_0 to the pixels and the exponents, by finite differences."""
+    torch.manual_seed(0)
+    network = Network(Pixels(), radius, levels=2).double()
+    images = [torch.rand(1, 1, 16, 16, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+
+    def refined(image0: torch.Tensor, image1: torch.Tensor, exponents: torch.Tensor) -> torch.Tensor:
+        pyramid = torch.func.functional_call(network, {"exponents": exponents}, (image0, image1))
+        return torch.cat([scores[torch.isfinite(scores)] for scores in (*pyramid.S, *pyramid.Q)])
+
+    exponents = torch.full((8,), 1.4, dtype=torch.float64, requires_grad=True)
+    assert gradcheck(refined, (*images, exponents), fast_mode=True)
+
+
+def test_gradient_through_hog() -> None:
+    torch.manual_seed(0)
+    network = Network(HOG(), 6, levels=1).double()
+    images = [torch.rand(1, 1, 8, 16, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+
+    def refined(image0: torch.Tensor, image1: torch.Tensor) -> torch.Tensor:
+        scores = network(image0, image1).Q[0]
+        return scores[torch.isfinite(scores)]
+
+    assert gradcheck(refined, images, atol=1e-4, fast_mode=True)
+
+
+@pytest.mark.parametrize("radius", [None, 10])
+def test_a_pyramid_has_all_levels_with_the_geometrys_shapes(radius: int | None) -> None:
+    pyramid = Network(HOG(), radius)(torch.rand(2, 3, 40, 70), torch.rand(2, 1, 66, 41))
+    assert len(pyramid.S) == len(pyramid.Q) == pyramid.geometry.L + 1 == 4
+    for l in range(4):
+        assert pyramid.S[l].shape == pyramid.Q[l].shape == (2, *pyramid.geometry.shape(l))
+    assert torch.equal(pyramid.Q[3], pyramid.S[3])
+    assert pyramid.Q[0].requires_grad
+
+
+def test_scores_are_at_most_the_number_of_levels() -> None:
+    """Identical images: the true match scores 1 at every level."""
+    image = torch.rand(1, 3, 64, 64)
+    with torch.no_grad():
+        pyramid = Network(HOG(), 16)(image, image)
+    centre = pyramid.Q[0][..., 8, 8]
+    assert torch.allclose(centre, torch.tensor(pyramid.geometry.L + 1.0), atol=1e-4)
+    assert pyramid.Q[0].max() <= pyramid.geometry.L + 1 + 1e-4
+
+
+@pytest.mark.parametrize("descriptor", [HOG(), Pixels()])
+@pytest.mark.parametrize("reciprocal", ["bins", "exact", "none"])
+@pytest.mark.parametrize("radius", [None, 10, 16])
+def test_decoding_without_the_volumes_equals_decoding_q0(
+    descriptor: Descriptor, reciprocal: str, radius: int | None
+) -> None:
+    torch.manual_seed(0)
+    network = Network(descriptor, radius)
+    image0, image1 = torch.rand(2, 3, 48, 40), torch.rand(2, 3, 40, 56)
+    with torch.no_grad():
+        pyramid = network(image0, image1)
+        expected = decode(pyramid.Q[0], pyramid.geometry, reciprocal)
+        found = network.decode(image0, image1, Decoding(reciprocal))
+    torch.testing.assert_close(found.scores, expected.scores)
+    for name in ("points0", "points1", "cells", "verified"):
+        assert torch.equal(getattr(found, name), getattr(expected, name)), name
+
+
+def test_no_levels_is_plain_correlation() -> None:
+    network = Network(HOG(), 8, levels=0)
+    images = torch.rand(1, 3, 24, 24), torch.rand(1, 3, 24, 24)
+    with torch.no_grad():
+        pyramid = network(*images)
+        on = torch.isfinite(pyramid.Q[0])
+        assert torch.equal(pyramid.Q[0][on], pyramid.S[0][on])
+        assert (pyramid.S[0][~on] == 0).all()
+        assert network.decode(*images).verified.any()
+
+
+@pytest.mark.parametrize(
+    ("image0", "image1", "words"),
+    [
+        (torch.rand(3, 16, 16), torch.rand(1, 3, 16, 16), "batch of images"),
+        (torch.rand(1, 2, 16, 16), torch.rand(1, 3, 16, 16), "1 or 3"),
+        (torch.zeros(1, 3, 16, 16, dtype=torch.uint8), torch.rand(1, 3, 16, 16), "floating-point"),
+        (torch.rand(1, 3, 16, 16), torch.rand(2, 3, 16, 16), "same number"),
+        (torch.rand(0, 3, 16, 16), torch.rand(0, 3, 16, 16), "empty"),
+        (torch.rand(1, 3, 16, 16), torch.rand(1, 3, 16, 16).double(), "one type"),
+    ],
+)
+def test_anything_but_a_batch_of_images_is_refused(image0: torch.Tensor, image1: torch.Tensor, words: str) -> None:
+    with pytest.raises(DeepMatchingError, match=words):
+        Network(HOG())(image0, image1)
+
+
+class Wrong(Descriptor):
+    """Gives what it is told to."""
+
+    stride, patch, channels = 2, 4, 3
+
+    def __init__(self, shape: tuple[int, ...], value: float = 0.5) -> None:
+        super().__init__()
+        self.shape, self.value = shape, value
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        return torch.full((len(image), *self.shape), self.value)
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 8), (3, 9, 9), (4, 8, 8), (3, 16, 16), (8, 8)])
+def test_a_descriptor_that_breaks_its_promised_shape_is_refused(shape: tuple[int, ...]) -> None:
+    images = torch.rand(1, 3, 16, 16), torch.rand(1, 3, 16, 16)
+    network = Network(Wrong(shape), 8)
+    words = r"descriptor Wrong gives .* channels=3, stride=2 and patch=4 that must be \(1, 3, 8, 8\)"
+    for call in (
+        network,
+        network.decode,
+        lambda image, _: network.describe_image(image, (16, 16)),
+    ):
+        with pytest.raises(DeepMatchingError, match=words):
+            call(*images)
+    Network(Wrong((3, 8, 8)), 8).decode(*images)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_descriptor_that_is_not_finite_is_refused(value: float) -> None:
+    images = torch.rand(1, 3, 16, 16), torch.rand(1, 3, 16, 16)
+    with pytest.raises(DeepMatchingError, match="Wrong gives values that are not finite"):
+        Network(Wrong((3, 8, 8), value), 8).decode(*images)
+
+
+def test_volumes_that_would_not_fit_are_refused_before_they_are_made() -> None:
+    image = torch.rand(1, 3, 2160, 3840)
+    with pytest.raises(OutOfMemoryError, match="smaller radius"):
+        Network(HOG(), None)(image, image)
+
+
+@torch.no_grad()
+def test_the_sentence_about_switching_the_power_of_level_0_off_is_true(tmp_path: Path) -> None:
+    """What docs/architecture.md says, run as it stands there; eq. (2) of the paper has no power. A file keeps it."""
+    page = Path(__file__).parents[2] / "docs" / "architecture.md"
+    (code,) = re.findall(r"`(with torch\.no_grad\(\): network\.exponents\[0\] = 1)`", page.read_text(encoding="utf-8"))
+    network, image = Network(HOG(), radius=8), torch.rand(1, 3, 32, 40, generator=torch.Generator().manual_seed(0))
+    with torch.enable_grad():  # as for a user, who would otherwise be told that a leaf cannot change in place
+        exec(code, {"torch": torch, "network": network})
+    geometry = network.geometry((32, 40), (32, 40))
+    cells = network.descriptor(image)
+    assert torch.allclose(network(image, image).S[0], correlation(cells, cells, geometry, 4).relu(), atol=1e-6)
+    assert network.exponents.tolist()[:2] == [1.0, pytest.approx(1.4)] and network.exponents.requires_grad
+    save_network(network, tmp_path / "n.safetensors")
+    assert torch.equal(load_network(tmp_path / "n.safetensors").exponents, network.exponents)
