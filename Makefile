@@ -60,4 +60,4 @@ $(OLDEST)/torch-$(TORCH): pyproject.toml constraints-oldest.txt
 	touch $@
 
 clean:
-	rm -rf .venv $(OLDEST) demo-output docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv $(OLDEST) demo-output docs/_build docs/jupyter_execute .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -28,7 +28,7 @@ copyright = "2026, the deepmatching authors; Apache-2.0"
 version = release = __version__
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "jupyter_execute"]
 
 # Pages are Markdown, as on a code host; headings can be linked to.
 myst_heading_anchors = 4
