@@ -109,7 +109,7 @@ class Judged:
     def windows(self) -> None:
         """Contexts with other blocks, and by cuDNN."""
         from deepmatching.kernels.gpu.matching import contexts
-        from deepmatching.network.descriptors.convolutions import converted_to
+        from deepmatching.network.convolutions import converted_to
 
         confidence = self.network.confidence
         assert confidence is not None

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.kernels.registry import has_kernels
-from deepmatching.network.descriptors.convolutions import (
+from deepmatching.network.convolutions import (
     Converted,
     channels_last,
     converted_to,

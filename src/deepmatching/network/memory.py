@@ -19,8 +19,8 @@ from deepmatching.geometry.strips import WHOLE, Tiling
 from deepmatching.kernels.constants import BLOCK, CHUNK_BYTES, TILE
 from deepmatching.kernels.limits import free_bytes
 from deepmatching.kernels.registry import has_kernels
+from deepmatching.network.convolutions import BAND_BYTES
 from deepmatching.network.descriptors import Descriptor
-from deepmatching.network.descriptors.convolutions import BAND_BYTES
 from deepmatching.network.operators.subpixel import SIDE, chunk
 from deepmatching.settings import Pooling
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from deepmatching.errors import DeepMatchingError
 from deepmatching.geometry.targets import Decoded, positions
 from deepmatching.io.matches import from_corners
+from deepmatching.network.convolutions import normalised, rectified
 from deepmatching.network.descriptors import HOG, VGG, Compact, Descriptor
-from deepmatching.network.descriptors.convolutions import normalised, rectified
 from deepmatching.network.network import Network
 from deepmatching.network.operators.subpixel import refine_to_subpixel, scores_around
 from deepmatching.onnx import forms

@@ -116,8 +116,9 @@ def _export(
 def load_onnx() -> Any:
     """What computes the constants of an ONNX graph; raises if onnx is not installed."""
     try:
-        import onnx  # noqa: F401 - PyTorch needs it
         from onnxscript import optimizer
+
+        import onnx  # noqa: F401 - PyTorch needs it
     except ImportError:
         raise DeepMatchingError("This needs onnx: install it with pip install 'deepmatching[onnx]'.") from None
     return optimizer

@@ -17,8 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from deepmatching.errors import DeepMatchingError
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.models import build_network, load_network, save_network
+from deepmatching.network.convolutions import band_rows
 from deepmatching.network.descriptors import VGG, Compact
-from deepmatching.network.descriptors.convolutions import band_rows
 from deepmatching.network.descriptors.pretrained import load_vgg
 
 
@@ -47,7 +47,7 @@ def test_bands_of_a_large_image_give_the_descriptors_of_the_whole(
     image = torch.rand(2, 3, rows, 72, dtype=torch.float64)
     with torch.no_grad():
         whole = descriptor(image)
-        monkeypatch.setattr("deepmatching.network.descriptors.convolutions.BAND_BYTES", 2**18)
+        monkeypatch.setattr("deepmatching.network.convolutions.BAND_BYTES", 2**18)
         assert band_rows(rows, 72, descriptor.working) < rows / 2
         in_bands = descriptor(image)
     torch.testing.assert_close(in_bands, whole, rtol=1e-12, atol=1e-12)

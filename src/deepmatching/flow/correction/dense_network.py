@@ -15,7 +15,7 @@ from deepmatching.flow.correction.fits import affine_candidates, candidate_count
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.targets import Decoded
 from deepmatching.network.confidence import Residual, through_u
-from deepmatching.network.descriptors.convolutions import as_rgb, channels_last
+from deepmatching.network.convolutions import as_rgb, channels_last, in_row_bands
 from deepmatching.network.operators.evidence import squash
 from deepmatching.network.operators.lookups import lookup, lookup_squares
 
@@ -235,25 +235,13 @@ class _Update(nn.Module):
 
 
 def in_bands(work: Callable[..., tuple[Tensor, ...]], *maps: Tensor) -> tuple[Tensor, ...]:
-    """Work on maps (B, …, H, W), or with a multiple of H rows, some rows at a time: it takes many times their memory.
+    """Return ``work(*maps)``, in bands of rows: it takes many times the memory of the maps.
 
     Not for training, which keeps all of it anyway, and not on a GPU, where a few large kernels are faster.
     """
-    height = maps[0].shape[2]
-    if torch.is_grad_enabled() or maps[0].is_cuda or height <= _BAND:
+    if torch.is_grad_enabled() or maps[0].is_cuda:
         return work(*maps)
-    parts = []
-    for top in range(0, height, _BAND):
-        first, end = max(0, top - _REACH), min(height, top + _BAND + _REACH)
-        found = work(*(_rows(each, height, first, end) for each in maps))
-        parts.append([_rows(each, end - first, top - first, top - first + _BAND).clone() for each in found])
-    return tuple(torch.cat(bands, dim=2) for bands in zip(*parts, strict=True))
-
-
-def _rows(maps: Tensor, height: int, first: int, end: int) -> Tensor:
-    """Rows ``first`` to ``end`` of so many; of maps with n times as many, n times as many."""
-    n = maps.shape[2] // height
-    return maps[:, :, first * n : end * n]
+    return in_row_bands(work, maps, maps[0].shape[2], _BAND, _REACH)
 
 
 def _lookups(squares: tuple[tuple[int, float], ...]) -> int:

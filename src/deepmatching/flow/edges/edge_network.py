@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from deepmatching.network.convolutions import in_row_bands
 
 #: Mean and standard deviation of natural images, per RGB channel.
 _MEAN, _DEVIATION = (0.45, 0.44, 0.40), (0.25, 0.24, 0.25)
@@ -90,7 +92,7 @@ class EdgeNetwork(nn.Module):
         rows, columns = image.shape[-2:]
         stride = 2 ** len(self.widths)
         padded = F.pad(image, (0, -columns % stride, 0, -rows % stride), mode="replicate")
-        levels = [self._by_rows(self._finest, [padded], [2])]
+        levels = [self._by_rows(self._finest, (padded,), padded.shape[2] // 2, 2)]
         for down, blocks in zip(self.down, self.blocks[1:], strict=True):
             levels.append(blocks(down(levels[-1]).relu_()))
         logits = []
@@ -100,7 +102,7 @@ class EdgeNetwork(nn.Module):
                 logits.append(F.interpolate(self.side[scale](features), scale_factor=2 ** (scale + 2), mode="bilinear"))
             if scale > 0:
                 features = self._joined(scale, features, levels.pop())
-        logits.append(self._by_rows(self._logits, [features, levels.pop()], [0.5, 1], 2))
+        logits.append(self._by_rows(self._logits, (features, levels.pop()), padded.shape[2] // 4, 4))
         return [logit[..., :rows, :columns] for logit in reversed(logits)]
 
     def _finest(self, image: Tensor) -> Tensor:
@@ -116,30 +118,18 @@ class EdgeNetwork(nn.Module):
     def _logits(self, coarse: Tensor, fine: Tensor) -> Tensor:
         return F.pixel_shuffle(self.head(self._joined(0, coarse, fine)), 2)
 
-    def _by_rows(
-        self, function: Callable[..., Tensor], inputs: Sequence[Tensor], scales: Sequence[float], factor: int = 1
-    ) -> Tensor:
-        """function(*inputs), for inference on a CPU in strips of rows: features at stride 2 take the most memory.
+    def _by_rows(self, layers: Callable[..., Tensor], maps: tuple[Tensor, ...], height: int, stride: int) -> Tensor:
+        """Return layers(*maps), for inference on a CPU in bands of rows: features at stride 2 take the most memory.
 
         Args:
-            function: layers whose results depend on at most ``REACH`` rows around, at stride 2.
-            inputs: (B, C, H · scale, W · scale), H even.
-            scales: scales of the inputs, relative to stride 2.
-            factor: scale of the result.
+            layers: layers whose results depend on at most ``REACH`` rows around, at stride 2.
+            maps: (B, C, n · H, W), each with an n of its own.
+            height: H.
+            stride: that of a map of H rows.
         """
-        if self.training or inputs[0].device.type != "cpu" or torch.is_grad_enabled():
-            return function(*inputs)
-        height = int(inputs[0].shape[2] / scales[0])
-        result = torch.empty(0)
-        for top in range(0, height, ROWS):
-            first, last = max(top - REACH, 0), min(top + ROWS + REACH, height)
-            part = function(*(x[:, :, int(first * s) : int(last * s)] for x, s in zip(inputs, scales, strict=True)))
-            if top == 0:
-                shape = (part.shape[0], part.shape[1], height * factor, part.shape[3])
-                result = torch.empty(shape, dtype=part.dtype, memory_format=torch.channels_last)
-            target = result[:, :, top * factor : (top + ROWS) * factor]
-            target.copy_(part[:, :, (top - first) * factor :][:, :, : target.shape[2]])
-        return result
+        if self.training or maps[0].device.type != "cpu" or torch.is_grad_enabled():
+            return layers(*maps)
+        return in_row_bands(lambda *bands: (layers(*bands),), maps, height, 2 * ROWS // stride, 2 * REACH // stride)[0]
 
     def folded(self) -> EdgeNetwork:
         """A copy for inference, with batch normalisation folded into the convolutions before it."""

@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.network.descriptors.base import Descriptor
-from deepmatching.network.descriptors.convolutions import (
+from deepmatching.network.convolutions import (
     as_rgb,
     channels_last,
     check_downscale,
@@ -20,6 +19,7 @@ from deepmatching.network.descriptors.convolutions import (
     normalised,
     rectified,
 )
+from deepmatching.network.descriptors.base import Descriptor
 
 
 class Compact(Descriptor):

@@ -6,8 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from deepmatching.network.descriptors.base import Descriptor
-from deepmatching.network.descriptors.convolutions import (
+from deepmatching.network.convolutions import (
     as_rgb,
     channels_last,
     check_downscale,
@@ -15,6 +14,7 @@ from deepmatching.network.descriptors.convolutions import (
     normalised,
     rectified,
 )
+from deepmatching.network.descriptors.base import Descriptor
 
 #: Mean colour of VGG-16's training images, RGB in 0 … 255.
 MEAN_RGB = (123.68, 116.779, 103.939)

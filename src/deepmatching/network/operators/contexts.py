@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from deepmatching.kernels.registry import operator
+from deepmatching.network.convolutions import in_row_bands
 from deepmatching.network.operators.lookups import sample
 
 #: Numbers of the descriptors that are convolved at a time.
@@ -27,17 +28,16 @@ def windows(
         factor: what the descriptors are multiplied by.
         dtype: type of the result. Where it is half precision, kernels multiply in half precision and sum in float32.
     """
-    side, scaled = weight.shape[2], weight * factor
-    bands = []
-    for batch in cells:
-        rows = batch.shape[2] // step
+    scaled = weight * factor
+
+    def convolve(batch: Tensor) -> tuple[Tensor]:
+        return (F.conv2d(batch, scaled, bias, step),)
+
+    maps: list[Tensor] = []
+    for batch in cells:  # convolutions copy their input
         at_once = max(1, BAND // (batch.shape[0] * batch.shape[1] * batch.shape[3] * step))
-        parts = [
-            F.conv2d(batch[:, :, step * first : step * (min(rows, first + at_once) - 1) + side], scaled, bias, step)
-            for first in range(0, rows, at_once)  # convolutions copy their input
-        ]
-        bands.append(torch.cat(parts, dim=2))
-    return (bands[0] if len(bands) == 1 else torch.cat(bands)).relu_().to(dtype)
+        maps += in_row_bands(convolve, (batch,), batch.shape[2] // step, at_once)
+    return (maps[0] if len(maps) == 1 else torch.cat(maps)).relu_().to(dtype)
 
 
 @operator(cpu=(), cuda=("float32", "float16"))

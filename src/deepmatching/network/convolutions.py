@@ -1,4 +1,4 @@
-"""Helpers of the learned descriptors: fast convolutions, colour and normalisation."""
+"""Helpers of the learned networks: fast convolutions, large maps in bands of rows, colour and normalisation."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def band_rows(rows: int, columns: int, working: int, around: int = 0) -> int:
 def in_bands(
     layers: Callable[[Tensor], Tensor], image: Tensor, working: int, around: int, alignment: int, stride: int
 ) -> Tensor:
-    """``layers(image)``, of a large image for inference on a CPU in bands of rows: full maps take the most memory.
+    """Return ``layers(image)``, of a large image for inference on a CPU in bands of rows: full maps take most memory.
 
     Args:
         layers: convolutions, (B, C, H, W) → (B, C', H / stride, W / stride).
@@ -120,18 +120,50 @@ def in_bands(
     rows = band_rows(height, width, working, around)
     if rows == height or image.device.type != "cpu" or torch.is_grad_enabled():
         return layers(image)
-    result = torch.empty(0)
-    for top in range(0, height, rows):
-        first, last = max(0, top - around), min(height, top + rows + around)
-        part = layers(image[:, :, first:last])
-        if top == 0:
-            shape = (part.shape[0], part.shape[1], height // stride, part.shape[3])
-            result = torch.empty(shape, dtype=part.dtype, memory_format=torch.channels_last)
-        target = result[:, :, top // stride : (top + rows) // stride]
-        target.copy_(part[:, :, (top - first) // stride :][:, :, : target.shape[2]])
-        del part
+    (result,) = in_row_bands(lambda x: (layers(x),), (image,), height // stride, rows // stride, around // stride)
     release_freed()  # else the allocator keeps some of the bands' maps
     return result
+
+
+def in_row_bands(
+    work: Callable[..., tuple[Tensor, ...]], maps: tuple[Tensor, ...], height: int, rows: int, reach: int = 0
+) -> tuple[Tensor, ...]:
+    """Return ``work(*maps)``, computed ``rows`` of ``height`` rows at a time.
+
+    A map has a multiple of ``height`` rows, and perhaps a few more, which belong to the last of them: a convolution
+    without padding reads these.
+
+    Args:
+        work: from maps (B, C, n · height, W), each with an n of its own, to maps of such shapes.
+        height: rows of the coarsest map.
+        rows: rows of a band.
+        reach: rows on either side of a band that its result depends on.
+    """
+    if rows >= height:
+        return work(*maps)
+    results: list[Tensor] = []
+    for top in range(0, height, rows):
+        first, end = max(0, top - reach), min(height, top + rows + reach)
+        parts = work(*(_slice_rows(each, height, first, end) for each in maps))
+        results = results or [_empty(part, part.shape[2] // (end - first) * height) for part in parts]
+        for n, part in enumerate(parts):
+            own = _slice_rows(part, end - first, top - first, top - first + rows)
+            _slice_rows(results[n], height, top, top + rows).copy_(own)
+        del part, own, parts  # before the next band
+    return tuple(results)
+
+
+def _slice_rows(maps: Tensor, height: int, first: int, end: int) -> Tensor:
+    """Slice rows first:end, given in units of ``height``, with the rows beyond a multiple of it."""
+    scale, extra = divmod(maps.shape[2], height)
+    return maps[:, :, first * scale : end * scale + extra]
+
+
+def _empty(part: Tensor, height: int) -> Tensor:
+    """Return a map like a band of it, in the same layout."""
+    layout = torch.channels_last if part.is_contiguous(memory_format=torch.channels_last) else torch.contiguous_format
+    shape = (*part.shape[:2], height, part.shape[3])
+    return torch.empty(shape, dtype=part.dtype, device=part.device, memory_format=layout)
 
 
 def channels_last(module: nn.Module) -> None:
