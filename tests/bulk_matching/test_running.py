@@ -18,7 +18,7 @@ import deepmatching as dm
 from deepmatching.bulk_matching import Progress, RunFolder, ShardReport, exhaustive_pairs, sequential_pairs
 from deepmatching.bulk_matching.storage import MANIFEST, SHARDS, MatchedPair, Shard
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.locking import lock_folder
+from deepmatching.io.store import lock_folder
 from deepmatching.matches import Matches
 
 SETTINGS: dict[str, Any] = {"model": "hog", "radius": 32, "device": "cpu"}
@@ -67,7 +67,7 @@ def test_a_run_with_other_settings_is_refused_and_keeps_its_matches(photos: Path
     pairs = sequential_pairs(photos, 1)
     dm.bulk(pairs, photos, tmp_path, **SETTINGS)
     before = shards(tmp_path)
-    with pytest.raises(DeepMatchingError, match="made with radius 32, and now it is 16"):
+    with pytest.raises(DeepMatchingError, match="radius 32, and now it is 16"):
         dm.bulk(pairs, photos, tmp_path, **{**SETTINGS, "radius": 16})
     assert shards(tmp_path) == before
     run = dm.bulk(pairs, photos, tmp_path, restart=True, **{**SETTINGS, "radius": 16})
@@ -79,8 +79,8 @@ def test_a_second_run_into_the_same_folder_at_once_is_refused(photos: Path, tmp_
     run = tmp_path / "run"
     run.mkdir()
     with (
-        lock_folder(run, "matching into", "--out"),
-        pytest.raises(DeepMatchingError, match="Another process is matching into"),
+        lock_folder(run),
+        pytest.raises(DeepMatchingError, match="Another process"),
     ):
         dm.bulk(exhaustive_pairs(photos), photos, run, **SETTINGS)
 

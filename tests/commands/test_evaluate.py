@@ -187,10 +187,10 @@ def test_a_changed_model_is_not_continued(tmp_path: Path) -> None:
     network.exponents.data[0] = 1.0
     save_network(network, tmp_path / "m.safetensors")
     before = file.read_text()
-    with pytest.raises(DeepMatchingError, match="its sha256 is"):
+    with pytest.raises(DeepMatchingError, match="sha256"):
         run(path, json_file=file, model=str(tmp_path / "m.safetensors"), resume=True)
     for changed in ({"radius": "24"}, {"limit": 1}, {"masks": False}, {"method": "orb"}):
-        with pytest.raises(DeepMatchingError, match="cannot be resumed"):
+        with pytest.raises(DeepMatchingError, match=re.escape(str(file))):
             run(path, json_file=file, resume=True, **changed)
     assert file.read_text() == before
 

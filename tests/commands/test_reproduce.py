@@ -177,7 +177,7 @@ def test_without_masks_all_known_pixels_count_and_the_table_says_so(
         shutil.rmtree(data / folder)
     with pytest.raises(DeepMatchingError, match="--no-masks"):
         run("table2", data, limit=1)
-    with pytest.raises(DeepMatchingError, match="its masks is None, and now it is False"):
+    with pytest.raises(DeepMatchingError, match="without masks, and now it is false"):
         run("table2", data, limit=1, masks=False, out=data / "out")
     run("table2", data, limit=1, masks=False)
     output = capsys.readouterr().out

@@ -42,7 +42,7 @@ def test_an_unfinished_evaluation_is_not_overwritten(tmp_path: Path) -> None:
         DeepMatchingError, match="holds 1 of the 2 pairs of this evaluation already; go on with --resume"
     ):
         Recorder(blank(2), path)
-    with pytest.raises(DeepMatchingError, match="unfinished evaluation: its model is None, and now it is 'hog'"):
+    with pytest.raises(DeepMatchingError, match='model, and now it is "hog"'):
         Recorder(blank(2, model="hog"), path)
     assert path.read_bytes() == before
 
@@ -107,16 +107,16 @@ def test_a_data_set_without_known_truth_is_an_error_and_leaves_no_file(tmp_path:
 @pytest.mark.parametrize(
     ("other", "words"),
     [
-        (Evaluation("matches", {"model": "vgg", "radius": 80}, 3), "its model is 'hog', and now it is 'vgg'"),
-        (Evaluation("matches", {"model": "hog"}, 3), "its radius is 80, and now it is None"),
-        (Evaluation("flow", {"model": "hog", "radius": 80}, 3), "its kind is 'matches'"),
-        (Evaluation("matches", {"model": "hog", "radius": 80}, 4), "its pairs is 3, and now it is 4"),
+        (Evaluation("matches", {"model": "vgg", "radius": 80}, 3), 'model "hog", and now it is "vgg"'),
+        (Evaluation("matches", {"model": "hog"}, 3), "radius 80, and now it is not set"),
+        (Evaluation("flow", {"model": "hog", "radius": 80}, 3), 'kind "matches"'),
+        (Evaluation("matches", {"model": "hog", "radius": 80}, 4), "pairs 3, and now it is 4"),
     ],
 )
 def test_an_evaluation_with_other_settings_is_not_resumed(tmp_path: Path, other: Evaluation, words: str) -> None:
     Evaluation("matches", {"model": "hog", "radius": 80}, 3).save(tmp_path / "e.json")
     Recorder(Evaluation("matches", {"model": "hog", "radius": 80}, 3), tmp_path / "e.json", resume=True)
-    with pytest.raises(DeepMatchingError, match=f"e.json' cannot be resumed: {words}"):
+    with pytest.raises(DeepMatchingError, match=words):
         Recorder(other, tmp_path / "e.json", resume=True)
     assert Evaluation.load(tmp_path / "e.json").settings == {"model": "hog", "radius": 80}
 

@@ -54,10 +54,10 @@ def test_other_settings_are_refused_without_restart(tmp_path: Path) -> None:
     FlowFolder(tmp_path, ".flo", {"radius": 80, "preset": "default"}, ORIGINS).add("a", FLOW)
     before = (tmp_path / "flow.json").read_text()
     for suffix, settings, words in (
-        (".flo", {"radius": 160, "preset": "default"}, "made with radius 80, and now it is 160"),
-        (".png", {"radius": 80, "preset": "default"}, r"made with suffix '\.flo', and now it is '\.png'"),
-        (".flo", {"radius": 80, "preset": "default", "edges": "x"}, "made with edges None"),
-        (".flo", {"radius": 80}, "made with preset 'default', and now it is None"),
+        (".flo", {"radius": 160, "preset": "default"}, "radius 80, and now it is 160"),
+        (".png", {"radius": 80, "preset": "default"}, r'suffix "\.flo", and now it is "\.png"'),
+        (".flo", {"radius": 80, "preset": "default", "edges": "x"}, "edges"),
+        (".flo", {"radius": 80}, "preset"),
     ):
         with pytest.raises(DeepMatchingError, match=words):
             FlowFolder(tmp_path, suffix, settings, ORIGINS)
@@ -86,7 +86,7 @@ def test_a_record_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         '{"settings": {}, "finished": {"a": 1}}',
     ):
         (tmp_path / "flow.json").write_text(content)
-        with pytest.raises(DeepMatchingError, match="not a record of an earlier run"):
+        with pytest.raises(DeepMatchingError, match=r"flow\.json"):
             FlowFolder(tmp_path, ".flo", {}, ORIGINS)
     FlowFolder(tmp_path, ".flo", {}, ORIGINS, restart=True)
 

@@ -14,7 +14,6 @@ from deepmatching.training.config_file import (
     all_keys,
     config_from_dict,
     config_to_dict,
-    differences,
     read_config,
     shipped_configs,
     write_config,
@@ -221,17 +220,6 @@ def test_all_keys_are_dotted_and_unique() -> None:
 def test_a_word_joins_the_default_weights() -> None:
     assert read_config("quickstart", [*QUICKSTART, "loss.weights.S0=0.5"]).loss.weights == {"Q0": 1.0, "S0": 0.5}
     assert read_config("quickstart", [*QUICKSTART, "loss.weights={S0=0.5}"]).loss.weights == {"S0": 0.5}
-
-
-def test_differences_name_the_settings() -> None:
-    old = config_to_dict(config_from_dict(PAIRS))
-    new = config_to_dict(config_from_dict({"data": {"train": "other.json"}, "loss": {"weights": {"S0": 1.0}}}))
-    assert differences(old, old) == []
-    assert differences(old, new) == [
-        ("data.train", ["pairs.json"], ["other.json"]),
-        ("loss.weights.Q0", 1.0, None),
-        ("loss.weights.S0", None, 1.0),
-    ]
 
 
 def test_the_page_on_training_lists_every_setting_with_its_default() -> None:

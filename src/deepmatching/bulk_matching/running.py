@@ -13,12 +13,11 @@ from typing import Any
 
 from deepmatching import __version__
 from deepmatching.bulk_matching.cluster import Cluster, check_cluster, run_on_ray
-from deepmatching.bulk_matching.pairs import MANIFEST, Pair, order_by_image, read_pairs, unique_pairs
+from deepmatching.bulk_matching.pairs import Pair, order_by_image, read_pairs, unique_pairs
 from deepmatching.bulk_matching.storage import RunFolder
 from deepmatching.bulk_matching.work import Job, ShardReport, Worker, default_batch
 from deepmatching.errors import DeepMatchingError, check_choice, check_number
-from deepmatching.io.files import PathLike, check_writable, make_folder, refuse_address
-from deepmatching.io.locking import lock_folder
+from deepmatching.io.files import PathLike, refuse_address
 from deepmatching.matcher import DeepMatcher
 from deepmatching.models import describe_model
 from deepmatching.settings import MODEL, MODELS, RADIUS
@@ -149,9 +148,7 @@ def bulk(
         },
         **{"cell": matcher.network.descriptor.stride, "step": matcher.network.geometry((64, 64), (64, 64)).alpha},
     }
-    make_folder(out)
-    check_writable(Path(out, MANIFEST))
-    with lock_folder(Path(out), "matching into", "--out"):
+    with RunFolder.store(out).reserve():
         largest = _LARGEST_SHARD.get("ray" if engine == "ray" else matcher.device.type, 8)
         size = max(1, min(largest, -(-len(named) // _SHARDS)))
         batch = default_batch(matcher.device) if batch_size is None else batch_size

@@ -24,8 +24,9 @@ from deepmatching.bulk_matching.pairs import MANIFEST, SHARDS, Pair
 from deepmatching.bulk_matching.stamps import is_same, stamp
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.arrays import Archive
-from deepmatching.io.files import PathLike, atomic_write, make_folder, remove_temporaries
-from deepmatching.io.structured import parse_json, read_json
+from deepmatching.io.files import PathLike, atomic_write
+from deepmatching.io.store import Store
+from deepmatching.io.structured import parse_json
 from deepmatching.matches import Matches
 
 FORMAT = "deepmatching-run-1"
@@ -82,8 +83,8 @@ class Plan:
         first, end = self._range(number)
         return end - first
 
-    def add(self, pairs: Iterable[Pair], shard_size: int) -> int:
-        """Append the pairs that are not planned yet, in shards of their own; returns how many they are."""
+    def add(self, pairs: Iterable[Pair], shard_size: int) -> None:
+        """Append the pairs that are not planned yet, in shards of their own."""
         place = {name: number for number, name in enumerate(self.names)}
         known = {frozenset(pair) for pair in self.pairs}
         before = len(self.pairs)
@@ -97,7 +98,17 @@ class Plan:
         self.ends += [
             min(end, len(self.pairs)) for end in range(before + shard_size, len(self.pairs) + shard_size, shard_size)
         ]
-        return len(self.pairs) - before
+
+    def renew_stamps(self, folder: PathLike) -> list[int]:
+        """Note the stamps of the images in the folder; return the numbers of the shards whose images have changed."""
+        before, self.stamps = (
+            self.stamps,
+            [stamp(Path(folder, name), old) for name, old in zip_longest(self.names, self.stamps, fillvalue="")],
+        )
+        both = enumerate(zip(self.names, before, self.stamps, strict=False))
+        changed = {number for number, (name, old, new) in both if not is_same(name, old, new)}
+        places = {place for place, pair in enumerate(self.pairs) if changed.intersection(pair)}
+        return [number for number in range(len(self.ends)) if places.intersection(range(*self._range(number)))]
 
 
 class RunFolder:
@@ -111,10 +122,15 @@ class RunFolder:
     """
 
     def __init__(self, path: PathLike) -> None:
-        self.path = Path(path)
-        if not os.path.isfile(self.path / MANIFEST):
+        self.path, store = Path(path), self.store(path)
+        if not store.exists:
             raise DeepMatchingError(f"There is no run in '{path}' (no {MANIFEST}): make one with deepmatching bulk.")
-        self.plan = _read_plan(self.path / MANIFEST)
+        self.plan = store.read(_parse_plan)
+
+    @staticmethod
+    def store(path: PathLike) -> Store:
+        """Return the store of the run in a folder."""
+        return Store(Path(path), MANIFEST, "matches", (SHARDS,))
 
     @classmethod
     def prepare(
@@ -126,7 +142,7 @@ class RunFolder:
         shard_size: int,
         retry: bool = False,
     ) -> RunFolder:
-        """The run of these pairs: a new one, or the one that is in the folder, which must be locked.
+        """Return the run of these pairs: a new one, or the one that is in the folder, which must be reserved.
 
         Pairs that an earlier run planned stay; new ones are added. Shards of images whose files have changed are
         removed, and with ``retry`` those with failed pairs too.
@@ -134,31 +150,23 @@ class RunFolder:
         Raises:
             DeepMatchingError: if the folder has a run with other settings.
         """
-        folder, shards = Path(path), Path(path) / SHARDS
-        make_folder(shards)
-        remove_temporaries(shards, is_locked=True)
-        manifest = folder / MANIFEST
-        if os.path.isfile(manifest):
-            plan = _read_plan(manifest)
-            _check_settings(folder, plan.settings, settings)
+        folder, store = Path(path), cls.store(path)
+        if store.exists:
+            plan = store.read(_parse_plan)
+            store.check_settings(plan.settings, settings)
+        elif any((folder / SHARDS).iterdir()):
+            raise DeepMatchingError(
+                f"'{folder / SHARDS}' has files but '{store.manifest}' is missing: give another folder."
+            )
         else:
-            if any(shards.iterdir()):
-                raise DeepMatchingError(f"'{shards}' has files but '{manifest}' is missing: give another folder.")
             plan = Plan(dict(settings))
         before = json.dumps(vars(plan))
         plan.images = os.path.realpath(images)
         plan.add(pairs, shard_size)
-        stamps = [stamp(Path(images, name), old) for name, old in zip_longest(plan.names, plan.stamps, fillvalue="")]
-        both = enumerate(zip(plan.names, plan.stamps, stamps, strict=False))
-        changed = {number for number, (name, old, new) in both if not is_same(name, old, new)}
-        plan.stamps = stamps
-        for number, end in enumerate(plan.ends):
-            first = plan.ends[number - 1] if number else 0
-            if changed and any(changed.intersection(pair) for pair in plan.pairs[first:end]):
-                shard_file(folder, number).unlink(missing_ok=True)  # before the manifest forgets the old files
+        for number in plan.renew_stamps(images):
+            shard_file(folder, number).unlink(missing_ok=True)  # before the manifest forgets the old files
         if json.dumps(vars(plan)) != before:
-            with atomic_write(manifest) as temporary:
-                temporary.write_text(json.dumps({"format": FORMAT, **vars(plan)}), encoding="utf-8")
+            store.write({"format": FORMAT, **vars(plan)}, indent=None)
         run = cls(folder)
         if retry:
             for number in sorted(run.done):
@@ -168,10 +176,10 @@ class RunFolder:
 
     @staticmethod
     def clear(path: PathLike) -> None:
-        """Remove the run in a folder, which must be locked, and nothing else."""
-        for name in sorted(os.listdir(Path(path, SHARDS))) if os.path.isdir(Path(path, SHARDS)) else ():
-            if _SHARD_NAME.fullmatch(name):
-                Path(path, SHARDS, name).unlink()
+        """Remove the run in a folder, which must be reserved, and nothing else."""
+        for file in sorted(Path(path, SHARDS).iterdir()):
+            if _SHARD_NAME.fullmatch(file.name):
+                file.unlink()
         Path(path, MANIFEST).unlink(missing_ok=True)
 
     @property
@@ -307,33 +315,20 @@ def _unpack(array: np.ndarray) -> Any:
     return parse_json(array.tobytes())
 
 
-def _read_plan(manifest: Path) -> Plan:
-    try:
-        content = read_json(manifest, "manifest")
-        if content["format"] != FORMAT:
-            raise ValueError("it has another format")
-        plan = Plan(
-            dict(content["settings"]),
-            str(content["images"]),
-            [str(name) for name in content["names"]],
-            [str(text) for text in content["stamps"]],
-            [(int(i), int(j)) for i, j in content["pairs"]],
-            [int(end) for end in content["ends"]],
-        )
-        numbers = range(len(plan.names))
-        if not all(i in numbers and j in numbers for i, j in plan.pairs):
-            raise ValueError("it has pairs of unknown images")
-        if [0, *plan.ends] != sorted({0, *plan.ends}) or (plan.ends or [0])[-1] != len(plan.pairs):
-            raise ValueError("its shards do not fit its pairs")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DeepMatchingError(f"'{manifest}' is not the manifest of a run ({error}): use another folder.") from error
+def _parse_plan(content: Any) -> Plan:
+    if content["format"] != FORMAT:
+        raise ValueError("it has another format")
+    plan = Plan(
+        dict(content["settings"]),
+        str(content["images"]),
+        [str(name) for name in content["names"]],
+        [str(text) for text in content["stamps"]],
+        [(int(i), int(j)) for i, j in content["pairs"]],
+        [int(end) for end in content["ends"]],
+    )
+    numbers = range(len(plan.names))
+    if not all(i in numbers and j in numbers for i, j in plan.pairs):
+        raise ValueError("it has pairs of unknown images")
+    if [0, *plan.ends] != sorted({0, *plan.ends}) or (plan.ends or [0])[-1] != len(plan.pairs):
+        raise ValueError("its shards do not fit its pairs")
     return plan
-
-
-def _check_settings(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
-    for name in {**now, **before}:
-        if before.get(name) != now.get(name):
-            raise DeepMatchingError(
-                f"The matches in '{folder}' were made with {name} {before.get(name)!r}, and now it is "
-                f"{now.get(name)!r}: use the same settings, another folder, or --restart."
-            )

@@ -227,9 +227,7 @@ def _flow_of_frames(
 ) -> None:
     """Check and lock the folder ``out``, then complete it."""
     from deepmatching.flow import describe_preset
-    from deepmatching.flow.sequence import RECORD, FlowFolder
-    from deepmatching.io.files import check_writable, make_folder
-    from deepmatching.io.locking import lock_folder
+    from deepmatching.flow.sequence import FlowFolder
     from deepmatching.io.video import open_frames
     from deepmatching.models import describe_model
 
@@ -249,9 +247,7 @@ def _flow_of_frames(
         **describe_model(options["model"]),
         **matcher.for_flow().describe(),
     }
-    make_folder(out)
-    check_writable(out / RECORD)
-    with lock_folder(out, "writing flows to", "--out"):
+    with FlowFolder.store(out).reserve():
         folder = FlowFolder(out, suffix, settings, frames.origins, restart)
         _complete(folder, frames, matcher, options, edges, confidence=confidence, draw=draw, verbose=verbose)
 
@@ -302,7 +298,7 @@ def _complete(
 
 def _prepare_drawing(draw: Path, out: Path) -> None:
     """Create the folder for pictures, or check that a video can be written."""
-    from deepmatching.flow.sequence import RECORD
+    from deepmatching.flow.sequence import MANIFEST
     from deepmatching.io.files import check_writable, make_folder
     from deepmatching.io.video import CODECS, PICTURES
 
@@ -319,19 +315,19 @@ def _prepare_drawing(draw: Path, out: Path) -> None:
             f"The suffix of '{draw}' is not a video format that can be written: use {' or '.join(CODECS)}, or a folder "
             "for pictures (create it first if its name has a dot)."
         )
-    if is_same(draw, out) or os.path.exists(draw / RECORD):
+    if is_same(draw, out) or os.path.exists(draw / MANIFEST):
         raise DeepMatchingError(f"'{draw}' is for the flows themselves: give another folder for their pictures.")
     make_folder(draw)
 
 
 def _prepare_confidence(confidence: Path, out: Path, others: Iterable[Path | None], names: Iterable[str]) -> None:
     """Create the folder for confidence maps; raise if it holds something else."""
-    from deepmatching.flow.sequence import RECORD, confidence_file
+    from deepmatching.flow.sequence import MANIFEST, confidence_file
     from deepmatching.io.files import make_folder
 
     if any(other is not None and is_same(confidence, other) for other in (out, *others)):
         raise DeepMatchingError(f"'{confidence}' is for other files: give another folder for the confidence.")
-    made_before = (out / RECORD).exists()
+    made_before = (out / MANIFEST).exists()
     if foreign := [name for name in names if not made_before and confidence_file(confidence, name).exists()]:
         raise DeepMatchingError(
             f"The file '{confidence_file(confidence, foreign[0])}' was not made by an earlier run and would be "

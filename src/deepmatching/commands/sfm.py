@@ -48,8 +48,7 @@ def sfm(
     from rich.table import Table
 
     from deepmatching.bulk_matching import RunFolder
-    from deepmatching.io.files import check_writable, make_folder
-    from deepmatching.io.locking import lock_folder
+    from deepmatching.io.store import Store
     from deepmatching.reconstruction.colmap import load_pycolmap
     from deepmatching.reconstruction.mapping import DATABASE, PICTURE, POINTS, reconstruct
 
@@ -62,10 +61,8 @@ def sfm(
     setup = runs.camera_setup(cameras, camera_model, camera_params)
     if common.is_same(out, run) or common.is_same(out, folder):
         raise DeepMatchingError(f"'{out}' is an input: give another folder for the model.")
-    make_folder(out)
-    check_writable(out / DATABASE)
     start = time.perf_counter()
-    with lock_folder(out, "reconstructing into", "--out"):
+    with Store(out, DATABASE, "models").reserve():
         keypoints = runs.share_keypoints(opened, cell, max_keypoints, refine, min_confidence)
         summary = runs.export_database(keypoints, out / DATABASE, folder, setup, min_matches)
         runs.draw_graph(opened, out / "graph.png", summary.verified, min_matches)

@@ -11,6 +11,7 @@ from types import TracebackType
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation.results import Evaluation, PairResult
 from deepmatching.io.files import check_writable
+from deepmatching.io.store import check_same_settings
 
 
 class Recorder:
@@ -86,17 +87,12 @@ class Recorder:
 
 
 def _continued(empty: Evaluation, before: Evaluation, path: str | os.PathLike[str], resume: bool) -> Evaluation:
-    """The evaluation to go on with: that of the file, or an empty one that will replace it."""
+    """Return the evaluation to go on with: that of the file, or an empty one that will replace it."""
     if not resume and (before.is_finished or not before.pairs):
         return empty
     old, new = ({"kind": e.kind, **e.settings, "pairs": e.total} for e in (before, empty))
-    for name in {**new, **old}:
-        if old.get(name) != new.get(name):
-            problem = "cannot be resumed" if resume else "holds another, unfinished evaluation"
-            raise DeepMatchingError(
-                f"'{path}' {problem}: its {name} is {old.get(name)!r}, and now it is {new.get(name)!r}; "
-                f"{'use the same settings, or name' if resume else 'name'} another file or folder."
-            )
+    advice = "use the same settings" if resume else "continue that unfinished evaluation"
+    check_same_settings(f"The results in '{path}'", old, new, f"{advice}, or name another file or folder")
     if not resume:
         raise DeepMatchingError(
             f"'{path}' holds {len(before.pairs)} of the {before.total} pairs of this evaluation already; "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,25 +14,25 @@ from deepmatching.drawing.flow import draw_frame, flow_range
 from deepmatching.drawing.pictures import write_image
 from deepmatching.errors import DeepMatchingError
 from deepmatching.flow.result import FlowResult
-from deepmatching.io.files import atomic_write, check_writable, make_folder
+from deepmatching.io.files import make_folder
 from deepmatching.io.flow import read_flow, write_flow
-from deepmatching.io.structured import read_json
+from deepmatching.io.store import Store
 from deepmatching.io.video import CODECS, Frames, write_video
 from deepmatching.settings import MIN_AGREEMENT
 
-RECORD = "flow.json"
+MANIFEST = "flow.json"
 
 
 class FlowFolder:
-    """Flow files of one source, all made with the same settings. ``flow.json`` beside them is their record.
+    """Flow files of one source, all made with the same settings. ``flow.json`` beside them is their manifest.
 
-    A flow is finished once its file is complete and its name is in the record. The file is written first, so a run may
-    end at any moment. A flow is outdated once its frames have changed. The folder must be locked (``io.locking``).
+    A flow is finished once its file is complete and its name is in the manifest. The file is written first, so a run
+    may end at any moment. A flow is outdated once its frames have changed. The folder must be reserved (``io.store``).
 
     Args:
         path: the folder; created if missing.
         suffix: of the flow files, such as ``".flo"``.
-        settings: everything that the flows depend on, as JSON can hold it.
+        settings: everything that the flows depend on, JSON-serializable.
         origins: for each flow of the sequence, in order, the stamps of the files that its frames come from. Files with
             these names are not replaced unless an earlier run made them.
         restart: forget what an earlier run has finished.
@@ -48,16 +47,21 @@ class FlowFolder:
         self.origins = dict(origins)
         self.finished: dict[str, list[str]] = {}  # the origins that each flow was made from
         self.sizes: dict[str, int] = {}  # of the files, in bytes
-        record = path / RECORD
-        check_writable(record)
-        if record.is_file() and not restart:
-            self.finished, self.sizes = self._read_record(record)
-        if not record.is_file() and (foreign := [name for name in origins if self.file(name).exists()]):
+        self._store = self.store(path)
+        if self._store.exists and not restart:
+            before, self.finished, self.sizes = self._store.read(_parse)
+            self._store.check_settings(before, self.settings)
+        if not self._store.exists and (foreign := [name for name in origins if self.file(name).exists()]):
             raise DeepMatchingError(
                 f"The file '{self.file(foreign[0]).name}' in '{path}' was not made by an earlier run and would be "
                 "replaced: give another folder."
             )
         self.save()
+
+    @staticmethod
+    def store(path: Path) -> Store:
+        """Return the store of the flows in a folder."""
+        return Store(path, MANIFEST, "flows")
 
     def __contains__(self, name: str) -> bool:
         return self._exists(name) and self.finished[name] == self.origins.get(name)
@@ -73,7 +77,7 @@ class FlowFolder:
         return [name for name in self.finished if self._exists(name) and name not in self]
 
     def _exists(self, name: str) -> bool:
-        """Whether the file is recorded, there, and neither cut short nor replaced by one of another size."""
+        """Tell whether the file is recorded, there, and neither cut short nor replaced by one of another size."""
         try:
             size = self.file(name).stat().st_size
         except OSError:
@@ -81,7 +85,7 @@ class FlowFolder:
         return name in self.finished and 0 < size == self.sizes.get(name, size)
 
     def file(self, name: str) -> Path:
-        """The file of the flow that starts at the frame of this name."""
+        """Return the file of the flow that starts at the frame of this name."""
         return self.path / f"{name}{self.suffix}"
 
     def add(self, name: str, flow: np.ndarray) -> None:
@@ -92,29 +96,15 @@ class FlowFolder:
         self.save()
 
     def save(self) -> None:
-        """Write the record."""
-        content = {"settings": self.settings, "finished": self.finished, "sizes": self.sizes}
-        with atomic_write(self.path / RECORD) as temporary:
-            temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
+        """Write the manifest."""
+        self._store.write({"settings": self.settings, "finished": self.finished, "sizes": self.sizes})
 
-    def _read_record(self, record: Path) -> tuple[dict[str, list[str]], dict[str, int]]:
-        """The flows in the record of an earlier run, and their sizes; raises if its settings were different."""
-        try:
-            content = read_json(record, "record")
-            before = dict(content["settings"])
-            finished = {str(name): list(origin) for name, origin in dict(content["finished"]).items()}
-            sizes = {str(name): int(size) for name, size in dict(content.get("sizes", {})).items()}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DeepMatchingError(
-                f"'{record}' is not a record of an earlier run: use another folder, or start again with --restart."
-            ) from error
-        for name in {**self.settings, **before}:
-            if before.get(name) != self.settings.get(name):
-                raise DeepMatchingError(
-                    f"The flows in '{self.path}' were made with {name} {before.get(name)!r}, and now it is "
-                    f"{self.settings.get(name)!r}: use the same settings, another folder, or --restart."
-                )
-        return finished, sizes
+
+def _parse(manifest: Any) -> tuple[dict[str, Any], dict[str, list[str]], dict[str, int]]:
+    """Return the settings, the origins of the finished flows, and the sizes of their files (not in older manifests)."""
+    finished = {str(name): list(origin) for name, origin in dict(manifest["finished"]).items()}
+    sizes = {str(name): int(size) for name, size in dict(manifest.get("sizes", {})).items()}
+    return dict(manifest["settings"]), finished, sizes
 
 
 def compute_flows(
@@ -124,7 +114,7 @@ def compute_flows(
     on_flow: Callable[[], None],
     confidence: Path | None = None,
 ) -> list[str]:
-    """Compute the flows that the folder lacks; returns the names of those that are probably wrong.
+    """Compute the flows that the folder lacks; return the names of those that are probably wrong.
 
     Args:
         frames: of the sequence; ``folder.origins`` are theirs.
@@ -147,12 +137,12 @@ def compute_flows(
 
 
 def confidence_file(folder: Path, name: str) -> Path:
-    """The file for the confidence of the flow that starts at the frame of this name."""
+    """Return the file for the confidence of the flow that starts at the frame of this name."""
     return folder / f"{name}.png"
 
 
 def ranges(numbers: list[int]) -> Iterator[tuple[int, int]]:
-    """Ascending numbers as ranges (first, end): 1 2 3 7 8 are (1, 4) and (7, 9)."""
+    """Yield ascending numbers as ranges (first, end): 1 2 3 7 8 are (1, 4) and (7, 9)."""
     start = 0
     for place in range(1, len(numbers) + 1):
         if place == len(numbers) or numbers[place] != numbers[place - 1] + 1:

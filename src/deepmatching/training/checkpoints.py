@@ -24,14 +24,13 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from deepmatching.errors import DeepMatchingError, check_number
-from deepmatching.io.files import check_writable, make_folder
-from deepmatching.io.locking import lock_folder
+from deepmatching.io.store import Store
 from deepmatching.io.structured import parse_json
 from deepmatching.io.weights import read_safetensors, write_safetensors
 from deepmatching.models import STATE_FORMAT, read_model, save_network
 from deepmatching.network.network import Network
 from deepmatching.training.config import Config
-from deepmatching.training.config_file import config_from_dict, config_to_dict, differences
+from deepmatching.training.config_file import config_from_dict, config_to_dict
 from deepmatching.training.model import TrainedModel
 from deepmatching.training.optimization import MovingAverage
 
@@ -42,6 +41,9 @@ CHANGEABLE = frozenset(
         *("data.root", "data.split_file", "data.photos", "data.workers", "model.init", "validation"),
     }
 )
+
+#: Batches of a step, as a setting: processes may become fewer if ``accumulate`` grows.
+_BATCHES = "processes x accumulate"
 
 #: Settings of the validation that its metrics depend on.
 _COMPARABLE = ("data", "split", "limit", "radius", "criterion")
@@ -70,17 +72,17 @@ class RunFolder:
         self.state = self.path / "last.state.safetensors"
         self.last, self.best = self.path / "last.safetensors", self.path / "best.safetensors"
         self.config, self.log = self.path / "config.toml", self.path / "log.csv"
+        advice = "resume with the same settings, or start another run with out=…"
+        self._store = Store(self.path, self.state.name, "models", option="out=…", advice=advice)
 
     @contextlib.contextmanager
     def reserve(self, resume: bool) -> Iterator[None]:
         """Create the folder, raise early if the run could not be saved there, and keep other processes out."""
-        if resume and not os.path.isfile(self.state):
+        if resume and not self._store.exists:
             raise DeepMatchingError(
                 f"There is no run to resume in '{self.path}' (no {self.state.name}): check out=… or leave --resume out."
             )
-        make_folder(self.path)
-        check_writable(self.log)
-        with lock_folder(self.path, "training in", "out=…"):
+        with self._store.reserve():
             there = [file.name for file in (self.state, self.best, self.last, self.log) if file.exists()]
             if there and not resume:
                 raise DeepMatchingError(
@@ -157,7 +159,9 @@ class RunFolder:
         before, processes_before = metadata["config"], metadata["processes"]
         with contextlib.suppress(DeepMatchingError):  # settings that did not exist yet get their defaults
             before = config_to_dict(config_from_dict(before))
-        _check_config(self.path, config, processes, before, processes_before)
+        now = config_to_dict(config)
+        now[_BATCHES], before[_BATCHES] = processes * config.accumulate, processes_before * before.get("accumulate", 1)
+        self._store.check_settings(before, now, CHANGEABLE)
         own, _ = _tensors(model, optimizer, average)
         for name in sorted({*own, *saved}):
             shapes = [tensors[name].shape if name in tensors else None for tensors in (own, saved)]
@@ -241,27 +245,6 @@ def _progress(saved: dict[str, Any]) -> Progress:
         if not isinstance(metrics, dict) or not all(isinstance(value, int | float) for value in metrics.values()):
             raise TypeError("metrics that are not numbers")
     return progress
-
-
-def _check_config(path: Path, config: Config, processes: int, before: dict[str, Any], processes_before: int) -> None:
-    """Raise if a run would be resumed with settings that change what is learned."""
-    now = config_to_dict(config)
-    for key, old, new in differences(before, now):
-        if not any(key == free or key.startswith(f"{free}.") for free in CHANGEABLE):
-            raise DeepMatchingError(
-                f"The run in '{path}' was started with {key}={_in_words(old)}, but now it is {_in_words(new)}: "
-                "resume with the same settings, or start another run with out=…."
-            )
-    batches, before_batches = processes * config.accumulate, processes_before * before.get("accumulate", 1)
-    if batches != before_batches:
-        raise DeepMatchingError(
-            f"The run in '{path}' was started with {before_batches} batches a step "
-            f"(processes x accumulate), but now it is {batches}: change accumulate to match."
-        )
-
-
-def _in_words(value: Any) -> str:
-    return "(not set)" if value is None else json.dumps(value)
 
 
 def _tensors(

@@ -215,15 +215,3 @@ def write_config(config: Config, path: str | os.PathLike[str]) -> None:
     """Write all settings, defaults included, as TOML."""
     with atomic_write(path) as temporary:
         temporary.write_text(tomli_w.dumps(config_to_dict(config)), encoding="utf-8")
-
-
-def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:
-    """(key, old value, new value) of every setting in which two configs, given as dictionaries, differ."""
-    found: list[tuple[str, Any, Any]] = []
-    for key in dict.fromkeys([*old, *new]):
-        before, after = old.get(key), new.get(key)
-        if isinstance(before, dict) and isinstance(after, dict):
-            found += differences(before, after, f"{prefix}{key}.")
-        elif before != after:
-            found.append((prefix + key, before, after))
-    return found

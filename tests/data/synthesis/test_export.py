@@ -99,7 +99,7 @@ def test_too_few_photographs_to_hold_some_out_are_all_used(tmp_path: Path) -> No
 
 def test_pairs_of_other_settings_or_sources_are_not_mixed(tmp_path: Path, folder: Path) -> None:
     export(tmp_path / "a", folder, 1)
-    with pytest.raises(DeepMatchingError, match="other settings"):
+    with pytest.raises(DeepMatchingError, match="seed 0, and now it is 1"):
         export(tmp_path / "a", folder, 1, seed=1)
     (tmp_path / "b" / "data").mkdir(parents=True)
     (tmp_path / "b" / "data" / "00001_img1.ppm").write_bytes(b"somebody's")
@@ -163,7 +163,7 @@ def test_a_run_that_makes_no_pair_blocks_no_other(
         with pytest.raises(RuntimeError, match="allocate"):
             export(tmp_path, folder, 1, seed=1)
     assert export(tmp_path, folder, 1, seed=2) == [True]
-    with pytest.raises(DeepMatchingError, match="other settings"):
+    with pytest.raises(DeepMatchingError, match="seed 2, and now it is 1"):
         export(tmp_path, folder, 1, seed=1)
     for file in (tmp_path / "data").iterdir():  # a record without pairs, such as older versions left
         file.unlink()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -21,11 +20,11 @@ from deepmatching.data.synthesis.generator import Synthesizer, check_size
 from deepmatching.data.synthesis.photos import Photos, find_pictures
 from deepmatching.data.synthesis.settings import SynthesisSettings
 from deepmatching.errors import DeepMatchingError, check_number
-from deepmatching.io.files import atomic_write, check_writable, make_folder
+from deepmatching.io.files import atomic_write
 from deepmatching.io.flow import write_flow
-from deepmatching.io.structured import read_json
+from deepmatching.io.store import Store
 
-_RECORD = "synthesis.json"  # the settings of the pairs
+_MANIFEST = "synthesis.json"
 _VALIDATION_PERIOD = 16  # every 16th pair is for validation
 _NAMES = ("img1.ppm", "img2.ppm", "occ.png", "flow.flo")  # in the order of writing: a pair with a flow is complete
 
@@ -49,68 +48,59 @@ class Export:
 
     @property
     def total(self) -> int:
-        """Number of pairs in the folder after the run."""
+        """The number of pairs in the folder after the run."""
         found = (re.fullmatch(r"(\d+)_img1\.ppm", name) for name in list_folder(self.out / "data"))
         return max([self.count, *(int(match[1]) for match in found if match)])
 
     def run(self) -> Iterator[bool]:
-        """Make the pairs one by one; yields whether each is new or exists from an earlier run."""
+        """Make the pairs one by one; yield whether each is new or exists from an earlier run."""
         check_number("The number of pairs", self.count, minimum=1, whole=True)
         check_size(self.size, self.settings)
         find_pictures(self.photos)  # raises at once; decoding takes a while
-        make_folder(self.out / "data")
-        check_writable(self.out / SPLIT_FILE)
-        makers = self._makers()
-        record = self._check_record(makers)
-        parts = [len(makers) if number % _VALIDATION_PERIOD == 0 else 1 for number in range(1, self.total + 1)]
-        for number, part in enumerate(parts, 1):
-            paths = [self.out / "data" / f"{number:05d}_{name}" for name in _NAMES]
-            is_new = not all(path.is_file() for path in paths)
-            if is_new:
-                pair = makers[part - 1].batch(1, pair_generator(self.seed, number))
-                if record is not None:  # not before a pair could be made, so that a failed run blocks no other
-                    with atomic_write(self.out / _RECORD) as temporary:
-                        temporary.write_text(json.dumps(record, indent=1), encoding="utf-8")
-                    record = None
-                _write(pair, paths)
-            yield is_new
-        with atomic_write(self.out / SPLIT_FILE) as temporary:
-            temporary.write_text("".join(f"{part}\n" for part in parts), encoding="ascii")
+        advice = "use the same settings, or another folder"
+        store = Store(self.out, _MANIFEST, "pairs", ("data",), "folder", advice)
+        with store.reserve():
+            makers = self._makers()
+            settings = self._settings(makers)
+            has_pairs = any((self.out / "data").glob("*_img1.ppm"))
+            if has_pairs and not store.exists:
+                raise DeepMatchingError(f"The pairs in '{self.out}' are from another source: give another folder.")
+            if has_pairs:
+                store.check_settings(store.read(dict), settings)
+            splits = [len(makers) if number % _VALIDATION_PERIOD == 0 else 1 for number in range(1, self.total + 1)]
+            for number, split in enumerate(splits, 1):
+                paths = [self.out / "data" / f"{number:05d}_{name}" for name in _NAMES]
+                is_new = not all(path.is_file() for path in paths)
+                if is_new:
+                    pair = makers[split - 1].batch(1, pair_generator(self.seed, number))
+                    if not has_pairs:  # not before a pair could be made, so that a failed run blocks no other
+                        store.write(settings)
+                        has_pairs = True
+                    _write(pair, paths)
+                yield is_new
+            with atomic_write(self.out / SPLIT_FILE) as temporary:
+                temporary.write_text("".join(f"{split}\n" for split in splits), encoding="ascii")
 
     def _makers(self) -> list[Synthesizer]:
-        """One for training and one for validation, or one for all pairs."""
+        """Return a synthesizer for training and one for validation, or one for all pairs."""
         try:
             parts = [Photos.load(self.photos, self.device, split) for split in ("train", "val")]
         except DeepMatchingError:
             parts = [Photos.load(self.photos, self.device, "all")]
         return [Synthesizer(photos, self.size, self.settings) for photos in parts]
 
-    def _check_record(self, makers: list[Synthesizer]) -> dict[str, object] | None:
-        """The record to write, or None if the folder has it already; raises if it holds pairs of other settings."""
-        record: dict[str, object] = {
+    def _settings(self, makers: list[Synthesizer]) -> dict[str, object]:
+        """Return everything that the pairs depend on."""
+        return {
             "seed": self.seed,
             "size": list(self.size),
             "pictures": [[maker.photos.photograph_count, maker.photos.cutout_count] for maker in makers],
             "settings": asdict(self.settings),
         }
-        path, has_pairs = self.out / _RECORD, any((self.out / "data").glob("*_img1.ppm"))
-        if path.is_file() and has_pairs:
-            try:
-                found = read_json(path, "record")
-            except DeepMatchingError:
-                found = None
-            if found != record:
-                raise DeepMatchingError(
-                    f"The folder '{self.out}' holds pairs with other settings; give another folder."
-                )
-            return None
-        if has_pairs:
-            raise DeepMatchingError(f"The folder '{self.out}' holds pairs from another source; give another folder.")
-        return record
 
 
 def pair_generator(seed: int, number: int) -> torch.Generator:
-    """The random numbers of one pair."""
+    """Return the random numbers of one pair."""
     state = np.random.SeedSequence([abs(seed), int(seed < 0), number]).generate_state(1, np.uint64)[0]
     return torch.Generator().manual_seed(int(state >> np.uint64(1)))
 
@@ -127,5 +117,5 @@ def _write(pair: Pair, paths: list[Path]) -> None:
 
 
 def _bgr(image: Tensor) -> np.ndarray:
-    """(1, 3, H, W) in [0, 1] to uint8 (H, W, 3), channels in OpenCV's order."""
+    """Convert (1, 3, H, W) in [0, 1] to uint8 (H, W, 3), channels in OpenCV's order."""
     return np.ascontiguousarray(image[0].mul(255).round().byte().permute(1, 2, 0).cpu().numpy()[:, :, ::-1])

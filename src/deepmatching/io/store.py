@@ -1,0 +1,157 @@
+"""Folders of results that a later run completes.
+
+A run may be killed at any moment. Each result is written under a temporary name and renamed (``io.files``), so a result
+that exists is complete. A manifest beside the results holds the settings that all of them were made with, and a lock
+keeps other processes out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from filelock import FileLock, Timeout
+
+from deepmatching.errors import DeepMatchingError
+from deepmatching.io.files import atomic_write, check_writable, make_folder, remove_temporaries
+from deepmatching.io.structured import read_json
+
+T = TypeVar("T")
+
+#: What file systems without locks answer. A run there goes on unprotected.
+_UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+@dataclass(frozen=True)
+class Store:
+    """A folder of results that were all made with the same settings.
+
+    Attributes:
+        path: the folder.
+        manifest_name: the file in it that holds the settings.
+        results: what messages call the results, such as ``"flows"``.
+        subfolders: where in the folder the results are, if not beside the manifest.
+        option: how the user names another folder.
+        advice: what the user can do about other settings.
+    """
+
+    path: Path
+    manifest_name: str
+    results: str
+    subfolders: tuple[str, ...] = ()
+    option: str = "--out"
+    advice: str = "use the same settings, another folder, or --restart"
+
+    @property
+    def manifest(self) -> Path:
+        """The file that holds the settings."""
+        return self.path / self.manifest_name
+
+    @property
+    def exists(self) -> bool:
+        """Whether a run has been started in the folder."""
+        return os.path.isfile(self.manifest)
+
+    @contextlib.contextmanager
+    def reserve(self) -> Iterator[None]:
+        """Create the folder, keep other processes out of it, and remove what killed ones left half written.
+
+        Raises:
+            DeepMatchingError: if nothing can be written there, or if another process is at work there.
+        """
+        make_folder(self.path)
+        check_writable(self.manifest)
+        with lock_folder(self.path, self.option):
+            for name in self.subfolders:
+                make_folder(self.path / name)
+                remove_temporaries(self.path / name, is_locked=True)
+            yield
+
+    def read(self, parse: Callable[[Any], T]) -> T:
+        """Return the parsed manifest; ``parse`` may raise what a JSON value of another form raises."""
+        try:
+            return parse(read_json(self.manifest, "manifest"))
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            reason = str(error.__cause__ or error) if isinstance(error, DeepMatchingError) else str(error)
+            raise DeepMatchingError(
+                f"'{self.manifest}' is not the manifest of a run ({reason.rstrip('.')}): use another folder."
+            ) from error
+
+    def write(self, content: Mapping[str, Any], indent: int | None = 1) -> None:
+        """Replace the manifest."""
+        with atomic_write(self.manifest) as temporary:
+            temporary.write_text(json.dumps(content, indent=indent), encoding="utf-8")
+
+    def check_settings(
+        self, before: Mapping[str, Any], now: Mapping[str, Any], changeable: Collection[str] = ()
+    ) -> None:
+        """Raise if a run with settings ``before`` would be continued with others."""
+        check_same_settings(f"The {self.results} in '{self.path}'", before, now, self.advice, changeable)
+
+
+def check_same_settings(
+    what: str, before: Mapping[str, Any], now: Mapping[str, Any], advice: str, changeable: Collection[str] = ()
+) -> None:
+    """Raise if settings differ; the message names the first that does.
+
+    Args:
+        what: was made with the settings ``before``: how the message begins.
+        before, now: the settings, perhaps nested. A setting that is missing is None.
+        advice: how the message ends.
+        changeable: dotted names of settings, or of tables of them, that may differ.
+    """
+    for name, old, new in _differences(before, now):
+        if not any(f"{name}.".startswith(f"{free}.") for free in changeable):
+            made = f"without {name}" if old is None else f"with {name} {_shown(old)}"
+            raise DeepMatchingError(f"{what} were made {made}, and now it is {_shown(new)}: {advice}.")
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield the dotted name, the old and the new value of each setting that differs."""
+    for name in {**now, **before}:
+        old, new = before.get(name), now.get(name)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from _differences(old, new, f"{prefix}{name}.")
+        elif old != new:
+            yield prefix + name, old, new
+
+
+def _shown(value: Any) -> str:
+    return "not set" if value is None else json.dumps(value, ensure_ascii=False, default=repr)
+
+
+@contextlib.contextmanager
+def lock_folder(folder: Path, option: str = "--out") -> Iterator[None]:
+    """Keep other processes out of a folder while the block lasts, and remove what killed ones left half written.
+
+    The operating system holds the lock on the file ``.lock`` and releases it however the process ends. A file that a
+    killed process leaves behind locks nobody out.
+
+    Args:
+        folder: exists and is writable.
+        option: how the user names another folder.
+    """
+    path = folder / ".lock"
+    lock = FileLock(path)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise DeepMatchingError(
+            f"Another process is at work in '{folder}': wait for it, stop it, or use another {option}."
+        ) from None
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise DeepMatchingError(f"'{path}' cannot be locked ({error.strerror}): remove it.") from error
+    try:
+        remove_temporaries(folder, is_locked=True)
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # Windows does not remove open files
+            path.unlink()  # before the release: afterwards it could be another run's
+        lock.release()
