@@ -154,8 +154,8 @@ def test_missing_masks_are_an_error_unless_they_are_switched_off(tmp_path: Path)
     write_sintel(tmp_path, {"cave_2": 2})
     shutil.rmtree(tmp_path / "training" / "occlusions")
     with pytest.raises(DeepMatchingError, match=r"occlusions.*data\.masks=false in training"):
-        open_pairs(["sintel-clean"], [str(tmp_path)], "train", DataConfig(("sintel-clean",)))
-    pair = open_pairs(["sintel-clean"], [str(tmp_path)], "train", DataConfig(("sintel-clean",), masks=False))[0]
+        open_pairs(["sintel-clean"], [str(tmp_path)], "train", DataConfig(train=("sintel-clean",)))
+    pair = open_pairs(["sintel-clean"], [str(tmp_path)], "train", DataConfig(train=("sintel-clean",), masks=False))[0]
     assert not pair.occluded.any() and not pair.flow.isnan().any()
 
 
@@ -165,7 +165,7 @@ def test_options_go_to_the_data_sets_that_have_them(tmp_path: Path) -> None:
     (chairs / "FlyingChairs_train_val.txt").rename(tmp_path / "mine.txt")
     manifest = write_pairs(tmp_path, 2)
     names = ("sintelmini", "sintel-clean", "chairs", str(manifest))
-    config = DataConfig(names, passes="final", split_file=str(tmp_path / "mine.txt"))
+    config = DataConfig(train=names, passes="final", split_file=str(tmp_path / "mine.txt"))
     pairs = open_pairs(names, [str(sintel), str(sintel), str(chairs), ""], "train", config)
     assert isinstance(pairs, ConcatDataset)
     folders = [{entry.image0.parts[-3] for entry in part.entries} for part in pairs.datasets[:2]]  # type: ignore[attr-defined]

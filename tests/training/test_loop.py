@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -221,7 +220,7 @@ def test_a_bad_batch_among_those_of_a_step_costs_no_step(
     from deepmatching.training import data
 
     config = config_of("accumulate=3", "steps=3", "checkpoint_every=1000", "validation.data=[]")
-    whole = train(replace(config, out=str(tmp_path / "whole")), CPU)
+    whole = train(config.model_copy(update={"out": str(tmp_path / "whole")}), CPU)
     original = data.Samples.__getitem__
     for n in (7, 6):  # the second and the first of the last step
         monkeypatch.setattr(data.Samples, "__getitem__", lambda self, m, n=n: "No." if m == n else original(self, m))

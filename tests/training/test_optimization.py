@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -20,7 +19,7 @@ SMALL = ModelConfig(radius=8, levels=1, settings={"dimensions": 6})
 
 
 def rates(schedule: str, count: int = 100, **changes: float) -> list[float]:
-    config = replace(OptimizerConfig(), schedule=schedule, warmup=0, **changes)  # type: ignore[arg-type]
+    config = OptimizerConfig(schedule=schedule, warmup=0, **changes)  # type: ignore[arg-type]
     return [learning_rate_factor(config, step, step / count) for step in range(count + 1)]
 
 
@@ -33,7 +32,7 @@ def test_schedules_have_their_shapes() -> None:
 
 @given(st.sampled_from(["constant", "cosine"]), st.integers(0, 500), st.floats(-1, 3), st.integers(0, 200))
 def test_rates_stay_between_0_and_1_and_rise_in_the_warmup(schedule: str, step: int, t: float, warmup: int) -> None:
-    config = replace(OptimizerConfig(), schedule=schedule, warmup=warmup)  # type: ignore[arg-type]
+    config = OptimizerConfig(schedule=schedule, warmup=warmup)  # type: ignore[arg-type]
     rate = learning_rate_factor(config, step, t)
     assert 0 <= rate <= 1
     if warmup:
@@ -42,7 +41,7 @@ def test_rates_stay_between_0_and_1_and_rise_in_the_warmup(schedule: str, step: 
 
 def test_only_the_chosen_parameters_are_learned() -> None:
     for learn, features, exponents in (("features", True, False), ("exponents", False, True), ("both", True, True)):
-        model = build_model(replace(SMALL, learn=learn), LossConfig())  # type: ignore[arg-type]
+        model = build_model(SMALL.model_copy(update={"learn": learn}), LossConfig())
         assert all(p.requires_grad == features for p in model.network.descriptor.parameters())
         assert model.network.exponents.requires_grad == exponents
         grouped = {p for g in build_optimizer(model, OptimizerConfig()).param_groups for p in g["params"]}

@@ -12,7 +12,6 @@ import torch
 from deepmatching.errors import DeepMatchingError
 from deepmatching.training import train
 from deepmatching.training.config import Config
-from deepmatching.training.config_file import config_from_dict
 from deepmatching.training.data import TrainingData
 from deepmatching.training.distributed import World
 from deepmatching.training.validation import Validation
@@ -20,7 +19,7 @@ from helpers.fake_datasets import write_chairs, write_kitti, write_pairs, write_
 
 
 def validation_of(data: dict[str, object], validation: dict[str, object]) -> Validation:
-    config = config_from_dict({"data": {"workers": 0, **data}, "validation": validation})
+    config = Config(**{"data": {"workers": 0, **data}, "validation": validation})
     return Validation(config, TrainingData(config.data, config.seed, World()), World())
 
 

@@ -36,7 +36,8 @@ from deepmatching.network.descriptors import VGG
 from deepmatching.network.descriptors.pretrained import is_published, load_vgg
 from deepmatching.training.checkpoints import Progress
 from deepmatching.training.checkpoints import RunFolder as TrainingFolder
-from deepmatching.training.config_file import config_from_dict, read_config, write_config
+from deepmatching.training.config import Config, DataConfig, ModelConfig
+from deepmatching.training.config_file import read_config, write_config
 from deepmatching.training.log import read_log
 from deepmatching.training.model import build_model
 from deepmatching.training.optimization import build_optimizer
@@ -162,7 +163,7 @@ def _texts(folder: Path) -> Iterator[Format]:
     record = {"settings": {"suffix": ".flo"}, "finished": {"frame_1": ["a.png, 3 bytes, 5 ns"]}}
     yield Format("record.json", _open_record, json.dumps(record).encode())
     config = folder / "plain.toml"
-    write_config(config_from_dict({"data": {"train": "pairs.json"}}), config)
+    write_config(Config(data=DataConfig(train=("pairs.json",))), config)
     yield Format("config.toml", read_config, config.read_bytes())
     yield Format("homography.txt", _read_homography, b"1 0 3\n0 1.5 2e-3\n1e-5 0 1\n")
     yield Format("log.csv", read_log, b"step,loss\n1,0.5\n2,0.25\n")
@@ -218,8 +219,7 @@ def _metadata(name: str, read: Callable[[Path], object], path: Path, key: str) -
 
 def _states(folder: Path) -> Iterator[Format]:
     settings = {"widths": [2, 3], "layers": [1, 1], "dimensions": 4}
-    table = {"model": {"settings": settings, "radius": 8}, "data": {"train": "pairs.json"}}
-    config = config_from_dict(table)
+    config = Config(model=ModelConfig(settings=settings, radius=8), data=DataConfig(train=("pairs.json",)))
     model = build_model(config.model, config.loss)
     optimizer = build_optimizer(model, config.optimizer)
     for parameter in model.parameters():

@@ -30,7 +30,7 @@ from deepmatching.io.weights import read_safetensors, write_safetensors
 from deepmatching.models import STATE_FORMAT, read_model, save_network
 from deepmatching.network.network import Network
 from deepmatching.training.config import Config
-from deepmatching.training.config_file import config_from_dict, config_to_dict
+from deepmatching.training.config_file import config_to_dict
 from deepmatching.training.model import TrainedModel
 from deepmatching.training.optimization import MovingAverage
 
@@ -158,7 +158,7 @@ class RunFolder:
         saved, metadata = self._read_state()
         before, processes_before = metadata["config"], metadata["processes"]
         with contextlib.suppress(DeepMatchingError):  # settings that did not exist yet get their defaults
-            before = config_to_dict(config_from_dict(before))
+            before = config_to_dict(Config(**before))
         now = config_to_dict(config)
         now[_BATCHES], before[_BATCHES] = processes * config.accumulate, processes_before * before.get("accumulate", 1)
         self._store.check_settings(before, now, CHANGEABLE)

@@ -1,4 +1,4 @@
-"""All settings of a training run, as frozen dataclasses that check themselves.
+"""All settings of a training run and what is wrong with bad ones, in words.
 
 The field names are the keys of a config file: ``optimizer.lr`` is ``Config.optimizer.lr``. ``config_file`` reads and
 writes them.
@@ -6,11 +6,25 @@ writes them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
 
 from deepmatching.data.datasets.opening import WITH_PASSES, WITH_SPLIT_FILE, WITH_SPLITS
-from deepmatching.errors import DeepMatchingError, check_choice, check_number
+from deepmatching.errors import DeepMatchingError, check_choice, short_repr
 from deepmatching.network.losses.objective import Kind, check_weights
 from deepmatching.settings import MARGIN, RADIUS, SCALE, SIGMA, TEMPERATURE, THRESHOLDS, radius_in_pixels
 
@@ -23,9 +37,6 @@ TRAIN = "train"
 #: PyTorch's generators take 64 bits.
 LARGEST_SEED = 2**63 - 1
 
-#: Range of the loss's numbers: what float32 can compute with.
-_SMALLEST, _LARGEST = 0.001, 1_000_000
-
 #: Rows or columns of a crop, beyond any image.
 _LARGEST_SIDE = 1_000_000
 
@@ -33,67 +44,103 @@ _LARGEST_SIDE = 1_000_000
 _CRITERIA = (*(f"acc@{threshold}" for threshold in THRESHOLDS), "coverage", "auc", "flow@3")
 
 Learn = Literal["features", "exponents", "both", "confidence", "flow"]
-ModelPooling = Literal["auto", "hard", "soft"]
-OptimizerName = Literal["adamw", "sgd"]
-Schedule = Literal["constant", "cosine"]
 Amp = Literal["off", "bf16"]
 
 
-@dataclass(frozen=True)
-class ModelConfig:
+def _as_tuple(value: Any) -> Any:
+    """Return a list as a tuple, a single value as a tuple of one, and an empty text as an empty tuple."""
+    if isinstance(value, list | tuple):
+        return tuple(value)
+    return () if value == "" else (value,)
+
+
+def _check_arguments(key: str, arguments: Mapping[str, Any]) -> None:
+    """Raise for numbers that TOML cannot hold."""
+    for name, value in arguments.items():
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, int | float) and not abs(item) < 2**63:
+                raise DeepMatchingError(f"{key}.{name} must be a finite number of 64 bits, not {short_repr(item)}.")
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
+Sides = Annotated[tuple[Annotated[int, Field(ge=0, le=_LARGEST_SIDE)], ...], BeforeValidator(_as_tuple)]
+
+#: What float32 can compute with.
+LossNumber = Annotated[float, Field(ge=0.001, le=1_000_000)]
+LossWeight = Annotated[float, Field(ge=0, le=1_000_000)]
+
+
+class Section(BaseModel):
+    """Settings that are checked when they are made: bad ones raise :class:`DeepMatchingError`."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+    #: Name of the section in a file, with a dot; empty for the settings outside of any section.
+    prefix: ClassVar[str] = ""
+
+    def __init__(self, /, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise _first_problem(error, self.prefix, values) from error
+
+
+class ModelConfig(Section):
     """The network at the start of the run, and which of its parameters are learned."""
+
+    prefix = "model."
 
     descriptor: str = "compact"  #: ``hog``, ``vgg`` or ``compact``; empty for the descriptor of ``init``
     #: empty for random weights, or a model's name, a ``.safetensors`` model, or ImageNet weights for ``vgg``
     init: str = ""
     radius: int | Literal["full"] = RADIUS  #: R in pixels, or ``full``
-    levels: int | Literal["auto"] = "auto"  #: L; ``auto`` for as many as the crop allows
-    #: ``features`` (the descriptor), ``exponents`` (ν_l and β_l), ``both``, ``confidence`` (nothing but the network
-    #: that judges the matches; see also ``loss.confidence``) or ``flow`` (only the dense network; see ``loss.flow``)
+    levels: NonNegativeInt | Literal["auto"] = "auto"  #: L; ``auto`` for as many as the crop allows
+    #: ``features`` (the descriptor), ``exponents`` (ν_l and β_l), ``both``, ``confidence`` (only the confidence
+    #: network; see also ``loss.confidence``) or ``flow`` (only the dense network; see ``loss.flow``)
     learn: Learn = "both"
     learn_nu0: bool = True  #: whether ν_0 is among the exponents that are learned; the paper learns ν_1 … ν_L
     #: κ at the start, for matches refined between cells; 0 for matches on cells. ``auto`` takes the κ of the model
     #: ``init``; without one it is 20 if ``loss.subpixel`` has a weight, and 0 otherwise. κ is learned if
     #: ``loss.subpixel`` has a weight.
-    subpixel: float | Literal["auto"] = "auto"
+    subpixel: NonNegativeFloat | Literal["auto"] = "auto"
     #: ``hard`` (the paper's max pooling) or ``soft``; ``auto`` for that of the model ``init``, hard without one
-    pooling: ModelPooling = "auto"
+    pooling: Literal["auto", "hard", "soft"] = "auto"
     #: β_l of soft pooling at the start, for a network that has none; it is learned with the exponents
-    temperature: float = TEMPERATURE
-    settings: dict[str, Any] = field(default_factory=dict)  #: further arguments of the descriptor
+    temperature: LossNumber = TEMPERATURE
+    settings: dict[str, Any] = {}  #: further arguments of the descriptor
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> ModelConfig:
         if not self.descriptor and not self.init:
             raise DeepMatchingError("There is no model to train: set model.descriptor or model.init.")
         radius_in_pixels(self.radius, "model.radius")
-        check_number("model.levels", self.levels, minimum=0, whole=True, also=("auto",))
-        check_number("model.subpixel", self.subpixel, minimum=0, also=("auto",))
-        check_choice("model.learn", self.learn, get_args(Learn))
-        check_choice("model.pooling", self.pooling, get_args(ModelPooling))
-        check_number("model.temperature", self.temperature, minimum=_SMALLEST, maximum=_LARGEST)
+        _check_arguments("model.settings", self.settings)
+        return self
 
 
-@dataclass(frozen=True)
-class DataConfig:
+class DataConfig(Section):
     """Where training pairs come from."""
 
-    train: tuple[str, ...] = (SYNTHETIC,)  #: ``synthetic``, or data sets: their names or the paths of manifests
-    root: tuple[str, ...] = ()  #: one folder for all data sets, or one for each; a manifest needs none
+    prefix = "data."
+
+    train: Names = (SYNTHETIC,)  #: ``synthetic``, or data sets: their names or the paths of manifests
+    root: Names = ()  #: one folder for all data sets, or one for each; a manifest needs none
     split: str = ""  #: split of the data sets that have several; empty for ``train``
     #: rendering of ``sintel`` and ``sintelmini``, for validation too: ``clean`` or ``final``; empty for ``clean``
     passes: Literal["", "clean", "final"] = ""
     split_file: str = ""  #: split file of ``chairs``, for validation too; empty for the one in its folder
     photos: str = ""  #: folder of photographs and cut-outs, for ``synthetic``
-    synthesis: dict[str, Any] = field(default_factory=dict)  #: ``preset`` of the generator, and changes to it
-    crop: tuple[int, ...] = (256, 320)  #: (rows, columns) of the random crops; (0, 0) for whole images
-    batch: int = 2  #: pairs in a batch, on each device
+    synthesis: dict[str, Any] = {}  #: ``preset`` of the generator, and changes to it
+    crop: Sides = (256, 320)  #: (rows, columns) of the random crops; (0, 0) for whole images
+    batch: PositiveInt = 2  #: pairs in a batch, on each device
     flips: bool = True  #: mirror pairs at random: one in two left to right, one in ten upside down
     #: read the occlusion masks of the data sets, for validation too; without masks, occluded points count like others
     masks: bool = True
-    workers: int = 2  #: processes that read data sets; 0 to read in the training process
-    overfit: int = 0  #: train and validate on this many pairs, always the same; 0 for off
+    workers: NonNegativeInt = 2  #: processes that read data sets; 0 to read in the training process
+    overfit: NonNegativeInt = 0  #: train and validate on this many pairs, always the same; 0 for off
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> DataConfig:
         if not self.train or not all(self.train):
             raise DeepMatchingError(
                 "There are no pairs to train on: set data.train to a manifest (data.train=pairs.json), to a data set's "
@@ -101,42 +148,42 @@ class DataConfig:
             )
         if SYNTHETIC in self.train and len(self.train) > 1:
             raise DeepMatchingError("data.train cannot mix 'synthetic' with data sets: use one or the other.")
-        if len(self.crop) != 2 or min(self.crop) < 0 or (0 in self.crop and any(self.crop)):
+        if len(self.crop) != 2 or (0 in self.crop and any(self.crop)):
             raise DeepMatchingError(f"data.crop must be [rows, columns] or [0, 0] for none, not {list(self.crop)}.")
-        for side in self.crop:
-            check_number("data.crop", side, maximum=_LARGEST_SIDE, whole=True)
         if self.is_synthetic and not any(self.crop):
             raise DeepMatchingError("Synthetic pairs have the size data.crop: set it to [rows, columns].")
         if self.is_synthetic and not self.photos:
             raise DeepMatchingError("Synthetic pairs are made from photographs: set data.photos to a folder of them.")
+        for key in ("photos", "synthesis"):
+            if getattr(self, key) and not self.is_synthetic:
+                raise DeepMatchingError(f"data.{key} is for data.train='{SYNTHETIC}', which is not used: leave it out.")
+        _check_arguments("data.synthesis", self.synthesis)
         _check_roots("data", self.root, self.train)
-        check_number("data.batch", self.batch, minimum=1, whole=True)
-        for key in ("workers", "overfit"):
-            check_number(f"data.{key}", getattr(self, key), minimum=0, whole=True)
+        return self
 
     @property
     def is_synthetic(self) -> bool:
         return self.train == (SYNTHETIC,)
 
 
-@dataclass(frozen=True)
-class ValidationConfig:
+class ValidationConfig(Section):
     """How the network is validated during training."""
 
+    prefix = "validation."
+
     #: data sets as in ``data.train``; ``train`` for the training pairs themselves; empty for no validation
-    data: tuple[str, ...] = ()
+    data: Names = ()
     #: as ``data.root``; empty for the training data's root (with several, that of the data set of the same name)
-    root: tuple[str, ...] = ()
+    root: Names = ()
     split: str = ""  #: as ``data.split``; empty for ``val``
-    every: int = 500  #: steps between validations
-    limit: int = 0  #: largest number of pairs, evenly spread over the data; 0 for all
+    every: PositiveInt = 500  #: steps between validations
+    limit: NonNegativeInt = 0  #: largest number of pairs, evenly spread over the data; 0 for all
     radius: int | Literal["full"] = RADIUS  #: R during validation, or ``full``
     #: the best checkpoint has the largest sum of these metrics, joined by ``+``
     criterion: str = "+".join(f"acc@{threshold}" for threshold in THRESHOLDS)
 
-    def __post_init__(self) -> None:
-        check_number("validation.every", self.every, minimum=1, whole=True)
-        check_number("validation.limit", self.limit, minimum=0, whole=True)
+    @model_validator(mode="after")
+    def _check(self) -> ValidationConfig:
         radius_in_pixels(self.radius, "validation.radius")
         for name in self.criterion.split("+"):
             check_choice("validation.criterion", name, _CRITERIA)
@@ -146,96 +193,79 @@ class ValidationConfig:
             if word in self.data and len(self.data) > 1:
                 raise DeepMatchingError(f"validation.data cannot mix '{word}' with data sets: use one or the other.")
         _check_roots("validation", self.root, self.data)
+        return self
 
 
-@dataclass(frozen=True)
-class OptimizerConfig:
+class OptimizerConfig(Section):
     """The optimizer and its learning rate schedule."""
 
-    name: OptimizerName = "adamw"  #: ``adamw`` or ``sgd`` (with momentum, the paper's)
-    lr: float = 1e-3  #: peak learning rate
-    exponents_lr: float = 1.0  #: learning rate of ν_l, κ and log β_l, as a multiple of ``lr``, without weight decay
-    loss_lr: float = 1.0  #: the same for the loss's own parameters (β)
-    momentum: float = 0.9  #: of SGD; β₁ of AdamW
+    prefix = "optimizer."
+
+    name: Literal["adamw", "sgd"] = "adamw"  #: ``adamw`` or ``sgd`` (with momentum, the paper's)
+    lr: NonNegativeFloat = 1e-3  #: peak learning rate
+    exponents_lr: NonNegativeFloat = 1.0  #: of ν_l, κ and log β_l, as a multiple of ``lr``, without weight decay
+    loss_lr: NonNegativeFloat = 1.0  #: the same for the loss's own parameters (β)
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9  #: of SGD; β₁ of AdamW
     #: λ of the descriptor's parameters: λ‖w‖²/2 is added to the loss (SGD), or they shrink by lr·λ a step (AdamW)
-    weight_decay: float = 1e-4
-    schedule: Schedule = "cosine"  #: ``constant`` or ``cosine`` (down to ``final``)
-    warmup: int = 200  #: steps over which the learning rate rises from 0
-    final: float = 0.0  #: learning rate at the end of the run, as a fraction of ``lr``
-    clip: float = 1.0  #: largest norm of the gradient; 0 for no limit
-
-    def __post_init__(self) -> None:
-        check_choice("optimizer.name", self.name, get_args(OptimizerName))
-        check_choice("optimizer.schedule", self.schedule, get_args(Schedule))
-        for key in ("lr", "exponents_lr", "loss_lr", "weight_decay", "warmup", "final", "clip"):
-            check_number(f"optimizer.{key}", getattr(self, key), minimum=0)
-        check_number("optimizer.momentum", self.momentum, minimum=0, below=1)
+    weight_decay: NonNegativeFloat = 1e-4
+    schedule: Literal["constant", "cosine"] = "cosine"  #: ``constant`` or ``cosine`` (down to ``final``)
+    warmup: NonNegativeInt = 200  #: steps over which the learning rate rises from 0
+    final: NonNegativeFloat = 0.0  #: learning rate at the end of the run, as a fraction of ``lr``
+    clip: NonNegativeFloat = 1.0  #: largest norm of the gradient; 0 for no limit
 
 
-@dataclass(frozen=True)
-class LossConfig:
+class LossConfig(Section):
     """The arguments of :class:`deepmatching.network.losses.Objective`."""
+
+    prefix = "loss."
 
     kind: Kind = "cross-entropy"  #: ``cross-entropy``, ``hinge`` (the paper's) or ``indicator``
     #: weight of each score volume by name: S0, S1, … and Q0, Q1, …
-    weights: dict[str, float] = field(default_factory=lambda: {"Q0": 1.0})
-    sigma: float = SIGMA  #: σ of g_σ in pixels
-    margin: float = MARGIN  #: margin of the hinge
-    scale: float = SCALE  #: initial β of the cross-entropy; β is learned
-    subpixel: float = 0.0  #: weight of the error of refined matches; excludes ``model.subpixel`` 0
+    weights: dict[str, LossWeight] = {"Q0": 1.0}
+    sigma: LossNumber = SIGMA  #: σ of g_σ in pixels
+    margin: LossNumber = MARGIN  #: margin of the hinge
+    scale: LossNumber = SCALE  #: initial β of the cross-entropy; β is learned
+    subpixel: LossWeight = 0.0  #: weight of the error of refined matches; excludes ``model.subpixel`` 0
     occluded: bool = False  #: whether points that are occluded in the second image count
     #: weight of the confidence network's loss, to train it together with the features; 0 for none. With
     #: ``model.learn`` ``confidence`` it is the only loss, and this has no effect.
-    confidence: float = 0.0
+    confidence: LossWeight = 0.0
     #: weight of the error of the flow that the matches interpolate to, in pixels, which trains the features; 0 for none
-    flow: float = 0.0
+    flow: LossWeight = 0.0
 
-    def __post_init__(self) -> None:
-        check_choice("loss.kind", self.kind, get_args(Kind))
-        for key in ("sigma", "margin", "scale"):
-            check_number(f"loss.{key}", getattr(self, key), minimum=_SMALLEST, maximum=_LARGEST)
-        check_number("loss.subpixel", self.subpixel, minimum=0, maximum=_LARGEST)
-        for key in ("confidence", "flow"):
-            check_number(f"loss.{key}", getattr(self, key), minimum=0, maximum=_LARGEST)
-        for name, weight in self.weights.items():
-            check_number(f"loss.weights.{name}", weight, minimum=0, maximum=_LARGEST)
+    @model_validator(mode="after")
+    def _check(self) -> LossConfig:
         check_weights(self.weights)
+        return self
 
 
-@dataclass(frozen=True)
-class Config:
+class Config(Section):
     """A whole run."""
 
     out: str = "runs/train"  #: folder of the run; created if missing
-    seed: int = 0  #: of weights, order and augmentation
+    seed: Annotated[int, Field(ge=0, le=LARGEST_SEED)] = 0  #: of weights, order and augmentation
     device: str = "auto"  #: ``auto`` (cuda, else mps, else cpu), ``cpu``, ``cuda`` or ``mps``
-    steps: int = 2000  #: optimizer steps; 0 for no limit
+    steps: NonNegativeInt = 2000  #: optimizer steps; 0 for no limit
     #: time limit, over all resumed parts of the run; 0 for none. The schedule follows whichever limit is nearer.
-    minutes: float = 0.0
-    accumulate: int = 1  #: batches whose gradients are averaged into one step
+    minutes: NonNegativeFloat = 0.0
+    accumulate: PositiveInt = 1  #: batches whose gradients are averaged into one step
     amp: Amp = "off"  #: precision inside the descriptor: ``off`` (float32) or ``bf16``; scores stay float32
     #: decay of the moving average of the weights, which is then what is validated and saved as best; 0 for off
-    ema: float = 0.0
-    log_every: int = 20  #: steps between rows of the log
-    checkpoint_every: int = 500  #: steps between checkpoints; each validation is followed by one, too
-    model: ModelConfig = field(default_factory=ModelConfig)
-    data: DataConfig = field(default_factory=DataConfig)
-    validation: ValidationConfig = field(default_factory=ValidationConfig)
-    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    loss: LossConfig = field(default_factory=LossConfig)
+    ema: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    log_every: PositiveInt = 20  #: steps between rows of the log
+    checkpoint_every: PositiveInt = 500  #: steps between checkpoints; each validation is followed by one, too
+    model: ModelConfig = Field(default_factory=ModelConfig)
+    data: DataConfig = Field(default_factory=DataConfig)
+    validation: ValidationConfig = Field(default_factory=ValidationConfig)
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
+    loss: LossConfig = Field(default_factory=LossConfig)
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Config:
         if not self.out:
             raise DeepMatchingError("The run needs a folder: set out to its name.")
-        check_number("seed", self.seed, minimum=0, maximum=LARGEST_SEED, whole=True)
-        check_number("steps", self.steps, minimum=0, whole=True)
-        check_number("minutes", self.minutes, minimum=0)
         if not self.steps and not self.minutes:
             raise DeepMatchingError("The run would never end: set steps or minutes.")
-        for key in ("accumulate", "log_every", "checkpoint_every"):
-            check_number(key, getattr(self, key), minimum=1, whole=True)
-        check_choice("amp", self.amp, get_args(Amp))
-        check_number("ema", self.ema, minimum=0, below=1)
         if self.loss.subpixel and self.model.subpixel == 0:
             raise DeepMatchingError(
                 "loss.subpixel needs a network that refines its matches: set it to 0 too, or model.subpixel=auto."
@@ -244,20 +274,17 @@ class Config:
             raise DeepMatchingError(
                 f"model.learn={self.model.learn} needs a trained model: set model.init to compact, vgg or a file."
             )
-        names = {name.lower() for name in (*self.data.train, *self.validation.data)}
-        if self.data.passes and not names.intersection(WITH_PASSES):
-            raise DeepMatchingError("data.passes is for sintel and sintelmini, and neither is used: leave it out.")
-        if self.data.split_file and WITH_SPLIT_FILE not in names:
-            raise DeepMatchingError(f"data.split_file is for {WITH_SPLIT_FILE}, which is not used: leave it out.")
-        for section in ("data", "validation"):
-            used = self.data.train if section == "data" else self.validation.data
-            if getattr(self, section).split and not {name.lower() for name in used}.intersection(WITH_SPLITS):
-                raise DeepMatchingError(
-                    f"{section}.split is for {' and '.join(WITH_SPLITS)}, and neither is used: leave it out."
-                )
-        for key in ("photos", "synthesis"):
-            if getattr(self.data, key) and not self.data.is_synthetic:
-                raise DeepMatchingError(f"data.{key} is for data.train='{SYNTHETIC}', which is not used: leave it out.")
+        trained, validated = ({name.lower() for name in names} for names in (self.data.train, self.validation.data))
+        for key, value, used, supported in (
+            ("data.passes", self.data.passes, trained | validated, WITH_PASSES),
+            ("data.split_file", self.data.split_file, trained | validated, (WITH_SPLIT_FILE,)),
+            ("data.split", self.data.split, trained, WITH_SPLITS),
+            ("validation.split", self.validation.split, validated, WITH_SPLITS),
+        ):
+            if value and not used.intersection(supported):
+                unused = "neither is used" if len(supported) > 1 else "which is not used"
+                comma = ", and " if len(supported) > 1 else ", "
+                raise DeepMatchingError(f"{key} is for {' and '.join(supported)}{comma}{unused}: leave it out.")
         if self.validation.data == (TRAIN,) and self.data.is_synthetic and not self.data.overfit:
             raise DeepMatchingError(
                 "No synthetic pair is seen twice: set validation.data to 'synthetic' or to real pairs."
@@ -266,6 +293,7 @@ class Config:
             raise DeepMatchingError(
                 "Validation on synthetic pairs needs training on synthetic pairs: set validation.data to others."
             )
+        return self
 
 
 def _check_roots(section: str, roots: tuple[str, ...], names: tuple[str, ...]) -> None:
@@ -274,3 +302,69 @@ def _check_roots(section: str, roots: tuple[str, ...], names: tuple[str, ...]) -
         raise DeepMatchingError(
             f"{section}.root lists {len(roots)} folders for {len(names)} data sets: give one for all, or one for each."
         )
+
+
+# ---------------------------------------------------------------------- what is wrong, in words
+
+
+def _first_problem(error: ValidationError, prefix: str, values: Mapping[str, Any]) -> DeepMatchingError:
+    """Return an error that states the first problem in one sentence, with the dotted key of the setting."""
+    problems = error.errors(include_url=False)
+    first = problems[0]
+    if isinstance(cause := first.get("ctx", {}).get("error"), DeepMatchingError):
+        return cause
+    name, value = first["loc"][0], first["input"]
+    key = f"{prefix}{name}"
+    if first["type"] == "extra_forbidden":
+        return _unknown_key(".".join([key, *list(value)[:1]]) if isinstance(value, dict) else key)
+    if first["type"] == "model_type":
+        return DeepMatchingError(f"{key} is a section, not a setting: set {_keys_of(key)}.")
+    # A value that fits none of a setting's types has one problem for each of them.
+    same = [problem["msg"] for problem in problems if problem["loc"][0] == name and problem["input"] is value]
+    wanted = " or ".join(dict.fromkeys(same)).replace("Input should be ", "")
+    if isinstance(values[str(name)], dict) and len(first["loc"]) > 1:
+        key = f"{key}.{first['loc'][1]}"
+    return DeepMatchingError(f"{key} must be {wanted}, not {short_repr(value)}.")
+
+
+def _unknown_key(key: str) -> DeepMatchingError:
+    keys = all_keys()
+    near = difflib.get_close_matches(key, keys, n=3, cutoff=0.6)
+    near = near or [k for k in keys if k.rpartition(".")[2] == key.rpartition(".")[2]]
+    section = key.partition(".")[0]
+    if near:
+        remedy = f"did you mean {' or '.join(near)}?"
+    elif _keys_of(section):
+        remedy = f"use one of {_keys_of(section)}."
+    else:
+        remedy = "docs/training.md and the config.toml of every run list all settings."
+    return DeepMatchingError(f"There is no setting '{key}': {remedy}")
+
+
+def all_keys(section: type[Section] = Config) -> list[str]:
+    """Return every key of a config, dotted."""
+    keys = []
+    for name, field in section.model_fields.items():
+        inner = _section_of(field)
+        keys += all_keys(inner) if inner else [section.prefix + name]
+    return keys
+
+
+def _keys_of(section: str) -> str:
+    return ", ".join(key for key in all_keys() if key.startswith(f"{section}."))
+
+
+def _section_of(field: FieldInfo | None) -> type[Section] | None:
+    """Return the class of a field that is a section."""
+    kind = field.annotation if field else None
+    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
+
+
+def field_of(keys: Sequence[str]) -> FieldInfo | None:
+    """Return the field of a dotted key; None if there is none."""
+    section: type[Section] | None = Config
+    field = None
+    for key in keys:
+        field = None if section is None else section.model_fields.get(key)
+        section = _section_of(field)
+    return field

@@ -6,7 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -121,7 +121,7 @@ class Run:
         if resume and model.init:  # that file may be gone by now, and the last model may be damaged
             with contextlib.suppress(DeepMatchingError):
                 read_model(last)
-                model = replace(model, init=str(last))
+                model = model.model_copy(update={"init": str(last)})
         return build_model(model, self.config.loss, self.config.amp)
 
     @property
