@@ -19,11 +19,11 @@ from deepmatching.flow.operators.warping import warp
 from deepmatching.kernels import cpu
 from deepmatching.kernels.registry import OPERATORS, has_kernels, plain_operators
 from deepmatching.network.descriptors import HOG
+from deepmatching.network.descriptors.hog import hog_cells
 from deepmatching.network.inference import Decoding
 from deepmatching.network.network import Network
 from deepmatching.network.operators import fused, power, unpooling
 from deepmatching.network.operators.decoding import decode_pooled
-from deepmatching.network.operators.hog import hog_cells
 from helpers.volumes import blobs
 
 #: Operator: on which devices it has a kernel.
@@ -156,7 +156,7 @@ class Broken:
         if name == "numba":
             raise {failure}
 sys.meta_path.insert(0, Broken())
-from deepmatching.network.operators.hog import hog_cells
+from deepmatching.network.descriptors.hog import hog_cells
 from deepmatching.kernels.registry import has_kernels
 for _ in range(2):
     assert not has_kernels("cpu") and hog_cells.implementation(torch.rand(1, 1, 8, 8)) is hog_cells.definition

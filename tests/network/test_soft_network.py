@@ -18,7 +18,7 @@ from deepmatching.network.descriptors import HOG
 from deepmatching.network.inference import Decoding
 from deepmatching.network.network import Network
 from deepmatching.network.operators.decoding import decode
-from deepmatching.network.operators.soft_unpooling import COST
+from deepmatching.network.operators.soft_pooling import COST
 from deepmatching.settings import Settings
 from helpers.brute_force import brute_aggregation, brute_paths, brute_soft_pooling
 from helpers.volumes import TINY, random_volume

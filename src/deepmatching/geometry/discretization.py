@@ -36,6 +36,10 @@ LARGEST_PATCH = 999
 CORNERS: tuple[tuple[int, int], ...] = ((-1, -1), (-1, +1), (+1, -1), (+1, +1))
 
 
+#: The four links from a point down to its children, each (rows, columns, cell rows, cell columns): ``Geometry.links``.
+Links = list[tuple[int, int, int, int]]
+
+
 @dataclass(frozen=True)
 class Geometry:
     """The discretisation of one image pair.
@@ -356,3 +360,12 @@ class Strip(Geometry):
     def links(self, l: int) -> list[tuple[int, int, int, int]]:
         moved = self.rows[l + 1][0] - self.rows[l][0]
         return [(row + moved, column, y, x) for row, column, y, x in self.whole.links(l)]
+
+
+def overlap(shift: int, outputs: int, sources: int, step: int = 1) -> tuple[slice, slice] | None:
+    """Slices of o and s = step·o + shift such that both lie within their sizes; None if no o does."""
+    first = max(0, -(shift // step))  # smallest o with step·o + shift ≥ 0
+    last = min(outputs - 1, (sources - 1 - shift) // step)
+    if last < first:
+        return None
+    return slice(first, last + 1), slice(step * first + shift, step * last + shift + 1, step)

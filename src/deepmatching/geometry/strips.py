@@ -1,4 +1,4 @@
-"""Cutting the lowest levels into strips of reference rows: which rows each strip needs."""
+"""Cutting the work: the lowest levels into strips of reference rows, and correlation on a CPU into bands of them."""
 
 from __future__ import annotations
 
@@ -27,6 +27,9 @@ class Tiling:
         """Whether anything is cut: strips need a level above them."""
         return self.strips > 1 and geometry.L > 1
 
+
+#: On a CPU, the target's cells are copied in pieces of about this many bytes.
+TARGET_BYTES = 2**26
 
 #: Nothing is cut.
 WHOLE = Tiling()
@@ -74,3 +77,30 @@ def ranges(rows: int, count: int) -> Iterator[Rows]:
     """``count`` consecutive ranges of about equal length that make up 0 … rows − 1; fewer if there are fewer rows."""
     count = min(count, rows)
     return pairwise(rows * n // count for n in range(count + 1))
+
+
+def target_bands(geometry: Geometry, patch: int, channels: int, pitch: int) -> tuple[int, int]:
+    """How a CPU cuts correlation: reference rows at a time, and the most rows of the target's cells that these need.
+
+    The target's cells are copied into rows of ``channels`` × ``pitch`` floats, up to ``TARGET_BYTES``. With a radius,
+    neighbouring bands need some of the same rows: a band is at least as high as a window, so that none is copied more
+    than twice. Without one, every reference row needs the whole target.
+    """
+    rows, height = geometry.grid(0)[0], geometry.used1[0] // geometry.gamma + patch
+    if not geometry.relative:
+        return rows, height
+    step, side = geometry.alpha // geometry.gamma, 2 * geometry.R(0) + patch
+    fitting = TARGET_BYTES // (4 * channels * pitch) - side
+    band = min(rows, max(fitting, side) // step + 1)
+    return band, min(height, (band - 1) * step + side, rows * step + geometry.R(0) + patch)
+
+
+def target_pitch(geometry: Geometry, patch: int, beyond: int) -> int:
+    """Floats from one channel of a row of the target's cells to the next, with zeros around them and ``beyond``.
+
+    An odd multiple of a cache line, so that the rows of a patch do not compete for the same lines.
+    """
+    step, first, columns = geometry.alpha // geometry.gamma, geometry.first_cell[1], geometry.grid(0)[1]
+    overhang = max(0, geometry.R(0) - first) if geometry.relative else 0
+    last = first + (columns - 1) * step + geometry.R(0) if geometry.relative else geometry.window(0)[1]
+    return -(-(overhang + last + 2 * patch + beyond) // 32) * 32 + 16

@@ -1,4 +1,4 @@
-"""Where matches lie: from a cell of a reference point's window to a position on the target image."""
+"""Patches around reference points, and where matches lie: from a cell of a window to a position on the target."""
 
 from __future__ import annotations
 
@@ -80,3 +80,23 @@ def _reference_positions(geometry: Geometry, device: torch.device) -> Tensor:
     """(x, y) of the reference points, (H_0, W_0, 2)."""
     y, x = (p.to(torch.float32) for p in geometry.reference_points(0))
     return torch.stack([x[None, :].expand(len(y), -1), y[:, None].expand(-1, len(x))], dim=-1).to(device)
+
+
+def reference_patches(cells: Tensor, geometry: Geometry, patch: int) -> Tensor:
+    """φ(p|I_0) for the grid of reference points: (B, H_0, W_0, C, patch, patch)."""
+    top, left = (cell - patch // 2 for cell in geometry.first_cell)
+    step = geometry.alpha // geometry.gamma
+    rows, columns = geometry.grid(0)
+    patches = cells[:, :, top:, left:].unfold(2, patch, step).unfold(3, patch, step)
+    return patches[:, :, :rows, :columns].permute(0, 2, 3, 1, 4, 5).contiguous()
+
+
+def rectification(geometry: Geometry, patch: int) -> tuple[Tensor, Tensor]:
+    """patch / (visible cells of the target patch) along each axis, 0 off the image: (H_0 | 1, h_0), (W_0 | 1, w_0)."""
+    factors = []
+    for q, on, size in zip(geometry.target_points(0), geometry.on_target(), geometry.used1, strict=True):
+        start = q / geometry.gamma - patch // 2
+        end = size // geometry.gamma + (1 if patch == 1 else 0)
+        visible = (start + patch).clamp(max=end) - start.clamp(min=0)
+        factors.append(torch.where(on, patch / visible.clamp(min=1), 0.0))
+    return factors[0], factors[1]

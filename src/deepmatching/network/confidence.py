@@ -18,8 +18,7 @@ from deepmatching.network.convolutions import (
     joined,
     rectified,
 )
-from deepmatching.network.operators.contexts import compare_contexts, windows
-from deepmatching.network.operators.evidence import channels_of_evidence
+from deepmatching.network.operators.evidence import channels_of_evidence, compare_contexts, windows
 
 
 class ConfidenceNetwork(nn.Module):

@@ -22,8 +22,7 @@ import torch
 from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError, failed_allocations
-from deepmatching.geometry.discretization import Geometry
-from deepmatching.geometry.slices import overlap
+from deepmatching.geometry.discretization import Geometry, overlap
 from deepmatching.network.memory import pooled_cells, require
 from deepmatching.network.network import Network
 from deepmatching.network.operators import power, unpooling

@@ -14,8 +14,7 @@ import torch
 
 from deepmatching.errors import OutOfMemoryError
 from deepmatching.geometry.discretization import Geometry
-from deepmatching.geometry.patches import target_bands, target_pitch
-from deepmatching.geometry.strips import WHOLE, Tiling
+from deepmatching.geometry.strips import WHOLE, Tiling, target_bands, target_pitch
 from deepmatching.kernels.constants import BLOCK, CHUNK_BYTES, TILE
 from deepmatching.kernels.limits import free_bytes
 from deepmatching.kernels.registry import has_kernels
@@ -54,7 +53,7 @@ FLOW_KERNELS, FLOW_PER_PIXEL, DENSE_PER_PIXEL = 190_000_000, 115, 200
 #: twelfth of much, and more if several pairs are matched.
 FRAGMENTS = 60_000_000
 
-#: Floats beyond the last target position in a row of cells, see ``patches.target_pitch``; depends a little on the CPU.
+#: Floats beyond the last target position in a row of cells, see ``strips.target_pitch``; depends a little on the CPU.
 BEYOND = 108
 
 Size = tuple[int, int]  #: rows and columns

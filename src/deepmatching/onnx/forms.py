@@ -15,9 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from deepmatching.geometry.discretization import Geometry
-from deepmatching.geometry.patches import rectification, reference_patches
-from deepmatching.geometry.slices import overlap
+from deepmatching.geometry.discretization import Geometry, overlap
+from deepmatching.geometry.targets import rectification, reference_patches
 from deepmatching.network.descriptors import HOG
 
 #: Reference rows and columns of a block, whose points share a region of target cells and one convolution.
@@ -220,7 +219,7 @@ class Bins:
 
 
 def hog(image: Tensor, descriptor: HOG) -> Tensor:
-    """The cells of HOG, as ``deepmatching.network.operators.hog.hog_cells``, for images of any size."""
+    """The cells of HOG, as ``deepmatching.network.descriptors.hog.hog_cells``, for images of any size."""
     grey = image.mean(dim=1, keepdim=True) * 255
     smooth = _smoothing(grey, descriptor.sigmas[0], border=1)
     across, down = (

@@ -1,9 +1,19 @@
 from __future__ import annotations
 
+import math
+from types import ModuleType
+
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.autograd import gradcheck
 
+from deepmatching.kernels.registry import plain_operators
 from deepmatching.network.descriptors import HOG
+from deepmatching.network.descriptors.hog import hog_cells, smoothing
+from helpers.volumes import blobs
 
 
 @pytest.mark.parametrize("downscale", [0, 1, 2])
@@ -31,3 +41,82 @@ def test_a_ramp_to_the_right_answers_in_the_direction_of_x() -> None:
 def test_grey_is_the_mean_of_the_channels() -> None:
     image = torch.rand(1, 3, 16, 16, dtype=torch.float64)
     torch.testing.assert_close(HOG()(image), HOG()(image.mean(dim=1, keepdim=True)))
+
+
+def brute_smoothing(image: Tensor, sigma: float, border: int) -> Tensor:
+    """Full 2-D normalised convolution, pixel by pixel."""
+    rows, columns = image.shape
+    result = torch.zeros(rows + 2 * border, columns + 2 * border, dtype=image.dtype)
+    for y in range(-border, rows + border):
+        for x in range(-border, columns + border):
+            total, mass = 0.0, 0.0
+            for dy in range(-2, 3):
+                for dx in range(-2, 3):
+                    if 0 <= y + dy < rows and 0 <= x + dx < columns:
+                        weight = math.exp(-(dy * dy + dx * dx) / (2 * sigma**2))
+                        total += weight * image[y + dy, x + dx].item()
+                        mass += weight
+            result[y + border, x + border] = total / mass
+    return result
+
+
+@pytest.mark.parametrize("border", [0, 1])
+def test_smoothing_is_normalised_by_the_kernel_inside_the_image(
+    border: int, device: torch.device, dtype: torch.dtype
+) -> None:
+    image = torch.rand(7, 9, device=device, dtype=dtype)
+    result = smoothing(image[None, None], 1.1, border)[0, 0]
+    torch.testing.assert_close(result.cpu(), brute_smoothing(image.cpu(), 1.1, border))
+
+
+def test_shapes_and_types(device: torch.device, dtype: torch.dtype) -> None:
+    hog = HOG(1).to(device)
+    image = torch.rand(2, 3, 12, 16, device=device, dtype=dtype)
+    cells = hog_cells(image, hog.directions, hog.stride, hog.sigmas, hog.slope, hog.ninth)
+    assert cells.shape == (2, 9, 6, 8) and cells.dtype == dtype and cells.device == image.device
+
+
+def test_images_are_a_batch() -> None:
+    hog = HOG(1)
+    with plain_operators(), pytest.raises((RuntimeError, IndexError)):
+        hog(torch.rand(12, 16))
+
+
+def test_gradient(device: torch.device) -> None:
+    image = torch.rand(1, 1, 8, 8, dtype=torch.float64, device=device, requires_grad=True)
+    with plain_operators():
+        assert gradcheck(HOG(1).to(device), image, atol=1e-4, fast_mode=True)
+
+
+def test_a_needed_gradient_keeps_the_kernel_out() -> None:
+    image = blobs(0, 1, 3, 16, 24).requires_grad_()
+    assert HOG()(image).requires_grad
+    with torch.no_grad():
+        assert torch.allclose(HOG()(image), HOG()(image.detach()))
+
+
+@settings(max_examples=25)
+@given(
+    st.integers(0, 2**31), st.integers(1, 2), st.sampled_from([1, 3]),
+    st.integers(1, 90), st.integers(1, 70), st.integers(0, 3),
+)  # fmt: skip
+def test_the_cpu_kernel_agrees(seed: int, batch: int, channels: int, height: int, width: int, downscale: int) -> None:
+    stride = 2**downscale
+    image = blobs(seed, batch, channels, height * stride // 2 + stride, width * stride // 2 + stride)
+    descriptor = HOG(downscale)
+    with plain_operators():
+        expected = descriptor(image)
+    result = descriptor(image)
+    assert result.shape == expected.shape
+    assert torch.allclose(result, expected, atol=2e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("downscale", "channels", "size"), [(1, 3, (6, 10)), (0, 1, (5, 7))])
+def test_the_gpu_kernel_agrees(
+    downscale: int, channels: int, size: tuple[int, int], gpu: ModuleType, gpu_device: str
+) -> None:
+    image = torch.rand(1, channels, *size, device=gpu_device)
+    hog = HOG(downscale).to(gpu_device)
+    arguments = (image, hog.directions, hog.stride, hog.sigmas, hog.slope, hog.ninth)
+    torch.testing.assert_close(gpu.hog_cells(*arguments), hog_cells.definition(*arguments), rtol=1e-4, atol=1e-5)

@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from deepmatching.geometry.discretization import Geometry
-from deepmatching.geometry.patches import target_bands, target_pitch
+from deepmatching.geometry.strips import target_bands, target_pitch
 from deepmatching.kernels import cpu
 from deepmatching.kernels.registry import plain_operators
 from deepmatching.network.operators import correlation, fused, max_pooling, power, unpooling
@@ -67,7 +67,7 @@ def test_bands_of_the_target_give_the_same_bits(
         for n, used in enumerate((geometry.used0, geometry.used1))
     ]
     whole = fused.correlate_and_pool(*cells, geometry, patch, 1.4)
-    monkeypatch.setattr("deepmatching.geometry.patches.TARGET_BYTES", 1)
+    monkeypatch.setattr("deepmatching.geometry.strips.TARGET_BYTES", 1)
     assert target_bands(geometry, patch, 3, target_pitch(geometry, patch, 100))[0] < geometry.grid(0)[0] / 2
     in_bands = fused.correlate_and_pool(
         *(c.contiguous(memory_format=torch.channels_last) for c in cells), geometry, patch, 1.4

@@ -13,7 +13,7 @@ from torch.autograd import gradcheck
 
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.kernels.registry import plain_operators
-from deepmatching.network.operators import max_pooling, unpooling
+from deepmatching.network.operators import max_pooling, summation, unpooling
 from helpers.brute_force import chosen_cells
 from helpers.volumes import (
     TINY,
@@ -81,3 +81,23 @@ def test_the_gpu_kernel_agrees(g: Geometry, gpu: ModuleType, gpu_device: str) ->
             lambda s: unpooling.definition(s, switches, g.window(0), *window),
             some,
         )
+
+
+def test_minus_infinity_stays(device: torch.device, dtype: torch.dtype) -> None:
+    scores, unpooled = (torch.tensor(v, device=device, dtype=dtype) for v in ([1.0, 2.0], [-math.inf, 3.0]))
+    assert summation(scores, unpooled).tolist() == [-math.inf, 5.0]
+
+
+def test_without_a_gradient_the_result_takes_the_place_of_the_unpooled_scores() -> None:
+    unpooled = torch.ones(2)
+    assert summation(torch.ones(2), unpooled) is unpooled
+
+
+def test_shapes_must_agree() -> None:
+    with pytest.raises(RuntimeError):
+        summation(torch.ones(2, 3), torch.ones(2, 4))
+
+
+def test_gradient_of_the_sum(device: torch.device) -> None:
+    scores, unpooled = (torch.rand(2, 3, dtype=torch.float64, device=device, requires_grad=True) for _ in range(2))
+    assert gradcheck(summation, (scores, unpooled))

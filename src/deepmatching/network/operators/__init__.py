@@ -8,10 +8,8 @@ from deepmatching.network.operators.correlation import correlation
 from deepmatching.network.operators.disaggregation import disaggregation
 from deepmatching.network.operators.max_pooling import max_pooling
 from deepmatching.network.operators.power import power
-from deepmatching.network.operators.soft_pooling import soft_pooling
-from deepmatching.network.operators.soft_unpooling import soft_unpooling
-from deepmatching.network.operators.summation import summation
-from deepmatching.network.operators.unpooling import unpooling
+from deepmatching.network.operators.soft_pooling import soft_pooling, soft_unpooling
+from deepmatching.network.operators.unpooling import summation, unpooling
 
 __all__ = [
     "aggregation",

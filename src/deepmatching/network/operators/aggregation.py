@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from deepmatching.geometry.slices import Links, aggregation_views, overlap
+from deepmatching.geometry.discretization import Links, overlap
 from deepmatching.kernels.registry import operator
+from deepmatching.network.operators.shifted_max import aggregation_views
 
 
 @operator(differentiable=True)

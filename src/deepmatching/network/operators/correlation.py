@@ -12,9 +12,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.grad import conv2d_input, conv2d_weight
 
-from deepmatching.geometry.discretization import Geometry
-from deepmatching.geometry.patches import rectification, reference_patches
-from deepmatching.geometry.slices import overlap
+from deepmatching.geometry.discretization import Geometry, overlap
+from deepmatching.geometry.targets import rectification, reference_patches
 from deepmatching.kernels.registry import operator
 
 TILE = 8  #: reference points of a row that share one convolution (radius only)

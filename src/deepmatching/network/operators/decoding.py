@@ -16,8 +16,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from deepmatching.geometry.discretization import Geometry
-from deepmatching.geometry.slices import overlap
+from deepmatching.geometry.discretization import Geometry, overlap
 from deepmatching.geometry.targets import Best, Decoded, bin_side, positions, target_indices
 from deepmatching.kernels.registry import operator
 from deepmatching.network.operators.unpooling import unpooling

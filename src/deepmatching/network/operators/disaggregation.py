@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from deepmatching.geometry.slices import Links, View, aggregation_views
+from deepmatching.geometry.discretization import Links
 from deepmatching.kernels.registry import operator
-from deepmatching.network.operators.shifted_max import shifted_max
+from deepmatching.network.operators.shifted_max import View, aggregation_views, shifted_max
 
 
 @operator(differentiable=True)

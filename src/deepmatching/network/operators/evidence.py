@@ -1,4 +1,4 @@
-"""What the matching says about its own matches: the numbers that the confidence network looks at.
+"""What the confidence network looks at: what the matching says about its matches, and the contexts of both points.
 
 All of it is at hand once the matches are decoded; nothing is matched again. For every reference point p with the match
 Γ(p), the displacement d(p) = Γ(p) − p and the score Q(p) = Q_0(Γ(p)|p):
@@ -27,10 +27,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from deepmatching.geometry.discretization import Geometry
-from deepmatching.geometry.patches import reference_patches
-from deepmatching.geometry.targets import Decoded, bin_side, target_indices
+from deepmatching.geometry.targets import Decoded, bin_side, reference_patches, target_indices
 from deepmatching.kernels.constants import COARSE, FINE, NO_SCORE, PARTS
 from deepmatching.kernels.registry import operator
+from deepmatching.network.convolutions import in_row_bands
+from deepmatching.network.operators.lookups import sample
+
+#: Numbers of the descriptors that are convolved at a time.
+BAND = 2**22
 
 #: Numbers of target patches that are gathered at a time.
 _CHUNK = 2**21
@@ -160,3 +164,52 @@ def _parts_of(reference: Tensor, cells1: Tensor, rows: Tensor, columns: Tensor) 
     vector = product.flatten(3)
     padded = F.pad(vector, (0, -vector.shape[-1] % PARTS))
     return padded.unflatten(-1, (PARTS, -1)).sum(-1) * PARTS
+
+
+@operator(cpu=(), cuda=("float32",))
+def windows(
+    cells: tuple[Tensor, ...], weight: Tensor, bias: Tensor, step: int, factor: float, dtype: torch.dtype
+) -> Tensor:
+    """max(0, bias + factor · Σ weight · cells) over one window of cells per reference point: (n·B, C', rows, columns).
+
+    Args:
+        cells: n = 1 or 2 batches of descriptors of one shape, (B, C, h, w); there are h // step rows of windows.
+        weight: (C', C, side, side).
+        bias: (C',).
+        step: cells from one window to the next.
+        factor: what the descriptors are multiplied by.
+        dtype: type of the result. Where it is half precision, kernels multiply in half precision and sum in float32.
+    """
+    scaled = weight * factor
+
+    def convolve(batch: Tensor) -> tuple[Tensor]:
+        return (F.conv2d(batch, scaled, bias, step),)
+
+    maps: list[Tensor] = []
+    for batch in cells:  # convolutions copy their input
+        at_once = max(1, BAND // (batch.shape[0] * batch.shape[1] * batch.shape[3] * step))
+        maps += in_row_bands(convolve, (batch,), batch.shape[2] // step, at_once)
+    return (maps[0] if len(maps) == 1 else torch.cat(maps)).relu_().to(dtype)
+
+
+@operator(cpu=(), cuda=("float32", "float16"))
+def compare_contexts(
+    evidence: Tensor, context0: Tensor, context1: Tensor, points1: Tensor, beta: int, alpha: int, groups: int
+) -> Tensor:
+    """Evidence, context of p, and the products of the contexts of p and Γ(p), summed over groups of channels.
+
+    Args:
+        evidence: (B, E, H_0, W_0).
+        context0, context1: (B, C, rows, columns) of either image; the first has at least H_0 × W_0 positions.
+        points1: Γ(p) in pixels, (B, H_0, W_0, 2), (x, y). Between reference points, contexts are interpolated
+            bilinearly; beyond them, they are those of the nearest.
+        beta, alpha: first position of a context and step, in pixels.
+        groups: number of groups; C is a multiple of it.
+
+    Returns:
+        (B, E + C + groups, H_0, W_0), of the type of the contexts.
+    """
+    context0 = context0[:, :, : evidence.shape[2], : evidence.shape[3]]
+    warped = sample(context1.to(points1.dtype), (points1 - beta) / alpha)
+    product = (context0 * warped).unflatten(1, (groups, -1)).sum(2)
+    return torch.cat([evidence, context0, product], dim=1).to(context0.dtype)

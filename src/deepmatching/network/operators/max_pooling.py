@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from deepmatching.geometry.slices import pooling_views
 from deepmatching.kernels.registry import operator
-from deepmatching.network.operators.shifted_max import shifted_max
+from deepmatching.network.operators.shifted_max import pooling_views, shifted_max
 
 
 @operator(differentiable=True)

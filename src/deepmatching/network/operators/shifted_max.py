@@ -8,14 +8,24 @@ of memory for backward per output element, and no index tensors, so nothing over
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from deepmatching.geometry.slices import View
+from deepmatching.geometry.discretization import Links, overlap
 from deepmatching.kernels.constants import NO_CHOICE
+
+_ALL = slice(None)
+
+
+class View(NamedTuple):
+    """View ``code``: element ``source[s]`` is a candidate for element ``out[o]``; slices of all axes."""
+
+    code: int
+    out: tuple[slice, ...]
+    source: tuple[slice, ...]
 
 
 class ShiftedMax(torch.autograd.Function):
@@ -64,3 +74,34 @@ def shifted_max(
         values and choice (uint8, the winning view's code, 255 where no view contributes).
     """
     return ShiftedMax.apply(source, shape, views, switches)
+
+
+def pooling_views(size: tuple[int, int], pooled: tuple[int, int], offset: int, reach: int) -> list[View]:
+    """Views from S_l (``size`` cells) to S_{l+1/2} (``pooled`` cells), one per window position in raster order."""
+    side = 2 * reach + 1
+    views = []
+    for dy in range(side):
+        for dx in range(side):
+            rows = overlap(offset + dy - reach, pooled[0], size[0], step=2)
+            columns = overlap(offset + dx - reach, pooled[1], size[1], step=2)
+            if rows and columns:
+                out = (_ALL, _ALL, _ALL, rows[0], columns[0])
+                source = (_ALL, _ALL, _ALL, rows[1], columns[1])
+                views.append(View(side * dy + dx, out, source))
+    return views
+
+
+def aggregation_views(
+    parents: tuple[int, int], children: tuple[int, int], window: tuple[int, int], links: Links
+) -> list[View]:
+    """Views from S_{l+1/2} (``children`` points, ``window`` cells) to S_{l+1} (``parents`` points), one per link."""
+    views = []
+    for code, shifts in enumerate(links):
+        axes = [
+            overlap(shift, outputs, sources)
+            for shift, outputs, sources in zip(shifts, (*parents, *window), (*children, *window), strict=True)
+        ]
+        if all(axes):
+            out, source = zip(*(axis for axis in axes if axis), strict=True)
+            views.append(View(code, (_ALL, *out), (_ALL, *source)))
+    return views

@@ -1,4 +1,4 @@
-"""Soft pooling: the soft maximum over a window, in place of eq. (3) of the paper."""
+"""Soft pooling and unpooling: the soft maximum over a window and its reverse, in place of eqs. (3) and (6)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,14 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from deepmatching.geometry.slices import View, pooling_views
+from deepmatching.kernels.constants import NO_CHOICE
 from deepmatching.network.operators.max_pooling import max_pooling
+from deepmatching.network.operators.shifted_max import View, pooling_views
+from deepmatching.settings import SCALE
+
+#: c, the price in score of a weight that is e times smaller. The probability that the cross-entropy gives to a match is
+#: proportional to exp(β Q_0), with β = 10 at the start; so a weight multiplies the probability.
+COST = 1 / SCALE
 
 
 def soft_pooling(
@@ -73,6 +79,76 @@ class _SoftMaximum(torch.autograd.Function):
             of_scores[inside] += share
             slope += (share * _finite(below)).sum()
         return of_scores, None, (slope - level / temperature) / temperature, None
+
+
+def soft_unpooling(
+    scores: Tensor,
+    fine: Tensor,
+    peak: Tensor,
+    temperature: Tensor,
+    offset: int = 0,
+    reach: int = 1,
+    cost: float = COST,
+) -> Tensor:
+    """U_l(q|p) = max { Q_{l+1/2}(q'|p) + c log ( w(q|q', p) / max w(·|q', p) ) : q in the window of q' }.
+
+    w are the weights of :func:`soft_pooling`, so that the logarithm is
+    −β (max S_l − S_l(q|p)), with the maximum over the window of q'. A pooled score goes back to all cells of its
+    window: in full to the largest one, and to the others at a price. If a cell lies in several windows, the largest
+    counts (the first in raster order on ties, also for the gradient), as in the hard unpooling. A sum would favour
+    cells that lie in four windows over cells that lie in one.
+
+    As β rises, the price becomes infinite, and U becomes the hard unpooling. c must not be 1/β, with which the price
+    would not depend on β. With log w alone, a window with k equal maxima would never reach its limit, but stay c log k
+    below. Such windows are common above level 0, at points with one child: windows below overlap and share a maximum.
+
+    Args:
+        scores: Q_{l+1/2}, (B, H, W, h', w'); −∞ stays −∞.
+        fine: S_l, (B, H, W, h, w).
+        peak: the maxima of the windows, (B, H, W, h', w'), from soft pooling.
+        temperature: β > 0, as given to it.
+        offset, reach: as given to it.
+        cost: c > 0.
+
+    Returns:
+        U_l, (B, H, W, h, w).
+    """
+    pooled = (scores.shape[-2], scores.shape[-1])
+    views = pooling_views((fine.shape[-2], fine.shape[-1]), pooled, offset, reach)
+    # Of the windows that hold a cell, the one that comes first sees it at its last position: hence the order.
+    views = [View(code, source, out) for code, out, source in reversed(views)]
+    return _Spreading.apply(scores, fine, peak, cost * temperature, views)
+
+
+class _Spreading(torch.autograd.Function):
+    """max over windows of Q + b (S − peak), with b = cβ; see :func:`soft_unpooling`."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, fine: Tensor, peak: Tensor, slope: Tensor, views: list[View]) -> Tensor:
+        values = torch.full_like(fine, -torch.inf)
+        choice = torch.full(fine.shape, NO_CHOICE, dtype=torch.uint8, device=fine.device)
+        for code, out, inside in views:
+            # The difference comes first: it is 0 at a peak, whatever the slope. Where it is −∞ − −∞, nothing is better.
+            candidate = (fine[out] - peak[inside]).mul_(slope).add_(scores[inside])
+            better = candidate > values[out]
+            values[out] = torch.where(better, candidate, values[out])
+            choice[out] = choice[out].masked_fill(better, code)
+        ctx.save_for_backward(choice, fine, peak, slope)
+        ctx.views = views
+        return values
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
+        choice, fine, peak, slope = ctx.saved_tensors
+        of_scores, of_slope = torch.zeros_like(peak), torch.zeros_like(slope)
+        for code, out, inside in ctx.views:
+            chosen = choice[out] == code
+            here = torch.where(chosen, gradient[out], 0)
+            of_scores[inside] += here
+            of_slope += (here * torch.where(chosen, fine[out] - peak[inside], 0)).sum()
+        of_fine = gradient.masked_fill(choice == NO_CHOICE, 0).mul_(slope)
+        return of_scores, of_fine, of_scores * -slope, of_slope, None
 
 
 def _finite(values: Tensor) -> Tensor:

@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from deepmatching.geometry.discretization import Geometry
-from deepmatching.geometry.patches import reference_patches
-from deepmatching.geometry.targets import Decoded, target_indices
+from deepmatching.geometry.targets import Decoded, reference_patches, target_indices
 from deepmatching.network.operators.power import power
 
 REACH = 2  #: cells on each side of the match that count

@@ -1,12 +1,12 @@
-"""Unpooling (UP), the reverse of max pooling, eq. (6) of the paper."""
+"""Unpooling (UP), the reverse of max pooling, and the sum (+) with the finer scores, eq. (6) of the paper."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from deepmatching.geometry.slices import View, pooling_views
 from deepmatching.kernels.registry import operator
-from deepmatching.network.operators.shifted_max import shifted_max
+from deepmatching.network.operators.shifted_max import View, pooling_views, shifted_max
 
 
 @operator(differentiable=True)
@@ -30,3 +30,17 @@ def unpooling(scores: Tensor, switches: Tensor, size: tuple[int, int], offset: i
     views = [View(code, source, out) for code, out, source in reversed(pooling_views(size, pooled, offset, reach))]
     values, _ = shifted_max(scores, (*scores.shape[:-2], *size), views, switches)
     return values
+
+
+def summation(scores: Tensor, unpooled: Tensor) -> Tensor:
+    """Q_l(q|p) = S_l(q|p) + U_l(q|p); −∞ stays −∞.
+
+    Outside autograd the result takes the place of ``unpooled``, so that no third volume is held.
+
+    Args:
+        scores: S_l, (B, H, W, h, w).
+        unpooled: U_l of the same shape, from unpooling.
+    """
+    if torch.is_grad_enabled() and (scores.requires_grad or unpooled.requires_grad):
+        return scores + unpooled
+    return unpooled.add_(scores)

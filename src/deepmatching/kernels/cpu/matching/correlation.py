@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from deepmatching.geometry.discretization import Geometry
-from deepmatching.geometry.patches import rectification, target_bands, target_pitch
+from deepmatching.geometry.strips import target_bands, target_pitch
+from deepmatching.geometry.targets import rectification
 from deepmatching.kernels.cpu.compilation import helper, kernel
 from deepmatching.kernels.cpu.matching.microkernel import NARROW, POINTS, WIDE, correlate_narrow, correlate_wide
 from deepmatching.kernels.cpu.matching.pooling import NO_CELL, pool_row, pool_rows, vector_width

@@ -25,7 +25,7 @@ def hog_cells(
     slope: float,
     ninth: float,
 ) -> Tensor:
-    """See :func:`deepmatching.network.operators.hog.hog_cells`."""
+    """See :func:`deepmatching.network.descriptors.hog.hog_cells`."""
     batch, _, height, width = image.shape
     cells = empty((batch, len(directions) + 1, height // stride, width // stride), torch.float32)
     taps = [np.exp(-np.square(np.arange(-2.0, 3.0)) / (2 * sigma**2)) for sigma in sigmas]

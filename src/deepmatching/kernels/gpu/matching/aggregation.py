@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from deepmatching.geometry.slices import Links
+from deepmatching.geometry.discretization import Links
 from deepmatching.kernels.gpu.indexing import (
     cells_block,
     cells_of,

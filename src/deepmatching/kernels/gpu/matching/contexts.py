@@ -60,7 +60,7 @@ def _windows(
 def windows(
     cells: tuple[Tensor, ...], weight: Tensor, bias: Tensor, step: int, factor: float, dtype: torch.dtype
 ) -> Tensor:
-    """See :func:`deepmatching.network.operators.contexts.windows`."""
+    """See :func:`deepmatching.network.operators.evidence.windows`."""
     batch, channels, h, w = cells[0].shape
     outputs, side = weight.shape[0], weight.shape[2]
     rows, columns = h // step, (w - side) // step + 1
@@ -128,7 +128,7 @@ def _compare(
 def compare_contexts(
     evidence: Tensor, context0: Tensor, context1: Tensor, points1: Tensor, beta: int, alpha: int, groups: int
 ) -> Tensor:
-    """See :func:`deepmatching.network.operators.contexts.compare_contexts`."""
+    """See :func:`deepmatching.network.operators.evidence.compare_contexts`."""
     batch, size, rows, columns = evidence.shape
     per_group = context0.shape[1] // groups
     channels = size + context0.shape[1] + groups

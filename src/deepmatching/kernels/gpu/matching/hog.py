@@ -124,7 +124,7 @@ def hog_cells(
     slope: float,
     ninth: float,
 ) -> Tensor:
-    """See :func:`deepmatching.network.operators.hog.hog_cells`."""
+    """See :func:`deepmatching.network.descriptors.hog.hog_cells`."""
     batch, _, h, w = image.shape
     n = directions.shape[0]
     weight = [math.exp(-1 / (2 * sigma**2)) for sigma in sigmas]
