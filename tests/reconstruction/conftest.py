@@ -22,7 +22,8 @@ def make_run(tmp_path: Path) -> MakeRun:
     def make(pairs: Sequence[MatchedPair], **settings: object) -> RunFolder:
         names: list[Pair] = [pair.names for pair in pairs]
         content = {"cell": 2, "step": 8, "max_size": None, **settings}
-        run = RunFolder.prepare(tmp_path / "run", content, names, tmp_path, len(names))
+        with RunFolder.store(tmp_path / "run").reserve():
+            run = RunFolder.prepare(tmp_path / "run", content, names, tmp_path, len(names))
         Shard(list(pairs)).write(shard_file(run.path, 0))
         return run
 

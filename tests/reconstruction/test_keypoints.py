@@ -115,7 +115,8 @@ def test_cells_grow_with_the_reduction_of_the_images(make_run: MakeRun) -> None:
 
 def test_pairs_that_a_run_finishes_meanwhile_are_left_out(three_views: list[MatchedPair], tmp_path: Path) -> None:
     names = [pair.names for pair in three_views]
-    run = RunFolder.prepare(tmp_path / "run", {"cell": 2, "step": 8}, names, tmp_path, shard_size=1)
+    with RunFolder.store(tmp_path / "run").reserve():
+        run = RunFolder.prepare(tmp_path / "run", {"cell": 2, "step": 8}, names, tmp_path, shard_size=1)
     Shard(three_views[:1]).write(shard_file(run.path, 0))
     shared = SharedKeypoints(run)
     for number, pair in enumerate(three_views[1:], 1):

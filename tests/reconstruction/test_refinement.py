@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from deepmatching.reconstruction.refinement import AGREEMENT, Field, fit, refine, reverse
+from deepmatching.reconstruction.refinement import MAX_DISAGREEMENT, Field, fit, refine, reverse
 
 STEP = 8.0
 
@@ -38,7 +38,7 @@ def test_a_match_that_disagrees_stays_and_does_not_pull_its_neighbours() -> None
     points = grid()
     targets = points + 5.0
     wrong = len(points) // 2
-    targets[wrong] += 3 * AGREEMENT * STEP
+    targets[wrong] += 3 * MAX_DISAGREEMENT * STEP
     np.testing.assert_allclose(refine(points, targets, np.ones(len(points)), STEP), targets, atol=1e-9)
 
 

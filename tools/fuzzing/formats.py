@@ -151,7 +151,8 @@ def _texts(folder: Path) -> Iterator[Format]:
         (folder / name).touch()
     entry = {"image0": "a.png", "image1": "b.png", "flow": "ab.flo", "dataset": "mine", "scene": "one"}
     yield Format("names.txt", lambda path: read_pairs(path, folder), b"a.png b.png\na.png\tb c.png\n")
-    RunFolder.prepare(folder, {"radius": 80}, [("a.png", "b.png"), ("a.png", "ab.flo")], folder, 1)
+    with RunFolder.store(folder).reserve():
+        RunFolder.prepare(folder, {"radius": 80}, [("a.png", "b.png"), ("a.png", "ab.flo")], folder, 1)
     yield Format(MANIFEST, lambda path: RunFolder(path.parent), (folder / MANIFEST).read_bytes())
     yield Format("pairs.json", _open_manifest, json.dumps([entry, {**entry, "extra": [1, 2.5]}]).encode())
     metrics = {"acc@2": 50.0, "epe": 1.5, "coverage": 99.0}

@@ -6,11 +6,13 @@ import torch
 from torch import Tensor
 
 
-def affine_fit(offsets: Tensor, values: Tensor, weights: Tensor, ridge: float = 0.0) -> Tensor:
-    """The affine maps A x + b that fit values best.
+def affine_fit(
+    offsets: Tensor, values: Tensor, weights: Tensor, ridge: float = 0.0, offset_ridge: float = 0.0
+) -> Tensor:
+    """Return the affine maps A x + b that fit values best.
 
-    Minimises Σ_k w_k² |values_k − (A offsets_k + b)|² + ridge |A|² by the normal equations. The weights multiply rows
-    of the system, so they count squared.
+    Minimises Σ_k w_k² |values_k − (A offsets_k + b)|² + ridge |A|² + offset_ridge |b|² by the normal
+    equations. The weights multiply rows of the system, so they count squared.
 
     Args:
         offsets: (…, K, 2), x and y.
@@ -18,6 +20,7 @@ def affine_fit(offsets: Tensor, values: Tensor, weights: Tensor, ridge: float = 
         weights: (…, K). Points of weight 0 do not count. At least one weight must be positive; without a ridge, those
             of three points that are not on a line.
         ridge: the weight of |A|².
+        offset_ridge: the weight of |b|²; a tiny one lets all weights be 0.
 
     Returns:
         (…, 3, C): the derivatives along x and y (A transposed), and b.
@@ -25,5 +28,5 @@ def affine_fit(offsets: Tensor, values: Tensor, weights: Tensor, ridge: float = 
     rows = torch.cat([offsets, torch.ones_like(offsets[..., :1])], dim=-1)
     weighted = rows * weights.square()[..., None]
     normal = weighted.transpose(-1, -2) @ rows
-    normal = normal + torch.diag(normal.new_tensor([ridge, ridge, 0.0]))
+    normal = normal + torch.diag(normal.new_tensor([ridge, ridge, offset_ridge]))
     return torch.linalg.solve(normal, weighted.transpose(-1, -2) @ values)

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -25,11 +25,11 @@ from deepmatching.reconstruction.keypoints import ImageKeypoints, SharedKeypoint
 if TYPE_CHECKING:
     import pycolmap
 
-#: A pair with fewer verified matches is dropped; COLMAP's own default.
+#: Pairs with fewer verified matches are dropped; COLMAP's own default.
 MIN_MATCHES = 15
 
 #: Which images share a camera: those whose EXIF data and sizes agree, or none.
-CameraSharing = Literal["auto", "image"]
+CameraMode = Literal["auto", "image"]
 
 #: Focal length in units of the longer side where EXIF says nothing; COLMAP's own default.
 _FOCAL = 1.2
@@ -43,17 +43,17 @@ class Cameras:
     """How the cameras of the images are set up.
 
     Attributes:
-        sharing: ``"auto"``: images with the same size and EXIF data share a camera; ``"image"``: each has its own.
+        mode: ``"auto"``: images with the same size and EXIF data share a camera; ``"image"``: each has its own.
         model: name of COLMAP's camera model.
         params: known parameters, for all images; None to estimate them from EXIF data.
     """
 
-    sharing: CameraSharing = "auto"
+    mode: CameraMode = "auto"
     model: str = "SIMPLE_RADIAL"
     params: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        check_choice("The sharing of cameras", self.sharing, ("auto", "image"))
+        check_choice("The camera mode", self.mode, get_args(CameraMode))
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class DatabaseSummary:
 
 
 def load_pycolmap() -> Any:
-    """The module pycolmap, quiet; raises if it is not installed."""
+    """Return the module pycolmap; raise if it is not installed."""
     try:
         import pycolmap
     except ImportError:
@@ -82,7 +82,7 @@ def load_pycolmap() -> Any:
 
 @contextlib.contextmanager
 def quiet_pycolmap() -> Iterator[Any]:
-    """pycolmap, which prints nothing while the block lasts: it raises its errors, too."""
+    """Yield pycolmap, which prints nothing while the block lasts: it raises its errors, too."""
     pycolmap = load_pycolmap()
     before = pycolmap.logging.minloglevel
     pycolmap.logging.minloglevel = int(pycolmap.logging.Level.FATAL)
@@ -134,12 +134,12 @@ def write_database(
 def _write_images(
     pycolmap: Any, database: Any, keypoints: SharedKeypoints, folder: Path, cameras: Cameras
 ) -> dict[str, int]:
-    """Write cameras, images and keypoints; returns the number of each image."""
+    """Write cameras, images and keypoints; return the number of each image."""
     known: dict[object, tuple[int, int, Any]] = {}  # camera, rig, and the camera itself
     ids = {}
     for name, image in sorted(keypoints.images.items()):
         camera = _camera(pycolmap, folder / name, image, cameras)
-        key = name if cameras.sharing == "image" else (camera.width, camera.height, *camera.params.tolist())
+        key = name if cameras.mode == "image" else (camera.width, camera.height, *camera.params.tolist())
         if key not in known:
             camera.camera_id = database.write_camera(camera)
             rig = pycolmap.Rig()
@@ -158,7 +158,7 @@ def _write_images(
 
 
 def _camera(pycolmap: Any, path: Path, image: ImageKeypoints, cameras: Cameras) -> pycolmap.Camera:
-    """The camera of an image: the parameters that are known, or those that EXIF data suggests."""
+    """Return the camera of an image: the parameters that are known, or those that EXIF data suggests."""
     rows, columns = stored_size(image.size, image.orientation)
     try:
         if cameras.params is not None:
@@ -185,7 +185,7 @@ def _camera(pycolmap: Any, path: Path, image: ImageKeypoints, cameras: Cameras) 
 
 
 def _verified(pycolmap: Any, path: Path, ids: dict[str, int]) -> dict[Pair, int]:
-    """The number of verified matches of the pairs that have some, in both directions of the names."""
+    """Return the number of verified matches of the pairs that have some, in both directions of the names."""
     names = {number: name for name, number in ids.items()}
     with pycolmap.Database.open(path) as database:
         pairs, counts = database.read_two_view_geometry_num_inliers()

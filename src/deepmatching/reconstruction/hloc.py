@@ -31,17 +31,17 @@ SUFFIXES = (".h5", ".hdf5")
 
 
 def names_to_pair(names: Pair) -> str:
-    """hloc's name for a pair: the path of its group in the file of matches."""
+    """Return hloc's name for a pair: the path of its group in the file of matches."""
     return "/".join(name.replace("/", "-") for name in names)
 
 
 def check_hloc_suffix(path: PathLike) -> str:
-    """The suffix in lower case; raises unless it is one of HDF5."""
+    """Return the suffix in lower case; raise unless it is one of HDF5."""
     return check_suffix(path, SUFFIXES, "features or matches")
 
 
 def write_hloc(keypoints: SharedKeypoints, features: PathLike, matches: PathLike) -> int:
-    """Write both files; returns the number of matches."""
+    """Write both files; return the number of matches."""
     import h5py
 
     _check_names(keypoints.run.plan.names)

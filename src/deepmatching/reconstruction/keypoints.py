@@ -20,8 +20,8 @@ from deepmatching.errors import check_number
 from deepmatching.io.images import shrunk_size
 from deepmatching.reconstruction.refinement import refine, reverse
 
-#: Points that an image collects before equal cells are merged.
-_COLLECTED = 200_000
+#: Number of points of an image after which equal cells are merged.
+_MERGE_AFTER = 200_000
 
 #: Cells are counted from this many cells left of and above the image: a match may lie a little outside.
 _MARGIN = 2**20
@@ -50,7 +50,7 @@ class SharedKeypoints:
     Args:
         run: finished or not; pairs that are not matched yet are left out.
         cell: side of the cells that are merged, in pixels of the image; None for half the precision of the matches.
-        max_keypoints: keep the best so many of each image; None for all.
+        max_keypoints: keep at most this many keypoints per image, best first; None for all.
         is_refined: refine and complete the matches, see ``deepmatching.reconstruction.refinement``.
         min_confidence: leave out matches with a lower confidence; None for all.
     """
@@ -72,20 +72,20 @@ class SharedKeypoints:
         self._sizes: dict[str, tuple[tuple[int, int], int]] = {}
         self._own: dict[str, np.ndarray] = {}
         for pair in self._matched():
-            self._look_at(pair)
+            self._record(pair)
         cells = {name: _Cells(self._cell_of(name)) for name in self._sizes}
         for pair in self._matched():
             points0, points1, scores = self._points(pair)
             for name, points in zip(pair.names, (points0, points1), strict=True):
                 cells[name].add(points, scores)
         self.images: dict[str, ImageKeypoints] = {}
-        self._places: dict[str, _Places] = {}
+        self._places: dict[str, _KeypointIndex] = {}
         for name, collected in cells.items():
             points, scores, self._places[name] = collected.finish(max_keypoints)
             self.images[name] = ImageKeypoints(points, scores, *self._sizes[name])
 
     def matches(self) -> Iterator[SharedMatches]:
-        """The matches of each pair, best first; failed pairs have none and are left out."""
+        """Yield the matches of each pair, best first; failed pairs have none and are left out."""
         for pair in self._matched():
             points0, points1, scores = self._points(pair)
             ends = zip(pair.names, (points0, points1), strict=True)
@@ -96,7 +96,7 @@ class SharedKeypoints:
             yield SharedMatches(pair.names, indices[chosen], scores[chosen].astype(np.float32))
 
     def precision(self) -> float:
-        """Side of the cells that matches were found on, in pixels of the image that was reduced most."""
+        """Return the side of the cells that matches were found on, in pixels of the image that was reduced most."""
         return self._setting("cell", 2) * max((self.scale(name) for name in self._sizes), default=1.0)
 
     def _matched(self) -> Iterator[MatchedPair]:
@@ -106,8 +106,8 @@ class SharedKeypoints:
             kept = pair.matches if self._min_confidence is None else pair.matches.filter(self._min_confidence)
             yield replace(pair, matches=kept)
 
-    def _look_at(self, pair: MatchedPair) -> None:
-        """Note the sizes of a pair's images, and the points of the first image that matches start from."""
+    def _record(self, pair: MatchedPair) -> None:
+        """Record the sizes of a pair's images, and the points of the first image that matches start from."""
         sizes = pair.matches.size0, pair.matches.size1
         for name, size, orientation in zip(pair.names, sizes, pair.orientations, strict=True):
             assert size is not None
@@ -117,7 +117,7 @@ class SharedKeypoints:
         self._own[pair.names[0]] = starts if known is None else np.unique(np.concatenate([known, starts]), axis=0)
 
     def scale(self, name: str) -> float:
-        """Pixels of the image per pixel of the size at which it was matched."""
+        """Return the pixels of the image per pixel of the size at which it was matched."""
         size, _ = self._sizes[name]
         return max(size) / max(shrunk_size(size, self._setting("max_size", None)))
 
@@ -128,7 +128,7 @@ class SharedKeypoints:
         return self._cell or 0.5 * self._setting("cell", 2) * self.scale(name)
 
     def _points(self, pair: MatchedPair) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The points of a pair's matches in both images, (N, 2) each, and their scores."""
+        """Return the points of a pair's matches in both images, (N, 2) each, and their scores."""
         keypoints0, keypoints1, _ = (array.astype(np.float64) for array in pair.matches.numpy())
         scores = pair.matches.certainty.numpy().astype(np.float64)
         if not self._is_refined:
@@ -149,7 +149,7 @@ class SharedKeypoints:
         )
 
 
-class _Places:
+class _KeypointIndex:
     """The keypoint of any point of an image, −1 for those that were dropped."""
 
     def __init__(self, side: float, keys: np.ndarray, numbers: np.ndarray) -> None:
@@ -172,7 +172,7 @@ class _Cells:
     def add(self, points: np.ndarray, scores: np.ndarray) -> None:
         self._new.append((_keys(points, self.side), np.column_stack([points, np.ones(len(points)), scores])))
         self._count += len(points)
-        if self._count > _COLLECTED:
+        if self._count > _MERGE_AFTER:
             self._merge()
 
     def _merge(self) -> None:
@@ -182,24 +182,24 @@ class _Cells:
         self._sums = np.stack([np.bincount(places, column, len(self._keys)) for column in sums.T], axis=1)
         self._new, self._count = [], 0
 
-    def finish(self, most: int | None) -> tuple[np.ndarray, np.ndarray, _Places]:
-        """The keypoints, best first, their scores, and the keypoint of each cell."""
+    def finish(self, limit: int | None) -> tuple[np.ndarray, np.ndarray, _KeypointIndex]:
+        """Return the keypoints, best first, their scores, and the keypoint of each cell."""
         self._merge()
-        best = np.argsort(-self._sums[:, 3], kind="stable")[:most]
+        best = np.argsort(-self._sums[:, 3], kind="stable")[:limit]
         numbers = np.full(len(self._keys), -1, np.int64)
         numbers[best] = np.arange(len(best))
         points = (self._sums[best, :2] / self._sums[best, 2:3]).astype(np.float32)
-        return points, self._sums[best, 3].astype(np.float32), _Places(self.side, self._keys, numbers)
+        return points, self._sums[best, 3].astype(np.float32), _KeypointIndex(self.side, self._keys, numbers)
 
 
 def _keys(points: np.ndarray, side: float) -> np.ndarray:
-    """One number per cell: round((k + ½) / c) along both axes."""
+    """Return a number per cell: round((k + ½) / c) along both axes."""
     cells = np.round((points + 0.5) / side).astype(np.int64) + _MARGIN
     return (cells[:, 1] << 32) + cells[:, 0]
 
 
 def _first_of_each(indices: np.ndarray) -> np.ndarray:
-    """Which rows (N, 2) are the first with their number in both columns."""
+    """Return which rows (N, 2) are the first with their number in both columns."""
     is_first = np.ones(len(indices), bool)
     for column in indices.T:
         seen = np.zeros(len(indices), bool)

@@ -24,7 +24,7 @@ DATABASE, PICTURE, POINTS = "database.db", "model.png", "points.ply"
 _UNFINISHED = ".unfinished"
 
 #: Models of fewer images are dropped.
-_SMALLEST = 3
+_MIN_IMAGES = 3
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def reconstruct(
 def _options(pycolmap: Any, max_error: float, refine_cameras: bool) -> Any:
     options = pycolmap.IncrementalPipelineOptions()
     options.random_seed = SEED
-    options.min_model_size = _SMALLEST
+    options.min_model_size = _MIN_IMAGES
     options.mapper.filter_max_reproj_error = max_error
     options.triangulation.complete_max_reproj_error = max_error
     options.triangulation.merge_max_reproj_error = max_error
@@ -143,7 +143,7 @@ def _write_pictures(folder: Path, model: Any) -> None:
 
 
 def _ply(points: np.ndarray, colors: np.ndarray) -> bytes:
-    """A file of coloured points that most viewers open."""
+    """Encode coloured points in a format that most viewers open."""
     header = f"ply\nformat binary_little_endian 1.0\nelement vertex {len(points)}\n" + "".join(
         f"property {kind} {name}\n"
         for kind, names in (("float", "xyz"), ("uchar", ("red", "green", "blue")))

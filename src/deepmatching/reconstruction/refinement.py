@@ -11,18 +11,30 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import torch
+
+from deepmatching.geometry.affine import affine_fit
 
 #: Matches agree if their displacements differ by less than this many steps of the grid.
-AGREEMENT = 0.2
+MAX_DISAGREEMENT = 0.2
 
-#: Neighbours count up to this distance, in steps, with weights exp(−d²/2σ²).
-_REACH, _SIGMA = 1.7, 0.7
+#: Largest distance of a neighbour, in steps.
+_MAX_DISTANCE = 1.7
 
-#: A point needs so many matches around it that agree, the nearest of them at most so many steps away.
-_LEAST, _NEAREST = 3, 0.9
+#: Standard deviation of the weights of neighbours, in steps.
+_SIGMA = 0.7
+
+#: Minimum number of neighbours that agree.
+_MIN_NEIGHBOURS = 3
+
+#: Largest distance to the nearest of them, in steps.
+_MAX_NEAREST = 0.9
 
 #: Weight of a constant displacement against an affine one: where neighbours lie in a line, an affine map is arbitrary.
 _RIDGE = 0.15
+
+#: Keeps the fit of a point without neighbours solvable.
+_TINY_RIDGE = 1e-9
 
 #: Bins along each axis that a point looks for neighbours in. A bin is half a step wide and has one match.
 _BINS = np.arange(-3, 4)
@@ -58,24 +70,22 @@ def fit(field: Field, points: np.ndarray, own: np.ndarray | None = None) -> Fit:
     there = neighbours >= 0
     offsets = (field.points[neighbours] - points[:, None]) / field.step
     distances = np.hypot(offsets[..., 0], offsets[..., 1])
-    there &= distances < _REACH
+    there &= distances < _MAX_DISTANCE
     around = field.displacements[neighbours]
     reference = _median(around, there) if own is None else own
     difference = around - reference[:, None]
-    agree = there & (np.hypot(difference[..., 0], difference[..., 1]) < AGREEMENT * field.step)
+    agree = there & (np.hypot(difference[..., 0], difference[..., 1]) < MAX_DISAGREEMENT * field.step)
     nearest = np.where(agree, distances, np.inf).min(axis=1)
     weights = agree * np.exp(-(distances**2) / (2 * _SIGMA**2))
-    terms = np.concatenate([np.ones((*offsets.shape[:2], 1)), offsets], axis=2)
-    weighted = terms * weights[..., None]
-    normal = weighted.transpose(0, 2, 1) @ terms + np.diag([1e-9, _RIDGE, _RIDGE])
-    solved = np.linalg.solve(normal, weighted.transpose(0, 2, 1) @ difference)
+    system = [torch.from_numpy(array) for array in (offsets, difference, np.sqrt(weights))]
+    models = affine_fit(system[0], system[1], system[2], _RIDGE, _TINY_RIDGE).numpy()
     scores = (weights * field.scores[neighbours]).sum(axis=1) / np.maximum(weights.sum(axis=1), 1e-9)
-    is_reliable = (agree.sum(axis=1) >= _LEAST) & (nearest < _NEAREST)
-    return Fit(reference + solved[:, 0], scores, is_reliable)
+    is_reliable = (agree.sum(axis=1) >= _MIN_NEIGHBOURS) & (nearest < _MAX_NEAREST)
+    return Fit(reference + models[:, 2], scores, is_reliable)
 
 
 def refine(points0: np.ndarray, points1: np.ndarray, scores: np.ndarray, step: float) -> np.ndarray:
-    """The second points (N, 2) of matches, moved to where they and their neighbours agree.
+    """Return the second points (N, 2) of matches, moved to where they and their neighbours agree.
 
     A match that too few neighbours agree with stays where it is.
     """
@@ -87,7 +97,7 @@ def refine(points0: np.ndarray, points1: np.ndarray, scores: np.ndarray, step: f
 def reverse(
     points0: np.ndarray, points1: np.ndarray, scores: np.ndarray, step: float, keypoints1: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Matches of keypoints (M, 2) of the second image, from the matches around them.
+    """Return matches of keypoints (M, 2) of the second image, from the matches around them.
 
     Returns:
         Points (K, 2) in the first image, the keypoints (K, 2) in the second that they match, and scores (K,).
@@ -98,7 +108,7 @@ def reverse(
 
 
 def _neighbours(field: Field, points: np.ndarray) -> np.ndarray:
-    """The matches in the bins around each point, (M, bins) indices, −1 for an empty bin."""
+    """Return the matches in the bins around each point, (M, bins) indices, −1 for an empty bin."""
     side = field.step / 2
     origin = field.points.min(axis=0)
     margin = len(_BINS)  # bins of points outside the field are empty
@@ -116,7 +126,7 @@ def _neighbours(field: Field, points: np.ndarray) -> np.ndarray:
 
 
 def _median(values: np.ndarray, there: np.ndarray) -> np.ndarray:
-    """The median (M, 2) over the second axis of values (M, K, 2) of those that are there (M, K); 0 without any."""
+    """Return the median (M, 2) over the second axis of values (M, K, 2) where ``there`` (M, K); 0 without any."""
     ordered = np.sort(np.where(there[..., None], values, np.inf), axis=1)
     middle = np.maximum(there.sum(axis=1) - 1, 0) // 2
     found = np.take_along_axis(ordered, middle[:, None, None], axis=1)[:, 0]

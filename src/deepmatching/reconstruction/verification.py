@@ -12,19 +12,25 @@ from deepmatching.bulk_matching.pairs import Pair
 from deepmatching.reconstruction.colmap import MIN_MATCHES
 
 #: Distance to the epipolar line up to which a match counts, in pixels of the size at which the images were matched.
-_THRESHOLD, _CONFIDENCE, _TRIALS = 1.5, 0.9999, 5000
+_THRESHOLD = 1.5
 
-#: A fundamental matrix needs eight matches.
-_LEAST = 8
+#: RANSAC ends once it has found the best matrix with this probability.
+_CONFIDENCE = 0.9999
+
+#: Largest number of RANSAC's iterations.
+_MAX_ITERATIONS = 5000
+
+#: Number of matches that a fundamental matrix needs.
+_MIN_MATCHES = 8
 
 
 def count_inliers(points0: np.ndarray, points1: np.ndarray, threshold: float) -> int:
-    """The number of matches, (N, 2) and (N, 2), that fit one fundamental matrix within ``threshold`` pixels."""
-    if len(points0) < _LEAST:
+    """Return the number of matches, (N, 2) and (N, 2), that fit one fundamental matrix within ``threshold`` pixels."""
+    if len(points0) < _MIN_MATCHES:
         return 0
     cv2.setRNGSeed(0)
     _, mask = cv2.findFundamentalMat(
-        points0.astype(np.float64), points1.astype(np.float64), cv2.USAC_MAGSAC, threshold, _CONFIDENCE, _TRIALS
+        points0.astype(np.float64), points1.astype(np.float64), cv2.USAC_MAGSAC, threshold, _CONFIDENCE, _MAX_ITERATIONS
     )
     return 0 if mask is None else int(np.count_nonzero(mask))
 
@@ -32,7 +38,7 @@ def count_inliers(points0: np.ndarray, points1: np.ndarray, threshold: float) ->
 def verify_pairs(
     run: RunFolder, min_matches: int = MIN_MATCHES, on_pair: Callable[[], object] | None = None
 ) -> dict[Pair, int]:
-    """The number of verified matches of the pairs that have at least so many."""
+    """Return the number of verified matches of the pairs that have at least ``min_matches``."""
     verified = {}
     max_size = run.plan.settings.get("max_size")
     for pair in run:
