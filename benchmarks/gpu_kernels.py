@@ -144,11 +144,6 @@ def check_inference(radius: int | None, descriptor: Descriptor, size: tuple[int,
     with torch.no_grad():
         geometry = network.geometry(size, size)
         cells0, cells1 = network.describe(*images(1, size), geometry)
-        if isinstance(descriptor, HOG):
-            image = images(1, size)[0]
-            mine = descriptor(image)
-            with plain_operators():
-                row(name, "hog", error=relative_error(mine, descriptor(image)))
         patch = descriptor.patch
         pooled, switches = fused.correlate_and_pool(cells0, cells1, geometry, patch, 1.4)
         with plain_operators():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import pkgutil
 import subprocess
 import sys
 from types import ModuleType
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from deepmatching.flow import operators as flow_operators
 from deepmatching.flow.operators.geodesic import distance_transform, nearest_seeds
 from deepmatching.flow.operators.local_models import weighted_means
 from deepmatching.flow.operators.refinement_step import refinement_step
@@ -18,6 +21,7 @@ from deepmatching.flow.operators.saliency import saliency
 from deepmatching.flow.operators.warping import warp
 from deepmatching.kernels import cpu
 from deepmatching.kernels.registry import OPERATORS, has_kernels, plain_operators
+from deepmatching.network import operators as network_operators
 from deepmatching.network.descriptors import HOG
 from deepmatching.network.descriptors.hog import hog_cells
 from deepmatching.network.inference import Decoding
@@ -26,63 +30,29 @@ from deepmatching.network.operators import fused, power, unpooling
 from deepmatching.network.operators.decoding import decode_pooled
 from helpers.volumes import blobs
 
-#: Operator: on which devices it has a kernel.
-TABLE = {
-    "affine_models": {"cpu", "cuda"},
-    "aggregate": {"cpu", "cuda"},
-    "aggregate_and_pool": {"cpu", "cuda"},
-    "aggregation": {"cuda"},
-    "best_pooled": {"cpu", "cuda"},
-    "cell_graph": {"cpu", "cuda"},
-    "compare_contexts": {"cuda"},
-    "correlate_and_pool": {"cpu", "cuda"},
-    "correlation": {"cuda"},
-    "decode_pooled": {"cuda"},
-    "disaggregate": {"cpu", "cuda"},
-    "disaggregation": {"cuda"},
-    "distance_transform": {"cpu", "cuda"},
-    "gather_evidence": {"cuda"},
-    "gaussian": {"cpu", "cuda"},
-    "hog_cells": {"cpu", "cuda"},
-    "lookup": {"cpu", "cuda"},
-    "lookup_squares": {"cpu"},
-    "max_pooling": {"cuda"},
-    "nearest_seeds": {"cpu", "cuda"},
-    "paint": {"cpu", "cuda"},
-    "power": {"cuda"},
-    "refinement_step": {"cpu", "cuda"},
-    "saliency": {"cpu", "cuda"},
-    "unpool_and_disaggregate": {"cpu", "cuda"},
-    "unpooling": {"cuda"},
-    "warp": {"cpu", "cuda"},
-    "weighted_means": {"cpu", "cuda"},
-    "windows": {"cuda"},
-}
-
-
-def test_the_registry_holds_every_operator_and_its_kernels(gpu: ModuleType) -> None:
-    found = {
-        name: {device for device in ("cpu", "cuda") if operator.kernel(device)} for name, operator in OPERATORS.items()
-    }
-    assert found == TABLE
-
 
 def test_every_public_function_of_the_kernels_stands_behind_an_operator(gpu: ModuleType) -> None:
-    for package, device in ((cpu, "cpu"), (gpu, "cuda")):
+    for device, package in (("cpu", cpu), ("cuda", gpu)):
         public = {name for name, value in vars(package).items() if inspect.isfunction(value) and name[0] != "_"}
-        assert public == set(package.__all__) == {name for name, devices in TABLE.items() if device in devices}
+        assert public == set(package.__all__)
+        assert all(OPERATORS[name].kernel(device) and OPERATORS[name].dtypes[device] for name in public)
 
 
-@pytest.mark.parametrize("name", TABLE)
-def test_definition_and_kernels_have_one_name_and_one_signature(name: str, gpu: ModuleType) -> None:
-    operator = OPERATORS[name]
-    expected = inspect.signature(operator.definition).parameters.values()
-    assert operator.name == operator.definition.__name__ == name
-    for kernel in (operator.kernel("cpu"), operator.kernel("cuda")):
-        if kernel is not None:
-            assert kernel.__name__ == name
-            parameters = inspect.signature(kernel).parameters.values()
-            assert [(p.name, p.default, p.kind) for p in parameters] == [(p.name, p.default, p.kind) for p in expected]
+def test_every_operator_has_a_kernel(gpu: ModuleType) -> None:
+    for package in (network_operators, flow_operators):
+        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
+    assert set(OPERATORS) == {*cpu.__all__, *gpu.__all__}
+
+
+def test_definition_and_kernels_have_one_name_and_one_signature(gpu: ModuleType) -> None:
+    for package in (cpu, gpu):
+        for name in package.__all__:
+            kernel, definition = getattr(package, name), OPERATORS[name].definition
+            assert kernel.__name__ == definition.__name__ == name
+            signatures = (inspect.signature(function).parameters.values() for function in (kernel, definition))
+            ours, expected = ([(p.name, p.default, p.kind) for p in parameters] for parameters in signatures)
+            assert ours == expected, name
 
 
 def test_kernels_take_the_types_they_were_written_for() -> None:

@@ -214,7 +214,8 @@ def _describing_bytes(geometry: Geometry, descriptor: Descriptor, device: str) -
     """Peak of describing the two images of a pair: one after the other, or on a GPU both at once."""
     pixels0, pixels1 = (rows * columns for rows, columns in (geometry.used0, geometry.used1))
     if device == "cuda":
-        return descriptor.working * (pixels0 + pixels1)
+        working = descriptor.working if descriptor.working_on_gpu is None else descriptor.working_on_gpu
+        return working * (pixels0 + pixels1)
     first = 4 * descriptor.channels * pixels0 // geometry.gamma**2
     one, two = (_image_bytes(descriptor, pixels) for pixels in (pixels0, pixels1))
     return max(one, first + two)

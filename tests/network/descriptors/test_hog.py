@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from types import ModuleType
 
 import pytest
 import torch
@@ -109,14 +108,3 @@ def test_the_cpu_kernel_agrees(seed: int, batch: int, channels: int, height: int
     result = descriptor(image)
     assert result.shape == expected.shape
     assert torch.allclose(result, expected, atol=2e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("downscale", "channels", "size"), [(1, 3, (6, 10)), (0, 1, (5, 7))])
-def test_the_gpu_kernel_agrees(
-    downscale: int, channels: int, size: tuple[int, int], gpu: ModuleType, gpu_device: str
-) -> None:
-    image = torch.rand(1, channels, *size, device=gpu_device)
-    hog = HOG(downscale).to(gpu_device)
-    arguments = (image, hog.directions, hog.stride, hog.sigmas, hog.slope, hog.ninth)
-    torch.testing.assert_close(gpu.hog_cells(*arguments), hog_cells.definition(*arguments), rtol=1e-4, atol=1e-5)

@@ -19,7 +19,6 @@ from deepmatching.kernels.gpu.matching.decoding import best_pooled, decode_poole
 from deepmatching.kernels.gpu.matching.disaggregation import disaggregation
 from deepmatching.kernels.gpu.matching.evidence import gather_evidence
 from deepmatching.kernels.gpu.matching.fused import aggregate, aggregate_and_pool, disaggregate, unpool_and_disaggregate
-from deepmatching.kernels.gpu.matching.hog import hog_cells
 from deepmatching.kernels.gpu.matching.lookups import lookup
 from deepmatching.kernels.gpu.matching.max_pooling import max_pooling
 from deepmatching.kernels.gpu.matching.power import power
@@ -41,7 +40,6 @@ __all__ = [
     "distance_transform",
     "gather_evidence",
     "gaussian",
-    "hog_cells",
     "lookup",
     "max_pooling",
     "nearest_seeds",

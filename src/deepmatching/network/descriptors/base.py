@@ -18,6 +18,7 @@ class Descriptor(nn.Module, ABC):
             vector per *position*: (H/stride + 1) × (W/stride + 1).
         channels: channels per cell or vector.
         working: peak memory of describing an image whole, including the result, in bytes per pixel; 0 if negligible.
+        working_on_gpu: the same on a GPU, if it differs.
         banded: the same for a large image on a CPU, whose first layers ``convolutions.in_bands`` cuts; None if not.
         mapped: bytes per pixel of the map that the bands make up.
         scalable: whether a model of this kind may have another stride (``downscale``).
@@ -27,6 +28,7 @@ class Descriptor(nn.Module, ABC):
     patch: int
     channels: int
     working: int = 0
+    working_on_gpu: int | None = None
     banded: int | None = None
     mapped: int = 0
     scalable: bool = False
