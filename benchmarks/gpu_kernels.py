@@ -168,16 +168,16 @@ def check_inference(radius: int | None, descriptor: Descriptor, size: tuple[int,
             with plain_operators():
                 row(name, f"unpool {l}", error=relative_error(Q, fused.unpool_and_disaggregate(*above, geometry, l)))
         for reciprocal in ("bins", "exact"):
-            mine = decode_pooled(Q, *levels[0], geometry, reciprocal)  # type: ignore[arg-type]
+            decoded = decode_pooled(Q, *levels[0], geometry, reciprocal)  # type: ignore[arg-type]
             with plain_operators():
                 plain = decode_pooled(Q, *levels[0], geometry, reciprocal)  # type: ignore[arg-type]
             row(
                 name,
                 f"decode_pooled {reciprocal}",
-                error=relative_error(mine.scores, plain.scores),
-                cells=float((mine.cells == plain.cells).float().mean()),
-                verified=float((mine.verified == plain.verified).float().mean()),
-                matches=int(mine.verified.sum()),
+                error=relative_error(decoded.scores, plain.scores),
+                cells=float((decoded.cells == plain.cells).float().mean()),
+                verified=float((decoded.verified == plain.verified).float().mean()),
+                matches=int(decoded.verified.sum()),
             )
 
 

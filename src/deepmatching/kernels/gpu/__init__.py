@@ -5,24 +5,25 @@ paper's operators carry gradients; those of inference do not. Importing this pac
 not installed.
 """
 
-from deepmatching.kernels.gpu.flow.gaussian import gaussian
 from deepmatching.kernels.gpu.flow.geodesic import cell_graph, distance_transform, nearest_seeds
 from deepmatching.kernels.gpu.flow.local_models import affine_models, paint, weighted_means
-from deepmatching.kernels.gpu.flow.refinement import refinement_step
-from deepmatching.kernels.gpu.flow.saliency import saliency
-from deepmatching.kernels.gpu.flow.warping import warp
-from deepmatching.kernels.gpu.matching.aggregation import aggregation
-from deepmatching.kernels.gpu.matching.contexts import compare_contexts, windows
+from deepmatching.kernels.gpu.flow.refinement import refinement_step, warp
+from deepmatching.kernels.gpu.flow.saliency import gaussian, saliency
+from deepmatching.kernels.gpu.matching.aggregation import (
+    aggregate,
+    aggregate_and_pool,
+    aggregation,
+    disaggregate,
+    disaggregation,
+    unpool_and_disaggregate,
+)
+from deepmatching.kernels.gpu.matching.contexts import compare_contexts, lookup, windows
 from deepmatching.kernels.gpu.matching.correlation import correlate_and_pool
 from deepmatching.kernels.gpu.matching.correlation_gradient import correlation
 from deepmatching.kernels.gpu.matching.decoding import best_pooled, decode_pooled
-from deepmatching.kernels.gpu.matching.disaggregation import disaggregation
 from deepmatching.kernels.gpu.matching.evidence import gather_evidence
-from deepmatching.kernels.gpu.matching.fused import aggregate, aggregate_and_pool, disaggregate, unpool_and_disaggregate
-from deepmatching.kernels.gpu.matching.lookups import lookup
-from deepmatching.kernels.gpu.matching.max_pooling import max_pooling
+from deepmatching.kernels.gpu.matching.pooling import max_pooling, unpooling
 from deepmatching.kernels.gpu.matching.power import power
-from deepmatching.kernels.gpu.matching.unpooling import unpooling
 
 __all__ = [
     "affine_models",

@@ -1,4 +1,4 @@
-"""What the kernels share: the place of a program in a volume, and its launch.
+"""What the kernels share: their launch, and the place of a program in an image or a volume.
 
 A volume (B, H, W, h, w) is worked on by a grid of (B·H·W, blocks) programs: each has one reference point and a
 block of its cells, so that everything about the point is a scalar, and a cell's offset within its point fits into
@@ -7,10 +7,8 @@ block of its cells, so that everything about the point is a scalar, and a cell's
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from functools import wraps
-from typing import ParamSpec, TypeVar
+from contextlib import nullcontext
+from typing import Any
 
 import torch
 import triton
@@ -19,42 +17,29 @@ from torch import Tensor
 
 from deepmatching.kernels.constants import NO_CHOICE
 
-P = ParamSpec("P")
-T = TypeVar("T")
+PIXELS = 256  #: pixels that one program of :func:`launch_on_pixels` works on
 
 NOTHING = tl.constexpr(NO_CHOICE)
 
 
-def cells_block(cells: int) -> int:
-    """Cells that one program works on, a power of two."""
-    return min(512, max(32, triton.next_power_of_2(cells)))
+def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
+    """Launch on the GPU that holds the arguments, not on the current one; CPU tensors are for interpreted kernels."""
+    tensor = next(value for value in arguments if isinstance(value, Tensor))
+    with torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext():
+        kernel[grid](*arguments, **constants)
 
 
-def warps(block: int) -> int:
-    """Four cells a thread."""
-    return max(1, min(4, block // 128))
+def launch_on_pixels(kernel: Any, pixels: int, *arguments: Any, **constants: Any) -> None:
+    """Launch a kernel each of whose programs works on ``PIXELS`` pixels."""
+    launch(kernel, (triton.cdiv(pixels, PIXELS),), *arguments, **constants, PIXELS=PIXELS)
 
 
-def volume_grid(volume: Tensor) -> tuple[int, int]:
-    """(reference points, blocks of cells) of a volume (B, H, W, h, w)."""
-    cells = volume.shape[-2] * volume.shape[-1]
-    return volume.shape[0] * volume.shape[1] * volume.shape[2], triton.cdiv(cells, cells_block(cells))
-
-
-def on_device_of(function: Callable[P, T]) -> Callable[P, T]:
-    """Launch on the GPU that holds the first tensor among the arguments, not on the current one."""
-
-    @wraps(function)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
-        with device_of(next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))):
-            return function(*args, **kwargs)
-
-    return wrapped
-
-
-def device_of(tensor: Tensor) -> AbstractContextManager[object]:
-    """The tensor's GPU as the current one; no change for a CPU tensor (interpreted kernels)."""
-    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
+def launch_on_volume(kernel: Any, volume: Tensor, *arguments: Any, **constants: Any) -> None:
+    """Launch a kernel each of whose programs works on a block of the cells of one point of a volume (B, H, W, h, w)."""
+    points, cells = volume.shape[:3].numel(), volume.shape[3:].numel()
+    block = min(512, max(32, triton.next_power_of_2(cells)))
+    warps = max(1, min(4, block // 128))  # four cells a thread
+    launch(kernel, (points, triton.cdiv(cells, block)), *arguments, **constants, BLOCK=block, num_warps=warps)
 
 
 @triton.jit
@@ -63,6 +48,14 @@ def reference_point(rows, columns):
     point = tl.program_id(0)
     row = point // columns
     return (row // rows).to(tl.int64), row % rows, point % columns
+
+
+@triton.jit
+def block_of_cells(h, w, BLOCK: tl.constexpr):
+    """This program's cells of h × w: indices, rows, columns, and which of them exist."""
+    cell = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    y, x = row_and_column(cell, w)
+    return cell, y, x, cell < h * w
 
 
 @triton.jit

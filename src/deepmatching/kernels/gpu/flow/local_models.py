@@ -8,9 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from deepmatching.kernels.constants import OWN_WEIGHT, WIDE_RIDGE
-from deepmatching.kernels.gpu.indexing import on_device_of
-
-PIXELS = 256  #: pixels that one program moves
+from deepmatching.kernels.gpu.indexing import launch, launch_on_pixels
 
 OWN = tl.constexpr(OWN_WEIGHT)
 CALM = tl.constexpr(WIDE_RIDGE)
@@ -85,21 +83,17 @@ def _average(index, weights, values, means, number, BLOCK: tl.constexpr):
         tl.store(means + 2 * s + c, own + tl.sum(weight * difference) / total)
 
 
-@torch.no_grad()
-@on_device_of
 def weighted_means(index: Tensor, weights: Tensor, values: Tensor) -> Tensor:
     """See :func:`deepmatching.flow.operators.local_models.weighted_means`."""
     seeds, number = index.shape
     means = torch.empty_like(values, memory_format=torch.contiguous_format)
-    _average[(seeds,)](
-        index.contiguous(), weights.contiguous(), values.contiguous(), means, number,
+    launch(
+        _average, (seeds,), index.contiguous(), weights.contiguous(), values.contiguous(), means, number,
         BLOCK=triton.next_power_of_2(number), num_warps=1,
     )  # fmt: skip
     return means
 
 
-@torch.no_grad()
-@on_device_of
 def affine_models(
     index: Tensor, weights: Tensor, points: Tensor, values: Tensor, ridge: float, wide: float = 0.0
 ) -> tuple[Tensor, Tensor]:
@@ -107,9 +101,10 @@ def affine_models(
     seeds, number = index.shape
     models, spread = points.new_empty(seeds, 3, 2), points.new_empty(seeds)
     block = triton.next_power_of_2(number)
-    _fit[(seeds,)](
-        index.contiguous(), weights.contiguous(), points.contiguous(), values.contiguous(), models, spread,
-        float(ridge), float(wide), number, WIDE=wide > 0, BLOCK=block, num_warps=max(1, min(8, block // 64)),
+    tensors = (tensor.contiguous() for tensor in (index, weights, points, values))
+    launch(
+        _fit, (seeds,), *tensors, models, spread, float(ridge), float(wide), number,
+        WIDE=wide > 0, BLOCK=block, num_warps=max(1, min(8, block // 64)),
     )  # fmt: skip
     return models, spread
 
@@ -129,12 +124,9 @@ def _paint(label, points, models, flow, pixels, w, PIXELS: tl.constexpr):
         tl.store(flow + 2 * at + c, (a_x * dx + a_y * dy + b).to(tl.float32), mask=inside)
 
 
-@torch.no_grad()
-@on_device_of
 def paint(label: Tensor, points: Tensor, models: Tensor) -> Tensor:
     """See :func:`deepmatching.flow.operators.local_models.paint`."""
     flow = torch.empty((*label.shape, 2), dtype=torch.float32, device=label.device)
-    _paint[(triton.cdiv(label.numel(), PIXELS),)](
-        label.contiguous(), points.contiguous(), models.contiguous(), flow, label.numel(), label.shape[1], PIXELS=PIXELS
-    )
+    tensors = (label.contiguous(), points.contiguous(), models.contiguous(), flow)
+    launch_on_pixels(_paint, label.numel(), *tensors, label.numel(), label.shape[1])
     return flow

@@ -1,8 +1,9 @@
-"""One step of variational refinement: the linear system, and its relaxation, a launch for each half-iteration.
+"""One step of variational refinement: warping, the linear system, and its relaxation.
 
-Half-iterations alternate between the pixels where row and column add up to an even and to an odd number, so that no
-pixel reads another one that is written. For the relaxation, the even and the odd columns of a row are stored apart:
-pixel (x, y) of a plane (H, 2, n) is at [y, x % 2, x // 2]. All that a half-iteration reads then lies side by side.
+The relaxation takes a launch for each half-iteration. These alternate between the pixels where row and column add up to
+an even and to an odd number, so that no pixel reads another one that is written. The even and the odd columns of a row
+are stored apart: pixel (x, y) of a plane (H, 2, n) is at [y, x % 2, x // 2]. All that a half-iteration reads then lies
+side by side.
 """
 
 from __future__ import annotations
@@ -13,13 +14,48 @@ import triton.language as tl
 from torch import Tensor
 
 from deepmatching.kernels.constants import EPSILON, ZETA
-from deepmatching.kernels.gpu.flow.warping import warp
-from deepmatching.kernels.gpu.indexing import on_device_of
-
-PIXELS = 256  #: pixels that one program works on
+from deepmatching.kernels.gpu.indexing import launch_on_pixels
 
 ROUND = tl.constexpr(ZETA**2)
 TINY = tl.constexpr(EPSILON**2)
+
+
+@triton.jit
+def _warp(
+    image0, image1, flow, mean, difference, inside, pixels, w, h1, w1, CHANNELS: tl.constexpr, PIXELS: tl.constexpr
+):  # fmt: skip
+    at = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
+    on = at < pixels
+    x = (at % w).to(tl.float32) + tl.load(flow + at, mask=on, other=0.0)
+    y = (at // w).to(tl.float32) + tl.load(flow + pixels + at, mask=on, other=0.0)
+    right, bottom = w1 - 1.0, h1 - 1.0
+    is_inside = (x >= 0) & (y >= 0) & (x <= right) & (y <= bottom)
+    tl.store(inside + at, is_inside.to(tl.float32), mask=on)
+    x, y = tl.minimum(tl.maximum(x, 0.0), right), tl.minimum(tl.maximum(y, 0.0), bottom)
+    j, i = x.to(tl.int32), y.to(tl.int32)
+    p, q = x - j.to(tl.float32), y - i.to(tl.float32)
+    k, l = tl.minimum(j + 1, w1 - 1), tl.minimum(i + 1, h1 - 1)
+    for c in tl.static_range(CHANNELS):
+        source = image1 + c * h1 * w1
+        a, b = tl.load(source + i * w1 + j, mask=on, other=0.0), tl.load(source + i * w1 + k, mask=on, other=0.0)
+        d, e = tl.load(source + l * w1 + j, mask=on, other=0.0), tl.load(source + l * w1 + k, mask=on, other=0.0)
+        above, below = a + p * (b - a), d + p * (e - d)
+        warped = above + q * (below - above)
+        first = tl.load(image0 + c * pixels + at, mask=on, other=0.0)
+        tl.store(mean + c * pixels + at, 0.5 * (first + warped), mask=on)
+        tl.store(difference + c * pixels + at, warped - first, mask=on)
+
+
+def warp(image0: Tensor, image1: Tensor, flow: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """See :func:`deepmatching.flow.operators.warping.warp`."""
+    channels, h, w = image0.shape
+    mean, difference = (torch.empty((channels, h, w), device=flow.device) for _ in range(2))
+    inside = torch.empty((h, w), device=flow.device)
+    launch_on_pixels(
+        _warp, h * w, image0.contiguous(), image1.contiguous(), flow.contiguous(), mean, difference, inside,
+        h * w, w, *image1.shape[1:], CHANNELS=channels,
+    )  # fmt: skip
+    return mean, difference, inside
 
 
 @triton.jit
@@ -206,8 +242,6 @@ def _add(system, flow, h, w, PIXELS: tl.constexpr):
         tl.store(flow + c * pixels + at, value, mask=on)
 
 
-@torch.no_grad()
-@on_device_of
 def refinement_step(
     flow: Tensor,
     start: Tensor,
@@ -226,16 +260,14 @@ def refinement_step(
     gradients, (across, along) = flow.new_empty((2 * channels, h, w)), flow.new_empty((2, h, w))
     system = flow.new_empty((9, h, 2, half))
     now = flow.contiguous()
-    grid = (triton.cdiv(h * w, PIXELS),)
-    _gradients[grid](mean, gradients, h, w, CHANNELS=channels, PIXELS=PIXELS)
-    _smoothness[grid](now, smoothness.contiguous(), across, along, h, w, PIXELS=PIXELS)
-    _system[grid](
-        gradients, difference, inside, across, along, now, start.contiguous(), system,
-        float(gamma), float(hold), h, w, CHANNELS=channels, PIXELS=PIXELS,
+    launch_on_pixels(_gradients, h * w, mean, gradients, h, w, CHANNELS=channels)
+    launch_on_pixels(_smoothness, h * w, now, smoothness.contiguous(), across, along, h, w)
+    launch_on_pixels(
+        _system, h * w, gradients, difference, inside, across, along, now, start.contiguous(), system,
+        float(gamma), float(hold), h, w, CHANNELS=channels,
     )  # fmt: skip
-    halves = (triton.cdiv(h * half, PIXELS),)
     for n in range(2 * iterations):
-        _relax[halves](system, float(omega), h, w, n % 2, PIXELS=PIXELS)
-    _add[grid](system, now, h, w, PIXELS=PIXELS)
+        launch_on_pixels(_relax, h * half, system, float(omega), h, w, n % 2)
+    launch_on_pixels(_add, h * w, system, now, h, w)
     if now is not flow:
         flow.copy_(now)

@@ -8,14 +8,39 @@ import triton.language as tl
 from torch import Tensor
 
 from deepmatching.kernels.constants import LAB_REACH, TENSOR_REACH, WHITE, XYZ
-from deepmatching.kernels.gpu.flow.gaussian import gaussian
-from deepmatching.kernels.gpu.indexing import on_device_of
-
-PIXELS = 256  #: pixels that one program works on
+from deepmatching.kernels.gpu.indexing import launch_on_pixels
 
 X_R, X_G, X_B = (tl.constexpr(value / WHITE[0]) for value in XYZ[0])
 Y_R, Y_G, Y_B = (tl.constexpr(value / WHITE[1]) for value in XYZ[1])
 Z_R, Z_G, Z_B = (tl.constexpr(value / WHITE[2]) for value in XYZ[2])
+
+
+@triton.jit
+def _blur(
+    image, out, numbers, size, step, sharpness, factor, REACH: tl.constexpr, PIXELS: tl.constexpr
+):  # fmt: skip
+    """Along an axis of this ``size`` whose entries are ``step`` numbers apart; weights are e^{−sharpness t²}."""
+    at = tl.program_id(0).to(tl.int64) * PIXELS + tl.arange(0, PIXELS)
+    on = at < numbers
+    place = ((at // step) % size).to(tl.int32)
+    total, mass = tl.zeros((PIXELS,), tl.float32), 0.0
+    for t in tl.static_range(-REACH, REACH + 1):
+        weight = tl.exp(-sharpness * (t * t))
+        there = tl.minimum(tl.maximum(place + t, 0), size - 1)
+        total += weight * tl.load(image + at + (there - place) * step, mask=on, other=0.0)
+        mass += weight
+    tl.store(out + at, factor / mass * total, mask=on)
+
+
+def gaussian(image: Tensor, sigma: float, reach: int, factor: float = 1.0) -> Tensor:
+    """See :func:`deepmatching.flow.operators.gaussian.gaussian`."""
+    _, h, w = image.shape
+    image = image.contiguous()
+    rows, result = torch.empty_like(image), torch.empty_like(image)
+    numbers, sharpness = image.numel(), 1 / (2 * sigma**2)
+    launch_on_pixels(_blur, numbers, image, rows, numbers, w, 1, sharpness, float(factor), REACH=reach)
+    launch_on_pixels(_blur, numbers, rows, result, numbers, h, w, sharpness, 1.0, REACH=reach)
+    return result
 
 
 @triton.jit
@@ -75,14 +100,11 @@ def _smallest(tensor, out, pixels, PIXELS: tl.constexpr):
     tl.store(out + at, tl.sqrt(tl.maximum(smallest, 0.0)), mask=on)
 
 
-@torch.no_grad()
-@on_device_of
 def saliency(image: Tensor) -> Tensor:
     """See :func:`deepmatching.flow.operators.saliency.saliency`."""
     channels, h, w = image.shape
     lab, tensor, result = image.new_empty((3, h, w)), image.new_empty((3, h, w)), image.new_empty((h, w))
-    grid = (triton.cdiv(h * w, PIXELS),)
-    _lab[grid](image.contiguous(), lab, h * w, CHANNELS=channels, PIXELS=PIXELS)
-    _structure[grid](gaussian(lab, 0.8, LAB_REACH), tensor, h, w, PIXELS=PIXELS)
-    _smallest[grid](gaussian(tensor, 1.0, TENSOR_REACH), result, h * w, PIXELS=PIXELS)
+    launch_on_pixels(_lab, h * w, image.contiguous(), lab, h * w, CHANNELS=channels)
+    launch_on_pixels(_structure, h * w, gaussian(lab, 0.8, LAB_REACH), tensor, h, w)
+    launch_on_pixels(_smallest, h * w, gaussian(tensor, 1.0, TENSOR_REACH), result, h * w)
     return result

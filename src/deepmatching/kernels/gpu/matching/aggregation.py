@@ -1,4 +1,8 @@
-"""Aggregation (AG), eq. (4), with its gradient: the kernels behind ``operators.aggregation``."""
+"""Aggregation (AG), eq. (4), and disaggregation (DA), eq. (5), with their gradients; and the levels of inference.
+
+Links lead from a point to its children, and with all shifts negated to its parents: along each axis, a point has one
+on side 0 (ε = −1) and one on side 1 (ε = +1).
+"""
 
 from __future__ import annotations
 
@@ -10,27 +14,21 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from deepmatching.geometry.discretization import Links
+from deepmatching.geometry.discretization import Geometry, Links
 from deepmatching.kernels.gpu.indexing import (
-    cells_block,
+    NOTHING,
+    block_of_cells,
     cells_of,
-    on_device_of,
+    launch_on_volume,
     powered,
     reference_point,
-    row_and_column,
-    volume_grid,
-    warps,
 )
-
-
-def shifts_of(links: Links) -> tuple[int, int, int, int, int]:
-    """Row shifts for ε = −1 and +1, column shifts for both, and the cell shift: the links are their combinations."""
-    return links[0][0], links[3][0], links[0][1], links[3][1], links[3][2]
+from deepmatching.kernels.gpu.matching.pooling import pool, unpool
 
 
 @triton.jit
 def shifted(index, minus, plus, SIDE: tl.constexpr):
-    """Index of the child on side 0 (ε = −1) or 1 (ε = +1) along an axis."""
+    """Index of the linked point on a side along an axis."""
     if SIDE == 0:
         return index + minus
     else:
@@ -56,50 +54,43 @@ def weight_of_child(index, minus, plus, children):
 
 
 @triton.jit
-def on_map(y, x, inside, h, w, SHIFTED: tl.constexpr):
-    """Cells that a shift has left on the map; without a shift, all are."""
-    if SHIFTED:
-        return inside & (y >= 0) & (y < h) & (x >= 0) & (x < w)
-    else:
-        return inside
-
-
-@triton.jit
-def mean_of_children(
-    scores, pair, i, j, y, x, inside, rows, columns, h, w, up, down, left, right, cell_shift, SHIFTED: tl.constexpr
+def linked(
+    pair, i, j, y, x, inside, rows, columns, h, w, up, down, left, right, cell_shift,
+    SIDE_Y: tl.constexpr, SIDE_X: tl.constexpr, SHIFTED: tl.constexpr
 ):  # fmt: skip
-    """Mean of S_{l+1/2} over the children of point (i, j) on a grid of rows × columns, summed in the links' order."""
-    total = tl.zeros_like(y).to(tl.float32)
-    whole = weight_of_child(i, up, down, rows) * weight_of_child(j, left, right, columns)
-    for side_y in tl.static_range(2):
-        child_i = shifted(i, up, down, side_y)
-        cell_y = y + (2 * side_y - 1) * cell_shift
-        for side_x in tl.static_range(2):
-            child_j = shifted(j, left, right, side_x)
-            cell_x = x + (2 * side_x - 1) * cell_shift
-            source = cells_of(pair, nearest(child_i, rows), nearest(child_j, columns), rows, columns, h * w)
-            on = on_map(cell_y, cell_x, inside, h, w, SHIFTED)
-            # Weights are powers of two: the sum of the products is the mean to the last bit.
-            weight = whole * existing(child_i, rows) * existing(child_j, columns)
-            total += weight * tl.load(scores + source + (cell_y * w + cell_x), mask=on, other=0.0).to(tl.float32)
-    return total
+    """The other end of a link, on a grid of rows × columns: offsets of the point and of its cells, which of these are
+    on the map, and whether the point exists (1 or 0).
+    """
+    other_i, other_j = shifted(i, up, down, SIDE_Y), shifted(j, left, right, SIDE_X)
+    cell_y, cell_x = y + (2 * SIDE_Y - 1) * cell_shift, x + (2 * SIDE_X - 1) * cell_shift
+    point = cells_of(pair, nearest(other_i, rows), nearest(other_j, columns), rows, columns, h * w)
+    on = inside
+    if SHIFTED:
+        on = inside & (cell_y >= 0) & (cell_y < h) & (cell_x >= 0) & (cell_x < w)
+    return point, cell_y * w + cell_x, on, existing(other_i, rows) * existing(other_j, columns)
 
 
 @triton.jit
 def _aggregate(
-    scores, out, exponent, rows_out, columns_out, rows, columns, h, w, up, down, left, right, cell_shift,
+    scores, out, exponent, rows_up, columns_up, rows, columns, h, w, up, down, left, right, cell_shift,
     SHIFTED: tl.constexpr, POWER: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    pair, i, j = reference_point(rows_out, columns_out)
-    cell = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = cell < h * w
-    y, x = row_and_column(cell, w)
-    mean = mean_of_children(
-        scores, pair, i, j, y, x, inside, rows, columns, h, w, up, down, left, right, cell_shift, SHIFTED
-    )
+    """Mean of S_{l+1/2} over the children of a point, summed in the links' order."""
+    pair, i, j = reference_point(rows_up, columns_up)
+    cell, y, x, inside = block_of_cells(h, w, BLOCK)
+    mean = tl.zeros((BLOCK,), tl.float32)
+    whole = weight_of_child(i, up, down, rows) * weight_of_child(j, left, right, columns)
+    for side_y in tl.static_range(2):
+        for side_x in tl.static_range(2):
+            child, at, on, exists = linked(
+                pair, i, j, y, x, inside, rows, columns, h, w, up, down, left, right, cell_shift,
+                side_y, side_x, SHIFTED,
+            )  # fmt: skip
+            # Weights are powers of two: the sum of the products is the mean to the last bit.
+            mean += whole * exists * tl.load(scores + child + at, mask=on, other=0.0).to(tl.float32)
     if POWER:
         mean = powered(mean, exponent)
-    tl.store(out + cells_of(pair, i, j, rows_out, columns_out, h * w) + cell, mean, mask=inside)
+    tl.store(out + cells_of(pair, i, j, rows_up, columns_up, h * w) + cell, mean, mask=inside)
 
 
 @triton.jit
@@ -109,64 +100,174 @@ def _aggregate_gradient(
 ):  # fmt: skip
     """∂S_{l+1/2} at a child: the sum over its parents of their gradient times the child's weight in the mean."""
     pair, i, j = reference_point(rows, columns)
-    cell = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = cell < h * w
-    y, x = row_and_column(cell, w)
+    cell, y, x, inside = block_of_cells(h, w, BLOCK)
     total = tl.zeros((BLOCK,), tl.float32)
     for side_y in tl.static_range(2):
-        parent_i = shifted(i, -up, -down, side_y)
-        cell_y = y - (2 * side_y - 1) * cell_shift
-        weight_y = weight_of_child(parent_i, up, down, rows) * existing(parent_i, rows_up)
+        weight_y = weight_of_child(shifted(i, -up, -down, side_y), up, down, rows)
         for side_x in tl.static_range(2):
-            parent_j = shifted(j, -left, -right, side_x)
-            cell_x = x - (2 * side_x - 1) * cell_shift
-            weight = weight_y * weight_of_child(parent_j, left, right, columns) * existing(parent_j, columns_up)
-            source = cells_of(
-                pair, nearest(parent_i, rows_up), nearest(parent_j, columns_up), rows_up, columns_up, h * w
-            )
-            on = on_map(cell_y, cell_x, inside, h, w, SHIFTED)
-            total += weight * tl.load(gradient + source + (cell_y * w + cell_x), mask=on, other=0.0)
+            weight = weight_y * weight_of_child(shifted(j, -left, -right, side_x), left, right, columns)
+            parent, at, on, exists = linked(
+                pair, i, j, y, x, inside, rows_up, columns_up, h, w, -up, -down, -left, -right, -cell_shift,
+                side_y, side_x, SHIFTED,
+            )  # fmt: skip
+            total += weight * exists * tl.load(gradient + parent + at, mask=on, other=0.0)
     tl.store(out + cells_of(pair, i, j, rows, columns, h * w) + cell, total, mask=inside)
 
 
-@on_device_of
-def aggregate_mean(scores: Tensor, grid: tuple[int, int], links: Links, exponent: float | None = None) -> Tensor:
+@triton.jit
+def _disaggregate(
+    scores, values, choices, rows_up, columns_up, rows, columns, h, w, up, down, left, right, cell_shift,
+    SHIFTED: tl.constexpr, RECORD: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """Best parent of each child. Parents come in the reverse order of the links that lead from them."""
+    pair, i, j = reference_point(rows, columns)
+    cell, y, x, inside = block_of_cells(h, w, BLOCK)
+    best = tl.full((BLOCK,), float("-inf"), tl.float32)
+    choice = tl.full((BLOCK,), NOTHING, tl.int32)
+    for n_y in tl.static_range(2):
+        for n_x in tl.static_range(2):
+            parent, at, on, exists = linked(
+                pair, i, j, y, x, inside, rows_up, columns_up, h, w, -up, -down, -left, -right, -cell_shift,
+                1 - n_y, 1 - n_x, SHIFTED,
+            )  # fmt: skip
+            score = tl.load(scores + parent + at, mask=on, other=float("-inf"))
+            score += tl.where(exists > 0, 0.0, float("-inf"))
+            better = score > best
+            best = tl.where(better, score, best)
+            choice = tl.where(better, 2 * (1 - n_y) + (1 - n_x), choice)
+    out = cells_of(pair, i, j, rows, columns, h * w)
+    tl.store(values + out + cell, best, mask=inside)
+    if RECORD:
+        tl.store(choices + out + cell, choice.to(tl.uint8), mask=inside)
+
+
+@triton.jit
+def _disaggregate_gradient(
+    gradient, choices, out, rows_up, columns_up, rows, columns, h, w, up, down, left, right, cell_shift,
+    SHIFTED: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """∂Q_{l+1} at a parent: the sum of the gradients of the children that chose it."""
+    pair, i, j = reference_point(rows_up, columns_up)
+    cell, y, x, inside = block_of_cells(h, w, BLOCK)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for side_y in tl.static_range(2):
+        for side_x in tl.static_range(2):
+            child, at, on, exists = linked(
+                pair, i, j, y, x, inside, rows, columns, h, w, up, down, left, right, cell_shift,
+                side_y, side_x, SHIFTED,
+            )  # fmt: skip
+            code = tl.load(choices + child + at, mask=on, other=255).to(tl.int32)
+            chosen = on & (code == 2 * side_y + side_x)
+            total += exists * tl.load(gradient + child + at, mask=chosen, other=0.0)
+    tl.store(out + cells_of(pair, i, j, rows_up, columns_up, h * w) + cell, total, mask=inside)
+
+
+Grid = tuple[int, int]
+
+
+def _launch(
+    kernel: Any, out: Tensor, tensors: tuple[Any, ...], grids: tuple[Grid, Grid], links: Links, **constants: Any
+) -> None:
+    """Launch a kernel for all cells of ``out``; ``grids`` are those of level l + 1 and l."""
+    # Row shifts for ε = −1 and +1, column shifts for both, and the cell shift: the links are their combinations.
+    shifts = links[0][0], links[3][0], links[0][1], links[3][1], links[3][2]
+    launch_on_volume(
+        kernel, out, *tensors, *grids[0], *grids[1], *out.shape[-2:], *shifts, **constants, SHIFTED=shifts[-1] != 0
+    )
+
+
+def _grid_of(scores: Tensor) -> Grid:
+    return scores.shape[1], scores.shape[2]
+
+
+def aggregate_mean(scores: Tensor, grid: Grid, links: Links, exponent: float | None = None) -> Tensor:
     """As ``operators.aggregation`` without gradient, and with max(·, 0)^ν of the mean if ``exponent`` is given."""
     out = scores.new_empty((scores.shape[0], *grid, *scores.shape[-2:]))
-    block = cells_block(scores.shape[-2] * scores.shape[-1])
-    _aggregate[volume_grid(out)](
-        scores, out, exponent or 1.0, *grid, *scores.shape[1:], *shifts_of(links),
-        SHIFTED=shifts_of(links)[-1] != 0, POWER=exponent is not None, BLOCK=block, num_warps=warps(block),
-    )  # fmt: skip
+    tensors = (scores, out, exponent or 1.0)
+    _launch(_aggregate, out, tensors, (grid, _grid_of(scores)), links, POWER=exponent is not None)
     return out
 
 
-@on_device_of
-def aggregate_gradient(gradient: Tensor, grid: tuple[int, int], links: Links) -> Tensor:
-    """∂S_{l+1/2}, (B, *grid, h, w), from ∂ of the means, (B, H_{l+1}, W_{l+1}, h, w)."""
-    out = gradient.new_empty((gradient.shape[0], *grid, *gradient.shape[-2:]))
-    block = cells_block(out.shape[-2] * out.shape[-1])
-    _aggregate_gradient[volume_grid(out)](
-        gradient, out, *gradient.shape[1:3], *out.shape[1:], *shifts_of(links),
-        SHIFTED=shifts_of(links)[-1] != 0, BLOCK=block, num_warps=warps(block),
-    )  # fmt: skip
-    return out
+def best_parent(scores: Tensor, grid: Grid, links: Links, record: bool = False) -> tuple[Tensor, Tensor]:
+    """Q_{l+1/2}, (B, *grid, h, w), from Q_{l+1} and, with ``record``, the number of the link it came by."""
+    values = scores.new_empty((scores.shape[0], *grid, *scores.shape[-2:]))
+    choices = torch.empty(values.shape if record else 1, dtype=torch.uint8, device=scores.device)
+    _launch(_disaggregate, values, (scores, values, choices), (_grid_of(scores), grid), links, RECORD=record)
+    return values, choices
 
 
 class Aggregation(torch.autograd.Function):
     """:func:`aggregation`."""
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, grid: tuple[int, int], links: Links) -> Tensor:
-        ctx.grid, ctx.links = (scores.shape[1], scores.shape[2]), links
+    def forward(ctx: Any, scores: Tensor, grid: Grid, links: Links) -> Tensor:
+        ctx.grid, ctx.links = _grid_of(scores), links
         return aggregate_mean(scores.contiguous(), grid, links)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return aggregate_gradient(gradient.contiguous(), ctx.grid, ctx.links), None, None
+        out = gradient.new_empty((gradient.shape[0], *ctx.grid, *gradient.shape[-2:]))
+        grids = (_grid_of(gradient), ctx.grid)
+        _launch(_aggregate_gradient, out, (gradient.contiguous(), out), grids, ctx.links)
+        return out, None, None
+
+
+class Disaggregation(torch.autograd.Function):
+    """:func:`disaggregation`."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, grid: Grid, links: Links) -> Tensor:
+        values, choices = best_parent(scores.contiguous(), grid, links, record=ctx.needs_input_grad[0])
+        ctx.save_for_backward(choices)
+        ctx.grid, ctx.links = _grid_of(scores), links
+        return values
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (choices,) = ctx.saved_tensors
+        out = gradient.new_empty((gradient.shape[0], *ctx.grid, *gradient.shape[-2:]))
+        grids = (ctx.grid, _grid_of(gradient))
+        _launch(_disaggregate_gradient, out, (gradient.contiguous(), choices, out), grids, ctx.links)
+        return out, None, None
 
 
 def aggregation(scores: Tensor, grid: tuple[int, int], links: Links) -> Tensor:
     """See :func:`deepmatching.network.operators.aggregation.aggregation`."""
     return Aggregation.apply(scores, grid, links)
+
+
+def disaggregation(scores: Tensor, grid: tuple[int, int], links: Links) -> Tensor:
+    """See :func:`deepmatching.network.operators.disaggregation.disaggregation`."""
+    return Disaggregation.apply(scores, grid, links)
+
+
+def aggregate(pooled: Tensor, geometry: Geometry, l: int, exponent: float) -> Tensor:
+    """See :func:`deepmatching.network.operators.fused.aggregate`."""
+    return aggregate_mean(pooled.contiguous(), geometry.grid(l + 1), geometry.links(l), exponent)
+
+
+def aggregate_and_pool(pooled: Tensor, geometry: Geometry, l: int, exponent: float) -> tuple[Tensor, Tensor]:
+    """See :func:`deepmatching.network.operators.fused.aggregate_and_pool`.
+
+    The means are stored in between, since windows overlap. ν is applied to the maxima alone: the power is monotone.
+    """
+    mean = aggregate_mean(pooled.contiguous(), geometry.grid(l + 1), geometry.links(l))
+    return pool(mean, geometry.window(l + 2), geometry.pool_offset(l + 1), geometry.pool_reach, exponent)
+
+
+def disaggregate(scores: Tensor, geometry: Geometry, l: int) -> Tensor:
+    """See :func:`deepmatching.network.operators.fused.disaggregate`."""
+    return best_parent(scores.contiguous(), geometry.grid(l), geometry.links(l))[0]
+
+
+def unpool_and_disaggregate(coarse: Tensor, pooled: Tensor, switches: Tensor, geometry: Geometry, l: int) -> Tensor:
+    """See :func:`deepmatching.network.operators.fused.unpool_and_disaggregate`.
+
+    Q_{l+1} is stored in between: otherwise each of its four children would look up four switches again.
+    """
+    coarse, pooled, switches = (volume.contiguous() for volume in (coarse, pooled, switches))
+    window, offset = geometry.window(l + 1), geometry.pool_offset(l + 1)
+    scores, _ = unpool(coarse, pooled, switches, window, offset, geometry.pool_reach)
+    return disaggregate(scores, geometry, l)

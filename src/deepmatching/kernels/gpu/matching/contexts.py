@@ -1,4 +1,4 @@
-"""Windows of descriptors, and the comparison of what surrounds both ends of a match."""
+"""Scores at any displacement, windows of descriptors, and the comparison of what surrounds both ends of a match."""
 
 from __future__ import annotations
 
@@ -7,11 +7,60 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from deepmatching.kernels.gpu.indexing import on_device_of
+from deepmatching.kernels.gpu.indexing import launch
 
-WINDOWS, WARPS = 32, 4  #: windows of one program, and its warps
+WINDOWS = 32  #: windows of one program
+POINTS = 16  #: reference points of one program of a lookup or of the comparison
 CHANNELS = 64  #: channels that are multiplied at a time
-POINTS = 16  #: reference points of one program of the comparison
+WARPS = 4  #: warps of a program
+
+
+@triton.jit
+def _lookup(
+    vectors, cells, places, out, factor, points, targets, channels, height, width,
+    BLOCKS: tl.constexpr, POINTS: tl.constexpr, CHANNELS: tl.constexpr
+):  # fmt: skip
+    """One target of some points of a pair: the four cells around it, weighted, times the vectors of the points."""
+    n = tl.program_id(0) * POINTS + tl.arange(0, POINTS)
+    k, b = tl.program_id(1), tl.program_id(2).to(tl.int64)
+    inside = n < points
+    at = ((b * targets + k) * points + n) * 2
+    x = tl.load(places + at, mask=inside, other=0.0) * factor
+    y = tl.load(places + at + 1, mask=inside, other=0.0) * factor
+    x = tl.minimum(tl.maximum(x, 0.0), width - 1.0)
+    y = tl.minimum(tl.maximum(y, 0.0), height - 1.0)
+    left, top = tl.floor(x).to(tl.int32), tl.floor(y).to(tl.int32)
+    right, low = tl.minimum(left + 1, width - 1), tl.minimum(top + 1, height - 1)
+    x, y = x - left, y - top
+    total = tl.zeros((POINTS,), tl.float32)
+    for block in range(BLOCKS):
+        c = block * CHANNELS + tl.arange(0, CHANNELS)
+        mask = inside[:, None] & (c < channels)[None, :]
+        own = tl.load(vectors + (b * points + n)[:, None] * channels + c[None, :], mask=mask, other=0.0)
+        base = cells + b * height * width * channels + c[None, :]
+        upper_left = tl.load(base + ((top * width + left) * channels)[:, None], mask=mask, other=0.0)
+        upper_right = tl.load(base + ((top * width + right) * channels)[:, None], mask=mask, other=0.0)
+        lower_left = tl.load(base + ((low * width + left) * channels)[:, None], mask=mask, other=0.0)
+        lower_right = tl.load(base + ((low * width + right) * channels)[:, None], mask=mask, other=0.0)
+        upper = upper_left + (upper_right - upper_left) * x[:, None]
+        lower = lower_left + (lower_right - lower_left) * x[:, None]
+        total += tl.sum(own * (upper + (lower - upper) * y[:, None]), axis=1)
+    tl.store(out + (b * targets + k) * points + n, tl.maximum(total, 0.0), mask=inside)
+
+
+def lookup(vectors0: Tensor, cells1: Tensor, places: Tensor, gamma: int) -> Tensor:
+    """See :func:`deepmatching.network.operators.lookups.lookup`."""
+    (B, C, H, W), (rows, columns) = vectors0.shape, cells1.shape[2:]
+    vectors, cells = (t.permute(0, 2, 3, 1).contiguous() for t in (vectors0, cells1))  # channels of one place together
+    K = places.shape[1]
+    out = torch.empty((B, K, H, W), dtype=vectors.dtype, device=vectors.device)
+    block = min(CHANNELS, max(16, triton.next_power_of_2(C)))
+    launch(
+        _lookup, (triton.cdiv(H * W, POINTS), K, B),
+        vectors, cells, places.contiguous(), out, 1.0 / gamma, H * W, K, C, rows, columns,
+        BLOCKS=triton.cdiv(C, block), POINTS=POINTS, CHANNELS=block, num_warps=WARPS,
+    )  # fmt: skip
+    return out
 
 
 @triton.jit
@@ -55,8 +104,6 @@ def _windows(
     tl.store(out + target[:, None] + n[None, :], tl.maximum(total, 0.0).to(out.dtype.element_ty), mask=mask)
 
 
-@torch.no_grad()
-@on_device_of
 def windows(
     cells: tuple[Tensor, ...], weight: Tensor, bias: Tensor, step: int, factor: float, dtype: torch.dtype
 ) -> Tensor:
@@ -68,7 +115,8 @@ def windows(
     per_batch, block = batch * rows * columns, min(CHANNELS, max(16, triton.next_power_of_2(channels)))
     if cells[0].stride() != cells[-1].stride():
         cells = tuple(batch.contiguous() for batch in cells)
-    _windows[(triton.cdiv(per_batch, WINDOWS), len(cells))](
+    launch(
+        _windows, (triton.cdiv(per_batch, WINDOWS), len(cells)),
         cells[0], cells[-1], weight, bias.contiguous(), out, float(factor), per_batch, rows, columns, step, channels,
         *cells[0].stride(), *weight.stride(),
         SIDE=side, BLOCKS=triton.cdiv(channels, block), OUTPUTS=outputs,
@@ -123,8 +171,6 @@ def _compare(
     )  # fmt: skip
 
 
-@torch.no_grad()
-@on_device_of
 def compare_contexts(
     evidence: Tensor, context0: Tensor, context1: Tensor, points1: Tensor, beta: int, alpha: int, groups: int
 ) -> Tensor:
@@ -134,7 +180,8 @@ def compare_contexts(
     channels = size + context0.shape[1] + groups
     out = torch.empty((batch, rows, columns, channels), dtype=context0.dtype, device=context0.device)
     points = batch * rows * columns
-    _compare[(triton.cdiv(points, POINTS),)](
+    launch(
+        _compare, (triton.cdiv(points, POINTS),),
         evidence, context0, context1, points1.contiguous(), out, points, rows, columns, channels, *context1.shape[2:],
         float(beta), float(alpha), *evidence.stride(), *context0.stride(), *context1.stride(),
         EVIDENCE=size, GROUPS=groups, PER_GROUP=per_group, PADDED=triton.next_power_of_2(size),

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.kernels.constants import BLOCK, CHUNK_BYTES, TILE
-from deepmatching.kernels.gpu.indexing import device_of
+from deepmatching.kernels.gpu.indexing import launch
 from deepmatching.kernels.gpu.matching.half_cells import HalfCells, half_cells, power_of_two, scale_exponent
-from deepmatching.kernels.gpu.matching.max_pooling import pool_into
+from deepmatching.kernels.gpu.matching.pooling import pool_into
 
 
 class Layout(NamedTuple):
@@ -37,6 +37,16 @@ class Layout(NamedTuple):
     origin_x: int
     end_y: int  #: last target position on the image
     end_x: int
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """The grid, the size of a window, and the steps between points and between windows."""
+        return self[:6]
+
+    @property
+    def targets(self) -> tuple[int, ...]:
+        """The first and the last target position."""
+        return self[8:]
 
     @property
     def tiles(self) -> tuple[int, int]:
@@ -174,15 +184,12 @@ def correlate_into(
     depth = patch * patch * reference.channels
     summed, stages = (64, 2) if depth < 1024 else (32, 3)  # measured on an H200: HOG's 192 and a CNN's 2048
     grid = (at.blocks[0] * at.blocks[1], tiles_y * tiles_x, out.shape[0])
-    with device_of(out):
-        _correlate[grid](
-            *(reference.high, reference.low, reference.peak, target.high, target.low, target.peak, out),
-            *(first_row, out.shape[1], at.rows, at.columns, at.h, at.w, at.step, at.shift),
-            *(at.origin_y, at.origin_x, at.end_y, at.end_x, tiles_x, at.blocks[1]),
-            *(*reference.high.shape[1:3], *target.high.shape[1:3]),
-            PATCH=patch, CHANNELS=reference.channels, TILE=TILE, BLOCK_Y=BLOCK[0], BLOCK_X=BLOCK[1],
-            DEPTH=math.gcd(summed, depth), SPLIT=not half, CLAMP=clamp, num_warps=4, num_stages=stages,
-        )  # fmt: skip
+    launch(
+        _correlate, grid, *reference, *target, out, first_row, out.shape[1], *at.windows, *at.targets,
+        tiles_x, at.blocks[1], *reference.high.shape[1:3], *target.high.shape[1:3],
+        PATCH=patch, CHANNELS=reference.channels, TILE=TILE, BLOCK_Y=BLOCK[0], BLOCK_X=BLOCK[1],
+        DEPTH=math.gcd(summed, depth), SPLIT=not half, CLAMP=clamp, num_warps=4, num_stages=stages,
+    )  # fmt: skip
 
 
 def correlate(cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int, half: bool = False) -> Tensor:
@@ -193,7 +200,6 @@ def correlate(cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int, ha
     return out
 
 
-@torch.no_grad()
 def correlate_and_pool(
     cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int, exponent: float, half: bool = False
 ) -> tuple[Tensor, Tensor]:
@@ -220,6 +226,5 @@ def correlate_and_pool(
             correlate_into(scores, start, part, at, patch, clamp=True, half=half)
             # Rows of one pair, or all rows of several pairs: contiguous either way.
             out = (some, slice(start, start + shape[1]))
-            with device_of(scores):
-                pool_into(scores, values[out], switches[out], geometry.pool_offset(0), geometry.pool_reach, exponent)
+            pool_into(scores, values[out], switches[out], geometry.pool_offset(0), geometry.pool_reach, exponent)
     return values, switches

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from deepmatching.geometry.discretization import Geometry
-from deepmatching.kernels.gpu.indexing import device_of
+from deepmatching.kernels.gpu.indexing import launch
 from deepmatching.kernels.gpu.matching.correlation import (
     TILE,
     Layout,
@@ -157,10 +157,6 @@ def _target_gradient(
     tl.store(out, total, mask=inside[:, None] & (channel < channels)[None, :])
 
 
-def _channels_block(padded: int) -> int:
-    return max(16, min(128, triton.next_power_of_2(padded)))
-
-
 def reference_gradient(
     gradient: Tensor, peak: Tensor, target: HalfCells, at: Layout, patch: int, shape: torch.Size
 ) -> Tensor:
@@ -169,13 +165,12 @@ def reference_gradient(
     run = max(16, min(RUN, triton.next_power_of_2(patch * target.channels)))
     tiles_y, tiles_x = at.tiles
     grid = (tiles_y * tiles_x, patch, shape[0] * triton.cdiv(patch * target.channels, run))
-    with device_of(gradient):
-        _reference_gradient[grid](
-            *(gradient, peak, target.high, target.low, target.peak, result, shape[2], shape[3], shape[1]),
-            *at, tiles_x, *target.high.shape[1:3],
-            PATCH=patch, PADDED=target.channels, TILE=TILE, BLOCK_Y=BLOCK[0], BLOCK_X=BLOCK[1], RUN=run,
-            num_warps=WARPS, num_stages=STAGES,
-        )  # fmt: skip
+    launch(
+        _reference_gradient, grid, gradient, peak, *target, result, shape[2], shape[3], shape[1],
+        *at, tiles_x, *target.high.shape[1:3],
+        PATCH=patch, PADDED=target.channels, TILE=TILE, BLOCK_Y=BLOCK[0], BLOCK_X=BLOCK[1], RUN=run,
+        num_warps=WARPS, num_stages=STAGES,
+    )  # fmt: skip
     return result
 
 
@@ -184,20 +179,15 @@ def target_gradient(
 ) -> Tensor:
     """∂cells_1, (B, C, h1, w1), from ∂S̃_0."""
     result = gradient.new_empty(shape)
-    block = _channels_block(reference.channels)
-    grid = (
-        triton.cdiv(shape[3], CELLS_X),
-        triton.cdiv(shape[2], CELLS_Y),
-        shape[0] * triton.cdiv(reference.channels, block),
-    )
-    with device_of(gradient):
-        _target_gradient[grid](
-            *(gradient, peak, reference.high, reference.low, reference.peak, result, shape[2], shape[3], shape[1]),
-            *(at.rows, at.columns, at.h, at.w, at.step, at.shift, at.origin_y, at.origin_x, at.end_y, at.end_x),
-            *reference.high.shape[1:3],
-            PATCH=patch, PADDED=reference.channels, TILE=TILE, CELLS_Y=CELLS_Y, CELLS_X=CELLS_X, CHANNELS=block,
-            RELATIVE=at.shift > 0, num_warps=WARPS, num_stages=STAGES,
-        )  # fmt: skip
+    block = max(16, min(128, triton.next_power_of_2(reference.channels)))
+    blocks = shape[0] * triton.cdiv(reference.channels, block)
+    launch(
+        _target_gradient, (triton.cdiv(shape[3], CELLS_X), triton.cdiv(shape[2], CELLS_Y), blocks),
+        gradient, peak, *reference, result, shape[2], shape[3], shape[1], *at.windows, *at.targets,
+        *reference.high.shape[1:3],
+        PATCH=patch, PADDED=reference.channels, TILE=TILE, CELLS_Y=CELLS_Y, CELLS_X=CELLS_X, CHANNELS=block,
+        RELATIVE=at.shift > 0, num_warps=WARPS, num_stages=STAGES,
+    )  # fmt: skip
     return result
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.targets import Best, Decoded, bin_side, positions
-from deepmatching.kernels.gpu.indexing import NOTHING, cells_of, on_device_of, reference_point, row_and_column
+from deepmatching.kernels.gpu.indexing import NOTHING, cells_of, launch, reference_point, row_and_column
 from deepmatching.settings import RECIPROCAL, Reciprocal
 
 LOWEST = -2139095041  #: ``ordered`` of −∞
@@ -155,7 +155,8 @@ def _best(
     bins = (pairs, at.bin_rows, at.bin_columns) if reciprocal != "none" else (pairs, 0, 0)
     table = torch.full(bins, LOWEST, dtype=torch.int32, device=coarse.device)
     block = min(2048, triton.next_power_of_2(h * w))
-    _best_cells[(pairs * rows * columns,)](
+    launch(
+        _best_cells, (pairs * rows * columns,),
         coarse.contiguous(), pooled.contiguous(), switches.contiguous(), scores, cells, table,
         rows, columns, h, w, at.w_fine, geometry.pool_offset(0), at.origin_y, at.origin_x, at.step,
         *(size // geometry.gamma for size in geometry.used1), at.bin_rows, at.bin_columns,
@@ -164,16 +165,12 @@ def _best(
     return scores, cells, table
 
 
-@torch.no_grad()
-@on_device_of
 def best_pooled(coarse: Tensor, pooled: Tensor, switches: Tensor, geometry: Geometry, reciprocal: Reciprocal) -> Best:
     """See :func:`deepmatching.network.operators.decoding.best_pooled`."""
     scores, cells, table = _best(coarse, pooled, switches, geometry, reciprocal)
     return Best(scores, cells, torch.where(table >= 0, table, table ^ 0x7FFFFFFF).view(torch.float32))
 
 
-@torch.no_grad()
-@on_device_of
 def decode_pooled(
     coarse: Tensor, pooled: Tensor, switches: Tensor, geometry: Geometry, reciprocal: Reciprocal = RECIPROCAL
 ) -> Decoded:
@@ -186,8 +183,9 @@ def decode_pooled(
     grid = (triton.cdiv(scores.numel(), POINTS),)
     first = torch.full_like(table, 2**31 - 1) if reciprocal == "bins" else table
     if reciprocal == "bins":
-        _first_claims[grid](scores, cells, table, first, *at, BLOCK=POINTS)
-    _verify[grid](
-        scores, cells, table, first, verified.view(torch.uint8), *at, FIRST=reciprocal == "bins", BLOCK=POINTS
-    )
+        launch(_first_claims, grid, scores, cells, table, first, *at, BLOCK=POINTS)
+    launch(
+        _verify, grid, scores, cells, table, first, verified.view(torch.uint8), *at,
+        FIRST=reciprocal == "bins", BLOCK=POINTS,
+    )  # fmt: skip
     return Decoded(*positions(cells, geometry), scores, cells, verified)

@@ -14,7 +14,7 @@ from torch import Tensor
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.targets import Decoded
 from deepmatching.kernels.constants import COARSE, FINE, NO_SCORE, PARTS
-from deepmatching.kernels.gpu.indexing import on_device_of
+from deepmatching.kernels.gpu.indexing import launch
 from deepmatching.kernels.gpu.matching.decoding import ordered, targets
 
 POINTS = 32  #: reference points of one program
@@ -221,8 +221,6 @@ def _evidence(
             tl.store(out + FIXED + part, sums * (PATCH * PATCH), mask=on)
 
 
-@torch.no_grad()
-@on_device_of
 def gather_evidence(
     decoded: Decoded, around: Tensor, cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int
 ) -> Tensor:
@@ -234,7 +232,8 @@ def gather_evidence(
     table = torch.full((batch * at.bin_rows * at.bin_columns,), NO_CLAIM, dtype=torch.int64, device=scores.device)
     shares, moved = torch.empty_like(scores), scores.new_empty((batch, rows, columns, 2))
     blocks = triton.cdiv(points, POINTS)
-    _claim[(blocks,)](
+    launch(
+        _claim, (blocks,),
         scores, cells, points0, decoded.points1.contiguous(), table, shares, moved, points, float(geometry.L + 1),
         *places, POINTS=POINTS, num_warps=1,
     )  # fmt: skip
@@ -243,7 +242,8 @@ def gather_evidence(
     channels = cells0.shape[1]
     per_part = triton.cdiv(channels, PARTS)
     top, left = (cell - patch // 2 for cell in geometry.first_cell)
-    _evidence[(blocks, 1 + patch**2)](
+    launch(
+        _evidence, (blocks, 1 + patch**2),
         shares, moved, scores, decoded.verified.contiguous().view(torch.uint8), around.contiguous(), points0, cells,
         table, cells0, cells1, out, points, *places,
         *(float(side) for side in (*geometry.used0, *geometry.used1, geometry.radius or 0)),

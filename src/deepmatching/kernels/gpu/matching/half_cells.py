@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from deepmatching.kernels.gpu.indexing import device_of
+from deepmatching.kernels.gpu.indexing import launch
 
 
 class HalfCells(NamedTuple):
@@ -95,9 +95,9 @@ def half_cells(cells: Tensor, first: tuple[int, int], size: tuple[int, int], pat
     low = torch.empty_like(high)
     peak = torch.linalg.vector_norm(cells, torch.inf, dim=(1, 2, 3))
     block, chunk = 64, min(32, triton.next_power_of_2(padded))
-    with device_of(cells):
-        _split_cells[(batch * size[0], triton.cdiv(size[1], block))](
-            cells, peak, high, low, channels, h, w, *cells.stride(), *first, *size,
-            PADDED=padded, COLUMNS=block, CHANNELS=chunk,
-        )  # fmt: skip
+    launch(
+        _split_cells, (batch * size[0], triton.cdiv(size[1], block)),
+        cells, peak, high, low, channels, h, w, *cells.stride(), *first, *size,
+        PADDED=padded, COLUMNS=block, CHANNELS=chunk,
+    )  # fmt: skip
     return HalfCells(high, low, peak)

@@ -1,4 +1,4 @@
-"""Power (PW) with its gradient: the kernels behind ``operators.power``."""
+"""Power (PW) with its gradient."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from deepmatching.kernels.gpu.indexing import on_device_of, powered
+from deepmatching.kernels.gpu.indexing import launch, powered
 
-BLOCK = 2048
+SIZE = 2048  #: scores of one program
 
 
 @triton.jit
@@ -38,23 +38,6 @@ def _power_gradient(scores, exponent, gradient, out, partial, elements, SIZE: tl
     tl.store(partial + tl.program_id(0), tl.sum(slope * tl.where(positive, score, 0.0) * (log * LN2), axis=0))
 
 
-@on_device_of
-def raise_to(scores: Tensor, exponent: Tensor) -> Tensor:
-    """max(S, 0)^ν for contiguous scores and an exponent on the same device."""
-    out = torch.empty_like(scores)
-    _power[(triton.cdiv(scores.numel(), BLOCK),)](scores, exponent, out, scores.numel(), SIZE=BLOCK)
-    return out
-
-
-@on_device_of
-def power_gradient(scores: Tensor, exponent: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """∂S and ∂ν; the sum over blocks runs in a fixed order and in float64."""
-    blocks = triton.cdiv(scores.numel(), BLOCK)
-    out, partial = torch.empty_like(scores), scores.new_empty(blocks)
-    _power_gradient[(blocks,)](scores, exponent, gradient, out, partial, scores.numel(), SIZE=BLOCK)
-    return out, partial.sum(dtype=torch.float64).to(exponent.dtype).view(exponent.shape)
-
-
 class Power(torch.autograd.Function):
     """:func:`power`."""
 
@@ -62,13 +45,21 @@ class Power(torch.autograd.Function):
     def forward(ctx: Any, scores: Tensor, exponent: Tensor) -> Tensor:
         scores = scores.contiguous()
         ctx.save_for_backward(scores, exponent)
-        return raise_to(scores, exponent)
+        out, elements = torch.empty_like(scores), scores.numel()
+        launch(_power, (triton.cdiv(elements, SIZE),), scores, exponent, out, elements, SIZE=SIZE)
+        return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         scores, exponent = ctx.saved_tensors
-        return power_gradient(scores, exponent, gradient.contiguous())
+        elements = scores.numel()
+        blocks = triton.cdiv(elements, SIZE)
+        out, partial = torch.empty_like(scores), scores.new_empty(blocks)
+        tensors = (scores, exponent, gradient.contiguous(), out, partial)
+        launch(_power_gradient, (blocks,), *tensors, elements, SIZE=SIZE)
+        # The sum over blocks runs in a fixed order and in float64.
+        return out, partial.sum(dtype=torch.float64).to(exponent.dtype).view(exponent.shape)
 
 
 def power(scores: Tensor, exponent: Tensor | float) -> Tensor:
