@@ -46,7 +46,7 @@ from deepmatching.network.operators.decoding import decode
 from deepmatching.settings import MODEL, RADIUS, choose_device
 from deepmatching.training.config import DataConfig
 from deepmatching.training.data import BatchGenerator, fixed_pairs, synthesizer
-from deepmatching.training.distributed import World
+from deepmatching.training.processes import World
 
 BINS = 15
 SCALES = tuple(float(scale) for scale in np.geomspace(1, 64, 25))

@@ -118,7 +118,8 @@ def test_a_run_that_fails_later_says_how_to_resume(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     original = Samples.__getitem__
-    monkeypatch.setattr(Samples, "__getitem__", lambda self, n: "No pair." if n == 4 else original(self, n))
+    bad = DeepMatchingError("No pair.")
+    monkeypatch.setattr(Samples, "__getitem__", lambda self, n: bad if n == 4 else original(self, n))
     with pytest.raises(DeepMatchingError, match="No pair"):
         train(str(small), ["validation.data=[]"])
     assert f"deepmatching train {tmp_path / 'run' / 'config.toml'} --resume" in capsys.readouterr().err
@@ -129,7 +130,7 @@ def test_a_run_that_fails_later_says_how_to_resume(
 def test_a_discarded_run_leaves_no_picture_either(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(Samples, "__getitem__", lambda self, n: "No pair.")
+    monkeypatch.setattr(Samples, "__getitem__", lambda self, n: DeepMatchingError("No pair."))
     with pytest.raises(DeepMatchingError, match="No pair"):
         train(str(small))
     assert "step 0: acc@2/5/10" in capsys.readouterr().err  # it was validated, and the curves drawn
@@ -158,7 +159,7 @@ def test_a_process_of_several_ends_with_its_own_message_or_leaves_it_to_the_othe
 ) -> None:
     from deepmatching import training
     from deepmatching.commands import train as command_module
-    from deepmatching.training.distributed import OtherProcessFailed
+    from deepmatching.training.processes import OtherProcessFailed
 
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr(command_module, "GRACE", 0.0)

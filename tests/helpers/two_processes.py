@@ -21,18 +21,18 @@ import torch
 from deepmatching.data.datasets import Pair
 from deepmatching.errors import DeepMatchingError
 from deepmatching.training import read_config, train, validation
-from deepmatching.training.data import Samples
+from deepmatching.training.data import Batch, Samples
 from deepmatching.training.run import Run
 
 read, match = Samples.__getitem__, validation._match
 
 
-def interrupt(samples: Samples, number: int) -> Pair | str:
+def interrupt(samples: Samples, number: int) -> Batch:
     signal.raise_signal(signal.SIGTERM)
     return read(samples, number)
 
 
-def too_small(samples: Samples, number: int) -> Pair | str:
+def too_small(samples: Samples, number: int) -> Batch:
     """A readable pair that is too small for the network."""
     return Pair(torch.zeros(3, 4, 4), torch.zeros(3, 4, 4), torch.zeros(4, 4, 2), torch.zeros(4, 4).bool())
 
@@ -41,8 +41,8 @@ def refuse(*arguments: Any) -> Any:
     raise DeepMatchingError("No match.")
 
 
-def unreadable(samples: Samples, number: int) -> Pair | str:
-    return "No pair."
+def unreadable(samples: Samples, number: int) -> Batch:
+    return DeepMatchingError("No pair.")
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Training:
     out: str
     resume: bool = False
     at: int = -1
-    event: Callable[[Samples, int], Pair | str] = read
+    event: Callable[[Samples, int], Batch] = read
 
 
 TRAININGS = (

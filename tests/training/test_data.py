@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
@@ -23,12 +23,11 @@ from deepmatching.training.data import (
     TrainingData,
     collate,
     dataset_batches,
-    errors_as_items,
     open_pairs,
+    seed_for,
     synthetic_batches,
 )
-from deepmatching.training.distributed import World
-from deepmatching.training.seeds import seed_for
+from deepmatching.training.processes import World
 from helpers.fake_datasets import write_chairs, write_pairs, write_sintel
 
 
@@ -104,22 +103,23 @@ def test_a_crop_larger_than_a_pair_is_limited_to_the_pair() -> None:
 
 
 @pytest.mark.slow
-def test_bad_pairs_are_one_sentence_from_workers_too(tmp_path: Path, manifest: Path) -> None:
-    entries = json.loads(manifest.read_text())[:1]
-    for key in ("image0", "image1", "flow"):
-        entries[0][key] = str(manifest.parent / entries[0][key])
+def test_a_pair_that_cannot_be_read_is_an_error_in_its_place_from_workers_too(tmp_path: Path, manifest: Path) -> None:
+    entries = json.loads(manifest.read_text())[:2]
+    for entry in entries:
+        entry |= {key: str(manifest.parent / entry[key]) for key in ("image0", "image1", "flow")}
     (tmp_path / "cut.flo").write_bytes(Path(entries[0]["flow"]).read_bytes()[:500])
-    (tmp_path / "bad.json").write_text(json.dumps([{**entries[0], "flow": "cut.flo"}]))
+    entries[0]["flow"] = "cut.flo"
+    (tmp_path / "bad.json").write_text(json.dumps(entries))
     samples = Samples(open_dataset(tmp_path / "bad.json"), 0, (32, 48), flips=True)
     for workers in (0, 1):
-        with pytest.raises(DeepMatchingError, match=r"cut\.flo") as raised:
-            next(dataset_batches(samples, 1, workers, World(), 0))
-        assert "\n" not in str(raised.value)
+        epoch = list(islice(dataset_batches(samples, 1, workers, World(), 0), 2))
+        (error,) = [str(item) for item in epoch if isinstance(item, DeepMatchingError)]
+        assert "cut.flo" in error and "\n" not in error
 
 
-def test_pairs_of_two_sizes_are_refused_in_words() -> None:
-    answer = collate([*numbered(1), *numbered(1, (8, 8))])
-    assert isinstance(answer, str) and "data.crop" in answer
+def test_pairs_of_two_sizes_are_an_error() -> None:
+    assert "data.crop" in str(collate([*numbered(1), *numbered(1, (8, 8))]))
+    assert str(collate([*numbered(1), DeepMatchingError("No pair.")])) == "No pair."
 
 
 def test_no_pairs_at_all() -> None:
@@ -174,14 +174,19 @@ def test_options_go_to_the_data_sets_that_have_them(tmp_path: Path) -> None:
     assert len(pairs) == 18 and torch.equal(pairs[16].image0, open_dataset(manifest)[0].image0)
 
 
-def test_an_error_takes_the_place_of_its_batch_and_of_all_that_follow() -> None:
-    def batches() -> Iterator[Pair]:
-        yield from numbered(2)
-        raise DeepMatchingError("No pair.")
+def test_synthetic_pairs_that_cannot_be_made_are_an_error_in_their_place() -> None:
+    class Failing(Maker):
+        calls = 0
 
-    first, second, *others = islice(errors_as_items(batches()), 5)
-    assert isinstance(first, Pair) and isinstance(second, Pair)
-    assert [str(other) for other in others if isinstance(other, DeepMatchingError)] == ["No pair."] * 3
+        def batch(self, count: int, generator: torch.Generator) -> Pair:
+            self.calls += 1
+            if self.calls == 2:
+                raise DeepMatchingError("No pair.")
+            return super().batch(count, generator)
+
+    batches = list(islice(synthetic_batches(Failing(), 5, 2, World(), 0), 3))
+    assert [str(batch) for batch in batches if isinstance(batch, DeepMatchingError)] == ["No pair."]
+    assert isinstance(batches[1], DeepMatchingError)
 
 
 def test_processes_divide_the_synthetic_batches_from_any_start() -> None:

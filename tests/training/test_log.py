@@ -1,4 +1,4 @@
-"""The log survives being cut short, and its picture is a picture."""
+"""Metrics are summed up until they are logged, and the log survives being cut short."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+import deepmatching as dm
 from deepmatching.errors import DeepMatchingError
-from deepmatching.training.log import CsvLog, TensorBoard, read_log
+from deepmatching.training.checkpoints import Progress
+from deepmatching.training.log import CsvLog, StepMetrics, TensorBoard, read_log
+from deepmatching.training.processes import World
 
 
 def test_rows_come_back_with_the_columns_they_had(tmp_path: Path) -> None:
@@ -92,3 +96,15 @@ def test_resuming_drops_a_validation_that_the_saved_state_does_not_know(tmp_path
     assert CsvLog(tmp_path / "log.csv", 4, validated=4).rows == [validations[0], report, validations[1]]
     assert CsvLog(tmp_path / "log.csv", 4, validated=0).rows == [validations[0], report]
     assert CsvLog(tmp_path / "log.csv", 0, validated=-1).rows == []
+
+
+def test_metrics_are_means_over_batches_and_steps() -> None:
+    metrics = StepMetrics(Progress(), World())
+    metrics.add([{"loss": torch.tensor(1.0)}, {"loss": torch.tensor(3.0)}], torch.tensor(5.0))
+    metrics.add([{"loss": torch.tensor(6.0)}], torch.tensor(7.0))
+    again = StepMetrics(Progress(sums=metrics.totals(), count=metrics.count), World())
+    network = dm.Network(dm.models.HOG())  # type: ignore[attr-defined]
+    for each in (metrics, again):
+        row = each.row(Progress(step=2), network, 0.1, 3.0)
+        assert (row["loss"], row["gradient"], row["step"], row["nu_0"]) == (4.0, 6.0, 2, pytest.approx(1.4))
+        assert each.totals() == {} and each.count == 0

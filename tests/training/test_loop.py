@@ -28,6 +28,7 @@ from deepmatching.training.model import build_model
 from helpers.recorder import Recorder
 
 CPU = torch.device("cpu")
+NO_PAIR = DeepMatchingError("No pair.")
 Configs = Callable[..., Config]
 
 
@@ -196,7 +197,7 @@ def test_a_pair_that_cannot_be_read_loses_nothing(
 
     train(config_of(f"out={tmp_path / 'whole'}"), CPU)
     original = data.Samples.__getitem__
-    monkeypatch.setattr(data.Samples, "__getitem__", lambda self, n: "No pair." if n == 5 else original(self, n))
+    monkeypatch.setattr(data.Samples, "__getitem__", lambda self, n: NO_PAIR if n == 5 else original(self, n))
     with pytest.raises(DeepMatchingError, match="No pair"):
         train(config_of("checkpoint_every=1000", "validation.every=1000"), CPU)
     monkeypatch.undo()
@@ -210,7 +211,7 @@ def test_the_batch_after_the_last_one_may_be_bad(config_of: Configs, monkeypatch
     from deepmatching.training import data
 
     original = data.Samples.__getitem__
-    monkeypatch.setattr(data.Samples, "__getitem__", lambda self, n: "No pair." if n == 6 else original(self, n))
+    monkeypatch.setattr(data.Samples, "__getitem__", lambda self, n: NO_PAIR if n == 6 else original(self, n))
     assert train(config_of(), CPU).progress.step == 6
 
 
@@ -223,9 +224,9 @@ def test_a_bad_batch_among_those_of_a_step_costs_no_step(
     whole = train(config.model_copy(update={"out": str(tmp_path / "whole")}), CPU)
     original = data.Samples.__getitem__
     for n in (7, 6):  # the second and the first of the last step
-        monkeypatch.setattr(data.Samples, "__getitem__", lambda self, m, n=n: "No." if m == n else original(self, m))
+        monkeypatch.setattr(data.Samples, "__getitem__", lambda self, m, n=n: NO_PAIR if m == n else original(self, m))
         watcher = Recorder()
-        with pytest.raises(DeepMatchingError, match=r"No\."):
+        with pytest.raises(DeepMatchingError, match="No pair"):
             train(config, CPU, resume=n == 6, watchers=[watcher])
         assert watcher.events[-1] == "failed"
     monkeypatch.undo()

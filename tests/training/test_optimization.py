@@ -99,13 +99,13 @@ def test_mixed_precision_stays_inside_the_descriptor() -> None:
     seen: list[torch.dtype] = []
     convolution = next(m for m in plain.network.descriptor.modules() if isinstance(m, nn.Conv2d))
     convolution.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
-    exact, _ = plain(*batch(plain))
+    exact, _ = plain.loss(*batch(plain))
     plain.amp = "bf16"
-    mixed, _ = plain(*batch(plain))
+    mixed, _ = plain.loss(*batch(plain))
     assert set(seen[: len(seen) // 2]) == {torch.float32} and set(seen[len(seen) // 2 :]) == {torch.bfloat16}
     assert mixed.dtype == torch.float32
     assert mixed != exact and mixed.item() == pytest.approx(exact.item(), rel=0.1)
     assert "forward" not in vars(plain.network.descriptor)  # and nothing is left behind
     with pytest.raises(DeepMatchingError):
-        plain(torch.rand(1, 3, 4, 4), *batch(plain)[1:])
+        plain.loss(torch.rand(1, 3, 4, 4), *batch(plain)[1:])
     assert "forward" not in vars(plain.network.descriptor)

@@ -13,7 +13,7 @@ from deepmatching.errors import DeepMatchingError
 from deepmatching.training import train
 from deepmatching.training.config import Config
 from deepmatching.training.data import TrainingData
-from deepmatching.training.distributed import World
+from deepmatching.training.processes import World
 from deepmatching.training.validation import Validation
 from helpers.fake_datasets import write_chairs, write_kitti, write_pairs, write_sintel
 

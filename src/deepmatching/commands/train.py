@@ -49,7 +49,7 @@ def train(
     from deepmatching.matcher import choose_device
     from deepmatching.training import read_config
     from deepmatching.training import train as run
-    from deepmatching.training.distributed import OtherProcessFailed
+    from deepmatching.training.processes import OtherProcessFailed
 
     chosen = read_config(config, settings or (), overfit)
     is_alone = os.environ.get("WORLD_SIZE", "1") == "1"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from functools import cache, lru_cache, partial
@@ -16,6 +17,7 @@ from itertools import count
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset
@@ -25,9 +27,7 @@ from deepmatching.data.datasets.crops import crop, random_crop, random_flip
 from deepmatching.data.datasets.opening import WITH_PASSES, WITH_SPLIT_FILE, WITH_SPLITS
 from deepmatching.errors import DeepMatchingError, check_choice
 from deepmatching.training.config import DataConfig
-from deepmatching.training.distributed import World
-from deepmatching.training.interruption import signal_handler
-from deepmatching.training.seeds import generator_for
+from deepmatching.training.processes import World, signal_handler
 
 #: Fraction of the pairs that are turned upside down.
 _UPSIDE_DOWN = 0.1
@@ -47,8 +47,26 @@ class BatchGenerator(Protocol):
     def batch(self, count: int, generator: torch.Generator) -> Pair: ...
 
 
+#: A batch, or the error that says why there is none. It is raised when all processes have agreed to stop.
+Batch = Pair | DeepMatchingError
+
+
+def seed_for(seed: int, purpose: str, *numbers: int) -> int:
+    """Return a 63-bit seed for one purpose: the order of an epoch, the crop of a sample, …
+
+    It depends on nothing that happened before, so a resumed run continues without saved generators.
+    """
+    sequence = np.random.SeedSequence([seed, zlib.crc32(purpose.encode()), *numbers])
+    return int(sequence.generate_state(1, np.uint64)[0] >> 1)
+
+
+def generator_for(seed: int, purpose: str, *numbers: int) -> torch.Generator:
+    """Return a CPU generator with :func:`seed_for`'s seed."""
+    return torch.Generator().manual_seed(seed_for(seed, purpose, *numbers))
+
+
 def open_pairs(names: Sequence[str], roots: Sequence[str], split: str, config: DataConfig) -> Pairs:
-    """The data sets of these names as one, with one root for all or one for each. Each gets the options it has."""
+    """Open the data sets of these names as one, with one root for all or one for each. Each gets the options it has."""
     parts = []
     for n, name in enumerate(names):
         root = roots[n if len(roots) > 1 else 0] if roots else None
@@ -65,12 +83,12 @@ def open_pairs(names: Sequence[str], roots: Sequence[str], split: str, config: D
 
 
 def is_manifest(name: str) -> bool:
-    """Whether a data set is a list of the user's own pairs, which needs no root."""
+    """Return whether a data set is a list of the user's own pairs, which needs no root."""
     return name.lower().endswith(".json")
 
 
 def image_files(pairs: Pairs) -> list[tuple[Path, Path]]:
-    """The two image files of every pair, as absolute paths; empty for pairs that are not files."""
+    """Return the two image files of every pair, as absolute paths; empty for pairs that are not files."""
     if isinstance(pairs, ConcatDataset):
         return [files for part in pairs.datasets for files in image_files(part)]  # type: ignore[arg-type]
     entries = pairs.entries if isinstance(pairs, FilePairs) else ()
@@ -87,8 +105,7 @@ def image_files(pairs: Pairs) -> list[tuple[Path, Path]]:
 class Samples(Dataset):
     """The endless sequence of samples of a data set: shuffled in every epoch, cropped and mirrored at random.
 
-    An item is a pair, or a sentence that says why it cannot be read: an exception would reach the training process
-    wrapped in a worker's traceback.
+    In place of a pair that cannot be read stands the error; raised in a worker, it would be wrapped in a traceback.
     """
 
     def __init__(self, pairs: Pairs, seed: int, size: tuple[int, int] | None, flips: bool) -> None:
@@ -96,7 +113,7 @@ class Samples(Dataset):
             raise DeepMatchingError("There are no pairs to train on: check data.train, data.root and data.split.")
         self.pairs, self.seed, self.size, self.flips = pairs, seed, size, flips
 
-    def __getitem__(self, number: int) -> Pair | str:
+    def __getitem__(self, number: int) -> Batch:
         epoch, position = divmod(number, len(self.pairs))
         try:
             pair = self.pairs[_order(len(self.pairs), self.seed, epoch)[position]]
@@ -105,7 +122,7 @@ class Samples(Dataset):
                 pair = random_crop(pair, _clip_size(pair, self.size), generator)
             return random_flip(pair, generator, vertical=_UPSIDE_DOWN) if self.flips else pair
         except DeepMatchingError as error:
-            return str(error)
+            return error
 
 
 @lru_cache(maxsize=2)
@@ -114,21 +131,20 @@ def _order(count: int, seed: int, epoch: int) -> list[int]:
 
 
 def _clip_size(pair: Pair, size: Sequence[int]) -> tuple[int, int]:
-    """The size of a crop, limited to that of both images."""
+    """Return the size of a crop, limited to that of both images."""
     rows, columns = (min(size[axis], pair.image0.shape[axis + 1], pair.image1.shape[axis + 1]) for axis in (0, 1))
     return rows, columns
 
 
-def collate(items: Sequence[Pair | str]) -> Pair | str:
-    """A batch, or the first sentence that says why there is none."""
-    pairs: list[Pair] = []
+def collate(items: Sequence[Batch]) -> Batch:
+    """Return the pairs as a batch, or the first error among them."""
     for item in items:
-        if isinstance(item, str):
+        if isinstance(item, DeepMatchingError):
             return item
-        pairs.append(item)
+    pairs = [item for item in items if isinstance(item, Pair)]
     if len({(pair.image0.shape, pair.image1.shape) for pair in pairs}) > 1:
         names = ", ".join(f"'{pair.name}' {tuple(pair.image0.shape[1:])}" for pair in pairs[:2])
-        return (
+        return DeepMatchingError(
             f"Pairs of different sizes cannot share a batch ({names}): set data.crop to a size that fits into all of "
             "them, or data.batch=1."
         )
@@ -137,31 +153,26 @@ def collate(items: Sequence[Pair | str]) -> Pair | str:
 
 
 def map_tensors(pair: Pair, function: Callable[[Tensor], Tensor], name: str) -> Pair:
-    """The pair with the function applied to each of its tensors."""
+    """Return the pair with the function applied to each of its tensors."""
     return Pair._make([*map(function, pair[:4]), name])
 
 
 # ---------------------------------------------------------------------- batches
 
 
-def errors_as_items(batches: Iterator[Pair]) -> Iterator[Pair | DeepMatchingError]:
-    """The batches. From the first that cannot be made on, its error is yielded instead; the caller raises it."""
-    try:
-        yield from batches
-    except DeepMatchingError as error:
-        while True:
-            yield error
-
-
-def synthetic_batches(maker: BatchGenerator, seed: int, batch: int, world: World, first: int) -> Iterator[Pair]:
-    """Batches of generated pairs, on the device, from this process's batch number ``first`` on."""
+def synthetic_batches(maker: BatchGenerator, seed: int, batch: int, world: World, first: int) -> Iterator[Batch]:
+    """Yield batches of generated pairs, on the device, from this process's batch number ``first`` on."""
     for n in count(first):
-        made = maker.batch(batch, generator_for(seed, "pairs", n * world.size + world.rank))
-        yield map_tensors(made, lambda tensor: tensor.to(world.device), made.name)
+        try:
+            made = maker.batch(batch, generator_for(seed, "pairs", n * world.size + world.rank))
+        except DeepMatchingError as error:
+            yield error
+        else:
+            yield map_tensors(made, lambda tensor: tensor.to(world.device), made.name)
 
 
-def dataset_batches(samples: Samples, batch: int, workers: int, world: World, first: int) -> Iterator[Pair]:
-    """Batches of a data set, on the device, from this process's batch number ``first`` on."""
+def dataset_batches(samples: Samples, batch: int, workers: int, world: World, first: int) -> Iterator[Batch]:
+    """Yield batches of a data set, on the device, from this process's batch number ``first`` on."""
     numbers = (
         range(start, start + batch) for start in count((first * world.size + world.rank) * batch, world.size * batch)
     )
@@ -175,18 +186,19 @@ def dataset_batches(samples: Samples, batch: int, workers: int, world: World, fi
         generator=torch.Generator(),  # its base seed is not used, and must not be drawn from the global generator
         # A forked child would inherit the locks of this process's threads.
         multiprocessing_context="spawn" if workers else None,
-        worker_init_fn=partial(_begin_worker, os.getpid()),
+        worker_init_fn=partial(_start_worker, os.getpid()),
     )
     # Workers inherit this: Ctrl-C ends the training process's step, not their reading.
     with signal_handler(signal.SIG_IGN, signal.SIGINT):
         items = iter(loader)
     for item in items:
-        if isinstance(item, str):
-            raise DeepMatchingError(item)
-        yield map_tensors(item, lambda tensor: tensor.to(world.device, non_blocking=on_gpu), item.name)
+        if isinstance(item, DeepMatchingError):
+            yield item
+        else:
+            yield map_tensors(item, lambda tensor: tensor.to(world.device, non_blocking=on_gpu), item.name)
 
 
-def _begin_worker(parent: int, worker: int) -> None:
+def _start_worker(parent: int, worker: int) -> None:
     """Leave Ctrl-C to the training process, and exit at once if that has ended.
 
     PyTorch's workers notice the end of their parent, unless it ended before they had started.
@@ -216,8 +228,8 @@ class TrainingData:
                 count = min(config.overfit, len(self.pairs))
                 self.pairs = [_center_crop(self.pairs[n], config.crop) for n in range(count)]
 
-    def batches(self, first: int) -> Iterator[Pair]:
-        """Batches on the device, from number ``first`` on."""
+    def batches(self, first: int) -> Iterator[Batch]:
+        """Yield batches on the device, from number ``first`` on."""
         config = self.config
         if self.pairs is None:
             assert self.maker is not None
@@ -229,7 +241,7 @@ class TrainingData:
 
 
 def _center_crop(pair: Pair, size: Sequence[int]) -> Pair:
-    """The middle of both images; all of them if the size is (0, 0)."""
+    """Return the middle of both images; all of them if the size is (0, 0)."""
     if not any(size):
         return pair
     rows, columns = _clip_size(pair, size)
@@ -238,7 +250,7 @@ def _center_crop(pair: Pair, size: Sequence[int]) -> Pair:
 
 
 def synthesizer(config: DataConfig, world: World, split: str) -> BatchGenerator:
-    """The generator of synthetic pairs that a config describes."""
+    """Build the generator of synthetic pairs that a config describes."""
     from deepmatching.data.synthesis import PRESETS, Photos, SynthesisSettings, Synthesizer
 
     changes = dict(config.synthesis)
@@ -255,7 +267,7 @@ def synthesizer(config: DataConfig, world: World, split: str) -> BatchGenerator:
 
 
 def fixed_pairs(maker: BatchGenerator, count: int, seed: int, purpose: str) -> list[Pair]:
-    """``count`` synthetic pairs, always the same, in main memory."""
+    """Make ``count`` synthetic pairs, always the same, in main memory."""
     return [
         map_tensors(maker.batch(1, generator_for(seed, purpose, n)), lambda tensor: tensor[0].cpu(), f"synthetic {n}")
         for n in range(count)

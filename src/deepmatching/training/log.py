@@ -1,16 +1,66 @@
-"""The metrics of a run over time: ``log.csv``, and TensorBoard if it is installed."""
+"""The metrics of a run over time: summed over steps, written to ``log.csv`` and, if it is installed, TensorBoard."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
+import torch
+from torch import Tensor
+
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import atomic_write
+from deepmatching.network.network import Network
+from deepmatching.training.checkpoints import Progress
+from deepmatching.training.processes import World
 
 Row = dict[str, float]
+
+
+class StepMetrics:
+    """Sums over steps of the loss, the objective's metrics and the gradient norm, kept on the device."""
+
+    def __init__(self, progress: Progress, world: World) -> None:
+        self.world, self.count = world, progress.count
+        self.sums = {name: torch.tensor(value, device=world.device) for name, value in progress.sums.items()}
+        self._last_row = time.monotonic(), progress.step
+
+    def add(self, batches: Sequence[dict[str, Tensor]], norm: Tensor) -> None:
+        """Add a step: the metrics of its batches and its gradient norm."""
+        means = {name: torch.stack([batch[name] for batch in batches]).mean() for name in batches[0]}
+        for name, value in {**means, "gradient": norm}.items():
+            self.sums[name] = self.sums[name] + value if name in self.sums else value
+        self.count += 1
+
+    def totals(self) -> dict[str, float]:
+        """Return the sums, averaged over the processes, so that any number of processes can continue from them."""
+        if not self.sums:
+            return {}
+        means = self.world.sum(torch.stack(list(self.sums.values()))) / self.world.size
+        return dict(zip(self.sums, means.tolist(), strict=True))
+
+    def row(self, progress: Progress, network: Network, rate: float, elapsed: float) -> Row:
+        """Return a row for the log, with the means since the last row, and start over."""
+        means = {name: total / max(1, self.count) for name, total in self.totals().items()}
+        now, (then, step) = time.monotonic(), self._last_row
+        row: Row = {
+            "step": progress.step,
+            "seconds": elapsed,
+            "lr": rate,
+            **means,
+            "skipped": progress.skipped,
+            "steps_per_s": (progress.step - step) / max(now - then, 1e-9),
+            **{f"nu_{l}": value for l, value in enumerate(network.exponents.tolist())},
+        }
+        if network.sharpness is not None:
+            row["kappa"] = network.sharpness.item()
+        if network.log_temperatures is not None:
+            row |= {f"beta_{l}": value for l, value in enumerate(network.log_temperatures.exp().tolist())}
+        self.sums, self.count, self._last_row = {}, 0, (now, progress.step)
+        return row
 
 
 class CsvLog:
@@ -62,16 +112,16 @@ def _formatted(row: Mapping[str, float]) -> dict[str, str]:
 
 
 def read_log(path: Path) -> list[Row]:
-    """The rows of a log, each with the columns it has; an incomplete last line is left out."""
+    """Return the rows of a log, each with the columns it has; an incomplete last line is left out."""
     try:
         text = path.read_text(encoding="utf-8").replace("\0", "")  # a power failure may leave zeros
+        table = list(csv.DictReader(text[: text.rfind("\n") + 1].splitlines()))
     except FileNotFoundError:
         return []
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DeepMatchingError(f"The log '{path}' cannot be read ({error}): move it away.") from error
-    lines = text[: text.rfind("\n") + 1].splitlines()
     rows = []
-    for values in _records(lines, path):
+    for values in table:
         try:
             row = {name: float(value) for name, value in values.items() if name and value}
         except (TypeError, ValueError):
@@ -81,18 +131,11 @@ def read_log(path: Path) -> list[Row]:
     return rows
 
 
-def _records(lines: list[str], path: Path) -> list[dict[str, str]]:
-    try:
-        return list(csv.DictReader(lines))
-    except csv.Error as error:
-        raise DeepMatchingError(f"The log '{path}' cannot be read ({error}): move it away.") from error
-
-
 class TensorBoard:
     """The rows as TensorBoard events in a folder."""
 
     def __init__(self, folder: Path, step: int) -> None:
-        """Raises ImportError if TensorBoard is not installed."""
+        """Raise ImportError if TensorBoard is not installed."""
         from torch.utils.tensorboard import SummaryWriter
 
         self._writer = SummaryWriter(str(folder), purge_step=step + 1)  # type: ignore[no-untyped-call]

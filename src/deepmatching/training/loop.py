@@ -12,18 +12,14 @@ from torch import nn
 from deepmatching.errors import DeepMatchingError
 from deepmatching.training.checkpoints import RunFolder
 from deepmatching.training.config import Config
-from deepmatching.training.data import errors_as_items
-from deepmatching.training.distributed import OtherProcessFailed, process_group
-from deepmatching.training.interruption import interruptible
-from deepmatching.training.model import SafeForward
+from deepmatching.training.data import seed_for
 from deepmatching.training.optimization import ema_decay, learning_rate_factor
+from deepmatching.training.processes import OtherProcessFailed, PendingOutcome, interruptible, process_group
 from deepmatching.training.run import Outcome, Run, Watcher
-from deepmatching.training.seeds import seed_for
-from deepmatching.training.step_metrics import PendingOutcome
 from deepmatching.training.validation import check_folders
 
 #: A run gives up after this many consecutive steps without a finite gradient.
-MOST_SKIPPED = 50
+MAX_SKIPPED = 50
 
 
 class TrainingFailed(DeepMatchingError):
@@ -70,7 +66,7 @@ def _train(run: Run) -> int:
     All processes raise an error that the user can correct after the same step.
     """
     config, world, progress, optimizer = run.config, run.world, run.progress, run.optimizer
-    model = world.wrap(SafeForward(run.model))
+    model = world.wrap(run.model)
     torch.backends.cudnn.benchmark = any(config.data.crop)  # all pairs have one size
     elapsed = progress.elapsed
     is_end, signal = run.fraction_done(elapsed) >= 1, 0
@@ -80,7 +76,7 @@ def _train(run: Run) -> int:
     if is_end or signal:
         return signal
 
-    batches = errors_as_items(run.data.batches(progress.step * config.accumulate))
+    batches = run.data.batches(progress.step * config.accumulate)
     batch = next(batches)
     while not (is_end or signal):
         torch.manual_seed(seed_for(config.seed, "step", progress.step, world.rank))
@@ -119,9 +115,9 @@ def _train(run: Run) -> int:
         progress.step += 1
         progress.skipped += not is_finite
         progress.skipped_in_a_row = 0 if is_finite else progress.skipped_in_a_row + 1
-        if progress.skipped_in_a_row >= MOST_SKIPPED:
+        if progress.skipped_in_a_row >= MAX_SKIPPED:
             raise TrainingFailed(
-                f"The gradient was not finite in {MOST_SKIPPED} consecutive steps, up to step {progress.step}: "
+                f"The gradient was not finite in {MAX_SKIPPED} consecutive steps, up to step {progress.step}: "
                 f"start another run from model.init={run.folder.last} with a lower optimizer.lr, an optimizer.clip or "
                 "amp=off."
             )

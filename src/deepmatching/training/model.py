@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from deepmatching.data.datasets import Pair
 from deepmatching.errors import DeepMatchingError
 from deepmatching.flow.correction.stage import Interpolator
 from deepmatching.flow.edges import edge_strength
@@ -26,6 +25,7 @@ from deepmatching.network.operators.power import power
 from deepmatching.network.operators.subpixel import correlation_around, refine_to_subpixel, scores_around, soft_offsets
 from deepmatching.settings import radius_in_pixels
 from deepmatching.training.config import Amp, Config, LossConfig, ModelConfig
+from deepmatching.training.data import Batch
 
 #: κ at the start of a network that has none and is to learn it.
 FIRST_SHARPNESS = 20.0
@@ -59,10 +59,22 @@ class TrainedModel(nn.Module):
         self.confidence, self.flow, self.is_dense = confidence, flow, is_dense
         self._interpolator = Interpolator()
 
-    def forward(
-        self, image0: Tensor, image1: Tensor, flow: Tensor, occluded: Tensor
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of a batch and the metrics to log; see :class:`~deepmatching.network.losses.Objective`."""
+    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor], DeepMatchingError | None]:
+        """Return the loss of a batch, the metrics to log, and the error if the batch is one or causes one.
+
+        With several processes, all of them must go through forward and backward until they have agreed to stop. A
+        process without a batch, or with a batch that the network rejects, takes part with a loss of 0.
+        """
+        try:
+            if isinstance(batch, DeepMatchingError):
+                raise batch
+            return *self.loss(*batch[:4]), None
+        except DeepMatchingError as error:
+            parameters = (p for p in self.parameters() if p.requires_grad)
+            return 0 * torch.stack([p.sum() for p in parameters]).sum(), {}, error
+
+    def loss(self, image0: Tensor, image1: Tensor, flow: Tensor, occluded: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of a batch and the metrics to log; see :class:`~deepmatching.network.losses.Objective`."""
         with _bfloat16(self.network.descriptor) if self.amp == "bf16" else contextlib.nullcontext():
             if self.is_dense:
                 return self._dense_alone(image0, image1, flow)
@@ -146,28 +158,6 @@ class TrainedModel(nn.Module):
     def _around(self, decoded: Decoded, cells0: Tensor, cells1: Tensor, geometry: Geometry) -> Tensor:
         network = self.network
         return scores_around(decoded, cells0, cells1, geometry, network.descriptor.patch, network.exponents[0])
-
-
-class SafeForward(nn.Module):
-    """The model's forward pass, which returns an error instead of raising it.
-
-    With several processes, all of them must go through forward and backward until they have agreed to stop. A process
-    without a batch, or with a batch that the network rejects, takes part with a loss of 0.
-    """
-
-    def __init__(self, model: TrainedModel) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, batch: Pair | DeepMatchingError) -> tuple[Tensor, dict[str, Tensor], DeepMatchingError | None]:
-        """Loss and metrics of the batch, and the error if the batch is one or causes one."""
-        try:
-            if isinstance(batch, DeepMatchingError):
-                raise batch
-            return *self.model(*batch[:4]), None
-        except DeepMatchingError as error:
-            parameters = (p for p in self.model.parameters() if p.requires_grad)
-            return 0 * torch.stack([p.sum() for p in parameters]).sum(), {}, error
 
 
 @contextlib.contextmanager

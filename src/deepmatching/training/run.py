@@ -19,12 +19,10 @@ from deepmatching.training.checkpoints import Progress, RunFolder
 from deepmatching.training.config import Config
 from deepmatching.training.config_file import write_config
 from deepmatching.training.data import TrainingData
-from deepmatching.training.distributed import World
-from deepmatching.training.interruption import Interruption
-from deepmatching.training.log import CsvLog, Row
+from deepmatching.training.log import CsvLog, Row, StepMetrics
 from deepmatching.training.model import TrainedModel, build_model, check_sizes
 from deepmatching.training.optimization import MovingAverage, build_optimizer
-from deepmatching.training.step_metrics import StepMetrics
+from deepmatching.training.processes import Interruption, World
 from deepmatching.training.validation import Validation
 
 

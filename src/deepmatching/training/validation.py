@@ -38,7 +38,7 @@ from deepmatching.training.data import (
     open_pairs,
     synthesizer,
 )
-from deepmatching.training.distributed import World
+from deepmatching.training.processes import World
 
 #: The metrics of a validation: acc@T and coverage in %, EPE of the matches in pixels, the area under the ROC curve of
 #: the confidence in %, NaN for a network without one, and pixels whose flow is less than 3 pixels off in %, NaN for one

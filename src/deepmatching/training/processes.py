@@ -1,4 +1,4 @@
-"""One training process or several, and what they exchange.
+"""One training process or several, what they exchange, and the signals that ask them to stop.
 
 ``torchrun`` starts the processes and gives each its rank in environment variables. Without them there is one process.
 """
@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -129,3 +133,92 @@ def _from_environment(name: str, default: int) -> int:
         return int(text)
     except ValueError:
         raise DeepMatchingError(f"The environment variable {name} must be a number, not '{text}'.") from None
+
+
+# ---------------------------------------------------------------------- the outcome of a step
+
+
+class StepOutcome(NamedTuple):
+    """What all processes agree on after a backward pass."""
+
+    is_finite: bool  #: whether all losses and gradients are
+    signal: int  #: signal that has asked a process to stop; 0 for none
+    has_failed: bool  #: whether a process had no batch, or could not compute its loss
+    elapsed: float  #: seconds, on the clock that is furthest behind
+
+
+class PendingOutcome:
+    """A :class:`StepOutcome` that is computed now and read later, without holding up the device.
+
+    Args:
+        world: this process and its peers.
+        losses, norm: of this process's batches, and of its gradient.
+        signal, has_failed, elapsed: this process's part of the outcome.
+    """
+
+    def __init__(
+        self, world: World, losses: Sequence[Tensor], norm: Tensor, signal: int, has_failed: bool, elapsed: float
+    ) -> None:
+        finite = torch.isfinite(torch.stack([norm, *losses])).all()
+        self.size, self.own = world.size, (signal, has_failed, elapsed)
+        values = finite.float().reshape(1)
+        if world.size > 1:
+            own = torch.tensor([-signal, -float(has_failed), elapsed], device=world.device)
+            values = world.minimum(torch.cat([values, own]))
+        self._ready: torch.cuda.Event | None = None
+        if values.is_cuda:
+            self._values = torch.empty(values.shape, pin_memory=True)
+            self._values.copy_(values, non_blocking=True)
+            self._ready = torch.cuda.Event()
+            self._ready.record(torch.cuda.current_stream(values.device))
+        else:
+            self._values = values
+
+    def read(self) -> StepOutcome:
+        """The outcome, as soon as the device has it."""
+        if self._ready is not None:
+            self._ready.synchronize()
+        finite, *agreed = self._values.tolist()
+        if self.size == 1:
+            return StepOutcome(bool(finite), *self.own)
+        return StepOutcome(bool(finite), -int(agreed[0]), agreed[1] != 0, agreed[2])
+
+
+# ---------------------------------------------------------------------- signals
+
+
+class Interruption:
+    """The signal that has asked the run to stop; 0 for none."""
+
+    def __init__(self) -> None:
+        self.signal = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.signal)
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """Remember the signal; a second Ctrl-C stops at once."""
+        # Under torchrun every Ctrl-C arrives twice, from the terminal and from torchrun.
+        if self.signal == number == signal.SIGINT and "TORCHELASTIC_RUN_ID" not in os.environ:
+            raise KeyboardInterrupt
+        self.signal = number
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[Interruption]:
+    """Catch SIGINT and SIGTERM while the block lasts."""
+    interruption = Interruption()
+    with signal_handler(interruption.handle, signal.SIGINT, signal.SIGTERM):
+        yield interruption
+
+
+@contextlib.contextmanager
+def signal_handler(handler: Any, *signals: signal.Signals) -> Iterator[None]:
+    """Handle these signals while the block lasts. Python allows it in the main thread only; others change nothing."""
+    is_main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, handler) for number in signals if is_main}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
