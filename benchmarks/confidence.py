@@ -23,7 +23,7 @@ from rich.table import Table
 import deepmatching as dm
 from deepmatching.evaluation.calibration import area_under_roc
 from deepmatching.evaluation.tables import print_table
-from deepmatching.flow import preset, refine, suited
+from deepmatching.flow import adapt_to_model, preset, refine
 from deepmatching.flow.confidence import CONSTANT, WEIGHTS, evidence, origin_of
 from deepmatching.flow.edges import detect_edges
 from deepmatching.io.flow import read_flow
@@ -56,7 +56,7 @@ def measure(entry: dict[str, str], root: Path, matcher: dm.DeepMatcher, cache: P
     backward, settings = None, preset(PRESET)
     if matches.confidence is None:
         backward = cached_matches(matcher, images[1], images[0], cache, f"{name}_back").numpy()[:2]
-    settings = suited(settings, matches.confidence is not None, has_dense=False)
+    settings = adapt_to_model(settings, matches.confidence is not None, has_dense=False)
     found = interpolated(matches, detect_edges(images[0]), images[0], settings, backward)
     flow, truth = refine(found.flow, images[0], images[1]).numpy(), read_flow(root / entry["flow"])
     known = np.isfinite(truth).all(axis=2)

@@ -13,8 +13,8 @@ import torch
 import deepmatching as dm
 from deepmatching import matcher as matcher_module
 from deepmatching.errors import DeepMatchingError
-from deepmatching.flow import PRESETS, FlowSettings, RefinementSettings
-from deepmatching.flow.pipeline import occlusion_of
+from deepmatching.flow import PRESETS, FlowSettings, Frame, Matching, RefinementSettings
+from deepmatching.flow.correction.stage import occlusion_of
 from deepmatching.flow.settings import LEVELS
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.targets import Decoded
@@ -23,6 +23,7 @@ from deepmatching.io.images import load_image
 from deepmatching.models import build_confidence
 from deepmatching.network.network import Network
 from deepmatching.settings import FLOW_RADIUS
+from helpers.synthetic_pictures import draw_small_object
 
 Pictures = tuple[np.ndarray, np.ndarray]
 
@@ -71,13 +72,13 @@ def test_our_own_presets_match_backwards_unless_matches_are_judged(
     pair: Pictures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     matcher = dm.DeepMatcher.from_pretrained("hog", radius=16, device="cpu")
-    original, count = dm.DeepMatcher._decode_frames, []
+    original, count = Matching.decode, []
 
-    def match(self: dm.DeepMatcher, *frames: Any) -> Decoded:
+    def match(self: Matching, *frames: Frame) -> Decoded:
         count.append(1)
         return original(self, *frames)
 
-    monkeypatch.setattr(dm.DeepMatcher, "_decode_frames", match)
+    monkeypatch.setattr(Matching, "decode", match)
     others = {name: PRESETS[name] for name in ("original", "sintel", "kitti", "middlebury")}
     others |= {f"{name}, changed": replace(old, refinement=RefinementSettings(steps=1)) for name, old in others.items()}
     ours = ((PRESETS["default"], 2), (PRESETS["classic"], 2))
@@ -129,8 +130,8 @@ def test_flow_matches_with_fewer_levels_if_the_confidence_decides() -> None:
     assert levels(matcher.for_flow()) == levels(matcher.for_flow(preset="interpolated")) == LEVELS
     assert levels(matcher.for_flow(preset=FlowSettings(levels=2))) == 2
     assert matcher.for_flow().for_flow() is matcher.for_flow()
-    assert matcher.for_flow().for_flow(preset="classic")._radius_by_confidence
-    assert not matcher.for_flow(64).for_flow(preset="classic")._radius_by_confidence
+    assert matcher.for_flow().for_flow(preset="classic")._may_shrink_radius
+    assert not matcher.for_flow(64).for_flow(preset="classic")._may_shrink_radius
     for preset in ("classic", "sintel", FlowSettings(levels=None)):
         assert levels(matcher.for_flow(preset=preset)) == levels(matcher.for_flow().for_flow(preset=preset)) > LEVELS
     assert levels(dm.DeepMatcher.from_pretrained("hog", device="cpu").for_flow()) > LEVELS
@@ -158,6 +159,19 @@ def test_flow_of_explicit_levels_is_that_of_the_preset(pair: Pictures) -> None:
     flow = dm.DeepMatcher.from_pretrained("compact", device="cpu").flow(*images).flow
     explicit = dm.DeepMatcher.from_pretrained("compact", device="cpu", levels=LEVELS).flow(*images).flow
     np.testing.assert_array_equal(flow, explicit)
+
+
+def test_known_matches_serve_the_flow_only_if_it_has_their_levels() -> None:
+    images = [torch.from_numpy(picture).permute(2, 0, 1).float() / 255 for picture in draw_small_object()]
+    matcher = dm.DeepMatcher.from_pretrained("compact", radius=32, device="cpu")
+    geometry, size = matcher.geometry((132, 194), (132, 194)), (132, 194)
+    assert geometry.L > LEVELS
+    cells = matcher.network.describe(images[0][None], images[1][None], geometry)
+    known = geometry, matcher.network.decode_cells(*cells, geometry)
+    frames = [Frame(image, image, own, size) for image, own in zip(images, cells, strict=True)]
+    np.testing.assert_array_equal(matcher.flow_between(*frames, known=known).flow, matcher.flow(*images).flow)
+    classic = matcher.flow_between(*frames, "classic", known=known)
+    np.testing.assert_array_equal(classic.flow, matcher.flow(*images, "classic").flow)
 
 
 def test_a_network_at_another_radius_has_the_same_parameters() -> None:

@@ -37,7 +37,7 @@ def test_loading_draws_no_random_numbers_and_imports_no_compiler() -> None:
     code = """
 import sys
 import torch
-from deepmatching.flow.edges.edge_files import load_edge_network
+from deepmatching.flow.edges import load_edge_network
 from deepmatching.models import load_network
 before = torch.get_rng_state()
 networks = load_network("compact"), load_network("vgg"), load_edge_network()

@@ -7,20 +7,37 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError, check_frame_size, check_number, failed_allocations
+from deepmatching.flow import (
+    EdgesLike,
+    FlowResult,
+    FlowSettings,
+    Frame,
+    Matching,
+    check_pair,
+    count_outside,
+    flow_between,
+    is_edge_map,
+    matches_to_flow,
+    most_levels,
+    searched_to_flow,
+)
+from deepmatching.flow import preset as settings_of
+from deepmatching.flow.pipeline import FlowGraphs
+from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.strips import WHOLE, Tiling
 from deepmatching.io.images import ImageLike, load_image, shrink, shrunk_size, size_of, stacked
 from deepmatching.kernels.cuda_graphs import LARGEST_GRAPH
 from deepmatching.kernels.registry import has_kernels
 from deepmatching.matches import NO_MATCHES, Matches, batch_of_matches
 from deepmatching.models import load_network, save_network
-from deepmatching.network.inference import Decoding, Frame
+from deepmatching.network.inference import Decoding
 from deepmatching.network.memory import Plan, Size, budget_for, plan_decoding, plan_flow, pyramid_bytes, require
 from deepmatching.network.network import Network
 from deepmatching.network.operators.decoding import Decoded, decode
@@ -38,12 +55,6 @@ from deepmatching.settings import (
     choose_device,
     radius_in_pixels,
 )
-
-if TYPE_CHECKING:
-    from deepmatching.flow import FlowResult, FlowSettings
-    from deepmatching.flow.device import DeviceFlow
-    from deepmatching.flow.pipeline import EdgesLike
-    from deepmatching.geometry.discretization import Geometry
 
 OnError: TypeAlias = Callable[[int, DeepMatchingError], object]
 Purpose: TypeAlias = Literal["matches", "flow", "dense flow"]  #: what memory is planned for
@@ -68,7 +79,7 @@ class DeepMatcher:
         if self.settings.half and not (self.device.type == "cuda" and has_kernels("cuda")):
             raise DeepMatchingError("Half precision needs a CUDA device and Triton: leave it off.")
         self.network = network.to(self.device).eval()
-        self._forget()
+        self._reset()
 
     @classmethod
     def from_pretrained(cls, model: str | os.PathLike[str] = MODEL, **settings: Any) -> DeepMatcher:
@@ -94,16 +105,16 @@ class DeepMatcher:
         self.settings = replace(self.settings, device=device)
         self.device = choose_device(device)
         self.network.to(self.device)
-        self._forget()
+        self._reset()
         return self
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         """Drop what can be made again: the recorded graphs, and the matchers for flow."""
         self._repeated_decode = RepeatedDecode(self.network)
-        self._device_flow: DeviceFlow | None = None
+        self._flow_graphs = FlowGraphs(self.network)
         self._describe = GraphedDescribe(self.network)
         self._for_flow: dict[tuple[int | None, int | None, bool], DeepMatcher] = {}  # these share this network
-        self._radius_by_confidence = False  # whether flow may do with less: no radius was asked for
+        self._may_shrink_radius = False  # the user set no radius, so flow may choose a smaller one
 
     def __getstate__(self) -> dict[str, Any]:
         """What pickling and copying keep: CUDA graphs cannot be copied."""
@@ -111,7 +122,7 @@ class DeepMatcher:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._forget()
+        self._reset()
 
     # ------------------------------------------------------------------ matching
 
@@ -239,39 +250,46 @@ class DeepMatcher:
         """
         if self.settings.searches:
             return (yield from self.match_pairs(pairwise(frames)))
+        loaded = (self.load(image, f"frame {number}") for number, image in enumerate(frames))
+        for first, second, matching in self._consecutive(loaded):
+            with failed_allocations():
+                decoded = matching.decode(first, second)
+            yield self.matches_of(decoded, matching.geometry)[0].at_sizes(first.size, second.size)
+
+    def _consecutive(
+        self, images: Iterable[Tensor], purpose: Purpose = "matches"
+    ) -> Iterator[tuple[Frame, Frame, Matching]]:
+        """Yield every frame with the next one, each described once, and how they are matched: the first one decides."""
         previous: Frame | None = None
-        for number, image in enumerate(frames):
-            frame = self._frame(self.load(image, f"frame {number}"), number, previous)
+        matching: Matching | None = None
+        for number, image in enumerate(images):
+            size = size_of(image)
             if previous is not None:
-                decoded = self._decode_frames(previous, frame)
-                yield self.matches_of(decoded, frame.geometry)[0].at_sizes(previous.size, frame.size)
+                check_frame_size(number, previous.size, size)
+            matching = matching or self._matching(size, size, purpose)
+            frame = self._frame(image, matching.geometry)
+            if previous is not None:
+                yield previous, frame, matching
             previous = frame
+
+    def _matching(self, size0: Size, size1: Size, purpose: Purpose) -> Matching:
+        """Return how two images of these sizes are matched."""
+        geometry = self.geometry(size0, size1)
+        decoding = self.decoding(self._plan(geometry, 1, (size0, size1), purpose).tiling)
+        return Matching(self.network, geometry, decoding, self._may_shrink_radius)
 
     @torch.no_grad()
     @failed_allocations()
-    def _frame(self, image: Tensor, number: int, previous: Frame | None, purpose: Purpose = "matches") -> Frame:
-        """Describe a frame of a sequence, whose geometry and pieces the first one fixes."""
-        size = size_of(image)
-        if previous is None:
-            geometry = self.geometry(size, size)
-            tiling = self._plan(geometry, 1, (size, size), purpose).tiling
-        else:
-            check_frame_size(number, previous.size, size)
-            geometry, tiling = previous.geometry, previous.tiling
-        image = self._shrunk(image)
-        on_device = image.to(self.device)
-        cells = self._describe(on_device[None], geometry.used0)
-        return Frame(image, on_device, cells, geometry, size, tiling)
+    def _frame(self, image: Tensor, geometry: Geometry) -> Frame:
+        """Describe a frame."""
+        shrunk = self._shrunk(image)
+        on_device = shrunk.to(self.device)
+        return Frame(shrunk, on_device, self._describe(on_device[None], geometry.used0), size_of(image))
 
     def matches_of(self, decoded: Decoded, geometry: Geometry) -> list[Matches]:
         """The matches of each pair of a batch that are given out; see :meth:`match`."""
         least = MIN_CONFIDENCE if self.settings.reciprocal == "bins" else 0.0
         return batch_of_matches(decoded, geometry.size0, geometry.size1, least)
-
-    @failed_allocations()
-    def _decode_frames(self, first: Frame, second: Frame) -> Decoded:
-        decoding = self.decoding(first.tiling)
-        return self.network.decode_cells(first.cells, second.cells, first.geometry, decoding)
 
     # ------------------------------------------------------------------ flow
 
@@ -298,9 +316,6 @@ class DeepMatcher:
             edges: of the first image: None (network), ``"gradient"``, a file, an array (H, W), or a function to one.
             matches: matches of any matcher, or their file, to interpolate instead of this matcher's own.
         """
-        from deepmatching.flow import check_pair, count_outside, is_edge_map, matches_to_flow, searched_to_flow
-        from deepmatching.flow import preset as settings_of
-
         settings = settings_of(preset)
         if matches is not None and radius is not None:
             raise DeepMatchingError("radius has no effect on given matches: leave one of them out.")
@@ -335,9 +350,6 @@ class DeepMatcher:
         Frames must be of one size. They are read one at a time, so they may come from a generator. ``edges`` is
         None, ``"gradient"`` or a function of the frame.
         """
-        from deepmatching.flow import is_edge_map
-        from deepmatching.flow import preset as settings_of
-
         if is_edge_map(edges):
             raise DeepMatchingError(
                 "One edge map cannot serve all frames: give edges as None, 'gradient' or a function of the frame."
@@ -350,38 +362,49 @@ class DeepMatcher:
     def _flow_of_frames(
         self, images: Iterable[Tensor], settings: FlowSettings, radius: Radius | None, edges: EdgesLike, now: float = 0
     ) -> Iterator[FlowResult]:
-        from deepmatching.flow import frames_to_flow, on_device
-        from deepmatching.flow.device import DeviceFlow
+        matcher, start = self.for_flow(radius, settings), now or time.perf_counter()
+        purpose = matcher._flow_purpose(settings)
+        for first, second, matching in matcher._consecutive(images, purpose):
+            graphs = matcher._flow_graphs
+            yield flow_between(first, second, settings, matching, edges, None, graphs, start).at_size(first.size)
+            start = time.perf_counter()
 
-        matcher = self.for_flow(radius, settings)
-        matcher._device_flow = matcher._device_flow or DeviceFlow(matcher.network)
-        previous: Frame | None = None
-        start, is_dense = now or time.perf_counter(), settings.dense and matcher.network.dense is not None
-        for number, image in enumerate(images):
-            frame = matcher._frame(image, number, previous, "dense flow" if is_dense else "flow")
-            if previous is not None and on_device(frame.on_device):
-                decoding = matcher.decoding(frame.tiling)
-                yield matcher._device_flow(previous, frame, decoding, settings, edges).at_size(previous.size)
-            elif previous is not None:
-                decode, by_confidence = matcher._decode_frames, matcher._radius_by_confidence
-                result = frames_to_flow(previous, frame, decode, matcher.network, settings, edges, by_confidence, start)
-                yield result.at_size(previous.size)
-                start = time.perf_counter()
-            previous = frame
+    def flow_between(
+        self,
+        first: Frame,
+        second: Frame,
+        preset: str | FlowSettings = PRESET,
+        edges: EdgesLike = None,
+        known: tuple[Geometry, Decoded] | None = None,
+    ) -> FlowResult:
+        """The flow between two images that are described already, at this matcher's radius.
+
+        Args:
+            first, second: both described by this matcher's network.
+            preset, edges: as for :meth:`flow`.
+            known: matches between them, of pair 0, and their geometry; they serve if flow has the same geometry.
+        """
+        settings = settings_of(preset)
+        matcher = self.for_flow(FULL if self.network.radius is None else self.network.radius, settings)
+        matching = matcher._matching(first.size, second.size, matcher._flow_purpose(settings))
+        decoded = known[1] if known is not None and known[0] == matching.geometry else None
+        found = flow_between(first, second, settings, matching, edges, decoded, matcher._flow_graphs)
+        return found.at_size(first.size)
+
+    def _flow_purpose(self, settings: FlowSettings) -> Purpose:
+        return "dense flow" if settings.dense and self.network.dense is not None else "flow"
 
     def for_flow(self, radius: Radius | None = None, preset: str | FlowSettings = PRESET) -> DeepMatcher:
         """The matcher of the same network at the radius and with the levels that flow uses; see :meth:`flow`."""
-        from deepmatching.flow import most_levels
-
         chosen = self.settings.radius if radius is None else radius
-        by_confidence = chosen is None or (radius is None and self._radius_by_confidence)
+        may_shrink = chosen is None or (radius is None and self._may_shrink_radius)
         pixels, levels = radius_in_pixels(FLOW_RADIUS if chosen is None else chosen), most_levels(preset, self.network)
         if (pixels, levels) == (self.network.radius, self.network.most_levels):
             return self
-        if (key := (pixels, levels, by_confidence)) not in self._for_flow:
+        if (key := (pixels, levels, may_shrink)) not in self._for_flow:
             settings = replace(self.settings, radius=FULL if pixels is None else pixels)
             self._for_flow[key] = DeepMatcher(self.network.at_radius(pixels, levels), settings)
-            self._for_flow[key]._radius_by_confidence = by_confidence
+            self._for_flow[key]._may_shrink_radius = may_shrink
         return self._for_flow[key]
 
     # ------------------------------------------------------------------ looking inside

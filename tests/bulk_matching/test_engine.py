@@ -16,7 +16,7 @@ from deepmatching.io.flow import read_flow
 from deepmatching.matcher import DeepMatcher
 from deepmatching.matches import Matches
 from helpers.fake_datasets import write_image
-from helpers.synthetic_pictures import draw_photo, draw_small_object
+from helpers.synthetic_pictures import draw_photo
 
 
 @pytest.fixture(scope="module")
@@ -96,20 +96,6 @@ def test_flow_is_that_of_the_matcher_and_needs_images_of_one_size(photos: Path, 
         written = read_flow(flow_file(tmp_path / "flow", pair))
         expected = matcher.flow(*(photos / name for name in pair)).flow
         torch.testing.assert_close(torch.from_numpy(written), torch.from_numpy(expected))
-
-
-def test_flow_has_the_levels_of_the_matchers_flow(tmp_path: Path) -> None:
-    matcher = DeepMatcher.from_pretrained("compact", radius=32, device="cpu")
-    pair = "a.png", "b.png"
-    for name, image in zip(pair, draw_small_object(), strict=True):
-        write_image(tmp_path / name, image)
-    size = 132, 194
-    assert matcher.geometry(size, size).L > matcher.for_flow(32).geometry(size, size).L
-    (found,) = ShardMatcher(matcher, tmp_path, flow=tmp_path / "flow").match([pair])
-    paths = [tmp_path / name for name in pair]
-    assert_equal(found.matches, matcher.match(*paths))
-    written = torch.from_numpy(read_flow(flow_file(tmp_path / "flow", pair)))
-    torch.testing.assert_close(written, torch.from_numpy(matcher.flow(*paths).flow), atol=1e-4, rtol=0)
 
 
 @pytest.mark.slow

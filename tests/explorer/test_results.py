@@ -16,7 +16,6 @@ from deepmatching.explorer.results import STAGES, Choice, Result, Traces, comput
 from deepmatching.matcher import DeepMatcher
 from deepmatching.matches import Matches
 from helpers.explorer import QUICK
-from helpers.synthetic_pictures import draw_small_object
 
 MODELS = ("compact", "hog")
 
@@ -28,19 +27,6 @@ def test_matches_and_flow_are_those_of_the_matcher(result: Result) -> None:
     flow = matcher.flow(*result.pair.images)
     assert result.flow is not None
     np.testing.assert_allclose(result.flow.flow, flow.flow, atol=1e-4)
-
-
-def test_flow_has_the_levels_of_the_matchers_flow() -> None:
-    first, second = (torch.from_numpy(each).permute(2, 0, 1).float() / 255 for each in draw_small_object())
-    images = first, second
-    found = compute(
-        Pair("x", ("a", "b"), images, ((132, 194), (132, 194))), Choice("compact", 32), "cpu", lambda _: None
-    )
-    matcher = DeepMatcher.from_pretrained("compact", radius=32, device="cpu")
-    assert found.geometry.L > matcher.for_flow().geometry(*found.pair.sizes).L
-    assert torch.equal(found.matches.keypoints1, matcher.match(*images).keypoints1)
-    assert found.flow is not None
-    np.testing.assert_allclose(found.flow.flow, matcher.flow(*images).flow, atol=1e-4)
 
 
 def test_the_stages_come_in_order(small_pair: Pair) -> None:

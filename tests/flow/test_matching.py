@@ -10,10 +10,10 @@ import torch
 
 import deepmatching as dm
 from deepmatching.flow import PRESETS
-from deepmatching.flow.matching import decode_near_first, lacks_matches
+from deepmatching.flow.matching import Frame, Matching, lacks_matches
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.targets import Decoded
-from deepmatching.network.inference import Frame
+from deepmatching.network.inference import Decoding
 from deepmatching.network.memory import WHOLE, Tiling
 from deepmatching.settings import FLOW_RADIUS, RADIUS
 from helpers.volumes import blobs
@@ -54,31 +54,40 @@ def matcher() -> dm.DeepMatcher:
     return dm.DeepMatcher.from_pretrained("compact", device="cpu")
 
 
-def _radii(matcher: dm.DeepMatcher, found: Decoded, preset: str, tiling: Tiling = WHOLE) -> list[int | None]:
+def _radii(
+    matcher: dm.DeepMatcher, found: Decoded, preset: str, monkeypatch: pytest.MonkeyPatch, tiling: Tiling = WHOLE
+) -> list[int | None]:
     """The radii that two frames are matched at if each time this is found."""
     image = torch.zeros(3, 96, 128)
-    frame = Frame(image, image, image[None], replace(GEOMETRY, radius=FLOW_RADIUS), (96, 128), tiling)
+    frame = Frame(image, image, image[None], (96, 128))
     radii = []
 
-    def decode(first: Frame, second: Frame) -> Decoded:
-        radii.append(first.geometry.radius)
+    def decode(self: Matching, first: Frame, second: Frame) -> Decoded:
+        radii.append(self.geometry.radius)
         return found
 
-    decode_near_first(decode, frame, frame, PRESETS[preset], matcher.network)
+    monkeypatch.setattr(Matching, "decode", decode)
+    geometry = replace(GEOMETRY, radius=FLOW_RADIUS)
+    matching = Matching(matcher.network, geometry, Decoding(tiling=tiling), may_shrink_radius=True)
+    matching.decode_for_flow(frame, frame, PRESETS[preset])
     return radii
 
 
-def test_a_pair_is_matched_again_only_if_something_is_missing(matcher: dm.DeepMatcher) -> None:
-    assert _radii(matcher, _decoded(), "default") == [RADIUS]
-    assert _radii(matcher, _decoded(0.9 * RADIUS), "default") == [RADIUS, FLOW_RADIUS]
+def test_a_pair_is_matched_again_only_if_something_is_missing(
+    matcher: dm.DeepMatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _radii(matcher, _decoded(), "default", monkeypatch) == [RADIUS]
+    assert _radii(matcher, _decoded(0.9 * RADIUS), "default", monkeypatch) == [RADIUS, FLOW_RADIUS]
 
 
-def test_settings_that_do_not_trust_the_confidence_use_the_whole_radius(matcher: dm.DeepMatcher) -> None:
+def test_without_a_confidence_or_in_pieces_the_whole_radius_is_used_at_once(
+    matcher: dm.DeepMatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for preset in ("classic", "sintel"):
-        assert _radii(matcher, _decoded(), preset) == [FLOW_RADIUS]
+        assert _radii(matcher, _decoded(), preset, monkeypatch) == [FLOW_RADIUS]
     hog = dm.DeepMatcher.from_pretrained("hog", device="cpu")
-    assert _radii(hog, _decoded(), "default") == [FLOW_RADIUS]
-    assert _radii(matcher, _decoded(), "default", Tiling(2, 1)) == [FLOW_RADIUS]
+    assert _radii(hog, _decoded(), "default", monkeypatch) == [FLOW_RADIUS]
+    assert _radii(matcher, _decoded(), "default", monkeypatch, Tiling(2, 1)) == [FLOW_RADIUS]
 
 
 def test_a_radius_that_was_asked_for_is_used_at_once(matcher: dm.DeepMatcher) -> None:

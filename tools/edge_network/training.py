@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.flow.edges.edge_files import save_edge_network
+from deepmatching.flow.edges import save_edge_network
 from deepmatching.flow.edges.edge_network import EdgeNetwork
 from deepmatching.io.files import atomic_write, check_writable
 from deepmatching.kernels.cuda_graphs import record

@@ -23,7 +23,7 @@ from deepmatching.data.datasets.manifest import Manifest
 from deepmatching.data.datasets.pairs import _read_homography
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation.results import Evaluation, PairResult
-from deepmatching.flow.edges.edge_files import load_edge_network, save_edge_network
+from deepmatching.flow.edges import load_edge_network, save_edge_network
 from deepmatching.flow.edges.edge_network import EdgeNetwork
 from deepmatching.flow.sequence import FlowFolder
 from deepmatching.io.edges import load_edges

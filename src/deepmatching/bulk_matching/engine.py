@@ -14,15 +14,7 @@ from deepmatching.bulk_matching.describing import Described, DescribedImages
 from deepmatching.bulk_matching.pairs import Pair
 from deepmatching.bulk_matching.storage import MatchedPair, Shard
 from deepmatching.errors import DeepMatchingError, OutOfMemoryError
-from deepmatching.flow import (
-    FlowResult,
-    check_pair,
-    decoded_to_flow,
-    is_upright,
-    matches_to_flow,
-    needs_backward,
-    preset,
-)
+from deepmatching.flow import FlowResult, Frame, check_pair, is_upright, matches_to_flow, preset
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.targets import pair_of
 from deepmatching.io.files import PathLike, make_folder
@@ -30,10 +22,10 @@ from deepmatching.io.flow import write_flow
 from deepmatching.kernels.cuda_graphs import LARGEST_GRAPH, Replayed
 from deepmatching.matcher import DeepMatcher
 from deepmatching.matches import NO_MATCHES, Matches
-from deepmatching.network.inference import Decoding, Frame
+from deepmatching.network.inference import Decoding
 from deepmatching.network.memory import Plan, Size
 from deepmatching.network.operators.decoding import Decoded
-from deepmatching.settings import FULL, PRESET
+from deepmatching.settings import PRESET
 
 #: What a pair may fail with. The others go on.
 _FAILURES = (DeepMatchingError, torch.OutOfMemoryError, MemoryError, RuntimeError)
@@ -179,7 +171,7 @@ class ShardMatcher:
                 results.append(part)
                 continue
             for b, (pair, one, two) in enumerate(works):
-                self._write_flow(pair, self._flow(one, two, pair_of(decoded, b), geometry, plan))
+                self._write_flow(pair, self._flow(one, two, (geometry, pair_of(decoded, b))))
             results.append(list(part))
         return results
 
@@ -199,10 +191,7 @@ class ShardMatcher:
         matches = self.matcher.match(first.image, second.image).to("cpu")
         if self.flow is not None:
             if is_upright(matches):  # the flow that the pair has without a search
-                geometry = self.matcher.network.geometry(first.shape, second.shape)
-                plan = self.matcher.plan(first.size, second.size)
-                decoded = self._decode_cells(first.cells, second.cells, geometry, plan)
-                result = self._flow(first, second, decoded, geometry, plan)
+                result = self._flow(first, second)
             else:
                 check_pair(first.image, second.image)
                 result = matches_to_flow(matches, first.image, second.image, preset(PRESET)).at_size(first.size)
@@ -211,25 +200,12 @@ class ShardMatcher:
         kept = found if self.min_confidence is None else found.filter(self.min_confidence)
         return MatchedPair(pair, kept, (first.orientation, second.orientation))
 
-    def _flow(
-        self, first: Described, second: Described, decoded: Decoded, geometry: Geometry, plan: Plan
-    ) -> FlowResult:
-        """The flow from the descriptors of both images and the matches of one pair."""
+    def _flow(self, first: Described, second: Described, known: tuple[Geometry, Decoded] | None = None) -> FlowResult:
+        """Return the flow from the descriptors of both images, and the matches of the pair if they are known."""
         assert first.image is not None and second.image is not None
-        check_pair(first.image, second.image)
-        network, settings = self.matcher.network, preset(PRESET)
-        for_flow = self.matcher.for_flow(FULL if network.radius is None else network.radius)
-        if (own := for_flow.network.geometry(first.shape, second.shape)) != geometry:  # it has fewer levels
-            geometry, plan = own, for_flow.plan(first.size, second.size)
-            decoded = self._decode_cells(first.cells, second.cells, geometry, plan)
-        frame0 = Frame(first.image, first.image, first.cells, geometry, first.size, plan.tiling)
-        frame1 = Frame(second.image, second.image, second.cells, geometry, second.size, plan.tiling)
-        backward = None
-        if needs_backward(settings, network):
-            decoding = self.matcher.decoding(plan.tiling)
-            backward = self._decode_once(second.cells, first.cells, geometry, decoding)
-        found = decoded_to_flow(decoded, frame0, frame1, settings, None, backward, network.dense)
-        return found.at_size(first.size)
+        frame0 = Frame(first.image, first.image, first.cells, first.size)
+        frame1 = Frame(second.image, second.image, second.cells, second.size)
+        return self.matcher.flow_between(frame0, frame1, known=known)
 
     def _write_flow(self, pair: Pair, result: FlowResult) -> None:
         assert self.flow is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,16 +14,14 @@ from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError, check_number, short_repr
 from deepmatching.explorer.pictures import Pair
-from deepmatching.flow import FlowResult, decoded_to_flow, needs_backward
-from deepmatching.flow import preset as settings_of
-from deepmatching.flow.pipeline import edges_of
+from deepmatching.flow import FlowResult, Frame
+from deepmatching.flow.edges.detect import edges_of
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.matcher import DeepMatcher
 from deepmatching.matches import Matches, chosen_of
-from deepmatching.network.inference import Frame
 from deepmatching.network.inspection import Inspection, Trace, trace_bytes
 from deepmatching.network.operators.decoding import Decoded
-from deepmatching.settings import FULL, MIN_CONFIDENCE, MODEL, PRESET, RADIUS, radius_in_pixels
+from deepmatching.settings import MIN_CONFIDENCE, MODEL, RADIUS, radius_in_pixels
 
 #: Traces of results are kept up to this many bytes together; see ``deepmatching.network.inspection``.
 TRACES = 2**30
@@ -121,20 +119,10 @@ def compute(pair: Pair, choice: Choice, device: str, begin: Begin) -> Result:
     if pair.sizes[0] != pair.sizes[1]:
         result.no_flow = "Flow needs two images of one size."
     else:
-        for_flow = matcher.for_flow(FULL if network.radius is None else network.radius)
-        if (own := for_flow.geometry(*pair.sizes)) != geometry:  # it has fewer levels
-            geometry, tiling = own, for_flow.plan(*pair.sizes).tiling
-            decoding = replace(decoding, tiling=tiling)
-            decoded = network.decode_cells(cells0, cells1, geometry, decoding)
-        first = Frame(pair.images[0], on_device[0], cells0, geometry, pair.sizes[0], tiling)
-        second = Frame(pair.images[1], on_device[1], cells1, geometry, pair.sizes[1], tiling)
-        settings = settings_of(PRESET)
-        backward = None
-        if needs_backward(settings, network):
-            backward = network.decode_cells(cells1, cells0, geometry, decoding)
+        images = zip(pair.images, on_device, (cells0, cells1), pair.sizes, strict=True)
+        first, second = (Frame(*image) for image in images)
         try:
-            dense = network.dense
-            result.flow = decoded_to_flow(decoded, first, second, settings, result.edges, backward, dense).read()
+            result.flow = matcher.flow_between(first, second, edges=result.edges, known=(geometry, decoded)).read()
         except DeepMatchingError as error:
             result.no_flow = str(error)
     stage("")

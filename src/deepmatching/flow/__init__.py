@@ -1,20 +1,10 @@
 """From matches to dense optical flow: edge-preserving interpolation and variational refinement."""
 
 from deepmatching.flow.confidence import confidence
-from deepmatching.flow.fields import on_device
+from deepmatching.flow.edges.detect import EdgesLike, is_edge_map
 from deepmatching.flow.interpolation import Interpolation, interpolate
-from deepmatching.flow.pipeline import (
-    EdgesLike,
-    check_pair,
-    count_outside,
-    decoded_to_flow,
-    frames_to_flow,
-    is_edge_map,
-    matches_to_flow,
-    most_levels,
-    needs_backward,
-    searched_to_flow,
-)
+from deepmatching.flow.matching import Frame, Matching, most_levels
+from deepmatching.flow.pipeline import check_pair, count_outside, flow_between, matches_to_flow, searched_to_flow
 from deepmatching.flow.refinement import refine
 from deepmatching.flow.result import FlowResult
 from deepmatching.flow.settings import (
@@ -22,9 +12,9 @@ from deepmatching.flow.settings import (
     FlowSettings,
     InterpolationSettings,
     RefinementSettings,
+    adapt_to_model,
     describe_preset,
     preset,
-    suited,
 )
 from deepmatching.flow.warped_images import is_upright
 
@@ -33,24 +23,23 @@ __all__ = [
     "EdgesLike",
     "FlowResult",
     "FlowSettings",
+    "Frame",
     "Interpolation",
     "InterpolationSettings",
+    "Matching",
     "RefinementSettings",
+    "adapt_to_model",
     "check_pair",
     "confidence",
     "count_outside",
-    "decoded_to_flow",
     "describe_preset",
-    "frames_to_flow",
+    "flow_between",
     "interpolate",
     "is_edge_map",
     "is_upright",
     "matches_to_flow",
     "most_levels",
-    "needs_backward",
-    "on_device",
     "preset",
     "refine",
     "searched_to_flow",
-    "suited",
 ]

@@ -1,57 +1,88 @@
-"""The radius by confidence: a pair is matched at a small radius first, and at a larger one if something is missing."""
+"""How two frames are matched for their flow: at which radius, with how many levels, and in which directions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import torch.nn.functional as F
+from torch import Tensor
 
-from deepmatching.flow.settings import FlowSettings
+from deepmatching.flow.settings import FlowSettings, preset
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.targets import Decoded
-from deepmatching.network.inference import Frame
+from deepmatching.network.inference import Decoding
 from deepmatching.network.network import Network
 from deepmatching.settings import RADIUS
 
-#: Something is missing if a window of this many points along each side is visible and unmatched with this probability.
-WINDOW, MISSING = 5, 0.6
+#: Side of the windows that are searched for missing matches, in reference points.
+WINDOW = 5
 
-#: A match is near the limit beyond this fraction of the radius. Something is missing if so many of the points have one.
-NEAR_LIMIT, AT_LIMIT = 0.85, 0.001
+#: A match is missing if a whole window is visible and unmatched with this probability.
+MISSING = 0.6
 
+#: A match is near the limit beyond this fraction of the radius.
+NEAR_LIMIT = 0.85
 
-def decode_near_first(
-    decode: Callable[[Frame, Frame], Decoded],
-    first: Frame,
-    second: Frame,
-    settings: FlowSettings,
-    network: Network,
-) -> Decoded:
-    """The matches from one frame to the next: those of the radius of ``match``, unless they lack something.
-
-    Not if the settings do not trust the confidence of matches, and not for images that are matched piece by piece.
-
-    Args:
-        decode: matches two frames in the geometry of the first.
-        settings: of the flow that the matches are for.
-        network: whose matches they are.
-    """
-    near = replace(first.geometry, radius=RADIUS)
-    if trusts_confidence(settings, network) and not first.tiling.is_split(first.geometry):
-        decoded = decode(replace(first, geometry=near), second)
-        if not lacks_matches(decoded, near):
-            return decoded
-    return decode(first, second)
+#: If more than this fraction of the points have a match near the limit, the radius is too small.
+AT_LIMIT = 0.001
 
 
-def trusts_confidence(settings: FlowSettings, network: Network) -> bool:
-    """Whether the confidence of this network's matches decides which of them the flow uses."""
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """An image and its descriptors, which serve in all of its pairs."""
+
+    image: Tensor  #: (C, H, W), where it was loaded
+    on_device: Tensor  #: (C, H, W), on the matcher's device
+    cells: Tensor  #: (1, C, h, w)
+    size: tuple[int, int]  #: (rows, columns) of the image as it was given
+
+
+@dataclass(frozen=True, eq=False)
+class Matching:
+    """How two frames are matched."""
+
+    network: Network
+    geometry: Geometry
+    decoding: Decoding = field(default_factory=Decoding)  #: the options, with the pieces that memory asks for
+    may_shrink_radius: bool = False  #: no radius was asked for, so a smaller one will do if nothing is missing there
+
+    def decode(self, first: Frame, second: Frame) -> Decoded:
+        """Return the matches from one frame to the other."""
+        return self.network.decode_cells(first.cells, second.cells, self.geometry, self.decoding)
+
+    def decode_for_flow(self, first: Frame, second: Frame, settings: FlowSettings) -> Decoded:
+        """Return the matches at the radius of ``match``, if that may be and none is missing there; else :meth:`decode`.
+
+        Only the confidence of matches tells what is missing. Frames that are matched in pieces are matched once.
+        """
+        is_split = self.decoding.tiling.is_split(self.geometry)
+        if self.may_shrink_radius and relies_on_confidence(settings, self.network) and not is_split:
+            near = replace(self, geometry=replace(self.geometry, radius=RADIUS))
+            decoded = near.decode(first, second)
+            if not lacks_matches(decoded, near.geometry):
+                return decoded
+        return self.decode(first, second)
+
+
+def relies_on_confidence(settings: FlowSettings, network: Network) -> bool:
+    """Return whether the confidence of this network's matches decides which of them the flow uses."""
     return network.confidence is not None and settings.interpolation.confidence > 0
 
 
+def needs_backward(settings: FlowSettings, network: Network) -> bool:
+    """Return whether the flow needs the matches back to the first frame, too."""
+    is_corrected = settings.dense and network.dense is not None
+    return settings.interpolation.backward > 0 and not is_corrected and not relies_on_confidence(settings, network)
+
+
+def most_levels(settings: str | FlowSettings, network: Network) -> int | None:
+    """Return the largest number of levels with which this network matches for flow; None for no limit."""
+    settings = preset(settings)
+    return settings.levels if relies_on_confidence(settings, network) else None
+
+
 def lacks_matches(decoded: Decoded, geometry: Geometry) -> bool:
-    """Whether a larger radius may find more in pair 0: points are visible and unmatched, or matches reach the limit."""
+    """Return whether a larger radius may find more in pair 0: visible points are unmatched, or matches at the limit."""
     assert decoded.confidence is not None and decoded.occluded is not None
     right, occluded = decoded.confidence[0], decoded.occluded[0]
     unmatched = ((1 - right) * (1 - occluded))[None, None]

@@ -1,39 +1,109 @@
-"""From matches to dense flow: the stages in order, and where the edges come from."""
+"""From two frames, or from matches, to a flow and its confidence: the stages in order, on any device."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError, failed_allocations
 from deepmatching.flow.confidence import confidence, probability
 from deepmatching.flow.correction import DenseNetwork
-from deepmatching.flow.correction.stage import dense_to_flow, occlusion_of
-from deepmatching.flow.edges import detect_edges, edge_strength, gradient_edges
-from deepmatching.flow.fields import Field, field_of, interpolate_field, on_device
+from deepmatching.flow.correction.stage import dense_tensors, dense_to_flow, occlusion_of
+from deepmatching.flow.edges.detect import EdgesLike, edge_strength, edge_tensor, edges_of, is_detected
+from deepmatching.flow.fields import Field, agreement_of, field_of, field_of_decoded, interpolate_field, on_device
 from deepmatching.flow.interpolation import NOTHING, interpolate, starts_inside
-from deepmatching.flow.matching import decode_near_first, trusts_confidence
+from deepmatching.flow.matching import Frame, Matching, needs_backward
 from deepmatching.flow.refinement import refine, refine_finite
 from deepmatching.flow.result import FlowResult, FlowTensors, stopwatch
-from deepmatching.flow.settings import FlowSettings, preset, suited
+from deepmatching.flow.settings import FlowSettings, adapt_to_model, preset
 from deepmatching.flow.warped_images import Views, refine_through, views_of
+from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.targets import Decoded
-from deepmatching.io.edges import check_edges, load_edges
+from deepmatching.kernels.cuda_graphs import LARGEST_GRAPH, Replayed
 from deepmatching.matches import Matches, matches_of
-from deepmatching.network.inference import Frame
+from deepmatching.network.inference import Decoding
+from deepmatching.network.memory import decoding_bytes
 from deepmatching.network.network import Network
 from deepmatching.search import Transformation, match_through
 
-#: Where edges come from: the network that ships (None, "network"), "gradient", a file, an array (H, W), or a function
-#: from the image (1 or 3, H, W) to such an array.
-EdgesLike: TypeAlias = "str | os.PathLike[str] | np.ndarray | Tensor | Callable[[Tensor], np.ndarray] | None"
+#: Memory that the way from matches to flow takes on a GPU, roughly, in bytes for each pixel.
+BYTES = 300
+
+#: The same with a dense network.
+DENSE_BYTES = 700
+
+#: Number of tensors of the decoded matches of one direction, some of which may be None.
+FIELDS = len(Decoded._fields)
+
+
+@failed_allocations()
+@torch.no_grad()
+def flow_between(
+    first: Frame,
+    second: Frame,
+    settings: str | FlowSettings,
+    matching: Matching,
+    edges: EdgesLike = None,
+    known: Decoded | None = None,
+    graphs: FlowGraphs | None = None,
+    start: float | None = None,
+) -> FlowResult:
+    """Return the flow from one frame to the next, from their descriptors.
+
+    On a GPU with kernels, nothing waits for it, and the result stays there until it is read.
+
+    Args:
+        settings: of the stages, or the name of a preset.
+        matching: how the frames are matched.
+        edges: of the first frame.
+        known: matches from the first frame to the second that were found by ``matching``; None to find them.
+        graphs: recordings of earlier pairs, for a GPU.
+        start: when the work on these frames began, by ``time.perf_counter``; None for now.
+    """
+    check_pair(first.on_device, second.on_device)
+    network = matching.network
+    settings = adapt_to_model(preset(settings), network.confidence is not None, network.dense is not None)
+    if on_device(first.on_device):
+        return (graphs or FlowGraphs(network))(first, second, settings, matching, edges, known)
+    start = time.perf_counter() if start is None else start
+    decoded = matching.decode_for_flow(first, second, settings) if known is None else known
+    backward = matching.decode(second, first) if needs_backward(settings, network) else None
+    matched = time.perf_counter()
+    result = _flow_of_decoded(decoded, backward, first, second, settings, matching, edges)
+    return replace(result, seconds={"matching": matched - start, **result.seconds})
+
+
+def _flow_of_decoded(
+    decoded: Decoded,
+    backward: Decoded | None,
+    first: Frame,
+    second: Frame,
+    settings: FlowSettings,
+    matching: Matching,
+    edges: EdgesLike,
+) -> FlowResult:
+    """:func:`flow_between` after matching, not on a GPU with kernels."""
+    geometry, network = matching.geometry, matching.network
+    sizes = geometry.size0, geometry.size1
+    if settings.dense and network.dense is not None:
+        strength = None if is_detected(edges) else edge_tensor(first.on_device, edges)
+        result = dense_to_flow(network.dense, decoded, first, second, geometry, settings, strength)
+    else:
+        result = matches_to_flow(
+            matches_of(decoded, 0, *sizes, settings.interpolation.confidence),
+            first.on_device,
+            second.on_device,
+            settings,
+            edges,
+            None if backward is None else matches_of(backward, 0, *sizes),
+            first.image,
+            None if decoded.occluded is None else decoded.occluded[0],
+        )
+    return replace(result, agreement=matches_of(decoded, 0, *sizes).agreement)
 
 
 @failed_allocations()
@@ -64,7 +134,7 @@ def matches_to_flow(
     """
     size = check_pair(image0, image1)
     _check_sizes(matches, size)
-    settings = suited(settings, matches.confidence is not None, has_dense=False)
+    settings = adapt_to_model(settings, matches.confidence is not None, has_dense=False)
     if on_device(image0):
         with torch.cuda.device(image0.device):
             return _flow_on_device(matches, image0, image1, settings, edges, backward, occluded)
@@ -121,81 +191,6 @@ def searched_to_flow(
     seconds = {"matching": time.perf_counter() - start}
     result = matches_to_flow(found, image0.to(device), image1.to(device), settings, edges, host_image0=image0)
     return replace(result, seconds={**seconds, **result.seconds}, agreement=found.agreement)
-
-
-@failed_allocations()
-def decoded_to_flow(
-    decoded: Decoded,
-    first: Frame,
-    second: Frame,
-    settings: FlowSettings,
-    edges: EdgesLike = None,
-    backward: Decoded | None = None,
-    dense: DenseNetwork | None = None,
-) -> FlowResult:
-    """The flow from one frame to the next, from the matches of both directions; see :func:`matches_to_flow`.
-
-    Args:
-        decoded: matches from the first frame to the second; its pair 0.
-        backward: those back, if :func:`needs_backward`.
-        dense: the model's dense network, if it has one; see ``FlowSettings.dense``.
-    """
-    sizes = first.geometry.size0, first.geometry.size1
-    if settings.dense and dense is not None:
-        strength = None if is_detected(edges) else edge_tensor(first.on_device, edges)
-        result = dense_to_flow(dense, decoded, first, second, settings, strength)
-        return replace(result, agreement=matches_of(decoded, 0, *sizes).agreement)
-    result = matches_to_flow(
-        matches_of(decoded, 0, *sizes, settings.interpolation.confidence),
-        first.on_device,
-        second.on_device,
-        settings,
-        edges,
-        None if backward is None else matches_of(backward, 0, *sizes),
-        first.image,
-        None if decoded.occluded is None else decoded.occluded[0],
-    )
-    return replace(result, agreement=matches_of(decoded, 0, *sizes).agreement)
-
-
-def frames_to_flow(
-    first: Frame,
-    second: Frame,
-    decode: Callable[[Frame, Frame], Decoded],
-    network: Network,
-    settings: FlowSettings,
-    edges: EdgesLike,
-    by_confidence: bool,
-    start: float,
-) -> FlowResult:
-    """Match two frames and find the flow from one to the other; not for devices with kernels for flow.
-
-    Args:
-        decode: matches two frames in the geometry of the first.
-        network: whose matches they are.
-        settings, edges: see :func:`matches_to_flow`.
-        by_confidence: whether a smaller radius will do if the matches' confidence says so.
-        start: when the work on these frames began, as ``time.perf_counter`` says.
-    """
-    decoded = decode_near_first(decode, first, second, settings, network) if by_confidence else decode(first, second)
-    backward = decode(second, first) if needs_backward(settings, network) else None
-    seconds = {"matching": time.perf_counter() - start}
-    result = decoded_to_flow(decoded, first, second, settings, edges, backward, network.dense)
-    return replace(result, seconds={**seconds, **result.seconds})
-
-
-def needs_backward(settings: FlowSettings, network: Network) -> bool:
-    """Whether the flow from this network's matches needs the matches back to the first image, too."""
-    if settings.dense and network.dense is not None:
-        return False
-    settings = suited(settings, network.confidence is not None, network.dense is not None)
-    return settings.interpolation.backward > 0 and not trusts_confidence(settings, network)
-
-
-def most_levels(settings: str | FlowSettings, network: Network) -> int | None:
-    """The largest number of levels with which this network matches for flow; None for no limit."""
-    settings = preset(settings)
-    return settings.levels if trusts_confidence(settings, network) else None
 
 
 def _flow_on_device(
@@ -259,35 +254,108 @@ def times(stages: dict[str, tuple[torch.cuda.Event, torch.cuda.Event]]) -> dict[
     return {name: begin.elapsed_time(end) / 1000 for name, (begin, end) in stages.items()}
 
 
-def edge_tensor(image: Tensor, edges: EdgesLike = None) -> Tensor:
-    """As :func:`edges_of`, on the image's device."""
-    if is_detected(edges):
-        return edge_strength(image)
-    return torch.from_numpy(edges_of(image, edges)).to(image.device)
+class FlowGraphs:
+    """The flow of frames on the network's GPU, without waiting for it.
+
+    Several hundred small kernels are launched for each pair. From the second pair of equal sizes and settings on, they
+    are replayed as CUDA graphs: one that decodes matches, used for both directions, and one from matches to flow.
+
+    Args:
+        network: on a CUDA device, in ``eval`` mode.
+    """
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._exponents: tuple[tuple[int, int], tuple[float, ...]] = ((-1, -1), ())
+        self._decode = Replayed(self._decode_eagerly, 2)
+        self._flow = Replayed(_flow_eagerly)
+
+    def __call__(
+        self,
+        first: Frame,
+        second: Frame,
+        settings: FlowSettings,
+        matching: Matching,
+        edges: EdgesLike,
+        known: Decoded | None = None,
+    ) -> FlowResult:
+        """Return the flow from the first frame to the second; see :func:`flow_between`."""
+        with torch.cuda.device(first.on_device.device):  # for the events
+            return self._run(first, second, settings, matching, edges, known)
+
+    def _run(
+        self,
+        first: Frame,
+        second: Frame,
+        settings: FlowSettings,
+        matching: Matching,
+        edges: EdgesLike,
+        known: Decoded | None,
+    ) -> FlowResult:
+        geometry, decoding = matching.geometry, matching.decoding
+        descriptor, pooling = self._network.descriptor, self._network.pooling
+        needed = decoding_bytes(geometry, descriptor, device="cuda", tiling=decoding.tiling, pooling=pooling)
+        is_small = needed <= LARGEST_GRAPH and not decoding.tiling.is_split(geometry)
+        decode = self._decode if is_small else self._decode_eagerly
+        start, matched, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
+        start.record()
+        network = self._network.dense if settings.dense else None
+        dense = () if network is None else (network, geometry, first.cells, second.cells)
+        ways = [(first, second)] * (known is None) + [(second, first)] * needs_backward(settings, self._network)
+        decoded = [decode(a.cells, b.cells, geometry, decoding, self._current_exponents()) for a, b in ways]
+        decoded = decoded if known is None else [known, *decoded]
+        matched.record()
+        strength = None if is_detected(edges) else edge_tensor(first.on_device, edges)
+        matches = (tensor for pair in decoded for tensor in pair)
+        images = first.on_device, second.on_device
+        is_small = (DENSE_BYTES if dense else BYTES) * images[0].shape[1] * images[0].shape[2] <= LARGEST_GRAPH
+        flow = self._flow if is_small else _flow_eagerly
+        tensors = flow(settings, geometry.alpha, *images, strength, dense[:2], *dense[2:], *matches)
+        end.record()
+        stages = {"matching": (start, matched), "dense flow": (matched, end)}
+        return FlowResult.on_device(tensors, lambda: times(stages))
+
+    def _current_exponents(self) -> tuple[float, ...]:
+        """ν_l as numbers. Reading them waits for the GPU, so they are kept until they change."""
+        exponents = self._network.exponents
+        version = exponents._version, exponents.data_ptr()
+        if version != self._exponents[0]:
+            self._exponents = version, tuple(exponents.tolist())
+        return self._exponents[1]
+
+    def _decode_eagerly(
+        self, cells0: Tensor, cells1: Tensor, geometry: Geometry, decoding: Decoding, exponents: tuple[float, ...]
+    ) -> Decoded:
+        return self._network.decode_cells(cells0, cells1, geometry, decoding, list(exponents))
 
 
-def edges_of(image: Tensor, edges: EdgesLike = None) -> np.ndarray:
-    """The edge map of an image (1 or 3, H, W): float32 (H, W) in [0, 1]."""
-    size = image.shape[1], image.shape[2]
-    if is_detected(edges):
-        return detect_edges(image)
-    if isinstance(edges, str) and edges == "gradient":
-        return gradient_edges(image)
-    if isinstance(edges, str | os.PathLike):
-        return load_edges(edges, size)
-    if isinstance(edges, torch.Tensor):
-        edges = edges.detach().cpu().numpy()
-    return check_edges(np.asarray(edges(image) if callable(edges) else edges), size)
+def _flow_eagerly(
+    settings: FlowSettings,
+    spacing: int,
+    image0: Tensor,
+    image1: Tensor,
+    strength: Tensor | None,
+    dense: tuple[DenseNetwork, Geometry] | tuple[()],
+    *tensors: Tensor | None,
+) -> FlowTensors:
+    """From decoded matches, forward and perhaps backward, to the flow; without ``strength``, edges are detected.
 
-
-def is_detected(edges: EdgesLike) -> bool:
-    """Whether these are the edges that the network detects."""
-    return edges is None or (isinstance(edges, str) and edges == "network")
-
-
-def is_edge_map(edges: EdgesLike) -> bool:
-    """Whether these are the edges of one image, and not a detector for any."""
-    return not (edges is None or callable(edges) or (isinstance(edges, str) and edges in ("network", "gradient")))
+    Args:
+        dense: the dense network, if it is used, and the geometry; the descriptors are then the first two tensors.
+    """
+    matches = tensors[2:] if dense else tensors
+    forward, *others = (Decoded._make(matches[n : n + FIELDS]) for n in range(0, len(matches), FIELDS))
+    backward = field_of_decoded(others[0]) if others else None
+    edges = edge_strength(image0) if strength is None else strength
+    agreement = agreement_of(forward, spacing)
+    if dense:
+        network, geometry = dense
+        cells0, cells1 = tensors[:2]
+        assert cells0 is not None and cells1 is not None
+        return dense_tensors(network, forward, image0, image1, cells0, cells1, geometry, settings, edges, agreement)
+    field = field_of_decoded(forward, 0, settings.interpolation.confidence)
+    occluded = None if forward.occluded is None else forward.occluded[0]
+    return fields_to_flow(image0, image1, edges, settings, field, backward, agreement, occluded)
 
 
 def check_pair(image0: Tensor, image1: Tensor) -> tuple[int, int]:

@@ -67,6 +67,8 @@ def refine(
 @torch.no_grad()
 def refine_finite(start: Tensor, image0: Tensor, image1: Tensor, settings: RefinementSettings) -> Tensor:
     """As :func:`refine`, for a flow (H, W, 2) float32 that is known to be finite; never waits for a GPU."""
+    if settings.steps == 0:
+        return start.clone()
     if image0.shape[0] != image1.shape[0]:  # one grey, one in colour
         image0, image1 = (image.expand(3, -1, -1) for image in (image0, image1))
     smooth0, smooth1 = (smooth(i, settings.sigma, 255).contiguous() for i in (image0, image1))

@@ -175,8 +175,8 @@ def describe_preset(name: str) -> dict[str, Any]:
     return {"preset": name, "flow_settings": asdict(preset(name))}
 
 
-def suited(settings: FlowSettings, has_confidence: bool, has_dense: bool) -> FlowSettings:
-    """The settings for matches with or without a confidence and for a model with or without a dense network.
+def adapt_to_model(settings: FlowSettings, has_confidence: bool, has_dense: bool) -> FlowSettings:
+    """Return the settings for matches with or without a confidence and for a model with or without a dense network.
 
     Other presets take the place of ``default``: ``interpolated`` without a dense network, ``classic`` without a
     confidence.

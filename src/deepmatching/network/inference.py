@@ -49,18 +49,6 @@ class Decoding:
     confidence: bool = True
 
 
-@dataclass(frozen=True, eq=False)
-class Frame:
-    """A frame of a sequence and its descriptors, which serve in two pairs."""
-
-    image: Tensor  #: (C, H, W), where it was loaded
-    on_device: Tensor  #: (C, H, W), on the matcher's device
-    cells: Tensor  #: (1, C, h, w)
-    geometry: Geometry  #: that of a pair of such frames
-    size: tuple[int, int]  #: of the frame as it was given
-    tiling: Tiling  #: how a pair of such frames is matched
-
-
 @torch.no_grad()
 def decode_cells(
     cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int, exponents: list[float], decoding: Decoding

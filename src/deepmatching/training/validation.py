@@ -7,6 +7,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -17,9 +18,7 @@ from deepmatching.data.datasets.opening import is_published
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation import match_metrics
 from deepmatching.evaluation.calibration import area_under_roc
-from deepmatching.flow import most_levels
-from deepmatching.flow.correction.stage import corrected, start_of_pair
-from deepmatching.flow.settings import InterpolationSettings
+from deepmatching.flow import Frame, Matching, RefinementSettings, flow_between, most_levels, preset
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.matches import matches_of
 from deepmatching.network.inference import Decoding
@@ -181,26 +180,33 @@ def _evaluation_mode(network: Network, radius: int | None) -> Iterator[None]:
         torch.backends.cudnn.benchmark = before[3]
 
 
+@torch.no_grad()
 def _match(network: Network, pair: Pair, device: torch.device) -> tuple[Decoded, Pair, Geometry, torch.Tensor | None]:
-    """The matches of a pair, and its flow (H, W, 2) if the network has a dense one."""
-    image0, image1 = (image[None].to(device) for image in pair[:2])
-    geometry = network.geometry_of(image0, image1)
+    """Return the matches of a pair, and its flow (H, W, 2), not refined, if the network corrects flow."""
+    images = [image.to(device) for image in pair[:2]]
+    image0, image1 = (image[None] for image in images)
+    matching = _matching(network, network.geometry_of(image0, image1), device)
+    geometry = matching.geometry
+    cells = network.describe(image0, image1, geometry)
+    decoded = network.decode_cells(*cells, geometry, matching.decoding)
+    if network.dense is None:
+        return decoded, pair, geometry, None
+    rows, columns = (geometry.alpha * points for points in geometry.grid(0))  # what the points stand for
+    if not decoded.verified.any():
+        return decoded, pair, geometry, torch.zeros(rows, columns, 2)
+    settings = replace(preset(PRESET), refinement=RefinementSettings(steps=0))
+    for_flow = network.at_radius(network.radius, most_levels(settings, network))
+    own = _matching(for_flow, for_flow.geometry_of(image0, image1), device)
+    first, second = (Frame(i, i, c, (i.shape[1], i.shape[2])) for i, c in zip(images, cells, strict=True))
+    result = flow_between(first, second, settings, own, known=decoded if own.geometry == geometry else None)
+    flow = torch.from_numpy(result.flow) if result.tensors is None else result.tensors.flow
+    return decoded, pair, geometry, flow[:rows, :columns]
+
+
+def _matching(network: Network, geometry: Geometry, device: torch.device) -> Matching:
+    """Return how a pair is matched within the free memory."""
     plan = plan_decoding(geometry, network.descriptor, 1, device.type, budget_for(device), pooling=network.pooling)
-    with torch.no_grad():
-        cells0, cells1 = network.describe(image0, image1, geometry)
-        decoded = network.decode_cells(cells0, cells1, geometry, Decoding(tiling=plan.tiling))
-        if network.dense is None:
-            return decoded, pair, geometry, None
-        for_flow = network.at_radius(network.radius, most_levels(PRESET, network)).geometry_of(image0, image1)
-        matches = decoded
-        if for_flow != geometry:  # it has fewer levels
-            plan = plan_decoding(
-                for_flow, network.descriptor, 1, device.type, budget_for(device), pooling=network.pooling
-            )
-            matches = network.decode_cells(cells0, cells1, for_flow, Decoding(tiling=plan.tiling))
-        start = start_of_pair(image0[0], image1[0], None, InterpolationSettings(), *matches)
-        found = network.dense(image0, matches, cells0, cells1, for_flow, start)
-    return decoded, pair, geometry, corrected(start, found)[0][0].permute(1, 2, 0)
+    return Matching(network, geometry, Decoding(tiling=plan.tiling))
 
 
 def _measure(decoded: Decoded, pair: Pair, geometry: Geometry, flow: torch.Tensor | None) -> dict[str, float]:

@@ -10,11 +10,9 @@ import torch
 
 import deepmatching as dm
 from deepmatching.errors import DeepMatchingError
-from deepmatching.flow import PRESETS, InterpolationSettings, RefinementSettings, decoded_to_flow
+from deepmatching.flow import PRESETS, Frame, InterpolationSettings, Matching, RefinementSettings, flow_between
 from deepmatching.flow.correction import DenseFlow, Start
 from deepmatching.flow.correction.stage import Interpolator, corrected, start_of_pair
-from deepmatching.network.inference import Frame
-from deepmatching.network.memory import WHOLE
 from helpers.volumes import blobs
 
 
@@ -65,17 +63,17 @@ def test_without_a_match_it_starts_at_no_motion(matcher: dm.DeepMatcher) -> None
     assert start.flow.shape == (1, 2, 64, 96) and not any(part.any() for part in start)
 
 
-def test_a_pair_without_a_match_is_one_sentence(matcher: dm.DeepMatcher) -> None:
+def test_a_pair_without_a_match_is_refused(matcher: dm.DeepMatcher) -> None:
     image = torch.zeros(3, 64, 96)
     geometry = matcher.network.geometry((64, 96), (64, 96))
     cells = matcher.network.describe_image(image[None], geometry.used0)
-    frame = Frame(image, image, cells, geometry, (64, 96), WHOLE)
+    frame = Frame(image, image, cells, (64, 96))
     decoded = matcher.network.decode_cells(cells, cells, geometry)
     nothing = decoded._replace(
         verified=torch.zeros_like(decoded.verified), confidence=torch.zeros_like(decoded.confidence)
     )
-    with pytest.raises(DeepMatchingError, match="There are no matches"):
-        decoded_to_flow(nothing, frame, frame, PRESETS["default"], dense=matcher.network.dense)
+    with pytest.raises(DeepMatchingError):
+        flow_between(frame, frame, "default", Matching(matcher.network, geometry), known=nothing)
 
 
 def test_a_correction_by_more_than_ten_pixels_does_not_count() -> None:

@@ -6,7 +6,7 @@ import torch
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.flow.edges import EdgeNetwork, detect_edges, load_edge_network, structured_forest_edges
-from deepmatching.flow.edges import edge_files as models
+from deepmatching.flow.edges import edge_network as models
 from deepmatching.io.images import load_image
 
 SHIPPED = Path(models.__file__).parents[1] / models._SHIPPED

@@ -17,6 +17,7 @@ from deepmatching.flow.correction.fits import FARTHEST
 from deepmatching.flow.edges import edge_strength
 from deepmatching.flow.fields import field_of_decoded, interpolate_field, on_device
 from deepmatching.flow.interpolation import NOTHING, interpolate
+from deepmatching.flow.matching import Frame
 from deepmatching.flow.refinement import refine_finite
 from deepmatching.flow.result import FlowResult, FlowTensors, stopwatch
 from deepmatching.flow.settings import FlowSettings, InterpolationSettings
@@ -24,7 +25,6 @@ from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.targets import Decoded, pair_of
 from deepmatching.kernels.cuda_graphs import Replayed
 from deepmatching.matches import chosen_of
-from deepmatching.network.inference import Frame
 from deepmatching.settings import CORRECT_WITHIN
 
 #: Larger corrections of the interpolated flow by the dense network do not count, in pixels.
@@ -109,6 +109,7 @@ def dense_to_flow(
     decoded: Decoded,
     first: Frame,
     second: Frame,
+    geometry: Geometry,
     settings: FlowSettings,
     edges: Tensor | None = None,
 ) -> FlowResult:
@@ -128,7 +129,7 @@ def dense_to_flow(
     images, cells = (first.on_device, second.on_device), (first.cells, second.cells)
     strength = edge_strength(first.on_device) if edges is None else edges
     finish("edges")
-    tensors = dense_tensors(dense, decoded, *images, *cells, first.geometry, settings, strength, finish=finish)
+    tensors = dense_tensors(dense, decoded, *images, *cells, geometry, settings, strength, finish=finish)
     flow, certainty, count, _, occlusion = (None if t is None else t.cpu() for t in tensors)
     assert flow is not None and certainty is not None and count is not None
     occluded = None if occlusion is None else occlusion.numpy()

@@ -1,24 +1,45 @@
-"""The edge network: a small U of plain convolutions that gives the probability of a boundary at each pixel."""
+"""The edge network: a small U of plain convolutions that gives the probability of a boundary at each pixel.
+
+Its files are safetensors in half precision, with the architecture as metadata.
+"""
 
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
+import json
+import os
 from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from deepmatching.errors import DeepMatchingError
+from deepmatching.io.files import PathLike
+from deepmatching.io.structured import parse_json
+from deepmatching.io.weights import NoInitialValues, check_counts, read_safetensors, write_safetensors
 from deepmatching.network.convolutions import in_row_bands
+
+#: Format in the metadata of model files.
+_FORMAT = "deepmatching-edges"
+
+#: The file that ships with the package.
+_SHIPPED = "weights/edges.safetensors"
 
 #: Mean and standard deviation of natural images, per RGB channel.
 _MEAN, _DEVIATION = (0.45, 0.44, 0.40), (0.25, 0.24, 0.25)
 
-#: Rows at stride 2 that are computed together, and the rows around them that are needed: one for the first layer or the
-#: interpolation, one for each of two convolutions, and one to make the number even.
-ROWS, REACH = 48, 4
+#: Rows at stride 2 that are computed together.
+ROWS = 48
+
+#: Rows around them that are needed: one for the first layer or the interpolation, one for each of two convolutions, and
+#: one to make the number even.
+REACH = 4
 
 
 class EdgeNetwork(nn.Module):
@@ -156,3 +177,49 @@ class Block(nn.Module):
 def _convolution(inputs: int, outputs: int, normalise: bool, kernel: int = 3, stride: int = 1) -> nn.Module:
     convolution = nn.Conv2d(inputs, outputs, kernel, stride, (kernel - 1) // 2, bias=not normalise)
     return nn.Sequential(convolution, nn.BatchNorm2d(outputs)) if normalise else convolution
+
+
+def save_edge_network(network: EdgeNetwork, path: PathLike, **metadata: str) -> None:
+    """Write a folded network (see :meth:`EdgeNetwork.folded`) in half precision, with extra ``metadata``.
+
+    Half precision changes a probability by less than 0.01 and halves the file.
+    """
+    tensors = {name: tensor.to(torch.float16) for name, tensor in network.state_dict().items()}
+    settings = json.dumps({"widths": network.widths, "depths": network.depths})
+    write_safetensors(path, tensors, {**metadata, "format": _FORMAT, "settings": settings})
+
+
+def load_edge_network(path: PathLike | None = None, device: str = "cpu") -> EdgeNetwork:
+    """The network of a file, or the one that ships with the package: float32, in evaluation mode.
+
+    The shipped network is loaded once per device and shared.
+    """
+    if path is None:
+        return _shipped(device)
+    path = Path(path)
+    if not os.path.isfile(path):
+        raise DeepMatchingError(f"There is no edge model '{path}'; check the path.")
+    tensors, metadata = read_safetensors(path)
+    if metadata.get("format") != _FORMAT:
+        raise DeepMatchingError(f"'{path}' is not an edge model of deepmatching; train one with edge_network.training.")
+    try:
+        settings = parse_json(metadata["settings"])
+        check_counts(settings, tensors)
+        with NoInitialValues():
+            with torch.device("meta"):  # takes no memory, whatever the sizes in the file
+                shapes = {name: tensor.shape for name, tensor in EdgeNetwork(**settings).state_dict().items()}
+            if shapes != {name: tensor.shape for name, tensor in tensors.items()}:
+                raise ValueError("other shapes")
+            network = EdgeNetwork(**settings)
+        network.load_state_dict(tensors)
+    except (TypeError, ValueError, LookupError, AttributeError, RuntimeError, OverflowError) as error:
+        raise DeepMatchingError(
+            f"'{path}' holds the tensors of another architecture; train or copy it again."
+        ) from error
+    return network.eval().requires_grad_(False).to(device)
+
+
+@functools.lru_cache(maxsize=4)
+def _shipped(device: str) -> EdgeNetwork:
+    with resources.as_file(resources.files("deepmatching") / _SHIPPED) as path:
+        return load_edge_network(path, device)

@@ -1,4 +1,4 @@
-"""The file of OpenCV's structured forest. OpenCV trusts it: a wrong number ends in a crash, so all are checked here.
+"""Edges by OpenCV's structured forest. OpenCV trusts its file: a wrong number ends in a crash, so all are checked here.
 
 The file is YAML, usually compressed by gzip: the options of the forest, then lists of numbers. Node k of a tree goes on
 to node childs[k] − 1 or childs[k], or is a leaf (0). The edges of leaf k are the bins from edgeBoundaries[k] to
@@ -13,7 +13,9 @@ import re
 import warnings
 import zlib
 
+import cv2
 import numpy as np
+from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.arrays import LARGEST_CONTENT
@@ -33,8 +35,35 @@ _LARGEST_OPTION = 200
 _LIST = re.compile(rb"-\s*\[([-+.\deE,\s]*)\]")
 
 
+def structured_forest_edges(image: Tensor, model: PathLike) -> np.ndarray:
+    """Edges by OpenCV's structured forest (Dollár and Zitnick), the detector of the original EpicFlow.
+
+    Args:
+        image: (1 or 3, H, W) in [0, 1].
+        model: OpenCV's model file, ``model.yml.gz`` from its ``opencv_extra`` repository, which we may not ship.
+
+    Returns:
+        (H, W) float32 in [0, 1], without non-maximum suppression.
+    """
+    if not hasattr(cv2, "ximgproc"):
+        raise DeepMatchingError("The structured forest needs OpenCV's extra modules: install opencv-contrib-python.")
+    if not os.path.isfile(model):
+        raise DeepMatchingError(f"There is no structured-forest model '{model}'; check the path.")
+    check_forest(model)
+    planar = image.detach().cpu().expand(3, -1, -1)
+    rgb = np.ascontiguousarray(planar.numpy().transpose(1, 2, 0), np.float32).clip(0, 1)
+    try:
+        forest = cv2.ximgproc.createStructuredEdgeDetection(os.fspath(model))
+        edges = forest.detectEdges(rgb)
+    except cv2.error as error:
+        raise DeepMatchingError(
+            f"OpenCV cannot read '{model}' as a structured-forest model; download it again."
+        ) from error
+    return np.nan_to_num(edges).clip(0, 1).astype(np.float32)
+
+
 def check_forest(path: PathLike) -> None:
-    """Raise unless the file is a structured forest; the same file is checked once."""
+    """Raise unless the file is a structured forest. The same file is checked once."""
     data = read_bytes(path, "structured-forest model", most=2)
     about = os.stat(path)
     if problem := _problem(os.fspath(path), about.st_mtime_ns, about.st_size, data == b"\x1f\x8b"):
@@ -45,7 +74,7 @@ def check_forest(path: PathLike) -> None:
 
 @functools.lru_cache(maxsize=8)
 def _problem(path: str, time: int, size: int, is_compressed: bool) -> str:
-    """What is wrong with a file; empty if nothing is. Its time and size tell it from one that replaces it."""
+    """Return a description of the problem, or "". The time and size are part of the cache key."""
     data = read_bytes(path, "structured-forest model")
     try:
         if is_compressed:
