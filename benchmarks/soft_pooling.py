@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepmatching.commands.common import parse_size
+from deepmatching.commands.options import parse_size
 from deepmatching.data.datasets import open_dataset
 from deepmatching.evaluation.calibration import area_under_roc, reliability
 from deepmatching.evaluation.metrics import match_metrics

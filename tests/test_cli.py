@@ -157,7 +157,7 @@ def test_the_interrupt_key_during_the_work_ends_with_our_word(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("deepmatching.commands.common.check_outputs", interrupted)
+    monkeypatch.setattr("deepmatching.commands.options.check_outputs", interrupted)
     monkeypatch.setattr(sys, "argv", ["deepmatching", "match", "a.png", "b.png"])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -168,7 +168,7 @@ def test_the_end_of_a_file_inside_a_command_is_not_taken_for_the_interrupt_key(m
     def broken(*_: object) -> None:
         raise EOFError("Ran out of input")
 
-    monkeypatch.setattr("deepmatching.commands.common.check_outputs", broken)
+    monkeypatch.setattr("deepmatching.commands.options.check_outputs", broken)
     monkeypatch.setattr(sys, "argv", ["deepmatching", "match", "a.png", "b.png"])
     with pytest.raises(EOFError):
         main()
@@ -191,8 +191,8 @@ def test_a_remark_of_libjpeg_is_one_sentence_with_the_name_of_the_file(tmp_path:
 @pytest.mark.slow
 def test_warnings_of_libraries_are_not_shown_unless_asked_for() -> None:
     code = (
-        "import warnings, sys; from deepmatching.cli import main; from deepmatching.commands import common\n"
-        "common.check_outputs = lambda *_: (warnings.warn('overflow', RuntimeWarning), sys.exit(0))\n"
+        "import warnings, sys; from deepmatching.cli import main; from deepmatching.commands import options\n"
+        "options.check_outputs = lambda *_: (warnings.warn('overflow', RuntimeWarning), sys.exit(0))\n"
         "sys.argv = ['deepmatching', 'match', 'a.png', 'b.png']; main()"
     )
     shown = []

@@ -11,24 +11,22 @@ import typer
 from typer.core import TyperCommand
 
 from deepmatching import __version__
-from deepmatching.commands.addresses import require_addresses
 from deepmatching.commands.bench import bench
 from deepmatching.commands.bulk import bulk
-from deepmatching.commands.common import complain, say
 from deepmatching.commands.demo import demo
 from deepmatching.commands.evaluate import evaluate
 from deepmatching.commands.explore import explore
 from deepmatching.commands.export import export
 from deepmatching.commands.export_onnx import export_onnx
 from deepmatching.commands.flow import flow
+from deepmatching.commands.machine import require_addresses, watch
 from deepmatching.commands.match import match
-from deepmatching.commands.network import network
+from deepmatching.commands.messages import complain, say
 from deepmatching.commands.output import guarded_errors, guarded_output, silence_libraries
 from deepmatching.commands.reproduce import reproduce
 from deepmatching.commands.scores import scores
 from deepmatching.commands.sfm import sfm
 from deepmatching.commands.synthesize import synthesize
-from deepmatching.commands.threads import watch
 from deepmatching.commands.train import train
 from deepmatching.errors import OUT_OF_MEMORY, DeepMatchingError, is_out_of_memory
 
@@ -37,7 +35,7 @@ INTERRUPTED = 130
 
 
 class Command(TyperCommand):
-    """A command with plain help: ``A``, ``--seed INT``, ``--half``; not ``{A} <path>``, ``<int range>``, ``<bool>``."""
+    """A command with plain help: ``A``, ``--seed INT``, ``[default: all]``; not ``{A} <path>`` or ``(all)``."""
 
     def invoke(self, ctx: Any) -> Any:
         require_addresses()
@@ -55,7 +53,8 @@ class Command(TyperCommand):
         for param in self.get_params(ctx):
             if record := param.get_help_record(ctx):
                 name = re.sub(" ?<(.*?)( range)?>$", "" if param.metavar else _plain_type, record[0])
-                rows[param.param_type_name].append((name, record[1]))
+                text = re.sub(r"\[default: \((.*)\)(; [^]]*)?\]$", r"[default: \1\2]", record[1])
+                rows[param.param_type_name].append((name, text))
         for kind, records in rows.items():
             if records:
                 with formatter.section(f"{kind.title()}s"):
@@ -75,7 +74,7 @@ app = typer.Typer(
 )
 COMMANDS = (
     *(match, flow, explore, bulk, export, sfm, evaluate, train),
-    *(synthesize, reproduce, scores, network, export_onnx, demo, bench),
+    *(synthesize, reproduce, scores, export_onnx, demo, bench),
 )
 for command in COMMANDS:
     app.command(cls=Command)(command)
@@ -101,7 +100,7 @@ def root(
 
 
 def main() -> None:
-    """Run the command. An error that the user can fix is one sentence, with exit code 2."""
+    """Run the command. An error that the user can fix is printed in one line, with exit code 2."""
     if sys.stderr is None:  # closed, as by `2>&-`; some versions of NumPy's f2py need one to be imported
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the life of the process
     with guarded_errors():

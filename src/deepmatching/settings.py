@@ -6,7 +6,7 @@ This module does not import PyTorch, so that ``--help`` is quick.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
@@ -15,6 +15,10 @@ from deepmatching.errors import DeepMatchingError, check_choice, check_number, s
 if TYPE_CHECKING:
     import torch
 
+    Device = str | torch.device
+else:
+    Device = str  #: a name of a device, or a ``torch.device``
+
 #: How matches are verified; see ``deepmatching.network.operators.decoding``.
 Reciprocal = Literal["bins", "exact", "none"]
 RECIPROCAL: Reciprocal = "bins"
@@ -22,8 +26,10 @@ RECIPROCAL: Reciprocal = "bins"
 #: The paper's own way to verify them (its first footnote).
 RECIPROCAL_IN_PAPER: Reciprocal = "exact"
 
-#: Models that ship with the package, and the default model.
+#: Models that ship with the package.
 MODELS = ("compact", "vgg", "hog")
+
+#: The default model.
 MODEL = "compact"
 
 #: Largest displacement along each axis, in pixels.
@@ -33,7 +39,7 @@ RADIUS = 80
 #: object costs more than the extra time.
 FLOW_RADIUS = 160
 
-#: Beyond any image: a larger radius is a typing error.
+#: Larger than any image: a larger radius is a typing error.
 MAX_RADIUS = 1_000_000
 
 #: The users' word for "no limit on the displacement". Inside the package, no limit is None.
@@ -54,47 +60,72 @@ PRESET = "default"
 #: Thresholds T of acc@T, in pixels.
 THRESHOLDS = (2, 5, 10)
 
-#: What a search tries: so many rotations, evenly spaced, and these zooms of the second image. Of the zooms at odd
-#: places, the rotations are turned by half a step: neighbours in zoom then fill the gaps between rotations.
-ROTATIONS = 8
-SCALES = (0.25, 0.35, 0.5, 0.71, 1.0, 1.41, 2.0, 2.83, 4.0)
+#: Default number of rotations that a search tries, evenly spaced.
+SEARCH_ROTATIONS = 8
 
-#: Bounds of what can be searched: the number of rotations, and zooms.
-MAX_ROTATIONS, MIN_SCALE, MAX_SCALE = 72, 0.1, 10.0
+#: Default zooms of the second image that a search tries. Every second zoom is offset by half a rotation step, so that
+#: neighbours in zoom fill the gaps between rotations.
+SEARCH_SCALES = (0.25, 0.35, 0.5, 0.71, 1.0, 1.41, 2.0, 2.83, 4.0)
+
+#: Most rotations, or scales, that can be searched.
+MAX_ROTATIONS = 72
+
+#: Smallest zoom that can be searched.
+MIN_SCALE = 0.1
+
+#: Largest zoom that can be searched.
+MAX_SCALE = 10.0
 
 #: Below this agreement of the matches (``Matches.agreement``), commands warn that the result is probably wrong. Pairs
 #: that the method cannot match reach 0.20, those with acc@10 above 40 % have at least 0.30; see docs/results.md.
 MIN_AGREEMENT = 0.25
 
-#: The same for judged matches: the fraction of the reference points that are expected to have a right match. Pairs that
-#: the method cannot match reach 0.06, the hardest of Sintel 0.12; pairs with acc@10 above 30 % have at least 0.28.
+#: The same for matches with a confidence: the expected fraction of reference points with a right match. Pairs that the
+#: method cannot match reach 0.06, the hardest of Sintel 0.12; pairs with acc@10 above 30 % have at least 0.28.
 MIN_EXPECTED = 0.1
 
 #: A match is right if it is less than this many pixels off; the confidence is the probability of that.
 CORRECT_WITHIN = 3.0
 
-#: Matches that are not verified are given out too if their confidence is at least this.
+#: Matches that are not verified are kept as well if their confidence is at least this.
 MIN_CONFIDENCE = 0.5
 
-#: To propagate matches, every pixel takes the displacement of the most confident match within this many pixels along
-#: each axis.
+#: When matches are propagated, every pixel takes the displacement of the most confident match within this many pixels
+#: along each axis.
 PROPAGATION_RADIUS = 8
 
-#: Of the losses: σ of g_σ in pixels, the margin of the hinge and the initial β of the cross-entropy.
-SIGMA, MARGIN, SCALE = 1.5, 1.0, 10.0
+#: σ of g_σ in the losses, in pixels.
+LOSS_SIGMA = 1.5
 
-#: The largest image: OpenCV reads no larger one.
+#: Margin of the structured hinge loss.
+HINGE_MARGIN = 1.0
+
+#: β of the cross-entropy loss before training.
+CROSS_ENTROPY_BETA = 10.0
+
+#: Largest number of pixels of an image: OpenCV reads no larger one.
 MAX_PIXELS = 2**30
 
-#: The largest size of memory that can be given: what 64-bit systems can count.
+#: Largest amount of memory that can be given: what 64-bit systems can count.
 MAX_BYTES = 2**63 - 1
 
 Radius = int | Literal["full"]
 
 
+def _option(help: str, metavar: str | None = None, shown: str | None = None) -> dict[str, str | None]:
+    """Return what commands need to offer a field of :class:`Settings` as an option.
+
+    Args:
+        help: the line in ``--help``.
+        metavar: stands for the value in ``--help``; None for typer's choice.
+        shown: says in words what the default is.
+    """
+    return {"help": help, "metavar": metavar, "shown": shown}
+
+
 @dataclass(frozen=True)
 class Settings:
-    """What a user can set. Every value is checked here, once.
+    """The settings of a matcher. Every value is checked here, once; commands make their options from these fields.
 
     Attributes:
         radius: largest displacement along each axis in pixels, or ``"full"`` for no limit. None for the default:
@@ -104,35 +135,110 @@ class Settings:
         reciprocal: how matches are verified, see ``deepmatching.network.operators.decoding``.
         device: ``"auto"`` (cuda, else mps, else cpu), ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``.
         memory: bytes that matching may use, with its images and the libraries that it loads. None for four fifths of
-            the free memory. With less than one pass needs, the scores are computed in pieces and the matches are the
-            same. Images and descriptors are not cut; what does not fit even so is refused.
+            the free memory. With less than one pass needs, the scores are computed in strips and the matches are the
+            same. Images and descriptors are never split, so very large inputs still raise ``OutOfMemoryError``.
         half: correlate and store scores in half precision (CUDA only). Faster; a few matches may differ.
         subpixel: move matches between the cells of 2 pixels, if the model has learned to (``hog`` has not).
-        max_size: images whose longer side exceeds this many pixels are matched at a reduced size. Matches and flow are
-            those of the original size all the same, but coarser. None for no limit.
+        max_size: images whose longer side exceeds this many pixels are matched at a reduced size. Results are still in
+            original pixels, but coarser. None for no limit.
         bit_depth: bits in use of 16-bit images, such as 12; None for all 16.
         pooling: ``"hard"``, or ``"soft"``, which is slower and needs several times the memory (docs/soft_pooling.md).
             None for the way in which the model was trained: hard for the models of the package.
         search: try rotations and scales of the second image, at a reduced size first, see ``deepmatching.search``.
         rotations: those to try: degrees, or a number of evenly spaced ones. None for
-            ``deepmatching.settings.ROTATIONS`` with ``search``, else for 0.
-        scales: zooms of the second image to try. None for ``deepmatching.settings.SCALES`` with ``search``, else for 1.
+            ``deepmatching.settings.SEARCH_ROTATIONS`` with ``search``, else for 0.
+        scales: zooms of the second image to try. None for ``deepmatching.settings.SEARCH_SCALES`` with ``search``, else
+            for 1.
     """
 
-    radius: Radius | None = None
-    levels: int | None = None
-    downscale: int | None = None
-    reciprocal: Reciprocal = RECIPROCAL
-    device: str | torch.device = "auto"
-    memory: int | None = None
-    half: bool = False
-    subpixel: bool = True
-    max_size: int | None = None
-    bit_depth: int | None = None
-    pooling: Pooling | None = None
-    search: bool = False
-    rotations: int | Sequence[float] | None = None
-    scales: Sequence[float] | None = None
+    radius: Radius | None = field(
+        default=None,
+        metadata=_option(
+            f"Largest displacement along each axis, in pixels; '{FULL}' sets no limit.", f"PIXELS|{FULL}", str(RADIUS)
+        ),
+    )
+    levels: int | None = field(
+        default=None,
+        metadata=_option(
+            "Number of aggregation levels.",
+            "N",
+            "as many as the image size allows; flow with a confidence of matches: at most 3",
+        ),
+    )
+    downscale: int | None = field(
+        default=None,
+        metadata=_option("Make descriptor cells 2^N pixels wide.", "0|1|2", "as the model was trained; hog: 1"),
+    )
+    reciprocal: Reciprocal = field(
+        default=RECIPROCAL,
+        metadata=_option(
+            "Keep a match if it is the best one into its 8x8-pixel target bin (bins) or onto its exact target pixel "
+            "(exact); none keeps all."
+        ),
+    )
+    device: Device = field(
+        default="auto",
+        metadata=_option("Device to compute on; auto prefers cuda, then mps.", "auto|cpu|cuda|mps"),
+    )
+    memory: int | None = field(
+        default=None,
+        metadata=_option(
+            "Memory that matching may use, such as 500MB or 2GB. If one pass needs more, scores are computed in "
+            "strips, with the same result; what does not fit even so is refused.",
+            "SIZE",
+            "4/5 of the free memory",
+        ),
+    )
+    half: bool = field(
+        default=False,
+        metadata=_option("Correlate and store scores in half precision: faster, needs CUDA."),
+    )
+    subpixel: bool = field(
+        default=True,
+        metadata=_option(
+            "Move matches between the cells of 2 pixels, if the model has learned to; or leave them on the cells."
+        ),
+    )
+    max_size: int | None = field(
+        default=None,
+        metadata=_option(
+            "Match larger images at a reduced size, with this many pixels along the longer side. The result is in "
+            "pixels of the original size; the radius is in those of the reduced one.",
+            "PIXELS",
+            "no limit",
+        ),
+    )
+    bit_depth: int | None = field(
+        default=None,
+        metadata=_option("Bits in use of 16-bit images, such as 12.", "BITS", "16"),
+    )
+    pooling: Pooling | None = field(
+        default=None,
+        metadata=_option(
+            "Pool scores by their maximum, as the paper does, or softly.", shown="as the model was trained"
+        ),
+    )
+    search: bool = field(
+        default=False,
+        metadata=_option(
+            "Find how the second image is turned and zoomed, on small images first: 8 rotations at 9 scales from 0.25 "
+            "to 4, unless --rotations or --scales say otherwise."
+        ),
+    )
+    rotations: int | Sequence[float] | None = field(
+        default=None,
+        metadata=_option(
+            "Rotations of the second image to try: how many, evenly spaced (8), or a list (0,90,180,270).",
+            "N|DEGREES",
+            "0; with --search 8",
+        ),
+    )
+    scales: Sequence[float] | None = field(
+        default=None,
+        metadata=_option(
+            "Scales of the second image to try, such as 0.5,0.71,1,1.41,2.", "LIST", "1; with --search 0.25 to 4"
+        ),
+    )
 
     def __post_init__(self) -> None:
         if self.radius is not None:
@@ -158,8 +264,8 @@ class Settings:
 
     @classmethod
     def of(cls, **settings: Any) -> Settings:
-        """These settings; raises if there is none of such a name."""
-        known = [field.name for field in fields(cls)]
+        """Build settings; raise on an unknown name."""
+        known = [setting.name for setting in fields(cls)]
         for name in settings:
             if name not in known:
                 raise DeepMatchingError(f"There is no setting '{name}': use {', '.join(known)}.")
@@ -167,69 +273,70 @@ class Settings:
 
     @property
     def searches(self) -> bool:
-        """Whether rotations and scales are tried."""
+        """Tell whether rotations and scales are tried."""
         return self.search or self.rotations is not None or self.scales is not None
 
     def without_search(self) -> Settings:
-        """The same settings for plain matching."""
+        """Return the same settings for plain matching."""
         return replace(self, search=False, rotations=None, scales=None)
 
     def describe(self) -> dict[str, Any]:
-        """The settings that results depend on, as JSON can hold them."""
+        """Return the settings that results depend on, JSON-serializable."""
         left_out = ["device", "memory"]
         if not self.searches:  # older runs, which do not name them, can be continued
             left_out += ["search", "rotations", "scales"]
         if not self.pooling:
             left_out.append("pooling")
-        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in left_out}
+        names = [setting.name for setting in fields(self) if setting.name not in left_out]
+        values = {name: getattr(self, name) for name in names}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     @property
     def transformations(self) -> list[tuple[float, float]]:
-        """The rotations, in degrees, and zooms that are searched: only (0, 1) without a search."""
+        """The rotations, in degrees, and zooms to search: only (0, 1) without a search."""
         if self.search and self.rotations is None and self.scales is None:
             return default_transformations()
         rotations = rotations_in_degrees(
-            (ROTATIONS if self.search else 1) if self.rotations is None else self.rotations
+            (SEARCH_ROTATIONS if self.search else 1) if self.rotations is None else self.rotations
         )
-        scales = scales_to_try((SCALES if self.search else (1,)) if self.scales is None else self.scales)
+        scales = scales_to_try((SEARCH_SCALES if self.search else (1,)) if self.scales is None else self.scales)
         return [(rotation, scale) for scale in scales for rotation in rotations]
 
 
 def default_transformations() -> list[tuple[float, float]]:
-    """The rotations and zooms of a search in which nothing else is said; every second zoom turned by half a step."""
-    rotations, step = rotations_in_degrees(ROTATIONS), 180.0 / ROTATIONS
-    middle = SCALES.index(1.0)
-    return [(r + step * ((n - middle) % 2), scale) for n, scale in enumerate(SCALES) for r in rotations]
+    """Return the rotations and zooms of a search without ``rotations`` and ``scales``."""
+    rotations, step = rotations_in_degrees(SEARCH_ROTATIONS), 180.0 / SEARCH_ROTATIONS
+    middle = SEARCH_SCALES.index(1.0)
+    return [(r + step * ((n - middle) % 2), scale) for n, scale in enumerate(SEARCH_SCALES) for r in rotations]
 
 
-def rotations_in_degrees(rotations: Any, name: str = "rotations") -> tuple[float, ...]:
-    """The rotations to try, in degrees: as they are given or, for a number, so many, evenly spaced from 0."""
+def rotations_in_degrees(rotations: Any) -> tuple[float, ...]:
+    """Return the rotations to try, in degrees: those of a list, or a number of them, evenly spaced from 0."""
     if isinstance(rotations, Integral) and not isinstance(rotations, bool):
         if not 1 <= int(rotations) <= MAX_ROTATIONS:
             raise DeepMatchingError(
-                f"{name} must be a number of rotations from 1 to {MAX_ROTATIONS}, or a list of degrees with a comma "
+                f"rotations must be a number of rotations from 1 to {MAX_ROTATIONS}, or a list of degrees with a comma "
                 f"such as 0,90 or 90, and not {short_repr(rotations)}."
             )
         return tuple(360.0 * n / int(rotations) for n in range(int(rotations)))
-    return _numbers(rotations, name, "a number of rotations or a list of degrees", -360.0, 360.0)
+    return _numbers(rotations, "rotations", "a number of rotations or a list of degrees", -360.0, 360.0)
 
 
-def scales_to_try(scales: Any, name: str = "scales") -> tuple[float, ...]:
-    """The zooms of the second image to try."""
-    return _numbers(scales, name, "a list of scales", MIN_SCALE, MAX_SCALE)
+def scales_to_try(scales: Any) -> tuple[float, ...]:
+    """Return the zooms of the second image to try."""
+    return _numbers(scales, "scales", "a list of scales", MIN_SCALE, MAX_SCALE)
 
 
-def _numbers(values: Any, name: str, expected: str, least: float, most: float) -> tuple[float, ...]:
+def _numbers(values: Any, name: str, expected: str, minimum: float, maximum: float) -> tuple[float, ...]:
     if not isinstance(values, list | tuple) or not 1 <= len(values) <= MAX_ROTATIONS:
         raise DeepMatchingError(f"{name} must be {expected}, at most {MAX_ROTATIONS}, not {short_repr(values)}.")
     for value in values:
-        check_number(f"Each of {name}", value, minimum=least, maximum=most)
+        check_number(f"Each of {name}", value, minimum=minimum, maximum=maximum)
     return tuple(dict.fromkeys(float(value) for value in values))
 
 
 def radius_in_pixels(radius: Any, name: str = "The radius") -> int | None:
-    """The radius in pixels; None, no limit, for ``"full"``."""
+    """Return the radius in pixels; None, no limit, for ``"full"``."""
     if isinstance(radius, str) and radius == FULL:
         return None
     if not isinstance(radius, Integral) or isinstance(radius, bool) or radius <= 0:
@@ -239,8 +346,8 @@ def radius_in_pixels(radius: Any, name: str = "The radius") -> int | None:
     return int(radius)
 
 
-def choose_device(device: str | torch.device) -> torch.device:
-    """The device of that name, checked to be present; ``auto`` prefers cuda, then mps."""
+def choose_device(device: Device) -> torch.device:
+    """Return the device of that name, or raise if it is absent; ``auto`` prefers cuda, then mps."""
     import torch
 
     if device == "auto":

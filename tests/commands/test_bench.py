@@ -31,7 +31,7 @@ def test_bench_prints_and_writes_its_measurements(tmp_path: Path) -> None:
         ("--size 4x4", "smaller than one patch"),
         ("--size 10000000x10000000", "an image has at most 1073741824 pixels"),
         (f"--size 8x{'9' * 5000}", "an image has at most 1073741824 pixels"),
-        ("--radius far", "--radius must be"),
+        ("--radius far", "radius must be"),
         ("--batch 0", "--batch must be a number of at least 1, not 0"),
         ("--repeats 0", "--repeats must be a number of at least 1, not 0"),
     ],

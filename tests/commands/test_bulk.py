@@ -78,7 +78,7 @@ def test_a_file_of_pairs_with_a_missing_image_ends_well_and_names_the_failure(
         ("bulk pairs.txt --images photos --out run", "There is no pairs file"),
         ("bulk photos --sequential 0 --out run", "--sequential must be"),
         ("bulk photos --exhaustive --out photos", "holds the images"),
-        ("bulk photos --exhaustive --out run --radius none", "--radius must be"),
+        ("bulk photos --exhaustive --out run --radius none", "radius must be"),
         ("bulk photos --exhaustive --out run --batch 0", "batch_size must be"),
         ("bulk empty --exhaustive --out run", "at least two images"),
     ],

@@ -283,7 +283,7 @@ def test_the_help_names_every_data_set_method_and_preset() -> None:
         ({"root": Path("here")}, "needs no root"),
         ({"only": ["other"]}, "no pairs of 'other'"),
         ({"json_file": Path("no/such/folder/e.json")}, "no folder"),
-        ({"radius": "far"}, "--radius"),
+        ({"radius": "far"}, "radius"),
         ({"device": "toaster"}, "Unknown device"),
     ],
 )

@@ -27,7 +27,7 @@ from helpers.processes import started
         ("explore a.png b.png --export none/page.html", "there is no folder"),
         ("explore a.png b.png --export page.html --model hog --model vgg", "give --model once"),
         ("explore --model hog --model vgg --model compact", "not more"),
-        ("explore a.png b.png --radius wide", "--radius must be"),
+        ("explore a.png b.png --radius wide", "radius"),
         ("explore a.png b.png --device tpu", "Unknown device"),
         ("explore --model none.safetensors", "none.safetensors"),
         ("explore --host 203.0.113.1 --port 0", "The explorer cannot listen on 203.0.113.1"),

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from deepmatching.commands import progress
+from deepmatching.commands import messages
 from deepmatching.commands.flow import flow
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import _create_temporary
@@ -219,10 +219,10 @@ def test_an_error_that_no_frame_caused_does_not_blame_one(
 def test_without_a_terminal_lines_report_the_progress(
     frames: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(progress, "LINES_EVERY", float("inf"))
+    monkeypatch.setattr(messages, "LINES_EVERY", float("inf"))
     run(frames, out=tmp_path / "short", edges="gradient")
     assert "of 3" not in capsys.readouterr().err
-    monkeypatch.setattr(progress, "LINES_EVERY", -1.0)
+    monkeypatch.setattr(messages, "LINES_EVERY", -1.0)
     run(frames, out=tmp_path / "long", edges="gradient")
     lines = capsys.readouterr().err.splitlines()
     assert [line.split(",")[0] for line in lines[:2]] == ["flows: 1 of 3", "flows: 2 of 3"]

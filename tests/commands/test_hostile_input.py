@@ -51,9 +51,9 @@ def test_a_name_that_no_file_has_is_one_sentence(
 @pytest.mark.parametrize(
     ("option", "words"),
     [
-        (f"--radius {DIGITS}", "--radius must be at most 1000000 pixels; use 'full' for no limit."),
-        (f"--radius {'9' * 5000}", "--radius"),
-        ("--radius 1e999", "--radius"),
+        (f"--radius {DIGITS}", "radius must be at most 1000000 pixels; use 'full' for no limit."),
+        (f"--radius {'9' * 5000}", "radius"),
+        ("--radius 1e999", "radius"),
         (f"--levels {DIGITS}", "level"),
         (f"--downscale {DIGITS}", "downscale"),
         (f"--memory {DIGITS}GB", "--memory needs a size"),

@@ -112,8 +112,8 @@ def test_options_reach_the_matcher(pictures: tuple[Path, Path]) -> None:
         ("a.png empty.png", "empty.png"),
         ("a.png tiny.png", "smaller than one patch"),
         ("a.png b.png --radius 7", "multiple of 2"),
-        ("a.png b.png --radius=-8", "--radius must be a positive number of pixels or 'full', not -8"),
-        ("a.png b.png --radius far", "--radius must be a positive number of pixels or 'full', not 'far'"),
+        ("a.png b.png --radius=-8", "radius must be a positive number of pixels or 'full', not -8"),
+        ("a.png b.png --radius far", "radius must be a positive number of pixels or 'full', not 'far'"),
         ("a.png b.png --levels 40", "levels"),
         ("a.png b.png --levels 100000000000", "levels"),
         ("a.png b.png --reciprocal maybe", "bins"),
@@ -199,12 +199,12 @@ def test_a_turned_image_is_matched_with_a_search(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "words"),
     [
-        ("--rotations x", "--rotations must be a number of rotations or a list of degrees"),
-        ("--rotations 0", "--rotations must be a number of rotations from 1 to 72, or a list of degrees with a comma"),
-        ("--rotations 0,nan", "Each of --rotations must be a number from -360"),
-        ("--scales 0.5,0", "Each of --scales must be a number from 0.1 to 10"),
-        ("--scales -1", "Each of --scales must be a number from 0.1 to 10"),
-        ("--scales ,", "--scales must be a list of scales"),
+        ("--rotations x", "rotations must be a number of rotations or a list of degrees"),
+        ("--rotations 0", "rotations must be a number of rotations from 1 to 72, or a list of degrees with a comma"),
+        ("--rotations 0,nan", "Each of rotations must be a number from -360"),
+        ("--scales 0.5,0", "Each of scales must be a number from 0.1 to 10"),
+        ("--scales -1", "Each of scales must be a number from 0.1 to 10"),
+        ("--scales ,", "scales must be a list of scales"),
     ],
 )
 def test_rotations_and_scales_that_make_no_sense_are_refused(

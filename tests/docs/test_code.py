@@ -42,7 +42,7 @@ ONLY_PARSED = {
 NEEDED = ("DATA", "MANIFEST", "KITTI", "cuda", "ray", "global.h5", "video.mp4", "--root", "--method", "runs/")
 
 #: What makes the commands that run quick.
-SMALL = {name: ["--radius", "8"] for name in ("match", "flow", "bulk", "evaluate", "scores", "network")}
+SMALL = {name: ["--radius", "8"] for name in ("match", "flow", "bulk", "evaluate", "scores")}
 
 
 def blocks(page: Path, *languages: str) -> list[str]:
@@ -123,7 +123,7 @@ def test_the_commands_of_the_pages_that_need_no_more_than_two_pictures_run(
                 main()
             assert not end.value.code, shlex.join(points)
             ran[shlex.join(points)] = points
-    assert {words[0] for words in ran.values()} == {"match", "flow", "bulk", "evaluate", "scores", "network", "export"}
+    assert {words[0] for words in ran.values()} == {"match", "flow", "bulk", "evaluate", "scores", "export"}
 
 
 PYTHON_PAGES = [

@@ -10,18 +10,18 @@ import pytest
 from deepmatching.errors import DeepMatchingError
 from deepmatching.explorer.jobs import Run, Runs
 from deepmatching.explorer.pictures import Pair, Unknown
-from deepmatching.explorer.results import STAGES, Begin, Choice, Result
+from deepmatching.explorer.results import STAGES, Begin, Result, RunSettings
 
 
 class Steps:
     """A fake computation that goes on one stage at a time, when the test says so."""
 
     def __init__(self) -> None:
-        self.reached: queue.Queue[tuple[Choice, str]] = queue.Queue()
+        self.reached: queue.Queue[tuple[RunSettings, str]] = queue.Queue()
         self.go_on = threading.Semaphore(0)
-        self.ended: queue.Queue[Choice] = queue.Queue()
+        self.ended: queue.Queue[RunSettings] = queue.Queue()
 
-    def __call__(self, pair: Pair, choice: Choice, begin: Begin) -> Result:
+    def __call__(self, pair: Pair, choice: RunSettings, begin: Begin) -> Result:
         try:
             for stage in STAGES:
                 begin(stage)
@@ -32,10 +32,10 @@ class Steps:
             self.ended.put(choice)
 
 
-A, B = Choice("a"), Choice("b")
+A, B = RunSettings("a"), RunSettings("b")
 
 
-def finish(steps: Steps, choice: Choice) -> None:
+def finish(steps: Steps, choice: RunSettings) -> None:
     """Let a run go on to its end."""
     for _ in STAGES:
         steps.go_on.release()
@@ -86,7 +86,7 @@ def test_a_cancelled_run_ends_at_its_next_stage_and_the_next_one_begins(small_pa
 def test_a_run_that_was_cancelled_while_it_waited_is_never_computed(small_pair: Pair) -> None:
     steps = Steps()
     runs = Runs(steps)
-    first, second, third = (runs.start(small_pair, choice) for choice in (A, B, Choice("c")))
+    first, second, third = (runs.start(small_pair, choice) for choice in (A, B, RunSettings("c")))
     runs.cancel(second.id)
     finish(steps, A)
     finish(steps, third.choice)
@@ -116,7 +116,7 @@ def test_a_finished_run_is_not_computed_again_but_a_running_one_is_not_shared(sm
 def test_a_run_that_fails_says_why_and_the_next_one_is_computed(small_pair: Pair, error: Exception, words: str) -> None:
     failing = iter([True, False])
 
-    def compute(pair: Pair, choice: Choice, begin: Begin) -> Result:
+    def compute(pair: Pair, choice: RunSettings, begin: Begin) -> Result:
         if next(failing):
             raise error
         return "result"  # type: ignore[return-value]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.explorer.pictures import MOST_PICTURES, Kept, Pictures, Unknown
+from deepmatching.explorer.pictures import MOST_PICTURES, LRUCache, Pictures, Unknown
 from helpers.explorer import png
 
 
@@ -82,7 +82,7 @@ def test_the_pair_of_the_command_line_has_the_same_id_in_the_next_run(tmp_path: 
 
 
 def test_what_was_asked_for_last_is_kept() -> None:
-    kept: Kept[int] = Kept(2, "number")
+    kept: LRUCache[int] = LRUCache(2, "number")
     kept.add("a", 1)
     kept.add("b", 2)
     assert kept["a"] == 1

@@ -12,7 +12,7 @@ from deepmatching.errors import DeepMatchingError
 from deepmatching.explorer import downloads, views
 from deepmatching.explorer.packing import unpack
 from deepmatching.explorer.pictures import Pair, Unknown
-from deepmatching.explorer.results import STAGES, Choice, Result, Traces, compute
+from deepmatching.explorer.results import STAGES, Result, RunSettings, Traces, compute
 from deepmatching.matcher import DeepMatcher
 from deepmatching.matches import Matches
 from helpers.explorer import QUICK
@@ -60,12 +60,12 @@ def test_images_of_two_sizes_have_matches_but_no_flow(small_pair: Pair) -> None:
 )
 def test_bad_settings_are_one_sentence(values: object, words: str) -> None:
     with pytest.raises(DeepMatchingError, match=words):
-        Choice.of(values, MODELS)
+        RunSettings.of(values, MODELS)
 
 
 def test_good_settings_are_taken() -> None:
-    assert Choice.of({"model": "hog", "radius": "full", "levels": 2}, MODELS) == Choice("hog", "full", 2)
-    assert Choice.of({}, MODELS) == Choice()
+    assert RunSettings.of({"model": "hog", "radius": "full", "levels": 2}, MODELS) == RunSettings("hog", "full", 2)
+    assert RunSettings.of({}, MODELS) == RunSettings()
 
 
 def test_the_grid_that_the_page_gets_is_the_decoded_one(result: Result) -> None:

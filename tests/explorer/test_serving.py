@@ -17,7 +17,7 @@ from deepmatching.explorer import serving
 from deepmatching.explorer.jobs import Runs
 from deepmatching.explorer.packing import unpack
 from deepmatching.explorer.pictures import Pair, Pictures
-from deepmatching.explorer.results import Choice, Result
+from deepmatching.explorer.results import Result, RunSettings
 from helpers.explorer import QUICK, png
 from helpers.synthetic_pictures import moved_noise
 
@@ -29,7 +29,7 @@ def client(pictures: Pictures, small_pair: Pair, result: Result) -> Iterator[Tes
     """A client of a server that has the small pair; the matcher is not run again."""
     pictures.pairs.add(small_pair.id, small_pair)
     runs = Runs(lambda pair, choice, begin: result)
-    explorer = serving.Explorer(pictures, runs, ("compact", "hog"), (Choice(), Choice("hog")))
+    explorer = serving.Explorer(pictures, runs, ("compact", "hog"), (RunSettings(), RunSettings("hog")))
     with TestClient(serving.application(explorer), base_url=ORIGIN, raise_server_exceptions=False) as http:
         yield http
 

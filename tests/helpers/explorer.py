@@ -8,10 +8,10 @@ import cv2
 import numpy as np
 import pytest
 
-from deepmatching.explorer.results import Choice
+from deepmatching.explorer.results import RunSettings
 
 #: Quick settings.
-QUICK = Choice("hog", 16)
+QUICK = RunSettings("hog", 16)
 
 #: The same for the command.
 QUICK_SERVER = ("--model", "hog", "--radius", "16", "--port", "0", "--no-browser")

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from deepmatching.commands.common import Device, Model, Radius, build_matcher, parse_radius, parse_size
+from deepmatching.commands import options
+from deepmatching.commands.messages import print_rows
 from deepmatching.errors import check_number
 from deepmatching.settings import MODEL, RADIUS
 
 
+@options.takes_settings("radius", "device", radius=RADIUS)
 def bench(
+    *,
     size: Annotated[str, typer.Option(metavar="WIDTHxHEIGHT", help="Size of the images, in pixels.")] = "1024x436",
-    model: Model = MODEL,
-    radius: Radius = str(RADIUS),
-    device: Device = "auto",
+    model: options.Model = MODEL,
+    settings: dict[str, Any],
     batch: Annotated[int, typer.Option(metavar="N", help="Number of pairs matched at once.")] = 1,
     repeats: Annotated[int, typer.Option(metavar="N", help="Number of timed runs; the median is reported.")] = 20,
     json_file: Annotated[
@@ -32,7 +34,6 @@ def bench(
     import json
 
     from rich.console import Console
-    from rich.table import Table
 
     from deepmatching.evaluation.speed import Case, measure
     from deepmatching.io.files import atomic_write, check_writable
@@ -40,16 +41,15 @@ def bench(
 
     check_number("--batch", batch, minimum=1)
     check_number("--repeats", repeats, minimum=1)
-    width, height = parse_size(size)
+    width, height = options.parse_size(size)
     if json_file:
         check_writable(json_file)
-    matcher = build_matcher(model, radius=radius, device=device)
+    matcher = options.build_matcher(model, settings)
     matcher.plan((height, width), (height, width), batch)  # raises here, in this process, if it does not fit
-    case = Case(model, width, height, parse_radius(radius), device=str(matcher.device), batch=batch)
-    with Console(stderr=True).status(f"timing {repeats} runs of {size}, radius {radius} …"):
+    case = Case(model, width, height, settings["radius"], device=str(matcher.device), batch=batch)
+    with Console(stderr=True).status(f"timing {repeats} runs of {size}, radius {settings['radius']} …"):
         timing = measure(case, repeats)
-    table = Table("", "value", show_header=False)
-    for name, value in (
+    rows = (
         ("device", f"{timing.device}, {timing.threads} threads" if timing.device == "cpu" else timing.device),
         ("first run", f"{1000 * timing.first:.1f} ms"),
         ("time (median)", f"{1000 * timing.time:.2f} ms"),
@@ -57,9 +57,8 @@ def bench(
         ("floor", f"{1000 * timing.floor:.2f} ms ({'memory' if timing.is_memory_bound else 'arithmetic'})"),
         ("time / floor", f"{timing.ratio:.1f}"),
         ("peak memory", amount(timing.peak)),
-    ):
-        table.add_row(name, value)
-    Console().print(table)
+    )
+    print_rows(rows, to_output=True)
     if json_file:
         with atomic_write(json_file) as temporary:
             temporary.write_text(json.dumps(timing.as_dict(), indent=1))

@@ -5,28 +5,34 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from deepmatching.commands import common
-from deepmatching.commands.common import refuse, say
-from deepmatching.commands.progress import Advance, duration, progress_bar
+from deepmatching.commands import messages, options
+from deepmatching.commands.machine import use_threads
+from deepmatching.commands.messages import Advance, duration, progress_bar, say
+from deepmatching.commands.options import refuse
 from deepmatching.commands.runs import draw_graph
 from deepmatching.errors import DeepMatchingError
-from deepmatching.settings import MODEL, RADIUS, RECIPROCAL
+from deepmatching.settings import MODEL, RADIUS
 
 if TYPE_CHECKING:
     from deepmatching.bulk_matching import Progress, RunFolder, ShardReport
     from deepmatching.bulk_matching.pairs import Pair
 
-#: Failed pairs that are named at the end; all are in the file of failures.
-_NAMED = 5
+#: Number of failed pairs that are printed at the end; all are in the file of failures.
+_MAX_PRINTED_FAILURES = 5
 
 #: File in the run's folder with the pairs that failed.
 FAILURES = "failures.txt"
 
 
+@options.takes_settings(
+    *("radius", "levels", "downscale", "reciprocal", "device", "memory", "half", "max_size", "bit_depth"),
+    *("search", "rotations", "scales"),
+    radius=RADIUS,
+)
 def bulk(
     source: Annotated[
         Path,
@@ -36,6 +42,7 @@ def bulk(
             "--sequential or --retrieval, the folder of the images.",
         ),
     ],
+    *,
     out: Annotated[Path, typer.Option(metavar="RUN", help="Folder for the matches. A run in it is continued.")],
     images: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="With a file of pairs: the folder of the images.")
@@ -55,24 +62,13 @@ def bulk(
     neighbours: Annotated[
         int, typer.Option(metavar="N", help="With --retrieval: how many similar images for each.")
     ] = 20,
-    model: common.Model = MODEL,
-    radius: common.Radius = str(RADIUS),
-    levels: common.Levels = None,
-    downscale: common.Downscale = None,
-    reciprocal: common.ReciprocalOption = RECIPROCAL,
+    model: options.Model = MODEL,
+    settings: dict[str, Any],
     flow: Annotated[
         bool, typer.Option("--flow", help="Also write the flow of each pair (.flo), to the folder flow in RUN.")
     ] = False,
-    device: common.Device = "auto",
-    memory: common.Memory = None,
-    half: common.Half = False,
-    threads: common.Threads = None,
-    max_size: common.MaxSize = None,
-    bit_depth: common.BitDepth = None,
-    min_confidence: common.MinConfidence = None,
-    search: common.Search = False,
-    rotations: common.Rotations = None,
-    scales: common.Scales = None,
+    threads: options.Threads = None,
+    min_confidence: options.MinConfidence = None,
     batch: Annotated[
         int | None,
         typer.Option(metavar="N", help="Pairs of equal sizes that are matched at once.", show_default="1; on a GPU 16"),
@@ -92,12 +88,16 @@ def bulk(
     ] = None,
     gpus_per_worker: Annotated[
         float | None,
-        typer.Option(metavar="N", help="With --engine ray: GPUs of a worker.", show_default="1 if there are some"),
+        typer.Option(
+            metavar="N", help="With --engine ray: number of GPUs for each worker.", show_default="1 if there are some"
+        ),
     ] = None,
     cpus_per_worker: Annotated[
         int | None,
         typer.Option(
-            metavar="N", help="With --engine ray: CPU cores of a worker.", show_default="1 beside a GPU, else up to 4"
+            metavar="N",
+            help="With --engine ray: number of CPU cores for each worker.",
+            show_default="1 beside a GPU, else up to 4",
         ),
     ] = None,
     resume: Annotated[
@@ -115,7 +115,7 @@ def bulk(
     min_matches: Annotated[
         int, typer.Option(metavar="N", help="With --graph: leave out pairs with fewer verified matches.")
     ] = 15,
-    quiet: common.Quiet = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Match many pairs of images.
 
@@ -131,19 +131,19 @@ def bulk(
     from deepmatching.bulk_matching import bulk as run_bulk
     from deepmatching.drawing import check_picture_path
 
-    common.set_quiet(quiet)
+    messages.set_quiet(quiet)
     folder, pairs = _pairs(source, images, exhaustive, sequential, retrieval, neighbours)
-    if common.is_same(folder, out):
+    if options.is_same(folder, out):
         raise DeepMatchingError(f"'{folder}' holds the images: give another folder for the run.")
     if graph is not None:
-        common.check_outputs([(graph, check_picture_path)], ())
-    placing = {"--workers": workers, "--gpus-per-worker": gpus_per_worker, "--cpus-per-worker": cpus_per_worker}
+        options.check_outputs([(graph, check_picture_path)], ())
+    of_workers = {"workers": workers, "gpus_per_worker": gpus_per_worker, "cpus_per_worker": cpus_per_worker}
     if engine == "local":
-        refuse({"--address": address, **placing}, "is for --engine ray: leave it out.")
+        refuse({"address": address, **of_workers}, "is for --engine ray: leave it out.")
     else:
-        refuse({"--threads": threads}, "is for --engine local: give --cpus-per-worker.")
+        refuse({"threads": threads}, "is for --engine local: give --cpus-per-worker.")
     cluster = Cluster(address, workers, gpus_per_worker, cpus_per_worker)
-    common.use_threads(threads)
+    use_threads(threads)
     with contextlib.ExitStack() as stack:
         watcher = _Watcher(stack, out)
         run = run_bulk(
@@ -160,30 +160,19 @@ def bulk(
             retry=retry,
             on_start=watcher.started,
             on_shard=watcher.finished_shard,
-            radius=common.parse_radius(radius),
-            levels=levels,
-            downscale=downscale,
-            reciprocal=reciprocal,
-            device=device,
-            memory=None if memory is None else common.parse_memory(memory),
-            half=half,
-            max_size=max_size,
-            bit_depth=bit_depth,
-            search=search,
-            rotations=common.parse_rotations(rotations),
-            scales=common.parse_scales(scales),
+            **settings,
         )
     assert watcher.progress is not None
     _summarize(run, watcher.progress)
     if graph is not None:
         draw_graph(run, graph, None, min_matches)
-        common.say_written(graph)
+        messages.say_written(graph)
 
 
 def _pairs(
     source: Path, images: Path | None, exhaustive: bool, sequential: int | None, retrieval: Path | None, neighbours: int
 ) -> tuple[Path, list[Pair]]:
-    """The folder of the images, and the pairs."""
+    """Return the folder of the images, and the pairs."""
     from deepmatching.bulk_matching import exhaustive_pairs, read_pairs, retrieved_pairs, sequential_pairs
 
     ways = {"--exhaustive": exhaustive, "--sequential": sequential is not None, "--retrieval": retrieval is not None}
@@ -199,7 +188,7 @@ def _pairs(
         if images is None:
             raise DeepMatchingError("A file of pairs needs the folder of the images: give it with --images.")
         return images, read_pairs(source, images)
-    refuse({"--images": images}, f"is for a file of pairs: with {chosen[0]}, give the folder itself.")
+    refuse({"images": images}, f"is for a file of pairs: with {chosen[0]}, give the folder itself.")
     if exhaustive:
         return source, exhaustive_pairs(source)
     if sequential is not None:
@@ -209,7 +198,7 @@ def _pairs(
 
 
 class _Watcher:
-    """Shows the progress of a run, and how to continue it if it is interrupted."""
+    """The display of a run's progress, and of how to continue it if it is interrupted."""
 
     def __init__(self, stack: contextlib.ExitStack, out: Path) -> None:
         self.progress: Progress | None = None
@@ -240,9 +229,6 @@ class _Watcher:
 
 def _summarize(run: RunFolder, progress: Progress) -> None:
     """Print what the run has, and write its failures to a file."""
-    from rich.console import Console
-    from rich.table import Table
-
     from deepmatching.io.files import atomic_write
     from deepmatching.network.memory import amount
 
@@ -259,18 +245,19 @@ def _summarize(run: RunFolder, progress: Progress) -> None:
             temporary.write_text(lines, encoding="utf-8")
     else:
         path.unlink(missing_ok=True)
-    if common.is_quiet():
-        return
-    table = Table("", "value", show_header=False)
-    table.add_row("images", str(len(run.plan.names)))
-    table.add_row("pairs", f"{pairs} ({len(failures)} failed)" if failures else str(pairs))
-    table.add_row("matches", f"{matches} ({matches / max(1, pairs - len(failures)):.0f} a pair)")
+    rows = [
+        ("images", str(len(run.plan.names))),
+        ("pairs", f"{pairs} ({len(failures)} failed)" if failures else str(pairs)),
+        ("matches", f"{matches} ({matches / max(1, pairs - len(failures)):.0f} a pair)"),
+    ]
     if progress.done:
-        table.add_row("time", f"{duration(progress.elapsed)} for {progress.done} pairs, {progress.rate:.3g} pairs/s")
-        table.add_row("descriptions", f"{progress.described} instead of {2 * progress.done}")
-        table.add_row("memory", amount(progress.memory))
-    Console(stderr=True).print(table)
-    for (name0, name1), reason in list(failures.items())[:_NAMED]:
+        rows += [
+            ("time", f"{duration(progress.elapsed)} for {progress.done} pairs, {progress.rate:.3g} pairs/s"),
+            ("descriptions", f"{progress.described} instead of {2 * progress.done}"),
+            ("memory", amount(progress.memory)),
+        ]
+    messages.print_rows(rows)
+    for (name0, name1), reason in list(failures.items())[:_MAX_PRINTED_FAILURES]:
         say(f"failed: {name0} and {name1}: {reason}")
     if failures:
         say(f"wrote {path}")

@@ -5,31 +5,34 @@ from __future__ import annotations
 import time
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from deepmatching.commands.common import Device, Quiet, build_matcher, flow_summary, match_summary, say, set_quiet
+from deepmatching.commands import messages, options
+from deepmatching.commands.messages import say
 from deepmatching.settings import MODEL
 
 
+@options.takes_settings("device")
 def demo(
+    *,
     out: Annotated[Path, typer.Option(help="Folder for the results; created if it is missing.")] = Path("demo-output"),
-    device: Device = "auto",
-    quiet: Quiet = False,
+    settings: dict[str, Any],
+    quiet: options.Quiet = False,
 ) -> None:
     """Match the pair of images that comes with the package, compute its optical flow, and draw both."""
     from deepmatching.drawing import draw_displacement, write_image
     from deepmatching.io.files import make_folder
 
-    set_quiet(quiet)
+    messages.set_quiet(quiet)
     make_folder(out)
     images = files("deepmatching") / "data" / "demo"
     with as_file(images / "bunny_0.jpg") as image0, as_file(images / "bunny_1.jpg") as image1:
-        matcher = build_matcher(MODEL, device=device)
+        matcher = options.build_matcher(MODEL, settings)
         start = time.perf_counter()
         matches = matcher.match(image0, image1)
-        say(match_summary(matches, time.perf_counter() - start, matcher))
+        say(messages.match_summary(matches, time.perf_counter() - start, matcher))
         matches.save(out / "matches.txt")
         matches.draw(image0, image1, out / "matches.png")
         assert matches.size0 is not None
@@ -41,8 +44,8 @@ def demo(
         matcher.draw_scores(image0, image1, (x, y), out / "scores.png")
         start = time.perf_counter()
         result = matcher.flow(image0, image1).read()
-        say(flow_summary(result, time.perf_counter() - start))
+        say(messages.flow_summary(result, time.perf_counter() - start))
         result.save(out / "flow.flo")
         result.draw(out / "flow.png", image0, image1)
-    for name in ("matches.txt", "matches.png", "displacement.png", "scores.png", "flow.flo", "flow.png"):
-        say(f"wrote {out / name}")
+    files_written = ("matches.txt", "matches.png", "displacement.png", "scores.png", "flow.flo", "flow.png")
+    messages.say_written(*(out / name for name in files_written))

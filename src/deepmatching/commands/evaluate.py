@@ -7,39 +7,23 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from deepmatching.commands.common import (
-    MODEL_HELP,
-    RADIUS_HELP,
-    SUBPIXEL_HELP,
-    Device,
-    Downscale,
-    Half,
-    Levels,
-    Memory,
-    Quiet,
-    ReciprocalOption,
-    Rotations,
-    Scales,
-    Search,
-    StructuredForest,
-    Threads,
-    build_matcher,
-    check_not_inputs,
-    edge_source,
-    refuse,
-    say,
-    say_incomplete,
-    set_quiet,
-)
-from deepmatching.commands.progress import progress_bar
+from deepmatching.commands import messages, options
+from deepmatching.commands.messages import progress_bar, say
+from deepmatching.commands.options import refuse
 from deepmatching.errors import DeepMatchingError
-from deepmatching.settings import FLOW_RADIUS, FULL, MODEL, PRESET, RADIUS, RECIPROCAL, Pooling
+from deepmatching.settings import FLOW_RADIUS, MODEL, PRESET, RADIUS, RECIPROCAL
 
 if TYPE_CHECKING:
     from deepmatching.evaluation.running import FlowFunction, PairMatcher
     from deepmatching.flow.pipeline import EdgesLike
+    from deepmatching.matcher import DeepMatcher
 
 
+@options.takes_settings(
+    *("radius", "levels", "downscale", "reciprocal", "subpixel", "pooling", "search", "rotations", "scales"),
+    *("half", "memory", "device"),
+    shown={"radius": f"{RADIUS}; with --flow {FLOW_RADIUS}"},
+)
 def evaluate(
     dataset: Annotated[
         str,
@@ -50,6 +34,7 @@ def evaluate(
             show_default=False,
         ),
     ],
+    *,
     root: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the data set.")] = None,
     split: Annotated[
         str | None,
@@ -84,7 +69,7 @@ def evaluate(
         int | None,
         typer.Option(min=1, metavar="N", help="Evaluate N evenly spaced pairs only.", show_default="all pairs"),
     ] = None,
-    model: Annotated[str | None, typer.Option(metavar="NAME|PATH", help=MODEL_HELP, show_default=MODEL)] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME|PATH", help=options.MODEL_HELP, show_default=MODEL)] = None,
     method: Annotated[
         str | None,
         typer.Option(
@@ -106,28 +91,9 @@ def evaluate(
         Literal["network", "gradient"] | None,
         typer.Option(help="Edge detector of --flow.", show_default="network"),
     ] = None,
-    structured_forest: StructuredForest = None,
-    radius: Annotated[
-        str | None,
-        typer.Option(metavar=f"PIXELS|{FULL}", help=RADIUS_HELP, show_default=f"{RADIUS}; with --flow {FLOW_RADIUS}"),
-    ] = None,
-    levels: Levels = None,
-    downscale: Downscale = None,
-    reciprocal: ReciprocalOption = RECIPROCAL,
-    subpixel: Annotated[bool, typer.Option("--subpixel/--no-subpixel", help=SUBPIXEL_HELP)] = True,
-    pooling: Annotated[
-        Pooling | None,
-        typer.Option(
-            help="Pool scores by their maximum, as the paper does, or softly.", show_default="as the model was trained"
-        ),
-    ] = None,
-    search: Search = False,
-    rotations: Rotations = None,
-    scales: Scales = None,
-    half: Half = False,
-    memory: Memory = None,
-    device: Device = "auto",
-    threads: Threads = None,
+    structured_forest: options.StructuredForest = None,
+    settings: dict[str, Any],
+    threads: options.Threads = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write the metrics of every pair to this file.")
     ] = None,
@@ -139,7 +105,7 @@ def evaluate(
         typer.Option(metavar="DIR", help="Draw a picture of each pair into this folder: matches, ground truth, error."),
     ] = None,
     per_pair: Annotated[bool, typer.Option("--per-pair", help="Print the metrics of each pair too.")] = False,
-    quiet: Quiet = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Measure accuracy on pairs with ground truth.
 
@@ -164,47 +130,43 @@ def evaluate(
     from deepmatching.evaluation.tables import means_table, pairs_table, print_table
     from deepmatching.io.files import check_writable, make_folder
 
-    set_quiet(quiet)
+    messages.set_quiet(quiet)
+    of_flow = {"preset": preset, "edges": edges, "structured_forest": structured_forest}
     if method is not None:
         if model is not None:
             raise DeepMatchingError("--model and --method exclude each other: leave one out.")
-        refuse(
-            {
-                **{"--radius": radius, "--levels": levels, "--downscale": downscale, "--half": half},
-                **{"--memory": memory, "--preset": preset, "--reciprocal": reciprocal != RECIPROCAL},
-                **{"--edges": edges, "--structured-forest": structured_forest, "--threads": threads},
-                **{"--search": search, "--rotations": rotations, "--scales": scales, "--pooling": pooling},
-                **{"--no-subpixel": not subpixel, "--device": device not in ("auto", "cpu")},
-            },
-            "has no effect on methods of OpenCV: leave it out.",
-        )
+        changed = {
+            **settings,
+            "reciprocal": settings["reciprocal"] != RECIPROCAL,
+            "device": settings["device"] not in ("auto", "cpu"),
+            "subpixel": False,
+            "no_subpixel": not settings["subpixel"],
+        }
+        refuse({**changed, "threads": threads, **of_flow}, "has no effect on methods of OpenCV: leave it out.")
     elif not flow:
-        only_flow = {"--preset": preset, "--edges": edges, "--structured-forest": structured_forest}
-        refuse(only_flow, "is for --flow: leave it out.")
+        refuse(of_flow, "is for --flow: leave it out.")
     if resume and json_file is None:
         raise DeepMatchingError("--resume continues a file of metrics: name it with --json FILE.")
     if json_file is not None:
         check_writable(json_file)
-        check_not_inputs((json_file,), (Path(dataset),))
+        options.check_not_inputs((json_file,), (Path(dataset),))
     first = None if only else limit  # --only comes before --limit
     data = open_dataset(dataset, root, split, passes=passes, split_file=split_file, masks=masks, limit=first)
-    say_incomplete(data)
+    messages.say_incomplete(data)
     data = data.only(only) if only else data
     data = data.thinned(limit) if limit is not None else data
     if method is not None:
         name, (matcher, flow_function, described) = method, _opencv_method(method, flow)
     else:
-        name, radius = model or MODEL, radius if radius is not None or flow else str(RADIUS)
-        options = {
-            **{"radius": radius, "levels": levels, "downscale": downscale, "reciprocal": reciprocal},
-            **{"subpixel": subpixel, "device": device, "memory": memory, "half": half, "threads": threads},
-            **{"pooling": pooling, "search": search, "rotations": rotations, "scales": scales},
-        }
-        source = edge_source(edges or "network", structured_forest)
-        matcher, flow_function, described = _our_method(name, (preset or PRESET) if flow else None, source, options)
+        name = model or MODEL
+        if settings["radius"] is None and not flow:
+            settings["radius"] = RADIUS
+        source = options.edge_source(edges or "network", structured_forest)
+        built = options.build_matcher(name, settings, threads)
+        matcher, flow_function, described = _our_method(name, built, (preset or PRESET) if flow else None, source)
     if pictures is not None:
         make_folder(pictures)
-    settings = {
+    recorded = {
         "dataset": dataset if dataset.endswith(".json") else data.name,
         "only": sorted(only or []),
         "limit": limit,
@@ -212,7 +174,7 @@ def evaluate(
         **described,
         "contents": data.contents_hash,
     }
-    recorder = Recorder(Evaluation("flow" if flow else "matches", settings, len(data)), json_file, resume, say)
+    recorder = Recorder(Evaluation("flow" if flow else "matches", recorded, len(data)), json_file, resume, say)
     with recorder, progress_bar(name, len(data), len(recorder.done)) as advance:
 
         def on_pair(pair: Pair, result: PairResult, shown: Any) -> None:
@@ -226,22 +188,20 @@ def evaluate(
             evaluation = evaluate_matches(matcher, data, recorder, on_pair, warm_up=method is None)
     if per_pair:
         print_table(pairs_table(evaluation))
-    print_table(means_table(evaluation, name if method else _title(name, settings)))
-    for path in (json_file, pictures):
-        if path is not None:
-            say(f"wrote {path}")
+    print_table(means_table(evaluation, name if method else _title(name, recorded)))
+    messages.say_written(json_file, pictures)
 
 
-def _title(model: str, settings: dict[str, Any]) -> str:
-    """The model, its radius, and how its matches were found if that is not the default way."""
-    reciprocal = settings["reciprocal"]
+def _title(model: str, recorded: dict[str, Any]) -> str:
+    """Return the model, its radius, and settings that differ from the defaults."""
+    reciprocal = recorded["reciprocal"]
     return (
-        f"{model}, radius {settings['radius']}"
+        f"{model}, radius {recorded['radius']}"
         + (f", reciprocal {reciprocal}" if reciprocal != RECIPROCAL else "")
-        + ("" if settings["subpixel"] else ", matches on cells")
-        + (f", {settings['pooling']} pooling" if "pooling" in settings else "")
-        + (", search" if "search" in settings else "")
-        + (f", edges: {settings['edges']}" if "edges" in settings else "")
+        + ("" if recorded["subpixel"] else ", matches on cells")
+        + (f", {recorded['pooling']} pooling" if "pooling" in recorded else "")
+        + (", search" if "search" in recorded else "")
+        + (f", edges: {recorded['edges']}" if "edges" in recorded else "")
     )
 
 
@@ -260,17 +220,16 @@ def _opencv_method(name: str, flow: bool) -> Method:
     return method, method.flow, {"method": name}
 
 
-def _our_method(model: str, preset: str | None, edges: EdgesLike, options: dict[str, Any]) -> Method:
-    """With the flow of a preset, or without flow (None)."""
+def _our_method(model: str, matcher: DeepMatcher, preset: str | None, edges: EdgesLike) -> Method:
+    """Return the matcher of a model, with the flow of a preset or without flow (None)."""
     from deepmatching.flow import describe_preset
-    from deepmatching.flow import preset as settings_of
+    from deepmatching.flow import preset as preset_of
     from deepmatching.models import describe_model
 
     if preset is None:
-        matcher = build_matcher(model, **options)
         return matcher, None, {**describe_model(model), **matcher.describe()}
-    settings = settings_of(preset)
-    matcher = build_matcher(model, **options).for_flow(preset=settings)
+    settings = preset_of(preset)
+    matcher = matcher.for_flow(preset=settings)
     others = {} if edges == "network" else {"edges": edges if isinstance(edges, str) else "structured forest"}
     described = {**describe_preset(preset), **others, **describe_model(model), **matcher.describe()}
     return matcher, lambda image0, image1: matcher.flow(image0, image1, settings, edges=edges).flow, described

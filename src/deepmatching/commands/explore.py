@@ -7,28 +7,29 @@ import os
 import sys
 import webbrowser
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deepmatching.commands import common
-from deepmatching.commands.common import say
-from deepmatching.commands.progress import progress_bar, working
-from deepmatching.commands.threads import use_threads
+from deepmatching.commands import messages, options
+from deepmatching.commands.machine import use_threads
+from deepmatching.commands.messages import progress_bar, say, working
 from deepmatching.errors import DeepMatchingError
 from deepmatching.settings import MODEL, MODELS, RADIUS
 
 if TYPE_CHECKING:
     from deepmatching.explorer.pictures import Pictures
-    from deepmatching.explorer.results import Choice
+    from deepmatching.explorer.results import RunSettings
 
 #: The port that is tried first, so that links keep working after a restart.
 PORT = 8760
 
 
+@options.takes_settings("radius", "levels", "bit_depth", "device", radius=RADIUS)
 def explore(
     image0: Annotated[Path | None, typer.Argument(metavar="A", help="First image; matches start here.")] = None,
     image1: Annotated[Path | None, typer.Argument(metavar="B", help="Second image.")] = None,
+    *,
     export: Annotated[
         Path | None,
         typer.Option(
@@ -41,19 +42,16 @@ def explore(
         list[str] | None,
         typer.Option(
             metavar="NAME|PATH",
-            help=f"{common.MODEL_HELP} Give it twice to compare two.",
+            help=f"{options.MODEL_HELP} Give it twice to compare two.",
             show_default=MODEL,
         ),
     ] = None,
-    radius: common.Radius = str(RADIUS),
-    levels: common.Levels = None,
+    settings: dict[str, Any],
     max_size: Annotated[
         int,
         typer.Option(metavar="PIXELS", min=16, help="Show and match larger images at a reduced size: the longer side."),
     ] = 1024,
-    bit_depth: common.BitDepth = None,
-    device: common.Device = "auto",
-    threads: common.Threads = None,
+    threads: options.Threads = None,
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Address to serve on; others than 127.0.0.1 open it to the network.")
     ] = "127.0.0.1",
@@ -62,14 +60,14 @@ def explore(
         typer.Option(min=0, max=65535, metavar="N", help="Port to serve on.", show_default=f"{PORT}, or a free one"),
     ] = None,
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
-    quiet: common.Quiet = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Look inside the matcher, in the browser.
 
     The page shows the matches, the flow and what belongs to them, and of every point its score maps and the best path
     through the levels. Without images, it starts empty: drop two on it. The interrupt key ends it.
     """
-    common.set_quiet(quiet)
+    messages.set_quiet(quiet)
     if (image0 is None) != (image1 is None):
         raise DeepMatchingError("Give two images, or none.")
     models = model or [MODEL]
@@ -80,17 +78,17 @@ def explore(
     use_threads(threads)
 
     from deepmatching.explorer.pictures import Pictures
-    from deepmatching.explorer.results import Choice
+    from deepmatching.explorer.results import RunSettings
 
-    choices = tuple(Choice(name, common.parse_radius(radius), levels) for name in models)
-    pictures = Pictures(max_size, bit_depth)
+    choices = tuple(RunSettings(name, settings["radius"], settings["levels"]) for name in models)
+    pictures = Pictures(max_size, settings["bit_depth"])
     try:
         if image0 is not None and image1 is not None:
             pictures.given = (image0, image1)
         if export is not None:
-            export_page(pictures, choices, export, device)
+            export_page(pictures, choices, export, settings["device"])
         else:
-            run_server(pictures, choices, device, host, port, browser)
+            run_server(pictures, choices, settings["device"], host, port, browser)
     finally:
         pictures.close()
 
@@ -106,7 +104,7 @@ def require_server() -> None:
         ) from None
 
 
-def export_page(pictures: Pictures, choices: tuple[Choice, ...], path: Path, device: str) -> None:
+def export_page(pictures: Pictures, choices: tuple[RunSettings, ...], path: Path, device: str) -> None:
     """Write the page of the pair of the command line."""
     from deepmatching.explorer.page import exported_page
     from deepmatching.explorer.results import Traces, compute
@@ -116,7 +114,7 @@ def export_page(pictures: Pictures, choices: tuple[Choice, ...], path: Path, dev
         raise DeepMatchingError("--export needs two images: deepmatching explore A B --export page.html.")
     if len(choices) > 1:
         raise DeepMatchingError("An exported page shows one model: give --model once.")
-    common.check_outputs([(path, lambda name: check_suffix(name, (".html", ".htm"), "page"))], pictures.given)
+    options.check_outputs([(path, lambda name: check_suffix(name, (".html", ".htm"), "page"))], pictures.given)
     pair = pictures.pair(pictures.given_id)
     with working("matching"):
         result = compute(pair, choices[0], device, lambda stage: None)
@@ -128,7 +126,7 @@ def export_page(pictures: Pictures, choices: tuple[Choice, ...], path: Path, dev
 
 def run_server(
     pictures: Pictures,
-    choices: tuple[Choice, ...],
+    choices: tuple[RunSettings, ...],
     device: str,
     host: str,
     port: int | None,
@@ -161,5 +159,5 @@ def run_server(
 
 
 def has_screen() -> bool:
-    """Whether a browser can show a window; without a screen, Python would start one in the terminal."""
+    """Tell whether a browser can show a window; without a screen, Python would start one in the terminal."""
     return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from deepmatching.commands import common, runs
-from deepmatching.commands.common import refuse, say
+from deepmatching.commands import messages, options, runs
+from deepmatching.commands.messages import say
 from deepmatching.errors import DeepMatchingError
 
 
@@ -22,19 +22,19 @@ def export(
         Path | None, typer.Option(metavar="DATABASE", help="Write a COLMAP database, verified geometrically.")
     ] = None,
     images: runs.Images = None,
-    cameras: runs.Sharing = "auto",
+    cameras: runs.CameraMode = "auto",
     camera_model: runs.CameraModel = "SIMPLE_RADIAL",
     camera_params: runs.CameraParams = None,
     min_matches: runs.MinMatches = 15,
     max_keypoints: runs.MaxKeypoints = None,
-    min_confidence: common.MinConfidence = None,
+    min_confidence: options.MinConfidence = None,
     cell: runs.Cell = None,
     refine: runs.Refine = True,
     graph: Annotated[
         Path | None,
         typer.Option(metavar="PICTURE", help="Draw the match graph: images, and the pairs with verified matches."),
     ] = None,
-    quiet: common.Quiet = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Write the matches of a run for hloc or COLMAP, with keypoints that the pairs of an image share.
 
@@ -45,14 +45,14 @@ def export(
     from deepmatching.drawing import check_picture_path
     from deepmatching.reconstruction.hloc import check_hloc_suffix, write_hloc
 
-    common.set_quiet(quiet)
+    messages.set_quiet(quiet)
     if hloc is None and colmap is None and graph is None:
         raise DeepMatchingError("Nothing would be written: give --hloc, --colmap or --graph.")
     features, matches = hloc or (None, None)
     outputs = [(features, check_hloc_suffix), (matches, check_hloc_suffix), (colmap, lambda _: None)]
-    common.check_outputs([*outputs, (graph, check_picture_path)], ())
+    options.check_outputs([*outputs, (graph, check_picture_path)], ())
     if colmap is None:
-        refuse({"--images": images, "--camera-params": camera_params}, "is for --colmap: leave it out.")
+        options.refuse({"images": images, "camera_params": camera_params}, "is for --colmap: leave it out.")
     setup = runs.camera_setup(cameras, camera_model, camera_params)
     opened = RunFolder(run)
     verified: dict[tuple[str, str], int] | None = None
@@ -65,4 +65,4 @@ def export(
             verified = runs.export_database(keypoints, colmap, images, setup, min_matches).verified
     if graph is not None:
         runs.draw_graph(opened, graph, verified, min_matches)
-    common.say_written(features, matches, colmap, graph)
+    messages.say_written(features, matches, colmap, graph)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from deepmatching.commands import common
-from deepmatching.commands.common import say
+from deepmatching.commands import messages, options
+from deepmatching.commands.messages import say
 from deepmatching.errors import DeepMatchingError
 from deepmatching.settings import MODEL, RADIUS, radius_in_pixels
 
 
+@options.takes_settings("radius")
 def export_onnx(
     output: Annotated[Path, typer.Argument(metavar="FILE", help="The .onnx file to write.")],
+    *,
     size: Annotated[
         str | None,
         typer.Option(
@@ -23,14 +25,12 @@ def export_onnx(
             show_default=False,
         ),
     ] = None,
-    radius: Annotated[
-        str | None, typer.Option(metavar="PIXELS|full", help=common.RADIUS_HELP, show_default=str(RADIUS))
-    ] = None,
-    model: common.Model = MODEL,
+    settings: dict[str, Any],
+    model: options.Model = MODEL,
     descriptor: Annotated[
         bool, typer.Option("--descriptor", help="Write the descriptor alone, for images of any size.")
     ] = False,
-    quiet: common.Quiet = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Write a model as an ONNX file, for programs without PyTorch.
 
@@ -43,20 +43,19 @@ def export_onnx(
     from deepmatching.models import load_network
     from deepmatching.onnx import check_onnx_suffix, export_descriptor, export_network, load_onnx
 
-    common.set_quiet(quiet)
+    messages.set_quiet(quiet)
     if descriptor:
-        common.refuse({"--size": size, "--radius": radius}, "has no effect on the descriptor alone: leave it out.")
+        options.refuse({"size": size, **settings}, "has no effect on the descriptor alone: leave it out.")
     elif size is None:
         raise DeepMatchingError("Give the size of the images, such as --size 436x1024, or --descriptor.")
-    sides = None if size is None else common.parse_size(size, "a height and a width such as 436x1024")
-    limit = RADIUS if radius is None else common.parse_radius(radius)
-    common.check_outputs([(output, check_onnx_suffix)], ())
+    sides = None if size is None else options.parse_size(size, "a height and a width such as 436x1024")
+    options.check_outputs([(output, check_onnx_suffix)], ())
     load_onnx()
-    network = load_network(model, radius_in_pixels(limit))
+    network = load_network(model, radius_in_pixels(settings["radius"] or RADIUS))
     with Console(stderr=True, quiet=quiet).status("exporting …"):
         summary = export_descriptor(network, output) if sides is None else export_network(network, output, sides)
     for kind, values in (("in", summary.inputs), ("out", summary.outputs)):
         say(f"{kind}: " + ", ".join(f"{name} {shape}" for name, shape in values.items()))
     operators = ", ".join(f"{name} ({count})" for name, count in summary.operators.items())
     say(f"opset {summary.opset}; operators: {operators}")
-    common.say_written(output)
+    messages.say_written(output)

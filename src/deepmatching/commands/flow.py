@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from deepmatching import __version__
-from deepmatching.commands import common
-from deepmatching.commands.common import build_matcher, is_same, refuse, say
-from deepmatching.commands.progress import progress_bar, working
+from deepmatching.commands import messages, options
+from deepmatching.commands.machine import use_threads
+from deepmatching.commands.messages import first_names, progress_bar, say
+from deepmatching.commands.options import build_matcher, is_same, refuse
 from deepmatching.errors import DeepMatchingError
-from deepmatching.settings import FLOW_RADIUS, FULL, MODEL, PRESET
+from deepmatching.settings import FLOW_RADIUS, MODEL, PRESET, choose_device
 
 if TYPE_CHECKING:
     from deepmatching.flow.pipeline import EdgesLike
@@ -27,11 +28,16 @@ if TYPE_CHECKING:
 FlowFormat = Literal["flo", "png", "pfm", "npy"]
 
 
+@options.takes_settings(
+    *("radius", "device", "memory", "max_size", "bit_depth", "search", "rotations", "scales"),
+    shown={"radius": str(FLOW_RADIUS)},
+)
 def flow(
     image0: Annotated[
         Path, typer.Argument(metavar="A", help="First image; or, with --out, a video or a folder of frames.")
     ],
     image1: Annotated[Path | None, typer.Argument(metavar="B", help="Second image.")] = None,
+    *,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -70,7 +76,7 @@ def flow(
             metavar="network|gradient|FILE", help="Edge detector for the first image, or a file with its edge map."
         ),
     ] = "network",
-    structured_forest: common.StructuredForest = None,
+    structured_forest: options.StructuredForest = None,
     matches: Annotated[
         Path | None,
         typer.Option(
@@ -78,33 +84,18 @@ def flow(
             help="Interpolate these matches of any matcher (.txt, .npz or .h5) instead of matching the images.",
         ),
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(metavar="NAME|PATH", help=f"{common.MODEL_HELP}  [default: {MODEL}]")
-    ] = None,
-    radius: Annotated[
-        str | None,
-        typer.Option(metavar=f"PIXELS|{FULL}", help=f"{common.RADIUS_HELP}  [default: {FLOW_RADIUS}]"),
-    ] = None,
-    device: common.Device = "auto",
-    memory: common.Memory = None,
-    threads: common.Threads = None,
-    max_size: common.MaxSize = None,
-    bit_depth: common.BitDepth = None,
-    search: common.Search = False,
-    rotations: common.Rotations = None,
-    scales: common.Scales = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME|PATH", help=options.MODEL_HELP, show_default=MODEL)] = None,
+    settings: dict[str, Any],
+    threads: options.Threads = None,
     file_format: Annotated[
         FlowFormat | None,
-        typer.Option(
-            "--format",
-            help="For a video or folder: format of the flow files.  [default: flo]",
-        ),
+        typer.Option("--format", help="For a video or folder: format of the flow files.", show_default="flo"),
     ] = None,
     restart: Annotated[
         bool, typer.Option("--restart", help="For a video or folder: compute finished flows again.")
     ] = False,
-    verbose: common.Verbose = False,
-    quiet: common.Quiet = False,
+    verbose: options.Verbose = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Compute dense optical flow.
 
@@ -116,34 +107,19 @@ def flow(
     for each frame except the last. After an interruption, run the same command again to continue.
     """
     from deepmatching.drawing import check_picture_path
-    from deepmatching.flow import preset as settings_of
+    from deepmatching.flow import preset as preset_of
     from deepmatching.flow.pipeline import count_outside, matches_to_flow
     from deepmatching.flow.result import check_confidence_suffix
     from deepmatching.io.flow import check_flow_suffix
     from deepmatching.io.images import load_image
     from deepmatching.matches import Matches
-    from deepmatching.settings import choose_device
 
-    common.set_quiet(quiet)
-    settings = settings_of(preset)
-    edge_source = common.edge_source(edges, structured_forest)
-    build = partial(
-        build_matcher,
-        model or MODEL,
-        radius=radius,
-        device=device,
-        memory=memory,
-        threads=threads,
-        verbose=verbose,
-        max_size=max_size,
-        bit_depth=bit_depth,
-        search=search,
-        rotations=rotations,
-        scales=scales,
-    )
+    messages.set_quiet(quiet)
+    flow_settings = preset_of(preset)
+    edge_source = options.edge_source(edges, structured_forest)
     if image1 is None:
         refuse({"-o": output}, "is for a pair of images: give a second image, or --out DIR for a video or folder.")
-        refuse({"--matches": matches}, "is for a pair of images: give a second image, or leave it out.")
+        refuse({"matches": matches}, "is for a pair of images: give a second image, or leave it out.")
         if out is None:
             raise DeepMatchingError("Give a second image, or --out DIR for the flows of a video or folder.")
         if not callable(edge_source) and edges not in ("network", "gradient"):
@@ -151,7 +127,7 @@ def flow(
         _flow_of_frames(
             image0,
             out,
-            build(),
+            build_matcher(model or MODEL, settings, threads, verbose),
             {"preset": preset, "edges": str(structured_forest or edges), "model": model or MODEL},
             edge_source,
             suffix=f".{file_format or 'flo'}",
@@ -163,42 +139,39 @@ def flow(
         return
 
     refuse(
-        {"--out": out, "--format": file_format, "--restart": restart},
+        {"out": out, "format": file_format, "restart": restart},
         "is for a video or a folder: name the flow with -o, and leave it out.",
     )
     if output is None and draw is None and confidence is None:
         raise DeepMatchingError("Nothing would be written: name the flow file with -o.")
-    common.check_outputs(
+    options.check_outputs(
         [(output, check_flow_suffix), (draw, check_picture_path), (confidence, check_confidence_suffix)],
         (image0, image1, matches, Path(edges), structured_forest),
     )
     if matches is None:
-        matcher = build()
+        matcher = build_matcher(model or MODEL, settings, threads, verbose)
         start = time.perf_counter()
         first, second = matcher.load(image0, "image0"), matcher.load(image1, "image1")
         if verbose:
-            say(common.describe_work(matcher.for_flow(preset=settings), first, second))
-        with working("computing the flow"):
-            result = matcher.flow(first, second, settings, edges=edge_source).read()
+            say(messages.describe_work(matcher.for_flow(preset=flow_settings), first, second))
+        with messages.working("computing the flow"):
+            result = matcher.flow(first, second, flow_settings, edges=edge_source).read()
     else:
-        refuse(
-            {
-                **{"--model": model, "--radius": radius, "--memory": memory, "--max-size": max_size},
-                **{"--search": search, "--rotations": rotations, "--scales": scales},
-            },
-            "has no effect when --matches is given: leave it out.",
-        )
+        of_matching = {name: value for name, value in settings.items() if name not in ("device", "bit_depth")}
+        refuse({"model": model, **of_matching}, "has no effect when --matches is given: leave it out.")
         start = time.perf_counter()
-        first, second = (load_image(path, name, bit_depth) for path, name in ((image0, "image0"), (image1, "image1")))
+        first, second = (
+            load_image(path, name, settings["bit_depth"]) for path, name in ((image0, "image0"), (image1, "image1"))
+        )
         given = Matches.load(matches)
         if verbose:
             say(f"{len(given)} matches in {matches}")
         if outside := count_outside(given, (first.shape[1], first.shape[2])):
             say(f"note: {outside} of {len(given)} matches start outside the image")
-        common.use_threads(threads)
-        chosen = choose_device(device)
-        images = first.to(chosen), second.to(chosen)
-        result = matches_to_flow(given, *images, settings, edge_source, host_image0=first).read()
+        use_threads(threads)
+        device = choose_device(settings["device"])
+        images = first.to(device), second.to(device)
+        result = matches_to_flow(given, *images, flow_settings, edge_source, host_image0=first).read()
     elapsed = time.perf_counter() - start
     if output is not None:
         result.save(output)
@@ -206,10 +179,10 @@ def flow(
         result.save_confidence(confidence)
     if draw is not None:
         result.draw(draw, first, second)
-    say(common.flow_summary(result, elapsed))
+    say(messages.flow_summary(result, elapsed))
     if matches is None:
-        common.warn_if_few_agree(result.agreement, matcher.for_flow(preset=settings))
-    common.say_written(output, draw, confidence)
+        messages.warn_if_few_agree(result.agreement, matcher.for_flow(preset=flow_settings))
+    messages.say_written(output, draw, confidence)
 
 
 def _flow_of_frames(
@@ -287,8 +260,10 @@ def _complete(
     if missing:
         say(f"wrote {missing} flows to {out}, {(time.perf_counter() - start) / missing:.2f} s each")
     if doubtful:
-        names = ", ".join(doubtful[:3]) + (", …" if len(doubtful) > 3 else "")
-        say(f"warning: {len(doubtful)} of these flows are probably wrong ({names}): the motion may exceed --radius")
+        say(
+            f"warning: {len(doubtful)} of these flows are probably wrong ({first_names(doubtful, 3)}): "
+            "the motion may exceed --radius"
+        )
     if missing < total:
         say(f"{total - missing} of {total} flows were finished before")
     if draw is not None:
@@ -343,5 +318,4 @@ def _report_outdated(folder: FlowFolder) -> None:
     if changed := len(outdated) - len(gone):
         say(f"{changed} of {len(folder.origins)} flows are computed again: their frames have changed")
     if gone:
-        names = ", ".join(gone[:3]) + (", …" if len(gone) > 3 else "")
-        say(f"note: {folder.path} still holds flows of frames that are gone: {names}")
+        say(f"note: {folder.path} still holds flows of frames that are gone: {first_names(gone, 3)}")

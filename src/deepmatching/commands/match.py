@@ -5,43 +5,37 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from deepmatching.commands import common
-from deepmatching.commands.common import say
+from deepmatching.commands import messages, options
+from deepmatching.commands.messages import say
 from deepmatching.commands.output import discard_output
-from deepmatching.commands.progress import working
 from deepmatching.errors import DeepMatchingError
-from deepmatching.settings import MODEL, RADIUS, RECIPROCAL
+from deepmatching.settings import MODEL, RADIUS
 
 
+@options.takes_settings(
+    *("radius", "levels", "downscale", "reciprocal", "device", "memory", "half", "max_size", "bit_depth"),
+    *("search", "rotations", "scales"),
+    radius=RADIUS,
+)
 def match(
-    image0: common.Image0,
-    image1: common.Image1,
+    image0: options.Image0,
+    image1: options.Image1,
+    *,
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", metavar="FILE", help="Write the matches to this .txt, .npz or .h5 file."),
     ] = None,
-    model: common.Model = MODEL,
-    radius: common.Radius = str(RADIUS),
-    levels: common.Levels = None,
-    downscale: common.Downscale = None,
-    reciprocal: common.ReciprocalOption = RECIPROCAL,
-    device: common.Device = "auto",
-    memory: common.Memory = None,
-    half: common.Half = False,
-    threads: common.Threads = None,
-    max_size: common.MaxSize = None,
-    bit_depth: common.BitDepth = None,
-    min_confidence: common.MinConfidence = None,
-    search: common.Search = False,
-    rotations: common.Rotations = None,
-    scales: common.Scales = None,
+    model: options.Model = MODEL,
+    settings: dict[str, Any],
+    threads: options.Threads = None,
+    min_confidence: options.MinConfidence = None,
     draw: Annotated[Path | None, typer.Option(metavar="PICTURE", help="Also draw the matches.")] = None,
-    verbose: common.Verbose = False,
-    quiet: common.Quiet = False,
+    verbose: options.Verbose = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Match two images.
 
@@ -53,30 +47,14 @@ def match(
     from deepmatching.drawing import check_picture_path
     from deepmatching.io.matches import check_matches_suffix
 
-    common.set_quiet(quiet)
-    common.check_outputs([(output, check_matches_suffix), (draw, check_picture_path)], (image0, image1))
-    matcher = common.build_matcher(
-        model,
-        radius=radius,
-        levels=levels,
-        downscale=downscale,
-        reciprocal=reciprocal,
-        device=device,
-        memory=memory,
-        half=half,
-        threads=threads,
-        verbose=verbose,
-        max_size=max_size,
-        bit_depth=bit_depth,
-        search=search,
-        rotations=rotations,
-        scales=scales,
-    )
+    messages.set_quiet(quiet)
+    options.check_outputs([(output, check_matches_suffix), (draw, check_picture_path)], (image0, image1))
+    matcher = options.build_matcher(model, settings, threads, verbose)
     start = time.perf_counter()
     first, second = matcher.load(image0, "image0"), matcher.load(image1, "image1")
     if verbose:
-        say(common.describe_work(matcher, first, second))
-    with working("matching"):
+        say(messages.describe_work(matcher, first, second))
+    with messages.working("matching"):
         found = matcher.match(first, second)
     matches = found if min_confidence is None else found.filter(min_confidence)
     elapsed = time.perf_counter() - start
@@ -86,11 +64,11 @@ def match(
         matches.save(output)
     else:
         _print_matches(matches.as_text())
-    say(common.match_summary(matches, elapsed, matcher))
+    say(messages.match_summary(matches, elapsed, matcher))
     if matches.transformation is not None:
-        say(common.search_summary(matches))
-    common.warn_if_wrong(found, matcher)
-    common.say_written(output, draw)
+        say(messages.search_summary(matches))
+    messages.warn_if_wrong(found, matcher)
+    messages.say_written(output, draw)
 
 
 def _print_matches(text: str) -> None:

@@ -1,4 +1,4 @@
-"""What the commands that read a bulk run share: their options, and the steps from its matches to a database."""
+"""Options of the commands that read a bulk run, and the steps from its matches to a database."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from deepmatching.commands.common import say
-from deepmatching.commands.progress import progress_bar, working
+from deepmatching.commands.messages import progress_bar, say, working
 from deepmatching.errors import DeepMatchingError
 
 if TYPE_CHECKING:
@@ -22,9 +21,11 @@ Images = Annotated[
     Path | None,
     typer.Option(metavar="FOLDER", help="The folder of the images.", show_default="where they were matched"),
 ]
-Sharing = Annotated[
+CameraMode = Annotated[
     Literal["auto", "image"],
-    typer.Option("--cameras", help="auto: images with equal sizes and EXIF data share a camera. image: none do."),
+    typer.Option(
+        "--cameras", help="auto: images with equal sizes and EXIF data share a camera. image: each image has its own."
+    ),
 ]
 CameraModel = Annotated[str, typer.Option(metavar="NAME", help="COLMAP's camera model.")]
 CameraParams = Annotated[
@@ -57,8 +58,8 @@ Refine = Annotated[
 ]
 
 
-def camera_setup(sharing: Literal["auto", "image"], model: str, params: str | None) -> Cameras:
-    """How cameras are set up, from the words of the command."""
+def camera_setup(mode: Literal["auto", "image"], model: str, params: str | None) -> Cameras:
+    """Return how cameras are set up, from the words of the command."""
     from deepmatching.reconstruction.colmap import Cameras
 
     numbers = None
@@ -67,13 +68,13 @@ def camera_setup(sharing: Literal["auto", "image"], model: str, params: str | No
             numbers = tuple(float(number) for number in params.split(","))
         except ValueError:
             raise DeepMatchingError(f"--camera-params needs numbers such as 1200,640,480,0, not '{params}'.") from None
-    return Cameras(sharing, model, numbers)
+    return Cameras(mode, model, numbers)
 
 
 def share_keypoints(
     run: RunFolder, cell: float | None, max_keypoints: int | None, refine: bool, min_confidence: float | None
 ) -> SharedKeypoints:
-    """The shared keypoints of a run; says if some of its pairs are missing."""
+    """Return the shared keypoints of a run; say so if some of its pairs are missing."""
     from deepmatching.reconstruction.keypoints import SharedKeypoints
 
     if missing := sum(run.plan.count(number) for number in run.missing):
@@ -83,12 +84,12 @@ def share_keypoints(
 
 
 def keypoint_count(keypoints: SharedKeypoints) -> int:
-    """The number of keypoints of all images."""
+    """Return the number of keypoints of all images."""
     return sum(len(image.points) for image in keypoints.images.values())
 
 
 def images_of(run: RunFolder, images: Path | None) -> Path:
-    """The folder of a run's images."""
+    """Return the folder of a run's images."""
     folder = Path(run.plan.images) if images is None else images
     if not os.path.isdir(folder):
         raise DeepMatchingError(f"There is no folder of images '{folder}': give it with --images.")

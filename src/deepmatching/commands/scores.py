@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from deepmatching.commands.common import (
-    Device,
-    Downscale,
-    Image0,
-    Image1,
-    Levels,
-    MaxSize,
-    Model,
-    Radius,
-    build_matcher,
-    check_outputs,
-    say,
-)
+from deepmatching.commands import options
+from deepmatching.commands.messages import say
 from deepmatching.errors import DeepMatchingError
 from deepmatching.settings import MODEL, RADIUS
 
 
+@options.takes_settings("radius", "levels", "downscale", "device", "max_size", radius=RADIUS)
 def scores(
-    image0: Image0,
-    image1: Image1,
+    image0: options.Image0,
+    image1: options.Image1,
+    *,
     at: Annotated[
         list[str],
         typer.Option(metavar="X,Y", help="Point in the first image, in pixels; may be repeated.", show_default=False),
@@ -35,12 +26,8 @@ def scores(
         Path,
         typer.Option("-o", "--output", metavar="PICTURE", help="Picture to write.", show_default=False),
     ],
-    model: Model = MODEL,
-    radius: Radius = str(RADIUS),
-    levels: Levels = None,
-    downscale: Downscale = None,
-    device: Device = "auto",
-    max_size: MaxSize = None,
+    model: options.Model = MODEL,
+    settings: dict[str, Any],
 ) -> None:
     """Draw both images and the score maps of one or more points: S_0 to S_L, and Q_L back to Q_0.
 
@@ -49,14 +36,14 @@ def scores(
     from deepmatching.drawing import check_picture_path
 
     points = [parse_point(text) for text in at]
-    check_outputs([(output, check_picture_path)], (image0, image1))
-    matcher = build_matcher(model, radius=radius, levels=levels, downscale=downscale, device=device, max_size=max_size)
+    options.check_outputs([(output, check_picture_path)], (image0, image1))
+    matcher = options.build_matcher(model, settings)
     matcher.draw_scores(image0, image1, points, output)
     say(f"wrote {output}")
 
 
 def parse_point(text: str) -> tuple[float, float]:
-    """The x and the y of ``320,240``."""
+    """Return the x and the y of ``320,240``."""
     try:
         x, y = (float(value) for value in text.split(","))
     except ValueError:

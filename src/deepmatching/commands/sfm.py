@@ -8,81 +8,74 @@ from typing import Annotated
 
 import typer
 
-from deepmatching.commands import common, runs
-from deepmatching.commands.common import say
-from deepmatching.commands.progress import duration, progress_bar
+from deepmatching.commands import messages, options, runs
+from deepmatching.commands.messages import duration, progress_bar, say
 from deepmatching.errors import DeepMatchingError, check_number
 
-#: Largest reprojection error, in cells that matches were found on.
-_CELLS = 0.4
+#: Default of the largest reprojection error, in cells that matches were found on.
+_MAX_ERROR_IN_CELLS = 0.4
 
 
 def sfm(
     run: runs.Run,
     out: Annotated[Path, typer.Option(metavar="MODEL", help="Folder for the database, the model and its picture.")],
     images: runs.Images = None,
-    cameras: runs.Sharing = "auto",
+    cameras: runs.CameraMode = "auto",
     camera_model: runs.CameraModel = "SIMPLE_RADIAL",
     camera_params: runs.CameraParams = None,
     min_matches: runs.MinMatches = 15,
     max_keypoints: runs.MaxKeypoints = None,
-    min_confidence: common.MinConfidence = None,
+    min_confidence: options.MinConfidence = None,
     max_error: Annotated[
         float | None,
         typer.Option(
             metavar="PIXELS",
             help="Drop observations with a larger reprojection error.",
-            show_default=f"{_CELLS} of the cells that matches were found on",
+            show_default=f"{_MAX_ERROR_IN_CELLS} of the cells that matches were found on",
         ),
     ] = None,
     cell: runs.Cell = None,
     refine: runs.Refine = True,
-    quiet: common.Quiet = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Reconstruct the cameras and the points of a scene from a run, with COLMAP's incremental mapping.
 
     MODEL gets database.db, the models 0, 1, ... in COLMAP's format, the largest first, model.png, a picture of it,
     graph.png, the match graph, and points.ply. An older model there is replaced.
     """
-    from rich.console import Console
-    from rich.table import Table
-
     from deepmatching.bulk_matching import RunFolder
     from deepmatching.io.store import Store
     from deepmatching.reconstruction.colmap import load_pycolmap
     from deepmatching.reconstruction.mapping import DATABASE, PICTURE, POINTS, reconstruct
 
-    common.set_quiet(quiet)
+    messages.set_quiet(quiet)
     if max_error is not None:
         check_number("--max-error", max_error, above=0)
     load_pycolmap()
     opened = RunFolder(run)
     folder = runs.images_of(opened, images)
     setup = runs.camera_setup(cameras, camera_model, camera_params)
-    if common.is_same(out, run) or common.is_same(out, folder):
+    if options.is_same(out, run) or options.is_same(out, folder):
         raise DeepMatchingError(f"'{out}' is an input: give another folder for the model.")
     start = time.perf_counter()
     with Store(out, DATABASE, "models").reserve():
         keypoints = runs.share_keypoints(opened, cell, max_keypoints, refine, min_confidence)
         summary = runs.export_database(keypoints, out / DATABASE, folder, setup, min_matches)
         runs.draw_graph(opened, out / "graph.png", summary.verified, min_matches)
-        limit = max(1.0, _CELLS * keypoints.precision()) if max_error is None else max_error
+        limit = max(1.0, _MAX_ERROR_IN_CELLS * keypoints.precision()) if max_error is None else max_error
         prepared = time.perf_counter()
         with progress_bar("cameras", len(keypoints.images)) as advance:
             model = reconstruct(out, folder, limit, camera_params is None, advance)
-    if not common.is_quiet():
-        table = Table("", "value", show_header=False)
-        for name, value in (
-            ("cameras", f"{model.images} of {len(keypoints.images)}"),
-            ("points", str(model.points)),
-            ("images that see a point", f"{model.track_length:.2f} (mean)"),
-            ("reprojection error", f"{model.error:.2f} px (mean)"),
-            ("models", str(model.models)),
-            ("time", f"{duration(prepared - start)} and {duration(time.perf_counter() - prepared)} for mapping"),
-        ):
-            table.add_row(name, value)
-        Console(stderr=True).print(table)
+    rows = (
+        ("cameras", f"{model.images} of {len(keypoints.images)}"),
+        ("points", str(model.points)),
+        ("images that see a point", f"{model.track_length:.2f} (mean)"),
+        ("reprojection error", f"{model.error:.2f} px (mean)"),
+        ("models", str(model.models)),
+        ("time", f"{duration(prepared - start)} and {duration(time.perf_counter() - prepared)} for mapping"),
+    )
+    messages.print_rows(rows)
     if model.missing:
-        names = ", ".join(model.missing[:5]) + (", …" if len(model.missing) > 5 else "")
-        say(f"note: {len(model.missing)} images are not in the model: {names}")
-    common.say_written(out / DATABASE, model.path, out / PICTURE, out / "graph.png", out / POINTS)
+        missing = messages.first_names(model.missing, 5)
+        say(f"note: {len(model.missing)} images are not in the model: {missing}")
+    messages.say_written(out / DATABASE, model.path, out / PICTURE, out / "graph.png", out / POINTS)

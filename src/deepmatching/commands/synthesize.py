@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from deepmatching.commands.common import Device, Quiet, parse_size, say, set_quiet
-from deepmatching.commands.progress import progress_bar
+from deepmatching.commands import messages, options
+from deepmatching.commands.messages import progress_bar, say
 
 
+@options.takes_settings("device")
 def synthesize(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder for the pairs.")],
+    *,
     photos: Annotated[
         Path,
         typer.Option(
@@ -37,8 +39,8 @@ def synthesize(
             metavar="PIXELS", help="Largest motion along each axis, in pixels.", show_default="that of the preset"
         ),
     ] = None,
-    device: Device = "auto",
-    quiet: Quiet = False,
+    settings: dict[str, Any],
+    quiet: options.Quiet = False,
 ) -> None:
     """Make pairs of frames with known flow and occlusion from photographs.
 
@@ -54,18 +56,18 @@ def synthesize(
     from deepmatching.data.synthesis import PRESETS
     from deepmatching.data.synthesis.export import Export
     from deepmatching.errors import check_choice
-    from deepmatching.matcher import choose_device
+    from deepmatching.settings import choose_device
 
-    set_quiet(quiet)
-    width, height = parse_size(size)
+    messages.set_quiet(quiet)
+    width, height = options.parse_size(size)
     check_choice("--preset", preset, PRESETS)
-    settings = PRESETS[preset]
+    synthesis = PRESETS[preset]
     if max_displacement is not None:
-        settings = replace(settings, max_displacement=max_displacement)
-    chosen = choose_device(device)
-    if chosen.type == "mps":
-        chosen = torch.device("cpu")  # PyTorch does not sample volumes on Apple's GPUs
-    export = Export(out, photos, count, (height, width), seed, settings, chosen)
+        synthesis = replace(synthesis, max_displacement=max_displacement)
+    device = choose_device(settings["device"])
+    if device.type == "mps":
+        device = torch.device("cpu")  # PyTorch does not sample volumes on Apple's GPUs
+    export = Export(out, photos, count, (height, width), seed, synthesis, device)
     new = old = 0
     with progress_bar("pairs", export.total) as advance:
         for is_new in export.run():

@@ -43,10 +43,10 @@ def train(
 
     torchrun --nproc_per_node 4 -m deepmatching train CONFIG
     """
-    from deepmatching.commands.common import say
+    from deepmatching.commands.messages import say
     from deepmatching.commands.training_display import Display
     from deepmatching.errors import DeepMatchingError
-    from deepmatching.matcher import choose_device
+    from deepmatching.settings import choose_device
     from deepmatching.training import read_config
     from deepmatching.training import train as run
     from deepmatching.training.processes import OtherProcessFailed

@@ -1,4 +1,4 @@
-"""What a user sees of a training run: a progress bar, lines, the picture of the curves, TensorBoard."""
+"""The display of a training run: a progress bar, lines, the picture of the curves, TensorBoard."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from deepmatching.commands.common import say
-from deepmatching.commands.progress import LINES_EVERY, duration
+from deepmatching.commands.messages import LINES_EVERY, duration, say
 from deepmatching.drawing import write_image
 from deepmatching.drawing.curves import draw_training_curves
 from deepmatching.errors import DeepMatchingError

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from deepmatching.errors import OUT_OF_MEMORY, DeepMatchingError, is_out_of_memory
-from deepmatching.explorer.pictures import Kept, Pair
-from deepmatching.explorer.results import STAGES, Begin, Choice, Result
+from deepmatching.explorer.pictures import LRUCache, Pair
+from deepmatching.explorer.results import STAGES, Begin, Result, RunSettings
 
 #: How many runs are kept, with their descriptors; the oldest go.
 MOST_RUNS = 8
@@ -19,7 +19,7 @@ MOST_RUNS = 8
 State = Literal["waiting", "running", "done", "failed", "cancelled"]
 
 #: Computes the result of a pair; ``compute`` in ``results`` with the device filled in.
-Compute = Callable[[Pair, Choice, Begin], Result]
+Compute = Callable[[Pair, RunSettings, Begin], Result]
 
 
 class Cancelled(Exception):
@@ -29,7 +29,7 @@ class Cancelled(Exception):
 class Run:
     """One pair with one choice of settings, waiting, running or finished."""
 
-    def __init__(self, pair: Pair, choice: Choice) -> None:
+    def __init__(self, pair: Pair, choice: RunSettings) -> None:
         self.id = secrets.token_hex(16)
         self.pair, self.choice = pair, choice
         self.state: State = "waiting"
@@ -64,12 +64,12 @@ class Runs:
 
     def __init__(self, compute: Compute) -> None:
         self.compute = compute
-        self.runs: Kept[Run] = Kept(MOST_RUNS, "run", "run it again")
+        self.runs: LRUCache[Run] = LRUCache(MOST_RUNS, "run", "run it again")
         self._waiting: queue.Queue[Run] = queue.Queue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
-    def start(self, pair: Pair, choice: Choice) -> Run:
+    def start(self, pair: Pair, choice: RunSettings) -> Run:
         """A new run; or the finished one of the same pair with the same settings, if it is still kept."""
         for run in self.runs.values():
             if run.pair is pair and run.choice == choice and run.state == "done":

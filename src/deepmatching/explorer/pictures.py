@@ -35,7 +35,7 @@ SAMPLES = {"bunny": ("bunny_0.jpg", "bunny_1.jpg", "Big Buck Bunny, © 2008 Blen
 Value = TypeVar("Value")
 
 
-class Kept(Generic[Value]):
+class LRUCache(Generic[Value]):
     """Values by name. When there are too many, the one that was asked for longest ago goes. Threads may share it."""
 
     def __init__(self, most: int, what: str, advice: str = "open the pictures again") -> None:
@@ -129,8 +129,8 @@ class Pictures:
     def __init__(self, max_size: int | None = None, bit_depth: int | None = None) -> None:
         self.max_size, self.bit_depth = max_size, bit_depth
         self.folder = Path(tempfile.mkdtemp(prefix="deepmatching-explore-"))  # mode 700
-        self.pictures: Kept[Picture] = Kept(MOST_PICTURES, "picture")
-        self.pairs: Kept[Pair] = Kept(MOST_PAIRS, "pair")
+        self.pictures: LRUCache[Picture] = LRUCache(MOST_PICTURES, "picture")
+        self.pairs: LRUCache[Pair] = LRUCache(MOST_PAIRS, "pair")
         self.given: tuple[Path, Path] | None = None
 
     def close(self) -> None:

@@ -34,7 +34,7 @@ Begin = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Choice:
+class RunSettings:
     """The settings of a run."""
 
     model: str = MODEL
@@ -42,7 +42,7 @@ class Choice:
     levels: int | None = None
 
     @classmethod
-    def of(cls, values: Any, models: tuple[str, ...]) -> Choice:
+    def of(cls, values: Any, models: tuple[str, ...]) -> RunSettings:
         """From what the page sends, checked."""
         if not isinstance(values, Mapping) or not set(values) <= {"model", "radius", "levels"}:
             raise DeepMatchingError("Settings must be model, radius and levels.")
@@ -64,7 +64,7 @@ class Result:
     """A matched pair."""
 
     pair: Pair
-    choice: Choice
+    choice: RunSettings
     matcher: DeepMatcher
     geometry: Geometry
     decoded: Decoded  #: on the CPU
@@ -84,7 +84,7 @@ class Result:
 
 
 @torch.no_grad()
-def compute(pair: Pair, choice: Choice, device: str, begin: Begin) -> Result:
+def compute(pair: Pair, choice: RunSettings, device: str, begin: Begin) -> Result:
     """Match a pair and compute its flow."""
     seconds: dict[str, float] = {}
     running: list[tuple[str, float]] = []

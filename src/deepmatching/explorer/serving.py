@@ -23,7 +23,7 @@ from deepmatching.explorer import downloads, page, views
 from deepmatching.explorer.guard import Guard, allowed_hosts
 from deepmatching.explorer.jobs import Runs
 from deepmatching.explorer.pictures import LARGEST_UPLOAD, SAMPLES, Pictures, Unknown
-from deepmatching.explorer.results import Choice, Result, Traces
+from deepmatching.explorer.results import Result, RunSettings, Traces
 
 #: The largest request that is not a picture, in bytes.
 LARGEST_REQUEST = 2**16
@@ -42,7 +42,7 @@ class Explorer:
     pictures: Pictures
     runs: Runs
     models: tuple[str, ...]
-    choices: tuple[Choice, ...] = (Choice(),)  #: settings that the page starts with; two are compared
+    choices: tuple[RunSettings, ...] = (RunSettings(),)  #: settings that the page starts with; two are compared
     traces: Traces = field(default_factory=Traces)
 
     # ------------------------------------------------------------------ the page
@@ -96,7 +96,7 @@ class Explorer:
     async def start(self, request: Request) -> Response:
         values = await _values(request, "pair", "settings")
         pair = await run_in_threadpool(self.pictures.pair, str(values["pair"]))
-        run = self.runs.start(pair, Choice.of(values["settings"], self.models))
+        run = self.runs.start(pair, RunSettings.of(values["settings"], self.models))
         return JSONResponse(run.about(), 202)
 
     async def run(self, request: Request) -> Response:

@@ -26,7 +26,15 @@ from pydantic.fields import FieldInfo
 from deepmatching.data.datasets.opening import WITH_PASSES, WITH_SPLIT_FILE, WITH_SPLITS
 from deepmatching.errors import DeepMatchingError, check_choice, short_repr
 from deepmatching.network.losses.objective import Kind, check_weights
-from deepmatching.settings import MARGIN, RADIUS, SCALE, SIGMA, TEMPERATURE, THRESHOLDS, radius_in_pixels
+from deepmatching.settings import (
+    CROSS_ENTROPY_BETA,
+    HINGE_MARGIN,
+    LOSS_SIGMA,
+    RADIUS,
+    TEMPERATURE,
+    THRESHOLDS,
+    radius_in_pixels,
+)
 
 #: The data source that makes pairs on the fly. All others are names of data sets or paths of manifests.
 SYNTHETIC = "synthetic"
@@ -222,9 +230,9 @@ class LossConfig(Section):
     kind: Kind = "cross-entropy"  #: ``cross-entropy``, ``hinge`` (the paper's) or ``indicator``
     #: weight of each score volume by name: S0, S1, … and Q0, Q1, …
     weights: dict[str, LossWeight] = {"Q0": 1.0}
-    sigma: LossNumber = SIGMA  #: σ of g_σ in pixels
-    margin: LossNumber = MARGIN  #: margin of the hinge
-    scale: LossNumber = SCALE  #: initial β of the cross-entropy; β is learned
+    sigma: LossNumber = LOSS_SIGMA  #: σ of g_σ in pixels
+    margin: LossNumber = HINGE_MARGIN  #: margin of the hinge
+    scale: LossNumber = CROSS_ENTROPY_BETA  #: initial β of the cross-entropy; β is learned
     subpixel: LossWeight = 0.0  #: weight of the error of refined matches; excludes ``model.subpixel`` 0
     occluded: bool = False  #: whether points that are occluded in the second image count
     #: weight of the confidence network's loss, to train it together with the features; 0 for none. With

@@ -7,10 +7,12 @@ from torch import Tensor
 
 from deepmatching.network.losses.indicator import smoothed_indicator
 from deepmatching.network.losses.truth import neighbourhood
-from deepmatching.settings import MARGIN
+from deepmatching.settings import HINGE_MARGIN
 
 
-def structured_hinge(scores: Tensor, truth: Tensor, sigma: float, margin: float = MARGIN) -> tuple[Tensor, Tensor]:
+def structured_hinge(
+    scores: Tensor, truth: Tensor, sigma: float, margin: float = HINGE_MARGIN
+) -> tuple[Tensor, Tensor]:
     """L(p) = Σ_q max{0, m (1 − g_σ(q − Γ_0(p))) + S(q|p) − S(Γ_0(p)|p)}, for every reference point p.
 
     Our choices where the paper is silent: S(Γ_0(p)|p) is the score of the reachable cell nearest to the truth, at most

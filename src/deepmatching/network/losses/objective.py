@@ -18,7 +18,7 @@ from deepmatching.network.losses.truth import on_image, true_cells
 from deepmatching.network.network import Pyramid
 from deepmatching.network.operators.decoding import mask_off_image
 from deepmatching.network.operators.subpixel import REACH, soft_offsets, surroundings
-from deepmatching.settings import MARGIN, SCALE, SIGMA
+from deepmatching.settings import CROSS_ENTROPY_BETA, HINGE_MARGIN, LOSS_SIGMA
 
 Kind = Literal["cross-entropy", "hinge", "indicator"]
 
@@ -55,9 +55,9 @@ class Objective(nn.Module):
         self,
         kind: Kind = "cross-entropy",
         weights: Mapping[str, float] | None = None,
-        sigma: float = SIGMA,
-        margin: float = MARGIN,
-        scale: float = SCALE,
+        sigma: float = LOSS_SIGMA,
+        margin: float = HINGE_MARGIN,
+        scale: float = CROSS_ENTROPY_BETA,
         subpixel: float = 0.0,
         occluded: bool = False,
     ) -> None:

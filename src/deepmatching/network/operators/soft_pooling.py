@@ -11,11 +11,11 @@ from torch.autograd.function import once_differentiable
 from deepmatching.kernels.constants import NO_CHOICE
 from deepmatching.network.operators.max_pooling import max_pooling
 from deepmatching.network.operators.shifted_max import View, pooling_views
-from deepmatching.settings import SCALE
+from deepmatching.settings import CROSS_ENTROPY_BETA
 
 #: c, the price in score of a weight that is e times smaller. The probability that the cross-entropy gives to a match is
 #: proportional to exp(β Q_0), with β = 10 at the start; so a weight multiplies the probability.
-COST = 1 / SCALE
+COST = 1 / CROSS_ENTROPY_BETA
 
 
 def soft_pooling(

@@ -1,13 +1,24 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from deepmatching.commands import threads
-from deepmatching.commands.threads import Usage, busy_cores, choose_threads, read_busy, read_quota, use_threads
+from deepmatching.commands import machine
+from deepmatching.commands.machine import (
+    LIBRARY_ADDRESSES,
+    Usage,
+    busy_cores,
+    choose_threads,
+    read_busy,
+    read_quota,
+    require_addresses,
+    use_threads,
+)
 
 
 @pytest.fixture
@@ -46,7 +57,7 @@ def test_the_work_of_this_process_does_not_count_as_that_of_others() -> None:
 
 
 def test_ticks_are_read_of_our_cores_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads.os, "sysconf", lambda _: 100, raising=False)
+    monkeypatch.setattr(machine.os, "sysconf", lambda _: 100, raising=False)
     rows = ["cpu  9 9 9 9 9 9 9 9 0 0", "cpu0 100 20 30 999 999 4 5 6 7 8", "cpu1 1000 0 0 0 0 0 0 0 0 0", "intr 5"]
     (tmp_path / "stat").write_text("\n".join(rows))
     assert read_busy({0}, tmp_path / "stat") == 1.65
@@ -72,10 +83,10 @@ def test_the_limit_of_a_container_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("_threads_as_before")
 def test_a_request_wins_over_the_environment_and_that_over_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "_before", Usage(0.0, 0.0, 0.0))
-    monkeypatch.setattr(threads, "_usage", lambda _: Usage(10.0, 20.0, 0.0))  # two cores are busy
-    monkeypatch.setattr(threads, "_cores", lambda: {0, 1, 2, 3, 4})
-    monkeypatch.setattr(threads, "read_quota", lambda: None)
+    monkeypatch.setattr(machine, "_before", Usage(0.0, 0.0, 0.0))
+    monkeypatch.setattr(machine, "_usage", lambda _: Usage(10.0, 20.0, 0.0))  # two cores are busy
+    monkeypatch.setattr(machine, "_cores", lambda: {0, 1, 2, 3, 4})
+    monkeypatch.setattr(machine, "read_quota", lambda: None)
     assert use_threads(4, {"OMP_NUM_THREADS": "2"}) == "4 threads (as --threads asks)"
     assert torch.get_num_threads() == 4
     assert use_threads(None, {"OMP_NUM_THREADS": "7"}) == "4 threads (as OMP_NUM_THREADS asks)"  # PyTorch has read it
@@ -85,6 +96,29 @@ def test_a_request_wins_over_the_environment_and_that_over_the_choice(monkeypatc
 
 @pytest.mark.usefixtures("_threads_as_before")
 def test_a_command_called_as_a_function_leaves_the_number_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "_before", None)
+    monkeypatch.setattr(machine, "_before", None)
     torch.set_num_threads(2)
     assert use_threads(None, {}) == "2 threads (PyTorch's choice)"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of addresses are enforced on Linux")
+def test_too_few_addresses_for_the_libraries_are_reported_and_help_is_still_there() -> None:
+    code = f"""
+import resource, sys
+from pathlib import Path
+taken = resource.getpagesize() * int(Path("/proc/self/statm").read_text().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, 2 * (taken + {LIBRARY_ADDRESSES // 2},))
+from deepmatching.cli import main
+main()
+"""
+    command = [sys.executable, "-c", code, "match", "a.png", "b.png"]
+    refused = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
+    assert refused.stderr.startswith("deepmatching: The limit of addresses (ulimit -v) leaves ")
+    helped = subprocess.run([*command, "--help"], capture_output=True, text=True, check=False)
+    assert helped.returncode == 0 and "Usage" in helped.stdout
+
+
+def test_without_a_limit_or_where_none_is_enforced_nothing_is_refused(tmp_path: Path) -> None:
+    require_addresses()
+    require_addresses(tmp_path / "missing")

@@ -1,7 +1,8 @@
-"""How many threads a command uses: as many as there are cores that other processes leave free.
+"""What the machine grants a command: threads, and addresses for the libraries.
 
-With more threads than free cores, threads wait for each other at every step: ten times slower than one thread has been
-measured. The library itself leaves the number to PyTorch.
+A command uses as many threads as there are cores that other processes leave free. With more, threads wait for each
+other at every step: ten times slower than one thread has been measured. The library itself leaves the number to
+PyTorch.
 """
 
 from __future__ import annotations
@@ -11,6 +12,11 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from deepmatching.errors import OutOfMemoryError
+
+#: Addresses in bytes that NumPy, PyTorch, OpenCV and Numba take at least. NumPy ends the process itself without them.
+LIBRARY_ADDRESSES = 1_200_000_000
 
 #: Variables that PyTorch takes the number of threads from.
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -29,13 +35,13 @@ _before: Usage | None = None
 
 
 def watch() -> None:
-    """Remember what the processors have done so far, when a command starts; :func:`use_threads` looks again."""
+    """Record what the processors have done when a command starts, for :func:`use_threads`."""
     global _before
     _before = _usage(_cores())
 
 
 def use_threads(requested: int | None, environ: Mapping[str, str] = os.environ) -> str:
-    """Tell PyTorch, and our kernels with it, how many threads to use; returns one line on why."""
+    """Tell PyTorch, and our kernels with it, how many threads to use; return one line on why."""
     import torch
 
     cores = _cores()
@@ -54,7 +60,7 @@ def use_threads(requested: int | None, environ: Mapping[str, str] = os.environ) 
 
 
 def choose_threads(cores: int, quota: float | None, busy: float) -> tuple[int, str]:
-    """The number of threads, at least 1, and why.
+    """Return the number of threads, at least 1, and why.
 
     Args:
         cores: number of cores that this process may run on.
@@ -68,7 +74,7 @@ def choose_threads(cores: int, quota: float | None, busy: float) -> tuple[int, s
 
 
 def busy_cores(before: Usage, after: Usage, load: float) -> float:
-    """The number of cores that other processes used between two records; the system's load if these tell nothing."""
+    """Return how many cores other processes used between two records; the system's load if these tell nothing."""
     if after.time <= before.time or after.busy <= before.busy:
         return load
     others = (after.busy - before.busy) - (after.own - before.own)
@@ -90,7 +96,7 @@ def _usage(cores: set[int]) -> Usage:
 
 
 def read_busy(cores: set[int], file: Path = Path("/proc/stat")) -> float:
-    """Seconds that these cores have not been idle, from Linux's table of ticks; 0 without it."""
+    """Return the seconds that these cores have not been idle, from Linux's table of ticks; 0 without it."""
     try:
         rows = [line.split() for line in file.read_text().splitlines() if line.startswith("cpu")]
         ticks = os.sysconf("SC_CLK_TCK")
@@ -109,7 +115,7 @@ def _load() -> float:
 
 
 def read_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """The number of cores that the container's limit grants, or None."""
+    """Return the number of cores that the container's limit grants, or None."""
     try:
         for file in (root / "cpu.max", root / "cpu" / "cpu.cfs_quota_us"):
             if file.is_file():
@@ -120,3 +126,24 @@ def read_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
     except (OSError, ValueError, IndexError, ZeroDivisionError):
         pass
     return None
+
+
+def require_addresses(statistics: Path = Path("/proc/self/statm")) -> None:
+    """Raise if a limit of addresses (``ulimit -v``) leaves too few for the libraries. Only Linux enforces it.
+
+    Args:
+        statistics: the file whose first word is the number of pages that this process has addresses for.
+    """
+    try:
+        import resource
+
+        pages = int(statistics.read_text().split()[0])
+    except (ImportError, OSError, ValueError, IndexError):  # not Linux
+        return
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    left = limit - pages * resource.getpagesize()
+    if limit != resource.RLIM_INFINITY and left < LIBRARY_ADDRESSES:
+        raise OutOfMemoryError(
+            f"The limit of addresses (ulimit -v) leaves {max(0, left) / 1e6:.0f} MB of memory, but loading the "
+            f"libraries takes {LIBRARY_ADDRESSES / 1e6:.0f} MB: raise the limit."
+        )

@@ -1,0 +1,242 @@
+"""What commands print to standard error: lines, progress, and summaries of results."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from deepmatching.settings import MIN_AGREEMENT, MIN_EXPECTED
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from torch import Tensor
+
+    from deepmatching.data.datasets import FilePairs
+    from deepmatching.flow.result import FlowResult
+    from deepmatching.matcher import DeepMatcher
+    from deepmatching.matches import Matches
+
+#: Seconds between lines of progress if there is no terminal for a bar.
+LINES_EVERY = 30.0
+
+#: Seconds after which work without countable items shows that it goes on.
+PATIENCE = 3.0
+
+_quiet = False
+
+
+def set_quiet(quiet: bool) -> None:
+    """Print errors only, or everything again. Commands with ``--quiet`` call this first."""
+    global _quiet
+    _quiet = quiet
+    logging.getLogger("deepmatching").setLevel(logging.ERROR if quiet else logging.NOTSET)
+
+
+def is_quiet() -> bool:
+    """Tell whether the command was asked to print errors only."""
+    return _quiet
+
+
+def say(text: str) -> None:
+    """Print a line to standard error, unless that is closed or the command is quiet."""
+    if sys.stderr is not None and not _quiet:
+        print(text, file=sys.stderr)
+
+
+def complain(text: str) -> None:
+    """Print an error to standard error, unless that is closed."""
+    if sys.stderr is not None:
+        print(f"deepmatching: {text}", file=sys.stderr)
+
+
+def say_written(*paths: Path | None) -> None:
+    """Print the name of each file that was written."""
+    for path in paths:
+        if path is not None:
+            say(f"wrote {path}")
+
+
+def say_incomplete(dataset: FilePairs) -> None:
+    """Print how many pairs of a data set are left out because they lack files."""
+    if dataset.incomplete:
+        say(f"note: {dataset.incomplete} pairs of {dataset.name} lack files and are left out")
+
+
+def print_rows(rows: Iterable[tuple[str, str]], *, to_output: bool = False) -> None:
+    """Print a table of names and values to standard error, unless the command is quiet; or to standard output."""
+    from rich.console import Console
+    from rich.table import Table
+
+    if _quiet and not to_output:
+        return
+    table = Table("", "value", show_header=False)
+    for row in rows:
+        table.add_row(*row)
+    Console(stderr=not to_output).print(table)
+
+
+def first_names(names: Sequence[str], count: int) -> str:
+    """Return the first names of a list as text, with "…" if there are more."""
+    return ", ".join(names[:count]) + (", …" if len(names) > count else "")
+
+
+# ---------------------------------------------------------------------- progress
+
+
+class Advance(Protocol):
+    """Counts one more item as done and shows ``text`` behind the bar."""
+
+    def __call__(self, text: str = "") -> None: ...
+
+
+@contextmanager
+def progress_bar(title: str, total: int, done: int = 0) -> Iterator[Advance]:
+    """Show how many of ``total`` items are done; the block gets the function that counts them."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[text]}", markup=False),
+    )
+    is_shown = console.is_terminal and not is_quiet()
+    progress = Progress(*columns, console=console, transient=True, disable=not is_shown)
+    with progress if is_shown else nullcontext():  # else older versions of rich print a newline
+        task = progress.add_task(title, total=total, completed=done, text="")
+        start = last_line = time.monotonic()
+        before = done
+
+        def advance(text: str = "") -> None:
+            nonlocal done, last_line
+            done += 1
+            progress.update(task, completed=done, text=text)
+            if not console.is_terminal and done < total and time.monotonic() - last_line > LINES_EVERY:
+                last_line = time.monotonic()
+                left = duration((total - done) * (last_line - start) / max(1, done - before))
+                say(", ".join(filter(None, (f"{title}: {done} of {total}", text, f"{left} left"))))
+
+        yield advance
+
+
+@contextmanager
+def working(title: str, console: Console | None = None) -> Iterator[threading.Timer]:
+    """Show a spinner and the time while the block runs, if that takes more than :data:`PATIENCE` seconds.
+
+    Only on a terminal. The block gets the timer that starts the spinner.
+    """
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    shown = console or Console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    disabled = is_quiet() or not shown.is_terminal
+    progress = Progress(*columns, console=shown, transient=True, disable=disabled, refresh_per_second=4)
+    progress.add_task(escape(title), total=None)
+    timer = threading.Timer(PATIENCE, progress.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield timer
+    finally:
+        timer.cancel()
+        timer.join()  # or it might start the spinner after the end
+        if not disabled:  # older versions of rich end even a disabled spinner with a newline
+            progress.stop()
+
+
+def duration(seconds: float) -> str:
+    """Return a time such as '2 h 05 min', '3 min 20 s' or '12 s'."""
+    whole = round(seconds)
+    if whole >= 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 60} min {whole % 60:02d} s" if whole >= 60 else f"{whole} s"
+
+
+# ---------------------------------------------------------------------- results
+
+
+def describe_work(matcher: DeepMatcher, image0: Tensor, image1: Tensor) -> str:
+    """Return one line: reference points, levels and memory of matching two images."""
+    from deepmatching.network.memory import amount
+
+    sizes = (image0.shape[1], image0.shape[2]), (image1.shape[1], image1.shape[2])
+    geometry, plan = matcher.geometry(*sizes), matcher.plan(*sizes)
+    rows, columns = geometry.grid(0)
+    tiling = f", in {plan.tiling.strips} strips" if plan.tiling.strips > 1 else ""
+    return (
+        f"{rows * columns} reference points, {geometry.L} levels above them, "
+        f"about {amount(plan.needed)} of memory on {matcher.device}{tiling}"
+    )
+
+
+def match_summary(matches: Matches, elapsed: float, matcher: DeepMatcher) -> str:
+    """Return one line: number of matches, time and displacements."""
+    assert matches.size0 is not None and matches.size1 is not None
+    rows, columns = matcher.geometry(matches.size0, matches.size1).grid(0)
+    text = f"{len(matches)} matches of {rows * columns} reference points, {elapsed:.2f} s on {matcher.device}"
+    if len(matches):
+        length = matches.displacements.norm(dim=1)
+        text += f"; displacement {length.median():.1f} px (median), {length.max():.1f} px (largest)"
+    return text
+
+
+def search_summary(matches: Matches) -> str:
+    """Return one line: the rotation and zoom of each transformation, and its number of matches."""
+    from deepmatching.geometry.homographies import rotation_and_zoom
+
+    assert matches.transformation is not None
+    parts = []
+    for number in matches.transformation.unique().tolist():
+        derivatives = matches.derivatives[matches.transformation == number]
+        rotation, zoom = rotation_and_zoom(derivatives.double().mean(dim=0).cpu().numpy())
+        parts.append(f"{len(derivatives)} matches turned by {rotation:.0f} degrees, zoomed by {zoom:.2f}")
+    return "; ".join(parts) or "no transformation gives matches"
+
+
+def flow_summary(result: FlowResult, elapsed: float) -> str:
+    """Return one line: number of matches, time of each stage, which add up to ``elapsed``, and displacements."""
+    import numpy as np
+
+    reading = elapsed - sum(result.seconds.values())  # all that is not a stage
+    stages = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in {"reading": reading, **result.seconds}.items())
+    length = np.hypot(result.flow[..., 0], result.flow[..., 1])
+    return (
+        f"{result.matches} matches used, {elapsed:.2f} s ({stages}); "
+        f"motion {np.median(length):.1f} px (median), {length.max():.1f} px (largest)"
+    )
+
+
+def warn_if_wrong(matches: Matches, matcher: DeepMatcher) -> None:
+    """Print a warning if the matches are probably wrong."""
+    if matches.confidence is None or matches.size0 is None or matches.size1 is None:
+        warn_if_few_agree(matches.agreement, matcher)
+        return
+    rows, columns = matcher.geometry(matches.size0, matches.size1).grid(0)
+    expected = float(matches.confidence.sum()) / (rows * columns * matches.in_view)
+    if expected < MIN_EXPECTED:
+        _warn(f"the model expects a right match at only {expected:.0%} of the reference points", matcher)
+
+
+def warn_if_few_agree(agreement: float, matcher: DeepMatcher) -> None:
+    """Print a warning if so few matches agree with their neighbours that they are probably wrong."""
+    if agreement < MIN_AGREEMENT:
+        _warn(f"only {agreement:.0%} of the reference points have a match that agrees with its neighbours", matcher)
+
+
+def _warn(reason: str, matcher: DeepMatcher) -> None:
+    larger = "" if matcher.network.radius is None else "try a larger --radius; "
+    turned = (
+        "unrelated" if matcher.settings.searches else "--search finds large rotations and changes of scale; unrelated"
+    )
+    say(f"warning: this is probably wrong, since {reason}: {larger}{turned} pictures cannot be matched")

@@ -1,0 +1,256 @@
+"""The options that several commands share, and checks of what users give.
+
+The options of a matcher come from the fields of :class:`deepmatching.settings.Settings`: a command under
+``@takes_settings("radius", "device")`` has ``--radius`` and ``--device``, and gets their values as ``settings``.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+from deepmatching.errors import DeepMatchingError, check_number, short_repr
+from deepmatching.settings import MAX_BYTES, MAX_PIXELS, MODELS, Settings
+
+if TYPE_CHECKING:
+    from deepmatching.flow.pipeline import EdgesLike
+    from deepmatching.matcher import DeepMatcher
+
+MODEL_HELP = f"Model: {', '.join(MODELS)}, or the path of a .safetensors file."
+
+Image0 = Annotated[Path, typer.Argument(metavar="A", help="First image; matches start here.")]
+Image1 = Annotated[Path, typer.Argument(metavar="B", help="Second image.")]
+Model = Annotated[str, typer.Option(metavar="NAME|PATH", help=MODEL_HELP)]
+MinConfidence = Annotated[
+    float | None,
+    typer.Option(
+        metavar="P",
+        min=0.0,
+        max=1.0,
+        help="Keep matches with at least this probability of being right, 0 to 1; not for hog.",
+        show_default="all",
+    ),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Number of threads on the CPU.",
+        show_default="OMP_NUM_THREADS, or the cores that are free",
+    ),
+]
+StructuredForest = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="MODEL", help="Detect edges with OpenCV's structured forest and this model file (model.yml.gz)."
+    ),
+]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Print what is being done.")]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print errors only: no summary, notes or progress.")]
+
+# ---------------------------------------------------------------------- options of the matcher
+
+
+def takes_settings(*names: str, shown: Mapping[str, str] | None = None, **defaults: Any) -> Callable[..., Any]:
+    """Give a command options for these fields of ``Settings``, in place of its parameter ``settings``.
+
+    Args:
+        names: the fields, in the order of ``--help``. The command gets a dictionary with their values.
+        shown: what ``--help`` says of a default, if not what ``Settings`` says.
+        defaults: the command's own defaults, by name.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        of_command = inspect.signature(command, eval_str=True)
+        made = [_parameter(name, defaults, shown or {}) for name in names]
+        parameters = [
+            parameter
+            for own in of_command.parameters.values()
+            for parameter in (made if own.name == "settings" else [own])
+        ]
+        signature = of_command.replace(parameters=parameters)
+
+        @functools.wraps(command)
+        def with_settings(*args: Any, **kwargs: Any) -> None:
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            settings = {name: _value(name, bound.arguments.pop(name)) for name in names}
+            command(**bound.arguments, settings=settings)
+
+        with_settings.__signature__ = signature  # type: ignore[attr-defined]
+        with_settings.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return with_settings
+
+    return decorate
+
+
+def _parameter(name: str, defaults: Mapping[str, Any], shown: Mapping[str, str]) -> inspect.Parameter:
+    """Return the parameter for typer that stands for a field of ``Settings``."""
+    (field,) = (field for field in fields(Settings) if field.name == name)
+    default, kind = defaults.get(name, field.default), _setting_types()[name]
+    if name in PARSERS:
+        default, kind = (None, str | None) if default is None else (str(default), str)
+    in_words = shown.get(name) or (field.metadata["shown"] if default is None else None)
+    flag = [f"--{name}"] if field.default is False else []  # without --no-NAME
+    option = typer.Option(
+        *flag, metavar=field.metadata["metavar"], help=field.metadata["help"], show_default=in_words or True
+    )
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
+
+
+@functools.cache
+def _setting_types() -> dict[str, Any]:
+    return get_type_hints(Settings)
+
+
+def _value(name: str, given: Any) -> Any:
+    """Return the value of a setting from that of its option."""
+    return PARSERS[name](given) if name in PARSERS and isinstance(given, str) else given
+
+
+def setting_help(name: str) -> str:
+    """Return the help of a field of ``Settings``, for a command that declares its option itself."""
+    return next(field.metadata["help"] for field in fields(Settings) if field.name == name)
+
+
+def parse_radius(text: str) -> int | str:
+    """Return a number of pixels, or the text for ``Settings`` to check."""
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
+def parse_rotations(text: str) -> int | str | tuple[float, ...]:
+    """Return a number of rotations, degrees with commas between them, or the text for ``Settings`` to check."""
+    return int(text) if re.fullmatch(r"\d{1,9}", text) else parse_list(text)
+
+
+def parse_list(text: str) -> str | tuple[float, ...]:
+    """Return the numbers between commas, or the text if there are words."""
+    try:
+        return tuple(float(number) for number in text.split(",") if number.strip())
+    except ValueError:
+        return text
+
+
+def parse_memory(text: str) -> int:
+    """Return the number of bytes of ``500MB``, ``2 GB`` or ``1.5g``."""
+    parsed = re.fullmatch(r"\s*([0-9.]+)\s*([kmg])b?\s*", text, re.IGNORECASE)
+    try:
+        size = int(float(parsed[1]) * {"k": 1e3, "m": 1e6, "g": 1e9}[parsed[2].lower()]) if parsed else int(text)
+    except (ValueError, OverflowError):
+        raise DeepMatchingError(f"--memory needs a size such as 500MB or 2GB, not {short_repr(text)}.") from None
+    check_number("--memory, in bytes,", size, minimum=1, maximum=MAX_BYTES, whole=True)
+    return size
+
+
+#: The settings whose options are texts of our own, and how these are read.
+PARSERS: dict[str, Callable[[str], Any]] = {
+    "radius": parse_radius,
+    "memory": parse_memory,
+    "rotations": parse_rotations,
+    "scales": parse_list,
+}
+
+
+def build_matcher(
+    model: str, settings: Mapping[str, Any], threads: int | None = None, verbose: bool = False
+) -> DeepMatcher:
+    """Return the matcher of a model with the settings of a command."""
+    from deepmatching.commands.machine import use_threads
+    from deepmatching.commands.messages import say
+    from deepmatching.matcher import DeepMatcher
+
+    used = use_threads(threads)
+    if verbose:
+        say(used)
+    return DeepMatcher.from_pretrained(model, **settings)
+
+
+# ---------------------------------------------------------------------- other options
+
+
+def parse_size(text: str, order: str = "a width and a height such as 1024x436") -> tuple[int, int]:
+    """Return the two sides of ``1024x436``, in the order in which they are written."""
+    parsed = re.fullmatch(r"(\d+)x(\d+)", text)
+    if not parsed:
+        raise DeepMatchingError(f"--size needs {order}, not '{text}'.")
+    first, second = (int(side) if len(side) < 1000 else MAX_PIXELS + 1 for side in parsed.groups())
+    if first * second > MAX_PIXELS:
+        raise DeepMatchingError(f"--size is too large: an image has at most {MAX_PIXELS} pixels.")
+    return first, second
+
+
+def edge_source(edges: str, structured_forest: Path | None) -> EdgesLike:
+    """Return the edge detector or edge map that ``--edges`` and ``--structured-forest`` name."""
+    if structured_forest is None:
+        return edges
+    if edges != "network":
+        raise DeepMatchingError("--edges and --structured-forest exclude each other: leave one out.")
+    if not os.path.isfile(structured_forest):
+        raise DeepMatchingError(f"There is no structured-forest model '{structured_forest}'; check the path.")
+    from deepmatching.flow.edges import structured_forest_edges
+
+    return functools.partial(structured_forest_edges, model=structured_forest)
+
+
+# ---------------------------------------------------------------------- checks
+
+
+def refuse(options: Mapping[str, object], reason: str) -> None:
+    """Raise if one of these options is given, that is, neither None nor False."""
+    for name, value in options.items():
+        if value is not None and value is not False:
+            raise DeepMatchingError(f"{_option_name(name)} {reason}")
+
+
+def _option_name(name: str) -> str:
+    return name if name.startswith("-") else f"--{name.replace('_', '-')}"
+
+
+def check_outputs(
+    outputs: Iterable[tuple[Path | None, Callable[[Path], object]]], inputs: Iterable[Path | None]
+) -> None:
+    """Raise before the work, not after it, if an output cannot be written.
+
+    Args:
+        outputs: each path, if given, with the check of its suffix.
+        inputs: files that no output may replace.
+    """
+    from deepmatching.io.files import check_writable
+
+    written: list[Path] = []
+    for path, check_suffix in outputs:
+        if path is not None:
+            check_suffix(path)
+            check_writable(path)
+            if any(is_same(path, other) for other in written):
+                raise DeepMatchingError(f"Two results cannot go to the same file '{path}': give different names.")
+            written.append(path)
+    check_not_inputs(written, inputs)
+
+
+def check_not_inputs(outputs: Iterable[Path], inputs: Iterable[Path | None]) -> None:
+    """Raise if an output would replace a file that is read."""
+    read = [path for path in inputs if path is not None]
+    for output in outputs:
+        if any(is_same(output, path) for path in read):
+            raise DeepMatchingError(f"'{output}' is an input and would be overwritten: give the result another name.")
+
+
+def is_same(path: Path, other: Path) -> bool:
+    """Tell whether two paths lead to the same file or folder, whether or not it exists."""
+    try:
+        return os.path.realpath(path) == os.path.realpath(other) or os.path.samefile(path, other)
+    except (OSError, ValueError):  # at least one does not exist
+        return False
