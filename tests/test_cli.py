@@ -175,7 +175,7 @@ def test_the_end_of_a_file_inside_a_command_is_not_taken_for_the_interrupt_key(m
 
 
 @pytest.mark.slow
-def test_a_remark_of_libjpeg_is_one_sentence_with_the_name_of_the_file(tmp_path: Path) -> None:
+def test_a_remark_of_libjpeg_is_not_printed(tmp_path: Path) -> None:
     picture = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
     data = cv2.imencode(".jpg", cv2.GaussianBlur(picture, (0, 0), 2))[1].tobytes()
     (tmp_path / "good.jpg").write_bytes(data)
@@ -183,9 +183,7 @@ def test_a_remark_of_libjpeg_is_one_sentence_with_the_name_of_the_file(tmp_path:
     arguments = ("match", "good.jpg", "odd.jpg", "--model", "hog", "-o", "m.txt", "--device", "cpu")
     result = run(*arguments, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
-    (line,) = (line for line in result.stderr.splitlines() if "JPEG" in line)
-    assert line.startswith("The decoder of the image1 'odd.jpg' reports: Corrupt JPEG data")
-    assert "JPEG" not in run(*arguments, "--quiet", cwd=tmp_path).stderr
+    assert "JPEG" not in result.stderr
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io import images
+from deepmatching.io import image_files, images
 from deepmatching.io.images import load_image, shrink
 
 RGB = cv2.GaussianBlur(np.random.default_rng(0).integers(0, 256, (30, 40, 3), np.uint8), (0, 0), 2)
@@ -80,6 +80,14 @@ def test_png_modes_equal_pils_conversion(tmp_path: Path, mode: str) -> None:
     loaded = load_bytes(tmp_path, encode_pil(image, "PNG"))
     expected = np.asarray(image.convert("RGB"))
     np.testing.assert_array_equal(loaded.expand(3, -1, -1).numpy(), chw(expected))
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_jpegs_have_the_pixels_that_opencv_finds(tmp_path: Path, mode: str) -> None:
+    data = encode_pil(Image.fromarray(RGB).convert(mode), "JPEG", progressive=mode == "RGB")
+    expected = cv2.imdecode(np.frombuffer(data, np.uint8), image_files.AS_STORED)
+    expected = expected if mode == "L" else expected[:, :, ::-1]
+    np.testing.assert_array_equal(load_bytes(tmp_path, data).numpy(), chw(expected))
 
 
 def test_exif_orientation_is_applied(tmp_path: Path) -> None:
@@ -162,10 +170,15 @@ def test_bad_paths_are_refused_by_name(tmp_path: Path) -> None:
         load_image("nul\0byte.png")
 
 
-def test_a_picture_of_too_many_pixels_is_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "a.ppm").write_bytes(b"P6 60000 60000 255\n" + bytes(100))
-    with pytest.raises(DeepMatchingError, match="more pixels than OpenCV decodes"):
-        load_image(tmp_path / "a.ppm")
+@pytest.mark.parametrize("suffix", [".ppm", ".bmp", ".tiff", ".jpg", ".png", ".webp"])
+def test_a_picture_of_too_many_pixels_is_refused_before_they_are_decoded(
+    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").write_bytes(encode_cv(suffix, RGB))
+    monkeypatch.setattr(image_files, "MAX_PIXELS", RGB[..., 0].size - 1)
+    monkeypatch.setattr(cv2, "imdecode", None)
+    with pytest.raises(DeepMatchingError, match="40 x 30"):
+        load_image(tmp_path / "a")
 
 
 def test_an_unreadable_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,6 +253,18 @@ def test_a_float_tensor_stays_in_the_graph(dtype: torch.dtype) -> None:
     expected = torch.ones_like(tensor)
     expected[:, 3] = 0  # alpha
     assert torch.equal(tensor.grad, expected)
+
+
+def test_a_loaded_image_is_checked_again_only_if_it_was_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = load_image(RGB)
+    with monkeypatch.context() as patch:
+        patch.setattr(images, "scale_to_unit", None)
+        assert load_image(loaded) is loaded
+    loaded *= 255
+    with pytest.raises(DeepMatchingError, match="255"):
+        load_image(loaded)
+    with torch.inference_mode():
+        assert torch.equal(load_image(load_image(RGB)), load_image(RGB))
 
 
 def test_a_small_overshoot_is_accepted() -> None:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from deepmatching.io.image_files import read_orientation, stored_size, to_stored
 from deepmatching.io.images import load_image
-from deepmatching.io.orientation import read_orientation, stored_size, to_stored
 
 
 def save(path: Path, pixels: np.ndarray, orientation: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from deepmatching.bulk_matching import MatchedPair
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.orientation import to_stored
+from deepmatching.io.image_files import to_stored
 from deepmatching.matches import NO_MATCHES, Matches
 from deepmatching.reconstruction.hloc import names_to_pair, write_hloc
 from deepmatching.reconstruction.keypoints import SharedKeypoints

@@ -18,7 +18,7 @@ import cv2
 import numpy as np
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.images import decode_image_file
+from deepmatching.io.image_files import AS_STORED, decode_image_file
 
 _SUFFIXES = (".jpg", ".png", ".webp")
 
@@ -49,7 +49,7 @@ def read_split(root: str | os.PathLike[str], split: str) -> Iterator[Annotated]:
     elif not published.is_dir():
         raise DeepMatchingError(f"There is neither '{packed}' nor '{published}'; one of them must hold the boundaries.")
     for path in paths:
-        image = decode_image_file(path, cv2.IMREAD_COLOR, "photograph")[:, :, ::-1]
+        image = decode_image_file(path, AS_STORED, "photograph")[:, :, ::-1]
         if packed.is_dir():
             boundaries = _read_packed(packed / f"{path.stem}.png", numbers)
         else:

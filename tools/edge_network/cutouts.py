@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.images import decode_image_file
+from deepmatching.io.image_files import decode_image_file
 
 _SIDE = 192  # pixels; larger cut-outs are shrunk
 _PASTED = 0.6  # fraction of the views that get an object

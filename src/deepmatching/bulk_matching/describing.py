@@ -14,8 +14,8 @@ from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import PathLike
+from deepmatching.io.image_files import read_orientation
 from deepmatching.io.images import read_pixels, scale_to_unit, shrink, shrunk_size, size_of
-from deepmatching.io.orientation import read_orientation
 from deepmatching.matcher import DeepMatcher
 from deepmatching.network.memory import budget_for
 from deepmatching.network.replay import GraphedDescribe

@@ -16,7 +16,8 @@ import numpy as np
 from deepmatching.errors import DeepMatchingError, check_number
 from deepmatching.io.files import PathLike, read_bytes, refuse_address
 from deepmatching.io.hdf5 import Hdf5
-from deepmatching.io.video import PICTURES, natural_order
+from deepmatching.io.image_files import PICTURE_SUFFIXES
+from deepmatching.io.video import natural_order
 
 Pair = tuple[str, str]
 
@@ -48,7 +49,7 @@ def list_images(folder: PathLike) -> list[str]:
         names += [
             (below / name).as_posix()
             for name in files
-            if Path(name).suffix.lower() in PICTURES and not name.startswith(".")
+            if Path(name).suffix.lower() in PICTURE_SUFFIXES and not name.startswith(".")
         ]
     return sorted(names, key=natural_order)
 

@@ -41,7 +41,7 @@ class MatchedPair:
     Attributes:
         names: of the two images.
         matches: in pixels of the upright images; empty for a pair that failed.
-        orientations: of the stored pixels of the two images, see ``deepmatching.io.orientation``.
+        orientations: of the stored pixels of the two images, see ``deepmatching.io.image_files``.
         failure: why there are no matches; "" for a pair that was matched.
     """
 

@@ -275,7 +275,8 @@ def _prepare_drawing(draw: Path, out: Path) -> None:
     """Create the folder for pictures, or check that a video can be written."""
     from deepmatching.flow.sequence import MANIFEST
     from deepmatching.io.files import check_writable, make_folder
-    from deepmatching.io.video import CODECS, PICTURES
+    from deepmatching.io.image_files import PICTURE_SUFFIXES
+    from deepmatching.io.video import CODECS
 
     suffix = draw.suffix.lower()
     if suffix in CODECS:
@@ -283,7 +284,7 @@ def _prepare_drawing(draw: Path, out: Path) -> None:
             make_folder(out)
         check_writable(draw)
         return
-    if suffix in PICTURES:
+    if suffix in PICTURE_SUFFIXES:
         raise DeepMatchingError(f"One picture '{draw}' cannot show many flows: name an .mp4 file or a folder.")
     if suffix and not os.path.isdir(draw):
         raise DeepMatchingError(

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.decoder_messages import catch_messages
 
 
 @contextlib.contextmanager
@@ -49,32 +48,20 @@ def discard_output() -> None:
 
 @contextlib.contextmanager
 def guarded_errors() -> Iterator[None]:
-    """Go on if standard error cannot be written: there is no other place for what the block prints to it.
-
-    Python gets a file descriptor of its own, so that what C libraries print can be told from what we print.
-    """
+    """Go on if standard error cannot be written: there is no other place for what the block prints to it."""
     original = sys.stderr
-    try:
-        descriptor = os.dup(original.fileno())
-    except (AttributeError, OSError, ValueError):
-        descriptor = None  # not a file, as in a test or in a notebook
-    if descriptor is None:
+    file: Any = getattr(getattr(original, "buffer", None), "raw", None)
+    if file is None:  # not a file, as in a test or in a notebook
         yield
         return
-    is_console = os.name == "nt" and original.isatty()  # its text does not pass a file descriptor unharmed
-    raw: Any = original.buffer
-    file = _Lossy(raw.raw if is_console else io.FileIO(descriptor, "w", closefd=False))
     sys.stderr = io.TextIOWrapper(
-        io.BufferedWriter(file), original.encoding, original.errors, line_buffering=True, write_through=True
+        io.BufferedWriter(_Lossy(file)), original.encoding, original.errors, line_buffering=True, write_through=True
     )
-    catch_messages(not is_console)
     try:
         yield
     finally:
-        catch_messages(False)
         sys.stderr.flush()
         sys.stderr = original
-        os.close(descriptor)
 
 
 class _Lossy(io.RawIOBase):

@@ -13,8 +13,9 @@ import torch
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import atomic_write, check_writable
+from deepmatching.io.image_files import PICTURE_SUFFIXES
 
-_ENCODERS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".ppm")
+_ENCODERS = tuple(suffix for suffix in PICTURE_SUFFIXES if suffix != ".pgm")  # which is grey
 # Images are drawn with their longer side in this range of px, whatever their own size.
 _SMALLEST_SIDE, _LARGEST_SIDE = 560, 1280
 

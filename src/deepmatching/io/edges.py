@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import cv2
 import numpy as np
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.arrays import read_npy
 from deepmatching.io.files import PathLike, read_bytes
-from deepmatching.io.images import WHITE, decode_image_file
+from deepmatching.io.image_files import AS_STORED, PICTURE_SUFFIXES, decode_image_file
+from deepmatching.io.images import WHITE
 
-_PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".pgm", ".ppm", ".webp", ".exr")
 _OVERSHOOT = 1.5  # detectors that resample exceed 1 slightly; a map in 0 … 255 exceeds this
 _COLOUR = 0.05  # a picture whose channels differ by more is not an edge map
 
@@ -32,7 +31,7 @@ def load_edges(path: PathLike, size: tuple[int, int]) -> np.ndarray:
         (H, W) float32 in [0, 1].
     """
     suffix = Path(path).suffix.lower()
-    if suffix in _PICTURES:
+    if suffix in (*PICTURE_SUFFIXES, ".exr"):
         edges = _decode_picture(path)
     elif suffix == ".npy":
         edges = read_npy(path, "edge map")
@@ -66,7 +65,7 @@ def check_edges(edges: np.ndarray, size: tuple[int, int], name: str = "edge map"
 
 
 def _decode_picture(path: PathLike) -> np.ndarray:
-    picture = decode_image_file(path, cv2.IMREAD_ANYCOLOR | cv2.IMREAD_ANYDEPTH, "edge map")
+    picture = decode_image_file(path, AS_STORED, "edge map")
     if picture.ndim == 2:
         return picture
     white = WHITE.get(picture.dtype.name, 1.0)

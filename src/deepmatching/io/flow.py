@@ -13,7 +13,7 @@ import numpy as np
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.arrays import read_npy
 from deepmatching.io.files import PathLike, atomic_write, check_suffix, read_bytes
-from deepmatching.io.images import decode_image_file
+from deepmatching.io.image_files import decode_image_file
 
 _SUFFIXES = (".flo", ".png", ".pfm", ".npy")
 _FLO_MAGIC = b"PIEH"  # 202021.25 as a little-endian float

@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import logging
 import os
-import re
-import threading
-import zlib
-from collections.abc import Iterator
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, TypeAlias
 
 import cv2
 import numpy as np
 import torch
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.arrays import LARGEST_COMPRESSION
-from deepmatching.io.decoder_messages import with_messages
-from deepmatching.io.files import PathLike, read_bytes
+from deepmatching.io.files import PathLike
+from deepmatching.io.image_files import AS_STORED, decode_image_file
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as PILImage
 
 _log = logging.getLogger("deepmatching")
-
-
-@runtime_checkable
-class PILImage(Protocol):
-    """The part of a PIL image that is used here, so that PIL need not be imported."""
-
-    @property
-    def mode(self) -> str: ...
-
-    @property
-    def size(self) -> tuple[int, int]: ...
-
-    def convert(self, mode: str) -> PILImage: ...
 
 
 ImageLike: TypeAlias = "str | os.PathLike[str] | np.ndarray | torch.Tensor | PILImage"
@@ -51,13 +34,17 @@ _SMALLER_DEPTHS = (8, 10, 12, 14)
 _warned_depths: set[int] = set()
 
 
+#: The attribute of a tensor that :func:`load_image` has made: its version, which PyTorch counts up when it is changed.
+_LOADED = "_deepmatching_loaded_version"
+
+
 def load_image(image: ImageLike, name: str = "image", bit_depth: int | None = None) -> torch.Tensor:
-    """The image as float32 (C,H,W), C = 1 (grey) or 3 (RGB), values in [0,1].
+    """Return the image as float32 (C,H,W), C = 1 (grey) or 3 (RGB), values in [0,1].
 
     * A path: any format that OpenCV decodes, 8 or 16 bits; EXIF orientation is applied and alpha is dropped.
     * A NumPy array: (H,W), (H,W,1), RGB (H,W,3) or RGBA (H,W,4).
     * A torch tensor: (H,W), (C,H,W) or (1,C,H,W) with C = 1, 3 or 4. It stays on its device, and a float
-      tensor stays part of the autograd graph.
+      tensor stays part of the autograd graph. A tensor that this function has returned is returned at once.
     * A PIL image of any mode; its EXIF orientation is not applied, because PIL does not apply it either.
 
     uint8 is divided by 255 and uint16 by 65535; bool is 0 or 1; float must be in [0,1] already, but a small
@@ -67,189 +54,38 @@ def load_image(image: ImageLike, name: str = "image", bit_depth: int | None = No
     guessed, because a dark picture of 16 bits looks the same, and both images of a pair must be scaled alike. Values
     that all fit a smaller depth get a warning, once.
     """
-    scaled = functools.partial(scale_to_unit, bit_depth=bit_depth)
     if isinstance(image, torch.Tensor):
-        return scaled(_planar_from_tensor(image, name), name)
-    if isinstance(image, np.ndarray):
-        return scaled(_planar_from_array(image, name), name)
-    if isinstance(image, str | os.PathLike):
-        return scaled(read_pixels(image, name), f"{name} ('{os.fspath(image)}')")
-    if isinstance(image, PILImage):
-        return scaled(_planar_from_array(_array_from_pil(image, name), name), name)
-    raise DeepMatchingError(
-        f"The {name} is a {type(image).__name__}; pass a path, a NumPy array, a torch tensor or a PIL image."
-    )
+        if not image.is_inference() and getattr(image, _LOADED, None) == image._version:
+            return image
+        planar = _planar_from_tensor(image, name)
+    elif isinstance(image, np.ndarray):
+        planar = _planar_from_array(image, name)
+    elif isinstance(image, str | os.PathLike):
+        planar, name = read_pixels(image, name), f"{name} ('{os.fspath(image)}')"
+    else:
+        planar = _planar_from_array(_array_from_pil(image, name), name)
+    loaded = scale_to_unit(planar, name, bit_depth)
+    if not loaded.is_inference():  # such tensors have no version
+        setattr(loaded, _LOADED, loaded._version)
+    return loaded
 
 
 def read_pixels(path: PathLike, name: str = "image") -> torch.Tensor:
-    """The pixels of a file as (C,H,W) of the file's own dtype; :func:`scale_to_unit` makes them an image."""
-    array = decode_image_file(path, cv2.IMREAD_ANYCOLOR | cv2.IMREAD_ANYDEPTH, name)
+    """Read a file as (C,H,W) of its own dtype; :func:`scale_to_unit` makes it an image."""
+    array = decode_image_file(path, AS_STORED, name)
     if array.ndim == 3 and array.shape[2] == 3:
         array = array[:, :, ::-1]  # OpenCV decodes to BGR
     return _planar_from_array(array, f"{name} ('{os.fspath(path)}')")
 
 
-def decode_image_file(path: PathLike, flags: int, name: str = "image") -> np.ndarray:
-    """Decode an image file with `cv2.imdecode` and its `flags` to (H,W) or (H,W,C), channels in BGR order.
-
-    The file is not opened by OpenCV, which cannot open paths with non-ASCII characters on Windows. The bytes are
-    checked for completeness, because some OpenCV versions fill the missing part of a truncated file with grey.
-    """
-    data = read_bytes(path, name)
-    if not _is_complete(data):
-        raise DeepMatchingError(f"The {name} '{path}' is damaged or cut short; copy or download it again.")
-    try:
-        content = np.frombuffer(_without_remarks(data), np.uint8)
-        with quiet_opencv():
-            array, messages = with_messages(lambda: cv2.imdecode(content, flags))
-    except cv2.error as error:
-        if "CV_IO_MAX_IMAGE" in str(error):
-            raise DeepMatchingError(
-                f"The {name} '{path}' has more pixels than OpenCV decodes (2^30); make it smaller or cut it."
-            ) from error
-        raise _not_an_image(path, name) from error
-    if array is None:
-        raise _not_an_image(path, name)
-    if messages:
-        _log.warning("The decoder of the %s '%s' reports: %s.", name, path, messages[0])
-    return np.asarray(array)
-
-
-def _not_an_image(path: PathLike, name: str) -> DeepMatchingError:
-    return DeepMatchingError(
-        f"The {name} '{path}' cannot be decoded (not an image, an unknown format, damaged or cut short); "
-        "check the file or convert it to PNG or JPEG."
-    )
-
-
-def _is_complete(data: bytes) -> bool:
-    """Whether a PNG or JPEG file reaches its end marker; other formats are left to the decoder."""
-    if data.startswith(_PNG_START):
-        return _png_is_complete(data)
-    if data.startswith(b"\xff\xd8\xff"):
-        return _jpeg_is_complete(data)
-    return True
-
-
-_PNG_START = b"\x89PNG\r\n\x1a\n"
-
-#: Chunks that a PNG can do without but that change the picture: transparency, orientation, frames of an animation.
-_PNG_KEPT = (b"tRNS", b"eXIf", b"acTL", b"fcTL", b"fdAT")
-
-
-def _png_chunks(data: bytes) -> Iterator[tuple[bytes, slice, bool]]:
-    """The type and place of every whole chunk (length, type, body, CRC) up to IEND, and whether its CRC is right."""
-    position = len(_PNG_START)
-    while position + 12 <= len(data):
-        end = position + 12 + int.from_bytes(data[position : position + 4], "big")
-        if end > len(data):
-            return
-        kind, crc = data[position + 4 : position + 8], int.from_bytes(data[end - 4 : end], "big")
-        yield kind, slice(position, end), zlib.crc32(data[position + 4 : end - 4]) == crc
-        if kind == b"IEND":
-            return
-        position = end
-
-
-def _is_critical(kind: bytes) -> bool:
-    return not kind[0] & 0x20  # an upper-case first letter
-
-
-def _png_is_complete(data: bytes) -> bool:
-    """Whether the chunks reach IEND and the CRC of every critical chunk is right.
-
-    A file that states more pixels than its bytes can hold is not complete either.
-    """
-    width, height = (int.from_bytes(data[start : start + 4], "big") for start in (16, 20))
-    if width * height > 8 * LARGEST_COMPRESSION * len(data):  # at least a bit for each pixel
-        return False
-    kind = b""
-    for kind, _, is_right in _png_chunks(data):
-        if _is_critical(kind) and not is_right:
-            return False
-    return kind == b"IEND"
-
-
-def _without_remarks(data: bytes) -> bytes:
-    """A PNG without the chunks that do not change the picture; other formats as they are.
-
-    libpng prints warnings about such chunks, about the colour profiles of many programs for example, and OpenCV cannot
-    silence it.
-    """
-    if not data.startswith(_PNG_START):
-        return data
-    kept = [
-        data[place]
-        for kind, place, is_right in _png_chunks(data)
-        if _is_critical(kind) or (is_right and kind in _PNG_KEPT)
-    ]
-    return b"".join([_PNG_START, *kept])
-
-
-# Within a scan, FF 00 is a data byte, FF D0 to FF D7 are restarts and FF FF is fill.
-_JPEG_END_OF_SCAN = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
-
-
-def _jpeg_is_complete(data: bytes) -> bool:
-    """Walk the segments up to the end-of-image marker.
-
-    Searching for the marker is not enough, because an EXIF thumbnail is a JPEG with a marker of its own.
-    """
-    position = 2
-    while position + 2 <= len(data):
-        marker = data[position + 1]
-        if data[position] != 0xFF:
-            return False
-        if marker == 0xFF:  # fill
-            position += 1
-        elif marker == 0xD9:  # end of image
-            return True
-        elif marker == 0x01 or 0xD0 <= marker <= 0xD7:  # no length follows
-            position += 2
-        else:
-            position += 2 + int.from_bytes(data[position + 2 : position + 4], "big")
-            if marker == 0xDA:  # a scan: its header, just skipped, then data until the next marker
-                found = _JPEG_END_OF_SCAN.search(data, position)
-                if found is None:
-                    return False
-                position = found.start()
-    return False
-
-
-_quiet_lock = threading.Lock()
-_quiet_depth = 0
-_quiet_restore = 0
-
-
-@contextlib.contextmanager
-def quiet_opencv() -> Iterator[None]:
-    """Silence OpenCV's own messages about a file that we report on.
-
-    The whole process has one log level: the last thread to leave restores it.
-    """
-    global _quiet_depth, _quiet_restore
-    # OpenCV 4 has the functions in cv2, OpenCV 5 in cv2.utils.logging.
-    module = getattr(getattr(cv2, "utils", None), "logging", cv2)
-    get_level, set_level = getattr(module, "getLogLevel", None), getattr(module, "setLogLevel", None)
-    if get_level is None or set_level is None:
-        yield
-        return
-    with _quiet_lock:
-        if _quiet_depth == 0:
-            _quiet_restore = get_level()
-            set_level(0)
-        _quiet_depth += 1
-    try:
-        yield
-    finally:
-        with _quiet_lock:
-            _quiet_depth -= 1
-            if _quiet_depth == 0:
-                set_level(_quiet_restore)
-
-
 def _array_from_pil(image: PILImage, name: str) -> np.ndarray:
-    """A PIL image as (H,W) or RGB (H,W,3); alpha is dropped."""
+    """Return a PIL image as (H,W) or RGB (H,W,3), without alpha; raise if it is none."""
+    from PIL import Image
+
+    if not isinstance(image, Image.Image):
+        raise DeepMatchingError(
+            f"The {name} is a {type(image).__name__}; pass a path, a NumPy array, a torch tensor or a PIL image."
+        )
     width, height = image.size
     if width * height == 0:
         raise DeepMatchingError(f"The {name} has no pixels (size {width} x {height}); pass a picture.")
@@ -269,7 +105,7 @@ def _array_from_pil(image: PILImage, name: str) -> np.ndarray:
 
 
 def shrunk_size(size: tuple[int, int], max_size: int | None) -> tuple[int, int]:
-    """The size (H, W) of an image whose longer side is reduced to at most `max_size` px; None for no limit."""
+    """Return the size (H, W) of an image whose longer side is reduced to at most `max_size` px; None for no limit."""
     if max_size is None or max(size) <= max_size:
         return size
     height, width = (max(1, round(side * max_size / max(size))) for side in size)
@@ -277,7 +113,7 @@ def shrunk_size(size: tuple[int, int], max_size: int | None) -> tuple[int, int]:
 
 
 def shrink(image: torch.Tensor, max_size: int | None) -> torch.Tensor:
-    """The image (C,H,W) at its :func:`shrunk_size`; each pixel is the mean of those that it covers."""
+    """Shrink an image (C,H,W) to its :func:`shrunk_size`; each pixel is the mean of those that it covers."""
     size = size_of(image)
     height, width = shrunk_size(size, max_size)
     if (height, width) == size:
@@ -289,17 +125,17 @@ def shrink(image: torch.Tensor, max_size: int | None) -> torch.Tensor:
 
 
 def size_of(image: torch.Tensor) -> tuple[int, int]:
-    """The rows and columns of an image (C,H,W)."""
+    """Return the rows and columns of an image (C,H,W)."""
     return image.shape[1], image.shape[2]
 
 
 def stacked(images: list[torch.Tensor]) -> torch.Tensor:
-    """A batch (B,C,H,W) of images (C,H,W); one image is not copied."""
+    """Stack images (C,H,W) to a batch (B,C,H,W); one image is not copied."""
     return images[0][None] if len(images) == 1 else torch.stack(images)
 
 
 def _planar_from_array(array: np.ndarray, name: str) -> torch.Tensor:
-    """(H,W), (H,W,1), (H,W,3) or (H,W,4) of any allowed dtype to a tensor (1 or 3,H,W) of the same dtype."""
+    """Turn (H,W), (H,W,1), (H,W,3) or (H,W,4) of any allowed dtype into a tensor (1 or 3,H,W) of the same dtype."""
     if array.dtype.name not in WHITE:
         raise DeepMatchingError(f"The {name} has dtype {array.dtype}; {_DTYPE_RULE}.")
     if array.ndim == 2:
@@ -319,7 +155,7 @@ def _planar_from_array(array: np.ndarray, name: str) -> torch.Tensor:
 
 
 def _planar_from_tensor(tensor: torch.Tensor, name: str) -> torch.Tensor:
-    """(H,W), (C,H,W) or (1,C,H,W) to (1 or 3,H,W); C = 4 loses its alpha."""
+    """Turn (H,W), (C,H,W) or (1,C,H,W) into (1 or 3,H,W); C = 4 loses its alpha."""
     shape = tuple(tensor.shape)
     if tensor.ndim == 2:
         tensor = tensor[None]
@@ -340,7 +176,7 @@ def _planar_from_tensor(tensor: torch.Tensor, name: str) -> torch.Tensor:
 
 
 def scale_to_unit(planar: torch.Tensor, name: str = "image", bit_depth: int | None = None) -> torch.Tensor:
-    """(C,H,W) of any dtype to float32 in [0,1], the same on every device; raises for values that cannot be an image."""
+    """Scale (C,H,W) of any dtype to float32 in [0,1], the same on every device; raise for impossible values."""
     white = WHITE.get(str(planar.dtype).removeprefix("torch."))
     if white is None:
         raise DeepMatchingError(f"The {name} has dtype {planar.dtype}; {_DTYPE_RULE}.")
@@ -368,7 +204,7 @@ def scale_to_unit(planar: torch.Tensor, name: str = "image", bit_depth: int | No
 
 
 def _white_of_16_bits(largest: int, name: str, bit_depth: int | None) -> float:
-    """The value of white in a uint16 image with this largest value."""
+    """Return the value of white in a uint16 image with this largest value."""
     depth = 16 if bit_depth is None else bit_depth
     if largest >= 2**depth:
         raise DeepMatchingError(f"The {name} has values up to {largest}, more than {depth} bits hold; give more bits.")

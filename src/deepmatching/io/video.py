@@ -14,9 +14,8 @@ from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import atomic_write
-from deepmatching.io.images import load_image, quiet_opencv
-
-PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".webp")
+from deepmatching.io.image_files import PICTURE_SUFFIXES, quiet_opencv
+from deepmatching.io.images import load_image
 
 #: Suffixes of the videos that can be written, and their codecs.
 CODECS = {".mp4": "mp4v", ".avi": "MJPG"}
@@ -81,13 +80,14 @@ class FolderFrames(Frames):
             (
                 file
                 for file in path.iterdir()
-                if file.suffix.lower() in PICTURES and not file.name.startswith(".") and file.is_file()
+                if file.suffix.lower() in PICTURE_SUFFIXES and not file.name.startswith(".") and file.is_file()
             ),
             key=lambda file: natural_order(file.name),
         )
         if not files:
             raise DeepMatchingError(
-                f"The folder '{path}' holds no pictures ({', '.join(PICTURES)}); give a folder of frames or a video."
+                f"The folder '{path}' holds no pictures ({', '.join(PICTURE_SUFFIXES)}); "
+                "give a folder of frames or a video."
             )
         by_name: dict[str, Path] = {}
         for file in files:
@@ -143,7 +143,7 @@ def open_frames(path: str | os.PathLike[str]) -> Frames:
     path = Path(path)
     if os.path.isdir(path):
         frames: Frames = FolderFrames(path)
-    elif path.suffix.lower() in PICTURES:
+    elif path.suffix.lower() in PICTURE_SUFFIXES:
         raise DeepMatchingError(f"'{path}' is a single picture; give a second one, a folder of frames or a video.")
     else:
         frames = VideoFrames(path)

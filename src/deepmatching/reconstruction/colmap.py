@@ -18,8 +18,8 @@ import numpy as np
 from deepmatching.bulk_matching.pairs import Pair
 from deepmatching.errors import DeepMatchingError, check_choice, check_number
 from deepmatching.io.files import PathLike, atomic_write
+from deepmatching.io.image_files import stored_size, to_stored
 from deepmatching.io.matches import to_corners
-from deepmatching.io.orientation import stored_size, to_stored
 from deepmatching.reconstruction.keypoints import ImageKeypoints, SharedKeypoints
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ import numpy as np
 from deepmatching.bulk_matching.pairs import Pair
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import PathLike, atomic_write, check_suffix
-from deepmatching.io.orientation import stored_size, to_stored
+from deepmatching.io.image_files import stored_size, to_stored
 from deepmatching.reconstruction.keypoints import SharedKeypoints, SharedMatches
 
 if TYPE_CHECKING:

@@ -23,7 +23,8 @@ from deepmatching.data.datasets.homography import homography_flow
 from deepmatching.errors import DeepMatchingError, check_number
 from deepmatching.io.files import read_bytes
 from deepmatching.io.flow import read_flow
-from deepmatching.io.images import decode_image_file, load_image
+from deepmatching.io.image_files import decode_image_file
+from deepmatching.io.images import load_image
 
 
 @dataclass(frozen=True)

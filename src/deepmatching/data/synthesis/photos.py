@@ -19,11 +19,10 @@ import torch
 
 from deepmatching.data.synthesis.shapes import draw_shapes
 from deepmatching.errors import DeepMatchingError, check_choice
-from deepmatching.io.images import decode_image_file
+from deepmatching.io.image_files import PICTURE_SUFFIXES, decode_image_file
 
 LEVELS = 4  # sizes of every picture: 1, 1/2, 1/4, 1/8
 SPLITS = ("train", "val", "all")
-_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm"}
 _VALIDATION_PERIOD = 16  # one file in 16 is held out
 _MAX_PHOTO, _MAX_CUTOUT = 640, 288  # longest sides
 _MIN_SIDE = 32
@@ -102,7 +101,7 @@ def find_pictures(folder: str | os.PathLike[str]) -> list[Path]:
     if not os.path.isdir(folder):
         raise DeepMatchingError(f"There is no folder of photographs '{folder}'; check the path.")
     paths = sorted(
-        path for path in Path(folder).rglob("*") if path.suffix.lower() in _SUFFIXES and os.path.isfile(path)
+        path for path in Path(folder).rglob("*") if path.suffix.lower() in PICTURE_SUFFIXES and os.path.isfile(path)
     )
     if not paths:
         raise DeepMatchingError(f"There are no pictures in '{folder}'; give a folder of photographs.")

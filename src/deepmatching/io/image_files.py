@@ -1,0 +1,241 @@
+"""Image files: their pixels, as stored or turned upright, and the orientation that tells one from the other.
+
+Pillow decodes JPEG, finds out whether a file is cut short, and reads sizes and EXIF. OpenCV decodes the other formats:
+Pillow loses half the bits of 16-bit colour, and knows neither EXR nor all kinds of TIFF.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import struct
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import cv2
+import numpy as np
+
+from deepmatching.errors import DeepMatchingError
+from deepmatching.io.arrays import LARGEST_COMPRESSION
+from deepmatching.io.files import PathLike, read_bytes
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from PIL.ImageFile import ImageFile
+
+#: Suffixes of pictures, as they are listed in folders.
+PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".webp")
+
+#: Flags of OpenCV: grey or BGR, 8 or 16 bits, as in the file; EXIF orientation is applied.
+AS_STORED = cv2.IMREAD_ANYCOLOR | cv2.IMREAD_ANYDEPTH
+
+#: Pixels of an image; larger ones are refused before they are decoded.
+MAX_PIXELS = 2**29
+
+#: The EXIF orientation of an image that is stored upright.
+UPRIGHT = 1
+
+_EXIF_ORIENTATION = 0x0112
+
+#: Pillow's names of the turns that show images of the orientations 2 to 8 upright.
+_TURNS = (
+    "FLIP_LEFT_RIGHT",
+    "ROTATE_180",
+    "FLIP_TOP_BOTTOM",
+    "TRANSPOSE",
+    "ROTATE_270",
+    "TRANSVERSE",
+    "ROTATE_90",
+)
+
+_JPEG = b"\xff\xd8\xff"
+_PNG = b"\x89PNG\r\n\x1a\n"
+
+#: Chunks that a PNG can do without but that change the picture: transparency, orientation, frames of an animation.
+_PNG_KEPT = (b"tRNS", b"eXIf", b"acTL", b"fcTL", b"fdAT")
+
+
+def decode_image_file(path: PathLike, flags: int, name: str = "image") -> np.ndarray:
+    """Decode an image file to (H,W) or (H,W,C), channels in BGR order, as `cv2.imdecode` does with these `flags`.
+
+    Nothing is printed. The file is not opened by OpenCV, which cannot open paths with non-ASCII characters on Windows.
+    """
+    data = read_bytes(path, name)
+    try:
+        data = _essential(data)
+        header = _open(data)
+        if header is not None:
+            _check_size(header, data, f"The {name} '{path}'")
+            if header.format == "JPEG":
+                return _decode_jpeg(header, flags)
+        with quiet_opencv():
+            array = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+        assert array is not None
+        return np.asarray(array)
+    except (DeepMatchingError, MemoryError):
+        raise
+    except Exception as error:  # cv2.error, and what Pillow raises: OSError, SyntaxError, ValueError, struct.error, …
+        raise DeepMatchingError(
+            f"The {name} '{path}' cannot be decoded (not an image, an unknown format, damaged or cut short); "
+            "check the file or convert it to PNG or JPEG."
+        ) from error
+
+
+def read_orientation(path: PathLike) -> int:
+    """Return the EXIF orientation, 1 to 8, of a JPEG, PNG, WebP or TIFF file; 1 (upright) if it has none."""
+    try:
+        header = _open(_essential(read_bytes(path, "image")))
+        return UPRIGHT if header is None else _orientation(header)
+    except Exception:  # as above
+        return UPRIGHT
+
+
+def to_stored(points: np.ndarray, size: tuple[int, int], orientation: int) -> np.ndarray:
+    """Convert positions (N, 2) in the upright image of ``size`` (rows, columns) to those in the stored pixels.
+
+    ``load_image`` turns photographs upright; COLMAP and hloc work on the stored pixels. Both positions are measured
+    from pixel centres.
+    """
+    rows, columns = size
+    x, y = points[:, 0], points[:, 1]
+    right, bottom = columns - 1 - x, rows - 1 - y
+    stored = {
+        2: (right, y),
+        3: (right, bottom),
+        4: (x, bottom),
+        5: (y, x),
+        6: (y, right),
+        7: (bottom, right),
+        8: (bottom, x),
+    }.get(orientation, (x, y))
+    return np.stack(stored, axis=1).astype(points.dtype)
+
+
+def stored_size(size: tuple[int, int], orientation: int) -> tuple[int, int]:
+    """Return the size (rows, columns) of the stored pixels, from that of the upright image."""
+    return (size[1], size[0]) if orientation >= 5 else size
+
+
+def _open(data: bytes) -> ImageFile | None:
+    """Read what stands before the pixels; None for what Pillow does not know, which OpenCV may.
+
+    Not by ``Image.open``, whose limit of pixels belongs to the whole process and prints a warning.
+    """
+    from PIL import BmpImagePlugin, JpegImagePlugin, PngImagePlugin, PpmImagePlugin, TiffImagePlugin, WebPImagePlugin
+
+    readers: dict[bytes, Callable[..., ImageFile]] = {
+        _JPEG: JpegImagePlugin.JpegImageFile,
+        _PNG: PngImagePlugin.PngImageFile,
+        b"RIFF": WebPImagePlugin.WebPImageFile,
+        b"II": TiffImagePlugin.TiffImageFile,
+        b"MM": TiffImagePlugin.TiffImageFile,
+        b"BM": BmpImagePlugin.BmpImageFile,
+        b"P": PpmImagePlugin.PpmImageFile,
+    }
+    reader = next((readers[start] for start in readers if data.startswith(start)), None)
+    try:
+        return None if reader is None else reader(io.BytesIO(data), "")
+    except Exception:  # as above
+        if data.startswith((_JPEG, _PNG)):
+            raise
+        return None
+
+
+def _check_size(header: ImageFile, data: bytes, subject: str) -> None:
+    """Raise before pixels are decoded if there are too many of them."""
+    pixels = header.width * header.height
+    if pixels > MAX_PIXELS:
+        raise DeepMatchingError(
+            f"{subject} has {header.width} x {header.height} pixels, more than 2^29; make it smaller or cut it."
+        )
+    is_bounded = data.startswith((_JPEG, _PNG))  # by their compression, at the best to a bit for each pixel
+    if is_bounded and pixels > 8 * LARGEST_COMPRESSION * len(data):
+        raise ValueError("more pixels than the file can hold")
+
+
+def _orientation(header: ImageFile) -> int:
+    """Return the orientation in EXIF. Pillow's ``getexif`` would also take one in XMP, which OpenCV does not know."""
+    from PIL import Image
+
+    exif = getattr(header, "tag_v2", None)  # of TIFF
+    if exif is None:
+        exif = Image.Exif()
+        with contextlib.suppress(Exception):  # the picture may be in order even so
+            exif.load(header.info.get("exif", b""))
+    found: Any = exif.get(_EXIF_ORIENTATION)
+    return int(found) if found in range(1, 9) else UPRIGHT
+
+
+def _decode_jpeg(header: ImageFile, flags: int) -> np.ndarray:
+    """Decode the pixels of a JPEG; raise if it is cut short. From OpenCV, libjpeg would print to standard error."""
+    from PIL.Image import Transpose
+
+    image: Image = header
+    if not flags & (cv2.IMREAD_COLOR | cv2.IMREAD_ANYCOLOR):
+        header.draft("L", header.size)  # the luminance as it is stored
+        image = header.convert("L")
+    orientation = UPRIGHT if flags == cv2.IMREAD_UNCHANGED else _orientation(header)
+    pixels = np.asarray(image if orientation == UPRIGHT else image.transpose(Transpose[_TURNS[orientation - 2]]))
+    if image.mode == "CMYK":  # OpenCV's formula; Pillow has inverted the inks
+        black = np.uint16(255) - pixels[:, :, 3:]
+        pixels = (black - (pixels[:, :, :3] * black >> 8)).astype(np.uint8)
+    return pixels if pixels.ndim == 2 else pixels[:, :, ::-1]
+
+
+def _essential(data: bytes) -> bytes:
+    """Leave out what does not change the picture from a PNG; other formats are returned as they are.
+
+    libpng prints warnings about such chunks (length, type, body, CRC), and Pillow refuses a file if the CRC of one is
+    wrong. Raises ValueError if the file is damaged or cut short, which OpenCV does not always notice.
+    """
+    if not data.startswith(_PNG):
+        return data
+    kept, kind, position = [_PNG], b"", len(_PNG)
+    while position + 12 <= len(data) and kind != b"IEND":
+        length, kind = struct.unpack_from(">I4s", data, position)
+        end = position + 12 + length
+        is_right = data[end - 4 : end] == struct.pack(">I", zlib.crc32(data[position + 4 : end - 4]))
+        is_critical = not kind[0] & 0x20  # an upper-case first letter
+        if is_critical and not is_right:
+            raise ValueError("damaged")
+        if is_right and (is_critical or kind in _PNG_KEPT):
+            place = 2 if kind == b"eXIf" else len(kept)  # after the header, though it may come after the pixels
+            kept.insert(place, data[position:end])
+        position = end
+    if not {b"IDAT", b"IEND"} <= {chunk[4:8] for chunk in kept}:
+        raise ValueError("cut short")
+    return b"".join(kept)
+
+
+_quiet_lock = threading.Lock()
+_quiet_depth = 0
+_quiet_restore = 0
+
+
+@contextlib.contextmanager
+def quiet_opencv() -> Iterator[None]:
+    """Silence OpenCV's own messages about a file that we report on.
+
+    The whole process has one log level: the last thread to leave restores it.
+    """
+    global _quiet_depth, _quiet_restore
+    # OpenCV 4 has the functions in cv2, OpenCV 5 in cv2.utils.logging.
+    module = getattr(getattr(cv2, "utils", None), "logging", cv2)
+    get_level, set_level = getattr(module, "getLogLevel", None), getattr(module, "setLogLevel", None)
+    if get_level is None or set_level is None:
+        yield
+        return
+    with _quiet_lock:
+        if _quiet_depth == 0:
+            _quiet_restore = get_level()
+            set_level(0)
+        _quiet_depth += 1
+    try:
+        yield
+    finally:
+        with _quiet_lock:
+            _quiet_depth -= 1
+            if _quiet_depth == 0:
+                set_level(_quiet_restore)
