@@ -25,7 +25,7 @@ import torch
 from rich.table import Table
 
 from deepmatching import DeepMatcher, Matches
-from deepmatching.data.datasets.homography import homography_flow
+from deepmatching.data.datasets.pairs import homography_flow
 from deepmatching.evaluation.baselines import baseline
 from deepmatching.evaluation.metrics import accuracy, match_metrics
 from deepmatching.evaluation.tables import print_table

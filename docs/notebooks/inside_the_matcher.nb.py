@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 import deepmatching as dm
-from deepmatching.data.datasets.homography import homography_flow
+from deepmatching.data.datasets.pairs import homography_flow
 from deepmatching.network.losses import Objective
 from deepmatching.models import build_network
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from deepmatching import DeepMatcher, Matches
-from deepmatching.data.datasets.homography import homography_flow
+from deepmatching.data.datasets.pairs import homography_flow
 from deepmatching.flow import FlowSettings, RefinementSettings, matches_to_flow
 from deepmatching.flow.fields import field_of
 from deepmatching.flow.pipeline import fields_to_flow

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from deepmatching.data.datasets.base import Pair
+from deepmatching.data.datasets.pairs import Pair
 from deepmatching.drawing import write_image
 from deepmatching.drawing.errors import draw_flow_errors, draw_match_errors
 from deepmatching.evaluation.results import PairResult

@@ -11,8 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor
 
-from deepmatching.data.datasets.base import Pair
-from deepmatching.data.datasets.pairs import FilePairs
+from deepmatching.data.datasets.pairs import FilePairs, Pair
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation.metrics import PairMetrics, flow_metrics, match_metrics
 from deepmatching.evaluation.recording import Recorder

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deepmatching.data.datasets.homography import homography_flow
+from deepmatching.data.datasets.pairs import homography_flow
 from deepmatching.errors import DeepMatchingError
 
 

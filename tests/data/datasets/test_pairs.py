@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from deepmatching.data.datasets import Entry, FilePairs
-from deepmatching.data.datasets.homography import homography_flow
+from deepmatching.data.datasets.pairs import homography_flow
 from deepmatching.errors import DeepMatchingError
 from helpers.fake_datasets import SIZE, constant_flow, mask, moved, texture, write_field, write_image
 

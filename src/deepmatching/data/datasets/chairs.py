@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from deepmatching.data.datasets.layouts import Layout, LayoutPairs, PathLike
-from deepmatching.data.datasets.pairs import Entry
+from deepmatching.data.datasets.pairs import Entry, Layout, LayoutPairs, PathLike
 from deepmatching.errors import DeepMatchingError, check_choice
 
 LAYOUT = Layout("Flying Chairs", "data/NNNNN_img1.ppm, data/NNNNN_img2.ppm and data/NNNNN_flow.flo")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Generator
 
-from deepmatching.data.datasets.base import Pair
+from deepmatching.data.datasets.pairs import Pair
 from deepmatching.errors import DeepMatchingError
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from deepmatching.data.datasets.layouts import Layout, LayoutPairs, PathLike
-from deepmatching.data.datasets.pairs import Entry
+from deepmatching.data.datasets.pairs import Entry, Layout, LayoutPairs, PathLike
 
 _LAYOUT_2012 = Layout(
     "KITTI 2012",

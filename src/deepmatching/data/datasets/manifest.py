@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from deepmatching.data.datasets.layouts import PathLike
-from deepmatching.data.datasets.pairs import Entry, FilePairs, evenly_spaced, missing_files
+from deepmatching.data.datasets.pairs import Entry, FilePairs, PathLike, evenly_spaced, missing_files
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.structured import read_json
 

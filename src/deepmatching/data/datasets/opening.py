@@ -6,9 +6,8 @@ from pathlib import Path
 
 from deepmatching.data.datasets.chairs import FlyingChairs
 from deepmatching.data.datasets.kitti import KITTI2012, KITTI2015
-from deepmatching.data.datasets.layouts import PathLike
 from deepmatching.data.datasets.manifest import Manifest
-from deepmatching.data.datasets.pairs import FilePairs
+from deepmatching.data.datasets.pairs import FilePairs, PathLike
 from deepmatching.data.datasets.sintel import Sintel, SintelMini
 from deepmatching.errors import DeepMatchingError
 

@@ -1,4 +1,4 @@
-"""Pairs in files, the base of every data set on disk.
+"""Pairs of images with ground truth, and the base of every data set on disk.
 
 A data set is a list of entries, each with the files of one pair. It checks that they exist when it is opened, and
 their contents when a pair is read.
@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -18,13 +19,25 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from deepmatching.data.datasets.base import Pair
-from deepmatching.data.datasets.homography import homography_flow
 from deepmatching.errors import DeepMatchingError, check_number
-from deepmatching.io.files import read_bytes
+from deepmatching.geometry import homographies
+from deepmatching.io.files import PathLike, read_bytes
 from deepmatching.io.flow import read_flow
 from deepmatching.io.image_files import decode_image_file
 from deepmatching.io.images import load_image
+
+
+class Pair(NamedTuple):
+    """Two images and their ground truth; a batch of pairs has one more axis B in front of each tensor.
+
+    ``flow[i, j]`` is the displacement (x, y) of the pixel in row i and column j, in pixels.
+    """
+
+    image0: Tensor  #: (3, H, W) float32 in [0, 1]
+    image1: Tensor  #: (3, H', W')
+    flow: Tensor  #: (H, W, 2) float32, NaN where unknown
+    occluded: Tensor  #: (H, W) bool: not visible in image 1; all False if the data set has no masks
+    name: str = ""  #: scene and frame, for display
 
 
 @dataclass(frozen=True)
@@ -47,12 +60,12 @@ class Entry:
         return self.occluded is not None or self.flow_noc is not None
 
     def files(self) -> dict[str, Path]:
-        """The files by the name of their field."""
+        """Return the files by the name of their field."""
         named = {name: getattr(self, name) for name in _FILES}
         return {name: path for name, path in named.items() if path is not None}
 
     def without_masks(self) -> Entry:
-        """The same pair with all of its ground truth, and no occlusion known."""
+        """Return the same pair with all of its ground truth, and no occlusion known."""
         return replace(self, occluded=None, invalid=None, flow_noc=None)
 
     def read(self) -> Pair:
@@ -119,7 +132,7 @@ class FilePairs(Dataset[Pair]):
         return hashlib.sha256(names.encode(errors="surrogateescape")).hexdigest()[:16]
 
     def only(self, groups: Iterable[str]) -> FilePairs:
-        """The pairs of these groups."""
+        """Return the pairs of these groups."""
         wanted, existing = set(groups), {entry.group for entry in self.entries}
         if unknown := sorted(wanted - existing):
             raise DeepMatchingError(
@@ -128,12 +141,70 @@ class FilePairs(Dataset[Pair]):
         return FilePairs(self.name, [entry for entry in self.entries if entry.group in wanted])
 
     def thinned(self, count: int) -> FilePairs:
-        """At most ``count`` pairs, evenly spaced in the data set."""
+        """Return at most ``count`` pairs, evenly spaced in the data set."""
         return self if count >= len(self) else FilePairs(self.name, evenly_spaced(self.entries, count))
 
 
+@dataclass(frozen=True)
+class Layout:
+    """The files of a data set, in words for an error message."""
+
+    title: str  #: "MPI Sintel"
+    files: str  #: "training/clean/SCENE/frame_NNNN.png"
+
+    def error(self, problem: str, hint: str = "") -> DeepMatchingError:
+        return DeepMatchingError(f"{self.title} is incomplete: {problem}; expected below its root: {self.files}{hint}.")
+
+    def folder(self, path: Path, hint: str = "") -> Path:
+        """Return the folder, which must exist."""
+        if not os.path.isdir(path):
+            raise self.error(f"there is no folder '{path}'", hint)
+        return path
+
+    def part(self, root: PathLike, part: str, signs: Sequence[str]) -> Path:
+        """Return the folder ``part`` of the root, or the root itself if it holds one of the ``signs`` of that folder."""
+        root = self.folder(Path(root))
+        if not (root / part).is_dir() and any((root / sign).exists() for sign in signs):
+            return root
+        return self.folder(root / part)
+
+    def names(self, folder: Path) -> list[str]:
+        """Return the names in a folder, which must exist."""
+        return list_folder(self.folder(folder))
+
+    def check(self, entries: Sequence[Entry], hint: str = "") -> None:
+        """Raise unless every file of every entry exists; ``hint`` is for missing masks."""
+        missing = missing_files(entries)
+        if missing:
+            others = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+            _, field, path = missing[0]
+            raise self.error(f"there is no file '{path}'{others}", hint if field in MASKS else "")
+
+
+class LayoutPairs(FilePairs):
+    """A data set in a published layout, with all its files.
+
+    Args:
+        name, entries: as for :class:`FilePairs`.
+        layout: names what is missing.
+        masks: use the masks.
+        limit: take only this many evenly spaced pairs of the complete ones; None for all pairs, which must be complete.
+    """
+
+    def __init__(
+        self, name: str, layout: Layout, entries: Sequence[Entry], masks: bool, limit: int | None = None
+    ) -> None:
+        if not masks:
+            entries = [entry.without_masks() for entry in entries]
+        incomplete = {index for index, _, _ in missing_files(entries)} if limit is not None else set()
+        if len(incomplete) < len(entries):
+            entries = [entry for index, entry in enumerate(entries) if index not in incomplete]
+        layout.check(entries, "; or do without masks (--no-masks; data.masks=false in training)")
+        super().__init__(name, evenly_spaced(entries, limit), len(incomplete))
+
+
 def evenly_spaced(entries: Sequence[Entry], count: int | None) -> list[Entry]:
-    """At most ``count`` of the entries, evenly spaced; all for None."""
+    """Return at most ``count`` of the entries, evenly spaced; all for None."""
     if count is None:
         return list(entries)
     check_number("The number of pairs", count, minimum=1, whole=True)
@@ -142,7 +213,7 @@ def evenly_spaced(entries: Sequence[Entry], count: int | None) -> list[Entry]:
 
 
 def missing_files(entries: Iterable[Entry]) -> list[tuple[int, str, Path]]:
-    """The missing files: index of the entry, name of the field, path. Lists every folder only once."""
+    """Return the missing files: index of the entry, name of the field, path. Lists every folder only once."""
     listed: dict[Path, frozenset[str]] = {}
     missing = []
     for index, entry in enumerate(entries):
@@ -157,7 +228,7 @@ def missing_files(entries: Iterable[Entry]) -> list[tuple[int, str, Path]]:
 
 
 def list_folder(folder: Path) -> list[str]:
-    """The sorted names in a folder; none if it does not exist."""
+    """Return the sorted names in a folder; none if it does not exist."""
     try:
         return sorted(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -170,7 +241,7 @@ def list_folder(folder: Path) -> list[str]:
 
 
 def _load_rgb(path: Path) -> Tensor:
-    """(3, H, W); the channels of a grey image are equal."""
+    """Return (3, H, W); the channels of a grey image are equal."""
     image = load_image(path)
     return image if image.shape[0] == 3 else image.expand(3, -1, -1).contiguous()
 
@@ -195,3 +266,25 @@ def _read_homography(path: Path) -> np.ndarray:
             f"The homography '{path}' is singular: it maps the whole image to a line or a point; correct its numbers."
         )
     return matrix
+
+
+def homography_flow(
+    homography: np.ndarray, height: int, width: int, target_height: int, target_width: int
+) -> np.ndarray:
+    """Return the flow float32 (H, W, 2) of a homography (3, 3) that maps (x, y, 1) of image 0 to image 1.
+
+    NaN where the point leaves the area [−0.5, W'−0.5] × [−0.5, H'−0.5] that the target's pixels cover, or lies beyond
+    the horizon, that is, not on the side of the image's centre.
+    """
+    matrix = np.asarray(homography, np.float64)
+    if matrix.shape != (3, 3) or not np.isfinite(matrix).all():
+        raise DeepMatchingError(f"A homography is a finite 3 x 3 matrix, but this one is {matrix.shape}.")
+    x, y = np.meshgrid(np.arange(width, dtype=np.float64), np.arange(height, dtype=np.float64))
+    x1, y1, weight = (row[0] * x + row[1] * y + row[2] for row in matrix)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        x1, y1 = x1 / weight, y1 / weight
+        # A homography is known up to scale, even a negative one: only the sign relative to the centre counts.
+        is_seen = weight * (matrix[2] @ (*homographies.centre((height, width)), 1.0)) > 0
+        is_seen &= (x1 >= -0.5) & (x1 <= target_width - 0.5) & (y1 >= -0.5) & (y1 <= target_height - 0.5)
+        flow = np.stack([x1 - x, y1 - y], axis=2)
+    return np.where(is_seen[..., None], flow, np.nan).astype(np.float32)

@@ -6,8 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from deepmatching.data.datasets.layouts import Layout, LayoutPairs, PathLike
-from deepmatching.data.datasets.pairs import Entry
+from deepmatching.data.datasets.pairs import Entry, Layout, LayoutPairs, PathLike
 from deepmatching.errors import check_choice
 
 LAYOUT = Layout(

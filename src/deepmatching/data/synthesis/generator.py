@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from deepmatching.data.datasets.base import Pair
+from deepmatching.data.datasets.pairs import Pair
 from deepmatching.data.synthesis.developing import develop
 from deepmatching.data.synthesis.layers import render
 from deepmatching.data.synthesis.photometry import draw_photometry
