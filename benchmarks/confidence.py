@@ -21,8 +21,8 @@ from rich.progress import track
 from rich.table import Table
 
 import deepmatching as dm
-from deepmatching.evaluation.calibration import area_under_roc
-from deepmatching.evaluation.tables import print_table
+from deepmatching.evaluation.metrics import area_under_roc
+from deepmatching.evaluation.report import print_table
 from deepmatching.flow import adapt_to_model, preset, refine
 from deepmatching.flow.confidence import CONSTANT, WEIGHTS, evidence, origin_of
 from deepmatching.flow.edges import detect_edges

@@ -22,7 +22,7 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from deepmatching.evaluation.tables import print_table
+from deepmatching.evaluation.report import print_table
 from deepmatching.flow.edges import (
     EdgeNetwork,
     detect_edges,

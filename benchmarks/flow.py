@@ -31,9 +31,9 @@ from rich.progress import track
 from rich.table import Table
 
 import deepmatching as dm
-from deepmatching.evaluation.calibration import area_under_roc
+from deepmatching.evaluation.metrics import area_under_roc
+from deepmatching.evaluation.report import print_table
 from deepmatching.evaluation.speed import peak_memory
-from deepmatching.evaluation.tables import print_table
 from deepmatching.flow import FlowSettings, Interpolation, confidence, interpolate, preset, refine
 from deepmatching.flow.edges import detect_edges, gradient_edges
 from deepmatching.io.flow import read_flow

@@ -35,9 +35,8 @@ import deepmatching as dm
 from deepmatching.data.datasets import open_dataset
 from deepmatching.drawing import write_image
 from deepmatching.drawing.figure import new_figure, picture
-from deepmatching.evaluation.calibration import area_under_roc, reliability
-from deepmatching.evaluation.metrics import match_metrics
-from deepmatching.evaluation.tables import blank_table, format_number, print_table
+from deepmatching.evaluation.metrics import area_under_roc, match_metrics, reliability
+from deepmatching.evaluation.report import blank_table, format_number, print_table
 from deepmatching.geometry.targets import Decoded
 from deepmatching.matches import matches_of
 from deepmatching.network.inference import Decoding

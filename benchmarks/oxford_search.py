@@ -28,7 +28,7 @@ from deepmatching import DeepMatcher, Matches
 from deepmatching.data.datasets.pairs import homography_flow
 from deepmatching.evaluation.baselines import baseline
 from deepmatching.evaluation.metrics import accuracy, match_metrics
-from deepmatching.evaluation.tables import print_table
+from deepmatching.evaluation.report import print_table
 from deepmatching.geometry.homographies import centre, jacobians, rotation_and_zoom
 from deepmatching.io.images import load_image, size_of
 from deepmatching.settings import RADIUS, THRESHOLDS

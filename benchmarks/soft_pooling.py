@@ -34,9 +34,8 @@ from torch import Tensor
 
 from deepmatching.commands.options import parse_size
 from deepmatching.data.datasets import open_dataset
-from deepmatching.evaluation.calibration import area_under_roc, reliability
-from deepmatching.evaluation.metrics import match_metrics
-from deepmatching.evaluation.tables import blank_table, format_number, print_table
+from deepmatching.evaluation.metrics import area_under_roc, match_metrics, reliability
+from deepmatching.evaluation.report import blank_table, format_number, print_table
 from deepmatching.matches import matches_of
 from deepmatching.models import load_network
 from deepmatching.network.inference import Decoding

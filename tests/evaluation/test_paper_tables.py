@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from deepmatching.evaluation.paper_tables import COLUMNS, FOLDERS, PAPER, ROWS, comparison_table
-from deepmatching.evaluation.tables import print_table
+from deepmatching.evaluation.report import print_table
 
 
 def test_every_published_number_has_a_row_a_column_and_a_folder() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation import Evaluation, PairResult, endpoint_metrics, flow_metrics
-from deepmatching.evaluation.tables import means_table, pairs_table
+from deepmatching.evaluation.report import means_table, pairs_table
 
 
 def match_result(index: int, group: str, acc: float, seconds: float = 1.0, **occ: float) -> PairResult:

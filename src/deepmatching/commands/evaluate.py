@@ -126,8 +126,7 @@ def evaluate(
     from deepmatching.data.datasets import Pair, open_dataset
     from deepmatching.evaluation import Evaluation, PairResult, Recorder, evaluate_flow
     from deepmatching.evaluation import evaluate as evaluate_matches
-    from deepmatching.evaluation.pictures import draw_pair
-    from deepmatching.evaluation.tables import means_table, pairs_table, print_table
+    from deepmatching.evaluation.report import draw_pair, means_table, pairs_table, print_table
     from deepmatching.io.files import check_writable, make_folder
 
     messages.set_quiet(quiet)

@@ -115,7 +115,7 @@ def reproduce(
     of table1 with each other, not with the paper's.
     """
     from deepmatching.evaluation.paper_tables import PAPER, ROWS, comparison_table
-    from deepmatching.evaluation.tables import print_table
+    from deepmatching.evaluation.report import print_table
     from deepmatching.io.files import make_folder
 
     keys = _listed("--rows", rows, [row.key for row in ROWS[table]])

@@ -28,7 +28,7 @@ PairMetrics = dict[str, dict[str, float]]
 def match_metrics(
     matches: Matches, truth: np.ndarray, occluded: np.ndarray | None = None, spread: float = PROPAGATION_RADIUS
 ) -> tuple[PairMetrics, np.ndarray]:
-    """Metrics of matches, and the displacement field (H, W, 2) that they spread to.
+    """Return metrics of matches, and the displacement field (H, W, 2) that they spread to.
 
     * ``acc@T`` in %: pixels with ground truth whose displacement is off by at most T px; a pixel without one is wrong
     * ``epe`` in px: mean end-point error of the matches themselves
@@ -65,7 +65,7 @@ def flow_metrics(flow: np.ndarray, truth: np.ndarray, occluded: np.ndarray | Non
 
 
 def endpoint_metrics(flow: np.ndarray, truth: np.ndarray, mask: np.ndarray | None = None) -> dict[str, float]:
-    """Metrics of a dense flow over the pixels with ground truth, within ``mask`` if given; NaN if there are none.
+    """Return metrics of a flow over the pixels with ground truth, within ``mask`` if given; NaN if there are none.
 
     With e = ‖flow − truth‖:
 
@@ -159,7 +159,7 @@ def propagate(
 def accuracy(
     field: np.ndarray, truth: np.ndarray, thresholds: Sequence[float] = THRESHOLDS, mask: np.ndarray | None = None
 ) -> dict[float, float]:
-    """acc@T: the fraction of pixels with ground truth whose end-point error is at most T px, for every T.
+    """Return acc@T: the fraction of pixels with ground truth whose end-point error is at most T px, for every T.
 
     ``field`` and ``truth`` are (H, W, 2). Pixels count if ``truth`` is known and ``mask`` (H, W), if given, is true;
     a pixel without a displacement is wrong. NaN if no pixel counts.
@@ -170,13 +170,13 @@ def accuracy(
 
 
 def coverage(field: np.ndarray, mask: np.ndarray | None = None) -> float:
-    """The fraction of pixels, within ``mask`` (H, W) if given, whose displacement in ``field`` (H, W, 2) is known."""
+    """Return the fraction of pixels, within ``mask`` (H, W) if given, with a displacement in ``field`` (H, W, 2)."""
     known = np.isfinite(field).all(axis=2)
     return _mean(known.ravel() if mask is None else known[mask.astype(bool)])
 
 
 def endpoint_error_of_matches(keypoints0: np.ndarray, keypoints1: np.ndarray, truth: np.ndarray) -> float:
-    """Mean end-point error in px of the matches themselves, against the nearest pixel of ``truth`` (H, W, 2).
+    """Return the mean end-point error of the matches themselves in px, by the nearest pixel of ``truth`` (H, W, 2).
 
     The nearest pixel, because bilinear interpolation would mix two motions at an occlusion boundary. Matches without
     ground truth are ignored; NaN if there are no others.
@@ -187,12 +187,38 @@ def endpoint_error_of_matches(keypoints0: np.ndarray, keypoints1: np.ndarray, tr
     return _mean(error[np.isfinite(error)])
 
 
+def area_under_roc(scores: np.ndarray, is_right: np.ndarray) -> float:
+    """Return the probability that a correct match scores above a wrong one, ties counting half; NaN without both.
+
+    Args:
+        scores: (N,), higher for matches that are thought right.
+        is_right: (N,) bool.
+    """
+    right = int(is_right.sum())
+    wrong = len(is_right) - right
+    if not right or not wrong:
+        return float("nan")
+    _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    ranks = (last - (counts - 1) / 2)[inverse]  # from 1; ties share their mean rank
+    return float((ranks[is_right].sum() - right * (right + 1) / 2) / (right * wrong))
+
+
+def reliability(confidence: np.ndarray, is_right: np.ndarray, bins: int = 10) -> list[tuple[int, float, float]]:
+    """Return the number of matches, their mean confidence and the correct fraction, by ``bins`` equal intervals of it.
+
+    The means are NaN for an empty interval.
+    """
+    place = np.minimum((confidence * bins).astype(np.int64), bins - 1)
+    return [(int((place == n).sum()), _mean(confidence[place == n]), _mean(is_right[place == n])) for n in range(bins)]
+
+
 def _pixel_sets(occluded: np.ndarray | None) -> dict[str, np.ndarray | None]:
     return {"all": None} if occluded is None else {"all": None, "noc": ~occluded, "occ": occluded}
 
 
 def _nearest_pixels(points: np.ndarray, image: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows and columns of the pixels nearest to the points (N, 2), and which of the points lie in the image."""
+    """Return rows and columns of the pixels nearest to the points (N, 2), and which of the points lie in the image."""
     with np.errstate(invalid="ignore"):
         column, row = np.floor(points + 0.5).T
         inside = (column >= 0) & (column < image.shape[1]) & (row >= 0) & (row < image.shape[0])
@@ -200,7 +226,7 @@ def _nearest_pixels(points: np.ndarray, image: np.ndarray) -> tuple[np.ndarray, 
 
 
 def _comparable(field: np.ndarray, truth: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
-    """The pixels (H, W) at which a field can be compared with the truth; raises if the shapes do not fit."""
+    """Return the pixels (H, W) at which a field can be compared with the truth; raises if the shapes do not fit."""
     if field.shape != truth.shape or truth.ndim != 3 or truth.shape[2] != 2:
         raise DeepMatchingError(
             f"The displacements are {field.shape} and the ground truth is {truth.shape}; "

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from deepmatching.evaluation.report import blank_table, format_number
 from deepmatching.evaluation.results import Evaluation
-from deepmatching.evaluation.tables import blank_table, format_number
 
 if TYPE_CHECKING:
     from rich.table import Table

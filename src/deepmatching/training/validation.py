@@ -17,7 +17,7 @@ from deepmatching.data.datasets import Pair
 from deepmatching.data.datasets.opening import is_published
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation import match_metrics
-from deepmatching.evaluation.calibration import area_under_roc
+from deepmatching.evaluation.metrics import area_under_roc
 from deepmatching.flow import Frame, Matching, RefinementSettings, flow_between, most_levels, preset
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.matches import matches_of

@@ -162,7 +162,7 @@ class Layout:
         return path
 
     def part(self, root: PathLike, part: str, signs: Sequence[str]) -> Path:
-        """Return the folder ``part`` of the root, or the root itself if it holds one of the ``signs`` of that folder."""
+        """Return the folder ``part`` of the root, or the root itself if it holds one of that folder's ``signs``."""
         root = self.folder(Path(root))
         if not (root / part).is_dir() and any((root / sign).exists() for sign in signs):
             return root
