@@ -44,4 +44,4 @@ def pictures() -> Iterator[Pictures]:
 @pytest.fixture
 def runs() -> Runs:
     """Runs that compute as the command does, on the CPU."""
-    return Runs(lambda pair, choice, begin: compute(pair, choice, "cpu", begin))
+    return Runs(lambda pair, settings, begin: compute(pair, settings, "cpu", begin))

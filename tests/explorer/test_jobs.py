@@ -21,25 +21,25 @@ class Steps:
         self.go_on = threading.Semaphore(0)
         self.ended: queue.Queue[RunSettings] = queue.Queue()
 
-    def __call__(self, pair: Pair, choice: RunSettings, begin: Begin) -> Result:
+    def __call__(self, pair: Pair, settings: RunSettings, begin: Begin) -> Result:
         try:
             for stage in STAGES:
                 begin(stage)
-                self.reached.put((choice, stage))
+                self.reached.put((settings, stage))
                 assert self.go_on.acquire(timeout=600)
-            return f"result of {choice.model}"  # type: ignore[return-value]
+            return f"result of {settings.model}"  # type: ignore[return-value]
         finally:
-            self.ended.put(choice)
+            self.ended.put(settings)
 
 
 A, B = RunSettings("a"), RunSettings("b")
 
 
-def finish(steps: Steps, choice: RunSettings) -> None:
+def finish(steps: Steps, settings: RunSettings) -> None:
     """Let a run go on to its end."""
     for _ in STAGES:
         steps.go_on.release()
-    assert steps.ended.get(timeout=600) == choice
+    assert steps.ended.get(timeout=600) == settings
 
 
 def wait_for(run: Run, runs: Runs, state: str) -> None:
@@ -86,11 +86,11 @@ def test_a_cancelled_run_ends_at_its_next_stage_and_the_next_one_begins(small_pa
 def test_a_run_that_was_cancelled_while_it_waited_is_never_computed(small_pair: Pair) -> None:
     steps = Steps()
     runs = Runs(steps)
-    first, second, third = (runs.start(small_pair, choice) for choice in (A, B, RunSettings("c")))
+    first, second, third = (runs.start(small_pair, settings) for settings in (A, B, RunSettings("c")))
     runs.cancel(second.id)
     finish(steps, A)
-    finish(steps, third.choice)
-    assert (second.state, first.choice) == ("cancelled", A)
+    finish(steps, third.settings)
+    assert (second.state, first.settings) == ("cancelled", A)
 
 
 def test_a_finished_run_is_not_computed_again_but_a_running_one_is_not_shared(small_pair: Pair) -> None:
@@ -116,7 +116,7 @@ def test_a_finished_run_is_not_computed_again_but_a_running_one_is_not_shared(sm
 def test_a_run_that_fails_says_why_and_the_next_one_is_computed(small_pair: Pair, error: Exception, words: str) -> None:
     failing = iter([True, False])
 
-    def compute(pair: Pair, choice: RunSettings, begin: Begin) -> Result:
+    def compute(pair: Pair, settings: RunSettings, begin: Begin) -> Result:
         if next(failing):
             raise error
         return "result"  # type: ignore[return-value]

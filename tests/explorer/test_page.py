@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from deepmatching.explorer import page
-from deepmatching.explorer.packing import unpack
 from deepmatching.explorer.results import Result, Traces
+from helpers.explorer import unpack
 
 JS = sorted(name for name in page.assets() if name.startswith("js/"))
 
@@ -92,7 +92,7 @@ def test_fewer_points_are_exported_when_room_is_short(
     result: Result, traces: Traces, monkeypatch: pytest.MonkeyPatch, exported: str
 ) -> None:
     least = len(exported) - sum(len(block) for block in embedded(exported)["points"].values())  # type: ignore[attr-defined]
-    monkeypatch.setattr(page, "LARGEST_PAGE", least + 60_000)
+    monkeypatch.setattr(page, "MAX_PAGE_BYTES", least + 60_000)
     smaller = page.exported_page(result, traces)
     assert len(smaller) <= least + 60_000 < len(exported)
     assert embedded(smaller)["step"] > 1  # type: ignore[operator]

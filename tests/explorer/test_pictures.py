@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.explorer.pictures import MOST_PICTURES, LRUCache, Pictures, Unknown
+from deepmatching.explorer.pictures import MAX_PICTURES, LRUCache, Pictures, Unknown
 from helpers.explorer import png
 
 
@@ -49,8 +49,8 @@ def test_the_folder_of_uploads_is_private_and_goes_when_the_explorer_ends() -> N
 
 def test_old_uploads_make_room_for_new_ones(pictures: Pictures) -> None:
     data = png(np.zeros((8, 8, 3), np.uint8))
-    ids = [pictures.upload("a.png", data).id for _ in range(MOST_PICTURES + 3)]
-    assert len(list(pictures.folder.iterdir())) == MOST_PICTURES
+    ids = [pictures.upload("a.png", data).id for _ in range(MAX_PICTURES + 3)]
+    assert len(list(pictures.folder.iterdir())) == MAX_PICTURES
     with pytest.raises(Unknown):
         pictures.pair_of_uploads(ids[0], ids[-1])
 

@@ -9,13 +9,12 @@ import pytest
 import torch
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.explorer import downloads, views
-from deepmatching.explorer.packing import unpack
+from deepmatching.explorer import downloads, payloads
 from deepmatching.explorer.pictures import Pair, Unknown
 from deepmatching.explorer.results import STAGES, Result, RunSettings, Traces, compute
 from deepmatching.matcher import DeepMatcher
 from deepmatching.matches import Matches
-from helpers.explorer import QUICK
+from helpers.explorer import QUICK, unpack
 
 MODELS = ("compact", "hog")
 
@@ -40,7 +39,7 @@ def test_images_of_two_sizes_have_matches_but_no_flow(small_pair: Pair) -> None:
     pair = Pair("x", ("a", "b"), (first, second[:, :48]), ((64, 96), (48, 96)))
     found = compute(pair, QUICK, "cpu", lambda stage: None)
     assert len(found.matches) > 20 and found.flow is None
-    assert "one size" in views.about(found)["no_flow"]
+    assert "one size" in payloads.facts(found)["no_flow"]
     with pytest.raises(DeepMatchingError, match="one size"):
         downloads.file_of(found, "flow.flo")
 
@@ -69,14 +68,14 @@ def test_good_settings_are_taken() -> None:
 
 
 def test_the_grid_that_the_page_gets_is_the_decoded_one(result: Result) -> None:
-    _, arrays = unpack(views.grid(result))
+    _, arrays = unpack(payloads.grid(result))
     np.testing.assert_array_equal(arrays["points1"], result.decoded.points1[0].numpy())
-    assert int((arrays["flags"] & 2).astype(bool).sum()) == len(result.matches) == views.about(result)["matches"]
+    assert int((arrays["flags"] & 2).astype(bool).sum()) == len(result.matches) == payloads.facts(result)["matches"]
     assert "confidence" not in arrays  # HOG does not judge
 
 
 def test_the_layers_of_an_exported_page_are_nearly_those_of_the_server(result: Result) -> None:
-    (_, exact), (_, small) = unpack(views.layers(result)), unpack(views.layers(result, small=True))
+    (_, exact), (_, small) = unpack(payloads.layers(result)), unpack(payloads.layers(result, small=True))
     assert exact.keys() == small.keys() == {"edges", "flow", "confidence"}
     assert np.abs(exact["flow"] - small["flow"]).max() <= 1 / 64 + 1e-6
     np.testing.assert_array_equal(exact["edges"], small["edges"])
@@ -84,7 +83,7 @@ def test_the_layers_of_an_exported_page_are_nearly_those_of_the_server(result: R
 
 def test_the_maps_of_a_point_reach_the_page(result: Result, traces: Traces) -> None:
     inspection = traces.inspect(result, 3, 5)
-    (meta, exact), (_, small) = unpack(views.point(inspection)), unpack(views.point(inspection, small=True))
+    (meta, exact), (_, small) = unpack(payloads.point(inspection)), unpack(payloads.point(inspection, small=True))
     assert meta["index"] == [3, 5] and len(meta["path"]) == len(meta["maps"]) == result.geometry.L + 1
     np.testing.assert_array_equal(exact["Q0"], inspection.maps[0].Q)
     known = np.isfinite(exact["Q0"])
@@ -94,7 +93,7 @@ def test_the_maps_of_a_point_reach_the_page(result: Result, traces: Traces) -> N
 
 def test_few_traces_are_kept(result: Result) -> None:
     first, second = replace(result, trace=None), replace(result, trace=None)
-    few = Traces(most=1)
+    few = Traces(max_bytes=1)
     few.inspect(first, 0, 0)
     assert first.trace is not None
     few.inspect(second, 0, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 
 import pytest
 
@@ -15,10 +16,9 @@ from starlette.testclient import TestClient
 from deepmatching.errors import DeepMatchingError
 from deepmatching.explorer import serving
 from deepmatching.explorer.jobs import Runs
-from deepmatching.explorer.packing import unpack
 from deepmatching.explorer.pictures import Pair, Pictures
 from deepmatching.explorer.results import Result, RunSettings
-from helpers.explorer import QUICK, png
+from helpers.explorer import QUICK, png, unpack
 from helpers.synthetic_pictures import moved_noise
 
 ORIGIN = "http://127.0.0.1:8760"
@@ -28,7 +28,7 @@ ORIGIN = "http://127.0.0.1:8760"
 def client(pictures: Pictures, small_pair: Pair, result: Result) -> Iterator[TestClient]:
     """A client of a server that has the small pair; the matcher is not run again."""
     pictures.pairs.add(small_pair.id, small_pair)
-    runs = Runs(lambda pair, choice, begin: result)
+    runs = Runs(lambda pair, settings, begin: result)
     explorer = serving.Explorer(pictures, runs, ("compact", "hog"), (RunSettings(), RunSettings("hog")))
     with TestClient(serving.application(explorer), base_url=ORIGIN, raise_server_exceptions=False) as http:
         yield http
@@ -37,7 +37,7 @@ def client(pictures: Pictures, small_pair: Pair, result: Result) -> Iterator[Tes
 @pytest.fixture
 def run(client: TestClient) -> str:
     """The address of a finished run of the small pair."""
-    started = client.post("/api/runs", json={"pair": "small", "settings": QUICK.about()})
+    started = client.post("/api/runs", json={"pair": "small", "settings": asdict(QUICK)})
     assert started.status_code == 202
     address = f"/api/runs/{started.json()['id']}"
     while client.get(address).json()["state"] in ("waiting", "running"):
@@ -70,7 +70,7 @@ def test_the_page_may_load_nothing_from_elsewhere(client: TestClient) -> None:
 def test_what_the_page_starts_with(client: TestClient) -> None:
     about = client.get("/api/about").json()
     assert about["models"] == ["compact", "hog"] and "sample-bunny" in about["samples"]
-    assert [choice["model"] for choice in about["choices"]] == ["compact", "hog"]
+    assert [settings["model"] for settings in about["choices"]] == ["compact", "hog"]
     assert about["given"] is None
 
 
@@ -141,7 +141,7 @@ def test_a_bad_upload_is_one_sentence(client: TestClient) -> None:
 def test_an_upload_is_read_only_as_far_as_it_is_allowed_to_go(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "LARGEST_UPLOAD", 1000)
+    monkeypatch.setattr(serving, "MAX_UPLOAD_BYTES", 1000)
     read = []
 
     def chunks() -> Iterator[bytes]:

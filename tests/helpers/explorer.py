@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
+from typing import Any
 
 import cv2
 import numpy as np
@@ -20,6 +22,24 @@ QUICK_SERVER = ("--model", "hog", "--radius", "16", "--port", "0", "--no-browser
 def png(image: np.ndarray) -> bytes:
     """An RGB picture as a PNG file."""
     return bytes(cv2.imencode(".png", np.ascontiguousarray(image[:, :, ::-1]))[1].tobytes())
+
+
+def unpack(block: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The meta and the arrays of a block, as the page reads them."""
+    length = int.from_bytes(block[:4], "little")
+    header = json.loads(block[4 : 4 + length])
+    arrays = {}
+    for entry in header["arrays"]:
+        dtype, count = np.dtype(entry["dtype"]), int(np.prod(entry["shape"], dtype=np.int64))
+        array = np.frombuffer(block, dtype.newbyteorder("<"), count, 4 + length + entry["offset"])
+        array = array.reshape(entry["shape"]).astype(dtype)
+        if "step" in entry:
+            array = array.astype(np.float32) * np.float32(entry["step"])
+        elif "low" in entry:
+            scale = (entry["high"] - entry["low"]) / 254
+            array = np.where(array == 0, -np.inf, entry["low"] + (array.astype(np.float64) - 1) * scale)
+        arrays[entry["name"]] = array.astype(np.float32) if "low" in entry else array
+    return header["meta"], arrays
 
 
 class Server:

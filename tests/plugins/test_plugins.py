@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from deepmatching.matcher import DeepMatcher
+from deepmatching.plugins import MatcherModule, confidence_of
 from deepmatching.plugins.kornia import DeepMatching
-from deepmatching.plugins.module import MatcherModule, confidence_of
 
 SETTINGS: dict[str, Any] = {"model": "hog", "radius": 16, "device": "cpu"}
 

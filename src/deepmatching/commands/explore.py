@@ -80,15 +80,15 @@ def explore(
     from deepmatching.explorer.pictures import Pictures
     from deepmatching.explorer.results import RunSettings
 
-    choices = tuple(RunSettings(name, settings["radius"], settings["levels"]) for name in models)
+    of_runs = tuple(RunSettings(name, settings["radius"], settings["levels"]) for name in models)
     pictures = Pictures(max_size, settings["bit_depth"])
     try:
         if image0 is not None and image1 is not None:
             pictures.given = (image0, image1)
         if export is not None:
-            export_page(pictures, choices, export, settings["device"])
+            export_page(pictures, of_runs, export, settings["device"])
         else:
-            run_server(pictures, choices, settings["device"], host, port, browser)
+            run_server(pictures, of_runs, settings["device"], host, port, browser)
     finally:
         pictures.close()
 
@@ -104,7 +104,7 @@ def require_server() -> None:
         ) from None
 
 
-def export_page(pictures: Pictures, choices: tuple[RunSettings, ...], path: Path, device: str) -> None:
+def export_page(pictures: Pictures, of_runs: tuple[RunSettings, ...], path: Path, device: str) -> None:
     """Write the page of the pair of the command line."""
     from deepmatching.explorer.page import exported_page
     from deepmatching.explorer.results import Traces, compute
@@ -112,12 +112,12 @@ def export_page(pictures: Pictures, choices: tuple[RunSettings, ...], path: Path
 
     if pictures.given is None or pictures.given_id is None:
         raise DeepMatchingError("--export needs two images: deepmatching explore A B --export page.html.")
-    if len(choices) > 1:
+    if len(of_runs) > 1:
         raise DeepMatchingError("An exported page shows one model: give --model once.")
     options.check_outputs([(path, lambda name: check_suffix(name, (".html", ".htm"), "page"))], pictures.given)
     pair = pictures.pair(pictures.given_id)
     with working("matching"):
-        result = compute(pair, choices[0], device, lambda stage: None)
+        result = compute(pair, of_runs[0], device, lambda stage: None)
     text = exported_page(result, Traces(), lambda count: progress_bar("score maps", count))
     with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
@@ -126,7 +126,7 @@ def export_page(pictures: Pictures, choices: tuple[RunSettings, ...], path: Path
 
 def run_server(
     pictures: Pictures,
-    choices: tuple[RunSettings, ...],
+    of_runs: tuple[RunSettings, ...],
     device: str,
     host: str,
     port: int | None,
@@ -137,15 +137,14 @@ def run_server(
     from deepmatching.explorer.jobs import Runs
     from deepmatching.explorer.results import compute
     from deepmatching.explorer.serving import Explorer, application, open_socket, serve
-    from deepmatching.matcher import DeepMatcher
 
-    for choice in choices:  # what is wrong with a model or a setting is said now
-        DeepMatcher.from_pretrained(choice.model, radius=choice.radius, levels=choice.levels, device=device)
+    for settings in of_runs:  # report wrong models and settings now
+        settings.matcher(device)
     if pictures.given_id is not None:
-        pictures.pair(pictures.given_id)  # and with the images, too
-    models = tuple(dict.fromkeys([*(choice.model for choice in choices), *MODELS]))
-    runs = Runs(lambda pair, choice, begin: compute(pair, choice, device, begin))
-    explorer = Explorer(pictures, runs, models, choices)
+        pictures.pair(pictures.given_id)  # and wrong images
+    models = tuple(dict.fromkeys([*(settings.model for settings in of_runs), *MODELS]))
+    runs = Runs(lambda pair, settings, begin: compute(pair, settings, device, begin))
+    explorer = Explorer(pictures, runs, models, of_runs)
     with open_socket(host, port, PORT) as listening, contextlib.suppress(KeyboardInterrupt):
         name = f"[{host}]" if ":" in host else host
         address = f"http://{name}:{listening.getsockname()[1]}/"

@@ -1,4 +1,4 @@
-"""Files of a result, at the size of the original images."""
+"""Files of a result to download, at the size of the original images."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ TYPES = {
 
 
 def file_of(result: Result, name: str) -> bytes:
-    """The content of a file of :data:`TYPES`."""
+    """Return the content of a file of :data:`TYPES`."""
     if name not in TYPES:
         raise Unknown(f"There is no download {name!r}: use one of {', '.join(TYPES)}.")
     return _written(Path(name).suffix, lambda path: _write(result, name, path))
 
 
 def scores_picture(result: Result, inspection: Inspection) -> bytes:
-    """A figure of both images and all maps of a point, as ``deepmatching scores`` draws it, in a PNG file."""
+    """Return a PNG file with both images and all maps of a point, as ``deepmatching scores`` draws them."""
     from deepmatching.drawing import to_uint8_rgb
 
     rows = [[(f"{letter}_{m.level}", getattr(m, letter)) for m in inspection.maps] for letter in "SQ"]
@@ -63,7 +63,7 @@ def _write(result: Result, name: str, path: Path) -> None:
 
 
 def original_matches(result: Result) -> Matches:
-    """The matches in pixels of the original images."""
+    """Return the matches in pixels of the original images."""
     return result.matches.at_sizes(*result.pair.originals)
 
 
@@ -74,7 +74,7 @@ def _flow(result: Result) -> FlowResult:
 
 
 def _written(suffix: str, write: Callable[[Path], None]) -> bytes:
-    """What a function writes to a file with this suffix."""
+    """Return what a function writes to a file with this suffix."""
     with tempfile.TemporaryDirectory(prefix="deepmatching-explore-") as folder:
         path = Path(folder) / f"file{suffix}"
         write(path)

@@ -1,8 +1,9 @@
-"""Who may call the server: the page that it served itself, and nobody else.
+"""The guard of the server: only the page that it served itself may call it.
 
 A page of another site that is open in the same browser can send requests to 127.0.0.1. Its requests carry an ``Origin``
 or ``Sec-Fetch-Site`` header that says so. With a name of its own that leads to 127.0.0.1 (DNS rebinding) it would be of
-the same origin, but then the ``Host`` header has that name.
+the same origin, but then the ``Host`` header has that name. Starlette's ``TrustedHostMiddleware`` does not serve here:
+it cannot allow every IP address without allowing every name, and its older versions do not know ``[::1]``.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def allowed_hosts(host: str) -> frozenset[str]:
-    """The names under which a server on this address may be called."""
+    """Return the names under which a server on this address may be called."""
     names = {*_LOOPBACK, host.lower()}
     if not is_loopback(host):
         names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
@@ -39,7 +40,7 @@ def allowed_hosts(host: str) -> frozenset[str]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is reached from this machine only."""
+    """Tell whether an address is reached from this machine only."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -47,7 +48,7 @@ def is_loopback(host: str) -> bool:
 
 
 class Guard:
-    """Refuses requests of foreign pages, and sends :data:`HEADERS` with every response.
+    """A middleware that refuses requests of foreign pages, and sends :data:`HEADERS` with every response.
 
     Args:
         app: the application behind it.
@@ -75,7 +76,7 @@ class Guard:
         await self.app(scope, receive, send_with_headers)
 
     def refusal(self, path: str, headers: Headers) -> str:
-        """Why a request is refused, or an empty text."""
+        """Return why a request is refused, or an empty text."""
         host = headers.get("host", "")
         if not self.knows(urlsplit(f"//{host}").hostname or ""):
             return "This server does not answer under that name: use the address that it printed."
@@ -88,7 +89,7 @@ class Guard:
         return ""
 
     def knows(self, name: str) -> bool:
-        """Whether the server may be called by this name."""
+        """Tell whether the server may be called by this name."""
         if name.lower() in self.hosts:
             return True
         try:

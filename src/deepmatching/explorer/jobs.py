@@ -7,31 +7,32 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any, Literal
 
 from deepmatching.errors import OUT_OF_MEMORY, DeepMatchingError, is_out_of_memory
 from deepmatching.explorer.pictures import LRUCache, Pair
 from deepmatching.explorer.results import STAGES, Begin, Result, RunSettings
 
-#: How many runs are kept, with their descriptors; the oldest go.
-MOST_RUNS = 8
+#: Number of runs that are kept, with their descriptors; the oldest go.
+MAX_RUNS = 8
 
 State = Literal["waiting", "running", "done", "failed", "cancelled"]
 
-#: Computes the result of a pair; ``compute`` in ``results`` with the device filled in.
+#: Returns the result of a pair: ``results.compute`` with the device filled in.
 Compute = Callable[[Pair, RunSettings, Begin], Result]
 
 
 class Cancelled(Exception):
-    """Ends a run that nobody waits for any more."""
+    """Raised to end a run that nobody waits for any more."""
 
 
 class Run:
-    """One pair with one choice of settings, waiting, running or finished."""
+    """One pair with its settings, waiting, running or finished."""
 
-    def __init__(self, pair: Pair, choice: RunSettings) -> None:
+    def __init__(self, pair: Pair, settings: RunSettings) -> None:
         self.id = secrets.token_hex(16)
-        self.pair, self.choice = pair, choice
+        self.pair, self.settings = pair, settings
         self.state: State = "waiting"
         self.stage, self.fraction, self.error = "", 0.0, ""
         self.result: Result | None = None
@@ -45,11 +46,11 @@ class Run:
         self.stage, self.fraction = stage, sum(STAGES[name] for name in names[: names.index(stage)])
 
     def about(self) -> dict[str, Any]:
-        """For the page."""
+        """Return what the page shows of it."""
         return {
             "id": self.id,
             "pair": self.pair.id,
-            "settings": self.choice.about(),
+            "settings": asdict(self.settings),
             "state": self.state,
             "stage": self.stage,
             "fraction": self.fraction,
@@ -60,21 +61,21 @@ class Run:
 
 
 class Runs:
-    """All runs. Those that wait are computed in order, so that tabs share the processor and nothing else."""
+    """All runs. They are computed in order, so that tabs share the processor and nothing else."""
 
     def __init__(self, compute: Compute) -> None:
         self.compute = compute
-        self.runs: LRUCache[Run] = LRUCache(MOST_RUNS, "run", "run it again")
+        self.runs: LRUCache[Run] = LRUCache(MAX_RUNS, "run", "run it again")
         self._waiting: queue.Queue[Run] = queue.Queue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
-    def start(self, pair: Pair, choice: RunSettings) -> Run:
-        """A new run; or the finished one of the same pair with the same settings, if it is still kept."""
+    def start(self, pair: Pair, settings: RunSettings) -> Run:
+        """Return a new run; or the finished one of the same pair and settings, if it is still kept."""
         for run in self.runs.values():
-            if run.pair is pair and run.choice == choice and run.state == "done":
+            if run.pair is pair and run.settings == settings and run.state == "done":
                 return run
-        run = Run(pair, choice)
+        run = Run(pair, settings)
         for old in self.runs.add(run.id, run):
             self._cancel(old)
         self._waiting.put(run)
@@ -106,7 +107,7 @@ class Runs:
             run.state, run.started = "running", time.perf_counter()
         state: State = "failed"
         try:
-            run.result, state = self.compute(run.pair, run.choice, run.begin), "done"
+            run.result, state = self.compute(run.pair, run.settings, run.begin), "done"
         except Cancelled:
             return
         except DeepMatchingError as error:

@@ -1,4 +1,4 @@
-"""The page: its files, and a pair with everything to see of it in one HTML file that needs no server."""
+"""The page: its files, and its export with a pair as one HTML file that needs no server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from deepmatching.explorer import views
+from deepmatching.explorer import payloads
 from deepmatching.explorer.results import Result, Traces
 
 STATIC = Path(__file__).parent / "static"
@@ -26,8 +26,8 @@ TYPES = {
     ".svg": "image/svg+xml",
 }
 
-#: An exported page is at most this large, in bytes. As many points as fit have their maps in it.
-LARGEST_PAGE = 14_000_000
+#: Largest exported page, in bytes. It has the maps of as many points as fit.
+MAX_PAGE_BYTES = 14_000_000
 
 _IMPORT = re.compile(r'(from |import )"\./([\w-]+\.js)"')
 
@@ -40,8 +40,7 @@ _POLICY = (
 
 @lru_cache(maxsize=1)
 def assets() -> dict[str, bytes]:
-    """The files of the page by their names, such as ``js/main.js``."""
-
+    """Return the files of the page by their names, such as ``js/main.js``."""
     found = (path for path in STATIC.rglob("*") if path.suffix in TYPES)
     return {path.relative_to(STATIC).as_posix(): path.read_bytes() for path in sorted(found)}
 
@@ -56,7 +55,7 @@ def exported_page(
     traces: Traces,
     progress: Callable[[int], AbstractContextManager[Callable[[], None]]] = _silently,
 ) -> str:
-    """One HTML file with the pair, its layers and the maps of a grid of points.
+    """Return one HTML file with the pair, its layers and the maps of a grid of points.
 
     Args:
         progress: is entered with the number of points, and gives the function to call after each.
@@ -64,12 +63,12 @@ def exported_page(
     pair = result.pair
     fixed = {
         "pair": pair.about(),
-        "run": views.about(result),
+        "run": payloads.facts(result),
         "images": [_data_url(pair.encoded(which, ".jpg"), "image/jpeg") for which in (0, 1)],
-        "grid": _compressed(views.grid(result)),
-        "layers": _compressed(views.layers(result, small=True)),
+        "grid": _compressed(payloads.grid(result)),
+        "layers": _compressed(payloads.layers(result, small=True)),
     }
-    room = LARGEST_PAGE - len(json.dumps(fixed)) - sum(len(data) * 4 // 3 for data in assets().values())
+    room = MAX_PAGE_BYTES - len(json.dumps(fixed)) - sum(len(data) * 4 // 3 for data in assets().values())
     step = _first_step(result, traces, room)
     while True:
         chosen = _every(step, result.geometry.grid(0))
@@ -84,7 +83,7 @@ def exported_page(
 
 
 def _first_step(result: Result, traces: Traces, room: int) -> int:
-    """The smallest step between points of the grid whose maps probably fit, judged by nine of them."""
+    """Return the smallest step between points of the grid whose maps probably fit, judged by nine of them."""
     grid = result.geometry.grid(0)
     tried = sorted({(grid[0] * i // 4, grid[1] * j // 4) for i in (1, 2, 3) for j in (1, 2, 3)})
     size = sum(len(_point(result, traces, row, column)) for row, column in tried) / len(tried)
@@ -92,17 +91,17 @@ def _first_step(result: Result, traces: Traces, room: int) -> int:
 
 
 def _every(step: int, grid: tuple[int, int]) -> list[tuple[int, int]]:
-    """Points of the grid at this distance from each other, at least one."""
+    """Return points of the grid at this distance from each other, at least one."""
     rows, columns = (range(min(step // 2, count - 1), count, step) for count in grid)
     return [(row, column) for row in rows for column in columns]
 
 
 def _point(result: Result, traces: Traces, row: int, column: int) -> str:
-    return _compressed(views.point(traces.inspect(result, row, column), small=True))
+    return _compressed(payloads.point(traces.inspect(result, row, column), small=True))
 
 
 def _assembled(data: dict[str, Any]) -> str:
-    """The page with its style, its modules and the data inside."""
+    """Return the page with its style, its modules and the data inside."""
     found = assets()
     page = found["index.html"].decode()
     style = "\n".join(text.decode() for name, text in sorted(found.items()) if name.startswith("css/"))

@@ -23,11 +23,14 @@ from deepmatching.drawing import to_uint8_rgb
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.images import load_image, shrink, size_of
 
-#: The largest file that can be uploaded, in bytes.
-LARGEST_UPLOAD = 64 * 2**20
+#: Largest file that can be uploaded, in bytes.
+MAX_UPLOAD_BYTES = 64 * 2**20
 
-#: How many uploads and pairs are kept; the oldest go.
-MOST_PICTURES, MOST_PAIRS = 32, 16
+#: Number of uploads that are kept; the oldest go.
+MAX_PICTURES = 32
+
+#: Number of pairs that are kept; the oldest go.
+MAX_PAIRS = 16
 
 #: The pairs that ship, by name: their files in ``data/demo`` and what they show.
 SAMPLES = {"bunny": ("bunny_0.jpg", "bunny_1.jpg", "Big Buck Bunny, © 2008 Blender Foundation, CC BY 3.0")}
@@ -36,22 +39,22 @@ Value = TypeVar("Value")
 
 
 class LRUCache(Generic[Value]):
-    """Values by name. When there are too many, the one that was asked for longest ago goes. Threads may share it."""
+    """A thread-safe LRU cache; a name that it lacks raises :class:`Unknown`."""
 
-    def __init__(self, most: int, what: str, advice: str = "open the pictures again") -> None:
-        self.most, self.what, self.advice = most, what, advice
+    def __init__(self, max_size: int, what: str, advice: str = "open the pictures again") -> None:
+        self.max_size, self.what, self.advice = max_size, what, advice
         self._values: OrderedDict[str, Value] = OrderedDict()
         self._lock = threading.Lock()
 
     def add(self, name: str, value: Value) -> list[Value]:
-        """Keep a value; returns those that had to go."""
+        """Keep a value; return those that had to go."""
         with self._lock:
             self._values[name] = value
             self._values.move_to_end(name)
-            return [self._values.popitem(last=False)[1] for _ in range(len(self._values) - self.most)]
+            return [self._values.popitem(last=False)[1] for _ in range(len(self._values) - self.max_size)]
 
     def find(self, name: str) -> Value | None:
-        """The value of that name, or None."""
+        """Return the value of that name, or None."""
         with self._lock:
             if name in self._values:
                 self._values.move_to_end(name)
@@ -63,7 +66,7 @@ class LRUCache(Generic[Value]):
         return value
 
     def values(self) -> list[Value]:
-        """All values, the one that was asked for longest ago first."""
+        """Return all values, the least recently used first."""
         with self._lock:
             return list(self._values.values())
 
@@ -82,7 +85,7 @@ class Picture:
     size: tuple[int, int]  #: (rows, columns)
 
     def about(self) -> dict[str, Any]:
-        """For the page."""
+        """Return what the page shows of it."""
         return {"id": self.id, "name": self.name, "size": list(self.size)}
 
 
@@ -102,7 +105,7 @@ class Pair:
         return size_of(self.images[0]), size_of(self.images[1])
 
     def about(self) -> dict[str, Any]:
-        """For the page."""
+        """Return what the page shows of it."""
         return {
             "id": self.id,
             "names": list(self.names),
@@ -112,7 +115,7 @@ class Pair:
         }
 
     def encoded(self, which: int, suffix: str = ".png") -> bytes:
-        """One of the images as a PNG or JPEG file."""
+        """Return one of the images as a PNG or JPEG file."""
         quality = [cv2.IMWRITE_JPEG_QUALITY, 92] if suffix == ".jpg" else [cv2.IMWRITE_PNG_COMPRESSION, 3]
         rgb = to_uint8_rgb(self.images[which])
         return bytes(cv2.imencode(suffix, np.ascontiguousarray(rgb[:, :, ::-1]), quality)[1].tobytes())
@@ -129,8 +132,8 @@ class Pictures:
     def __init__(self, max_size: int | None = None, bit_depth: int | None = None) -> None:
         self.max_size, self.bit_depth = max_size, bit_depth
         self.folder = Path(tempfile.mkdtemp(prefix="deepmatching-explore-"))  # mode 700
-        self.pictures: LRUCache[Picture] = LRUCache(MOST_PICTURES, "picture")
-        self.pairs: LRUCache[Pair] = LRUCache(MOST_PAIRS, "pair")
+        self.pictures: LRUCache[Picture] = LRUCache(MAX_PICTURES, "picture")
+        self.pairs: LRUCache[Pair] = LRUCache(MAX_PAIRS, "pair")
         self.given: tuple[Path, Path] | None = None
 
     def close(self) -> None:
@@ -158,12 +161,12 @@ class Pictures:
         return picture
 
     def pair_of_uploads(self, first: str, second: str) -> Pair:
-        """The pair of two uploads."""
+        """Return the pair of two uploads."""
         uploads = self.pictures[first], self.pictures[second]
         return self._open(secrets.token_hex(16), (uploads[0].path, uploads[1].path))
 
     def pair(self, id: str) -> Pair:
-        """The pair of that id. Samples and the pair of the command line are opened again if need be."""
+        """Return the pair of that id. Samples and the pair of the command line are opened again if need be."""
         if (found := self.pairs.find(id)) is not None:
             return found
         if id.removeprefix("sample-") in SAMPLES and id.startswith("sample-"):

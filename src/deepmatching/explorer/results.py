@@ -1,4 +1,4 @@
-"""What the explorer computes of a pair: matches, edges, flow, and the maps of single points."""
+"""The results of a pair: matches, edges, flow, and the maps of single points."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepmatching.errors import DeepMatchingError, check_number, short_repr
+from deepmatching.errors import DeepMatchingError, short_repr
 from deepmatching.explorer.pictures import Pair
 from deepmatching.flow import FlowResult, Frame
 from deepmatching.flow.edges.detect import edges_of
@@ -21,10 +21,10 @@ from deepmatching.matcher import DeepMatcher
 from deepmatching.matches import Matches, chosen_of
 from deepmatching.network.inspection import Inspection, Trace, trace_bytes
 from deepmatching.network.operators.decoding import Decoded
-from deepmatching.settings import MIN_CONFIDENCE, MODEL, RADIUS, radius_in_pixels
+from deepmatching.settings import MIN_CONFIDENCE, MODEL, RADIUS, Settings
 
-#: Traces of results are kept up to this many bytes together; see ``deepmatching.network.inspection``.
-TRACES = 2**30
+#: Most bytes of all traces of results that are kept; see ``deepmatching.network.inspection``.
+MAX_TRACE_BYTES = 2**30
 
 #: The stages of a run, each with its share of the time.
 STAGES = {"model": 0.03, "descriptors": 0.17, "matches": 0.35, "edges": 0.1, "flow": 0.35}
@@ -43,20 +43,18 @@ class RunSettings:
 
     @classmethod
     def of(cls, values: Any, models: tuple[str, ...]) -> RunSettings:
-        """From what the page sends, checked."""
+        """Return the settings that the page sends; raise if they are wrong."""
         if not isinstance(values, Mapping) or not set(values) <= {"model", "radius", "levels"}:
             raise DeepMatchingError("Settings must be model, radius and levels.")
-        choice = cls(**values)
-        if choice.model not in models:
-            raise DeepMatchingError(f"There is no model {short_repr(choice.model)} here: use {', '.join(models)}.")
-        radius_in_pixels(choice.radius)
-        if choice.levels is not None:
-            check_number("levels", choice.levels, minimum=0, whole=True)
-        return choice
+        settings = cls(**values)
+        if settings.model not in models:
+            raise DeepMatchingError(f"There is no model {short_repr(settings.model)} here: use {', '.join(models)}.")
+        Settings(radius=settings.radius, levels=settings.levels)  # type: ignore[arg-type]
+        return settings
 
-    def about(self) -> dict[str, Any]:
-        """For the page."""
-        return {"model": self.model, "radius": self.radius, "levels": self.levels}
+    def matcher(self, device: str) -> DeepMatcher:
+        """Return the matcher with these settings."""
+        return DeepMatcher.from_pretrained(self.model, radius=self.radius, levels=self.levels, device=device)
 
 
 @dataclass(eq=False)
@@ -64,7 +62,7 @@ class Result:
     """A matched pair."""
 
     pair: Pair
-    choice: RunSettings
+    settings: RunSettings
     matcher: DeepMatcher
     geometry: Geometry
     decoded: Decoded  #: on the CPU
@@ -79,12 +77,12 @@ class Result:
 
     @property
     def kept(self) -> np.ndarray:
-        """Which reference points have a match, (H_0, W_0)."""
+        """The mask of reference points with a match, (H_0, W_0)."""
         return chosen_of(self.decoded, 0, MIN_CONFIDENCE).numpy()
 
 
 @torch.no_grad()
-def compute(pair: Pair, choice: RunSettings, device: str, begin: Begin) -> Result:
+def compute(pair: Pair, settings: RunSettings, device: str, begin: Begin) -> Result:
     """Match a pair and compute its flow."""
     seconds: dict[str, float] = {}
     running: list[tuple[str, float]] = []
@@ -99,7 +97,7 @@ def compute(pair: Pair, choice: RunSettings, device: str, begin: Begin) -> Resul
             begin(name)
 
     stage("model")
-    matcher = DeepMatcher.from_pretrained(choice.model, radius=choice.radius, levels=choice.levels, device=device)
+    matcher = settings.matcher(device)
     geometry = matcher.geometry(*pair.sizes)
     tiling = matcher.plan(*pair.sizes).tiling
     stage("descriptors")
@@ -112,7 +110,7 @@ def compute(pair: Pair, choice: RunSettings, device: str, begin: Begin) -> Resul
     decoded = network.decode_cells(cells0, cells1, geometry, decoding)
     on_cpu = Decoded._make(None if tensor is None else tensor.cpu() for tensor in decoded)
     matches = matcher.matches_of(on_cpu, geometry)[0]
-    result = Result(pair, choice, matcher, geometry, on_cpu, (cells0, cells1), matches, seconds=seconds)
+    result = Result(pair, settings, matcher, geometry, on_cpu, (cells0, cells1), matches, seconds=seconds)
     stage("edges")
     result.edges = edges_of(on_device[0])
     stage("flow")
@@ -130,15 +128,15 @@ def compute(pair: Pair, choice: RunSettings, device: str, begin: Begin) -> Resul
 
 
 class Traces:
-    """Inspects points, and keeps the traces of the results that were looked at last."""
+    """The inspection of points, with the traces of the results that were looked at last."""
 
-    def __init__(self, most: int = TRACES) -> None:
-        self.most = most
+    def __init__(self, max_bytes: int = MAX_TRACE_BYTES) -> None:
+        self.max_bytes = max_bytes
         self._results: list[Result] = []
         self._lock = threading.Lock()
 
     def inspect(self, result: Result, row: int, column: int) -> Inspection:
-        """The maps, the path and the quadtree of a reference point."""
+        """Return the maps, the path and the quadtree of a reference point."""
         with result.lock:
             trace = result.trace  # another thread may drop it from the result at any time
             if trace is None:
@@ -150,6 +148,8 @@ class Traces:
         with self._lock:
             self._results = [other for other in self._results if other is not result and other.trace is not None]
             needed = trace_bytes(result.geometry)
-            while self._results and needed + sum(trace_bytes(other.geometry) for other in self._results) > self.most:
+            while (
+                self._results and needed + sum(trace_bytes(other.geometry) for other in self._results) > self.max_bytes
+            ):
                 self._results.pop(0).trace = None
             self._results.append(result)

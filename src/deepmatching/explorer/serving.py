@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import unquote
@@ -19,14 +19,14 @@ from starlette.routing import Route
 
 from deepmatching import __version__
 from deepmatching.errors import DeepMatchingError
-from deepmatching.explorer import downloads, page, views
+from deepmatching.explorer import downloads, page, payloads
 from deepmatching.explorer.guard import Guard, allowed_hosts
 from deepmatching.explorer.jobs import Runs
-from deepmatching.explorer.pictures import LARGEST_UPLOAD, SAMPLES, Pictures, Unknown
+from deepmatching.explorer.pictures import MAX_UPLOAD_BYTES, SAMPLES, Pictures, Unknown
 from deepmatching.explorer.results import Result, RunSettings, Traces
 
 #: The largest request that is not a picture, in bytes.
-LARGEST_REQUEST = 2**16
+MAX_REQUEST_BYTES = 2**16
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -37,7 +37,7 @@ class TooLarge(DeepMatchingError):
 
 @dataclass(eq=False)
 class Explorer:
-    """What the server knows."""
+    """The pictures, runs and models that the server knows, and its answers."""
 
     pictures: Pictures
     runs: Runs
@@ -61,10 +61,10 @@ class Explorer:
             {
                 "version": __version__,
                 "models": list(self.models),
-                "choices": [choice.about() for choice in self.choices],
+                "choices": [asdict(settings) for settings in self.choices],
                 "samples": {f"sample-{name}": credit for name, (_, _, credit) in SAMPLES.items()},
                 "given": self.pictures.given_id,
-                "largest_upload": LARGEST_UPLOAD,
+                "largest_upload": MAX_UPLOAD_BYTES,
                 "max_size": self.pictures.max_size,
             }
         )
@@ -73,7 +73,7 @@ class Explorer:
 
     async def upload(self, request: Request) -> Response:
         name = unquote(request.headers.get("x-name", "picture"))
-        data = await _body(request, LARGEST_UPLOAD)
+        data = await _body(request, MAX_UPLOAD_BYTES)
         picture = await run_in_threadpool(self.pictures.upload, name, data)
         return JSONResponse(picture.about(), 201)
 
@@ -112,17 +112,17 @@ class Explorer:
         return run.result
 
     async def facts(self, request: Request) -> Response:
-        return JSONResponse(views.about(self._result(request)))
+        return JSONResponse(payloads.facts(self._result(request)))
 
     async def grid(self, request: Request) -> Response:
-        return await _binary(views.grid, self._result(request))
+        return await _binary(payloads.grid, self._result(request))
 
     async def layers(self, request: Request) -> Response:
-        return await _binary(views.layers, self._result(request))
+        return await _binary(payloads.layers, self._result(request))
 
     async def point(self, request: Request) -> Response:
         result, row, column = self._result(request), request.path_params["row"], request.path_params["column"]
-        return await _binary(lambda: views.point(self.traces.inspect(result, row, column)))
+        return await _binary(lambda: payloads.point(self.traces.inspect(result, row, column)))
 
     async def scores(self, request: Request) -> Response:
         result, row, column = self._result(request), request.path_params["row"], request.path_params["column"]
@@ -142,7 +142,7 @@ class Explorer:
 
 
 def application(explorer: Explorer, host: str = "127.0.0.1") -> Starlette:
-    """The web application of an explorer that is served on this address."""
+    """Return the web application of an explorer that is served on this address."""
     one = "/api/runs/{run}"
     routes = [
         Route("/", explorer.index),
@@ -169,7 +169,7 @@ def application(explorer: Explorer, host: str = "127.0.0.1") -> Starlette:
 
 
 def open_socket(host: str, port: int | None, usual: int) -> socket.socket:
-    """A socket that listens. Without a port, the usual one or, if that is taken, any that is free."""
+    """Return a socket that listens. Without a port, the usual one or, if that is taken, any that is free."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for number in (usual, 0) if port is None else (port,):
         try:
@@ -192,21 +192,21 @@ async def _refused(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": str(error)}, status)
 
 
-async def _body(request: Request, most: int) -> bytes:
-    """The body of a request, read only as far as it is allowed to go."""
+async def _body(request: Request, max_bytes: int) -> bytes:
+    """Return the body of a request, read only as far as it is allowed to go."""
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
-        if size > most:
-            raise TooLarge(f"This is larger than {most // 2**20 or 1} MB: choose a smaller file.")
+        if size > max_bytes:
+            raise TooLarge(f"This is larger than {max_bytes // 2**20 or 1} MB: choose a smaller file.")
         parts.append(part)
     return b"".join(parts)
 
 
 async def _values(request: Request, *names: str) -> dict[str, Any]:
-    """The values of a JSON object with exactly these names."""
+    """Return the values of a JSON object with exactly these names."""
     try:
-        values = json.loads(await _body(request, LARGEST_REQUEST))
+        values = json.loads(await _body(request, MAX_REQUEST_BYTES))
     except ValueError as error:
         if isinstance(error, DeepMatchingError):
             raise

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from hloc.utils.base_model import BaseModel
 from torch import Tensor
 
-from deepmatching.plugins.module import MatcherModule, confidence_of
+from deepmatching.plugins import MatcherModule, confidence_of
 from deepmatching.settings import MODEL
 
 #: A configuration for ``hloc.match_dense``.

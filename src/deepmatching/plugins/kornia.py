@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from deepmatching.plugins.module import MatcherModule, confidence_of
+from deepmatching.plugins import MatcherModule, confidence_of
 from deepmatching.settings import MODEL
 
 

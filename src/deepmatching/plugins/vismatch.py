@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 from vismatch import BaseMatcher
 
-from deepmatching.plugins.module import MatcherModule, confidence_of
+from deepmatching.plugins import MatcherModule, confidence_of
 from deepmatching.settings import MODEL
 
 

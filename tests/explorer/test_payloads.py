@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from deepmatching.explorer.packing import fractions, in_bytes, in_steps, pack, unpack
+from deepmatching.explorer.payloads import in_bytes, in_fractions, in_steps, pack
+from helpers.explorer import unpack
 
 
 @given(
@@ -54,7 +55,7 @@ def test_ordinary_motion_is_exact_to_a_sixtyfourth_of_a_pixel() -> None:
 
 
 def test_fractions_are_kept_to_a_255th() -> None:
-    _, found = unpack(pack({}, {"p": fractions(np.array([0.0, 0.5, 1.0], np.float32))}))
+    _, found = unpack(pack({}, {"p": in_fractions(np.array([0.0, 0.5, 1.0], np.float32))}))
     np.testing.assert_allclose(found["p"], [0, 128 / 255, 1], rtol=1e-6)
 
 
