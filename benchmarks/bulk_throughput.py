@@ -166,10 +166,10 @@ def engine_matches(engine: ShardMatcher, pairs: list[tuple[str, str]]) -> Iterat
     for first in range(0, len(pairs), SHARD):
         started = engine.start(pairs[first : first + SHARD], pairs[first + SHARD : first + 2 * SHARD])
         if before is not None:
-            yield from (pair.matches for pair in before.finish())
+            yield from (pair.matches for pair in before())
         before = started
     if before is not None:
-        yield from (pair.matches for pair in before.finish())
+        yield from (pair.matches for pair in before())
 
 
 def time_engine(matcher: dm.DeepMatcher, images: Path, batch: int) -> Rate:

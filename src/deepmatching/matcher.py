@@ -41,7 +41,7 @@ from deepmatching.network.inference import Decoding
 from deepmatching.network.memory import Plan, Size, budget_for, plan_decoding, plan_flow, pyramid_bytes, require
 from deepmatching.network.network import Network
 from deepmatching.network.operators.decoding import Decoded, decode
-from deepmatching.network.replay import GraphedDescribe, RepeatedDecode
+from deepmatching.network.replay import GraphedDecodeCells, GraphedDescribe, RepeatedDecode
 from deepmatching.search import find, search
 from deepmatching.settings import (
     FLOW_RADIUS,
@@ -111,6 +111,7 @@ class DeepMatcher:
     def _reset(self) -> None:
         """Drop what can be made again: the recorded graphs, and the matchers for flow."""
         self._repeated_decode = RepeatedDecode(self.network)
+        self._decode_cells = GraphedDecodeCells(self.network)
         self._flow_graphs = FlowGraphs(self.network)
         self._describe = GraphedDescribe(self.network)
         self._for_flow: dict[tuple[int | None, int | None, bool], DeepMatcher] = {}  # these share this network
@@ -214,6 +215,27 @@ class DeepMatcher:
         if self.device.type != "cuda" or plan.tiling.strips > 1 or plan.needed > LARGEST_GRAPH:
             return self.network.decode(image0, image1, decoding, geometry)
         return self._repeated_decode(image0, image1, geometry, decoding)
+
+    @torch.no_grad()
+    def decode_described(
+        self, pairs: Sequence[tuple[Tensor, Tensor]], size0: tuple[int, int], size1: tuple[int, int]
+    ) -> Iterator[Decoded]:
+        """Yield the matches of pairs of equal sizes from their descriptors, as many pairs at once as memory allows.
+
+        A GPU may still be working on them: nothing waits for it.
+
+        Args:
+            pairs: descriptors of the two images of each pair, (1, C, h, w), on this matcher's device.
+            size0, size1: (rows, columns) of all first and all second images, before ``max_size`` reduces them.
+        """
+        geometry = self.geometry(size0, size1)
+        plan = self._plan(geometry, len(pairs), (size0, size1))
+        for start in range(0, len(pairs), plan.batch):
+            part = pairs[start : start + plan.batch]
+            cells0, cells1 = part[0] if len(part) == 1 else map(torch.cat, zip(*part, strict=True))
+            with failed_allocations():
+                decoded = self._decode_cells(cells0, cells1, geometry, self.decoding(plan.tiling), plan.needed)
+            yield decoded
 
     def plan(self, size0: tuple[int, int], size1: tuple[int, int], batch: int = 1, flow: bool = False) -> Plan:
         """How images of these sizes (rows, columns) will be matched, or ``flow`` found by default, and the memory.

@@ -230,21 +230,19 @@ def test_a_shard_that_kills_its_workers_is_given_up_and_the_others_go_on(
 class _Deadly:
     """A worker that one shard kills."""
 
-    def __init__(self, job: Any, cores: float) -> None:
-        from deepmatching.bulk_matching.work import Worker
-
-        self._worker = Worker(job)
+    def __init__(self, make_worker: Any, cores: float) -> None:
+        self._worker = make_worker()
 
     def run(self, number: int, pairs: Any) -> tuple[Any, ...]:
         if number == 3:
             os.kill(os.getpid(), signal.SIGTERM if os.name == "nt" else signal.SIGKILL)
-        return tuple(self._worker.run(number, pairs))
+        return tuple(self._worker.start(number, pairs).result())
 
 
 class _Broken(_Deadly):
     """A worker that cannot start."""
 
-    def __init__(self, job: Any, cores: float) -> None:
+    def __init__(self, make_worker: Any, cores: float) -> None:
         raise DeepMatchingError("There is no model here.")
 
 

@@ -11,7 +11,7 @@ import torch
 
 from deepmatching.bulk_matching.engine import ShardMatcher, flow_file
 from deepmatching.bulk_matching.pairs import exhaustive_pairs, list_images
-from deepmatching.bulk_matching.storage import Shard
+from deepmatching.bulk_matching.storage import read_shard, write_shard
 from deepmatching.io.flow import read_flow
 from deepmatching.matcher import DeepMatcher
 from deepmatching.matches import Matches
@@ -71,7 +71,7 @@ def test_pairs_with_unreadable_images_fail_with_the_reason_and_the_others_go_on(
     assert set(failed) == set(pairs[1:])
     assert "cannot be decoded" in failed[names[0], "text.png"]
     assert "There is no image" in failed[names[0], "missing.png"]
-    assert len(next(iter(shard)).matches) > 0
+    assert len(shard[0].matches) > 0
 
 
 def test_a_pair_that_needs_too_much_memory_fails_and_the_others_go_on(photos: Path) -> None:
@@ -89,7 +89,7 @@ def test_the_orientation_of_the_stored_pixels_is_recorded(photos: Path, matcher:
 def test_flow_is_that_of_the_matcher_and_needs_images_of_one_size(photos: Path, tmp_path: Path) -> None:
     matcher = DeepMatcher.from_pretrained("hog", radius=32, device="cpu")
     pairs = [("photo 1.png", "left side/grey.png"), ("photo 1.png", "photo 2.jpg"), ("photo 1.png", "wide.png")]
-    shard = list(ShardMatcher(matcher, photos, flow=tmp_path / "flow").match(pairs))
+    shard = ShardMatcher(matcher, photos, flow=tmp_path / "flow").match(pairs)
     assert [bool(pair.failure) for pair in shard] == [False, False, True]
     assert "one size" in shard[2].failure
     for pair in pairs[:2]:
@@ -108,7 +108,7 @@ def test_a_search_keeps_the_matches_of_high_confidence_and_writes_the_flow_of_th
         write_image(tmp_path / name, image)
     shard = ShardMatcher(matcher, tmp_path, flow=tmp_path / "flow", min_confidence=0.95).match([pair])
     expected = matcher.match(*(tmp_path / name for name in pair))
-    assert_equal(next(iter(shard)).matches, expected.filter(0.95))
+    assert_equal(shard[0].matches, expected.filter(0.95))
     assert 0 < len(expected.filter(0.95)) < len(expected)
     written = torch.from_numpy(read_flow(flow_file(tmp_path / "flow", pair)))
     torch.testing.assert_close(written, torch.from_numpy(matcher.flow(*(tmp_path / name for name in pair)).flow))
@@ -120,10 +120,10 @@ def test_a_search_gives_the_matches_of_the_matcher_and_shards_keep_their_transfo
     matcher = DeepMatcher.from_pretrained("hog", radius=32, device="cpu", rotations=(0, 180))
     pairs = [*exhaustive_pairs(photos)[:2], ("photo 1.png", "missing.png")]
     shard = ShardMatcher(matcher, photos).match(pairs)
-    shard.write(tmp_path / "shard.npz")
-    read = Shard.read(tmp_path / "shard.npz", pairs)
-    assert read.pairs[2].failure and read.pairs[2].matches.transformation is None
-    for pair in read.pairs[:2]:
+    write_shard(tmp_path / "shard.npz", shard)
+    read = read_shard(tmp_path / "shard.npz", pairs)
+    assert read[2].failure and read[2].matches.transformation is None
+    for pair in read[:2]:
         expected = matcher.match(*(photos / name for name in pair.names))
         assert_equal(pair.matches, expected)
         for name in ("transformation", "transformations"):

@@ -16,7 +16,7 @@ from PIL import Image
 
 import deepmatching as dm
 from deepmatching.bulk_matching import Progress, RunFolder, ShardReport, exhaustive_pairs, sequential_pairs
-from deepmatching.bulk_matching.storage import MANIFEST, SHARDS, MatchedPair, Shard
+from deepmatching.bulk_matching.storage import MANIFEST, SHARDS, MatchedPair, write_shard
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.store import lock_folder
 from deepmatching.matches import Matches
@@ -148,10 +148,10 @@ def test_damaged_files_of_a_run_are_one_sentence(photos: Path, tmp_path: Path) -
 def test_a_shard_keeps_confidences_where_matches_have_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     points = torch.rand(3, 2)
     pair = MatchedPair(("a", "b"), Matches(points, points + 1, torch.rand(3), (4, 4), (4, 4)))
-    Shard([pair, pair]).write(tmp_path / "a.npz")
+    write_shard(tmp_path / "a.npz", [pair, pair])
     assert "confidence" not in np.load(tmp_path / "a.npz")
     object.__setattr__(pair.matches, "confidence", torch.tensor([0.1, 0.2, 0.3]))
-    Shard([pair]).write(tmp_path / "b.npz")
+    write_shard(tmp_path / "b.npz", [pair])
     np.testing.assert_allclose(np.load(tmp_path / "b.npz")["confidence"], [0.1, 0.2, 0.3])
 
 

@@ -13,8 +13,7 @@ from PIL import Image
 
 import deepmatching as dm
 from deepmatching.bulk_matching import ShardReport, sequential_pairs
-from deepmatching.bulk_matching.stamps import MISSING, is_same, stamp
-from deepmatching.bulk_matching.storage import MANIFEST, SHARDS
+from deepmatching.bulk_matching.storage import MANIFEST, MISSING, SHARDS, is_same, stamp
 from deepmatching.errors import DeepMatchingError
 
 SETTINGS: dict[str, Any] = {"model": "hog", "radius": 16, "device": "cpu"}

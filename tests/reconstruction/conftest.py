@@ -10,7 +10,7 @@ import pytest
 
 from deepmatching.bulk_matching import MatchedPair, RunFolder
 from deepmatching.bulk_matching.pairs import Pair
-from deepmatching.bulk_matching.storage import Shard, shard_file
+from deepmatching.bulk_matching.storage import shard_file, write_shard
 from deepmatching.matches import Matches
 from helpers.bulk_runs import MakeRun
 
@@ -24,7 +24,7 @@ def make_run(tmp_path: Path) -> MakeRun:
         content = {"cell": 2, "step": 8, "max_size": None, **settings}
         with RunFolder.store(tmp_path / "run").reserve():
             run = RunFolder.prepare(tmp_path / "run", content, names, tmp_path, len(names))
-        Shard(list(pairs)).write(shard_file(run.path, 0))
+        write_shard(shard_file(run.path, 0), pairs)
         return run
 
     return make

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deepmatching.bulk_matching import MatchedPair, RunFolder
-from deepmatching.bulk_matching.storage import Shard, shard_file
+from deepmatching.bulk_matching.storage import shard_file, write_shard
 from deepmatching.errors import DeepMatchingError
 from deepmatching.matches import NO_MATCHES, Matches
 from deepmatching.reconstruction.keypoints import SharedKeypoints, _Cells
@@ -117,10 +117,10 @@ def test_pairs_that_a_run_finishes_meanwhile_are_left_out(three_views: list[Matc
     names = [pair.names for pair in three_views]
     with RunFolder.store(tmp_path / "run").reserve():
         run = RunFolder.prepare(tmp_path / "run", {"cell": 2, "step": 8}, names, tmp_path, shard_size=1)
-    Shard(three_views[:1]).write(shard_file(run.path, 0))
+    write_shard(shard_file(run.path, 0), three_views[:1])
     shared = SharedKeypoints(run)
     for number, pair in enumerate(three_views[1:], 1):
-        Shard([pair]).write(shard_file(run.path, number))
+        write_shard(shard_file(run.path, number), [pair])
     assert [pair.names for pair in shared.matches()] == names[:1]
 
 

@@ -18,7 +18,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save
 
 from deepmatching.bulk_matching import MatchedPair, RunFolder, read_pairs
-from deepmatching.bulk_matching.storage import MANIFEST, Shard
+from deepmatching.bulk_matching.storage import MANIFEST, read_shard, write_shard
 from deepmatching.data.datasets.manifest import Manifest
 from deepmatching.data.datasets.pairs import _read_homography
 from deepmatching.errors import DeepMatchingError
@@ -118,8 +118,8 @@ def _arrays(folder: Path) -> Iterator[Format]:
     np.save(stream, points)
     yield Format("member.npz", read_matches, stream.getvalue(), _archive)
     pair = MatchedPair(("a.png", "b.png"), Matches(*matches))  # type: ignore[arg-type]
-    shard = _written(folder / "shard.npz", Shard([pair]).write)
-    yield Format("shard.npz", lambda path: Shard.read(path, [pair.names]), shard)
+    shard = _written(folder / "shard.npz", lambda p: write_shard(p, [pair]))
+    yield Format("shard.npz", lambda path: read_shard(path, [pair.names]), shard)
     edges = generator.uniform(size=SIZE).astype(np.float32)
     stream = io.BytesIO()
     np.save(stream, edges)

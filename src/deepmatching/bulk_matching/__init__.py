@@ -1,6 +1,7 @@
 """Matching many pairs into a folder: which pairs, in which order, and what is stored."""
 
 from deepmatching.bulk_matching.cluster import Cluster
+from deepmatching.bulk_matching.engine import ShardReport
 from deepmatching.bulk_matching.pairs import (
     exhaustive_pairs,
     list_images,
@@ -10,7 +11,6 @@ from deepmatching.bulk_matching.pairs import (
 )
 from deepmatching.bulk_matching.running import Progress, bulk
 from deepmatching.bulk_matching.storage import MatchedPair, RunFolder
-from deepmatching.bulk_matching.work import ShardReport
 
 __all__ = [
     "Cluster",

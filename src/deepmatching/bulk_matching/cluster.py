@@ -14,12 +14,12 @@ import socket
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deepmatching.bulk_matching.storage import MatchedPair, RunFolder, Shard, shard_file
-from deepmatching.bulk_matching.work import Job, ShardReport, Worker
+from deepmatching.bulk_matching.engine import ShardReport, Worker
+from deepmatching.bulk_matching.storage import MatchedPair, RunFolder, shard_file, write_shard
 from deepmatching.errors import DeepMatchingError, check_number
 from deepmatching.matches import NO_MATCHES
 
@@ -66,8 +66,10 @@ class Cluster:
             check_number("The number of CPU cores per worker", self.cpus_per_worker, minimum=1, whole=True)
 
 
-def run_on_ray(run: RunFolder, job: Job, missing: Sequence[int], cluster: Cluster) -> Iterator[ShardReport]:
-    """Match the missing shards with the workers of a cluster; reports come as shards are finished."""
+def run_on_ray(
+    run: RunFolder, make_worker: Callable[[], Worker], missing: Sequence[int], cluster: Cluster
+) -> Iterator[ShardReport]:
+    """Match the missing shards with the workers of a cluster; yield reports as shards are finished."""
     if not missing:
         return
     ray = load_ray()
@@ -76,7 +78,7 @@ def run_on_ray(run: RunFolder, job: Job, missing: Sequence[int], cluster: Cluste
         at_once = 2 if gpus else 1  # a GPU matches a shard while the one before is written
         options = {"max_restarts": -1, "max_task_retries": _ATTEMPTS - 1, "max_concurrency": at_once}
         worker = ray.remote(_RayWorker).options(num_cpus=cpus, num_gpus=gpus, **options)
-        idle = deque(at_once * [worker.remote(job, cpus) for _ in range(min(count, len(missing)))])
+        idle = deque(at_once * [worker.remote(make_worker, cpus) for _ in range(min(count, len(missing)))])
         waiting, pending = deque(missing), dict[Any, tuple[Any, int]]()
         while waiting or pending:
             while waiting and idle:
@@ -116,11 +118,11 @@ def load_ray() -> Any:
 class _RayWorker:
     """A worker in a process of its own."""
 
-    def __init__(self, job: Job, cores: float) -> None:
+    def __init__(self, make_worker: Callable[[], Worker], cores: float) -> None:
         import torch
 
         torch.set_num_threads(max(1, int(cores)))
-        self._worker, self._lock = Worker(job), threading.Lock()
+        self._worker, self._lock = make_worker(), threading.Lock()
 
     def run(self, number: int, pairs: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
         with self._lock:
@@ -235,5 +237,5 @@ def _give_up(run: RunFolder, number: int, error: Exception) -> ShardReport:
     """Record the pairs of a shard that kills its workers as failed."""
     reason = f"Its worker died {_ATTEMPTS} times ({str(error).strip().splitlines()[0]}); try again with --retry."
     pairs = [MatchedPair(pair, NO_MATCHES, failure=reason) for pair in run.plan.shard(number)]
-    Shard(pairs).write(shard_file(run.path, number))
+    write_shard(shard_file(run.path, number), pairs)
     return ShardReport(number, len(pairs), 0, {pair.names: reason for pair in pairs}, 0, 0)

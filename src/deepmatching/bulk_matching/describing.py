@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError
+from deepmatching.flow import Frame
 from deepmatching.io.files import PathLike
 from deepmatching.io.image_files import read_orientation
 from deepmatching.io.images import read_pixels, scale_to_unit, shrink, shrunk_size, size_of
@@ -21,17 +22,22 @@ from deepmatching.network.memory import budget_for
 from deepmatching.network.replay import GraphedDescribe
 
 #: Share of the free memory that described images may take. Matching a pair needs the rest.
-SHARE = 0.25
+MEMORY_SHARE = 0.25
 
 
 class Described(NamedTuple):
     """An image, ready to be matched."""
 
-    image: Tensor | None  #: (C, H, W), shrunk, on the device; kept only if flow needs it
+    image: Tensor | None  #: (C, H, W), shrunk, on the device; None if only its descriptors are needed
     cells: Tensor  #: (1, C, h, w), on the device
-    shape: tuple[int, int]  #: (rows, columns) of the shrunk image
     size: tuple[int, int]  #: (rows, columns) of the file
     orientation: int  #: of the stored pixels
+
+    @property
+    def frame(self) -> Frame:
+        """The image and its descriptors."""
+        assert self.image is not None
+        return Frame(self.image, self.image, self.cells, self.size)
 
 
 class ReadImage(NamedTuple):
@@ -58,8 +64,8 @@ class DescribedImages:
     ) -> None:
         self.matcher, self.folder, self.keep_images = matcher, Path(folder), keep_images
         budget = budget_for(matcher.device, matcher.settings.memory)
-        self.limit = int(SHARE * budget) if memory is None else memory
-        self.described = 0  #: how many images were described so far, some of them more than once
+        self.limit = int(MEMORY_SHARE * budget) if memory is None else memory
+        self.described = 0  #: number of images described so far, some of them more than once
         self._describe_image = GraphedDescribe(matcher.network)
         self._is_cuda = matcher.device.type == "cuda"
         self._kept: OrderedDict[str, Described | str] = OrderedDict()  # or why there is none
@@ -93,7 +99,7 @@ class DescribedImages:
         self._bytes = 0
 
     def __getitem__(self, name: str) -> Described:
-        """The described image; raises DeepMatchingError if it cannot be read, each time without reading it again."""
+        """Return the described image; raise each time, without reading it again, if it cannot be read."""
         if name in self._kept:
             self._kept.move_to_end(name)
         else:
@@ -112,7 +118,7 @@ class DescribedImages:
         return found
 
     def read(self, name: str) -> ReadImage:
-        """Read an image, in any thread; raises DeepMatchingError if that is impossible."""
+        """Read an image, in any thread; raise DeepMatchingError if that is impossible."""
         path, settings = self.folder / name, self.matcher.settings
         pixels = read_pixels(path)
         size = size_of(pixels)
@@ -131,7 +137,7 @@ class DescribedImages:
         image = image if image.is_floating_point() else scale_to_unit(image)
         cells = self._describe_image(image[None], self._used[shape])
         self.described += 1
-        return Described(image if self.keep_images else None, cells, shape, read.size, read.orientation)
+        return Described(image if self.keep_images else None, cells, read.size, read.orientation)
 
 
 def _bytes(kept: Described | str) -> int:

@@ -1,80 +1,41 @@
-"""Matching shards of pairs in this process, each image described once."""
+"""Matching shards of pairs with one matcher, each image described once, and writing them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, NamedTuple
 
+import psutil
 import torch
-from torch import Tensor
 
 from deepmatching.bulk_matching.describing import Described, DescribedImages
 from deepmatching.bulk_matching.pairs import Pair
-from deepmatching.bulk_matching.storage import MatchedPair, Shard
+from deepmatching.bulk_matching.storage import MatchedPair, shard_file, write_shard
 from deepmatching.errors import DeepMatchingError, OutOfMemoryError
-from deepmatching.flow import FlowResult, Frame, check_pair, is_upright, matches_to_flow, preset
+from deepmatching.flow import FlowResult, check_pair, is_upright, matches_to_flow, preset
 from deepmatching.geometry.discretization import Geometry
-from deepmatching.geometry.targets import pair_of
+from deepmatching.geometry.targets import Decoded, pair_of
 from deepmatching.io.files import PathLike, make_folder
 from deepmatching.io.flow import write_flow
-from deepmatching.kernels.cuda_graphs import LARGEST_GRAPH, Replayed
 from deepmatching.matcher import DeepMatcher
 from deepmatching.matches import NO_MATCHES, Matches
-from deepmatching.network.inference import Decoding
-from deepmatching.network.memory import Plan, Size
-from deepmatching.network.operators.decoding import Decoded
 from deepmatching.settings import PRESET
+
+#: Folder of the flow files in that of the run.
+FLOW = "flow"
 
 #: What a pair may fail with. The others go on.
 _FAILURES = (DeepMatchingError, torch.OutOfMemoryError, MemoryError, RuntimeError)
 
 _Work = tuple[Pair, Described, Described]
 
-
-class _DecodedBatch:
-    """The pairs of a batch, which a GPU may still be working on."""
-
-    def __init__(
-        self,
-        matcher: DeepMatcher,
-        geometry: Geometry,
-        pairs: list[tuple[Pair, tuple[Size, Size], tuple[int, int]]],
-        min_confidence: float | None,
-        decoded: Decoded,
-        ready: torch.cuda.Event | None,
-    ) -> None:
-        self._matcher, self._geometry, self._pairs = matcher, geometry, pairs
-        self._min_confidence, self._decoded, self._ready = min_confidence, decoded, ready
-
-    def matches(self) -> list[Matches]:
-        """The matches of each pair, at the size that it was matched at."""
-        if self._ready is not None:
-            self._ready.synchronize()
-        return self._matcher.matches_of(self._decoded, self._geometry)
-
-    def __iter__(self) -> Iterator[MatchedPair]:
-        for matches, (pair, sizes, orientations) in zip(self.matches(), self._pairs, strict=True):
-            found = matches.at_sizes(*sizes)
-            kept = found if self._min_confidence is None else found.filter(self._min_confidence)
-            yield MatchedPair(pair, kept, orientations)
-
-
-_Part: TypeAlias = list[MatchedPair] | _DecodedBatch
-
-
-@dataclass
-class StartedShard:
-    """A shard whose pairs are all on their way."""
-
-    pairs: list[Pair]
-    parts: list[_Part]
-
-    def finish(self) -> Shard:
-        """Wait for its matches."""
-        found = {done.names: done for part in self.parts for done in part}
-        return Shard([found[pair] for pair in self.pairs])
+#: Waits for a GPU, and returns the pairs that it was given.
+Finish = Callable[[], list[MatchedPair]]
 
 
 class ShardMatcher:
@@ -101,19 +62,15 @@ class ShardMatcher:
         min_confidence: float | None = None,
     ) -> None:
         self.matcher, self.batch_size, self.flow, self.min_confidence = matcher, batch_size, flow, min_confidence
-        self.images = DescribedImages(
-            matcher, images, keep_images=flow is not None or matcher.settings.searches, memory=memory
-        )
-        self._exponents = matcher.network.exponents.tolist()  # once: reading them waits for a GPU
-        self._repeated = Replayed(self._decode_once)
+        self.images = DescribedImages(matcher, images, flow is not None or matcher.settings.searches, memory)
 
-    def match(self, pairs: Sequence[Pair], upcoming: Sequence[Pair] = ()) -> Shard:
-        """The matches of a shard's pairs; the images of ``upcoming`` pairs are read ahead."""
-        return self.start(pairs, upcoming).finish()
+    def match(self, pairs: Sequence[Pair], upcoming: Sequence[Pair] = ()) -> list[MatchedPair]:
+        """Return the matches of a shard's pairs, in order; the images of ``upcoming`` pairs are read ahead."""
+        return self.start(pairs, upcoming)()
 
-    def start(self, pairs: Sequence[Pair], upcoming: Sequence[Pair] = ()) -> StartedShard:
-        """As :meth:`match`, but does not wait for a GPU: the matches of the shard can be had from any thread."""
-        started = StartedShard(list(pairs), [])
+    def start(self, pairs: Sequence[Pair], upcoming: Sequence[Pair] = ()) -> Finish:
+        """Match a shard without waiting for a GPU; call the result, in any thread, for what :meth:`match` returns."""
+        parts: list[Finish] = []
         batch: list[_Work] = []
         following = [name for pair in (*pairs, *upcoming) for name in pair]
         self.images.expect(following)
@@ -122,21 +79,26 @@ class ShardMatcher:
             try:
                 work = (pair, self.images[pair[0]], self.images[pair[1]])
             except _FAILURES as error:
-                started.parts.append([MatchedPair(pair, NO_MATCHES, failure=_reason(error))])
+                parts.append(_failed(pair, _reason(error)))
                 continue
-            if batch and (len(batch) >= self.batch_size or _shapes(batch[0]) != _shapes(work)):
-                started.parts += self._match_batch(batch)
+            if batch and (len(batch) >= self.batch_size or _sizes(batch[0]) != _sizes(work)):
+                parts += self._start_safely(batch)
                 batch = []
             batch.append(work)
         if batch:
-            started.parts += self._match_batch(batch)
+            parts += self._start_safely(batch)
         self.images.read_ahead(following[2 * len(pairs) :])
-        return started
 
-    def _match_batch(self, batch: list[_Work]) -> list[_Part]:
+        def finish() -> list[MatchedPair]:
+            found = {done.names: done for part in parts for done in part()}
+            return [found[pair] for pair in pairs]
+
+        return finish
+
+    def _start_safely(self, batch: list[_Work]) -> list[Finish]:
         """Match pairs of equal sizes. If memory is short, try again without the descriptors that are kept."""
         try:
-            return self._decode(batch)
+            return self._start(batch)
         except _FAILURES as error:
             is_memory = not isinstance(error, DeepMatchingError) or isinstance(error, OutOfMemoryError)
             failure = _reason(error)  # the error itself would keep the arrays of the attempt
@@ -145,99 +107,160 @@ class ShardMatcher:
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
             try:
-                return self._decode(batch)
+                return self._start(batch)
             except _FAILURES as error:
                 failure = _reason(error)
         if len(batch) == 1:
-            return [[MatchedPair(batch[0][0], NO_MATCHES, failure=failure)]]
-        return [part for work in batch for part in self._match_batch([work])]
+            return [_failed(batch[0][0], failure)]
+        return [part for work in batch for part in self._start_safely([work])]
 
     @torch.no_grad()
-    def _decode(self, batch: list[_Work]) -> list[_Part]:
-        matcher = self.matcher
-        if matcher.settings.searches:
-            return [[self._search(*work)] for work in batch]
-        _, first, second = batch[0]
-        geometry = matcher.network.geometry(first.shape, second.shape)
-        plan = matcher.plan(first.size, second.size, len(batch))
-        results: list[_Part] = []
-        for start in range(0, len(batch), plan.batch):
-            works = batch[start : start + plan.batch]
-            cells0, cells1 = (_together([work[side].cells for work in works]) for side in (1, 2))  # type: ignore[union-attr]
-            decoded = self._decode_cells(cells0, cells1, geometry, plan)
-            pairs = [(pair, (one.size, two.size), (one.orientation, two.orientation)) for pair, one, two in works]
-            part = _DecodedBatch(matcher, geometry, pairs, self.min_confidence, *_to_cpu(decoded, matcher.device))
-            if self.flow is None:
-                results.append(part)
-                continue
-            for b, (pair, one, two) in enumerate(works):
-                self._write_flow(pair, self._flow(one, two, (geometry, pair_of(decoded, b))))
-            results.append(list(part))
-        return results
+    def _start(self, batch: list[_Work]) -> list[Finish]:
+        if self.matcher.settings.searches:
+            return [self._search(work) for work in batch]
+        parts: list[Finish] = []
+        cells, sizes = [(one.cells, two.cells) for _, one, two in batch], _sizes(batch[0])
+        geometry, left = self.matcher.geometry(*sizes), iter(batch)
+        for decoded in self.matcher.decode_described(cells, *sizes):
+            works = list(islice(left, len(decoded.points1)))
+            copied = _to_cpu(decoded, self.matcher.device)
+            if self.flow is not None:
+                for n, work in enumerate(works):
+                    one, two = work[1].frame, work[2].frame
+                    self._write_flow(work, self.matcher.flow_between(one, two, known=(geometry, pair_of(decoded, n))))
+            parts.append(self._later(works, partial(self._matches_of, copied, geometry)))
+        return parts
 
-    def _decode_cells(self, cells0: Tensor, cells1: Tensor, geometry: Geometry, plan: Plan) -> Decoded:
-        """Decode a batch of pairs; on a GPU, without waiting for it."""
-        decoding = self.matcher.decoding(plan.tiling)
-        is_recorded = cells0.is_cuda and plan.tiling.strips == 1 and plan.needed <= LARGEST_GRAPH
-        decode = self._repeated if is_recorded else self._decode_once
-        return decode(cells0, cells1, geometry, decoding)
+    def _matches_of(self, copied: Callable[[], Decoded], geometry: Geometry) -> list[Matches]:
+        return self.matcher.matches_of(copied(), geometry)
 
-    def _decode_once(self, cells0: Tensor, cells1: Tensor, geometry: Geometry, decoding: Decoding) -> Decoded:
-        return self.matcher.network.decode_cells(cells0, cells1, geometry, decoding, self._exponents)
-
-    def _search(self, pair: Pair, first: Described, second: Described) -> MatchedPair:
+    def _search(self, work: _Work) -> Finish:
         """Match a pair at the transformations of the settings."""
-        assert first.image is not None and second.image is not None
-        matches = self.matcher.match(first.image, second.image).to("cpu")
+        one, two = work[1].frame, work[2].frame
+        matches = self.matcher.match(one.image, two.image).to("cpu")
         if self.flow is not None:
             if is_upright(matches):  # the flow that the pair has without a search
-                result = self._flow(first, second)
+                result = self.matcher.flow_between(one, two)
             else:
-                check_pair(first.image, second.image)
-                result = matches_to_flow(matches, first.image, second.image, preset(PRESET)).at_size(first.size)
-            self._write_flow(pair, result)
-        found = matches.at_sizes(first.size, second.size)
-        kept = found if self.min_confidence is None else found.filter(self.min_confidence)
-        return MatchedPair(pair, kept, (first.orientation, second.orientation))
+                check_pair(one.image, two.image)
+                result = matches_to_flow(matches, one.image, two.image, preset(PRESET)).at_size(one.size)
+            self._write_flow(work, result)
+        return self._later([work], lambda: [matches])
 
-    def _flow(self, first: Described, second: Described, known: tuple[Geometry, Decoded] | None = None) -> FlowResult:
-        """Return the flow from the descriptors of both images, and the matches of the pair if they are known."""
-        assert first.image is not None and second.image is not None
-        frame0 = Frame(first.image, first.image, first.cells, first.size)
-        frame1 = Frame(second.image, second.image, second.cells, second.size)
-        return self.matcher.flow_between(frame0, frame1, known=known)
+    def _later(self, works: list[_Work], matches: Callable[[], list[Matches]]) -> Finish:
+        """Return what gives the pairs their matches later, without keeping their images until then."""
+        pairs = [MatchedPair(pair, NO_MATCHES, (one.orientation, two.orientation)) for pair, one, two in works]
+        sizes, min_confidence = _sizes(works[0]), self.min_confidence
 
-    def _write_flow(self, pair: Pair, result: FlowResult) -> None:
+        def finish() -> list[MatchedPair]:
+            found = [each.at_sizes(*sizes) for each in matches()]
+            kept = found if min_confidence is None else [each.filter(min_confidence) for each in found]
+            return [replace(pair, matches=each) for pair, each in zip(pairs, kept, strict=True)]
+
+        return finish
+
+    def _write_flow(self, work: _Work, result: FlowResult) -> None:
         assert self.flow is not None
-        path = flow_file(self.flow, pair)
+        path = flow_file(self.flow, work[0])
         make_folder(path.parent)
         write_flow(path, result.flow)
 
 
+class ShardReport(NamedTuple):
+    """What a worker says about a finished shard."""
+
+    number: int
+    pairs: int
+    matches: int
+    failures: dict[Pair, str]
+    described: int  #: images that were described for it
+    memory: int  #: bytes that the worker's process holds
+
+
+class Worker:
+    """Matches shards and writes them, in this process or on a cluster; one per process.
+
+    Args:
+        matcher: on its device.
+        images: folder of the images.
+        out: folder of the run.
+        batch_size: consecutive pairs of equal sizes that are matched at once; None for the device's default.
+        flow: also write flow files.
+        min_confidence: see :class:`ShardMatcher`.
+    """
+
+    def __init__(
+        self,
+        matcher: DeepMatcher,
+        images: PathLike,
+        out: PathLike,
+        batch_size: int | None = None,
+        flow: bool = False,
+        min_confidence: float | None = None,
+    ) -> None:
+        self.out = Path(out)
+        batch_size = default_batch(matcher.device) if batch_size is None else batch_size
+        folder = self.out / FLOW if flow else None
+        self.shards = ShardMatcher(matcher, images, batch_size, folder, min_confidence=min_confidence)
+        self._writer = ThreadPoolExecutor(1, "deepmatching-writer")
+
+    @classmethod
+    def load(cls, model: str, settings: dict[str, Any], *arguments: Any) -> Worker:
+        """Return a worker with a matcher of its own: arguments can travel to other machines."""
+        return cls(DeepMatcher.from_pretrained(model, **settings), *arguments)
+
+    def start(self, number: int, pairs: Sequence[Pair], upcoming: Sequence[Pair] = ()) -> Future[ShardReport]:
+        """Match a shard; another thread waits for the matches of a GPU and writes them."""
+        before = self.shards.images.described
+        finish = self.shards.start(pairs, upcoming)
+        return self._writer.submit(self._finish, number, finish, self.shards.images.described - before)
+
+    def _finish(self, number: int, finish: Finish, described: int) -> ShardReport:
+        pairs = finish()
+        write_shard(shard_file(self.out, number), pairs)
+        matches = sum(len(pair.matches) for pair in pairs)
+        failures = {pair.names: pair.failure for pair in pairs if pair.failure}
+        return ShardReport(number, len(pairs), matches, failures, described, psutil.Process().memory_info().rss)
+
+    def close(self) -> None:
+        """Stop the threads; shards that were started are written."""
+        self.shards.images.close()
+        self._writer.shutdown()
+
+
+def default_batch(device: torch.device) -> int:
+    """Return the number of pairs of equal sizes that a device matches at once."""
+    return 16 if device.type == "cuda" else 1
+
+
 def flow_file(folder: Path, pair: Pair) -> Path:
-    """The flow file of a pair; ``/`` in names becomes ``-``, as in hloc."""
+    """Return the flow file of a pair; ``/`` in names becomes ``-``, as in hloc."""
     name0, name1 = (name.replace("/", "-") for name in pair)
     return folder / name0 / f"{name1}.flo"
 
 
-def _shapes(work: _Work) -> tuple[object, ...]:
-    return work[1].shape, work[1].size, work[2].shape, work[2].size
+def _sizes(work: _Work) -> tuple[tuple[int, int], tuple[int, int]]:
+    return work[1].size, work[2].size
 
 
-def _together(cells: list[Tensor]) -> Tensor:
-    """A batch; one pair is not copied."""
-    return cells[0] if len(cells) == 1 else torch.cat(cells)
-
-
-def _to_cpu(decoded: Decoded, device: torch.device) -> tuple[Decoded, torch.cuda.Event | None]:
-    """Copied once for a batch, and an event after which the copies are complete; None if they are already."""
+def _to_cpu(decoded: Decoded, device: torch.device) -> Callable[[], Decoded]:
+    """Copy to the CPU, once for a batch; call the result to wait for the copies."""
     is_cuda = device.type == "cuda"
     copied = Decoded._make(None if tensor is None else tensor.to("cpu", non_blocking=is_cuda) for tensor in decoded)
-    if not is_cuda:
-        return copied, None
-    event = torch.cuda.Event(blocking=True)
-    event.record(torch.cuda.current_stream(device))
-    return copied, event
+    event = torch.cuda.Event(blocking=True) if is_cuda else None
+    if event is not None:
+        event.record(torch.cuda.current_stream(device))
+
+    def wait() -> Decoded:
+        if event is not None:
+            event.synchronize()
+        return copied
+
+    return wait
+
+
+def _failed(pair: Pair, reason: str) -> Finish:
+    return lambda: [MatchedPair(pair, NO_MATCHES, failure=reason)]
 
 
 def _reason(error: BaseException) -> str:

@@ -8,14 +8,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from deepmatching import __version__
 from deepmatching.bulk_matching.cluster import Cluster, check_cluster, run_on_ray
+from deepmatching.bulk_matching.engine import ShardReport, Worker, default_batch
 from deepmatching.bulk_matching.pairs import Pair, order_by_image, read_pairs, unique_pairs
 from deepmatching.bulk_matching.storage import RunFolder
-from deepmatching.bulk_matching.work import Job, ShardReport, Worker, default_batch
 from deepmatching.errors import DeepMatchingError, check_choice, check_number
 from deepmatching.io.files import PathLike, refuse_address
 from deepmatching.matcher import DeepMatcher
@@ -164,12 +165,12 @@ def bulk(
         if on_start is not None:
             on_start(progress)
         # Absolute: workers start in other folders.
-        file = os.path.abspath(model) if model not in MODELS and os.path.isfile(model) else model
-        job = Job(os.path.abspath(images), os.path.abspath(out), file, settings, batch_size, flow, min_confidence)
+        work = os.path.abspath(images), os.path.abspath(out), batch_size, flow, min_confidence
         if engine == "ray":
-            reports = run_on_ray(run, job, missing, cluster or Cluster())
+            file = os.path.abspath(model) if model not in MODELS and os.path.isfile(model) else model
+            reports = run_on_ray(run, partial(Worker.load, file, settings, *work), missing, cluster or Cluster())
         else:
-            reports = _run_here(run, job, missing, matcher)
+            reports = _run_here(run, partial(Worker, matcher, *work), missing)
         for report in reports:
             progress.add(report)
             if on_shard is not None:
@@ -177,11 +178,11 @@ def bulk(
     return run
 
 
-def _run_here(run: RunFolder, job: Job, missing: Sequence[int], matcher: DeepMatcher) -> Iterator[ShardReport]:
+def _run_here(run: RunFolder, make_worker: Callable[[], Worker], missing: Sequence[int]) -> Iterator[ShardReport]:
     """Match the missing shards in this process."""
     if not missing:
         return
-    worker = Worker(job, matcher)
+    worker = make_worker()
     writing: deque[Future[ShardReport]] = deque()
     try:
         for place, number in enumerate(missing):

@@ -7,12 +7,13 @@ manifest is written before the first shard, and again only if pairs are added or
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,6 @@ import numpy as np
 import torch
 
 from deepmatching.bulk_matching.pairs import MANIFEST, SHARDS, Pair
-from deepmatching.bulk_matching.stamps import is_same, stamp
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.arrays import Archive
 from deepmatching.io.files import PathLike, atomic_write
@@ -32,6 +32,15 @@ from deepmatching.matches import Matches
 FORMAT = "deepmatching-run-1"
 
 _SHARD_NAME = re.compile(r"\d{6,}\.npz")
+
+#: The stamp of a file that is not there.
+MISSING = "missing"
+
+#: Formats in which other pixels give another size or another end of the file. In others, the time counts.
+_COMPRESSED = (".jpg", ".jpeg", ".png", ".webp")
+
+#: Bytes at the beginning and at the end of a file that its stamp depends on.
+_SAMPLED_BYTES = 16_384
 
 
 @dataclass(frozen=True)
@@ -56,7 +65,7 @@ class Plan:
     """The content of the manifest.
 
     Attributes:
-        settings: everything that the matches depend on, as JSON can hold it.
+        settings: everything that the matches depend on, JSON-serializable.
         images: where the images were last.
         names: of the images; pairs refer to them by number.
         stamps: of the images' files when the pairs were planned, in the same order.
@@ -72,14 +81,14 @@ class Plan:
     ends: list[int] = field(default_factory=list)
 
     def shard(self, number: int) -> list[Pair]:
-        """The names of the pairs of a shard."""
+        """Return the names of the pairs of a shard."""
         return [(self.names[i], self.names[j]) for i, j in self.pairs[slice(*self._range(number))]]
 
     def _range(self, number: int) -> tuple[int, int]:
         return (self.ends[number - 1] if number else 0), self.ends[number]
 
     def count(self, number: int) -> int:
-        """The number of pairs of a shard."""
+        """Return the number of pairs of a shard."""
         first, end = self._range(number)
         return end - first
 
@@ -100,7 +109,7 @@ class Plan:
         ]
 
     def renew_stamps(self, folder: PathLike) -> list[int]:
-        """Note the stamps of the images in the folder; return the numbers of the shards whose images have changed."""
+        """Record the stamps of the images in the folder; return the numbers of the shards whose images have changed."""
         before, self.stamps = (
             self.stamps,
             [stamp(Path(folder, name), old) for name, old in zip_longest(self.names, self.stamps, fillvalue="")],
@@ -170,7 +179,7 @@ class RunFolder:
         run = cls(folder)
         if retry:
             for number in sorted(run.done):
-                if run.read_shard(number).failures:
+                if any(pair.failure for pair in run.read_shard(number)):
                     shard_file(folder, number).unlink()
         return run
 
@@ -201,7 +210,7 @@ class RunFolder:
         return len(self.plan.pairs)
 
     def __iter__(self) -> Iterator[MatchedPair]:
-        """The pairs that are finished, shard by shard."""
+        """Yield the pairs that are finished, shard by shard."""
         for number in sorted(self.done):
             yield from self.read_shard(number)
 
@@ -209,96 +218,76 @@ class RunFolder:
         done = sum(self.plan.count(number) for number in self.done)
         return f"<run of {len(self)} pairs of {len(self.plan.names)} images in '{self.path}', {done} of them finished>"
 
-    def read_shard(self, number: int) -> Shard:
-        """The pairs of a finished shard."""
-        return Shard.read(shard_file(self.path, number), self.plan.shard(number))
+    def read_shard(self, number: int) -> list[MatchedPair]:
+        """Return the pairs of a finished shard."""
+        return read_shard(shard_file(self.path, number), self.plan.shard(number))
 
     def failures(self) -> dict[Pair, str]:
-        """The pairs that failed, and why."""
+        """Return the pairs that failed, and why."""
         return {pair.names: pair.failure for pair in self if pair.failure}
 
 
-@dataclass
-class Shard:
-    """The pairs of a shard, in order."""
+def write_shard(path: Path, pairs: Sequence[MatchedPair]) -> None:
+    """Write the pairs of a shard, in order; equal pairs give equal bytes."""
+    found = [pair.matches for pair in pairs]
+    content = {
+        "counts": np.array([len(matches) for matches in found], np.int64),
+        **{name: _joined(found, name, np.float32) for name in ("keypoints0", "keypoints1", "scores")},
+        "sizes": np.array([[matches.size0 or (0, 0), matches.size1 or (0, 0)] for matches in found], np.int64),
+        "orientations": np.array([pair.orientations for pair in pairs], np.int8),
+        "names": _pack([pair.names for pair in pairs]),
+        "failures": _pack([pair.failure for pair in pairs]),
+    }
+    if any(matches.confidence is not None for matches in found):
+        judged = [matches if matches.confidence is not None else _certain(matches) for matches in found]
+        content["confidence"] = _joined(judged, "confidence", np.float32)
+    if searched := [matches for matches in found if matches.transformation is not None]:
+        content["transformation"] = _joined(searched, "transformation", np.int64)
+        content["transformations"] = _joined(searched, "transformations", np.float32)
+        tables = [matches.transformations for matches in found]
+        content["transformation_counts"] = np.array([0 if t is None else len(t) for t in tables], np.int64)
+    stream = io.BytesIO()
+    np.savez(stream, **content)  # type: ignore[arg-type]
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(stream.getvalue())
 
-    pairs: list[MatchedPair]
 
-    def __iter__(self) -> Iterator[MatchedPair]:
-        return iter(self.pairs)
-
-    @property
-    def failures(self) -> int:
-        """The number of failed pairs."""
-        return sum(bool(pair.failure) for pair in self.pairs)
-
-    def write(self, path: Path) -> None:
-        """Write the file; equal pairs give equal bytes."""
-        arrays = [pair.matches.numpy() for pair in self.pairs]
-        content = {
-            "counts": np.array([len(pair.matches) for pair in self.pairs], np.int64),
-            "keypoints0": np.concatenate([keypoints0 for keypoints0, _, _ in arrays]).astype(np.float32),
-            "keypoints1": np.concatenate([keypoints1 for _, keypoints1, _ in arrays]).astype(np.float32),
-            "scores": np.concatenate([scores for _, _, scores in arrays]).astype(np.float32),
-            "sizes": np.array([[p.matches.size0 or (0, 0), p.matches.size1 or (0, 0)] for p in self.pairs], np.int64),
-            "orientations": np.array([pair.orientations for pair in self.pairs], np.int8),
-            "names": _pack([pair.names for pair in self.pairs]),
-            "failures": _pack([pair.failure for pair in self.pairs]),
-        }
-        confidences = [getattr(pair.matches, "confidence", None) for pair in self.pairs]
-        if any(confidence is not None for confidence in confidences):
-            rows = zip(confidences, self.pairs, strict=True)
-            content["confidence"] = np.concatenate(
-                [np.ones(len(p.matches), np.float32) if c is None else np.asarray(c.cpu(), np.float32) for c, p in rows]
-            )
-        tables = [(pair.matches.transformation, pair.matches.transformations) for pair in self.pairs]
-        if searched := [(n, table) for n, table in tables if n is not None and table is not None]:
-            content["transformation"] = np.concatenate([np.asarray(n.cpu(), np.int64) for n, _ in searched])
-            content["transformations"] = np.concatenate([np.asarray(t.cpu(), np.float32) for _, t in searched])
-            content["transformation_counts"] = np.array([0 if t is None else len(t) for _, t in tables], np.int64)
-        stream = io.BytesIO()
-        np.savez(stream, **content)  # type: ignore[arg-type]
-        with atomic_write(path) as temporary:
-            temporary.write_bytes(stream.getvalue())
-
-    @classmethod
-    def read(cls, path: Path, names: list[Pair]) -> Shard:
-        """The shard in a file, which must be that of the pairs with these names."""
-        stored = Archive(path, "shard of matches")
-        try:
-            packed, failures = _unpack(stored["names"]), _unpack(stored["failures"])
-            counts, sizes, orientations = stored["counts"], stored["sizes"], stored["orientations"]
-            arrays = stored["keypoints0"], stored["keypoints1"], stored["scores"]
-            confidence = stored.get("confidence")
-            numbers, tables = stored.get("transformation"), stored.get("transformations")
-            ends = np.cumsum(stored["transformation_counts"]) if tables is not None else np.zeros(len(names), int)
-            if [tuple(pair) for pair in packed] != names or counts.shape != (len(names),) or (counts < 0).any():
-                raise ValueError("it has other pairs")
-            if any(len(array) != counts.sum() for array in arrays):
-                raise ValueError("it has other numbers of matches")
-            places = pairwise([0, *np.cumsum(counts).tolist()])
-            pairs = []
-            for n, (first, end) in enumerate(places):
-                (rows0, columns0), (rows1, columns1) = sizes[n].tolist()
-                more: dict[str, Any] = {} if confidence is None else {"confidence": confidence[first:end]}
-                if numbers is not None and tables is not None and not failures[n]:
-                    table = tables[ends[n - 1] if n else 0 : ends[n]]
-                    more |= {"transformation": numbers[first:end], "transformations": table}
-                keypoints0, keypoints1, scores = (torch.from_numpy(array[first:end]) for array in arrays)
-                size0, size1 = (rows0, columns0) if rows0 else None, (rows1, columns1) if rows1 else None
-                matches = Matches(keypoints0, keypoints1, scores, size0, size1, **more)
-                turned = (int(orientations[n, 0]), int(orientations[n, 1]))
-                pairs.append(MatchedPair(names[n], matches, turned, str(failures[n])))
-        except (KeyError, ValueError, IndexError, TypeError, OverflowError, RuntimeError) as error:
-            reason = next(iter(str(error).splitlines()), "it is damaged")
-            raise DeepMatchingError(
-                f"'{path}' is not a shard of this run ({reason}): remove it and run the same command again."
-            ) from error
-        return cls(pairs)
+def read_shard(path: Path, names: list[Pair]) -> list[MatchedPair]:
+    """Return the pairs in a file, which must be the shard of the pairs with these names."""
+    stored = Archive(path, "shard of matches")
+    try:
+        packed, failures = _unpack(stored["names"]), _unpack(stored["failures"])
+        counts, sizes, orientations = stored["counts"], stored["sizes"], stored["orientations"]
+        arrays = stored["keypoints0"], stored["keypoints1"], stored["scores"]
+        confidence = stored.get("confidence")
+        numbers, tables = stored.get("transformation"), stored.get("transformations")
+        ends = np.cumsum(stored["transformation_counts"]) if tables is not None else np.zeros(len(names), int)
+        if [tuple(pair) for pair in packed] != names or counts.shape != (len(names),) or (counts < 0).any():
+            raise ValueError("it has other pairs")
+        if any(len(array) != counts.sum() for array in arrays):
+            raise ValueError("it has other numbers of matches")
+        pairs = []
+        for n, (first, end) in enumerate(pairwise([0, *np.cumsum(counts).tolist()])):
+            (rows0, columns0), (rows1, columns1) = sizes[n].tolist()
+            more: dict[str, Any] = {} if confidence is None else {"confidence": confidence[first:end]}
+            if numbers is not None and tables is not None and not failures[n]:
+                table = tables[ends[n - 1] if n else 0 : ends[n]]
+                more |= {"transformation": numbers[first:end], "transformations": table}
+            keypoints0, keypoints1, scores = (torch.from_numpy(array[first:end]) for array in arrays)
+            size0, size1 = (rows0, columns0) if rows0 else None, (rows1, columns1) if rows1 else None
+            matches = Matches(keypoints0, keypoints1, scores, size0, size1, **more)
+            turned = (int(orientations[n, 0]), int(orientations[n, 1]))
+            pairs.append(MatchedPair(names[n], matches, turned, str(failures[n])))
+    except (KeyError, ValueError, IndexError, TypeError, OverflowError, RuntimeError) as error:
+        reason = next(iter(str(error).splitlines()), "it is damaged")
+        raise DeepMatchingError(
+            f"'{path}' is not a shard of this run ({reason}): remove it and run the same command again."
+        ) from error
+    return pairs
 
 
 def shard_file(folder: Path, number: int) -> Path:
-    """The file of a shard."""
+    """Return the file of a shard."""
     return folder / SHARDS / _shard_name(number)
 
 
@@ -306,8 +295,17 @@ def _shard_name(number: int) -> str:
     return f"{number:06d}.npz"
 
 
+def _joined(matches: Sequence[Matches], name: str, dtype: type[np.generic]) -> np.ndarray:
+    """Return the tensors of this name, one after the other."""
+    return np.concatenate([np.asarray(getattr(each, name).detach().cpu(), dtype) for each in matches])
+
+
+def _certain(matches: Matches) -> Matches:
+    return replace(matches, confidence=torch.ones(len(matches)))
+
+
 def _pack(value: Any) -> np.ndarray:
-    """JSON as bytes: arrays of text would need Python's pickle."""
+    """Encode JSON as bytes: arrays of text would need Python's pickle."""
     return np.frombuffer(json.dumps(value).encode(), np.uint8)
 
 
@@ -332,3 +330,34 @@ def _parse_plan(content: Any) -> Plan:
     if [0, *plan.ends] != sorted({0, *plan.ends}) or (plan.ends or [0])[-1] != len(plan.pairs):
         raise ValueError("its shards do not fit its pairs")
     return plan
+
+
+def stamp(path: Path, before: str = "") -> str:
+    """Return the size of a file, its time and a digest of its beginning and end.
+
+    If size and time are those of the stamp ``before``, that one is returned and the file is not read.
+    """
+    try:
+        about = path.stat()
+        text = f"{about.st_size} bytes, {about.st_mtime_ns} ns"
+        if before.startswith(f"{text}, "):
+            return before
+        with path.open("rb") as file:
+            digest = hashlib.sha256(file.read(_SAMPLED_BYTES))
+            file.seek(max(0, about.st_size - _SAMPLED_BYTES), os.SEEK_SET)
+            digest.update(file.read(_SAMPLED_BYTES))
+    except (OSError, ValueError):
+        return MISSING
+    return f"{text}, {digest.hexdigest()[:16]}"
+
+
+def is_same(name: str, before: str, now: str) -> bool:
+    """Tell whether two stamps are of one content; ``name`` tells the format.
+
+    Photographs that were copied, or downloaded again, have another time, and need not be matched again.
+    """
+    (size0, *rest0), (size1, *rest1) = before.split(", "), now.split(", ")
+    if size0 != size1 or rest0[:1] == rest1[:1]:
+        return size0 == size1
+    is_compressed = Path(name).suffix.lower() in _COMPRESSED
+    return is_compressed and len(rest0) == 2 and rest0[1:] == rest1[1:]  # the first runs had no digests

@@ -25,9 +25,9 @@ from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.targets import Decoded
 from deepmatching.kernels.cuda_graphs import LARGEST_GRAPH, Replayed
 from deepmatching.matches import Matches, matches_of
-from deepmatching.network.inference import Decoding
 from deepmatching.network.memory import decoding_bytes
 from deepmatching.network.network import Network
+from deepmatching.network.replay import GraphedDecodeCells
 from deepmatching.search import Transformation, match_through
 
 #: Memory that the way from matches to flow takes on a GPU, roughly, in bytes for each pixel.
@@ -266,8 +266,7 @@ class FlowGraphs:
 
     def __init__(self, network: Network) -> None:
         self._network = network
-        self._exponents: tuple[tuple[int, int], tuple[float, ...]] = ((-1, -1), ())
-        self._decode = Replayed(self._decode_eagerly, 2)
+        self._decode = GraphedDecodeCells(network, 2)
         self._flow = Replayed(_flow_eagerly)
 
     def __call__(
@@ -295,14 +294,12 @@ class FlowGraphs:
         geometry, decoding = matching.geometry, matching.decoding
         descriptor, pooling = self._network.descriptor, self._network.pooling
         needed = decoding_bytes(geometry, descriptor, device="cuda", tiling=decoding.tiling, pooling=pooling)
-        is_small = needed <= LARGEST_GRAPH and not decoding.tiling.is_split(geometry)
-        decode = self._decode if is_small else self._decode_eagerly
         start, matched, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
         start.record()
         network = self._network.dense if settings.dense else None
         dense = () if network is None else (network, geometry, first.cells, second.cells)
         ways = [(first, second)] * (known is None) + [(second, first)] * needs_backward(settings, self._network)
-        decoded = [decode(a.cells, b.cells, geometry, decoding, self._current_exponents()) for a, b in ways]
+        decoded = [self._decode(a.cells, b.cells, geometry, decoding, needed) for a, b in ways]
         decoded = decoded if known is None else [known, *decoded]
         matched.record()
         strength = None if is_detected(edges) else edge_tensor(first.on_device, edges)
@@ -314,19 +311,6 @@ class FlowGraphs:
         end.record()
         stages = {"matching": (start, matched), "dense flow": (matched, end)}
         return FlowResult.on_device(tensors, lambda: times(stages))
-
-    def _current_exponents(self) -> tuple[float, ...]:
-        """ν_l as numbers. Reading them waits for the GPU, so they are kept until they change."""
-        exponents = self._network.exponents
-        version = exponents._version, exponents.data_ptr()
-        if version != self._exponents[0]:
-            self._exponents = version, tuple(exponents.tolist())
-        return self._exponents[1]
-
-    def _decode_eagerly(
-        self, cells0: Tensor, cells1: Tensor, geometry: Geometry, decoding: Decoding, exponents: tuple[float, ...]
-    ) -> Decoded:
-        return self._network.decode_cells(cells0, cells1, geometry, decoding, list(exponents))
 
 
 def _flow_eagerly(

@@ -29,6 +29,39 @@ class GraphedDescribe:
         return self._replayed(image, used)[0]
 
 
+class GraphedDecodeCells:
+    """``Network.decode_cells``, which never waits for a GPU; there, replayed as a graph for batches of equal sizes.
+
+    Args:
+        network: in ``eval`` mode.
+        patience: batches of equal sizes before one is recorded.
+    """
+
+    def __init__(self, network: Network, patience: int = 1) -> None:
+        self._network = network
+        self._replayed = Replayed(self._decode, patience)
+        self._exponents: tuple[tuple[int, int], tuple[float, ...]] = ((-1, -1), ())
+
+    def __call__(self, cells0: Tensor, cells1: Tensor, geometry: Geometry, decoding: Decoding, needed: int) -> Decoded:
+        """Return the matches of a batch of pairs, which takes ``needed`` bytes; see ``Network.decode_cells``."""
+        is_recorded = cells0.is_cuda and needed <= LARGEST_GRAPH and not decoding.tiling.is_split(geometry)
+        decode = self._replayed if is_recorded else self._decode
+        return decode(cells0, cells1, geometry, decoding, self._current_exponents())
+
+    def _decode(
+        self, cells0: Tensor, cells1: Tensor, geometry: Geometry, decoding: Decoding, exponents: tuple[float, ...]
+    ) -> Decoded:
+        return self._network.decode_cells(cells0, cells1, geometry, decoding, list(exponents))
+
+    def _current_exponents(self) -> tuple[float, ...]:
+        """Return ν_l as numbers. Reading them waits for the GPU, so they are kept until they change."""
+        exponents = self._network.exponents
+        version = exponents._version, exponents.data_ptr()
+        if version != self._exponents[0]:
+            self._exponents = version, tuple(exponents.tolist())
+        return self._exponents[1]
+
+
 class GraphedDecode:
     """``Network.decode`` for images of fixed shapes, recorded once and replayed.
 
