@@ -4,16 +4,19 @@ Each has the name and the signature of the operator that it stands behind (see `
 agrees with the definition, up to rounding. Not differentiable.
 """
 
-from deepmatching.kernels.cpu.flow.gaussian import gaussian
 from deepmatching.kernels.cpu.flow.geodesic import cell_graph, distance_transform, nearest_seeds
 from deepmatching.kernels.cpu.flow.local_models import affine_models, paint, weighted_means
 from deepmatching.kernels.cpu.flow.refinement import refinement_step
-from deepmatching.kernels.cpu.flow.saliency import saliency
+from deepmatching.kernels.cpu.flow.saliency import gaussian, saliency
 from deepmatching.kernels.cpu.flow.warping import warp
-from deepmatching.kernels.cpu.matching.aggregation import aggregate, aggregate_and_pool
+from deepmatching.kernels.cpu.matching.aggregation import (
+    aggregate,
+    aggregate_and_pool,
+    disaggregate,
+    unpool_and_disaggregate,
+)
 from deepmatching.kernels.cpu.matching.correlation import correlate_and_pool
 from deepmatching.kernels.cpu.matching.decoding import best_pooled
-from deepmatching.kernels.cpu.matching.disaggregation import disaggregate, unpool_and_disaggregate
 from deepmatching.kernels.cpu.matching.hog import hog_cells
 from deepmatching.kernels.cpu.matching.lookups import lookup, lookup_squares
 

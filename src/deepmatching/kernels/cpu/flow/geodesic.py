@@ -11,7 +11,7 @@ from torch import Tensor
 from deepmatching.geometry.seeds import Graph, Nearest
 from deepmatching.kernels.constants import TOLERANCE
 from deepmatching.kernels.cpu.compilation import helper, kernel
-from deepmatching.kernels.cpu.threads import run_in_threads
+from deepmatching.kernels.cpu.running import arrays_of, run_in_threads
 
 STRIP = 64  #: rows that are swept together: few enough for the cache
 SMALL = np.float32(TOLERANCE)
@@ -125,10 +125,10 @@ def _sweep_strips(
 def cell_graph(distance: Tensor, label: Tensor, seeds: int) -> Graph:
     """See :func:`deepmatching.flow.operators.geodesic.cell_graph`."""
     counts = np.zeros(seeds + 1, dtype=np.int64)
-    cells = label.contiguous().numpy()
+    distances, cells = arrays_of(distance, label)
     _count_borders(cells, counts)
-    starts, others, lengths = _collect_borders(distance.contiguous().numpy(), cells, np.cumsum(counts))
-    return torch.from_numpy(starts), torch.from_numpy(others), torch.from_numpy(lengths)
+    starts, others, lengths = map(torch.from_numpy, _collect_borders(distances, cells, np.cumsum(counts)))
+    return starts, others, lengths
 
 
 @kernel
@@ -137,13 +137,17 @@ def _count_borders(label: Any, counts: Any) -> None:
     height, width = label.shape
     for y in range(height):
         for x in range(width):
-            a = label[y, x]
             for down in range(2):
-                if (y + 1 < height) if down else (x + 1 < width):
-                    b = label[y + down, x + 1 - down]
-                    if a != b:
-                        counts[a + 1] += 1
-                        counts[b + 1] += 1
+                a, b = label[y, x], _adjacent(label, y, x, down)
+                if a != b:
+                    counts[a + 1] += 1
+                    counts[b + 1] += 1
+
+
+@helper
+def _adjacent(label: Any, y: int, x: int, down: int) -> int:
+    """The cell of the pixel to the right or below; off the image, that of the pixel itself."""
+    return label[min(y + down, label.shape[0] - 1), min(x + 1 - down, label.shape[1] - 1)]
 
 
 @kernel
@@ -155,16 +159,14 @@ def _collect_borders(distance: Any, label: Any, starts: Any) -> tuple[Any, Any, 
     filled = starts[:-1].copy()
     for y in range(height):
         for x in range(width):
-            a = label[y, x]
             for down in range(2):
-                if (y + 1 < height) if down else (x + 1 < width):
-                    b = label[y + down, x + 1 - down]
-                    if a != b:
-                        length = distance[y, x] + distance[y + down, x + 1 - down]
-                        others[filled[a]], lengths[filled[a]] = b, length
-                        others[filled[b]], lengths[filled[b]] = a, length
-                        filled[a] += 1
-                        filled[b] += 1
+                a, b = label[y, x], _adjacent(label, y, x, down)
+                if a != b:
+                    length = distance[y, x] + distance[y + down, x + 1 - down]
+                    others[filled[a]], lengths[filled[a]] = b, length
+                    others[filled[b]], lengths[filled[b]] = a, length
+                    filled[a] += 1
+                    filled[b] += 1
     # Several borders between the same two cells: the shortest path counts.
     rows = np.zeros(seeds + 1, dtype=np.int64)
     place = np.full(seeds, -1, dtype=np.int64)
@@ -185,7 +187,7 @@ def _collect_borders(distance: Any, label: Any, starts: Any) -> tuple[Any, Any, 
 
 def nearest_seeds(graph: Graph, number: int) -> Nearest:
     """See :func:`deepmatching.flow.operators.geodesic.nearest_seeds`."""
-    rows, others, lengths = (tensor.contiguous().numpy() for tensor in graph)
+    rows, others, lengths = arrays_of(*graph)
     seeds = len(rows) - 1
     number = min(number, seeds)
     index = np.full((seeds, number), -1, dtype=np.int32)

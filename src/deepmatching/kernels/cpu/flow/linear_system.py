@@ -13,15 +13,15 @@ import torch
 
 from deepmatching.kernels.constants import EPSILON, ZETA
 from deepmatching.kernels.cpu.compilation import helper, kernel
-from deepmatching.kernels.cpu.flow.relaxation import cells
 from deepmatching.kernels.cpu.flow.warping import warp_rows
-from deepmatching.kernels.cpu.threads import run_in_threads
+from deepmatching.kernels.cpu.matching.pooling import vector_width
+from deepmatching.kernels.cpu.running import run_in_threads
 
 BAND = 16  #: rows that are done together
 SLAB = 8  #: bands of the warped image that are held at once, at least
 MARGIN = 4  #: rows on each side that second derivatives reach
 ZERO, QUARTER, HALF, ONE = np.float32(0), np.float32(0.25), np.float32(0.5), np.float32(1)
-NEAR, FAR = np.float32(8 / 12), np.float32(-1 / 12)  #: the five-point derivative (1, −8, 0, 8, −1) / 12
+DERIVATIVE_TAPS = np.float32(8 / 12), np.float32(-1 / 12)  #: of (1, −8, 0, 8, −1) / 12, from the centre on
 
 
 def linear_system(
@@ -33,7 +33,7 @@ def linear_system(
     gamma: float,
     hold: float,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """M⁻¹, b and the weights s for :func:`deepmatching.kernels.cpu.flow.relaxation.relax`.
+    """M⁻¹, b and the weights s for :func:`deepmatching.kernels.cpu.flow.refinement.relax`.
 
     Args:
         image0, image1: (C, H, W), (C, H', W').
@@ -42,7 +42,7 @@ def linear_system(
         smoothness: (H, W), α λ.
     """
     channels, height, width = image0.shape
-    shape = (height + 2, 2, cells(width))
+    shape = (height + 2, 2, vector_width.py_func((width + 1) // 2 + 2))
     inverse, right = np.zeros((3, *shape), dtype=np.float32), np.zeros((2, *shape), dtype=np.float32)
     across, along = np.zeros(shape, dtype=np.float32), np.zeros(shape, dtype=np.float32)
     weights = np.zeros((2, height, width), dtype=np.float32)
@@ -66,27 +66,33 @@ def _smoothness_weights(
 ) -> None:
     """s between column x and x + 1, and between row y and y + 1: α λ Ψ′(|∇u|² + |∇v|²), half-way between the two."""
     height, width = smoothness.shape
-    u_y, v_y = np.empty(width, dtype=np.float32), np.empty(width, dtype=np.float32)
-    u_x, v_x = np.empty(width, dtype=np.float32), np.empty(width, dtype=np.float32)
+    slopes = np.empty((2, width), dtype=np.float32)  # of u and v, along the border between the two pixels
     for y in range(begin, end):
         up, down = max(y - 1, 0), min(y + 1, height - 1)
-        u, v = flow[0], flow[1]
-        for x in range(width):
-            u_y[x] = u[down, x] - u[up, x]
-        for x in range(width):
-            v_y[x] = v[down, x] - v[up, x]
-        _half_way(u[y], v[y], u_y, v_y, smoothness[y], tiny, weights[0, y])
-        _store(weights[0, y], across[y + 1])
+        for c in range(2):
+            _along_border(flow[c, up], flow[c, down], slopes[c])
+        u, v, start, weight = flow[0, y], flow[1, y], smoothness[y], weights[0, y]
+        _weigh(u, v, u[1:], v[1:], slopes, start, start[1:], tiny, weight[: width - 1])
+        _store(weight, across[y + 1])
         if y + 1 < height:
-            _central(u[y], u[down], u_x)
-            _central(v[y], v[down], v_x)
-            _between(u[y], v[y], u[down], v[down], u_x, v_x, smoothness[y], smoothness[down], tiny, weights[1, y])
+            for c in range(2):
+                _across_border(flow[c, y], flow[c, down], slopes[c])
+            _weigh(u, v, flow[0, down], flow[1, down], slopes, start, smoothness[down], tiny, weights[1, y])
             _store(weights[1, y], along[y + 1])
 
 
 @helper
-def _central(row: Any, next_row: Any, result: Any) -> None:
-    """The sum of f[x + 1] − f[x − 1] of two rows, with the outermost pixels repeated."""
+def _along_border(above: Any, below: Any, result: Any) -> None:
+    """Four times the derivative along y between column x and x + 1."""
+    for x in range(result.shape[0]):
+        result[x] = below[x] - above[x]
+    for x in range(result.shape[0] - 1):
+        result[x] += result[x + 1]
+
+
+@helper
+def _across_border(row: Any, next_row: Any, result: Any) -> None:
+    """Four times the derivative along x between a row and the next, with the outermost pixels repeated."""
     last = row.shape[0] - 1
     inner, right, next_right = result[1:], row[2:], next_row[2:]
     for x in range(right.shape[0]):
@@ -97,31 +103,20 @@ def _central(row: Any, next_row: Any, result: Any) -> None:
 
 
 @helper
-def _half_way(u: Any, v: Any, u_y: Any, v_y: Any, smoothness: Any, tiny: Any, weights: Any) -> None:
-    """Weights between column x and x + 1. ``u_y`` and ``v_y`` are twice the derivative."""
-    for x in range(weights.shape[0] - 1):
-        a, b = u[x + 1] - u[x], QUARTER * (u_y[x] + u_y[x + 1])
-        weights[x] = a * a + b * b + tiny
-    for x in range(weights.shape[0] - 1):
-        a, b = v[x + 1] - v[x], QUARTER * (v_y[x] + v_y[x + 1])
-        weights[x] += a * a + b * b
-    for x in range(weights.shape[0] - 1):
-        weights[x] = HALF * (smoothness[x] + smoothness[x + 1]) / np.sqrt(weights[x])
-
-
-@helper
-def _between(
-    u: Any, v: Any, u1: Any, v1: Any, u_x: Any, v_x: Any, smoothness: Any, smoothness1: Any, tiny: Any, weights: Any
-) -> None:
-    """Weights between a row and the next. ``u_x`` and ``v_x`` are four times the derivative half-way."""
+def _weigh(
+    u: Any, v: Any, next_u: Any, next_v: Any, slopes: Any,
+    smoothness: Any, next_smoothness: Any, tiny: Any, weights: Any,
+) -> None:  # fmt: skip
+    """Weights between a row or column and the next; ``slopes`` are four times the derivatives the other way."""
+    u_slope, v_slope = slopes[0], slopes[1]
     for x in range(weights.shape[0]):
-        a, b = u1[x] - u[x], QUARTER * u_x[x]
+        a, b = next_u[x] - u[x], QUARTER * u_slope[x]
         weights[x] = a * a + b * b + tiny
     for x in range(weights.shape[0]):
-        a, b = v1[x] - v[x], QUARTER * v_x[x]
+        a, b = next_v[x] - v[x], QUARTER * v_slope[x]
         weights[x] += a * a + b * b
     for x in range(weights.shape[0]):
-        weights[x] = HALF * (smoothness[x] + smoothness1[x]) / np.sqrt(weights[x])
+        weights[x] = HALF * (smoothness[x] + next_smoothness[x]) / np.sqrt(weights[x])
 
 
 @helper
@@ -170,8 +165,9 @@ def _system_bands(
             for y in range(first, last):
                 r = y - first + 2
                 _along_x(rows[0, r], second[0])
-                _across_rows(rows[0, r - 2], rows[0, r - 1], rows[0, r + 1], rows[0, r + 2], second[1])
-                _across_rows(rows[1, r - 2], rows[1, r - 1], rows[1, r + 1], rows[1, r + 2], second[2])
+                for k in range(2):
+                    before2, before = rows[k, r - 2][2:], rows[k, r - 1][2:]
+                    _derive(before2, before, rows[k, r + 1][2:], rows[k, r + 2][2:], second[1 + k])
                 _pad(difference[c, y - top], padded)
                 _along_x(padded, second[3])
                 _along_y(difference[c], y - top, second[4])
@@ -212,25 +208,22 @@ def _repeat_ends(row: Any) -> None:
 @helper
 def _along_x(padded: Any, result: Any) -> None:
     """Derivative along a row, which has two more pixels on each side than the result."""
-    for x in range(result.shape[0]):
-        result[x] = NEAR * (padded[x + 3] - padded[x + 1]) + FAR * (padded[x + 4] - padded[x])
+    _derive(padded, padded[1:], padded[3:], padded[4:], result)
 
 
 @helper
 def _along_y(image: Any, y: int, result: Any) -> None:
     """Derivative along the columns of an image (H, W) at row y."""
     last = image.shape[0] - 1
-    a, b = image[max(y - 2, 0)], image[max(y - 1, 0)]
-    d, e = image[min(y + 1, last)], image[min(y + 2, last)]
-    for x in range(result.shape[0]):
-        result[x] = NEAR * (d[x] - b[x]) + FAR * (e[x] - a[x])
+    _derive(image[max(y - 2, 0)], image[max(y - 1, 0)], image[min(y + 1, last)], image[min(y + 2, last)], result)
 
 
 @helper
-def _across_rows(a: Any, b: Any, d: Any, e: Any, result: Any) -> None:
-    """Derivative along the columns, from the two rows before and after, which have two more pixels on each side."""
+def _derive(a: Any, b: Any, d: Any, e: Any, result: Any) -> None:
+    """The five-point derivative, from the values two and one before and after."""
+    near, far = DERIVATIVE_TAPS
     for x in range(result.shape[0]):
-        result[x] = NEAR * (d[x + 2] - b[x + 2]) + FAR * (e[x + 2] - a[x + 2])
+        result[x] = near * (d[x] - b[x]) + far * (e[x] - a[x])
 
 
 @helper

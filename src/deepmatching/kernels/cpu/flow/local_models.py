@@ -10,18 +10,14 @@ from torch import Tensor
 
 from deepmatching.kernels.constants import OWN_WEIGHT, WIDE_RIDGE
 from deepmatching.kernels.cpu.compilation import helper, kernel
-from deepmatching.kernels.cpu.threads import run_in_threads
+from deepmatching.kernels.cpu.running import arrays_of, run_in_threads
 
 
 def weighted_means(index: Tensor, weights: Tensor, values: Tensor) -> Tensor:
     """See :func:`deepmatching.flow.operators.local_models.weighted_means`."""
     result = np.empty((len(index), values.shape[1]), dtype=np.float64)
-    run_in_threads(_weighted_means, len(index), *_arrays(index, weights, values), result)
+    run_in_threads(_weighted_means, len(index), *arrays_of(index, weights, values), result)
     return torch.from_numpy(result)
-
-
-def _arrays(*tensors: Tensor) -> list[np.ndarray]:
-    return [tensor.detach().numpy() for tensor in tensors]
 
 
 @kernel
@@ -44,7 +40,7 @@ def affine_models(
 ) -> tuple[Tensor, Tensor]:
     """See :func:`deepmatching.flow.operators.local_models.affine_models`."""
     models, spread = np.empty((len(index), 3, 2), dtype=np.float64), np.empty(len(index), dtype=np.float64)
-    arrays, numbers = _arrays(index, weights, points, values), (float(ridge), float(wide), WIDE_RIDGE, OWN_WEIGHT)
+    arrays, numbers = arrays_of(index, weights, points, values), (float(ridge), float(wide), WIDE_RIDGE, OWN_WEIGHT)
     run_in_threads(_affine_models, len(index), *arrays, *numbers, models, spread)
     return torch.from_numpy(models), torch.from_numpy(spread)
 
@@ -136,7 +132,7 @@ def _affine_models(
 def paint(label: Tensor, points: Tensor, models: Tensor) -> Tensor:
     """See :func:`deepmatching.flow.operators.local_models.paint`."""
     flow = np.empty((*label.shape, 2), dtype=np.float32)
-    run_in_threads(_paint, len(label), *_arrays(label, points, models), flow)
+    run_in_threads(_paint, len(label), *arrays_of(label, points, models), flow)
     return torch.from_numpy(flow)
 
 

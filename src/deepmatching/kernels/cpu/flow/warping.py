@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from deepmatching.kernels.cpu.compilation import kernel
-from deepmatching.kernels.cpu.threads import run_in_threads
+from deepmatching.kernels.cpu.running import arrays_of, run_in_threads
 
 ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
 
 
 def warp(image0: Tensor, image1: Tensor, flow: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """See :func:`deepmatching.flow.operators.warping.warp`."""
-    first, second, field = (tensor.detach().contiguous().numpy() for tensor in (image0, image1, flow))
+    first, second, field = arrays_of(image0, image1, flow)
     mean, difference, inside = warp_rows(first, second, field, 0, image0.shape[1])
     return torch.from_numpy(mean), torch.from_numpy(difference), torch.from_numpy(inside)
 

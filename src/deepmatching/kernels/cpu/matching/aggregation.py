@@ -1,4 +1,4 @@
-"""AG, PW and MP in one pass (eqs. 4 and 3 of the paper), and AG with PW alone."""
+"""AG, PW and MP in one pass (eqs. 4 and 3 of the paper), UP and DA in one pass (eqs. 6 and 5), and AG and DA alone."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from deepmatching.geometry.discretization import Geometry
 from deepmatching.kernels.cpu.compilation import helper, kernel
 from deepmatching.kernels.cpu.matching.pooling import NO_CELL, ONE, pool_row, pool_rows, vector_width
 from deepmatching.kernels.cpu.matching.power import raised
-from deepmatching.kernels.cpu.memory import empty
-from deepmatching.kernels.cpu.threads import run_in_threads
+from deepmatching.kernels.cpu.running import arrays_of, empty, run_in_threads
 
 ZERO = np.float32(0)
+NOTHING = np.float32(-np.inf)
 
 
 def aggregate_and_pool(pooled: Tensor, geometry: Geometry, l: int, exponent: float) -> tuple[Tensor, Tensor]:
@@ -23,12 +23,12 @@ def aggregate_and_pool(pooled: Tensor, geometry: Geometry, l: int, exponent: flo
     rows, columns = geometry.grid(l + 1)
     shape = (pooled.shape[0], rows, columns, *geometry.window(l + 2))
     result, switches = empty(shape, torch.float32), empty(shape, torch.uint8)
-    for pair in range(shape[0]):
+    links = np.array(geometry.links(l), dtype=np.int64)
+    for volumes in zip(pooled, result, switches, strict=True):
+        scores, *results = arrays_of(*volumes)
         run_in_threads(
-            _aggregate_and_pool, rows * columns,
-            pooled[pair].detach().contiguous().numpy(), np.array(geometry.links(l), dtype=np.int64),
-            geometry.pool_offset(l + 1), geometry.pool_reach, np.float32(exponent),
-            result[pair].numpy(), switches[pair].numpy(),
+            _aggregate_and_pool, rows * columns, scores, links,
+            geometry.pool_offset(l + 1), geometry.pool_reach, np.float32(exponent), *results,
         )  # fmt: skip
     return result, switches
 
@@ -37,12 +37,10 @@ def aggregate(pooled: Tensor, geometry: Geometry, l: int, exponent: float) -> Te
     """See :func:`deepmatching.network.operators.fused.aggregate`."""
     rows, columns = geometry.grid(l + 1)
     result = empty((pooled.shape[0], rows, columns, *pooled.shape[3:]), torch.float32)
-    for pair in range(pooled.shape[0]):
-        run_in_threads(
-            _aggregate, rows * columns,
-            pooled[pair].detach().contiguous().numpy(), np.array(geometry.links(l), dtype=np.int64),
-            np.float32(exponent), result[pair].numpy(),
-        )  # fmt: skip
+    links = np.array(geometry.links(l), dtype=np.int64)
+    for volumes in zip(pooled, result, strict=True):
+        scores, means = arrays_of(*volumes)
+        run_in_threads(_aggregate, rows * columns, scores, links, np.float32(exponent), means)
     return result
 
 
@@ -139,3 +137,81 @@ def _aggregate_and_pool(
                 for x in range(pooled_columns):
                     switches[i, j, k, x] = chosen[x]
                 k += 1
+
+
+def disaggregate(scores: Tensor, geometry: Geometry, l: int) -> Tensor:
+    """See :func:`deepmatching.network.operators.fused.disaggregate`."""
+    rows, columns = geometry.grid(l)
+    result = empty((scores.shape[0], rows, columns, *scores.shape[3:]))
+    links = np.array(geometry.links(l), dtype=np.int64)
+    for volumes in zip(scores, result, strict=True):
+        parents, best = arrays_of(*volumes)
+        run_in_threads(_disaggregate, rows * columns, parents, links, best)
+    return result
+
+
+def unpool_and_disaggregate(coarse: Tensor, pooled: Tensor, switches: Tensor, geometry: Geometry, l: int) -> Tensor:
+    """See :func:`deepmatching.network.operators.fused.unpool_and_disaggregate`."""
+    rows, columns = geometry.grid(l)
+    result = empty((coarse.shape[0], rows, columns, *geometry.window(l + 1)))
+    links, places = np.array(geometry.links(l), dtype=np.int64), window_places(geometry)
+    for volumes in zip(coarse, pooled, switches, result, strict=True):
+        *parents, best = arrays_of(*volumes)
+        run_in_threads(
+            _unpool_and_disaggregate, rows * columns, *parents, links, geometry.pool_offset(l + 1), places, best
+        )
+    return result
+
+
+def window_places(geometry: Geometry) -> np.ndarray:
+    """The cell that each switch stands for: (row, column) from the centre of a pooling window, (side², 2)."""
+    reach = geometry.pool_reach
+    return np.argwhere(np.ones((2 * reach + 1, 2 * reach + 1))).astype(np.int64) - reach
+
+
+@kernel
+def _disaggregate(begin: int, end: int, scores: Any, links: Any, result: Any) -> None:
+    """Q_{l+1/2} (H_l, W_l, h, w) at the points ``begin`` … ``end`` − 1 from Q_{l+1} (H_{l+1}, W_{l+1}, h, w)."""
+    columns, height, width = result.shape[1:]
+    for point in range(begin, end):
+        i, j = point // columns, point % columns
+        result[i, j] = NOTHING
+        for n in range(links.shape[0]):
+            a, b, down, right = i - links[n, 0], j - links[n, 1], links[n, 2], links[n, 3]
+            if not (0 <= a < scores.shape[0] and 0 <= b < scores.shape[1]):
+                continue
+            for y in range(max(0, down), min(height, height + down)):
+                best, parent = result[i, j, y], scores[a, b, y - down]
+                for x in range(max(0, right), min(width, width + right)):
+                    best[x] = max(best[x], parent[x - right])
+
+
+@kernel
+def _unpool_and_disaggregate(
+    begin: int, end: int, coarse: Any, pooled: Any, switches: Any, links: Any, offset: int, places: Any, result: Any
+) -> None:
+    """Q_{l+1/2} (H_l, W_l, h_{l+1}, w_{l+1}) at the points ``begin`` … ``end`` − 1.
+
+    The parents' scores are unpooled straight into the child's map. ``coarse``, ``pooled`` and ``switches`` are
+    (H_{l+1}, W_{l+1}, h_{l+2}, w_{l+2}).
+    """
+    columns, height, width = result.shape[1:]
+    best = np.empty((height, width), dtype=np.float32)
+    for point in range(begin, end):
+        i, j = point // columns, point % columns
+        best[:] = NOTHING
+        for n in range(links.shape[0]):
+            a, b, down, right = i - links[n, 0], j - links[n, 1], links[n, 2], links[n, 3]
+            if not (0 <= a < coarse.shape[0] and 0 <= b < coarse.shape[1]):
+                continue
+            for u in range(coarse.shape[2]):
+                for v in range(coarse.shape[3]):
+                    place = switches[a, b, u, v]
+                    y = 2 * u + offset + places[place, 0] + down
+                    x = 2 * v + offset + places[place, 1] + right
+                    if 0 <= y < height and 0 <= x < width:
+                        value = coarse[a, b, u, v] + pooled[a, b, u, v]
+                        best[y, x] = max(best[y, x], value)
+        for y in range(height):
+            for x in range(width):
+                result[i, j, y, x] = best[y, x]

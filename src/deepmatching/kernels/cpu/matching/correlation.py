@@ -14,8 +14,7 @@ from deepmatching.geometry.targets import rectification
 from deepmatching.kernels.cpu.compilation import helper, kernel
 from deepmatching.kernels.cpu.matching.microkernel import NARROW, POINTS, WIDE, correlate_narrow, correlate_wide
 from deepmatching.kernels.cpu.matching.pooling import NO_CELL, pool_row, pool_rows, vector_width
-from deepmatching.kernels.cpu.memory import empty
-from deepmatching.kernels.cpu.threads import run_in_threads
+from deepmatching.kernels.cpu.running import empty, run_in_threads
 
 ZERO = np.float32(0)
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.targets import Best
 from deepmatching.kernels.cpu.compilation import kernel
-from deepmatching.kernels.cpu.matching.disaggregation import NOTHING, window_places
-from deepmatching.kernels.cpu.threads import run_in_threads
+from deepmatching.kernels.cpu.matching.aggregation import NOTHING, window_places
+from deepmatching.kernels.cpu.running import arrays_of, run_in_threads
 from deepmatching.settings import Reciprocal
 
 
@@ -22,7 +22,7 @@ def best_pooled(coarse: Tensor, pooled: Tensor, switches: Tensor, geometry: Geom
     scores, cells = np.empty(shape, dtype=np.float32), np.empty(shape, dtype=np.int64)
     tables = []
     for pair in range(shape[0]):
-        volumes = [volume[pair].detach().contiguous().numpy() for volume in (coarse, pooled, switches)]
+        volumes = arrays_of(coarse[pair], pooled[pair], switches[pair])
         tables.append(_decode(volumes, geometry, reciprocal, scores[pair], cells[pair]))
     return Best(torch.from_numpy(scores), torch.from_numpy(cells), torch.from_numpy(np.stack(tables)))
 

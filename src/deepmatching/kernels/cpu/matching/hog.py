@@ -10,8 +10,7 @@ from torch import Tensor
 
 from deepmatching.kernels.cpu.compilation import helper, kernel
 from deepmatching.kernels.cpu.matching.power import exp2
-from deepmatching.kernels.cpu.memory import empty
-from deepmatching.kernels.cpu.threads import run_in_threads
+from deepmatching.kernels.cpu.running import empty, run_in_threads
 
 BAND = 32  #: rows of pixels that are described together: few enough for the cache, many beside the 14 around them
 ZERO, ONE, QUARTER, TINY = np.float32(0), np.float32(1), np.float32(0.25), np.float32(1e-16)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from deepmatching.kernels.cpu.compilation import helper, kernel, reduction
-from deepmatching.kernels.cpu.threads import run_in_threads
+from deepmatching.kernels.cpu.running import arrays_of, run_in_threads
 
 ZERO, ONE = np.float32(0), np.float32(1)
 
@@ -20,7 +20,7 @@ def lookup(vectors0: Tensor, cells1: Tensor, places: Tensor, gamma: int) -> Tens
     B, K, H, W, _ = places.shape
     found = np.empty((B, K, H, W), dtype=np.float32)
     for b in range(B):
-        run_in_threads(_lookup, H, *_vectors(vectors0[b], cells1[b]), _array(places[b]), np.float32(gamma), found[b])
+        run_in_threads(_lookup, H, *_vectors(vectors0[b], cells1[b], places[b]), np.float32(gamma), found[b])
     return torch.from_numpy(found)
 
 
@@ -32,26 +32,14 @@ def lookup_squares(
     reaches, steps = np.array([reach for reach, _ in squares]), np.array([s / gamma for _, s in squares], np.float32)
     found = np.empty((B, H, W, int(((2 * reaches + 1) ** 2).sum())), dtype=np.float32)
     for b in range(B):
-        run_in_threads(
-            _lookup_squares,
-            H,
-            *_vectors(vectors0[b], cells1[b]),
-            _array(targets[b]),
-            np.float32(gamma),
-            reaches,
-            steps,
-            found[b],
-        )
+        vectors = _vectors(vectors0[b], cells1[b], targets[b])
+        run_in_threads(_lookup_squares, H, *vectors, np.float32(gamma), reaches, steps, found[b])
     return torch.from_numpy(found).permute(0, 3, 1, 2)
 
 
-def _vectors(*maps: Tensor) -> tuple[np.ndarray, ...]:
-    """Maps (C, H, W) as arrays in which the numbers of one place lie together."""
-    return tuple(_array(each.permute(1, 2, 0)) for each in maps)
-
-
-def _array(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().contiguous().numpy()
+def _vectors(vectors0: Tensor, cells1: Tensor, places: Tensor) -> list[np.ndarray]:
+    """Return arrays, of the maps (C, H, W) such that the numbers of one place lie together."""
+    return arrays_of(vectors0.permute(1, 2, 0), cells1.permute(1, 2, 0), places)
 
 
 @kernel

@@ -1,4 +1,4 @@
-"""Running a kernel in several threads."""
+"""Running a kernel: arrays of tensors, memory for results, and threads."""
 
 from __future__ import annotations
 
@@ -7,10 +7,24 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
-#: Parts for each thread: with several, a delayed thread does not keep the others waiting for long.
-PARTS = 8
+#: Ranges for each thread: with several, a delayed thread does not keep the others waiting for long.
+RANGES = 8
+
+_DTYPES = {torch.float32: np.float32, torch.uint8: np.uint8}
+
+
+def arrays_of(*tensors: Tensor) -> list[np.ndarray]:
+    """Return the tensors as contiguous arrays."""
+    return [tensor.detach().contiguous().numpy() for tensor in tensors]
+
+
+def empty(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
+    """As ``torch.empty``, but NumPy asks the operating system for large pages: a quarter of the time to first write."""
+    return torch.from_numpy(np.empty(shape, dtype=_DTYPES[dtype]))
 
 
 def run_in_threads(kernel: Callable[..., None], items: int, *arguments: Any) -> None:
@@ -24,8 +38,8 @@ def run_in_threads(kernel: Callable[..., None], items: int, *arguments: Any) -> 
     if threads <= 1:
         kernel(0, items, *arguments)
         return
-    parts = min(items, threads * PARTS)
-    waiting = deque((part * items // parts, (part + 1) * items // parts) for part in range(parts))
+    ranges = min(items, threads * RANGES)
+    waiting = deque((n * items // ranges, (n + 1) * items // ranges) for n in range(ranges))
 
     def work() -> None:
         while True:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from deepmatching.kernels.cpu.threads import run_in_threads
+from deepmatching.kernels.cpu.running import run_in_threads
 
 
 @pytest.mark.parametrize("threads", [1, 3])
