@@ -8,21 +8,26 @@ NO_CHOICE = 255
 #: On a GPU, S_0 is held in pieces of about this many bytes between correlation and max pooling.
 CHUNK_BYTES = 2**28
 
-#: On a GPU, correlation takes square tiles of reference points with this side, and blocks of target positions of these
-#: sizes (rows, columns).
-TILE, BLOCK = 8, (4, 32)
+#: On a GPU, correlation takes square tiles of reference points with this side.
+POINT_TILE = 8
+
+#: On a GPU, correlation takes blocks of this size of target positions, (rows, columns).
+TARGET_BLOCK = (4, 32)
 
 #: Number of parts that the similarity of a one-vector descriptor is split into, for the confidence.
-PARTS = 16
+SIMILARITY_PARTS = 16
 
-#: Scales of squashed lengths, in pixels: differences between displacements, and distances.
-FINE, COARSE = 4.0, 64.0
+#: Scale of squashed differences between displacements, in pixels.
+FINE_SCALE = 4.0
+
+#: Scale of squashed displacements and distances to borders, in pixels.
+COARSE_SCALE = 64.0
 
 #: Stands for −∞ in scores that the confidence network sees: a little below any real one.
 NO_SCORE = -0.1
 
 #: Geodesic distances are final when no pixel's falls by more than this.
-TOLERANCE = 1e-4
+DISTANCE_TOLERANCE = 1e-4
 
 #: The ridge of the wider affine models: with dozens of neighbours it counts nothing, with two or three it keeps the
 #: models calm.
@@ -32,12 +37,20 @@ WIDE_RIDGE = 1.0
 #: points around it. Those count as the ridge, and as (0.96² + 4 · 0.01²)^½ of the match itself.
 OWN_WEIGHT = (0.96**2 + 4 * 0.01**2) ** 0.5
 
-#: ζ and ε of the refinement's energy, see ``deepmatching.flow.refinement``.
-ZETA, EPSILON = 0.1, 0.001
+#: ζ of the refinement's energy, see ``deepmatching.flow.refinement``.
+ZETA = 0.1
 
-#: White, and the rows of the matrix from linear RGB to XYZ.
-WHITE = (0.950456, 1.0, 1.088754)
-XYZ = ((0.412453, 0.357580, 0.180423), (0.212671, 0.715160, 0.072169), (0.019334, 0.119193, 0.950227))
+#: ε of the refinement's energy.
+EPSILON = 0.001
 
-#: Where the Gaussians of saliency are cut off, in pixels: that of the colours (σ = 0.8) and of the tensor (σ = 1).
-LAB_REACH, TENSOR_REACH = 3, 4
+#: XYZ of white.
+WHITE_XYZ = (0.950456, 1.0, 1.088754)
+
+#: The rows of the matrix from linear RGB to XYZ.
+RGB_TO_XYZ = ((0.412453, 0.357580, 0.180423), (0.212671, 0.715160, 0.072169), (0.019334, 0.119193, 0.950227))
+
+#: Where the Gaussian of the colours of saliency (σ = 0.8) is cut off, in pixels.
+LAB_REACH = 3
+
+#: Where the Gaussian of the tensor of saliency (σ = 1) is cut off, in pixels.
+TENSOR_REACH = 4

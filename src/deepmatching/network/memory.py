@@ -15,7 +15,7 @@ import torch
 from deepmatching.errors import OutOfMemoryError
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.strips import WHOLE, Tiling, target_bands, target_pitch
-from deepmatching.kernels.constants import BLOCK, CHUNK_BYTES, TILE
+from deepmatching.kernels.constants import CHUNK_BYTES, POINT_TILE, TARGET_BLOCK
 from deepmatching.kernels.limits import free_bytes
 from deepmatching.kernels.registry import has_kernels
 from deepmatching.network.convolutions import BAND_BYTES
@@ -164,7 +164,7 @@ def _first_bytes(geometry: Geometry, descriptor: Descriptor, device: str, rows: 
         return result + 8 * S_0 + _cells_bytes(geometry, descriptor) // 2
     if device != "cpu":
         row = 4 * S_0 // rows
-        chunk_rows = max(TILE, CHUNK_BYTES // row // TILE * TILE)
+        chunk_rows = max(POINT_TILE, CHUNK_BYTES // row // POINT_TILE * POINT_TILE)
         chunk = max(min(rows, chunk_rows) * row, min(CHUNK_BYTES // max(1, 4 * S_0), batch) * 4 * S_0) // batch
         return result + chunk + _half_cells_bytes(geometry, descriptor, rows)
     pitch = target_pitch(geometry, descriptor.patch, BEYOND)
@@ -183,10 +183,12 @@ def _half_cells_bytes(geometry: Geometry, descriptor: Descriptor, rows: int) -> 
     """
     step, patch = geometry.alpha // geometry.gamma, descriptor.patch
     shift = step if geometry.relative else 0
-    tiles = -(-rows // TILE), -(-geometry.grid(0)[1] // TILE)
-    blocks = [-(-(h + (TILE - 1) * shift) // b) * b for h, b in zip(geometry.window(0), BLOCK, strict=True)]
-    reference = [n * TILE * step + patch for n in tiles]
-    target = [(n - 1) * TILE * shift + block + patch for n, block in zip(tiles, blocks, strict=True)]
+    tiles = -(-rows // POINT_TILE), -(-geometry.grid(0)[1] // POINT_TILE)
+    blocks = [
+        -(-(h + (POINT_TILE - 1) * shift) // b) * b for h, b in zip(geometry.window(0), TARGET_BLOCK, strict=True)
+    ]
+    reference = [n * POINT_TILE * step + patch for n in tiles]
+    target = [(n - 1) * POINT_TILE * shift + block + patch for n, block in zip(tiles, blocks, strict=True)]
     channels = -(-descriptor.channels // 8) * 8
     return 4 * channels * (reference[0] * reference[1] + target[0] * target[1])
 

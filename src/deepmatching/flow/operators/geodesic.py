@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from deepmatching.geometry.seeds import Cells, Graph, Nearest, Neighbours, graph_of
-from deepmatching.kernels.constants import TOLERANCE
+from deepmatching.kernels.constants import DISTANCE_TOLERANCE
 from deepmatching.kernels.registry import operator
 
 #: Added to the edge strength, so that flat regions cost something too.
@@ -75,7 +75,7 @@ def distance_transform(cost: Tensor, pixels: Tensor, counts: Tensor | None = Non
     beside = [(slice(1, -1), slice(0, -2)), (slice(1, -1), slice(2, None))]
     above = [(slice(0, -2), slice(1, -1)), (slice(2, None), slice(1, -1))]
     fall = torch.inf
-    while fall > TOLERANCE:
+    while fall > DISTANCE_TOLERANCE:
         (a, a_label), (b, b_label) = (_lower(padded, labels, *sides) for sides in (beside, above))
         gap = (a - b).abs()
         meeting = 0.5 * (a + b + (2 * cost * cost - gap * gap).clamp(min=0).sqrt())

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from deepmatching.flow.operators.gaussian import gaussian
-from deepmatching.kernels.constants import LAB_REACH, TENSOR_REACH, WHITE, XYZ
+from deepmatching.kernels.constants import LAB_REACH, RGB_TO_XYZ, TENSOR_REACH, WHITE_XYZ
 from deepmatching.kernels.registry import operator
 
 
@@ -25,7 +25,8 @@ def saliency(image: Tensor) -> Tensor:
     """
     red, green, blue = image.expand(3, -1, -1)
     x, y, z = (
-        _lightness((a * red + b * green + c * blue) / white) for (a, b, c), white in zip(XYZ, WHITE, strict=True)
+        _lightness((a * red + b * green + c * blue) / white)
+        for (a, b, c), white in zip(RGB_TO_XYZ, WHITE_XYZ, strict=True)
     )
     lab = gaussian(torch.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)]), 0.8, LAB_REACH)
     padded = functional.pad(lab[None], (1, 1, 1, 1), mode="replicate")[0]

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.targets import Decoded, bin_side, reference_patches, target_indices
-from deepmatching.kernels.constants import COARSE, FINE, NO_SCORE, PARTS
+from deepmatching.kernels.constants import COARSE_SCALE, FINE_SCALE, NO_SCORE, SIMILARITY_PARTS
 from deepmatching.kernels.registry import operator
 from deepmatching.network.convolutions import in_row_bands
 from deepmatching.network.operators.lookups import sample
@@ -42,7 +42,7 @@ _CHUNK = 2**21
 
 def channels_of_evidence(patch: int) -> int:
     """The number of channels of :func:`gather_evidence` for a descriptor's patch."""
-    return 72 + (PARTS if patch == 1 else patch**2)
+    return 72 + (SIMILARITY_PARTS if patch == 1 else patch**2)
 
 
 @operator(cpu=(), cuda=("float32",))
@@ -64,16 +64,16 @@ def gather_evidence(
     groups = [
         torch.stack([scores, peak[..., 2, 2], reached.to(scores.dtype)], dim=-1),
         _claims(decoded, scores, moved, geometry),
-        squash(moved, COARSE),
+        squash(moved, COARSE_SCALE),
         *(
-            squash(_to_borders(points, used), COARSE)
+            squash(_to_borders(points, used), COARSE_SCALE)
             for points, used in (
                 (decoded.points0.expand_as(moved), geometry.used0),
                 (decoded.points0 + moved, geometry.used1),
             )
         ),
         _to_limit(moved, geometry),
-        squash(_neighbour_differences(moved), FINE),
+        squash(_neighbour_differences(moved), FINE_SCALE),
         peak.flatten(-2),
         _parts(decoded, cells0, cells1, geometry, patch),
     ]
@@ -95,7 +95,7 @@ def _to_limit(moved: Tensor, geometry: Geometry) -> Tensor:
     """How far a displacement is from the radius along each axis, squashed; 1 without a radius."""
     if geometry.radius is None:
         return torch.ones_like(moved)
-    return squash(geometry.radius - moved.abs(), FINE)
+    return squash(geometry.radius - moved.abs(), FINE_SCALE)
 
 
 def _neighbour_differences(moved: Tensor) -> Tensor:
@@ -132,8 +132,8 @@ def _claims(decoded: Decoded, scores: Tensor, moved: Tensor, geometry: Geometry)
     for table, owner in ((best, winner), (pooled.flatten(1), winner.gather(1, where.flatten(1)))):
         other = owner.gather(1, bins)[..., None].expand(-1, -1, 2)
         difference = displacements.gather(1, other) - displacements[:, :-1]
-        found += [(table.gather(1, bins) - flat)[..., None] * 4, squash(difference, FINE)]
-    found.append(squash(difference.norm(dim=-1, keepdim=True), FINE))
+        found += [(table.gather(1, bins) - flat)[..., None] * 4, squash(difference, FINE_SCALE)]
+    found.append(squash(difference.norm(dim=-1, keepdim=True), FINE_SCALE))
     return torch.cat(found, dim=-1).view(*scores.shape, 8)
 
 
@@ -162,8 +162,8 @@ def _parts_of(reference: Tensor, cells1: Tensor, rows: Tensor, columns: Tensor) 
     if patch > 1:
         return product.sum(-1).flatten(-2) * patch**2
     vector = product.flatten(3)
-    padded = F.pad(vector, (0, -vector.shape[-1] % PARTS))
-    return padded.unflatten(-1, (PARTS, -1)).sum(-1) * PARTS
+    padded = F.pad(vector, (0, -vector.shape[-1] % SIMILARITY_PARTS))
+    return padded.unflatten(-1, (SIMILARITY_PARTS, -1)).sum(-1) * SIMILARITY_PARTS
 
 
 @operator(cpu=(), cuda=("float32",))

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from deepmatching.geometry.seeds import Graph, Nearest
-from deepmatching.kernels.constants import TOLERANCE
+from deepmatching.kernels.constants import DISTANCE_TOLERANCE
 from deepmatching.kernels.cpu.compilation import helper, kernel
 from deepmatching.kernels.cpu.running import arrays_of, run_in_threads
 
 STRIP = 64  #: rows that are swept together: few enough for the cache
-SMALL = np.float32(TOLERANCE)
+SMALL = np.float32(DISTANCE_TOLERANCE)
 FAR = np.float32(np.inf)
 HALF, TWO, ZERO = np.float32(0.5), np.float32(2), np.float32(0)
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepmatching.kernels.constants import LAB_REACH, TENSOR_REACH, WHITE, XYZ
+from deepmatching.kernels.constants import LAB_REACH, RGB_TO_XYZ, TENSOR_REACH, WHITE_XYZ
 from deepmatching.kernels.cpu.running import run_in_threads
 
 STRIP = 64  #: rows that are computed at a time
@@ -55,6 +55,6 @@ def _saliency(image: np.ndarray) -> np.ndarray:
 
 def _lab(rgb: np.ndarray) -> np.ndarray:
     """CIE Lab of (H, W, 3), taken as linear RGB."""
-    xyz = cv2.transform(rgb, np.array(XYZ) / np.array(WHITE)[:, None])
+    xyz = cv2.transform(rgb, np.array(RGB_TO_XYZ) / np.array(WHITE_XYZ)[:, None])
     x, y, z = np.moveaxis(np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116), 2, 0)
     return np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], axis=2).astype(np.float32)

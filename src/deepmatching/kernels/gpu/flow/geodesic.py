@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from deepmatching.geometry.seeds import Graph, Nearest, graph_of
-from deepmatching.kernels.constants import TOLERANCE
+from deepmatching.kernels.constants import DISTANCE_TOLERANCE
 from deepmatching.kernels.gpu.indexing import launch, launch_on_pixels
 
 # Chosen by measurements on an H200 with 1024×436 pixels: 0.58 ms, and 0.79 with tiles of 32.
@@ -21,7 +21,7 @@ CHECK = 8  #: iterations between two looks at whether a tile still changes
 VISIT = 4  #: looks at most in a round, so that a round crosses a tile twice
 EXTRA = 24  #: rounds beyond those that cross the whole image
 
-SMALL = tl.constexpr(TOLERANCE)
+SMALL = tl.constexpr(DISTANCE_TOLERANCE)
 
 
 @triton.jit

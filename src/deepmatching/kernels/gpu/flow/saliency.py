@@ -7,12 +7,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from deepmatching.kernels.constants import LAB_REACH, TENSOR_REACH, WHITE, XYZ
+from deepmatching.kernels.constants import LAB_REACH, RGB_TO_XYZ, TENSOR_REACH, WHITE_XYZ
 from deepmatching.kernels.gpu.indexing import launch_on_pixels
 
-X_R, X_G, X_B = (tl.constexpr(value / WHITE[0]) for value in XYZ[0])
-Y_R, Y_G, Y_B = (tl.constexpr(value / WHITE[1]) for value in XYZ[1])
-Z_R, Z_G, Z_B = (tl.constexpr(value / WHITE[2]) for value in XYZ[2])
+X_R, X_G, X_B = (tl.constexpr(value / WHITE_XYZ[0]) for value in RGB_TO_XYZ[0])
+Y_R, Y_G, Y_B = (tl.constexpr(value / WHITE_XYZ[1]) for value in RGB_TO_XYZ[1])
+Z_R, Z_G, Z_B = (tl.constexpr(value / WHITE_XYZ[2]) for value in RGB_TO_XYZ[2])
 
 
 @triton.jit

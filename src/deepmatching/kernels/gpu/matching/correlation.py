@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from deepmatching.geometry.discretization import Geometry
-from deepmatching.kernels.constants import BLOCK, CHUNK_BYTES, TILE
+from deepmatching.kernels.constants import CHUNK_BYTES, POINT_TILE, TARGET_BLOCK
 from deepmatching.kernels.gpu.indexing import launch
 from deepmatching.kernels.gpu.matching.half_cells import HalfCells, half_cells, power_of_two, scale_exponent
 from deepmatching.kernels.gpu.matching.pooling import pool_into
@@ -51,13 +51,13 @@ class Layout(NamedTuple):
     @property
     def tiles(self) -> tuple[int, int]:
         """Tiles of reference points along rows and columns."""
-        return -(-self.rows // TILE), -(-self.columns // TILE)
+        return -(-self.rows // POINT_TILE), -(-self.columns // POINT_TILE)
 
     @property
     def blocks(self) -> tuple[int, int]:
         """Blocks of target positions that a tile looks at, along rows and columns."""
-        reach = (TILE - 1) * self.shift
-        return -(-(self.h + reach) // BLOCK[0]), -(-(self.w + reach) // BLOCK[1])
+        reach = (POINT_TILE - 1) * self.shift
+        return -(-(self.h + reach) // TARGET_BLOCK[0]), -(-(self.w + reach) // TARGET_BLOCK[1])
 
 
 def layout(geometry: Geometry, patch: int) -> Layout:
@@ -80,8 +80,11 @@ def layout(geometry: Geometry, patch: int) -> Layout:
 
 def reference_and_target(cells0: Tensor, cells1: Tensor, at: Layout, patch: int) -> tuple[HalfCells, HalfCells]:
     """Both images' cells, with zeros as far as whole tiles of points look."""
-    size0 = [n * TILE * at.step + patch for n in at.tiles]
-    size1 = [(n - 1) * TILE * at.shift + k * b + patch for n, k, b in zip(at.tiles, at.blocks, BLOCK, strict=True)]
+    size0 = [n * POINT_TILE * at.step + patch for n in at.tiles]
+    size1 = [
+        (n - 1) * POINT_TILE * at.shift + k * b + patch
+        for n, k, b in zip(at.tiles, at.blocks, TARGET_BLOCK, strict=True)
+    ]
     return (
         half_cells(cells0, (at.first_y, at.first_x), (size0[0], size0[1]), patch),
         half_cells(cells1, (at.origin_y - patch // 2, at.origin_x - patch // 2), (size1[0], size1[1]), patch),
@@ -180,14 +183,14 @@ def correlate_into(
     2e-4.
     """
     reference, target = halves
-    tiles_y, tiles_x = -(-out.shape[1] // TILE), at.tiles[1]
+    tiles_y, tiles_x = -(-out.shape[1] // POINT_TILE), at.tiles[1]
     depth = patch * patch * reference.channels
     summed, stages = (64, 2) if depth < 1024 else (32, 3)  # measured on an H200: HOG's 192 and a CNN's 2048
     grid = (at.blocks[0] * at.blocks[1], tiles_y * tiles_x, out.shape[0])
     launch(
         _correlate, grid, *reference, *target, out, first_row, out.shape[1], *at.windows, *at.targets,
         tiles_x, at.blocks[1], *reference.high.shape[1:3], *target.high.shape[1:3],
-        PATCH=patch, CHANNELS=reference.channels, TILE=TILE, BLOCK_Y=BLOCK[0], BLOCK_X=BLOCK[1],
+        PATCH=patch, CHANNELS=reference.channels, TILE=POINT_TILE, BLOCK_Y=TARGET_BLOCK[0], BLOCK_X=TARGET_BLOCK[1],
         DEPTH=math.gcd(summed, depth), SPLIT=not half, CLAMP=clamp, num_warps=4, num_stages=stages,
     )  # fmt: skip
 
@@ -215,7 +218,7 @@ def correlate_and_pool(
     switches = torch.empty_like(values, dtype=torch.uint8)
     row = 4 * at.columns * at.h * at.w
     together = max(1, min(pairs, CHUNK_BYTES // (row * at.rows)))
-    rows = at.rows if together > 1 else max(TILE, CHUNK_BYTES // row // TILE * TILE)
+    rows = at.rows if together > 1 else max(POINT_TILE, CHUNK_BYTES // row // POINT_TILE * POINT_TILE)
     buffer = cells0.new_empty(together * min(rows, at.rows) * row // 4)
     for pair in range(0, pairs, together):
         some = slice(pair, pair + together)

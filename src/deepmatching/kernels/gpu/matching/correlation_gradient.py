@@ -20,9 +20,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from deepmatching.geometry.discretization import Geometry
+from deepmatching.kernels.constants import POINT_TILE
 from deepmatching.kernels.gpu.indexing import launch
 from deepmatching.kernels.gpu.matching.correlation import (
-    TILE,
     Layout,
     correlate,
     in_window,
@@ -168,7 +168,7 @@ def reference_gradient(
     launch(
         _reference_gradient, grid, gradient, peak, *target, result, shape[2], shape[3], shape[1],
         *at, tiles_x, *target.high.shape[1:3],
-        PATCH=patch, PADDED=target.channels, TILE=TILE, BLOCK_Y=BLOCK[0], BLOCK_X=BLOCK[1], RUN=run,
+        PATCH=patch, PADDED=target.channels, TILE=POINT_TILE, BLOCK_Y=BLOCK[0], BLOCK_X=BLOCK[1], RUN=run,
         num_warps=WARPS, num_stages=STAGES,
     )  # fmt: skip
     return result
@@ -185,7 +185,7 @@ def target_gradient(
         _target_gradient, (triton.cdiv(shape[3], CELLS_X), triton.cdiv(shape[2], CELLS_Y), blocks),
         gradient, peak, *reference, result, shape[2], shape[3], shape[1], *at.windows, *at.targets,
         *reference.high.shape[1:3],
-        PATCH=patch, PADDED=reference.channels, TILE=TILE, CELLS_Y=CELLS_Y, CELLS_X=CELLS_X, CHANNELS=block,
+        PATCH=patch, PADDED=reference.channels, TILE=POINT_TILE, CELLS_Y=CELLS_Y, CELLS_X=CELLS_X, CHANNELS=block,
         RELATIVE=at.shift > 0, num_warps=WARPS, num_stages=STAGES,
     )  # fmt: skip
     return result

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.targets import Decoded
-from deepmatching.kernels.constants import COARSE, FINE, NO_SCORE, PARTS
+from deepmatching.kernels import constants
 from deepmatching.kernels.gpu.indexing import launch
 from deepmatching.kernels.gpu.matching.decoding import ordered, targets
 
@@ -21,9 +21,10 @@ POINTS = 32  #: reference points of one program
 CHANNELS = 64  #: channels of the descriptors that are multiplied at a time
 NO_CLAIM = -(2**63)  #: below the claim of any score
 
-FINE_SCALE, COARSE_SCALE = tl.constexpr(FINE), tl.constexpr(COARSE)
-NOTHING = tl.constexpr(NO_SCORE)
-GROUPS = tl.constexpr(PARTS)
+FINE_SCALE = tl.constexpr(constants.FINE_SCALE)
+COARSE_SCALE = tl.constexpr(constants.COARSE_SCALE)
+NO_SCORE = tl.constexpr(constants.NO_SCORE)
+PARTS = tl.constexpr(constants.SIMILARITY_PARTS)
 FIXED = tl.constexpr(72)  #: channels before the parts of the similarity
 
 
@@ -110,7 +111,7 @@ def _describe_match(
     raw = tl.load(scores + point, mask=on, other=0.0)
     k = tl.arange(0, 32)
     peak = tl.load(around + (25 * point)[:, None] + k[None, :], mask=on[:, None] & (k < 25)[None, :], other=0.0)
-    peak = tl.where((peak > float("-inf")) & (peak < float("inf")), peak, NOTHING)
+    peak = tl.where((peak > float("-inf")) & (peak < float("inf")), peak, NO_SCORE)
     tl.store((out + 47)[:, None] + k[None, :], peak, mask=on[:, None] & (k < 25)[None, :])
     tl.store(out, score, mask=on)
     tl.store(out + 1, tl.sum(tl.where((k == 12)[None, :], peak, 0.0), axis=1), mask=on)
@@ -180,7 +181,7 @@ def _evidence(
     """Programs (·, 0) write the first channels of their points, the others the parts of the similarity."""
     point = tl.program_id(0) * POINTS + tl.arange(0, POINTS)
     on = point < points
-    SIZE: tl.constexpr = FIXED + (GROUPS if PATCH == 1 else PATCH * PATCH)
+    SIZE: tl.constexpr = FIXED + (PARTS if PATCH == 1 else PATCH * PATCH)
     out += point.to(tl.int64) * SIZE
     if tl.program_id(1) == 0:
         _describe_match(
@@ -200,8 +201,8 @@ def _evidence(
         a = cells0 + pair * a_b + here + (first_x + cell_step * j + part % PATCH) * a_x
         b = cells1 + pair * b_b + y.to(tl.int64) * b_y + x * b_x
         if PATCH == 1:
-            g, n = tl.arange(0, GROUPS), tl.arange(0, WIDTH)
-            total = tl.zeros((POINTS, GROUPS), tl.float32)
+            g, n = tl.arange(0, PARTS), tl.arange(0, WIDTH)
+            total = tl.zeros((POINTS, PARTS), tl.float32)
             for begin in range(0, PER_PART, WIDTH):
                 channel = g[:, None] * PER_PART + begin + n[None, :]
                 valid = (begin + n < PER_PART)[None, :] & (channel < channels)
@@ -209,7 +210,7 @@ def _evidence(
                 ours = tl.load(a[:, None, None] + (channel * a_c)[None, :, :], mask=mask, other=0.0)
                 theirs = tl.load(b[:, None, None] + (channel * b_c)[None, :, :], mask=mask, other=0.0)
                 total += tl.sum(ours * theirs, axis=2)
-            tl.store((out + FIXED)[:, None] + g[None, :], total * GROUPS, mask=on[:, None])
+            tl.store((out + FIXED)[:, None] + g[None, :], total * PARTS, mask=on[:, None])
         else:
             sums = tl.zeros((POINTS,), tl.float32)
             for begin in range(0, channels, CHANNELS):
@@ -237,10 +238,10 @@ def gather_evidence(
         scores, cells, points0, decoded.points1.contiguous(), table, shares, moved, points, float(geometry.L + 1),
         *places, POINTS=POINTS, num_warps=1,
     )  # fmt: skip
-    parts = PARTS if patch == 1 else patch**2
+    parts = PARTS.value if patch == 1 else patch**2
     out = scores.new_empty((batch, rows, columns, FIXED.value + parts))
     channels = cells0.shape[1]
-    per_part = triton.cdiv(channels, PARTS)
+    per_part = triton.cdiv(channels, PARTS.value)
     top, left = (cell - patch // 2 for cell in geometry.first_cell)
     launch(
         _evidence, (blocks, 1 + patch**2),
