@@ -11,7 +11,7 @@ from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation import baselines
-from deepmatching.evaluation.baselines import DENSE, KEYPOINTS, SMALLEST, DenseMethod, KeypointMatcher, baseline
+from deepmatching.evaluation.baselines import DENSE, KEYPOINTS, MIN_SIDES, DenseMethod, KeypointMatcher, baseline
 from helpers.fake_datasets import FLOW, texture
 from helpers.fake_datasets import moved as moved_pixels
 
@@ -108,12 +108,12 @@ def test_a_failure_of_opencv_is_one_sentence() -> None:
         DenseMethod("pcaflow").flow(blank, blank)
 
 
-@pytest.mark.parametrize("name", SMALLEST)
+@pytest.mark.parametrize("name", MIN_SIDES)
 def test_images_that_would_crash_opencv_are_refused(name: str, picture: Tensor) -> None:
     """They never reach OpenCV; the smallest allowed ones are matched."""
     if name in {*NEEDS_CONTRIB, "akaze"} and not HAS_CONTRIB:
         pytest.skip("this OpenCV has no contrib modules")
-    method, side = baseline(name), SMALLEST[name]
+    method, side = baseline(name), MIN_SIDES[name]
     for height, width in ((side - 1, 200), (200, side - 1), (8, 8), (1, 1)):
         if min(height, width) < side:
             small = picture[:, :height, :width]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from deepmatching.evaluation.paper_tables import COLUMNS, FOLDERS, PAPER, ROWS, comparison_table
+from deepmatching.evaluation.paper_tables import COLUMNS, FOLDERS, METHODS, PAPER, comparison_table
 from deepmatching.evaluation.report import print_table
 
 
 def test_every_published_number_has_a_row_a_column_and_a_folder() -> None:
     for table, datasets in PAPER.items():
         for dataset, rows in datasets.items():
-            assert dataset in FOLDERS and set(rows) <= {row.key for row in ROWS[table]}
+            assert dataset in FOLDERS and set(rows) <= {row.key for row in METHODS[table]}
             assert all(len(numbers) <= len(COLUMNS[table]) for numbers in rows.values())
 
 
@@ -41,11 +41,11 @@ def test_flownet_s_and_c_are_two_rows_with_the_papers_numbers() -> None:
         ("sintel-final", "flownet-s"): 4.76,
         ("sintel-clean", "flownet-c"): 3.57,
     }
-    labels = {row.key: row.label for row in ROWS["table2"]}
+    labels = {row.key: row.label for row in METHODS["table2"]}
     assert (labels["flownet-s"], labels["flownet-c"]) == ("FlowNet S+v", "FlowNet C+v")
 
 
 def test_the_names_of_the_data_sets_head_their_rows(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table(comparison_table("table2", ROWS["table2"], list(PAPER["table2"]), {}, masks=True, protocol="none"))
+    print_table(comparison_table("table2", METHODS["table2"], list(PAPER["table2"]), {}, masks=True, protocol="none"))
     words = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert all([name] in words for name in PAPER["table2"])

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from deepmatching.data.datasets import FilePairs
     from deepmatching.evaluation import Recorder
-    from deepmatching.evaluation.paper_tables import Numbers, Row
+    from deepmatching.evaluation.paper_tables import Method, TableRow
     from deepmatching.flow.pipeline import EdgesLike
     from deepmatching.matcher import DeepMatcher
     from deepmatching.matches import Matches
@@ -114,12 +114,12 @@ def reproduce(
     The paper does not name SintelMini's scenes, so ours differ: compare the rows
     of table1 with each other, not with the paper's.
     """
-    from deepmatching.evaluation.paper_tables import PAPER, ROWS, comparison_table
+    from deepmatching.evaluation.paper_tables import METHODS, PAPER, comparison_table
     from deepmatching.evaluation.report import print_table
     from deepmatching.io.files import make_folder
 
-    keys = _listed("--rows", rows, [row.key for row in ROWS[table]])
-    chosen = _with_checkpoints([row for row in ROWS[table] if row.key in keys], checkpoint or [])
+    keys = _listed("--rows", rows, [row.key for row in METHODS[table]])
+    chosen = _with_checkpoints([row for row in METHODS[table] if row.key in keys], checkpoint or [])
     names = _listed("--datasets", datasets, list(PAPER[table]))
     protocol = Protocol(
         table,
@@ -158,7 +158,7 @@ def _listed(option: str, text: str | None, known: Sequence[str]) -> list[str]:
     return [key for key in known if key in keys]
 
 
-def _describe_subpixel(rows: Iterable[Row], subpixel: bool | None) -> str:
+def _describe_subpixel(rows: Iterable[Method], subpixel: bool | None) -> str:
     """Say in words which of the rows have matches between the cells."""
     if subpixel is not None:
         return "sub-pixel matches where the model has learned them" if subpixel else "matches on cells"
@@ -208,7 +208,7 @@ class Protocol:
             raise DeepMatchingError(f"There is nothing to evaluate: put or link the data set to {places}.")
         return found
 
-    def measure(self, name: str, dataset: FilePairs, row: Row, matcher: DeepMatcher) -> dict[str, Numbers]:
+    def measure(self, name: str, dataset: FilePairs, row: Method, matcher: DeepMatcher) -> dict[str, TableRow]:
         """Return our lines of a row, continued from its files. Each pair is matched once for matches and flow."""
         from deepmatching.data.datasets import Pair
         from deepmatching.evaluation import PairResult, evaluate_flow, evaluate_with_flow
@@ -242,7 +242,7 @@ class Protocol:
         return lines_of(*evaluations, by_default)
 
     def recorder(
-        self, name: str, dataset: FilePairs, row: Row, kind: str, matcher: DeepMatcher, preset: str | None = None
+        self, name: str, dataset: FilePairs, row: Method, kind: str, matcher: DeepMatcher, preset: str | None = None
     ) -> Recorder:
         """Return the keeper of a row's results of that kind, which knows what is in its file already."""
         from deepmatching.evaluation import Evaluation, Recorder
@@ -275,7 +275,7 @@ def _with_default_settings(matcher: DeepMatcher) -> DeepMatcher:
 # ---------------------------------------------------------------------- models
 
 
-def _with_checkpoints(rows: Sequence[Row], checkpoints: Iterable[str]) -> tuple[Row, ...]:
+def _with_checkpoints(rows: Sequence[Method], checkpoints: Iterable[str]) -> tuple[Method, ...]:
     """Return the rows with the models that ``--checkpoint`` gives them."""
     from deepmatching.network.descriptors.pretrained import is_published
 
@@ -311,7 +311,7 @@ def _trained_on(path: str) -> str:
     return f"{'+'.join(names)}, {'best' if is_best else 'last'}"
 
 
-def _warn_if_chosen_on(datasets: Iterable[str], row: Row) -> None:
+def _warn_if_chosen_on(datasets: Iterable[str], row: Method) -> None:
     """Say so if the model of a row is the best one of a run on pairs that it is reported on here."""
     from deepmatching.evaluation.paper_tables import FOLDERS
 
@@ -332,7 +332,7 @@ def _warn_if_chosen_on(datasets: Iterable[str], row: Row) -> None:
         )
 
 
-def _matcher(row: Row, settings: dict[str, Any]) -> DeepMatcher | None:
+def _matcher(row: Method, settings: dict[str, Any]) -> DeepMatcher | None:
     """Return the matcher of a row; None if it has no model, or one that this version of the package lacks."""
     from deepmatching.matcher import DeepMatcher
     from deepmatching.models import build_network, model_path

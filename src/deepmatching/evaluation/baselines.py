@@ -19,7 +19,7 @@ from deepmatching.matches import Matches
 
 
 def baseline(name: str) -> KeypointMatcher | DenseMethod:
-    """The method of that name, one of :data:`KEYPOINTS` or :data:`DENSE`."""
+    """Return the method of that name, one of :data:`KEYPOINTS` or :data:`DENSE`."""
     check_choice("The method", name, (*KEYPOINTS, *DENSE))
     return KeypointMatcher(name) if name in KEYPOINTS else DenseMethod(name)
 
@@ -85,7 +85,7 @@ class DenseMethod:
         DENSE[self.name]()
 
     def flow(self, image0: Tensor, image1: Tensor) -> np.ndarray:
-        """(H, W, 2) float32. A second image of another size is cropped or padded to the size of the first."""
+        """Return (H, W, 2) float32. A second image of another size is cropped or padded to the size of the first."""
         first, second = _to_bgr(image0), _to_bgr(image1)
         height, width = first.shape[:2]
         _check_size(self.name, first)
@@ -115,7 +115,7 @@ class DenseMethod:
 
 
 def _opencv(function: str, module: str = "") -> Callable[..., Any]:
-    """A function of OpenCV, or of one of its contrib modules, which not every build has."""
+    """Return a function of OpenCV, or of one of its contrib modules, which not every build has."""
     found = getattr(getattr(cv2, module, None) if module else cv2, function, None)
     if found is None:
         raise DeepMatchingError(
@@ -153,12 +153,12 @@ _ON_COLOUR = ("pcaflow", "sparse-to-dense", "rlof")
 
 #: Shortest side of an image in pixels, found by trial with OpenCV 5.0: on smaller images it may crash or never return.
 #: ``sparse-to-dense`` and ``rlof`` do so if few of their tracks agree, as on any pair of small images.
-SMALLEST = {"orb": 2, "akaze": 2, "dis": 16, "dis-fast": 32, "pcaflow": 64, "sparse-to-dense": 128, "rlof": 128}
+MIN_SIDES = {"orb": 2, "akaze": 2, "dis": 16, "dis-fast": 32, "pcaflow": 64, "sparse-to-dense": 128, "rlof": 128}
 
 
 def _check_size(method: str, image: np.ndarray) -> None:
     height, width = image.shape[:2]
-    smallest = SMALLEST.get(method, 1)
+    smallest = MIN_SIDES.get(method, 1)
     if min(height, width) < smallest:
         raise DeepMatchingError(
             f"OpenCV's {method} needs images of {smallest} x {smallest} pixels or more, not {width} x {height}; "
@@ -167,12 +167,12 @@ def _check_size(method: str, image: np.ndarray) -> None:
 
 
 def _describe(detector: Any, grey: np.ndarray) -> tuple[np.ndarray, Any]:
-    """Keypoints (N, 2) float32 and their descriptors (N, D)."""
+    """Return keypoints (N, 2) float32 and their descriptors (N, D)."""
     keypoints, descriptors = detector.detectAndCompute(grey, None)
     return np.array([keypoint.pt for keypoint in keypoints], np.float32).reshape(-1, 2), descriptors
 
 
 def _to_bgr(image: Tensor) -> np.ndarray:
-    """uint8 BGR (H, W, 3)."""
+    """Return uint8 BGR (H, W, 3)."""
     pixels = (image.detach().cpu().clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).flip(2).numpy()
     return np.ascontiguousarray(np.broadcast_to(pixels, (*pixels.shape[:2], 3)))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Row:
+class Method:
     """A method of the paper, and the model that we run for it.
 
     Attributes:
@@ -36,36 +36,36 @@ class Row:
     is_ours: bool = False
 
 
-ROWS = {
+METHODS = {
     "table1": (
-        Row("a", "HOG", model="hog"),
-        Row("b", "HOG, exponents", "Mini"),
-        Row("c", "CNN"),
-        Row("d", "CNN, exponents", "Mini"),
-        Row("e", "CNN, features", "Mini"),
-        Row("f", "CNN, both", "Mini"),
-        Row("g", "CNN, both", "Chairs", "vgg", "synthetic"),
-        Row("h", "compact (ours)", "–", "compact", "synthetic", is_ours=True),
+        Method("a", "HOG", model="hog"),
+        Method("b", "HOG, exponents", "Mini"),
+        Method("c", "CNN"),
+        Method("d", "CNN, exponents", "Mini"),
+        Method("e", "CNN, features", "Mini"),
+        Method("f", "CNN, both", "Mini"),
+        Method("g", "CNN, both", "Chairs", "vgg", "synthetic"),
+        Method("h", "compact (ours)", "–", "compact", "synthetic", is_ours=True),
     ),
     "table2": (
-        Row("flownet-s", "FlowNet S+v", "Chairs"),
-        Row("flownet-c", "FlowNet C+v", "Chairs"),
-        Row("dm", "DM (original)"),
-        Row("hog", "DM-HOG", model="hog"),
-        Row("cnn", "DM-CNN"),
-        Row("vgg", "DM-CNN", "Chairs", "vgg", "synthetic"),
-        Row("compact", "compact (ours)", "–", "compact", "synthetic", is_ours=True),
+        Method("flownet-s", "FlowNet S+v", "Chairs"),
+        Method("flownet-c", "FlowNet C+v", "Chairs"),
+        Method("dm", "DM (original)"),
+        Method("hog", "DM-HOG", model="hog"),
+        Method("cnn", "DM-CNN"),
+        Method("vgg", "DM-CNN", "Chairs", "vgg", "synthetic"),
+        Method("compact", "compact (ours)", "–", "compact", "synthetic", is_ours=True),
     ),
 }
 
 #: acc@2, acc@5, acc@10 and EPE of the matches; EPE and Err-OCC of the flow and, in Table 2, EPE-NOC and Err-NOC (for
 #: KITTI from the text). None, or left off at the end, where the paper gives no number.
-Numbers = tuple[float | None, ...]
+TableRow = tuple[float | None, ...]
 _COLUMNS = ("acc@2", "acc@5", "acc@10", "EPE", "EPE flow", ">3px")
 COLUMNS = {"table1": _COLUMNS, "table2": (*_COLUMNS, "EPE noc", ">3px noc")}
 
 #: Table → data set → key of the row → the published numbers.
-PAPER: dict[str, dict[str, dict[str, Numbers]]] = {
+PAPER: dict[str, dict[str, dict[str, TableRow]]] = {
     "table1": {
         "sintelmini": {
             "a": (84.52, 91.89, 94.36, 3.83, 1.88),
@@ -108,14 +108,14 @@ FOLDERS = {"sintelmini": "sintel", "sintel-clean": "sintel", "sintel-final": "si
 
 
 def epicflow_preset(dataset: str) -> str:
-    """The preset of the flow that the paper's EpicFlow used for a data set."""
+    """Return the preset of the flow that the paper's EpicFlow used for a data set."""
     return "kitti" if dataset.startswith("kitti") else "sintel"
 
 
-def lines_of(matches: Evaluation, flow: Evaluation, default_flow: Evaluation | None = None) -> dict[str, Numbers]:
-    """Our lines of a row: under the paper's protocol and, if there is one, with the default flow."""
+def lines_of(matches: Evaluation, flow: Evaluation, default_flow: Evaluation | None = None) -> dict[str, TableRow]:
+    """Return our lines of a row: under the paper's protocol and, if there is one, with the default flow."""
 
-    def flow_numbers(evaluation: Evaluation) -> Numbers:
+    def flow_numbers(evaluation: Evaluation) -> TableRow:
         (group,) = evaluation.groups
         everywhere, visible = evaluation.means(group), evaluation.means(group, "noc")
         return everywhere["epe"], everywhere["err@3"], visible.get("epe"), visible.get("err@3")
@@ -123,7 +123,7 @@ def lines_of(matches: Evaluation, flow: Evaluation, default_flow: Evaluation | N
     (group,) = matches.groups
     means = matches.means(group)
     of_matches = (means["acc@2"], means["acc@5"], means["acc@10"], means["epe"])
-    lines: dict[str, Numbers] = {"ours": (*of_matches, *flow_numbers(flow))}
+    lines: dict[str, TableRow] = {"ours": (*of_matches, *flow_numbers(flow))}
     if default_flow is not None:
         lines["ours, default flow"] = (None, None, None, None, *flow_numbers(default_flow))
     return lines
@@ -131,13 +131,13 @@ def lines_of(matches: Evaluation, flow: Evaluation, default_flow: Evaluation | N
 
 def comparison_table(
     name: str,
-    rows: Sequence[Row],
+    rows: Sequence[Method],
     datasets: Sequence[str],
-    ours: Mapping[tuple[str, str], Mapping[str, Numbers]],
+    ours: Mapping[tuple[str, str], Mapping[str, TableRow]],
     masks: bool,
     protocol: str,
 ) -> Table:
-    """At least two lines for each row: the published numbers and ours, which are by (data set, key of the row).
+    """Return a table of the published numbers and ours, which are by (data set, key of the method).
 
     ``protocol`` says how ours were measured, and is printed below the title.
     """
@@ -155,7 +155,7 @@ def comparison_table(
             measured = ours.get((dataset, row.key))
             if published is None and row.model is None:
                 continue  # such as the original DM, which the paper has for one data set only
-            lines: dict[str, Numbers] = {"paper": published} if published is not None else {}
+            lines: dict[str, TableRow] = {"paper": published} if published is not None else {}
             if row.key not in NOT_OURS or measured is not None:
                 lines.update(measured or {"ours": ()})
             for line, (kind, numbers) in enumerate(lines.items()):

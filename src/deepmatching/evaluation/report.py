@@ -36,7 +36,7 @@ _FLOW_COLUMNS = (
 
 
 def means_table(evaluation: Evaluation, title: str = "") -> Table:
-    """A row for each group and set of pixels; for a flow, one with means over pairs and one over pixels."""
+    """Return a row for each group and set of pixels; for a flow, one with means over pairs and one over pixels."""
     is_flow = evaluation.kind == "flow"
     columns = _FLOW_COLUMNS if is_flow else _MATCH_COLUMNS
     words = ["data set", "pixels"] + ["mean of"] * is_flow
@@ -55,7 +55,7 @@ def means_table(evaluation: Evaluation, title: str = "") -> Table:
 
 
 def pairs_table(evaluation: Evaluation) -> Table:
-    """A row for each pair and set of pixels."""
+    """Return a row for each pair and set of pixels."""
     columns = _FLOW_COLUMNS if evaluation.kind == "flow" else _MATCH_COLUMNS
     table = blank_table(["data set", "pair", "pixels"], [*(heading for _, heading, _ in columns), "s"])
     for pair in evaluation.pairs:
@@ -80,7 +80,7 @@ def print_table(table: Table) -> None:
 
 
 def blank_table(words: list[str], numbers: list[str], title: str = "") -> Table:
-    """A table without rows: columns of words to the left, columns of numbers to the right."""
+    """Return a table without rows: columns of words to the left, columns of numbers to the right."""
     from rich import box
     from rich.table import Table
 
@@ -93,7 +93,7 @@ def blank_table(words: list[str], numbers: list[str], title: str = "") -> Table:
 
 
 def format_number(value: float | None, decimals: int = 2) -> str:
-    """A dash for None and NaN."""
+    """Return the number as text, a dash for None and NaN."""
     return "–" if value is None or math.isnan(value) else f"{value:.{decimals}f}"
 
 

@@ -19,7 +19,7 @@ Kind = Literal["matches", "flow"]
 _FORMAT = "deepmatching evaluation 1"
 
 #: The metric that is NaN if a pair has none of the pixels.
-_FIRST = {"matches": "acc@2", "flow": "epe"}
+_KEY_METRIC = {"matches": "acc@2", "flow": "epe"}
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Evaluation:
 
     Attributes:
         kind: whether ``"matches"`` or a ``"flow"`` were measured.
-        settings: the method, the data set and their options, as JSON can hold them; resuming needs equal settings.
+        settings: the method, the data set and their options, JSON-serializable; resuming needs equal settings.
         total: number of pairs to evaluate.
         pairs: results so far, by index.
         unknown: number of pairs that were left out because none of their ground truth is known.
@@ -68,18 +68,18 @@ class Evaluation:
 
     @property
     def groups(self) -> list[str]:
-        """In the order of the data set."""
+        """The groups in the order of the data set."""
         return list(dict.fromkeys(pair.group for pair in self.pairs))
 
     def means(self, group: str, pixels: str = "all") -> dict[str, float]:
-        """Means over pairs, as in the paper: every pair counts the same, unless it lacks the metric (NaN).
+        """Return means over pairs, as in the paper: every pair counts the same, unless it lacks the metric (NaN).
 
         ``pairs`` is the number of pairs that have these pixels, ``seconds`` is the median over them.
         """
         return self._summary(group, pixels, lambda row, name: 1.0)
 
     def pixel_means(self, group: str, pixels: str = "all") -> dict[str, float]:
-        """Means over all pixels of all pairs, as Sintel and KITTI 2015 publish them; for ``"flow"`` only."""
+        """Return means over all pixels of all pairs, as Sintel and KITTI 2015 publish them; for ``"flow"`` only."""
         return self._summary(group, pixels, lambda row, name: row.get(f"pixels {name}", row["pixels"]))
 
     def _summary(self, group: str, pixels: str, weight: Callable[[dict[str, float], str], float]) -> dict[str, float]:
@@ -93,12 +93,12 @@ class Evaluation:
         }
 
     def pixel_sets(self, group: str) -> list[str]:
-        """The sets of pixels that a group has metrics for."""
+        """Return the sets of pixels that a group has metrics for."""
         return [name for name in PIXEL_SETS if self._pairs_with(group, name)]
 
     def _pairs_with(self, group: str, pixels: str) -> list[PairResult]:
-        """The pairs of a group that have any of these pixels."""
-        first = _FIRST[self.kind]
+        """Return the pairs of a group that have any of these pixels."""
+        first = _KEY_METRIC[self.kind]
         return [
             pair
             for pair in self.pairs
@@ -108,7 +108,7 @@ class Evaluation:
     # ------------------------------------------------------------------ files
 
     def to_json(self) -> dict[str, Any]:
-        """Everything, as JSON can hold it: NaN is null. The means are for readers and are not read again."""
+        """Return everything, JSON-serializable: NaN is null. The means are for readers and are not read again."""
         kinds = {"means": self.means, "pixel_means": self.pixel_means} if self.kind == "flow" else {"means": self.means}
         return {
             "format": _FORMAT,
@@ -137,7 +137,7 @@ class Evaluation:
 
     @classmethod
     def from_json(cls, content: Any) -> Evaluation:
-        """The inverse of :meth:`to_json`; raises ValueError, LookupError, TypeError or AttributeError otherwise."""
+        """Invert :meth:`to_json`; raise ValueError, LookupError, TypeError or AttributeError otherwise."""
         if not isinstance(content, dict) or content.get("format") != _FORMAT:
             raise ValueError("it has another format")
         if content["kind"] not in ("matches", "flow"):
@@ -152,7 +152,7 @@ class Evaluation:
             )
             for pair in content["pairs"]
         )
-        needed = {_FIRST[content["kind"]]} | ({"pixels"} if content["kind"] == "flow" else set())
+        needed = {_KEY_METRIC[content["kind"]]} | ({"pixels"} if content["kind"] == "flow" else set())
         for pixels in PIXEL_SETS:  # means take the metrics of the first pair
             names = {frozenset(pair.metrics[pixels]) for pair in pairs if pixels in pair.metrics}
             if len(names) > 1 or not all(needed <= found for found in names):
@@ -176,7 +176,7 @@ class Evaluation:
 
 
 def _mean(weighted: list[tuple[float, float]]) -> float:
-    """The weighted mean of the values that are not NaN."""
+    """Return the weighted mean of the values that are not NaN."""
     known = [(value, weight) for value, weight in weighted if weight and not math.isnan(value)]
     total = sum(weight for _, weight in known)
     return sum(value * weight for value, weight in known) / total if total else math.nan

@@ -140,7 +140,7 @@ def _measure_flow(flow: np.ndarray, truth: np.ndarray, occluded: np.ndarray | No
 
 
 def _run(stages: Sequence[Stage], dataset: PairDataset, on_pair: OnPair | None, warm_up: bool) -> None:
-    """Pairs without any known ground truth are left out; at least one pair must have some."""
+    """Run the stages on all pairs but those without any known ground truth; at least one pair must have some."""
     if not len(dataset):
         raise DeepMatchingError("The data set has no pairs; there is nothing to evaluate.")
     done, left_out = [stage.recorder.done for stage in stages], []
@@ -196,7 +196,7 @@ def _naming_pair(dataset: PairDataset, index: int) -> Iterator[None]:
 
 
 def _describe(dataset: PairDataset, index: int, pair: Pair) -> tuple[str, bool]:
-    """The group of a pair, and whether its mask of occluded pixels means anything."""
+    """Return the group of a pair, and whether its mask of occluded pixels means anything."""
     if isinstance(dataset, FilePairs):
         entry = dataset.entries[index]
         return entry.group, entry.knows_occlusion

@@ -31,7 +31,7 @@ from deepmatching.training.data import Batch
 FIRST_SHARPNESS = 20.0
 
 #: Matches of at least this confidence are interpolated by the loss on the flow.
-TRUSTED = 0.5
+MIN_CONFIDENCE = 0.5
 
 
 class TrainedModel(nn.Module):
@@ -95,7 +95,7 @@ class TrainedModel(nn.Module):
     def _confidence_alone(
         self, image0: Tensor, image1: Tensor, flow: Tensor, occluded: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of the confidence network for matches that do not change: without the score volumes."""
+        """Return the loss of the confidence network for matches that do not change: without the score volumes."""
         with torch.no_grad():
             geometry = self.network.geometry_of(image0, image1)
             cells0, cells1 = self.network.describe(image0, image1, geometry)
@@ -103,7 +103,7 @@ class TrainedModel(nn.Module):
         return self._confidence_of(decoded, cells0, cells1, geometry, flow, occluded)
 
     def _dense_alone(self, image0: Tensor, image1: Tensor, flow: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of the dense network for matches that do not change."""
+        """Return the loss of the dense network for matches that do not change."""
         network = self.network
         assert network.dense is not None
         with torch.no_grad():
@@ -114,7 +114,7 @@ class TrainedModel(nn.Module):
         return dense_loss(network.dense(image0, decoded, cells0, cells1, geometry, start), flow)
 
     def _interpolated(self, image0: Tensor, pyramid: Pyramid, flow: Tensor) -> Tensor:
-        """The error of the flow that sub-pixel matches interpolate to, with a gradient to the descriptor."""
+        """Return the error of the flow that sub-pixel matches interpolate to, with a gradient to the descriptor."""
         assert pyramid.cells is not None and pyramid.sharpness is not None
         network, geometry, cells = self.network, pyramid.geometry, pyramid.cells
         with torch.no_grad():
@@ -129,7 +129,7 @@ class TrainedModel(nn.Module):
         offsets = geometry.gamma * soft_offsets(scores, pyramid.sharpness).flip(-1)
         moved = (whole.points1 - whole.points0 + offsets).flatten(1, 2)
         points = (whole.points0 - 0.5).flatten(0, 1)
-        weights = (judged * (judged > TRUSTED)).flatten(1)
+        weights = (judged * (judged > MIN_CONFIDENCE)).flatten(1)
         errors = [
             interpolation_loss(moved[b], points, weights[b], edge_strength(image0[b]), flow[b])
             for b in range(len(moved))
@@ -147,7 +147,7 @@ class TrainedModel(nn.Module):
 
     @torch.no_grad()
     def _matches(self, pyramid: Pyramid) -> Decoded:
-        """The matches of score volumes, as inference gives them."""
+        """Return the matches of score volumes, as inference gives them."""
         geometry, network = pyramid.geometry, self.network
         decoded = decode(pyramid.Q[0].detach().clone(), geometry, "bins")
         if network.sharpness is None or pyramid.cells is None:
@@ -181,7 +181,7 @@ def _bfloat16(descriptor: Descriptor) -> Iterator[None]:
 
 
 def build_model(model: ModelConfig, loss: LossConfig, amp: Amp = "off") -> TrainedModel:
-    """The network at the start of a run, with ``requires_grad`` set on what is learned."""
+    """Build the network at the start of a run, with ``requires_grad`` set on what is learned."""
     network = _network(model)
     _set_sharpness(network, model, loss)
     if model.pooling != "auto":
@@ -228,7 +228,7 @@ def build_model(model: ModelConfig, loss: LossConfig, amp: Amp = "off") -> Train
 
 
 def _without_first(gradient: Tensor) -> Tensor:
-    """The gradient of the exponents with 0 for ν_0, so that no optimizer moves it: they have no weight decay."""
+    """Return the gradient of the exponents with 0 for ν_0, so that no optimizer moves it: they have no weight decay."""
     gradient = gradient.clone()
     gradient[0] = 0
     return gradient
@@ -264,7 +264,7 @@ def check_sizes(network: Network, config: Config) -> None:
 
 
 def _network(model: ModelConfig) -> Network:
-    """The network that ``model`` describes, with its first weights."""
+    """Build the network that ``model`` describes, with its first weights."""
     radius = radius_in_pixels(model.radius)
     levels = None if model.levels == "auto" else model.levels
     if not model.init or is_published(model.init):

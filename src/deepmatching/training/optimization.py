@@ -17,7 +17,7 @@ Net = TypeVar("Net", bound=nn.Module)
 
 
 def build_optimizer(model: TrainedModel, config: OptimizerConfig) -> Optimizer:
-    """An optimizer of all parameters that require a gradient, in groups with a ``factor`` on the learning rate.
+    """Build an optimizer of all parameters that require a gradient, in groups with a ``factor`` on the learning rate.
 
     Weight decay acts on the descriptor, the confidence and the dense network alone: exponents near 0 would make all
     scores equal.
@@ -49,7 +49,7 @@ def build_optimizer(model: TrainedModel, config: OptimizerConfig) -> Optimizer:
 
 
 def learning_rate_factor(config: OptimizerConfig, step: int, progress: float) -> float:
-    """The factor on ``lr`` in step ``step`` (from 0), when this fraction of the run is done."""
+    """Return the factor on ``lr`` in step ``step`` (from 0), when this fraction of the run is done."""
     warmup = min(1.0, (step + 1) / config.warmup) if config.warmup else 1.0
     return warmup * (1.0 if config.schedule == "constant" else cosine(progress, config.final))
 
@@ -83,5 +83,5 @@ class MovingAverage(Generic[Net]):
 
 
 def ema_decay(largest: float, step: int) -> float:
-    """The decay after step ``step`` (from 0): it grows from 0.1 to ``largest``, so that early weights are forgotten."""
+    """Return the decay after ``step`` (from 0): it grows from 0.1 to ``largest``, to forget early weights."""
     return min(largest, (1 + step) / (10 + step))

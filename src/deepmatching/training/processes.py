@@ -37,7 +37,7 @@ class World:
         return self.rank == 0
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The module with a backward pass that averages gradients over all processes."""
+        """Return the module with a backward pass that averages gradients over all processes."""
         if self.size == 1:
             return model
         return DistributedDataParallel(model, device_ids=[self.device] if self.device.type == "cuda" else None)
@@ -47,7 +47,7 @@ class World:
         return model.no_sync() if isinstance(model, DistributedDataParallel) else contextlib.nullcontext()
 
     def sum(self, values: Tensor) -> Tensor:
-        """The sum over all processes, on the CPU."""
+        """Return the sum over all processes, on the CPU."""
         if self.size == 1:
             return values.cpu()
         values = values.to(self.device, copy=True)
@@ -55,14 +55,14 @@ class World:
         return values.cpu()
 
     def minimum(self, values: Tensor) -> Tensor:
-        """The minimum of each value over all processes, in place."""
+        """Replace each value by its minimum over all processes."""
         if self.size > 1:
             dist.all_reduce(values, op=dist.ReduceOp.MIN)
         return values
 
     @contextlib.contextmanager
     def synchronized(self, what: str) -> Iterator[None]:
-        """All processes wait for the end of the block, even where only the main one works (``if world.is_main``).
+        """Let all processes wait for the end of the block, even where only the main one works (``if world.is_main``).
 
         If the block fails in one process, all of them raise, instead of waiting for ever.
         """
@@ -85,7 +85,7 @@ class OtherProcessFailed(DeepMatchingError):
 
 @contextlib.contextmanager
 def process_group(device: torch.device) -> Iterator[World]:
-    """The processes that ``torchrun`` started, or this one alone; NCCL between GPUs, gloo otherwise."""
+    """Join the processes that ``torchrun`` started, or this one alone; NCCL between GPUs, gloo otherwise."""
     size = _from_environment("WORLD_SIZE", 1)
     if size == 1:
         # Streams and events belong to the current device by default.
@@ -175,7 +175,7 @@ class PendingOutcome:
             self._values = values
 
     def read(self) -> StepOutcome:
-        """The outcome, as soon as the device has it."""
+        """Return the outcome, as soon as the device has it."""
         if self._ready is not None:
             self._ready.synchronize()
         finite, *agreed = self._values.tolist()

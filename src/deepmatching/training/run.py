@@ -114,7 +114,7 @@ class Run:
             self._warn(self.validation.warning)
 
     def _build_model(self, resume: bool) -> TrainedModel:
-        """The model at the start; the state of a resumed run is loaded into it later."""
+        """Build the model at the start; the state of a resumed run is loaded into it later."""
         model, last = self.config.model, self.folder.last
         if resume and model.init:  # that file may be gone by now, and the last model may be damaged
             with contextlib.suppress(DeepMatchingError):
@@ -128,13 +128,13 @@ class Run:
         return time.monotonic() - self.start
 
     def fraction_done(self, elapsed: float) -> float:
-        """The fraction of the run's steps or of its time that is done, whichever is larger."""
+        """Return the fraction of the run's steps or of its time that is done, whichever is larger."""
         of_steps = self.progress.step / self.config.steps if self.config.steps else 0.0
         of_time = elapsed / (60 * self.config.minutes) if self.config.minutes else 0.0
         return max(of_steps, of_time)
 
     def needs_validation(self, is_end: bool) -> bool:
-        """Whether a validation is due at this step and has not been done."""
+        """Return whether a validation is due at this step and has not been done."""
         step = self.progress.step
         is_due = step % self.config.validation.every == 0 or is_end
         return self.validation is not None and is_due and self.progress.validated != step
@@ -192,13 +192,13 @@ class Run:
             self._warn(f"{nothing}.")
 
     def has_seen_all(self) -> bool:
-        """Whether every training pair has been used, or twenty if the pairs are endless."""
+        """Return whether every training pair has been used, or twenty if the pairs are endless."""
         number = len(self.data.pairs) if self.data.pairs is not None else 20
         config = self.config
         return self.progress.step * config.accumulate * config.data.batch * self.world.size >= number
 
     def nothing_learned(self) -> str:
-        """A sentence without its full stop if no step of the log has taught anything; for the main process."""
+        """Return a sentence without its full stop if no step of the log has taught anything; for the main process."""
         rows = [row for row in self.log.rows if "reachable" in row] if self.world.is_main else []
         if not rows or any(row["reachable"] or row["loss"] for row in rows):
             return ""

@@ -65,7 +65,7 @@ class Validation:
         self.warning = "" if is_intended else _overlap_warning(self.pairs, chosen, training.pairs)
 
     def __call__(self, network: Network, is_cancelled: Callable[[], object] = bool) -> dict[str, float] | None:
-        """The mean over pairs of each of ``METRICS``, NaN if no pair defines it; None if it was cancelled."""
+        """Return the mean over pairs of each of ``METRICS``, NaN if no pair defines it; None if it was cancelled."""
         sums = torch.zeros(2, len(METRICS), dtype=torch.float64)
         with self.world.synchronized("Validating"), _evaluation_mode(network, self.radius):
             # One pool for reading and measuring: pairs that wait to be measured keep new ones from being read.
@@ -86,12 +86,12 @@ class Validation:
         return {name: mean for name, mean in means.items() if has.get(name, True)}
 
     def score(self, metrics: dict[str, float]) -> float:
-        """The criterion by which the best checkpoint is chosen; larger is better."""
+        """Return the criterion by which the best checkpoint is chosen; larger is better."""
         return sum(metrics.get(name, math.nan) for name in self.criterion)
 
 
 def _pairs(config: Config, training: TrainingData, world: World) -> Pairs:
-    """The validation pairs of a config."""
+    """Return the validation pairs of a config."""
     data, validation = config.data, config.validation
     if data.overfit or validation.data == (TRAIN,):
         assert training.pairs is not None
@@ -142,7 +142,7 @@ def _roots(config: Config) -> tuple[str, ...]:
 
 
 def _overlap_warning(pairs: Pairs, chosen: Iterable[int], training: Pairs | None) -> str:
-    """A sentence about validation pairs that are also training pairs; empty if there are none."""
+    """Return a sentence about validation pairs that are also training pairs; empty if there are none."""
     trained, validated = set(image_files(training)) if training is not None else set(), image_files(pairs)
     validated = [validated[n] for n in chosen] if trained and validated else []
     count = sum(files in trained for files in validated)

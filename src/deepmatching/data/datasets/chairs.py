@@ -22,7 +22,7 @@ class FlyingChairs(LayoutPairs):
         split_file: one line for each pair, 1 for training and 2 for validation; None for :data:`SPLIT_FILE` in the
             root or in ``data``.
         masks: read ``NNNNN_occ.png``, masks of occluded pixels, if there are any.
-        limit: take so many pairs only, see :class:`LayoutPairs`.
+        limit: take only this many pairs, see :class:`LayoutPairs`.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ def _first_file(candidates: list[Path]) -> Path:
 
 
 def _numbers_of_split(numbers: list[str], split: str, path: Path) -> list[str]:
-    """The pairs of a split; line i of the file is about pair i, counted from 1."""
+    """Return the pairs of a split; line i of the file is about pair i, counted from 1."""
     try:
         labels = path.read_text(encoding="ascii").split()
     except (OSError, UnicodeDecodeError) as error:

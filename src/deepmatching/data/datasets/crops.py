@@ -10,7 +10,7 @@ from deepmatching.errors import DeepMatchingError
 
 
 def random_crop(pair: Pair, size: tuple[int, int], generator: Generator | None = None) -> Pair:
-    """The same window of both images, of ``size`` (rows, columns), at a random place.
+    """Return the same window of both images, of ``size`` (rows, columns), at a random place.
 
     Displacements do not change; some point outside the window, as at the border of an image.
     """
@@ -28,7 +28,7 @@ def random_crop(pair: Pair, size: tuple[int, int], generator: Generator | None =
 
 
 def crop(pair: Pair, top: int, left: int, size: tuple[int, int]) -> Pair:
-    """The window of both images whose first pixel is in row ``top`` and column ``left``."""
+    """Return the window of both images whose first pixel is in row ``top`` and column ``left``."""
     rows, columns = slice(top, top + size[0]), slice(left, left + size[1])
     return Pair(
         pair.image0[..., rows, columns],

@@ -25,7 +25,7 @@ class KITTI2012(LayoutPairs):
         root: the folder that has ``training/``, or ``training`` itself.
         color: read ``colored_0`` (True) or the grey ``image_0`` (False); None for grey if it exists.
         masks: read ``flow_noc``; a pixel known in ``flow_occ`` but not there is occluded.
-        limit: take so many pairs only, see :class:`LayoutPairs`.
+        limit: take only this many pairs, see :class:`LayoutPairs`.
     """
 
     def __init__(self, root: PathLike, color: bool | None = None, masks: bool = True, limit: int | None = None) -> None:

@@ -35,7 +35,7 @@ class Manifest(FilePairs):
     Args:
         path: the JSON file.
         masks: use the masks; otherwise all known flow counts.
-        limit: take so many evenly spaced pairs only; None for all. The files of the others need not exist.
+        limit: take only this many evenly spaced pairs; None for all. The files of the others need not exist.
     """
 
     def __init__(self, path: PathLike, masks: bool = True, limit: int | None = None) -> None:

@@ -17,12 +17,18 @@ NAMES = (
     *("kitti2012", "kitti2012-grey", "kitti2012-color", "kitti2015"),
 )
 
-#: Data sets that come in two renderings, that are split, and that are split by a file.
-WITH_PASSES, WITH_SPLITS, WITH_SPLIT_FILE = ("sintel", "sintelmini"), ("sintelmini", "chairs"), "chairs"
+#: Data sets that come in two renderings.
+WITH_PASSES = ("sintel", "sintelmini")
+
+#: Data sets that are split into pairs for training and for validation.
+WITH_SPLITS = ("sintelmini", "chairs")
+
+#: The data set that is split by a file.
+WITH_SPLIT_FILE = "chairs"
 
 
 def is_published(name: str) -> bool:
-    """Whether this is the name of a published data set, which has a root, and not a manifest's path."""
+    """Return whether this is the name of a published data set, which has a root, and not a manifest's path."""
     return name.lower() in NAMES or name.lower() == "sintel"
 
 
@@ -47,7 +53,7 @@ def open_dataset(
             ``sintel-clean`` or ``sintel-final``.
         split_file: of ``chairs``, if it is not in its folder.
         masks: use the masks of occluded and of invalid pixels; otherwise all known flow counts.
-        limit: take so many evenly spaced pairs only. Others may lack files; a data set takes complete pairs only.
+        limit: take only this many evenly spaced pairs. Others may lack files; a data set takes complete pairs only.
     """
     text = str(name_or_path)
     name = text.lower()

@@ -22,7 +22,9 @@ PASSES = ("clean", "final")
 #: (alley, cave, …) is in both sets.
 MINI_TRAIN = ("alley_1", "ambush_5", "ambush_6", "bamboo_1", "market_2", "mountain_1", "sleeping_1")
 MINI_VAL = ("bandage_1", "bandage_2", "cave_4", "shaman_3", "temple_2")
-MINI_STEP = 10  # frames 1, 11, 21, 31 and 41 of 50: 25 pairs
+
+#: Frames 1, 11, 21, 31 and 41 of 50: 25 pairs.
+MINI_STEP = 10
 
 
 class Sintel(LayoutPairs):
@@ -34,7 +36,7 @@ class Sintel(LayoutPairs):
         scenes: names of the scenes; None for all 23.
         masks: read the masks of occluded pixels, and leave out the pixels that the masks call invalid.
         step: take every ``step``-th pair of a scene.
-        limit: take so many pairs only, see :class:`LayoutPairs`. Whole scenes may be missing then.
+        limit: take only this many pairs, see :class:`LayoutPairs`. Whole scenes may be missing then.
     """
 
     def __init__(
@@ -84,7 +86,7 @@ class SintelMini(Sintel):
 
 
 def _pair_numbers(training: Path, passes: str, scene: str) -> list[int]:
-    """The frames of a scene with a successor or a flow; either file may then be reported as missing."""
+    """Return the frames of a scene with a successor or a flow; either file may then be reported as missing."""
     frames = _numbers(training / passes / scene, "png")
     return sorted({n for n in frames if n + 1 in frames} | _numbers(training / "flow" / scene, "flo"))
 

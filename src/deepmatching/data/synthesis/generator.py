@@ -15,8 +15,11 @@ from deepmatching.data.synthesis.settings import SynthesisSettings
 from deepmatching.data.synthesis.transfer import to_device
 from deepmatching.errors import DeepMatchingError
 
+#: Shortest side of a frame.
 _MIN_SIDE = 16
-_FARTHEST = 5  # largest motion in units of the frame's longer side; the background must be that large in memory
+
+#: Largest motion in units of the frame's longer side; the background must be that large in memory.
+_MAX_MOTION = 5
 
 
 class Synthesizer:
@@ -32,7 +35,7 @@ class Synthesizer:
 
     @torch.no_grad()
     def batch(self, count: int, generator: torch.Generator) -> Pair:
-        """`count` pairs; the same state of `generator` (on the CPU) gives the same pairs."""
+        """Make `count` pairs; the same state of `generator` (on the CPU) gives the same pairs."""
         if generator.device.type != "cpu":
             raise DeepMatchingError("Synthetic scenes need a generator on the CPU; pass torch.Generator().")
         device = self.photos.device
@@ -55,7 +58,7 @@ def check_size(size: tuple[int, int], settings: SynthesisSettings) -> None:
         raise DeepMatchingError(
             f"Synthetic frames of {size[1]} x {size[0]} pixels are too small; each side needs at least {_MIN_SIDE}."
         )
-    farthest = _FARTHEST * max(size)
+    farthest = _MAX_MOTION * max(size)
     if settings.max_displacement > farthest:
         raise DeepMatchingError(
             f"A displacement of up to {settings.max_displacement:g} pixels is far beyond frames of "

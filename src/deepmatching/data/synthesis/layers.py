@@ -16,8 +16,11 @@ from deepmatching.data.synthesis.motions import Waves
 from deepmatching.data.synthesis.placing import Windows
 from deepmatching.data.synthesis.scene import Scene
 
-_LARGE = 4  # areas along the side of a picture without detail
-_STEPS = 4  # of x = y − w(x): the error falls to 1/4 each time, from at most a few pixels
+#: Areas along the side of a picture without detail.
+_LARGE_AREAS = 4
+
+#: Iterations of x = y − w(x): each reduces the error to 1/4, from at most a few pixels.
+_UNBENDING_STEPS = 4
 
 
 @dataclass
@@ -75,12 +78,12 @@ def render(scene: Scene[Tensor], texels: Tensor, size: tuple[int, int]) -> Rende
 
 
 def pixels(size: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
-    """x (W,) and y (H, 1) of all pixels."""
+    """Return x (W,) and y (H, 1) of all pixels."""
     return torch.arange(float(size[1]), device=device), torch.arange(float(size[0]), device=device)[:, None]
 
 
 def fetch(texels: Tensor, windows: Windows[Tensor], side: int) -> Tensor:
-    """RGBA of the windows, (N, 4, side, side) uint8, colours multiplied by alpha."""
+    """Return RGBA of the windows, (N, 4, side, side) uint8, colours multiplied by alpha."""
     rows = _within(windows.row, windows.row_step, windows.height, windows.clamp, side)
     columns = _within(windows.column, windows.column_step, windows.width, windows.clamp, side)
     rows = rows * windows.width.flatten()[:, None] + windows.offset.flatten()[:, None]
@@ -89,8 +92,10 @@ def fetch(texels: Tensor, windows: Windows[Tensor], side: int) -> Tensor:
 
 
 def without_detail(tiles: Tensor, missing: Tensor) -> Tensor:
-    """RGBA pictures (N, 4, H, W), colours multiplied by alpha, that lose this fraction (N,) of all but large areas."""
-    large = F.interpolate(F.adaptive_avg_pool2d(tiles, _LARGE), tiles.shape[2:], mode="bilinear", align_corners=False)
+    """Remove this fraction (N,) of all but large areas from pictures (N, 4, H, W), colours multiplied by alpha."""
+    large = F.interpolate(
+        F.adaptive_avg_pool2d(tiles, _LARGE_AREAS), tiles.shape[2:], mode="bilinear", align_corners=False
+    )
     alpha = tiles[:, 3:]
     colours = torch.minimum(large[:, :3] / large[:, 3:].clamp(min=1e-3) * alpha, alpha)
     colours = torch.lerp(tiles[:, :3], colours, missing[:, None, None, None])
@@ -108,7 +113,7 @@ def _within(start: Tensor, step: Tensor, length: Tensor, clamp: Tensor, side: in
 
 
 def project(matrix: Tensor, x: Tensor, y: Tensor, out: Tensor | None = None) -> Tensor:
-    """Homographies (…, 3, 3) of points (…, H, W), or of all pixels: (…, H, W, 2).
+    """Apply homographies (…, 3, 3) to points (…, H, W), or to all pixels: (…, H, W, 2).
 
     Written out: a matrix product would be rounded to 10 bits where the caller allows TF32.
     """
@@ -132,15 +137,15 @@ def _bend(scene: Scene[Tensor], grid: Tensor, x: Tensor, y: Tensor) -> None:
 
 
 def unbend(waves: Waves[Tensor], target: Tensor) -> Tensor:
-    """The points x (m, H, W, 2) with x + w(x) = target."""
+    """Return the points x (m, H, W, 2) with x + w(x) = target."""
     point = target
-    for _ in range(_STEPS):
+    for _ in range(_UNBENDING_STEPS):
         point = target - displacement(waves, point)
     return point
 
 
 def displacement(waves: Waves[Tensor], point: Tensor) -> Tensor:
-    """w(x) of waves (m, K, …) at points (m, H, W, 2)."""
+    """Return w(x) of waves (m, K, …) at points (m, H, W, 2)."""
     x, y = point.unbind(-1)
     total = torch.zeros_like(point)
     for amplitude, frequency, phase in zip(
@@ -153,7 +158,7 @@ def displacement(waves: Waves[Tensor], point: Tensor) -> Tensor:
 
 
 def _flow(scene: Scene[Tensor], layer: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """The flow (n, H, W, 2) of the given layer (n, H, W) at every pixel: M(x + w(x)) − x."""
+    """Return the flow (n, H, W, 2) of the given layer (n, H, W) at every pixel: M(x + w(x)) − x."""
     pair = torch.arange(layer.shape[0], device=layer.device)[:, None, None]
     moved_x, moved_y = x.expand(layer.shape), y.expand(layer.shape)
     if len(scene.bent):
@@ -165,6 +170,6 @@ def _flow(scene: Scene[Tensor], layer: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 def pointwise(matrix: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """One homography (…, 3, 3) for each point (…): (…, 2)."""
+    """Apply one homography (…, 3, 3) to each point (…): (…, 2)."""
     mapped = matrix[..., 0] * x[..., None] + matrix[..., 1] * y[..., None] + matrix[..., 2]
     return mapped[..., :2] / mapped[..., 2:].clamp(min=1e-6)

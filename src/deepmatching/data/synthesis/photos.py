@@ -21,14 +21,34 @@ from deepmatching.data.synthesis.shapes import draw_shapes
 from deepmatching.errors import DeepMatchingError, check_choice
 from deepmatching.io.image_files import PICTURE_SUFFIXES, decode_image_file
 
-LEVELS = 4  # sizes of every picture: 1, 1/2, 1/4, 1/8
+#: Sizes of every picture: 1, 1/2, 1/4, 1/8.
+LEVELS = 4
+
 SPLITS = ("train", "val", "all")
-_VALIDATION_PERIOD = 16  # one file in 16 is held out
-_MAX_PHOTO, _MAX_CUTOUT = 640, 288  # longest sides
+
+#: One file in 16 is held out.
+_VALIDATION_PERIOD = 16
+
+#: Longest side of a photograph in texels.
+_MAX_PHOTO = 640
+
+#: Longest side of a cut-out in texels.
+_MAX_CUTOUT = 288
+
+#: Shortest side of a picture in texels.
 _MIN_SIDE = 32
-_BORDER = 2  # transparent texels around a cut-out, so that it ends within its picture
-LARGEST_CUTOUT = _MAX_CUTOUT + 2 * _BORDER  # texels on a side
-_SHAPES, _SHAPE_SIDE = 256, 224
+
+#: Transparent texels around a cut-out, so that it ends within its picture.
+_BORDER = 2
+
+#: Side of the largest cut-out with its border.
+LARGEST_CUTOUT = _MAX_CUTOUT + 2 * _BORDER
+
+#: Number of drawn shapes.
+_SHAPES = 256
+
+#: Side of a drawn shape in texels.
+_SHAPE_SIDE = 224
 
 
 class Photos:
@@ -64,19 +84,19 @@ class Photos:
 
     @property
     def white(self) -> int:
-        """A mask that is opaque everywhere."""
+        """Index of the mask that is opaque everywhere."""
         return len(self.table) - 2
 
     @property
     def box(self) -> int:
-        """A mask of 3 × 3 texels, the middle one opaque."""
+        """Index of the mask of 3 × 3 texels, the middle one opaque."""
         return len(self.table) - 1
 
     @classmethod
     def load(
         cls, folder: str | os.PathLike[str], device: str | torch.device = "cpu", split: str = "train", most: int = 2000
     ) -> Photos:
-        """The pictures under `folder`: those with transparency are cut-outs, other colour pictures photographs.
+        """Load the pictures under `folder`: those with transparency are cut-outs, other colour pictures photographs.
 
         One picture in 16, chosen by its name, belongs to ``val`` and the others to ``train``; ``all`` takes both. Grey
         pictures are skipped, because folders of photographs often hold masks and labels too. At most `most` evenly
@@ -97,7 +117,7 @@ class Photos:
 
 
 def find_pictures(folder: str | os.PathLike[str]) -> list[Path]:
-    """All files under `folder` with the suffix of a picture."""
+    """Return all files under `folder` with the suffix of a picture."""
     if not os.path.isdir(folder):
         raise DeepMatchingError(f"There is no folder of photographs '{folder}'; check the path.")
     paths = sorted(
@@ -114,7 +134,7 @@ def _split_of(path: Path) -> str:
 
 
 def _read(path: Path) -> np.ndarray | None:
-    """RGB (H, W, 3) or RGBA (H, W, 4) uint8 of limited size; None if it is neither, or too small."""
+    """Return RGB (H, W, 3) or RGBA (H, W, 4) uint8 of limited size; None if it is neither, or too small."""
     picture = decode_image_file(path, cv2.IMREAD_UNCHANGED, "photograph")
     if picture.dtype != np.uint8 or picture.ndim != 3 or min(picture.shape[:2]) < _MIN_SIDE:
         return None

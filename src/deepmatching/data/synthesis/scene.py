@@ -40,7 +40,7 @@ class Scene(Generic[Numbers]):
 def draw_scene(
     rng: np.random.Generator, photos: Photos, size: tuple[int, int], count: int, settings: SynthesisSettings
 ) -> Scene[np.ndarray]:
-    """`count` scenes for frames of `size` (rows, columns)."""
+    """Draw `count` scenes for frames of `size` (rows, columns)."""
     kinds = camera.draw_kinds(rng, count, settings)
     layers = rng.integers(settings.min_layers, settings.max_layers + 1, count)
     tile, far_tile = placing.layer_tile(size), placing.background_tile(size, settings)
@@ -85,7 +85,7 @@ def draw_scene(
 
 
 def _layer_first(values: Group) -> Group:
-    """The same dataclass with arrays (K, n, …) instead of (n, K, …)."""
+    """Return the same dataclass with arrays (K, n, …) instead of (n, K, …)."""
     return type(values)(*(array.swapaxes(0, 1) for array in vars(values).values()))
 
 
@@ -96,7 +96,7 @@ def _stacked(textures: Windows[np.ndarray], masks: Windows[np.ndarray]) -> Windo
 def _draw_bending(
     rng: np.random.Generator, size: tuple[int, int], extent: np.ndarray, settings: SynthesisSettings
 ) -> Waves[np.ndarray]:
-    """Some layers and backgrounds bend, by waves of about their own size."""
+    """Draw waves: some layers and backgrounds bend, by waves of about their own size."""
     count, slots = extent.shape
     extent = np.concatenate([extent, np.full((count, 1), 0.6 * max(size))], axis=1)
     bends = rng.uniform(size=extent.shape) < settings.nonrigid

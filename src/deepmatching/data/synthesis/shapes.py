@@ -9,7 +9,7 @@ _OVERSAMPLING = 2  # drawn larger and then averaged, for smooth edges
 
 
 def draw_shapes(count: int, side: int, seed: int = 0) -> tuple[np.ndarray, ...]:
-    """`count` masks (side, side) uint8, transparent at their borders; the same for the same seed."""
+    """Draw `count` masks (side, side) uint8, transparent at their borders; the same for the same seed."""
     rng = np.random.default_rng(seed)
     kinds = (_blob, _blob, _polygon, _limb, _branches, _fence, _ring)
     return tuple(_finish(kinds[index % len(kinds)](rng, side * _OVERSAMPLING), side) for index in range(count))
@@ -30,7 +30,7 @@ def _fill(outline: np.ndarray, side: int) -> np.ndarray:
 
 
 def _blob(rng: np.random.Generator, side: int) -> np.ndarray:
-    """A closed curve r(θ) = Σ a_k cos(kθ + φ_k) with amplitudes that fall with k."""
+    """Draw a closed curve r(θ) = Σ a_k cos(kθ + φ_k) with amplitudes that fall with k."""
     angle = np.linspace(0, 2 * np.pi, 256, endpoint=False)
     order = np.arange(1, 9)
     amplitude = rng.normal(size=8) * rng.uniform(0.1, 0.5) / order ** rng.uniform(0.6, 1.5)
@@ -41,7 +41,7 @@ def _blob(rng: np.random.Generator, side: int) -> np.ndarray:
 
 
 def _polygon(rng: np.random.Generator, side: int) -> np.ndarray:
-    """Corners at sorted angles: three to nine of them, some pulled inwards."""
+    """Draw a polygon with corners at sorted angles: three to nine of them, some pulled inwards."""
     corners = rng.integers(3, 10)
     angle = (np.arange(corners) + rng.uniform(0.1, 0.9, corners)) * 2 * np.pi / corners
     radius = 0.44 * side * rng.uniform(0.4, 1, corners)
@@ -49,7 +49,7 @@ def _polygon(rng: np.random.Generator, side: int) -> np.ndarray:
 
 
 def _path(rng: np.random.Generator, side: int, turns: int, bend: float) -> np.ndarray:
-    """Points of a smooth curve from one edge of the mask to the opposite one, (64, 2)."""
+    """Return points of a smooth curve from one edge of the mask to the opposite one, (64, 2)."""
     knots = np.stack([np.linspace(0.05, 0.95, turns), 0.5 + bend * rng.uniform(-1, 1, turns)], 1)
     position = np.linspace(0, 1, 64)
     curve = np.stack([np.interp(position, np.linspace(0, 1, turns), knots[:, axis]) for axis in (0, 1)], 1)
@@ -64,7 +64,7 @@ def _stroke(mask: np.ndarray, curve: np.ndarray, width: np.ndarray) -> None:
 
 
 def _limb(rng: np.random.Generator, side: int) -> np.ndarray:
-    """One bent bar whose width changes along it, like an arm, a pole or a lance."""
+    """Draw one bent bar whose width changes along it, like an arm, a pole or a lance."""
     mask = np.zeros((side, side), np.uint8)
     width = side * np.linspace(rng.uniform(0.02, 0.2), rng.uniform(0.02, 0.2), 64)
     _stroke(mask, _path(rng, side, int(rng.integers(2, 6)), rng.uniform(0, 0.35)), width)
@@ -72,7 +72,7 @@ def _limb(rng: np.random.Generator, side: int) -> np.ndarray:
 
 
 def _branches(rng: np.random.Generator, side: int) -> np.ndarray:
-    """A trunk and thinner twigs that leave it."""
+    """Draw a trunk and thinner twigs that leave it."""
     mask = np.zeros((side, side), np.uint8)
     trunk = _path(rng, side, 4, 0.2)
     thickness = side * rng.uniform(0.02, 0.08)
@@ -87,7 +87,7 @@ def _branches(rng: np.random.Generator, side: int) -> np.ndarray:
 
 
 def _fence(rng: np.random.Generator, side: int) -> np.ndarray:
-    """Parallel bars, some with bars across them."""
+    """Draw parallel bars, some with bars across them."""
     mask = np.zeros((side, side), np.uint8)
     low, high = int(0.08 * side), int(0.92 * side)
     for vertical in (True, False):
@@ -105,7 +105,7 @@ def _fence(rng: np.random.Generator, side: int) -> np.ndarray:
 
 
 def _ring(rng: np.random.Generator, side: int) -> np.ndarray:
-    """An outline with a hole, through which the background shows."""
+    """Draw an outline with a hole, through which the background shows."""
     outer = _blob(rng, side) if rng.uniform() < 0.5 else _polygon(rng, side)
     scale, shift = rng.uniform(0.4, 0.85), rng.uniform(-0.05, 0.05, 2) * side
     move = np.array([[scale, 0, (1 - scale) * side / 2 + shift[0]], [0, scale, (1 - scale) * side / 2 + shift[1]]])

@@ -15,7 +15,7 @@ Numbers = TypeVar("Numbers", np.ndarray, Tensor)
 
 
 def to_device(values: Any, device: torch.device) -> Any:
-    """The same structure of dataclasses and tuples with tensors for arrays: float32, or int64 for integers.
+    """Return the same structure of dataclasses and tuples with tensors for arrays: float32, or int64 for integers.
 
     All arrays travel in one copy from pinned memory, without waiting for the device.
     """
@@ -35,7 +35,7 @@ def _kind(array: np.ndarray) -> str:
 
 
 def _map_arrays(value: Any, function: Callable[[np.ndarray], Any]) -> Any:
-    """The same structure with the function's results in place of the arrays."""
+    """Return the same structure with the function's results in place of the arrays."""
     if isinstance(value, np.ndarray):
         return function(value)
     if is_dataclass(value) and not isinstance(value, type):
