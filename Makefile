@@ -40,6 +40,7 @@ lint: .venv/installed
 
 # The documentation site, in docs/_build/index.html. NOTEBOOKS=force runs the notebooks, for their pictures.
 docs: .venv/installed
+	$(BIN)/python docs/network_figure.py
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going -b html docs docs/_build
 
 .venv/installed: pyproject.toml constraints.txt

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from deepmatching.drawing.colors import displacement_colors, flow_range
-from deepmatching.drawing.errors import NO_TRUTH, STEPS, UNMATCHED, draw_flow_errors, draw_match_errors, error_colors
+from deepmatching.drawing.flow import NO_TRUTH, STEPS, UNMATCHED, draw_flow_errors, draw_match_errors, error_colors
 from deepmatching.errors import DeepMatchingError
 
 

@@ -92,7 +92,7 @@ def test_figures_are_drawn_in_threads_as_they_are_alone() -> None:
 def test_matplotlib_is_imported_only_to_draw_and_pyplot_never() -> None:
     code = (
         "import sys, numpy as np, deepmatching.cli\n"
-        "from deepmatching.drawing import curves, draw_match_figure, errors, flow\n"
+        "from deepmatching.drawing import curves, draw_match_figure, flow\n"
         "assert 'matplotlib' not in sys.modules\n"
         "image = np.zeros((9, 9, 3), np.uint8)\n"
         "draw_match_figure(image, image, np.ones((1, 2)), np.ones((1, 2)))\n"

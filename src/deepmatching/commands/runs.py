@@ -114,8 +114,8 @@ def export_database(
 
 def draw_graph(run: RunFolder, path: Path, verified: dict[tuple[str, str], int] | None, min_matches: int) -> None:
     """Draw the match graph; without verified pairs, verify them with OpenCV first."""
-    from deepmatching.drawing.graph import draw_match_graph
     from deepmatching.drawing.pictures import write_image
+    from deepmatching.drawing.reconstruction import draw_match_graph
     from deepmatching.reconstruction.verification import verify_pairs
 
     if verified is None:

@@ -4,7 +4,6 @@ OpenCV and NumPy make the pixels; matplotlib does layout, text, axes and lines. 
 only the functions that draw a figure import it.
 """
 
-from deepmatching.drawing.architecture import draw_network
 from deepmatching.drawing.colors import flow_to_color
 from deepmatching.drawing.matches import draw_displacement, draw_match_figure
 from deepmatching.drawing.pictures import check_picture_path, html_picture, to_uint8_rgb, write_image
@@ -15,7 +14,6 @@ __all__ = [
     "check_picture_path",
     "draw_displacement",
     "draw_match_figure",
-    "draw_network",
     "draw_score_maps",
     "draw_scores_of_points",
     "flow_to_color",

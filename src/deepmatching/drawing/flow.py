@@ -1,4 +1,4 @@
-"""Pictures of a dense flow and of its confidence."""
+"""Pictures of a dense flow, of its confidence, and of the errors of matches or of a flow."""
 
 from __future__ import annotations
 
@@ -8,15 +8,31 @@ import cv2
 import numpy as np
 import torch
 
-from deepmatching.drawing.colors import flow_range, flow_to_color
+from deepmatching.drawing.colors import LIGHT_GREY, Color, flow_range, flow_to_color, range_of
 from deepmatching.drawing.figure import add_color_bar, add_legend, panel_figure, picture, show
+from deepmatching.drawing.matches import PANELS, show_matches, sorted_matches
 from deepmatching.drawing.pictures import resize, to_uint8_rgb
 from deepmatching.errors import DeepMatchingError
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["draw_confidence", "draw_flow", "draw_flow_figure", "draw_frame", "flow_range", "warped"]
+#: Errors in px at which the colour changes: nearly a logarithmic scale, with the paper's thresholds 2, 5 and 10.
+STEPS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
+#: Blue up to 2 px, yellow up to 10, red beyond (ColorBrewer's RdYlBu).
+_COLORS: tuple[Color, ...] = (
+    (49, 54, 149),
+    (69, 117, 180),
+    (145, 191, 219),
+    (254, 224, 144),
+    (253, 174, 97),
+    (244, 109, 67),
+    (215, 48, 39),
+    (125, 0, 30),
+)
+UNMATCHED: Color = (95, 95, 95)
+NO_TRUTH: Color = LIGHT_GREY
 
 
 def draw_flow(flow: np.ndarray, max_norm: float | None = None, legend: bool = True) -> np.ndarray:
@@ -81,3 +97,98 @@ def draw_flow_figure(
     ticks = (0, 0.25, 0.5, 0.75, 1)
     add_color_bar(axes["confidence"], mappable=ScalarMappable(cmap="viridis"), ticks=ticks, format="{x:g}")
     return figure
+
+
+def error_colors(field: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """uint8 (H,W,3): the error of displacements (H,W,2) by :data:`STEPS`; dark grey where they are unknown (NaN).
+
+    Light grey is where the truth (H,W,2) is unknown.
+    """
+    if field.shape != truth.shape or field.ndim != 3 or field.shape[2] != 2:
+        raise DeepMatchingError(
+            f"The field and its truth must be (H,W,2) of one size, but they are {field.shape} and {truth.shape}."
+        )
+    error = np.hypot(*np.moveaxis(field.astype(np.float64) - truth, 2, 0))
+    rgb = np.array(_COLORS, np.uint8)[np.searchsorted(STEPS, error)]
+    rgb[np.isnan(error)] = UNMATCHED
+    rgb[~_is_known(truth)] = NO_TRUTH
+    return rgb
+
+
+@picture
+def draw_match_errors(
+    image0: np.ndarray | torch.Tensor,
+    image1: np.ndarray | torch.Tensor,
+    matches: tuple[np.ndarray, np.ndarray, np.ndarray],
+    field: np.ndarray,
+    truth: np.ndarray,
+    caption: str = "",
+    confidence: np.ndarray | None = None,
+) -> Figure:
+    """The figure of the matches, and below it the true displacement and the error of every pixel.
+
+    `matches` are keypoints0 (N,2), keypoints1 (N,2) and scores (N), `confidence` is that of
+    :func:`~deepmatching.drawing.draw_match_figure`; `field` (H,W,2) is the displacement that each pixel
+    gets from them. Matches and truth have one scale of colours.
+    """
+    rgb0, rgb1 = to_uint8_rgb(image0), to_uint8_rgb(image1)
+    figure, axes, scale = panel_figure([*PANELS, ["truth", "error"]], [rgb0, rgb1], caption, bar=True)
+    start, end, confidence = sorted_matches(*matches, confidence)
+    max_norm = flow_range(truth) if _is_known(truth).any() else range_of(end - start)
+    show_matches(axes, scale, rgb0, rgb1, start, end, max_norm, confidence)
+    _show_field(axes["truth"], scale, truth, max_norm, "True displacement; grey: unknown")
+    _show_errors(axes["error"], scale, field, truth)
+    return figure
+
+
+@picture
+def draw_flow_errors(
+    image0: np.ndarray | torch.Tensor, flow: np.ndarray, truth: np.ndarray, caption: str = ""
+) -> Figure:
+    """Image 0 and the true displacement; below them a dense flow (H,W,2) in the same scale of colours and its error."""
+    rgb = to_uint8_rgb(image0)
+    figure, axes, scale = panel_figure([["image0", "truth"], ["flow", "error"]], [rgb], caption, bar=True)
+    show(axes["image0"], resize(rgb, scale), scale, "Image 0")
+    max_norm = flow_range(truth if _is_known(truth).any() else flow)
+    _show_field(axes["truth"], scale, truth, max_norm, "True displacement; grey: unknown")
+    _show_field(axes["flow"], scale, flow, max_norm, "Flow")
+    _show_errors(axes["error"], scale, flow, truth)
+    return figure
+
+
+def _is_known(field: np.ndarray) -> np.ndarray:
+    return np.isfinite(field).all(axis=2)
+
+
+def _show_field(axes: Axes, scale: float, field: np.ndarray, max_norm: float, title: str) -> None:
+    """Displacements (H,W,2) by colour, with the legend."""
+    rgb = _thickened(flow_to_color(field, max_norm, NO_TRUTH), _is_known(field))
+    rgb = resize(rgb, scale, cv2.INTER_NEAREST)
+    add_legend(rgb, max_norm)
+    show(axes, rgb, scale, title)
+
+
+def _show_errors(axes: Axes, scale: float, field: np.ndarray, truth: np.ndarray) -> None:
+    """The error of every pixel, with its colour bar."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import BoundaryNorm, ListedColormap
+
+    is_known = _is_known(truth)
+    rgb = _thickened(error_colors(field, truth), is_known)
+    has_gaps = bool((is_known & ~_is_known(field)).any())
+    title = "Error in px; dark: no match, light: truth unknown" if has_gaps else "Error in px; grey: truth unknown"
+    show(axes, resize(rgb, scale, cv2.INTER_NEAREST), scale, title)
+    steps = BoundaryNorm([0, *STEPS, 2 * STEPS[-1]], len(_COLORS))
+    colors = ScalarMappable(steps, ListedColormap(np.array(_COLORS) / 255))
+    add_color_bar(axes, mappable=colors, ticks=STEPS, spacing="uniform", format="{x:g}")
+
+
+def _thickened(rgb: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Let points of a laser scanner, which are thin, also paint their neighbours if most pixels are unknown."""
+    if known.mean() > 0.5 or not known.any():
+        return rgb
+    unknown = (~known).astype(np.uint8)
+    distance, nearest = cv2.distanceTransformWithLabels(unknown, cv2.DIST_L1, 3, labelType=cv2.DIST_LABEL_PIXEL)
+    colors = np.zeros((nearest.max() + 1, 3), np.uint8)
+    colors[nearest[known]] = rgb[known]
+    return np.where(distance[..., None] <= 1, colors[nearest], rgb)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from deepmatching.data.datasets import Pair
 from deepmatching.drawing import write_image
-from deepmatching.drawing.errors import draw_flow_errors, draw_match_errors
+from deepmatching.drawing.flow import draw_flow_errors, draw_match_errors
 from deepmatching.evaluation.metrics import PIXEL_SETS
 from deepmatching.evaluation.results import Evaluation, PairResult
 

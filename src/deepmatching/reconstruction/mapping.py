@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from deepmatching.drawing.pictures import write_image
-from deepmatching.drawing.scene import draw_model
+from deepmatching.drawing.reconstruction import draw_model
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import PathLike, atomic_write
 from deepmatching.reconstruction.colmap import SEED, quiet_pycolmap

@@ -1,14 +1,16 @@
-"""The figure of the network."""
+"""The figure of the network, which the site shows."""
 
 from __future__ import annotations
 
+import runpy
 from inspect import unwrap
+from pathlib import Path
 
 import pytest
 
-from deepmatching.drawing.architecture import draw_network
-from deepmatching.geometry.discretization import Geometry
+from deepmatching import Geometry
 
+draw_network = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "network_figure.py"))["draw_network"]
 build_network_figure = unwrap(draw_network)
 
 

@@ -1,11 +1,16 @@
-"""The U-shaped network as a figure (paper, Fig. 2), with the shapes of a pair of images."""
+"""The U-shaped network as a figure (paper, Fig. 2), with the shapes of a pair of images.
+
+``make docs`` calls this program, which writes images/network.png for the demo pair.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from deepmatching import Geometry
+from deepmatching.drawing import write_image
 from deepmatching.drawing.figure import fit, new_figure, picture
-from deepmatching.geometry.discretization import Geometry
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,7 +25,7 @@ _FINE, _COARSE, _DECODING = "#dbe9f6", "#fde6c8", "#f2f2f2"
 
 @picture
 def draw_network(geometry: Geometry, descriptor: str, channels: int) -> Figure:
-    """The layers D, CORR, MP, AG, PW on the left, DA, UP and + on the right, and the shape of every score volume.
+    """Draw the layers D, CORR, MP, AG, PW on the left, DA, UP and + on the right, and the shape of every score volume.
 
     Args:
         geometry: of the pair.
@@ -121,3 +126,8 @@ def _amount(number: int) -> str:
         if number >= power:
             return f"{number / power:.3g}{letter}"
     return str(number)
+
+
+if __name__ == "__main__":
+    demo = Geometry((480, 640), (480, 640), radius=80)
+    write_image(Path(__file__).parent / "images" / "network.png", draw_network(demo, "Compact", 64))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from deepmatching.drawing.graph import draw_match_graph
-from deepmatching.drawing.scene import draw_model
+from deepmatching.drawing.reconstruction import draw_match_graph, draw_model
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 200])

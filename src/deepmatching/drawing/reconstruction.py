@@ -1,0 +1,131 @@
+"""Pictures of a reconstruction: the graph of its matches, its points and its cameras."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from deepmatching.drawing.figure import fit, new_figure, picture
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+#: With more images, only some are named.
+_MAX_NAMES = 60
+
+#: Orange, for cameras and for images without a match.
+_ORANGE = "#d55e00"
+
+#: Share of the points, nearest to the median, that are drawn: single wrong points would shrink the rest.
+_SHARE_SHOWN = 0.98
+
+
+@picture
+def draw_match_graph(names: Sequence[str], matches: Mapping[tuple[str, str], int]) -> Figure:
+    """Images in order around a circle, and a line for each pair with verified matches, the more the darker.
+
+    Args:
+        names: of all images.
+        matches: number of verified matches of the pairs that have some.
+    """
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.collections import LineCollection
+    from matplotlib.colors import LogNorm
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    figure = new_figure(900, 960)
+    axes = figure.add_axes((0.15, 0.21, 0.7, 0.7 * 900 / 960))
+    angles = np.pi / 2 - 2 * np.pi * np.arange(len(names)) / max(1, len(names))
+    places = dict(zip(names, np.stack([np.cos(angles), np.sin(angles)], axis=1), strict=True))
+    counts = np.array(list(matches.values()), float)
+    fewest = max(1.0, counts.min()) if len(counts) else 1.0
+    norm = LogNorm(fewest, max(fewest + 1, counts.max(initial=0)))
+    order = np.argsort(counts, kind="stable")  # the strongest on top
+    pairs = list(matches)
+    lines = [(tuple(places[pairs[i][0]]), tuple(places[pairs[i][1]])) for i in order]
+    colors = ScalarMappable(norm, "viridis_r")
+    axes.add_collection(LineCollection(lines, colors=colors.to_rgba(counts[order]), linewidths=1.2, zorder=1))
+    joined = {name for pair in matches for name in pair}
+    for name, (x, y) in places.items():
+        axes.plot(x, y, "o", color="0.2" if name in joined else _ORANGE, markersize=5, zorder=2)
+    step = max(1, -(-len(names) // _MAX_NAMES))
+    for angle, (name, (x, y)) in list(zip(angles, places.items(), strict=True))[::step]:
+        is_left = x < -1e-9
+        turn = np.rad2deg(angle) + (180 if is_left else 0)
+        side = "right" if is_left else "left"
+        label = name if len(name) <= 18 else f"…{name[-17:]}"
+        axes.text(
+            *(1.05 * x, 1.05 * y, label),
+            **{"rotation": turn, "rotation_mode": "anchor", "ha": side, "va": "center", "fontsize": 8},
+        ).set_parse_math(False)
+    axes.set(xlim=(-1.05, 1.05), ylim=(-1.05, 1.05))
+    axes.set_axis_off()
+    alone = len(names) - len(joined)
+    text = f"{len(names)} images, {len(matches)} verified pairs" + (f", {alone} images without one" if alone else "")
+    fit(figure.text(0.03, 0.965, text, fontsize=13, weight="bold"), 850)
+    if len(matches):
+        bar = figure.add_axes((0.25, 0.07, 0.5, 0.016))
+        figure.colorbar(colors, cax=bar, orientation="horizontal").outline.set_visible(False)
+        bar.set_title("verified matches of a pair", fontsize=9)
+        bar.xaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
+        bar.xaxis.set_major_formatter("{x:.0f}")
+        bar.xaxis.set_minor_locator(NullLocator())
+    return figure
+
+
+@picture
+def draw_model(points: np.ndarray, colors: np.ndarray, centres: np.ndarray, rotations: np.ndarray) -> Figure:
+    """The scene as the cameras see it, from a little further back, and from above.
+
+    Args:
+        points, colors: (N, 3) positions, and uint8 RGB.
+        centres: (M, 3), positions of the cameras.
+        rotations: (M, 3, 3), from each camera (x right, y down, z forward) to the world.
+    """
+    figure = new_figure(1200, 520)
+    left, right = figure.subplots(
+        1, 2, gridspec_kw={"left": 0.01, "right": 0.99, "bottom": 0.02, "top": 0.92, "wspace": 0.02}
+    )
+    axes_of_view = _mean_rotation(rotations)
+    middle = np.median(points, axis=0) if len(points) else centres.mean(axis=0)
+    distances = np.linalg.norm(points - middle, axis=1)
+    kept = distances <= np.quantile(distances, _SHARE_SHOWN) if len(points) else np.zeros(0, bool)
+    scene, cameras = ((array - middle) @ axes_of_view for array in (points[kept], centres))
+    turned = np.einsum("ab,mbc->mac", axes_of_view.T, rotations)
+    tilt = np.deg2rad(20)
+    behind = np.array([[1, 0, 0], [0, np.cos(tilt), np.sin(tilt)], [0, -np.sin(tilt), np.cos(tilt)]])
+    above = np.array([[1.0, 0, 0], [0, 0, -1.0], [0, 1.0, 0]])  # forward becomes up
+    for axes, view, title in (
+        (left, behind, f"{len(points)} points, from behind the cameras"),
+        (right, above, f"{len(centres)} cameras, from above"),
+    ):
+        _show(axes, scene @ view.T, colors[kept], cameras @ view.T, view @ turned)
+        axes.set_title(title, loc="left", fontsize=11)
+    return figure
+
+
+def _show(axes: Axes, points: np.ndarray, colors: np.ndarray, centres: np.ndarray, rotations: np.ndarray) -> None:
+    """Draw points and cameras, seen along z; y is down."""
+    far_first = np.argsort(-points[:, 2], kind="stable")
+    x, y, _ = points[far_first].T
+    axes.scatter(x, y, s=1.5, c=colors[far_first] / 255.0, linewidths=0)
+    together = np.concatenate([points, centres])
+    size = 0.03 * float(np.ptp(together[:, :2], axis=0).max() or 1.0)
+    corners = size * np.array([[-1, -0.75, 1.5], [1, -0.75, 1.5], [1, 0.75, 1.5], [-1, 0.75, 1.5], [-1, -0.75, 1.5]])
+    for centre, rotation in zip(centres, rotations, strict=True):
+        rim = centre + corners @ rotation.T
+        axes.plot(*rim[:, :2].T, color=_ORANGE, linewidth=1)
+        for corner in rim[:4]:
+            axes.plot(*np.stack([centre, corner])[:, :2].T, color=_ORANGE, linewidth=0.7)
+    axes.set_aspect("equal", adjustable="datalim")
+    axes.invert_yaxis()
+    axes.set_axis_off()
+
+
+def _mean_rotation(rotations: np.ndarray) -> np.ndarray:
+    """The rotation (3, 3) nearest to the mean of the cameras' rotations."""
+    u, _, v = np.linalg.svd(rotations.mean(axis=0) if len(rotations) else np.eye(3))
+    return u @ np.diag([1, 1, np.sign(np.linalg.det(u @ v))]) @ v
