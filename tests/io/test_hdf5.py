@@ -42,7 +42,7 @@ def test_a_chunk_larger_than_the_file_can_hold_is_refused(tmp_path: Path) -> Non
 
 def test_arrays_larger_than_any_pair_has_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "m.h5", keypoints0=POINTS, keypoints1=POINTS)
-    monkeypatch.setattr("deepmatching.io.hdf5.LARGEST_CONTENT", 50)  # the two together take 64 bytes
+    monkeypatch.setattr("deepmatching.io.arrays.LARGEST_CONTENT", 50)  # the two together take 64 bytes
     with pytest.raises(DeepMatchingError, match="too many for a pair of images"):
         read_matches(tmp_path / "m.h5")
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from deepmatching.errors import DeepMatchingError, check_number
+from deepmatching.io.arrays import Hdf5
 from deepmatching.io.files import PathLike, read_bytes, refuse_address
-from deepmatching.io.hdf5 import Hdf5
 from deepmatching.io.image_files import PICTURE_SUFFIXES
 from deepmatching.io.video import natural_order
 

@@ -26,7 +26,7 @@ WHEEL = np.concatenate([np.linspace(first, last, length, endpoint=False) for fir
 
 
 def displacement_colors(displacement: np.ndarray, max_norm: float, unknown: Color = BLACK) -> np.ndarray:
-    """Displacements (...,2) to uint8 (...,3); those that are not finite get the colour `unknown`.
+    """Colour displacements (...,2): uint8 (...,3); those that are not finite get the colour `unknown`.
 
     From `max_norm` on the colour is full. It is not darkened further out, as Middlebury's is: darker patches would look
     like another kind of motion.
@@ -43,7 +43,7 @@ def displacement_colors(displacement: np.ndarray, max_norm: float, unknown: Colo
 
 
 def flow_to_color(flow: np.ndarray, max_norm: float | None = None, unknown: Color = BLACK) -> np.ndarray:
-    """A flow (H,W,2) in the colours of the Middlebury wheel: uint8 (H,W,3).
+    """Colour a flow (H,W,2) by the Middlebury wheel: uint8 (H,W,3).
 
     `max_norm` is the displacement in px from which on the colour is full, :func:`flow_range` by default.
     """
@@ -54,12 +54,12 @@ def flow_to_color(flow: np.ndarray, max_norm: float | None = None, unknown: Colo
 
 
 def flow_range(flow: np.ndarray) -> float:
-    """The displacement in px that gets full colour in a flow (H,W,2): nearly the largest of the known ones."""
+    """Return the displacement in px that gets full colour in a flow (H,W,2): nearly the largest of the known ones."""
     return range_of(flow[np.isfinite(flow).all(axis=2)])
 
 
 def range_of(displacement: np.ndarray) -> float:
-    """The norm in px that gets full colour among displacements (N,2), at least 1.
+    """Return the norm in px that gets full colour among displacements (N,2), at least 1.
 
     It is the 98th percentile, so that a few wrong matches do not bleach all others, rounded up to two digits for the
     legend.

@@ -22,7 +22,7 @@ _LOGARITHMIC_FROM = 20
 
 @picture
 def draw_training_curves(rows: Sequence[Mapping[str, float]]) -> Figure:
-    """The loss (on a logarithmic scale if it spans a lot) beside acc@2, 5 and 10, over the steps.
+    """Draw the loss (on a logarithmic scale if it spans a lot) beside acc@2, 5 and 10, over the steps.
 
     Each row of the log has a ``step`` and some of ``loss``, ``acc@2``, ``acc@5`` and ``acc@10``.
     """
@@ -61,7 +61,7 @@ def draw_training_curves(rows: Sequence[Mapping[str, float]]) -> Figure:
 
 
 def _series(rows: Sequence[Mapping[str, float]], name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Steps (N) and values (N) of the rows in which a quantity is finite."""
+    """Return steps (N) and values (N) of the rows in which a quantity is finite."""
     known = [(row["step"], row[name]) for row in rows if math.isfinite(row.get(name, math.nan))]
     steps, values = np.array(known, np.float64).reshape(-1, 2).T
     return steps, values

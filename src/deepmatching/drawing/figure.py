@@ -16,10 +16,21 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.text import Text
 
-# Lengths in inches. The longer side of a panel is always 6, whatever its pixels: text and lines grow with the picture,
-# and two panels side by side have text of 14 px when they are shown 1200 px wide.
-_PANEL, _NARROWEST_PANEL = 6.0, 2.4
-_GAP, _TITLE, _BAR = 0.13, 0.26, 0.12
+#: The longer side of a panel in inches, as all lengths here, whatever its pixels: text and lines grow with the picture,
+#: and two panels side by side have text of 14 px when they are shown 1200 px wide.
+_PANEL = 6.0
+
+#: Panels are no narrower than this.
+_NARROWEST_PANEL = 2.4
+
+#: Between panels, and around them.
+_GAP = 0.13
+
+#: Height of a title.
+_TITLE = 0.26
+
+#: Height of a colour bar.
+_BAR = 0.12
 
 _P = ParamSpec("_P")
 
@@ -35,7 +46,7 @@ def picture(build: Callable[_P, Figure]) -> Callable[_P, np.ndarray]:
 
 
 def new_figure(width: float, height: float, dpi: float = 100.0) -> Figure:
-    """An empty white figure of `width` x `height` px, outside pyplot's global state."""
+    """Make an empty white figure of `width` x `height` px, outside pyplot's global state."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -46,7 +57,7 @@ def new_figure(width: float, height: float, dpi: float = 100.0) -> Figure:
 
 
 def render(figure: Figure) -> np.ndarray:
-    """The pixels of a figure from :func:`new_figure`: uint8 RGB (H,W,3)."""
+    """Render a figure from :func:`new_figure`: uint8 RGB (H,W,3)."""
     canvas: Any = figure.canvas
     canvas.draw()
     return np.ascontiguousarray(np.asarray(canvas.buffer_rgba())[..., :3])
@@ -63,7 +74,7 @@ def fit(text: Text, width: float) -> None:
 def panel_figure(
     mosaic: list[Any], images: Sequence[np.ndarray], caption: str = "", bar: bool = False
 ) -> tuple[Figure, dict[Any, Axes], float]:
-    """A figure of named panels that the images (H,W,3) fit in, its axes, and the scale to resize the images by.
+    """Make a figure of named panels for images (H,W,3); return it, its axes, and the scale to resize the images by.
 
     With `bar` there is room for colour bars below the last row.
     """
@@ -109,7 +120,7 @@ def show(axes: Axes, rgb: np.ndarray, scale: float, title: str) -> None:
 
 
 def add_color_bar(axes: Axes, **options: Any) -> None:
-    """A horizontal colour bar below a panel; the options are those of `Figure.colorbar`."""
+    """Draw a horizontal colour bar below a panel; the options are those of `Figure.colorbar`."""
     figure: Any = axes.figure
     inch = figure.dpi / axes.get_window_extent().height
     bar = axes.inset_axes((0, -1.6 * _BAR * inch, 1, _BAR * inch))
@@ -146,7 +157,7 @@ def add_legend(rgb: np.ndarray, max_norm: float) -> tuple[slice, slice] | None:
 
 @functools.lru_cache(maxsize=16)
 def _legend(label: str, diameter: int, dpi: float) -> np.ndarray:
-    """The wheel above its label on a white card; cached because all frames of a video have the same."""
+    """Draw the wheel above its label on a white card; cached because all frames of a video have the same."""
     pad, text = 0.05 * dpi, 0.16 * dpi
     width = round(max(diameter, 0.075 * dpi * len(label)) + 2 * pad)
     height = round(diameter + text + 2 * pad)

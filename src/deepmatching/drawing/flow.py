@@ -36,7 +36,7 @@ NO_TRUTH: Color = LIGHT_GREY
 
 
 def draw_flow(flow: np.ndarray, max_norm: float | None = None, legend: bool = True) -> np.ndarray:
-    """A flow (H,W,2) in the colours of the Middlebury wheel: uint8 (H,W,3), of the flow's own size.
+    """Draw a flow (H,W,2) in the colours of the Middlebury wheel: uint8 (H,W,3), of the flow's own size.
 
     `max_norm` is the displacement in px from which on a colour is full; by default nearly the largest.
     """
@@ -47,20 +47,20 @@ def draw_flow(flow: np.ndarray, max_norm: float | None = None, legend: bool = Tr
 
 
 def draw_confidence(confidence: np.ndarray) -> np.ndarray:
-    """A confidence (H,W) in [0,1] as uint8 (H,W,3): dark violet is 0, yellow is 1."""
+    """Draw a confidence (H,W) in [0,1] as uint8 (H,W,3): dark violet is 0, yellow is 1."""
     levels = np.rint(255 * np.clip(confidence, 0, 1)).astype(np.uint8)
     return cv2.applyColorMap(levels, cv2.COLORMAP_VIRIDIS)[:, :, ::-1]
 
 
 def draw_frame(image: np.ndarray | torch.Tensor, flow: np.ndarray, max_norm: float) -> np.ndarray:
-    """One frame of a video: the image above its flow, with even sides because codecs need them."""
+    """Draw one frame of a video: the image above its flow, with even sides because codecs need them."""
     stacked = np.concatenate([to_uint8_rgb(image), draw_flow(flow, max_norm)])
     rows, columns = (side - side % 2 for side in stacked.shape[:2])
     return stacked[:rows, :columns]
 
 
 def warped(image1: np.ndarray, flow: np.ndarray) -> np.ndarray:
-    """Image 1 (H,W,3) warped to image 0 by the flow (H,W,2): sampled where it leads, grey where that is outside."""
+    """Warp image 1 (H,W,3) to image 0 by the flow (H,W,2): sample where it leads, grey where that is outside."""
     rows, columns = np.indices(flow.shape[:2], dtype=np.float32)
     x, y = columns + flow[..., 0], rows + flow[..., 1]
     return cv2.remap(image1, x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT, borderValue=(128, 128, 128))
@@ -73,7 +73,7 @@ def draw_flow_figure(
     confidence: np.ndarray,
     image1: np.ndarray | torch.Tensor | None = None,
 ) -> Figure:
-    """Image 0, the flow (H,W,2), its confidence (H,W) and, if image 1 is given, that image warped by the flow."""
+    """Draw image 0, the flow (H,W,2), its confidence (H,W) and, if image 1 is given, that image warped by the flow."""
     from matplotlib.cm import ScalarMappable
 
     rgb = to_uint8_rgb(image0)
@@ -100,9 +100,9 @@ def draw_flow_figure(
 
 
 def error_colors(field: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """uint8 (H,W,3): the error of displacements (H,W,2) by :data:`STEPS`; dark grey where they are unknown (NaN).
+    """Colour the error of displacements (H,W,2) by :data:`STEPS`: uint8 (H,W,3).
 
-    Light grey is where the truth (H,W,2) is unknown.
+    Dark grey is where they are unknown (NaN), light grey where the truth (H,W,2) is.
     """
     if field.shape != truth.shape or field.ndim != 3 or field.shape[2] != 2:
         raise DeepMatchingError(
@@ -125,7 +125,7 @@ def draw_match_errors(
     caption: str = "",
     confidence: np.ndarray | None = None,
 ) -> Figure:
-    """The figure of the matches, and below it the true displacement and the error of every pixel.
+    """Draw the figure of the matches, and below it the true displacement and the error of every pixel.
 
     `matches` are keypoints0 (N,2), keypoints1 (N,2) and scores (N), `confidence` is that of
     :func:`~deepmatching.drawing.draw_match_figure`; `field` (H,W,2) is the displacement that each pixel
@@ -145,7 +145,7 @@ def draw_match_errors(
 def draw_flow_errors(
     image0: np.ndarray | torch.Tensor, flow: np.ndarray, truth: np.ndarray, caption: str = ""
 ) -> Figure:
-    """Image 0 and the true displacement; below them a dense flow (H,W,2) in the same scale of colours and its error."""
+    """Draw image 0 and the true displacement; below them a flow (H,W,2) in the same scale of colours and its error."""
     rgb = to_uint8_rgb(image0)
     figure, axes, scale = panel_figure([["image0", "truth"], ["flow", "error"]], [rgb], caption, bar=True)
     show(axes["image0"], resize(rgb, scale), scale, "Image 0")
@@ -161,7 +161,7 @@ def _is_known(field: np.ndarray) -> np.ndarray:
 
 
 def _show_field(axes: Axes, scale: float, field: np.ndarray, max_norm: float, title: str) -> None:
-    """Displacements (H,W,2) by colour, with the legend."""
+    """Draw displacements (H,W,2) by colour, with the legend."""
     rgb = _thickened(flow_to_color(field, max_norm, NO_TRUTH), _is_known(field))
     rgb = resize(rgb, scale, cv2.INTER_NEAREST)
     add_legend(rgb, max_norm)
@@ -169,7 +169,7 @@ def _show_field(axes: Axes, scale: float, field: np.ndarray, max_norm: float, ti
 
 
 def _show_errors(axes: Axes, scale: float, field: np.ndarray, truth: np.ndarray) -> None:
-    """The error of every pixel, with its colour bar."""
+    """Draw the error of every pixel, with its colour bar."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import BoundaryNorm, ListedColormap
 

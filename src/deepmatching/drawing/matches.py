@@ -21,15 +21,29 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-NO_MATCH = LIGHT_GREY
-_UNCERTAIN = 0.5  # lines of matches below this confidence are thin and dashed
-_PALEST = 0.12  # how much colour a match of confidence 0 keeps, so that it does not look like none
 PANELS = [["image0", "image1"], ["arrows", "field"]]
-_LINES = 40
-_GOLDEN_RATIO = 0.61803398875  # its multiples, modulo 1, are spread evenly
-# Arrows are at least this far apart and this wide, in inches of the figure. Those that are shorter than this many times
-# their width are dots.
-_ARROWS_APART, _ARROW_WIDTH, _SHORTEST_ARROW = 0.28, 0.022, 2
+NO_MATCH = LIGHT_GREY
+
+#: Lines of matches below this confidence are thin and dashed.
+_MIN_CONFIDENCE = 0.5
+
+#: How much colour a match of confidence 0 keeps, so that it does not look like none.
+_MIN_COLOR = 0.12
+
+#: Lines between the images, at most.
+_MAX_LINES = 40
+
+#: Its multiples, modulo 1, are spread evenly.
+_GOLDEN_RATIO = 0.61803398875
+
+#: Least distance between arrows, in inches of the figure.
+_ARROW_SPACING = 0.28
+
+#: Width of an arrow, in inches.
+_ARROW_WIDTH = 0.022
+
+#: Arrows shorter than this many times their width are dots.
+_MIN_ARROW_LENGTH = 2
 
 
 def draw_displacement(
@@ -40,7 +54,7 @@ def draw_displacement(
     cell: int = 8,
     scores: np.ndarray | None = None,
 ) -> np.ndarray:
-    """The quasi-dense displacement field: uint8 (height,width,3), a square of `cell` px around each match.
+    """Draw the quasi-dense displacement field: uint8 (height,width,3), a square of `cell` px around each match.
 
     Where squares overlap the most confident match is on top; light grey is where there is no match.
     """
@@ -62,7 +76,7 @@ def draw_match_figure(
     scores: np.ndarray | None = None,
     confidence: np.ndarray | None = None,
 ) -> Figure:
-    """Lines between the two images; below them, displacements on image 0 and as a field of colours.
+    """Draw lines between the two images; below them, displacements on image 0 and as a field of colours.
 
     Matches with a confidence (N) in [0, 1] are ordered by it instead of by their scores, and the uncertain ones are
     paler; their lines are dashed.
@@ -88,10 +102,10 @@ def show_matches(
     max_norm = range_of(end - start) if max_norm is None else max_norm
     drawn0, drawn1 = resize(image0, scale), resize(image1, scale)
     shown = np.flatnonzero(_is_inside(start, image0) & _is_inside(end, image1))
-    shown = shown[choose_lines(start[shown], end[shown], _LINES)]
+    shown = shown[choose_lines(start[shown], end[shown], _MAX_LINES)]
     count = {0: "no matches", 1: "1 match"}.get(len(start), f"{len(shown)} of {len(start)} matches")
-    is_sure = np.ones(len(shown), bool) if confidence is None else confidence[shown] >= _UNCERTAIN
-    dashed = "" if is_sure.all() else f"; dashed: confidence below {_UNCERTAIN:g}"
+    is_sure = np.ones(len(shown), bool) if confidence is None else confidence[shown] >= _MIN_CONFIDENCE
+    dashed = "" if is_sure.all() else f"; dashed: confidence below {_MIN_CONFIDENCE:g}"
     show(axes["image0"], drawn0, scale, f"Image 0: {count}{dashed}")
     show(axes["image1"], drawn1, scale, "Image 1")
     _draw_lines(axes["image0"], axes["image1"], scale, start[shown], end[shown], is_sure)
@@ -141,7 +155,7 @@ def sorted_matches(
 
 
 def choose_lines(start: np.ndarray, end: np.ndarray, count: int) -> np.ndarray:
-    """Indices of at most `count` matches, spread over the image, whose lines are at different heights.
+    """Return indices of at most `count` matches, spread over the image, whose lines are at different heights.
 
     Every line crosses the seam between the images; matches of one row would cross it at the same height, and their
     lines would be one. So each line comes from another band of heights, and the golden ratio spreads successive ones
@@ -202,7 +216,7 @@ def _draw_arrows(axes: Axes, scale: float, start: np.ndarray, end: np.ndarray) -
         return
     inch = axes.figure.dpi / scale  # in pixels of the image
     length = np.hypot(*(end - start).T)
-    square = start / max(_ARROWS_APART * inch, 0.6 * float(np.median(length)))
+    square = start / max(_ARROW_SPACING * inch, 0.6 * float(np.median(length)))
     order = np.argsort(np.abs(square % 1 - 0.5).max(axis=1), kind="stable")
     shown = order[np.unique(np.floor(square[order]), axis=0, return_index=True)[1]]
     axes.quiver(
@@ -213,7 +227,7 @@ def _draw_arrows(axes: Axes, scale: float, start: np.ndarray, end: np.ndarray) -
         scale=1,
         units="inches",
         width=_ARROW_WIDTH,
-        minlength=_SHORTEST_ARROW,
+        minlength=_MIN_ARROW_LENGTH,
         color="white",
         edgecolor="black",
         linewidth=0.7,
@@ -221,8 +235,8 @@ def _draw_arrows(axes: Axes, scale: float, start: np.ndarray, end: np.ndarray) -
 
 
 def _paled(colors: np.ndarray, confidence: np.ndarray) -> np.ndarray:
-    """Colours (N,3), mixed with the grey of no match the more, the lower the confidence (N) is."""
-    strength = (_PALEST + (1 - _PALEST) * confidence)[:, None]
+    """Mix colours (N,3) with the grey of no match, the more, the lower the confidence (N) is."""
+    strength = (_MIN_COLOR + (1 - _MIN_COLOR) * confidence)[:, None]
     return np.round(strength * colors + (1 - strength) * np.array(NO_MATCH)).astype(np.uint8)
 
 

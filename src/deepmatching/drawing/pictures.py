@@ -16,12 +16,13 @@ from deepmatching.io.files import atomic_write, check_writable
 from deepmatching.io.image_files import PICTURE_SUFFIXES
 
 _ENCODERS = tuple(suffix for suffix in PICTURE_SUFFIXES if suffix != ".pgm")  # which is grey
-# Images are drawn with their longer side in this range of px, whatever their own size.
-_SMALLEST_SIDE, _LARGEST_SIDE = 560, 1280
+#: The longer side of an image that is drawn, in px, whatever its own size.
+_SMALLEST_SIDE = 560
+_LARGEST_SIDE = 1280
 
 
 def to_uint8_rgb(image: np.ndarray | torch.Tensor) -> np.ndarray:
-    """A fresh uint8 RGB (H,W,3) of a uint8 (H,W), (H,W,1) or (H,W,3), or of a tensor (C,H,W) from `load_image`."""
+    """Copy a uint8 (H,W), (H,W,1) or (H,W,3), or a tensor (C,H,W) from `load_image`, to uint8 RGB (H,W,3)."""
     if isinstance(image, torch.Tensor):
         planar = image.detach().to("cpu", torch.float32).numpy()
         if planar.ndim != 3 or planar.shape[0] not in (1, 3):
@@ -38,7 +39,7 @@ def to_uint8_rgb(image: np.ndarray | torch.Tensor) -> np.ndarray:
 
 
 def drawing_scale(height: int, width: int) -> float:
-    """The factor by which an image is enlarged or reduced for thin lines and text on it to be legible."""
+    """Return the factor by which an image is enlarged or reduced for thin lines and text on it to be legible."""
     longer = max(height, width)
     if longer < _SMALLEST_SIDE:
         return float(np.ceil(_SMALLEST_SIDE / longer))  # whole pixels stay square
@@ -46,7 +47,7 @@ def drawing_scale(height: int, width: int) -> float:
 
 
 def resize(rgb: np.ndarray, scale: float, enlarge: int = cv2.INTER_CUBIC) -> np.ndarray:
-    """The picture `scale` times as large, never smaller than one pixel."""
+    """Resize a picture by a factor, to no less than one pixel."""
     if scale == 1.0:
         return rgb
     size = (max(1, round(rgb.shape[1] * scale)), max(1, round(rgb.shape[0] * scale)))
@@ -54,7 +55,7 @@ def resize(rgb: np.ndarray, scale: float, enlarge: int = cv2.INTER_CUBIC) -> np.
 
 
 def html_picture(caption: str, rgb: np.ndarray | None = None, longest: int = 480) -> str:
-    """HTML of a caption and, below it, a uint8 RGB picture (H,W,3), reduced to `longest` px along its longer side."""
+    """Return HTML of a caption and, below it, a uint8 RGB picture (H,W,3), at most `longest` px on a side."""
     text = f"<div>{html.escape(caption)}</div>"
     if rgb is None:
         return text
@@ -70,7 +71,7 @@ def check_picture_path(path: str | os.PathLike[str]) -> None:
 
 
 def _format_of(path: str | os.PathLike[str]) -> str:
-    """The suffix, if it is one that can be written."""
+    """Return the suffix; raise unless it can be written."""
     suffix = Path(path).suffix.lower()
     if suffix not in _ENCODERS:
         raise DeepMatchingError(

@@ -25,7 +25,7 @@ _SHARE_SHOWN = 0.98
 
 @picture
 def draw_match_graph(names: Sequence[str], matches: Mapping[tuple[str, str], int]) -> Figure:
-    """Images in order around a circle, and a line for each pair with verified matches, the more the darker.
+    """Draw images in order around a circle, and a line for each pair with verified matches, the more the darker.
 
     Args:
         names: of all images.
@@ -78,7 +78,7 @@ def draw_match_graph(names: Sequence[str], matches: Mapping[tuple[str, str], int
 
 @picture
 def draw_model(points: np.ndarray, colors: np.ndarray, centres: np.ndarray, rotations: np.ndarray) -> Figure:
-    """The scene as the cameras see it, from a little further back, and from above.
+    """Draw the scene as the cameras see it, from a little further back, and from above.
 
     Args:
         points, colors: (N, 3) positions, and uint8 RGB.
@@ -126,6 +126,6 @@ def _show(axes: Axes, points: np.ndarray, colors: np.ndarray, centres: np.ndarra
 
 
 def _mean_rotation(rotations: np.ndarray) -> np.ndarray:
-    """The rotation (3, 3) nearest to the mean of the cameras' rotations."""
+    """Return the rotation (3, 3) nearest to the mean of the cameras' rotations."""
     u, _, v = np.linalg.svd(rotations.mean(axis=0) if len(rotations) else np.eye(3))
     return u @ np.diag([1, 1, np.sign(np.linalg.det(u @ v))]) @ v

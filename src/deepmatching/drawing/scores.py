@@ -19,16 +19,28 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NO_SCORE: Color = (150, 150, 150)
-# Lengths in px: a map, the gap to the next one with its text, the margin on all sides, the colour bar with its labels.
-_SIDE, _GAP, _TEXT, _MARGIN, _BAR = 170, 12, 46, 14, 40
 
+#: The side of a map, in px as all lengths here.
+_SIDE = 170
+
+#: Between two maps of a row.
+_GAP = 12
+
+#: Height of the text around a map.
+_TEXT = 46
+
+#: Around the figure.
+_MARGIN = 14
+
+#: Height of the colour bar with its labels.
+_BAR = 40
 
 #: Colours of the points, again and again.
 _POINT_COLORS = ("#e6194b", "#ff9f1a", "#00a0ff", "#c837f0", "#19b04b")
 
 
 def points_in(points: np.ndarray, size: tuple[int, int], shrunk: tuple[int, int]) -> list[tuple[float, float]]:
-    """Points (N, 2) of an image of this size (rows, columns), in the image that it was shrunk to."""
+    """Return points (N, 2) of an image of this size (rows, columns), in the image that it was shrunk to."""
     for x, y in points.tolist():
         if not (0 <= x < size[1] and 0 <= y < size[0]):
             raise DeepMatchingError(
@@ -55,7 +67,7 @@ class MarkedPair:
 
 @picture
 def draw_score_maps(rows: Sequence[Sequence[tuple[str, np.ndarray]]], pair: MarkedPair | None = None) -> Figure:
-    """A figure of score maps: rows of (title, map (H,W)).
+    """Draw a figure of score maps: rows of (title, map (H,W)).
 
     Every map is coloured by its own range, which is written below it; −inf (and NaN) is grey, a ring marks the maximum.
     Columns line up, so that rows of the same levels can be compared.
@@ -100,7 +112,7 @@ def draw_scores_of_points(
     matches: Tensor,
     geometry: Geometry,
 ) -> np.ndarray:
-    """Both images, and for each point a row of S_0 … S_L and one of Q_0 … Q_L of the nearest reference points.
+    """Draw both images, and for each point a row of S_0 … S_L and one of Q_0 … Q_L of the nearest reference points.
 
     Args:
         images: uint8 RGB (H,W,3) each.
@@ -129,7 +141,7 @@ def _color(point: int) -> str:
 
 
 def _panels(pair: MarkedPair, width: int) -> list[tuple[float, float]]:
-    """(width, height) of the two images, side by side across the figure; neither is taller than three maps."""
+    """Return (width, height) of the two images, side by side across the figure; neither is taller than three maps."""
     room = (width - 2 * _MARGIN - _GAP) / 2
     sizes = []
     for image in pair.images:
@@ -143,7 +155,7 @@ def _header_height(pair: MarkedPair, width: int) -> int:
 
 
 def _show_pair(figure: Figure, pair: MarkedPair, width: int, height: int) -> None:
-    """The two images, the points as numbered crosses and their matches as numbered rings."""
+    """Draw the two images, the points as numbered crosses and their matches as numbered rings."""
     left = float(_MARGIN)
     titles = "first image, the points", "second image, their matches"
     marks = zip(pair.images, _panels(pair, width), titles, (pair.points, pair.matches), ("+", "o"), strict=True)
@@ -166,7 +178,7 @@ def _show_pair(figure: Figure, pair: MarkedPair, width: int, height: int) -> Non
 
 
 def _show_map(axes: Axes, title: str, scores: np.ndarray) -> None:
-    """One score map (H,W) between its title and its range."""
+    """Draw one score map (H,W) between its title and its range."""
     scores = np.asarray(scores, np.float64)
     if scores.ndim != 2 or scores.size == 0:
         raise DeepMatchingError(f"The score map '{title}' must be a non-empty (H,W), not {scores.shape}.")

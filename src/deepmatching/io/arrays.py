@@ -1,22 +1,26 @@
-"""NumPy's files: one array (``.npy``) or several by name (``.npz``).
+"""Arrays in files: one (``.npy``), several by name (``.npz``), or several in groups (HDF5).
 
-NumPy's own reader raises a dozen kinds of exceptions for damaged files, and allocates whatever they declare. Here
-everything that can be wrong with a file is one sentence, and sizes are checked before anything is allocated.
+NumPy's own reader raises a dozen kinds of exceptions for damaged files, and allocates whatever they declare. Here each
+problem raises a clear error, and sizes are checked before anything is allocated.
 """
 
 from __future__ import annotations
 
 import io
 import math
+import os
 import re
 import zipfile
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import PathLike, read_bytes
+
+if TYPE_CHECKING:
+    import h5py
 
 #: Bytes that the arrays of one file may take together: 10⁸ numbers in double precision, more than any pair of images
 #: has matches or pixels.
@@ -24,6 +28,12 @@ LARGEST_CONTENT = 2**30
 
 #: The most that deflate, the compression of ``.npz`` and ``.h5``, can shrink anything.
 LARGEST_COMPRESSION = 1032
+
+#: Groups in groups of HDF5 are followed this far; other matchers have three levels at most.
+_MAX_DEPTH = 8
+
+#: Groups and arrays of HDF5 that are looked at.
+_MAX_ITEMS = 100_000
 
 _MAGIC = b"\x93NUMPY"
 _LARGEST_HEADER = 10_000  # as in NumPy
@@ -38,7 +48,7 @@ class NotNumbers(Unreadable):
 
 
 def read_npy(path: PathLike, kind: str) -> np.ndarray:
-    """The array of numbers in an ``.npy`` file, which messages call ``kind``: "flow file", "edge map", …"""
+    """Read the array of numbers in an ``.npy`` file, which messages call ``kind``: "flow file", "edge map", …"""
     data = read_bytes(path, kind)
     try:
         return decode_npy(data)
@@ -49,7 +59,7 @@ def read_npy(path: PathLike, kind: str) -> np.ndarray:
 
 
 def decode_npy(data: bytes) -> np.ndarray:
-    """The array of numbers in the bytes of an ``.npy`` file; raises :class:`Unreadable`."""
+    """Decode the array of numbers in the bytes of an ``.npy`` file; raise :class:`Unreadable`."""
     if data.startswith(b"PK"):
         raise Unreadable("is an archive of arrays, not an .npy file")
     if not data.startswith(_MAGIC) or len(data) < 12:
@@ -69,13 +79,13 @@ def decode_npy(data: bytes) -> np.ndarray:
 
 
 #: The parts of a header that NumPy and others write: {'descr': '<f4', 'fortran_order': False, 'shape': (480, 640), }.
-_DESCR = re.compile(r"""['"]descr['"]\s*:\s*['"]([<>|=]?[fiubc]\d{1,2})['"]""")
+_DESCR = re.compile(r"""['"]descr['"]\s*:\s*['"]([<>|=]?[fiub]\d{1,2})['"]""")
 _ORDER = re.compile(r"""['"]fortran_order['"]\s*:\s*(True|False)""")
 _SHAPE = re.compile(r"""['"]shape['"]\s*:\s*\(\s*((?:\d{1,18}L?\s*,\s*)*(?:\d{1,18}L?\s*)?)\)""")  # Python 2 wrote 10L
 
 
 def _header(data: bytes) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
-    """The type, the shape and the order of an array from the text before it. It is Python, but not evaluated."""
+    """Parse the type, the shape and the order of an array. The text is Python, but is not evaluated."""
     text = data.decode("latin1")
     order, shape, descr = (pattern.search(text) for pattern in (_ORDER, _SHAPE, _DESCR))
     if order is None or shape is None or "descr" not in text:
@@ -92,8 +102,8 @@ def _header(data: bytes) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
     return dtype, sides, order[1] == "True"
 
 
-class Archive(Mapping[str, np.ndarray]):
-    """The arrays of an ``.npz`` file by name; each is read when it is asked for, and not kept.
+class _Container:
+    """A file of several arrays, which together may take :data:`LARGEST_CONTENT`.
 
     Args:
         path: the file.
@@ -102,6 +112,30 @@ class Archive(Mapping[str, np.ndarray]):
 
     def __init__(self, path: PathLike, kind: str) -> None:
         self.path, self.kind = path, kind
+        self._left = LARGEST_CONTENT
+
+    def _claim(self, name: str, size: int, stored: int, chunk: int = 0) -> None:
+        """Raise if the file declares more bytes for an array, or a chunk of it, than it can hold, or too many."""
+        self._left -= size
+        if max(size, chunk) > stored * LARGEST_COMPRESSION:
+            raise self._error(f"declares {max(size, chunk)} bytes for '{name}', more than it can hold")
+        if self._left < 0 or chunk > LARGEST_CONTENT:
+            raise self._error(f"declares arrays of more than {LARGEST_CONTENT} bytes, too many for a pair of images")
+
+    def _error(self, problem: str) -> DeepMatchingError:
+        return DeepMatchingError(f"'{self.path}' is not a readable {self.kind}: it {problem}; write it again.")
+
+    def _not_numbers(self, name: str) -> DeepMatchingError:
+        return DeepMatchingError(
+            f"'{self.path}' is not a readable {self.kind}: its {name} are not an array of numbers; save one."
+        )
+
+
+class Archive(_Container, Mapping[str, np.ndarray]):
+    """The arrays of an ``.npz`` file by name; each is read when it is asked for, and not kept."""
+
+    def __init__(self, path: PathLike, kind: str) -> None:
+        super().__init__(path, kind)
         data = read_bytes(path, kind)
         if data.startswith(_MAGIC):
             raise self._error("holds a single array instead of an archive")
@@ -111,29 +145,20 @@ class Archive(Mapping[str, np.ndarray]):
         except Exception as error:  # also struct.error, NotImplementedError, UnicodeDecodeError, …
             raise self._error("is damaged, or not a .npz file") from error
         self._infos = {info.filename.removesuffix(".npy"): info for info in infos}
-        self._left = LARGEST_CONTENT
 
     def __getitem__(self, name: str) -> np.ndarray:
         info = self._infos[name]
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or info.flag_bits & 1:
             raise self._error(f"holds '{name}' encrypted or in an unknown compression")
-        if info.file_size > info.compress_size * LARGEST_COMPRESSION:
-            raise self._error(f"declares {info.file_size} bytes for '{name}', more than it can hold")
-        self._left -= info.file_size
-        if self._left < 0:
-            raise self._error(f"declares arrays of more than {LARGEST_CONTENT} bytes, too many for a pair of images")
+        self._claim(name, info.file_size, info.compress_size)
         try:
-            data = self._zip.read(info)
-        except Exception as error:  # BadZipFile, zlib.error, EOFError, OSError, …
-            raise self._error(f"is damaged at '{name}'") from error
-        try:
-            return decode_npy(data)
+            return decode_npy(self._zip.read(info))
         except NotNumbers as error:
-            raise DeepMatchingError(
-                f"'{self.path}' is not a readable {self.kind}: its {name} are not an array of numbers; save one."
-            ) from error
+            raise self._not_numbers(name) from error
         except Unreadable as error:
             raise self._error(f"has an array '{name}' that {error}") from error
+        except Exception as error:  # BadZipFile, zlib.error, EOFError, OSError, …
+            raise self._error(f"is damaged at '{name}'") from error
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._infos)
@@ -141,5 +166,94 @@ class Archive(Mapping[str, np.ndarray]):
     def __len__(self) -> int:
         return len(self._infos)
 
-    def _error(self, problem: str) -> DeepMatchingError:
-        return DeepMatchingError(f"'{self.path}' is not a readable {self.kind}: it {problem}; write it again.")
+
+class _Group(Mapping[str, np.ndarray]):
+    """The arrays of a group by name; each is read when it is asked for, and not kept."""
+
+    def __init__(self, file: Hdf5, datasets: Mapping[str, Any]) -> None:
+        self._file, self._datasets = file, datasets
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._file.read(self._datasets[name], name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._datasets)
+
+    def __len__(self) -> int:
+        return len(self._datasets)
+
+
+class Hdf5(_Container):
+    """An HDF5 file, open for reading. Only arrays that lie in the file itself are read."""
+
+    def __init__(self, path: PathLike, kind: str) -> None:
+        import h5py
+
+        super().__init__(path, kind)
+        read_bytes(path, kind, max_bytes=1)  # raises in our words
+        self._size = os.path.getsize(path)
+        try:
+            self._file = h5py.File(os.fspath(path), "r")
+        except Exception as error:  # OSError, RuntimeError, KeyError, … as HDF5's own messages suggest
+            raise self._error("is damaged, or not an HDF5 file") from error
+
+    def __enter__(self) -> Hdf5:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def groups(self) -> dict[str, _Group]:
+        """Return the groups that hold arrays, by their path in the file; "" is the file itself.
+
+        A link may lead out of the file, so it is not followed: it counts as an array that cannot be read.
+        """
+        found: dict[str, dict[str, Any]] = {}
+        try:
+            self._collect(self._file, "", found, depth=0, seen=set())
+        except DeepMatchingError:
+            raise
+        except Exception as error:  # as above
+            raise self._error("is damaged") from error
+        return {name: _Group(self, datasets) for name, datasets in found.items()}
+
+    def _collect(
+        self, group: h5py.Group, place: str, found: dict[str, dict[str, Any]], depth: int, seen: set[int]
+    ) -> None:
+        """Add the arrays of a group and of the groups in it. A group may contain itself: each is visited once."""
+        import h5py
+
+        address = h5py.h5o.get_info(group.id).addr
+        if address in seen or depth > _MAX_DEPTH:
+            return
+        seen.add(address)
+        for name in group:
+            is_link = not isinstance(group.get(name, getlink=True), h5py.HardLink)
+            item = None if is_link else group[name]
+            if item is None or isinstance(item, h5py.Dataset):
+                found.setdefault(place, {})[name] = item
+            elif isinstance(item, h5py.Group):
+                self._collect(item, f"{place}/{name}" if place else name, found, depth + 1, seen)
+            if len(seen) + sum(map(len, found.values())) > _MAX_ITEMS:
+                raise self._error(f"has more than {_MAX_ITEMS} arrays")
+
+    def read(self, dataset: h5py.Dataset | None, name: str) -> np.ndarray:
+        """Read an array of numbers; raise before allocating it if it is elsewhere, or larger than the file can hold."""
+        if dataset is None:
+            raise self._error(f"has a link to another place instead of the array '{name}'")
+        try:
+            is_elsewhere = dataset.is_virtual or dataset.external is not None
+            is_numbers, bytes_each = dataset.dtype.kind in "fiub", dataset.dtype.itemsize
+            declared = math.prod(dataset.shape or ()) * bytes_each
+            chunk = math.prod(dataset.chunks or ()) * bytes_each
+        except Exception as error:  # as above
+            raise self._error(f"is damaged at '{name}'") from error
+        if is_elsewhere:
+            raise self._error(f"keeps '{name}' in another file")
+        if not is_numbers or dataset.shape is None:
+            raise self._not_numbers(name)
+        self._claim(name, declared, self._size, chunk)
+        try:
+            return np.asarray(dataset[()])
+        except Exception as error:  # as above
+            raise self._error(f"is damaged at '{name}'") from error

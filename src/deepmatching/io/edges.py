@@ -42,7 +42,7 @@ def load_edges(path: PathLike, size: tuple[int, int]) -> np.ndarray:
 
 
 def check_edges(edges: np.ndarray, size: tuple[int, int], name: str = "edge map") -> np.ndarray:
-    """The array as float32 (H, W) in [0, 1]; raises if it cannot be the edge map of an image of ``size``."""
+    """Convert an array to float32 (H, W) in [0, 1]; raise if it cannot be the edge map of an image of ``size``."""
     white = WHITE.get(edges.dtype.name)
     if white is None:
         raise DeepMatchingError(f"The {name} has dtype {edges.dtype}; convert it to float32 in [0, 1].")

@@ -29,7 +29,7 @@ _STALE_AFTER = 3600.0
 
 
 def check_suffix(path: PathLike, suffixes: Iterable[str], kind: str) -> str:
-    """The suffix of `path` in lower case; raises unless it is one of `suffixes`, the formats for this kind of file."""
+    """Return the suffix of `path` in lower case; raise unless it is one of `suffixes`."""
     suffix, known = Path(path).suffix.lower(), list(suffixes)
     if suffix not in known:
         allowed = f"{', '.join(known[:-1])} or {known[-1]}"
@@ -46,16 +46,13 @@ def refuse_address(path: PathLike) -> None:
         )
 
 
-def read_bytes(path: PathLike, kind: str, most: int = -1) -> bytes:
-    """The content of a file that must not be empty, or its first bytes, at `most` so many.
-
-    Error messages call it `kind`: "image", "flow file", …
-    """
+def read_bytes(path: PathLike, kind: str, max_bytes: int = -1) -> bytes:
+    """Read up to `max_bytes` bytes of a file; raise if it is empty. Messages call it `kind`: "image", "flow file", …"""
     if os.path.isdir(path):
         raise DeepMatchingError(f"The {kind} '{path}' is a folder; give the name of a file.")
     try:
         with Path(path).open("rb") as file:
-            data = file.read(most)
+            data = file.read(max_bytes)
     except FileNotFoundError as error:
         raise DeepMatchingError(f"There is no {kind} '{path}'; check the path.") from error
     except (OSError, ValueError) as error:
@@ -128,7 +125,7 @@ def atomic_write(path: PathLike) -> Iterator[Path]:
 
 
 def _create_temporary(path: PathLike) -> tuple[Path, Path]:
-    """An empty temporary file beside `path`, and the file that it is to replace."""
+    """Create an empty temporary file beside `path`; return it and the file that it is to replace."""
     try:
         target = Path(os.path.realpath(path))
         target.exists()  # raises for names that no file can have

@@ -62,7 +62,7 @@ def write_flow(path: PathLike, flow: np.ndarray) -> None:
 
 
 def check_flow_suffix(path: PathLike) -> str:
-    """The suffix in lower case; raises unless it names a flow format."""
+    """Return the suffix in lower case; raise unless it names a flow format."""
     return check_suffix(path, _SUFFIXES, "flow")
 
 
@@ -76,7 +76,7 @@ def _check_size(height: int, width: int, path: PathLike) -> None:
 
 
 def _floats(data: bytes, start: int, shape: tuple[int, int, int], dtype: str, path: PathLike) -> np.ndarray:
-    """The float32 values of `shape`, which must fill `data` from `start` to its end."""
+    """Return the float32 values of `shape`, which must fill `data` from `start` to its end."""
     expected, found = 4 * shape[0] * shape[1] * shape[2], len(data) - start
     if found != expected:
         raise _damaged(
@@ -86,7 +86,7 @@ def _floats(data: bytes, start: int, shape: tuple[int, int, int], dtype: str, pa
 
 
 def _decode_flo(data: bytes, path: PathLike) -> np.ndarray:
-    """4 bytes magic, int32 width, int32 height, then float32 (H,W,2); all little-endian."""
+    """Decode 4 bytes magic, int32 width, int32 height, then float32 (H,W,2); all little-endian."""
     if len(data) < 12 or data[:4] != _FLO_MAGIC:
         raise _damaged(path, "is not a Middlebury .flo file (its first four bytes are not PIEH)")
     width, height = (int(side) for side in np.frombuffer(data, "<i4", count=2, offset=4))
@@ -101,7 +101,7 @@ def _encode_flo(flow: np.ndarray) -> bytes:
 
 
 def _decode_pfm(data: bytes, path: PathLike) -> np.ndarray:
-    """'PF', width, height and scale as text, then float32 (H,W,3) from the bottom row up.
+    """Decode 'PF', width, height and scale as text, then float32 (H,W,3) from the bottom row up.
 
     The sign of the scale gives the byte order. Its magnitude and the third channel are ignored, as by other readers.
     """
@@ -146,7 +146,7 @@ def _encode_npy(flow: np.ndarray) -> bytes:
 
 
 def _decode_kitti(path: PathLike) -> np.ndarray:
-    """uint16 RGB: 64·u + 2^15, 64·v + 2^15, and 1 where valid."""
+    """Decode uint16 RGB: 64·u + 2^15, 64·v + 2^15, and 1 where valid."""
     pixels = decode_image_file(path, cv2.IMREAD_UNCHANGED, "flow file")
     if pixels.dtype != np.uint16 or pixels.ndim != 3 or pixels.shape[2] != 3:
         raise _damaged(path, "is not a KITTI flow (a PNG with three channels of 16 bits)")

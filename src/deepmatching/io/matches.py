@@ -18,10 +18,8 @@ import numpy as np
 from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.arrays import Archive
+from deepmatching.io.arrays import Archive, Hdf5
 from deepmatching.io.files import PathLike, atomic_write, check_suffix, read_bytes
-from deepmatching.io.foreign_matches import INDICES, pair_group, pair_of_arrays, to_float32
-from deepmatching.io.hdf5 import Hdf5
 
 Size = tuple[int, int]
 Points = TypeVar("Points", np.ndarray, Tensor)
@@ -40,18 +38,28 @@ class MatchArrays(NamedTuple):
     transformations: np.ndarray | None = None  #: (K, 3, 3) float32, if they were searched
 
 
+#: Names of the scores.
+_SCORES = ("scores", "confidence", "mconf", "match_confidence", "matching_scores0", "matching_scores")
+
+#: LoFTR's names for the pair of the batch that each match belongs to.
+_BATCHES = ("batch_indexes", "m_bids")
+
+#: Names of the index: which keypoints correspond.
+_INDICES = ("matches0", "matches")
+
+
 def from_corners(points: Points) -> Points:
-    """Positions measured from pixel corners (the original) to positions measured from pixel centres (Python)."""
+    """Convert positions measured from pixel corners (the original) to positions from pixel centres (Python)."""
     return points - 0.5
 
 
 def to_corners(points: Points) -> Points:
-    """Positions measured from pixel centres to positions measured from pixel corners."""
+    """Convert positions measured from pixel centres to positions measured from pixel corners."""
     return points + 0.5
 
 
 def check_matches_suffix(path: PathLike) -> str:
-    """The suffix in lower case; raises unless it names a format for matches."""
+    """Return the suffix in lower case; raise unless it names a format for matches."""
     return check_suffix(path, _WRITERS, "matches")
 
 
@@ -82,7 +90,7 @@ def read_matches(path: PathLike) -> MatchArrays:
 
 
 def format_matches(matches: MatchArrays) -> str:
-    """The original program's lines, ``x0 y0 x1 y1 score index``: positions from pixel corners, index 0."""
+    """Format the original program's lines, ``x0 y0 x1 y1 score index``: positions from pixel corners, index 0."""
     rows = np.concatenate([to_corners(matches.keypoints0), to_corners(matches.keypoints1)], axis=1).tolist()
     return "".join(
         "{:g} {:g} {:g} {:g} {:g} 0\n".format(*row, score)
@@ -97,9 +105,9 @@ def _arrays(matches: MatchArrays) -> dict[str, np.ndarray]:
 
 def _from_arrays(stored: Mapping[str, Any], path: Path) -> MatchArrays:
     size0, size1 = (_size(stored[name], name, path) if name in stored else None for name in ("size0", "size1"))
-    keypoints0, keypoints1, scores = pair_of_arrays(stored, path)
+    keypoints0, keypoints1, scores = _pair_of_arrays(stored, path)
     # In the files of others, a confidence without scores is what we call scores.
-    is_judged = "confidence" in stored and "scores" in stored and not any(name in stored for name in INDICES)
+    is_judged = "confidence" in stored and "scores" in stored and not any(name in stored for name in _INDICES)
     confidence = _confidence(stored["confidence"], len(scores), path) if is_judged else None
     numbers, table = _transformations(stored, len(scores), path) if "transformations" in stored else (None, None)
     return MatchArrays(keypoints0, keypoints1, scores, size0, size1, confidence, numbers, table)
@@ -108,36 +116,113 @@ def _from_arrays(stored: Mapping[str, Any], path: Path) -> MatchArrays:
 def _transformations(stored: Mapping[str, Any], number: int, path: Path) -> tuple[np.ndarray, np.ndarray]:
     numbers, table = stored["transformation"] if "transformation" in stored else np.zeros(0), stored["transformations"]
     if table.ndim != 3 or table.shape[1:] != (3, 3) or table.dtype.kind != "f" or not np.isfinite(table).all():
-        raise DeepMatchingError(
-            f"'{path}' is not a readable matches file: its transformations are not 3 x 3 matrices; write it again."
-        )
-    if (
-        numbers.shape != (number,)
-        or numbers.dtype.kind not in "iu"
-        or not ((numbers >= 0) & (numbers < len(table))).all()
-    ):
-        raise DeepMatchingError(
-            f"'{path}' is not a readable matches file: it does not name one of its transformations for each match; "
-            "write it again."
-        )
-    return numbers.astype(np.int64), to_float32(table)
+        raise _unreadable(path, "its transformations are not 3 x 3 matrices; write it again")
+    is_index = numbers.shape == (number,) and numbers.dtype.kind in "iu"
+    if not is_index or not ((numbers >= 0) & (numbers < len(table))).all():
+        raise _unreadable(path, "it does not name one of its transformations for each match; write it again")
+    return numbers.astype(np.int64), _to_float32(table)
 
 
 def _confidence(stored: np.ndarray, number: int, path: Path) -> np.ndarray:
     if stored.shape != (number,) or stored.dtype.kind != "f" or not ((stored >= 0) & (stored <= 1)).all():
-        raise DeepMatchingError(
-            f"'{path}' is not a readable matches file: its confidence is not a number from 0 to 1 for each match; "
-            "write it again."
-        )
-    return to_float32(stored)
+        raise _unreadable(path, "its confidence is not a number from 0 to 1 for each match; write it again")
+    return _to_float32(stored)
 
 
 def _size(stored: np.ndarray, name: str, path: Path) -> Size:
     if stored.shape != (2,) or stored.dtype.kind not in "iu" or not ((stored > 0) & (stored < 2**31)).all():
-        raise DeepMatchingError(
-            f"'{path}' is not a readable matches file: its {name} is not two whole numbers; write it again."
-        )
+        raise _unreadable(path, f"its {name} is not two whole numbers; write it again")
     return int(stored[0]), int(stored[1])
+
+
+def _pair_of_arrays(stored: Mapping[str, Any], path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return keypoints (N, 2), (N, 2) and scores (N,) in float32 from the arrays of a file.
+
+    Without an index, ``keypoints0`` and ``keypoints1`` correspond row by row. An index, ``matches0`` or ``matches``, is
+    (N0,) with −1 for no match, as in SuperGlue, LightGlue and hloc, or (N, 2). Scores have several possible names;
+    without scores, all are 1. A leading batch axis is allowed, with one pair in the batch.
+    """
+    if missing := [name for name in ("keypoints0", "keypoints1") if name not in stored]:
+        found = f"only {', '.join(stored)}" if len(stored) else "nor anything else"
+        raise _unreadable(path, f"it has no {missing[0]}, {found}; write keypoints0 and keypoints1")
+    known = ("keypoints0", "keypoints1", *_INDICES, *_SCORES, *_BATCHES)
+    arrays = {name: np.asarray(stored[name]) for name in known if name in stored}
+    for name in _BATCHES:
+        if name in arrays and len(pairs := np.unique(arrays[name])) > 1:
+            raise DeepMatchingError(f"'{path}' has matches of {len(pairs)} pairs ({name}); save one pair to a file.")
+    start, end = (_points(arrays[name], name, path) for name in ("keypoints0", "keypoints1"))
+    index = next((_index(arrays[name], name, path) for name in _INDICES if name in arrays), None)
+    if index is None and len(start) != len(end):
+        raise DeepMatchingError(
+            f"'{path}' has {len(start)} keypoints0, {len(end)} keypoints1 and no index; "
+            "add matches0, or save only the keypoints that correspond, in order."
+        )
+    scores = _scores(arrays, len(start if index is None else index), path)
+    if index is not None:
+        kept = (index >= 0).all(axis=1)
+        if (index[kept] >= (len(start), len(end))).any():
+            raise DeepMatchingError(f"'{path}' has an index of keypoints that it does not have; write it again.")
+        start, end, scores = start[index[kept, 0]], end[index[kept, 1]], scores[kept]
+    return start, end, scores
+
+
+def _points(array: np.ndarray, name: str, path: Path) -> np.ndarray:
+    """Return keypoints (N, 2) in float32 from (N, 2), (1, N, 2) or OpenCV's (N, 1, 2)."""
+    if array.size == 0:
+        return np.zeros((0, 2), np.float32)
+    if array.shape[-1:] != (2,) or array.ndim > 3 or (array.ndim == 3 and 1 not in array.shape[:2]):
+        raise _unreadable(path, f"its {name} have shape {array.shape}; save (N, 2), x and y, of one pair")
+    return _to_float32(array.reshape(-1, 2))
+
+
+def _index(array: np.ndarray, name: str, path: Path) -> np.ndarray:
+    """Return which keypoints correspond, (N, 2), −1 for none; from that or (N0,), with or without a batch axis of 1."""
+    is_pairs = array.ndim == 3 or (array.ndim == 2 and array.shape[1] == 2 and name != "matches0")
+    if array.ndim == 2 + is_pairs and len(array) == 1:
+        array = array[0]
+    if array.ndim != 1 + is_pairs or (is_pairs and array.shape[1] != 2):
+        raise _unreadable(path, f"its {name} have shape {array.shape}; save (N,) or (N, 2), of one pair")
+    with np.errstate(invalid="ignore"):  # NaN becomes negative: none
+        numbers = array.astype(np.int64)
+    return numbers if is_pairs else np.stack([np.arange(len(numbers)), numbers], axis=1)
+
+
+def _scores(arrays: dict[str, np.ndarray], count: int, path: Path) -> np.ndarray:
+    """Return the first array of scores with one score per match; ones if the file has no scores."""
+    named = {name: arrays[name] for name in _SCORES if name in arrays}
+    for array in named.values():
+        if array.size == count and array.squeeze().ndim < 2:  # (N,), (1, N) or (N, 1)
+            return _to_float32(array.reshape(-1))
+    if named:
+        found = ", ".join(f"{name} of shape {array.shape}" for name, array in named.items())
+        raise DeepMatchingError(f"'{path}' has {count} matches, but {found}; each match needs one score.")
+    return np.ones(count, np.float32)
+
+
+def _to_float32(array: np.ndarray) -> np.ndarray:
+    """Convert numbers to float32; those that are too large become infinite."""
+    with np.errstate(over="ignore"):
+        return array.astype(np.float32)
+
+
+def _pair_group(groups: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> Mapping[str, np.ndarray]:
+    """Return the group with the keypoints: the file itself (""), or the only group that has some, as hloc writes."""
+    file = groups.get("", {})
+    if "keypoints0" in file:
+        return file
+    others = {name: group for name, group in groups.items() if name}
+    pairs = [group for group in others.values() if "keypoints0" in group and "keypoints1" in group]
+    if len(pairs) == 1 or not others:
+        return pairs[0] if pairs else file
+    found = f"keypoints of {len(pairs)} pairs" if pairs else "no keypoints0, but groups"
+    names = ", ".join(list(others)[:3]) + (", …" if len(others) > 3 else "")
+    raise _unreadable(
+        path, f"it has {found} ({names}); write keypoints0, keypoints1 and matches0 of one pair to a file"
+    )
+
+
+def _unreadable(path: Path, problem: str) -> DeepMatchingError:
+    return DeepMatchingError(f"'{path}' is not a readable matches file: {problem}.")
 
 
 def _encode_text(matches: MatchArrays) -> bytes:
@@ -168,11 +253,9 @@ def _read_text(path: Path) -> MatchArrays:
     if any(len(line) < 4 for line in lines):
         raise DeepMatchingError(f"'{path}' has lines with fewer than four numbers; each must start with x0 y0 x1 y1.")
     try:
-        table = to_float32(np.array([[float(v) for v in [*line, "1"][:5]] for line in lines]).reshape(-1, 5))
+        table = _to_float32(np.array([[float(v) for v in [*line, "1"][:5]] for line in lines]).reshape(-1, 5))
     except ValueError:
-        raise DeepMatchingError(
-            f"'{path}' is not a readable matches file: it has lines with words, but each must start with x0 y0 x1 y1."
-        ) from None
+        raise _unreadable(path, "it has lines with words, but each must start with x0 y0 x1 y1") from None
     return MatchArrays(from_corners(table[:, 0:2]), from_corners(table[:, 2:4]), table[:, 4])
 
 
@@ -182,7 +265,7 @@ def _read_npz(path: Path) -> MatchArrays:
 
 def _read_h5(path: Path) -> MatchArrays:
     with Hdf5(path, "matches file") as file:
-        return _from_arrays(pair_group(file.groups(), path), path)
+        return _from_arrays(_pair_group(file.groups(), path), path)
 
 
 _WRITERS: dict[str, Callable[[MatchArrays], bytes]] = {".txt": _encode_text, ".npz": _encode_npz, ".h5": _encode_h5}

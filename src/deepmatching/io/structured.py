@@ -24,7 +24,7 @@ _DEEPEST = 100
 
 
 def parse_json(text: str | bytes, allow_nan: bool = False) -> Any:
-    """The value of a JSON text; raises ValueError with a short reason.
+    """Parse a JSON text; raise ValueError with a short reason.
 
     Args:
         text: a string, or UTF-8 with or without the byte order mark of Windows.
@@ -41,7 +41,7 @@ def parse_json(text: str | bytes, allow_nan: bool = False) -> Any:
 
 
 def parse_toml(text: str | bytes) -> dict[str, Any]:
-    """The table of a TOML text; raises ValueError with a short reason. Numbers are not checked."""
+    """Parse a TOML text; raise ValueError with a short reason. Numbers are not checked."""
     try:
         decoded = text.decode("utf-8-sig") if isinstance(text, bytes) else text
         value = tomllib.loads(decoded)
@@ -52,7 +52,7 @@ def parse_toml(text: str | bytes) -> dict[str, Any]:
 
 
 def read_json(path: PathLike, kind: str, advice: str = "write it again") -> Any:
-    """The value in a JSON file. Error messages call it ``kind``, and end with ``advice``."""
+    """Read the value in a JSON file. Error messages call it ``kind``, and end with ``advice``."""
     try:
         return parse_json(read_bytes(path, kind))
     except DeepMatchingError:
@@ -62,7 +62,7 @@ def read_json(path: PathLike, kind: str, advice: str = "write it again") -> Any:
 
 
 def read_toml(path: PathLike, kind: str) -> dict[str, Any]:
-    """The table in a TOML file. Error messages call it ``kind``."""
+    """Read the table in a TOML file. Error messages call it ``kind``."""
     try:
         return parse_toml(read_bytes(path, kind))
     except DeepMatchingError:

@@ -46,12 +46,12 @@ class Frames:
 
     @property
     def origins(self) -> dict[str, list[str]]:
-        """For each frame except the last: the stamps of the files that it and the next frame come from."""
+        """Return, for each frame except the last, the stamps of the files that it and the next frame come from."""
         per_frame = len(self.stamps) > 1
         return {n: self.stamps[i : i + 2] if per_frame else self.stamps for i, n in enumerate(self.names[:-1])}
 
     def between(self, first: int, end: int) -> Iterator[Tensor]:
-        """Frames first, …, end − 1 as (C, H, W) in [0, 1].
+        """Read frames first, …, end − 1 as (C, H, W) in [0, 1].
 
         Raises:
             BadFrame: if a picture cannot be read or differs in size from the one before.
@@ -139,7 +139,7 @@ class VideoFrames(Frames):
 
 
 def open_frames(path: str | os.PathLike[str]) -> Frames:
-    """The frames of a folder or of a video file; raises if there are fewer than two."""
+    """Open the frames of a folder or of a video file; raise if there are fewer than two."""
     path = Path(path)
     if os.path.isdir(path):
         frames: Frames = FolderFrames(path)
@@ -153,13 +153,13 @@ def open_frames(path: str | os.PathLike[str]) -> Frames:
 
 
 def natural_order(name: str) -> list[tuple[int, int, str]]:
-    """A key that sorts frame_2 before frame_10."""
+    """Return a sort key that puts frame_2 before frame_10."""
     parts = re.split(r"(\d+)", name.lower())
     return [(1, int(part), part) if place % 2 else (0, 0, part) for place, part in enumerate(parts)]
 
 
 def _stamp(file: Path) -> str:
-    """Tells a file from one that replaces it."""
+    """Tell a file from one that replaces it."""
     about = file.stat()
     return f"{file.name}, {about.st_size} bytes, {about.st_mtime_ns} ns"
 
@@ -222,7 +222,7 @@ def write_video(path: Path, pictures: Iterable[np.ndarray], rate: float | None =
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether the outer chunks of an AVI file, or the boxes of an MP4 file, end where the file ends."""
+    """Return whether the outer chunks of an AVI file, or the boxes of an MP4 file, end where the file ends."""
     is_avi, size, position = path.suffix.lower() == ".avi", path.stat().st_size, 0
     with open(path, "rb") as file:
         while position + 8 <= size:
@@ -240,7 +240,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def _count_frames(path: Path) -> int:
-    """The number of frames that can be read; 0 if the file is not a video."""
+    """Count the frames that can be read; 0 if the file is not a video."""
     try:
         capture = _open(path)
     except DeepMatchingError:

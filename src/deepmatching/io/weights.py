@@ -19,8 +19,8 @@ _TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int
 
 
 def read_safetensors(path: PathLike) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and the metadata of a file. Every number must be finite."""
-    read_bytes(path, "file", most=1)  # raises in our words
+    """Read the tensors and the metadata of a file. Every number must be finite."""
+    read_bytes(path, "file", max_bytes=1)  # raises in our words
     try:
         with safe_open(path, framework="pt") as file:
             # Copies: tensors that map the file would keep it open, and Windows does not replace open files.

@@ -64,7 +64,7 @@ def structured_forest_edges(image: Tensor, model: PathLike) -> np.ndarray:
 
 def check_forest(path: PathLike) -> None:
     """Raise unless the file is a structured forest. The same file is checked once."""
-    data = read_bytes(path, "structured-forest model", most=2)
+    data = read_bytes(path, "structured-forest model", max_bytes=2)
     about = os.stat(path)
     if problem := _problem(os.fspath(path), about.st_mtime_ns, about.st_size, data == b"\x1f\x8b"):
         raise DeepMatchingError(
