@@ -39,7 +39,7 @@ class Judged:
         self.images = images(1, SIZE)
         self.geometry: Geometry = self.network.geometry_of(*self.images)
         self.cells: tuple[Tensor, Tensor] = self.network.describe(*self.images, self.geometry)
-        self.decoded: Decoded = self.network.decode_cells(*self.cells, self.geometry, Decoding(confidence=False))
+        self.decoded: Decoded = self.network.decode_descriptors(*self.cells, self.geometry, Decoding(confidence=False))
         patch, exponent = self.network.descriptor.patch, float(self.network.exponents[0])
         self.around = scores_around(self.decoded, *self.cells, self.geometry, patch, exponent)
 
@@ -52,11 +52,11 @@ class Judged:
         """The network's answer, from convolutions of this type."""
         confidence = self.network.confidence
         assert confidence is not None
-        return confidence.judge(evidence, self.decoded.points1, *self.cells, self.geometry, dtype)
+        return confidence(evidence, self.decoded.points1, *self.cells, self.geometry, dtype)
 
     def both(self) -> Tensor:
         """Everything that the confidence adds to matching."""
-        return self.network.judge(self.decoded, self.around, *self.cells, self.geometry).sigmoid()
+        return self.network.estimate_confidence(self.decoded, self.around, *self.cells, self.geometry).sigmoid()
 
     # ------------------------------------------------------------------ what is measured
 

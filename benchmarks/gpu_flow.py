@@ -85,9 +85,9 @@ def measure(images: list[torch.Tensor], model: str, settings: FlowSettings, stag
 
     cells0, cells1 = stages("descriptors", lambda: network.describe(image0[None], image1[None], geometry))
     forward = stages(
-        "matching, one direction", lambda: network.decode_cells(cells0, cells1, geometry, exponents=exponents)
+        "matching, one direction", lambda: network.decode_descriptors(cells0, cells1, geometry, exponents=exponents)
     )
-    backward = network.decode_cells(cells1, cells0, geometry, exponents=exponents)
+    backward = network.decode_descriptors(cells1, cells0, geometry, exponents=exponents)
     edges = stages("edges", lambda: edge_strength(image0))
     fields = field_of_decoded(forward), field_of_decoded(backward) if settings.interpolation.backward else None
     interpolated = stages(

@@ -76,8 +76,8 @@ def measure(network: Network, pair: Any, masked: Any | None) -> tuple[dict[str, 
     image0, image1 = (image[None].to(device) for image in (pair.image0, pair.image1))
     geometry, mirrored = network.geometry_of(image0, image1), network.geometry_of(image1, image0)
     cells0, cells1 = network.describe(image0, image1, geometry)
-    forward = network.decode_cells(cells0, cells1, geometry)
-    backward = network.decode_cells(cells1, cells0, mirrored, Decoding(confidence=False))
+    forward = network.decode_descriptors(cells0, cells1, geometry)
+    backward = network.decode_descriptors(cells1, cells0, mirrored, Decoding(confidence=False))
     forward, backward = (_on_cpu(decoded) for decoded in (forward, backward))
     assert forward.confidence is not None and forward.occluded is not None
     right_map, known_map = is_right(forward.points1 - forward.points0, pair.flow[None], geometry)

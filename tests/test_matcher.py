@@ -210,7 +210,7 @@ def test_a_failed_allocation_is_one_sentence(
         raise error
 
     matcher = dm.DeepMatcher.from_pretrained("hog", radius=16, device="cpu")
-    monkeypatch.setattr("deepmatching.network.network.decode_cells", fail)
+    monkeypatch.setattr("deepmatching.network.network.decode_fused", fail)
     for work in (lambda: matcher.match(*pair), lambda: list(matcher.match_sequence(pair)), lambda: matcher.flow(*pair)):
         with pytest.raises(OutOfMemoryError, match="The memory ran out"):
             work()
@@ -221,7 +221,7 @@ def test_another_error_stays_what_it_is(monkeypatch: pytest.MonkeyPatch, pair: t
         raise RuntimeError("a shape is wrong")
 
     matcher = dm.DeepMatcher.from_pretrained("hog", radius=16, device="cpu")
-    monkeypatch.setattr("deepmatching.network.network.decode_cells", fail)
+    monkeypatch.setattr("deepmatching.network.network.decode_fused", fail)
     with pytest.raises(RuntimeError, match="a shape is wrong"):
         matcher.match(*pair)
 

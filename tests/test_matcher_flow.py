@@ -167,7 +167,7 @@ def test_known_matches_serve_the_flow_only_if_it_has_their_levels() -> None:
     geometry, size = matcher.geometry((132, 194), (132, 194)), (132, 194)
     assert geometry.L > LEVELS
     cells = matcher.network.describe(images[0][None], images[1][None], geometry)
-    known = geometry, matcher.network.decode_cells(*cells, geometry)
+    known = geometry, matcher.network.decode_descriptors(*cells, geometry)
     frames = [Frame(image, image, own, size) for image, own in zip(images, cells, strict=True)]
     np.testing.assert_array_equal(matcher.flow_between(*frames, known=known).flow, matcher.flow(*images).flow)
     classic = matcher.flow_between(*frames, "classic", known=known)

@@ -34,11 +34,12 @@ from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.strips import WHOLE, Tiling
 from deepmatching.io.images import ImageLike, load_image, shrink, shrunk_size, size_of, stacked
 from deepmatching.kernels.cuda_graphs import LARGEST_GRAPH
+from deepmatching.kernels.limits import release_freed
 from deepmatching.kernels.registry import has_kernels
 from deepmatching.matches import NO_MATCHES, Matches, batch_of_matches
 from deepmatching.models import load_network, save_network
 from deepmatching.network.inference import Decoding
-from deepmatching.network.memory import Plan, Size, budget_for, plan_decoding, plan_flow, pyramid_bytes, require
+from deepmatching.network.memory import Plan, Size, Work, budget_for, plan_decoding, plan_flow, require_pyramid
 from deepmatching.network.network import Network
 from deepmatching.network.operators.decoding import Decoded, decode
 from deepmatching.network.replay import GraphedDecodeCells, GraphedDescribe, RepeatedDecode
@@ -73,7 +74,7 @@ class DeepMatcher:
 
     def __init__(self, network: Network, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
-        if self.settings.half and network.pooling == "soft":
+        if self.settings.half and network.pooling != "hard":
             raise DeepMatchingError("Half precision is for hard pooling: leave it off, or set pooling to 'hard'.")
         self.device = choose_device(self.settings.device)
         if self.settings.half and not (self.device.type == "cuda" and has_kernels("cuda")):
@@ -206,13 +207,17 @@ class DeepMatcher:
 
     def decoding(self, tiling: Tiling = WHOLE) -> Decoding:
         """The options of inference among the settings, for scores that are held in these pieces."""
-        return Decoding(self.settings.reciprocal, self.settings.half, self.settings.subpixel, tiling)
+        settings = self.settings
+        return Decoding(settings.reciprocal, settings.half, settings.subpixel, tiling, between_strips=release_freed)
 
     @failed_allocations()
     def _decode(self, image0: Tensor, image1: Tensor, geometry: Geometry, plan: Plan) -> Decoded:
         """Decode a batch."""
         decoding = self.decoding(plan.tiling)
-        if self.device.type != "cuda" or plan.tiling.strips > 1 or plan.needed > LARGEST_GRAPH:
+        if self.device.type != "cuda":
+            cells0, cells1 = self._describe(image0, geometry.used0), self._describe(image1, geometry.used1)
+            return self.network.decode_descriptors(cells0, cells1, geometry, decoding)
+        if plan.tiling.strips > 1 or plan.needed > LARGEST_GRAPH:
             return self.network.decode(image0, image1, decoding, geometry)
         return self._repeated_decode(image0, image1, geometry, decoding)
 
@@ -259,11 +264,11 @@ class DeepMatcher:
         return shrink(image, self.settings.max_size)
 
     def _plan(self, geometry: Geometry, batch: int, sizes: tuple[Size, Size], purpose: Purpose = "matches") -> Plan:
-        descriptor, pooling = self.network.descriptor, self.network.pooling
+        work = Work.of(self.network, geometry, self.device.type)
         budget = budget_for(self.device, self.settings.memory)
         if purpose != "matches":
-            return plan_flow(geometry, descriptor, self.device.type, budget, sizes, pooling, purpose == "dense flow")
-        return plan_decoding(geometry, descriptor, batch, self.device.type, budget, sizes, pooling)
+            return plan_flow(work, budget, sizes, purpose == "dense flow")
+        return plan_decoding(work, batch, budget, sizes)
 
     def match_sequence(self, frames: Iterable[ImageLike]) -> Iterator[Matches]:
         """The matches of every frame with the next one. Each frame is described once.
@@ -452,8 +457,7 @@ class DeepMatcher:
         first, second = (self._shrunk(image)[None].to(self.device) for image in loaded)
         geometry = self.network.geometry_of(first, second)
         chosen = points_in(np.asarray(points, float).reshape(-1, 2), size_of(loaded[0]), size_of(first[0]))
-        needed = pyramid_bytes(geometry, self.network.descriptor, 1, False, self.device.type, self.network.pooling)
-        require(needed, self.device, self.settings.memory)
+        require_pyramid(self.network, geometry, 1, self.device, self.settings.memory)
         pyramid = self.network(first, second)
         matches = decode(pyramid.Q[0], geometry, "none").points1[0]
         images = to_uint8_rgb(first[0]), to_uint8_rgb(second[0])

@@ -200,8 +200,10 @@ def save_network(network: Network, path: PathLike, dtype: torch.dtype = torch.fl
     }
     descriptor, settings = name_of(network.descriptor), json.dumps(network.descriptor.settings())
     structure = {"format": MODEL_FORMAT, "descriptor": descriptor, "settings": settings}
+    if network.pooling not in ("hard", "soft"):
+        raise DeepMatchingError("A model file cannot hold pooling of your own: save with network.use_pooling('hard').")
     if network.pooling == "soft":
-        structure["pooling"] = network.pooling
+        structure["pooling"] = "soft"
     if network.confidence is not None:
         structure["confidence"] = json.dumps(network.confidence.settings())
     if network.dense is not None:

@@ -79,7 +79,7 @@ def parts_of(network: Network, images: tuple[Tensor, Tensor]) -> tuple[Any, ...]
     """What the confidence network is given for a pair."""
     geometry, patch = network.geometry_of(*images), network.descriptor.patch
     cells = network.describe(*images, geometry)
-    decoded = network.decode_cells(*cells, geometry, Decoding(confidence=False))
+    decoded = network.decode_descriptors(*cells, geometry, Decoding(confidence=False))
     around = scores_around(decoded, *cells, geometry, patch, float(network.exponents[0]))
     return gather_evidence(decoded, around, *cells, geometry, patch), decoded.points1, *cells, geometry
 
@@ -93,8 +93,8 @@ def test_converted_weights_give_the_same_answer(name: str, size1: tuple[int, int
     torch.nn.init.normal_(network.confidence.down[0].second.weight, std=0.1)  # type: ignore[union-attr,arg-type]
     parts = parts_of(network, (torch.rand(2, 3, 48, 64), torch.rand(2, 3, *size1)))
     expected = network.confidence(*parts)
-    torch.testing.assert_close(network.confidence.judge(*parts, torch.float32), expected, atol=1e-4, rtol=1e-4)
-    half = network.confidence.judge(*parts, torch.float16)
+    torch.testing.assert_close(network.confidence(*parts, torch.float32), expected, atol=1e-4, rtol=1e-4)
+    half = network.confidence(*parts, torch.float16)
     assert half.dtype == torch.float32 and not torch.equal(half, expected)
     torch.testing.assert_close(half, expected, atol=0.1, rtol=0.02)
 
@@ -109,8 +109,8 @@ def test_half_precision_changes_no_probability_by_more_than_half_a_percent(name:
     images = tuple(image[None, :, :240, :320].to(network.exponents.device) for image in (pair.image0, pair.image1))
     parts = parts_of(network, images)  # type: ignore[arg-type]
     with plain_operators(), full_precision():
-        expected = network.confidence.judge(*parts).sigmoid()
-    found = network.confidence.judge(*parts, torch.float16).sigmoid()
+        expected = network.confidence(*parts, torch.float32).sigmoid()
+    found = network.confidence(*parts, torch.float16).sigmoid()
     assert expected.std() > 0.1 and (found - expected).abs().max() < 0.005
 
 
@@ -119,4 +119,4 @@ def test_a_network_without_a_confidence_says_how_to_get_one() -> None:
     decoded = network.decode(*torch.rand(2, 1, 3, 16, 16))
     assert decoded.confidence is None
     with pytest.raises(DeepMatchingError, match="train confidence"):
-        network.judge(decoded, *(torch.zeros(1),) * 3, network.geometry((16, 16), (16, 16)))
+        network.estimate_confidence(decoded, *(torch.zeros(1),) * 3, network.geometry((16, 16), (16, 16)))

@@ -10,20 +10,20 @@ from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.strips import Tiling
 from deepmatching.models import load_network
 from deepmatching.network.descriptors import HOG
-from deepmatching.network.memory import amount, budget_for, decoding_bytes, plan_decoding, plan_flow, pyramid_bytes
+from deepmatching.network.memory import Work, amount, budget_for, plan_decoding, plan_flow
 from helpers.benchmarks import imported
 
 
 def test_more_work_needs_more_memory() -> None:
     size = (436, 1024)
-    amounts = [decoding_bytes(Geometry(size, size, radius=r), HOG()) for r in (40, 80, 160, None)]
+    amounts = [Work(Geometry(size, size, radius=r), HOG()).peak() for r in (40, 80, 160, None)]
     assert amounts == sorted(amounts)
     assert amounts[3] > 2e9
     pair = Geometry(size, size)
-    one, two, three = (decoding_bytes(pair, HOG(), batch) for batch in (1, 2, 3))
+    one, two, three = (Work(pair, HOG()).peak(batch) for batch in (1, 2, 3))
     assert one < two < three
-    assert pyramid_bytes(pair, HOG(), training=True) > pyramid_bytes(pair, HOG(), training=False)
-    assert pyramid_bytes(pair, HOG(), training=False) > 8 * sum(pair.cells(l) for l in range(pair.L + 1))
+    assert Work(pair, HOG()).pyramid(training=True) > Work(pair, HOG()).pyramid(training=False)
+    assert Work(pair, HOG()).pyramid(training=False) > 8 * sum(pair.cells(l) for l in range(pair.L + 1))
 
 
 def test_a_limit_above_the_free_memory_is_the_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,12 +39,12 @@ def test_amounts_read_well() -> None:
 
 def test_less_memory_means_smaller_pieces() -> None:
     pair = Geometry((436, 1024), (436, 1024), radius=None)
-    whole = decoding_bytes(pair, HOG())
+    whole = Work(pair, HOG()).peak()
     assert (
-        plan_decoding(pair, HOG(), 3, "cpu", 4 * whole).batch,
-        plan_decoding(pair, HOG(), 3, "cpu", whole).batch,
+        plan_decoding(Work(pair, HOG()), 3, 4 * whole).batch,
+        plan_decoding(Work(pair, HOG()), 3, whole).batch,
     ) == (3, 1)
-    plans = [plan_decoding(pair, HOG(), 1, "cpu", int(fraction * whole)) for fraction in (1.0, 0.6, 0.2)]
+    plans = [plan_decoding(Work(pair, HOG()), 1, int(fraction * whole)) for fraction in (1.0, 0.6, 0.2)]
     assert plans[0].tiling == Tiling() and plans[1].tiling.strips > 1
     assert (plans[1].tiling.levels, plans[2].tiling.levels) == (1, 2)
     assert all(plan.needed <= fraction * whole for plan, fraction in zip(plans, (1.0, 0.6, 0.2), strict=True))
@@ -53,20 +53,20 @@ def test_less_memory_means_smaller_pieces() -> None:
 @pytest.mark.parametrize("model", ["compact", "hog"])
 def test_half_a_gigabyte_is_enough_for_a_sintel_frame_without_a_radius(model: str) -> None:
     network = load_network(model, None)
-    plan = plan_decoding(network.geometry((436, 1024), (436, 1024)), network.descriptor, 1, "cpu", 500_000_000)
+    plan = plan_decoding(Work(network.geometry((436, 1024), (436, 1024)), network.descriptor), 1, 500_000_000)
     assert plan.needed <= 500_000_000
 
 
 def test_three_gigabytes_are_enough_for_a_pair_of_12_megapixels() -> None:
     network = load_network("compact", 80)
-    plan = plan_decoding(network.geometry((3000, 4000), (3000, 4000)), network.descriptor, 1, "cpu", 3_000_000_000)
+    plan = plan_decoding(Work(network.geometry((3000, 4000), (3000, 4000)), network.descriptor), 1, 3_000_000_000)
     assert plan.needed <= 3_000_000_000
 
 
 def test_the_plan_is_the_first_number_of_strips_that_fits() -> None:
     pair = Geometry((120, 160), (120, 160), radius=None)
     for levels in range(1, pair.L):
-        needed = [decoding_bytes(pair, HOG(), tiling=Tiling(n, levels)) for n in range(2, pair.grid(0)[0] + 1)]
+        needed = [Work(pair, HOG()).peak(tiling=Tiling(n, levels)) for n in range(2, pair.grid(0)[0] + 1)]
         assert needed == sorted(needed, reverse=True)
 
 
@@ -79,31 +79,31 @@ def test_a_refusal_advises_only_what_helps_with_the_model() -> None:
         (compact, 400_000_000, "use a smaller radius, smaller images .max_size. or allow more memory"),
     ):
         with pytest.raises(OutOfMemoryError, match=advice):
-            plan_decoding(network.geometry(size, size), network.descriptor, 1, "cpu", budget)
+            plan_decoding(Work(network.geometry(size, size), network.descriptor), 1, budget)
     with pytest.raises(OutOfMemoryError, match=r"use smaller images .max_size. or allow more memory"):
-        plan_decoding(compact.geometry(size, size), compact.descriptor, 1, "cpu", 200_000_000)
+        plan_decoding(Work(compact.geometry(size, size), compact.descriptor), 1, 200_000_000)
     coarse = load_network("hog", None, downscale=2)
     with pytest.raises(OutOfMemoryError, match=r"use a smaller radius, smaller images .max_size. or allow more memory"):
-        plan_decoding(coarse.geometry((1500, 2000), (1500, 2000)), coarse.descriptor, 1, "cpu", 300_000_000)
+        plan_decoding(Work(coarse.geometry((1500, 2000), (1500, 2000)), coarse.descriptor), 1, 300_000_000)
 
 
 def test_smaller_images_are_not_advised_if_the_libraries_alone_take_too_much() -> None:
     network = load_network("compact", 80)
     with pytest.raises(OutOfMemoryError, match=r"may use only 50 MB: allow more memory\.$"):
-        plan_decoding(network.geometry((64, 64), (64, 64)), network.descriptor, 1, "cpu", 50_000_000)
+        plan_decoding(Work(network.geometry((64, 64), (64, 64)), network.descriptor), 1, 50_000_000)
     geometry = network.geometry((436, 1024), (436, 1024))
     for budget, advice in ((50_000_000, "50 MB: allow more memory"), (220_000_000, "use smaller images .max_size. or")):
         with pytest.raises(OutOfMemoryError, match=advice):
-            plan_flow(geometry, network.descriptor, "cpu", budget, ())
+            plan_flow(Work(geometry, network.descriptor), budget)
 
 
 def test_images_that_are_matched_at_a_smaller_size_count_at_their_own() -> None:
     network = load_network("compact", 80)
     geometry, sizes = network.geometry((300, 400), (300, 400)), ((3000, 4000), (3000, 4000))
-    plain, shrunk = (plan_decoding(geometry, network.descriptor, 1, "cpu", 2**40, s) for s in ((), sizes))
+    plain, shrunk = (plan_decoding(Work(geometry, network.descriptor), 1, 2**40, s) for s in ((), sizes))
     assert shrunk.needed - plain.needed == 2 * 12 * 3000 * 4000
     with pytest.raises(OutOfMemoryError, match=r"may use only 280 MB: use smaller images .max_size. or allow"):
-        plan_decoding(geometry, network.descriptor, 1, "cpu", 280_000_000, sizes)
+        plan_decoding(Work(geometry, network.descriptor), 1, 280_000_000, sizes)
 
 
 # ---------------------------------------------------------------------- measured in processes of their own
@@ -177,20 +177,20 @@ def test_predictions_for_a_gpu_are_those_that_were_measured(
     monkeypatch.setattr("deepmatching.network.memory.has_kernels", lambda device: True)
     network = load_network(model, radius or None)
     geometry = network.geometry(size0[::-1], size1[::-1])
-    predicted = decoding_bytes(geometry, network.descriptor, batch, "cuda", Tiling(*tiling))
+    predicted = Work(geometry, network.descriptor, "cuda").peak(batch, Tiling(*tiling))
     assert 0.98 <= predicted / 1e6 / measured <= 1.2
 
 
 def test_soft_pooling_holds_all_volumes_and_is_refused_instead_of_cut() -> None:
     pair = Geometry((436, 1024), (436, 1024), radius=80)
-    hard, soft = (decoding_bytes(pair, HOG(), pooling=pooling) for pooling in ("hard", "soft"))
+    hard, soft = (Work(pair, HOG(), pooling=pooling).peak() for pooling in ("hard", "soft"))
     assert soft > 3 * hard
     for training in (False, True):
-        amounts = [pyramid_bytes(pair, HOG(), training=training, pooling=pooling) for pooling in ("hard", "soft")]
+        amounts = [Work(pair, HOG(), pooling=pooling).pyramid(training=training) for pooling in ("hard", "soft")]
         assert amounts[0] < amounts[1]
-    plan = plan_decoding(pair, HOG(), 3, "cpu", 2 * soft, pooling="soft")
+    plan = plan_decoding(Work(pair, HOG(), pooling="soft"), 3, 2 * soft)
     assert plan.tiling == Tiling() and 1 <= plan.batch < 3 and plan.needed <= 2 * soft
     with pytest.raises(OutOfMemoryError, match="use hard pooling, a smaller radius"):
-        plan_decoding(pair, HOG(), 1, "cpu", soft - 1, pooling="soft")
+        plan_decoding(Work(pair, HOG(), pooling="soft"), 1, soft - 1)
     with pytest.raises(OutOfMemoryError, match="use hard pooling"):
-        plan_flow(pair, HOG(), "cpu", soft - 1, (), "soft")
+        plan_flow(Work(pair, HOG(), pooling="soft"), soft - 1)

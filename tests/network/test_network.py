@@ -11,6 +11,7 @@ from deepmatching.errors import DeepMatchingError, OutOfMemoryError
 from deepmatching.models import load_network, save_network
 from deepmatching.network.descriptors import HOG, Descriptor
 from deepmatching.network.inference import Decoding
+from deepmatching.network.memory import require_pyramid
 from deepmatching.network.network import Network
 from deepmatching.network.operators import correlation
 from deepmatching.network.operators.decoding import decode
@@ -155,9 +156,9 @@ def test_a_descriptor_that_is_not_finite_is_refused(value: float) -> None:
 
 
 def test_volumes_that_would_not_fit_are_refused_before_they_are_made() -> None:
-    image = torch.rand(1, 3, 2160, 3840)
+    network, size = Network(HOG(), None), (2160, 3840)
     with pytest.raises(OutOfMemoryError, match="smaller radius"):
-        Network(HOG(), None)(image, image)
+        require_pyramid(network, network.geometry(size, size), 1, torch.device("cpu"))
 
 
 @torch.no_grad()

@@ -107,7 +107,7 @@ def compute(pair: Pair, settings: RunSettings, device: str, begin: Begin) -> Res
     cells1 = network.describe_image(on_device[1][None], geometry.used1)
     stage("matches")
     decoding = matcher.decoding(tiling)
-    decoded = network.decode_cells(cells0, cells1, geometry, decoding)
+    decoded = network.decode_descriptors(cells0, cells1, geometry, decoding)
     on_cpu = Decoded._make(None if tensor is None else tensor.cpu() for tensor in decoded)
     matches = matcher.matches_of(on_cpu, geometry)[0]
     result = Result(pair, settings, matcher, geometry, on_cpu, (cells0, cells1), matches, seconds=seconds)

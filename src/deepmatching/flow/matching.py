@@ -48,7 +48,7 @@ class Matching:
 
     def decode(self, first: Frame, second: Frame) -> Decoded:
         """Return the matches from one frame to the other."""
-        return self.network.decode_cells(first.cells, second.cells, self.geometry, self.decoding)
+        return self.network.decode_descriptors(first.cells, second.cells, self.geometry, self.decoding)
 
     def decode_for_flow(self, first: Frame, second: Frame, settings: FlowSettings) -> Decoded:
         """Return the matches at the radius of ``match``, if that may be and none is missing there; else :meth:`decode`.

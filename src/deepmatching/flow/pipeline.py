@@ -25,7 +25,7 @@ from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.targets import Decoded
 from deepmatching.kernels.cuda_graphs import LARGEST_GRAPH, Replayed
 from deepmatching.matches import Matches, matches_of
-from deepmatching.network.memory import decoding_bytes
+from deepmatching.network.memory import Work
 from deepmatching.network.network import Network
 from deepmatching.network.replay import GraphedDecodeCells
 from deepmatching.search import Transformation, match_through
@@ -292,8 +292,7 @@ class FlowGraphs:
         known: Decoded | None,
     ) -> FlowResult:
         geometry, decoding = matching.geometry, matching.decoding
-        descriptor, pooling = self._network.descriptor, self._network.pooling
-        needed = decoding_bytes(geometry, descriptor, device="cuda", tiling=decoding.tiling, pooling=pooling)
+        needed = Work.of(self._network, geometry, "cuda").peak(1, decoding.tiling)
         start, matched, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
         start.record()
         network = self._network.dense if settings.dense else None

@@ -74,20 +74,7 @@ class ConfidenceNetwork(nn.Module):
             "groups": self.groups,
         }
 
-    def forward(self, evidence: Tensor, points1: Tensor, cells0: Tensor, cells1: Tensor, geometry: Geometry) -> Tensor:
-        """Logits (B, 2, H_0, W_0): the match is right, the point is hidden.
-
-        For inference on CUDA, the convolutions run in half precision.
-
-        Args:
-            evidence: see :func:`~deepmatching.network.operators.evidence.gather_evidence`.
-            points1: Γ(p), (B, H_0, W_0, 2), in pixels from the corner.
-            cells0, cells1: the descriptors of both images.
-        """
-        is_half = cells0.is_cuda and not torch.is_grad_enabled() and has_kernels("cuda")
-        return self.judge(evidence, points1, cells0, cells1, geometry, torch.float16 if is_half else None)
-
-    def judge(
+    def forward(
         self,
         evidence: Tensor,
         points1: Tensor,
@@ -96,7 +83,16 @@ class ConfidenceNetwork(nn.Module):
         geometry: Geometry,
         dtype: torch.dtype | None = None,
     ) -> Tensor:
-        """As :meth:`forward`, with convolutions of this type; None for the type of the parameters."""
+        """Return logits (B, 2, H_0, W_0): the match is right, the point is occluded.
+
+        Args:
+            evidence: see :func:`~deepmatching.network.operators.evidence.gather_evidence`.
+            points1: Γ(p), (B, H_0, W_0, 2), in pixels from the corner.
+            cells0, cells1: the descriptors of both images.
+            dtype: type of the convolutions. None for half precision for inference on CUDA, else that of the parameters.
+        """
+        if dtype is None and cells0.is_cuda and not torch.is_grad_enabled() and has_kernels("cuda"):
+            dtype = torch.float16
         converted = None if dtype is None else converted_to(dtype, self)
         if converted is not None and cells0.shape == cells1.shape:  # one batch fills a GPU better than two
             context0, context1 = self.describe((cells0, cells1), converted).chunk(2)

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.kernels.limits import release_freed
 
 #: Memory in bytes that a band of rows may take while it is described, about.
 BAND_BYTES = 2**28
@@ -120,9 +119,7 @@ def in_bands(
     rows = band_rows(height, width, working, around)
     if rows == height or image.device.type != "cpu" or torch.is_grad_enabled():
         return layers(image)
-    (result,) = in_row_bands(lambda x: (layers(x),), (image,), height // stride, rows // stride, around // stride)
-    release_freed()  # else the allocator keeps some of the bands' maps
-    return result
+    return in_row_bands(lambda x: (layers(x),), (image,), height // stride, rows // stride, around // stride)[0]
 
 
 def in_row_bands(

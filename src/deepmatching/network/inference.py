@@ -8,7 +8,7 @@ way down. The result is the same to the last bit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +17,6 @@ from torch import Tensor
 from deepmatching.geometry.discretization import Geometry, Strip
 from deepmatching.geometry.strips import WHOLE, Tiling, strips_down, strips_up
 from deepmatching.geometry.targets import Best, Decoded
-from deepmatching.kernels.limits import release_freed
 from deepmatching.network.operators import correlation, power
 from deepmatching.network.operators.decoding import best_pooled, decode, decode_pooled, mask_off_image, verify
 from deepmatching.network.operators.fused import (
@@ -30,6 +29,10 @@ from deepmatching.network.operators.fused import (
 from deepmatching.settings import RECIPROCAL, Reciprocal
 
 
+def _do_nothing() -> None:
+    """Keep freed memory."""
+
+
 @dataclass(frozen=True)
 class Decoding:
     """The options of inference, which do not change the network.
@@ -38,8 +41,9 @@ class Decoding:
         reciprocal: how matches are verified, see ``deepmatching.network.operators.decoding``.
         half: correlate and store S_{l+1/2} in half precision (CUDA kernels only). Sums stay in float32.
         subpixel: move matches between the cells, if the network has a sharpness.
-        pieces: the strips that the lowest levels are cut into.
-        confidence: judge the matches, if the network can.
+        tiling: the strips that the lowest levels are cut into.
+        confidence: estimate the confidence of matches, if the network can.
+        between_strips: called before each strip. Strips save memory: freed memory may be returned to the system here.
     """
 
     reciprocal: Reciprocal = RECIPROCAL
@@ -47,18 +51,19 @@ class Decoding:
     subpixel: bool = True
     tiling: Tiling = WHOLE
     confidence: bool = True
+    between_strips: Callable[[], None] = _do_nothing
 
 
 @torch.no_grad()
-def decode_cells(
+def decode_fused(
     cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int, exponents: list[float], decoding: Decoding
 ) -> Decoded:
-    """The matches of a batch of pairs from their descriptors, on the cells. Never waits for the GPU.
+    """Match a batch of pairs to cells, from their descriptors and with hard pooling. Never waits for the GPU.
 
     Args:
         cells0, cells1, patch: see :func:`~deepmatching.network.operators.correlation`.
         exponents: ν_0, ν_1, …; levels beyond the last one share it.
-        decoding: the options; ``subpixel`` has no effect here.
+        decoding: the options; ``subpixel`` and ``confidence`` have no effect here.
     """
     nu = exponents + exponents[-1:] * (geometry.L + 1 - len(exponents))
     reciprocal, tiling, half = decoding.reciprocal, decoding.tiling, decoding.half
@@ -68,8 +73,8 @@ def decode_cells(
 
     def first(part: Geometry) -> tuple[Tensor, Tensor]:
         """S_{1/2} and m_0."""
-        if part is not geometry and cells0.device.type == "cpu":
-            release_freed()  # memory is short, and describing and the strip before have freed much
+        if part is not geometry:  # memory is short, and describing and the strip before have freed much
+            decoding.between_strips()
         return correlate_and_pool(cells0, cells1, part, patch, nu[0], half)
 
     if not tiling.is_split(geometry):

@@ -6,9 +6,11 @@ scores in S_{l+1/2}. A score takes four bytes and a switch takes one.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import torch
 
@@ -20,21 +22,26 @@ from deepmatching.kernels.limits import free_bytes
 from deepmatching.kernels.registry import has_kernels
 from deepmatching.network.convolutions import BAND_BYTES
 from deepmatching.network.descriptors import Descriptor
+from deepmatching.network.network import Network
 from deepmatching.network.operators.subpixel import SIDE, chunk
-from deepmatching.settings import Pooling
 
 #: The widest cells that users can choose, in pixels.
 LARGEST_STRIDE = 4
 
 #: Advice that helps unless the libraries alone take too much.
 SMALLER_IMAGES = "smaller images (max_size)"
+
+#: Advice for flow if its dense network is what takes too much.
 WITHOUT_DENSE = "the flow without the dense network (preset interpolated)"
 
 #: Fraction of the free memory that is used unless the user sets a limit.
 SAFE_FRACTION = 0.8
 
-#: Bytes that loading the CPU kernels takes: Numba and LLVM before images are described, and then the compiled code.
-NUMBA, CPU_KERNELS = 90_000_000, 130_000_000
+#: Bytes that loading the CPU kernels takes before images are described: Numba and LLVM.
+NUMBA = 90_000_000
+
+#: Bytes of the same once the kernels are compiled.
+CPU_KERNELS = 130_000_000
 
 #: Bytes that PyTorch's own convolutions and temporaries take on a CPU.
 PLAIN_OPERATORS = 150_000_000
@@ -45,9 +52,14 @@ CONVOLUTIONS = 20_000_000
 #: Bytes that matrix products of PyTorch reserve on a GPU, from the first one on (measured on an H200).
 MATRIX_WORKSPACE = 34_000_000
 
-#: Bytes that flow takes after matching on a CPU: its kernels and those of matching; for each pixel, and with a dense
-#: network.
-FLOW_KERNELS, FLOW_PER_PIXEL, DENSE_PER_PIXEL = 190_000_000, 115, 200
+#: Bytes that the kernels of flow and matching take on a CPU.
+FLOW_KERNELS = 190_000_000
+
+#: Bytes that flow takes for each pixel after matching on a CPU.
+FLOW_PER_PIXEL = 115
+
+#: Bytes that flow takes for each pixel with a dense network.
+DENSE_PER_PIXEL = 200
 
 #: Bytes that a CPU's allocator keeps of freed arrays, which are too small to be given back: a fifth of little work, a
 #: twelfth of much, and more if several pairs are matched.
@@ -59,219 +71,6 @@ BEYOND = 108
 Size = tuple[int, int]  #: rows and columns
 
 
-def decoding_bytes(
-    geometry: Geometry,
-    descriptor: Descriptor,
-    batch: int = 1,
-    device: str = "cpu",
-    tiling: Tiling = WHOLE,
-    pooling: Pooling = "hard",
-) -> int:
-    """Peak of matching a batch of pairs on a type of device: images in float32, descriptors and scores."""
-    fast = has_kernels(device)
-    before, after = (0, 0) if device != "cpu" else (NUMBA, CPU_KERNELS) if fast else (PLAIN_OPERATORS, PLAIN_OPERATORS)
-    images = images_bytes(geometry) * (2 if batch > 1 else 1)  # a batch is a copy
-    cells = _cells_bytes(geometry, descriptor)
-    scores = batch * _scores_bytes(geometry, descriptor, device, tiling, batch)
-    if pooling == "soft":
-        scores = batch * _volumes_bytes(geometry, pooling)
-    if descriptor.working:  # learned descriptors refine their matches and judge them
-        after_scores = max(_subpixel_bytes(geometry, descriptor, batch, device), _confidence_bytes(geometry, batch))
-        scores = max(scores, after_scores + (MATRIX_WORKSPACE if device == "cuda" else 0))
-    work = max(before + batch * _describing_bytes(geometry, descriptor, device), after + batch * cells + scores)
-    if device != "cpu":
-        return work + batch * images
-    fragments = max(min(FRAGMENTS, (work - before) // 5), work // 12) * (2 if batch > 1 else 1)
-    return work + batch * images + fragments + (CONVOLUTIONS if descriptor.working else 0)
-
-
-def flow_bytes(geometry: Geometry, descriptor: Descriptor, sizes: Sequence[Size] = (), dense: bool = False) -> int:
-    """Peak of flow after matching on a CPU: images and descriptors of both frames, and all stages."""
-    rows, columns = geometry.size0
-    held = images_bytes(geometry) + _cells_bytes(geometry, descriptor) + originals_bytes(geometry, sizes)
-    return FLOW_KERNELS + held + (DENSE_PER_PIXEL if dense else FLOW_PER_PIXEL) * rows * columns
-
-
-def images_bytes(geometry: Geometry) -> int:
-    """Size of a pair of colour images in float32."""
-    return 12 * sum(rows * columns for rows, columns in (geometry.size0, geometry.size1))
-
-
-def originals_bytes(geometry: Geometry, sizes: Sequence[Size]) -> int:
-    """Size of a pair of colour images in float32 that are matched at a smaller size: they are held beside it."""
-    if tuple(sizes) in ((), (geometry.size0, geometry.size1)):
-        return 0
-    return 12 * sum(rows * columns for rows, columns in sizes)
-
-
-def _scores_bytes(geometry: Geometry, descriptor: Descriptor, device: str, tiling: Tiling, batch: int) -> int:
-    """Peak of what ``inference.decode_cells`` allocates for each pair of a batch, with what remains of each point."""
-    fast = has_kernels(device)
-    points = geometry.grid(0)[0] * geometry.grid(0)[1]
-    table = 4 * geometry.used1[0] * geometry.used1[1] // geometry.alpha**2
-    results = 90 * points + table * (torch.get_num_threads() + 2 if device == "cpu" and fast else 2)
-    if geometry.L == 0:
-        return 12 * geometry.cells(0) + results
-    P = [pooled_cells(geometry, l) for l in range(geometry.L)]
-    cut = min(tiling.levels, geometry.L - 1) if tiling.is_split(geometry) else 0
-    # Unpooling and disaggregation are one kernel on a CPU. Elsewhere, Q_{l+1} is stored in between.
-    between = 4 if fast and device == "cpu" else 8
-    # The levels that are held whole: S and m on the way up; at the top, S_L and Q; then Q of two levels at a time.
-    whole = 5 * sum(P[cut:]) + 4 * geometry.cells(geometry.L) + between * P[-1]
-    for l in range(cut, geometry.L - 1):
-        whole = max(whole, 5 * sum(P[cut : l + 2]) + 4 * P[l + 1] + between * P[l])
-    if not cut:
-        first = _first_bytes(geometry, descriptor, device, geometry.grid(0)[0], batch)
-        return max(first, whole, 9 * P[0] + _best_bytes(geometry, device, geometry.grid(0)[0])) + results
-    row = [cells // geometry.grid(l)[0] for l, cells in enumerate(P)]
-    up, down, below = _strip_rows(geometry, tiling.strips, cut)
-    rising = max(
-        _first_bytes(geometry, descriptor, device, up[0], batch),
-        *(5 * up[l] * row[l] + 5 * up[l + 1] * row[l + 1] for l in range(cut)),
-    )
-    lower = 5 * sum(below[l] * row[l] for l in range(cut))
-    falling = max(
-        _first_bytes(geometry, descriptor, device, below[0], batch),
-        *(lower + 4 * down[l + 1] * row[l + 1] * (l + 1 < cut) + between * down[l] * row[l] for l in range(cut)),
-        lower + 4 * down[0] * row[0] + _best_bytes(geometry, device, down[0]),
-    )
-    return max(5 * P[cut] + rising, whole, 9 * P[cut] + falling) + results
-
-
-def _strip_rows(geometry: Geometry, strips: int, cut: int) -> tuple[list[int], list[int], list[int]]:
-    """The most rows at each level in ``strips_up``, and in the two strips of ``strips_down``."""
-    heights = [geometry.grid(l)[0] for l in range(cut + 1)]
-    spread = [plus - minus for minus, plus in (geometry.child_shifts(l) for l in range(cut))]
-    up, down = [-(-heights[cut] // min(strips, heights[cut]))], [-(-heights[0] // min(strips, heights[0]))]
-    for l in reversed(range(cut)):
-        up.insert(0, min(heights[l], up[0] + spread[l]))
-    for l in range(cut):
-        down.append(min(heights[l + 1], down[l] + spread[l]))
-    below = [down[cut - 1]]
-    for l in reversed(range(cut - 1)):
-        below.insert(0, min(heights[l], below[0] + spread[l]))
-    return up, down, below
-
-
-def _first_bytes(geometry: Geometry, descriptor: Descriptor, device: str, rows: int, batch: int) -> int:
-    """Peak of ``correlate_and_pool`` for some rows of reference points: S_{1/2}, m_0 and what leads to them.
-
-    A CPU copies the cells of one pair of a batch after the other, so that each counts for a part.
-    """
-    part = rows / geometry.grid(0)[0]
-    result, S_0 = int(5 * part * pooled_cells(geometry, 0)), int(part * geometry.cells(0))
-    if not has_kernels(device):
-        return result + 8 * S_0 + _cells_bytes(geometry, descriptor) // 2
-    if device != "cpu":
-        row = 4 * S_0 // rows
-        chunk_rows = max(POINT_TILE, CHUNK_BYTES // row // POINT_TILE * POINT_TILE)
-        chunk = max(min(rows, chunk_rows) * row, min(CHUNK_BYTES // max(1, 4 * S_0), batch) * 4 * S_0) // batch
-        return result + chunk + _half_cells_bytes(geometry, descriptor, rows)
-    pitch = target_pitch(geometry, descriptor.patch, BEYOND)
-    band, height = target_bands(geometry, descriptor.patch, descriptor.channels, pitch)
-    target = min(height, rows * geometry.alpha // geometry.gamma + 2 * geometry.R(0)) if geometry.relative else height
-    reference = min(band, rows) * geometry.alpha // geometry.gamma * geometry.used0[1] // geometry.gamma
-    # Every row of a narrow target takes whole pages, of up to 64 KiB. The zeros on other pages take nothing.
-    touched = min(pitch, geometry.used1[1] // geometry.gamma + 2**14)
-    return result + 4 * descriptor.channels * (target * touched + reference) // batch
-
-
-def _half_cells_bytes(geometry: Geometry, descriptor: Descriptor, rows: int) -> int:
-    """The cells of both images as a GPU correlates them for some rows of reference points.
-
-    Two numbers in half precision for each channel, with zeros as far as the windows of whole tiles of points look.
-    """
-    step, patch = geometry.alpha // geometry.gamma, descriptor.patch
-    shift = step if geometry.relative else 0
-    tiles = -(-rows // POINT_TILE), -(-geometry.grid(0)[1] // POINT_TILE)
-    blocks = [
-        -(-(h + (POINT_TILE - 1) * shift) // b) * b for h, b in zip(geometry.window(0), TARGET_BLOCK, strict=True)
-    ]
-    reference = [n * POINT_TILE * step + patch for n in tiles]
-    target = [(n - 1) * POINT_TILE * shift + block + patch for n, block in zip(tiles, blocks, strict=True)]
-    channels = -(-descriptor.channels // 8) * 8
-    return 4 * channels * (reference[0] * reference[1] + target[0] * target[1])
-
-
-def _best_bytes(geometry: Geometry, device: str, rows: int) -> int:
-    """What ``best_pooled`` allocates for some rows of reference points: Q_0 and a copy, without kernels."""
-    return 0 if has_kernels(device) else 8 * geometry.cells(0) * rows // geometry.grid(0)[0]
-
-
-def _subpixel_bytes(geometry: Geometry, descriptor: Descriptor, batch: int, device: str) -> int:
-    """What sub-pixel matches take: the target's cells around some rows of matches, twice, and all their patches."""
-    rows, columns = geometry.grid(0)
-    patches, around = SIDE**2 * descriptor.patch**2, (SIDE + descriptor.patch - 1) ** 2
-    row = batch * columns * patches * descriptor.channels
-    at_once = min(rows * row, max(row, chunk(device)))
-    return int(4 * at_once * (2 * around / patches + (descriptor.patch > 1)))
-
-
-def _confidence_bytes(geometry: Geometry, batch: int) -> int:
-    """What judging the matches takes: the evidence and the network's maps."""
-    return 1500 * batch * geometry.grid(0)[0] * geometry.grid(0)[1]
-
-
-def _describing_bytes(geometry: Geometry, descriptor: Descriptor, device: str) -> int:
-    """Peak of describing the two images of a pair: one after the other, or on a GPU both at once."""
-    pixels0, pixels1 = (rows * columns for rows, columns in (geometry.used0, geometry.used1))
-    if device == "cuda":
-        working = descriptor.working if descriptor.working_on_gpu is None else descriptor.working_on_gpu
-        return working * (pixels0 + pixels1)
-    first = 4 * descriptor.channels * pixels0 // geometry.gamma**2
-    one, two = (_image_bytes(descriptor, pixels) for pixels in (pixels0, pixels1))
-    return max(one, first + two)
-
-
-def _image_bytes(descriptor: Descriptor, pixels: int) -> int:
-    """Peak of describing one image on a CPU."""
-    whole = descriptor.working * pixels
-    if descriptor.banded is None or whole <= BAND_BYTES:
-        return whole
-    return max(descriptor.banded * pixels, descriptor.mapped * pixels + 7 * BAND_BYTES // 8)  # bands are rounded down
-
-
-def pyramid_bytes(
-    geometry: Geometry,
-    descriptor: Descriptor,
-    batch: int = 1,
-    training: bool = True,
-    device: str = "cpu",
-    pooling: Pooling = "hard",
-) -> int:
-    """Peak of ``Network.forward``, which holds all S_l and Q_l, and of its backward pass when training.
-
-    Measured per score: 11 bytes for S, Q and the temporaries of one level, and 16 with the maxima and the sums of soft
-    pooling. Training adds what backward needs from correlation, power, pooling and unpooling, and the gradients
-    themselves.
-    """
-    volumes = _volumes_bytes(geometry, pooling, training, has_kernels(device) and device == "cuda")
-    overhead = PLAIN_OPERATORS if device == "cpu" else 0
-    return batch * (volumes + _cells_bytes(geometry, descriptor)) + overhead
-
-
-def _volumes_bytes(geometry: Geometry, pooling: Pooling, training: bool = False, fused: bool = False) -> int:
-    """Peak of all score volumes of a pair; ``fused`` if kernels keep what backward needs."""
-    if pooling == "soft":
-        per_score = 16 if not training else 32 if fused else 56
-    else:
-        per_score = 11 if not training else 24 if fused else 46
-    return per_score * sum(geometry.cells(l) for l in range(geometry.L + 1))
-
-
-def pooled_cells(geometry: Geometry, l: int) -> int:
-    """P_l, the number of scores in S_{l+1/2}."""
-    rows, columns = geometry.grid(l)
-    h, w = geometry.window(l + 1)
-    return rows * columns * h * w
-
-
-def _cells_bytes(geometry: Geometry, descriptor: Descriptor) -> int:
-    """Size of the descriptors of both images."""
-    pixels = sum(rows * columns for rows, columns in (geometry.used0, geometry.used1))
-    return 4 * descriptor.channels * pixels // geometry.gamma**2
-
-
 @dataclass(frozen=True)
 class Plan:
     """How to match a batch within a budget."""
@@ -281,95 +80,295 @@ class Plan:
     needed: int  #: estimated peak, in bytes
 
 
-def plan_decoding(
-    geometry: Geometry,
-    descriptor: Descriptor,
-    batch: int,
-    device: str,
-    budget: int,
-    sizes: Sequence[Size] = (),
-    pooling: Pooling = "hard",
-) -> Plan:
-    """The largest pieces that fit into the budget: first fewer pairs at a time, then strips of the lowest levels.
+@dataclass(frozen=True)
+class Work:
+    """Matching pairs of images with one geometry, whose memory is estimated.
+
+    Args:
+        pooling: ``hard``, or any other, with which all volumes are held.
+    """
+
+    geometry: Geometry
+    descriptor: Descriptor
+    device: str = "cpu"
+    pooling: str = "hard"
+
+    @classmethod
+    def of(cls, network: Network, geometry: Geometry, device: str) -> Work:
+        """Return the work of a network on a type of device."""
+        return cls(geometry, network.descriptor, device, "hard" if network.is_fusable else "other")
+
+    def peak(self, batch: int = 1, tiling: Tiling = WHOLE) -> int:
+        """Return the peak of matching a batch: images in float32, descriptors and scores."""
+        before = after = 0
+        if self.device == "cpu":
+            before, after = (NUMBA, CPU_KERNELS) if has_kernels(self.device) else (PLAIN_OPERATORS, PLAIN_OPERATORS)
+        images = images_bytes(self.geometry) * (2 if batch > 1 else 1)  # a batch is a copy
+        scores = batch * (self.fused(tiling, batch) if self.pooling == "hard" else self.volumes())
+        if self.descriptor.working:  # learned descriptors refine their matches and estimate their confidence
+            refining = max(self._subpixel(batch), 1500 * batch * self._points)  # the evidence, and the network's maps
+            scores = max(scores, refining + (MATRIX_WORKSPACE if self.device == "cuda" else 0))
+        work = max(before + batch * self._describing(), after + batch * self.cells() + scores)
+        if self.device != "cpu":
+            return work + batch * images
+        fragments = max(min(FRAGMENTS, (work - before) // 5), work // 12) * (2 if batch > 1 else 1)
+        return work + batch * images + fragments + (CONVOLUTIONS if self.descriptor.working else 0)
+
+    def pyramid(self, batch: int = 1, training: bool = True) -> int:
+        """Return the peak of ``Network.forward``, which holds all S_l and Q_l, and of its backward pass if training."""
+        return batch * (self.volumes(training) + self.cells()) + (PLAIN_OPERATORS if self.device == "cpu" else 0)
+
+    def least(self) -> int:
+        """Return what matching one pair takes in the smallest pieces."""
+        smallest = (Tiling(self.geometry.grid(0)[0], levels) for levels in range(1, self.geometry.L))
+        return min(self.peak(1, tiling) for tiling in (WHOLE, *smallest))
+
+    def cells(self) -> int:
+        """Return the size of the descriptors of both images."""
+        pixels = math.prod(self.geometry.used0) + math.prod(self.geometry.used1)
+        return 4 * self.descriptor.channels * pixels // self.geometry.gamma**2
+
+    def volumes(self, training: bool = False) -> int:
+        """Return the peak of all score volumes of a pair, and of the backward pass when training.
+
+        Measured per score: 11 bytes for S, Q and the temporaries of one level, and 16 with the maxima and the sums of
+        soft pooling. Training adds what backward needs from correlation, power, pooling and unpooling, and the
+        gradients themselves; kernels on a GPU keep less.
+        """
+        is_fused = has_kernels(self.device) and self.device == "cuda"
+        if self.pooling == "hard":
+            per_score = 11 if not training else 24 if is_fused else 46
+        else:
+            per_score = 16 if not training else 32 if is_fused else 56
+        return per_score * sum(self.geometry.cells(l) for l in range(self.geometry.L + 1))
+
+    def fused(self, tiling: Tiling, batch: int) -> int:
+        """Return the peak of ``inference.decode_fused`` for each pair of a batch, with what remains of each point."""
+        geometry, is_cpu, rows = self.geometry, self.device == "cpu", self.geometry.grid(0)[0]
+        table = 4 * geometry.used1[0] * geometry.used1[1] // geometry.alpha**2
+        results = 90 * self._points + table * (
+            torch.get_num_threads() + 2 if is_cpu and has_kernels(self.device) else 2
+        )
+        if geometry.L == 0:
+            return 12 * geometry.cells(0) + results
+        P = [pooled_cells(geometry, l) for l in range(geometry.L)]
+        cut = min(tiling.levels, geometry.L - 1) if tiling.is_split(geometry) else 0
+        # Unpooling and disaggregation are one kernel on a CPU. Elsewhere, Q_{l+1} is stored in between.
+        between = 4 if has_kernels(self.device) and is_cpu else 8
+        # The levels that are held whole: S and m on the way up; at the top, S_L and Q; then Q of two levels at a time.
+        whole = 5 * sum(P[cut:]) + 4 * geometry.cells(geometry.L) + between * P[-1]
+        for l in range(cut, geometry.L - 1):
+            whole = max(whole, 5 * sum(P[cut : l + 2]) + 4 * P[l + 1] + between * P[l])
+        if not cut:
+            return max(self._first(rows, batch), whole, 9 * P[0] + self._best(rows)) + results
+        row = [cells // geometry.grid(l)[0] for l, cells in enumerate(P)]
+        up, down, below = _rows_of_strips(geometry, tiling.strips, cut)
+        rising = (5 * up[l] * row[l] + 5 * up[l + 1] * row[l + 1] for l in range(cut))
+        lower = 5 * sum(below[l] * row[l] for l in range(cut))
+        falling = (4 * down[l + 1] * row[l + 1] * (l + 1 < cut) + between * down[l] * row[l] for l in range(cut))
+        last = 4 * down[0] * row[0] + self._best(down[0])
+        return results + max(
+            5 * P[cut] + max(self._first(up[0], batch), *rising),
+            whole,
+            9 * P[cut] + max(self._first(below[0], batch), lower + max(last, *falling)),
+        )
+
+    @property
+    def _points(self) -> int:
+        """The number of reference points of level 0."""
+        return math.prod(self.geometry.grid(0))
+
+    def _describing(self) -> int:
+        """Return the peak of describing the two images of a pair: one after the other, or on a GPU both at once."""
+        descriptor = self.descriptor
+        pixels0, pixels1 = math.prod(self.geometry.used0), math.prod(self.geometry.used1)
+        if self.device == "cuda":
+            working = descriptor.working if descriptor.working_on_gpu is None else descriptor.working_on_gpu
+            return working * (pixels0 + pixels1)
+        first = 4 * descriptor.channels * pixels0 // self.geometry.gamma**2
+        return max(_image_bytes(descriptor, pixels0), first + _image_bytes(descriptor, pixels1))
+
+    def _first(self, rows: int, batch: int) -> int:
+        """Return the peak of ``correlate_and_pool`` for some rows of reference points: S_{1/2}, m_0 and before.
+
+        A CPU copies the cells of one pair of a batch after the other, so that each counts for a part.
+        """
+        geometry, descriptor = self.geometry, self.descriptor
+        part = rows / geometry.grid(0)[0]
+        result, S_0 = int(5 * part * pooled_cells(geometry, 0)), int(part * geometry.cells(0))
+        if not has_kernels(self.device):
+            return result + 8 * S_0 + self.cells() // 2
+        if self.device != "cpu":
+            row = 4 * S_0 // rows
+            chunk_rows = max(POINT_TILE, CHUNK_BYTES // row // POINT_TILE * POINT_TILE)
+            held = max(min(rows, chunk_rows) * row, min(CHUNK_BYTES // max(1, 4 * S_0), batch) * 4 * S_0) // batch
+            return result + held + self._half_cells(rows)
+        pitch = target_pitch(geometry, descriptor.patch, BEYOND)
+        band, height = target_bands(geometry, descriptor.patch, descriptor.channels, pitch)
+        step = geometry.alpha // geometry.gamma
+        target = min(height, rows * step + 2 * geometry.R(0)) if geometry.relative else height
+        reference = min(band, rows) * step * geometry.used0[1] // geometry.gamma
+        # Every row of a narrow target takes whole pages, of up to 64 KiB. The zeros on other pages take nothing.
+        touched = min(pitch, geometry.used1[1] // geometry.gamma + 2**14)
+        return result + 4 * descriptor.channels * (target * touched + reference) // batch
+
+    def _half_cells(self, rows: int) -> int:
+        """Return the size of both images' cells as a GPU correlates them for some rows of reference points.
+
+        Two numbers in half precision for each channel, with zeros as far as the windows of whole tiles of points look.
+        """
+        geometry, patch = self.geometry, self.descriptor.patch
+        step = geometry.alpha // geometry.gamma
+        shift = step if geometry.relative else 0
+        tiles = -(-rows // POINT_TILE), -(-geometry.grid(0)[1] // POINT_TILE)
+        blocks = [
+            -(-(h + (POINT_TILE - 1) * shift) // b) * b for h, b in zip(geometry.window(0), TARGET_BLOCK, strict=True)
+        ]
+        reference = [n * POINT_TILE * step + patch for n in tiles]
+        target = [(n - 1) * POINT_TILE * shift + block + patch for n, block in zip(tiles, blocks, strict=True)]
+        channels = -(-self.descriptor.channels // 8) * 8
+        return 4 * channels * (reference[0] * reference[1] + target[0] * target[1])
+
+    def _best(self, rows: int) -> int:
+        """Return what ``best_pooled`` allocates for some rows of reference points: Q_0 and a copy, without kernels."""
+        return 0 if has_kernels(self.device) else 8 * self.geometry.cells(0) * rows // self.geometry.grid(0)[0]
+
+    def _subpixel(self, batch: int) -> int:
+        """Return what sub-pixel matches take: target cells around some rows of matches, twice, and their patches."""
+        rows, columns = self.geometry.grid(0)
+        patch = self.descriptor.patch
+        patches, around = SIDE**2 * patch**2, (SIDE + patch - 1) ** 2
+        row = batch * columns * patches * self.descriptor.channels
+        at_once = min(rows * row, max(row, chunk(self.device)))
+        return int(4 * at_once * (2 * around / patches + (patch > 1)))
+
+
+def require_pyramid(
+    network: Network, geometry: Geometry, batch: int, device: torch.device, memory: int | None = None
+) -> None:
+    """Raise if ``Network.forward`` needs more memory than it may use, with its backward pass if gradients are on."""
+    work = Work.of(network, geometry, device.type)
+    require(work.pyramid(batch, torch.is_grad_enabled()), device, memory)
+
+
+def flow_bytes(work: Work, sizes: Sequence[Size] = (), dense: bool = False) -> int:
+    """Return the peak of flow after matching on a CPU: images and descriptors of both frames, and all stages."""
+    held = images_bytes(work.geometry) + work.cells() + originals_bytes(work.geometry, sizes)
+    return FLOW_KERNELS + held + (DENSE_PER_PIXEL if dense else FLOW_PER_PIXEL) * math.prod(work.geometry.size0)
+
+
+def images_bytes(geometry: Geometry) -> int:
+    """Return the size of a pair of colour images in float32."""
+    return 12 * sum(map(math.prod, (geometry.size0, geometry.size1)))
+
+
+def originals_bytes(geometry: Geometry, sizes: Sequence[Size]) -> int:
+    """Return the size of a pair of colour images that are matched at a smaller size: they are held beside it."""
+    if tuple(sizes) in ((), (geometry.size0, geometry.size1)):
+        return 0
+    return 12 * sum(map(math.prod, sizes))
+
+
+def pooled_cells(geometry: Geometry, l: int) -> int:
+    """Return P_l, the number of scores in S_{l+1/2}."""
+    return math.prod((*geometry.grid(l), *geometry.window(l + 1)))
+
+
+def is_banded(descriptor: Descriptor, pixels: int) -> bool:
+    """Return whether a CPU describes an image in bands of rows."""
+    return descriptor.banded is not None and descriptor.working * pixels > BAND_BYTES
+
+
+def _image_bytes(descriptor: Descriptor, pixels: int) -> int:
+    """Return the peak of describing one image on a CPU."""
+    if not is_banded(descriptor, pixels):
+        return descriptor.working * pixels
+    return max((descriptor.banded or 0) * pixels, descriptor.mapped * pixels + 7 * BAND_BYTES // 8)  # rounded down
+
+
+def _rows_of_strips(geometry: Geometry, strips: int, cut: int) -> tuple[list[int], list[int], list[int]]:
+    """Return the most rows at each level in ``strips_up``, and in the two strips of ``strips_down``."""
+    heights = [geometry.grid(l)[0] for l in range(cut + 1)]
+    spread = [plus - minus for minus, plus in (geometry.child_shifts(l) for l in range(cut))]
+
+    def grow(rows: int, levels: Iterable[tuple[int, int]]) -> list[int]:
+        """Return these rows and those of the next levels, each (height, spread)."""
+        return list(accumulate(levels, lambda n, level: min(level[0], n + level[1]), initial=rows))
+
+    towards_0 = list(zip(heights, spread, strict=False))[::-1]
+    up = grow(-(-heights[cut] // min(strips, heights[cut])), towards_0)[::-1]
+    down = grow(-(-heights[0] // min(strips, heights[0])), zip(heights[1:], spread, strict=True))
+    below = grow(down[cut - 1], towards_0[1:])[::-1]
+    return up, down, below
+
+
+def plan_decoding(work: Work, batch: int, budget: int, sizes: Sequence[Size] = ()) -> Plan:
+    """Return the largest pieces that fit into the budget: fewer pairs at a time, then strips of the lowest levels.
 
     Args:
         sizes: those of the two images as they were given, if they are matched at a smaller size.
-        pooling: soft pooling holds all volumes, so that nothing is cut into strips.
 
     Raises:
         OutOfMemoryError: if even the smallest pieces do not fit.
     """
+    geometry, device = work.geometry, work.device
     held = batch * originals_bytes(geometry, sizes)
 
     def needed(tiling: Tiling, pairs: int = 1) -> int:
         waiting = (batch - pairs) * images_bytes(geometry) + FRAGMENTS * (device == "cpu" and pairs < batch)
-        return held + waiting + decoding_bytes(geometry, descriptor, pairs, device, tiling, pooling)
+        return held + waiting + work.peak(pairs, tiling)
 
     pairs = bisect_right(range(1, batch + 1), budget, key=lambda n: needed(WHOLE, n))
     if pairs:
         return Plan(pairs, WHOLE, needed(WHOLE, pairs))
     fitting = []
     counts = range(2, geometry.grid(0)[0] + 1)
-    for levels in range(1, geometry.L if pooling == "hard" else 1):
+    for levels in range(1, geometry.L if work.pooling == "hard" else 1):
         # More strips need less: the first count that fits.
         n = bisect_left(counts, True, key=lambda n: needed(Tiling(n, levels)) <= budget)
         if n < len(counts):
             fitting.append(Tiling(counts[n], levels))
     if not fitting:
-        advice = _advice(geometry, descriptor, device, budget, held, pooling)
-        least = held + (batch - 1) * images_bytes(geometry) + _least(geometry, descriptor, device, pooling)
-        raise not_enough(least, budget, device, advice)
-    best = min(fitting, key=lambda tiling: _rows_computed(geometry, tiling))
+        least = held + (batch - 1) * images_bytes(geometry) + work.least()
+        raise not_enough(least, budget, device, _advice(work, budget, held))
+
+    def rows_computed(tiling: Tiling) -> int:
+        """Return how many rows of level 0 are correlated in total: a measure of time."""
+        up, _, below = _rows_of_strips(geometry, tiling.strips, tiling.levels)
+        return tiling.strips * (up[0] + below[0])
+
+    best = min(fitting, key=rows_computed)
     return Plan(1, best, needed(best))
 
 
-def plan_flow(
-    geometry: Geometry, descriptor: Descriptor, device: str, budget: int, sizes: Sequence[Size],
-    pooling: Pooling = "hard", dense: bool = False,
-) -> Plan:  # fmt: skip
-    """As :func:`plan_decoding` for one pair, with what flow takes after matching. Counted on a CPU only."""
-    after = flow_bytes(geometry, descriptor, sizes, dense) if device == "cpu" else 0
+def plan_flow(work: Work, budget: int, sizes: Sequence[Size] = (), dense: bool = False) -> Plan:
+    """Plan as :func:`plan_decoding` for one pair, with what flow takes after matching. Counted on a CPU only."""
+    after = flow_bytes(work, sizes, dense) if work.device == "cpu" else 0
     if after > budget:
-        advice = [WITHOUT_DENSE] * (dense and flow_bytes(geometry, descriptor, sizes) <= budget)
-        raise not_enough(after, budget, device, advice + [SMALLER_IMAGES] * (budget > FLOW_KERNELS))
-    plan = plan_decoding(geometry, descriptor, 1, device, budget, sizes, pooling)
+        advice = [WITHOUT_DENSE] * (dense and flow_bytes(work, sizes) <= budget)
+        raise not_enough(after, budget, work.device, advice + [SMALLER_IMAGES] * (budget > FLOW_KERNELS))
+    plan = plan_decoding(work, 1, budget, sizes)
     return replace(plan, needed=max(plan.needed, after))
 
 
-def _least(geometry: Geometry, descriptor: Descriptor, device: str, pooling: Pooling) -> int:
-    """What matching one pair takes in the smallest pieces."""
-    smallest = (Tiling(geometry.grid(0)[0], levels) for levels in range(1, geometry.L))
-    return min(decoding_bytes(geometry, descriptor, 1, device, tiling, pooling) for tiling in (WHOLE, *smallest))
-
-
-def _advice(
-    geometry: Geometry, descriptor: Descriptor, device: str, budget: int, held: int, pooling: Pooling
-) -> list[str]:
-    """What helps to match these images within the budget, ``held`` of which is taken by images of this size."""
-    gamma = 2 * geometry.gamma
-    radius = None if geometry.radius is None else -(-geometry.radius // gamma) * gamma
-    options = {"a smaller radius": replace(geometry, radius=geometry.gamma, levels=None)}
-    side = descriptor.cells_of_patch * gamma
-    if descriptor.scalable and descriptor.stride < LARGEST_STRIDE and min(geometry.size0 + geometry.size1) >= side:
-        sizes, downscale = (geometry.size0, geometry.size1), gamma.bit_length() - 1
-        coarser = Geometry.for_downscale(*sizes, downscale, radius, patch=descriptor.cells_of_patch)
-        options["a larger downscale"] = coarser
-    advice = [name for name, other in options.items() if held + _least(other, descriptor, device, pooling) <= budget]
-    if pooling == "soft" and held + _least(geometry, descriptor, device, "hard") <= budget:
-        advice.insert(0, "hard pooling")
+def _advice(work: Work, budget: int, held: int) -> list[str]:
+    """Return what helps to match within the budget, ``held`` of which is taken by images of this size."""
+    geometry, descriptor = work.geometry, work.descriptor
+    sizes, gamma, patch = (geometry.size0, geometry.size1), 2 * geometry.gamma, descriptor.cells_of_patch
+    options = {} if work.pooling == "hard" else {"hard pooling": replace(work, pooling="hard")}
+    options["a smaller radius"] = replace(work, geometry=replace(geometry, radius=geometry.gamma, levels=None))
+    if descriptor.scalable and descriptor.stride < LARGEST_STRIDE and min(sizes[0] + sizes[1]) >= patch * gamma:
+        radius = None if geometry.radius is None else -(-geometry.radius // gamma) * gamma
+        coarser = Geometry.for_downscale(*sizes, gamma.bit_length() - 1, radius, patch=patch)
+        options["a larger downscale"] = replace(work, geometry=coarser)
     smallest = (geometry.delta, geometry.delta)
-    small = replace(geometry, size0=smallest, size1=smallest, levels=None)
-    return advice + [SMALLER_IMAGES] * (_least(small, descriptor, device, pooling) <= budget)
-
-
-def _rows_computed(geometry: Geometry, tiling: Tiling) -> int:
-    """Rows of level 0 that are correlated in total: a measure of time."""
-    up, _, below = _strip_rows(geometry, tiling.strips, tiling.levels)
-    return tiling.strips * (up[0] + below[0])
+    small = replace(work, geometry=replace(geometry, size0=smallest, size1=smallest, levels=None))
+    advice = [name for name, other in options.items() if held + other.least() <= budget]
+    return advice + [SMALLER_IMAGES] * (small.least() <= budget)
 
 
 def budget_for(device: torch.device, memory: int | None = None) -> int:
-    """Memory that may be used: the user's limit, or a safe fraction of the free memory."""
+    """Return the memory that may be used: the user's limit, or a safe fraction of the free memory."""
     free = free_bytes(device)
     if free is None:
         return 2**63 if memory is None else memory
@@ -387,7 +386,7 @@ def require(needed: int, device: torch.device, memory: int | None = None) -> Non
 def not_enough(
     needed: int, budget: int, device: str, advice: Sequence[str] = ("a smaller radius", SMALLER_IMAGES)
 ) -> OutOfMemoryError:
-    """The refusal, with what helps beside more memory."""
+    """Return the refusal, with what helps beside more memory."""
     helps = f"use {', '.join(advice)} or allow" if advice else "allow"
     return OutOfMemoryError(
         f"This needs about {amount(needed)} of memory on {device}, but may use only {amount(budget)}: "
@@ -396,5 +395,5 @@ def not_enough(
 
 
 def amount(size: int) -> str:
-    """'1.5 GB', or '12 MB' for small amounts."""
+    """Return '1.5 GB', or '12 MB' for small amounts."""
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"

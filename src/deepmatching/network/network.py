@@ -12,24 +12,13 @@ from torch import Tensor, nn
 
 from deepmatching.errors import DeepMatchingError, check_choice, check_number
 from deepmatching.geometry.discretization import Geometry
-from deepmatching.kernels.limits import release_freed
 from deepmatching.network.confidence import ConfidenceNetwork
 from deepmatching.network.descriptors import Descriptor
-from deepmatching.network.inference import Decoding, decode_cells
-from deepmatching.network.memory import pyramid_bytes, require
-from deepmatching.network.operators import (
-    aggregation,
-    correlation,
-    disaggregation,
-    max_pooling,
-    power,
-    soft_pooling,
-    soft_unpooling,
-    summation,
-    unpooling,
-)
+from deepmatching.network.inference import Decoding, decode_fused
+from deepmatching.network.operators import aggregation, correlation, disaggregation, power, summation
 from deepmatching.network.operators.decoding import Decoded, decode, mask_off_image
 from deepmatching.network.operators.evidence import gather_evidence
+from deepmatching.network.operators.pooling import HARD, HardPooling, PoolingComponent, SoftPooling
 from deepmatching.network.operators.subpixel import refine_to_subpixel, scores_around
 from deepmatching.settings import EXPONENT, RADIUS, TEMPERATURE, Pooling
 
@@ -70,8 +59,9 @@ class Network(nn.Module):
             only.
         confidence: the network that judges the matches, or None.
         dense: the network from matches to flow, or None.
-        pooling: ``hard`` (the paper's max pooling and unpooling) or ``soft``, with which every cell of Q_0 has a score
-            and a gradient (see ``deepmatching.network.operators.soft_pooling`` and ``soft_unpooling``).
+        pooling: ``hard`` (the paper's max pooling and unpooling); ``soft``, with which every cell of Q_0 has a score
+            and a gradient (see ``deepmatching.network.operators.soft_pooling``); or a component of your own (see
+            :class:`~deepmatching.network.operators.pooling.PoolingComponent`).
         temperature: initial β of every level of soft pooling; the higher, the harder.
     """
 
@@ -81,6 +71,7 @@ class Network(nn.Module):
     most_levels: int | None  #: the rule gives no more levels than this, if it is not None
     confidence: ConfidenceNetwork | None
     dense: Any  #: the dense network of flow, if the model has one
+    own_pooling: PoolingComponent | None  #: the user's component, in place of hard or soft pooling
 
     def __init__(
         self,
@@ -91,7 +82,7 @@ class Network(nn.Module):
         sharpness: float | None = None,
         confidence: ConfidenceNetwork | None = None,
         dense: nn.Module | None = None,
-        pooling: Pooling = "hard",
+        pooling: Pooling | PoolingComponent = "hard",
         temperature: float = TEMPERATURE,
     ) -> None:
         super().__init__()
@@ -107,15 +98,33 @@ class Network(nn.Module):
         self.use_pooling(pooling, temperature)
 
     @property
-    def pooling(self) -> Pooling:
-        """How scores are pooled: ``soft`` if the network has temperatures."""
+    def pooling(self) -> Pooling | PoolingComponent:
+        """How scores are pooled: ``hard``, ``soft`` if the network has temperatures, or the user's component."""
+        if self.own_pooling is not None:
+            return self.own_pooling
         return "hard" if self.log_temperatures is None else "soft"
 
-    def use_pooling(self, pooling: Pooling, temperature: float = TEMPERATURE) -> None:
-        """Change how scores are pooled; temperatures that the network has are kept, and forgotten with ``hard``."""
-        check_choice("pooling", pooling, get_args(Pooling))
+    @property
+    def pooling_component(self) -> PoolingComponent:
+        """What pools and unpools scores."""
+        if self.own_pooling is not None:
+            return self.own_pooling
+        return HARD if self.log_temperatures is None else SoftPooling(self.log_temperatures)
+
+    @property
+    def is_fusable(self) -> bool:
+        """Whether the fused operators compute what this network does: with hard pooling, unless a subclass differs."""
+        stages = ("first_scores", "fine_to_coarse", "coarse_to_fine", "pooling", "pooling_component")
+        is_hard = type(self.pooling_component) is HardPooling
+        return is_hard and all(getattr(type(self), name) is getattr(Network, name) for name in stages)
+
+    def use_pooling(self, pooling: Pooling | PoolingComponent, temperature: float = TEMPERATURE) -> None:
+        """Change how scores are pooled; only ``soft`` keeps the temperatures that the network has."""
+        self.own_pooling = pooling if isinstance(pooling, PoolingComponent) else None
+        if self.own_pooling is None:
+            check_choice("pooling", pooling, get_args(Pooling))
         check_number("temperature", temperature, above=0)
-        if pooling == "hard":
+        if pooling != "soft":
             self.log_temperatures = None
         elif self.log_temperatures is None:
             self.log_temperatures = nn.Parameter(torch.full_like(self.exponents, math.log(temperature)))
@@ -141,19 +150,15 @@ class Network(nn.Module):
         return self.geometry((image0.shape[2], image0.shape[3]), (image1.shape[2], image1.shape[3]))
 
     def forward(self, image0: Tensor, image1: Tensor) -> Pyramid:
-        """All score volumes of a batch of pairs.
+        """Compute all score volumes of a batch of pairs.
+
+        These take much memory: :func:`~deepmatching.network.memory.require_pyramid` says whether they fit.
 
         Args:
             image0, image1: (B, 1 or 3, H, W) each, values in [0, 1]; the two may differ in size.
-
-        Raises:
-            OutOfMemoryError: if the volumes would not fit into the free memory.
         """
         geometry = self.geometry_of(image0, image1)
         cells0, cells1 = self.describe(image0, image1, geometry)
-        training, device = torch.is_grad_enabled(), image0.device
-        needed = pyramid_bytes(geometry, self.descriptor, len(image0), training, device.type, self.pooling)
-        require(needed, device)
         S_0 = self.first_scores(cells0, cells1, geometry)
         S, switches = self.fine_to_coarse(S_0, geometry)
         return Pyramid(geometry, S, self.coarse_to_fine(S, switches, geometry), self.sharpness, (cells0, cells1))
@@ -167,9 +172,9 @@ class Network(nn.Module):
         geometry: Geometry | None = None,
         exponents: list[float] | None = None,
     ) -> Decoded:
-        """The matches of a batch of pairs: the arg-max of Q_0, without Q_0 (see ``deepmatching.network.inference``).
+        """Match a batch of pairs: the arg-max of Q_0, without Q_0 (see ``deepmatching.network.inference``).
 
-        Soft pooling needs all volumes, and the options ``half`` and ``pieces`` have no effect on it.
+        Other than hard pooling needs all volumes, and the options ``half`` and ``tiling`` have no effect on it.
 
         Args:
             image0, image1: as for :meth:`forward`.
@@ -179,10 +184,10 @@ class Network(nn.Module):
         """
         geometry = geometry or self.geometry_of(image0, image1)
         cells0, cells1 = self.describe(image0, image1, geometry)
-        return self.decode_cells(cells0, cells1, geometry, decoding, exponents)
+        return self.decode_descriptors(cells0, cells1, geometry, decoding, exponents)
 
     @torch.no_grad()
-    def decode_cells(
+    def decode_descriptors(
         self,
         cells0: Tensor,
         cells1: Tensor,
@@ -190,13 +195,13 @@ class Network(nn.Module):
         decoding: Decoding = Decoding(),  # noqa: B008 - frozen
         exponents: list[float] | None = None,
     ) -> Decoded:
-        """As :meth:`decode`, from the descriptors that :meth:`describe` gives."""
+        """Match as :meth:`decode` does, from the descriptors that :meth:`describe` gives."""
         nu = exponents or self.exponents.tolist()
-        decoded = self._on_cells(cells0, cells1, geometry, decoding, nu)
-        return self.refined(decoded, cells0, cells1, geometry, decoding, nu)
+        decoded = self._decode_to_grid(cells0, cells1, geometry, decoding, nu)
+        return self.finish_matches(decoded, cells0, cells1, geometry, decoding, nu)
 
     @torch.no_grad()
-    def refined(
+    def finish_matches(
         self,
         decoded: Decoded,
         cells0: Tensor,
@@ -205,37 +210,39 @@ class Network(nn.Module):
         decoding: Decoding = Decoding(),  # noqa: B008 - frozen
         exponents: list[float] | None = None,
     ) -> Decoded:
-        """Matches on the cells, moved between them and judged, as far as the options say and the network can."""
+        """Move matches between the cells and estimate their confidence, if the options say so and the network can."""
         nu = exponents or self.exponents.tolist()
         sharpness = self.sharpness if decoding.subpixel else None
-        is_judged = self.confidence is not None and decoding.confidence
-        if sharpness is None and not is_judged:
+        has_confidence = self.confidence is not None and decoding.confidence
+        if sharpness is None and not has_confidence:
             return decoded
         if decoding.tiling.is_split(geometry):
-            release_freed()  # memory is short, and the last strip has freed much
+            decoding.between_strips()
         around = scores_around(decoded, cells0, cells1, geometry, self.descriptor.patch, nu[0])
         if sharpness is not None:
             decoded = refine_to_subpixel(decoded, around, geometry, sharpness)
-        if not is_judged:
+        if not has_confidence:
             return decoded
         claims = decoded.verified
         if decoding.reciprocal != "bins":  # those that the confidence network was trained on
-            claims = self._on_cells(cells0, cells1, geometry, replace(decoding, reciprocal="bins"), nu).verified
-        logits = self.judge(decoded._replace(verified=claims), around, cells0, cells1, geometry)
+            claims = self._decode_to_grid(cells0, cells1, geometry, replace(decoding, reciprocal="bins"), nu).verified
+        logits = self.estimate_confidence(decoded._replace(verified=claims), around, cells0, cells1, geometry)
         right, occluded = logits.sigmoid().unbind(1)
         return decoded._replace(confidence=right, occluded=occluded)
 
-    def _on_cells(
+    def _decode_to_grid(
         self, cells0: Tensor, cells1: Tensor, geometry: Geometry, decoding: Decoding, exponents: list[float]
     ) -> Decoded:
-        """The matches on the cells, neither refined nor judged."""
-        if self.pooling == "hard":
-            return decode_cells(cells0, cells1, geometry, self.descriptor.patch, exponents, decoding)
+        """Match to cells, without sub-pixel refinement and confidence."""
+        if self.is_fusable:
+            return decode_fused(cells0, cells1, geometry, self.descriptor.patch, exponents, decoding)
         S, switches = self.fine_to_coarse(self.first_scores(cells0, cells1, geometry), geometry)
         return decode(self.coarse_to_fine(S, switches, geometry)[0], geometry, decoding.reciprocal)
 
-    def judge(self, decoded: Decoded, around: Tensor, cells0: Tensor, cells1: Tensor, geometry: Geometry) -> Tensor:
-        """Logits (B, 2, H_0, W_0) of "the match is right" and "the point is hidden".
+    def estimate_confidence(
+        self, decoded: Decoded, around: Tensor, cells0: Tensor, cells1: Tensor, geometry: Geometry
+    ) -> Tensor:
+        """Return logits (B, 2, H_0, W_0) of "the match is right" and "the point is occluded".
 
         Args:
             decoded: the matches, verified by ``bins``.
@@ -279,43 +286,26 @@ class Network(nn.Module):
         """ν_l; levels beyond the last exponent share it."""
         return self.exponents[min(l, len(self.exponents) - 1)]
 
-    def temperature(self, l: int) -> Tensor:
-        """β_l; levels beyond the last temperature share it."""
-        assert self.log_temperatures is not None
-        return self.log_temperatures[min(l, len(self.log_temperatures) - 1)].exp()
-
-    def fine_to_coarse(self, S_0: Tensor, geometry: Geometry) -> tuple[list[Tensor], list[Tensor]]:
-        """Stage 1 of the paper: S_0 … S_L and the switches m_0 … m_{L−1}; with soft pooling, maxima in their place."""
-        S, switches = [S_0], []
+    def fine_to_coarse(self, S_0: Tensor, geometry: Geometry) -> tuple[list[Tensor], list[Any]]:
+        """Stage 1 of the paper: S_0 … S_L and the switches m_0 … m_{L−1}, or what else unpooling needs."""
+        pooling, S, kept = self.pooling_component, [S_0], []
         for l in range(geometry.L):
-            pooled, m = self._pool(S[l], geometry, l)
+            pooled, m = pooling.pool(S[l], geometry, l)
             mean = aggregation(pooled, geometry.grid(l + 1), geometry.links(l))
             del pooled
             S.append(power(mean, self.exponent(l + 1)))
-            switches.append(m)
-        return S, switches
+            kept.append(m)
+        return S, kept
 
-    def coarse_to_fine(self, S: list[Tensor], switches: list[Tensor], geometry: Geometry) -> list[Tensor]:
+    def coarse_to_fine(self, S: list[Tensor], kept: list[Any], geometry: Geometry) -> list[Tensor]:
         """Stage 2 of the paper: Q_0 … Q_L, computed from Q_L = S_L down."""
-        Q = [S[-1]]
+        pooling, Q = self.pooling_component, [S[-1]]
         for l in reversed(range(geometry.L)):
             above = disaggregation(Q[0], geometry.grid(l), geometry.links(l))
-            above = self._unpool(above, switches[l], S[l], geometry, l)
+            above = pooling.unpool(above, kept[l], S[l], geometry, l)
             Q.insert(0, summation(S[l], above))
         Q[0] = mask_off_image(Q[0] if geometry.L else Q[0].clone(), geometry)
         return Q
-
-    def _pool(self, scores: Tensor, geometry: Geometry, l: int) -> tuple[Tensor, Tensor]:
-        window = (geometry.window(l + 1), geometry.pool_offset(l), geometry.pool_reach)
-        if self.pooling == "soft":
-            return soft_pooling(scores, self.temperature(l), *window)
-        return max_pooling(scores, *window)
-
-    def _unpool(self, scores: Tensor, switches: Tensor, fine: Tensor, geometry: Geometry, l: int) -> Tensor:
-        window = (geometry.pool_offset(l), geometry.pool_reach)
-        if self.pooling == "soft":
-            return soft_unpooling(scores, fine, switches, self.temperature(l), *window)
-        return unpooling(scores, switches, geometry.window(l), *window)
 
 
 def check_images(image0: Tensor, image1: Tensor) -> None:

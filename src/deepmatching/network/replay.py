@@ -9,13 +9,19 @@ from torch import Tensor
 
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.kernels.cuda_graphs import LARGEST_GRAPH, Replayed, record
+from deepmatching.kernels.limits import release_freed
 from deepmatching.network.inference import Decoding
+from deepmatching.network.memory import is_banded
 from deepmatching.network.network import Network
 from deepmatching.network.operators.decoding import Decoded
 
 
 class GraphedDescribe:
-    """``Network.describe_image``; on CUDA, replayed as a graph from the third image of equal size on."""
+    """``Network.describe_image`` within the planned memory.
+
+    On CUDA, a graph is replayed from the third image of equal size on. On a CPU, what the bands of a large image left
+    behind is given back to the system.
+    """
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -23,14 +29,18 @@ class GraphedDescribe:
 
     def __call__(self, image: Tensor, used: tuple[int, int]) -> Tensor:
         """The descriptors of a batch of images; see ``Network.describe_image``."""
-        needed = self._network.descriptor.working * image.shape[0] * image.shape[2] * image.shape[3]
-        if not image.is_cuda or needed > LARGEST_GRAPH:
-            return self._network.describe_image(image, used)
-        return self._replayed(image, used)[0]
+        descriptor = self._network.descriptor
+        needed = descriptor.working * image.shape[0] * image.shape[2] * image.shape[3]
+        if image.is_cuda and needed <= LARGEST_GRAPH:
+            return self._replayed(image, used)[0]
+        cells = self._network.describe_image(image, used)
+        if not image.is_cuda and is_banded(descriptor, used[0] * used[1]):
+            release_freed()
+        return cells
 
 
 class GraphedDecodeCells:
-    """``Network.decode_cells``, which never waits for a GPU; there, replayed as a graph for batches of equal sizes.
+    """``Network.decode_descriptors``, which never waits for a GPU; there, replayed as a graph for batches of equal sizes.
 
     Args:
         network: in ``eval`` mode.
@@ -43,7 +53,7 @@ class GraphedDecodeCells:
         self._exponents: tuple[tuple[int, int], tuple[float, ...]] = ((-1, -1), ())
 
     def __call__(self, cells0: Tensor, cells1: Tensor, geometry: Geometry, decoding: Decoding, needed: int) -> Decoded:
-        """Return the matches of a batch of pairs, which takes ``needed`` bytes; see ``Network.decode_cells``."""
+        """Return the matches of a batch of pairs, which takes ``needed`` bytes; see ``Network.decode_descriptors``."""
         is_recorded = cells0.is_cuda and needed <= LARGEST_GRAPH and not decoding.tiling.is_split(geometry)
         decode = self._replayed if is_recorded else self._decode
         return decode(cells0, cells1, geometry, decoding, self._current_exponents())
@@ -51,7 +61,7 @@ class GraphedDecodeCells:
     def _decode(
         self, cells0: Tensor, cells1: Tensor, geometry: Geometry, decoding: Decoding, exponents: tuple[float, ...]
     ) -> Decoded:
-        return self._network.decode_cells(cells0, cells1, geometry, decoding, list(exponents))
+        return self._network.decode_descriptors(cells0, cells1, geometry, decoding, list(exponents))
 
     def _current_exponents(self) -> tuple[float, ...]:
         """Return ν_l as numbers. Reading them waits for the GPU, so they are kept until they change."""

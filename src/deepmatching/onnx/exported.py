@@ -65,6 +65,8 @@ class ExportedNetwork(nn.Module):
         super().__init__()
         self.network = network
         self.descriptor = ExportedDescriptor(network.descriptor)
+        if not network.is_fusable:
+            raise DeepMatchingError("Only hard pooling can be exported: set the network's pooling to 'hard'.")
         self.geometry = network.geometry(size, size)
         if self.geometry.L == 0:
             raise DeepMatchingError(
@@ -87,7 +89,7 @@ class ExportedNetwork(nn.Module):
         result = Exported(points0, points1, decoded.scores.view(-1), decoded.verified.view(-1))
         if network.confidence is None:
             return result
-        logits = network.judge(decoded, around, cells0, cells1, geometry)
+        logits = network.estimate_confidence(decoded, around, cells0, cells1, geometry)
         return result._replace(confidence=logits[:, 0].sigmoid().view(-1))
 
     def decode(self, cells0: Tensor, cells1: Tensor) -> Decoded:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import PathLike, atomic_write, check_suffix
 from deepmatching.kernels.registry import plain_operators
-from deepmatching.network.memory import pyramid_bytes, require
+from deepmatching.network.memory import require_pyramid
 from deepmatching.network.network import Network
 from deepmatching.onnx.exported import MULTIPLE, Exported, ExportedDescriptor, ExportedNetwork
 
@@ -51,7 +51,8 @@ def export_network(network: Network, path: PathLike, size: tuple[int, int]) -> S
         size: (rows, columns) of both images.
     """
     module = ExportedNetwork(deepcopy(network).cpu(), size)
-    require(pyramid_bytes(module.geometry, network.descriptor, 1, False, "cpu"), torch.device("cpu"))
+    with torch.no_grad():
+        require_pyramid(network, module.geometry, 1, torch.device("cpu"))
     names = [name for name in Exported._fields if name != "confidence" or network.confidence is not None]
     image = torch.linspace(0, 1, 3 * size[0] * size[1]).view(1, 3, *size)
     examples = [image, image.flip(3)]  # of one tensor given twice, the exporter would make one input

@@ -165,7 +165,7 @@ def _judged(network: Network, trials: Iterable[Iterable[_Trial]], most: int) -> 
         best += [(trial.candidate(trial.decoded).agreement, trial) for trial in some]
         best = sorted(best, key=lambda entry: -entry[0])[:most]  # the others' descriptors are freed
     for _, trial in best:
-        yield trial.candidate(network.refined(trial.decoded, trial.cells0, trial.cells1, trial.geometry))
+        yield trial.candidate(network.finish_matches(trial.decoded, trial.cells0, trial.cells1, trial.geometry))
 
 
 def _squeezed(pixels: np.ndarray, direction: float) -> tuple[np.ndarray, np.ndarray]:
@@ -210,7 +210,7 @@ def _at_zoom(
         if cells1 is None:
             cells1 = network.describe_image(tensor_of(still)[None].to(device), geometry.used1)
         cells0 = network.describe_image(batch, geometry.used0)
-        decoded = network.decode_cells(cells0, cells1.expand(len(batch), -1, -1, -1), geometry, _ON_CELLS)
+        decoded = network.decode_descriptors(cells0, cells1.expand(len(batch), -1, -1, -1), geometry, _ON_CELLS)
         spacing = geometry.alpha / factors[1]
         for b, (rotation, turn) in enumerate(zip(members, turns, strict=True)):
             own = pair_of(decoded, b)

@@ -19,6 +19,7 @@ from deepmatching.network.descriptors import VGG, Descriptor
 from deepmatching.network.descriptors.pretrained import is_published, load_vgg
 from deepmatching.network.inference import Decoding
 from deepmatching.network.losses import Objective, confidence_loss
+from deepmatching.network.memory import require_pyramid
 from deepmatching.network.network import Network, Pyramid
 from deepmatching.network.operators.decoding import Decoded, decode
 from deepmatching.network.operators.power import power
@@ -80,6 +81,7 @@ class TrainedModel(nn.Module):
                 return self._dense_alone(image0, image1, flow)
             if self.confidence is None:
                 return self._confidence_alone(image0, image1, flow, occluded)
+            require_pyramid(self.network, self.network.geometry_of(image0, image1), len(image0), image0.device)
             pyramid = self.network(image0, image1)
         loss, metrics = self.objective(pyramid, flow, occluded)
         if self.flow:
@@ -99,7 +101,7 @@ class TrainedModel(nn.Module):
         with torch.no_grad():
             geometry = self.network.geometry_of(image0, image1)
             cells0, cells1 = self.network.describe(image0, image1, geometry)
-            decoded = self.network.decode_cells(cells0, cells1, geometry, Decoding(confidence=False))
+            decoded = self.network.decode_descriptors(cells0, cells1, geometry, Decoding(confidence=False))
         return self._confidence_of(decoded, cells0, cells1, geometry, flow, occluded)
 
     def _dense_alone(self, image0: Tensor, image1: Tensor, flow: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -109,7 +111,7 @@ class TrainedModel(nn.Module):
         with torch.no_grad():
             geometry = network.geometry_of(image0, image1)
             cells0, cells1 = network.describe(image0, image1, geometry)
-            decoded = network.decode_cells(cells0, cells1, geometry)
+            decoded = network.decode_descriptors(cells0, cells1, geometry)
             start = self._interpolator(decoded, image0, image1)
         return dense_loss(network.dense(image0, decoded, cells0, cells1, geometry, start), flow)
 
@@ -121,7 +123,7 @@ class TrainedModel(nn.Module):
             whole = decode(pyramid.Q[0].detach().clone(), geometry, "bins")  # on cells
             around = self._around(whole, *cells, geometry)
             refined = refine_to_subpixel(whole, around, geometry, pyramid.sharpness)
-            judged = network.judge(refined, around, cells[0], cells[1], geometry)[:, 0].sigmoid()
+            judged = network.estimate_confidence(refined, around, cells[0], cells[1], geometry)[:, 0].sigmoid()
         rows, columns = target_indices(whole.cells, geometry)
         scores = correlation_around(*cells, rows, columns, geometry, network.descriptor.patch)
         finite = torch.isfinite(scores)
@@ -142,7 +144,7 @@ class TrainedModel(nn.Module):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         cells0, cells1 = cells0.detach(), cells1.detach()
         around = self._around(decoded, cells0, cells1, geometry)
-        logits = self.network.judge(decoded, around, cells0, cells1, geometry)
+        logits = self.network.estimate_confidence(decoded, around, cells0, cells1, geometry)
         return confidence_loss(logits, decoded.points1 - decoded.points0, flow, occluded, geometry)
 
     @torch.no_grad()

@@ -23,7 +23,7 @@ from deepmatching.geometry.discretization import Geometry
 from deepmatching.matches import matches_of
 from deepmatching.network.inference import Decoding
 from deepmatching.network.losses import is_right
-from deepmatching.network.memory import budget_for, plan_decoding
+from deepmatching.network.memory import Work, budget_for, plan_decoding
 from deepmatching.network.network import Network
 from deepmatching.network.operators.decoding import Decoded
 from deepmatching.settings import CORRECT_WITHIN, PRESET, THRESHOLDS, radius_in_pixels
@@ -188,7 +188,7 @@ def _match(network: Network, pair: Pair, device: torch.device) -> tuple[Decoded,
     matching = _matching(network, network.geometry_of(image0, image1), device)
     geometry = matching.geometry
     cells = network.describe(image0, image1, geometry)
-    decoded = network.decode_cells(*cells, geometry, matching.decoding)
+    decoded = network.decode_descriptors(*cells, geometry, matching.decoding)
     if network.dense is None:
         return decoded, pair, geometry, None
     rows, columns = (geometry.alpha * points for points in geometry.grid(0))  # what the points stand for
@@ -205,7 +205,7 @@ def _match(network: Network, pair: Pair, device: torch.device) -> tuple[Decoded,
 
 def _matching(network: Network, geometry: Geometry, device: torch.device) -> Matching:
     """Return how a pair is matched within the free memory."""
-    plan = plan_decoding(geometry, network.descriptor, 1, device.type, budget_for(device), pooling=network.pooling)
+    plan = plan_decoding(Work.of(network, geometry, device.type), 1, budget_for(device))
     return Matching(network, geometry, Decoding(tiling=plan.tiling))
 
 

@@ -68,7 +68,7 @@ def test_a_pair_without_a_match_is_refused(matcher: dm.DeepMatcher) -> None:
     geometry = matcher.network.geometry((64, 96), (64, 96))
     cells = matcher.network.describe_image(image[None], geometry.used0)
     frame = Frame(image, image, cells, (64, 96))
-    decoded = matcher.network.decode_cells(cells, cells, geometry)
+    decoded = matcher.network.decode_descriptors(cells, cells, geometry)
     nothing = decoded._replace(
         verified=torch.zeros_like(decoded.verified), confidence=torch.zeros_like(decoded.confidence)
     )

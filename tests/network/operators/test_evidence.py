@@ -41,7 +41,7 @@ def matched(
     geometry = network.geometry(size, size1 or size)
     with torch.no_grad():
         cells0, cells1 = network.describe(*images, geometry)
-        decoded = network.decode_cells(cells0, cells1, geometry, Decoding())
+        decoded = network.decode_descriptors(cells0, cells1, geometry, Decoding())
     patch = network.descriptor.patch
     around = scores_around(decoded, cells0, cells1, geometry, patch, 1.4)
     return decoded, around, cells0, cells1, geometry, patch

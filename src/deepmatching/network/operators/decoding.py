@@ -19,7 +19,7 @@ from torch import Tensor
 from deepmatching.geometry.discretization import Geometry, overlap
 from deepmatching.geometry.targets import Best, Decoded, bin_side, positions, target_indices
 from deepmatching.kernels.registry import operator
-from deepmatching.network.operators.unpooling import unpooling
+from deepmatching.network.operators.pooling import HARD
 from deepmatching.settings import RECIPROCAL, Reciprocal
 
 
@@ -46,7 +46,7 @@ def best_matches(Q_0: Tensor, geometry: Geometry, reciprocal: Reciprocal) -> Bes
 @torch.no_grad()
 def best_pooled(coarse: Tensor, pooled: Tensor, switches: Tensor, geometry: Geometry, reciprocal: Reciprocal) -> Best:
     """As :func:`best_matches`, from Q_{1/2}, S_{1/2} and m_0 instead of Q_0; all (B, H_0, W_0, h_1, w_1)."""
-    Q_0 = unpooling(coarse + pooled, switches, geometry.window(0), geometry.pool_offset(0), geometry.pool_reach)
+    Q_0 = HARD.unpool(coarse + pooled, switches, None, geometry, 0)
     return best_matches(mask_off_image(Q_0, geometry), geometry, reciprocal)
 
 

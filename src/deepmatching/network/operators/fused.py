@@ -28,9 +28,8 @@ from deepmatching.kernels.registry import operator
 from deepmatching.network.operators.aggregation import aggregation
 from deepmatching.network.operators.correlation import correlation
 from deepmatching.network.operators.disaggregation import disaggregation
-from deepmatching.network.operators.max_pooling import max_pooling
+from deepmatching.network.operators.pooling import HARD
 from deepmatching.network.operators.power import power
-from deepmatching.network.operators.unpooling import unpooling
 
 
 @operator()
@@ -43,7 +42,7 @@ def correlate_and_pool(
     With ``half``, S_{1/2} is returned in half precision. A GPU then also correlates with one product of float16
     descriptors instead of three: faster, with scores off by 1e-5 and at most 2e-4.
     """
-    pooled, switches = _pool(power(correlation(cells0, cells1, geometry, patch), exponent), geometry, 0)
+    pooled, switches = HARD.pool(power(correlation(cells0, cells1, geometry, patch), exponent), geometry, 0)
     return pooled.half() if half else pooled, switches
 
 
@@ -51,7 +50,7 @@ def correlate_and_pool(
 @torch.no_grad()
 def aggregate_and_pool(pooled: Tensor, geometry: Geometry, l: int, exponent: float) -> tuple[Tensor, Tensor]:
     """S_{l+3/2} and m_{l+1} from ``pooled`` = S_{l+1/2}: aggregation, power with ν_{l+1}, max pooling."""
-    return _pool(aggregate(pooled, geometry, l, exponent), geometry, l + 1)
+    return HARD.pool(aggregate(pooled, geometry, l, exponent), geometry, l + 1)
 
 
 @operator()
@@ -72,11 +71,4 @@ def disaggregate(scores: Tensor, geometry: Geometry, l: int) -> Tensor:
 @torch.no_grad()
 def unpool_and_disaggregate(coarse: Tensor, pooled: Tensor, switches: Tensor, geometry: Geometry, l: int) -> Tensor:
     """Q_{l+1/2} from ``coarse`` = Q_{l+3/2}, ``pooled`` = S_{l+3/2} and ``switches`` = m_{l+1}."""
-    scores = unpooling(
-        coarse + pooled, switches, geometry.window(l + 1), geometry.pool_offset(l + 1), geometry.pool_reach
-    )
-    return disaggregate(scores, geometry, l)
-
-
-def _pool(scores: Tensor, geometry: Geometry, l: int) -> tuple[Tensor, Tensor]:
-    return max_pooling(scores, geometry.window(l + 1), geometry.pool_offset(l), geometry.pool_reach)
+    return disaggregate(HARD.unpool(coarse + pooled, switches, None, geometry, l + 1), geometry, l)
