@@ -61,16 +61,16 @@ def strips_down(geometry: Geometry, tiling: Tiling) -> Iterator[tuple[Strip, Str
         yield geometry.strip(*found), geometry.strip(*below)
 
 
-def children(geometry: Geometry, l: int, rows: Rows) -> Rows:
-    """The rows of level l that hold the children of these rows of level l + 1."""
+def children(geometry: Geometry, l: int, rows: Rows, axis: int = 0) -> Rows:
+    """Return the rows (or columns, ``axis`` 1) of level l that hold the children of these of level l + 1."""
     minus, plus = geometry.child_shifts(l)
-    return max(0, rows[0] + minus), min(geometry.grid(l)[0], rows[1] + plus)
+    return max(0, rows[0] + minus), min(geometry.grid(l)[axis], rows[1] + plus)
 
 
-def parents(geometry: Geometry, l: int, rows: Rows) -> Rows:
-    """The rows of level l + 1 that hold the parents of these rows of level l."""
+def parents(geometry: Geometry, l: int, rows: Rows, axis: int = 0) -> Rows:
+    """Return the rows (or columns, ``axis`` 1) of level l + 1 that hold the parents of these of level l."""
     minus, plus = geometry.child_shifts(l)
-    return max(0, rows[0] - plus), min(geometry.grid(l + 1)[0], rows[1] - minus)
+    return max(0, rows[0] - plus), min(geometry.grid(l + 1)[axis], rows[1] - minus)
 
 
 def ranges(rows: int, count: int) -> Iterator[Rows]:

@@ -16,18 +16,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError, failed_allocations
-from deepmatching.geometry.discretization import Geometry, overlap
+from deepmatching.geometry.discretization import Geometry, Links
+from deepmatching.geometry.strips import Rows, children, parents
 from deepmatching.network.memory import pooled_cells, require
 from deepmatching.network.network import Network
-from deepmatching.network.operators import power, unpooling
-from deepmatching.network.operators.correlation import correlation
+from deepmatching.network.operators import aggregation, correlation, disaggregation, power
 from deepmatching.network.operators.fused import aggregate_and_pool, correlate_and_pool
+from deepmatching.network.operators.pooling import HARD
 
 #: In the quadtree: no such patch, because it would lie off the grid or off the target map.
 MISSING = 255
@@ -67,6 +69,32 @@ class Inspection:
     maps: list[Map]  #: of the patches on the path, from level 0 up
     second: Step | None  #: the best match at least a patch away from the best one
     tree: np.ndarray  #: uint8, see :meth:`Trace.tree`
+
+
+class Block(NamedTuple):
+    """The reference points of a level in these rows and columns."""
+
+    rows: Rows
+    columns: Rows
+
+    @property
+    def first(self) -> tuple[int, int]:
+        """The index of the first point."""
+        return self.rows[0], self.columns[0]
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """The number of rows and columns."""
+        return self.rows[1] - self.rows[0], self.columns[1] - self.columns[0]
+
+    def holds(self, index: tuple[int, int]) -> bool:
+        """Return whether a point is in this block."""
+        return index[0] in range(*self.rows) and index[1] in range(*self.columns)
+
+    def links_to(self, below: Block, geometry: Geometry, l: int) -> Links:
+        """Return the links from this block of level l + 1 down to a block of level l, as ``Geometry.links``."""
+        down, right = (own - other for own, other in zip(self.first, below.first, strict=True))
+        return [(row + down, column + right, y, x) for row, column, y, x in geometry.links(l)]
 
 
 class Trace:
@@ -136,25 +164,12 @@ class Trace:
             self._row = (row, scores[0, 0])
         return self._row[1][column]
 
-    def scores(self, l: int, rows: list[int], columns: list[int]) -> Tensor:
-        """S_l of the points at these rows and columns, l ≥ 1: (rows, columns, h_l, w_l)."""
-        geometry, below = self.geometry, self.pooled[l - 1][0]
-        total = below.new_zeros(len(rows), len(columns), *geometry.window(l), dtype=torch.float32)
-        count = total.new_zeros(len(rows), len(columns), 1, 1)
-        for down, right, y, x in geometry.links(l - 1):
-            i, children_i = _present([row + down for row in rows], range(below.shape[0]))
-            j, children_j = _present([column + right for column in columns], range(below.shape[1]))
-            cells = _cells(y, x, geometry.window(l))
-            if not i or not j:
-                continue
-            count[_grid(i, j)] += 1
-            if cells:
-                part = total[_grid(i, j)]
-                part[..., cells[0][0], cells[1][0]] += below[_grid(children_i, children_j)][
-                    ..., cells[0][1], cells[1][1]
-                ].float()
-                total[_grid(i, j)] = part
-        return power(total / count.clamp(min=1), self.exponents[l])
+    def scores(self, l: int, points: Block) -> Tensor:
+        """Return S_l of a block of points, l ≥ 1: (rows, columns, h_l, w_l)."""
+        geometry = self.geometry
+        below = Block(*(children(geometry, l - 1, span, axis) for axis, span in enumerate(points)))
+        pooled = self.pooled[l - 1][:, slice(*below.rows), slice(*below.columns)].float()
+        return power(aggregation(pooled, points.size, points.links_to(below, geometry, l - 1)), self.exponents[l])[0]
 
     def tree(self, top: Step) -> np.ndarray:
         """The quadtree below a patch of the top level, as the switches that moved its patches.
@@ -186,17 +201,14 @@ class _Ancestors:
     def __init__(self, trace: Trace, row: int, column: int) -> None:
         self.trace, self.geometry = trace, trace.geometry
         geometry = self.geometry
-        self.rows, self.columns = [[row]], [[column]]
-        for l in range(geometry.L):
-            shifts, grid = geometry.child_shifts(l), geometry.grid(l + 1)
-            for axis, places in enumerate((self.rows, self.columns)):
-                parents = {place - shift for place in places[l] for shift in shifts}
-                places.append(sorted(place for place in parents if 0 <= place < grid[axis]))
+        self.points = [Block((row, row + 1), (column, column + 1))]
         self.S = [trace.first_scores(row, column)[None, None].float()]
-        for l in range(1, geometry.L + 1):
-            if not self.rows[l] or not self.columns[l]:
+        for l in range(geometry.L):
+            above = Block(*(parents(geometry, l, span, axis) for axis, span in enumerate(self.points[l])))
+            if min(above.size) <= 0:
                 break
-            self.S.append(trace.scores(l, self.rows[l], self.columns[l]))
+            self.points.append(above)
+            self.S.append(trace.scores(l + 1, above))
         self._descend()
 
     def _descend(self) -> None:
@@ -206,11 +218,12 @@ class _Ancestors:
         self.Q = [self.S[top] if top == geometry.L else torch.full_like(self.S[top], -torch.inf)]
         self.above: list[Tensor] = []
         for l in reversed(range(top)):
-            above = self._disaggregate(self.Q[0], l)
-            m = self.trace.switches[l][0][_grid(self.rows[l], self.columns[l])]
-            reached = unpooling(above[None], m[None], geometry.window(l), geometry.pool_offset(l), geometry.pool_reach)
+            links = self.points[l + 1].links_to(self.points[l], geometry, l)
+            above = disaggregation(self.Q[0][None], self.points[l].size, links)
+            rows, columns = (slice(*span) for span in self.points[l])
+            reached = HARD.unpool(above, self.trace.switches[l][:, rows, columns], None, geometry, l)
             self.Q.insert(0, self.S[l] + reached[0])
-            self.above.insert(0, above)
+            self.above.insert(0, above[0])
         # Targets off the image have no Q_0, and a match lies on none of its last border lines.
         self.Q[0] = self.Q[0].masked_fill(self._off_image(border=True), -torch.inf)
         self.match_scores = self.Q[0][0, 0].masked_fill(self._off_image(border=False), -torch.inf)
@@ -218,24 +231,8 @@ class _Ancestors:
     def _off_image(self, border: bool) -> Tensor:
         """Which targets of the point at level 0 a score, or without the ``border`` a match, cannot have: (h_0, w_0)."""
         rows, columns = self.geometry.on_target(border)
-        place = (self.rows[0][0], self.columns[0][0]) if self.geometry.relative else (0, 0)
+        place = self.points[0].first if self.geometry.relative else (0, 0)
         return ~(rows[place[0]][:, None] & columns[place[1]]).to(self.S[0].device)
-
-    def _disaggregate(self, Q: Tensor, l: int) -> Tensor:
-        """Q_{l+1/2} of the ancestors of level l from Q_{l+1}."""
-        window = self.geometry.window(l + 1)
-        above = Q.new_full((len(self.rows[l]), len(self.columns[l]), *window), -torch.inf)
-        for down, right, y, x in self.geometry.links(l):
-            i, parents_i = _present([row - down for row in self.rows[l]], self.rows[l + 1])
-            j, parents_j = _present([column - right for column in self.columns[l]], self.columns[l + 1])
-            cells = _cells(y, x, window)
-            if i and j and cells:
-                part = above[_grid(i, j)]
-                there = part[..., cells[0][1], cells[1][1]]
-                source = Q[_grid(parents_i, parents_j)][..., cells[0][0], cells[1][0]]
-                part[..., cells[0][1], cells[1][1]] = torch.maximum(there, source)
-                above[_grid(i, j)] = part
-        return above
 
     @property
     def best(self) -> tuple[int, int] | None:
@@ -258,7 +255,7 @@ class _Ancestors:
         if cell is None:
             return []
         geometry = self.geometry
-        index, steps = (self.rows[0][0], self.columns[0][0]), []
+        index, steps = self.points[0].first, []
         for l in range(geometry.L + 1):
             steps.append(self._step(l, index, cell))
             if l < geometry.L:
@@ -283,15 +280,15 @@ class _Ancestors:
         h, w = geometry.window(l + 1)
         for down, right, y, x in reversed(geometry.links(l)):
             parent, at = (index[0] - down, index[1] - right), (chosen[0] - y, chosen[1] - x)
-            on_grid = parent[0] in self.rows[l + 1] and parent[1] in self.columns[l + 1]
-            if not on_grid or not (0 <= at[0] < h and 0 <= at[1] < w):
+            if not self.points[l + 1].holds(parent) or not (0 <= at[0] < h and 0 <= at[1] < w):
                 continue
             if float(self.Q[l + 1][self._at(l + 1, parent)][at]) == best:
                 return parent, at
         raise AssertionError("a score of Q_{l+1/2} has a parent")
 
     def _at(self, l: int, index: tuple[int, int]) -> tuple[int, int]:
-        return self.rows[l].index(index[0]), self.columns[l].index(index[1])
+        row, column = self.points[l].first
+        return index[0] - row, index[1] - column
 
     def _step(self, l: int, index: tuple[int, int], cell: tuple[int, int]) -> Step:
         p, (x, y), at = self._position(l, index), self._first(l, index), self._at(l, index)
@@ -301,10 +298,10 @@ class _Ancestors:
 
     def nearest(self, l: int) -> Step:
         """For a point that no path reaches: its ancestor of level l nearest to it, and the best cell of S_l there."""
-        x, y = self._position(0, (self.rows[0][0], self.columns[0][0]))
+        x, y = self._position(0, self.points[0].first)
         ys, xs = (points.tolist() for points in self.geometry.reference_points(l))
-        row = min(self.rows[l], key=lambda i: abs(ys[i] - y))
-        column = min(self.columns[l], key=lambda j: abs(xs[j] - x))
+        row = min(range(*self.points[l].rows), key=lambda i: abs(ys[i] - y))
+        column = min(range(*self.points[l].columns), key=lambda j: abs(xs[j] - x))
         scores = self.S[l][self._at(l, (row, column))]
         return self._step(l, (row, column), _highest(scores) or (0, 0))
 
@@ -331,24 +328,6 @@ class _Ancestors:
 def trace_bytes(geometry: Geometry) -> int:
     """Memory of the trace of a pair: a score and a switch for each cell of S_{l+1/2}."""
     return 5 * sum(pooled_cells(geometry, l) for l in range(geometry.L))
-
-
-def _present(wanted: list[int], there: list[int] | range) -> tuple[list[int], list[int]]:
-    """Of the wanted numbers, the places of those that are there, and their places there."""
-    places = {number: place for place, number in enumerate(there)}
-    found = [(n, places[number]) for n, number in enumerate(wanted) if number in places]
-    return [n for n, _ in found], [place for _, place in found]
-
-
-def _grid(rows: list[int], columns: list[int]) -> tuple[Tensor, Tensor]:
-    """The index of a grid of rows and columns."""
-    return torch.tensor(rows)[:, None], torch.tensor(columns)[None, :]
-
-
-def _cells(y: int, x: int, window: tuple[int, int]) -> tuple[tuple[slice, slice], tuple[slice, slice]] | None:
-    """Slices of a parent's cells and of the child's cells, (rows, rows), (columns, columns)."""
-    rows, columns = overlap(y, window[0], window[0]), overlap(x, window[1], window[1])
-    return (rows, columns) if rows and columns else None
 
 
 def _highest(scores: Tensor) -> tuple[int, int] | None:
