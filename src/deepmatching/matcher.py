@@ -210,6 +210,7 @@ class DeepMatcher:
         settings = self.settings
         return Decoding(settings.reciprocal, settings.half, settings.subpixel, tiling, between_strips=release_freed)
 
+    @torch.no_grad()
     @failed_allocations()
     def _decode(self, image0: Tensor, image1: Tensor, geometry: Geometry, plan: Plan) -> Decoded:
         """Decode a batch."""

@@ -40,7 +40,7 @@ class GraphedDescribe:
 
 
 class GraphedDecodeCells:
-    """``Network.decode_descriptors``, which never waits for a GPU; there, replayed as a graph for batches of equal sizes.
+    """``Network.decode_descriptors`` without waiting for a GPU; there, a graph is replayed for batches of equal sizes.
 
     Args:
         network: in ``eval`` mode.
