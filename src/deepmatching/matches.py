@@ -13,6 +13,7 @@ from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError, check_number
 from deepmatching.geometry.homographies import apply, inside, resizing
+from deepmatching.geometry.two_view import TwoViewGeometry, find_essential, find_fundamental, find_homography
 from deepmatching.io.files import PathLike
 from deepmatching.io.matches import (
     MatchArrays,
@@ -235,6 +236,20 @@ class Matches:
         """keypoints0, keypoints1 and scores as arrays."""
         return tuple(t.detach().cpu().numpy() for t in (self.keypoints0, self.keypoints1, self.scores))  # type: ignore[return-value]
 
+    # ------------------------------------------------------------------ geometry
+
+    def homography(self, threshold: float = 3.0) -> TwoViewGeometry:
+        """Find the homography that most matches fit within ``threshold`` pixels, by OpenCV's MAGSAC."""
+        return find_homography(*self.numpy()[:2], threshold)
+
+    def fundamental(self, threshold: float = 1.0) -> TwoViewGeometry:
+        """Find the fundamental matrix that most matches fit within ``threshold`` pixels, by OpenCV's MAGSAC."""
+        return find_fundamental(*self.numpy()[:2], threshold)
+
+    def essential(self, K0: np.ndarray, K1: np.ndarray, threshold: float = 1.0) -> TwoViewGeometry:
+        """Find the essential matrix and the motion of cameras with these matrices (3, 3), by OpenCV's MAGSAC."""
+        return find_essential(*self.numpy()[:2], K0, K1, threshold)
+
     # ------------------------------------------------------------------ adapters
 
     def as_kornia(self) -> dict[str, Tensor]:
@@ -293,17 +308,24 @@ class Matches:
 
     # ------------------------------------------------------------------ pictures
 
-    def draw(self, image0: ImageLike, image1: ImageLike, path: PathLike | None = None) -> np.ndarray:
+    def draw(
+        self,
+        image0: ImageLike,
+        image1: ImageLike,
+        path: PathLike | None = None,
+        inliers: np.ndarray | Tensor | None = None,
+    ) -> np.ndarray:
         """A picture of the matches, (rows, columns, 3) uint8 RGB; also written to ``path`` if given.
 
-        Matches of low confidence are pale.
+        Matches of low confidence are pale. With a mask of inliers (N,), the lines of the others are grey.
         """
         from deepmatching.drawing import draw_match_figure, write_image
         from deepmatching.io.images import load_image
 
         images = load_image(image0, "image0"), load_image(image1, "image1")
         confidence = None if self.confidence is None else self.confidence.detach().cpu().numpy()
-        picture = draw_match_figure(*images, *self.numpy(), confidence)
+        mask = None if inliers is None else np.asarray(inliers, bool)
+        picture = draw_match_figure(*images, *self.numpy(), confidence, mask)
         if path is not None:
             write_image(path, picture)
         return picture

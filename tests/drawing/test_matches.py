@@ -154,7 +154,7 @@ def test_a_line_leads_from_a_circle_at_the_start_to_a_square_at_the_end() -> Non
 
 
 def test_lines_are_few_and_spread_over_the_image() -> None:
-    start, end, _ = sorted_matches(*some_matches(480, 640, 5000))
+    start, end, *_ = sorted_matches(*some_matches(480, 640, 5000))
     shown = choose_lines(start, end, 40)
     assert 25 <= len(shown) <= 40 and len(set(shown.tolist())) == len(shown)
     difference = start[shown][:, None] - start[shown][None]
@@ -197,6 +197,21 @@ def test_the_confidence_is_the_order_if_there_is_one() -> None:
     np.testing.assert_array_equal(by_confidence[0], start[[0, 2, 1]])
     assert by_score[2] is None
     np.testing.assert_array_equal(by_confidence[2], [0.2, 0.5, 0.9])
+
+
+def test_lines_of_matches_that_are_no_inliers_are_grey() -> None:
+    image = np.zeros((600, 800, 3), np.uint8)
+    start = np.array([[200.0, 150.0], [400.0, 450.0]])
+    arguments = (image, image, start, start, np.array([2.0, 1.0]))
+    figure = build_match_figure(*arguments)
+    is_colored = []
+    for inliers in (None, np.array([False, True])):
+        panel = panel_of(draw_match_figure(*arguments, inliers=inliers), figure, 1)
+        rows = [np.ptp(panel[row - 4 : row + 5].astype(int), axis=2).max() > 60 for row in (150, 450)]
+        is_colored.append(rows)
+    assert is_colored == [[True, True], [False, True]]
+    with pytest.raises(DeepMatchingError, match="each match needs one"):
+        draw_match_figure(*arguments, inliers=np.ones(3, bool))
 
 
 def test_uncertain_matches_are_paler_but_not_invisible() -> None:

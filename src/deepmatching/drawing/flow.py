@@ -133,7 +133,7 @@ def draw_match_errors(
     """
     rgb0, rgb1 = to_uint8_rgb(image0), to_uint8_rgb(image1)
     figure, axes, scale = panel_figure([*PANELS, ["truth", "error"]], [rgb0, rgb1], caption, bar=True)
-    start, end, confidence = sorted_matches(*matches, confidence)
+    start, end, confidence, _ = sorted_matches(*matches, confidence)
     max_norm = flow_range(truth) if _is_known(truth).any() else range_of(end - start)
     show_matches(axes, scale, rgb0, rgb1, start, end, max_norm, confidence)
     _show_field(axes["truth"], scale, truth, max_norm, "True displacement; grey: unknown")

@@ -58,7 +58,7 @@ def draw_displacement(
 
     Where squares overlap the most confident match is on top; light grey is where there is no match.
     """
-    start, end, _ = sorted_matches(keypoints0, keypoints1, scores)
+    start, end, *_ = sorted_matches(keypoints0, keypoints1, scores)
     max_norm = range_of(end - start)
     rgb = np.full((height, width, 3), NO_MATCH, np.uint8)
     _paint_cells(rgb, start, displacement_colors(end - start, max_norm), cell)
@@ -75,16 +75,17 @@ def draw_match_figure(
     keypoints1: np.ndarray,
     scores: np.ndarray | None = None,
     confidence: np.ndarray | None = None,
+    inliers: np.ndarray | None = None,
 ) -> Figure:
     """Draw lines between the two images; below them, displacements on image 0 and as a field of colours.
 
     Matches with a confidence (N) in [0, 1] are ordered by it instead of by their scores, and the uncertain ones are
-    paler; their lines are dashed.
+    paler; their lines are dashed. With a mask of inliers (N), the lines of the others are grey.
     """
     rgb0, rgb1 = to_uint8_rgb(image0), to_uint8_rgb(image1)
     figure, axes, scale = panel_figure(PANELS, [rgb0, rgb1])
-    matches = sorted_matches(keypoints0, keypoints1, scores, confidence)
-    show_matches(axes, scale, rgb0, rgb1, *matches[:2], confidence=matches[2])
+    start, end, confidence, inliers = sorted_matches(keypoints0, keypoints1, scores, confidence, inliers)
+    show_matches(axes, scale, rgb0, rgb1, start, end, confidence=confidence, inliers=inliers)
     return figure
 
 
@@ -97,6 +98,7 @@ def show_matches(
     end: np.ndarray,
     max_norm: float | None = None,
     confidence: np.ndarray | None = None,
+    inliers: np.ndarray | None = None,
 ) -> None:
     """Fill :data:`PANELS` with :func:`sorted_matches`; `max_norm` is the displacement in px that gets full colour."""
     max_norm = range_of(end - start) if max_norm is None else max_norm
@@ -106,9 +108,11 @@ def show_matches(
     count = {0: "no matches", 1: "1 match"}.get(len(start), f"{len(shown)} of {len(start)} matches")
     is_sure = np.ones(len(shown), bool) if confidence is None else confidence[shown] >= _MIN_CONFIDENCE
     dashed = "" if is_sure.all() else f"; dashed: confidence below {_MIN_CONFIDENCE:g}"
-    show(axes["image0"], drawn0, scale, f"Image 0: {count}{dashed}")
+    fits = np.ones(len(shown), bool) if inliers is None else inliers[shown]
+    grey = "" if fits.all() else "; grey: outliers"
+    show(axes["image0"], drawn0, scale, f"Image 0: {count}{dashed}{grey}")
     show(axes["image1"], drawn1, scale, "Image 1")
-    _draw_lines(axes["image0"], axes["image1"], scale, start[shown], end[shown], is_sure)
+    _draw_lines(axes["image0"], axes["image1"], scale, start[shown], end[shown], is_sure, fits)
 
     height, width = image0.shape[:2]
     # The side in px of squares with which the matches just cover an image that they are spread over.
@@ -118,9 +122,9 @@ def show_matches(
     _paint_cells(field, start, colors if confidence is None else _paled(colors, confidence), cell)
     field = resize(field, scale, cv2.INTER_NEAREST)
     matched = (field != NO_MATCH).any(axis=2, keepdims=True)
-    grey = cv2.cvtColor(drawn0, cv2.COLOR_RGB2GRAY)[:, :, None].astype(np.float32)
+    luma = cv2.cvtColor(drawn0, cv2.COLOR_RGB2GRAY)[:, :, None].astype(np.float32)
     # A dark part of the image must still show the tint, hence the pedestal.
-    tinted = np.where(matched, (0.35 + 0.65 * grey / 255) * field, 0.3 * grey).astype(np.uint8)
+    tinted = np.where(matched, (0.35 + 0.65 * luma / 255) * field, 0.3 * luma).astype(np.uint8)
     pale = "" if confidence is None else "pale: uncertain, "
     for name, pixels, title in (
         ("arrows", tinted, "Image 0 tinted by displacement; dark: no match"),
@@ -139,19 +143,21 @@ def sorted_matches(
     keypoints1: np.ndarray,
     scores: np.ndarray | None = None,
     confidence: np.ndarray | None = None,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Start (N,2), end (N,2) and confidence (N), if given, of the finite matches, the most confident last."""
+    inliers: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]:
+    """Start (N,2), end (N,2), and confidence and inliers (N), if given, of the finite matches, most confident last."""
     scores = scores if confidence is None else confidence
     start = np.asarray(keypoints0, np.float64).reshape(-1, 2)
     end = np.asarray(keypoints1, np.float64).reshape(-1, 2)
     score = np.zeros(len(start)) if scores is None else np.asarray(scores, np.float64).reshape(-1)
-    if not len(start) == len(end) == len(score):
+    if not len(start) == len(end) == len(score) == (len(start) if inliers is None else len(inliers)):
         raise DeepMatchingError(
             f"There are {len(start)} and {len(end)} keypoints and {len(score)} scores; each match needs one of each."
         )
     order = np.argsort(-score, kind="stable")[::-1]
     order = order[np.isfinite(start[order]).all(axis=1) & np.isfinite(end[order]).all(axis=1)]
-    return start[order], end[order], None if confidence is None else np.clip(np.nan_to_num(score[order]), 0, 1)
+    certain = None if confidence is None else np.clip(np.nan_to_num(score[order]), 0, 1)
+    return start[order], end[order], certain, None if inliers is None else inliers[order]
 
 
 def choose_lines(start: np.ndarray, end: np.ndarray, count: int) -> np.ndarray:
@@ -189,9 +195,9 @@ def _is_inside(points: np.ndarray, image: np.ndarray) -> np.ndarray:
 
 
 def _draw_lines(
-    first: Axes, second: Axes, scale: float, start: np.ndarray, end: np.ndarray, is_sure: np.ndarray
+    first: Axes, second: Axes, scale: float, start: np.ndarray, end: np.ndarray, is_sure: np.ndarray, fits: np.ndarray
 ) -> None:
-    """Draw lines from circles in one panel to squares in another; successive ones have distinct colours."""
+    """Draw lines from circles in one panel to squares in another; those that fit have distinct colours."""
     from matplotlib import colormaps
 
     # All in the coordinates of the second panel, which is drawn after the first.
@@ -199,6 +205,7 @@ def _draw_lines(
     start = start + np.array([shift, 0.0])
     hues = colormaps["hsv"](_GOLDEN_RATIO * np.arange(len(start)) % 1)
     colors = 0.3 + 0.7 * hues  # lighter, because pure blue is hard to see
+    colors[~fits] = (0.5, 0.5, 0.5, 1.0)
     for tail, head, color, sure in zip(start, end, colors, is_sure, strict=True):
         style: dict[str, Any] = {"linewidth": 0.9} if sure else {"linewidth": 0.6, "linestyle": (0, (5, 5))}
         second.plot(*np.stack([tail, head], axis=1), color=color, clip_on=False, **style)

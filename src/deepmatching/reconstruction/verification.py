@@ -1,38 +1,30 @@
-"""Geometric verification of a run's pairs without camera models: OpenCV's USAC on the fundamental matrix."""
+"""Geometric verification of a run's pairs without camera models: OpenCV's MAGSAC on the fundamental matrix."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-import cv2
 import numpy as np
 
 from deepmatching.bulk_matching import RunFolder
 from deepmatching.bulk_matching.pairs import Pair
+from deepmatching.errors import DeepMatchingError
+from deepmatching.geometry.two_view import find_fundamental
 from deepmatching.reconstruction.colmap import MIN_MATCHES
 
 #: Distance to the epipolar line up to which a match counts, in pixels of the size at which the images were matched.
 _THRESHOLD = 1.5
 
-#: RANSAC ends once it has found the best matrix with this probability.
-_CONFIDENCE = 0.9999
-
-#: Largest number of RANSAC's iterations.
+#: Largest number of MAGSAC's trials for a pair.
 _MAX_ITERATIONS = 5000
-
-#: Number of matches that a fundamental matrix needs.
-_MIN_MATCHES = 8
 
 
 def count_inliers(points0: np.ndarray, points1: np.ndarray, threshold: float) -> int:
     """Return the number of matches, (N, 2) and (N, 2), that fit one fundamental matrix within ``threshold`` pixels."""
-    if len(points0) < _MIN_MATCHES:
+    try:
+        return int(find_fundamental(points0, points1, threshold, _MAX_ITERATIONS).inliers.sum())
+    except DeepMatchingError:  # too few matches, or none that fit
         return 0
-    cv2.setRNGSeed(0)
-    _, mask = cv2.findFundamentalMat(
-        points0.astype(np.float64), points1.astype(np.float64), cv2.USAC_MAGSAC, threshold, _CONFIDENCE, _MAX_ITERATIONS
-    )
-    return 0 if mask is None else int(np.count_nonzero(mask))
 
 
 def verify_pairs(

@@ -1,0 +1,142 @@
+"""The geometry of two views that most matches fit, by OpenCV's MAGSAC, which tells right matches from wrong ones.
+
+Points are (N, 2), x and y in pixels. The same points always give the same result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+
+from deepmatching.errors import DeepMatchingError, check_number, short_repr
+
+#: Each geometry in words, the fewest matches that it needs, and the probability of success at which the search ends.
+_KINDS = {
+    "homography": ("a homography", 4, 0.995),
+    "fundamental": ("a fundamental matrix", 8, 0.9999),
+    "essential": ("an essential matrix", 5, 0.99999),
+}
+
+#: Largest number of trials of MAGSAC.
+_MAX_ITERATIONS = 10_000
+
+
+@dataclass(frozen=True, eq=False)
+class TwoViewGeometry:
+    """A matrix that relates two views, and the matches that fit it.
+
+    Attributes:
+        name: ``"homography"``, ``"fundamental"`` or ``"essential"``.
+        matrix: (3, 3) float64. A homography takes (x, y, 1) of the first image to the second. The others give 0 for
+            (x1, y1, 1) · matrix · (x0, y0, 1); the essential matrix, for points in units of the focal length.
+        inliers: (N,) bool, the matches that fit the matrix within the threshold.
+        threshold: in pixels.
+        rotation, translation: (3, 3) and (3,) of length 1, for an essential matrix: the second camera sees the point X
+            of the first one's coordinates at rotation · X + s · translation, for an unknown s > 0.
+    """
+
+    name: str
+    matrix: np.ndarray
+    inliers: np.ndarray
+    threshold: float
+    rotation: np.ndarray | None = None
+    translation: np.ndarray | None = None
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {self.inliers.sum()} of {len(self.inliers)} matches fit within {self.threshold:g} px>"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the matrix and the number of inliers in the types of JSON."""
+        parts = {"matrix": self.matrix, "rotation": self.rotation, "translation": self.translation}
+        return {
+            "geometry": self.name,
+            **{name: array.tolist() for name, array in parts.items() if array is not None},
+            "inliers": int(self.inliers.sum()),
+            "matches": len(self.inliers),
+            "threshold": self.threshold,
+        }
+
+
+def find_homography(
+    points0: np.ndarray, points1: np.ndarray, threshold: float = 3.0, iterations: int = _MAX_ITERATIONS
+) -> TwoViewGeometry:
+    """Find the homography of a plane, or of a camera that only turns."""
+    points = _check("homography", points0, points1, threshold)
+    options: dict[str, Any] = {"maxIters": iterations, "confidence": _KINDS["homography"][2]}
+    return _found("homography", cv2.findHomography(*points, cv2.USAC_MAGSAC, threshold, **options), threshold)
+
+
+def find_fundamental(
+    points0: np.ndarray, points1: np.ndarray, threshold: float = 1.0, iterations: int = _MAX_ITERATIONS
+) -> TwoViewGeometry:
+    """Find the fundamental matrix of a scene that does not move; matches fit within ``threshold`` of their lines."""
+    points = _check("fundamental", points0, points1, threshold)
+    found = cv2.findFundamentalMat(*points, cv2.USAC_MAGSAC, threshold, _KINDS["fundamental"][2], iterations)
+    return _found("fundamental", found, threshold)
+
+
+def find_essential(
+    points0: np.ndarray,
+    points1: np.ndarray,
+    camera0: np.ndarray,
+    camera1: np.ndarray,
+    threshold: float = 1.0,
+    method: int = cv2.USAC_MAGSAC,
+) -> TwoViewGeometry:
+    """Find the essential matrix, the rotation and the translation of cameras whose matrices K (3, 3) are known.
+
+    ``method`` is one of OpenCV's. The threshold is in pixels of a camera with the mean of the focal lengths.
+    """
+    points = _check("essential", points0, points1, threshold)
+    cameras = [_check_camera(f"K{number}", camera) for number, camera in enumerate((camera0, camera1))]
+    # Given points in units of the focal length instead of the cameras, OpenCV's MAGSAC is several times less exact.
+    (first, second), (k0, k1) = points, cameras
+    stacked, mask = cv2.findEssentialMat(
+        first, second, k0, None, k1, None, method=method, prob=_KINDS["essential"][2], threshold=threshold
+    )
+    if stacked is None or len(stacked) < 3:  # one matrix, or several below one another
+        raise _no_geometry("essential")
+    rays = [cv2.undistortPoints(p[:, None], k, None)[:, 0] for p, k in zip(points, cameras, strict=True)]
+    poses = []
+    for matrix in np.split(np.asarray(stacked), len(stacked) // 3):
+        count, rotation, translation, _ = cv2.recoverPose(matrix, rays[0], rays[1], np.eye(3), mask=mask.copy())
+        poses.append((count, matrix, rotation, translation[:, 0]))
+    _, matrix, rotation, translation = max(poses, key=lambda pose: pose[0])
+    return TwoViewGeometry("essential", matrix, mask.ravel() != 0, threshold, rotation, translation)
+
+
+def _check(name: str, points0: np.ndarray, points1: np.ndarray, threshold: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return both ends of the matches in double precision; raise if there are too few."""
+    check_number("threshold", threshold, above=0)
+    phrase, fewest, _ = _KINDS[name]
+    if len(points0) < fewest:
+        raise DeepMatchingError(
+            f"There are {len(points0)} matches, but {phrase} needs at least {fewest}: keep more matches."
+        )
+    return np.asarray(points0, np.float64), np.asarray(points1, np.float64)
+
+
+def _check_camera(name: str, camera: np.ndarray) -> np.ndarray:
+    try:
+        matrix = np.asarray(camera, np.float64)
+    except (ValueError, TypeError):  # not numbers, or not rows of equal length
+        matrix = np.zeros(0)
+    if matrix.shape != (3, 3) or not np.isfinite(matrix).all() or min(matrix[0, 0], matrix[1, 1]) <= 0:
+        raise DeepMatchingError(
+            f"{name} must be a 3 x 3 camera matrix with focal lengths above 0, in pixels, not {short_repr(camera)}."
+        )
+    return matrix
+
+
+def _found(name: str, found: tuple[Any, Any], threshold: float) -> TwoViewGeometry:
+    matrix, mask = found
+    if matrix is None or matrix.shape != (3, 3):
+        raise _no_geometry(name)
+    return TwoViewGeometry(name, matrix, mask.ravel() != 0, threshold)
+
+
+def _no_geometry(name: str) -> DeepMatchingError:
+    return DeepMatchingError(f"The matches do not fit {_KINDS[name][0]}: match other images, or raise the threshold.")
