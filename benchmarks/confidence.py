@@ -11,7 +11,6 @@ difference of stated and true probability in ten bins. Data sets have equal weig
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 import numpy as np
@@ -21,15 +20,14 @@ from rich.progress import track
 from rich.table import Table
 
 import deepmatching as dm
+from deepmatching.data.datasets import Pair
 from deepmatching.evaluation.metrics import area_under_roc
 from deepmatching.evaluation.report import print_table
 from deepmatching.flow import adapt_to_model, preset, refine
 from deepmatching.flow.confidence import CONSTANT, WEIGHTS, evidence, origin_of
 from deepmatching.flow.edges import detect_edges
-from deepmatching.io.flow import read_flow
-from deepmatching.io.images import load_image
 from deepmatching.settings import CORRECT_WITHIN, PRESET
-from flow import add_common_options, cached_matches, interpolated
+from flow import add_common_options, cached_matches, interpolated, pairs_with_flow
 
 PIXELS = 20_000  #: sampled from each pair for the regression
 
@@ -49,16 +47,16 @@ def fit(features: np.ndarray, right: np.ndarray, importance: np.ndarray) -> np.n
     return weights
 
 
-def measure(entry: dict[str, str], root: Path, matcher: dm.DeepMatcher, cache: Path | None, name: str) -> np.ndarray:
+def measure(pair: Pair, matcher: dm.DeepMatcher, cache: Path | None, name: str) -> np.ndarray:
     """A row for every pixel with ground truth: 1, the evidence, and the error, (N, 6)."""
-    images = [load_image(root / entry[key]) for key in ("image0", "image1")]
+    images = [pair.image0, pair.image1]
     matches = cached_matches(matcher, images[0], images[1], cache, name)
     backward, settings = None, preset(PRESET)
     if matches.confidence is None:
         backward = cached_matches(matcher, images[1], images[0], cache, f"{name}_back").numpy()[:2]
     settings = adapt_to_model(settings, matches.confidence is not None, has_dense=False)
     found = interpolated(matches, detect_edges(images[0]), images[0], settings, backward)
-    flow, truth = refine(found.flow, images[0], images[1]).numpy(), read_flow(root / entry["flow"])
+    flow, truth = refine(found.flow, images[0], images[1]).numpy(), pair.flow.numpy()
     known = np.isfinite(truth).all(axis=2)
     dense = torch.as_tensor(flow)
     columns = [values.numpy()[known] for values in evidence(dense, origin_of(found, dense.device), *images)]
@@ -72,20 +70,19 @@ def main() -> None:
     options = parser.parse_args()
     matcher = dm.DeepMatcher.from_pretrained(options.model, radius=options.radius, device=options.device)
     matcher = matcher.for_flow()
-    entries = [e for e in json.loads(options.manifest.read_text()) if "flow" in e]
     if options.cache:
         options.cache.mkdir(parents=True, exist_ok=True)
 
     generator = np.random.default_rng(0)
     sets: dict[str, list[np.ndarray]] = {}  # all pixels of each pair
     rows, groups, pairs = [], [], []  # of the sampled pixels
-    for n, entry in enumerate(track(entries, description="flow", console=Console(stderr=True))):
+    for n, entry in enumerate(track(pairs_with_flow(options.manifest), "flow", console=Console(stderr=True))):
         name = f"{options.model}_{options.radius}_{matcher.network.most_levels}_{n:03d}"
-        values = measure(entry, options.manifest.parent, matcher, options.cache, name)
-        sets.setdefault(entry["dataset"], []).append(values)
+        values = measure(entry.read(), matcher, options.cache, name)
+        sets.setdefault(entry.group, []).append(values)
         sample = values[generator.choice(len(values), min(PIXELS, len(values)), replace=False)]
         rows.append(sample)
-        groups += [entry["dataset"].replace("kitti2015", "kitti2012")] * len(sample)
+        groups += [entry.group.replace("kitti2015", "kitti2012")] * len(sample)
         pairs += [n] * len(sample)
     data, group, pair = np.concatenate(rows), np.array(groups), np.array(pairs)
     features, right = data[:, :-1], data[:, -1] < CORRECT_WITHIN

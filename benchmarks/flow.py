@@ -4,7 +4,7 @@
         [--set falloff=0.3 steps=5 …] [--backward] [--dataset sintel_final …] [--cache DIR] [--json FILE]
     python benchmarks/flow.py --speed A B [--repeats 7] [--model …]
 
-The manifest is a list of {"dataset", "image0", "image1", "flow"} with paths relative to it. Each --set is one trial
+The manifest is that of ``deepmatching evaluate``; all known flow of its pairs counts. Each --set is one trial
 that changes these settings of the preset. Matches are computed once for all trials; --cache keeps them for later runs.
 EPE is the mean end-point error in pixels, 3px the percentage of pixels that are off by more than 3 pixels. AUC says how
 well the confidence separates these pixels from the others: 1 is perfect, 0.5 is chance. Means over pairs.
@@ -31,12 +31,12 @@ from rich.progress import track
 from rich.table import Table
 
 import deepmatching as dm
-from deepmatching.evaluation.metrics import area_under_roc
+from deepmatching.data.datasets import Entry, Pair, open_dataset
+from deepmatching.evaluation.metrics import area_under_roc, endpoint_metrics
 from deepmatching.evaluation.report import print_table
 from deepmatching.evaluation.speed import peak_memory
 from deepmatching.flow import FlowSettings, Interpolation, confidence, interpolate, preset, refine
 from deepmatching.flow.edges import detect_edges, gradient_edges
-from deepmatching.io.flow import read_flow
 from deepmatching.io.images import load_image
 from deepmatching.settings import FLOW_RADIUS, FULL, MODEL
 
@@ -60,6 +60,11 @@ def changed(settings: FlowSettings, changes: list[str]) -> FlowSettings:
         else:
             raise SystemExit(f"There is no setting '{name}'.")
     return settings
+
+
+def pairs_with_flow(manifest: Path) -> list[Entry]:
+    """The pairs of a manifest that have a flow, whose unreliable pixels count too."""
+    return [replace(entry, invalid=None) for entry in open_dataset(manifest).entries if entry.flow is not None]
 
 
 def cached_matches(matcher: dm.DeepMatcher, first: Any, second: Any, cache: Path | None, name: str) -> dm.Matches:
@@ -90,30 +95,21 @@ def interpolated(
 
 
 def measure(
-    images: list[Any], edges: np.ndarray, matches: dm.Matches, backward: Any, truth: np.ndarray,
-    occluded: np.ndarray | None, settings: FlowSettings,
-) -> dict[str, float]:  # fmt: skip
+    pair: Pair, edges: np.ndarray, matches: dm.Matches, backward: Any, settings: FlowSettings
+) -> dict[str, float]:
     """Metrics of one pair in one trial."""
     begin = time.perf_counter()
-    found = interpolated(matches, edges, images[0], settings, backward)
-    flow = refine(found.flow, images[0], images[1], settings.refinement).numpy()
+    found = interpolated(matches, edges, pair.image0, settings, backward)
+    flow = refine(found.flow, pair.image0, pair.image1, settings.refinement).numpy()
     seconds = time.perf_counter() - begin
-    scores = confidence(torch.as_tensor(flow), found, *images)
+    stated = confidence(torch.as_tensor(flow), found, pair.image0, pair.image1)
+    truth = pair.flow.numpy()
     known = np.isfinite(truth).all(axis=2)
-    before, after = (np.hypot(*(field[known] - truth[known]).T) for field in (found.flow, flow))
-    visible = after if occluded is None else after[~occluded[known]]
-    wrong, quality = 100 * np.mean(after > 3), area_under_roc(scores[known], after < 3)
-    values = (before.mean(), after.mean(), visible.mean(), wrong, quality, len(found.kept), seconds)
+    before, after = (endpoint_metrics(field, truth) for field in (found.flow, flow))
+    visible = endpoint_metrics(flow, truth, ~pair.occluded.numpy())
+    quality = area_under_roc(stated[known], np.hypot(*(flow[known] - truth[known]).T) < 3)
+    values = (before["epe"], after["epe"], visible["epe"], after["err@3"], quality, len(found.kept), seconds)
     return dict(zip(NAMES, map(float, values), strict=True))
-
-
-def occluded(entry: dict[str, str], root: Path) -> np.ndarray | None:
-    """Pixels that are not visible in the second image; None if the data set has no masks."""
-    if "occ" in entry:
-        return load_image(root / entry["occ"])[0].numpy() > 0.5
-    if "flow_noc" in entry:
-        return ~np.isfinite(read_flow(root / entry["flow_noc"])).all(axis=2)
-    return None
 
 
 def speed(options: argparse.Namespace, settings: FlowSettings) -> None:
@@ -202,26 +198,24 @@ def main() -> None:
     matcher = dm.DeepMatcher.from_pretrained(options.model, radius=options.radius, device=options.device)
     if options.cache:
         options.cache.mkdir(parents=True, exist_ok=True)
-    root = options.manifest.parent
-    entries = [e for e in json.loads(options.manifest.read_text()) if "flow" in e]
-    results = []
-    for n, entry in enumerate(track(entries, description="flow", console=Console(stderr=True))):
-        if options.dataset and entry["dataset"] not in options.dataset:
+    results: list[dict[str, Any]] = []
+    for n, entry in enumerate(track(pairs_with_flow(options.manifest), "flow", console=Console(stderr=True))):
+        if options.dataset and entry.group not in options.dataset:
             continue
-        images = [load_image(root / entry[key]) for key in ("image0", "image1")]
-        edges, truth, unseen = EDGES[options.edges](images[0]), read_flow(root / entry["flow"]), occluded(entry, root)
+        pair = entry.read()
+        edges = EDGES[options.edges](pair.image0)
         found: dict[int | None, tuple[dm.Matches, Any]] = {}  # by the number of levels
         for trial, settings in trials.items():
             own = matcher.for_flow(preset=settings)
             levels = own.network.most_levels
             if levels not in found:
                 name = f"{options.model}_{options.radius}_{levels}_{n:03d}"
-                forward, back = cached_matches(own, images[0], images[1], options.cache, name), None
+                forward, back = cached_matches(own, pair.image0, pair.image1, options.cache, name), None
                 if options.backward:
-                    back = cached_matches(own, images[1], images[0], options.cache, f"{name}_back").numpy()[:2]
+                    back = cached_matches(own, pair.image1, pair.image0, options.cache, f"{name}_back").numpy()[:2]
                 found[levels] = forward, back
-            matches, back = found[levels]
-            results.append({**entry, "trial": trial, **measure(images, edges, matches, back, truth, unseen, settings)})
+            row = measure(pair, edges, *found[levels], settings)
+            results.append({"dataset": entry.group, "pair": entry.name, "trial": trial, **row})
     if options.json:
         options.json.write_text(json.dumps(results, indent=1))
     table = Table("data set", "trial", *NAMES, title=f"{options.model}, radius {options.radius}, {options.edges} edges")

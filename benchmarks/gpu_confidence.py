@@ -9,7 +9,6 @@ block sizes, float32 convolutions and cuDNN's search for the fastest algorithms,
 from __future__ import annotations
 
 import argparse
-import sys
 import traceback
 from collections.abc import Callable
 
@@ -27,7 +26,7 @@ from deepmatching.network.operators.evidence import gather_evidence
 from deepmatching.network.operators.subpixel import scores_around
 from deepmatching.network.replay import GraphedDecode
 from deepmatching.settings import RADIUS
-from gpu_kernels import SIZE, graphed, images, milliseconds, row
+from gpu_kernels import SIZE, graphed, images, milliseconds, require_cuda, row
 
 
 class Judged:
@@ -159,8 +158,7 @@ def main() -> None:
     parser.add_argument("--radius", type=int, default=RADIUS)
     parser.add_argument("--variants", action="store_true")
     options = parser.parse_args()
-    if not torch.cuda.is_available():
-        sys.exit("This benchmark needs a CUDA device, and PyTorch finds none: run it on a machine with an NVIDIA GPU.")
+    require_cuda()
     row("device", torch.cuda.get_device_name(), torch=torch.__version__, cudnn=torch.backends.cudnn.version())
     parts = [Judged.ratio, Judged.agreement, Judged.stages]
     if options.variants:

@@ -32,6 +32,7 @@ from deepmatching.flow.refinement import refine_finite
 from deepmatching.io.images import load_image
 from deepmatching.kernels.cuda_graphs import record
 from deepmatching.settings import MODEL, PRESET
+from gpu_kernels import milliseconds, require_cuda
 
 
 class Stages:
@@ -44,16 +45,7 @@ class Stages:
     def __call__(self, name: str, work: Callable[[], Any]) -> Any:
         """Time some work on the GPU; returns its result."""
         graph, result = record(work)
-        graph.replay()
-        times = []
-        for _ in range(self.repeats):
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            graph.replay()
-            end.record()
-            end.synchronize()
-            times.append(begin.elapsed_time(end))
-        self.times[name] = statistics.median(times)
+        self.times[name] = milliseconds(graph.replay, self.repeats)
         return result
 
     def whole(self, work: Callable[[], Any]) -> Any:
@@ -122,8 +114,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    if not torch.cuda.is_available():
-        raise SystemExit("There is no CUDA device: run this on a machine with a GPU.")
+    require_cuda()
     stages = Stages(options.repeats)
     images = [load_image(path).cuda() for path in options.images]
     differences = measure(images, options.model, preset(options.preset), stages)

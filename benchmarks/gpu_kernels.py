@@ -21,11 +21,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from deepmatching.evaluation.speed import copy_bandwidth
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.kernels.cuda_graphs import record
 from deepmatching.kernels.registry import plain_operators
 from deepmatching.network import operators
-from deepmatching.network.descriptors import HOG, Descriptor
+from deepmatching.network.descriptors import HOG, VGG, Descriptor
 from deepmatching.network.inference import Decoding
 from deepmatching.network.network import Network
 from deepmatching.network.operators import fused
@@ -38,40 +39,21 @@ TRAINING_SIZE = (384, 512)
 ROWS: list[dict[str, Any]] = []  #: the table
 
 
-class VGG(Descriptor):
-    """The first four convolutions of VGG-16 with random weights: 128 channels at stride 2, patches of norm 1."""
-
-    stride, patch, channels = 2, 4, 128
-
-    def __init__(self, half: bool = False) -> None:
-        super().__init__()
-        sizes = ((3, 64), (64, 64), (64, 128), (128, 128))
-        layers = [nn.Conv2d(a, b, 3, padding=1) for a, b in sizes]
-        for layer in layers:
-            layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
-        self.layers = nn.ModuleList(layers)
-        self.half_precision = half
-
-    def rectified(self, n: int, x: Tensor) -> Tensor:
-        """Convolution n and its ReLU."""
-        dtype = torch.bfloat16 if self.half_precision else torch.float32
-        weight, bias = (parameter.to(dtype) for parameter in self.layers[n].parameters())
-        return torch.cudnn_convolution_relu(x.to(dtype), weight, bias, (1, 1), (1, 1), (1, 1), 1)
+class HalfVGG(VGG):
+    """The CNN descriptor with random weights and bfloat16 convolutions."""
 
     def forward(self, image: Tensor) -> Tensor:
-        x = image.to(memory_format=torch.channels_last)
-        with torch.autocast("cuda", torch.bfloat16, enabled=self.half_precision):
-            if torch.is_grad_enabled():
-                x = self.layers[1](self.layers[0](x).relu_()).relu_()
-                x = self.layers[3](self.layers[2](nn.functional.max_pool2d(x, 2)).relu_())
-            else:  # cuDNN adds the bias and cuts at 0 in the same pass
-                x = self.rectified(1, self.rectified(0, x))
-                x = self.layers[3](self.rectified(2, nn.functional.max_pool2d(x, 2)))
-        x = x.float()
-        return x / (4 * torch.linalg.vector_norm(x, dim=1, keepdim=True).clamp(min=1e-6))
+        with torch.autocast("cuda", torch.bfloat16):
+            return super().forward(image)
 
 
 # ---------------------------------------------------------------------- measuring
+
+
+def require_cuda() -> None:
+    """Exit where there is no GPU."""
+    if not torch.cuda.is_available():
+        sys.exit("This benchmark needs a CUDA device, and PyTorch finds none: run it on a machine with an NVIDIA GPU.")
 
 
 def milliseconds(function: Callable[[], object], repeats: int = 30, flush: Tensor | None = None) -> float:
@@ -323,13 +305,6 @@ def time_raft(name: str) -> None:
         row(name, "12 updates", peak_gb=peak_gb(run), ms=milliseconds(run, 10))
 
 
-def copy_bandwidth() -> float:
-    """Bytes per second of a large copy, read and written."""
-    source = torch.randn(2**29, device="cuda")
-    target = torch.empty_like(source)
-    return 2 * size_of(source) / milliseconds(lambda: target.copy_(source), 10) * 1e3
-
-
 def cases(bandwidth: float) -> dict[str, Callable[[], None]]:
     """Everything that is run, by name."""
     return {
@@ -344,16 +319,16 @@ def cases(bandwidth: float) -> dict[str, Callable[[], None]]:
         "hog 256": lambda: time_decoding(HOG(), 256, 1, "hog 256"),
         "hog full": lambda: time_decoding(HOG(), None, 1, "hog full"),
         "vgg 80": lambda: time_decoding(VGG(), 80, 1, "vgg 80, tf32 convolutions"),
-        "vgg 80 bf16": lambda: time_decoding(VGG(half=True), 80, 1, "vgg 80, bf16 convolutions"),
+        "vgg 80 bf16": lambda: time_decoding(HalfVGG(), 80, 1, "vgg 80, bf16 convolutions"),
         "hog 80 half": lambda: time_decoding(HOG(), 80, 1, "hog 80, half", half=True),
         "hog 256 half": lambda: time_decoding(HOG(), 256, 1, "hog 256, half", half=True),
-        "vgg 80 half": lambda: time_decoding(VGG(half=True), 80, 1, "vgg 80, bf16 convolutions, half", half=True),
-        "vgg 80 x8": lambda: time_decoding(VGG(half=True), 80, 8, "vgg 80 bf16 x8"),
+        "vgg 80 half": lambda: time_decoding(HalfVGG(), 80, 1, "vgg 80, bf16 convolutions, half", half=True),
+        "vgg 80 x8": lambda: time_decoding(HalfVGG(), 80, 8, "vgg 80 bf16 x8"),
         "training": lambda: time_training(VGG(), "training vgg, tf32"),
-        "training bf16": lambda: time_training(VGG(half=True), "training vgg, bf16"),
+        "training bf16": lambda: time_training(HalfVGG(), "training vgg, bf16"),
         "stages hog 80": lambda: time_stages(HOG(), 80, "stages hog 80", bandwidth),
         "stages hog 256": lambda: time_stages(HOG(), 256, "stages hog 256", bandwidth),
-        "stages vgg 80": lambda: time_stages(VGG(half=True), 80, "stages vgg 80", bandwidth),
+        "stages vgg 80": lambda: time_stages(HalfVGG(), 80, "stages vgg 80", bandwidth),
         "raft_large": lambda: time_raft("raft_large"),
         "raft_small": lambda: time_raft("raft_small"),
     }
@@ -365,9 +340,8 @@ def main() -> None:
     parser.add_argument("--json", help="write the table to this file")
     parser.add_argument("--only", default="", help="cases whose name contains this")
     options = parser.parse_args()
-    if not torch.cuda.is_available():
-        sys.exit("This benchmark needs a CUDA device, and PyTorch finds none: run it on a machine with an NVIDIA GPU.")
-    bandwidth = copy_bandwidth()
+    require_cuda()
+    bandwidth = copy_bandwidth(torch.device("cuda"))
     row("device", torch.cuda.get_device_name(), torch=torch.__version__, copy_tb_s=bandwidth / 1e12)
     for name, run in cases(bandwidth).items():
         if options.only not in name:
