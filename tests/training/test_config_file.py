@@ -18,7 +18,6 @@ from deepmatching.training.config_file import (
     write_config,
 )
 
-PAIRS = {"data": {"train": "pairs.json"}}
 REQUIRED = ("data.photos=photographs",)  # what the shipped configs leave to the user
 QUICKSTART = ("data.train=pairs.json",)
 
@@ -167,10 +166,16 @@ BAD = [
 
 
 @pytest.mark.parametrize(("word", "says"), BAD, ids=[word[:40] for word, _ in BAD])
-def test_bad_settings_are_one_sentence(word: str, says: str) -> None:
+def test_bad_settings_are_named(word: str, says: str) -> None:
     with pytest.raises(DeepMatchingError, match=says) as raised:
         read_config("quickstart", [*QUICKSTART, word])
     assert "\n" not in str(raised.value) and len(str(raised.value)) < 600
+
+
+@pytest.mark.parametrize("learn", ["confidence", "flow"])
+def test_the_later_networks_need_a_trained_model(learn: str) -> None:
+    with pytest.raises(DeepMatchingError, match=f"model.learn={learn} .* set model.init"):
+        read_config("quickstart", [*QUICKSTART, f"model.learn={learn}", "model.init="])
 
 
 def test_other_data_replace_the_synthetic_pairs_of_a_config() -> None:

@@ -67,19 +67,23 @@ def generator_for(seed: int, purpose: str, *numbers: int) -> torch.Generator:
 
 def open_pairs(names: Sequence[str], roots: Sequence[str], split: str, config: DataConfig) -> Pairs:
     """Open the data sets of these names as one, with one root for all or one for each. Each gets the options it has."""
-    parts = []
-    for n, name in enumerate(names):
-        root = roots[n if len(roots) > 1 else 0] if roots else None
-        part = open_dataset(
+    parts = [
+        open_dataset(
             name,
-            None if is_manifest(name) else root,
+            None if is_manifest(name) else root or None,
             split if name.lower() in WITH_SPLITS else None,
             passes=config.passes or None if name.lower() in WITH_PASSES else None,
             split_file=config.split_file or None if name.lower() == WITH_SPLIT_FILE else None,
             masks=config.masks,
         )
-        parts.append(part)
+        for name, root in zip(names, root_of_each(names, roots), strict=True)
+    ]
     return parts[0] if len(parts) == 1 else ConcatDataset(parts)  # type: ignore[arg-type, return-value]
+
+
+def root_of_each(names: Sequence[str], roots: Sequence[str]) -> list[str]:
+    """Return the root of each data set, which may be that of all; empty if there is none."""
+    return list(roots) if len(roots) > 1 else [*roots, ""][:1] * len(names)
 
 
 def is_manifest(name: str) -> bool:

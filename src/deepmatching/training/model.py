@@ -78,9 +78,14 @@ class TrainedModel(nn.Module):
         """Return the loss of a batch and the metrics to log; see :class:`~deepmatching.network.losses.Objective`."""
         with _bfloat16(self.network.descriptor) if self.amp == "bf16" else contextlib.nullcontext():
             if self.is_dense:
-                return self._dense_alone(image0, image1, flow)
+                assert self.network.dense is not None
+                matches = self._fixed_matches(image0, image1)
+                with torch.no_grad():
+                    start = self._interpolator(matches[0], image0, image1)
+                return dense_loss(self.network.dense(image0, *matches, start), flow)
             if self.confidence is None:
-                return self._confidence_alone(image0, image1, flow, occluded)
+                matches = self._fixed_matches(image0, image1, Decoding(confidence=False))
+                return self._confidence_loss(*matches, flow, occluded)
             require_pyramid(self.network, self.network.geometry_of(image0, image1), len(image0), image0.device)
             pyramid = self.network(image0, image1)
         loss, metrics = self.objective(pyramid, flow, occluded)
@@ -89,31 +94,24 @@ class TrainedModel(nn.Module):
             loss, metrics = loss + self.flow * own, {**metrics, "interpolated": own.detach()}
         if self.confidence:
             assert pyramid.cells is not None
-            matches, (cells0, cells1) = self._matches(pyramid), pyramid.cells
-            own, judged = self._confidence_of(matches, cells0, cells1, pyramid.geometry, flow, occluded)
-            loss, metrics = loss + self.confidence * own, {**metrics, **judged, "confidence": own.detach()}
+            matches = self._matches(pyramid), pyramid.cells[0], pyramid.cells[1], pyramid.geometry
+            own, more = self._confidence_loss(*matches, flow, occluded)
+            loss, metrics = loss + self.confidence * own, {**metrics, **more, "confidence": own.detach()}
         return loss, metrics
 
-    def _confidence_alone(
-        self, image0: Tensor, image1: Tensor, flow: Tensor, occluded: Tensor
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of the confidence network for matches that do not change: without the score volumes."""
-        with torch.no_grad():
-            geometry = self.network.geometry_of(image0, image1)
-            cells0, cells1 = self.network.describe(image0, image1, geometry)
-            decoded = self.network.decode_descriptors(cells0, cells1, geometry, Decoding(confidence=False))
-        return self._confidence_of(decoded, cells0, cells1, geometry, flow, occluded)
-
-    def _dense_alone(self, image0: Tensor, image1: Tensor, flow: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of the dense network for matches that do not change."""
-        network = self.network
-        assert network.dense is not None
-        with torch.no_grad():
-            geometry = network.geometry_of(image0, image1)
-            cells0, cells1 = network.describe(image0, image1, geometry)
-            decoded = network.decode_descriptors(cells0, cells1, geometry)
-            start = self._interpolator(decoded, image0, image1)
-        return dense_loss(network.dense(image0, decoded, cells0, cells1, geometry, start), flow)
+    @torch.no_grad()
+    def _fixed_matches(
+        self, image0: Tensor, image1: Tensor, decoding: Decoding | None = None
+    ) -> tuple[Decoded, Tensor, Tensor, Geometry]:
+        """Return matches that the loss does not change, without score volumes; the descriptors; the geometry."""
+        geometry = self.network.geometry_of(image0, image1)
+        cells0, cells1 = self.network.describe(image0, image1, geometry)
+        return (
+            self.network.decode_descriptors(cells0, cells1, geometry, decoding or Decoding()),
+            cells0,
+            cells1,
+            geometry,
+        )
 
     def _interpolated(self, image0: Tensor, pyramid: Pyramid, flow: Tensor) -> Tensor:
         """Return the error of the flow that sub-pixel matches interpolate to, with a gradient to the descriptor."""
@@ -123,7 +121,7 @@ class TrainedModel(nn.Module):
             whole = decode(pyramid.Q[0].detach().clone(), geometry, "bins")  # on cells
             around = self._around(whole, *cells, geometry)
             refined = refine_to_subpixel(whole, around, geometry, pyramid.sharpness)
-            judged = network.estimate_confidence(refined, around, cells[0], cells[1], geometry)[:, 0].sigmoid()
+            confidence = network.estimate_confidence(refined, around, cells[0], cells[1], geometry)[:, 0].sigmoid()
         rows, columns = target_indices(whole.cells, geometry)
         scores = correlation_around(*cells, rows, columns, geometry, network.descriptor.patch)
         finite = torch.isfinite(scores)
@@ -131,7 +129,7 @@ class TrainedModel(nn.Module):
         offsets = geometry.gamma * soft_offsets(scores, pyramid.sharpness).flip(-1)
         moved = (whole.points1 - whole.points0 + offsets).flatten(1, 2)
         points = (whole.points0 - 0.5).flatten(0, 1)
-        weights = (judged * (judged > MIN_CONFIDENCE)).flatten(1)
+        weights = (confidence * (confidence > MIN_CONFIDENCE)).flatten(1)
         errors = [
             interpolation_loss(moved[b], points, weights[b], edge_strength(image0[b]), flow[b])
             for b in range(len(moved))
@@ -139,7 +137,7 @@ class TrainedModel(nn.Module):
         ]
         return torch.stack(errors).mean() if errors else 0 * moved.sum()
 
-    def _confidence_of(
+    def _confidence_loss(
         self, decoded: Decoded, cells0: Tensor, cells1: Tensor, geometry: Geometry, flow: Tensor, occluded: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         cells0, cells1 = cells0.detach(), cells1.detach()

@@ -35,6 +35,7 @@ from deepmatching.training.data import (
     image_files,
     is_manifest,
     open_pairs,
+    root_of_each,
     synthesizer,
 )
 from deepmatching.training.processes import World
@@ -112,15 +113,14 @@ def _pairs(config: Config, training: TrainingData, world: World) -> Pairs:
 
 def check_folders(config: Config) -> None:
     """Raise if the folder of a data set is not given or does not exist; before models are built or downloaded."""
-    is_separate = config.validation.data != (TRAIN,) and not config.data.overfit
-    sections = {"data": (config.data.train, config.data.root)}
-    if is_separate:
-        sections["validation"] = (config.validation.data, _roots(config))
-    for section, (names, roots) in sections.items():
-        for name, root in zip(names, roots if len(roots) > 1 else [*roots, ""][:1] * len(names), strict=True):
+    sections = [("data", "train", config.data.train, config.data.root)]
+    if config.validation.data != (TRAIN,) and not config.data.overfit:
+        sections.append(("validation", "data", config.validation.data, _roots(config)))
+    for section, field, names, roots in sections:
+        for name, root in zip(names, root_of_each(names, roots), strict=True):
             if not is_published(name):
                 continue
-            key = f"{section}.{'train' if section == 'data' else 'data'}={name}"
+            key = f"{section}.{field}={name}"
             if not root:
                 raise DeepMatchingError(f"{key} needs the folder of the data set: set {section}.root=DIR.")
             if not Path(root).is_dir():
