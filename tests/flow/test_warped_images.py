@@ -16,7 +16,7 @@ from deepmatching.flow.fields import field_of
 from deepmatching.flow.pipeline import fields_to_flow
 from deepmatching.flow.warped_images import views_of
 from deepmatching.geometry.homographies import apply, centre, inside, similarity
-from deepmatching.search.warping import tensor_of
+from deepmatching.search.transformations import tensor_of
 from helpers.synthetic_pictures import draw_photo
 
 SIZE = (120, 160)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import cv2
@@ -11,10 +12,10 @@ import pytest
 from deepmatching import DeepMatcher
 from deepmatching.geometry.homographies import apply, centre, inside, resizing, similarity
 from deepmatching.network.network import Network
-from deepmatching.search import candidates as coarse
-from deepmatching.search import verification as finding
+from deepmatching.search import candidates, verification
 from deepmatching.search.candidates import Candidate, try_all, try_tilted
-from deepmatching.search.verification import find_models
+from deepmatching.search.settings import SETTINGS
+from deepmatching.search.verification import find_transformations
 from helpers.synthetic_pictures import draw_photo
 
 SIZE = (160, 208)
@@ -47,21 +48,21 @@ def test_the_true_rotation_is_the_best_candidate_and_its_matches_are_in_pixels_o
 @pytest.mark.parametrize(
     ("first", "second", "area"),
     [
-        ((800, 640), (800, 640), 10_000),  # large images: always so many
+        ((800, 640), (800, 640), 10_000),  # large images: the same number
         ((384, 600), (384, 600), 384 * 600 / 33),  # smaller ones: a fraction
         ((400, 400), (200, 800), 6_000),  # but not too few; images of different shapes have a mean
     ],
 )
 def test_small_images_are_reduced_to_fewer_pixels(first: tuple[int, int], second: tuple[int, int], area: float) -> None:
-    assert coarse.reduced_area((np.zeros((*first, 3)), np.zeros((*second, 1)))) == pytest.approx(area)
+    assert candidates.reduced_area((np.zeros((*first, 3)), np.zeros((*second, 1)))) == pytest.approx(area)
 
 
 @pytest.mark.parametrize("rotation", [0.0, 22.5, 45.0, 90.0, 135.0, 300.0])
 def test_a_turned_image_loses_at_most_its_corners(rotation: float) -> None:
     rows, columns = 90, 120
     whole, frame = (
-        coarse._bounding((rows, columns), rotation),
-        coarse._bounding((rows, columns), rotation, coarse.CORNERS),
+        candidates._bounding((rows, columns), rotation),
+        candidates._bounding((rows, columns), rotation, SETTINGS.border_crop),
     )
     turn = similarity(rotation, 1, centre((rows, columns)), centre(whole))
     points = np.stack(np.meshgrid(np.arange(columns), np.arange(rows)), axis=2).reshape(-1, 2).astype(float)
@@ -78,21 +79,21 @@ def test_planes_seen_from_the_side_are_tried_upright(monkeypatch: pytest.MonkeyP
         tried.append(rotations)
         return []
 
-    monkeypatch.setattr(finding, "try_tilted", note)
+    monkeypatch.setattr(verification, "try_tilted", note)
     unrelated = photo(5), photo(6)
     transformations = [(rotation, zoom) for rotation in range(0, 360, 45) for zoom in (0.5, 1.0)]
-    find_models(unrelated, network(), transformations, 80)
+    find_transformations(unrelated, network(), transformations, 80)
     assert tried == [[0, 45, 315]]
 
 
-def test_few_candidates_are_looked_at_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_candidates_are_looked_at_if_they_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
-    monkeypatch.setattr(finding, "refine", lambda *_: looks.append(1))
-    monkeypatch.setattr(finding, "try_tilted", lambda *_: [])
+    monkeypatch.setattr(verification, "refine", lambda *_: looks.append(1))
+    monkeypatch.setattr(verification, "try_tilted", lambda *_: [])
     agreeing = [Candidate(10.0 * n, 1.0, *_affine_matches(n), 0.5, 8.0) for n in range(6)]
-    monkeypatch.setattr(finding, "try_all", lambda *_: agreeing)
-    find_models((photo(5), photo(6)), network(), [(0.0, 1.0)], 80)
-    assert len(looks) == finding.IN_VAIN
+    monkeypatch.setattr(verification, "try_all", lambda *_: agreeing)
+    find_transformations((photo(5), photo(6)), network(), [(0.0, 1.0)], 80)
+    assert len(looks) == SETTINGS.max_failed_candidates
 
 
 def _affine_matches(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -101,12 +102,12 @@ def _affine_matches(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return points, apply(similarity(30 + 40 * seed, 1, (80.0, 80.0), (80.0, 80.0)), points), np.ones(40)
 
 
-def test_only_the_rotations_whose_matches_agree_most_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_rotations_whose_matches_agree_most_get_a_confidence(monkeypatch: pytest.MonkeyPatch) -> None:
     picture = photo(2)
     images = picture, np.ascontiguousarray(np.rot90(picture, 2))
     tried = [(0.0, 1.0), (90.0, 1.0), (180.0, 1.0)]
     everything = try_all(images, network(), tried)
-    monkeypatch.setattr(coarse, "JUDGED", 1)
+    monkeypatch.setattr(candidates, "SETTINGS", replace(SETTINGS, num_scored=1))
     (best,) = try_all(images, network(), tried)
     assert len(everything) == 3 and best.rotation == everything[0].rotation == 180
     assert np.allclose(best.weights, everything[0].weights) and best.weights.max() < 1
@@ -130,8 +131,10 @@ def test_a_pair_that_is_explained_without_a_transformation_is_not_searched(monke
     def fail(*_: object) -> list[Candidate]:
         raise AssertionError
 
-    monkeypatch.setattr(finding, "try_all", fail)
-    (model,) = find_models((picture, np.roll(picture, 2, 1)), network(), [(0.0, 1.0), (90.0, 1.0)], 80)
+    monkeypatch.setattr(verification, "try_all", fail)
+    (model,) = find_transformations((picture, np.roll(picture, 2, 1)), network(), [(0.0, 1.0), (90.0, 1.0)], 80)
     assert np.array_equal(model.matrix, np.eye(3)) and model.support > 0.95
     with pytest.raises(AssertionError):
-        find_models((picture, picture[:-8]), network(), [(0.0, 1.0)], 80)  # what is cut off may have gone elsewhere
+        find_transformations(
+            (picture, picture[:-8]), network(), [(0.0, 1.0)], 80
+        )  # what is cut off may have gone elsewhere

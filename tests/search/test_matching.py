@@ -12,7 +12,7 @@ import torch
 from deepmatching import DeepMatcher, Matches
 from deepmatching.geometry.homographies import apply, centre, inside, rotation_and_zoom, similarity
 from deepmatching.search.matching import merge
-from deepmatching.search.warping import tensor_of
+from deepmatching.search.transformations import tensor_of
 from helpers.synthetic_pictures import draw_photo
 
 SIZE = (160, 208)

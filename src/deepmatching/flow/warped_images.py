@@ -18,8 +18,7 @@ from deepmatching.flow.refinement import refine_finite
 from deepmatching.flow.settings import RefinementSettings
 from deepmatching.geometry.homographies import apply, inside
 from deepmatching.matches import Matches
-from deepmatching.search.transformations import seen_through
-from deepmatching.search.warping import pixels_of, tensor_of
+from deepmatching.search.transformations import pixels_of, seen_through, tensor_of
 
 #: How much a pixel beyond the matches may be zoomed further than they are; a horizon has no end.
 _LARGEST_ZOOM = 20.0

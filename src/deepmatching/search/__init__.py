@@ -1,10 +1,10 @@
-"""Search over rotations and scales, for images of which one is turned or zoomed.
+"""Search over rotations and scales, for image pairs related by a large rotation or scale change.
 
 The network matches by descriptors that change when an image turns. A search turns and scales the images first. At a
-reduced size, all rotations and scales are tried (``coarse``). A transformation is fitted to the matches that agree,
-checked at a larger size, and fitted again (``models``, ``finding``). At full size, the second image is seen through
+reduced size, all rotations and scales are tried (``candidates``). A transformation is fitted to the matches that agree,
+checked at a larger size, and fitted again (``verification``). At full size, the second image is seen through
 each transformation that the pair needs, matched as usual, and the matches are taken back to the original pixels
-(``fine``).
+(``matching``).
 """
 
 from deepmatching.search.matching import find, match_through, search

@@ -17,32 +17,10 @@ from deepmatching.geometry.targets import pair_of
 from deepmatching.network.inference import Decoding
 from deepmatching.network.network import Network
 from deepmatching.network.operators.decoding import Decoded
-from deepmatching.search.warping import resized, tensor_of, warped
+from deepmatching.search.settings import SETTINGS
+from deepmatching.search.transformations import resized, tensor_of, warped
 
-#: Pixels of a reduced image: the geometric mean of the two images', so that every scale costs the same.
-AREA = 10_000
-
-#: The same for planes seen from the side, which are tried only if nothing else is found.
-TILTED_AREA = 6_000
-
-#: Small images match fast, so the search must take less time, too: they are reduced to this fraction of their pixels,
-#: but not further than to so many.
-SHARE, LEAST_AREA = 1 / 33, 6_000
-
-#: How far a tilted plane is squeezed: halfway between twice and four times.
-TILT = 2.8
-
-#: The frame of an image that is turned by 45° has twice its pixels. This share of each side is cut off, and with it a
-#: twenty-fifth of the image (4:3), at its corners.
-CORNERS = 0.14
-
-#: The shortest side of a reduced image, in pixels.
-SHORTEST = 48
-
-#: Rotations and scales whose matches are judged: those of which most agree; the second, of planes seen from the side.
-JUDGED, TILTED_JUDGED = 8, 4
-
-#: Matches on the cells, not judged.
+#: Matches on the cells, without a confidence.
 _ON_CELLS = Decoding(subpixel=False, confidence=False)
 
 
@@ -55,8 +33,8 @@ class Candidate:
         zoom: how much larger the second image shows them.
         points0: (N, 2), in pixels of the first image.
         points1: (N, 2), in pixels of the second.
-        weights: (N,), their confidence; 1 if nothing judges them.
-        agreement: the weights' sum, as a share of the points that the smaller of the reduced images has.
+        weights: (N,), their confidence, or 1.
+        agreement: sum of the weights, as a fraction of the points of the smaller of the reduced images.
         spacing: of the points, in pixels of the second image.
     """
 
@@ -98,13 +76,13 @@ class _Trial:
     spacing: float
 
     def of_original(self, side: int, back: np.ndarray) -> _Trial:
-        """The same trial of a pair whose image ``side`` came from another one, and the way back to that."""
+        """Return the trial of the pair before image ``side`` was transformed; ``back`` leads to that."""
         ends = list(self.back)
         ends[side ^ self.swapped] = back @ ends[side ^ self.swapped]
         return replace(self, back=(ends[0], ends[1]))
 
     def candidate(self, decoded: Decoded) -> Candidate:
-        """What these matches say, which may have been judged."""
+        """Return the candidate of these matches, which may have a confidence."""
         start, end, weights, total = agreeing(decoded, np.linalg.inv(self.turn), self.size)
         ends = apply(self.back[0], start), apply(self.back[1], end)
         points0, points1 = ends[::-1] if self.swapped else ends
@@ -116,7 +94,7 @@ class _Trial:
 def try_all(
     images: tuple[np.ndarray, np.ndarray], network: Network, transformations: Sequence[tuple[float, float]]
 ) -> list[Candidate]:
-    """The candidates of the rotations and zooms whose matches agree most, best first.
+    """Return the candidates of the rotations and zooms whose matches agree most, best first.
 
     For each zoom, both images (H, W, C) are reduced so that they show things equally large. The one that then has fewer
     pixels is turned and matched, without a limit on the displacement, to the other one.
@@ -127,27 +105,27 @@ def try_all(
         zooms.setdefault(zoom, []).append(rotation)
     area = reduced_area(images)
     trials = (_at_zoom(images, network, zoom, rotations, area) for zoom, rotations in zooms.items())
-    return sorted(_judged(network, trials, JUDGED), key=lambda candidate: -candidate.agreement)
+    return sorted(_scored(network, trials, SETTINGS.num_scored), key=lambda candidate: -candidate.agreement)
 
 
 @torch.no_grad()
 def try_tilted(images: tuple[np.ndarray, np.ndarray], network: Network, rotations: Sequence[float]) -> list[Candidate]:
-    """The candidates of planes that one of the two images shows from the side, best first.
+    """Return the candidates of planes that one of the two images shows from the side, best first.
 
     Seen from the side, a plane is squeezed along one direction. So each image in turn is squeezed along four directions
     and then turned.
     """
     network = for_small_images(network, None)
-    found = _judged(network, _tilted(images, network, rotations), TILTED_JUDGED)
+    found = _scored(network, _tilted(images, network, rotations), SETTINGS.num_scored_tilted)
     return sorted(found, key=lambda candidate: -candidate.agreement)
 
 
 def _tilted(
     images: tuple[np.ndarray, np.ndarray], network: Network, rotations: Sequence[float]
 ) -> Iterator[list[_Trial]]:
-    area = TILTED_AREA / AREA * reduced_area(images)
+    area = SETTINGS.tilted_area / SETTINGS.area * reduced_area(images)
     for side, image in enumerate(images):
-        small, frame = resized(image, min(1.0, math.sqrt(8 * AREA / image[..., 0].size)))
+        small, frame = resized(image, min(1.0, math.sqrt(8 * SETTINGS.area / image[..., 0].size)))
         zoom = math.sqrt(abs(np.linalg.det(frame[:2, :2])))
         for direction in (0.0, 45.0, 90.0, 135.0):
             squeezed, squeeze = _squeezed(small, direction)
@@ -158,29 +136,29 @@ def _tilted(
             yield [trial.of_original(side, back) for trial in trials]
 
 
-def _judged(network: Network, trials: Iterable[Iterable[_Trial]], most: int) -> Iterator[Candidate]:
-    """The candidates of the trials in which most matches agree, at most so many."""
+def _scored(network: Network, trials: Iterable[Iterable[_Trial]], count: int) -> Iterator[Candidate]:
+    """Yield the candidates, with confidence, of the ``count`` trials with the highest agreement."""
     best: list[tuple[float, _Trial]] = []
     for some in trials:
         best += [(trial.candidate(trial.decoded).agreement, trial) for trial in some]
-        best = sorted(best, key=lambda entry: -entry[0])[:most]  # the others' descriptors are freed
+        best = sorted(best, key=lambda entry: -entry[0])[:count]  # the others' descriptors are freed
     for _, trial in best:
         yield trial.candidate(network.finish_matches(trial.decoded, trial.cells0, trial.cells1, trial.geometry))
 
 
 def _squeezed(pixels: np.ndarray, direction: float) -> tuple[np.ndarray, np.ndarray]:
-    """The image, turned back by ``direction`` degrees and squeezed along its rows, and the transformation to it."""
+    """Turn an image back by ``direction`` degrees and squeeze its rows; return it and the transformation to it."""
     size = pixels.shape[0], pixels.shape[1]
     bounds = _bounding(size, direction)
     turn = similarity(-direction, 1, centre(size), centre(bounds))
     turned = pixels if direction == 0 else warped(pixels, turn, bounds)
-    narrow = bounds[0], max(SHORTEST, round(bounds[1] / TILT))
+    narrow = bounds[0], max(SETTINGS.min_side, round(bounds[1] / SETTINGS.tilt))
     squeezed = cv2.resize(turned, narrow[::-1], interpolation=cv2.INTER_AREA).reshape(*narrow, -1)
     return squeezed, resizing(bounds, narrow) @ turn
 
 
 def for_small_images(network: Network, radius: int | None) -> Network:
-    """The same network with another radius, and as many levels as small images allow."""
+    """Return the network with another radius, and as many levels as small images allow."""
     other = network.at_radius(radius)
     other.levels = None
     return other
@@ -194,12 +172,12 @@ def _at_zoom(
     factors = factor * math.sqrt(zoom), factor / math.sqrt(zoom)
     areas = [image[..., 0].size * factor**2 for image, factor in zip(images, factors, strict=True)]
     turned = 0 if areas[0] <= areas[1] * (1 + 1e-9) else 1
-    moving, frame = resized(images[turned], factors[turned], SHORTEST)
-    still, still_frame = resized(images[1 - turned], factors[1 - turned], SHORTEST)
+    moving, frame = resized(images[turned], factors[turned], SETTINGS.min_side)
+    still, still_frame = resized(images[1 - turned], factors[1 - turned], SETTINGS.min_side)
     size, still_size = moving.shape[:2], still.shape[:2]
     groups: dict[Size, list[float]] = {}
     for rotation in rotations:
-        groups.setdefault(_bounding(size, rotation, CORNERS), []).append(rotation)
+        groups.setdefault(_bounding(size, rotation, SETTINGS.border_crop), []).append(rotation)
     back = np.linalg.inv(frame), np.linalg.inv(still_frame)
     device = network.exponents.device
     cells1 = None
@@ -219,32 +197,24 @@ def _at_zoom(
 
 
 def reduced_area(images: tuple[np.ndarray, np.ndarray]) -> float:
-    """Pixels of these images (H, W, C) when they are reduced."""
-    return min(AREA, max(LEAST_AREA, SHARE * _mean_area(images)))
+    """Return the pixels of these images (H, W, C) when they are reduced."""
+    return min(SETTINGS.area, max(SETTINGS.min_area, SETTINGS.area_fraction * _mean_area(images)))
 
 
 def _mean_area(images: tuple[np.ndarray, np.ndarray]) -> float:
     return math.sqrt(images[0][..., 0].size * images[1][..., 0].size)
 
 
-def _bounding(size: Size, rotation: float, corners: float = 0.0) -> Size:
-    """(rows, columns) of the frame that holds the turned image, but for its corners, if they may be cut off.
-
-    Args:
-        corners: fraction of the frame's sides that is cut off at 45 degrees.
-    """
+def _bounding(size: Size, rotation: float, crop: float = 0.0) -> Size:
+    """Return (rows, columns) of the frame of the turned image, less a fraction ``crop`` of its sides at 45 degrees."""
     cos, sin = abs(math.cos(math.radians(rotation))), abs(math.sin(math.radians(rotation)))
     rows, columns = size
-    left = 1 - corners * 2 * sin * cos
+    left = 1 - crop * 2 * sin * cos
     return math.ceil((rows * cos + columns * sin) * left - 1e-6), math.ceil((columns * cos + rows * sin) * left - 1e-6)
 
 
-def agreeing(
-    decoded: Decoded, back: np.ndarray, size: Size, slack: float = 0.6
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-    """The matches of a pair that agree with three of their eight neighbours.
-
-    Two neighbouring matches agree if their displacements differ by at most ``slack`` times their distance.
+def agreeing(decoded: Decoded, back: np.ndarray, size: Size) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+    """Select the matches of a pair that agree with three of their eight neighbours.
 
     Returns:
         Their starts, taken back to the image before it was turned, and their ends, both at pixel centres; their
@@ -264,8 +234,9 @@ def agreeing(
         if (i, j) != (1, 1):
             difference = moved[i : i + rows, j : j + columns] - moved[1:-1, 1:-1]
             with np.errstate(invalid="ignore"):
-                votes += np.hypot(*difference.transpose(2, 0, 1)) <= slack * spacing * math.hypot(i - 1, j - 1)
-    chosen = kept & (votes >= 3)
+                largest = SETTINGS.max_difference * spacing * math.hypot(i - 1, j - 1)
+                votes += np.hypot(*difference.transpose(2, 0, 1)) <= largest
+    chosen = kept & (votes >= SETTINGS.min_neighbours)
     confidence = decoded.confidence
     weights = np.ones((rows, columns)) if confidence is None else confidence[0].cpu().numpy().astype(np.float64)
     return origin[chosen.ravel()], end[chosen], weights[chosen], int(within.sum())

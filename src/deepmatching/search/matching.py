@@ -14,55 +14,51 @@ from deepmatching.errors import failed_allocations
 from deepmatching.geometry.homographies import apply, inside
 from deepmatching.matches import Matches
 from deepmatching.network.network import Network
-from deepmatching.search.transformations import Box, Transformation, seen_through, visible_box
-from deepmatching.search.verification import find_models
-from deepmatching.search.warping import pixels_of, tensor_of
+from deepmatching.search.settings import SETTINGS
+from deepmatching.search.transformations import Box, Transformation, pixels_of, seen_through, tensor_of, visible_box
+from deepmatching.search.verification import find_transformations
 
 Match = Callable[[Tensor, Tensor], Matches]
 
-#: Parts of the first image start at multiples of this, so that their reference points are those of the whole image.
-STEP = 16
-
-#: What matches have for each of them.
+#: Fields that matches have one by one.
 _FIELDS = ("keypoints0", "keypoints1", "scores", "confidence", "transformation")
-
-#: The best transformation of a reference point is that of most matches within this many pixels along each axis.
-WINDOW = 28.0
 
 
 @failed_allocations()
 def find(
     image0: Tensor, image1: Tensor, network: Network, transformations: Sequence[tuple[float, float]]
 ) -> list[Transformation]:
-    """The transformations that two images (C, H, W) need, at reduced sizes; empty if plain matching is best.
+    """Find the transformations that two images (C, H, W) need, at reduced sizes; empty if plain matching is best.
 
     Args:
         network: the radius is that of plain matching.
         transformations: rotations in degrees and zooms to try.
     """
     images = pixels_of(image0), pixels_of(image1)
-    models = find_models(images, network, transformations, network.radius)
-    return [] if all(_is_identity(model) for model in models) else models
+    found = find_transformations(images, network, transformations, network.radius)
+    return [] if all(_is_identity(each) for each in found) else found
 
 
 def search(
     image0: Tensor, image1: Tensor, network: Network, match: Match, transformations: Sequence[tuple[float, float]]
 ) -> Matches:
-    """The matches between two images (C, H, W): :func:`match_through` with what :func:`find` finds."""
+    """Match two images (C, H, W): :func:`match_through` with what :func:`find` finds."""
     return match_through(image0, image1, find(image0, image1, network, transformations), match)
 
 
 @failed_allocations()
-def match_through(image0: Tensor, image1: Tensor, models: Sequence[Transformation], match: Match) -> Matches:
-    """The matches between two images (C, H, W), with the best transformation at every point.
+def match_through(image0: Tensor, image1: Tensor, transformations: Sequence[Transformation], match: Match) -> Matches:
+    """Match two images (C, H, W) with the best transformation at every point.
 
     Args:
-        models: what :func:`find` has found. Without any, the result is that of ``match(image0, image1)``.
+        transformations: what :func:`find` has found. Without any, the result is that of ``match(image0, image1)``.
         match: plain matching.
     """
     images = pixels_of(image0), pixels_of(image1)
-    matrices = [model.matrix for model in models]
-    results = [_through(model, n, images, (image0, image1), match) for n, model in enumerate(models)]
+    matrices = [transformation.matrix for transformation in transformations]
+    results = [
+        _through(transformation, n, images, (image0, image1), match) for n, transformation in enumerate(transformations)
+    ]
     found = [(n, matches) for n, matches in enumerate(results) if matches is not None]
     if not found:
         found, matrices = [(0, match(image0, image1))], [np.eye(3)]
@@ -82,51 +78,51 @@ def match_through(image0: Tensor, image1: Tensor, models: Sequence[Transformatio
     return merge(filled) if len(filled) > 1 else (filled or numbered)[0]
 
 
-def _is_identity(model: Transformation) -> bool:
-    return np.array_equal(model.matrix, np.eye(3))
+def _is_identity(transformation: Transformation) -> bool:
+    return np.array_equal(transformation.matrix, np.eye(3))
 
 
 def _through(
-    model: Transformation,
+    transformation: Transformation,
     number: int,
     images: tuple[np.ndarray, np.ndarray],
     tensors: tuple[Tensor, Tensor],
     match: Match,
 ) -> Matches | None:
-    """The matches that start in the part of the first image that a model needs, or None if there is none."""
-    if _is_identity(model):
+    """Match the part of the first image that a transformation needs; None if there is none."""
+    if _is_identity(transformation):
         return match(*tensors)
     size0, size1 = images[0].shape[:2], images[1].shape[:2]
-    box = _part(model, number, size0, size1)
+    box = _part(transformation, number, size0, size1)
     if box is None:
         return None
     top, left, bottom, right = box
     size = bottom - top, right - left
     shift = np.array([[1, 0, left], [0, 1, top], [0, 0, 1.0]])
-    middle = model.points0.mean(axis=0) - (left, top)
-    other = seen_through(images[1], model.matrix @ shift, size, middle)
+    middle = transformation.points0.mean(axis=0) - (left, top)
+    other = seen_through(images[1], transformation.matrix @ shift, size, middle)
     matches = match(tensors[0][:, top:bottom, left:right], tensor_of(other).to(tensors[1].device))
     start = matches.keypoints0 + matches.keypoints0.new_tensor([left, top])
-    end = apply(model.matrix @ shift, matches.keypoints1.detach().cpu().numpy())
+    end = apply(transformation.matrix @ shift, matches.keypoints1.detach().cpu().numpy())
     kept = torch.from_numpy(inside(end, size1))
     ends = torch.from_numpy(end).to(start)
     return replace(matches, keypoints0=start, keypoints1=ends)[kept.to(start.device)]
 
 
-def _part(model: Transformation, number: int, size0: tuple[int, int], size1: tuple[int, int]) -> Box | None:
-    """Where a model is matched: the first one wherever it takes points into the second image, others near theirs."""
-    box = visible_box(model.matrix, size0, size1, STEP)
+def _part(transformation: Transformation, number: int, size0: tuple[int, int], size1: tuple[int, int]) -> Box | None:
+    """Return where to match: the first transformation wherever it sees the second image, others near their matches."""
+    box = visible_box(transformation.matrix, size0, size1, SETTINGS.part_step)
     if number == 0 or box is None:
         return box
-    (left, top), (right, bottom) = model.points0.min(axis=0), model.points0.max(axis=0)
-    reach = 2 * model.spacing
-    first = [int((side - reach) // STEP) * STEP for side in (top, left)]
-    last = [int((side + reach) // STEP + 1) * STEP for side in (bottom, right)]
+    (left, top), (right, bottom) = transformation.points0.min(axis=0), transformation.points0.max(axis=0)
+    step, reach = SETTINGS.part_step, 2 * transformation.spacing
+    first = [int((side - reach) // step) * step for side in (top, left)]
+    last = [int((side + reach) // step + 1) * step for side in (bottom, right)]
     return max(box[0], first[0]), max(box[1], first[1]), min(box[2], last[0]), min(box[3], last[1])
 
 
 def merge(found: list[Matches]) -> Matches:
-    """The best match of every reference point, in raster order.
+    """Keep the best match of every reference point, in raster order.
 
     The transformation of a point is the one whose matches around it are most confident, the first among equals.
     """
@@ -136,10 +132,10 @@ def merge(found: list[Matches]) -> Matches:
     owner = np.full(len(places), -1)
     first = 0
     for matches in found:
-        certainty = np.ones(len(matches)) if matches.confidence is None else matches.confidence.detach().cpu().numpy()
+        confidence = np.ones(len(matches)) if matches.confidence is None else matches.confidence.detach().cpu().numpy()
         own = np.zeros(len(places))
         numbers = group.ravel()[first : first + len(matches)]
-        own[numbers] = certainty
+        own[numbers] = confidence
         total = _sums_around(places, own)
         rows = np.full(len(places), -1)
         rows[numbers] = first + np.arange(len(matches))
@@ -156,12 +152,12 @@ def merge(found: list[Matches]) -> Matches:
 
 
 def _sums_around(places: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """For each place (y, x), the sum of the values of places within the window around it."""
+    """Return, for each place (y, x), the sum of the values of places within the window around it."""
     cell = 8.0
     index = np.floor((places - places.min(axis=0)) / cell).astype(int)
     grid = np.zeros(index.max(axis=0) + 1)
     np.add.at(grid, tuple(index.T), values)
-    reach = int(WINDOW // cell)
+    reach = int(SETTINGS.window // cell)
     padded = np.pad(grid, reach)
     sums = sum(
         padded[i : i + grid.shape[0], j : j + grid.shape[1]] for i in range(2 * reach + 1) for j in range(2 * reach + 1)

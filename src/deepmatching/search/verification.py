@@ -1,58 +1,36 @@
-"""Which transformations a pair needs: candidates at a reduced size, fitted, checked, and compared with none at all."""
+"""The transformations that a pair needs: candidates, fitted, checked, and compared with no transformation at all."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 
-from deepmatching.geometry.homographies import jacobians
+from deepmatching.geometry.homographies import apply, centre, inside, jacobians
 from deepmatching.network.network import Network
-from deepmatching.search.candidates import Candidate, try_all, try_tilted
-from deepmatching.search.transformations import FIRST, Transformation, check, fit
-
-#: Candidates that are looked at, and the least agreement of one; the second, if a transformation has been found or the
-#: candidate is a plane seen from the side. After so many that lead nowhere, those that agree less are not looked at.
-CANDIDATES, AGREEMENT, MORE_AGREEMENT, IN_VAIN = 6, 0.03, 0.04, 3
-
-#: A transformation of less support has not been found. If none is, planes seen from the side are tried, too, turned by
-#: at most this many degrees: with all rotations, a search of unrelated images of 512×384 pixels would take longer than
-#: three matches.
-WEAK, UPRIGHT = 0.25, 45.0
-
-#: A candidate counts if the ones before leave this share of its matches unexplained.
-LEFT = 0.3
-
-#: Times that a transformation is checked and fitted to the matches that it gives; once, if its support is this high.
-ROUNDS, HIGH = 2, 0.9
-
-#: The least support of a candidate at the first look, and the least sum of its matches' confidences.
-FIRST_SUPPORT, FIRST_FEWEST = 0.04, 2.0
-
-#: The least support of a transformation, and the least sum of its matches' confidences.
-SUPPORT, FEWEST = 0.15, 8.0
-
-#: A transformation is used beside others if it adds this share of the first image, and this share of its own area.
-GAIN, OWN_GAIN = 0.05, 0.25
-
-#: Transformations that are used for a pair.
-MOST = 3
-
-#: Plain matching copes with derivatives that differ from the identity by this much, and displacements of this share of
-#: its radius.
-TILT, REACH = 0.15, 0.6
+from deepmatching.search.candidates import (
+    Candidate,
+    agreeing,
+    for_small_images,
+    reduced_area,
+    try_all,
+    try_tilted,
+)
+from deepmatching.search.settings import SETTINGS
+from deepmatching.search.transformations import Transformation, fit, resized, seen_through, tensor_of, visible_box
 
 
 @torch.no_grad()
-def find_models(
+def find_transformations(
     images: tuple[np.ndarray, np.ndarray],
     network: Network,
     transformations: Sequence[tuple[float, float]],
     radius: int | None,
 ) -> list[Transformation]:
-    """The transformations that the pair needs, the one that explains most first; the identity may be among them.
+    """Return the transformations that the pair needs, the one that explains most first; the identity may be among them.
 
     A transformation that explains little more than the identity does not count.
 
@@ -63,13 +41,14 @@ def find_models(
     """
     identity = check(images, network, np.eye(3), radius)
     found = [] if identity is None else [identity]
-    if identity is not None and images[0].shape[:2] == images[1].shape[:2] and identity.support >= 1 - GAIN:
+    is_one_size = images[0].shape[:2] == images[1].shape[:2]
+    if identity is not None and is_one_size and identity.support >= 1 - SETTINGS.min_new_area:
         return found  # no transformation can explain as much more as it must
-    _add(found, try_all(images, network, transformations), images, network, AGREEMENT)
-    if all(model.support < WEAK for model in found):
+    _add(found, try_all(images, network, transformations), images, network, SETTINGS.min_agreement)
+    if all(known.support < SETTINGS.min_support_found for known in found):
         turns = {rotation for rotation, zoom in transformations if zoom == 1}
-        rotations = sorted(turn for turn in turns if abs((turn + 180) % 360 - 180) <= UPRIGHT)
-        _add(found, try_tilted(images, network, rotations), images, network, MORE_AGREEMENT)
+        rotations = sorted(turn for turn in turns if abs((turn + 180) % 360 - 180) <= SETTINGS.max_tilted_rotation)
+        _add(found, try_tilted(images, network, rotations), images, network, SETTINGS.min_later_agreement)
     return choose(found, images[0][..., 0].size, radius)
 
 
@@ -80,101 +59,162 @@ def _add(
     network: Network,
     agreement: float,
 ) -> None:
-    """Append the models of the best candidates that the ones before do not explain."""
-    in_vain = 0
-    for candidate in candidates[:CANDIDATES]:
-        is_found = any(model.support >= WEAK for model in found)
-        if candidate.agreement < (MORE_AGREEMENT if is_found else agreement):
+    """Append the transformations of the best candidates that the ones before do not explain."""
+    failed = 0
+    for candidate in candidates[: SETTINGS.max_candidates]:
+        is_found = any(known.support >= SETTINGS.min_support_found for known in found)
+        if candidate.agreement < (SETTINGS.min_later_agreement if is_found else agreement):
             break
-        left = np.ones(len(candidate.points0))
-        for model in found:
-            left = np.minimum(left, 1 - explained(candidate, model))
-        if (candidate.weights * left).sum() < LEFT * candidate.weights.sum():
+        unexplained = np.ones(len(candidate.points0))
+        for known in found:
+            unexplained = np.minimum(unexplained, 1 - explained(candidate, known))
+        least = SETTINGS.min_unexplained_fraction * candidate.weights.sum()
+        if (candidate.weights * unexplained).sum() < least:
             continue
-        new = left >= 0.5
+        new = unexplained >= 0.5
         matrix = fit(candidate.points0[new], candidate.points1[new], candidate.spacing, planar=False)
         refined = None if matrix is None else refine(images, network, matrix)
         if refined is not None:
             found.append(refined)
         else:
-            in_vain += 1
-        if in_vain == IN_VAIN:
+            failed += 1
+        if failed == SETTINGS.max_failed_candidates:
             break
 
 
 def refine(images: tuple[np.ndarray, np.ndarray], network: Network, matrix: np.ndarray) -> Transformation | None:
     """Look at a transformation, fit it to the matches that it gives, and so on while they become more."""
-    look = check(images, network, matrix, times=FIRST)
-    if look is None or look.support < FIRST_SUPPORT or look.weights.sum() < FIRST_FEWEST:
+    look = check(images, network, matrix, times=SETTINGS.first_area)
+    if look is None or not _is_supported(look, SETTINGS.min_first_support, SETTINGS.min_first_confidence):
         return None
     fitted = fit(look.points0, look.points1, max(1.0, look.within))
     best = None
-    for _ in range(ROUNDS):
-        model = check(images, network, matrix if fitted is None else fitted)
-        if model is None or (best is not None and model.area <= best.area):
+    for _ in range(SETTINGS.max_rounds):
+        transformation = check(images, network, matrix if fitted is None else fitted)
+        if transformation is None or (best is not None and transformation.area <= best.area):
             break
-        grown = best is None or model.area > 1.02 * best.area
-        best = model
-        fitted = fit(model.points0, model.points1, max(1.0, model.within))
-        if fitted is not None and model.support >= HIGH:  # another round would find no more
-            best = replace(model, matrix=fitted)
+        grown = best is None or transformation.area > SETTINGS.min_growth * best.area
+        best = transformation
+        fitted = fit(transformation.points0, transformation.points1, max(1.0, transformation.within))
+        if fitted is not None and transformation.support >= SETTINGS.high_support:  # another round would find no more
+            best = replace(transformation, matrix=fitted)
             break
-        if fitted is None or not grown or model.weights.sum() < FEWEST / 2:
+        if fitted is None or not grown or transformation.weights.sum() < SETTINGS.min_confidence / 2:
             break
-    return best if best is not None and best.support >= SUPPORT and best.weights.sum() >= FEWEST else None
+    is_believed = best is not None and _is_supported(best, SETTINGS.min_support, SETTINGS.min_confidence)
+    return best if is_believed else None
 
 
-def explained(candidate: Candidate, model: Transformation) -> np.ndarray:
-    """How confident a model's matches are that agree with those of a candidate nearby, (N,); 0 if they do not agree."""
-    near, distance = _nearest(candidate.points0, model.points0)
-    if not len(model.points0):
+def _is_supported(found: Transformation, min_support: float, min_confidence: float) -> bool:
+    return found.support >= min_support and bool(found.weights.sum() >= min_confidence)
+
+
+@torch.no_grad()
+def check(
+    images: tuple[np.ndarray, np.ndarray],
+    network: Network,
+    matrix: np.ndarray,
+    radius: int | None = None,
+    times: float = SETTINGS.checked_area,
+) -> Transformation | None:
+    """Match again at a reduced size, with the second image seen through a transformation; None if it shows nothing.
+
+    Args:
+        radius: largest displacement in pixels of the first image, if it is smaller than that at the reduced size.
+        times: pixels of the reduced images, as a multiple of those on which all transformations are tried.
+    """
+    size0, size1 = images[0].shape[:2], images[1].shape[:2]
+    box = visible_box(matrix, size0, size1)
+    if box is None or min(box[2] - box[0], box[3] - box[1]) < SETTINGS.min_checked_side:
+        return None
+    area = times * reduced_area(images)
+    part = images[0][box[0] : box[2], box[1] : box[3]]
+    factor = min(1.0, math.sqrt(area / part[..., 0].size))
+    reduced, frame = resized(part, factor, SETTINGS.min_checked_side)
+    size = reduced.shape[:2]
+    shift = np.array([[1, 0, -box[1]], [0, 1, -box[0]], [0, 0, 1.0]])
+    back = np.linalg.inv(frame @ shift)  # from the reduced part to the first image
+    other = seen_through(images[1], matrix @ back, size, centre(size))
+    largest = SETTINGS.radius * math.sqrt(area / SETTINGS.radius_area)
+    limit = largest if radius is None else min(largest, radius * factor)
+    network = for_small_images(network, max(1, round(limit / 8)) * 8)  # whole cells of any descriptor
+    device = network.exponents.device
+    first, second = (tensor_of(pixels)[None].to(device) for pixels in (reduced, other))
+    geometry = network.geometry(size, size)
+    decoded = network.decode(first, second, geometry=geometry)
+    start, end, weights, _ = agreeing(decoded, np.eye(3), size)
+    starts = decoded.points0.cpu().numpy().reshape(-1, 2) - 0.5
+    visible = int(inside(apply(matrix @ back, starts), size1).sum())
+    points1 = apply(matrix @ back, end)
+    seen = inside(points1, size1)
+    return Transformation(
+        matrix, apply(back, start)[seen], points1[seen], weights[seen], geometry.alpha / factor, visible
+    )
+
+
+def explained(candidate: Candidate, transformation: Transformation) -> np.ndarray:
+    """Return how confident the matches are that agree with those of a candidate nearby, (N,); 0 without any."""
+    near, distance = _nearest(candidate.points0, transformation.points0)
+    if not len(transformation.points0):
         return np.zeros(len(candidate.points0))
-    steps = candidate.points0 - model.points0[near]
-    expected = model.points1[near] + (jacobians(model.matrix, model.points0[near]) @ steps[..., None])[..., 0]
+    steps = candidate.points0 - transformation.points0[near]
+    expected = (
+        transformation.points1[near]
+        + (jacobians(transformation.matrix, transformation.points0[near]) @ steps[..., None])[..., 0]
+    )
     off = np.hypot(*(expected - candidate.points1).T)
-    return np.where((distance <= 2 * model.spacing) & (off <= candidate.spacing), model.weights[near], 0)
+    return np.where(
+        (distance <= 2 * transformation.spacing) & (off <= candidate.spacing), transformation.weights[near], 0
+    )
 
 
 def choose(found: list[Transformation], pixels: int, radius: int | None) -> list[Transformation]:
-    """The models that are needed, the one that explains most first.
+    """Choose the transformations that are needed, the one that explains most first.
 
-    Models that plain matching copes with count as the identity.
+    Those that plain matching copes with count as the identity.
     """
-    plain = [model for model in found if is_plain(model, radius)]
-    others = sorted((model for model in found if not is_plain(model, radius)), key=lambda model: -model.area)
+    plain = [known for known in found if is_plain(known, radius)]
+    others = sorted((known for known in found if not is_plain(known, radius)), key=lambda known: -known.area)
     identity = found[:1] if found and np.array_equal(found[0].matrix, np.eye(3)) else []
     chosen: list[Transformation] = []
     ranked = others + identity
-    if identity and (not others or gain(others[0], plain + identity) < max(GAIN * pixels, OWN_GAIN * others[0].area)):
+    if identity and (not others or not _adds_enough(others[0], plain + identity, pixels)):
         ranked = identity + others
-    for model in ranked[: MOST + 1]:
-        if not chosen or gain(model, chosen) >= max(GAIN * pixels, OWN_GAIN * model.area):
-            chosen.append(model)
-    return chosen[:MOST]
+    for transformation in ranked[: SETTINGS.max_transformations + 1]:
+        if not chosen or _adds_enough(transformation, chosen, pixels):
+            chosen.append(transformation)
+    return chosen[: SETTINGS.max_transformations]
 
 
-def is_plain(model: Transformation, radius: int | None) -> bool:
-    """Whether plain matching copes with a transformation."""
-    if not len(model.points0):
+def _adds_enough(transformation: Transformation, others: list[Transformation], pixels: int) -> bool:
+    """Return whether a transformation explains enough of the first image that others do not."""
+    least = max(SETTINGS.min_new_area * pixels, SETTINGS.min_new_area_of_own * transformation.area)
+    return gain(transformation, others) >= least
+
+
+def is_plain(transformation: Transformation, radius: int | None) -> bool:
+    """Return whether plain matching copes with a transformation."""
+    if not len(transformation.points0):
         return True
-    tilts = np.linalg.norm(jacobians(model.matrix, model.points0) - np.eye(2), ord=2, axis=(1, 2))
-    moved = np.abs(model.points1 - model.points0).max(axis=1)
-    return bool(np.median(tilts) <= TILT and (radius is None or np.median(moved) <= REACH * radius))
+    tilts = np.linalg.norm(jacobians(transformation.matrix, transformation.points0) - np.eye(2), ord=2, axis=(1, 2))
+    moved = np.abs(transformation.points1 - transformation.points0).max(axis=1)
+    is_near = radius is None or np.median(moved) <= SETTINGS.max_plain_displacement * radius
+    return bool(np.median(tilts) <= SETTINGS.max_plain_tilt and is_near)
 
 
-def gain(model: Transformation, others: list[Transformation]) -> float:
-    """Pixels of the first image that a model explains and others do not."""
-    weights = model.weights.copy()
+def gain(transformation: Transformation, others: list[Transformation]) -> float:
+    """Return the pixels of the first image that a transformation explains and others do not."""
+    weights = transformation.weights.copy()
     for other in others:
         if len(other.points0):
-            near, distance = _nearest(model.points0, other.points0)
+            near, distance = _nearest(transformation.points0, other.points0)
             there = np.where(distance <= other.spacing, other.weights[near], 0)
-            weights = np.minimum(weights, np.maximum(model.weights - there, 0))
-    return float(weights.sum()) * model.spacing**2
+            weights = np.minimum(weights, np.maximum(transformation.weights - there, 0))
+    return float(weights.sum()) * transformation.spacing**2
 
 
 def _nearest(points: np.ndarray, among: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For each point, the index of the nearest of others, and the largest coordinate difference to it."""
+    """Return, for each point, the index of the nearest of others, and the largest coordinate difference to it."""
     if not len(among):
         return np.zeros(len(points), int), np.full(len(points), np.inf)
     apart = np.abs(points[:, None] - among[None]).max(axis=2)
