@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from deepmatching.io.store import Store, lock_folder
 HOLD = """
 import sys
 from pathlib import Path
+from typing import Any
 from deepmatching.io.store import lock_folder
 with lock_folder(Path(sys.argv[1])):
     print("locked", flush=True)
@@ -60,7 +62,7 @@ def test_the_first_setting_that_differs_is_named(tmp_path: Path) -> None:
         ({"data": {"root": "c", "split": "d"}}, r"with data\.split"),
     ):
         with pytest.raises(DeepMatchingError, match=words):
-            store.check_settings(store.read(dict), {**before, **now}, ["device", "data.root"])
+            store.check_settings(store.read(dict[str, Any]), {**before, **now}, ["device", "data.root"])
     store.check_settings(before, {**before, "device": "cuda", "data": {"root": "c", "split": "b"}}, ["device", "data"])
 
 

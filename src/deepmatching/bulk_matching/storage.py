@@ -14,9 +14,8 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -29,9 +28,12 @@ from deepmatching.io.store import Store
 from deepmatching.io.structured import parse_json
 from deepmatching.matches import Matches
 
-FORMAT = "deepmatching-run-1"
+FORMAT: Literal["deepmatching-run-1"] = "deepmatching-run-1"
 
 _SHARD_NAME = re.compile(r"\d{6,}\.npz")
+
+#: The arrays of a shard with a row for each match.
+_ARRAYS = ("keypoints0", "keypoints1", "scores", "confidence", "transformation")
 
 #: The stamp of a file that is not there.
 MISSING = "missing"
@@ -66,6 +68,7 @@ class Plan:
 
     Attributes:
         settings: everything that the matches depend on, JSON-serializable.
+        format: of the run.
         images: where the images were last.
         names: of the images; pairs refer to them by number.
         stamps: of the images' files when the pairs were planned, in the same order.
@@ -74,11 +77,18 @@ class Plan:
     """
 
     settings: dict[str, Any]
+    format: Literal["deepmatching-run-1"] = FORMAT
     images: str = ""
     names: list[str] = field(default_factory=list)
     stamps: list[str] = field(default_factory=list)
     pairs: list[tuple[int, int]] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if any(not 0 <= number < len(self.names) for pair in self.pairs for number in pair):
+            raise ValueError("it has pairs of unknown images")
+        if [0, *self.ends] != sorted({0, *self.ends}) or [0, *self.ends][-1] != len(self.pairs):
+            raise ValueError("its shards do not fit its pairs")
 
     def shard(self, number: int) -> list[Pair]:
         """Return the names of the pairs of a shard."""
@@ -110,12 +120,10 @@ class Plan:
 
     def renew_stamps(self, folder: PathLike) -> list[int]:
         """Record the stamps of the images in the folder; return the numbers of the shards whose images have changed."""
-        before, self.stamps = (
-            self.stamps,
-            [stamp(Path(folder, name), old) for name, old in zip_longest(self.names, self.stamps, fillvalue="")],
-        )
-        both = enumerate(zip(self.names, before, self.stamps, strict=False))
-        changed = {number for number, (name, old, new) in both if not is_same(name, old, new)}
+        before = [*self.stamps, *([""] * (len(self.names) - len(self.stamps)))]
+        self.stamps = [stamp(Path(folder, name), old) for name, old in zip(self.names, before, strict=True)]
+        changes = enumerate(zip(self.names, before, self.stamps, strict=True))
+        changed = {number for number, (name, old, new) in changes if old and not is_same(name, old, new)}
         places = {place for place, pair in enumerate(self.pairs) if changed.intersection(pair)}
         return [number for number in range(len(self.ends)) if places.intersection(range(*self._range(number)))]
 
@@ -134,7 +142,7 @@ class RunFolder:
         self.path, store = Path(path), self.store(path)
         if not store.exists:
             raise DeepMatchingError(f"There is no run in '{path}' (no {MANIFEST}): make one with deepmatching bulk.")
-        self.plan = store.read(_parse_plan)
+        self.plan = store.read(Plan)
 
     @staticmethod
     def store(path: PathLike) -> Store:
@@ -159,34 +167,27 @@ class RunFolder:
         Raises:
             DeepMatchingError: if the folder has a run with other settings.
         """
-        folder, store = Path(path), cls.store(path)
-        if store.exists:
-            plan = store.read(_parse_plan)
-            store.check_settings(plan.settings, settings)
-        elif any((folder / SHARDS).iterdir()):
-            raise DeepMatchingError(
-                f"'{folder / SHARDS}' has files but '{store.manifest}' is missing: give another folder."
-            )
-        else:
-            plan = Plan(dict(settings))
+        store, shards = cls.store(path), Path(path, SHARDS)
+        if not store.exists and any(shards.iterdir()):
+            raise DeepMatchingError(f"'{shards}' has files but '{store.manifest}' is missing: give another folder.")
+        plan = store.resume(Plan(dict(settings)))
         before = json.dumps(vars(plan))
         plan.images = os.path.realpath(images)
         plan.add(pairs, shard_size)
         for number in plan.renew_stamps(images):
-            shard_file(folder, number).unlink(missing_ok=True)  # before the manifest forgets the old files
+            shard_file(path, number).unlink(missing_ok=True)  # before the manifest forgets the old files
         if json.dumps(vars(plan)) != before:
-            store.write({"format": FORMAT, **vars(plan)}, indent=None)
-        run = cls(folder)
-        if retry:
-            for number in sorted(run.done):
-                if any(pair.failure for pair in run.read_shard(number)):
-                    shard_file(folder, number).unlink()
+            store.write(vars(plan), indent=None)
+        run = cls(path)
+        for number in sorted(run.done) if retry else ():
+            if any(pair.failure for pair in run.read_shard(number)):
+                shard_file(path, number).unlink()
         return run
 
     @staticmethod
     def clear(path: PathLike) -> None:
         """Remove the run in a folder, which must be reserved, and nothing else."""
-        for file in sorted(Path(path, SHARDS).iterdir()):
+        for file in Path(path, SHARDS).iterdir():
             if _SHARD_NAME.fullmatch(file.name):
                 file.unlink()
         Path(path, MANIFEST).unlink(missing_ok=True)
@@ -257,27 +258,18 @@ def read_shard(path: Path, names: list[Pair]) -> list[MatchedPair]:
     stored = Archive(path, "shard of matches")
     try:
         packed, failures = _unpack(stored["names"]), _unpack(stored["failures"])
-        counts, sizes, orientations = stored["counts"], stored["sizes"], stored["orientations"]
-        arrays = stored["keypoints0"], stored["keypoints1"], stored["scores"]
-        confidence = stored.get("confidence")
-        numbers, tables = stored.get("transformation"), stored.get("transformations")
-        ends = np.cumsum(stored["transformation_counts"]) if tables is not None else np.zeros(len(names), int)
+        counts, sizes, orientations = stored["counts"], stored["sizes"], stored["orientations"].tolist()
         if [tuple(pair) for pair in packed] != names or counts.shape != (len(names),) or (counts < 0).any():
             raise ValueError("it has other pairs")
-        if any(len(array) != counts.sum() for array in arrays):
-            raise ValueError("it has other numbers of matches")
+        parts: dict[str, Any] = {name: _split(stored[name], counts) for name in _ARRAYS if name in stored}
+        if "transformations" in stored:
+            parts["transformations"] = _split(stored["transformations"], stored["transformation_counts"])
         pairs = []
-        for n, (first, end) in enumerate(pairwise([0, *np.cumsum(counts).tolist()])):
-            (rows0, columns0), (rows1, columns1) = sizes[n].tolist()
-            more: dict[str, Any] = {} if confidence is None else {"confidence": confidence[first:end]}
-            if numbers is not None and tables is not None and not failures[n]:
-                table = tables[ends[n - 1] if n else 0 : ends[n]]
-                more |= {"transformation": numbers[first:end], "transformations": table}
-            keypoints0, keypoints1, scores = (torch.from_numpy(array[first:end]) for array in arrays)
-            size0, size1 = (rows0, columns0) if rows0 else None, (rows1, columns1) if rows1 else None
-            matches = Matches(keypoints0, keypoints1, scores, size0, size1, **more)
-            turned = (int(orientations[n, 0]), int(orientations[n, 1]))
-            pairs.append(MatchedPair(names[n], matches, turned, str(failures[n])))
+        for n, failure in enumerate(failures):
+            own = {name: part[n] for name, part in parts.items() if not (failure and name.startswith("transformation"))}
+            size0, size1 = (tuple(size) if size[0] else None for size in sizes[n].tolist())
+            matches = Matches(size0=size0, size1=size1, **own)
+            pairs.append(MatchedPair(names[n], matches, tuple(orientations[n]), str(failure)))
     except (KeyError, ValueError, IndexError, TypeError, OverflowError, RuntimeError) as error:
         reason = next(iter(str(error).splitlines()), "it is damaged")
         raise DeepMatchingError(
@@ -286,9 +278,15 @@ def read_shard(path: Path, names: list[Pair]) -> list[MatchedPair]:
     return pairs
 
 
-def shard_file(folder: Path, number: int) -> Path:
+def _split(array: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:
+    if len(array) != counts.sum():
+        raise ValueError("it has other numbers of matches")
+    return np.split(array, np.cumsum(counts)[:-1])
+
+
+def shard_file(folder: PathLike, number: int) -> Path:
     """Return the file of a shard."""
-    return folder / SHARDS / _shard_name(number)
+    return Path(folder, SHARDS, _shard_name(number))
 
 
 def _shard_name(number: int) -> str:
@@ -311,25 +309,6 @@ def _pack(value: Any) -> np.ndarray:
 
 def _unpack(array: np.ndarray) -> Any:
     return parse_json(array.tobytes())
-
-
-def _parse_plan(content: Any) -> Plan:
-    if content["format"] != FORMAT:
-        raise ValueError("it has another format")
-    plan = Plan(
-        dict(content["settings"]),
-        str(content["images"]),
-        [str(name) for name in content["names"]],
-        [str(text) for text in content["stamps"]],
-        [(int(i), int(j)) for i, j in content["pairs"]],
-        [int(end) for end in content["ends"]],
-    )
-    numbers = range(len(plan.names))
-    if not all(i in numbers and j in numbers for i, j in plan.pairs):
-        raise ValueError("it has pairs of unknown images")
-    if [0, *plan.ends] != sorted({0, *plan.ends}) or (plan.ends or [0])[-1] != len(plan.pairs):
-        raise ValueError("its shards do not fit its pairs")
-    return plan
 
 
 def stamp(path: Path, before: str = "") -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,15 @@ from deepmatching.io.video import CODECS, Frames, write_video
 from deepmatching.settings import MIN_AGREEMENT
 
 MANIFEST = "flow.json"
+
+
+@dataclass
+class _Flows:
+    """The content of the manifest."""
+
+    settings: dict[str, Any]
+    finished: dict[str, list[str]] = field(default_factory=dict)  #: the origins that each flow was made from
+    sizes: dict[str, int] = field(default_factory=dict)  #: of the files, in bytes; not in older manifests
 
 
 class FlowFolder:
@@ -42,21 +52,16 @@ class FlowFolder:
         self, path: Path, suffix: str, settings: dict[str, Any], origins: Mapping[str, list[str]], restart: bool = False
     ) -> None:
         make_folder(path)
-        self.path, self.suffix = path, suffix
-        self.settings = {"suffix": suffix, **settings}
-        self.origins = dict(origins)
-        self.finished: dict[str, list[str]] = {}  # the origins that each flow was made from
-        self.sizes: dict[str, int] = {}  # of the files, in bytes
-        self._store = self.store(path)
-        if self._store.exists and not restart:
-            before, self.finished, self.sizes = self._store.read(_parse)
-            self._store.check_settings(before, self.settings)
+        self.path, self.suffix, self.origins = path, suffix, dict(origins)
+        self._store, self._flows = self.store(path), _Flows({"suffix": suffix, **settings})
+        if not restart:
+            self._flows = self._store.resume(self._flows)
         if not self._store.exists and (foreign := [name for name in origins if self.file(name).exists()]):
             raise DeepMatchingError(
                 f"The file '{self.file(foreign[0]).name}' in '{path}' was not made by an earlier run and would be "
                 "replaced: give another folder."
             )
-        self.save()
+        self._store.write(vars(self._flows))
 
     @staticmethod
     def store(path: Path) -> Store:
@@ -64,7 +69,7 @@ class FlowFolder:
         return Store(path, MANIFEST, "flows")
 
     def __contains__(self, name: str) -> bool:
-        return self._exists(name) and self.finished[name] == self.origins.get(name)
+        return self._exists(name) and self._flows.finished[name] == self.origins.get(name)
 
     @property
     def missing(self) -> list[int]:
@@ -74,7 +79,7 @@ class FlowFolder:
     @property
     def outdated(self) -> list[str]:
         """Finished flows whose frames have changed or are gone."""
-        return [name for name in self.finished if self._exists(name) and name not in self]
+        return [name for name in self._flows.finished if self._exists(name) and name not in self]
 
     def _exists(self, name: str) -> bool:
         """Tell whether the file is recorded, there, and neither cut short nor replaced by one of another size."""
@@ -82,7 +87,7 @@ class FlowFolder:
             size = self.file(name).stat().st_size
         except OSError:
             return False
-        return name in self.finished and 0 < size == self.sizes.get(name, size)
+        return name in self._flows.finished and 0 < size == self._flows.sizes.get(name, size)
 
     def file(self, name: str) -> Path:
         """Return the file of the flow that starts at the frame of this name."""
@@ -91,20 +96,9 @@ class FlowFolder:
     def add(self, name: str, flow: np.ndarray) -> None:
         """Write a flow (H, W, 2), then record it as finished."""
         write_flow(self.file(name), flow)
-        self.finished[name] = self.origins[name]
-        self.sizes[name] = self.file(name).stat().st_size
-        self.save()
-
-    def save(self) -> None:
-        """Write the manifest."""
-        self._store.write({"settings": self.settings, "finished": self.finished, "sizes": self.sizes})
-
-
-def _parse(manifest: Any) -> tuple[dict[str, Any], dict[str, list[str]], dict[str, int]]:
-    """Return the settings, the origins of the finished flows, and the sizes of their files (not in older manifests)."""
-    finished = {str(name): list(origin) for name, origin in dict(manifest["finished"]).items()}
-    sizes = {str(name): int(size) for name, size in dict(manifest.get("sizes", {})).items()}
-    return dict(manifest["settings"]), finished, sizes
+        self._flows.finished[name] = self.origins[name]
+        self._flows.sizes[name] = self.file(name).stat().st_size
+        self._store.write(vars(self._flows))
 
 
 def compute_flows(

@@ -11,10 +11,10 @@ import contextlib
 import errno
 import json
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from filelock import FileLock, Timeout
 
@@ -22,7 +22,17 @@ from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import atomic_write, check_writable, make_folder, remove_temporaries
 from deepmatching.io.structured import read_json
 
+
+class Manifest(Protocol):
+    """The content of a manifest."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Everything that the results depend on, JSON-serializable."""
+
+
 T = TypeVar("T")
+M = TypeVar("M", bound=Manifest)
 
 #: What file systems without locks answer. A run there goes on unprotected.
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -73,15 +83,26 @@ class Store:
                 remove_temporaries(self.path / name, is_locked=True)
             yield
 
-    def read(self, parse: Callable[[Any], T]) -> T:
-        """Return the parsed manifest; ``parse`` may raise what a JSON value of another form raises."""
+    def read(self, kind: type[T]) -> T:
+        """Return the manifest as a dataclass, or as another type that pydantic can check."""
+        from pydantic import TypeAdapter, ValidationError
+
         try:
-            return parse(read_json(self.manifest, "manifest"))
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            reason = str(error.__cause__ or error) if isinstance(error, DeepMatchingError) else str(error)
-            raise DeepMatchingError(
-                f"'{self.manifest}' is not the manifest of a run ({reason.rstrip('.')}): use another folder."
-            ) from error
+            return TypeAdapter(kind).validate_python(read_json(self.manifest, "manifest"))
+        except ValidationError as error:
+            first = error.errors()[0]
+            reason = ": ".join([*map(str, first["loc"][:1]), first["msg"]])
+        except DeepMatchingError as error:
+            reason = str(error.__cause__ or error).rstrip(".")
+        raise DeepMatchingError(f"'{self.manifest}' is not the manifest of a run ({reason}): use another folder.")
+
+    def resume(self, new: M) -> M:
+        """Return the manifest in the folder, whose settings must be those of ``new``; ``new`` if there is none."""
+        if not self.exists:
+            return new
+        before = self.read(type(new))
+        self.check_settings(before.settings, new.settings)
+        return before
 
     def write(self, content: Mapping[str, Any], indent: int | None = 1) -> None:
         """Replace the manifest."""

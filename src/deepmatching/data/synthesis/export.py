@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -65,7 +66,7 @@ class Export:
             if has_pairs and not store.exists:
                 raise DeepMatchingError(f"The pairs in '{self.out}' are from another source: give another folder.")
             if has_pairs:
-                store.check_settings(store.read(dict), settings)
+                store.check_settings(store.read(dict[str, Any]), settings)
             splits = [len(makers) if number % _VALIDATION_PERIOD == 0 else 1 for number in range(1, self.total + 1)]
             for number, split in enumerate(splits, 1):
                 paths = [self.out / "data" / f"{number:05d}_{name}" for name in _NAMES]
