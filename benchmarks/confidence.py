@@ -24,7 +24,7 @@ from deepmatching.data.datasets import Pair
 from deepmatching.evaluation.metrics import area_under_roc
 from deepmatching.evaluation.report import print_table
 from deepmatching.flow import adapt_to_model, preset, refine
-from deepmatching.flow.confidence import CONSTANT, WEIGHTS, evidence, origin_of
+from deepmatching.flow.confidence import CONSTANT, WEIGHTS, evidence
 from deepmatching.flow.edges import detect_edges
 from deepmatching.settings import CORRECT_WITHIN, PRESET
 from flow import add_common_options, cached_matches, interpolated, pairs_with_flow
@@ -59,7 +59,7 @@ def measure(pair: Pair, matcher: dm.DeepMatcher, cache: Path | None, name: str) 
     flow, truth = refine(found.flow, images[0], images[1]).numpy(), pair.flow.numpy()
     known = np.isfinite(truth).all(axis=2)
     dense = torch.as_tensor(flow)
-    columns = [values.numpy()[known] for values in evidence(dense, origin_of(found, dense.device), *images)]
+    columns = [values.numpy()[known] for values in evidence(dense, found.source, *images)]
     return np.stack([np.ones(len(columns[0])), *columns, np.hypot(*(flow[known] - truth[known]).T)], axis=1)
 
 

@@ -24,9 +24,10 @@ from rich.table import Table
 import deepmatching as dm
 from deepmatching.flow import FlowSettings, preset
 from deepmatching.flow.confidence import probability
-from deepmatching.flow.correction.stage import start_of_pair
+from deepmatching.flow.correction.stage import initial_flow
 from deepmatching.flow.edges import edge_strength
-from deepmatching.flow.fields import field_of_decoded, interpolate_field
+from deepmatching.flow.filters import MatchTensors
+from deepmatching.flow.interpolation import sparse_to_dense
 from deepmatching.flow.operators.geodesic import FLOOR, cell_graph, distance_transform, nearest_seeds
 from deepmatching.flow.refinement import refine_finite
 from deepmatching.io.images import load_image
@@ -81,9 +82,12 @@ def measure(images: list[torch.Tensor], model: str, settings: FlowSettings, stag
     )
     backward = network.decode_descriptors(cells1, cells0, geometry, exponents=exponents)
     edges = stages("edges", lambda: edge_strength(image0))
-    fields = field_of_decoded(forward), field_of_decoded(backward) if settings.interpolation.backward else None
+    fields = (
+        MatchTensors.of_decoded(forward),
+        MatchTensors.of_decoded(backward) if settings.interpolation.backward else None,
+    )
     interpolated = stages(
-        "interpolation", lambda: interpolate_field(fields[0], edges, image0, fields[1], settings.interpolation)
+        "interpolation", lambda: sparse_to_dense(fields[0], edges, image0, fields[1], settings.interpolation)
     )
     cost, pixels = edges**settings.interpolation.contrast + FLOOR, (fields[0].points0 + 0.5).floor().long()
     counts = interpolated.counts
@@ -91,10 +95,10 @@ def measure(images: list[torch.Tensor], model: str, settings: FlowSettings, stag
     graph = stages("  graph of cells, once", lambda: cell_graph(distance, label, len(pixels)))
     stages("  nearest matches", lambda: nearest_seeds(graph, settings.interpolation.neighbours))
     if settings.dense and network.dense is not None:
-        dense, start = network.dense, start_of_pair(image0, image1, edges, settings.interpolation, *forward)
+        dense, start = network.dense, initial_flow(image0, image1, edges, settings.interpolation, *forward)
         stages("dense network", lambda: dense(image0[None], forward, cells0, cells1, geometry, start))
     flow = stages("refinement", lambda: refine_finite(interpolated.flow, image0, image1, settings.refinement))
-    stages("confidence", lambda: probability(flow, interpolated.origin, image0, image1))
+    stages("confidence", lambda: probability(flow, interpolated.source, image0, image1))
 
     expected = dm.DeepMatcher.from_pretrained(model, device="cpu").flow(image0.cpu(), image1.cpu(), settings)
     difference = np.hypot(*np.moveaxis(found.flow - expected.flow, 2, 0))

@@ -38,7 +38,7 @@ from deepmatching.drawing.figure import new_figure, picture
 from deepmatching.evaluation.metrics import area_under_roc, match_metrics, reliability
 from deepmatching.evaluation.report import blank_table, format_number, print_table
 from deepmatching.geometry.targets import Decoded
-from deepmatching.matches import matches_of
+from deepmatching.matches import Matches
 from deepmatching.network.inference import Decoding
 from deepmatching.network.losses import is_occluded, is_right
 from deepmatching.network.network import Network
@@ -103,7 +103,11 @@ def measure(network: Network, pair: Any, masked: Any | None) -> tuple[dict[str, 
     scored = forward._replace(confidence=None)
     for name, matches in zip(
         ORDERS,
-        (matches_of(scored, 0), matches_of(forward, 0), matches_of(forward, 0, None, None, MIN_CONFIDENCE)),
+        (
+            Matches.from_decoded(scored)[0],
+            Matches.from_decoded(forward)[0],
+            Matches.from_decoded(forward, min_confidence=MIN_CONFIDENCE)[0],
+        ),
         strict=True,
     ):
         metrics = match_metrics(matches, pair.flow.numpy())[0]["all"]

@@ -36,7 +36,7 @@ from deepmatching.commands.options import parse_size
 from deepmatching.data.datasets import open_dataset
 from deepmatching.evaluation.metrics import area_under_roc, match_metrics, reliability
 from deepmatching.evaluation.report import blank_table, format_number, print_table
-from deepmatching.matches import matches_of
+from deepmatching.matches import Matches
 from deepmatching.models import load_network
 from deepmatching.network.inference import Decoding
 from deepmatching.network.losses import Objective, is_right
@@ -65,7 +65,7 @@ def measure(network: Network, pair: Any, device: torch.device) -> tuple[dict[str
         _finish(device)
         milliseconds.append(1e3 * (time.perf_counter() - start))
     peak = torch.cuda.max_memory_allocated() / 2**20 if device.type == "cuda" else float("nan")
-    metrics = match_metrics(matches_of(decoded, 0), pair.flow.numpy())[0]["all"]
+    metrics = match_metrics(Matches.from_decoded(decoded)[0], pair.flow.numpy())[0]["all"]
 
     pyramid = network(image0, image1)
     flow, occluded = pair.flow[None].to(device), pair.occluded[None].to(device)

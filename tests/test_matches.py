@@ -12,7 +12,7 @@ from deepmatching.errors import DeepMatchingError
 from deepmatching.flow.pipeline import count_outside
 from deepmatching.geometry.homographies import apply, jacobians
 from deepmatching.io.matches import from_corners, to_corners
-from deepmatching.matches import Matches, batch_of_matches, matches_of
+from deepmatching.matches import Matches
 from deepmatching.network.operators.decoding import Decoded
 from helpers.html import picture_in
 
@@ -303,13 +303,16 @@ def test_the_matches_of_a_batch_are_those_of_its_pairs(is_judged: bool) -> None:
     confidence = torch.rand(shape, generator=generator) if is_judged else None
     decoded = Decoded(*points, scores, torch.zeros(shape, dtype=torch.int64), verified, confidence)
     for least in (0.0, 0.7):
-        together = batch_of_matches(decoded, (32, 40), (32, 40), least)
-        for b, found in enumerate(together):
-            expected = matches_of(decoded, b, (32, 40), (32, 40), least)
-            for name in ("keypoints0", "keypoints1", "scores", "confidence"):
-                one, other = getattr(found, name), getattr(expected, name)
-                assert (one is None) == (other is None)
-                assert one is None or torch.equal(one, other)
+        for b, found in enumerate(Matches.from_decoded(decoded, (32, 40), (32, 40), least)):
+            kept = verified[b]
+            if confidence is not None and least:
+                kept = kept | (confidence[b] >= least) & torch.isfinite(scores[b])
+            assert torch.equal(found.keypoints0, points[0][kept] - 0.5)
+            assert torch.equal(found.keypoints1, points[1][b][kept] - 0.5)
+            assert torch.equal(found.scores, scores[b][kept]) and found.size0 == found.size1 == (32, 40)
+            assert (
+                found.confidence is None if confidence is None else torch.equal(found.confidence, confidence[b][kept])
+            )
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ from deepmatching.io.images import ImageLike, load_image, shrink, shrunk_size, s
 from deepmatching.kernels.cuda_graphs import LARGEST_GRAPH
 from deepmatching.kernels.limits import release_freed
 from deepmatching.kernels.registry import has_kernels
-from deepmatching.matches import NO_MATCHES, Matches, batch_of_matches
+from deepmatching.matches import NO_MATCHES, Matches
 from deepmatching.models import load_network, save_network
 from deepmatching.network.inference import Decoding
 from deepmatching.network.memory import Plan, Size, Work, budget_for, plan_decoding, plan_flow, require_pyramid
@@ -317,7 +317,7 @@ class DeepMatcher:
     def matches_of(self, decoded: Decoded, geometry: Geometry) -> list[Matches]:
         """The matches of each pair of a batch that are given out; see :meth:`match`."""
         least = MIN_CONFIDENCE if self.settings.reciprocal == "bins" else 0.0
-        return batch_of_matches(decoded, geometry.size0, geometry.size1, least)
+        return Matches.from_decoded(decoded, geometry.size0, geometry.size1, least)
 
     # ------------------------------------------------------------------ flow
 
@@ -363,7 +363,7 @@ class DeepMatcher:
             return next(self._flow_of_frames((first, second), settings, radius, edges, start))
         given = matches if isinstance(matches, Matches) else Matches.load(matches)
         count_outside(given, size)
-        return matches_to_flow(given, first.to(self.device), second.to(self.device), settings, edges, host_image0=first)
+        return matches_to_flow(given, first.to(self.device), second.to(self.device), settings, edges)
 
     def flow_sequence(
         self,

@@ -149,15 +149,10 @@ class Matches:
         (column, columns, spacing), (row, rows, _) = axes
         if min(rows, columns) < 3:
             return math.nan
-        field = np.full((rows + 2, columns + 2, 2), np.nan, dtype=np.float32)
-        displacements = keypoints1 - self._transformed()
-        field[row + 1, column + 1] = displacements
-        steps = [step for step in np.ndindex(3, 3) if step != (1, 1)]
-        around = np.stack([field[row + i, column + j] for i, j in steps])
-        has_enough = np.isfinite(around[..., 0]).sum(axis=0) >= 3
-        medians = np.nanmedian(around[:, has_enough], axis=0)
-        distance = np.hypot(*(medians - displacements[has_enough]).T)
-        return min(1.0, float((distance <= spacing / 2).sum() / (rows * columns * self.in_view)))
+        moved, counts = torch.zeros(rows, columns, 2), torch.zeros(rows, columns, dtype=torch.bool)
+        moved[row, column] = torch.from_numpy(keypoints1 - self._transformed()).float()
+        counts[row, column] = True
+        return min(1.0, int(count_agreeing(moved, counts, spacing)) / (rows * columns * self.in_view))
 
     def _transformed(self) -> np.ndarray:
         """Where the transformations take keypoints0, (N, 2); keypoints0 without a search."""
@@ -235,6 +230,21 @@ class Matches:
     def numpy(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """keypoints0, keypoints1 and scores as arrays."""
         return tuple(t.detach().cpu().numpy() for t in (self.keypoints0, self.keypoints1, self.scores))  # type: ignore[return-value]
+
+    @classmethod
+    def from_decoded(
+        cls, decoded: Decoded, size0: Size | None = None, size1: Size | None = None, min_confidence: float = 0.0
+    ) -> list[Matches]:
+        """Return the matches of each pair of a batch that :func:`selected_mask` selects; waits for a GPU twice."""
+        kept = selected_mask(decoded, slice(None), min_confidence)
+        pairs, rows, columns = kept.nonzero(as_tuple=True)
+        counts = kept.flatten(1).sum(dim=1).tolist()
+        points0, points1 = decoded.at_pixel_centres()
+        fields = (points0[rows, columns], *(values[pairs, rows, columns] for values in (points1, decoded.scores)))
+        parts = [values.split(counts) for values in fields]
+        confidence = decoded.confidence
+        sure = [None] * len(counts) if confidence is None else confidence[pairs, rows, columns].split(counts)
+        return [cls(*own, size0, size1, certain) for *own, certain in zip(*parts, sure, strict=True)]  # type: ignore[call-arg]
 
     # ------------------------------------------------------------------ geometry
 
@@ -348,8 +358,8 @@ def _grid_axis(positions: np.ndarray, side: int | None) -> tuple[np.ndarray, int
 NO_MATCHES = Matches(torch.zeros(0, 2), torch.zeros(0, 2), torch.zeros(0))
 
 
-def chosen_of(decoded: Decoded, b: int | slice, min_confidence: float = 0.0) -> Tensor:
-    """Which matches of pair b of a batch, or of several, are given out, (…, H_0, W_0) bool: those that are verified.
+def selected_mask(decoded: Decoded, b: int | slice, min_confidence: float = 0.0) -> Tensor:
+    """Return which matches of pair b of a batch, or of several, are given out, (…, H_0, W_0) bool: the verified ones.
 
     With a ``min_confidence`` above 0 and a network that judges its matches, also others that reach it.
     """
@@ -358,34 +368,23 @@ def chosen_of(decoded: Decoded, b: int | slice, min_confidence: float = 0.0) -> 
     return decoded.verified[b] | ((decoded.confidence[b] >= min_confidence) & torch.isfinite(decoded.scores[b]))
 
 
-def matches_of(
-    decoded: Decoded, b: int, size0: Size | None = None, size1: Size | None = None, min_confidence: float = 0.0
-) -> Matches:
-    """The matches of pair b of a batch that :func:`chosen_of` chooses."""
-    kept = chosen_of(decoded, b, min_confidence)
-    return Matches(
-        from_corners(decoded.points0[kept]),
-        from_corners(decoded.points1[b][kept]),
-        decoded.scores[b][kept],
-        size0,
-        size1,
-        None if decoded.confidence is None else decoded.confidence[b][kept],
-    )
+def count_agreeing(displacements: Tensor, counts: Tensor, spacing: float) -> Tensor:
+    """Return how many matches of a grid agree with their neighbours, see ``Matches.agreement``. Never waits for a GPU.
 
-
-def batch_of_matches(
-    decoded: Decoded, size0: Size | None = None, size1: Size | None = None, min_confidence: float = 0.0
-) -> list[Matches]:
-    """As :func:`matches_of`, for all pairs of a batch. It waits for a GPU twice, however many they are."""
-    kept = chosen_of(decoded, slice(None), min_confidence)
-    pairs, rows, columns = kept.nonzero(as_tuple=True)
-    counts = kept.flatten(1).sum(dim=1).tolist()
-    confidence = decoded.confidence
-    parts = zip(
-        from_corners(decoded.points0[rows, columns]).split(counts),
-        from_corners(decoded.points1[pairs, rows, columns]).split(counts),
-        decoded.scores[pairs, rows, columns].split(counts),
-        [None] * len(counts) if confidence is None else confidence[pairs, rows, columns].split(counts),
-        strict=True,
-    )
-    return [Matches(points0, points1, scores, size0, size1, sure) for points0, points1, scores, sure in parts]
+    Args:
+        displacements: (rows, columns, 2).
+        counts: (rows, columns) bool, the matches that there are.
+        spacing: of the grid, in pixels.
+    """
+    rows, columns = counts.shape
+    field = torch.where(counts[..., None], displacements, torch.nan)
+    padded = torch.nn.functional.pad(field, (0, 0, 1, 1, 1, 1), value=torch.nan)
+    steps = [(i, j) for i in range(3) for j in range(3) if (i, j) != (1, 1)]
+    around = torch.stack([padded[i : i + rows, j : j + columns] for i, j in steps]).sort(dim=0).values  # NaN is last
+    number = torch.isfinite(around[..., 0]).sum(dim=0)
+    middle = [
+        around.gather(0, n.clamp(min=0)[None, ..., None].expand(1, -1, -1, 2))[0]
+        for n in ((number - 1) // 2, number // 2)
+    ]
+    distance = torch.hypot(*((middle[0] + middle[1]) / 2 - displacements).unbind(dim=-1))
+    return (counts & (number >= 3) & (distance <= spacing / 2)).sum()

@@ -13,7 +13,11 @@ from hypothesis import strategies as st
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.flow import PRESETS, Interpolation, InterpolationSettings, interpolate
+from deepmatching.flow.confidence import probability
+from deepmatching.flow.filters import MatchTensors
+from deepmatching.flow.interpolation import sparse_to_dense
 from deepmatching.kernels.registry import plain_operators
+from helpers.volumes import blobs
 
 quick = settings(max_examples=30, deadline=None)
 presets = st.sampled_from(sorted(PRESETS))
@@ -271,3 +275,32 @@ def test_a_confident_match_weighs_more_than_a_doubtful_one() -> None:
         flow = interpolate(start, end, np.zeros((40, 56)), confidence=confidence, settings=chosen).flow
         errors.append(np.abs(flow - [2, 1]).mean())
     assert errors[1] < 0.7 * errors[0]
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 2**31), presets, st.booleans())
+def test_shapes_that_do_not_depend_on_values_give_the_same_flow(seed: int, name: str, is_weighted: bool) -> None:
+    generator = np.random.default_rng(seed)
+    start = grid(48, 64)
+    shift = np.array([3.0, -2.0]) + 0.05 * start + generator.normal(0, 0.3, start.shape)
+    shift += (generator.random(len(start)) < 0.2)[:, None] * generator.normal(0, 15, start.shape)
+    there, scores = start + generator.uniform(-3, 3, start.shape), generator.uniform(1, 3, len(start)).round(1)
+    counts = generator.random((2, len(start))) < 0.9
+    arrays = (start, start + shift, scores, counts[0], scores / 3), (there + 3, there, scores, counts[1])
+    forward, backward = (MatchTensors(*(torch.from_numpy(array) for array in each)) for each in arrays)
+    weights = torch.from_numpy(generator.uniform(0.1, 1, len(start))) if is_weighted else None
+    image = blobs(seed, 1, 3, 48, 64)[0]
+    given_to_both = torch.from_numpy(edges_of(seed)), image, backward, PRESETS[name].interpolation
+    expected = sparse_to_dense(forward, *given_to_both, weights)
+    found = sparse_to_dense(forward, *given_to_both, weights, fixed_shapes=True)
+    assert torch.equal(found.numbers[found.counts], expected.numbers)
+    np.testing.assert_allclose(found.flow, expected.flow, atol=1e-5)
+    likely = [probability(each.flow, each.source, image, image) for each in (found, expected)]
+    np.testing.assert_allclose(*likely, atol=1e-5)
+
+
+def test_without_matches_that_count_fixed_shapes_give_a_finite_flow() -> None:
+    points = torch.from_numpy(grid(48, 64))
+    nothing = MatchTensors(points, points, points[:, 0], torch.zeros(len(points), dtype=torch.bool))
+    found = sparse_to_dense(nothing, torch.from_numpy(edges_of(1)), fixed_shapes=True)
+    assert not found.counts.any() and torch.isfinite(found.flow).all()

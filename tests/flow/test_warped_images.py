@@ -12,8 +12,6 @@ import torch
 from deepmatching import DeepMatcher, Matches
 from deepmatching.data.datasets.pairs import homography_flow
 from deepmatching.flow import FlowSettings, RefinementSettings, matches_to_flow
-from deepmatching.flow.fields import field_of
-from deepmatching.flow.pipeline import fields_to_flow
 from deepmatching.flow.warped_images import views_of
 from deepmatching.geometry.homographies import apply, centre, inside, similarity
 from deepmatching.search.transformations import tensor_of
@@ -82,19 +80,6 @@ def test_two_parts_that_turn_differently_keep_their_own_flow() -> None:
     for matrix, x in zip(turns, (40, 120), strict=True):
         near = np.hypot(*np.meshgrid(np.arange(SIZE[1]) - x, np.arange(SIZE[0]) - 60)) < 34
         assert mean_error(result.flow, matrix, near) < 0.5
-
-
-def test_the_device_computes_the_flow_of_views_as_the_host_does() -> None:
-    picture = photo(4)
-    images = tensor_of(picture), tensor_of(seen(picture, PLANE))
-    matches, settings = matches_of((GRID, PLANE), noise=0.5), FlowSettings()
-    edges = np.random.default_rng(0).uniform(0, 0.3, SIZE).astype(np.float32)
-    on_host = matches_to_flow(matches, *images, settings, edges)
-    views = views_of(matches, *images)
-    assert views is not None
-    field = field_of(matches, torch.device("cpu"))._replace(points1=views.ends)
-    tensors = fields_to_flow(*images, torch.from_numpy(edges), settings, field, views=views)
-    assert np.abs(tensors.flow.numpy() - on_host.flow).mean() < 0.05
 
 
 def test_matches_without_a_transformation_need_no_views() -> None:

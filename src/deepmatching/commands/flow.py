@@ -171,7 +171,7 @@ def flow(
         use_threads(threads)
         device = choose_device(settings["device"])
         images = first.to(device), second.to(device)
-        result = matches_to_flow(given, *images, flow_settings, edge_source, host_image0=first).read()
+        result = matches_to_flow(given, *images, flow_settings, edge_source).read()
     elapsed = time.perf_counter() - start
     if output is not None:
         result.save(output)

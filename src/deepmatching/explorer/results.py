@@ -18,7 +18,7 @@ from deepmatching.flow import FlowResult, Frame
 from deepmatching.flow.edges.detect import edges_of
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.matcher import DeepMatcher
-from deepmatching.matches import Matches, chosen_of
+from deepmatching.matches import Matches, selected_mask
 from deepmatching.network.inspection import Inspection, Trace, trace_bytes
 from deepmatching.network.operators.decoding import Decoded
 from deepmatching.settings import MIN_CONFIDENCE, MODEL, RADIUS, Settings
@@ -78,7 +78,7 @@ class Result:
     @property
     def kept(self) -> np.ndarray:
         """The mask of reference points with a match, (H_0, W_0)."""
-        return chosen_of(self.decoded, 0, MIN_CONFIDENCE).numpy()
+        return selected_mask(self.decoded, 0, MIN_CONFIDENCE).numpy()
 
 
 @torch.no_grad()

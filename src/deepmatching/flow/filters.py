@@ -1,106 +1,159 @@
-"""Filters of matches: measures of how far each match can be trusted."""
+"""Filters of matches: which of them can be trusted. Shapes never depend on values, so a CUDA graph can record them."""
 
 from __future__ import annotations
 
-import math
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from deepmatching.flow.operators.geodesic import Cells, Neighbours
+from deepmatching.errors import DeepMatchingError
+from deepmatching.flow.operators.geodesic import nearest_seeds
 from deepmatching.flow.operators.local_models import falloff_weights, weighted_means
-from deepmatching.flow.operators.saliency import saliency as operator_saliency
+from deepmatching.flow.result import NOTHING
+from deepmatching.flow.settings import InterpolationSettings
+from deepmatching.geometry.seeds import Graph, Nearest
+from deepmatching.geometry.targets import Decoded
+from deepmatching.matches import Matches, selected_mask
 
-#: Side in pixels of the bins that backward matches are looked up in.
+#: Matches that move further than this are dropped, in pixels.
+_FARTHEST = 1e6
+
+#: Side of the bins that backward matches are looked up in, in pixels.
 _BIN = 8
 
-#: The least weight of a match that is weighted by its confidence.
-LEAST_WEIGHT = 1e-3
+#: Bins further away than this are clipped.
+_FARTHEST_BIN = 2**30
+
+#: The weight of a neighbour that another filter has dropped.
+_DROPPED_WEIGHT = 1e-9
 
 
-def saliency(image: np.ndarray) -> np.ndarray:
-    """How much an image (1 or 3, H, W) changes in its least variable direction: (H, W) float32."""
-    return operator_saliency(torch.from_numpy(image)).numpy()
+class MatchTensors(NamedTuple):
+    """All matches of a pair, those that count and others."""
+
+    points0: Tensor  #: (N, 2), x and y in pixels; pixel centres are integers
+    points1: Tensor  #: (N, 2)
+    scores: Tensor  #: (N,), higher is better
+    counts: Tensor  #: (N,) bool
+    confidence: Tensor | None = None  #: (N,), probability that each is right; None if unknown
+
+    @classmethod
+    def of(cls, matches: Matches, device: torch.device) -> MatchTensors:
+        """Return matches of any matcher, all of which count."""
+        tensors = (matches.keypoints0, matches.keypoints1, matches.scores)
+        points0, points1, scores = (tensor.detach().to(device) for tensor in tensors)
+        confidence = None if matches.confidence is None else matches.confidence.detach().to(device)
+        return cls(points0, points1, scores, torch.ones_like(scores, dtype=torch.bool), confidence)
+
+    @classmethod
+    def of_decoded(cls, decoded: Decoded, b: int = 0, min_confidence: float = 0.0) -> MatchTensors:
+        """Return the matches of pair b of a batch; those that ``deepmatching.matches.selected_mask`` selects count."""
+        points0, points1 = (points.reshape(-1, 2) for points in decoded.at_pixel_centres(b))
+        confidence = None if decoded.confidence is None else decoded.confidence[b].flatten()
+        counts = selected_mask(decoded, b, min_confidence).flatten()
+        return cls(points0, points1, decoded.scores[b].flatten(), counts, confidence)
 
 
-def least_confidence(confidence: np.ndarray, asked: float, least_kept: float) -> float:
-    """The threshold on confidences (N,): the one asked for, or a lower one that keeps this fraction of the matches."""
-    last = max(1, math.ceil(least_kept * len(confidence))) - 1
-    return min(asked, float(np.sort(confidence)[::-1][last]))
+def starts_inside(points: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    """Return which points (N, 2) lie in an image (H, W) or up to one pixel outside: (N,) bool."""
+    return np.asarray(((points > -1) & (points < (shape[1], shape[0]))).all(axis=1))
 
 
-def first_of_each_pixel(pixels: np.ndarray, scores: np.ndarray | None) -> np.ndarray:
-    """The best match of each pixel, the first of equals: (N,) bool, whether a match is kept."""
-    order = np.arange(len(pixels)) if scores is None else np.argsort(-scores, kind="stable")
-    _, first = np.unique(pixels[order], axis=0, return_index=True)
-    stays = np.zeros(len(pixels), dtype=bool)
-    stays[order[first]] = True
-    return stays
+def usable(
+    matches: MatchTensors, pixels: Tensor, weights: Tensor | None, size: tuple[int, int], is_fixed: bool
+) -> Tensor:
+    """Return the matches that are finite and start in the image, the best of each pixel, the first of equals."""
+    x, y = matches.points0.unbind(dim=1)
+    inside = (x > -1) & (x < size[1]) & (y > -1) & (y < size[0]) & (matches.points1.abs() < _FARTHEST).all(dim=1)
+    reasons = {f"starts in the image of {size[1]}x{size[0]} pixels; give matches of this image": inside}
+    reasons["has a finite score; leave the scores out"] = torch.isfinite(matches.scores)
+    if weights is not None:
+        reasons["has a positive weight; leave the weights out"] = torch.isfinite(weights) & (weights > 0)
+    usable = matches.counts
+    if not is_fixed and not usable.any():
+        raise DeepMatchingError(NOTHING)
+    for reason, holds in reasons.items():
+        usable = usable & holds
+        if not is_fixed and not usable.any():
+            raise DeepMatchingError(f"None of the {int(matches.counts.sum())} matches {reason}.")
+    place = pixels[:, 1] * size[1] + pixels[:, 0]
+    score = torch.where(usable, matches.scores, -torch.inf)
+    best = score.new_full((size[0] * size[1],), -torch.inf).scatter_reduce_(0, place, score, "amax")
+    usable = usable & (score == best[place])
+    number = torch.arange(len(score), device=score.device)
+    first = torch.full_like(best, len(score), dtype=torch.int64)
+    first.scatter_reduce_(0, place, torch.where(usable, number, len(score)), "amin")
+    return usable & (first[place] == number)
 
 
-def group_sizes(cells: Cells, displacements: np.ndarray, tolerance: float) -> np.ndarray:
-    """The size of each match's group, (S,).
+def least_confidence(judged: Tensor, counts: Tensor, settings: InterpolationSettings) -> Tensor:
+    """Return the threshold on the confidence: the one asked for, or a lower one that keeps ``least_kept``."""
+    best = torch.where(counts, judged, -1).sort(descending=True).values
+    last = (settings.least_kept * counts.sum()).ceil().long().clamp(min=1) - 1
+    return best.gather(0, last.view(1)).clamp(max=settings.confidence)  # an index would wait for the device
+
+
+def unless_empty(counts: Tensor, stays: Tensor) -> Tensor:
+    """Return the matches that count and stay, or if there are none, all that count."""
+    both = counts & stays
+    return torch.where(both.any(), both, counts)
+
+
+def round_trip_errors(start: Tensor, displacements: Tensor, backward: MatchTensors) -> Tensor:
+    """Return the round-trip error of each match, (N,) in pixels: how far from its start the way forward and back ends.
+
+    The way back is the best of the backward matches in the 3 × 3 bins around the target; of several in a bin, the last.
+    The error is ∞ if these bins are empty.
+
+    Args:
+        start, displacements: (N, 2), matches from the first image to the second.
+        backward: matches from the second image to the first.
+    """
+    if not len(backward.points0):
+        return torch.full_like(start[:, 0], torch.inf)
+    back = backward.points1.double() - backward.points0.double()
+    usable = backward.counts & torch.isfinite(back).all(dim=1)
+    bins, order = torch.where(usable, _bin_number(_bin(backward.points0)), 2**62).sort(stable=True)
+    step = torch.arange(-1, 2, device=start.device)
+    around = torch.stack(torch.meshgrid(step, step, indexing="ij"), dim=2).reshape(9, 2)
+    wanted = _bin_number(_bin(start + displacements)[:, None] + around)  # (N, 9)
+    last = (torch.searchsorted(bins, wanted, right=True) - 1).clamp(min=0)
+    error = torch.hypot(*(displacements[:, None] + back[order[last]]).unbind(dim=2))
+    return torch.where(bins[last] == wanted, error, torch.inf).amin(dim=1)
+
+
+def _bin(points: Tensor) -> Tensor:
+    """Return the column and row of the bin of each point."""
+    return (torch.nan_to_num(points.double()) / _BIN).floor().clamp(-_FARTHEST_BIN, _FARTHEST_BIN).long()
+
+
+def _bin_number(bins: Tensor) -> Tensor:
+    """Return a unique integer for each bin (…, 2)."""
+    return bins[..., 0] * 2**32 + bins[..., 1]
+
+
+def in_groups(graph: Graph, displacements: Tensor, tolerance: float, size: int) -> Tensor:
+    """Return whether a seed is in a group of at least this size, (S,) bool.
 
     Neighbours whose displacements differ by less than ``tolerance`` pixels are in the same group. Wrong matches,
     in particular those of occluded pixels, rarely agree with many others.
     """
-    starts, others, _ = cells.graph
-    source = np.repeat(np.arange(len(displacements)), np.diff(starts))
-    agree = np.hypot(*(displacements[source] - displacements[others]).T) < tolerance
-    source, others = source[agree], others[agree]
-    group = np.arange(len(displacements))
-    while True:  # each match takes the lowest group around it, then the group of the match with that number
-        lowest = group.copy()
-        np.minimum.at(lowest, source, group[others])
-        lowest = lowest[lowest]
-        if np.array_equal(lowest, group):
-            return np.bincount(group, minlength=len(group))[group]
-        group = lowest
+    starts, others, lengths = graph
+    entries = torch.arange(len(others), device=others.device)
+    first = (torch.searchsorted(starts, entries, right=True) - 1).clamp(max=len(displacements) - 1)
+    apart = torch.hypot(*(displacements[first] - displacements[others.long()]).unbind(dim=1))
+    linked = starts, others, torch.where(apart < tolerance, lengths, torch.inf)
+    return (nearest_seeds(linked, size).seeds >= 0).sum(dim=1) >= size  # the search stops after this many
 
 
-def inconsistency(
-    neighbours: Neighbours, displacements: np.ndarray, falloff: float, voters: np.ndarray | None = None
-) -> np.ndarray:
-    """The distance of each displacement to the weighted mean of its neighbours' and its own, (S,) in pixels.
+def inconsistency(neighbours: Nearest, displacements: Tensor, falloff: float, voters: Tensor) -> Tensor:
+    """Return the distance of each displacement to the weighted mean of its neighbours' and its own, (S,) in pixels.
 
     Args:
-        voters: (S,) bool, the matches that count in the means; None for all. The result of the others is undefined.
+        voters: (S,) bool, the seeds that count in the means. The result of the others is undefined.
     """
-    index = torch.from_numpy(neighbours.seeds)
-    confidence = None if voters is None else torch.from_numpy(np.where(voters, 1.0, 1e-9))
-    weights = falloff_weights(index, torch.from_numpy(neighbours.distances), falloff, confidence)
-    means = weighted_means(index, weights, torch.from_numpy(displacements)).numpy()
-    return np.hypot(*(means - displacements).T)
-
-
-def round_trip_errors(
-    keypoints0: np.ndarray, keypoints1: np.ndarray, backward0: np.ndarray, backward1: np.ndarray
-) -> np.ndarray:
-    """The round-trip error of each match, (N,) in pixels: how far from its start the way forward and back ends.
-
-    The way back is the best of the backward matches in the 3 × 3 bins around the target, one per bin. The error is ∞ if
-    these bins are empty.
-
-    Args:
-        keypoints0, keypoints1: (N, 2), matches from the first image to the second.
-        backward0, backward1: (M, 2), matches from the second image to the first.
-    """
-    errors = np.full(len(keypoints0), np.inf)
-    if len(backward0) == 0 or len(keypoints0) == 0:
-        return errors
-    numbers = _number(np.floor(backward0 / _BIN))
-    order = np.argsort(numbers, kind="stable")
-    numbers, back = numbers[order], (backward1 - backward0)[order]
-    forward, home = keypoints1 - keypoints0, np.floor(keypoints1 / _BIN)
-    for step in np.ndindex(3, 3):
-        wanted = _number(home + np.array(step) - 1)
-        last = np.searchsorted(numbers, wanted, side="right") - 1  # of several in a bin, the last
-        error = np.hypot(*(forward + back[last]).T)
-        errors = np.minimum(errors, np.where(numbers[last] == wanted, error, np.inf))
-    return errors
-
-
-def _number(bins: np.ndarray) -> np.ndarray:
-    """A unique integer for each bin (N, 2); bins far outside the image are clipped."""
-    column, row = np.clip(bins, -(2**30), 2**30).astype(np.int64).T
-    return column * 2**32 + row
+    shares = torch.where(voters, 1.0, _DROPPED_WEIGHT).double()
+    weights = falloff_weights(*neighbours, falloff, shares)
+    return torch.hypot(*(weighted_means(neighbours.seeds, weights, displacements) - displacements).unbind(dim=1))

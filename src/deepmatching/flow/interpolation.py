@@ -1,25 +1,69 @@
-"""Edge-preserving interpolation of matches to a dense flow, as in EpicFlow (Revaud et al., CVPR 2015)."""
+"""Edge-preserving interpolation of matches to a dense flow, as in EpicFlow (Revaud et al., CVPR 2015).
+
+Filters do not take matches out of their tensors: a mask says which of them count. So all shapes are fixed, a GPU works
+through all stages without the host, and a CUDA graph can record them. A CPU saves work by taking them out, see
+:meth:`_Seeds.that_count`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.flow import filters
-from deepmatching.flow.operators.geodesic import Cells, Neighbours, cells_of, neighbours_of
+from deepmatching.flow.filters import (
+    MatchTensors,
+    in_groups,
+    inconsistency,
+    least_confidence,
+    round_trip_errors,
+    unless_empty,
+    usable,
+)
+from deepmatching.flow.operators.geodesic import FLOOR, cell_graph, distance_transform, nearest_seeds
 from deepmatching.flow.operators.local_models import affine_models, falloff_weights, paint, weighted_means
+from deepmatching.flow.operators.saliency import saliency
 from deepmatching.flow.settings import InterpolationSettings
+from deepmatching.geometry.seeds import Graph, Nearest
+from deepmatching.kernels.registry import has_kernels
 
-#: What to say without a match.
-NOTHING = "There are no matches, so there is nothing to interpolate; try an easier pair."
+#: The least weight of a match that is weighted by its confidence.
+_LEAST_WEIGHT = 1e-3
 
-_FAR = 1e6  # pixels; matches that move further are dropped
-_STRONGEST_EDGE = 100  # an edge map in 0 … 255 exceeds it
+#: The least relative weight of a match: its square does not underflow.
+_TINY = 1e-100
+
+#: An edge map in 0 … 255 exceeds it.
+_STRONGEST_EDGE = 100
+
+
+def on_device(image: Tensor) -> bool:
+    """Return whether the flow of an image is computed on its GPU."""
+    return image.is_cuda and has_kernels("cuda")
+
+
+class MatchSource(NamedTuple):
+    """What a flow was interpolated from, on its device. The seeds are the matches, or those that passed the filters."""
+
+    label: Tensor  #: (H, W), the seed that each pixel belongs to
+    points: Tensor  #: (S, 2), where the seeds start
+    spread: Tensor  #: (S,), how much their neighbours disagree with their models, in pixels
+    support: Tensor  #: (S,), number of these neighbours
+    edges: Tensor  #: (H, W) float32, the edge strength
+
+
+class SparseToDense(NamedTuple):
+    """An interpolated flow and what it was made from, as tensors."""
+
+    flow: Tensor  #: (H, W, 2) float32
+    source: MatchSource  #: what its confidence depends on
+    numbers: Tensor  #: (S,) int64, the match that each seed is
+    counts: Tensor  #: (S,) bool, the seeds that passed the filters
+    graph: Graph  #: the adjacent cells
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,38 +74,48 @@ class Interpolation:
         flow: (H, W, 2) float32, x and y in pixels.
         kept: (S,) int64, indices of the matches that passed the filters, the seeds.
         points: (S, 2) float64, where they start.
-        cells: which pixels belong to which seed.
         support: (S,), number of neighbours of each seed, itself included.
         spread: (S,) float64, how much these neighbours disagree with the seed's model, in pixels.
         edges: (H, W) float32, the edge strength.
+        source: the same as tensors, and which pixels belong to which seed.
+        graph: the adjacent cells of pixels.
         settings: the settings used.
     """
 
     flow: np.ndarray
     kept: np.ndarray
     points: np.ndarray
-    cells: Cells
     support: np.ndarray
     spread: np.ndarray
     edges: np.ndarray
+    source: MatchSource
+    graph: Graph
     settings: InterpolationSettings
 
     @property
-    def neighbours(self) -> Neighbours:
+    def neighbours(self) -> Nearest:
         """The nearest seeds of each seed: computed anew, because they take more memory than the flow."""
-        return neighbours_of(self.cells, self.settings.neighbours)
+        return nearest_seeds(self.graph, self.settings.neighbours)
 
     def differentiable(self, keypoints0: Tensor, keypoints1: Tensor, weights: Tensor | None = None) -> Tensor:
-        """The same flow (H, W, 2) as a function of all N matches, for training.
+        """Return the same flow (H, W, 2) as a function of all N matches, for training.
 
         The choice of matches, their cells and their neighbours are fixed. Gradients reach the positions and weights of
         the seeds.
         """
-        kept = torch.from_numpy(self.kept).to(keypoints0.device)
+        device = keypoints0.device
+        kept = torch.from_numpy(self.kept).to(device)
         points = keypoints0[kept].double()
-        confidence = None if weights is None else weights[kept].double()
-        displacements = keypoints1[kept].double() - points
-        return _render(self.cells.label, self.neighbours, points, displacements, confidence, self.settings)[0]
+        seeds = _Seeds(
+            kept,
+            torch.ones_like(kept, dtype=torch.bool),
+            kept,
+            points,
+            keypoints1[kept].double() - points,
+            None if weights is None else weights[kept].double(),
+        )
+        neighbours = Nearest(*(tensor.to(device) for tensor in self.neighbours))
+        return _render(self.source.label.to(device), neighbours, seeds, self.settings)[0]
 
 
 def interpolate(
@@ -98,140 +152,189 @@ def interpolate(
         backward: keypoints (M, 2), (M, 2) of matches from the second image to the first.
         settings: the settings of the interpolation.
     """
-    given = _as_edges(edges)
-    strength = given ** np.float32(settings.contrast)
+    strength = _as_edges(edges)
     start, end = _as_points(keypoints0, "keypoints0"), _as_points(keypoints1, "keypoints1")
     _check_lengths(start, end)
     score, weight, certainty = (
         _as_numbers(v, n, len(start))
         for v, n in ((scores, "scores"), (weights, "weights"), (confidence, "confidences"))
     )
-    kept = _usable(start, end, score, weight, strength.shape)
-    judged = certainty if settings.confidence > 0 else None
+    if score is None:
+        score = torch.zeros(len(start)) if weight is None else weight.nan_to_num()
+    all_of = torch.ones(len(start), dtype=torch.bool)
+    back = None
+    if backward is not None:
+        there, home = _as_points(backward[0], "backward's first"), _as_points(backward[1], "backward's second")
+        _check_lengths(there, home)
+        back = MatchTensors(there, home, there[:, 0], torch.ones(len(there), dtype=torch.bool))
+    image = None if image0 is None else _as_image(image0, strength.shape)
+    forward = MatchTensors(start, end, score, all_of, certainty)
+    found = sparse_to_dense(forward, strength, image, back, settings, weight)
+    source = found.source
+    return Interpolation(
+        found.flow.numpy(),
+        found.numbers.numpy(),
+        source.points.numpy(),
+        source.support.numpy(),
+        source.spread.numpy(),
+        source.edges.numpy(),
+        source,
+        found.graph,
+        settings,
+    )
+
+
+class _Seeds(NamedTuple):
+    """The matches on their way through the filters."""
+
+    numbers: Tensor  #: (S,) int64, their places among all matches
+    counts: Tensor  #: (S,) bool
+    pixels: Tensor  #: (S, 2) int64, column and row
+    points: Tensor  #: (S, 2) float64
+    displacements: Tensor  #: (S, 2) float64; 0 for those that do not count
+    weights: Tensor | None  #: (S,) float64
+
+    def that_also(self, holds: Tensor) -> _Seeds:
+        """Let those count for which this holds, too; all as before if there are none."""
+        return self._replace(counts=unless_empty(self.counts, holds))
+
+    def that_count(self) -> _Seeds:
+        """Take the others out."""
+        return _Seeds(*(None if tensor is None else tensor[self.counts] for tensor in self))  # type: ignore[arg-type]
+
+
+@torch.no_grad()
+def sparse_to_dense(
+    matches: MatchTensors,
+    edges: Tensor,
+    image0: Tensor | None = None,
+    backward: MatchTensors | None = None,
+    settings: InterpolationSettings = InterpolationSettings(),  # noqa: B008 - frozen
+    weights: Tensor | None = None,
+    fixed_shapes: bool | None = None,
+) -> SparseToDense:
+    """Interpolate matches without crossing edges, as :func:`interpolate` does, in tensors of one device.
+
+    If no match counts, the flow has no meaning. With fixed shapes, nothing is raised then, because that would have to
+    wait for the device.
+
+    Args:
+        matches: from the first image to the second.
+        edges: (H, W), edge strength from 0 to 1.
+        image0: the first image, (1 or 3, H, W) in [0, 1], for the filter of flat places; None skips it.
+        backward: matches from the second image to the first; None skips their filter.
+        settings: the settings of the interpolation.
+        weights: (N,), weights of the matches; None for equal weights.
+        fixed_shapes: matches that do not count stay in the tensors; None for GPUs only.
+    """
+    if edges.is_cuda and not has_kernels("cuda"):  # a CPU is faster than a GPU without kernels
+        tensors = (matches, edges, image0, backward, settings, weights)
+        return _to(sparse_to_dense(*(_to(each, torch.device("cpu")) for each in tensors)), edges.device)  # type: ignore[no-any-return]
+    is_fixed = edges.is_cuda if fixed_shapes is None else fixed_shapes
+    size = edges.shape[0], edges.shape[1]
+    cost = _cost(edges, settings.contrast)
+    start = torch.nan_to_num(matches.points0.double())
+    pixels = torch.stack([_nearest(start[:, 0], size[1]), _nearest(start[:, 1], size[0])], dim=1)
+    counts = usable(matches, pixels, weights, size, is_fixed)
+    judged = matches.confidence.double() if matches.confidence is not None and settings.confidence > 0 else None
     if judged is not None:
-        kept = kept[judged[kept] >= filters.least_confidence(judged[kept], settings.confidence, settings.least_kept)]
-        weight = np.maximum(judged, filters.LEAST_WEIGHT) if weight is None else weight
+        counts = counts & (judged >= least_confidence(judged, counts, settings))
+        weights = judged.clamp(min=_LEAST_WEIGHT) if weights is None else weights
+    displacements = torch.where(counts[:, None], matches.points1.double() - start, 0)
+    numbers = torch.arange(len(start), device=start.device)
+    seeds = _Seeds(numbers, counts, pixels, start, displacements, None if weights is None else weights.double())
     if settings.saliency > 0 and image0 is not None:
-        column, row = _pixels(start[kept], strength.shape).T
-        kept = _unless_empty(
-            kept, filters.saliency(_as_image(image0, strength.shape))[row, column] >= settings.saliency
-        )
+        seeds = seeds.that_also(saliency(image0)[pixels[:, 1], pixels[:, 0]] >= settings.saliency)
     if backward is not None and settings.backward > 0 and judged is None:
-        errors = filters.round_trip_errors(start[kept], end[kept], *_as_backward(*backward))
-        kept = _unless_empty(kept, errors < settings.backward)
-    kept, cells = _consistent(kept, start, end, strength, settings)
-    neighbours = neighbours_of(cells, settings.neighbours)
-    points = torch.from_numpy(start[kept])
-    importance = None if weight is None else torch.from_numpy(weight[kept])
-    displacements = torch.from_numpy(end[kept]) - points
-    flow, spread = _render(cells.label, neighbours, points, displacements, importance, settings)
-    support = (neighbours.seeds >= 0).sum(axis=1)
-    return Interpolation(flow.numpy(), kept, start[kept], cells, support, spread.numpy(), given, settings)
+        seeds = seeds.that_also(round_trip_errors(start, displacements, backward) < settings.backward)
+    seeds = seeds if is_fixed else seeds.that_count()
+    label, graph = _cells(cost, seeds)
+    if settings.group > 1 or settings.consistency > 0:
+        seeds = _consistent(seeds, graph, settings)
+        if is_fixed or not seeds.counts.all():
+            seeds = seeds if is_fixed else seeds.that_count()
+            label, graph = _cells(cost, seeds)
+    neighbours = nearest_seeds(graph, settings.neighbours)
+    flow, spread = _render(label, neighbours, seeds, settings)
+    source = MatchSource(label, seeds.points, spread, (neighbours.seeds >= 0).sum(dim=1), edges)
+    return SparseToDense(flow, source, seeds.numbers, seeds.counts, graph)
 
 
-def starts_inside(points: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Which points (N, 2) lie in an image (H, W): (N,) bool. A point up to one pixel outside counts as inside."""
-    return np.asarray(((points > -1) & (points < (shape[1], shape[0]))).all(axis=1))
+def _to(value: Any, device: torch.device) -> Any:
+    """Return tensors, also those in tuples, on a device; anything else as it is."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, tuple):
+        moved = [_to(each, device) for each in value]
+        return value._make(moved) if hasattr(value, "_make") else tuple(moved)
+    return value
 
 
-def _usable(
-    start: np.ndarray, end: np.ndarray, score: np.ndarray | None, weight: np.ndarray | None, shape: tuple[int, int]
-) -> np.ndarray:
-    """Step 1: the indices of the matches that remain, in order."""
-    if len(start) == 0:
-        raise DeepMatchingError(NOTHING)
-    reason = f"starts in the image of {shape[1]}x{shape[0]} pixels; give matches of this image"
-    with np.errstate(invalid="ignore"):
-        usable = starts_inside(start, shape) & (np.abs(end) < _FAR).all(axis=1)
-    if usable.any() and score is not None:
-        reason, usable = "has a finite score; leave the scores out", usable & np.isfinite(score)
-    if usable.any() and weight is not None:
-        reason, usable = "has a positive weight; leave the weights out", usable & np.isfinite(weight) & (weight > 0)
-    if not usable.any():
-        raise DeepMatchingError(f"None of the {len(start)} matches {reason}.")
-    kept = np.flatnonzero(usable)
-    better = weight if score is None else score
-    first = filters.first_of_each_pixel(_pixels(start[kept], shape), None if better is None else better[kept])
-    return kept[first]
+def _cost(edges: Tensor, contrast: float) -> Tensor:
+    """Return what a path pays for each pixel. NumPy's power is the CPU's: PyTorch's differs in the last bit."""
+    raised = edges**contrast if edges.is_cuda else torch.from_numpy(edges.numpy() ** np.float32(contrast))
+    return raised + FLOOR
 
 
-def _consistent(
-    kept: np.ndarray, start: np.ndarray, end: np.ndarray, edges: np.ndarray, settings: InterpolationSettings
-) -> tuple[np.ndarray, Cells]:
-    """The group and consistency filters: the matches that remain, and their cells."""
-    cells = cells_of(edges, _pixels(start[kept], edges.shape))
-    stays = np.ones(len(kept), dtype=bool)
-    displacements = end[kept] - start[kept]
+def _nearest(positions: Tensor, side: int) -> Tensor:
+    """Return the nearest of the pixels 0 … side − 1; of two equally near, the right or lower one."""
+    return (positions + 0.5).floor().clamp(0, side - 1).long()
+
+
+def _cells(cost: Tensor, seeds: _Seeds) -> tuple[Tensor, Graph]:
+    """Return the cells of the seeds that count, and their graph."""
+    distance, label = distance_transform(cost, seeds.pixels, seeds.counts)
+    return label, cell_graph(distance, label, len(seeds.pixels))
+
+
+def _consistent(seeds: _Seeds, graph: Graph, settings: InterpolationSettings) -> _Seeds:
+    """Apply the filters of groups and of consistency."""
     if settings.group > 1:
-        large = filters.group_sizes(cells, displacements, settings.group_tolerance) >= settings.group
-        stays = large if large.any() else stays
+        seeds = seeds.that_also(in_groups(graph, seeds.displacements, settings.group_tolerance, settings.group))
     if settings.consistency > 0:
-        neighbours = neighbours_of(cells, settings.filter_neighbours + 1)
-        error = filters.inconsistency(neighbours, displacements, settings.falloff, stays)
-        consistent = stays & (error < settings.consistency)
-        stays = consistent if consistent.any() else stays
-    if stays.all():
-        return kept, cells
-    kept = kept[stays]
-    return kept, cells_of(edges, _pixels(start[kept], edges.shape))
+        neighbours = nearest_seeds(graph, settings.filter_neighbours + 1)
+        error = inconsistency(neighbours, seeds.displacements, settings.falloff, seeds.counts)
+        seeds = seeds.that_also(error < settings.consistency)
+    return seeds
 
 
 def _render(
-    label: np.ndarray,
-    neighbours: Neighbours,
-    points: Tensor,
-    displacements: Tensor,
-    confidence: Tensor | None,
-    settings: InterpolationSettings,
+    label: Tensor, neighbours: Nearest, seeds: _Seeds, settings: InterpolationSettings
 ) -> tuple[Tensor, Tensor]:
-    """Step 4: the flow (H, W, 2), and the spread (S,)."""
-    index, distances, cells = (torch.from_numpy(a).to(points.device) for a in (*neighbours, label))
-    if confidence is not None:  # only ratios matter, and the ridge is tuned for weights around 1
-        confidence = (confidence / confidence.mean()).clamp(min=1e-100)  # whose square does not underflow
-    weights = falloff_weights(index, distances, settings.falloff, confidence)
-    models, spread = affine_models(index, weights, points, displacements, settings.ridge, settings.wide)
+    """Return the flow (H, W, 2), each pixel moved by the model of its seed, and the spread (S,)."""
+    weights = seeds.weights
+    if weights is not None:  # only ratios matter, and the ridge is tuned for weights around 1
+        mean = torch.where(seeds.counts, weights, 0).sum() / seeds.counts.sum()
+        weights = torch.where(seeds.counts, (weights / mean).clamp(min=_TINY), 1)
+    fall = falloff_weights(*neighbours, settings.falloff, weights)
+    models, spread = affine_models(
+        neighbours.seeds, fall, seeds.points, seeds.displacements, settings.ridge, settings.wide
+    )
     if settings.model == "mean":
-        means = weighted_means(index, weights, displacements)
+        means = weighted_means(neighbours.seeds, fall, seeds.displacements)
         models = torch.cat([torch.zeros_like(models[:, :2]), means[:, None]], dim=1)
-    return paint(cells, points, models).float(), spread
+    return paint(label, seeds.points, models).float(), spread
 
 
-def _unless_empty(kept: np.ndarray, stays: np.ndarray) -> np.ndarray:
-    return kept[stays] if stays.any() else kept
-
-
-def _pixels(points: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Column and row (N, 2) of the nearest pixel; of two equally near, the right or lower one."""
-    return np.clip(np.floor(points + 0.5), 0, (shape[1] - 1, shape[0] - 1)).astype(np.int64)
-
-
-def _as_array(values: Any) -> np.ndarray:
+def _as_array(values: Any) -> Tensor:
     if isinstance(values, Tensor):
         values = values.detach().cpu()
     try:
-        return np.asarray(values, dtype=np.float64)
+        return torch.from_numpy(np.array(values, dtype=np.float64))
     except (TypeError, ValueError) as error:
         raise DeepMatchingError("Keypoints, scores and weights must be arrays of numbers.") from error
 
 
-def _as_points(points: Any, name: str) -> np.ndarray:
+def _as_points(points: Any, name: str) -> Tensor:
     array = _as_array(points)
-    if array.size == 0:
+    if array.numel() == 0:
         return array.reshape(0, 2)
     if array.ndim != 2 or array.shape[1] != 2:
-        raise DeepMatchingError(f"{name} must be an array (N,2) of (x,y), but it has shape {array.shape}.")
+        raise DeepMatchingError(f"{name} must be an array (N,2) of (x,y), but it has shape {tuple(array.shape)}.")
     return array
 
 
-def _as_backward(keypoints0: Any, keypoints1: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The finite ones among the matches from the second image to the first."""
-    start, end = _as_points(keypoints0, "backward's first"), _as_points(keypoints1, "backward's second")
-    _check_lengths(start, end)
-    finite = np.isfinite(start).all(axis=1) & np.isfinite(end).all(axis=1)
-    return start[finite], end[finite]
-
-
-def _check_lengths(keypoints0: np.ndarray, keypoints1: np.ndarray) -> None:
+def _check_lengths(keypoints0: Tensor, keypoints1: Tensor) -> None:
     if len(keypoints0) != len(keypoints1):
         raise DeepMatchingError(
             f"There are {len(keypoints0)} keypoints in one image and {len(keypoints1)} in the other, but they must "
@@ -239,16 +342,16 @@ def _check_lengths(keypoints0: np.ndarray, keypoints1: np.ndarray) -> None:
         )
 
 
-def _as_numbers(values: Any, name: str, number: int) -> np.ndarray | None:
+def _as_numbers(values: Any, name: str, number: int) -> Tensor | None:
     if values is None:
         return None
-    array = _as_array(values).reshape(-1)
+    array = _as_array(values).flatten()
     if len(array) != number:
         raise DeepMatchingError(f"There are {number} matches and {len(array)} {name}; each match needs one.")
     return array
 
 
-def _as_edges(edges: Any) -> np.ndarray:
+def _as_edges(edges: Any) -> Tensor:
     if isinstance(edges, Tensor):
         edges = edges.detach().cpu()
     strength = np.ascontiguousarray(edges, dtype=np.float32)
@@ -256,11 +359,11 @@ def _as_edges(edges: Any) -> np.ndarray:
         raise DeepMatchingError(f"An edge map must be (H,W), but this one has shape {strength.shape}.")
     if not (strength.min() >= 0 and strength.max() <= _STRONGEST_EDGE):
         raise DeepMatchingError("An edge map must not contain NaN, negative or large values; scale it to 0 … 1.")
-    return strength
+    return torch.from_numpy(strength)
 
 
-def _as_image(image: Tensor, shape: tuple[int, int]) -> np.ndarray:
-    planar = image.detach().cpu().numpy()
+def _as_image(image: Tensor, shape: torch.Size) -> Tensor:
+    planar = image.detach().cpu()
     if planar.shape[1:] != shape:
         raise DeepMatchingError(
             f"The first image is {planar.shape[2]}x{planar.shape[1]} pixels, but its edge map {shape[1]}x{shape[0]}; "

@@ -5,26 +5,27 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError, failed_allocations
-from deepmatching.flow.confidence import confidence, probability
+from deepmatching.flow.confidence import probability
 from deepmatching.flow.correction import DenseNetwork
-from deepmatching.flow.correction.stage import dense_tensors, dense_to_flow, occlusion_of
-from deepmatching.flow.edges.detect import EdgesLike, edge_strength, edge_tensor, edges_of, is_detected
-from deepmatching.flow.fields import Field, agreement_of, field_of, field_of_decoded, interpolate_field, on_device
-from deepmatching.flow.interpolation import NOTHING, interpolate, starts_inside
+from deepmatching.flow.correction.stage import dense_tensors, occlusion_of
+from deepmatching.flow.edges.detect import EdgesLike, edge_strength, edge_tensor, is_detected
+from deepmatching.flow.filters import MatchTensors, starts_inside
+from deepmatching.flow.interpolation import on_device, sparse_to_dense
 from deepmatching.flow.matching import Frame, Matching, needs_backward
-from deepmatching.flow.refinement import refine, refine_finite
-from deepmatching.flow.result import FlowResult, FlowTensors, stopwatch
+from deepmatching.flow.refinement import refine_finite
+from deepmatching.flow.result import NOTHING, Finish, FlowResult, FlowTensors, ignore_stage, stopwatch, unknown_like
 from deepmatching.flow.settings import FlowSettings, adapt_to_model, preset
 from deepmatching.flow.warped_images import Views, refine_through, views_of
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.targets import Decoded
 from deepmatching.kernels.cuda_graphs import LARGEST_GRAPH, Replayed
-from deepmatching.matches import Matches, matches_of
+from deepmatching.matches import Matches, count_agreeing
 from deepmatching.network.memory import Work
 from deepmatching.network.network import Network
 from deepmatching.network.replay import GraphedDecodeCells
@@ -72,38 +73,14 @@ def flow_between(
     start = time.perf_counter() if start is None else start
     decoded = matching.decode_for_flow(first, second, settings) if known is None else known
     backward = matching.decode(second, first) if needs_backward(settings, network) else None
-    matched = time.perf_counter()
-    result = _flow_of_decoded(decoded, backward, first, second, settings, matching, edges)
-    return replace(result, seconds={"matching": matched - start, **result.seconds})
-
-
-def _flow_of_decoded(
-    decoded: Decoded,
-    backward: Decoded | None,
-    first: Frame,
-    second: Frame,
-    settings: FlowSettings,
-    matching: Matching,
-    edges: EdgesLike,
-) -> FlowResult:
-    """:func:`flow_between` after matching, not on a GPU with kernels."""
-    geometry, network = matching.geometry, matching.network
-    sizes = geometry.size0, geometry.size1
-    if settings.dense and network.dense is not None:
-        strength = None if is_detected(edges) else edge_tensor(first.on_device, edges)
-        result = dense_to_flow(network.dense, decoded, first, second, geometry, settings, strength)
-    else:
-        result = matches_to_flow(
-            matches_of(decoded, 0, *sizes, settings.interpolation.confidence),
-            first.on_device,
-            second.on_device,
-            settings,
-            edges,
-            None if backward is None else matches_of(backward, 0, *sizes),
-            first.image,
-            None if decoded.occluded is None else decoded.occluded[0],
-        )
-    return replace(result, agreement=matches_of(decoded, 0, *sizes).agreement)
+    matched = time.perf_counter() - start
+    seconds, finish = stopwatch()
+    strength = edge_tensor(first.on_device, edges)
+    finish("edges")
+    arguments = _arguments(first, second, settings, matching, strength, decoded, backward)
+    result = FlowResult.of(_flow_of_decoded(*arguments, finish=finish), seconds)
+    finish("refinement")
+    return replace(result, seconds={"matching": matched, **seconds})
 
 
 @failed_allocations()
@@ -114,7 +91,6 @@ def matches_to_flow(
     settings: FlowSettings,
     edges: EdgesLike = None,
     backward: Matches | None = None,
-    host_image0: Tensor | None = None,
     occluded: Tensor | None = None,
 ) -> FlowResult:
     """Interpolate the matches of any matcher along the edges of the first image, and refine the flow.
@@ -127,44 +103,37 @@ def matches_to_flow(
         image0, image1: (1 or 3, H, W) in [0, 1], of one size, on one device.
         settings: of interpolation and refinement.
         edges: edges of the first image.
-        backward: matches from the second image to the first, which tell wrong matches; None to do without. No effect
-            on those of a search.
-        host_image0: the first image in main memory, if the caller has it there.
-        hidden: (H_0, W_0), probability that a reference point is hidden in the second image; None if unknown.
+        backward: matches from the second image to the first, used for the forward-backward check; None skips it. No
+            effect on matches of a search.
+        occluded: (H_0, W_0), probability that a reference point is not visible in the second image; None if unknown.
     """
     size = check_pair(image0, image1)
     _check_sizes(matches, size)
+    if len(matches) == 0:
+        raise DeepMatchingError(NOTHING)
     settings = adapt_to_model(settings, matches.confidence is not None, has_dense=False)
+
+    def compute(finish: Finish = ignore_stage) -> FlowTensors:
+        forward, views = MatchTensors.of(matches, image0.device), views_of(matches, image0, image1)
+        forward = forward if views is None else forward._replace(points1=views.ends)
+        back = None if backward is None or views is not None else MatchTensors.of(backward, image0.device)
+        strength = edge_tensor(image0, edges)
+        finish("edges")
+        return interpolate_and_refine(
+            image0, image1, strength, settings, forward, back, None, occluded, views, finish=finish
+        )
+
     if on_device(image0):
         with torch.cuda.device(image0.device):
-            return _flow_on_device(matches, image0, image1, settings, edges, backward, occluded)
-    keypoints0, keypoints1, scores = matches.numpy()
-    views = views_of(matches, image0, image1)
-    backward_keypoints = None if backward is None or views is not None else backward.numpy()[:2]
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            tensors = compute()
+            end.record()
+            return FlowResult.on_device(tensors, lambda: times({"dense flow": (begin, end)}))
     seconds, finish = stopwatch()
-    strength = edges_of(image0, edges)
-    finish("edges")
-    found = interpolate(
-        keypoints0,
-        keypoints1 if views is None else views.ends,
-        strength,
-        image0.cpu() if host_image0 is None else host_image0,
-        scores=scores,
-        confidence=matches.confidence,
-        backward=backward_keypoints,
-        settings=settings.interpolation,
-    )
-    finish("interpolation")
-    del strength
-    if views is None:
-        flow = refine(found.flow, image0, image1, settings.refinement)
-    else:
-        match, left = (torch.from_numpy(a).to(image0.device) for a in (found.kept[found.cells.label], found.flow))
-        flow = refine_through(views, left, match, image0, settings.refinement)
-    certainty = confidence(flow, found, image0, image1)
+    result = FlowResult.of(compute(finish), seconds)
     finish("refinement")
-    occlusion = None if occluded is None else occlusion_of(occluded, flow).cpu().numpy()
-    return FlowResult(flow.cpu().numpy(), certainty, len(found.kept), seconds, occlusion=occlusion)
+    return result
 
 
 @failed_allocations()
@@ -189,62 +158,42 @@ def searched_to_flow(
     """
     found = match_through(image0, image1, models, match)
     seconds = {"matching": time.perf_counter() - start}
-    result = matches_to_flow(found, image0.to(device), image1.to(device), settings, edges, host_image0=image0)
+    result = matches_to_flow(found, image0.to(device), image1.to(device), settings, edges)
     return replace(result, seconds={**seconds, **result.seconds}, agreement=found.agreement)
 
 
-def _flow_on_device(
-    matches: Matches,
-    image0: Tensor,
-    image1: Tensor,
-    settings: FlowSettings,
-    edges: EdgesLike,
-    backward: Matches | None,
-    occluded: Tensor | None,
-) -> FlowResult:
-    """:func:`matches_to_flow` on the images' GPU, which is the current one."""
-    if len(matches) == 0:
-        raise DeepMatchingError(NOTHING)
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    forward, views = field_of(matches, image0.device), views_of(matches, image0, image1)
-    forward = forward if views is None else forward._replace(points1=views.ends)
-    back = None if backward is None or views is not None else field_of(backward, image0.device)
-    strength = edge_tensor(image0, edges)
-    tensors = fields_to_flow(image0, image1, strength, settings, forward, back, occluded=occluded, views=views)
-    end.record()
-    return FlowResult.on_device(tensors, lambda: times({"dense flow": (begin, end)}))
-
-
-def fields_to_flow(
+@torch.no_grad()
+def interpolate_and_refine(
     image0: Tensor,
     image1: Tensor,
     edges: Tensor,
     settings: FlowSettings,
-    forward: Field,
-    backward: Field | None = None,
+    forward: MatchTensors,
+    backward: MatchTensors | None = None,
     agreement: Tensor | None = None,
     occluded: Tensor | None = None,
     views: Views | None = None,
+    finish: Finish = ignore_stage,
 ) -> FlowTensors:
-    """As :func:`matches_to_flow`, in tensors of one device. Never waits for it.
+    """Return the flow of matches, see :func:`matches_to_flow`, in tensors of one device. Never waits for a GPU.
 
     Args:
         edges: (H, W), edge strength of the first image.
         forward, backward: matches from the first image to the second, and back.
         agreement: of the forward matches, if known.
-        hidden: as for :func:`matches_to_flow`.
+        occluded: as for :func:`matches_to_flow`.
         views: those of the forward matches, which then end in them; None if they are not transformed.
+        finish: called with the name of each stage but the last when it ends.
     """
-    found = interpolate_field(forward, edges, image0, backward, settings.interpolation)
+    flow, source, numbers, counts, _ = sparse_to_dense(forward, edges, image0, backward, settings.interpolation)
+    finish("interpolation")
     if views is None:
-        flow = refine_finite(found.flow, image0, image1, settings.refinement)
+        flow = refine_finite(flow, image0, image1, settings.refinement)
     else:
-        flow = refine_through(views, found.flow, found.origin.label, image0, settings.refinement)
-    certainty = probability(flow, found.origin, image0, image1)
-    unknown = torch.full_like(certainty[0, 0], torch.nan)
+        flow = refine_through(views, flow, numbers[source.label.long()], image0, settings.refinement)
+    likely = probability(flow, source, image0, image1)
     occlusion = None if occluded is None else occlusion_of(occluded, flow)
-    return FlowTensors(flow, certainty, found.counts.sum(), unknown if agreement is None else agreement, occlusion)
+    return FlowTensors(flow, likely, counts.sum(), unknown_like(likely) if agreement is None else agreement, occlusion)
 
 
 def times(stages: dict[str, tuple[torch.cuda.Event, torch.cuda.Event]]) -> dict[str, float]:
@@ -267,7 +216,7 @@ class FlowGraphs:
     def __init__(self, network: Network) -> None:
         self._network = network
         self._decode = GraphedDecodeCells(network, 2)
-        self._flow = Replayed(_flow_eagerly)
+        self._flow = Replayed(_flow_of_decoded)
 
     def __call__(
         self,
@@ -295,50 +244,68 @@ class FlowGraphs:
         needed = Work.of(self._network, geometry, "cuda").peak(1, decoding.tiling)
         start, matched, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
         start.record()
-        network = self._network.dense if settings.dense else None
-        dense = () if network is None else (network, geometry, first.cells, second.cells)
         ways = [(first, second)] * (known is None) + [(second, first)] * needs_backward(settings, self._network)
         decoded = [self._decode(a.cells, b.cells, geometry, decoding, needed) for a, b in ways]
-        decoded = decoded if known is None else [known, *decoded]
+        forward, *backward = decoded if known is None else [known, *decoded]
         matched.record()
         strength = None if is_detected(edges) else edge_tensor(first.on_device, edges)
-        matches = (tensor for pair in decoded for tensor in pair)
-        images = first.on_device, second.on_device
-        is_small = (DENSE_BYTES if dense else BYTES) * images[0].shape[1] * images[0].shape[2] <= LARGEST_GRAPH
-        flow = self._flow if is_small else _flow_eagerly
-        tensors = flow(settings, geometry.alpha, *images, strength, dense[:2], *dense[2:], *matches)
+        arguments = _arguments(first, second, settings, matching, strength, forward, *backward)
+        needed = DENSE_BYTES if settings.dense and self._network.dense is not None else BYTES
+        is_small = needed * first.on_device.shape[1] * first.on_device.shape[2] <= LARGEST_GRAPH
+        tensors = (self._flow if is_small else _flow_of_decoded)(*arguments)
         end.record()
         stages = {"matching": (start, matched), "dense flow": (matched, end)}
         return FlowResult.on_device(tensors, lambda: times(stages))
 
 
-def _flow_eagerly(
+def _arguments(
+    first: Frame,
+    second: Frame,
+    settings: FlowSettings,
+    matching: Matching,
+    strength: Tensor | None,
+    forward: Decoded,
+    backward: Decoded | None = None,
+) -> tuple[Any, ...]:
+    """Return the arguments of :func:`_flow_of_decoded`: tensors one by one, as a CUDA graph needs them."""
+    network, geometry = matching.network.dense if settings.dense else None, matching.geometry
+    cells = () if network is None else (first.cells, second.cells)
+    correction = None if network is None else (network, geometry)
+    images = first.on_device, second.on_device
+    return settings, geometry.alpha, correction, *images, strength, *cells, *forward, *(backward or ())
+
+
+def _flow_of_decoded(
     settings: FlowSettings,
     spacing: int,
+    correction: tuple[DenseNetwork, Geometry] | None,
     image0: Tensor,
     image1: Tensor,
     strength: Tensor | None,
-    dense: tuple[DenseNetwork, Geometry] | tuple[()],
     *tensors: Tensor | None,
+    finish: Finish = ignore_stage,
 ) -> FlowTensors:
-    """From decoded matches, forward and perhaps backward, to the flow; without ``strength``, edges are detected.
+    """Return the flow of decoded matches, forward and perhaps backward; without ``strength``, detect the edges.
 
     Args:
-        dense: the dense network, if it is used, and the geometry; the descriptors are then the first two tensors.
+        correction: the dense network, if it is used, and the geometry; the descriptors are then the first two tensors.
     """
-    matches = tensors[2:] if dense else tensors
+    matches = tensors if correction is None else tensors[2:]
     forward, *others = (Decoded._make(matches[n : n + FIELDS]) for n in range(0, len(matches), FIELDS))
-    backward = field_of_decoded(others[0]) if others else None
     edges = edge_strength(image0) if strength is None else strength
-    agreement = agreement_of(forward, spacing)
-    if dense:
-        network, geometry = dense
+    verified = forward.verified[0]
+    agreeing = count_agreeing(forward.points1[0] - forward.points0, verified, spacing)
+    agreement = agreeing.double() / verified.numel() if min(verified.shape) >= 3 else unknown_like(edges).double()
+    if correction is not None:
         cells0, cells1 = tensors[:2]
         assert cells0 is not None and cells1 is not None
-        return dense_tensors(network, forward, image0, image1, cells0, cells1, geometry, settings, edges, agreement)
-    field = field_of_decoded(forward, 0, settings.interpolation.confidence)
+        return dense_tensors(
+            correction[0], forward, image0, image1, cells0, cells1, correction[1], settings, edges, agreement, finish
+        )
+    matched = MatchTensors.of_decoded(forward, 0, settings.interpolation.confidence)
+    back = MatchTensors.of_decoded(others[0]) if others else None
     occluded = None if forward.occluded is None else forward.occluded[0]
-    return fields_to_flow(image0, image1, edges, settings, field, backward, agreement, occluded)
+    return interpolate_and_refine(image0, image1, edges, settings, matched, back, agreement, occluded, finish=finish)
 
 
 def check_pair(image0: Tensor, image1: Tensor) -> tuple[int, int]:

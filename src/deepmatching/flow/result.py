@@ -7,10 +7,11 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias, TypeVar, overload
 
 import cv2
 import numpy as np
+import torch
 from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 
+#: What to say without a match.
+NOTHING = "There are no matches, so there is nothing to interpolate; try an easier pair."
+
 
 class FlowTensors(NamedTuple):
     """A flow on the device that computed it."""
@@ -34,8 +38,21 @@ class FlowTensors(NamedTuple):
     occlusion: Tensor | None = None  #: (H, W) float32
 
 
-def stopwatch() -> tuple[dict[str, float], Callable[[str], None]]:
-    """The seconds of the stages so far, and a function to call at the end of each with its name."""
+#: Called with the name of each stage of a flow when it ends.
+Finish: TypeAlias = Callable[[str], None]
+
+
+def ignore_stage(name: str) -> None:
+    """Take no time."""
+
+
+def unknown_like(tensor: Tensor) -> Tensor:
+    """Return NaN as a scalar on the tensor's device."""
+    return tensor.new_full((), torch.nan)
+
+
+def stopwatch() -> tuple[dict[str, float], Finish]:
+    """Return the seconds of the stages so far, and a function to call at the end of each with its name."""
     seconds: dict[str, float] = {}
     start = time.perf_counter()
 
@@ -102,18 +119,24 @@ class FlowResult:
     occlusion: OnDemand[np.ndarray | None] = OnDemand(None)
 
     @classmethod
+    def of(cls, tensors: FlowTensors, seconds: Mapping[str, float]) -> FlowResult:
+        """Return a flow in main memory; raises DeepMatchingError if there were no matches."""
+        if not tensors.matches:
+            raise DeepMatchingError(NOTHING)
+        flow, confidence, matches, agreement, occlusion = (None if t is None else t.cpu().numpy() for t in tensors)
+        assert flow is not None and confidence is not None and matches is not None and agreement is not None
+        return cls(flow, confidence, int(matches), seconds, float(agreement), occlusion=occlusion)
+
+    @classmethod
     def on_device(cls, tensors: FlowTensors, seconds: Callable[[], Mapping[str, float]]) -> FlowResult:
-        """A flow that stays on its device until it is read as an array.
+        """Return a flow that stays on its device until it is read as an array.
 
         Reading it raises DeepMatchingError if there were no matches.
         """
 
         def array(tensor: Tensor) -> np.ndarray:
             if not tensors.matches:
-                raise DeepMatchingError(
-                    "None of the matches is usable, so there is nothing to interpolate; try an easier pair, or give "
-                    "matches of this image."
-                )
+                raise DeepMatchingError(NOTHING)
             return np.asarray(tensor.cpu().numpy())
 
         return cls(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,17 +31,3 @@ class Nearest(NamedTuple):
 
     seeds: Tensor  #: (S, K) int32, nearest first, itself among them; −1 beyond the last
     distances: Tensor  #: (S, K) float32; ∞ beyond the last
-
-
-class Cells(NamedTuple):
-    """Every pixel belongs to its nearest seed; as arrays."""
-
-    label: np.ndarray  #: (H, W) int32, the nearest of S seeds
-    graph: tuple[np.ndarray, np.ndarray, np.ndarray]  #: the adjacent cells
-
-
-class Neighbours(NamedTuple):
-    """The K nearest seeds of each seed, as arrays."""
-
-    seeds: np.ndarray  #: (S, K) int32, nearest first, itself among them; −1 beyond the last
-    distances: np.ndarray  #: (S, K) float32; ∞ beyond the last

@@ -26,6 +26,10 @@ class Decoded(NamedTuple):
     confidence: Tensor | None = None  #: (B, H_0, W_0), probability that the match is right; None if nothing judges it
     occluded: Tensor | None = None  #: (B, H_0, W_0), probability that p is not visible in the second image
 
+    def at_pixel_centres(self, b: int | slice = slice(None)) -> tuple[Tensor, Tensor]:
+        """Return points0 and points1 of pair b, or of all, measured so that pixel centres are integers."""
+        return self.points0 - 0.5, self.points1[b] - 0.5
+
 
 def pair_of(decoded: Decoded, b: int) -> Decoded:
     """The matches of pair b of a batch, as a batch of one."""

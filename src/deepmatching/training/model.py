@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.flow.correction.stage import Interpolator
+from deepmatching.flow.correction.stage import InitialFlows
 from deepmatching.flow.edges import edge_strength
 from deepmatching.flow.losses import dense_loss, interpolation_loss
 from deepmatching.geometry.discretization import Geometry
@@ -58,7 +58,7 @@ class TrainedModel(nn.Module):
         super().__init__()
         self.network, self.objective, self.amp = network, objective, amp
         self.confidence, self.flow, self.is_dense = confidence, flow, is_dense
-        self._interpolator = Interpolator()
+        self._interpolator = InitialFlows()
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor], DeepMatchingError | None]:
         """Return the loss of a batch, the metrics to log, and the error if the batch is one or causes one.

@@ -20,7 +20,7 @@ from deepmatching.evaluation import match_metrics
 from deepmatching.evaluation.metrics import area_under_roc
 from deepmatching.flow import Frame, Matching, RefinementSettings, flow_between, most_levels, preset
 from deepmatching.geometry.discretization import Geometry
-from deepmatching.matches import matches_of
+from deepmatching.matches import Matches
 from deepmatching.network.inference import Decoding
 from deepmatching.network.losses import is_right
 from deepmatching.network.memory import Work, budget_for, plan_decoding
@@ -211,7 +211,7 @@ def _matching(network: Network, geometry: Geometry, device: torch.device) -> Mat
 
 def _measure(decoded: Decoded, pair: Pair, geometry: Geometry, flow: torch.Tensor | None) -> dict[str, float]:
     metrics = {
-        **match_metrics(matches_of(decoded, 0), pair.flow.numpy())[0]["all"],
+        **match_metrics(Matches.from_decoded(decoded)[0], pair.flow.numpy())[0]["all"],
         "auc": math.nan,
         "flow@3": math.nan,
     }

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.flow.correction import DenseNetwork, Start
+from deepmatching.flow.correction import DenseNetwork, InitialFlow
 from deepmatching.flow.correction.dense_network import convex, in_bands, probability_within
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.targets import Decoded
@@ -34,7 +34,7 @@ def _inputs(rows: int, columns: int, moved: torch.Tensor, channels: int = 6) -> 
     )
     generator = torch.Generator().manual_seed(0)
     cells = [torch.randn(1, channels, rows // 2 + 1, columns // 2 + 1, generator=generator) for _ in range(2)]
-    start = Start(
+    start = InitialFlow(
         moved.view(1, 2, 1, 1).expand(1, 2, rows, columns), torch.full((1, 1, rows, columns), 0.9), torch.ones(1)
     )
     return torch.rand(1, 3, rows, columns, generator=generator), decoded, *cells, geometry, start

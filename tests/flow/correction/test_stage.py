@@ -11,8 +11,8 @@ import torch
 import deepmatching as dm
 from deepmatching.errors import DeepMatchingError
 from deepmatching.flow import PRESETS, Frame, InterpolationSettings, Matching, RefinementSettings, flow_between
-from deepmatching.flow.correction import DenseFlow, Start
-from deepmatching.flow.correction.stage import Interpolator, corrected, start_of_pair
+from deepmatching.flow.correction import DenseFlow, InitialFlow
+from deepmatching.flow.correction.stage import InitialFlows, corrected, initial_flow
 from helpers.volumes import blobs
 
 
@@ -45,7 +45,7 @@ def test_it_starts_at_the_interpolated_flow(matcher: dm.DeepMatcher) -> None:
     expected = matcher.flow(*images, settings, radius=16)
     batch = [image[None].expand(2, -1, -1, -1) for image in images]
     decoded = matcher.for_flow(16).network.decode(*batch)
-    start = Interpolator()(decoded, *batch)
+    start = InitialFlows()(decoded, *batch)
     assert start.flow.shape == (2, 2, 96, 128) and start.probability.shape == (2, 1, 96, 128)
     for b in range(2):
         np.testing.assert_allclose(start.flow[b].permute(1, 2, 0), expected.flow, atol=1e-4)
@@ -59,7 +59,7 @@ def test_without_a_match_it_starts_at_no_motion(matcher: dm.DeepMatcher) -> None
     nothing = decoded._replace(
         verified=torch.zeros_like(decoded.verified), confidence=torch.zeros_like(decoded.confidence)
     )
-    start = start_of_pair(*images, None, InterpolationSettings(), *nothing)
+    start = initial_flow(*images, None, InterpolationSettings(), *nothing)
     assert start.flow.shape == (1, 2, 64, 96) and not any(part.any() for part in start)
 
 
@@ -77,7 +77,7 @@ def test_a_pair_without_a_match_is_refused(matcher: dm.DeepMatcher) -> None:
 
 
 def test_a_correction_by_more_than_ten_pixels_does_not_count() -> None:
-    start = Start(torch.zeros(1, 2, 4, 9), torch.full((1, 1, 4, 9), 0.25), torch.ones(1))
+    start = InitialFlow(torch.zeros(1, 2, 4, 9), torch.full((1, 1, 4, 9), 0.25), torch.ones(1))
     moved = torch.zeros(1, 2, 4, 8)
     moved[0, 0, :, :4], moved[0, 1, :, 4:] = 9.9, -10.1
     flow, likely = corrected(

@@ -17,10 +17,8 @@ from torch import Tensor
 from deepmatching.flow.operators.geodesic import (
     FLOOR,
     cell_graph,
-    cells_of,
     distance_transform,
     nearest_seeds,
-    neighbours_of,
 )
 from deepmatching.geometry.seeds import Graph
 from deepmatching.kernels.registry import plain_operators
@@ -75,14 +73,15 @@ def test_on_even_ground_distances_are_nearly_euclidean() -> None:
 
 
 def test_an_edge_keeps_cells_apart() -> None:
-    edges = np.zeros((40, 60), dtype=np.float32)
-    edges[:, 30] = 1
-    cells = cells_of(edges, np.array([[2, 20], [32, 20]]))  # the second is nearer to most of the left half
-    assert (cells.label[:, :30] == 0).all()
-    assert (cells.label[:, 31:] == 1).all()
-    starts, others, lengths = cells.graph
-    assert starts.tolist() == [0, 1, 2] and others.tolist() == [1, 0]
-    assert lengths[0] == lengths[1] == pytest.approx(1 + FLOOR * 31, rel=0.01)
+    cost = torch.full((40, 60), FLOOR)
+    cost[:, 30] += 1
+    pixels = torch.tensor([[2, 20], [32, 20]])  # the second is nearer to most of the left half
+    distance, label = distance_transform(cost, pixels)
+    assert (label[:, :30] == 0).all()
+    assert (label[:, 31:] == 1).all()
+    starts, others, lengths = cell_graph(distance, label, len(pixels))
+    assert starts.tolist() == [0, 1, 2] and others[:2].tolist() == [1, 0]
+    assert float(lengths[0]) == float(lengths[1]) == pytest.approx(1 + FLOOR * 31, rel=0.01)
 
 
 def test_the_number_of_threads_does_not_matter() -> None:
@@ -133,9 +132,9 @@ def test_a_seed_on_an_edge_may_lose_its_pixel() -> None:
 
 
 def test_one_seed_has_no_neighbours() -> None:
-    cells = cells_of(np.zeros((5, 6), dtype=np.float32), np.array([[1, 2]]))
-    assert len(cells.graph[1]) == 0
-    assert neighbours_of(cells, 10).seeds.tolist() == [[0]]
+    graph = cell_graph(*distance_transform(torch.full((5, 6), FLOOR), torch.tensor([[1, 2]])), 1)
+    assert graph[0].tolist() == [0, 0]
+    assert nearest_seeds(graph, 10).seeds.tolist() == [[0]]
 
 
 @pytest.mark.parametrize("plain", [False, True])

@@ -27,3 +27,13 @@ def test_the_kernels_agree(channels: int, size: tuple[int, int], gpu: ModuleType
 def test_saliency_in_strips_equals_that_of_the_whole_image(rows: int) -> None:
     image = torch.rand(3, rows, 40)
     assert torch.equal(in_strips(image), torch.from_numpy(_saliency(image.numpy())))
+
+
+def test_only_corners_are_salient() -> None:
+    image = torch.zeros(3, 40, 40)
+    image[:, 20:, 20:] = 1
+    strength = saliency(image)
+    assert strength[10, 10] == 0 and strength[30, 30] < 1e-3  # flat
+    assert strength[20, 33] < 0.05 * strength[20, 20]  # along an edge nothing is known about the motion along it
+    assert strength[20, 20] > 1
+    assert torch.equal(saliency(image[:1]), strength)  # grey

@@ -38,7 +38,7 @@ _BAND, _REACH = 64, 5
 _NEAR = 4.0
 
 
-class Start(NamedTuple):
+class InitialFlow(NamedTuple):
     """Flow that was interpolated from the matches of a batch of pairs: where the dense network starts."""
 
     flow: Tensor  #: (B, 2, H, W) in pixels
@@ -111,7 +111,7 @@ class DenseNetwork(nn.Module):
         return {"width": self.width, "fine": self.fine, "scales": self.scales, "updates": list(self.updates)}
 
     def forward(
-        self, image0: Tensor, decoded: Decoded, cells0: Tensor, cells1: Tensor, geometry: Geometry, start: Start
+        self, image0: Tensor, decoded: Decoded, cells0: Tensor, cells1: Tensor, geometry: Geometry, start: InitialFlow
     ) -> DenseFlow:
         """The flow of a batch.
 

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from deepmatching.errors import DeepMatchingError
-from deepmatching.flow.confidence import origin_of, probability
-from deepmatching.flow.correction import DenseFlow, DenseNetwork, Start
+from deepmatching.flow.confidence import probability
+from deepmatching.flow.correction import DenseFlow, DenseNetwork, InitialFlow
 from deepmatching.flow.correction.dense_network import probability_within
 from deepmatching.flow.correction.fits import FARTHEST
 from deepmatching.flow.edges import edge_strength
-from deepmatching.flow.fields import field_of_decoded, interpolate_field, on_device
-from deepmatching.flow.interpolation import NOTHING, interpolate
-from deepmatching.flow.matching import Frame
+from deepmatching.flow.filters import MatchTensors
+from deepmatching.flow.interpolation import on_device, sparse_to_dense
 from deepmatching.flow.refinement import refine_finite
-from deepmatching.flow.result import FlowResult, FlowTensors, stopwatch
+from deepmatching.flow.result import Finish, FlowTensors, ignore_stage, unknown_like
 from deepmatching.flow.settings import FlowSettings, InterpolationSettings
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.targets import Decoded, pair_of
 from deepmatching.kernels.cuda_graphs import Replayed
-from deepmatching.matches import chosen_of
 from deepmatching.settings import CORRECT_WITHIN
 
 #: Larger corrections of the interpolated flow by the dense network do not count, in pixels.
 LARGEST_CORRECTION = 10.0
 
 
-class Interpolator:
+class InitialFlows:
     """The interpolated flow of a batch of pairs.
 
     On a GPU, the work of a pair is many small kernels in a row. They are replayed as graphs, several pairs at a time.
@@ -41,7 +37,7 @@ class Interpolator:
     """
 
     def __init__(self, streams: int = 4) -> None:
-        self._replayed = [Replayed(start_of_pair) for _ in range(streams)]
+        self._replayed = [Replayed(initial_flow) for _ in range(streams)]
         self._streams: list[torch.cuda.Stream] = []
 
     @torch.no_grad()
@@ -51,13 +47,13 @@ class Interpolator:
         image0: Tensor,
         image1: Tensor,
         settings: InterpolationSettings = InterpolationSettings(),  # noqa: B008 - frozen
-    ) -> Start:
+    ) -> InitialFlow:
         """Where the dense network starts for a batch of images (B, 1 or 3, H, W) in [0, 1] and their matches."""
         pairs = [(image0[b], image1[b], None, settings, *pair_of(decoded, b)) for b in range(len(image0))]
-        parts = self._at_a_time(pairs) if on_device(image0) else [start_of_pair(*pair) for pair in pairs]
-        return Start(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
+        parts = self._at_a_time(pairs) if on_device(image0) else [initial_flow(*pair) for pair in pairs]
+        return InitialFlow(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
 
-    def _at_a_time(self, pairs: list[tuple[Any, ...]]) -> list[Start]:
+    def _at_a_time(self, pairs: list[tuple[Any, ...]]) -> list[InitialFlow]:
         current = torch.cuda.current_stream()
         self._streams = self._streams or [torch.cuda.Stream() for _ in self._replayed]
         parts = []
@@ -72,69 +68,28 @@ class Interpolator:
 
 
 @torch.no_grad()
-def start_of_pair(
+def initial_flow(
     image0: Tensor,
     image1: Tensor,
     edges: Tensor | None,
     settings: InterpolationSettings,
     *matches: Tensor | None,
-) -> Start:
+) -> InitialFlow:
     """The interpolated flow of one pair (1 or 3, H, W) of images, and how likely it is right.
 
     Args:
         edges: (H, W), edge strength of the first image; None to detect them.
         matches: the tensors of ``Decoded`` of one pair.
     """
-    field = field_of_decoded(Decoded._make(matches), 0, settings.confidence)
-    strength = edge_strength(image0) if edges is None else edges
-    if on_device(image0):
-        flow, origin, counts = interpolate_field(field, strength, image0, None, settings)
-        number = counts.sum()[None]
-    elif field.counts.any():
-        points0, points1, scores, _, judged = (None if t is None else t[field.counts].cpu().numpy() for t in field)
-        found = interpolate(points0, points1, strength, image0, scores=scores, confidence=judged, settings=settings)
-        flow, origin = torch.from_numpy(found.flow).to(image0.device), origin_of(found, image0.device)
-        number = torch.tensor([len(found.kept)], device=image0.device)
-    else:
+    found = MatchTensors.of_decoded(Decoded._make(matches), 0, settings.confidence)
+    if not on_device(image0) and not found.counts.any():
         nothing = torch.zeros_like(image0[None, :1])
-        return Start(nothing.expand(1, 2, -1, -1), nothing, torch.zeros(1, dtype=torch.int64, device=image0.device))
+        return InitialFlow(nothing.expand(1, 2, -1, -1), nothing, found.counts.sum()[None])
+    strength = edge_strength(image0) if edges is None else edges
+    flow, source, _, counts, _ = sparse_to_dense(found, strength, image0, None, settings)
     flow = torch.nan_to_num(flow, 0.0, 0.0, 0.0).clamp(-FARTHEST, FARTHEST)
-    likely = probability(flow, origin, image0, image1)
-    return Start(flow.permute(2, 0, 1)[None], torch.nan_to_num(likely)[None, None], number)
-
-
-@torch.no_grad()
-def dense_to_flow(
-    dense: DenseNetwork,
-    decoded: Decoded,
-    first: Frame,
-    second: Frame,
-    geometry: Geometry,
-    settings: FlowSettings,
-    edges: Tensor | None = None,
-) -> FlowResult:
-    """The flow from one frame to the next by the dense network, refined.
-
-    The times of its stages are right on a CPU only; a GPU works on when they are taken.
-
-    Args:
-        dense: the network of the model that made the matches.
-        decoded: the matches from the first frame to the second; its pair 0.
-        settings: of interpolation and refinement.
-        edges: (H, W), edge strength of the first frame; None to detect them.
-    """
-    if not chosen_of(decoded, 0, settings.interpolation.confidence).any():
-        raise DeepMatchingError(NOTHING)
-    seconds, finish = stopwatch()
-    images, cells = (first.on_device, second.on_device), (first.cells, second.cells)
-    strength = edge_strength(first.on_device) if edges is None else edges
-    finish("edges")
-    tensors = dense_tensors(dense, decoded, *images, *cells, geometry, settings, strength, finish=finish)
-    flow, certainty, count, _, occlusion = (None if t is None else t.cpu() for t in tensors)
-    assert flow is not None and certainty is not None and count is not None
-    occluded = None if occlusion is None else occlusion.numpy()
-    finish("refinement")
-    return FlowResult(flow.numpy(), certainty.numpy(), int(count), seconds, occlusion=occluded)
+    likely = probability(flow, source, image0, image1)
+    return InitialFlow(flow.permute(2, 0, 1)[None], torch.nan_to_num(likely)[None, None], counts.sum()[None])
 
 
 def dense_tensors(
@@ -148,14 +103,19 @@ def dense_tensors(
     settings: FlowSettings,
     edges: Tensor | None = None,
     agreement: Tensor | None = None,
-    finish: Callable[[str], None] = lambda stage: None,
+    finish: Finish = ignore_stage,
 ) -> FlowTensors:
-    """As :func:`dense_to_flow`, in tensors of one device; never waits for a GPU that has kernels.
+    """Return the flow of decoded matches by the dense network, refined; never waits for a GPU that has kernels.
 
     Args:
-        finish: called after each stage but the last, with its name.
+        dense: the network of the model that made the matches.
+        decoded: the matches from the first image to the second; its pair 0.
+        cells0, cells1, geometry: the descriptors of both images, and how they were matched.
+        edges: (H, W), edge strength of the first image; None to detect them.
+        agreement: of the matches, if known.
+        finish: called with the name of each stage but the last when it ends.
     """
-    start = start_of_pair(image0, image1, edges, settings.interpolation, *decoded)
+    start = initial_flow(image0, image1, edges, settings.interpolation, *decoded)
     finish("interpolation")
     found = dense(image0[None], decoded, cells0, cells1, geometry, start)
     finish("dense network")
@@ -164,11 +124,11 @@ def dense_tensors(
     flow = refine_finite(flow[0].permute(1, 2, 0).contiguous(), image0, image1, settings.refinement)
     certainty = certainty[0, 0]
     occlusion = None if decoded.occluded is None else occlusion_of(decoded.occluded[0], flow)
-    unknown = torch.full_like(certainty[0, 0], torch.nan)
-    return FlowTensors(flow, certainty, start.matches[0], unknown if agreement is None else agreement, occlusion)
+    agreement = unknown_like(certainty) if agreement is None else agreement
+    return FlowTensors(flow, certainty, start.matches[0], agreement, occlusion)
 
 
-def corrected(start: Start, found: DenseFlow) -> tuple[Tensor, Tensor]:
+def corrected(start: InitialFlow, found: DenseFlow) -> tuple[Tensor, Tensor]:
     """The flow (B, 2, h, w) of the dense network where it is near the interpolated one, which stays elsewhere.
 
     Corrections by more than ``LARGEST_CORRECTION`` are more often wrong than right: where there is little to see, the

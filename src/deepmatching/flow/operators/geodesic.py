@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepmatching.geometry.seeds import Cells, Graph, Nearest, Neighbours, graph_of
+from deepmatching.geometry.seeds import Graph, Nearest, graph_of
 from deepmatching.kernels.constants import DISTANCE_TOLERANCE
 from deepmatching.kernels.registry import operator
 
@@ -24,27 +24,6 @@ FLOOR = 0.001
 
 #: Places for pairs of pixels that are no edge of the graph.
 _SPARE = 8192
-
-
-def cells_of(edges: np.ndarray, pixels: np.ndarray) -> Cells:
-    """The cells of seeds.
-
-    Args:
-        edges: (H, W), edge strength, 0 … 1.
-        pixels: (S, 2), column and row of each seed; no two in the same pixel.
-    """
-    cost = torch.from_numpy(edges.astype(np.float32) + np.float32(FLOOR))
-    distance, label = distance_transform(cost, torch.from_numpy(pixels))
-    starts, others, lengths = cell_graph(distance, label, len(pixels))
-    number = int(starts[-1])
-    return Cells(label.numpy(), (starts.numpy(), others[:number].numpy(), lengths[:number].numpy()))
-
-
-def neighbours_of(cells: Cells, number: int) -> Neighbours:
-    """The nearest seeds of each seed, itself included."""
-    starts, others, lengths = cells.graph
-    graph = torch.from_numpy(starts), torch.from_numpy(others), torch.from_numpy(lengths)
-    return Neighbours(*(tensor.numpy() for tensor in nearest_seeds(graph, number)))
 
 
 @operator()
