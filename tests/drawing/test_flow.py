@@ -1,10 +1,24 @@
-"""Figures of a flow; the plain pictures are tested with :class:`deepmatching.flow.result.FlowResult`."""
+"""Figures of a flow, of its confidence and of errors; the plain pictures are tested with ``FlowResult``."""
+
+from __future__ import annotations
 
 from inspect import unwrap
 
 import numpy as np
+import pytest
 
-from deepmatching.drawing.flow import draw_flow, draw_flow_figure, flow_range
+from deepmatching.drawing.colors import displacement_colors, flow_range
+from deepmatching.drawing.flow import (
+    NO_TRUTH,
+    STEPS,
+    UNMATCHED,
+    draw_flow,
+    draw_flow_errors,
+    draw_flow_figure,
+    draw_match_errors,
+    error_colors,
+)
+from deepmatching.errors import DeepMatchingError
 
 build_flow_figure = unwrap(draw_flow_figure)
 RNG = np.random.default_rng(0)
@@ -38,3 +52,80 @@ def test_unknown_flow_is_black_and_does_not_count_for_the_range() -> None:
     assert flow_range(flow) == 5
     picture = draw_flow(flow)
     assert picture[0, 0].any() and not picture[1:].any()
+
+
+def test_the_colour_changes_at_the_steps_and_nowhere_else() -> None:
+    errors = [0.0, *(step + offset for step in STEPS for offset in (-1e-3, 0, 1e-3)), 1e6]
+    field = np.zeros((1, len(errors), 2), np.float32)
+    field[0, :, 0] = errors
+    colors = error_colors(field, np.zeros_like(field))[0]
+    kinds = np.unique(colors, axis=0)
+    assert len(kinds) == len(STEPS) + 1
+    for i, step in enumerate(STEPS):
+        below, at, above = colors[1 + 3 * i : 4 + 3 * i]
+        assert (below == at).all() and (at != above).any(), step  # acc@T counts an error of T as right
+
+
+def test_unknown_pixels_are_grey() -> None:
+    field, truth = np.zeros((2, 2, 2)), np.zeros((2, 2, 2))
+    field[0, 0] = field[0, 1] = np.nan
+    truth[0, 1] = truth[1, 1] = np.nan
+    colors = error_colors(field, truth)
+    assert tuple(colors[0, 0]) == UNMATCHED
+    assert tuple(colors[0, 1]) == tuple(colors[1, 1]) == NO_TRUTH
+    assert tuple(colors[1, 0]) not in (UNMATCHED, NO_TRUTH)
+    with pytest.raises(DeepMatchingError, match="one size"):
+        error_colors(field, truth[:1])
+
+
+@pytest.mark.parametrize("known", [1.0, 0.2, 0.0])
+@pytest.mark.parametrize("count", [0, 40])
+def test_figures_are_drawn_of_anything(known: float, count: int) -> None:
+    rng = np.random.default_rng(0)
+    image0, image1 = (rng.integers(0, 255, (48, 64, 3)).astype(np.uint8) for _ in range(2))
+    truth = rng.normal(0, 5, (48, 64, 2)).astype(np.float32)
+    truth[rng.random((48, 64)) > known] = np.nan
+    flow = rng.normal(0, 5, truth.shape).astype(np.float32)
+    start = rng.uniform(0, 48, (count, 2))
+    matches = (start, start + rng.normal(0, 4, (count, 2)), rng.random(count))
+    picture = draw_match_errors(image0, image1, matches, np.full_like(truth, np.nan), truth, "a caption")
+    assert picture.dtype == np.uint8 and picture.ndim == 3 and picture.min() < picture.max()
+    assert draw_flow_errors(image0, flow, truth, "a caption").shape[2] == 3
+
+
+def test_the_caption_is_above_and_the_steps_are_below_the_errors() -> None:
+    image, flow = np.zeros((40, 60, 3), np.uint8), np.zeros((40, 60, 2), np.float32)
+    caption = "EPE 0.00 px, $1 and $2"
+    for figure in (
+        unwrap(draw_flow_errors)(image, flow, flow, caption),
+        unwrap(draw_match_errors)(image, image, (np.ones((1, 2)),) * 2 + (np.ones(1),), flow, flow, caption),
+    ):
+        assert [text.get_text() for text in figure.texts] == [caption]
+        assert figure.axes[-1].get_title(loc="left") == "Error in px; grey: truth unknown"
+        (bar,) = figure.axes[-1].child_axes
+        assert [float(label.get_text()) for label in bar.get_xticklabels()] == list(STEPS)
+
+
+def test_estimate_and_truth_have_one_scale_of_colours() -> None:
+    image = np.zeros((600, 600, 3), np.uint8)
+    truth = np.full((600, 600, 2), 10.0, np.float32)
+    start = np.array([[300.0, 300.0]])
+    matches = (start, start + 5.0, np.ones(1))  # half as long as the truth
+    figure = unwrap(draw_match_errors)(image, image, matches, truth / 2, truth)
+    field, true = (figure.axes[number].images[0].get_array()[300, 300].tolist() for number in (3, 4))
+    (expected_field, expected_true) = displacement_colors(np.array([[5.0, 5.0], [10.0, 10.0]]), flow_range(truth))
+    assert field == expected_field.tolist() and true == expected_true.tolist()
+    figure = unwrap(draw_flow_errors)(image, truth / 2, truth)
+    flow, true = (figure.axes[number].images[0].get_array()[300, 300].tolist() for number in (2, 1))
+    assert flow == expected_field.tolist() and true == expected_true.tolist()
+
+
+def test_sparse_truth_is_drawn_as_crosses_of_its_own_colour() -> None:
+    image, truth = np.zeros((600, 600, 3), np.uint8), np.full((600, 600, 2), np.nan, np.float32)
+    truth[100, 200], truth[300, 50] = (8, 0), (0, 8)
+    shown = unwrap(draw_flow_errors)(image, np.zeros_like(truth), truth).axes[1].images[0].get_array()
+    for y, x in ((100, 200), (300, 50)):
+        color = displacement_colors(truth[y, x], 8.0).tolist()
+        cross = [(y, x), (y - 1, x), (y + 1, x), (y, x - 1), (y, x + 1)]
+        assert all(shown[place].tolist() == color for place in cross)
+        assert shown[y + 1, x + 1].tolist() == shown[y, x + 2].tolist() == list(NO_TRUTH)

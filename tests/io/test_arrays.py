@@ -1,4 +1,4 @@
-"""Arrays of NumPy's formats: what NumPy writes is read, and nothing is allocated because a file says so."""
+"""Arrays of NumPy's formats and HDF5: nothing is allocated because a file says so."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import io
 import struct
 import zipfile
 from pathlib import Path
+from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
@@ -42,30 +44,30 @@ def npy(header: str, data: bytes = b"") -> bytes:
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + data
 
 
+HEADER = "{'descr': '<f4', 'fortran_order': False, 'shape': (2,)}"
+
+
 @pytest.mark.parametrize(
-    ("header", "says"),
+    "header",
     [
-        ("{'descr': '<f4', 'fortran_order': False, 'shape': (100000000000, 2)}", "cut short"),
-        ("{'descr': '<f4', 'fortran_order': False, 'shape': (" + "9" * 400 + ",)}", "damaged header"),
-        ("{'descr': '<f4', 'fortran_order': False, 'shape': " + "(" * 200, "damaged header"),
-        ("{'descr': '|O', 'fortran_order': False, 'shape': (2,)}", "not hold an array of numbers"),
-        ("{'descr': '<f3', 'fortran_order': False, 'shape': (2,)}", "not hold an array of numbers"),
-        ("{'descr': [('x', '<f4')], 'fortran_order': False, 'shape': (2,)}", "not hold an array of numbers"),
-        ("{'descr': '<f4', 'fortran_order': False, 'shape': (2,", "damaged header"),
-        ("", "damaged header"),
+        HEADER.replace("(2,)", "(100000000000, 2)"),
+        HEADER.replace("(2,)", "(" + "9" * 400 + ",)"),
+        HEADER.replace("(2,)", "(-1,)"),
+        HEADER.replace("(2,)", "(" * 200),
+        HEADER.replace("<f4", "|O"),
+        HEADER.replace("<f4", "<f3"),
+        HEADER.replace("'<f4'", "[('x', '<f4')]"),
+        HEADER.replace("}", ", 'x': open('made', 'w')}"),  # it is not evaluated
+        HEADER[:-4],
+        "",
     ],
 )
-def test_headers_that_are_wrong_are_one_sentence(tmp_path: Path, header: str, says: str) -> None:
+def test_headers_that_are_wrong_are_refused(tmp_path: Path, header: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "a.npy").write_bytes(npy(header, bytes(8)))
-    with pytest.raises(DeepMatchingError, match=says) as raised:
+    with pytest.raises(DeepMatchingError) as raised:
         read_npy(tmp_path / "a.npy", "edge map")
-    assert str(raised.value).startswith("The edge map '")
-
-
-def test_a_header_is_not_evaluated(tmp_path: Path) -> None:
-    header = "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), 'x': open('made', 'w')}"
-    (tmp_path / "a.npy").write_bytes(npy(header, bytes(8)))
-    assert read_npy(tmp_path / "a.npy", "flow file").tolist() == [0, 0]
+    assert str(raised.value).startswith("The edge map '") and not (tmp_path / "made").exists()
 
 
 def archive_of(size: int, path: Path) -> None:
@@ -119,3 +121,98 @@ def test_other_compressions_are_refused(tmp_path: Path, method: int) -> None:
         archive.writestr("keypoints0.npy", bytes(100))
     with pytest.raises(DeepMatchingError, match="unknown compression"):
         Archive(tmp_path / "m.npz", "matches file")["keypoints0"]
+
+
+POINTS = np.arange(8, dtype=np.float32).reshape(4, 2)
+
+
+def write(path: Path, **arrays: Any) -> None:
+    with h5py.File(path, "w") as file:
+        for name, array in arrays.items():
+            file[name] = array
+
+
+def test_a_small_file_that_declares_terabytes_is_refused(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "m.h5", "w") as file:
+        for name in ("keypoints0", "keypoints1"):
+            file.create_dataset(name, (10**11, 2), "f8", chunks=(1000, 2), compression="gzip")
+    assert (tmp_path / "m.h5").stat().st_size < 10_000
+    with pytest.raises(
+        DeepMatchingError, match=r"declares 1600000000000 bytes for 'keypoints0', more than it can hold"
+    ):
+        read_matches(tmp_path / "m.h5")
+
+
+def test_a_chunk_larger_than_the_file_can_hold_is_refused(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "m.h5", "w") as file:
+        file.create_dataset("keypoints0", (4, 2), "f4", maxshape=(None, 2), chunks=(2**28, 2), compression="gzip")
+        file["keypoints1"] = POINTS
+    with pytest.raises(DeepMatchingError, match="more than it can hold"):
+        read_matches(tmp_path / "m.h5")
+
+
+def test_arrays_larger_than_any_pair_has_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "m.h5", keypoints0=POINTS, keypoints1=POINTS)
+    monkeypatch.setattr("deepmatching.io.arrays.LARGEST_CONTENT", 50)  # the two together take 64 bytes
+    with pytest.raises(DeepMatchingError, match="too many for a pair of images"):
+        read_matches(tmp_path / "m.h5")
+
+
+@pytest.mark.parametrize("group", ["", "pair"])
+@pytest.mark.parametrize("link", [h5py.ExternalLink("other.h5", "secret"), h5py.SoftLink("/elsewhere")])
+def test_links_are_not_followed(tmp_path: Path, link: h5py.ExternalLink | h5py.SoftLink, group: str) -> None:
+    write(tmp_path / "other.h5", secret=POINTS)
+    with h5py.File(tmp_path / "m.h5", "w") as file:
+        file["elsewhere"] = POINTS
+        place = file.require_group(group) if group else file
+        place["keypoints0"] = link
+        place["keypoints1"] = POINTS
+    with pytest.raises(DeepMatchingError, match="has a link to another place instead of the array 'keypoints0'"):
+        read_matches(tmp_path / "m.h5")
+
+
+def test_links_that_nobody_asks_for_do_no_harm(tmp_path: Path) -> None:
+    write(tmp_path / "m.h5", keypoints0=POINTS, keypoints1=POINTS)
+    with h5py.File(tmp_path / "m.h5", "a") as file:
+        file["notes"] = h5py.ExternalLink("none.h5", "notes")
+        file["again"] = h5py.SoftLink("/nowhere")
+    np.testing.assert_array_equal(read_matches(tmp_path / "m.h5").keypoints0, POINTS)
+
+
+def test_arrays_in_other_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "raw").write_bytes(POINTS.tobytes())
+    with h5py.File(tmp_path / "m.h5", "w") as file:
+        file.create_dataset("keypoints0", POINTS.shape, "f4", external=[(str(tmp_path / "raw"), 0, POINTS.nbytes)])
+        file["keypoints1"] = POINTS
+    with pytest.raises(DeepMatchingError, match="keeps 'keypoints0' in another file"):
+        read_matches(tmp_path / "m.h5")
+    write(tmp_path / "source.h5", points=POINTS)
+    layout = h5py.VirtualLayout(POINTS.shape, "f4")
+    layout[:] = h5py.VirtualSource(str(tmp_path / "source.h5"), "points", POINTS.shape)
+    with h5py.File(tmp_path / "v.h5", "w") as file:
+        file.create_virtual_dataset("keypoints0", layout)
+        file["keypoints1"] = POINTS
+    with pytest.raises(DeepMatchingError, match="keeps 'keypoints0' in another file"):
+        read_matches(tmp_path / "v.h5")
+
+
+def test_a_group_that_contains_itself_is_visited_once(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "m.h5", "w") as file:
+        group = file.create_group("a")
+        group["b"] = group
+        group["keypoints0"], group["keypoints1"] = POINTS, POINTS
+    np.testing.assert_array_equal(read_matches(tmp_path / "m.h5").keypoints1, POINTS)
+
+
+@pytest.mark.parametrize("value", ["text", h5py.Empty("f4")])
+def test_what_is_not_an_array_of_numbers_is_refused(tmp_path: Path, value: Any) -> None:
+    write(tmp_path / "m.h5", keypoints0=value, keypoints1=POINTS)
+    with pytest.raises(DeepMatchingError, match="keypoints0 are not an array of numbers"):
+        read_matches(tmp_path / "m.h5")
+
+
+@pytest.mark.parametrize("size", [3.5, [1, 2, 3], [-1, 5], np.array([2**40, 3]), [0.5, 1.5]])
+def test_sizes_that_are_not_two_whole_numbers_are_refused(tmp_path: Path, size: Any) -> None:
+    write(tmp_path / "m.h5", keypoints0=POINTS, keypoints1=POINTS, size0=size)
+    with pytest.raises(DeepMatchingError, match="size0 is not two whole numbers"):
+        read_matches(tmp_path / "m.h5")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import math
 import os
-import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -36,7 +35,6 @@ _MAX_DEPTH = 8
 _MAX_ITEMS = 100_000
 
 _MAGIC = b"\x93NUMPY"
-_LARGEST_HEADER = 10_000  # as in NumPy
 
 
 class Unreadable(ValueError):
@@ -62,44 +60,20 @@ def decode_npy(data: bytes) -> np.ndarray:
     """Decode the array of numbers in the bytes of an ``.npy`` file; raise :class:`Unreadable`."""
     if data.startswith(b"PK"):
         raise Unreadable("is an archive of arrays, not an .npy file")
-    if not data.startswith(_MAGIC) or len(data) < 12:
-        raise Unreadable("is not an .npy file")
-    width = 2 if data[6] == 1 else 4  # bytes of the header's length, by the version of the format
-    start = 8 + width + int.from_bytes(data[8 : 8 + width], "little")
-    if start > len(data):
-        raise Unreadable("is cut short")
-    if start > _LARGEST_HEADER:
-        raise Unreadable("has a damaged header")
-    dtype, shape, is_fortran = _header(data[8 + width : start])
-    needed = math.prod(shape) * dtype.itemsize
-    if needed > len(data) - start:
-        raise Unreadable(f"is cut short: it has {len(data) - start} bytes of data, but its header says {needed}")
-    flat = np.frombuffer(data, dtype, count=math.prod(shape), offset=start) if needed else np.zeros(0, dtype)
-    return flat.reshape(shape, order="F" if is_fortran else "C").copy()
-
-
-#: The parts of a header that NumPy and others write: {'descr': '<f4', 'fortran_order': False, 'shape': (480, 640), }.
-_DESCR = re.compile(r"""['"]descr['"]\s*:\s*['"]([<>|=]?[fiub]\d{1,2})['"]""")
-_ORDER = re.compile(r"""['"]fortran_order['"]\s*:\s*(True|False)""")
-_SHAPE = re.compile(r"""['"]shape['"]\s*:\s*\(\s*((?:\d{1,18}L?\s*,\s*)*(?:\d{1,18}L?\s*)?)\)""")  # Python 2 wrote 10L
-
-
-def _header(data: bytes) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
-    """Parse the type, the shape and the order of an array. The text is Python, but is not evaluated."""
-    text = data.decode("latin1")
-    order, shape, descr = (pattern.search(text) for pattern in (_ORDER, _SHAPE, _DESCR))
-    if order is None or shape is None or "descr" not in text:
-        raise Unreadable("has a damaged header")
+    stream = io.BytesIO(data)
     try:
-        dtype = np.dtype(descr[1]) if descr else None
-    except TypeError:  # such as f3
-        dtype = None
-    if dtype is None:
+        version = np.lib.format.read_magic(stream)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, is_fortran, dtype = read_header(stream)
+    except Exception as error:  # ValueError, SyntaxError, TypeError, MemoryError, …
+        raise Unreadable("is not an .npy file, or has a damaged header") from error
+    if dtype.kind not in "fiub":
         raise NotNumbers("does not hold an array of numbers")
-    sides = tuple(int(side) for side in re.findall(r"\d+", shape[1]))
-    if len(sides) > 32:
-        raise Unreadable("has a damaged header")
-    return dtype, sides, order[1] == "True"
+    start, count = stream.tell(), math.prod(shape)
+    if min(shape, default=0) < 0 or len(shape) > 32 or count * dtype.itemsize > len(data) - start:
+        raise Unreadable(f"is cut short: it has {len(data) - start} bytes of data, but its header says {shape}")
+    flat = np.frombuffer(data, dtype, count, start) if count else np.zeros(0, dtype)
+    return flat.reshape(shape, order="F" if is_fortran else "C").copy()
 
 
 class _Container:

@@ -15,7 +15,7 @@ from torch import Tensor
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import atomic_write
 from deepmatching.io.image_files import PICTURE_SUFFIXES, quiet_opencv
-from deepmatching.io.images import load_image
+from deepmatching.io.images import load_image, size_of
 
 #: Suffixes of the videos that can be written, and their codecs.
 CODECS = {".mp4": "mp4v", ".avi": "MJPG"}
@@ -36,10 +36,11 @@ class Frames:
         stamps: name, size and time of change of each frame's file, or of the one file of all frames.
     """
 
-    def __init__(
-        self, path: Path, names: list[str], stamps: list[str], rate: float | None = None, missing: int = 0
-    ) -> None:
-        self.path, self.names, self.stamps, self.rate, self.missing = path, names, stamps, rate, missing
+    path: Path
+    names: list[str]
+    stamps: list[str]
+    rate: float | None = None
+    missing: int = 0
 
     def __len__(self) -> int:
         return len(self.names)
@@ -59,7 +60,7 @@ class Frames:
         """
         size: tuple[int, int] | None = None
         for index, frame in zip(range(first, end), self._read(first, end), strict=True):
-            found = frame.shape[1], frame.shape[2]
+            found = size_of(frame)
             if size is not None and found != size:
                 raise BadFrame(
                     f"Frame '{self.names[index]}' of '{self.path}' is {found[1]}x{found[0]} pixels, but the one before "
@@ -76,14 +77,8 @@ class FolderFrames(Frames):
     """The pictures of a folder in natural order, each named after its file without the suffix."""
 
     def __init__(self, path: Path) -> None:
-        files = sorted(
-            (
-                file
-                for file in path.iterdir()
-                if file.suffix.lower() in PICTURE_SUFFIXES and not file.name.startswith(".") and file.is_file()
-            ),
-            key=lambda file: natural_order(file.name),
-        )
+        files = [file for file in path.iterdir() if file.suffix.lower() in PICTURE_SUFFIXES and file.is_file()]
+        files = sorted((f for f in files if not f.name.startswith(".")), key=lambda file: natural_order(file.name))
         if not files:
             raise DeepMatchingError(
                 f"The folder '{path}' holds no pictures ({', '.join(PICTURE_SUFFIXES)}); "
@@ -96,8 +91,8 @@ class FolderFrames(Frames):
                 raise DeepMatchingError(
                     f"'{path}' holds two frames with the same name, '{other.name}' and '{file.name}'; remove one."
                 )
-        super().__init__(path, list(by_name), [_stamp(file) for file in files])
-        self.files = files
+        self.path, self.files = path, files
+        self.names, self.stamps = list(by_name), [_stamp(file) for file in files]
 
     def _read(self, first: int, end: int) -> Iterator[Tensor]:
         for file in self.files[first:end]:
@@ -113,14 +108,13 @@ class VideoFrames(Frames):
 
     def __init__(self, path: Path) -> None:
         capture = _open(path)
-        count = 0
-        while capture.grab():  # the number in the header is often an estimate
-            count += 1
+        count = _count_frames(capture)  # the number in the header is often an estimate
         announced = int(max(0.0, min(capture.get(cv2.CAP_PROP_FRAME_COUNT), 1e9)))
         rate = float(capture.get(cv2.CAP_PROP_FPS))
         capture.release()
-        names = [f"frame_{number:04d}" for number in range(1, count + 1)]
-        super().__init__(path, names, [_stamp(path)], rate if 0 < rate < 1000 else None, max(0, announced - count))
+        self.path, self.names = path, [f"frame_{number:04d}" for number in range(1, count + 1)]
+        self.stamps, self.missing = [_stamp(path)], max(0, announced - count)
+        self.rate = rate if 0 < rate < 1000 else None
 
     def _read(self, first: int, end: int) -> Iterator[Tensor]:
         capture = _open(self.path)
@@ -141,12 +135,9 @@ class VideoFrames(Frames):
 def open_frames(path: str | os.PathLike[str]) -> Frames:
     """Open the frames of a folder or of a video file; raise if there are fewer than two."""
     path = Path(path)
-    if os.path.isdir(path):
-        frames: Frames = FolderFrames(path)
-    elif path.suffix.lower() in PICTURE_SUFFIXES:
+    if not os.path.isdir(path) and path.suffix.lower() in PICTURE_SUFFIXES:
         raise DeepMatchingError(f"'{path}' is a single picture; give a second one, a folder of frames or a video.")
-    else:
-        frames = VideoFrames(path)
+    frames = FolderFrames(path) if os.path.isdir(path) else VideoFrames(path)
     if len(frames) < 2:
         raise DeepMatchingError(f"'{path}' holds {len(frames)} frame, but flow needs at least two; add frames.")
     return frames
@@ -214,7 +205,7 @@ def write_video(path: Path, pictures: Iterable[np.ndarray], rate: float | None =
         finally:
             if writer is not None:
                 writer.release()
-        if count and not (_is_whole(temporary) and _count_frames(temporary) == count):
+        if count and not (_is_whole(temporary) and _has_frames(temporary, count)):
             raise DeepMatchingError(
                 f"Cannot write '{path}': OpenCV did not write all of its {count} frames; free some space or write to "
                 "another disk."
@@ -239,14 +230,19 @@ def _is_whole(path: Path) -> bool:
     return position == size > 0
 
 
-def _count_frames(path: Path) -> int:
-    """Count the frames that can be read; 0 if the file is not a video."""
+def _has_frames(path: Path, count: int) -> bool:
     try:
         capture = _open(path)
     except DeepMatchingError:
-        return 0
+        return False
+    found = _count_frames(capture)
+    capture.release()
+    return found == count
+
+
+def _count_frames(capture: cv2.VideoCapture) -> int:
+    """Count the frames that can be read."""
     count = 0
     while capture.grab():
         count += 1
-    capture.release()
     return count
