@@ -5,10 +5,10 @@ agrees with the definition, up to rounding. Not differentiable.
 """
 
 from deepmatching.kernels.cpu.flow.geodesic import cell_graph, distance_transform, nearest_seeds
+from deepmatching.kernels.cpu.flow.linear_system import warp
 from deepmatching.kernels.cpu.flow.local_models import affine_models, paint, weighted_means
 from deepmatching.kernels.cpu.flow.refinement import refinement_step
 from deepmatching.kernels.cpu.flow.saliency import gaussian, saliency
-from deepmatching.kernels.cpu.flow.warping import warp
 from deepmatching.kernels.cpu.matching.aggregation import (
     aggregate,
     aggregate_and_pool,

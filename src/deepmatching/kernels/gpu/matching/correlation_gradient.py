@@ -6,7 +6,7 @@ With G(q|p) = ∂S̃_0(q|p) times the rectification of q, and o running over the
 
 The first is, for a tile of 8 × 8 points and one row of o, a product of (64 × positions) with (positions × cells and
 channels of that row); the second, for a block of target cells, a sum over o and tiles of points of products of
-(cells × 64) with (64 × channels). G is split into two halves as the descriptors are, see :mod:`.half_cells`.
+(cells × 64) with (64 × channels). G is split into two halves as the descriptors are, see :mod:`.correlation`.
 """
 
 from __future__ import annotations
@@ -23,15 +23,18 @@ from deepmatching.geometry.discretization import Geometry
 from deepmatching.kernels.constants import POINT_TILE
 from deepmatching.kernels.gpu.indexing import launch
 from deepmatching.kernels.gpu.matching.correlation import (
+    HalfCells,
     Layout,
     correlate,
     in_window,
     layout,
+    power_of_two,
     rectify,
     reference_and_target,
+    scale_exponent,
+    split,
     window_start,
 )
-from deepmatching.kernels.gpu.matching.half_cells import HalfCells, power_of_two, scale_exponent, split
 
 BLOCK = (4, 16)  #: target positions of one product; divides the forward kernel's, so that the map's zeros suffice
 RUN = 128  #: cells and channels of a patch's row of one program, at most
