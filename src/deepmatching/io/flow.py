@@ -20,8 +20,8 @@ _FLO_MAGIC = b"PIEH"  # 202021.25 as a little-endian float
 _FLO_UNKNOWN_ABOVE = 1e9  # by definition of the format
 _FLO_UNKNOWN = 1e10
 _MAX_SIDE = 1_000_000  # a larger size comes from a damaged header
-# KITTI stores 64·u + 2^15 in 16 bits.
-_KITTI_SCALE, _KITTI_OFFSET = 64.0, 32768.0
+_KITTI_SCALE = 64.0  # KITTI stores 64·u + 2^15 in 16 bits
+_KITTI_OFFSET = 32768.0
 
 
 def read_flow(path: PathLike) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Loading images of every kind: `load_image` gives a float tensor (C,H,W) in [0,1]."""
+"""Images of every kind: :func:`load_image` makes them float tensors (C,H,W) in [0,1]."""
 
 from __future__ import annotations
 
@@ -141,9 +141,8 @@ def _planar_from_array(array: np.ndarray, name: str) -> torch.Tensor:
     if array.ndim == 2:
         array = array[:, :, None]
     if array.ndim != 3 or array.shape[2] not in (1, 3, 4):
-        hint = ""
-        if array.ndim == 3 and array.shape[0] in (1, 3, 4):
-            hint = " (for channels first, transpose it or pass a torch tensor)"
+        is_planar = array.ndim == 3 and array.shape[0] in (1, 3, 4)
+        hint = " (for channels first, transpose it or pass a torch tensor)" if is_planar else ""
         raise DeepMatchingError(
             f"The {name} is an array of shape {tuple(array.shape)}; "
             f"it must be (H,W), (H,W,1), (H,W,3) or (H,W,4){hint}."
@@ -208,19 +207,12 @@ def _white_of_16_bits(largest: int, name: str, bit_depth: int | None) -> float:
     depth = 16 if bit_depth is None else bit_depth
     if largest >= 2**depth:
         raise DeepMatchingError(f"The {name} has values up to {largest}, more than {depth} bits hold; give more bits.")
-    likely = next((bits for bits in _SMALLER_DEPTHS if largest < 2**bits), 16)
-    if bit_depth is None and largest > 0 and likely < 16:
-        _warn_of_depth(likely, name)
+    bits = next((bits for bits in _SMALLER_DEPTHS if largest < 2**bits), 16)
+    if bit_depth is None and largest > 0 and bits < 16 and bits not in _warned_depths:
+        _warned_depths.add(bits)  # once, not for every frame of a video
+        _log.warning(
+            "The %s has 16 bits a pixel, but all its values are below %d: if it holds %d-bit data, say so with "
+            "--bit-depth %d (bit_depth=%d in Python), or it is nearly black.",
+            *(name, 2**bits, bits, bits, bits),
+        )
     return float(2**depth - 1)
-
-
-def _warn_of_depth(bits: int, name: str) -> None:
-    """Warn once, not for every frame of a video: `name` is that of the first image."""
-    if bits in _warned_depths:
-        return
-    _warned_depths.add(bits)
-    _log.warning(
-        "The %s has 16 bits a pixel, but all its values are below %d: if it holds %d-bit data, say so with "
-        "--bit-depth %d (bit_depth=%d in Python), or it is nearly black.",
-        *(name, 2**bits, bits, bits, bits),
-    )

@@ -33,7 +33,7 @@ class MatchArrays(NamedTuple):
     scores: np.ndarray  #: (N,) float32
     size0: Size | None = None  #: (rows, columns) of the first image, if known
     size1: Size | None = None
-    confidence: np.ndarray | None = None  #: (N,) float32 in [0, 1], if the matches were judged
+    confidence: np.ndarray | None = None  #: (N,) float32 in [0, 1], if estimated
     transformation: np.ndarray | None = None  #: (N,) int64, which of the transformations a match came from
     transformations: np.ndarray | None = None  #: (K, 3, 3) float32, if they were searched
 
@@ -107,8 +107,8 @@ def _from_arrays(stored: Mapping[str, Any], path: Path) -> MatchArrays:
     size0, size1 = (_size(stored[name], name, path) if name in stored else None for name in ("size0", "size1"))
     keypoints0, keypoints1, scores = _pair_of_arrays(stored, path)
     # In the files of others, a confidence without scores is what we call scores.
-    is_judged = "confidence" in stored and "scores" in stored and not any(name in stored for name in _INDICES)
-    confidence = _confidence(stored["confidence"], len(scores), path) if is_judged else None
+    is_ours = "confidence" in stored and "scores" in stored and not any(name in stored for name in _INDICES)
+    confidence = _confidence(stored["confidence"], len(scores), path) if is_ours else None
     numbers, table = _transformations(stored, len(scores), path) if "transformations" in stored else (None, None)
     return MatchArrays(keypoints0, keypoints1, scores, size0, size1, confidence, numbers, table)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """What a search tries, and when it believes what it finds."""
+    """What a search tries, and what it accepts."""
 
     # Reduced images, on which all rotations and zooms are tried.
 

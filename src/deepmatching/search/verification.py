@@ -101,8 +101,8 @@ def refine(images: tuple[np.ndarray, np.ndarray], network: Network, matrix: np.n
             break
         if fitted is None or not grown or transformation.weights.sum() < SETTINGS.min_confidence / 2:
             break
-    is_believed = best is not None and _is_supported(best, SETTINGS.min_support, SETTINGS.min_confidence)
-    return best if is_believed else None
+    is_found = best is not None and _is_supported(best, SETTINGS.min_support, SETTINGS.min_confidence)
+    return best if is_found else None
 
 
 def _is_supported(found: Transformation, min_support: float, min_confidence: float) -> bool:
