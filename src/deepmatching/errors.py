@@ -1,4 +1,4 @@
-"""The exceptions of the library, of which ``DeepMatchingError`` is the base, and the checks of values that raise it."""
+"""The exceptions of the library, all of them ``DeepMatchingError``, and checks of values that raise it."""
 
 from __future__ import annotations
 
@@ -21,6 +21,11 @@ class OutOfMemoryError(DeepMatchingError):
     """The work does not fit into the free memory; raised before anything is allocated, or when an allocation fails."""
 
 
+#: The message for a failed allocation. The advice holds for every model and command.
+OUT_OF_MEMORY = (
+    "The memory ran out: use smaller images (max_size) or a smaller radius, or give this process more memory."
+)
+
 #: Parts of the messages with which libraries report a failed allocation: PyTorch on a CPU, its threads and Python's,
 #: OpenCV, the dynamic linker, and Python where it has no memory for the exception.
 _ALLOCATION_FAILURES = (
@@ -30,7 +35,7 @@ _ALLOCATION_FAILURES = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception of Python or of any library, or its cause, says that an allocation failed."""
+    """Tell whether an exception of Python or of any library, or its cause, says that an allocation failed."""
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return True
     if any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__):  # PyTorch's, on CUDA
@@ -47,7 +52,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def failed_allocations() -> Iterator[None]:
-    """Turn a failed allocation inside this block into one ``OutOfMemoryError``."""
+    """Turn a failed allocation inside this block into an ``OutOfMemoryError``."""
     try:
         yield
     except DeepMatchingError:
@@ -58,12 +63,8 @@ def failed_allocations() -> Iterator[None]:
         raise OutOfMemoryError(OUT_OF_MEMORY) from error
 
 
-#: The sentence for a failed allocation. The advice holds for every model and command.
-OUT_OF_MEMORY = (
-    "The memory ran out: use smaller images (max_size) or a smaller radius, or give this process more memory."
-)
-
-_LONGEST_SHOWN = 60
+#: Most characters of a value in a message.
+_MAX_REPR = 60
 
 
 def check_number(
@@ -102,12 +103,12 @@ def check_number(
 
 
 def short_repr(value: Any) -> str:
-    """The value as an error message shows it: in at most 60 characters."""
+    """Return a value as messages show it: in at most 60 characters."""
     try:
         text = repr(value)
     except ValueError:  # Python writes numbers of up to 4300 digits only
         return "a number of thousands of digits"
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 1]}…"
+    return text if len(text) <= _MAX_REPR else f"{text[: _MAX_REPR - 1]}…"
 
 
 def check_choice(name: str, value: Any, allowed: Collection[str]) -> None:

@@ -177,8 +177,7 @@ class Settings:
         ),
     )
     device: Device = field(
-        default="auto",
-        metadata=_option("Device to compute on; auto prefers cuda, then mps.", "auto|cpu|cuda|mps"),
+        default="auto", metadata=_option("Device to compute on; auto prefers cuda, then mps.", "auto|cpu|cuda|mps")
     )
     memory: int | None = field(
         default=None,
@@ -190,8 +189,7 @@ class Settings:
         ),
     )
     half: bool = field(
-        default=False,
-        metadata=_option("Correlate and store scores in half precision: faster, needs CUDA."),
+        default=False, metadata=_option("Correlate and store scores in half precision: faster, needs CUDA.")
     )
     subpixel: bool = field(
         default=True,
@@ -209,8 +207,7 @@ class Settings:
         ),
     )
     bit_depth: int | None = field(
-        default=None,
-        metadata=_option("Bits in use of 16-bit images, such as 12.", "BITS", "16"),
+        default=None, metadata=_option("Bits in use of 16-bit images, such as 12.", "BITS", "16")
     )
     pooling: Pooling | None = field(
         default=None,

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from deepmatching.commands import options
 from deepmatching.commands.messages import print_rows
+from deepmatching.commands.options import option
 from deepmatching.errors import check_number
 from deepmatching.settings import MODEL, RADIUS
 
@@ -16,13 +15,13 @@ from deepmatching.settings import MODEL, RADIUS
 @options.takes_settings("radius", "device", radius=RADIUS)
 def bench(
     *,
-    size: Annotated[str, typer.Option(metavar="WIDTHxHEIGHT", help="Size of the images, in pixels.")] = "1024x436",
+    size: Annotated[str, option("Size of the images, in pixels.", "WIDTHxHEIGHT")] = "1024x436",
     model: options.Model = MODEL,
     settings: dict[str, Any],
-    batch: Annotated[int, typer.Option(metavar="N", help="Number of pairs matched at once.")] = 1,
-    repeats: Annotated[int, typer.Option(metavar="N", help="Number of timed runs; the median is reported.")] = 20,
+    batch: Annotated[int, option("Number of pairs matched at once.", "N")] = 1,
+    repeats: Annotated[int, option("Number of timed runs; the median is reported.", "N")] = 20,
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Also write the measurements to this file.")
+        Path | None, option("Also write the measurements to this file.", "FILE", flags="--json")
     ] = None,
 ) -> None:
     """Time matching on this machine.

@@ -12,7 +12,7 @@ import typer
 from deepmatching.commands import messages, options
 from deepmatching.commands.machine import use_threads
 from deepmatching.commands.messages import Advance, duration, progress_bar, say
-from deepmatching.commands.options import refuse
+from deepmatching.commands.options import option, refuse
 from deepmatching.commands.runs import draw_graph
 from deepmatching.errors import DeepMatchingError
 from deepmatching.settings import MODEL, RADIUS
@@ -43,78 +43,56 @@ def bulk(
         ),
     ],
     *,
-    out: Annotated[Path, typer.Option(metavar="RUN", help="Folder for the matches. A run in it is continued.")],
-    images: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="With a file of pairs: the folder of the images.")
-    ] = None,
-    exhaustive: Annotated[bool, typer.Option("--exhaustive", help="Match every image with every other.")] = False,
-    sequential: Annotated[
-        int | None, typer.Option(metavar="N", help="Match every image with the N that follow it by name.")
-    ] = None,
+    out: Annotated[Path, option("Folder for the matches. A run in it is continued.", "RUN")],
+    images: Annotated[Path | None, option("With a file of pairs: the folder of the images.", "FOLDER")] = None,
+    exhaustive: Annotated[bool, option("Match every image with every other.", flags="--exhaustive")] = False,
+    sequential: Annotated[int | None, option("Match every image with the N that follow it by name.", "N")] = None,
     retrieval: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Match every image with the ones most similar to it: lines of two names, or hloc's global descriptors "
+        option(
+            "Match every image with the ones most similar to it: lines of two names, or hloc's global descriptors "
             "(.h5).",
+            "FILE",
         ),
     ] = None,
-    neighbours: Annotated[
-        int, typer.Option(metavar="N", help="With --retrieval: how many similar images for each.")
-    ] = 20,
+    neighbours: Annotated[int, option("With --retrieval: how many similar images for each.", "N")] = 20,
     model: options.Model = MODEL,
     settings: dict[str, Any],
     flow: Annotated[
-        bool, typer.Option("--flow", help="Also write the flow of each pair (.flo), to the folder flow in RUN.")
+        bool, option("Also write the flow of each pair (.flo), to the folder flow in RUN.", flags="--flow")
     ] = False,
     threads: options.Threads = None,
     min_confidence: options.MinConfidence = None,
     batch: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Pairs of equal sizes that are matched at once.", show_default="1; on a GPU 16"),
+        int | None, option("Pairs of equal sizes that are matched at once.", "N", "1; on a GPU 16")
     ] = None,
     engine: Annotated[
-        Literal["local", "ray"], typer.Option(help="Match in this process, or with Ray on this machine or a cluster.")
+        Literal["local", "ray"], option("Match in this process, or with Ray on this machine or a cluster.")
     ] = "local",
     address: Annotated[
-        str | None,
-        typer.Option(
-            metavar="auto|HOST:PORT", help="With --engine ray: the cluster.", show_default="Ray on this machine"
-        ),
+        str | None, option("With --engine ray: the cluster.", "auto|HOST:PORT", "Ray on this machine")
     ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="With --engine ray: number of workers.", show_default="as many as fit"),
-    ] = None,
+    workers: Annotated[int | None, option("With --engine ray: number of workers.", "N", "as many as fit")] = None,
     gpus_per_worker: Annotated[
-        float | None,
-        typer.Option(
-            metavar="N", help="With --engine ray: number of GPUs for each worker.", show_default="1 if there are some"
-        ),
+        float | None, option("With --engine ray: number of GPUs for each worker.", "N", "1 if there are some")
     ] = None,
     cpus_per_worker: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            help="With --engine ray: number of CPU cores for each worker.",
-            show_default="1 beside a GPU, else up to 4",
-        ),
+        option("With --engine ray: number of CPU cores for each worker.", "N", "1 beside a GPU, else up to 4"),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume/--restart", help="Continue the run in the folder, or remove it and start again.")
+        bool, option("Continue the run in the folder, or remove it and start again.", flags="--resume/--restart")
     ] = True,
-    retry: Annotated[bool, typer.Option("--retry", help="Match failed pairs of an earlier run again.")] = False,
+    retry: Annotated[bool, option("Match failed pairs of an earlier run again.", flags="--retry")] = False,
     graph: Annotated[
         Path | None,
-        typer.Option(
-            metavar="PICTURE",
-            help="At the end, verify the pairs geometrically and draw the match graph: images, and pairs with verified "
+        option(
+            "At the end, verify the pairs geometrically and draw the match graph: images, and pairs with verified "
             "matches.",
+            "PICTURE",
         ),
     ] = None,
-    min_matches: Annotated[
-        int, typer.Option(metavar="N", help="With --graph: leave out pairs with fewer verified matches.")
-    ] = 15,
+    min_matches: Annotated[int, option("With --graph: leave out pairs with fewer verified matches.", "N")] = 15,
     quiet: options.Quiet = False,
 ) -> None:
     """Match many pairs of images.

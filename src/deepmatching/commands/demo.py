@@ -7,17 +7,16 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from deepmatching.commands import messages, options
 from deepmatching.commands.messages import say
+from deepmatching.commands.options import option
 from deepmatching.settings import MODEL
 
 
 @options.takes_settings("device")
 def demo(
     *,
-    out: Annotated[Path, typer.Option(help="Folder for the results; created if it is missing.")] = Path("demo-output"),
+    out: Annotated[Path, option("Folder for the results; created if it is missing.")] = Path("demo-output"),
     settings: dict[str, Any],
     quiet: options.Quiet = False,
 ) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from deepmatching.commands import messages, options
 from deepmatching.commands.messages import progress_bar, say
-from deepmatching.commands.options import refuse
+from deepmatching.commands.options import option, refuse
 from deepmatching.errors import DeepMatchingError
 from deepmatching.settings import FLOW_RADIUS, MODEL, PRESET, RADIUS, RECIPROCAL
 
@@ -35,76 +35,58 @@ def evaluate(
         ),
     ],
     *,
-    root: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the data set.")] = None,
+    root: Annotated[Path | None, option("Folder of the data set.", "DIR")] = None,
     split: Annotated[
-        str | None,
-        typer.Option(
-            metavar="train|val|all", help="Split of chairs or sintelmini; all is for chairs.", show_default="val"
-        ),
+        str | None, option("Split of chairs or sintelmini; all is for chairs.", "train|val|all", "val")
     ] = None,
     passes: Annotated[
         Literal["clean", "final"] | None,
-        typer.Option("--pass", metavar="clean|final", help="Rendering of sintel or sintelmini.", show_default="clean"),
+        option("Rendering of sintel or sintelmini.", "clean|final", "clean", flags="--pass"),
     ] = None,
     split_file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Split file of chairs.", show_default="FlyingChairs_train_val.txt in its folder"
-        ),
+        Path | None, option("Split file of chairs.", "FILE", "FlyingChairs_train_val.txt in its folder")
     ] = None,
     masks: Annotated[
         bool,
-        typer.Option(
-            "--masks/--no-masks",
-            help="Measure visible and occluded pixels separately too, and leave out invalid pixels.",
+        option(
+            "Measure visible and occluded pixels separately too, and leave out invalid pixels.",
+            flags="--masks/--no-masks",
         ),
     ] = True,
     only: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME", help="Evaluate this 'dataset' of a .json list only; may be repeated.", show_default="all"
-        ),
+        list[str] | None, option("Evaluate this 'dataset' of a .json list only; may be repeated.", "NAME", "all")
     ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Evaluate N evenly spaced pairs only.", show_default="all pairs"),
-    ] = None,
-    model: Annotated[str | None, typer.Option(metavar="NAME|PATH", help=options.MODEL_HELP, show_default=MODEL)] = None,
+    limit: Annotated[int | None, option("Evaluate N evenly spaced pairs only.", "N", "all pairs", min=1)] = None,
+    model: Annotated[str | None, option(options.MODEL_HELP, "NAME|PATH", MODEL)] = None,
     method: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Evaluate a method of OpenCV instead of a model: sift, orb, akaze (keypoints); dis, dis-fast, "
+        option(
+            "Evaluate a method of OpenCV instead of a model: sift, orb, akaze (keypoints); dis, dis-fast, "
             "farneback, deepflow, pcaflow, tvl1, sparse-to-dense, rlof (dense).",
+            "NAME",
         ),
     ] = None,
-    flow: Annotated[bool, typer.Option("--flow", help="Evaluate the dense flow instead of the matches.")] = False,
+    flow: Annotated[bool, option("Evaluate the dense flow instead of the matches.", flags="--flow")] = False,
     preset: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Preset of --flow: default, interpolated, classic, original, sintel, kitti or middlebury.",
-            show_default=PRESET,
+        option(
+            "Preset of --flow: default, interpolated, classic, original, sintel, kitti or middlebury.", "NAME", PRESET
         ),
     ] = None,
-    edges: Annotated[
-        Literal["network", "gradient"] | None,
-        typer.Option(help="Edge detector of --flow.", show_default="network"),
-    ] = None,
+    edges: Annotated[Literal["network", "gradient"] | None, option("Edge detector of --flow.", shown="network")] = None,
     structured_forest: options.StructuredForest = None,
     settings: dict[str, Any],
     threads: options.Threads = None,
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the metrics of every pair to this file.")
+        Path | None, option("Write the metrics of every pair to this file.", "FILE", flags="--json")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue an interrupted evaluation from its --json file.")
+        bool, option("Continue an interrupted evaluation from its --json file.", flags="--resume")
     ] = False,
     pictures: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Draw a picture of each pair into this folder: matches, ground truth, error."),
+        Path | None, option("Draw a picture of each pair into this folder: matches, ground truth, error.", "DIR")
     ] = None,
-    per_pair: Annotated[bool, typer.Option("--per-pair", help="Print the metrics of each pair too.")] = False,
+    per_pair: Annotated[bool, option("Print the metrics of each pair too.", flags="--per-pair")] = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Measure accuracy on pairs with ground truth.

@@ -14,6 +14,7 @@ import typer
 from deepmatching.commands import messages, options
 from deepmatching.commands.machine import use_threads
 from deepmatching.commands.messages import progress_bar, say, working
+from deepmatching.commands.options import option
 from deepmatching.errors import DeepMatchingError
 from deepmatching.settings import MODEL, MODELS, RADIUS
 
@@ -32,34 +33,25 @@ def explore(
     *,
     export: Annotated[
         Path | None,
-        typer.Option(
-            metavar="PAGE",
-            help="Write one .html file that shows the pair without a server, and exit; score maps of a grid of points "
+        option(
+            "Write one .html file that shows the pair without a server, and exit; score maps of a grid of points "
             "are in it.",
+            "PAGE",
         ),
     ] = None,
     model: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME|PATH",
-            help=f"{options.MODEL_HELP} Give it twice to compare two.",
-            show_default=MODEL,
-        ),
+        list[str] | None, option(f"{options.MODEL_HELP} Give it twice to compare two.", "NAME|PATH", MODEL)
     ] = None,
     settings: dict[str, Any],
     max_size: Annotated[
-        int,
-        typer.Option(metavar="PIXELS", min=16, help="Show and match larger images at a reduced size: the longer side."),
+        int, option("Show and match larger images at a reduced size: the longer side.", "PIXELS", min=16)
     ] = 1024,
     threads: options.Threads = None,
     host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Address to serve on; others than 127.0.0.1 open it to the network.")
+        str, option("Address to serve on; others than 127.0.0.1 open it to the network.", "ADDRESS")
     ] = "127.0.0.1",
-    port: Annotated[
-        int | None,
-        typer.Option(min=0, max=65535, metavar="N", help="Port to serve on.", show_default=f"{PORT}, or a free one"),
-    ] = None,
-    browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
+    port: Annotated[int | None, option("Port to serve on.", "N", f"{PORT}, or a free one", min=0, max=65535)] = None,
+    browser: Annotated[bool, option("Open the page in the browser.")] = True,
     quiet: options.Quiet = False,
 ) -> None:
     """Look inside the matcher, in the browser.
@@ -125,12 +117,7 @@ def export_page(pictures: Pictures, of_runs: tuple[RunSettings, ...], path: Path
 
 
 def run_server(
-    pictures: Pictures,
-    of_runs: tuple[RunSettings, ...],
-    device: str,
-    host: str,
-    port: int | None,
-    browser: bool,
+    pictures: Pictures, of_runs: tuple[RunSettings, ...], device: str, host: str, port: int | None, browser: bool
 ) -> None:
     """Serve the page until the interrupt key."""
     from deepmatching.explorer.guard import is_loopback

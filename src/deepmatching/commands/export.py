@@ -5,22 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from deepmatching.commands import messages, options, runs
 from deepmatching.commands.messages import say
+from deepmatching.commands.options import option
 from deepmatching.errors import DeepMatchingError
 
 
 def export(
     run: runs.Run,
     hloc: Annotated[
-        tuple[Path, Path] | None,
-        typer.Option(metavar="FEATURES.h5 MATCHES.h5", help="Write hloc's files of features and matches."),
+        tuple[Path, Path] | None, option("Write hloc's files of features and matches.", "FEATURES.h5 MATCHES.h5")
     ] = None,
-    colmap: Annotated[
-        Path | None, typer.Option(metavar="DATABASE", help="Write a COLMAP database, verified geometrically.")
-    ] = None,
+    colmap: Annotated[Path | None, option("Write a COLMAP database, verified geometrically.", "DATABASE")] = None,
     images: runs.Images = None,
     cameras: runs.CameraMode = "auto",
     camera_model: runs.CameraModel = "SIMPLE_RADIAL",
@@ -31,8 +27,7 @@ def export(
     cell: runs.Cell = None,
     refine: runs.Refine = True,
     graph: Annotated[
-        Path | None,
-        typer.Option(metavar="PICTURE", help="Draw the match graph: images, and the pairs with verified matches."),
+        Path | None, option("Draw the match graph: images, and the pairs with verified matches.", "PICTURE")
     ] = None,
     quiet: options.Quiet = False,
 ) -> None:

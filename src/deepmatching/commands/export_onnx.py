@@ -9,6 +9,7 @@ import typer
 
 from deepmatching.commands import messages, options
 from deepmatching.commands.messages import say
+from deepmatching.commands.options import option
 from deepmatching.errors import DeepMatchingError
 from deepmatching.settings import MODEL, RADIUS, radius_in_pixels
 
@@ -19,16 +20,15 @@ def export_onnx(
     *,
     size: Annotated[
         str | None,
-        typer.Option(
-            metavar="HEIGHTxWIDTH",
-            help="Size of both images, in the order of the tensor's sides: 436x1024 for pictures 1024 pixels wide.",
-            show_default=False,
+        option(
+            "Size of both images, in the order of the tensor's sides: 436x1024 for pictures 1024 pixels wide.",
+            "HEIGHTxWIDTH",
         ),
     ] = None,
     settings: dict[str, Any],
     model: options.Model = MODEL,
     descriptor: Annotated[
-        bool, typer.Option("--descriptor", help="Write the descriptor alone, for images of any size.")
+        bool, option("Write the descriptor alone, for images of any size.", flags="--descriptor")
     ] = False,
     quiet: options.Quiet = False,
 ) -> None:

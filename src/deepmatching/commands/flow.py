@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -15,7 +15,7 @@ from deepmatching import __version__
 from deepmatching.commands import messages, options
 from deepmatching.commands.machine import use_threads
 from deepmatching.commands.messages import first_names, progress_bar, say
-from deepmatching.commands.options import build_matcher, is_same, refuse
+from deepmatching.commands.options import build_matcher, is_same, option, refuse
 from deepmatching.errors import DeepMatchingError
 from deepmatching.settings import FLOW_RADIUS, MODEL, PRESET, choose_device
 
@@ -40,60 +40,44 @@ def flow(
     *,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "-o", "--output", metavar="FILE", help="Flow file to write: .flo, .png (KITTI, 16 bits), .pfm or .npy."
-        ),
+        option("Flow file to write: .flo, .png (KITTI, 16 bits), .pfm or .npy.", "FILE", flags="-o --output"),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="For a video or folder: write one flow file per frame here.")
-    ] = None,
+    out: Annotated[Path | None, option("For a video or folder: write one flow file per frame here.", "DIR")] = None,
     draw: Annotated[
         Path | None,
-        typer.Option(
-            metavar="PICTURE",
-            help="Also draw the flow. For a video or folder: an .mp4 or .avi file, or a folder for pictures.",
-        ),
+        option("Also draw the flow. For a video or folder: an .mp4 or .avi file, or a folder for pictures.", "PICTURE"),
     ] = None,
     confidence: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Also write the confidence of each pixel, 0 to 1: .npy, or .png (16 bits). For a video or folder: a "
+        option(
+            "Also write the confidence of each pixel, 0 to 1: .npy, or .png (16 bits). For a video or folder: a "
             "folder for .png files.",
+            "FILE",
         ),
     ] = None,
     preset: Annotated[
         str,
-        typer.Option(
-            metavar="NAME",
-            help=f"Flow settings: {PRESET}; interpolated, without the dense network; classic, also without the "
+        option(
+            f"Flow settings: {PRESET}; interpolated, without the dense network; classic, also without the "
             "confidence of matches; or EpicFlow's own: original, sintel, kitti, middlebury.",
+            "NAME",
         ),
     ] = PRESET,
     edges: Annotated[
-        str,
-        typer.Option(
-            metavar="network|gradient|FILE", help="Edge detector for the first image, or a file with its edge map."
-        ),
+        str, option("Edge detector for the first image, or a file with its edge map.", "network|gradient|FILE")
     ] = "network",
     structured_forest: options.StructuredForest = None,
     matches: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Interpolate these matches of any matcher (.txt, .npz or .h5) instead of matching the images.",
-        ),
+        option("Interpolate these matches of any matcher (.txt, .npz or .h5) instead of matching the images.", "FILE"),
     ] = None,
-    model: Annotated[str | None, typer.Option(metavar="NAME|PATH", help=options.MODEL_HELP, show_default=MODEL)] = None,
+    model: Annotated[str | None, option(options.MODEL_HELP, "NAME|PATH", MODEL)] = None,
     settings: dict[str, Any],
     threads: options.Threads = None,
     file_format: Annotated[
-        FlowFormat | None,
-        typer.Option("--format", help="For a video or folder: format of the flow files.", show_default="flo"),
+        FlowFormat | None, option("For a video or folder: format of the flow files.", shown="flo", flags="--format")
     ] = None,
-    restart: Annotated[
-        bool, typer.Option("--restart", help="For a video or folder: compute finished flows again.")
-    ] = False,
+    restart: Annotated[bool, option("For a video or folder: compute finished flows again.", flags="--restart")] = False,
     verbose: options.Verbose = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -189,7 +173,7 @@ def _flow_of_frames(
     source: Path,
     out: Path,
     matcher: DeepMatcher,
-    options: dict[str, Any],
+    recorded: dict[str, Any],
     edges: EdgesLike,
     *,
     suffix: str,
@@ -198,9 +182,12 @@ def _flow_of_frames(
     confidence: Path | None,
     verbose: bool,
 ) -> None:
-    """Check and lock the folder ``out``, then complete it."""
+    """Compute the flows that the folder ``out`` lacks, then draw all of them.
+
+    ``recorded`` are options that results depend on.
+    """
     from deepmatching.flow import describe_preset
-    from deepmatching.flow.sequence import FlowFolder
+    from deepmatching.flow.sequence import FlowFolder, draw_flows
     from deepmatching.io.video import open_frames
     from deepmatching.models import describe_model
 
@@ -211,64 +198,54 @@ def _flow_of_frames(
         _prepare_drawing(draw, out)
     if confidence is not None:
         _prepare_confidence(confidence, out, (source, draw), frames.origins)
-        options = {**options, "confidence": os.path.realpath(confidence)}
+        recorded = {**recorded, "confidence": os.path.realpath(confidence)}
     if frames.missing:
         say(f"note: {frames.missing} frames of {source} cannot be read")
     settings = {
-        **{"version": __version__, "source": os.path.realpath(source), **options},
-        **describe_preset(options["preset"]),
-        **describe_model(options["model"]),
+        **{"version": __version__, "source": os.path.realpath(source), **recorded},
+        **describe_preset(recorded["preset"]),
+        **describe_model(recorded["model"]),
         **matcher.for_flow().describe(),
     }
     with FlowFolder.store(out).reserve():
-        folder = FlowFolder(out, suffix, settings, frames.origins, restart)
-        _complete(folder, frames, matcher, options, edges, confidence=confidence, draw=draw, verbose=verbose)
+        folder, chosen = FlowFolder(out, suffix, settings, frames.origins, restart), matcher.for_flow()
+        _report_outdated(folder)
+        total, missing = len(folder.origins), len(folder.missing)
+        if verbose:
+            say(f"{len(frames)} frames, {missing} flows to compute, radius {chosen.settings.radius} on {chosen.device}")
+        start = time.perf_counter()
+        flow_sequence = partial(matcher.flow_sequence, preset=recorded["preset"], edges=edges)
+        doubtful = _compute_missing(frames, folder, flow_sequence, confidence)
+        if missing:
+            say(f"wrote {missing} flows to {out}, {(time.perf_counter() - start) / missing:.2f} s each")
+        if doubtful:
+            names = first_names(doubtful, 3)
+            say(f"warning: {len(doubtful)} of these flows are probably wrong ({names}): the motion may exceed --radius")
+        if missing < total:
+            say(f"{total - missing} of {total} flows were finished before")
+        if draw is not None:
+            draw_flows(frames, folder, draw)
+            say(f"wrote {draw}")
 
 
-def _complete(
-    folder: FlowFolder,
-    frames: Frames,
-    matcher: DeepMatcher,
-    options: dict[str, Any],
-    edges: EdgesLike,
-    *,
-    confidence: Path | None,
-    draw: Path | None,
-    verbose: bool,
-) -> None:
-    """Compute the flows that a locked folder lacks, then draw all of them."""
-    from deepmatching.flow.sequence import compute_flows, draw_flows
+def _compute_missing(
+    frames: Frames, folder: FlowFolder, flow_sequence: Callable[..., Any], confidence: Path | None
+) -> list[str]:
+    """Compute the flows that a folder lacks; return the names of those that are probably wrong."""
+    from deepmatching.flow.sequence import compute_flows
     from deepmatching.io.video import BadFrame
 
-    out, chosen = folder.path, matcher.for_flow()
-    _report_outdated(folder)
-    total, missing = len(folder.origins), len(folder.missing)
-    if verbose:
-        say(f"{len(frames)} frames, {missing} flows to compute, radius {chosen.settings.radius} on {chosen.device}")
-    start = time.perf_counter()
+    total = len(folder.origins)
     try:
-        with progress_bar("flows", total, total - missing) as advance:
-            flow_sequence = partial(matcher.flow_sequence, preset=options["preset"], edges=edges)
-            doubtful = compute_flows(frames, folder, flow_sequence, advance, confidence)
+        with progress_bar("flows", total, total - len(folder.missing)) as advance:
+            return compute_flows(frames, folder, flow_sequence, advance, confidence)
     except BaseException as error:
-        done = f"{total - len(folder.missing)} of {total} flows are finished in {out}"
+        done = f"{total - len(folder.missing)} of {total} flows are finished in {folder.path}"
         if isinstance(error, DeepMatchingError):
             repair = "replace or remove that frame" if isinstance(error, BadFrame) else "fix that"
             raise DeepMatchingError(f"{error} {done}: {repair}, then run the same command to continue.") from error
         say(f"{done}: run the same command to continue" if isinstance(error, KeyboardInterrupt) else done)
         raise
-    if missing:
-        say(f"wrote {missing} flows to {out}, {(time.perf_counter() - start) / missing:.2f} s each")
-    if doubtful:
-        say(
-            f"warning: {len(doubtful)} of these flows are probably wrong ({first_names(doubtful, 3)}): "
-            "the motion may exceed --radius"
-        )
-    if missing < total:
-        say(f"{total - missing} of {total} flows were finished before")
-    if draw is not None:
-        draw_flows(frames, folder, draw)
-        say(f"wrote {draw}")
 
 
 def _prepare_drawing(draw: Path, out: Path) -> None:

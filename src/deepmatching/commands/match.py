@@ -7,10 +7,9 @@ import time
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from deepmatching.commands import messages, options
 from deepmatching.commands.messages import say
+from deepmatching.commands.options import option
 from deepmatching.commands.output import discard_output
 from deepmatching.errors import DeepMatchingError
 from deepmatching.settings import MODEL, RADIUS
@@ -26,14 +25,13 @@ def match(
     image1: options.Image1,
     *,
     output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Write the matches to this .txt, .npz or .h5 file."),
+        Path | None, option("Write the matches to this .txt, .npz or .h5 file.", "FILE", flags="-o --output")
     ] = None,
     model: options.Model = MODEL,
     settings: dict[str, Any],
     threads: options.Threads = None,
     min_confidence: options.MinConfidence = None,
-    draw: Annotated[Path | None, typer.Option(metavar="PICTURE", help="Also draw the matches.")] = None,
+    draw: Annotated[Path | None, option("Also draw the matches.", "PICTURE")] = None,
     verbose: options.Verbose = False,
     quiet: options.Quiet = False,
 ) -> None:

@@ -24,38 +24,39 @@ if TYPE_CHECKING:
     from deepmatching.flow.pipeline import EdgesLike
     from deepmatching.matcher import DeepMatcher
 
+
+def option(help: str, metavar: str | None = None, shown: str | None = None, flags: str = "", **more: Any) -> Any:
+    """Return an option for typer.
+
+    Args:
+        help: the line in ``--help``.
+        metavar: stands for the value in ``--help``; None for typer's choice.
+        shown: says in words what the default is.
+        flags: names with spaces between them, if they do not follow from the parameter's.
+        more: for ``typer.Option``.
+    """
+    return typer.Option(*flags.split(), metavar=metavar, help=help, show_default=shown or True, **more)
+
+
 MODEL_HELP = f"Model: {', '.join(MODELS)}, or the path of a .safetensors file."
 
 Image0 = Annotated[Path, typer.Argument(metavar="A", help="First image; matches start here.")]
 Image1 = Annotated[Path, typer.Argument(metavar="B", help="Second image.")]
-Model = Annotated[str, typer.Option(metavar="NAME|PATH", help=MODEL_HELP)]
+Model = Annotated[str, option(MODEL_HELP, "NAME|PATH")]
 MinConfidence = Annotated[
     float | None,
-    typer.Option(
-        metavar="P",
-        min=0.0,
-        max=1.0,
-        help="Keep matches with at least this probability of being right, 0 to 1; not for hog.",
-        show_default="all",
+    option(
+        "Keep matches with at least this probability of being right, 0 to 1; not for hog.", "P", "all", min=0.0, max=1.0
     ),
 ]
 Threads = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        metavar="N",
-        help="Number of threads on the CPU.",
-        show_default="OMP_NUM_THREADS, or the cores that are free",
-    ),
+    int | None, option("Number of threads on the CPU.", "N", "OMP_NUM_THREADS, or the cores that are free", min=1)
 ]
 StructuredForest = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="MODEL", help="Detect edges with OpenCV's structured forest and this model file (model.yml.gz)."
-    ),
+    Path | None, option("Detect edges with OpenCV's structured forest and this model file (model.yml.gz).", "MODEL")
 ]
-Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Print what is being done.")]
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print errors only: no summary, notes or progress.")]
+Verbose = Annotated[bool, option("Print what is being done.", flags="-v --verbose")]
+Quiet = Annotated[bool, option("Print errors only: no summary, notes or progress.", flags="-q --quiet")]
 
 # ---------------------------------------------------------------------- options of the matcher
 
@@ -100,11 +101,11 @@ def _parameter(name: str, defaults: Mapping[str, Any], shown: Mapping[str, str])
     if name in PARSERS:
         default, kind = (None, str | None) if default is None else (str(default), str)
     in_words = shown.get(name) or (field.metadata["shown"] if default is None else None)
-    flag = [f"--{name}"] if field.default is False else []  # without --no-NAME
-    option = typer.Option(
-        *flag, metavar=field.metadata["metavar"], help=field.metadata["help"], show_default=in_words or True
+    flags = f"--{name}" if field.default is False else ""  # without --no-NAME
+    of_typer = option(field.metadata["help"], field.metadata["metavar"], in_words, flags)
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, of_typer]
     )
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
 
 
 @functools.cache

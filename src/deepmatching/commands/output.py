@@ -16,7 +16,7 @@ from deepmatching.errors import DeepMatchingError
 
 @contextlib.contextmanager
 def guarded_output() -> Iterator[None]:
-    """Raise one sentence if what the block prints to standard output cannot be written.
+    """Raise ``DeepMatchingError`` if what the block prints to standard output cannot be written.
 
     If the reader stops early, as ``head`` does, the program ends without a word, with code 1 as typer does.
     """
@@ -99,7 +99,7 @@ def _flush() -> None:
 
 
 def _is_broken(error: OSError) -> bool:
-    """Whether standard output, and not something else, has failed: what it could not write is still there to write."""
+    """Tell whether standard output, and nothing else, has failed: it still holds what it could not write."""
     if error.filename is not None:  # some other file
         return False
     try:

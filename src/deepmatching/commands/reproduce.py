@@ -13,6 +13,7 @@ import typer
 
 from deepmatching.commands import options
 from deepmatching.commands.messages import progress_bar, say, say_incomplete
+from deepmatching.commands.options import option
 from deepmatching.errors import DeepMatchingError
 from deepmatching.settings import FLOW_RADIUS, PRESET, RADIUS, RECIPROCAL, RECIPROCAL_IN_PAPER
 
@@ -33,75 +34,59 @@ Table = Literal["table1", "table2"]
 @options.takes_settings("radius", "reciprocal", "device", radius=RADIUS, reciprocal=RECIPROCAL_IN_PAPER)
 def reproduce(
     table: Annotated[Table, typer.Argument(metavar="TABLE", help="Table of the paper: table1 or table2.")],
-    root: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder with the data sets: sintel/ and, for table2, kitti2012/.")
-    ],
+    root: Annotated[Path, option("Folder with the data sets: sintel/ and, for table2, kitti2012/.", "DIR")],
     *,
     checkpoint: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="ROW=FILE",
-            help="Model of a row, such as b=runs/b/last.safetensors; may be repeated. Give last.safetensors: "
+        option(
+            "Model of a row, such as b=runs/b/last.safetensors; may be repeated. Give last.safetensors: "
             "best.safetensors is chosen on the validation pairs, so report it on other pairs only. Rows are a to h in "
             "table1; hog, cnn, vgg and compact in table2. Rows c and cnn also take ImageNet's VGG-16: c=vgg16.npz, "
             ".pth or .safetensors, or c=download.",
+            "ROW=FILE",
         ),
     ] = None,
     settings: dict[str, Any],
     subpixel: Annotated[
         bool | None,
-        typer.Option(
-            "--subpixel/--no-subpixel",
-            help=options.setting_help("subpixel"),
-            show_default="on cells in the paper's rows, as in the paper",
+        option(
+            options.setting_help("subpixel"),
+            shown="on cells in the paper's rows, as in the paper",
+            flags="--subpixel/--no-subpixel",
         ),
     ] = None,
     limit: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="N", help="Evaluate N evenly spaced pairs of each data set only.", show_default="all pairs"
-        ),
+        int | None, option("Evaluate N evenly spaced pairs of each data set only.", "N", "all pairs", min=1)
     ] = None,
     masks: Annotated[
         bool,
-        typer.Option(
-            "--masks/--no-masks", help="Leave out pixels that the data sets' masks call invalid, and measure NOC."
-        ),
+        option("Leave out pixels that the data sets' masks call invalid, and measure NOC.", flags="--masks/--no-masks"),
     ] = True,
-    rows: Annotated[
-        str | None,
-        typer.Option(metavar="ROW,…", help="Only these rows of the table, such as a,c,g.", show_default="all"),
-    ] = None,
+    rows: Annotated[str | None, option("Only these rows of the table, such as a,c,g.", "ROW,…", "all")] = None,
     datasets: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME,…",
-            help="Only these data sets of table2: kitti2012, sintel-final, sintel-clean.",
-            show_default="all below the root",
+        option(
+            "Only these data sets of table2: kitti2012, sintel-final, sintel-clean.", "NAME,…", "all below the root"
         ),
     ] = None,
     kitti_images: Annotated[
         Literal["grey", "color"] | None,
-        typer.Option(help="KITTI's grey images (image_0) or those in colour (colored_0).", show_default="grey, if any"),
+        option("KITTI's grey images (image_0) or those in colour (colored_0).", shown="grey, if any"),
     ] = None,
     edges: Annotated[
-        Literal["network", "gradient"],
-        typer.Option(help="Edge detector of the flow; the paper's is the structured forest."),
+        Literal["network", "gradient"], option("Edge detector of the flow; the paper's is the structured forest.")
     ] = "network",
     structured_forest: options.StructuredForest = None,
     default_flow: Annotated[
         bool,
-        typer.Option(
-            "--default-flow",
-            help=f"Add a line to each row with the flow of `deepmatching flow`: radius {FLOW_RADIUS}, preset {PRESET}.",
+        option(
+            f"Add a line to each row with the flow of `deepmatching flow`: radius {FLOW_RADIUS}, preset {PRESET}.",
+            flags="--default-flow",
         ),
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Keep the metrics of all pairs in this folder; the same command then continues from there.",
-        ),
+        option("Keep the metrics of all pairs in this folder; the same command then continues from there.", "DIR"),
     ] = None,
 ) -> None:
     """Run a table of the paper on the real data sets.

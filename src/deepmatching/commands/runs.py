@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from deepmatching.commands.messages import progress_bar, say, working
+from deepmatching.commands.options import option
 from deepmatching.errors import DeepMatchingError
 
 if TYPE_CHECKING:
@@ -17,44 +18,25 @@ if TYPE_CHECKING:
     from deepmatching.reconstruction.keypoints import SharedKeypoints
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that deepmatching bulk has written.")]
-Images = Annotated[
-    Path | None,
-    typer.Option(metavar="FOLDER", help="The folder of the images.", show_default="where they were matched"),
-]
+Images = Annotated[Path | None, option("The folder of the images.", "FOLDER", "where they were matched")]
 CameraMode = Annotated[
     Literal["auto", "image"],
-    typer.Option(
-        "--cameras", help="auto: images with equal sizes and EXIF data share a camera. image: each image has its own."
+    option(
+        "auto: images with equal sizes and EXIF data share a camera. image: each image has its own.", flags="--cameras"
     ),
 ]
-CameraModel = Annotated[str, typer.Option(metavar="NAME", help="COLMAP's camera model.")]
+CameraModel = Annotated[str, option("COLMAP's camera model.", "NAME")]
 CameraParams = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NUMBERS",
-        help="Known parameters of all cameras, such as 1200,640,480,0.",
-        show_default="from EXIF data",
-    ),
+    str | None, option("Known parameters of all cameras, such as 1200,640,480,0.", "NUMBERS", "from EXIF data")
 ]
-MinMatches = Annotated[
-    int, typer.Option(metavar="N", help="Drop pairs with fewer matches that fit one geometry (at least 8).")
-]
-MaxKeypoints = Annotated[
-    int | None, typer.Option(metavar="N", help="Keep the best N keypoints of each image.", show_default="all")
-]
+MinMatches = Annotated[int, option("Drop pairs with fewer matches that fit one geometry (at least 8).", "N")]
+MaxKeypoints = Annotated[int | None, option("Keep the best N keypoints of each image.", "N", "all")]
 Cell = Annotated[
     float | None,
-    typer.Option(
-        metavar="PIXELS",
-        help="Merge points of an image that are this close.",
-        show_default="half the cells that matches were found on",
-    ),
+    option("Merge points of an image that are this close.", "PIXELS", "half the cells that matches were found on"),
 ]
 Refine = Annotated[
-    bool,
-    typer.Option(
-        help="Refine matches by their neighbours, and add matches of the second image's keypoints between them."
-    ),
+    bool, option("Refine matches by their neighbours, and add matches of the second image's keypoints between them.")
 ]
 
 

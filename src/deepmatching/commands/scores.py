@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from deepmatching.commands import options
 from deepmatching.commands.messages import say
+from deepmatching.commands.options import option
 from deepmatching.errors import DeepMatchingError
 from deepmatching.settings import MODEL, RADIUS
 
@@ -18,14 +17,8 @@ def scores(
     image0: options.Image0,
     image1: options.Image1,
     *,
-    at: Annotated[
-        list[str],
-        typer.Option(metavar="X,Y", help="Point in the first image, in pixels; may be repeated.", show_default=False),
-    ],
-    output: Annotated[
-        Path,
-        typer.Option("-o", "--output", metavar="PICTURE", help="Picture to write.", show_default=False),
-    ],
+    at: Annotated[list[str], option("Point in the first image, in pixels; may be repeated.", "X,Y")],
+    output: Annotated[Path, option("Picture to write.", "PICTURE", flags="-o --output")],
     model: options.Model = MODEL,
     settings: dict[str, Any],
 ) -> None:

@@ -6,10 +6,9 @@ import time
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from deepmatching.commands import messages, options, runs
 from deepmatching.commands.messages import duration, progress_bar, say
+from deepmatching.commands.options import option
 from deepmatching.errors import DeepMatchingError, check_number
 
 #: Default of the largest reprojection error, in cells that matches were found on.
@@ -18,7 +17,7 @@ _MAX_ERROR_IN_CELLS = 0.4
 
 def sfm(
     run: runs.Run,
-    out: Annotated[Path, typer.Option(metavar="MODEL", help="Folder for the database, the model and its picture.")],
+    out: Annotated[Path, option("Folder for the database, the model and its picture.", "MODEL")],
     images: runs.Images = None,
     cameras: runs.CameraMode = "auto",
     camera_model: runs.CameraModel = "SIMPLE_RADIAL",
@@ -28,10 +27,10 @@ def sfm(
     min_confidence: options.MinConfidence = None,
     max_error: Annotated[
         float | None,
-        typer.Option(
-            metavar="PIXELS",
-            help="Drop observations with a larger reprojection error.",
-            show_default=f"{_MAX_ERROR_IN_CELLS} of the cells that matches were found on",
+        option(
+            "Drop observations with a larger reprojection error.",
+            "PIXELS",
+            f"{_MAX_ERROR_IN_CELLS} of the cells that matches were found on",
         ),
     ] = None,
     cell: runs.Cell = None,

@@ -9,6 +9,7 @@ import typer
 
 from deepmatching.commands import messages, options
 from deepmatching.commands.messages import progress_bar, say
+from deepmatching.commands.options import option
 
 
 @options.takes_settings("device")
@@ -17,27 +18,18 @@ def synthesize(
     *,
     photos: Annotated[
         Path,
-        typer.Option(
-            metavar="DIR",
-            help="Folder of photographs and, optionally, cut-outs (pictures with transparency); subfolders count too.",
+        option(
+            "Folder of photographs and, optionally, cut-outs (pictures with transparency); subfolders count too.", "DIR"
         ),
     ],
-    count: Annotated[int, typer.Option(metavar="N", help="Number of pairs.")] = 1000,
-    size: Annotated[str, typer.Option(metavar="WIDTHxHEIGHT", help="Size of the frames in pixels.")] = "512x384",
-    seed: Annotated[
-        int, typer.Option(metavar="N", help="Seed of the random numbers; pair i depends on it and on i alone.")
-    ] = 0,
+    count: Annotated[int, option("Number of pairs.", "N")] = 1000,
+    size: Annotated[str, option("Size of the frames in pixels.", "WIDTHxHEIGHT")] = "512x384",
+    seed: Annotated[int, option("Seed of the random numbers; pair i depends on it and on i alone.", "N")] = 0,
     preset: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", help="default: varied scenes, light and camera effects; chairs: affine motions only."
-        ),
+        str, option("default: varied scenes, light and camera effects; chairs: affine motions only.", "NAME")
     ] = "default",
     max_displacement: Annotated[
-        float | None,
-        typer.Option(
-            metavar="PIXELS", help="Largest motion along each axis, in pixels.", show_default="that of the preset"
-        ),
+        float | None, option("Largest motion along each axis, in pixels.", "PIXELS", "that of the preset")
     ] = None,
     settings: dict[str, Any],
     quiet: options.Quiet = False,

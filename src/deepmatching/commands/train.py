@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from deepmatching.commands.options import option
+
 #: Seconds that a process without an error of its own waits for the failed one to print its message: torchrun kills all
 #: processes as soon as one has ended.
 GRACE = 2.0
@@ -30,11 +32,8 @@ def train(
             show_default=False,
         ),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder out.")] = False,
-    overfit: Annotated[
-        int,
-        typer.Option(metavar="N", min=0, help="Train and validate on the first N pairs, unaugmented; 0 for off."),
-    ] = 0,
+    resume: Annotated[bool, option("Continue the run in the folder out.", flags="--resume")] = False,
+    overfit: Annotated[int, option("Train and validate on the first N pairs, unaugmented; 0 for off.", "N", min=0)] = 0,
 ) -> None:
     """Train a model on pairs with known displacements.
 

@@ -75,7 +75,7 @@ class Timing:
         return self.time / self.floor
 
     def as_dict(self) -> dict[str, object]:
-        """All measurements, for JSON."""
+        """Return all measurements, JSON-serializable."""
         return {**asdict(self), "floor": self.floor, "ratio": self.ratio}
 
 
@@ -106,7 +106,7 @@ def _end_with_parent() -> None:
 
 
 def demo_images(width: int, height: int, batch: int = 1) -> tuple[Tensor, Tensor]:
-    """The demo pair, resized and repeated: two tensors (batch, 3, height, width)."""
+    """Return the demo pair, resized and repeated: two tensors (batch, 3, height, width)."""
     images = []
     for i in (0, 1):
         with as_file(files("deepmatching") / "data" / "demo" / f"bunny_{i}.jpg") as path:
@@ -117,7 +117,7 @@ def demo_images(width: int, height: int, batch: int = 1) -> tuple[Tensor, Tensor
 
 
 def bytes_moved(geometry: Geometry, network: Network, batch: int = 1) -> int:
-    """The bytes that decoding must move: images, descriptors, S_{l+1/2} (read twice), m_l and Q_{l+1/2}."""
+    """Return the bytes that decoding must move: images, descriptors, S_{l+1/2} (read twice), m_l and Q_{l+1/2}."""
     pixels = sum(rows * columns for rows, columns in (geometry.used0, geometry.used1))
     cells = pixels // geometry.gamma**2
     total = 4 * 3 * pixels + 2 * 4 * network.descriptor.channels * cells
@@ -127,27 +127,27 @@ def bytes_moved(geometry: Geometry, network: Network, batch: int = 1) -> int:
 
 
 def operations(geometry: Geometry, network: Network, batch: int = 1) -> int:
-    """The number of multiplications and additions of correlation."""
+    """Return the number of multiplications and additions of correlation."""
     values = network.descriptor.patch**2 * network.descriptor.channels
     return batch * 2 * geometry.cells(0) * values
 
 
 def copy_bandwidth(device: torch.device) -> float:
-    """Bytes read and written per second by a copy too large for any cache."""
+    """Return the bytes read and written per second by a copy too large for any cache."""
     source = torch.rand(2**30 if device.type == "cuda" else 2**26, device=device)
     target = torch.empty_like(source)
     return 2 * source.numel() * 4 / median(run_times(lambda: target.copy_(source), device, 10))
 
 
 def matrix_rate(device: torch.device) -> float:
-    """Float32 operations per second of a large matrix product, without tensor cores."""
+    """Return the float32 operations per second of a large matrix product, without tensor cores."""
     n = 8192 if device.type == "cuda" else 2048
     a, b = torch.rand(n, n, device=device), torch.rand(n, n, device=device)
     return 2 * n**3 / median(run_times(lambda: a @ b, device, 5))
 
 
 def run_times(work: Callable[[], object], device: torch.device, repeats: int) -> list[float]:
-    """Seconds of each run after a first, untimed one; measured with device events on CUDA."""
+    """Return the seconds of each run after a first, untimed one; measured with device events on CUDA."""
     work()
     times = []
     for _ in range(repeats):
@@ -166,7 +166,7 @@ def run_times(work: Callable[[], object], device: torch.device, repeats: int) ->
 
 
 def peak_memory(device: torch.device) -> int:
-    """The most memory that this process has held so far, in bytes."""
+    """Return the most memory that this process has held so far, in bytes."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     if sys.platform == "win32":
@@ -182,7 +182,7 @@ def peak_memory(device: torch.device) -> int:
 
 
 def run_case(case: Case, repeats: int) -> dict[str, object]:
-    """The measurements of one case, taken in this process."""
+    """Return the measurements of one case, taken in this process."""
     matcher = DeepMatcher.from_pretrained(case.model, radius=case.radius, device=case.device)
     network, device = matcher.network, matcher.device
     image0, image1 = (image.to(device) for image in demo_images(case.width, case.height, case.batch))
@@ -215,7 +215,7 @@ def run_case(case: Case, repeats: int) -> dict[str, object]:
 
 
 def _decoder(network: Network, image0: Tensor, image1: Tensor, tiling: Tiling) -> Callable[[], object]:
-    """The timed function; on CUDA a recorded graph, since launching small kernels takes longer than running them."""
+    """Return the timed function; on CUDA a recorded graph, since small kernels take longer to launch than to run."""
     if image0.device.type != "cuda" or tiling.strips > 1:
         return lambda: network.decode(image0, image1, Decoding(tiling=tiling))
     from deepmatching.network.replay import GraphedDecode
