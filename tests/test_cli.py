@@ -83,7 +83,7 @@ def test_a_usage_error_is_one_line_and_exit_code_2(tmp_path: Path, arguments: st
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["match", "--help"]])
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_full_standard_output_is_one_sentence(
+def test_a_full_standard_output_is_reported(
     monkeypatch: pytest.MonkeyPatch, arguments: list[str], unbuffered: str
 ) -> None:
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
@@ -95,7 +95,11 @@ def test_a_full_standard_output_is_one_sentence(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_full_standard_error_changes_neither_the_exit_code_nor_the_output(tmp_path: Path) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_standard_error_changes_neither_the_exit_code_nor_the_output(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, unbuffered: str
+) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     with open("/dev/full", "w") as full:
         for arguments, code in ((["sing"], 2), (["--version"], 0)):
             command = [sys.executable, "-m", "deepmatching", *arguments]
@@ -216,7 +220,7 @@ cli.main()
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of addresses are enforced on Linux")
 @pytest.mark.parametrize("megabytes", [40, 300, 1100, 1300, 1500])
-def test_a_limit_of_addresses_ends_in_one_sentence(tmp_path: Path, megabytes: int) -> None:
+def test_a_limit_of_addresses_is_reported(tmp_path: Path, megabytes: int) -> None:
     """``ulimit -v`` that is too tight for the libraries, for the kernels or for the images above what Python takes."""
     for name in ("a.png", "b.png"):
         cv2.imwrite(str(tmp_path / name), np.random.default_rng(0).integers(0, 255, (600, 800, 3), dtype=np.uint8))

@@ -24,7 +24,7 @@ def test_what_the_libraries_raise_for_a_huge_array_is_recognised() -> None:
         with pytest.raises((RuntimeError, MemoryError)) as failure:
             allocate()
         assert is_out_of_memory(failure.value), failure.value
-        with pytest.raises(OutOfMemoryError, match="The memory ran out"), failed_allocations():
+        with pytest.raises(OutOfMemoryError), failed_allocations():
             allocate()
 
 

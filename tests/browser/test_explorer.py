@@ -247,7 +247,7 @@ def test_the_focus_stays_on_the_tabs_that_change_the_view(server: Server, new_pa
         assert page.evaluate("() => document.activeElement.value") == view
 
 
-def test_a_link_to_pictures_that_are_gone_is_one_sentence_and_others_can_be_opened(
+def test_a_link_to_pictures_that_are_gone_is_reported_and_others_can_be_opened(
     server: Server, new_page: NewPage, pair_files: tuple[Path, Path]
 ) -> None:
     page = new_page(f"{server.address}#pair=0123456789abcdef&view=flow")

@@ -67,7 +67,7 @@ def test_an_exported_page_works_from_disk(server: Server, new_page: NewPage, tmp
     again.wait_for_selector("#levels tr")
 
 
-def test_a_bad_upload_is_one_sentence_and_the_page_goes_on(
+def test_a_bad_upload_is_reported_and_the_page_goes_on(
     server: Server, new_page: NewPage, tmp_path: Path, pair_files: tuple[Path, Path]
 ) -> None:
     page = new_page(server.address)
@@ -88,7 +88,7 @@ def test_a_bad_upload_is_one_sentence_and_the_page_goes_on(
     assert page.is_hidden("#message")
 
 
-def test_settings_that_do_not_work_are_one_sentence(server: Server, new_page: NewPage) -> None:
+def test_settings_that_do_not_work_are_reported(server: Server, new_page: NewPage) -> None:
     page = new_page(server.address)
     page.fill("#levels-0", "9")
     page.click("#run")
@@ -149,7 +149,7 @@ def test_a_page_of_another_site_is_refused(server: Server, browser: Browser) -> 
     assert set(statuses) <= {403}
 
 
-def test_a_server_that_is_gone_is_one_sentence(new_page: NewPage, pair_files: tuple[Path, Path]) -> None:
+def test_a_server_that_is_gone_is_reported(new_page: NewPage, pair_files: tuple[Path, Path]) -> None:
     with started("explore", *pair_files, *QUICK_SERVER) as process:
         server = Server(process)
         page = new_page(server.address)

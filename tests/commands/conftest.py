@@ -26,7 +26,7 @@ def pictures(pair: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> tuple[Path,
 def is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Callable[[str, str], None]:
-    """Checks that a command line, run in the temporary folder, ends with one sentence and code 2 and writes nothing."""
+    """Checks that a command line, run in the temporary folder, ends with one line and code 2 and writes nothing."""
 
     def check(arguments: str, words: str) -> None:
         monkeypatch.chdir(tmp_path)

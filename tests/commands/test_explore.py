@@ -20,17 +20,17 @@ from helpers.processes import started
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("explore a.png", "Give two images, or none."),
-        ("explore a.png none.png --no-browser", "There is no second picture 'none.png'"),
-        ("explore --export page.html", "--export needs two images"),
-        ("explore a.png b.png --export page.txt", "name it .html or .htm"),
-        ("explore a.png b.png --export none/page.html", "there is no folder"),
-        ("explore a.png b.png --export page.html --model hog --model vgg", "give --model once"),
-        ("explore --model hog --model vgg --model compact", "not more"),
+        ("explore a.png", "two images"),
+        ("explore a.png none.png --no-browser", "none.png"),
+        ("explore --export page.html", "--export"),
+        ("explore a.png b.png --export page.txt", "page.txt"),
+        ("explore a.png b.png --export none/page.html", "none"),
+        ("explore a.png b.png --export page.html --model hog --model vgg", "--model"),
+        ("explore --model hog --model vgg --model compact", "--model"),
         ("explore a.png b.png --radius wide", "radius"),
-        ("explore a.png b.png --device tpu", "Unknown device"),
+        ("explore a.png b.png --device tpu", "tpu"),
         ("explore --model none.safetensors", "none.safetensors"),
-        ("explore --host 203.0.113.1 --port 0", "The explorer cannot listen on 203.0.113.1"),
+        ("explore --host 203.0.113.1 --port 0", "203.0.113.1"),
         ("explore --max-size 3", "--max-size"),
         ("explore --port 99999", "--port"),
     ],
@@ -42,7 +42,7 @@ def test_bad_arguments_are_refused(is_refused: Callable[[str, str], None], argum
     is_refused(arguments, words)
 
 
-def test_without_the_extra_one_sentence_says_what_to_install(
+def test_without_the_extra_the_error_says_what_to_install(
     is_refused: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "starlette", None)

@@ -12,20 +12,18 @@ from deepmatching.cli import main
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
-    ("a.onnx", "Give the size of the images, such as --size 436x1024, or --descriptor."),
-    ("a.onnx --size big", "--size needs a height and a width such as 436x1024, not 'big'."),
-    ("a.txt --size 64x64", "Cannot tell the model format of 'a.txt'"),
+    ("a.onnx", "--size"),
+    ("a.onnx --size big", "436x1024, not 'big'"),
+    ("a.txt --size 64x64", "a.txt"),
     ("no/a.onnx --size 64x64", "no"),
-    ("a.onnx --descriptor --size 64x64", "--size has no effect on the descriptor alone: leave it out."),
-    ("a.onnx --descriptor --radius 8", "--radius has no effect on the descriptor alone: leave it out."),
+    ("a.onnx --descriptor --size 64x64", "--size"),
+    ("a.onnx --descriptor --radius 8", "--radius"),
     ("a.onnx --size 64x64 --radius x", "radius"),
-    ("a.onnx --size 64x64 --model nothing", "Unknown model 'nothing'"),
-    ("a.onnx --size 8x8", "too small"),
-    ("a.onnx --size 4x64", "smaller than one patch"),
+    ("a.onnx --size 64x64 --model nothing", "nothing"),
+    ("a.onnx --size 8x8", "small"),
+    ("a.onnx --size 4x64", "patch"),
 ])  # fmt: skip
-def test_what_cannot_be_exported_is_refused_in_one_sentence(
-    is_refused: Callable[[str, str], None], arguments: str, words: str
-) -> None:
+def test_what_cannot_be_exported_is_refused(is_refused: Callable[[str, str], None], arguments: str, words: str) -> None:
     pytest.importorskip("onnxscript")
     is_refused(f"export-onnx {arguments}", words)
 

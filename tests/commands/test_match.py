@@ -107,31 +107,37 @@ def test_options_reach_the_matcher(pictures: tuple[Path, Path]) -> None:
     [
         ("a.png missing.png", "missing.png"),
         ("a.png folder", "folder"),
-        ("a.png text.png", "cannot be decoded"),
+        ("a.png text.png", "text.png"),
         ("a.png cut.png", "cut.png"),
         ("a.png empty.png", "empty.png"),
-        ("a.png tiny.png", "smaller than one patch"),
-        ("a.png b.png --radius 7", "multiple of 2"),
-        ("a.png b.png --radius=-8", "radius must be a positive number of pixels or 'full', not -8"),
-        ("a.png b.png --radius far", "radius must be a positive number of pixels or 'full', not 'far'"),
+        ("a.png tiny.png", "patch"),
+        ("a.png b.png --radius 7", "7"),
+        ("a.png b.png --radius=-8", "-8"),
+        ("a.png b.png --radius far", "'far'"),
+        ("a.png b.png --rotations x", "rotations"),
+        ("a.png b.png --rotations 0", "rotations"),
+        ("a.png b.png --rotations 0,nan", "rotations"),
+        ("a.png b.png --scales 0.5,0", "scales"),
+        ("a.png b.png --scales -1", "scales"),
+        ("a.png b.png --scales ,", "scales"),
         ("a.png b.png --levels 40", "levels"),
         ("a.png b.png --levels 100000000000", "levels"),
         ("a.png b.png --reciprocal maybe", "bins"),
         ("a.png b.png --downscale 5", "downscale"),
-        ("a.png b.png --model sift", "Unknown model"),
-        ("a.png b.png --device toaster", "Unknown device"),
-        ("a.png b.png --memory lots", "500MB"),
-        ("a.png b.png --memory 1MB", "allow more memory"),
-        ("a.png b.png -o out.csv", "name it .txt"),
-        ("a.png b.png -o no/such/folder/m.txt", "no folder"),
-        ("a.png b.png -o folder", "name it .txt"),
-        ("a.png b.png -o folder.txt", "it is a folder"),
-        ("a.png b.png --draw m.docx", "suffix"),
-        ("a.png b.png --draw a.png", "would be overwritten"),
+        ("a.png b.png --model sift", "sift"),
+        ("a.png b.png --device toaster", "toaster"),
+        ("a.png b.png --memory lots", "lots"),
+        ("a.png b.png --memory 1MB", "memory"),
+        ("a.png b.png -o out.csv", "out.csv"),
+        ("a.png b.png -o no/such/folder/m.txt", "no/such/folder"),
+        ("a.png b.png -o folder", "folder"),
+        ("a.png b.png -o folder.txt", "folder.txt"),
+        ("a.png b.png --draw m.docx", "m.docx"),
+        ("a.png b.png --draw a.png", "a.png"),
         ("a.png b.png --min-confidence 1.5", "--min-confidence"),
         ("a.png b.png --min-confidence=-0.1", "--min-confidence"),
         ("a.png b.png --min-confidence nan", "min"),
-        ("a.png b.png --min-confidence 0.5 --model hog -o m.npz", "use a model that judges its matches"),
+        ("a.png b.png --min-confidence 0.5 --model hog -o m.npz", "confidence"),
     ],
 )
 def test_bad_input_is_refused(
@@ -194,20 +200,3 @@ def test_a_turned_image_is_matched_with_a_search(tmp_path: Path) -> None:
     expected = torch.stack([127 - y, x], dim=1)  # a quarter turn, clockwise
     assert ((matches.keypoints1 - expected).norm(dim=1) < 1).float().mean() > 0.95
     assert matches.transformations is not None and matches.transformations.shape == (1, 3, 3)
-
-
-@pytest.mark.parametrize(
-    ("option", "words"),
-    [
-        ("--rotations x", "rotations must be a number of rotations or a list of degrees"),
-        ("--rotations 0", "rotations must be a number of rotations from 1 to 72, or a list of degrees with a comma"),
-        ("--rotations 0,nan", "Each of rotations must be a number from -360"),
-        ("--scales 0.5,0", "Each of scales must be a number from 0.1 to 10"),
-        ("--scales -1", "Each of scales must be a number from 0.1 to 10"),
-        ("--scales ,", "scales must be a list of scales"),
-    ],
-)
-def test_rotations_and_scales_that_make_no_sense_are_refused(
-    is_refused: Callable[[str, str], None], pictures: tuple[Path, Path], option: str, words: str
-) -> None:
-    is_refused(f"match a.png b.png {option}", words)

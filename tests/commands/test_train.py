@@ -202,7 +202,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("arguments", "says"), BAD, ids=[" ".join(words) for words, _ in BAD])
-def test_bad_input_is_one_sentence(arguments: list[str], says: str, small: Path, tmp_path: Path) -> None:
+def test_bad_input_is_reported(arguments: list[str], says: str, small: Path, tmp_path: Path) -> None:
     (tmp_path / "empty.json").write_text("[]")
     config, *settings = (argument.format(small=small, folder=tmp_path) for argument in arguments)
     with pytest.raises(DeepMatchingError) as raised:
@@ -212,7 +212,7 @@ def test_bad_input_is_one_sentence(arguments: list[str], says: str, small: Path,
 
 
 @pytest.mark.slow
-def test_the_sentence_is_all_that_is_printed(small: Path, tmp_path: Path) -> None:
+def test_the_error_is_all_that_is_printed(small: Path, tmp_path: Path) -> None:
     result = run(small, "--resume")
     assert result.returncode == 2
     assert len(result.stderr.strip().splitlines()) == 1 and "no run to resume" in result.stderr

@@ -57,7 +57,7 @@ def test_images_of_two_sizes_have_matches_but_no_flow(small_pair: Pair) -> None:
         ([], "model, radius and levels"),
     ],
 )
-def test_bad_settings_are_one_sentence(values: object, words: str) -> None:
+def test_bad_settings_are_reported(values: object, words: str) -> None:
     with pytest.raises(DeepMatchingError, match=words):
         RunSettings.of(values, MODELS)
 
@@ -132,5 +132,5 @@ def test_the_score_maps_of_a_point_are_a_picture(result: Result, traces: Traces)
 
 
 def test_an_unknown_download_is_refused(result: Result) -> None:
-    with pytest.raises(Unknown, match="There is no download"):
+    with pytest.raises(Unknown, match="secrets"):
         downloads.file_of(result, "../secrets")

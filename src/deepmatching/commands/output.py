@@ -50,8 +50,9 @@ def discard_output() -> None:
 def guarded_errors() -> Iterator[None]:
     """Go on if standard error cannot be written: there is no other place for what the block prints to it."""
     original = sys.stderr
-    file: Any = getattr(getattr(original, "buffer", None), "raw", None)
-    if file is None:  # not a file, as in a test or in a notebook
+    buffer: Any = getattr(original, "buffer", None)
+    file = getattr(buffer, "raw", buffer)  # python -u has no buffer
+    if not isinstance(file, io.RawIOBase):  # not a file, as in a test or in a notebook
         yield
         return
     sys.stderr = io.TextIOWrapper(

@@ -32,7 +32,7 @@ class DeepMatching(nn.Module):
         self.matcher = MatcherModule(model, **settings)
 
     def forward(self, data: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return ``keypoints0`` and ``keypoints1`` (N, 2), ``confidence`` (N,) and ``batch_indexes`` (N,) of all pairs."""
+        """Return ``keypoints0``, ``keypoints1`` (N, 2), ``confidence`` and ``batch_indexes`` (N,) of all pairs."""
         found = self.matcher(data["image0"], data["image1"])
         numbers = [torch.full((len(m),), b, dtype=torch.long, device=m.scores.device) for b, m in enumerate(found)]
         return {

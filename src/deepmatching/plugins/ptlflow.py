@@ -36,7 +36,7 @@ class deepmatching(BaseModel):
 
     @torch.no_grad()
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return ``flows`` (B, 1, 2, H, W) and ``confs`` (B, 1, 1, H, W) of ``images`` (B, 2, 3, H, W), BGR in [0, 1]."""
+        """Return ``flows`` (B, 1, 2, H, W), ``confs`` (B, 1, 1, H, W) of ``images`` (B, 2, 3, H, W), BGR in [0, 1]."""
         images = inputs["images"]
         (matcher,) = self._matcher
         if matcher.device != images.device:
