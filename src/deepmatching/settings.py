@@ -291,20 +291,12 @@ class Settings:
     @property
     def transformations(self) -> list[tuple[float, float]]:
         """The rotations, in degrees, and zooms to search: only (0, 1) without a search."""
-        if self.search and self.rotations is None and self.scales is None:
-            return default_transformations()
-        rotations = rotations_in_degrees(
-            (SEARCH_ROTATIONS if self.search else 1) if self.rotations is None else self.rotations
-        )
-        scales = scales_to_try((SEARCH_SCALES if self.search else (1,)) if self.scales is None else self.scales)
+        rotations = rotations_in_degrees(self.rotations or (SEARCH_ROTATIONS if self.search else 1))
+        scales = scales_to_try(self.scales or (SEARCH_SCALES if self.search else (1,)))
+        if self.rotations is None and self.scales is None and self.search:
+            step, middle = 180.0 / SEARCH_ROTATIONS, SEARCH_SCALES.index(1.0)
+            return [(r + step * ((n - middle) % 2), scale) for n, scale in enumerate(scales) for r in rotations]
         return [(rotation, scale) for scale in scales for rotation in rotations]
-
-
-def default_transformations() -> list[tuple[float, float]]:
-    """Return the rotations and zooms of a search without ``rotations`` and ``scales``."""
-    rotations, step = rotations_in_degrees(SEARCH_ROTATIONS), 180.0 / SEARCH_ROTATIONS
-    middle = SEARCH_SCALES.index(1.0)
-    return [(r + step * ((n - middle) % 2), scale) for n, scale in enumerate(SEARCH_SCALES) for r in rotations]
 
 
 def rotations_in_degrees(rotations: Any) -> tuple[float, ...]:

@@ -51,10 +51,7 @@ def test_without_the_extra_the_error_says_what_to_install(
 
 @pytest.mark.slow
 def test_a_page_is_exported_without_the_extra(
-    pictures: tuple[Path, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    pictures: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("starlette", "uvicorn"):
         monkeypatch.setitem(sys.modules, name, None)

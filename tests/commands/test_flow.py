@@ -177,11 +177,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("options", "words"), BAD, ids=[str(options) for options, _ in BAD])
 def test_bad_options_are_reported_and_nothing_is_written(
-    pictures: tuple[Path, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    options: dict[str, Any],
-    words: str,
+    pictures: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     np.save("wrong.npy", np.zeros((10, 10), np.float32))

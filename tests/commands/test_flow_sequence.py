@@ -311,10 +311,7 @@ def test_a_folder_that_another_process_fills_is_left_alone(frames: Path, tmp_pat
     run(frames, out=out, edges="gradient")
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     for options in ({"edges": "network", "restart": True}, {"edges": "gradient"}):
-        with (
-            lock_folder(out),
-            pytest.raises(DeepMatchingError, match=r"'.*out': .* another --out\."),
-        ):
+        with lock_folder(out), pytest.raises(DeepMatchingError, match=r"'.*out': .* another --out\."):
             run(frames, out=out, **options)
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 

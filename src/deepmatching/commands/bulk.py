@@ -28,11 +28,7 @@ _MAX_PRINTED_FAILURES = 5
 FAILURES = "failures.txt"
 
 
-@options.takes_settings(
-    *("radius", "levels", "downscale", "reciprocal", "device", "memory", "half", "max_size", "bit_depth"),
-    *("search", "rotations", "scales"),
-    radius=RADIUS,
-)
+@options.takes_settings(*options.MATCHING, radius=RADIUS)
 def bulk(
     source: Annotated[
         Path,

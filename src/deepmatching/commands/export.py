@@ -55,7 +55,8 @@ def export(
         keypoints = runs.share_keypoints(opened, cell, max_keypoints, refine, min_confidence)
         if features is not None and matches is not None:
             count = write_hloc(keypoints, features, matches)
-            say(f"{count} matches of {runs.keypoint_count(keypoints)} keypoints in {len(keypoints.images)} images")
+            points = sum(len(image.points) for image in keypoints.images.values())
+            say(f"{count} matches of {points} keypoints in {len(keypoints.images)} images")
         if colmap is not None:
             verified = runs.export_database(keypoints, colmap, images, setup, min_matches).verified
     if graph is not None:

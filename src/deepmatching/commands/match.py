@@ -15,11 +15,7 @@ from deepmatching.errors import DeepMatchingError
 from deepmatching.settings import MODEL, RADIUS
 
 
-@options.takes_settings(
-    *("radius", "levels", "downscale", "reciprocal", "device", "memory", "half", "max_size", "bit_depth"),
-    *("search", "rotations", "scales"),
-    radius=RADIUS,
-)
+@options.takes_settings(*options.MATCHING, radius=RADIUS)
 def match(
     image0: options.Image0,
     image1: options.Image1,

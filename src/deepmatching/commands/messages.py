@@ -38,11 +38,6 @@ def set_quiet(quiet: bool) -> None:
     logging.getLogger("deepmatching").setLevel(logging.ERROR if quiet else logging.NOTSET)
 
 
-def is_quiet() -> bool:
-    """Tell whether the command was asked to print errors only."""
-    return _quiet
-
-
 def say(text: str) -> None:
     """Print a line to standard error, unless that is closed or the command is quiet."""
     if sys.stderr is not None and not _quiet:
@@ -109,7 +104,7 @@ def progress_bar(title: str, total: int, done: int = 0) -> Iterator[Advance]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[text]}", markup=False),
     )
-    is_shown = console.is_terminal and not is_quiet()
+    is_shown = console.is_terminal and not _quiet
     progress = Progress(*columns, console=console, transient=True, disable=not is_shown)
     with progress if is_shown else nullcontext():  # else older versions of rich print a newline
         task = progress.add_task(title, total=total, completed=done, text="")
@@ -140,7 +135,7 @@ def working(title: str, console: Console | None = None) -> Iterator[threading.Ti
 
     shown = console or Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    disabled = is_quiet() or not shown.is_terminal
+    disabled = _quiet or not shown.is_terminal
     progress = Progress(*columns, console=shown, transient=True, disable=disabled, refresh_per_second=4)
     progress.add_task(escape(title), total=None)
     timer = threading.Timer(PATIENCE, progress.start)

@@ -60,6 +60,12 @@ Quiet = Annotated[bool, option("Print errors only: no summary, notes or progress
 
 # ---------------------------------------------------------------------- options of the matcher
 
+#: The settings of commands whose result is matches.
+MATCHING = (
+    *("radius", "levels", "downscale", "reciprocal", "device", "memory", "half", "max_size", "bit_depth"),
+    *("search", "rotations", "scales"),
+)
+
 
 def takes_settings(*names: str, shown: Mapping[str, str] | None = None, **defaults: Any) -> Callable[..., Any]:
     """Give a command options for these fields of ``Settings``, in place of its parameter ``settings``.

@@ -65,11 +65,6 @@ def share_keypoints(
         return SharedKeypoints(run, cell, max_keypoints, refine, min_confidence)
 
 
-def keypoint_count(keypoints: SharedKeypoints) -> int:
-    """Return the number of keypoints of all images."""
-    return sum(len(image.points) for image in keypoints.images.values())
-
-
 def images_of(run: RunFolder, images: Path | None) -> Path:
     """Return the folder of a run's images."""
     folder = Path(run.plan.images) if images is None else images

@@ -51,9 +51,7 @@ def _silently(count: int) -> Iterator[Callable[[], None]]:
 
 
 def exported_page(
-    result: Result,
-    traces: Traces,
-    progress: Callable[[int], AbstractContextManager[Callable[[], None]]] = _silently,
+    result: Result, traces: Traces, progress: Callable[[int], AbstractContextManager[Callable[[], None]]] = _silently
 ) -> str:
     """Return one HTML file with the pair, its layers and the maps of a grid of points.
 
