@@ -29,6 +29,7 @@ from helpers.volumes import (
     pooled_volume,
     seeded_volume,
     seeds,
+    tied_cells,
     two_levels,
     unit_cells,
     with_gaps,
@@ -45,11 +46,7 @@ def test_correlation_and_pooling_with_many_ties(
     geometry: Geometry, seed: int, batch: int, patch: int, channels: int
 ) -> None:
     """Signed scores, exact in float32 except for the rectification of borders, which is the same in both."""
-    extra = 1 if patch == 1 else 0
-    cells = [
-        seeded_volume(seed + n, batch, channels, *(side // geometry.gamma + extra for side in used), step=1 / 4)
-        for n, used in enumerate((geometry.used0, geometry.used1))
-    ]
+    cells = tied_cells(geometry, patch, channels, batch, seed)
     assert_identical(both(fused.correlate_and_pool, *cells, geometry, patch, 1.0))
 
 
@@ -61,11 +58,7 @@ def test_bands_of_the_target_give_the_same_bits(
 ) -> None:
     """The target's cells are copied for some reference rows at a time; some of these see nothing of the target."""
     geometry = Geometry((160, 96), size1, radius=12)
-    extra = 1 if patch == 1 else 0
-    cells = [
-        seeded_volume(n, 2, 3, *(side // geometry.gamma + extra for side in used), step=1 / 4)
-        for n, used in enumerate((geometry.used0, geometry.used1))
-    ]
+    cells = tied_cells(geometry, patch, 3, batch=2)
     whole = fused.correlate_and_pool(*cells, geometry, patch, 1.4)
     monkeypatch.setattr("deepmatching.geometry.strips.TARGET_BYTES", 1)
     assert target_bands(geometry, patch, 3, target_pitch(geometry, patch, 100))[0] < geometry.grid(0)[0] / 2
@@ -140,9 +133,7 @@ def test_unpooling_and_disaggregation(geometry: Geometry, seed: int, batch: int,
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_any_number_of_threads(threads: int) -> None:
     geometry = Geometry((40, 56), (48, 40), radius=12, levels=2)
-    cells = [
-        seeded_volume(n, 1, 9, used[0] // 2, used[1] // 2) for n, used in enumerate((geometry.used0, geometry.used1))
-    ]
+    cells = tied_cells(geometry, 4, 9)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
