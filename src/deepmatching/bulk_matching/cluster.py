@@ -23,20 +23,20 @@ from deepmatching.bulk_matching.storage import MatchedPair, RunFolder, shard_fil
 from deepmatching.errors import DeepMatchingError, check_number
 from deepmatching.matches import NO_MATCHES
 
-#: A shard whose worker has died this often is given up: one of its pairs is probably the reason.
-_ATTEMPTS = 3
+#: A shard is given up once its worker has died this often: one of its pairs is probably the reason.
+_MAX_ATTEMPTS = 3
 
 #: Seconds to wait for a cluster's answer.
-_PATIENCE = 5.0
+_TIMEOUT = 5.0
 
-#: CPU cores of a worker without a GPU, at most.
-_CORES = 4
+#: Largest number of CPU cores of a worker without a GPU.
+_MAX_CORES = 4
 
-#: What Ray prints or raises if a cluster asks for a token.
-_TOKEN = ("AuthToken", "Token authentication")
+#: Words that Ray prints or raises if a cluster asks for a token.
+_TOKEN_WORDS = ("AuthToken", "Token authentication")
 
-#: Characters of Ray's errors that are repeated, at most.
-_LONGEST = 300
+#: Largest number of characters of Ray's errors that are repeated.
+_MAX_REASON = 300
 
 _STDERR = 2
 
@@ -76,7 +76,7 @@ def run_on_ray(
     with _connected(ray, cluster.address):
         count, gpus, cpus = _resources(ray, cluster)
         at_once = 2 if gpus else 1  # a GPU matches a shard while the one before is written
-        options = {"max_restarts": -1, "max_task_retries": _ATTEMPTS - 1, "max_concurrency": at_once}
+        options = {"max_restarts": -1, "max_task_retries": _MAX_ATTEMPTS - 1, "max_concurrency": at_once}
         worker = ray.remote(_RayWorker).options(num_cpus=cpus, num_gpus=gpus, **options)
         idle = deque(at_once * [worker.remote(make_worker, cpus) for _ in range(min(count, len(missing)))])
         waiting, pending = deque(missing), dict[Any, tuple[Any, int]]()
@@ -98,13 +98,13 @@ def run_on_ray(
 
 
 def check_cluster(cluster: Cluster) -> None:
-    """Raise if Ray is not installed, or if nobody answers at the address of the cluster."""
+    """Raise if Ray is not installed, or if the cluster cannot be reached."""
     if not load_ray().is_initialized():
         _check_address(cluster.address)
 
 
 def load_ray() -> Any:
-    """The module ray; raises if it is not installed."""
+    """Return the module ray; raise if it is not installed."""
     try:
         import ray
         import ray.exceptions
@@ -181,21 +181,21 @@ def _printed(caught: list[str]) -> Iterator[None]:
 
 
 def _check_address(address: str | None) -> None:
-    """Raise if nobody answers at HOST:PORT; Ray itself would wait for minutes."""
+    """Raise if HOST:PORT cannot be reached; Ray itself would wait for minutes."""
     host, _, port = (address or "").removeprefix("ray://").rpartition(":")
     if not host:
         return
     try:
-        socket.create_connection((host, int(port)), _PATIENCE).close()
+        socket.create_connection((host, int(port)), _TIMEOUT).close()
     except (OSError, ValueError, OverflowError) as error:
         raise _no_cluster(address, error) from error
 
 
 def _no_cluster(address: str | None, error: Exception, printed: str = "") -> DeepMatchingError:
-    reason = " ".join(str(error).split())[:_LONGEST].rstrip(".") or type(error).__name__
+    reason = " ".join(str(error).split())[:_MAX_REASON].rstrip(".") or type(error).__name__
     if address is None:
         return DeepMatchingError(f"Ray does not start on this machine ({reason}): try again, or use --engine local.")
-    if any(sign in text for sign in _TOKEN for text in (printed, str(error))):
+    if any(sign in text for sign in _TOKEN_WORDS for text in (printed, str(error))):
         return DeepMatchingError(
             f"The Ray cluster at '{address}' asks for a token, and this command has none or another one: set "
             "RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to the cluster's token."
@@ -207,24 +207,24 @@ def _no_cluster(address: str | None, error: Exception, printed: str = "") -> Dee
 
 
 def _no_worker(error: Exception) -> DeepMatchingError:
-    """The error of a worker that cannot start; Ray gives the remote traceback, which ends with the error itself."""
+    """Make the error of a worker that cannot start; Ray gives the remote traceback, which ends with the error."""
     lines = [line.strip() for line in f"{error}".splitlines() if line.strip()]
     reason = lines[-1] if lines else type(error).__name__
     return DeepMatchingError(
-        f"A worker of the Ray cluster cannot start ({reason[:_LONGEST].rstrip('.')}): every machine needs the same "
+        f"A worker of the Ray cluster cannot start ({reason[:_MAX_REASON].rstrip('.')}): every machine needs the same "
         "deepmatching, and the model's file under the same path."
     )
 
 
 def _resources(ray: Any, cluster: Cluster) -> tuple[int, float, float]:
-    """The number of workers, and the GPUs and CPU cores of each."""
+    """Return the number of workers, and the GPUs and CPU cores of each."""
     there = ray.cluster_resources()
     gpus = cluster.gpus_per_worker
     if gpus is None:
         gpus = 1.0 if there.get("GPU", 0) >= 1 else 0.0
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     smallest = min((int(node.get("CPU", 0)) for node in nodes if node.get("CPU", 0) >= 1), default=1)
-    cpus = cluster.cpus_per_worker or (1 if gpus else min(_CORES, smallest))
+    cpus = cluster.cpus_per_worker or (1 if gpus else min(_MAX_CORES, smallest))
     room = sum(int(min([node.get("CPU", 0) / cpus, *([node.get("GPU", 0) / gpus] if gpus else [])])) for node in nodes)
     if room < 1:
         raise DeepMatchingError(
@@ -235,7 +235,7 @@ def _resources(ray: Any, cluster: Cluster) -> tuple[int, float, float]:
 
 def _give_up(run: RunFolder, number: int, error: Exception) -> ShardReport:
     """Record the pairs of a shard that kills its workers as failed."""
-    reason = f"Its worker died {_ATTEMPTS} times ({str(error).strip().splitlines()[0]}); try again with --retry."
+    reason = f"Its worker died {_MAX_ATTEMPTS} times ({str(error).strip().splitlines()[0]}); try again with --retry."
     pairs = [MatchedPair(pair, NO_MATCHES, failure=reason) for pair in run.plan.shard(number)]
     write_shard(shard_file(run.path, number), pairs)
     return ShardReport(number, len(pairs), 0, {pair.names: reason for pair in pairs}, 0, 0)

@@ -32,7 +32,7 @@ BLOCK = 16
 
 
 def list_images(folder: PathLike) -> list[str]:
-    """The names of all images in a folder and the folders in it, in natural order: photo_2 before photo_10.
+    """Return the names of all images in a folder and the folders in it, in natural order: photo_2 before photo_10.
 
     Hidden files and folders do not count, nor does what the folders of runs contain, such as pictures of flow.
     """
@@ -55,12 +55,12 @@ def list_images(folder: PathLike) -> list[str]:
 
 
 def exhaustive_pairs(folder: PathLike) -> list[Pair]:
-    """Every image of a folder with every other."""
+    """Pair every image of a folder with every other."""
     return _enough(list(combinations(list_images(folder), 2)), folder)
 
 
 def sequential_pairs(folder: PathLike, neighbours: int) -> list[Pair]:
-    """Every image of a folder with those that follow it, up to so many ``neighbours``, in natural order."""
+    """Pair every image of a folder with up to ``neighbours`` that follow it in natural order."""
     check_number("--sequential", neighbours, minimum=1, whole=True)
     names = list_images(folder)
     return _enough(
@@ -70,13 +70,13 @@ def sequential_pairs(folder: PathLike, neighbours: int) -> list[Pair]:
 
 
 def retrieved_pairs(path: PathLike, folder: PathLike, neighbours: int) -> list[Pair]:
-    """Every image of a folder with those most similar to it, up to so many ``neighbours``.
+    """Pair every image of a folder with up to ``neighbours`` that are most similar to it.
 
     Args:
         path: a text file with lines "query image", best first, as hloc's retrieval writes, or an HDF5 file with one
             ``global_descriptor`` per image, as hloc's ``extract_features`` writes.
         folder: the images.
-        neighbours: at most so many images for each.
+        neighbours: the largest number of images for each.
     """
     check_number("--neighbours", neighbours, minimum=1, whole=True)
     if Path(path).suffix.lower() in _HDF5:
@@ -91,7 +91,7 @@ def retrieved_pairs(path: PathLike, folder: PathLike, neighbours: int) -> list[P
 
 
 def read_pairs(path: PathLike, folder: PathLike) -> list[Pair]:
-    """The pairs of a text file with two names on a line, as hloc writes; further words on a line are ignored.
+    """Read the pairs of a text file with two names on a line, as hloc writes; further words on a line are ignored.
 
     Names with spaces need a tab between them, or files of both names in ``folder``.
     """
@@ -99,7 +99,7 @@ def read_pairs(path: PathLike, folder: PathLike) -> list[Pair]:
 
 
 def unique_pairs(pairs: Iterable[Sequence[str]]) -> list[Pair]:
-    """The pairs in order, without an image with itself, and without those that came before in either direction."""
+    """Return the pairs in order, without images with themselves and pairs that came before in either direction."""
     found: dict[frozenset[str], Pair] = {}
     for pair in pairs:
         if isinstance(pair, str) or len(pair) != 2 or not all(isinstance(name, str) for name in pair):
@@ -110,7 +110,7 @@ def unique_pairs(pairs: Iterable[Sequence[str]]) -> list[Pair]:
 
 
 def order_by_image(pairs: Sequence[Pair]) -> list[Pair]:
-    """The pairs in an order that needs few images at a time.
+    """Return the pairs in an order that needs few images at a time.
 
     Images are numbered in natural order. Pairs go by blocks of :data:`BLOCK` images with as many others, and within a
     block to and fro. N² pairs of N images then describe an image N / BLOCK times if 2 · BLOCK of them fit in memory,
@@ -142,7 +142,7 @@ def _read_lines(path: PathLike, folder: PathLike) -> list[Pair]:
 
 
 def _names(line: str, number: int, path: PathLike, folder: PathLike) -> Pair:
-    """The two names on a line. With more than two words, those of files that exist."""
+    """Return the two names on a line. With more than two words, those of files that exist."""
     has_tab = "\t" in line.strip()
     words = [word.strip() for word in line.split("\t") if word.strip()] if has_tab else line.split()
     if len(words) == 2 or (len(words) > 2 and has_tab):
@@ -159,7 +159,7 @@ def _names(line: str, number: int, path: PathLike, folder: PathLike) -> Pair:
 
 
 def _nearest(path: PathLike, names: list[str], neighbours: int) -> list[Pair]:
-    """Every image with those whose global descriptors have the largest product with its own."""
+    """Pair every image with those whose global descriptors have the largest product with its own."""
     with Hdf5(path, "file of global descriptors") as file:
         stored = file.groups()
         missing = [name for name in names if "global_descriptor" not in stored.get(name, {})]

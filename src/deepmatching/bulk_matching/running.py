@@ -25,11 +25,11 @@ from deepmatching.settings import MODEL, MODELS, RADIUS
 
 ENGINES = ("local", "ray")
 
-#: Pairs of a shard at most: on a CPU, so that little is lost when a run is killed; on a GPU, so that files are few.
+#: Largest number of pairs of a shard: small on a CPU, so that a killed run loses little; large on a GPU, for few files.
 _LARGEST_SHARD = {"cpu": 8, "mps": 8, "cuda": 64, "ray": 32}
 
-#: A run has at least so many shards if it has enough pairs, so that several workers share the work evenly.
-_SHARDS = 16
+#: Smallest number of shards of a run with enough pairs, so that several workers share the work evenly.
+_MIN_SHARDS = 16
 
 
 @dataclass
@@ -151,7 +151,7 @@ def bulk(
     }
     with RunFolder.store(out).reserve():
         largest = _LARGEST_SHARD.get("ray" if engine == "ray" else matcher.device.type, 8)
-        size = max(1, min(largest, -(-len(named) // _SHARDS)))
+        size = max(1, min(largest, -(-len(named) // _MIN_SHARDS)))
         batch = default_batch(matcher.device) if batch_size is None else batch_size
         size = -(-size // batch) * batch if size > batch else size  # so that a shard has only full batches
         if restart:

@@ -139,16 +139,4 @@ def _write_pictures(folder: Path, model: Any) -> None:
     with contextlib.suppress(DeepMatchingError):  # no reason to lose a model
         write_image(folder / PICTURE, draw_model(points, colors, centres, rotations))
     with atomic_write(folder / POINTS) as temporary:
-        temporary.write_bytes(_ply(points, colors))
-
-
-def _ply(points: np.ndarray, colors: np.ndarray) -> bytes:
-    """Encode coloured points in a format that most viewers open."""
-    header = f"ply\nformat binary_little_endian 1.0\nelement vertex {len(points)}\n" + "".join(
-        f"property {kind} {name}\n"
-        for kind, names in (("float", "xyz"), ("uchar", ("red", "green", "blue")))
-        for name in names
-    )
-    rows = np.zeros(len(points), [("xyz", "<f4", 3), ("rgb", "u1", 3)])
-    rows["xyz"], rows["rgb"] = points, colors
-    return (header + "end_header\n").encode() + rows.tobytes()
+        model.export_PLY(temporary)

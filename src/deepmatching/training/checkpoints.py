@@ -17,13 +17,14 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import ConfigDict, Field, NonNegativeInt, TypeAdapter
 from torch import Tensor
 from torch.optim import Optimizer
 
-from deepmatching.errors import DeepMatchingError, check_number
+from deepmatching.errors import DeepMatchingError
 from deepmatching.io.store import Store
 from deepmatching.io.structured import parse_json
 from deepmatching.io.weights import read_safetensors, write_safetensors
@@ -53,14 +54,16 @@ _COMPARABLE = ("data", "split", "limit", "radius", "criterion")
 class Progress:
     """Everything that the loop carries from step to step besides tensors."""
 
-    step: int = 0  #: optimizer steps done
-    elapsed: float = 0.0  #: seconds, over all parts of the run
-    skipped: int = 0  #: steps whose gradient was not finite
-    skipped_in_a_row: int = 0
+    __pydantic_config__ = ConfigDict(strict=True)
+
+    step: NonNegativeInt = 0  #: optimizer steps done
+    elapsed: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  #: seconds, over all parts of the run
+    skipped: NonNegativeInt = 0  #: steps whose gradient was not finite
+    skipped_in_a_row: NonNegativeInt = 0
     #: sums of the metrics since the last row of the log; mean over the processes
     sums: dict[str, float] = field(default_factory=dict)
-    count: int = 0  #: steps in these sums
-    validated: int = -1  #: step of the last validation
+    count: NonNegativeInt = 0  #: steps in these sums
+    validated: Annotated[int, Field(ge=-1)] = -1  #: step of the last validation
     metrics: dict[str, float] = field(default_factory=dict)  #: of the last validation
 
 
@@ -98,7 +101,7 @@ class RunFolder:
     # ------------------------------------------------------------------ models
 
     def best_score(self, config: Config) -> float:
-        """The score in the file of the best model; −∞ if there is none that was validated in the same way."""
+        """Return the score in the file of the best model; −∞ if there is none that was validated in the same way."""
         if not self.best.is_file():
             return -math.inf
         try:
@@ -134,7 +137,7 @@ class RunFolder:
         average: MovingAverage[Network] | None,
         progress: Progress,
     ) -> None:
-        """Replace the state; returns when it is on the disk."""
+        """Replace the state; return when it is on the disk."""
         tensors, plain = _tensors(model, optimizer, average)
         metadata = {
             "format": STATE_FORMAT,
@@ -180,7 +183,7 @@ class RunFolder:
         return metadata["progress"]
 
     def _read_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The tensors and the decoded metadata of the state."""
+        """Return the tensors and the decoded metadata of the state."""
         try:
             tensors, metadata = read_safetensors(self.state)
         except DeepMatchingError as error:
@@ -212,7 +215,7 @@ class RunFolder:
     def _optimizer_state(
         self, optimizer: Optimizer, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """What ``optimizer.load_state_dict`` takes, from the names of :func:`_tensors`."""
+        """Return what ``optimizer.load_state_dict`` takes, from the names of :func:`_tensors`."""
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         state: dict[int, dict[str, Any]] = {}
         for name, value in [*tensors.items(), *plain.items()]:
@@ -235,22 +238,17 @@ class RunFolder:
 
 
 def _progress(saved: dict[str, Any]) -> Progress:
-    """Older states say ``figures`` for metrics and hold fields that are gone. Raises for values of other types."""
+    """Check a saved progress. Older states say ``figures`` for metrics and hold fields that are gone."""
     saved = {"metrics": saved.get("figures", {}), **saved}
-    progress = Progress(**{f.name: saved[f.name] for f in fields(Progress)})
-    check_number("elapsed", progress.elapsed, minimum=0)
-    for key, least in (("step", 0), ("skipped", 0), ("skipped_in_a_row", 0), ("count", 0), ("validated", -1)):
-        check_number(key, getattr(progress, key), minimum=least, whole=True)
-    for metrics in (progress.sums, progress.metrics):
-        if not isinstance(metrics, dict) or not all(isinstance(value, int | float) for value in metrics.values()):
-            raise TypeError("metrics that are not numbers")
-    return progress
+    if missing := {field.name for field in fields(Progress)} - set(saved):
+        raise KeyError(*missing)
+    return TypeAdapter(Progress).validate_json(json.dumps(saved))  # strict types, but a table for the dataclass
 
 
 def _tensors(
     model: TrainedModel, optimizer: Optimizer, average: MovingAverage[Network] | None
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """All tensors of a run by name, and the optimizer's values that are not tensors."""
+    """Return all tensors of a run by name, and the optimizer's values that are not tensors."""
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     if average is not None:
         tensors |= {f"mean.{name}": tensor for name, tensor in average.network.state_dict().items()}
