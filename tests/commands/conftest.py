@@ -23,22 +23,32 @@ def pictures(pair: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> tuple[Path,
 
 
 @pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a command to its end, checks its exit code and that standard output is empty; returns standard error."""
+
+    def run(*arguments: object, code: int = 0) -> str:
+        monkeypatch.setattr(sys, "argv", ["deepmatching", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        output, errors = capfd.readouterr()
+        assert ((exit_.value.code or 0), output) == (code, ""), errors
+        return errors
+
+    return run
+
+
+@pytest.fixture
 def is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Callable[..., str]
 ) -> Callable[[str, str], None]:
     """Checks that a command line, run in the temporary folder, ends with one line and code 2 and writes nothing."""
 
     def check(arguments: str, words: str) -> None:
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", ["deepmatching", *arguments.split()])
         before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-        with pytest.raises(SystemExit) as exit_:
-            main()
-        output, errors = capfd.readouterr()
-        assert exit_.value.code == 2
+        errors = command(*arguments.split(), code=2)
         assert words in errors and errors.startswith("deepmatching: ")
         assert len(errors.strip().splitlines()) == 1
-        assert output == ""
         assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
     return check

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pytest
 from PIL import Image
 
 from deepmatching.bulk_matching import RunFolder
-from deepmatching.cli import main
 
 
 @pytest.fixture
@@ -21,22 +19,6 @@ def photos(pair: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> Path:
     for name, image in zip(("a.png", "b.png", "c.png"), (*pair, pair[0]), strict=True):
         Image.fromarray(image).save(folder / name)
     return folder
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Runs a command to its end; returns what it prints on standard error."""
-
-    def run(*arguments: object) -> str:
-        monkeypatch.setattr(sys, "argv", ["deepmatching", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit_:
-            main()
-        output, errors = capfd.readouterr()
-        assert not exit_.value.code, errors
-        assert output == ""
-        return errors
-
-    return run
 
 
 COMMON = ("--model", "hog", "--radius", 16, "--device", "cpu")

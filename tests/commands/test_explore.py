@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deepmatching.cli import main
-from deepmatching.commands import explore as command
+from deepmatching.commands.explore import has_screen
 from helpers.explorer import QUICK_SERVER, Server
 from helpers.processes import started
 
@@ -51,17 +50,13 @@ def test_without_the_extra_the_error_says_what_to_install(
 
 @pytest.mark.slow
 def test_a_page_is_exported_without_the_extra(
-    pictures: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    pictures: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Callable[..., str]
 ) -> None:
     for name in ("starlette", "uvicorn"):
         monkeypatch.setitem(sys.modules, name, None)
     page = tmp_path / "page.html"
-    arguments = ["explore", *map(str, pictures), "--model", "hog", "--radius", "16", "--export", str(page)]
-    monkeypatch.setattr(sys, "argv", ["deepmatching", *arguments])
-    with pytest.raises(SystemExit) as exit_:
-        main()
-    assert exit_.value.code in (0, None)
-    assert f"wrote {page}" in capfd.readouterr().err
+    printed = command("explore", *pictures, "--model", "hog", "--radius", "16", "--export", page)
+    assert f"wrote {page}" in printed
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
@@ -90,6 +85,6 @@ def test_without_a_screen_no_browser_is_opened(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(sys, "platform", "linux")
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
-    assert not command.has_screen()
+    assert not has_screen()
     monkeypatch.setenv("DISPLAY", ":0")
-    assert command.has_screen()
+    assert has_screen()

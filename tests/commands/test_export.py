@@ -13,7 +13,6 @@ import pytest
 from PIL import Image
 
 from deepmatching.bulk_matching import RunFolder, bulk, exhaustive_pairs
-from deepmatching.cli import main
 
 
 @pytest.fixture
@@ -26,19 +25,9 @@ def run(pair: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> RunFolder:
     return bulk(exhaustive_pairs(folder), folder, tmp_path / "run", model="hog", radius=16, device="cpu")
 
 
-def command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    monkeypatch.setattr(sys, "argv", ["deepmatching", *map(str, arguments)])
-    with pytest.raises(SystemExit) as exit_:
-        main()
-    return int(exit_.value.code or 0)
-
-
-def test_hlocs_files_and_a_graph_are_written(
-    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_hlocs_files_and_a_graph_are_written(run: RunFolder, tmp_path: Path, command: Callable[..., str]) -> None:
     paths = [tmp_path / name for name in ("feats.h5", "matches.h5", "graph.png")]
-    assert command(monkeypatch, "export", run.path, "--hloc", *paths[:2], "--graph", paths[2]) == 0
-    printed = capfd.readouterr().err
+    printed = command("export", run.path, "--hloc", *paths[:2], "--graph", paths[2])
     assert "keypoints in 3 images" in printed and "of 3 pairs have at least 15 matches" in printed
     with h5py.File(paths[0]) as features, h5py.File(paths[1]) as matches:
         assert set(features) == {"a.png", "b.png", "c d.png"}
@@ -47,22 +36,21 @@ def test_hlocs_files_and_a_graph_are_written(
 
 
 def test_a_database_is_written_with_the_images_where_they_were(
-    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    run: RunFolder, tmp_path: Path, command: Callable[..., str]
 ) -> None:
     pycolmap = pytest.importorskip("pycolmap")
-    assert command(monkeypatch, "export", run.path, "--colmap", tmp_path / "scene.db", "--min-matches", 8) == 0
-    assert "pairs survive geometric verification" in capfd.readouterr().err
+    printed = command("export", run.path, "--colmap", tmp_path / "scene.db", "--min-matches", 8)
+    assert "pairs survive geometric verification" in printed
     with pycolmap.Database.open(tmp_path / "scene.db") as database:
         assert database.num_images() == 3 and database.num_matched_image_pairs() == 3
 
 
 def test_photographs_that_cannot_be_reconstructed_are_reported(
-    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    run: RunFolder, tmp_path: Path, command: Callable[..., str]
 ) -> None:
     """The views differ by a shift of the whole picture: there is no depth to find."""
     pytest.importorskip("pycolmap")
-    assert command(monkeypatch, "sfm", run.path, "--out", tmp_path / "model", "--quiet") == 2
-    assert "No camera could be found" in capfd.readouterr().err
+    assert "No camera could be found" in command("sfm", run.path, "--out", tmp_path / "model", "--quiet", code=2)
 
 
 @pytest.mark.parametrize(
@@ -110,15 +98,13 @@ def test_without_pycolmap_the_command_says_how_to_install_it(
 
 
 @pytest.mark.slow
-def test_a_castle_is_reconstructed_in_two_commands(
-    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_castle_is_reconstructed_in_two_commands(shared: Path, tmp_path: Path, command: Callable[..., str]) -> None:
     """At a quarter of the size; docs/bulk.md has the figures of larger ones."""
     pycolmap = pytest.importorskip("pycolmap")
     photos, out = shared / "sfm" / "sceaux", tmp_path / "model"
     matching = ("bulk", photos, "--sequential", 3, "--max-size", 320, "--radius", 136, "--device", "cpu")
-    assert command(monkeypatch, *matching, "--out", tmp_path / "run", "--quiet") == 0
-    assert command(monkeypatch, "sfm", tmp_path / "run", "--out", out, "--quiet") == 0
+    command(*matching, "--out", tmp_path / "run", "--quiet")
+    command("sfm", tmp_path / "run", "--out", out, "--quiet")
     model = pycolmap.Reconstruction(out / "0")
     assert model.num_reg_images() == 11
     assert model.num_points3D() > 5000

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from deepmatching.cli import main
-
 
 @pytest.mark.parametrize(("arguments", "words"), [
     ("a.onnx", "--size"),
@@ -36,15 +34,10 @@ def test_without_onnx_the_command_says_how_to_install_it(
 
 
 @pytest.mark.slow
-def test_the_command_lists_inputs_outputs_and_operators(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_lists_inputs_outputs_and_operators(tmp_path: Path, command: Callable[..., str]) -> None:
     pytest.importorskip("onnxscript")
     path = tmp_path / "descriptor.onnx"
-    monkeypatch.setattr(sys, "argv", ["deepmatching", "export-onnx", str(path), "--descriptor"])
-    with pytest.raises(SystemExit) as end:
-        main()
-    said = capsys.readouterr().err
-    assert not end.value.code and path.is_file()
+    said = command("export-onnx", path, "--descriptor")
+    assert path.is_file()
     assert "image (1, 3, rows, columns)" in said and "cells (1, 64, " in said
     assert "opset 18" in said and "Conv (8)" in said and f"wrote {path}" in said
