@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import traceback
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -18,13 +19,13 @@ from torch import Tensor
 import deepmatching as dm
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.targets import Decoded
+from deepmatching.kernels.cuda_graphs import record
 from deepmatching.kernels.registry import plain_operators
 from deepmatching.network.inference import Decoding
 from deepmatching.network.network import Network
 from deepmatching.network.operators.correlation import full_precision
 from deepmatching.network.operators.evidence import gather_evidence
 from deepmatching.network.operators.subpixel import scores_around
-from deepmatching.network.replay import GraphedDecode
 from deepmatching.settings import RADIUS
 from gpu_kernels import SIZE, graphed, images, milliseconds, require_cuda, row
 
@@ -61,11 +62,9 @@ class Judged:
 
     def ratio(self) -> None:
         """Whole decodings with and without the confidence."""
-        times = []
-        for is_judged in (False, True):
-            shape = tuple(self.images[0].shape)
-            graph = GraphedDecode(self.network, shape, shape, Decoding(confidence=is_judged))
-            graph(*self.images)
+        times, nu = [], self.network.exponents.tolist()
+        for decoding in (Decoding(confidence=False), Decoding()):
+            graph, _ = record(partial(self.network.decode, *self.images, decoding, exponents=nu))
             times.append(milliseconds(graph.replay))
         without, judged = times
         row(self.name, "decode", without_ms=without, with_ms=judged, added_ms=judged - without, ratio=judged / without)

@@ -32,7 +32,6 @@ from deepmatching.network.network import Network
 from deepmatching.network.operators import fused
 from deepmatching.network.operators.correlation import full_precision
 from deepmatching.network.operators.decoding import Decoded, decode_pooled
-from deepmatching.network.replay import GraphedDecode
 
 SIZE = (436, 1024)
 TRAINING_SIZE = (384, 512)
@@ -263,9 +262,10 @@ def time_decoding(descriptor: Descriptor, radius: int | None, batch: int, name: 
     decode()
     peak = peak_gb(decode)
     eager = milliseconds(decode, 10)
-    shapes = tuple(pair[0].shape), tuple(pair[1].shape)
-    graph = GraphedDecode(network, *shapes, Decoding(half=half))  # type: ignore[arg-type]
-    decoded, replayed = decode(), graph(*pair)
+    nu = network.exponents.tolist()
+    graph, replayed = record(lambda: network.decode(*pair, Decoding(half=half), exponents=nu))
+    graph.replay()
+    decoded = decode()
     ms = milliseconds(graph.replay, 30)
     is_equal = all(torch.equal(a, b) for a, b in zip(decoded, replayed, strict=True) if a is not None and b is not None)
     verified = float(decoded.verified.float().mean())

@@ -128,7 +128,7 @@ else:
         for _ in matcher.match_pairs([images] * case["batch"], case["batch"]):
             pass
     measured = peak_memory(device) - before
-    pieces = {"pairs": plan.batch, "strips": plan.pieces.strips, "levels": plan.pieces.levels}
+    pieces = {"pairs": plan.batch, "strips": plan.tiling.strips, "levels": plan.tiling.levels}
     print(json.dumps({"measured": measured, "predicted": plan.needed, **pieces}))
 """
 

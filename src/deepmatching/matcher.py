@@ -33,7 +33,6 @@ from deepmatching.flow.pipeline import FlowGraphs
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.strips import WHOLE, Tiling
 from deepmatching.io.images import ImageLike, load_image, shrink, shrunk_size, size_of, stacked
-from deepmatching.kernels.cuda_graphs import LARGEST_GRAPH
 from deepmatching.kernels.limits import release_freed
 from deepmatching.kernels.registry import has_kernels
 from deepmatching.matches import NO_MATCHES, Matches
@@ -42,7 +41,7 @@ from deepmatching.network.inference import Decoding
 from deepmatching.network.memory import Plan, Size, Work, budget_for, plan_decoding, plan_flow, require_pyramid
 from deepmatching.network.network import Network
 from deepmatching.network.operators.decoding import Decoded, decode
-from deepmatching.network.replay import GraphedDecodeCells, GraphedDescribe, RepeatedDecode
+from deepmatching.network.replay import GraphedDecode, GraphedDescribe
 from deepmatching.search import find, search
 from deepmatching.settings import (
     FLOW_RADIUS,
@@ -111,8 +110,7 @@ class DeepMatcher:
 
     def _reset(self) -> None:
         """Drop what can be made again: the recorded graphs, and the matchers for flow."""
-        self._repeated_decode = RepeatedDecode(self.network)
-        self._decode_cells = GraphedDecodeCells(self.network)
+        self._graphed_decode = GraphedDecode(self.network)
         self._flow_graphs = FlowGraphs(self.network)
         self._describe = GraphedDescribe(self.network)
         self._for_flow: dict[tuple[int | None, int | None, bool], DeepMatcher] = {}  # these share this network
@@ -218,9 +216,7 @@ class DeepMatcher:
         if self.device.type != "cuda":
             cells0, cells1 = self._describe(image0, geometry.used0), self._describe(image1, geometry.used1)
             return self.network.decode_descriptors(cells0, cells1, geometry, decoding)
-        if plan.tiling.strips > 1 or plan.needed > LARGEST_GRAPH:
-            return self.network.decode(image0, image1, decoding, geometry)
-        return self._repeated_decode(image0, image1, geometry, decoding)
+        return self._graphed_decode(image0, image1, geometry, decoding, plan.needed)
 
     @torch.no_grad()
     def decode_described(
@@ -240,7 +236,8 @@ class DeepMatcher:
             part = pairs[start : start + plan.batch]
             cells0, cells1 = part[0] if len(part) == 1 else map(torch.cat, zip(*part, strict=True))
             with failed_allocations():
-                decoded = self._decode_cells(cells0, cells1, geometry, self.decoding(plan.tiling), plan.needed)
+                decoding = self.decoding(plan.tiling)
+                decoded = self._graphed_decode.of_descriptors(cells0, cells1, geometry, decoding, plan.needed)
             yield decoded
 
     def plan(self, size0: tuple[int, int], size1: tuple[int, int], batch: int = 1, flow: bool = False) -> Plan:

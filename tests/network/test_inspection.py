@@ -12,7 +12,7 @@ from torch import Tensor
 from deepmatching.errors import DeepMatchingError, OutOfMemoryError
 from deepmatching.geometry.discretization import CORNERS, Geometry
 from deepmatching.network.descriptors import HOG
-from deepmatching.network.inspection import MISSING, Inspection, Trace, trace_bytes
+from deepmatching.network.inspection import NO_PATCH, Inspection, Trace, trace_bytes
 from deepmatching.network.network import Network, Pyramid
 from deepmatching.network.operators.decoding import decode
 
@@ -127,7 +127,7 @@ def positions_of(inspection: Inspection, geometry: Geometry) -> list[list[tuple[
         for node in nodes:
             for down, right in CORNERS:
                 code = next(codes)
-                if code == MISSING:
+                if code == NO_PATCH:
                     children.append(None)
                     continue
                 assert node is not None

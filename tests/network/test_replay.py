@@ -18,20 +18,16 @@ from helpers.volumes import assert_identical
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
-def test_a_graph_needs_a_cuda_device() -> None:
-    with pytest.raises(ValueError, match="CUDA"):
-        GraphedDecode(Network(HOG(), 8), (1, 3, 16, 16), (1, 3, 16, 16))
-
-
 @cuda
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("radius", [16, None])
 def test_replaying_equals_decoding(radius: int | None, half: bool) -> None:
     network = Network(HOG(), radius).cuda()
-    graph = GraphedDecode(network, (2, 3, 64, 96), (2, 3, 64, 80), Decoding(half=half))
-    for _ in range(2):
+    graph, geometry = GraphedDecode(network), network.geometry((64, 96), (64, 80))
+    for _ in range(3):
         image0, image1 = torch.rand(2, 3, 64, 96, device="cuda"), torch.rand(2, 3, 64, 80, device="cuda")
-        assert_identical((graph(image0, image1), network.decode(image0, image1, Decoding(half=half))))
+        found = graph(image0, image1, geometry, Decoding(half=half))
+        assert_identical((found, network.decode(image0, image1, Decoding(half=half))))
 
 
 @cuda
@@ -80,6 +76,19 @@ def test_a_replayed_function_sees_new_arguments_and_keeps_old_results() -> None:
     assert len(calls) < 6 + 2  # two eager calls, and those of one recording
     assert float(replayed(a, 5, b)[0][0]) == 26  # another argument
     assert replayed(a[:2], 5, b[:2])[0].shape == (2,)  # another shape
+
+
+def test_on_the_cpu_nothing_is_recorded_and_changes_are_seen() -> None:
+    network = Network(HOG(), 8)
+    images, geometry = torch.rand(2, 1, 3, 16, 24), network.geometry((16, 24), (16, 24))
+    decode = GraphedDecode(network)
+    for exponent in (1.4, 1.4, 1.4, 1.0):
+        with torch.no_grad():
+            network.exponents.fill_(exponent)
+        expected = network.decode(*images)
+        assert_identical((decode(*images, geometry, Decoding()), expected))
+        cells = network.describe(*images, geometry)
+        assert_identical((decode.of_descriptors(*cells, geometry, Decoding()), expected))
 
 
 def test_descriptors_on_the_cpu_are_not_recorded() -> None:

@@ -220,8 +220,8 @@ def _decoder(network: Network, image0: Tensor, image1: Tensor, tiling: Tiling) -
         return lambda: network.decode(image0, image1, Decoding(tiling=tiling))
     from deepmatching.network.replay import GraphedDecode
 
-    graph = GraphedDecode(network, tuple(image0.shape), tuple(image1.shape), Decoding())  # type: ignore[arg-type]
-    return lambda: graph(image0, image1)
+    decode, geometry = GraphedDecode(network, patience=0), network.geometry_of(image0, image1)
+    return lambda: decode(image0, image1, geometry, Decoding())
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from deepmatching.kernels.cuda_graphs import LARGEST_GRAPH, Replayed
 from deepmatching.matches import Matches, count_agreeing
 from deepmatching.network.memory import Work
 from deepmatching.network.network import Network
-from deepmatching.network.replay import GraphedDecodeCells
+from deepmatching.network.replay import GraphedDecode
 from deepmatching.search import Transformation, match_through
 
 #: Memory that the way from matches to flow takes on a GPU, roughly, in bytes for each pixel.
@@ -215,7 +215,7 @@ class FlowGraphs:
 
     def __init__(self, network: Network) -> None:
         self._network = network
-        self._decode = GraphedDecodeCells(network, 2)
+        self._decode = GraphedDecode(network, 2).of_descriptors
         self._flow = Replayed(_flow_of_decoded)
 
     def __call__(

@@ -95,6 +95,27 @@ def reference_patches(cells: Tensor, geometry: Geometry, patch: int) -> Tensor:
     return patches[:, :, :rows, :columns].permute(0, 2, 3, 1, 4, 5).contiguous()
 
 
+def target_patches(cells: Tensor, rows: Tensor, columns: Tensor, first: int, side: int) -> tuple[Tensor, Tensor]:
+    """Return the cells around one target of every reference point, and which of them are in the image.
+
+    Args:
+        cells: descriptors of the target image, (B, C, h, w).
+        rows, columns: (B, H, W) int64, the targets.
+        first: the first row and column of a patch, from the target.
+        side: of a patch.
+
+    Returns:
+        (B, H, W, side, side, C), 0 outside, and (B, H, W, side, side) bool.
+    """
+    h, w = cells.shape[-2:]
+    span = torch.arange(side, device=cells.device) + first
+    y, x = rows[..., None] + span, columns[..., None] + span
+    visible = ((y >= 0) & (y < h))[..., :, None] & ((x >= 0) & (x < w))[..., None, :]
+    index = y.clamp(0, h - 1)[..., :, None] * w + x.clamp(0, w - 1)[..., None, :]
+    pairs = torch.arange(len(index), device=index.device).view(-1, 1, 1, 1, 1)
+    return cells.flatten(2).transpose(1, 2)[pairs, index] * visible[..., None], visible
+
+
 def rectification(geometry: Geometry, patch: int) -> tuple[Tensor, Tensor]:
     """patch / (visible cells of the target patch) along each axis, 0 off the image: (H_0 | 1, h_0), (W_0 | 1, w_0)."""
     factors = []

@@ -114,11 +114,11 @@ def in_bands(
         alignment: a band must start at a multiple of this many rows; it divides ``ALIGNMENT``.
         stride: pixels from one result to the next.
     """
+    if image.device.type != "cpu" or torch.is_grad_enabled() or torch.compiler.is_exporting():
+        return layers(image)
     height, width = image.shape[2:]
     around = -(-around // alignment) * alignment
     rows = band_rows(height, width, working, around)
-    if rows == height or image.device.type != "cpu" or torch.is_grad_enabled():
-        return layers(image)
     return in_row_bands(lambda x: (layers(x),), (image,), height // stride, rows // stride, around // stride)[0]
 
 

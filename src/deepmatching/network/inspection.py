@@ -32,7 +32,7 @@ from deepmatching.network.operators.fused import aggregate_and_pool, correlate_a
 from deepmatching.network.operators.pooling import HARD
 
 #: In the quadtree: no such patch, because it would lie off the grid or off the target map.
-MISSING = 255
+NO_PATCH = 255
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ class Trace:
             alive &= (y >= 0) & (y < h) & (x >= 0) & (x < w)
             at = [torch.from_numpy(np.where(alive, index, 0)).to(self.switches[l].device) for index in (i, j, y, x)]
             code = self.switches[l][0][at[0], at[1], at[2], at[3]].cpu().numpy().astype(np.int64)
-            codes.append(np.where(alive, code, MISSING).astype(np.uint8))
+            codes.append(np.where(alive, code, NO_PATCH).astype(np.uint8))
             offset = geometry.pool_offset(l) - geometry.pool_reach
             nodes = np.stack([i, j, 2 * y + offset + code // side, 2 * x + offset + code % side], axis=1)
         return np.concatenate(codes) if codes else np.zeros(0, np.uint8)

@@ -23,7 +23,7 @@ from deepmatching.kernels.registry import has_kernels
 from deepmatching.network.convolutions import BAND_BYTES
 from deepmatching.network.descriptors import Descriptor
 from deepmatching.network.network import Network
-from deepmatching.network.operators.subpixel import SIDE, chunk
+from deepmatching.network.operators.subpixel import SUBPIXEL_SIDE, chunk
 
 #: The widest cells that users can choose, in pixels.
 LARGEST_STRIDE = 4
@@ -237,7 +237,7 @@ class Work:
         """Return what sub-pixel matches take: target cells around some rows of matches, twice, and their patches."""
         rows, columns = self.geometry.grid(0)
         patch = self.descriptor.patch
-        patches, around = SIDE**2 * patch**2, (SIDE + patch - 1) ** 2
+        patches, around = SUBPIXEL_SIDE**2 * patch**2, (SUBPIXEL_SIDE + patch - 1) ** 2
         row = batch * columns * patches * self.descriptor.channels
         at_once = min(rows * row, max(row, chunk(self.device)))
         return int(4 * at_once * (2 * around / patches + (patch > 1)))

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from deepmatching.errors import DeepMatchingError
 from deepmatching.geometry.targets import Decoded, positions
 from deepmatching.io.matches import from_corners
-from deepmatching.network.convolutions import normalised, rectified
-from deepmatching.network.descriptors import HOG, VGG, Compact, Descriptor
+from deepmatching.network.descriptors import HOG, Descriptor
 from deepmatching.network.network import Network
 from deepmatching.network.operators.subpixel import refine_to_subpixel, scores_around
 from deepmatching.onnx import forms
@@ -32,15 +31,7 @@ class ExportedDescriptor(nn.Module):
 
     def describe(self, image: Tensor) -> Tensor:
         """The descriptors of an image whose sides are multiples of ``MULTIPLE``; never in bands of rows."""
-        descriptor = self.descriptor
-        if isinstance(descriptor, Compact):
-            return normalised(descriptor.head(descriptor._maps(image)))
-        if isinstance(descriptor, VGG):
-            deep = descriptor.conv2_2(rectified(descriptor.conv2_1, descriptor._first(image)))
-            return normalised(deep, 1 / descriptor.patch)
-        if isinstance(descriptor, HOG):
-            return forms.hog(image, descriptor)
-        return descriptor(image)
+        return forms.hog(image, self.descriptor) if isinstance(self.descriptor, HOG) else self.descriptor(image)
 
 
 class Exported(NamedTuple):

@@ -18,6 +18,7 @@ from torch import Tensor
 from deepmatching.geometry.discretization import Geometry, overlap
 from deepmatching.geometry.targets import rectification, reference_patches
 from deepmatching.network.descriptors import HOG
+from deepmatching.network.descriptors.hog import cells_of
 
 #: Reference rows and columns of a block, whose points share a region of target cells and one convolution.
 BLOCK = 8
@@ -220,19 +221,8 @@ class Bins:
 
 def hog(image: Tensor, descriptor: HOG) -> Tensor:
     """The cells of HOG, as ``deepmatching.network.descriptors.hog.hog_cells``, for images of any size."""
-    grey = image.mean(dim=1, keepdim=True) * 255
-    smooth = _smoothing(grey, descriptor.sigmas[0], border=1)
-    across, down = (
-        smooth[:, :, 1:-1, 2:] - smooth[:, :, 1:-1, :-2],
-        smooth[:, :, 2:, 1:-1] - smooth[:, :, :-2, 1:-1],
-    )
-    projected = F.conv2d(torch.cat([across, down], dim=1), descriptor.directions[:, :, None, None])
-    histogram = _smoothing(projected.relu(), descriptor.sigmas[1])
-    saturated = 2 / (1 + torch.exp(-descriptor.slope * histogram)) - 1
-    oriented = _smoothing(saturated, descriptor.sigmas[2])
-    constant = torch.full_like(oriented[:, :1], descriptor.ninth)
-    cells = F.max_pool2d(torch.cat([oriented, constant], dim=1), descriptor.stride)
-    return cells / (descriptor.patch * (cells.square().sum(dim=1, keepdim=True) + 1e-16).sqrt())
+    settings = (descriptor.stride, descriptor.sigmas, descriptor.slope, descriptor.ninth)
+    return cells_of(image, descriptor.directions, *settings, _smoothing) * (4 / descriptor.patch)
 
 
 def _smoothing(image: Tensor, sigma: float, border: int = 0) -> Tensor:

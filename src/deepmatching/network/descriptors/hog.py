@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from numbers import Integral
 
 import torch
@@ -81,18 +82,31 @@ def hog_cells(
     Returns:
         (B, N + 1, H / stride, W / stride).
     """
+    return cells_of(image, directions, stride, sigmas, slope, ninth, smoothing)
+
+
+def cells_of(
+    image: Tensor,
+    directions: Tensor,
+    stride: int,
+    sigmas: tuple[float, float, float],
+    slope: float,
+    ninth: float,
+    smooth: Callable[..., Tensor],
+) -> Tensor:
+    """Return what :func:`hog_cells` does, with this form of :func:`smoothing`."""
     grey = image.mean(dim=1, keepdim=True) * 255
-    smooth = smoothing(grey, sigmas[0], border=1)  # one pixel larger, so that the gradient is 'valid'
+    smoothed = smooth(grey, sigmas[0], border=1)  # one pixel larger, so that the gradient is 'valid'
     gradient = torch.cat(
         [
-            smooth[:, :, 1:-1, 2:] - smooth[:, :, 1:-1, :-2],
-            smooth[:, :, 2:, 1:-1] - smooth[:, :, :-2, 1:-1],
+            smoothed[:, :, 1:-1, 2:] - smoothed[:, :, 1:-1, :-2],
+            smoothed[:, :, 2:, 1:-1] - smoothed[:, :, :-2, 1:-1],
         ],
         dim=1,
     )
     oriented = torch.einsum("oc,bchw->bohw", directions.to(gradient.dtype), gradient).relu()  # one map held at a time
-    oriented = 2 / (1 + torch.exp(-slope * smoothing(oriented, sigmas[1]))) - 1
-    oriented = smoothing(oriented, sigmas[2])
+    oriented = 2 / (1 + torch.exp(-slope * smooth(oriented, sigmas[1]))) - 1
+    oriented = smooth(oriented, sigmas[2])
     constant = torch.full_like(oriented[:, :1], ninth)
     cells = F.max_pool2d(torch.cat([oriented, constant], dim=1), stride)
     return cells / (4 * (cells.square().sum(dim=1, keepdim=True) + 1e-16).sqrt())

@@ -17,7 +17,7 @@ from deepmatching.network.losses.indicator import indicator_distance
 from deepmatching.network.losses.truth import on_image, true_cells
 from deepmatching.network.network import Pyramid
 from deepmatching.network.operators.decoding import mask_off_image
-from deepmatching.network.operators.subpixel import REACH, soft_offsets, surroundings
+from deepmatching.network.operators.subpixel import SUBPIXEL_REACH, soft_offsets, surroundings
 from deepmatching.settings import CROSS_ENTROPY_BETA, HINGE_MARGIN, LOSS_SIGMA
 
 Kind = Literal["cross-entropy", "hinge", "indicator"]
@@ -134,7 +134,7 @@ class Objective(nn.Module):
         h, w = pyramid.geometry.window(0)
         cell = nearest[..., 0].clamp(0, h - 1).long() * w + nearest[..., 1].clamp(0, w - 1).long()
         # As for matches, scores off the image do not count. Only these cells are masked, since S_0 is large.
-        steps = torch.arange(-REACH, REACH + 1, device=nearest.device)
+        steps = torch.arange(-SUBPIXEL_REACH, SUBPIXEL_REACH + 1, device=nearest.device)
         inside = on_image(nearest[..., None, :] + steps[:, None], pyramid.geometry)  # (B, H_0, W_0, 5, 2)
         inside = inside[..., :, None, 0] & inside[..., None, :, 1]
         around = torch.where(inside, surroundings(pyramid.S[0], cell), -torch.inf)

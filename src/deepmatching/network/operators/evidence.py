@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from deepmatching.geometry.discretization import Geometry
-from deepmatching.geometry.targets import Decoded, bin_side, reference_patches, target_indices
+from deepmatching.geometry.targets import Decoded, bin_side, reference_patches, target_indices, target_patches
 from deepmatching.kernels.constants import COARSE_SCALE, FINE_SCALE, NO_SCORE, SIMILARITY_PARTS
 from deepmatching.kernels.registry import operator
 from deepmatching.network.convolutions import in_row_bands
@@ -151,13 +151,8 @@ def _parts(decoded: Decoded, cells0: Tensor, cells1: Tensor, geometry: Geometry,
 
 def _parts_of(reference: Tensor, cells1: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """:func:`_parts` for some rows of reference points, (B, H, W, C, patch, patch)."""
-    (h, w), patch = cells1.shape[-2:], reference.shape[-1]
-    span = torch.arange(patch, device=cells1.device) - patch // 2
-    y, x = (index[..., None] + span for index in (rows, columns))
-    visible = ((y >= 0) & (y < h))[..., :, None] & ((x >= 0) & (x < w))[..., None, :]
-    index = y.clamp(0, h - 1)[..., :, None] * w + x.clamp(0, w - 1)[..., None, :]  # (B, H_0, W_0, patch, patch)
-    pairs = torch.arange(len(index), device=index.device).view(-1, 1, 1, 1, 1)
-    target = cells1.flatten(2).transpose(1, 2)[pairs, index] * visible[..., None]  # (B, H_0, W_0, patch, patch, C)
+    patch = reference.shape[-1]
+    target, _ = target_patches(cells1, rows, columns, -(patch // 2), patch)
     product = target * reference.permute(0, 1, 2, 4, 5, 3)
     if patch > 1:
         return product.sum(-1).flatten(-2) * patch**2

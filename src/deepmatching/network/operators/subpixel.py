@@ -9,11 +9,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from deepmatching.geometry.discretization import Geometry
-from deepmatching.geometry.targets import Decoded, reference_patches, target_indices
+from deepmatching.geometry.targets import Decoded, reference_patches, target_indices, target_patches
 from deepmatching.network.operators.power import power
 
-REACH = 2  #: cells on each side of the match that count
-SIDE = 2 * REACH + 1
+#: Cells on each side of the match that count.
+SUBPIXEL_REACH = 2
+
+#: Cells along the side of the square around a match.
+SUBPIXEL_SIDE = 2 * SUBPIXEL_REACH + 1
 
 
 def chunk(device: str) -> int:
@@ -69,8 +72,8 @@ def soft_offsets(around: Tensor, sharpness: Tensor | float) -> Tensor:
     finite = torch.isfinite(around)
     logits = torch.where(finite, sharpness * torch.where(finite, around, 0), -torch.inf).flatten(-2)
     some = finite.flatten(-2).any(-1, keepdim=True)
-    weights = F.softmax(torch.where(some, logits, 0), dim=-1).unflatten(-1, (SIDE, SIDE))
-    steps = torch.arange(-REACH, REACH + 1, device=around.device, dtype=around.dtype)
+    weights = F.softmax(torch.where(some, logits, 0), dim=-1).unflatten(-1, (SUBPIXEL_SIDE, SUBPIXEL_SIDE))
+    steps = torch.arange(-SUBPIXEL_REACH, SUBPIXEL_REACH + 1, device=around.device, dtype=around.dtype)
     rows, columns = (weights.sum(-1) * steps).sum(-1), (weights.sum(-2) * steps).sum(-1)
     return torch.stack([rows, columns], dim=-1)
 
@@ -86,7 +89,7 @@ def surroundings(scores: Tensor, cells: Tensor) -> Tensor:
         (B, H, W, 5, 5); −∞ off the map.
     """
     h, w = scores.shape[-2:]
-    steps = torch.arange(-REACH, REACH + 1, device=scores.device)
+    steps = torch.arange(-SUBPIXEL_REACH, SUBPIXEL_REACH + 1, device=scores.device)
     rows, columns = (cells // w)[..., None] + steps, (cells % w)[..., None] + steps
     inside = _both((rows >= 0) & (rows < h), (columns >= 0) & (columns < w))
     index = rows.clamp(0, h - 1)[..., :, None] * w + columns.clamp(0, w - 1)[..., None, :]
@@ -108,13 +111,15 @@ def correlation_around(
     Returns:
         (B, H_0, W_0, 5, 5); −∞ off the target image.
     """
-    at_once = max(1, chunk(rows.device.type) // (len(rows) * rows.shape[2] * cells0.shape[1] * patch**2 * SIDE**2))
+    at_once = max(
+        1, chunk(rows.device.type) // (len(rows) * rows.shape[2] * cells0.shape[1] * patch**2 * SUBPIXEL_SIDE**2)
+    )
     parts = []
     for i in range(0, rows.shape[1], at_once):
         part = slice(i, min(i + at_once, rows.shape[1]))
         reference = reference_patches(cells0, geometry.strip((part.start, part.stop)), patch)
         parts.append(_around(reference, cells1, rows[:, part], columns[:, part], patch))
-    steps = torch.arange(-REACH, REACH + 1, device=rows.device)
+    steps = torch.arange(-SUBPIXEL_REACH, SUBPIXEL_REACH + 1, device=rows.device)
     inside = [
         (target[..., None] + steps >= 0) & (target[..., None] + steps <= size // geometry.gamma)
         for target, size in zip((rows, columns), geometry.used1, strict=True)
@@ -127,13 +132,7 @@ def _around(reference: Tensor, cells1: Tensor, rows: Tensor, columns: Tensor, pa
 
     Off the target image, the result is any number.
     """
-    span = torch.arange(SIDE + patch - 1, device=rows.device) - REACH - patch // 2
-    h, w = cells1.shape[-2:]
-    y, x = rows[..., None] + span, columns[..., None] + span  # (B, H, W, SIDE + patch − 1)
-    visible = _both((y >= 0) & (y < h), (x >= 0) & (x < w))
-    index = y.clamp(0, h - 1)[..., :, None] * w + x.clamp(0, w - 1)[..., None, :]
-    pairs = torch.arange(len(rows), device=rows.device).view(-1, 1, 1, 1, 1)
-    blocks = cells1.flatten(2).transpose(1, 2)[pairs, index] * visible[..., None]
+    blocks, visible = target_patches(cells1, rows, columns, -SUBPIXEL_REACH - patch // 2, SUBPIXEL_SIDE + patch - 1)
     windows = blocks.unfold(3, patch, 1).unfold(4, patch, 1)  # (B, H, W, 5, 5, C, patch, patch)
     scores = torch.einsum("bhwyxcij,bhwcij->bhwyx", windows, reference)
     seen = visible.to(scores.dtype).unfold(3, patch, 1).unfold(4, patch, 1).sum((-1, -2))
