@@ -31,6 +31,7 @@ def volume(seed: int, h: int = 5, w: int = 6, reachable: float = 0.5) -> tuple[T
     scores = torch.rand(1, 2, 3, h, w, generator=generator, dtype=torch.float64)
     scores[torch.rand(scores.shape, generator=generator) > reachable] = -INF
     truth = torch.rand(1, 2, 3, 2, generator=generator, dtype=torch.float64) * torch.tensor([h - 1.0, w - 1.0])
+    truth[0, 1] = truth[0, 1].round()  # these lie on cells
     truth[0, 0, 0] = math.nan
     return scores, truth
 
@@ -50,12 +51,7 @@ def cells_of(map_: Tensor) -> dict[tuple[int, int], float]:
 
 def hinge_by_hand(map_: Tensor, truth: Tensor, sigma: float) -> float | None:
     cells = cells_of(map_)
-    corners = [
-        (y, x)
-        for y in (math.floor(truth[0]), math.floor(truth[0]) + 1)
-        for x in (math.floor(truth[1]), math.floor(truth[1]) + 1)
-        if (y, x) in cells
-    ]
+    corners = [c for c in cells if all(abs(c[a] - float(truth[a])) <= 1 for a in (0, 1))]
     if not corners:
         return None
     true = max(corners, key=lambda c: g(*c, truth, sigma))
@@ -64,8 +60,7 @@ def hinge_by_hand(map_: Tensor, truth: Tensor, sigma: float) -> float | None:
 
 def cross_entropy_by_hand(map_: Tensor, truth: Tensor, sigma: float, scale: float) -> float | None:
     cells = cells_of(map_)
-    low = [math.floor(t) for t in truth.tolist()]
-    near = {c for c in cells if all(-1 <= c[a] - low[a] <= 2 for a in (0, 1))}
+    near = {c for c in cells if all(abs(c[a] - float(truth[a])) <= 2 for a in (0, 1))}
     if not near:
         return None
     total = sum(math.exp(scale * s) for s in cells.values())

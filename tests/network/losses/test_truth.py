@@ -60,8 +60,14 @@ def test_a_motion_boundary_an_unknown_pixel_and_an_occlusion_have_no_truth() -> 
 
 def test_a_neighbourhood_surrounds_the_position() -> None:
     index, offset, inside = neighbourhood(torch.tensor([[2.25, 0.5], [math.nan, 0.0]]), (4, 5), reach=1)
-    assert index[0].tolist() == [10, 11, 15, 16]
-    assert offset[0].tolist() == [[-0.25, -0.5], [-0.25, 0.5], [0.75, -0.5], [0.75, 0.5]]
-    assert inside.tolist() == [[True] * 4, [False] * 4]
-    _, _, inside = neighbourhood(torch.tensor([3.5, 4.0]), (4, 5), reach=1)
-    assert inside.tolist() == [True, False, False, False]
+    assert index[0, inside[0]].tolist() == [10, 11, 15, 16] and not inside[1].any()
+    assert offset[0, inside[0]].tolist() == [[-0.25, -0.5], [-0.25, 0.5], [0.75, -0.5], [0.75, 0.5]]
+    index, _, inside = neighbourhood(torch.tensor([3.5, 4.0]), (4, 5), reach=1)
+    assert index[inside].tolist() == [18, 19]
+
+
+@pytest.mark.parametrize("reach", [1, 2])
+def test_a_neighbourhood_of_a_cell_is_symmetric(reach: int) -> None:
+    _, offset, inside = neighbourhood(torch.tensor([4.0, 5.0]), (9, 11), reach)
+    steps = range(-reach, reach + 1)
+    assert offset[inside].tolist() == [[y, x] for y in steps for x in steps]

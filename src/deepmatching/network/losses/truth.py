@@ -90,20 +90,21 @@ def on_image(cells: Tensor, geometry: Geometry, l: int = 0) -> Tensor:
 
 
 def neighbourhood(cells: Tensor, window: tuple[int, int], reach: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The cells around fractional positions: ⌊t⌋ − reach + 1 … ⌊t⌋ + reach along each axis.
+    """The cells at most ``reach`` away from fractional positions along each axis, on all sides alike.
 
     Args:
         cells: (…, 2) fractional (row, column); NaN allowed.
         window: (h, w) of the maps.
 
     Returns:
-        Raster indices (…, n) int64, n = (2·reach)², clamped into the map; their offsets (…, n, 2) from the position,
-        in cells; and a bool mask (…, n) of those on the map, False for a NaN position.
+        Raster indices (…, n) int64, n = (2·reach + 1)², clamped into the map; their offsets (…, n, 2) from the
+        position, in cells; and a bool mask (…, n) of those on the map and within reach, False for a NaN position.
+        Only a position on a cell has all n within reach, one between the cells (2·reach)².
     """
     known = ~torch.isnan(cells)
     low = torch.where(known, cells, 0).floor()
-    steps = torch.arange(1 - reach, reach + 1, device=cells.device, dtype=cells.dtype)
-    rows, columns = (low[..., axis, None] + steps for axis in (0, 1))  # (…, 2·reach)
+    steps = torch.arange(-reach, reach + 1, device=cells.device, dtype=cells.dtype)
+    rows, columns = (low[..., axis, None] + steps for axis in (0, 1))  # (…, 2·reach + 1)
     place = torch.stack(
         [
             rows[..., :, None].expand(*rows.shape, len(steps)),
@@ -112,10 +113,11 @@ def neighbourhood(cells: Tensor, window: tuple[int, int], reach: int) -> tuple[T
         dim=-1,
     ).flatten(-3, -2)  # (…, n, 2)
     inside = (place >= 0).all(-1) & (place[..., 0] < window[0]) & (place[..., 1] < window[1])
-    inside = inside & known.all(-1, keepdim=True)
+    offset = place - torch.where(known, cells, 0)[..., None, :]
+    inside = inside & known.all(-1, keepdim=True) & (offset.abs() <= reach).all(-1)
     row = place[..., 0].clamp(0, window[0] - 1).long()
     column = place[..., 1].clamp(0, window[1] - 1).long()
-    return row * window[1] + column, place - torch.where(known, cells, 0)[..., None, :], inside
+    return row * window[1] + column, offset, inside
 
 
 def mean_over(values: Tensor, counted: Tensor) -> Tensor:
