@@ -20,6 +20,7 @@ from deepmatching.evaluation import match_metrics
 from deepmatching.evaluation.metrics import area_under_roc
 from deepmatching.flow import Frame, Matching, RefinementSettings, flow_between, most_levels, preset
 from deepmatching.geometry.discretization import Geometry
+from deepmatching.kernels.limits import release_freed
 from deepmatching.matches import Matches
 from deepmatching.network.inference import Decoding
 from deepmatching.network.losses import is_right
@@ -206,7 +207,7 @@ def _match(network: Network, pair: Pair, device: torch.device) -> tuple[Decoded,
 def _matching(network: Network, geometry: Geometry, device: torch.device) -> Matching:
     """Return how a pair is matched within the free memory."""
     plan = plan_decoding(Work.of(network, geometry, device.type), 1, budget_for(device))
-    return Matching(network, geometry, Decoding(tiling=plan.tiling))
+    return Matching(network, geometry, Decoding(tiling=plan.tiling, between_strips=release_freed))
 
 
 def _measure(decoded: Decoded, pair: Pair, geometry: Geometry, flow: torch.Tensor | None) -> dict[str, float]:
