@@ -33,6 +33,7 @@ from helpers.fake_datasets import (
     write_field,
     write_image,
     write_kitti,
+    write_manifest,
     write_pairs,
     write_sintel,
 )
@@ -137,6 +138,27 @@ def test_baselines_and_their_flow(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "s10-40" in output and "pixels" in output
     assert json.loads((tmp_path / "e.json").read_text())["kind"] == "flow"
     assert len(list((tmp_path / "pictures").iterdir())) == 1
+
+
+def test_photographs_are_measured_by_their_geometry(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    entry = json.loads(write_pairs(tmp_path, 1).read_text())[0]
+    (tmp_path / "p.txt").write_text("10 10 16 6\n40 30 46 26\n60 20 66 16\n")
+    np.savetxt(tmp_path / "h.txt", np.array([[1, 0, FLOW[0]], [0, 1, FLOW[1]], [0, 0, 1]]))
+    images = {name: entry[name] for name in ("image0", "image1")}
+    truths = {"marked": {"points": "p.txt"}, "planar": {"homography": "h.txt"}}
+    path = write_manifest(tmp_path, [{**images, "dataset": name, **truth} for name, truth in truths.items()])
+    for options in ({}, {"method": "sift-8000"}, {"max_size": 60}, {"method": "sift", "max_size": 60}):
+        run(path, json_file=tmp_path / "e.json", pictures=tmp_path / "pictures", per_pair=True, **options)
+        output = capsys.readouterr().out
+        rows = {line.split()[0]: line.split() for line in output.partition("AUC@5")[2].splitlines() if line.split()}
+        content = json.loads((tmp_path / "e.json").read_text())
+        means = content["means"]["planar"]["two_view"]
+        assert rows["planar"][1:4] == ["1", f"{means['auc@5']:.1f}", f"{means['auc@10']:.1f}"] and means["auc@10"] > 80
+        assert rows["mean"][:6] == ["mean", "of", "2", "data", "sets", "2"] and "acc@2" in output
+        assert content["settings"].get("max_size") == options.get("max_size")
+    assert len(list((tmp_path / "pictures").iterdir())) == 2
+    with pytest.raises(DeepMatchingError, match="--max-size has no effect"):
+        run(path, method="dis", flow=True, max_size=60)
 
 
 def test_passes_groups_and_masks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -244,7 +266,7 @@ def test_a_pair_that_cannot_be_done_is_named(tmp_path: Path, capsys: pytest.Capt
 
 def test_the_help_explains_every_column() -> None:
     explained = evaluate.__doc__ or ""
-    for metric in ("acc@T", "EPE", ">3px", "Fl", "s0-10, s10-40, s40+", "all", "noc", "occ"):
+    for metric in ("acc@T", "EPE", ">3px", "Fl", "s0-10, s10-40, s40+", "AUC@T", "all", "noc", "occ"):
         assert f"{metric}:" in explained, metric
     assert f"within {PROPAGATION_RADIUS} px" in explained
 

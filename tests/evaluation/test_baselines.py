@@ -57,7 +57,7 @@ def test_keypoints_find_a_shift_and_their_scores_are_ratios(name: str, picture: 
     right = (matches.displacements - torch.tensor(FLOW)).norm(dim=1) < 4  # ORB of a coarse scale
     assert right.float().mean() > 0.9
     assert (matches.scores >= 0.2 - 1e-6).all() and (matches.scores <= 1).all()
-    assert len(torch.unique(matches.keypoints1, dim=0)) > 0.8 * len(matches)
+    assert len(torch.unique(matches.keypoints1, dim=0)) > 0.75 * len(matches)
 
 
 def test_a_matched_flow_has_every_pixel_once(picture: Tensor) -> None:
@@ -96,7 +96,7 @@ def test_a_method_that_opencv_lacks_is_an_error_at_once(monkeypatch: pytest.Monk
 
 
 def test_an_unknown_method_is_refused() -> None:
-    with pytest.raises(DeepMatchingError, match=r"The method must be 'sift', 'orb', 'akaze', 'dis'.* not 'magic'"):
+    with pytest.raises(DeepMatchingError, match=r"must be 'sift', 'sift-8000', 'orb', 'akaze', 'dis'.* not 'magic'"):
         baseline("magic")
 
 

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save
 from deepmatching.bulk_matching import MatchedPair, RunFolder, read_pairs
 from deepmatching.bulk_matching.storage import MANIFEST, read_shard, write_shard
 from deepmatching.data.datasets.manifest import Manifest
-from deepmatching.data.datasets.pairs import _read_homography
+from deepmatching.data.datasets.pairs import read_homography
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation.results import Evaluation, PairResult
 from deepmatching.flow.edges import load_edge_network, save_edge_network
@@ -166,7 +166,7 @@ def _texts(folder: Path) -> Iterator[Format]:
     config = folder / "plain.toml"
     write_config(Config(data=DataConfig(train=("pairs.json",))), config)
     yield Format("config.toml", read_config, config.read_bytes())
-    yield Format("homography.txt", _read_homography, b"1 0 3\n0 1.5 2e-3\n1e-5 0 1\n")
+    yield Format("homography.txt", read_homography, b"1 0 3\n0 1.5 2e-3\n1e-5 0 1\n")
     yield Format("log.csv", read_log, b"step,loss\n1,0.5\n2,0.25\n")
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @options.takes_settings(
     *("radius", "levels", "downscale", "reciprocal", "subpixel", "pooling", "search", "rotations", "scales"),
-    *("half", "memory", "device"),
+    *("max_size", "half", "memory", "device"),
     shown={"radius": f"{RADIUS}; with --flow {FLOW_RADIUS}"},
 )
 def evaluate(
@@ -61,8 +61,8 @@ def evaluate(
     method: Annotated[
         str | None,
         option(
-            "Evaluate a method of OpenCV instead of a model: sift, orb, akaze (keypoints); dis, dis-fast, "
-            "farneback, deepflow, pcaflow, tvl1, sparse-to-dense, rlof (dense).",
+            "Evaluate a method of OpenCV instead of a model: sift, sift-8000, orb, akaze (keypoints); dis, "
+            "dis-fast, farneback, deepflow, pcaflow, tvl1, sparse-to-dense, rlof (dense).",
             "NAME",
         ),
     ] = None,
@@ -102,13 +102,16 @@ def evaluate(
     displacement, in %. s0-10, s10-40, s40+: EPE where the true displacement is
     below 10, 10 to 40, above 40 px. Means over pairs, and over all pixels.
 
+    AUC@T: for pairs of a .json list with a homography, points or a pose, the
+    mean of max(0, 1 - error / T), in %. The error is that of the geometry that
+    MAGSAC finds in the matches, in px of images of 1024 px, or in degrees.
+
     Rows are sets of pixels, all: those with ground truth. With masks, noc: those
     visible in the second image, and occ: those hidden in it.
     """
     from deepmatching.data.datasets import Pair, open_dataset
-    from deepmatching.evaluation import Evaluation, PairResult, Recorder, evaluate_flow
+    from deepmatching.evaluation import Evaluation, PairResult, Recorder, evaluate_flow, report
     from deepmatching.evaluation import evaluate as evaluate_matches
-    from deepmatching.evaluation.report import draw_pair, means_table, pairs_table, print_table
     from deepmatching.io.files import check_writable, make_folder
 
     messages.set_quiet(quiet)
@@ -120,6 +123,7 @@ def evaluate(
             **settings,
             "reciprocal": settings["reciprocal"] != RECIPROCAL,
             "device": settings["device"] not in ("auto", "cpu"),
+            "max_size": settings["max_size"] if flow else None,
             "subpixel": False,
             "no_subpixel": not settings["subpixel"],
         }
@@ -137,7 +141,7 @@ def evaluate(
     data = data.only(only) if only else data
     data = data.thinned(limit) if limit is not None else data
     if method is not None:
-        name, (matcher, flow_function, described) = method, _opencv_method(method, flow)
+        name, (matcher, flow_function, described) = method, _opencv_method(method, flow, settings["max_size"])
     else:
         name = model or MODEL
         if settings["radius"] is None and not flow:
@@ -160,16 +164,22 @@ def evaluate(
 
         def on_pair(pair: Pair, result: PairResult, shown: Any) -> None:
             if pictures is not None:
-                draw_pair(pictures, pair, result, shown)
+                report.draw_pair(pictures, pair, result, shown)
             advance(f"{result.group} {result.name}")
 
         if flow_function is not None:
             evaluation = evaluate_flow(flow_function, data, recorder, on_pair, warm_up=method is None)
         else:
             evaluation = evaluate_matches(matcher, data, recorder, on_pair, warm_up=method is None)
-    if per_pair:
-        print_table(pairs_table(evaluation))
-    print_table(means_table(evaluation, name if method else _title(name, recorded)))
+    title = name if method else _title(name, recorded)
+    if any(evaluation.pixel_sets(group) for group in evaluation.groups):
+        if per_pair:
+            report.print_table(report.pairs_table(evaluation))
+        report.print_table(report.means_table(evaluation, title))
+    if evaluation.two_view():
+        if per_pair:
+            report.print_table(report.two_view_pairs_table(evaluation))
+        report.print_table(report.two_view_table(evaluation, title))
     messages.say_written(json_file, pictures)
 
 
@@ -190,10 +200,12 @@ def _title(model: str, recorded: dict[str, Any]) -> str:
 Method = tuple["PairMatcher", "FlowFunction | None", dict[str, Any]]
 
 
-def _opencv_method(name: str, flow: bool) -> Method:
-    from deepmatching.evaluation.baselines import DenseMethod, baseline
+def _opencv_method(name: str, flow: bool, max_size: int | None) -> Method:
+    from deepmatching.evaluation.baselines import AtReducedSize, DenseMethod, baseline
 
     method = baseline(name)
+    if max_size is not None:
+        return AtReducedSize(method, max_size), None, {"method": name, "max_size": max_size}
     if not flow:
         return method, None, {"method": name}
     if not isinstance(method, DenseMethod):

@@ -15,28 +15,34 @@ import torch
 from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError, check_choice
+from deepmatching.io.images import shrink, size_of
 from deepmatching.matches import Matches
+from deepmatching.settings import PROPAGATION_RADIUS
 
 
 def baseline(name: str) -> KeypointMatcher | DenseMethod:
     """Return the method of that name, one of :data:`KEYPOINTS` or :data:`DENSE`."""
     check_choice("The method", name, (*KEYPOINTS, *DENSE))
+    if name == "sift-8000":
+        return KeypointMatcher(name, ratio=0.85, is_mutual=False)
     return KeypointMatcher(name) if name in KEYPOINTS else DenseMethod(name)
 
 
 @dataclass(frozen=True)
 class KeypointMatcher:
-    """Matches keypoints whose descriptors are mutual nearest neighbours and pass the ratio test.
+    """Matches keypoints whose descriptors are nearest neighbours and pass the ratio test.
 
     The score is 1 − d₁/d₂, with the distances to the nearest and second nearest descriptor in the other image.
 
     Attributes:
         name: one of :data:`KEYPOINTS`.
         ratio: the largest d₁/d₂ that is a match.
+        is_mutual: keep a match only if each is the nearest neighbour of the other.
     """
 
     name: str
     ratio: float = 0.8
+    is_mutual: bool = True
 
     def __post_init__(self) -> None:
         KEYPOINTS[self.name]()  # raises now if OpenCV lacks it
@@ -55,7 +61,7 @@ class KeypointMatcher:
             back = {m[0].queryIdx: m[0].trainIdx for m in comparer.knnMatch(descriptors1, descriptors0, k=1)}
             for nearest, second in comparer.knnMatch(descriptors0, descriptors1, k=2):
                 ratio = nearest.distance / max(second.distance, 1e-9)
-                if ratio <= self.ratio and back[nearest.trainIdx] == nearest.queryIdx:
+                if ratio <= self.ratio and (not self.is_mutual or back[nearest.trainIdx] == nearest.queryIdx):
                     chosen.append((nearest.queryIdx, nearest.trainIdx))
                     scores.append(1.0 - ratio)
         from0, from1 = np.array(chosen, np.int64).reshape(-1, 2).T
@@ -111,6 +117,27 @@ class DenseMethod:
         return Matches(start, end, torch.ones(len(start)), (height, width), (image1.shape[1], image1.shape[2]))
 
 
+@dataclass(frozen=True)
+class AtReducedSize:
+    """Matches larger images at a reduced size, as the setting ``max_size`` does; matches are in pixels of the images.
+
+    Attributes:
+        method: that matches.
+        max_size: longer side in pixels.
+    """
+
+    method: KeypointMatcher | DenseMethod
+    max_size: int
+
+    @property
+    def spread(self) -> float:
+        return getattr(self.method, "spread", PROPAGATION_RADIUS)
+
+    def match(self, image0: Tensor, image1: Tensor) -> Matches:
+        small = self.method.match(shrink(image0, self.max_size), shrink(image1, self.max_size))
+        return small.at_sizes(size_of(image0), size_of(image1))
+
+
 # ---------------------------------------------------------------------- OpenCV
 
 
@@ -132,6 +159,7 @@ def _akaze() -> tuple[Any, int]:
 #: Detector with its descriptor, and the norm that compares descriptors. The thresholds give thousands of keypoints.
 KEYPOINTS: dict[str, Callable[[], tuple[Any, int]]] = {
     "sift": lambda: (_opencv("SIFT_create")(contrastThreshold=0.01), cv2.NORM_L2),
+    "sift-8000": lambda: (_opencv("SIFT_create")(8000), cv2.NORM_L2),
     "orb": lambda: (_opencv("ORB_create")(nfeatures=10000), cv2.NORM_HAMMING),
     "akaze": _akaze,
 }

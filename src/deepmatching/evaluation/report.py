@@ -7,11 +7,13 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from deepmatching.data.datasets import Pair
 from deepmatching.drawing import write_image
 from deepmatching.drawing.flow import draw_flow_errors, draw_match_errors
 from deepmatching.evaluation.metrics import PIXEL_SETS
-from deepmatching.evaluation.results import Evaluation, PairResult
+from deepmatching.evaluation.results import LIMITS, TWO_VIEW, Evaluation, PairResult, bootstrap_interval
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -51,6 +53,28 @@ def means_table(evaluation: Evaluation, title: str = "") -> Table:
                 words = [first, "" if place else pixels] + [kind] * is_flow
                 numbers = [f"{means['pairs']:.0f}", *(format_number(means[n], d) for n, _, d in columns)]
                 table.add_row(*words, *numbers, format_number(means["seconds"]) if first else "")
+    return table
+
+
+def two_view_table(evaluation: Evaluation, title: str = "") -> Table:
+    """Return a row for each group of pairs with a known geometry of their views, and one for the mean of the groups."""
+    table = blank_table(["data set"], ["pairs", *(f"AUC@{limit}" for limit in LIMITS), "AUC@10: 95 %"], title)
+    rows = {group: [group] for group in evaluation.two_view()}
+    for name, groups in {**rows, f"mean of {len(rows)} data sets": list(rows)}.items():
+        means = [np.mean([evaluation.two_view(limit)[group].mean() for group in groups]) for limit in LIMITS]
+        values = [evaluation.two_view()[group] for group in groups]
+        low, high = bootstrap_interval(values)
+        table.add_row(name, str(sum(map(len, values))), *(f"{mean:.1f}" for mean in means), f"{low:.1f} – {high:.1f}")
+    return table
+
+
+def two_view_pairs_table(evaluation: Evaluation) -> Table:
+    """Return a row with the error of each pair with a known geometry of its views."""
+    table = blank_table(["data set", "pair"], ["error", "s"])
+    for pair in evaluation.pairs:
+        if TWO_VIEW in pair.metrics:
+            error = format_number(pair.metrics[TWO_VIEW]["error"])
+            table.add_row(pair.group, pair.name, error, format_number(pair.seconds))
     return table
 
 
@@ -102,9 +126,11 @@ def draw_pair(folder: Path, pair: Pair, result: PairResult, shown: Any) -> None:
 
     ``pair``, ``result`` and ``shown`` are what ``on_pair`` receives, see :mod:`deepmatching.evaluation.running`.
     """
-    metrics, truth = result.metrics["all"], pair.flow.numpy()
+    metrics, truth = result.metrics.get("all", {}), pair.flow.numpy()
     caption = f"{result.group} {result.name}: "
-    if isinstance(shown, tuple):
+    if not metrics:  # only the geometry of the views is known
+        picture = shown[0].draw(pair.image0, pair.image1)
+    elif isinstance(shown, tuple):
         matches, field = shown
         accuracies = " / ".join(f"{metrics[name]:.1f}" for name in ("acc@2", "acc@5", "acc@10"))
         caption += f"acc@2/5/10 {accuracies} %, EPE of the matches {metrics['epe']:.2f} px"

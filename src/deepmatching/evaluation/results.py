@@ -6,9 +6,11 @@ import json
 import math
 import os
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
+
+import numpy as np
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation.metrics import PIXEL_SETS, PairMetrics
@@ -17,6 +19,18 @@ from deepmatching.io.structured import parse_json
 
 Kind = Literal["matches", "flow"]
 _FORMAT = "deepmatching evaluation 1"
+
+#: The metrics of the geometry of the two views, beside those of sets of pixels.
+TWO_VIEW = "two_view"
+
+#: All names of sets of metrics.
+_SETS = (*PIXEL_SETS, TWO_VIEW)
+
+#: Errors T of AUC@T, in pixels or degrees: a pair counts max(0, 1 − error / T).
+LIMITS = (5, 10, 20)
+
+#: Times that a bootstrap draws all pairs.
+_DRAWS = 2000
 
 #: The metric that is NaN if a pair has none of the pixels.
 _KEY_METRIC = {"matches": "acc@2", "flow": "epe"}
@@ -85,7 +99,7 @@ class Evaluation:
     def _summary(self, group: str, pixels: str, weight: Callable[[dict[str, float], str], float]) -> dict[str, float]:
         pairs = self._pairs_with(group, pixels)
         rows = [pair.metrics[pixels] for pair in pairs]
-        names = [name for name in (rows[0] if rows else {}) if not name.startswith("pixels")]
+        names = [name for name in (rows[0] if rows else {}) if name != "error" and not name.startswith("pixels")]
         return {
             "pairs": float(len(rows)),
             **{name: _mean([(row[name], weight(row, name)) for row in rows]) for name in names},
@@ -96,9 +110,17 @@ class Evaluation:
         """Return the sets of pixels that a group has metrics for."""
         return [name for name in PIXEL_SETS if self._pairs_with(group, name)]
 
+    def two_view(self, limit: int = 10) -> dict[str, np.ndarray]:
+        """Return AUC@limit, in %, of the pairs of each group that has pairs with a known geometry."""
+        values = {
+            group: np.array([pair.metrics[TWO_VIEW][f"auc@{limit}"] for pair in self._pairs_with(group, TWO_VIEW)])
+            for group in self.groups
+        }
+        return {group: array for group, array in values.items() if len(array)}
+
     def _pairs_with(self, group: str, pixels: str) -> list[PairResult]:
         """Return the pairs of a group that have any of these pixels."""
-        first = _KEY_METRIC[self.kind]
+        first = "auc@5" if pixels == TWO_VIEW else _KEY_METRIC[self.kind]
         return [
             pair
             for pair in self.pairs
@@ -118,7 +140,7 @@ class Evaluation:
             "unknown": self.unknown,
             **{
                 name: {
-                    group: {pixels: _without_nan(means(group, pixels)) for pixels in self.pixel_sets(group)}
+                    group: {name: _without_nan(means(group, name)) for name in _SETS if self._pairs_with(group, name)}
                     for group in self.groups
                 }
                 for name, means in kinds.items()
@@ -148,12 +170,13 @@ class Evaluation:
                 str(pair["dataset"]),
                 str(pair["name"]),
                 float(pair["seconds"]),
-                {name: _with_nan(pair[name]) for name in PIXEL_SETS if name in pair},
+                {name: _with_nan(pair[name]) for name in _SETS if name in pair},
             )
             for pair in content["pairs"]
         )
-        needed = {_KEY_METRIC[content["kind"]]} | ({"pixels"} if content["kind"] == "flow" else set())
-        for pixels in PIXEL_SETS:  # means take the metrics of the first pair
+        of_pixels = {_KEY_METRIC[content["kind"]]} | ({"pixels"} if content["kind"] == "flow" else set())
+        for pixels in _SETS:  # means take the metrics of the first pair
+            needed = {f"auc@{limit}" for limit in LIMITS} if pixels == TWO_VIEW else of_pixels
             names = {frozenset(pair.metrics[pixels]) for pair in pairs if pixels in pair.metrics}
             if len(names) > 1 or not all(needed <= found for found in names):
                 raise ValueError("its pairs have different metrics")
@@ -173,6 +196,14 @@ class Evaluation:
             raise DeepMatchingError(
                 f"'{path}' is not an evaluation that deepmatching wrote ({error}); give another name."
             ) from error
+
+
+def bootstrap_interval(groups: Collection[np.ndarray]) -> tuple[float, float]:
+    """Return the 95 % interval of the mean of the groups' means, when pairs are drawn anew within each group."""
+    generator = np.random.default_rng(0)
+    means = [values[generator.integers(len(values), size=(_DRAWS, len(values)))].mean(axis=1) for values in groups]
+    low, high = np.percentile(np.mean(means, axis=0), (2.5, 97.5))
+    return float(low), float(high)
 
 
 def _mean(weighted: list[tuple[float, float]]) -> float:

@@ -11,11 +11,14 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor
 
-from deepmatching.data.datasets.pairs import FilePairs, Pair
+from deepmatching.data.datasets.pairs import Entry, FilePairs, Pair
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation.metrics import PairMetrics, flow_metrics, match_metrics
 from deepmatching.evaluation.recording import Recorder
-from deepmatching.evaluation.results import Evaluation, PairResult
+from deepmatching.evaluation.results import TWO_VIEW, Evaluation, PairResult
+from deepmatching.evaluation.two_view import two_view_metrics
+from deepmatching.geometry.homographies import Size
+from deepmatching.io.images import size_of
 from deepmatching.matches import Matches
 from deepmatching.settings import PROPAGATION_RADIUS
 
@@ -37,7 +40,7 @@ class PairDataset(Protocol):
 #: From two images (3, H, W) to a flow (H, W, 2).
 FlowFunction = Callable[[Tensor, Tensor], np.ndarray]
 
-#: Called after each pair with the pair, its result, and either (matches, field) or the flow.
+#: Called after each pair with the pair, its result, and either (matches, field or None) or the flow.
 OnPair = Callable[[Pair, PairResult, Any], None]
 
 
@@ -49,6 +52,8 @@ def evaluate(
     warm_up: bool = False,
 ) -> Evaluation:
     """Measure a matcher on every pair of a data set, as the paper does.
+
+    Of pairs in files, those with a homography, points or a pose also get :mod:`deepmatching.evaluation.two_view`.
 
     >>> evaluation = evaluate(DeepMatcher.from_pretrained("hog"), open_dataset("sintel-clean", "MPI-Sintel"))
     >>> evaluation.means("sintel-clean")["acc@10"]
@@ -111,32 +116,55 @@ def evaluate_with_flow(
 
 
 @dataclass(frozen=True)
+class Truth:
+    """What is known of a pair.
+
+    Attributes:
+        sizes: (rows, columns) of both images.
+        flow: (H, W, 2), NaN where unknown; None if it is unknown everywhere.
+        occluded: (H, W) bool; None without masks.
+        views: the entry of a pair with a homography, points or a pose.
+    """
+
+    sizes: tuple[Size, Size]
+    flow: np.ndarray | None
+    occluded: np.ndarray | None
+    views: Entry | None
+
+
+@dataclass(frozen=True)
 class Stage:
     """A step from two images to something that is measured.
 
     Attributes:
         compute: from two images and the output of the stage before to this stage's output.
-        measure: from the output, the true flow and the mask of occluded pixels to metrics and what ``on_pair`` gets.
+        measure: from the output and what is known of the pair to metrics and what ``on_pair`` gets.
         recorder: keeps the results.
     """
 
     compute: Callable[[Tensor, Tensor, Any], Any]
-    measure: Callable[[Any, np.ndarray, np.ndarray | None], tuple[PairMetrics, Any]]
+    measure: Callable[[Any, Truth], tuple[PairMetrics, Any]]
     recorder: Recorder
 
 
 def _matching(matcher: PairMatcher, recorder: Recorder) -> Stage:
     spread = float(getattr(matcher, "spread", PROPAGATION_RADIUS))
 
-    def measure(matches: Matches, truth: np.ndarray, occluded: np.ndarray | None) -> tuple[PairMetrics, Any]:
-        metrics, field = match_metrics(matches, truth, occluded, spread)
+    def measure(matches: Matches, truth: Truth) -> tuple[PairMetrics, Any]:
+        metrics: PairMetrics = {}
+        field = None
+        if truth.flow is not None:
+            metrics, field = match_metrics(matches, truth.flow, truth.occluded, spread)
+        if truth.views is not None:
+            metrics[TWO_VIEW] = two_view_metrics(matches, truth.views, *truth.sizes)
         return metrics, (matches, field)
 
     return Stage(lambda image0, image1, before: matcher.match(image0, image1), measure, recorder)
 
 
-def _measure_flow(flow: np.ndarray, truth: np.ndarray, occluded: np.ndarray | None) -> tuple[PairMetrics, Any]:
-    return flow_metrics(np.asarray(flow), truth, occluded), flow
+def _measure_flow(flow: np.ndarray, truth: Truth) -> tuple[PairMetrics, Any]:
+    assert truth.flow is not None
+    return flow_metrics(np.asarray(flow), truth.flow, truth.occluded), flow
 
 
 def _run(stages: Sequence[Stage], dataset: PairDataset, on_pair: OnPair | None, warm_up: bool) -> None:
@@ -144,6 +172,7 @@ def _run(stages: Sequence[Stage], dataset: PairDataset, on_pair: OnPair | None, 
     if not len(dataset):
         raise DeepMatchingError("The data set has no pairs; there is nothing to evaluate.")
     done, left_out = [stage.recorder.done for stage in stages], []
+    needs_flow = any(stage.recorder.evaluation.kind == "flow" for stage in stages)
     if warm_up and any(len(indices) < len(dataset) for indices in done):
         with _naming_pair(dataset, 0):
             output = None
@@ -155,19 +184,17 @@ def _run(stages: Sequence[Stage], dataset: PairDataset, on_pair: OnPair | None, 
             continue
         with _naming_pair(dataset, index):
             pair = dataset[index]
-            truth = pair.flow.cpu().numpy()
-            if not np.isfinite(truth).all(axis=2).any():
+            group, truth = _known(dataset, index, pair)
+            if truth.flow is None and (needs_flow or truth.views is None):
                 left_out.append(pair.name)
                 continue
-            group, has_masks = _describe(dataset, index, pair)
-            occluded = pair.occluded.cpu().numpy() if has_masks else None
             output, seconds, results = None, 0.0, []
             for n, stage in enumerate(stages[: missing[-1] + 1]):
                 start = time.perf_counter()
                 output = stage.compute(pair.image0, pair.image1, output)
                 seconds += time.perf_counter() - start
                 if n in missing:
-                    metrics, shown = stage.measure(output, truth, occluded)
+                    metrics, shown = stage.measure(output, truth)
                     results.append((stage, PairResult(index, group, pair.name, seconds, metrics)))
         if on_pair is not None:
             on_pair(pair, results[-1][1], shown)
@@ -195,9 +222,15 @@ def _naming_pair(dataset: PairDataset, index: int) -> Iterator[None]:
         raise type(error)(f"Pair {index + 1} of {len(dataset)}{name}: {error}") from error
 
 
-def _describe(dataset: PairDataset, index: int, pair: Pair) -> tuple[str, bool]:
-    """Return the group of a pair, and whether its mask of occluded pixels means anything."""
-    if isinstance(dataset, FilePairs):
-        entry = dataset.entries[index]
-        return entry.group, entry.knows_occlusion
-    return str(getattr(dataset, "name", "data")), bool(pair.occluded.any())
+def _known(dataset: PairDataset, index: int, pair: Pair) -> tuple[str, Truth]:
+    """Return the group of a pair, and what is known of it."""
+    entry = dataset.entries[index] if isinstance(dataset, FilePairs) else None
+    has_masks = bool(pair.occluded.any()) if entry is None else entry.knows_occlusion
+    flow, occluded = pair.flow.cpu().numpy(), pair.occluded.cpu().numpy() if has_masks else None
+    truth = Truth(
+        (size_of(pair.image0), size_of(pair.image1)),
+        flow if np.isfinite(flow).all(axis=2).any() else None,
+        occluded,
+        entry if entry is not None and entry.flow is None else None,
+    )
+    return str(getattr(dataset, "name", "data")) if entry is None else entry.group, truth

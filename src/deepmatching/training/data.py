@@ -75,7 +75,7 @@ def open_pairs(names: Sequence[str], roots: Sequence[str], split: str, config: D
             passes=config.passes or None if name.lower() in WITH_PASSES else None,
             split_file=config.split_file or None if name.lower() == WITH_SPLIT_FILE else None,
             masks=config.masks,
-        )
+        ).with_motion()
         for name, root in zip(names, root_of_each(names, roots), strict=True)
     ]
     return parts[0] if len(parts) == 1 else ConcatDataset(parts)  # type: ignore[arg-type, return-value]

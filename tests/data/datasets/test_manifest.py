@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from deepmatching.data.datasets import Manifest
+from deepmatching.data.datasets.pairs import read_points
 from deepmatching.errors import DeepMatchingError
 from helpers.fake_datasets import mask, write_image, write_manifest, write_pairs
 
@@ -56,6 +57,33 @@ def test_homographies_and_masks(tmp_path: Path) -> None:
     assert not plain[1].occluded.any() and not plain[1].flow.isnan().any()
 
 
+def test_photographs_have_points_or_a_pose_and_no_known_motion(tmp_path: Path) -> None:
+    entry = json.loads(write_pairs(tmp_path, 1).read_text())[0]
+    images = {name: entry[name] for name in ("image0", "image1")}
+    (tmp_path / "p.txt").write_text("1 2 3 4\n5 6 7 8\n")
+    pose = {"K0": [[2, 0, 1], [0, 2, 1], [0, 0, 1]], "K1": np.eye(3).tolist(), "T_0to1": np.eye(4).tolist()}
+    dataset = Manifest(write_manifest(tmp_path, [{**images, "points": "p.txt"}, {**images, "pose": pose}, entry]))
+    assert dataset.with_motion().entries == dataset.entries[2:]
+    marked, posed = dataset.entries[:2]
+    assert marked.points is not None and [ends.tolist() for ends in read_points(marked.points)] == [
+        [[1, 2], [5, 6]],
+        [[3, 4], [7, 8]],
+    ]
+    assert posed.pose is not None and posed.pose.K0[0, 0] == 2 and posed.pose.T_0to1.shape == (4, 4)
+    for photograph in (marked, posed):
+        assert not photograph.knows_motion and photograph.read().flow.isnan().all()
+    with pytest.raises(DeepMatchingError, match="which training needs"):
+        Manifest(write_manifest(tmp_path, [{**images, "pose": pose}])).with_motion()
+
+
+def test_a_mask_of_visible_pixels_is_the_opposite_of_one_of_occluded_pixels(tmp_path: Path) -> None:
+    entry = json.loads(write_pairs(tmp_path, 1).read_text())[0]
+    write_image(tmp_path / "seen.png", mask(slice(7, None)))
+    (pair,) = Manifest(write_manifest(tmp_path, [{**entry, "visible": "seen.png"}])).entries
+    assert pair.knows_occlusion and not pair.without_masks().knows_occlusion
+    assert pair.read().occluded[:7].all() and not pair.read().occluded[7:].any()
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -70,11 +98,16 @@ def test_homographies_and_masks(tmp_path: Path) -> None:
         ("[3]", "Entry 1 .* is not an object"),
         ('[{"image1": "0_b.png", "flow": "0.flo"}]', "Entry 1 .* has no 'image0'"),
         ('[{"image0": "0_a.png", "flow": "0.flo"}]', "Entry 1 .* has no 'image1'"),
-        ('[{"image0": "0_a.png", "image1": "0_b.png"}]', "either 'flow' or 'homography'"),
-        ('[{"image0": "0_a.png", "image1": "0_b.png", "flow": "0.flo", "homography": "h"}]', "either 'flow' or"),
+        ('[{"image0": "0_a.png", "image1": "0_b.png"}]', "one of 'flow', 'homography'"),
+        ('[{"image0": "0_a.png", "image1": "0_b.png", "flow": "0.flo", "homography": "h"}]', "one of 'flow'"),
         ('[{"image0": 7, "image1": "0_b.png", "flow": "0.flo"}]', "'image0' that is not a string"),
         ('[{"image0": "0_a.png", "image1": "0_b.png", "flow": "0.flo", "scene": 7}]', "'scene' that is not a string"),
         ('[{"image0": "0_a.png", "image1": "x.png", "flow": "0.flo"}]', "no file '.*x.png', the 'image1' of entry 1"),
+        ('[{"image0": "0_a.png", "image1": "0_b.png", "points": "no.txt"}]', "the 'points' of entry 1"),
+        ('[{"image0": "0_a.png", "image1": "0_b.png", "flow": "0.flo", "points": "h"}]', "one of 'flow'"),
+        ('[{"image0": "0_a.png", "image1": "0_b.png", "pose": "p.txt"}]', "'pose' that is not K0"),
+        ('[{"image0": "0_a.png", "image1": "0_b.png", "pose": {"K0": [[1]]}}]', "'pose' that is not K0"),
+        ('[{"image0": "0_a.png", "image1": "0_b.png", "pose": {"K0": 1, "K1": 2, "T_0to1": 3}}]', "'pose' that is"),
         (
             '[{"image0": "0_a.png", "image1": "0_b.png", "flow": "0.flo", "occ": "o.png", "invalid": "i.png"}]',
             r"no file '.*o.png' \(and 1 more\), the 'occ' of entry 1",
@@ -108,7 +141,7 @@ def test_null_is_as_good_as_nothing(tmp_path: Path) -> None:
     first, second = Manifest(path).entries
     assert (first.flow, first.homography, first.group) == (None, tmp_path / "h.txt", "pairs")
     assert second.flow is not None
-    with pytest.raises(DeepMatchingError, match="must have either 'flow' or 'homography'"):
+    with pytest.raises(DeepMatchingError, match="must have one of 'flow'"):
         Manifest(write_manifest(tmp_path, [{**entry, "flow": None, "homography": None}]))
     with pytest.raises(DeepMatchingError, match="has no 'image0'"):
         Manifest(write_manifest(tmp_path, [{**entry, "image0": None}]))

@@ -7,7 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from deepmatching.data.datasets.pairs import Entry, FilePairs, PathLike, evenly_spaced, missing_files
+import numpy as np
+
+from deepmatching.data.datasets.pairs import Entry, FilePairs, PathLike, Pose, evenly_spaced, missing_files
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.structured import read_json
 
@@ -17,17 +19,22 @@ _FILES = {
     "image1": "image1",
     "flow": "flow",
     "homography": "homography",
+    "points": "points",
     "occ": "occluded",
+    "visible": "visible",
     "invalid": "invalid",
     "flow_noc": "flow_noc",
 }
+#: Keys of the ground truth, of which an entry has one.
+_TRUTHS = ("flow", "homography", "points", "pose")
 _EXAMPLE = '[{"image0": "a.png", "image1": "b.png", "flow": "ab.flo"}, …]'
 
 
 class Manifest(FilePairs):
     """The pairs that a JSON file lists.
 
-    Each is an object with ``image0``, ``image1``, and ``flow`` or ``homography``. It may have the masks ``occ`` and
+    Each is an object with ``image0``, ``image1``, and one of ``flow``, ``homography``, ``points`` and ``pose`` (an
+    object with the matrices ``K0``, ``K1`` and ``T_0to1``). It may have the masks ``occ``, ``visible`` and
     ``invalid``, or ``flow_noc`` (the flow of visible pixels only), ``dataset`` (the group it is averaged with; by
     default the name of the manifest) and ``scene``. Paths are relative to the manifest. Other keys are ignored, and
     so are values of null.
@@ -75,11 +82,23 @@ def _entry(manifest: Path, number: int, item: Any) -> Entry:
     for key in ("image0", "image1"):
         if key not in item:
             raise DeepMatchingError(f"{where} has no '{key}'; write {_EXAMPLE}.")
-    if ("flow" in item) == ("homography" in item):
-        raise DeepMatchingError(f"{where} must have either 'flow' or 'homography', its ground truth.")
+    if sum(key in item for key in _TRUTHS) != 1:
+        raise DeepMatchingError(f"{where} must have one of {', '.join(map(repr, _TRUTHS))}, its ground truth.")
+    pose = _pose(item["pose"], where) if "pose" in item else None
     files = {field: manifest.parent / item[key] for key, field in _FILES.items() if key in item}
     name = item.get("scene", f"{files['image0'].stem}-{files['image1'].stem}")
-    return Entry(item.get("dataset", manifest.stem), name, **files)
+    return Entry(item.get("dataset", manifest.stem), name, pose=pose, **files)
+
+
+def _pose(item: Any, where: str) -> Pose:
+    try:
+        pose = Pose(*(np.array(item[key], np.float64) for key in Pose._fields))
+        shapes = [matrix.shape for matrix in pose if np.isfinite(matrix).all()]
+    except (LookupError, TypeError, ValueError):
+        shapes = []
+    if shapes != [(3, 3), (3, 3), (4, 4)]:
+        raise DeepMatchingError(f"{where} has a 'pose' that is not K0 (3 x 3), K1 (3 x 3) and T_0to1 (4 x 4).")
+    return pose
 
 
 def _with_distinct_names(entries: list[Entry]) -> list[Entry]:

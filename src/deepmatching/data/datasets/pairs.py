@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,9 +40,17 @@ class Pair(NamedTuple):
     name: str = ""  #: scene and frame, for display
 
 
+class Pose(NamedTuple):
+    """The cameras of two photographs."""
+
+    K0: np.ndarray  #: (3, 3) camera matrix, in pixels of the file of image 0
+    K1: np.ndarray
+    T_0to1: np.ndarray  #: (4, 4), takes points in the coordinates of camera 0 to those of camera 1
+
+
 @dataclass(frozen=True)
 class Entry:
-    """The files of one pair; either ``flow`` or ``homography`` is its ground truth."""
+    """The files of one pair. Its ground truth is one of ``flow``, ``homography``, ``points`` and ``pose``."""
 
     group: str  #: the pairs it is averaged with
     name: str  #: scene and frame, for display
@@ -50,14 +58,22 @@ class Entry:
     image1: Path
     flow: Path | None = None
     homography: Path | None = None  #: text, 3 × 3, maps pixels (x, y, 1) of image 0 to image 1
+    points: Path | None = None  #: text, corresponding points x0 y0 x1 y1 a line
+    pose: Pose | None = field(default=None, compare=False)
     occluded: Path | None = None  #: mask, nonzero where the pixel is not visible in image 1
+    visible: Path | None = None  #: mask, zero where the pixel is not visible in image 1
     invalid: Path | None = None  #: mask, nonzero where the ground truth is unreliable
     flow_noc: Path | None = None  #: the flow, unknown where the pixel is not visible in image 1
 
     @property
+    def knows_motion(self) -> bool:
+        """Whether the files tell where pixels move, not only how the two views are related."""
+        return self.flow is not None or self.homography is not None
+
+    @property
     def knows_occlusion(self) -> bool:
         """Whether the files tell which pixels are occluded."""
-        return self.occluded is not None or self.flow_noc is not None
+        return any(mask is not None for mask in (self.occluded, self.visible, self.flow_noc))
 
     def files(self) -> dict[str, Path]:
         """Return the files by the name of their field."""
@@ -66,7 +82,7 @@ class Entry:
 
     def without_masks(self) -> Entry:
         """Return the same pair with all of its ground truth, and no occlusion known."""
-        return replace(self, occluded=None, invalid=None, flow_noc=None)
+        return replace(self, occluded=None, visible=None, invalid=None, flow_noc=None)
 
     def read(self) -> Pair:
         image0, image1 = (_load_rgb(path) for path in (self.image0, self.image1))
@@ -74,12 +90,15 @@ class Entry:
         if self.flow is not None:
             flow = read_flow(self.flow)
             self._check_size(self.flow, flow, size0)
+        elif self.homography is not None:
+            flow = homography_flow(read_homography(self.homography), *size0, *size1)
         else:
-            assert self.homography is not None
-            flow = homography_flow(_read_homography(self.homography), *size0, *size1)
+            flow = np.full((*size0, 2), np.nan, np.float32)
         occluded = np.zeros(size0, bool)
         if self.occluded is not None:
             occluded |= self._read_mask(self.occluded, size0)
+        if self.visible is not None:
+            occluded |= ~self._read_mask(self.visible, size0)
         if self.flow_noc is not None:
             visible = read_flow(self.flow_noc)
             self._check_size(self.flow_noc, visible, size0)
@@ -101,8 +120,8 @@ class Entry:
             )
 
 
-MASKS = ("occluded", "invalid", "flow_noc")  #: fields of :class:`Entry` that a data set may lack
-_FILES = ("image0", "image1", "flow", "homography", *MASKS)
+MASKS = ("occluded", "visible", "invalid", "flow_noc")  #: fields of :class:`Entry` that a data set may lack
+_FILES = ("image0", "image1", "flow", "homography", "points", *MASKS)
 
 
 class FilePairs(Dataset[Pair]):
@@ -139,6 +158,13 @@ class FilePairs(Dataset[Pair]):
                 f"There are no pairs of '{unknown[0]}' in {self.name}: choose from {', '.join(sorted(existing))}."
             )
         return FilePairs(self.name, [entry for entry in self.entries if entry.group in wanted])
+
+    def with_motion(self) -> FilePairs:
+        """Return the pairs whose files tell where pixels move."""
+        entries = [entry for entry in self.entries if entry.knows_motion]
+        if not entries:
+            raise DeepMatchingError(f"No pair of {self.name} has a flow or a homography, which training needs.")
+        return self if len(entries) == len(self) else FilePairs(self.name, entries, self.incomplete)
 
     def thinned(self, count: int) -> FilePairs:
         """Return at most ``count`` pairs, evenly spaced in the data set."""
@@ -246,26 +272,39 @@ def _load_rgb(path: Path) -> Tensor:
     return image if image.shape[0] == 3 else image.expand(3, -1, -1).contiguous()
 
 
-def _read_homography(path: Path) -> np.ndarray:
-    text = read_bytes(path, "homography file").decode("utf-8-sig", errors="replace")
-    try:
-        lines = [line.partition("#")[0] for line in text.splitlines()]
-        lines = [line for line in lines if line.strip()]  # NumPy warns if there are none
-        matrix = np.loadtxt(lines, dtype=np.float64, ndmin=2) if lines else np.empty((0, 0))
-    except ValueError as error:
-        raise DeepMatchingError(
-            f"The homography '{path}' cannot be read ({error}); write three lines of three numbers."
-        ) from error
-    if matrix.shape != (3, 3) or not np.isfinite(matrix).all():
-        raise DeepMatchingError(
-            f"The homography '{path}' is not a finite 3 x 3 matrix; write three lines of three numbers."
-        )
+def read_homography(path: Path) -> np.ndarray:
+    """Return the invertible matrix (3, 3) in a text file."""
+    matrix = _read_table(path, "homography", "three lines of three numbers")
+    if matrix.shape != (3, 3):
+        raise DeepMatchingError(f"The homography '{path}' is not a 3 x 3 matrix; write three lines of three numbers.")
     # Scaled, since a homography times a number is the same, and products of large numbers overflow.
     if np.linalg.matrix_rank(matrix / max(1.0, np.abs(matrix).max())) < 3:
         raise DeepMatchingError(
             f"The homography '{path}' is singular: it maps the whole image to a line or a point; correct its numbers."
         )
     return matrix
+
+
+def read_points(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return the corresponding points (N, 2) and (N, 2) in a text file."""
+    table = _read_table(path, "list of points", "lines of four numbers, x0 y0 x1 y1")
+    if table.shape[1] != 4:
+        raise DeepMatchingError(f"The list of points '{path}' needs lines of four numbers, x0 y0 x1 y1.")
+    return table[:, :2], table[:, 2:]
+
+
+def _read_table(path: Path, kind: str, content: str) -> np.ndarray:
+    """Return the finite numbers in a text file, a row for each line."""
+    text = read_bytes(path, f"{kind} file").decode("utf-8-sig", errors="replace")
+    try:
+        lines = [line.partition("#")[0] for line in text.splitlines()]
+        lines = [line for line in lines if line.strip()]  # NumPy warns if there are none
+        table = np.loadtxt(lines, dtype=np.float64, ndmin=2) if lines else np.empty((0, 0))
+    except ValueError as error:
+        raise DeepMatchingError(f"The {kind} '{path}' cannot be read ({error}); write {content}.") from error
+    if not np.isfinite(table).all():
+        raise DeepMatchingError(f"The {kind} '{path}' has numbers that are not finite; write {content}.")
+    return table
 
 
 def homography_flow(
