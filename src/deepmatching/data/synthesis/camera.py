@@ -11,6 +11,8 @@ from deepmatching.data.synthesis import motions
 from deepmatching.data.synthesis.settings import SynthesisSettings
 
 PLANES = 4  # of a street, front to back: left wall, right wall, near ground, far ground
+_WIDE = (8, 7, 12, 9)  # factors of turn, zoom, stretch and tilt for a wide baseline
+_MAX_TILT = 0.7  # largest change of a plane's depth over the frame, for a wide baseline
 
 
 @dataclass
@@ -21,6 +23,7 @@ class Kinds:
     still: np.ndarray
     driving: np.ndarray
     viewpoint: np.ndarray
+    wide: np.ndarray
     count: int
 
 
@@ -36,13 +39,15 @@ class Streets:
     is_present: np.ndarray  #: (m, PLANES)
 
 
-def draw_kinds(rng: np.random.Generator, count: int, settings: SynthesisSettings) -> Kinds:
+def draw_kinds(rng: np.random.Generator, count: int, settings: SynthesisSettings, wide: np.ndarray) -> Kinds:
+    """Draw the kinds of `count` pairs; those with an index in `wide` have a wide baseline."""
     kind = rng.uniform(size=count)
+    kind[wide] = np.nan  # none of the others
     edges = np.cumsum([0, settings.small, settings.still, settings.driving, settings.viewpoint])
     small, still, driving, viewpoint = (
         np.flatnonzero((kind >= low) & (kind < high)) for low, high in itertools.pairwise(edges)
     )
-    return Kinds(small, still, driving, viewpoint, count)
+    return Kinds(small, still, driving, viewpoint, wide, count)
 
 
 def draw_streets(rng: np.random.Generator, size: tuple[int, int], scenes: np.ndarray, tile: int) -> Streets:
@@ -129,19 +134,22 @@ def _camera(rng: np.random.Generator, size: tuple[int, int], kinds: Kinds, large
     count = kinds.count
     strength = np.ones(count)
     strength[kinds.small], strength[kinds.still] = 0.15, 0.02
-    turning = strength.copy()
-    turning[kinds.viewpoint] = 4
+    factors = np.repeat(strength[:, None], 4, axis=1)
+    factors[kinds.viewpoint], factors[kinds.wide] = 4, _WIDE
+    turn, zoom, stretch, tilting = factors.T
     extent = np.array(size[::-1])
     middle = (extent - 1) / 2
     pivot = middle + rng.normal(0, 0.25, (count, 2)) * extent
     shift = motions.directed(rng, strength * motions.heavy(rng, 0.07 * largest, (count,)))
     matrix = motions.linear(
-        turning * rng.normal(0, 0.05, count),
-        np.exp(turning * rng.normal(0, 0.06, count)),
-        np.exp(turning * rng.normal(0, 0.02, count)),
+        turn * rng.normal(0, 0.05, count),
+        np.exp(zoom * rng.normal(0, 0.06, count)),
+        np.exp(stretch * rng.normal(0, 0.02, count)),
         rng.uniform(0, np.pi, count),
     )
-    tilt = turning[:, None] * rng.normal(0, 0.03, (count, 2)) / extent.max()
+    tilt = tilting[:, None] * rng.normal(0, 0.03, (count, 2))
+    tilt[kinds.wide] = tilt[kinds.wide].clip(-_MAX_TILT, _MAX_TILT)
+    tilt = tilt / extent.max()
     perspective = np.tile(np.eye(3), (count, 1, 1))
     perspective[:, 2, :2], perspective[:, 2, 2] = tilt, 1 - tilt @ middle
     return motions.affine(matrix, pivot, pivot + shift) @ perspective

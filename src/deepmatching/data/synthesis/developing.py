@@ -9,17 +9,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from deepmatching.data.synthesis.differences import Differences
 from deepmatching.data.synthesis.layers import Rendering, pixels, pointwise
-from deepmatching.data.synthesis.photometry import Photometry
+from deepmatching.data.synthesis.photometry import Light, Photometry
 from deepmatching.data.synthesis.scene import Scene
 
 _TAPS = 11  # along a moving point's path
 _LONGEST = 28.0  # pixels of motion blur
 _RADIUS = 7  # of the Gaussian's window, in pixels
+_COARSE = 4  # pixels per side of the areas whose neighbourhoods are measured
+_FLAT = 0.02  # variance below which a neighbourhood is flattened
+_MIN_DEVIATION = 0.03  # added to the standard deviation that local contrast is divided by
 
 
 def develop(
-    rendering: Rendering, scene: Scene[Tensor], photometry: Photometry[Tensor], generator: torch.Generator
+    rendering: Rendering,
+    scene: Scene[Tensor],
+    photometry: Photometry[Tensor],
+    differences: Differences[Tensor],
+    generator: torch.Generator,
 ) -> Tensor:
     """The rendered scenes as a camera sees them: (2 n, 3, H, W) in [0, 1], quantised to 8 bits."""
     frames = rendering.frames.flatten(0, 1)
@@ -29,6 +37,7 @@ def develop(
         frames = _smeared(frames, rendering, scene, photometry)
     if len(photometry.filtered):
         frames = _filtered(frames, photometry)
+    frames = _sense(frames, rendering.visible.flatten(0, 1), differences, generator)
     frames = (photometry.mix[..., None, None] * frames[:, None]).sum(2) + photometry.offset[..., None, None]
     frames = frames.clamp(1e-3, 1) ** photometry.gamma[:, None, None, None]
     noise = torch.randn(frames.shape, generator=generator, device=frames.device)
@@ -39,15 +48,15 @@ def develop(
     return frames.mul(255).round_().clamp_(0, 255).div_(255)
 
 
-def _lit(frames: Tensor, photometry: Photometry[Tensor]) -> Tensor:
+def _lit(frames: Tensor, light: Light[Tensor]) -> Tensor:
     """frame · gain · (1 − depth · shade), seen through fog."""
-    fields = F.interpolate(photometry.fields, frames.shape[2:], mode="bicubic", align_corners=True)
+    fields = F.interpolate(light.fields, frames.shape[2:], mode="bicubic", align_corners=True)
     gain, outline, fog = fields.split(1, dim=1)
-    sharpness, depth = photometry.shade[..., None, None, None].unbind(1)
+    sharpness, depth = light.shade[..., None, None, None].unbind(1)
     gain = gain.exp() * (1 - depth * torch.sigmoid(sharpness * outline))
-    lit = frames[photometry.lit] * gain
-    lit = lit + fog.clamp(0, 0.85) * (photometry.fog[..., None, None] - lit)
-    return frames.index_copy(0, photometry.lit, lit)
+    chosen = frames[light.lit] * gain
+    chosen = chosen + fog.clamp(0, 0.85) * (light.fog[..., None, None] - chosen)
+    return frames.index_copy(0, light.lit, chosen)
 
 
 def _smeared(frames: Tensor, rendering: Rendering, scene: Scene[Tensor], photometry: Photometry[Tensor]) -> Tensor:
@@ -73,14 +82,68 @@ def _smeared(frames: Tensor, rendering: Rendering, scene: Scene[Tensor], photome
 def _filtered(frames: Tensor, photometry: Photometry[Tensor]) -> Tensor:
     """frame + weight · (Gaussian ∗ frame − frame)."""
     chosen = frames[photometry.filtered]
-    count, channels, height, width = chosen.shape
-    step = torch.arange(-_RADIUS, _RADIUS + 1, device=frames.device)
-    kernel = torch.exp(-0.5 * (step / photometry.deviation[:, None]) ** 2)
-    kernel = (kernel / kernel.sum(1, keepdim=True)).repeat_interleave(channels, dim=0)[:, None]
-    planes = F.pad(chosen.reshape(1, count * channels, height, width), (_RADIUS,) * 4, mode="replicate")
-    planes = F.conv2d(planes, kernel[:, :, None], groups=count * channels)
-    planes = F.conv2d(planes, kernel[..., None], groups=count * channels).view(chosen.shape)
+    planes = _blurred(chosen, photometry.deviation)
     return frames.index_copy(0, photometry.filtered, torch.lerp(chosen, planes, photometry.weight[:, None, None, None]))
+
+
+def _blurred(pictures: Tensor, deviation: Tensor) -> Tensor:
+    """Return Gaussian ∗ picture, with a standard deviation in pixels for each of the N pictures (N, C, H, W)."""
+    count, channels, height, width = pictures.shape
+    step = torch.arange(-_RADIUS, _RADIUS + 1, device=pictures.device)
+    kernel = torch.exp(-0.5 * (step / deviation[:, None]) ** 2)
+    kernel = (kernel / kernel.sum(1, keepdim=True)).repeat_interleave(channels, dim=0)[:, None]
+    planes = F.pad(pictures.reshape(1, count * channels, height, width), (_RADIUS,) * 4, mode="replicate")
+    planes = F.conv2d(planes, kernel[:, :, None], groups=count * channels)
+    return F.conv2d(planes, kernel[..., None], groups=count * channels).view(pictures.shape)
+
+
+def _sense(frames: Tensor, visible: Tensor, differences: Differences[Tensor], generator: torch.Generator) -> Tensor:
+    """Return the frames as other sensors see them at other times; `visible` (2 n, H, W) is the layer of a pixel."""
+    d = differences
+    if len(d.sensed):
+        frames = frames.index_copy(0, d.sensed, _response(frames[d.sensed], visible[d.sensed], d))
+    if len(d.lit):
+        frames = _lit(frames, d)
+        own = (frames[d.lit] * d.gain[..., None, None]).clamp(1e-3, 1) ** d.gamma[:, None, None, None]
+        frames = frames.index_copy(0, d.lit, own)
+    if len(d.styled):
+        frames = frames.index_copy(0, d.styled, _styled(frames[d.styled], d.scale, d.style))
+    if len(d.grainy):
+        factor, summand = d.grain[..., None, None, None].unbind(1)
+        chosen = frames[d.grainy]
+        noise = torch.randn((2, len(chosen), 1, *chosen.shape[2:]), generator=generator, device=frames.device)
+        frames = frames.index_copy(0, d.grainy, chosen * (1 + factor * noise[0]) + summand * noise[1])
+    return frames
+
+
+def _styled(frames: Tensor, scale: Tensor, style: Tensor) -> Tensor:
+    """Return a mixture of the frame, its local contrast, its flattened areas and its edges."""
+    moments = _blurred(F.avg_pool2d(torch.cat([frames, frames**2], dim=1), _COARSE, ceil_mode=True), scale)
+    mean, square = F.interpolate(moments, frames.shape[2:], mode="bilinear", align_corners=False).chunk(2, dim=1)
+    variance = (square - mean**2).clamp(min=0)
+    detail = frames - mean
+    contrast = 0.5 + 0.2 * detail / (variance.sqrt() + _MIN_DEVIATION)
+    flat = mean + variance / (variance + _FLAT) * detail
+    around = F.pad(frames, (1, 1, 1, 1), mode="replicate")
+    across = around[:, :, 1:-1, 2:] - around[:, :, 1:-1, :-2]
+    along = around[:, :, 2:, 1:-1] - around[:, :, :-2, 1:-1]
+    edges = (across**2 + along**2 + 1e-6).sqrt()
+    edges = 0.25 * edges / edges.mean((1, 2, 3), keepdim=True)
+    weights = style[..., None, None, None].unbind(1)
+    return sum((w * part for w, part in zip(weights, (frames, contrast, flat, edges), strict=True)), torch.zeros(()))
+
+
+def _response(frames: Tensor, visible: Tensor, differences: Differences[Tensor]) -> Tensor:
+    """Σ_k a_k sin(ω_k·colour + φ_k + material) for each channel, brought to the frame's exposure."""
+    d = differences
+    material = d.materials.gather(1, visible.flatten(1)).view(visible.shape)[:, None]
+    total = torch.zeros_like(frames)
+    for n in range(d.phase.shape[2]):
+        angle = (d.frequency[:, :, n, :, None, None] * frames[:, None]).sum(2) + d.phase[:, :, n, None, None]
+        total = total + d.amplitude[:, :, n, None, None] * (angle + material).sin()
+    deviation, mean = torch.std_mean(total, dim=(2, 3), keepdim=True)
+    level, spread = d.exposure[..., None, None, None].unbind(1)
+    return (level + spread * (total - mean) / (deviation + 1e-3)).clamp(0, 1)
 
 
 def _compressed(frames: Tensor, photometry: Photometry[Tensor]) -> Tensor:

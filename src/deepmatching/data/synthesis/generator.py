@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 
 from deepmatching.data.datasets.pairs import Pair
 from deepmatching.data.synthesis.developing import develop
+from deepmatching.data.synthesis.differences import draw_differences
 from deepmatching.data.synthesis.layers import render
 from deepmatching.data.synthesis.photometry import draw_photometry
 from deepmatching.data.synthesis.photos import Photos
@@ -41,13 +44,15 @@ class Synthesizer:
         device = self.photos.device
         seeds = torch.randint(2**62, (2,), generator=generator).tolist()
         rng = np.random.default_rng(seeds[0])
-        scene = draw_scene(rng, self.photos, self.size, count, self.settings)
+        # Drawn from a stream of their own: pairs without such effects do not depend on them.
+        differences = draw_differences(np.random.default_rng((seeds[0], 1)), count, self.settings)
+        scene = draw_scene(rng, self.photos, self.size, count, self.settings, differences.wide)
         photometry = draw_photometry(rng, count, self.settings)
-        moved = to_device((scene, photometry), device)
+        moved: tuple[Any, Any, Any] = to_device((scene, photometry, differences), device)
         noise = torch.Generator(device).manual_seed(seeds[1])
         with torch.autocast(device.type, enabled=False):
             rendering = render(moved[0], self.photos.texels, self.size)
-            frames = develop(rendering, moved[0], moved[1], noise)
+            frames = develop(rendering, *moved, noise)
         frames = frames.view(rendering.frames.shape)
         return Pair(frames[:, 0], frames[:, 1], rendering.flow, rendering.occluded)
 

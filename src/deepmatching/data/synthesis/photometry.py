@@ -11,17 +11,23 @@ from deepmatching.data.synthesis.settings import SynthesisSettings
 from deepmatching.data.synthesis.transfer import Numbers
 
 _LUMA = np.array([0.299, 0.587, 0.114])
-_CONTROL = (5, 7)  # rows and columns of the control points of smooth fields
+CONTROL = (5, 7)  # rows and columns of the control points of smooth fields
 
 
 @dataclass
-class Photometry(Generic[Numbers]):
-    """Effects on the 2 n frames of n pairs, pair by pair. An empty index means that no frame has the effect."""
+class Light(Generic[Numbers]):
+    """Light on some of the 2 n frames of n pairs, pair by pair. An empty index means that no frame has an effect."""
 
     lit: Numbers  #: (a,) frames with changed light
     fields: Numbers  #: (a, 3, 5, 7) control points of smooth fields: log of the gain, outline of a shade, fog
     shade: Numbers  #: (a, 2) sharpness of the shade's outline, and the fraction of light that it removes
     fog: Numbers  #: (a, 3) colour
+
+
+@dataclass
+class Photometry(Light[Numbers]):
+    """Effects of light and camera."""
+
     smeared: Numbers  #: (b,) pairs with motion blur
     shutter: Numbers  #: (b,) exposure time, in frames
     filtered: Numbers  #: (c,) frames that are blurred or sharpened
@@ -36,37 +42,24 @@ class Photometry(Generic[Numbers]):
 
 
 def draw_photometry(rng: np.random.Generator, count: int, settings: SynthesisSettings) -> Photometry[np.ndarray]:
-    lit, fields, shade, fog = _draw_light(rng, count, settings)
+    light = _draw_light(rng, count, settings)
     smeared = np.flatnonzero(rng.uniform(size=count) < settings.motion_blur)
-    filtered, deviation, weight = _draw_filters(rng, count, settings)
+    filters = _draw_filters(rng, count, settings)
     is_grey = rng.uniform(size=count) < settings.grey
-    mix, offset, gamma = _draw_colours(rng, count, is_grey, settings)
+    colours = _draw_colours(rng, count, is_grey, settings)
     noise = np.where(rng.uniform(size=count) < settings.noise, rng.uniform(size=count) ** 2, 0) * settings.max_noise
     coloured = np.where(is_grey, 0, rng.uniform(size=count))
     # Mostly, both frames come from the same camera.
     worst = rng.uniform(10, 60, count)
-    is_compressed = _one_or_both(rng, rng.uniform(size=count) < settings.compression, 0.8)
+    is_compressed = one_or_both(rng, rng.uniform(size=count) < settings.compression, 0.8)
     compressed = np.flatnonzero(is_compressed)
-    return Photometry(
-        lit,
-        fields,
-        shade,
-        fog,
-        smeared,
-        rng.uniform(0.2, 0.9, len(smeared)),
-        filtered,
-        deviation,
-        weight,
-        mix,
-        offset,
-        gamma,
-        np.repeat(noise[:, None] * np.stack([1 - 0.5 * coloured, coloured], 1), 2, axis=0),
-        compressed,
-        np.repeat(worst, 2)[compressed] + rng.uniform(0, 20, len(compressed)),
-    )
+    shutter = rng.uniform(0.2, 0.9, len(smeared))
+    deviations = np.repeat(noise[:, None] * np.stack([1 - 0.5 * coloured, coloured], 1), 2, axis=0)
+    quality = np.repeat(worst, 2)[compressed] + rng.uniform(0, 20, len(compressed))
+    return Photometry(*light, smeared, shutter, *filters, *colours, deviations, compressed, quality)
 
 
-def _one_or_both(rng: np.random.Generator, chosen: np.ndarray, both: float) -> np.ndarray:
+def one_or_both(rng: np.random.Generator, chosen: np.ndarray, both: float) -> np.ndarray:
     """(n,) bool to (2 n,): both frames of a chosen pair with probability `both`, else one of them at random."""
     draw = rng.uniform(size=len(chosen))
     first, second = draw < (1 + both) / 2, (draw < both) | (draw >= (1 + both) / 2)
@@ -84,9 +77,9 @@ def _draw_light(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Smooth fields that objects move through; they change a little between the frames."""
     has = rng.uniform(size=(3, count)) < np.array([[settings.lighting], [settings.shadow], [settings.fog]])
-    shape = (count, *_CONTROL)
-    own = (count, 2, *_CONTROL)
-    y, x = np.meshgrid(np.linspace(-1, 1, _CONTROL[0]), np.linspace(-1, 1, _CONTROL[1]), indexing="ij")
+    shape = (count, *CONTROL)
+    own = (count, 2, *CONTROL)
+    y, x = np.meshgrid(np.linspace(-1, 1, CONTROL[0]), np.linspace(-1, 1, CONTROL[1]), indexing="ij")
     slope = rng.normal(0, 0.25, (2, count, 1, 1))
     vignette = rng.uniform(0, 0.5, (count, 1, 1)) * (rng.uniform(size=(count, 1, 1)) < 0.5)
     smooth = slope[0] * x + slope[1] * y - vignette * (x**2 + y**2) / 2 + 0.15 * rng.normal(size=shape)
@@ -110,7 +103,7 @@ def _draw_filters(
     is_blurred, is_sharpened = draw < settings.blur, (draw >= settings.blur) & (draw < settings.blur + settings.sharpen)
     deviation = np.where(is_blurred, rng.uniform(0.15, 1, count) * settings.max_blur, rng.uniform(0.6, 1.5, count))
     weight = np.where(is_blurred, 1.0, -rng.uniform(0.2, 1.2, count))
-    chosen = np.flatnonzero(_one_or_both(rng, is_blurred | is_sharpened, 0.75))
+    chosen = np.flatnonzero(one_or_both(rng, is_blurred | is_sharpened, 0.75))
     deviation = np.repeat(deviation, 2)[chosen] * rng.uniform(0.8, 1.25, len(chosen))
     return chosen, deviation, np.repeat(weight, 2)[chosen]
 

@@ -38,10 +38,15 @@ class Scene(Generic[Numbers]):
 
 
 def draw_scene(
-    rng: np.random.Generator, photos: Photos, size: tuple[int, int], count: int, settings: SynthesisSettings
+    rng: np.random.Generator,
+    photos: Photos,
+    size: tuple[int, int],
+    count: int,
+    settings: SynthesisSettings,
+    wide: np.ndarray | None = None,
 ) -> Scene[np.ndarray]:
-    """Draw `count` scenes for frames of `size` (rows, columns)."""
-    kinds = camera.draw_kinds(rng, count, settings)
+    """Draw `count` scenes for frames of `size` (rows, columns); those with an index in `wide` have a wide baseline."""
+    kinds = camera.draw_kinds(rng, count, settings, np.zeros(0, np.int64) if wide is None else wide)
     layers = rng.integers(settings.min_layers, settings.max_layers + 1, count)
     tile, far_tile = placing.layer_tile(size), placing.background_tile(size, settings)
     street = camera.draw_streets(rng, size, kinds.driving, tile)

@@ -42,6 +42,13 @@ class SynthesisSettings:
     noise: float = 0.4
     max_noise: float = 0.02  #: standard deviation, white being 1
     compression: float = 0.15
+    # Two photographs of a place, taken at other times by other cameras
+    photographs: float = 0.0  #: fraction of pairs; those below are fractions of these pairs
+    wide: float = 0.6  #: wide baselines: rotation, zoom and perspective, all strong
+    relit: float = 0.6  #: frames in a light of their own: exposure, colour temperature, sun, shadow, haze, night
+    sensor: float = 0.4  #: frames with inverted, non-linear or mixed colours, which may differ between layers
+    styled: float = 0.25  #: frames reduced to their local contrast, flat areas or edges
+    grain: float = 0.25  #: frames with strong noise and speckle
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -60,6 +67,7 @@ class SynthesisSettings:
 _FRACTIONS = (
     *("cutouts", "soft", "plain", "small", "still", "driving", "viewpoint", "nonrigid", "grey", "colour", "change"),
     *("lighting", "shadow", "fog", "motion_blur", "blur", "sharpen", "noise", "compression"),
+    *("photographs", "wide", "relit", "sensor", "styled", "grain"),
 )
 
 #: ``chairs``: affine motions of cut-outs and background in constant light, as in Flying Chairs.
