@@ -301,7 +301,7 @@ def test_training_goes_on_from_a_model_and_with_hog(config_of: Configs, tmp_path
     assert all(torch.equal(old[name], new[name]) for name in new)
     with pytest.raises(DeepMatchingError, match=r"another descriptor.*set model\.descriptor=compact"):
         train(config_of(init, "model.descriptor=hog", "model.settings={}", f"out={tmp_path / '3'}"), CPU)
-    with pytest.raises(DeepMatchingError, match=r"other model\.settings: leave them out"):
+    with pytest.raises(DeepMatchingError, match=r"only widths and scales can be added"):
         train(config_of(init, "model.settings.dimensions=7", f"out={tmp_path / '3'}"), CPU)
     hog = ("model.descriptor=hog", "model.settings={downscale=1}", f"out={tmp_path / '4'}")
     with pytest.raises(DeepMatchingError, match="no features"):

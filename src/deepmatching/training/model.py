@@ -15,7 +15,8 @@ from deepmatching.flow.losses import dense_loss, interpolation_loss
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.targets import target_indices
 from deepmatching.models import build_confidence, build_dense, build_network, load_network, name_of
-from deepmatching.network.descriptors import VGG, Descriptor
+from deepmatching.network.descriptors import VGG, Compact, Descriptor
+from deepmatching.network.descriptors.compact import grow
 from deepmatching.network.descriptors.pretrained import is_published, load_vgg
 from deepmatching.network.inference import Decoding
 from deepmatching.network.losses import Objective, confidence_loss
@@ -284,9 +285,12 @@ def _network(model: ModelConfig) -> Network:
     if model.settings:
         asked = build_network(name, radius, levels, **model.settings).descriptor
         if asked.settings() != network.descriptor.settings():
-            raise DeepMatchingError(
-                f"The descriptor of the model {model.init} was built with other model.settings: leave them out."
-            )
+            if not isinstance(asked, Compact) or not isinstance(network.descriptor, Compact):
+                raise DeepMatchingError(
+                    f"The descriptor of the model {model.init} was built with other model.settings: leave them out."
+                )
+            grow(network.descriptor, asked)
+            network.descriptor = asked
     return network
 
 

@@ -43,7 +43,6 @@ class Compact(Descriptor):
 
     stride = 2
     patch = 1
-    working = 150  # measured, with the default widths
 
     def __init__(
         self,
@@ -60,6 +59,7 @@ class Compact(Descriptor):
                 f"dimensions, not {list(widths)}, {list(layers)} and {dimensions}."
             )
         self.widths, self.layers, self.channels = list(widths), list(layers), dimensions
+        self.working = 25 * widths[0] // 6  # measured: 150 with the default widths, nearly all of it at H/2
         self.mapped = widths[0]  # four bytes at every fourth pixel
         self.banded = widths[0] + dimensions + 1  # the map, the vectors and their norm
         self.stem = nn.Conv2d(3, widths[0], 6, stride=2, padding=2)
@@ -101,3 +101,29 @@ class Compact(Descriptor):
 
     def settings(self) -> dict[str, object]:
         return {"widths": self.widths, "layers": self.layers, "dimensions": self.channels}
+
+
+@torch.no_grad()
+def grow(small: Compact, large: Compact) -> None:
+    """Fill ``large`` so that it computes the same vectors as ``small``, and its other features can join in.
+
+    Channels and scales of ``small`` keep their weights. What is new keeps its random weights, except that nothing old
+    listens to it yet: these weights are 0, and learn.
+    """
+    count = len(small.widths)
+    is_larger = len(large.widths) >= count and all(a >= b for a, b in zip(large.widths, small.widths, strict=False))
+    if large.channels != small.channels or large.layers[:count] != small.layers or not is_larger:
+        raise DeepMatchingError(
+            f"A compact descriptor with widths {small.widths}, layers {small.layers} and {small.channels} dimensions "
+            f"cannot grow to {large.widths}, {large.layers} and {large.channels}: only widths and scales can be added."
+        )
+    known = dict(small.named_parameters())
+    for name, value in large.named_parameters():
+        if name in known:
+            old = known[name]
+            value[: len(old)] = 0
+            value[tuple(slice(side) for side in old.shape)] = old
+        elif name.startswith("rise"):
+            value.zero_()
+        elif name.startswith("merge") and name.endswith("weight"):
+            nn.init.dirac_(value)
