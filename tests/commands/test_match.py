@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -91,6 +92,21 @@ def test_a_turned_picture_and_another_one_get_a_warning_and_the_demo_pair_does_n
         assert "warning: this is probably wrong, since the model expects a right match at only" in stderr, beyond
         assert "try a larger --radius" in stderr and stderr.count("warning") == 1
     assert "warning" not in run("match", first, second, *output).stderr
+
+
+@pytest.mark.slow
+def test_the_geometry_goes_to_a_json_file_or_to_standard_output(pictures: tuple[Path, Path], tmp_path: Path) -> None:
+    options = ("--radius", "16", "--geometry", "homography")
+    written = run("match", *pictures, *options, "-o", tmp_path / "h.json", "--draw", tmp_path / "h.png")
+    assert (written.returncode, written.stdout) == (0, "") and (tmp_path / "h.png").is_file()
+    content = json.loads((tmp_path / "h.json").read_text())
+    assert content["geometry"] == "homography" and content["threshold"] == 3
+    assert f"homography: {content['inliers']} of {content['matches']} matches fit within 3 px" in written.stderr
+    beside = run("match", *pictures, *options, "-o", tmp_path / "m.npz")
+    assert json.loads(beside.stdout) == json.loads(run("match", *pictures, *options).stdout) == content
+    found = Matches.load(tmp_path / "m.npz")
+    assert len(found) == content["matches"] and np.allclose(found.homography().matrix, content["matrix"])
+    assert run("match", *pictures, "-o", tmp_path / "m.json").returncode == 2
 
 
 @pytest.mark.slow

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from deepmatching.commands import messages, options
 from deepmatching.commands.messages import say
@@ -21,12 +22,21 @@ def match(
     image1: options.Image1,
     *,
     output: Annotated[
-        Path | None, option("Write the matches to this .txt, .npz or .h5 file.", "FILE", flags="-o --output")
+        Path | None,
+        option(
+            "Write the matches to this .txt, .npz or .h5 file, or the --geometry to a .json file.",
+            "FILE",
+            flags="-o --output",
+        ),
     ] = None,
     model: options.Model = MODEL,
     settings: dict[str, Any],
     threads: options.Threads = None,
     min_confidence: options.MinConfidence = None,
+    geometry: Annotated[
+        Literal["homography", "fundamental"] | None,
+        option("Find the homography of a plane or the fundamental matrix of a scene that most matches fit."),
+    ] = None,
     draw: Annotated[Path | None, option("Also draw the matches.", "PICTURE")] = None,
     verbose: options.Verbose = False,
     quiet: options.Quiet = False,
@@ -37,12 +47,18 @@ def match(
     index, in pixels, measured at pixel corners. The .npz and .h5 files hold keypoints0 and keypoints1, measured at
     pixel centres, scores and, if the model judges its matches, their confidence. After a search, they also hold
     transformations, 3x3 matrices from the first image to the second, and which of them each match came from.
+
+    With --geometry, the matrix goes to -o FILE.json or else to standard output, measured at pixel centres. In the
+    picture, matches that do not fit it are grey.
     """
     from deepmatching.drawing import check_picture_path
+    from deepmatching.io.files import atomic_write
     from deepmatching.io.matches import check_matches_suffix
 
     messages.set_quiet(quiet)
-    options.check_outputs([(output, check_matches_suffix), (draw, check_picture_path)], (image0, image1))
+    has_json = geometry is not None and output is not None and output.suffix.lower() == ".json"
+    check_suffix = str if has_json else check_matches_suffix
+    options.check_outputs([(output, check_suffix), (draw, check_picture_path)], (image0, image1))
     matcher = options.build_matcher(model, settings, threads, verbose)
     start = time.perf_counter()
     first, second = matcher.load(image0, "image0"), matcher.load(image1, "image1")
@@ -52,20 +68,27 @@ def match(
         found = matcher.match(first, second)
     matches = found if min_confidence is None else found.filter(min_confidence)
     elapsed = time.perf_counter() - start
+    views = None if geometry is None else getattr(matches, geometry)()
     if draw is not None:
-        matches.draw(first, second, draw)
-    if output is not None:
+        matches.draw(first, second, draw, None if views is None else views.inliers)
+    text = matches.as_text() if views is None else json.dumps(views.to_json(), indent=1) + "\n"
+    if output is None or (views is not None and not has_json):
+        _print(text)
+    if output is not None and has_json:
+        with atomic_write(output) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    elif output is not None:
         matches.save(output)
-    else:
-        _print_matches(matches.as_text())
     say(messages.match_summary(matches, elapsed, matcher))
     if matches.transformation is not None:
         say(messages.search_summary(matches))
+    if views is not None:
+        say(repr(views).strip("<>"))
     messages.warn_if_wrong(found, matcher)
     messages.say_written(output, draw)
 
 
-def _print_matches(text: str) -> None:
+def _print(text: str) -> None:
     """Write to standard output. A reader that stops early, such as ``head``, is not an error."""
     if sys.stdout is None:
         raise DeepMatchingError("Standard output is closed: use -o FILE.")
