@@ -6,30 +6,21 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from deepmatching.errors import DeepMatchingError, check_frame_size, check_number, failed_allocations
-from deepmatching.flow import (
-    EdgesLike,
-    FlowResult,
-    FlowSettings,
-    Frame,
-    Matching,
-    check_pair,
-    count_outside,
-    flow_between,
-    is_edge_map,
-    matches_to_flow,
-    most_levels,
-    searched_to_flow,
-)
-from deepmatching.flow import preset as settings_of
-from deepmatching.flow.pipeline import FlowGraphs
+from deepmatching.errors import DeepMatchingError, check_number, failed_allocations
+from deepmatching.flow.edges.detect import EdgesLike, is_edge_map
+from deepmatching.flow.matching import Frame, Matching, consecutive, flow_radius, most_levels
+from deepmatching.flow.pipeline import FlowGraphs, check_pair, flow_between, matches_to_flow, searched_to_flow
+from deepmatching.flow.result import FlowResult
+from deepmatching.flow.settings import FlowSettings
+from deepmatching.flow.settings import preset as settings_of
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.strips import WHOLE, Tiling
 from deepmatching.io.images import ImageLike, load_image, shrink, shrunk_size, size_of, stacked
@@ -38,26 +29,15 @@ from deepmatching.kernels.registry import has_kernels
 from deepmatching.matches import NO_MATCHES, Matches
 from deepmatching.models import load_network, save_network
 from deepmatching.network.inference import Decoding
-from deepmatching.network.memory import Plan, Size, Work, budget_for, plan_decoding, plan_flow, require_pyramid
+from deepmatching.network.inspection import draw_scores
+from deepmatching.network.memory import Plan, Size, Work, budget_for, plan_decoding, plan_flow
 from deepmatching.network.network import Network
-from deepmatching.network.operators.decoding import Decoded, decode
+from deepmatching.network.operators.decoding import Decoded
 from deepmatching.network.replay import GraphedDecode, GraphedDescribe
 from deepmatching.search import find, search
-from deepmatching.settings import (
-    FLOW_RADIUS,
-    FULL,
-    MIN_CONFIDENCE,
-    MODEL,
-    PRESET,
-    RADIUS,
-    Radius,
-    Settings,
-    choose_device,
-    radius_in_pixels,
-)
+from deepmatching.settings import FULL, MIN_CONFIDENCE, MODEL, PRESET, Radius, Settings, choose_device
 
 OnError: TypeAlias = Callable[[int, DeepMatchingError], object]
-Purpose: TypeAlias = Literal["matches", "flow", "dense flow"]  #: what memory is planned for
 
 
 class DeepMatcher:
@@ -83,17 +63,16 @@ class DeepMatcher:
 
     @classmethod
     def from_pretrained(cls, model: str | os.PathLike[str] = MODEL, **settings: Any) -> DeepMatcher:
-        """The matcher of a model's name or file, with any of the :class:`Settings` by keyword."""
-        checked = Settings.of(**settings)
-        radius = radius_in_pixels(RADIUS if checked.radius is None else checked.radius)
-        return cls(load_network(model, radius, checked.levels, checked.downscale, checked.pooling), checked)
+        """Return the matcher of a model's name or file, with any of the :class:`Settings` by keyword."""
+        own = Settings.of(**settings)
+        return cls(load_network(model, own.matching_radius, own.levels, own.downscale, own.pooling), own)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a ``.safetensors`` file that ``from_pretrained`` reads."""
         save_network(self.network, path)
 
     def describe(self) -> dict[str, Any]:
-        """The settings that results depend on, as JSON can hold them; device and memory are not among them."""
+        """Return the settings that results depend on, JSON-serializable; device and memory are not among them."""
         return self.settings.describe()
 
     def __repr__(self) -> str:
@@ -101,7 +80,7 @@ class DeepMatcher:
         return f"DeepMatcher({self.network.descriptor.__class__.__name__}, radius {radius}, on {self.device})"
 
     def to(self, device: str | torch.device) -> DeepMatcher:
-        """Move this matcher to another device, in place, as modules do; returns it."""
+        """Move this matcher to another device, in place, as modules do, and return it."""
         self.settings = replace(self.settings, device=device)
         self.device = choose_device(device)
         self.network.to(self.device)
@@ -110,24 +89,20 @@ class DeepMatcher:
 
     def _reset(self) -> None:
         """Drop what can be made again: the recorded graphs, and the matchers for flow."""
-        self._graphed_decode = GraphedDecode(self.network)
+        self._decode = GraphedDecode(self.network)
         self._flow_graphs = FlowGraphs(self.network)
         self._describe = GraphedDescribe(self.network)
         self._for_flow: dict[tuple[int | None, int | None, bool], DeepMatcher] = {}  # these share this network
         self._may_shrink_radius = False  # the user set no radius, so flow may choose a smaller one
 
-    def __getstate__(self) -> dict[str, Any]:
-        """What pickling and copying keep: CUDA graphs cannot be copied."""
-        return {"settings": self.settings, "device": self.device, "network": self.network}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._reset()
+    def __reduce__(self) -> tuple[type[DeepMatcher], tuple[Network, Settings]]:
+        """Return what pickling and copying keep: CUDA graphs cannot be copied."""
+        return DeepMatcher, (self.network, self.settings)
 
     # ------------------------------------------------------------------ matching
 
     def __call__(self, image0: ImageLike, image1: ImageLike) -> Matches | list[Matches]:
-        """As :meth:`match`. Two batches of images (B, C, H, W) give a list of B."""
+        """Match as :meth:`match` does. Two batches of images (B, C, H, W) give a list of B."""
         if not (isinstance(image0, Tensor) and isinstance(image1, Tensor) and image0.ndim == image1.ndim == 4):
             return self.match(image0, image1)
         if len(image0) != len(image1):
@@ -137,9 +112,10 @@ class DeepMatcher:
         return list(self.match_pairs(zip(image0, image1, strict=True), batch_size=max(1, len(image0))))
 
     def match(self, image0: ImageLike, image1: ImageLike) -> Matches:
-        """The matches between two images, in raster order of the first: those that are verified.
+        """Return the matches between two images, in raster order of the first: those that are verified.
 
-        If the model judges its matches and ``reciprocal`` is ``bins``, those that it believes in are matches, too.
+        If the model judges its matches and ``reciprocal`` is ``bins``, unverified matches with a confidence of at least
+        ``deepmatching.settings.MIN_CONFIDENCE`` are kept as well.
 
         Args:
             image0, image1: path, PIL image, array (rows, columns[, channels]) or tensor (channels, rows, columns).
@@ -150,7 +126,7 @@ class DeepMatcher:
     def match_pairs(
         self, pairs: Iterable[tuple[ImageLike, ImageLike]], batch_size: int = 1, on_error: OnError | None = None
     ) -> Iterator[Matches]:
-        """The matches of many pairs, one after the other. Consecutive pairs of equal sizes share a batch.
+        """Yield the matches of many pairs, one after the other. Consecutive pairs of equal sizes share a batch.
 
         The matches do not depend on ``batch_size``, except for rounding: PyTorch may sum the convolutions of a batch in
         another order, which moves matches of ``vgg`` and ``compact`` between cells by less than 0.001 px.
@@ -169,22 +145,20 @@ class DeepMatcher:
             except DeepMatchingError as error:
                 if on_error is None:
                     raise
-                if batch:
-                    yield from self._match_batch(batch)
-                    batch = []
+                yield from self._match_batch(batch)
+                batch = []
                 on_error(number, error)
                 yield NO_MATCHES
                 continue
-            fits = not batch or (batch[0][0].shape, batch[0][1].shape) == (image0.shape, image1.shape)
-            if batch and (len(batch) >= batch_size or not fits):
+            if batch and (len(batch) >= batch_size or [i.shape for i in batch[0]] != [image0.shape, image1.shape]):
                 yield from self._match_batch(batch)
                 batch = []
             batch.append((image0, image1))
-        if batch:
-            yield from self._match_batch(batch)
+        yield from self._match_batch(batch)
 
     def _match_batch(self, batch: list[tuple[Tensor, Tensor]]) -> Iterator[Matches]:
-        if self.settings.searches:
+        """Yield the matches of pairs of equal sizes, if there are any."""
+        if self.settings.searches or not batch:
             return (yield from (self._search(*pair) for pair in batch))
         size0, size1 = (size_of(image) for image in batch[0])
         geometry = self.geometry(size0, size1)
@@ -192,39 +166,28 @@ class DeepMatcher:
         for start in range(0, len(batch), plan.batch):
             part = batch[start : start + plan.batch]
             image0, image1 = (stacked([self._shrunk(pair[i]) for pair in part]).to(self.device) for i in (0, 1))
-            decoded = self._decode(image0, image1, geometry, plan)
+            with failed_allocations():
+                decoded = self._decode(image0, image1, geometry, self.decoding(plan.tiling), plan.needed)
             for matches in self.matches_of(decoded, geometry):
                 yield matches.at_sizes(size0, size1)
 
     def _search(self, image0: Tensor, image1: Tensor) -> Matches:
-        """The matches of a pair with the best of the settings' transformations at every point."""
+        """Return the matches of a pair with the best of the settings' transformations at every point."""
         plain = DeepMatcher(self.network, self.settings.without_search())
         shrunk = self._shrunk(image0), self._shrunk(image1)
         found = search(*shrunk, self.network, plain.match, self.settings.transformations)
         return found.at_sizes(size_of(image0), size_of(image1))
 
     def decoding(self, tiling: Tiling = WHOLE) -> Decoding:
-        """The options of inference among the settings, for scores that are held in these pieces."""
-        settings = self.settings
-        return Decoding(settings.reciprocal, settings.half, settings.subpixel, tiling, between_strips=release_freed)
-
-    @torch.no_grad()
-    @failed_allocations()
-    def _decode(self, image0: Tensor, image1: Tensor, geometry: Geometry, plan: Plan) -> Decoded:
-        """Decode a batch."""
-        decoding = self.decoding(plan.tiling)
-        if self.device.type != "cuda":
-            cells0, cells1 = self._describe(image0, geometry.used0), self._describe(image1, geometry.used1)
-            return self.network.decode_descriptors(cells0, cells1, geometry, decoding)
-        return self._graphed_decode(image0, image1, geometry, decoding, plan.needed)
+        """Return the options of inference among the settings, for scores that are held in these pieces."""
+        own = self.settings
+        return Decoding(own.reciprocal, own.half, own.subpixel, tiling, between_strips=release_freed)
 
     @torch.no_grad()
     def decode_described(
         self, pairs: Sequence[tuple[Tensor, Tensor]], size0: tuple[int, int], size1: tuple[int, int]
     ) -> Iterator[Decoded]:
-        """Yield the matches of pairs of equal sizes from their descriptors, as many pairs at once as memory allows.
-
-        A GPU may still be working on them: nothing waits for it.
+        """Yield the matches of pairs from their descriptors, as many at once as memory allows, not waiting for a GPU.
 
         Args:
             pairs: descriptors of the two images of each pair, (1, C, h, w), on this matcher's device.
@@ -237,82 +200,65 @@ class DeepMatcher:
             cells0, cells1 = part[0] if len(part) == 1 else map(torch.cat, zip(*part, strict=True))
             with failed_allocations():
                 decoding = self.decoding(plan.tiling)
-                decoded = self._graphed_decode.of_descriptors(cells0, cells1, geometry, decoding, plan.needed)
+                decoded = self._decode.of_descriptors(cells0, cells1, geometry, decoding, plan.needed)
             yield decoded
 
     def plan(self, size0: tuple[int, int], size1: tuple[int, int], batch: int = 1, flow: bool = False) -> Plan:
-        """How images of these sizes (rows, columns) will be matched, or ``flow`` found by default, and the memory.
+        """Plan how images of these sizes (rows, columns) are matched, or ``flow`` is found by default, and the memory.
 
         Raises:
             OutOfMemoryError: if it cannot be done.
         """
-        matcher = self.for_flow() if flow else self
-        purpose: Purpose = "matches" if not flow else "flow" if matcher.network.dense is None else "dense flow"
-        return matcher._plan(matcher.geometry(size0, size1), batch, (size0, size1), purpose)
+        matcher, settings = (self.for_flow(), settings_of(PRESET)) if flow else (self, None)
+        return matcher._plan(matcher.geometry(size0, size1), batch, (size0, size1), settings)
 
     def geometry(self, size0: tuple[int, int], size1: tuple[int, int]) -> Geometry:
-        """The geometry in which images of these sizes (rows, columns) are matched."""
+        """Return the geometry in which images of these sizes (rows, columns) are matched."""
         return self.network.geometry(*(shrunk_size(size, self.settings.max_size) for size in (size0, size1)))
 
     def load(self, image: ImageLike, name: str = "image") -> Tensor:
-        """The image as (channels, rows, columns) float32 in [0, 1], at its own size."""
+        """Return the image as (channels, rows, columns) float32 in [0, 1], at its own size."""
         return load_image(image, name, self.settings.bit_depth)
 
     def _shrunk(self, image: Tensor) -> Tensor:
         return shrink(image, self.settings.max_size)
 
-    def _plan(self, geometry: Geometry, batch: int, sizes: tuple[Size, Size], purpose: Purpose = "matches") -> Plan:
-        work = Work.of(self.network, geometry, self.device.type)
-        budget = budget_for(self.device, self.settings.memory)
-        if purpose != "matches":
-            return plan_flow(work, budget, sizes, purpose == "dense flow")
-        return plan_decoding(work, batch, budget, sizes)
+    def _plan(self, geometry: Geometry, batch: int, sizes: tuple[Size, Size], flow: FlowSettings | None = None) -> Plan:
+        """Plan matching, and what follows for a ``flow`` of these settings, within the memory that may be used."""
+        work, budget = Work.of(self.network, geometry, self.device.type), budget_for(self.device, self.settings.memory)
+        if flow is None:
+            return plan_decoding(work, batch, budget, sizes)
+        return plan_flow(work, budget, sizes, flow.dense and self.network.dense is not None)
 
     def match_sequence(self, frames: Iterable[ImageLike]) -> Iterator[Matches]:
-        """The matches of every frame with the next one. Each frame is described once.
+        """Yield the matches of every frame with the next one. Each frame is described once.
 
         Frames must be of one size. They are read one at a time, so they may come from a generator.
         """
         if self.settings.searches:
             return (yield from self.match_pairs(pairwise(frames)))
         loaded = (self.load(image, f"frame {number}") for number, image in enumerate(frames))
-        for first, second, matching in self._consecutive(loaded):
+        for first, second, matching in consecutive(loaded, self._matching, self._frame):
             with failed_allocations():
                 decoded = matching.decode(first, second)
             yield self.matches_of(decoded, matching.geometry)[0].at_sizes(first.size, second.size)
 
-    def _consecutive(
-        self, images: Iterable[Tensor], purpose: Purpose = "matches"
-    ) -> Iterator[tuple[Frame, Frame, Matching]]:
-        """Yield every frame with the next one, each described once, and how they are matched: the first one decides."""
-        previous: Frame | None = None
-        matching: Matching | None = None
-        for number, image in enumerate(images):
-            size = size_of(image)
-            if previous is not None:
-                check_frame_size(number, previous.size, size)
-            matching = matching or self._matching(size, size, purpose)
-            frame = self._frame(image, matching.geometry)
-            if previous is not None:
-                yield previous, frame, matching
-            previous = frame
-
-    def _matching(self, size0: Size, size1: Size, purpose: Purpose) -> Matching:
-        """Return how two images of these sizes are matched."""
+    def _matching(self, size0: Size, size1: Size, flow: FlowSettings | None = None) -> Matching:
+        """Return how two images of these sizes are matched, or matched for a ``flow`` of these settings."""
         geometry = self.geometry(size0, size1)
-        decoding = self.decoding(self._plan(geometry, 1, (size0, size1), purpose).tiling)
+        decoding = self.decoding(self._plan(geometry, 1, (size0, size1), flow).tiling)
         return Matching(self.network, geometry, decoding, self._may_shrink_radius)
 
     @torch.no_grad()
     @failed_allocations()
-    def _frame(self, image: Tensor, geometry: Geometry) -> Frame:
+    def _frame(self, image: Tensor, matching: Matching) -> Frame:
         """Describe a frame."""
         shrunk = self._shrunk(image)
         on_device = shrunk.to(self.device)
-        return Frame(shrunk, on_device, self._describe(on_device[None], geometry.used0), size_of(image))
+        return Frame(shrunk, on_device, self._describe(on_device[None], matching.geometry.used0), size_of(image))
 
     def matches_of(self, decoded: Decoded, geometry: Geometry) -> list[Matches]:
-        """The matches of each pair of a batch that are given out; see :meth:`match`."""
+        """Return the matches of each pair of a batch that are given out; see :meth:`match`."""
         least = MIN_CONFIDENCE if self.settings.reciprocal == "bins" else 0.0
         return Matches.from_decoded(decoded, geometry.size0, geometry.size1, least)
 
@@ -328,7 +274,7 @@ class DeepMatcher:
         edges: EdgesLike = None,
         matches: Matches | str | os.PathLike[str] | None = None,
     ) -> FlowResult:
-        """The motion of every pixel: matches, interpolated along edges and refined.
+        """Return the motion of every pixel: matches, interpolated along edges and refined.
 
         >>> result = matcher.flow("a.png", "b.png")
         >>> result.flow, result.confidence  # arrays (H, W, 2) and (H, W)
@@ -350,17 +296,17 @@ class DeepMatcher:
         size = check_pair(first, second)
         if is_edge_map(edges) and matches is None and shrunk_size(size, self.settings.max_size) != size:
             raise DeepMatchingError("An edge map is for images of the original size: leave max_size out.")
+        if matches is not None:
+            given = matches if isinstance(matches, Matches) else Matches.load(matches)
+            return matches_to_flow(given, first.to(self.device), second.to(self.device), settings, edges)
         start = time.perf_counter()
-        if matches is None and self.settings.searches:  # at all levels, as the preset "classic" does
+        if self.settings.searches:  # at all levels, as the preset "classic" does
             chosen, shrunk = self.for_flow(radius, "classic"), (self._shrunk(first), self._shrunk(second))
-            if models := find(*shrunk, chosen.network, self.settings.transformations):
+            if found := find(*shrunk, chosen.network, self.settings.transformations):
                 match = DeepMatcher(chosen.network, chosen.settings.without_search()).match
-                return searched_to_flow(*shrunk, models, match, settings, edges, self.device, start).at_size(size)
-        if matches is None:  # images that are upright have the flow that they have without a search
-            return next(self._flow_of_frames((first, second), settings, radius, edges, start))
-        given = matches if isinstance(matches, Matches) else Matches.load(matches)
-        count_outside(given, size)
-        return matches_to_flow(given, first.to(self.device), second.to(self.device), settings, edges)
+                return searched_to_flow(*shrunk, found, match, settings, edges, self.device, start).at_size(size)
+        # Images that are upright have the flow that they have without a search.
+        return next(self._flow_of_frames((first, second), settings, radius, edges, start))
 
     def flow_sequence(
         self,
@@ -370,15 +316,13 @@ class DeepMatcher:
         radius: Radius | None = None,
         edges: EdgesLike = None,
     ) -> Iterator[FlowResult]:
-        """The flow from every frame to the next one, as :meth:`flow` gives it. Each frame is described once.
+        """Return the flow from every frame to the next one, as :meth:`flow` gives it. Each frame is described once.
 
         Frames must be of one size. They are read one at a time, so they may come from a generator. ``edges`` is
         None, ``"gradient"`` or a function of the frame.
         """
         if is_edge_map(edges):
-            raise DeepMatchingError(
-                "One edge map cannot serve all frames: give edges as None, 'gradient' or a function of the frame."
-            )
+            raise DeepMatchingError("One edge map cannot serve all frames: give None, 'gradient' or a function.")
         loaded = (self.load(image, f"frame {number}") for number, image in enumerate(frames))
         if self.settings.searches:
             return (self.flow(*pair, preset, radius=radius, edges=edges) for pair in pairwise(loaded))
@@ -388,8 +332,7 @@ class DeepMatcher:
         self, images: Iterable[Tensor], settings: FlowSettings, radius: Radius | None, edges: EdgesLike, now: float = 0
     ) -> Iterator[FlowResult]:
         matcher, start = self.for_flow(radius, settings), now or time.perf_counter()
-        purpose = matcher._flow_purpose(settings)
-        for first, second, matching in matcher._consecutive(images, purpose):
+        for first, second, matching in consecutive(images, partial(matcher._matching, flow=settings), matcher._frame):
             graphs = matcher._flow_graphs
             yield flow_between(first, second, settings, matching, edges, None, graphs, start).at_size(first.size)
             start = time.perf_counter()
@@ -402,7 +345,7 @@ class DeepMatcher:
         edges: EdgesLike = None,
         known: tuple[Geometry, Decoded] | None = None,
     ) -> FlowResult:
-        """The flow between two images that are described already, at this matcher's radius.
+        """Return the flow between two images that are described already, at this matcher's radius.
 
         Args:
             first, second: both described by this matcher's network.
@@ -410,20 +353,17 @@ class DeepMatcher:
             known: matches between them, of pair 0, and their geometry; they serve if flow has the same geometry.
         """
         settings = settings_of(preset)
-        matcher = self.for_flow(FULL if self.network.radius is None else self.network.radius, settings)
-        matching = matcher._matching(first.size, second.size, matcher._flow_purpose(settings))
+        matcher = self.for_flow(self.network.radius or FULL, settings)
+        matching = matcher._matching(first.size, second.size, settings)
         decoded = known[1] if known is not None and known[0] == matching.geometry else None
         found = flow_between(first, second, settings, matching, edges, decoded, matcher._flow_graphs)
         return found.at_size(first.size)
 
-    def _flow_purpose(self, settings: FlowSettings) -> Purpose:
-        return "dense flow" if settings.dense and self.network.dense is not None else "flow"
-
     def for_flow(self, radius: Radius | None = None, preset: str | FlowSettings = PRESET) -> DeepMatcher:
-        """The matcher of the same network at the radius and with the levels that flow uses; see :meth:`flow`."""
+        """Return the matcher of the same network at the radius and with the levels that flow uses; see :meth:`flow`."""
         chosen = self.settings.radius if radius is None else radius
         may_shrink = chosen is None or (radius is None and self._may_shrink_radius)
-        pixels, levels = radius_in_pixels(FLOW_RADIUS if chosen is None else chosen), most_levels(preset, self.network)
+        pixels, levels = flow_radius(chosen), most_levels(preset, self.network)
         if (pixels, levels) == (self.network.radius, self.network.most_levels):
             return self
         if (key := (pixels, levels, may_shrink)) not in self._for_flow:
@@ -434,7 +374,6 @@ class DeepMatcher:
 
     # ------------------------------------------------------------------ looking inside
 
-    @torch.no_grad()
     def draw_scores(
         self,
         image0: ImageLike,
@@ -442,24 +381,19 @@ class DeepMatcher:
         points: tuple[float, float] | Sequence[tuple[float, float]],
         path: str | os.PathLike[str] | None = None,
     ) -> np.ndarray:
-        """A figure of both images and the score maps S_0 … S_L and Q_L … Q_0 of one point (x, y) or several.
+        """Draw both images and the score maps S_0 … S_L and Q_L … Q_0 of one point (x, y) or several.
 
         The maps are those of the reference points nearest to them; this is Fig. 1 of the paper.
 
         Returns:
             (rows, columns, 3) uint8 RGB; also written to ``path`` if given.
         """
-        from deepmatching.drawing import draw_scores_of_points, points_in, to_uint8_rgb, write_image
+        from deepmatching.drawing import points_in, write_image
 
-        loaded = [self.load(image, name) for image, name in ((image0, "image0"), (image1, "image1"))]
-        first, second = (self._shrunk(image)[None].to(self.device) for image in loaded)
-        geometry = self.network.geometry_of(first, second)
-        chosen = points_in(np.asarray(points, float).reshape(-1, 2), size_of(loaded[0]), size_of(first[0]))
-        require_pyramid(self.network, geometry, 1, self.device, self.settings.memory)
-        pyramid = self.network(first, second)
-        matches = decode(pyramid.Q[0], geometry, "none").points1[0]
-        images = to_uint8_rgb(first[0]), to_uint8_rgb(second[0])
-        picture = draw_scores_of_points(images, chosen, pyramid.S, pyramid.Q, matches, geometry)
+        loaded = self.load(image0, "image0"), self.load(image1, "image1")
+        first, second = (self._shrunk(image).to(self.device) for image in loaded)
+        chosen = points_in(np.asarray(points, float).reshape(-1, 2), size_of(loaded[0]), size_of(first))
+        picture = draw_scores(self.network, first, second, chosen, self.settings.memory)
         if path is not None:
             write_image(path, picture)
         return picture

@@ -259,6 +259,11 @@ class Settings:
             scales_to_try(self.scales)
         choose_device(self.device)
 
+    @property
+    def matching_radius(self) -> int | None:
+        """The radius of matching in pixels; None for no limit."""
+        return radius_in_pixels(RADIUS if self.radius is None else self.radius)
+
     @classmethod
     def of(cls, **settings: Any) -> Settings:
         """Build settings; raise on an unknown name."""

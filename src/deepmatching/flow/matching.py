@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import torch.nn.functional as F
 from torch import Tensor
 
+from deepmatching.errors import check_frame_size
 from deepmatching.flow.settings import FlowSettings, preset
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.targets import Decoded
 from deepmatching.network.inference import Decoding
+from deepmatching.network.memory import Size
 from deepmatching.network.network import Network
-from deepmatching.settings import RADIUS
+from deepmatching.settings import FLOW_RADIUS, RADIUS, Radius, radius_in_pixels
 
 #: Side of the windows that are searched for missing matches, in reference points.
 WINDOW = 5
@@ -62,6 +65,36 @@ class Matching:
             if not lacks_matches(decoded, near.geometry):
                 return decoded
         return self.decode(first, second)
+
+
+def consecutive(
+    images: Iterable[Tensor],
+    plan: Callable[[Size, Size], Matching],
+    describe: Callable[[Tensor, Matching], Frame],
+) -> Iterator[tuple[Frame, Frame, Matching]]:
+    """Yield every frame of a sequence with the next one, and how they are matched. Each frame is described once.
+
+    Args:
+        images: (C, H, W), all of one size; taken one at a time.
+        plan: from the sizes of the first frames to how all are matched.
+        describe: from an image to its frame.
+    """
+    previous: Frame | None = None
+    matching: Matching | None = None
+    for number, image in enumerate(images):
+        size = image.shape[1], image.shape[2]
+        if previous is not None:
+            check_frame_size(number, previous.size, size)
+        matching = matching or plan(size, size)
+        frame = describe(image, matching)
+        if previous is not None:
+            yield previous, frame, matching
+        previous = frame
+
+
+def flow_radius(asked: Radius | None) -> int | None:
+    """Return the radius of flow in pixels, None without a limit, if this was asked for, or nothing."""
+    return radius_in_pixels(FLOW_RADIUS if asked is None else asked)
 
 
 def relies_on_confidence(settings: FlowSettings, network: Network) -> bool:

@@ -111,6 +111,7 @@ def matches_to_flow(
     _check_sizes(matches, size)
     if len(matches) == 0:
         raise DeepMatchingError(NOTHING)
+    count_outside(matches, size)
     settings = adapt_to_model(settings, matches.confidence is not None, has_dense=False)
 
     def compute(finish: Finish = ignore_stage) -> FlowTensors:

@@ -14,6 +14,7 @@ by one cell of its level at most.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -25,14 +26,36 @@ from torch import Tensor
 from deepmatching.errors import DeepMatchingError, failed_allocations
 from deepmatching.geometry.discretization import Geometry, Links
 from deepmatching.geometry.strips import Rows, children, parents
-from deepmatching.network.memory import pooled_cells, require
+from deepmatching.network.memory import pooled_cells, require, require_pyramid
 from deepmatching.network.network import Network
 from deepmatching.network.operators import aggregation, correlation, disaggregation, power
+from deepmatching.network.operators.decoding import decode
 from deepmatching.network.operators.fused import aggregate_and_pool, correlate_and_pool
 from deepmatching.network.operators.pooling import HARD
 
 #: In the quadtree: no such patch, because it would lie off the grid or off the target map.
 NO_PATCH = 255
+
+
+@torch.no_grad()
+def draw_scores(
+    network: Network, image0: Tensor, image1: Tensor, points: Sequence[tuple[float, float]], memory: int | None = None
+) -> np.ndarray:
+    """Draw the score maps S_0 … S_L and Q_0 … Q_L of points of the first image: (rows, columns, 3) uint8 RGB.
+
+    Args:
+        image0, image1: (C, H, W) each, on the network's device.
+        points: (x, y) in the first image.
+        memory: bytes that may be used; None for a safe fraction of the free memory.
+    """
+    from deepmatching.drawing import draw_scores_of_points, to_uint8_rgb
+
+    geometry = network.geometry_of(image0[None], image1[None])
+    require_pyramid(network, geometry, 1, image0.device, memory)
+    pyramid = network(image0[None], image1[None])
+    matches = decode(pyramid.Q[0], geometry, "none").points1[0]
+    images = to_uint8_rgb(image0), to_uint8_rgb(image1)
+    return draw_scores_of_points(images, points, pyramid.S, pyramid.Q, matches, geometry)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from deepmatching.geometry.discretization import Geometry
@@ -52,7 +53,7 @@ class GraphedDecode:
     """
 
     def __init__(self, network: Network, patience: int = 1) -> None:
-        self._network = network
+        self._network, self._describe = network, GraphedDescribe(network)
         ways: tuple[Decode, ...] = (self._decode, self._decode_descriptors)
         self._replayed = {decode: Replayed(decode, patience) for decode in ways}
         self._exponents: tuple[tuple[int, int], tuple[float, ...]] = ((-1, -1), ())
@@ -69,6 +70,7 @@ class GraphedDecode:
         """Return the matches of a batch of pairs, which takes ``needed`` bytes; see ``Network.decode_descriptors``."""
         return self._run(self._decode_descriptors, cells0, cells1, geometry, decoding, needed)
 
+    @torch.no_grad()
     def _run(
         self, decode: Decode, first: Tensor, second: Tensor, geometry: Geometry, decoding: Decoding, needed: int
     ) -> Decoded:
@@ -77,7 +79,10 @@ class GraphedDecode:
         return run(first, second, geometry, decoding, self._current_exponents())
 
     def _decode(self, image0: Tensor, image1: Tensor, geometry: Geometry, decoding: Decoding, nu: Exponents) -> Decoded:
-        return self._network.decode(image0, image1, decoding, geometry, list(nu))
+        if image0.is_cuda:
+            return self._network.decode(image0, image1, decoding, geometry, list(nu))
+        cells0, cells1 = self._describe(image0, geometry.used0), self._describe(image1, geometry.used1)
+        return self._network.decode_descriptors(cells0, cells1, geometry, decoding, list(nu))
 
     def _decode_descriptors(
         self, cells0: Tensor, cells1: Tensor, geometry: Geometry, decoding: Decoding, nu: Exponents
