@@ -117,7 +117,7 @@ class Matches:
         return html_picture(repr(self), picture)
 
     def __getitem__(self, chosen: Any) -> Matches:
-        """Some of the matches, chosen by a boolean mask, a slice, indices or one index."""
+        """Return some of the matches, chosen by a boolean mask, a slice, indices or one index."""
         if isinstance(chosen, Integral) or getattr(chosen, "ndim", None) == 0:  # Python's, NumPy's or PyTorch's
             chosen = [range(len(self))[int(chosen)]]
         return replace(
@@ -138,8 +138,8 @@ class Matches:
     def agreement(self) -> float:
         """How far neighbouring matches agree: the share of the reference points, 0 … 1, whose match does.
 
-        A match agrees if it is at most half the grid's spacing off the median of the matches around it, of which there
-        must be three. A reference point without a match counts as one that does not agree. After a search, what counts
+        A match agrees if it is at most half the grid's spacing off the median of the at least three matches around
+        it. A reference point without a match counts as one that does not agree. After a search, what counts
         is the motion beyond the transformations, and points that are ``in_view``. Below
         ``deepmatching.settings.AGREEMENT`` the matches are probably wrong. NaN for matches that do not start on a grid,
         such as those of other matchers, and for a grid smaller than 3 × 3.
@@ -155,7 +155,7 @@ class Matches:
         return min(1.0, int(count_agreeing(moved, counts, spacing)) / (rows * columns * self.in_view))
 
     def _transformed(self) -> np.ndarray:
-        """Where the transformations take keypoints0, (N, 2); keypoints0 without a search."""
+        """Return where the transformations take keypoints0, (N, 2); keypoints0 without a search."""
         points = self.keypoints0.detach().cpu().numpy()
         if self.transformation is None or self.transformations is None:
             return points
@@ -193,11 +193,11 @@ class Matches:
         return (matrices[:, :2, :2] - ends[..., None] * matrices[:, 2, None, :2]) / weight
 
     def best(self, n: int) -> Matches:
-        """The n most confident matches, best first."""
+        """Return the n most confident matches, best first."""
         return self[torch.argsort(self.certainty, descending=True, stable=True)[:n]]
 
     def filter(self, min_confidence: float) -> Matches:
-        """The matches with at least this confidence, from 0 to 1."""
+        """Return the matches with at least this confidence, from 0 to 1."""
         check_number("min_confidence", min_confidence, minimum=0, maximum=1)
         if self.confidence is None:
             raise DeepMatchingError(
@@ -206,12 +206,12 @@ class Matches:
         return self[self.confidence >= min_confidence]
 
     def to(self, device: torch.device | str) -> Matches:
-        """The same matches on another device."""
+        """Return the same matches on another device."""
         there = {name: getattr(self, name) for name in _TENSORS if getattr(self, name) is not None}
         return replace(self, **{name: tensor.to(device) for name, tensor in there.items()})
 
     def at_sizes(self, size0: Size, size1: Size) -> Matches:
-        """The same matches in images that were resized from their sizes to these (rows, columns)."""
+        """Return the same matches in images that were resized from their sizes to these (rows, columns)."""
         if self.size0 is None or self.size1 is None:
             raise DeepMatchingError("The sizes of these matches' images are not known: give them to Matches.")
         if (tuple(self.size0), tuple(self.size1)) == (tuple(size0), tuple(size1)):
@@ -263,7 +263,7 @@ class Matches:
     # ------------------------------------------------------------------ adapters
 
     def as_kornia(self) -> dict[str, Tensor]:
-        """A dictionary like that of kornia's LoFTR."""
+        """Return a dictionary like that of kornia's LoFTR."""
         return {
             "keypoints0": self.keypoints0,
             "keypoints1": self.keypoints1,
@@ -304,7 +304,7 @@ class Matches:
         return MatchArrays(*self.numpy(), self.size0, self.size1, confidence, numbers, table)
 
     def as_text(self) -> str:
-        """The original program's lines, ``x0 y0 x1 y1 score index``: positions from pixel corners, index 0."""
+        """Return the original program's lines, ``x0 y0 x1 y1 score index``: positions from pixel corners, index 0."""
         return format_matches(self._arrays())
 
     def save(self, path: PathLike) -> None:
@@ -325,7 +325,7 @@ class Matches:
         path: PathLike | None = None,
         inliers: np.ndarray | Tensor | None = None,
     ) -> np.ndarray:
-        """A picture of the matches, (rows, columns, 3) uint8 RGB; also written to ``path`` if given.
+        """Return a picture of the matches, (rows, columns, 3) uint8 RGB; also written to ``path`` if given.
 
         Matches of low confidence are pale. With a mask of inliers (N,), the lines of the others are grey.
         """

@@ -30,8 +30,11 @@ from deepmatching.network.descriptors import HOG, VGG, Compact, Descriptor
 from deepmatching.network.network import Network
 from deepmatching.settings import MODELS, RADIUS, Pooling
 
-#: Formats in the metadata of model files and of the states of training runs.
-MODEL_FORMAT, STATE_FORMAT = "deepmatching", "deepmatching-training-state"
+#: Format in the metadata of model files.
+MODEL_FORMAT = "deepmatching"
+
+#: Format in the metadata of the states of training runs.
+STATE_FORMAT = "deepmatching-training-state"
 
 #: Descriptors by name. Each takes ``downscale``.
 DESCRIPTORS: dict[str, Callable[..., Descriptor]] = {"hog": HOG, "vgg": VGG, "compact": Compact}
@@ -44,7 +47,7 @@ def build_network(
     sharpness: float | None = None,
     **settings: Any,
 ) -> Network:
-    """An untrained network with a descriptor from ``DESCRIPTORS``, built with these settings."""
+    """Return an untrained network with a descriptor from ``DESCRIPTORS``, built with these settings."""
     if descriptor not in DESCRIPTORS:
         raise DeepMatchingError(f"Unknown descriptor '{descriptor}': use {', '.join(DESCRIPTORS)}.")
     try:
@@ -57,12 +60,12 @@ def build_network(
 
 
 def build_confidence(descriptor: Descriptor, **settings: Any) -> ConfidenceNetwork:
-    """An untrained confidence network for matches of this descriptor."""
+    """Return an untrained confidence network for matches of this descriptor."""
     return ConfidenceNetwork(descriptor.channels, descriptor.patch, descriptor.cells_of_patch, **settings)
 
 
 def build_dense(descriptor: Descriptor, **settings: Any) -> DenseNetwork:
-    """An untrained dense network for matches of this descriptor."""
+    """Return an untrained dense network for matches of this descriptor."""
     return DenseNetwork(descriptor.channels, descriptor.patch, descriptor.cells_of_patch, **settings)
 
 
@@ -129,7 +132,7 @@ def _first_line(error: Exception) -> str:
 
 
 def model_path(model: PathLike) -> Path:
-    """The file of a model other than ``hog``, which has no weights."""
+    """Return the file of a model other than ``hog``, which has no weights."""
     shipped = files("deepmatching") / "weights" / f"{model}.safetensors"
     if str(model) in MODELS and shipped.is_file():
         return Path(str(shipped))
@@ -142,14 +145,14 @@ def model_path(model: PathLike) -> Path:
 
 
 def describe_model(name: str) -> dict[str, str]:
-    """A model's name and the hash of its file, since a model may be trained further under the same name."""
+    """Return a model's name and the hash of its file, since a model may be trained further under the same name."""
     if name in ("hog", "download"):  # these have no file
         return {"model": name}
     return {"model": name, "sha256": hashlib.sha256(model_path(name).read_bytes()).hexdigest()[:16]}
 
 
 def read_model(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and the metadata of a model file."""
+    """Return the tensors and the metadata of a model file."""
     tensors, metadata = read_safetensors(path)
     if metadata.get("format") == STATE_FORMAT:
         raise DeepMatchingError(
@@ -181,7 +184,7 @@ def _check_tensors(network: Network, tensors: dict[str, Tensor], path: Path) -> 
 
 
 def name_of(descriptor: Descriptor) -> str:
-    """The name of a descriptor's class in ``DESCRIPTORS``."""
+    """Return the name of a descriptor's class in ``DESCRIPTORS``."""
     for name, kind in DESCRIPTORS.items():
         if type(descriptor) is kind:
             return name

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.flow import RefinementSettings
-from deepmatching.flow.operators.warping import warp
+from deepmatching.flow.operators.refinement_step import warp
 from deepmatching.flow.refinement import refine as refine_tensors
 from deepmatching.flow.refinement import smooth
 from deepmatching.kernels.registry import plain_operators

@@ -16,9 +16,8 @@ import torch
 from deepmatching.flow import operators as flow_operators
 from deepmatching.flow.operators.geodesic import distance_transform, nearest_seeds
 from deepmatching.flow.operators.local_models import weighted_means
-from deepmatching.flow.operators.refinement_step import refinement_step
+from deepmatching.flow.operators.refinement_step import refinement_step, warp
 from deepmatching.flow.operators.saliency import saliency
-from deepmatching.flow.operators.warping import warp
 from deepmatching.kernels import cpu
 from deepmatching.kernels.registry import OPERATORS, has_kernels, plain_operators
 from deepmatching.network import operators as network_operators

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from deepmatching.flow.interpolation import Interpolation, MatchSource
-from deepmatching.flow.operators.warping import warp
+from deepmatching.flow.operators.refinement_step import warp
 from deepmatching.flow.refinement import smooth
 
 #: Constant of a logistic regression of "the error is below 3 pixels" on :func:`evidence`. It was fitted by

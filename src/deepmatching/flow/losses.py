@@ -8,18 +8,23 @@ import torch
 from torch import Tensor
 
 from deepmatching.flow.correction import DenseFlow
-from deepmatching.flow.correction.dense_network import LOG_SCALE, NARROW
-from deepmatching.flow.correction.fits import FARTHEST
+from deepmatching.flow.correction.dense_network import FARTHEST, LOG_SCALE, NARROW
 from deepmatching.flow.operators.geodesic import FLOOR, cell_graph, distance_transform, nearest_seeds
 from deepmatching.flow.operators.local_models import affine_models, falloff_weights, paint
 from deepmatching.network.losses.truth import mean_over
 
-#: Weights of the motion filled in, after each update, and of the negative log-likelihood, against the final flow's 1.
-FILLED, UPDATED, LIKELIHOOD = 0.4, 0.2, 0.2
+#: Weight of the motion that was filled in; the final flow's is 1.
+FILLED = 0.4
+
+#: Weight of the motion after each update.
+UPDATED = 0.2
+
+#: Weight of the negative log-likelihood.
+LIKELIHOOD = 0.2
 
 
 def dense_loss(found: DenseFlow, flow: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """The mean end-point error of the dense network's flow over all known pixels, hidden ones included.
+    """Return the mean end-point error of the dense network's flow over all known pixels, also occluded ones.
 
     The motions on its way count, too, at the points of their grids, and so does the likelihood of the truth under the
     mixture of two Laplace distributions, of scale 0.4 pixels and of a learned one.
@@ -73,7 +78,7 @@ def interpolation_loss(
     contrast: float = 1.25,
     ridge: float = 4.0,
 ) -> Tensor:
-    """The mean end-point error of the flow that matches interpolate to, over all known pixels, hidden ones included.
+    """Return the mean end-point error of the flow that matches interpolate to, over all known pixels.
 
     Each pixel moves by the affine motion fitted to the matches around its nearest one, along paths that avoid edges.
     The choice of the neighbours has no gradient; the fit has, with respect to displacements and weights.
@@ -100,7 +105,7 @@ def interpolation_loss(
 
 
 def _at_points(truth: Tensor, known: Tensor, step: int) -> tuple[Tensor, Tensor]:
-    """The truth at the middles of squares of this side, and where it is known and does not jump."""
+    """Return the truth at the middles of squares of this side, and where it is known and does not jump."""
     middle = step // 2 - 1, step // 2
     rows, columns = (side // step * step for side in truth.shape[2:])
     around = torch.stack([truth[:, :, r:rows:step, c:columns:step] for r in middle for c in middle])

@@ -148,7 +148,7 @@ def searched_to_flow(
     device: torch.device,
     start: float,
 ) -> FlowResult:
-    """The flow of a pair that is turned or zoomed.
+    """Return the flow of a pair that is turned or zoomed.
 
     Args:
         image0, image1: as for :func:`matches_to_flow`, in main memory.
@@ -310,7 +310,7 @@ def _flow_of_decoded(
 
 
 def check_pair(image0: Tensor, image1: Tensor) -> tuple[int, int]:
-    """The size (H, W) of both images; raises if they differ."""
+    """Return the size (H, W) of both images; raises if they differ."""
     (rows0, columns0), (rows1, columns1) = image0.shape[1:], image1.shape[1:]
     if (rows0, columns0) != (rows1, columns1):
         raise DeepMatchingError(
@@ -331,7 +331,7 @@ def _check_sizes(matches: Matches, size: tuple[int, int]) -> None:
 
 
 def count_outside(matches: Matches, size: tuple[int, int]) -> int:
-    """The number of matches that start outside an image of this size (rows, columns); interpolation drops them.
+    """Return the number of matches that start outside an image of this size (rows, columns); interpolation drops them.
 
     Raises:
         DeepMatchingError: if most of them do.

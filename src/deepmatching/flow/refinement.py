@@ -27,9 +27,8 @@ import torch
 from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.flow.operators.gaussian import gaussian
-from deepmatching.flow.operators.linear_system import derivative
-from deepmatching.flow.operators.refinement_step import refinement_step
+from deepmatching.flow.operators.refinement_step import derivative, refinement_step
+from deepmatching.flow.operators.saliency import gaussian
 from deepmatching.flow.settings import RefinementSettings
 
 _LUMINANCE = (0.299, 0.587, 0.114)
@@ -66,7 +65,7 @@ def refine(
 
 @torch.no_grad()
 def refine_finite(start: Tensor, image0: Tensor, image1: Tensor, settings: RefinementSettings) -> Tensor:
-    """As :func:`refine`, for a flow (H, W, 2) float32 that is known to be finite; never waits for a GPU."""
+    """Refine a flow (H, W, 2) float32 that is known to be finite, as :func:`refine` does; never wait for a GPU."""
     if settings.steps == 0:
         return start.clone()
     if image0.shape[0] != image1.shape[0]:  # one grey, one in colour

@@ -185,7 +185,7 @@ class FlowResult:
             temporary.write_bytes(stream.getvalue())
 
     def at_size(self, size: tuple[int, int]) -> FlowResult:
-        """The flow and confidence of images that were resized to this size (H, W)."""
+        """Return the flow and confidence of images that were resized to this size (H, W)."""
         height, width = self.flow.shape[:2] if self.tensors is None else self.tensors.flow.shape[:2]
         if (height, width) == tuple(size):
             return self
@@ -202,7 +202,7 @@ class FlowResult:
     def draw(
         self, path: PathLike | None = None, image0: ImageLike | None = None, image1: ImageLike | None = None
     ) -> np.ndarray:
-        """A picture of the flow, uint8 RGB (rows, columns, 3); also written to ``path`` if given.
+        """Return a picture of the flow, uint8 RGB (rows, columns, 3); also written to ``path`` if given.
 
         Without images, it shows the colours of the flow. With the first image, it is a figure of image, flow and
         confidence. With both, it also shows the second image warped by the flow, which looks like the first where the
@@ -223,5 +223,5 @@ class FlowResult:
 
 
 def check_confidence_suffix(path: PathLike) -> str:
-    """The suffix in lower case; raises unless it names a format for confidence maps."""
+    """Return the suffix in lower case; raises unless it names a format for confidence maps."""
     return check_suffix(path, (".npy", ".png"), "confidence")

@@ -97,8 +97,8 @@ class FlowSettings:
     interpolation: InterpolationSettings = field(default_factory=InterpolationSettings)
     refinement: RefinementSettings = field(default_factory=RefinementSettings)
     dense: bool = False  #: the model's dense network corrects the interpolated flow, if it has one
-    #: Matching has at most so many levels, or None for as many as the images allow. No effect if a number of levels was
-    #: asked for, or if the confidence of matches does not decide.
+    #: The largest number of levels of matching, or None for as many as the images allow. No effect if a number was set,
+    #: or if the confidence of matches does not decide.
     levels: int | None = LEVELS
 
     def __post_init__(self) -> None:
@@ -162,7 +162,7 @@ PRESETS: dict[str, FlowSettings] = {
 
 
 def preset(settings: str | FlowSettings) -> FlowSettings:
-    """The settings with that name. Settings are returned unchanged."""
+    """Return the settings with that name. Settings are returned unchanged."""
     if isinstance(settings, FlowSettings):
         return settings
     if settings not in PRESETS:
@@ -171,7 +171,7 @@ def preset(settings: str | FlowSettings) -> FlowSettings:
 
 
 def describe_preset(name: str) -> dict[str, Any]:
-    """What results record of a preset, as JSON can hold it: its name, and its values, which may change."""
+    """Return what results record of a preset, JSON-serializable: its name, and its values, which may change."""
     return {"preset": name, "flow_settings": asdict(preset(name))}
 
 

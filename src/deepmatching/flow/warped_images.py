@@ -35,7 +35,7 @@ class Views(NamedTuple):
 
 
 def is_upright(matches: Matches) -> bool:
-    """Whether no search found these matches, or one that found no transformation."""
+    """Return whether no search found these matches, or one that found no transformation."""
     if matches.transformation is None or matches.transformations is None:
         return True
     used = matches.transformations[matches.transformation.unique()]
@@ -43,7 +43,7 @@ def is_upright(matches: Matches) -> bool:
 
 
 def views_of(matches: Matches, image0: Tensor, image1: Tensor) -> Views | None:
-    """The views that the flow of these matches needs; None if no search found them, or found no transformation.
+    """Return the views that the flow of these matches needs; None if no search found them, or found no transformation.
 
     Args:
         image0, image1: (1 or 3, H, W) in [0, 1].

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepmatching.flow.correction.fits import NEIGHBOURS, affine_candidates, candidate_count
+from deepmatching.flow.correction.dense_network import NEIGHBOURS, affine_candidates, candidate_count
 
 
 def _affine(rows: int, columns: int, slopes: list[list[float]], shift: list[float]) -> torch.Tensor:

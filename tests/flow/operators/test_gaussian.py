@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deepmatching.flow.operators.gaussian import gaussian
+from deepmatching.flow.operators.saliency import gaussian
 
 
 def test_it_is_the_weighted_mean_of_the_pixels_around(device: torch.device, dtype: torch.dtype) -> None:

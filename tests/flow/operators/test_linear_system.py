@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from deepmatching.flow.operators.linear_system import data_term, derivative, smoothness_weights
+from deepmatching.flow.operators.refinement_step import data_term, derivative, smoothness_weights
 from deepmatching.kernels.constants import EPSILON, ZETA
 
 

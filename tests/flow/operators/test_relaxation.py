@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from deepmatching.flow.operators.relaxation import relax
+from deepmatching.flow.operators.refinement_step import relax
 
 
 def test_relaxation_solves_the_system() -> None:

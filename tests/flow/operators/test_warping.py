@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.autograd import gradcheck
 
-from deepmatching.flow.operators.warping import warp
+from deepmatching.flow.operators.refinement_step import warp
 from helpers.volumes import both
 
 

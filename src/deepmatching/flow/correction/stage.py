@@ -10,8 +10,7 @@ from torch.nn import functional
 
 from deepmatching.flow.confidence import probability
 from deepmatching.flow.correction import DenseFlow, DenseNetwork, InitialFlow
-from deepmatching.flow.correction.dense_network import probability_within
-from deepmatching.flow.correction.fits import FARTHEST
+from deepmatching.flow.correction.dense_network import FARTHEST, probability_within
 from deepmatching.flow.edges import edge_strength
 from deepmatching.flow.filters import MatchTensors
 from deepmatching.flow.interpolation import on_device, sparse_to_dense
@@ -48,7 +47,7 @@ class InitialFlows:
         image1: Tensor,
         settings: InterpolationSettings = InterpolationSettings(),  # noqa: B008 - frozen
     ) -> InitialFlow:
-        """Where the dense network starts for a batch of images (B, 1 or 3, H, W) in [0, 1] and their matches."""
+        """Return where the dense network starts for a batch of images (B, 1 or 3, H, W) in [0, 1] and their matches."""
         pairs = [(image0[b], image1[b], None, settings, *pair_of(decoded, b)) for b in range(len(image0))]
         parts = self._at_a_time(pairs) if on_device(image0) else [initial_flow(*pair) for pair in pairs]
         return InitialFlow(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
@@ -75,7 +74,7 @@ def initial_flow(
     settings: InterpolationSettings,
     *matches: Tensor | None,
 ) -> InitialFlow:
-    """The interpolated flow of one pair (1 or 3, H, W) of images, and how likely it is right.
+    """Return the interpolated flow of one pair (1 or 3, H, W) of images, and how likely it is right.
 
     Args:
         edges: (H, W), edge strength of the first image; None to detect them.
@@ -129,7 +128,7 @@ def dense_tensors(
 
 
 def corrected(start: InitialFlow, found: DenseFlow) -> tuple[Tensor, Tensor]:
-    """The flow (B, 2, h, w) of the dense network where it is near the interpolated one, which stays elsewhere.
+    """Return the flow (B, 2, h, w) of the dense network where it is near the interpolated one, which stays elsewhere.
 
     Corrections by more than ``LARGEST_CORRECTION`` are more often wrong than right: where there is little to see, the
     matches along edges say more than the network knows.
@@ -147,7 +146,7 @@ def corrected(start: InitialFlow, found: DenseFlow) -> tuple[Tensor, Tensor]:
 
 
 def occlusion_of(occluded: Tensor, flow: Tensor) -> Tensor:
-    """The probability that each pixel is not visible in the second image, (H, W) float32.
+    """Return the probability that each pixel is not visible in the second image, (H, W) float32.
 
     That of the reference points, interpolated between them; and 1 where the flow leaves the image.
 

@@ -31,8 +31,11 @@ _FORMAT = "deepmatching-edges"
 #: The file that ships with the package.
 _SHIPPED = "weights/edges.safetensors"
 
-#: Mean and standard deviation of natural images, per RGB channel.
-_MEAN, _DEVIATION = (0.45, 0.44, 0.40), (0.25, 0.24, 0.25)
+#: Mean of natural images, per RGB channel.
+_MEAN = (0.45, 0.44, 0.40)
+
+#: Their standard deviation.
+_DEVIATION = (0.25, 0.24, 0.25)
 
 #: Rows at stride 2 that are computed together.
 ROWS = 48
@@ -153,7 +156,7 @@ class EdgeNetwork(nn.Module):
         return in_row_bands(lambda *bands: (layers(*bands),), maps, height, 2 * ROWS // stride, 2 * REACH // stride)[0]
 
     def folded(self) -> EdgeNetwork:
-        """A copy for inference, with batch normalisation folded into the convolutions before it."""
+        """Return a copy for inference, with batch normalisation folded into the convolutions before it."""
         network = copy.deepcopy(self).eval()
         for module in network.modules():
             for name, child in module.named_children():
@@ -190,7 +193,7 @@ def save_edge_network(network: EdgeNetwork, path: PathLike, **metadata: str) -> 
 
 
 def load_edge_network(path: PathLike | None = None, device: str = "cpu") -> EdgeNetwork:
-    """The network of a file, or the one that ships with the package: float32, in evaluation mode.
+    """Return the network of a file, or the one that ships with the package: float32, in evaluation mode.
 
     The shipped network is loaded once per device and shared.
     """

@@ -125,7 +125,7 @@ def _options(body: bytes) -> dict[str, int]:
 
 
 def _lists(body: bytes, name: str) -> list[np.ndarray]:
-    """The lists of numbers below a key, one on each line."""
+    """Return the lists of numbers below a key, one on each line."""
     lists = _LIST.findall(body)
     if not lists or _LIST.sub(b"", body).strip():
         raise ValueError(f"its {name} are not lists of numbers")

@@ -28,7 +28,7 @@ _SPARE = 8192
 
 @operator()
 def distance_transform(cost: Tensor, pixels: Tensor, counts: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The distance D of every pixel to its nearest seed, and that seed's number.
+    """Return the distance D of every pixel to its nearest seed, and that seed's number.
 
     D solves |∇D| = cost, upwind: with a the lower of the two neighbours' values along x, and b along y,
 
@@ -79,7 +79,7 @@ def seed_map(pixels: Tensor, counts: Tensor | None, size: tuple[int, int]) -> Te
 def _lower(
     values: Tensor, labels: Tensor, first: tuple[slice, slice], second: tuple[slice, slice]
 ) -> tuple[Tensor, Tensor]:
-    """The lower of two neighbours' values, and its label."""
+    """Return the lower of two neighbours' values, and its label."""
     lower = values[second] < values[first]
     return torch.where(lower, values[second], values[first]), torch.where(lower, labels[second], labels[first])
 
@@ -111,7 +111,7 @@ def cell_graph(distance: Tensor, label: Tensor, seeds: int) -> Graph:
 
 @operator()
 def nearest_seeds(graph: Graph, number: int) -> Nearest:
-    """The K = min(number, S) nearest seeds of each seed along the graph, itself included (Dijkstra)."""
+    """Return the K = min(number, S) nearest seeds of each seed along the graph, itself included (Dijkstra)."""
     starts, others, lengths = (tensor.cpu().numpy() for tensor in graph)
     seeds = len(starts) - 1
     index = np.full((seeds, min(number, seeds)), -1, dtype=np.int32)

@@ -83,7 +83,7 @@ def affine_models(
 
 @operator(cpu=("float64",), cuda=("float64",))
 def paint(label: Tensor, points: Tensor, models: Tensor) -> Tensor:
-    """The flow (H, W, 2) in which each pixel moves by its nearest seed's model; kernels round it to float32."""
+    """Return the flow (H, W, 2) in which each pixel moves by its nearest seed's model; kernels round it to float32."""
     rows, columns = (torch.arange(n, dtype=points.dtype, device=points.device) for n in label.shape)
     pixels = torch.stack(torch.meshgrid(rows, columns, indexing="ij")[::-1], dim=2)
     seed = label.long()

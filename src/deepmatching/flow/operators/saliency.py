@@ -1,20 +1,42 @@
-"""How much there is to see at each pixel."""
+"""Smoothing, and how much there is to see at each pixel."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from deepmatching.flow.operators.gaussian import gaussian
 from deepmatching.kernels.constants import LAB_REACH, RGB_TO_XYZ, TENSOR_REACH, WHITE_XYZ
 from deepmatching.kernels.registry import operator
+
+
+def taps_of(sigma: float, reach: int) -> list[float]:
+    """Return the weights of a Gaussian at −reach … reach; their sum is 1."""
+    weights = [math.exp(-(t**2) / (2 * sigma**2)) for t in range(-reach, reach + 1)]
+    return [weight / sum(weights) for weight in weights]
+
+
+@operator(cpu=("float32", "float64"), cuda=("float32",))
+def gaussian(image: Tensor, sigma: float, reach: int, factor: float = 1.0) -> Tensor:
+    """Convolve (C, H, W) with a Gaussian, cut off beyond ``reach`` pixels, and multiply; borders are repeated."""
+    taps = taps_of(sigma, reach)
+    result = image
+    for dim, scale in ((2, factor), (1, 1.0)):
+        place = torch.arange(image.shape[dim], device=image.device)
+        parts = (
+            scale * weight * result.index_select(dim, (place + t - reach).clamp(0, image.shape[dim] - 1))
+            for t, weight in enumerate(taps)
+        )
+        result = sum(parts, torch.zeros_like(image))
+    return result
 
 
 @operator(cuda=("float32",))
 @torch.no_grad()
 def saliency(image: Tensor) -> Tensor:
-    """How much an image changes in its least variable direction: (H, W) float32.
+    """Return how much an image changes in its least variable direction: (H, W) float32.
 
     The square root of the smallest eigenvalue of the structure tensor of the Lab channels. Gradients (−½, 0, ½) are
     taken after smoothing by 0.8 pixels and averaged with a Gaussian of 1 pixel. The original's threshold, 0.045, is for

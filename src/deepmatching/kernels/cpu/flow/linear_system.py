@@ -25,7 +25,7 @@ DERIVATIVE_TAPS = np.float32(8 / 12), np.float32(-1 / 12)  #: of (1, −8, 0, 8,
 
 
 def warp(image0: Tensor, image1: Tensor, flow: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """See :func:`deepmatching.flow.operators.warping.warp`."""
+    """See :func:`deepmatching.flow.operators.refinement_step.warp`."""
     first, second, field = arrays_of(image0, image1, flow)
     mean, difference, inside = warp_rows(first, second, field, 0, image0.shape[1])
     return torch.from_numpy(mean), torch.from_numpy(difference), torch.from_numpy(inside)

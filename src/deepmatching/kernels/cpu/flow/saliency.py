@@ -15,7 +15,7 @@ REACH = LAB_REACH + TENSOR_REACH + 1  #: rows around a pixel that affect it: the
 
 
 def gaussian(image: Tensor, sigma: float, reach: int, factor: float = 1.0) -> Tensor:
-    """See :func:`deepmatching.flow.operators.gaussian.gaussian`."""
+    """See :func:`deepmatching.flow.operators.saliency.gaussian`."""
     planes = image.detach().numpy()
     taps = np.exp(-np.square(np.arange(-reach, reach + 1, dtype=np.float64)) / (2 * sigma**2))
     row, column = ((scale * taps / taps.sum()).astype(planes.dtype) for scale in (factor, 1))

@@ -47,7 +47,7 @@ def _warp(
 
 
 def warp(image0: Tensor, image1: Tensor, flow: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """See :func:`deepmatching.flow.operators.warping.warp`."""
+    """See :func:`deepmatching.flow.operators.refinement_step.warp`."""
     channels, h, w = image0.shape
     mean, difference = (torch.empty((channels, h, w), device=flow.device) for _ in range(2))
     inside = torch.empty((h, w), device=flow.device)

@@ -33,7 +33,7 @@ def _blur(
 
 
 def gaussian(image: Tensor, sigma: float, reach: int, factor: float = 1.0) -> Tensor:
-    """See :func:`deepmatching.flow.operators.gaussian.gaussian`."""
+    """See :func:`deepmatching.flow.operators.saliency.gaussian`."""
     _, h, w = image.shape
     image = image.contiguous()
     rows, result = torch.empty_like(image), torch.empty_like(image)
