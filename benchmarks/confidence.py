@@ -77,7 +77,7 @@ def main() -> None:
     sets: dict[str, list[np.ndarray]] = {}  # all pixels of each pair
     rows, groups, pairs = [], [], []  # of the sampled pixels
     for n, entry in enumerate(track(pairs_with_flow(options.manifest), "flow", console=Console(stderr=True))):
-        name = f"{options.model}_{options.radius}_{matcher.network.most_levels}_{n:03d}"
+        name = f"{options.model}_{options.radius}_{n:03d}"
         values = measure(entry.read(), matcher, options.cache, name)
         sets.setdefault(entry.group, []).append(values)
         sample = values[generator.choice(len(values), min(PIXELS, len(values)), replace=False)]

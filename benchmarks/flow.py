@@ -48,9 +48,6 @@ def changed(settings: FlowSettings, changes: list[str]) -> FlowSettings:
     """Settings with some values replaced, each given as name=value."""
     for change in changes:
         name, _, text = change.partition("=")
-        if name == "levels":
-            settings = replace(settings, levels=None if text == "None" else int(text))
-            continue
         for part in ("interpolation", "refinement"):
             old = getattr(settings, part)
             if name in {field.name for field in fields(old)}:
@@ -204,17 +201,12 @@ def main() -> None:
             continue
         pair = entry.read()
         edges = EDGES[options.edges](pair.image0)
-        found: dict[int | None, tuple[dm.Matches, Any]] = {}  # by the number of levels
+        own, name, back = matcher.for_flow(), f"{options.model}_{options.radius}_{n:03d}", None
+        forward = cached_matches(own, pair.image0, pair.image1, options.cache, name)
+        if options.backward:
+            back = cached_matches(own, pair.image1, pair.image0, options.cache, f"{name}_back").numpy()[:2]
         for trial, settings in trials.items():
-            own = matcher.for_flow(preset=settings)
-            levels = own.network.most_levels
-            if levels not in found:
-                name = f"{options.model}_{options.radius}_{levels}_{n:03d}"
-                forward, back = cached_matches(own, pair.image0, pair.image1, options.cache, name), None
-                if options.backward:
-                    back = cached_matches(own, pair.image1, pair.image0, options.cache, f"{name}_back").numpy()[:2]
-                found[levels] = forward, back
-            row = measure(pair, edges, *found[levels], settings)
+            row = measure(pair, edges, forward, back, settings)
             results.append({"dataset": entry.group, "pair": entry.name, "trial": trial, **row})
     if options.json:
         options.json.write_text(json.dumps(results, indent=1))

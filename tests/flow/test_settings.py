@@ -48,8 +48,8 @@ def test_presets_are_found_by_name() -> None:
         (RefinementSettings, "relaxation", 2.0),
         (RefinementSettings, "alpha", "much"),
         (RefinementSettings, "sigma", float("inf")),
-        (FlowSettings, "levels", -1),
-        (FlowSettings, "levels", 2.5),
+        (FlowSettings, "fewer_levels", -1),
+        (FlowSettings, "fewer_levels", 2.5),
     ],
 )
 def test_invalid_values_are_refused(kind: type, name: str, value: object) -> None:

@@ -222,7 +222,7 @@ def _our_method(model: str, matcher: DeepMatcher, preset: str | None, edges: Edg
     if preset is None:
         return matcher, None, {**describe_model(model), **matcher.describe()}
     settings = preset_of(preset)
-    matcher = matcher.for_flow(preset=settings)
+    matcher = matcher.for_flow()
     others = {} if edges == "network" else {"edges": edges if isinstance(edges, str) else "structured forest"}
     described = {**describe_preset(preset), **others, **describe_model(model), **matcher.describe()}
     return matcher, lambda image0, image1: matcher.flow(image0, image1, settings, edges=edges).flow, described

@@ -137,7 +137,7 @@ def flow(
         start = time.perf_counter()
         first, second = matcher.load(image0, "image0"), matcher.load(image1, "image1")
         if verbose:
-            say(messages.describe_work(matcher.for_flow(preset=flow_settings), first, second))
+            say(messages.describe_work(matcher.for_flow(), first, second))
         with messages.working("computing the flow"):
             result = matcher.flow(first, second, flow_settings, edges=edge_source).read()
     else:
@@ -165,7 +165,7 @@ def flow(
         result.draw(draw, first, second)
     say(messages.flow_summary(result, elapsed))
     if matches is None:
-        messages.warn_if_few_agree(result.agreement, matcher.for_flow(preset=flow_settings))
+        messages.warn_if_few_agree(result.agreement, matcher.for_flow())
     messages.say_written(output, draw, confidence)
 
 

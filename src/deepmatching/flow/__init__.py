@@ -3,7 +3,7 @@
 from deepmatching.flow.confidence import confidence
 from deepmatching.flow.edges.detect import EdgesLike, is_edge_map
 from deepmatching.flow.interpolation import Interpolation, interpolate
-from deepmatching.flow.matching import Frame, Matching, most_levels
+from deepmatching.flow.matching import Frame, Matching
 from deepmatching.flow.pipeline import check_pair, count_outside, flow_between, matches_to_flow, searched_to_flow
 from deepmatching.flow.refinement import refine
 from deepmatching.flow.result import FlowResult
@@ -38,7 +38,6 @@ __all__ = [
     "is_edge_map",
     "is_upright",
     "matches_to_flow",
-    "most_levels",
     "preset",
     "refine",
     "searched_to_flow",

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from deepmatching.errors import check_frame_size
-from deepmatching.flow.settings import FlowSettings, preset
+from deepmatching.flow.settings import FlowSettings
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.targets import Decoded
 from deepmatching.network.inference import Decoding
@@ -53,18 +54,33 @@ class Matching:
         """Return the matches from one frame to the other."""
         return self.network.decode_descriptors(first.cells, second.cells, self.geometry, self.decoding)
 
-    def decode_for_flow(self, first: Frame, second: Frame, settings: FlowSettings) -> Decoded:
-        """Return the matches at the radius of ``match``, if that may be and none is missing there; else :meth:`decode`.
+    def with_fewer_levels(self, settings: FlowSettings) -> Matching | None:
+        """Return how the frames are matched a second time, with few levels; None if they are matched once."""
+        few = settings.fewer_levels
+        if few is None or self.network.levels is not None or not relies_on_confidence(settings, self.network):
+            return None
+        return replace(self, geometry=replace(self.geometry, levels=few)) if few < self.geometry.L else None
 
-        Only the confidence of matches tells what is missing. Frames that are matched in pieces are matched once.
+    def decode_for_flow(
+        self, first: Frame, second: Frame, settings: FlowSettings, known: Decoded | None = None
+    ) -> Decoded:
+        """Return the matches for flow: at each point the more confident one, with all levels or with fewer.
+
+        They are those at the radius of ``match``, if that may be and none is missing there. Only the confidence of
+        matches tells what is missing. Frames that are matched in strips are matched at the whole radius at once.
+
+        Args:
+            known: matches that :meth:`decode` has found.
         """
         is_split = self.decoding.tiling.is_split(self.geometry)
-        if self.may_shrink_radius and relies_on_confidence(settings, self.network) and not is_split:
-            near = replace(self, geometry=replace(self.geometry, radius=RADIUS))
-            decoded = near.decode(first, second)
+        if known is None and self.may_shrink_radius and relies_on_confidence(settings, self.network) and not is_split:
+            near = replace(self, geometry=replace(self.geometry, radius=RADIUS), may_shrink_radius=False)
+            decoded = near.decode_for_flow(first, second, settings)
             if not lacks_matches(decoded, near.geometry):
                 return decoded
-        return self.decode(first, second)
+        decoded = self.decode(first, second) if known is None else known
+        fewer = self.with_fewer_levels(settings)
+        return decoded if fewer is None else more_confident(decoded, fewer.decode(first, second))
 
 
 def consecutive(
@@ -97,6 +113,18 @@ def flow_radius(asked: Radius | None) -> int | None:
     return radius_in_pixels(FLOW_RADIUS if asked is None else asked)
 
 
+def more_confident(decoded: Decoded, other: Decoded) -> Decoded:
+    """Return, at each reference point, the match with the higher confidence; the first one of equals."""
+    assert decoded.confidence is not None and other.confidence is not None
+    better = other.confidence > decoded.confidence
+    pairs = zip(decoded[1:], other[1:], strict=True)
+    chosen = [
+        None if a is None or b is None else torch.where(better.reshape(better.shape + (1,) * (a.ndim - 3)), b, a)
+        for a, b in pairs
+    ]
+    return Decoded(decoded.points0, *chosen)  # type: ignore[arg-type]
+
+
 def relies_on_confidence(settings: FlowSettings, network: Network) -> bool:
     """Return whether the confidence of this network's matches decides which of them the flow uses."""
     return network.confidence is not None and settings.interpolation.confidence > 0
@@ -106,12 +134,6 @@ def needs_backward(settings: FlowSettings, network: Network) -> bool:
     """Return whether the flow needs the matches back to the first frame, too."""
     is_corrected = settings.dense and network.dense is not None
     return settings.interpolation.backward > 0 and not is_corrected and not relies_on_confidence(settings, network)
-
-
-def most_levels(settings: str | FlowSettings, network: Network) -> int | None:
-    """Return the largest number of levels with which this network matches for flow; None for no limit."""
-    settings = preset(settings)
-    return settings.levels if relies_on_confidence(settings, network) else None
 
 
 def lacks_matches(decoded: Decoded, geometry: Geometry) -> bool:

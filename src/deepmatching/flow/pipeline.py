@@ -17,7 +17,7 @@ from deepmatching.flow.correction.stage import dense_tensors, occlusion_of
 from deepmatching.flow.edges.detect import EdgesLike, edge_strength, edge_tensor, is_detected
 from deepmatching.flow.filters import MatchTensors, starts_inside
 from deepmatching.flow.interpolation import on_device, sparse_to_dense
-from deepmatching.flow.matching import Frame, Matching, needs_backward
+from deepmatching.flow.matching import Frame, Matching, more_confident, needs_backward
 from deepmatching.flow.refinement import refine_finite
 from deepmatching.flow.result import NOTHING, Finish, FlowResult, FlowTensors, ignore_stage, stopwatch, unknown_like
 from deepmatching.flow.settings import FlowSettings, adapt_to_model, preset
@@ -71,7 +71,7 @@ def flow_between(
     if on_device(first.on_device):
         return (graphs or FlowGraphs(network))(first, second, settings, matching, edges, known)
     start = time.perf_counter() if start is None else start
-    decoded = matching.decode_for_flow(first, second, settings) if known is None else known
+    decoded = matching.decode_for_flow(first, second, settings, known)
     backward = matching.decode(second, first) if needs_backward(settings, network) else None
     matched = time.perf_counter() - start
     seconds, finish = stopwatch()
@@ -216,7 +216,7 @@ class FlowGraphs:
 
     def __init__(self, network: Network) -> None:
         self._network = network
-        self._decode = GraphedDecode(network, 2).of_descriptors
+        self._decode, self._decode_fewer = (GraphedDecode(network, 2).of_descriptors for _ in range(2))
         self._flow = Replayed(_flow_of_decoded)
 
     def __call__(
@@ -248,6 +248,9 @@ class FlowGraphs:
         ways = [(first, second)] * (known is None) + [(second, first)] * needs_backward(settings, self._network)
         decoded = [self._decode(a.cells, b.cells, geometry, decoding, needed) for a, b in ways]
         forward, *backward = decoded if known is None else [known, *decoded]
+        if (fewer := matching.with_fewer_levels(settings)) is not None:
+            again = self._decode_fewer(first.cells, second.cells, fewer.geometry, decoding, needed)
+            forward = more_confident(forward, again)
         matched.record()
         strength = None if is_detected(edges) else edge_tensor(first.on_device, edges)
         arguments = _arguments(first, second, settings, matching, strength, forward, *backward)

@@ -9,9 +9,9 @@ from deepmatching.errors import DeepMatchingError, check_choice, check_number
 
 Model = Literal["affine", "mean"]
 
-#: Levels of matching for flow: patches of up to 64 pixels. Larger ones give small objects the motion of what is around
-#: them. Without them, other matches are wrong; the confidence says which.
-LEVELS = 3
+#: Levels of the second matching for flow: patches of up to 64 pixels. Larger ones give small objects the motion of what
+#: is around them; without them, other matches are wrong. The confidence says which.
+FEWER_LEVELS = 3
 
 
 @dataclass(frozen=True)
@@ -97,13 +97,13 @@ class FlowSettings:
     interpolation: InterpolationSettings = field(default_factory=InterpolationSettings)
     refinement: RefinementSettings = field(default_factory=RefinementSettings)
     dense: bool = False  #: the model's dense network corrects the interpolated flow, if it has one
-    #: The largest number of levels of matching, or None for as many as the images allow. No effect if a number was set,
-    #: or if the confidence of matches does not decide.
-    levels: int | None = LEVELS
+    #: Frames are matched with all levels and again with this many; at each point, the more confident match counts. None
+    #: to match once. No effect if a number of levels was asked for, or if the confidence of matches does not decide.
+    fewer_levels: int | None = FEWER_LEVELS
 
     def __post_init__(self) -> None:
-        if self.levels is not None:
-            check_number("levels", self.levels, minimum=0, whole=True)
+        if self.fewer_levels is not None:
+            check_number("fewer_levels", self.fewer_levels, minimum=0, whole=True)
 
 
 def _check(settings: Any, at_least_one: tuple[str, ...], positive: tuple[str, ...]) -> None:
@@ -134,7 +134,7 @@ _ORIGINAL = FlowSettings(
         backward=0,
     ),
     RefinementSettings(steps=5, gamma=0.71, sigma=1.0, edges=5.0, hold=0.0, relaxation=1.885),
-    levels=None,
+    fewer_levels=None,
 )
 
 
@@ -142,7 +142,7 @@ def _original(neighbours: int, falloff: float, filter_neighbours: int, **refinem
     return FlowSettings(
         replace(_ORIGINAL.interpolation, neighbours=neighbours, falloff=falloff, filter_neighbours=filter_neighbours),
         replace(_ORIGINAL.refinement, **refinement),
-        levels=None,
+        fewer_levels=None,
     )
 
 
@@ -153,7 +153,7 @@ def _original(neighbours: int, falloff: float, filter_neighbours: int, **refinem
 PRESETS: dict[str, FlowSettings] = {
     "default": FlowSettings(refinement=RefinementSettings(steps=5, iterations=15, alpha=0.85, sigma=0.8), dense=True),
     "interpolated": FlowSettings(),
-    "classic": FlowSettings(InterpolationSettings(neighbours=80, confidence=0), levels=None),
+    "classic": FlowSettings(InterpolationSettings(neighbours=80, confidence=0), fewer_levels=None),
     "original": _ORIGINAL,
     "sintel": _original(160, 1.1, 25, steps=5, gamma=0.72, sigma=1.1),
     "kitti": _original(160, 1.1, 25, steps=2, gamma=0.77, sigma=1.7),

@@ -52,7 +52,7 @@ class Network(nn.Module):
         descriptor: φ. Its stride is γ₀. A level-0 patch is as many strides wide as the descriptor's patch has cells,
             and at least four; that is δ₀, and the step α₀ of the grid.
         radius: R in pixels, or None for no limit.
-        levels: L, or None for the original's rule, which ``most_levels`` can limit.
+        levels: L, or None for the original's rule.
         exponent: initial ν of every level. Level 0 has one too, as in the original program. For the paper's eq. (2) to
             the letter, set ``exponents[0] = 1`` under ``torch.no_grad()``.
         sharpness: initial κ of sub-pixel matches (see ``network.operators.subpixel``), or None for matches on cells
@@ -68,7 +68,6 @@ class Network(nn.Module):
     exponents: nn.Parameter
     sharpness: nn.Parameter | None
     log_temperatures: nn.Parameter | None
-    most_levels: int | None  #: the rule gives no more levels than this, if it is not None
     confidence: ConfidenceNetwork | None
     dense: Any  #: the dense network of flow, if the model has one
     own_pooling: PoolingComponent | None  #: the user's component, in place of hard or soft pooling
@@ -89,7 +88,7 @@ class Network(nn.Module):
         self.descriptor = descriptor
         self.confidence, self.dense = confidence, dense
         self.radius = radius
-        self.levels, self.most_levels = levels, None
+        self.levels = levels
         self.exponents = nn.Parameter(torch.full((EXPONENTS,), float(exponent)))
         self.register_parameter(
             "sharpness", None if sharpness is None else nn.Parameter(torch.tensor(float(sharpness)))
@@ -139,10 +138,7 @@ class Network(nn.Module):
     def geometry(self, size0: tuple[int, int], size1: tuple[int, int]) -> Geometry:
         """The discretisation for images of these sizes (rows, columns)."""
         downscale, patch = self.descriptor.stride.bit_length() - 1, self.descriptor.cells_of_patch
-        geometry = Geometry.for_downscale(size0, size1, downscale, self.radius, self.levels, patch)
-        if self.levels is None and self.most_levels is not None and self.most_levels < geometry.L:
-            return replace(geometry, levels=self.most_levels)
-        return geometry
+        return Geometry.for_downscale(size0, size1, downscale, self.radius, self.levels, patch)
 
     def geometry_of(self, image0: Tensor, image1: Tensor) -> Geometry:
         """The discretisation for two batches of images; raises if these are not two batches of images."""
@@ -276,10 +272,10 @@ class Network(nn.Module):
         check_cells(cells, image, self.descriptor)
         return cells
 
-    def at_radius(self, radius: int | None, most_levels: int | None = None) -> Network:
-        """The same network with another radius, and ``most_levels`` of its own; the two share their parameters."""
+    def at_radius(self, radius: int | None) -> Network:
+        """Return the same network with another radius; the two share their parameters."""
         other = copy(self)
-        other.radius, other.most_levels = radius, most_levels
+        other.radius = radius
         return other
 
     def exponent(self, l: int) -> Tensor:

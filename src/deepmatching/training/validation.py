@@ -18,7 +18,7 @@ from deepmatching.data.datasets.opening import is_published
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation import match_metrics
 from deepmatching.evaluation.metrics import area_under_roc
-from deepmatching.flow import Frame, Matching, RefinementSettings, flow_between, most_levels, preset
+from deepmatching.flow import Frame, Matching, RefinementSettings, flow_between, preset
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.kernels.limits import release_freed
 from deepmatching.matches import Matches
@@ -196,10 +196,8 @@ def _match(network: Network, pair: Pair, device: torch.device) -> tuple[Decoded,
     if not decoded.verified.any():
         return decoded, pair, geometry, torch.zeros(rows, columns, 2)
     settings = replace(preset(PRESET), refinement=RefinementSettings(steps=0))
-    for_flow = network.at_radius(network.radius, most_levels(settings, network))
-    own = _matching(for_flow, for_flow.geometry_of(image0, image1), device)
     first, second = (Frame(i, i, c, (i.shape[1], i.shape[2])) for i, c in zip(images, cells, strict=True))
-    result = flow_between(first, second, settings, own, known=decoded if own.geometry == geometry else None)
+    result = flow_between(first, second, settings, matching, known=decoded)
     flow = torch.from_numpy(result.flow) if result.tensors is None else result.tensors.flow
     return decoded, pair, geometry, flow[:rows, :columns]
 
