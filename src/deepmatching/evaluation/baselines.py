@@ -119,15 +119,10 @@ class DenseMethod:
 
 @dataclass(frozen=True)
 class AtReducedSize:
-    """Matches larger images at a reduced size, as the setting ``max_size`` does; matches are in pixels of the images.
-
-    Attributes:
-        method: that matches.
-        max_size: longer side in pixels.
-    """
+    """Matches larger images at a reduced size, as the setting ``max_size`` does."""
 
     method: KeypointMatcher | DenseMethod
-    max_size: int
+    max_size: int  #: longer side, in pixels
 
     @property
     def spread(self) -> float:

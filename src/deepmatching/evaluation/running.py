@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -115,21 +115,13 @@ def evaluate_with_flow(
     return recorders[0].evaluation, recorders[1].evaluation
 
 
-@dataclass(frozen=True)
-class Truth:
-    """What is known of a pair.
+class Truth(NamedTuple):
+    """What is known of a pair."""
 
-    Attributes:
-        sizes: (rows, columns) of both images.
-        flow: (H, W, 2), NaN where unknown; None if it is unknown everywhere.
-        occluded: (H, W) bool; None without masks.
-        views: the entry of a pair with a homography, points or a pose.
-    """
-
-    sizes: tuple[Size, Size]
-    flow: np.ndarray | None
-    occluded: np.ndarray | None
-    views: Entry | None
+    sizes: tuple[Size, Size]  #: (rows, columns) of both images
+    flow: np.ndarray | None  #: (H, W, 2), NaN where unknown; None if it is unknown everywhere
+    occluded: np.ndarray | None  #: (H, W) bool; None without masks
+    views: Entry | None  #: of a pair with a homography, points or a pose
 
 
 @dataclass(frozen=True)
@@ -227,10 +219,8 @@ def _known(dataset: PairDataset, index: int, pair: Pair) -> tuple[str, Truth]:
     entry = dataset.entries[index] if isinstance(dataset, FilePairs) else None
     has_masks = bool(pair.occluded.any()) if entry is None else entry.knows_occlusion
     flow, occluded = pair.flow.cpu().numpy(), pair.occluded.cpu().numpy() if has_masks else None
-    truth = Truth(
-        (size_of(pair.image0), size_of(pair.image1)),
-        flow if np.isfinite(flow).all(axis=2).any() else None,
-        occluded,
-        entry if entry is not None and entry.flow is None else None,
-    )
-    return str(getattr(dataset, "name", "data")) if entry is None else entry.group, truth
+    known = flow if np.isfinite(flow).all(axis=2).any() else None
+    sizes = size_of(pair.image0), size_of(pair.image1)
+    if entry is None:
+        return str(getattr(dataset, "name", "data")), Truth(sizes, known, occluded, None)
+    return entry.group, Truth(sizes, known, occluded, entry if entry.flow is None else None)

@@ -5,7 +5,7 @@ Points are (N, 2), x and y in pixels. The same points always give the same resul
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import cv2
@@ -13,11 +13,11 @@ import numpy as np
 
 from deepmatching.errors import DeepMatchingError, check_number, short_repr
 
-#: Each geometry in words, the fewest matches that it needs, and the probability of success at which the search ends.
+#: Each geometry in words, the fewest matches that leave one, and the probability of success at which the search ends.
 _KINDS = {
     "homography": ("a homography", 4, 0.995),
     "fundamental": ("a fundamental matrix", 8, 0.9999),
-    "essential": ("an essential matrix", 5, 0.99999),
+    "essential": ("an essential matrix", 6, 0.99999),
 }
 
 #: Largest number of trials of MAGSAC.
@@ -94,18 +94,13 @@ def find_essential(
     cameras = [_check_camera(f"K{number}", camera) for number, camera in enumerate((camera0, camera1))]
     # Given points in units of the focal length instead of the cameras, OpenCV's MAGSAC is several times less exact.
     (first, second), (k0, k1) = points, cameras
-    stacked, mask = cv2.findEssentialMat(
+    found = cv2.findEssentialMat(
         first, second, k0, None, k1, None, method=method, prob=_KINDS["essential"][2], threshold=threshold
     )
-    if stacked is None or len(stacked) < 3:  # one matrix, or several below one another
-        raise _no_geometry("essential")
-    rays = [cv2.undistortPoints(p[:, None], k, None)[:, 0] for p, k in zip(points, cameras, strict=True)]
-    poses = []
-    for matrix in np.split(np.asarray(stacked), len(stacked) // 3):
-        count, rotation, translation, _ = cv2.recoverPose(matrix, rays[0], rays[1], np.eye(3), mask=mask.copy())
-        poses.append((count, matrix, rotation, translation[:, 0]))
-    _, matrix, rotation, translation = max(poses, key=lambda pose: pose[0])
-    return TwoViewGeometry("essential", matrix, mask.ravel() != 0, threshold, rotation, translation)
+    views = _found("essential", found, threshold)
+    rays0, rays1 = (cv2.undistortPoints(p[:, None], k, None)[:, 0] for p, k in zip(points, cameras, strict=True))
+    _, rotation, translation, _ = cv2.recoverPose(views.matrix, rays0, rays1, np.eye(3), mask=found[1].copy())
+    return replace(views, rotation=rotation, translation=translation[:, 0])
 
 
 def _check(name: str, points0: np.ndarray, points1: np.ndarray, threshold: float) -> tuple[np.ndarray, np.ndarray]:
@@ -134,9 +129,7 @@ def _check_camera(name: str, camera: np.ndarray) -> np.ndarray:
 def _found(name: str, found: tuple[Any, Any], threshold: float) -> TwoViewGeometry:
     matrix, mask = found
     if matrix is None or matrix.shape != (3, 3):
-        raise _no_geometry(name)
+        raise DeepMatchingError(
+            f"The matches do not fit {_KINDS[name][0]}: match other images, or raise the threshold."
+        )
     return TwoViewGeometry(name, matrix, mask.ravel() != 0, threshold)
-
-
-def _no_geometry(name: str) -> DeepMatchingError:
-    return DeepMatchingError(f"The matches do not fit {_KINDS[name][0]}: match other images, or raise the threshold.")
