@@ -26,6 +26,9 @@ RECIPROCAL: Reciprocal = "bins"
 #: The paper's own way to verify them (its first footnote).
 RECIPROCAL_IN_PAPER: Reciprocal = "exact"
 
+#: What ranks the matches that a pixel can take its displacement from: Q_0 (the paper's) or the confidence.
+Rank = Literal["score", "confidence"]
+
 #: Models that ship with the package.
 MODELS = ("compact", "vgg", "hog")
 

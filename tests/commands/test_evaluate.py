@@ -20,6 +20,7 @@ import torch
 from deepmatching.commands.evaluate import evaluate
 from deepmatching.data.datasets.opening import NAMES
 from deepmatching.errors import DeepMatchingError
+from deepmatching.evaluation import match_metrics, running
 from deepmatching.evaluation.baselines import DENSE, KEYPOINTS
 from deepmatching.flow import PRESETS
 from deepmatching.matcher import DeepMatcher
@@ -57,6 +58,23 @@ def test_means_go_to_standard_output(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert row[3:6] == [f"{means[name]:.2f}" for name in ("acc@2", "acc@5", "acc@10")]
     assert means["acc@2"] > 75
     assert [pair["name"] for pair in content["pairs"]] == ["street/0_a-0_b", "street/1_a-1_b"]
+
+
+def test_a_pixel_takes_the_best_match_by_score_or_by_confidence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs, used = write_pairs(tmp_path, 1), []
+    monkeypatch.setattr(running, "match_metrics", lambda *a: used.append(a[-1]) or match_metrics(*a))
+    for rank in (None, "confidence", "score"):
+        run(pairs, model="compact", rank=rank, json_file=tmp_path / f"{rank}.json")
+        title = capsys.readouterr().out.splitlines()[0].strip()
+        assert title == "compact, radius 16" + (", ranked by score" if rank == "score" else "")
+    assert used == ["confidence", "confidence", "score"]
+    with pytest.raises(DeepMatchingError, match="rank"):  # other results are not continued
+        run(pairs, model="compact", json_file=tmp_path / "score.json", resume=True)
+    for options in ({"flow": True}, {"method": "dis"}):
+        with pytest.raises(DeepMatchingError, match="--rank"):
+            run(pairs, rank="score", **options)
 
 
 @pytest.mark.slow

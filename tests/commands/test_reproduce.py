@@ -17,7 +17,7 @@ from deepmatching.commands.reproduce import reproduce
 from deepmatching.data.datasets import KITTI2012
 from deepmatching.data.datasets.sintel import MINI_VAL
 from deepmatching.errors import DeepMatchingError
-from deepmatching.evaluation import flow_metrics
+from deepmatching.evaluation import flow_metrics, match_metrics, running
 from deepmatching.matcher import DeepMatcher
 from deepmatching.models import load_network, save_network
 from deepmatching.network.descriptors import VGG
@@ -227,28 +227,40 @@ def test_a_model_with_a_card_of_others_is_simply_yours(
 
 
 @pytest.mark.usefixtures("presets")
-def test_matches_are_verified_and_lie_on_cells_as_in_the_paper(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The first footnote is `exact`, and there are no sub-pixel matches; the table says what was used."""
+def test_matches_are_verified_ranked_and_lie_on_cells_as_in_the_paper(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By Q_0, verified by the first footnote (`exact`), and not sub-pixel; the table says what was used."""
 
-    def settings_of(row: str) -> tuple[str, bool]:
+    def settings_of(row: str) -> tuple[str, bool, bool]:
         kept = json.loads((data / "out" / f"table1-sintelmini-{row}-matches.json").read_text())["settings"]
-        return kept["reciprocal"], kept["subpixel"]
+        return kept["reciprocal"], kept["subpixel"], "rank" in kept
 
+    used = []
+    monkeypatch.setattr(running, "match_metrics", lambda *a: used.append(a[-1]) or match_metrics(*a))
     run("table1", data, limit=1, out=data / "out", default_flow=True)
-    assert "ours: radius 16, reciprocal exact, matches on cells, sub-pixel matches in row h" in capsys.readouterr().out
-    assert [settings_of(row) for row in "agh"] == [("exact", False), ("exact", False), ("exact", True)]
+    assert used == ["score", "score", "confidence"]
+    printed = " ".join(capsys.readouterr().out.split())
+    assert (
+        "radius 16, reciprocal exact, matches on cells, sub-pixel matches in row h, ranked by score, by conf" in printed
+    )
+    exact, by_score = ("exact", False, False), ("exact", False, True)
+    assert [settings_of(row) for row in "agh"] == [exact, by_score, ("exact", True, False)]
     default_flow = json.loads((data / "out" / "table1-sintelmini-g-default-flow.json").read_text())["settings"]
     assert (default_flow["reciprocal"], default_flow["subpixel"], default_flow["radius"]) == ("bins", True, 160)
     shutil.rmtree(data / "out")
-    run("table1", data, limit=1, out=data / "out", reciprocal="bins", subpixel=True)
-    assert "ours: radius 16, reciprocal bins, sub-pixel matches where" in capsys.readouterr().out
-    assert {settings_of(row) for row in "agh"} == {("bins", True)}
-    shutil.rmtree(data / "out")
-    run("table1", data, limit=1, out=data / "out", subpixel=False)
-    assert re.search(
-        r"ours: radius 16, reciprocal exact, matches on cells, edges: network *\n", capsys.readouterr().out
+    run("table1", data, limit=1, out=data / "out", reciprocal="bins", subpixel=True, rank="confidence")
+    printed = " ".join(capsys.readouterr().out.split())
+    assert (
+        "ours: radius 16, reciprocal bins, sub-pixel matches where the model has learned them, ranked by conf"
+        in printed
     )
-    assert {settings_of(row) for row in "agh"} == {("exact", False)}
+    assert {settings_of(row) for row in "agh"} == {("bins", True, False)}
+    shutil.rmtree(data / "out")
+    run("table1", data, limit=1, out=data / "out", subpixel=False, rank="score")
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "radius 16, reciprocal exact, matches on cells, ranked by score, edges: network" in printed
+    assert [settings_of(row) for row in "agh"] == [exact, by_score, by_score]
 
 
 @pytest.mark.usefixtures("presets")

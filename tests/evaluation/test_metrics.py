@@ -1,6 +1,7 @@
 """The metrics against their definitions, spelled out pixel by pixel."""
 
 import math
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from deepmatching.evaluation.metrics import (
     reliability,
 )
 from deepmatching.matches import Matches
+from deepmatching.settings import Rank
 
 
 def propagate_by_definition(
@@ -210,6 +212,15 @@ def test_match_metrics_by_hand(matches: Matches) -> None:
     assert metrics["all"]["coverage"] == pytest.approx(100 * 47 / 60)
     assert metrics["all"]["matches"] == 3
     assert field[0, 0].tolist() == [3, 0] and np.isnan(field[0, 15]).all()
+
+
+def test_a_pixel_takes_the_match_of_the_highest_score_or_confidence() -> None:
+    start = torch.tensor([[10.0, 10.0], [12.0, 10.0]])
+    matches = Matches(
+        start, start + torch.tensor([[0.0], [9.0]]), torch.tensor([2.0, 1.0]), confidence=torch.tensor([0.1, 0.9])
+    )
+    of = {rank: match_metrics(matches, np.zeros((20, 20, 2)), rank=rank)[1][10, 11, 0] for rank in get_args(Rank)}
+    assert of == {"score": 0, "confidence": 9}
 
 
 def test_match_metrics_of_visible_and_occluded_pixels(matches: Matches) -> None:

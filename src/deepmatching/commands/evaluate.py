@@ -11,7 +11,7 @@ from deepmatching.commands import messages, options
 from deepmatching.commands.messages import progress_bar, say
 from deepmatching.commands.options import option, refuse
 from deepmatching.errors import DeepMatchingError
-from deepmatching.settings import FLOW_RADIUS, MODEL, PRESET, RADIUS, RECIPROCAL
+from deepmatching.settings import FLOW_RADIUS, MODEL, PRESET, RADIUS, RECIPROCAL, Rank
 
 if TYPE_CHECKING:
     from deepmatching.evaluation.running import FlowFunction, PairMatcher
@@ -75,6 +75,7 @@ def evaluate(
     ] = None,
     edges: Annotated[Literal["network", "gradient"] | None, option("Edge detector of --flow.", shown="network")] = None,
     structured_forest: options.StructuredForest = None,
+    rank: Annotated[Rank | None, option(options.RANK_HELP, shown="confidence")] = None,
     settings: dict[str, Any],
     threads: options.Threads = None,
     json_file: Annotated[
@@ -93,7 +94,8 @@ def evaluate(
 
     acc@T: pixels with ground truth, in %, whose displacement is off by at most
     T px. A pixel takes the displacement of the most confident match within 8 px
-    along each axis; without one it is wrong. After a search, the displacement
+    along each axis (--rank score: of the highest score, as in the paper); without one
+    it is wrong. After a search, the displacement
     changes from the match to the pixel by the match's transformation. EPE: mean error of the matches
     themselves, in px. Means over pairs, as in the paper.
 
@@ -127,9 +129,14 @@ def evaluate(
             "subpixel": False,
             "no_subpixel": not settings["subpixel"],
         }
-        refuse({**changed, "threads": threads, **of_flow}, "has no effect on methods of OpenCV: leave it out.")
+        refuse(
+            {**changed, "threads": threads, "rank": rank, **of_flow},
+            "has no effect on methods of OpenCV: leave it out.",
+        )
     elif not flow:
         refuse(of_flow, "is for --flow: leave it out.")
+    if flow:
+        refuse({"rank": rank}, "is for matches, not for --flow: leave it out.")
     if resume and json_file is None:
         raise DeepMatchingError("--resume continues a file of metrics: name it with --json FILE.")
     if json_file is not None:
@@ -149,6 +156,7 @@ def evaluate(
         source = options.edge_source(edges or "network", structured_forest)
         built = options.build_matcher(name, settings, threads)
         matcher, flow_function, described = _our_method(name, built, (preset or PRESET) if flow else None, source)
+        described |= options.describe_rank(built, rank)
     if pictures is not None:
         make_folder(pictures)
     recorded = {
@@ -170,7 +178,7 @@ def evaluate(
         if flow_function is not None:
             evaluation = evaluate_flow(flow_function, data, recorder, on_pair, warm_up=method is None)
         else:
-            evaluation = evaluate_matches(matcher, data, recorder, on_pair, warm_up=method is None)
+            evaluation = evaluate_matches(matcher, data, recorder, on_pair, method is None, rank or "confidence")
     title = name if method else _title(name, recorded)
     if any(evaluation.pixel_sets(group) for group in evaluation.groups):
         if per_pair:
@@ -192,6 +200,7 @@ def _title(model: str, recorded: dict[str, Any]) -> str:
         + ("" if recorded["subpixel"] else ", matches on cells")
         + (f", {recorded['pooling']} pooling" if "pooling" in recorded else "")
         + (", search" if "search" in recorded else "")
+        + (", ranked by score" if "rank" in recorded else "")
         + (f", edges: {recorded['edges']}" if "edges" in recorded else "")
     )
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from deepmatching.errors import DeepMatchingError, check_number, short_repr
-from deepmatching.settings import MAX_BYTES, MAX_PIXELS, MODELS, Settings
+from deepmatching.settings import MAX_BYTES, MAX_PIXELS, MODELS, Rank, Settings
 
 if TYPE_CHECKING:
     from deepmatching.flow.pipeline import EdgesLike
@@ -39,6 +39,11 @@ def option(help: str, metavar: str | None = None, shown: str | None = None, flag
 
 
 MODEL_HELP = f"Model: {', '.join(MODELS)}, or the path of a .safetensors file."
+
+RANK_HELP = (
+    "A pixel takes the displacement of the match with the highest confidence, or with the highest score Q_0, as in the "
+    "paper. Models without a confidence have the score alone."
+)
 
 Image0 = Annotated[Path, typer.Argument(metavar="A", help="First image; matches start here.")]
 Image1 = Annotated[Path, typer.Argument(metavar="B", help="Second image.")]
@@ -196,6 +201,11 @@ def parse_size(text: str, order: str = "a width and a height such as 1024x436") 
     if first * second > MAX_PIXELS:
         raise DeepMatchingError(f"--size is too large: an image has at most {MAX_PIXELS} pixels.")
     return first, second
+
+
+def describe_rank(matcher: DeepMatcher, rank: Rank | None) -> dict[str, str]:
+    """Return what to record of ``--rank``: the score, where results would differ with the confidence."""
+    return {"rank": "score"} if rank == "score" and matcher.network.confidence is not None else {}
 
 
 def edge_source(edges: str, structured_forest: Path | None) -> EdgesLike:

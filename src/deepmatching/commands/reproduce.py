@@ -15,7 +15,7 @@ from deepmatching.commands import options
 from deepmatching.commands.messages import progress_bar, say, say_incomplete
 from deepmatching.commands.options import option
 from deepmatching.errors import DeepMatchingError
-from deepmatching.settings import FLOW_RADIUS, PRESET, RADIUS, RECIPROCAL, RECIPROCAL_IN_PAPER
+from deepmatching.settings import FLOW_RADIUS, PRESET, RADIUS, RECIPROCAL, RECIPROCAL_IN_PAPER, Rank
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,6 +55,9 @@ def reproduce(
             flags="--subpixel/--no-subpixel",
         ),
     ] = None,
+    rank: Annotated[
+        Rank | None, option(options.RANK_HELP, shown="by score in the paper's rows, as in the paper")
+    ] = None,
     limit: Annotated[
         int | None, option("Evaluate N evenly spaced pairs of each data set only.", "N", "all pairs", min=1)
     ] = None,
@@ -92,10 +95,11 @@ def reproduce(
     """Run a table of the paper on the real data sets.
 
     Rows without a model and data sets that are not below the root get a dash.
-    Matches are verified and lie on cells as in the paper, unless options say otherwise;
-    our own model (h, compact) has sub-pixel matches. Flow is made from the same matches
-    as in the paper, with EpicFlow's settings for Sintel and KITTI. The paper's EpicFlow
-    had the edges of a structured forest: give its model with --structured-forest.
+    Matches are verified, ranked and lie on cells as in the paper, unless options say
+    otherwise; our own model (h, compact) has sub-pixel matches, ranked by its confidence.
+    Flow is made from the same matches as in the paper, with EpicFlow's settings for
+    Sintel and KITTI. The paper's EpicFlow had the edges of a structured forest: give its
+    model with --structured-forest.
     The paper does not name SintelMini's scenes, so ours differ: compare the rows
     of table1 with each other, not with the paper's.
     """
@@ -108,6 +112,7 @@ def reproduce(
     names = _listed("--datasets", datasets, list(PAPER[table]))
     protocol = Protocol(
         table,
+        rank,
         limit,
         masks,
         options.edge_source(edges, structured_forest),
@@ -130,7 +135,7 @@ def reproduce(
     }
     words = (
         f"radius {settings['radius']}, reciprocal {settings['reciprocal']}, {_describe_subpixel(chosen, subpixel)}, "
-        f"edges: {protocol.edges_in_words}"
+        f"{_describe_rank(chosen, rank)}, edges: {protocol.edges_in_words}"
     )
     print_table(comparison_table(table, chosen, names, ours, masks, words))
 
@@ -151,6 +156,12 @@ def _describe_subpixel(rows: Iterable[Method], subpixel: bool | None) -> str:
     return "matches on cells" + (f", sub-pixel matches in row {', '.join(own)}" if own else "")
 
 
+def _describe_rank(rows: Iterable[Method], rank: Rank | None) -> str:
+    """Say in words what ranks the matches of the rows."""
+    own = [row.key for row in rows if row.is_ours and rank is None]
+    return f"ranked by {rank or 'score'}" + (f", by confidence in row {', '.join(own)}" if own else "")
+
+
 # ---------------------------------------------------------------------- measuring
 
 
@@ -159,12 +170,13 @@ class Protocol:
     """How all rows are measured.
 
     Attributes:
-        table, limit, masks, default_flow, out: as the options.
+        table, rank, limit, masks, default_flow, out: as the options.
         edges: where the flow's edges come from.
         edges_in_words: the same as a word.
     """
 
     table: Table
+    rank: Rank | None
     limit: int | None
     masks: bool
     edges: EdgesLike
@@ -208,6 +220,7 @@ class Protocol:
         def on_pair(pair: Pair, result: PairResult, shown: Any) -> None:
             advance(f"{result.group} {result.name}")
 
+        rank = self.rank_of(row)
         title, preset = f"{dataset.name} {row.key}", epicflow_preset(dataset.name)
         recorder = partial(self.recorder, name, dataset, row)
         with (
@@ -215,7 +228,7 @@ class Protocol:
             recorder("flow", matcher, preset) as of_flow,
             progress_bar(title, len(dataset), len(of_matches.done & of_flow.done)) as advance,
         ):
-            evaluations = evaluate_with_flow(matcher, flow, dataset, (of_matches, of_flow), on_pair, warm_up=True)
+            evaluations = evaluate_with_flow(matcher, flow, dataset, (of_matches, of_flow), on_pair, True, rank)
         if not self.default_flow:
             return lines_of(*evaluations)
         default_matcher = _with_default_settings(matcher)
@@ -225,6 +238,10 @@ class Protocol:
         ):
             by_default = evaluate_flow(flow_by_default, dataset, of_default, on_pair, warm_up=True)
         return lines_of(*evaluations, by_default)
+
+    def rank_of(self, row: Method) -> Rank:
+        """Return what ranks the matches of a row: Q_0 in the paper's, unless an option says otherwise."""
+        return self.rank or ("confidence" if row.is_ours else "score")
 
     def recorder(
         self, name: str, dataset: FilePairs, row: Method, kind: str, matcher: DeepMatcher, preset: str | None = None
@@ -239,7 +256,7 @@ class Protocol:
         settings = {
             **{"dataset": dataset.name, "limit": self.limit, **describe_model(row.model), **matcher.describe()},
             **({} if self.masks else {"masks": False}),
-            **({} if preset is None else describe_preset(preset)),
+            **(options.describe_rank(matcher, self.rank_of(row)) if preset is None else describe_preset(preset)),
             **({"edges": self.edges_in_words} if has_own_edges else {}),
             "contents": dataset.contents_hash,
         }

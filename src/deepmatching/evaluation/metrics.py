@@ -17,7 +17,7 @@ import numpy as np
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.matches import Matches
-from deepmatching.settings import PROPAGATION_RADIUS, THRESHOLDS
+from deepmatching.settings import PROPAGATION_RADIUS, THRESHOLDS, Rank
 
 PIXEL_SETS = ("all", "noc", "occ")
 
@@ -26,7 +26,11 @@ PairMetrics = dict[str, dict[str, float]]
 
 
 def match_metrics(
-    matches: Matches, truth: np.ndarray, occluded: np.ndarray | None = None, spread: float = PROPAGATION_RADIUS
+    matches: Matches,
+    truth: np.ndarray,
+    occluded: np.ndarray | None = None,
+    spread: float = PROPAGATION_RADIUS,
+    rank: Rank = "confidence",
 ) -> tuple[PairMetrics, np.ndarray]:
     """Return metrics of matches, and the displacement field (H, W, 2) that they spread to.
 
@@ -40,11 +44,14 @@ def match_metrics(
         truth: (H, W, 2), NaN where unknown.
         occluded: (H, W) bool; None if the data set has no masks.
         spread: see :func:`propagate`.
+        rank: which match a pixel takes: that of the highest score, as in the paper, or of the highest confidence.
+            Without a confidence it is the score.
     """
-    keypoints0, keypoints1, _ = matches.numpy()
-    certainty = matches.certainty.detach().cpu().numpy()
+    keypoints0, keypoints1, scores = matches.numpy()
+    if rank == "confidence":
+        scores = matches.certainty.detach().cpu().numpy()
     derivatives = None if matches.transformation is None else matches.derivatives.detach().cpu().numpy()
-    field = propagate(keypoints0, keypoints1, certainty, truth.shape[0], truth.shape[1], spread, derivatives)
+    field = propagate(keypoints0, keypoints1, scores, truth.shape[0], truth.shape[1], spread, derivatives)
     metrics: PairMetrics = {}
     for name, mask in _pixel_sets(occluded).items():
         fractions = accuracy(field, truth, THRESHOLDS, mask)

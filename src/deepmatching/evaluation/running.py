@@ -20,7 +20,7 @@ from deepmatching.evaluation.two_view import two_view_metrics
 from deepmatching.geometry.homographies import Size
 from deepmatching.io.images import size_of
 from deepmatching.matches import Matches
-from deepmatching.settings import PROPAGATION_RADIUS
+from deepmatching.settings import PROPAGATION_RADIUS, Rank
 
 
 class PairMatcher(Protocol):
@@ -50,6 +50,7 @@ def evaluate(
     recorder: Recorder | None = None,
     on_pair: OnPair | None = None,
     warm_up: bool = False,
+    rank: Rank = "confidence",
 ) -> Evaluation:
     """Measure a matcher on every pair of a data set, as the paper does.
 
@@ -64,9 +65,10 @@ def evaluate(
         recorder: keeps results in a file and skips the pairs that are done.
         on_pair: receives each pair, its result, and (matches, field).
         warm_up: match the first pair once before the clock starts, so that no pair's time contains compilation.
+        rank: see :func:`~deepmatching.evaluation.match_metrics`; the paper's is ``score``.
     """
     recorder = recorder or Recorder(Evaluation("matches", total=len(dataset)))
-    _run([_matching(matcher, recorder)], dataset, on_pair, warm_up)
+    _run([_matching(matcher, recorder, rank)], dataset, on_pair, warm_up)
     return recorder.evaluation
 
 
@@ -101,16 +103,17 @@ def evaluate_with_flow(
     recorders: tuple[Recorder, Recorder],
     on_pair: OnPair | None = None,
     warm_up: bool = False,
+    rank: Rank = "confidence",
 ) -> tuple[Evaluation, Evaluation]:
     """Measure a matcher and the flow that is made from its matches. Each pair is matched once.
 
     Args:
-        matcher, dataset, warm_up: as for :func:`evaluate`.
+        matcher, dataset, warm_up, rank: as for :func:`evaluate`.
         flow: from two images (3, H, W) and their matches to a flow (H, W, 2).
         recorders: of the matches and of the flow. A pair's time for the flow includes that for the matches.
         on_pair: receives each pair, and the last result and what was measured for it.
     """
-    stages = [_matching(matcher, recorders[0]), Stage(flow, _measure_flow, recorders[1])]
+    stages = [_matching(matcher, recorders[0], rank), Stage(flow, _measure_flow, recorders[1])]
     _run(stages, dataset, on_pair, warm_up)
     return recorders[0].evaluation, recorders[1].evaluation
 
@@ -139,14 +142,14 @@ class Stage:
     recorder: Recorder
 
 
-def _matching(matcher: PairMatcher, recorder: Recorder) -> Stage:
+def _matching(matcher: PairMatcher, recorder: Recorder, rank: Rank) -> Stage:
     spread = float(getattr(matcher, "spread", PROPAGATION_RADIUS))
 
     def measure(matches: Matches, truth: Truth) -> tuple[PairMetrics, Any]:
         metrics: PairMetrics = {}
         field = None
         if truth.flow is not None:
-            metrics, field = match_metrics(matches, truth.flow, truth.occluded, spread)
+            metrics, field = match_metrics(matches, truth.flow, truth.occluded, spread, rank)
         if truth.views is not None:
             metrics[TWO_VIEW] = two_view_metrics(matches, truth.views, *truth.sizes)
         return metrics, (matches, field)
