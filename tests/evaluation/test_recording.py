@@ -47,6 +47,16 @@ def test_an_unfinished_evaluation_is_not_overwritten(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
+def test_the_same_model_by_another_path_goes_on(tmp_path: Path) -> None:
+    dataset, path = Manifest(write_pairs(tmp_path, 2)), tmp_path / "e.json"
+    with pytest.raises(KeyboardInterrupt), Recorder(blank(2, model="a/m.safetensors", sha256="5e"), path) as recorder:
+        evaluate(Perfect(interrupt=1), dataset, recorder)
+    with Recorder(blank(2, model="/b/m.safetensors", sha256="5e"), path, resume=True) as recorder:
+        assert len(recorder.done) == 1
+    with pytest.raises(DeepMatchingError, match="a/m"):
+        Recorder(blank(2, model="/b/m.safetensors", sha256="6f"), path, resume=True)
+
+
 def test_a_finished_evaluation_is_replaced(tmp_path: Path) -> None:
     dataset, path = Manifest(write_pairs(tmp_path, 2)), tmp_path / "e.json"
     for model in (None, None, "hog"):

@@ -91,6 +91,8 @@ def _continued(empty: Evaluation, before: Evaluation, path: str | os.PathLike[st
     if not resume and (before.is_finished or not before.pairs):
         return empty
     old, new = ({"kind": e.kind, **e.settings, "pairs": e.total} for e in (before, empty))
+    if old.get("sha256") is not None and old.get("sha256") == new.get("sha256"):
+        old["model"] = new["model"]  # the same file by another path
     advice = "use the same settings" if resume else "continue that unfinished evaluation"
     check_same_settings(f"The results in '{path}'", old, new, f"{advice}, or name another file or folder")
     if not resume:
