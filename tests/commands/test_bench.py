@@ -15,11 +15,13 @@ from helpers.processes import run, started
 
 @pytest.mark.slow
 def test_bench_prints_and_writes_its_measurements(tmp_path: Path) -> None:
-    result = run("bench", "--size", "128x96", "--repeats", "2", "--device", "cpu", "--json", tmp_path / "b.json")
+    arguments = "bench --size 128x96 --repeats 2 --threads 2 --device cpu --json"
+    result = run(*arguments.split(), tmp_path / "b.json")
     assert result.returncode == 0, result.stderr
     assert "time / floor" in result.stdout
     measured = json.loads((tmp_path / "b.json").read_text())
     assert (measured["case"]["width"], measured["case"]["radius"]) == (128, 80)
+    assert measured["threads"] == 2
     assert 0 < measured["best"] <= measured["time"]
     assert measured["ratio"] == measured["time"] / measured["floor"]
 

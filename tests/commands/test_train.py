@@ -16,9 +16,10 @@ import torch
 from safetensors.torch import load_file
 
 import deepmatching as dm
-from deepmatching.commands.train import train
+from deepmatching.commands.train import CONFIGS, train
 from deepmatching.errors import DeepMatchingError
 from deepmatching.training.checkpoints import RunFolder
+from deepmatching.training.config_file import shipped_configs
 from deepmatching.training.data import Samples
 from deepmatching.training.log import read_log
 
@@ -174,6 +175,17 @@ def test_a_process_of_several_ends_with_its_own_message_or_leaves_it_to_the_othe
             train(str(small))
         assert ended.value.code == 2
         assert capsys.readouterr().err == says
+
+
+def test_the_help_names_every_config() -> None:
+    assert sorted(CONFIGS.split(", ")) == shipped_configs()
+
+
+def test_the_number_of_threads_can_be_chosen(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    train(str(small), ["steps=1", "validation.data=[]"], threads=2)
+    assert asked == [2]
 
 
 def test_training_on_the_validation_pairs_is_said_at_the_start(

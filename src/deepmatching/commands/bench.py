@@ -20,6 +20,7 @@ def bench(
     settings: dict[str, Any],
     batch: Annotated[int, option("Number of pairs matched at once.", "N")] = 1,
     repeats: Annotated[int, option("Number of timed runs; the median is reported.", "N")] = 20,
+    threads: options.Threads = None,
     json_file: Annotated[
         Path | None, option("Also write the measurements to this file.", "FILE", flags="--json")
     ] = None,
@@ -32,6 +33,7 @@ def bench(
     """
     import json
 
+    import torch
     from rich.console import Console
 
     from deepmatching.evaluation.speed import Case, measure
@@ -43,9 +45,10 @@ def bench(
     width, height = options.parse_size(size)
     if json_file:
         check_writable(json_file)
-    matcher = options.build_matcher(model, settings)
+    matcher = options.build_matcher(model, settings, threads)
     matcher.plan((height, width), (height, width), batch)  # raises here, in this process, if it does not fit
-    case = Case(model, width, height, settings["radius"], device=str(matcher.device), batch=batch)
+    radius, device = settings["radius"], str(matcher.device)
+    case = Case(model, width, height, radius, device, batch, torch.get_num_threads())
     with Console(stderr=True).status(f"timing {repeats} runs of {size}, radius {settings['radius']} …"):
         timing = measure(case, repeats)
     rows = (

@@ -10,7 +10,11 @@ from typing import Annotated
 
 import typer
 
+from deepmatching.commands import options
 from deepmatching.commands.options import option
+
+#: The configs that come with the package; reading their names takes PyTorch.
+CONFIGS = "quickstart, compact, vgg, compact_soft, vgg_soft, paper, confidence, flow"
 
 #: Seconds that a process without an error of its own waits for the failed one to print its message: torchrun kills all
 #: processes as soon as one has ended.
@@ -20,9 +24,7 @@ GRACE = 2.0
 def train(
     config: Annotated[
         str,
-        typer.Argument(
-            metavar="CONFIG", help="compact, vgg, paper, quickstart, or the path of a .toml file.", show_default=False
-        ),
+        typer.Argument(metavar="CONFIG", help=f"{CONFIGS}, or the path of a .toml file.", show_default=False),
     ],
     settings: Annotated[
         list[str] | None,
@@ -34,6 +36,7 @@ def train(
     ] = None,
     resume: Annotated[bool, option("Continue the run in the folder out.", flags="--resume")] = False,
     overfit: Annotated[int, option("Train and validate on the first N pairs, unaugmented; 0 for off.", "N", min=0)] = 0,
+    threads: options.Threads = None,
 ) -> None:
     """Train a model on pairs with known displacements.
 
@@ -42,6 +45,7 @@ def train(
 
     torchrun --nproc_per_node 4 -m deepmatching train CONFIG
     """
+    from deepmatching.commands.machine import use_threads
     from deepmatching.commands.messages import say
     from deepmatching.commands.training_display import Display
     from deepmatching.errors import DeepMatchingError
@@ -51,6 +55,7 @@ def train(
     from deepmatching.training.processes import OtherProcessFailed
 
     chosen = read_config(config, settings or (), overfit)
+    use_threads(threads)
     is_alone = os.environ.get("WORLD_SIZE", "1") == "1"
     try:
         with contextlib.closing(Display()) as display:

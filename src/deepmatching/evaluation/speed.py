@@ -46,6 +46,7 @@ class Case:
     radius: int | str = RADIUS
     device: str = "auto"
     batch: int = 1
+    threads: int | None = None  #: on the CPU; None for PyTorch's choice
 
 
 @dataclass(frozen=True)
@@ -184,6 +185,8 @@ def peak_memory(device: torch.device) -> int:
 
 def run_case(case: Case, repeats: int) -> dict[str, object]:
     """Return the measurements of one case, taken in this process."""
+    if case.threads is not None:
+        torch.set_num_threads(case.threads)
     matcher = DeepMatcher.from_pretrained(case.model, radius=case.radius, device=case.device)
     network, device = matcher.network, matcher.device
     image0, image1 = (image.to(device) for image in demo_images(case.width, case.height, case.batch))
