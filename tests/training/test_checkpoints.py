@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -221,6 +222,16 @@ def test_a_folder_in_use_is_left_alone(config_of: Callable[..., Config]) -> None
                 train(config_of("steps=3", "validation.data=[]"), CPU, resume)
     assert contents(folder) == before
     assert train(config_of("steps=3", "validation.data=[]"), CPU, resume=True).progress.step == 3
+
+
+def test_a_config_of_the_user_is_neither_overwritten_nor_deleted(config_of: Callable[..., Config]) -> None:
+    own = Path(config_of().out) / "config.toml"
+    own.parent.mkdir()
+    own.write_text("# mine\n")
+    for change in ("steps=1", "data.train=missing.json"):
+        with pytest.raises(DeepMatchingError, match=re.escape(str(own))):
+            train(config_of(change), torch.device("cpu"))
+        assert own.read_text() == "# mine\n" and {file.name for file in own.parent.iterdir()} <= {own.name, ".lock"}
 
 
 def test_nothing_to_resume_and_no_place_to_write(config_of: Callable[..., Config], tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from deepmatching.models import load_network
 from deepmatching.training import read_config, train
 from deepmatching.training.config import Config
 from deepmatching.training.model import build_model
+from helpers.recorder import Recorder
 
 ALONE = ("model.init=compact", "model.descriptor=", "model.learn=confidence", "validation.criterion=auc")
 FROM_COMPACT = ("steps=3", "log_every=1", "optimizer.lr=1e-3", "model.init=compact")
@@ -61,10 +62,18 @@ def test_descriptor_and_confidence_are_trained_together(manifest: Path, tmp_path
     assert {"Q0", "confidence", "right", "judged", "auc"} <= set(header)
 
 
-def test_a_descriptor_that_learns_drops_the_confidence_of_the_old_one(manifest: Path, tmp_path: Path) -> None:
-    config = small(manifest, tmp_path)
-    assert load_network("compact").confidence is not None
-    assert build_model(config.model, config.loss).network.confidence is None
+def test_a_descriptor_that_learns_keeps_the_later_networks_as_they_were_and_the_run_says_so(
+    manifest: Path, tmp_path: Path
+) -> None:
+    watcher = Recorder()
+    outcome = train(
+        small(manifest, tmp_path, "steps=1", "log_every=1", "validation.limit=1"), torch.device("cpu"), False, [watcher]
+    )
+    assert sum("confidence and the dense network stay as in compact" in event for event in watcher.events) == 1
+    before, after = (load_network(m).state_dict() for m in ("compact", outcome.folder / "last.safetensors"))
+    changed = {key.split(".")[0] for key in before if not torch.equal(before[key], after[key])}
+    assert before.keys() == after.keys() and not changed & {"confidence", "dense"} and "descriptor" in changed
+    assert "auc" in columns(tmp_path) and "flow@3" not in columns(tmp_path)  # the flow would take longer
 
 
 def columns(out: Path) -> set[str]:

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.models import build_network, load_network, save_network
+from deepmatching.models import DESCRIPTORS, build_network, load_network, save_network
+from deepmatching.network.descriptors import Compact
 from deepmatching.settings import TEMPERATURE
 from deepmatching.training import train
 from deepmatching.training.config import Config
@@ -34,6 +35,28 @@ def test_kappa_is_what_is_asked_for_and_else_that_of_the_start(
     assert kappa(config_of(init, "model.subpixel=5")) == 5
     assert kappa(config_of(init)) == start
     assert kappa(config_of(init, "loss.subpixel=0.3")) == (start or FIRST_SHARPNESS)
+
+
+def test_nu_0_is_what_is_asked_for(config_of: Configs) -> None:
+    def exponents(*changes: str) -> list[float]:
+        config = config_of(*changes)
+        return build_model(config.model, config.loss).network.exponents.tolist()
+
+    assert exponents("model.nu0=1") == [1.0, *exponents()[1:]]
+
+
+def test_what_an_author_has_frozen_stays_frozen(config_of: Configs, monkeypatch: pytest.MonkeyPatch) -> None:
+    class HalfFrozen(Compact):
+        def __init__(self) -> None:
+            super().__init__(dimensions=6)
+            self.requires_grad_(False).head.requires_grad_(True)
+
+    monkeypatch.setitem(DESCRIPTORS, "half-frozen", HalfFrozen)
+    for learn in ("features", "both"):
+        config = config_of("model.descriptor=half-frozen", "model.settings={}", f"model.learn={learn}")
+        descriptor = build_model(config.model, config.loss).network.descriptor
+        learned = {name.split(".")[0] for name, p in descriptor.named_parameters() if p.requires_grad}
+        assert learned == {"head"}
 
 
 def test_kappa_without_a_start(config_of: Configs) -> None:

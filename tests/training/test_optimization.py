@@ -63,6 +63,18 @@ def test_decay_shrinks_the_descriptor_and_spares_the_exponents(name: str) -> Non
     assert (model.network.exponents == 1.4).all()
 
 
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+@pytest.mark.parametrize("keep_nu0", [True, False])
+def test_exponents_decay_if_asked_and_nu_0_only_if_it_is_learned(name: str, keep_nu0: bool) -> None:
+    model = build_model(SMALL, LossConfig())
+    config = OptimizerConfig(name=name, lr=0.1, exponents_lr=2.0, exponents_decay=0.5)  # type: ignore[arg-type]
+    optimizer = build_optimizer(model, config, keep_nu0)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    assert model.network.exponents.tolist() == pytest.approx([1.4 if keep_nu0 else 1.26] + [1.26] * 7)
+
+
 @given(st.integers(1, 20), st.floats(0.0, 0.99))
 def test_the_moving_average_is_its_definition(steps: int, largest: float) -> None:
     network = nn.Linear(1, 1, bias=False).double()

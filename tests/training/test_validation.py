@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.training import train
+from deepmatching.evaluation import match_metrics
+from deepmatching.matches import Matches
+from deepmatching.settings import RECIPROCAL_IN_PAPER
+from deepmatching.training import read_config, train
+from deepmatching.training import validation as validation_module
 from deepmatching.training.config import Config
 from deepmatching.training.data import TrainingData
+from deepmatching.training.model import build_model
 from deepmatching.training.processes import World
 from deepmatching.training.validation import Validation
 from helpers.fake_datasets import write_chairs, write_kitti, write_pairs, write_sintel
@@ -49,6 +55,25 @@ def test_validation_on_the_training_pairs_by_request_is_no_reason_to_warn(tmp_pa
     pairs = str(write_pairs(tmp_path, 2))
     for data, validation in (({"overfit": 1}, {"data": pairs}), ({}, {"data": "train"})):
         assert validation_of({"train": pairs, **data}, validation).warning == ""
+
+
+def test_matches_are_verified_and_ranked_as_asked(
+    config_of: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = []
+
+    def measure(matches: Matches, truth: object, *, rank: str) -> Any:
+        used.append((len(matches), rank))
+        return match_metrics(matches, truth, rank=rank)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(validation_module, "match_metrics", measure)
+    for changes in (("validation.reciprocal=none", "validation.rank=score"), ("validation.reciprocal=exact",)):
+        config = config_of(*changes, "validation.limit=1")
+        pairs = Validation(config, TrainingData(config.data, 0, World()), World())
+        pairs(build_model(config.model, config.loss).network)
+    assert [rank for _, rank in used] == ["score", "confidence"]
+    assert used[0][0] > used[1][0]
+    assert read_config("paper", ["data.root=x"]).validation.reciprocal == RECIPROCAL_IN_PAPER
 
 
 def test_without_a_root_it_is_that_of_the_same_training_data(tmp_path: Path) -> None:

@@ -47,7 +47,10 @@ CHANGEABLE = frozenset(
 _BATCHES = "processes x accumulate"
 
 #: Settings of the validation that its metrics depend on.
-_COMPARABLE = ("data", "split", "limit", "radius", "criterion")
+_COMPARABLE = ("data", "split", "limit", "radius", "reciprocal", "rank", "criterion")
+
+#: What older runs did, which had no settings for it.
+_BEFORE = {"reciprocal": "bins", "rank": "confidence"}
 
 
 @dataclass
@@ -86,6 +89,8 @@ class RunFolder:
                 f"There is no run to resume in '{self.path}' (no {self.state.name}): check out=… or leave --resume out."
             )
         with self._store.reserve():
+            if self.config.exists() and not (resume or self.state.exists()):
+                raise DeepMatchingError(f"'{self.config}' would be overwritten: move it, or use another out=….")
             there = [file.name for file in (self.state, self.best, self.last, self.log) if file.exists()]
             if there and not resume:
                 raise DeepMatchingError(
@@ -107,6 +112,7 @@ class RunFolder:
         try:
             card = read_model(self.best)[1]
             before, now = parse_json(card["config"])["validation"], config_to_dict(config.validation)
+            before = {**_BEFORE, **before}
             is_comparable = all(before[key] == now[key] for key in _COMPARABLE)
             score = float(card["score"])
             return score if is_comparable and math.isfinite(score) else -math.inf

@@ -31,8 +31,11 @@ from deepmatching.settings import (
     HINGE_MARGIN,
     LOSS_SIGMA,
     RADIUS,
+    RECIPROCAL,
     TEMPERATURE,
     THRESHOLDS,
+    Rank,
+    Reciprocal,
     radius_in_pixels,
 )
 
@@ -107,6 +110,8 @@ class ModelConfig(Section):
     #: network; see also ``loss.confidence``) or ``flow`` (only the dense network; see ``loss.flow``)
     learn: Learn = "both"
     learn_nu0: bool = True  #: whether ν_0 is among the exponents that are learned; the paper learns ν_1 … ν_L
+    #: ν_0 at the start: 1 for the paper's eq. (2) to the letter; ``auto`` for that of ``init``, 1.4 without one
+    nu0: LossNumber | Literal["auto"] = "auto"
     #: κ at the start, for matches refined between cells; 0 for matches on cells. ``auto`` takes the κ of the model
     #: ``init``; without one it is 20 if ``loss.subpixel`` has a weight, and 0 otherwise. κ is learned if
     #: ``loss.subpixel`` has a weight.
@@ -187,6 +192,9 @@ class ValidationConfig(Section):
     every: PositiveInt = 500  #: steps between validations
     limit: NonNegativeInt = 0  #: largest number of pairs, evenly spread over the data; 0 for all
     radius: int | Literal["full"] = RADIUS  #: R during validation, or ``full``
+    reciprocal: Reciprocal = RECIPROCAL  #: how matches are verified: ``bins``, ``exact`` (the paper's) or ``none``
+    #: which match a pixel takes: that of the highest ``confidence``, if the network has one, or ``score`` (the paper's)
+    rank: Rank = "confidence"
     #: the best checkpoint has the largest sum of these metrics, joined by ``+``
     criterion: str = "+".join(f"acc@{threshold}" for threshold in THRESHOLDS)
 
@@ -216,6 +224,8 @@ class OptimizerConfig(Section):
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9  #: of SGD; β₁ of AdamW
     #: λ of the descriptor's parameters: λ‖w‖²/2 is added to the loss (SGD), or they shrink by lr·λ a step (AdamW)
     weight_decay: NonNegativeFloat = 1e-4
+    #: the same for the exponents that are learned; the paper's λ may include them. They shrink towards 0.
+    exponents_decay: NonNegativeFloat = 0.0
     schedule: Literal["constant", "cosine"] = "cosine"  #: ``constant`` or ``cosine`` (down to ``final``)
     warmup: NonNegativeInt = 200  #: steps over which the learning rate rises from 0
     final: NonNegativeFloat = 0.0  #: learning rate at the end of the run, as a fraction of ``lr``
@@ -232,6 +242,8 @@ class LossConfig(Section):
     weights: dict[str, LossWeight] = {"Q0": 1.0}
     sigma: LossNumber = LOSS_SIGMA  #: σ of g_σ in pixels
     margin: LossNumber = HINGE_MARGIN  #: margin of the hinge
+    #: weight of the cells near the truth in ``indicator``, 0 to 1; 0 for the plain mean over all cells, as in the paper
+    balance: Annotated[float, Field(ge=0, lt=1)] = 0.5
     scale: LossNumber = CROSS_ENTROPY_BETA  #: initial β of the cross-entropy; β is learned
     subpixel: LossWeight = 0.0  #: weight of the error of refined matches; excludes ``model.subpixel`` 0
     occluded: bool = False  #: whether points that are occluded in the second image count

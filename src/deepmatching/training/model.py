@@ -187,7 +187,9 @@ def build_model(model: ModelConfig, loss: LossConfig, amp: Amp = "off") -> Train
     _set_sharpness(network, model, loss)
     if model.pooling != "auto":
         network.use_pooling(model.pooling, model.temperature)
-    if model.learn == "features" and not any(True for _ in network.descriptor.parameters()):
+    if model.nu0 != "auto":
+        network.exponents.data[0] = model.nu0
+    if model.learn == "features" and not any(p.requires_grad for p in network.descriptor.parameters()):
         raise DeepMatchingError(
             "This descriptor has no features to learn: set model.learn=exponents, or model.descriptor=compact."
         )
@@ -195,21 +197,16 @@ def build_model(model: ModelConfig, loss: LossConfig, amp: Amp = "off") -> Train
     if model.learn == "confidence" or loss.confidence:
         network.confidence = network.confidence or build_confidence(network.descriptor)
         network.confidence.requires_grad_(True)
-    elif is_dense or loss.flow:
-        if network.confidence is None:
-            raise DeepMatchingError(
-                "Training on the flow needs a confidence: run `deepmatching train confidence` first."
-            )
+    elif network.confidence is not None:
         network.confidence.requires_grad_(False)
-    else:
-        network.confidence = None  # it judges the matches of another descriptor
+    elif is_dense or loss.flow:
+        raise DeepMatchingError("Training on the flow needs a confidence: run `deepmatching train confidence` first.")
     if is_dense:
         network.dense = network.dense or build_dense(network.descriptor)
-    elif network.dense is not None and model.learn == "confidence":
+    elif network.dense is not None:
         network.dense.requires_grad_(False)
-    else:
-        network.dense = None  # it continues the matches of another descriptor
-    network.descriptor.requires_grad_(model.learn in ("features", "both"))
+    if model.learn not in ("features", "both"):  # otherwise what its author has frozen stays frozen
+        network.descriptor.requires_grad_(False)
     network.exponents.requires_grad_(model.learn in ("exponents", "both"))
     if network.exponents.requires_grad and not model.learn_nu0:
         network.exponents.register_hook(_without_first)
@@ -226,6 +223,21 @@ def build_model(model: ModelConfig, loss: LossConfig, amp: Amp = "off") -> Train
         objective.requires_grad_(False)
     confidence = None if model.learn == "confidence" else loss.confidence
     return TrainedModel(network, objective, amp, confidence, loss.flow, is_dense)
+
+
+def untrained_parts(network: Network, init: str) -> str:
+    """Return a sentence about the networks after a descriptor that learns which do not; empty if there are none."""
+    if not (network.exponents.requires_grad or any(p.requires_grad for p in network.descriptor.parameters())):
+        return ""
+    parts = {"confidence": network.confidence, "flow": network.dense}
+    kept = [n for n, part in parts.items() if part is not None and not any(p.requires_grad for p in part.parameters())]
+    if not kept:
+        return ""
+    what = {"confidence": "confidence", "flow": "dense network"}
+    return (
+        f"The {' and the '.join(what[name] for name in kept)} stay as in {init} while the matches change: train them "
+        f"next, with the config{'s' * (len(kept) > 1)} {' and '.join(kept)} and model.init=, or use them as they are."
+    )
 
 
 def _without_first(gradient: Tensor) -> Tensor:

@@ -16,14 +16,14 @@ from deepmatching.training.model import TrainedModel
 Net = TypeVar("Net", bound=nn.Module)
 
 
-def build_optimizer(model: TrainedModel, config: OptimizerConfig) -> Optimizer:
+def build_optimizer(model: TrainedModel, config: OptimizerConfig, keep_nu0: bool = False) -> Optimizer:
     """Build an optimizer of all parameters that require a gradient, in groups with a ``factor`` on the learning rate.
 
-    Weight decay acts on the descriptor, the confidence and the dense network alone: exponents near 0 would make all
-    scores equal.
+    Weight decay acts on the descriptor, the confidence and the dense network; on the exponents only if
+    ``exponents_decay`` asks for it, since exponents near 0 would make all scores equal. ``keep_nu0`` exempts ν_0.
     """
     network = model.network
-    own = [p for p in (network.exponents, network.sharpness, network.log_temperatures) if p is not None]
+    own = [p for p in (network.sharpness, network.log_temperatures) if p is not None]
     groups = [
         {
             "params": [p for p in parameters if p.requires_grad],
@@ -37,15 +37,26 @@ def build_optimizer(model: TrainedModel, config: OptimizerConfig) -> Optimizer:
                 ([] if part is None else list(part.parameters()), 1.0, config.weight_decay)
                 for part in (network.confidence, network.dense)
             ),
+            ([network.exponents], config.exponents_lr, config.exponents_decay),
             (own, config.exponents_lr, 0.0),
             (list(model.objective.parameters()), config.loss_lr, 0.0),
         )
     ]
     groups = [group for group in groups if group["params"]]
     fused = network.exponents.is_cuda  # one launch instead of a dozen
+    optimizer: Optimizer
     if config.name == "sgd":
-        return SGD(groups, lr=config.lr, momentum=config.momentum, fused=fused)
-    return AdamW(groups, lr=config.lr, betas=(config.momentum, 0.999), fused=fused)
+        optimizer = SGD(groups, lr=config.lr, momentum=config.momentum, fused=fused)
+    else:
+        optimizer = AdamW(groups, lr=config.lr, betas=(config.momentum, 0.999), fused=fused)
+    if keep_nu0 and config.exponents_decay:
+        first = network.exponents.detach()[0].clone()
+
+        def restore(*_: object) -> None:
+            network.exponents.data[0] = first
+
+        optimizer.register_step_post_hook(restore)
+    return optimizer
 
 
 def learning_rate_factor(config: OptimizerConfig, step: int, progress: float) -> float:

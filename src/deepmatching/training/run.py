@@ -20,7 +20,7 @@ from deepmatching.training.config import Config
 from deepmatching.training.config_file import write_config
 from deepmatching.training.data import TrainingData
 from deepmatching.training.log import CsvLog, Row, StepMetrics
-from deepmatching.training.model import TrainedModel, build_model, check_sizes
+from deepmatching.training.model import TrainedModel, build_model, check_sizes, untrained_parts
 from deepmatching.training.optimization import MovingAverage, build_optimizer
 from deepmatching.training.processes import Interruption, World
 from deepmatching.training.validation import Validation
@@ -89,7 +89,7 @@ class Run:
         self.network = self.model.network
         check_sizes(self.network, config)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
-        self.optimizer = build_optimizer(self.model, config.optimizer)
+        self.optimizer = build_optimizer(self.model, config.optimizer, keep_nu0=not config.model.learn_nu0)
         self.average = MovingAverage(self.network) if config.ema else None
         self.progress = Progress()
         if resume:
@@ -105,11 +105,14 @@ class Run:
         with world.synchronized("Preparing the log"):
             if world.is_main:
                 self.log = CsvLog(self.folder.log, self.progress.step, self.progress.validated)
-                write_config(config, self.folder.config)
         if not resume:
-            self.save()  # from here on the run can be resumed
+            self.save()  # from here on the run can be resumed, and all files of these names are its own
+        with world.synchronized("Writing the config"):
+            if world.is_main:
+                write_config(config, self.folder.config)
         for watcher in self.watchers:
             watcher.started(config, self.progress)
+        self._warn(untrained_parts(self.network, config.model.init))
         if self.validation is not None:
             self._warn(self.validation.warning)
 

@@ -27,7 +27,7 @@ from deepmatching.network.losses import is_right
 from deepmatching.network.memory import Work, budget_for, plan_decoding
 from deepmatching.network.network import Network
 from deepmatching.network.operators.decoding import Decoded
-from deepmatching.settings import CORRECT_WITHIN, PRESET, THRESHOLDS, radius_in_pixels
+from deepmatching.settings import CORRECT_WITHIN, PRESET, THRESHOLDS, Rank, radius_in_pixels
 from deepmatching.training.config import SYNTHETIC, TRAIN, Config
 from deepmatching.training.data import (
     Pairs,
@@ -58,7 +58,10 @@ class Validation:
 
     def __init__(self, config: Config, training: TrainingData, world: World) -> None:
         self.world, self.criterion = world, config.validation.criterion.split("+")
-        self.radius = radius_in_pixels(config.validation.radius)
+        self.radius, self.rank = radius_in_pixels(config.validation.radius), config.validation.rank
+        self.decoding = Decoding(config.validation.reciprocal)
+        # Only for those who train or choose by it: it takes longer than the matches.
+        self.with_flow = config.model.learn in ("confidence", "flow") or "flow@3" in self.criterion
         self.pairs = _pairs(config, training, world)
         total, limit = len(self.pairs), config.validation.limit
         chosen = range(total) if not limit or limit >= total else [n * total // limit for n in range(limit)]
@@ -76,7 +79,8 @@ class Validation:
                 for pair in _read_ahead(pool, self.pairs, self.own):
                     if self.world.size == 1 and is_cancelled():
                         return None
-                    measured.append(pool.submit(_measure, *_match(network, pair, self.world.device)))
+                    matched = _match(network, pair, self.world.device, self.decoding, self.with_flow)
+                    measured.append(pool.submit(_measure, *matched, self.rank))
             for future in measured:
                 metrics = future.result()
                 for n, name in enumerate(METRICS):
@@ -84,7 +88,7 @@ class Validation:
                         sums[:, n] += torch.tensor([metrics[name], 1.0], dtype=torch.float64)
         totals, counts = self.world.sum(sums).tolist()
         means = {name: totals[n] / counts[n] if counts[n] else math.nan for n, name in enumerate(METRICS)}
-        has = {"auc": network.confidence is not None, "flow@3": network.dense is not None}
+        has = {"auc": network.confidence is not None, "flow@3": self.with_flow and network.dense is not None}
         return {name: mean for name, mean in means.items() if has.get(name, True)}
 
     def score(self, metrics: dict[str, float]) -> float:
@@ -182,15 +186,17 @@ def _evaluation_mode(network: Network, radius: int | None) -> Iterator[None]:
 
 
 @torch.no_grad()
-def _match(network: Network, pair: Pair, device: torch.device) -> tuple[Decoded, Pair, Geometry, torch.Tensor | None]:
-    """Return the matches of a pair, and its flow (H, W, 2), not refined, if the network corrects flow."""
+def _match(
+    network: Network, pair: Pair, device: torch.device, decoding: Decoding, with_flow: bool
+) -> tuple[Decoded, Pair, Geometry, torch.Tensor | None]:
+    """Return the matches of a pair, and its flow (H, W, 2), not refined, if that is asked for and corrected."""
     images = [image.to(device) for image in pair[:2]]
     image0, image1 = (image[None] for image in images)
-    matching = _matching(network, network.geometry_of(image0, image1), device)
+    matching = _matching(network, network.geometry_of(image0, image1), device, decoding)
     geometry = matching.geometry
     cells = network.describe(image0, image1, geometry)
     decoded = network.decode_descriptors(*cells, geometry, matching.decoding)
-    if network.dense is None:
+    if network.dense is None or not with_flow:
         return decoded, pair, geometry, None
     rows, columns = (geometry.alpha * points for points in geometry.grid(0))  # what the points stand for
     if not decoded.verified.any():
@@ -202,15 +208,17 @@ def _match(network: Network, pair: Pair, device: torch.device) -> tuple[Decoded,
     return decoded, pair, geometry, flow[:rows, :columns]
 
 
-def _matching(network: Network, geometry: Geometry, device: torch.device) -> Matching:
+def _matching(network: Network, geometry: Geometry, device: torch.device, decoding: Decoding) -> Matching:
     """Return how a pair is matched within the free memory."""
     plan = plan_decoding(Work.of(network, geometry, device.type), 1, budget_for(device))
-    return Matching(network, geometry, Decoding(tiling=plan.tiling, between_strips=release_freed))
+    return Matching(network, geometry, replace(decoding, tiling=plan.tiling, between_strips=release_freed))
 
 
-def _measure(decoded: Decoded, pair: Pair, geometry: Geometry, flow: torch.Tensor | None) -> dict[str, float]:
+def _measure(
+    decoded: Decoded, pair: Pair, geometry: Geometry, flow: torch.Tensor | None, rank: Rank
+) -> dict[str, float]:
     metrics = {
-        **match_metrics(Matches.from_decoded(decoded)[0], pair.flow.numpy())[0]["all"],
+        **match_metrics(Matches.from_decoded(decoded)[0], pair.flow.numpy(), rank=rank)[0]["all"],
         "auc": math.nan,
         "flow@3": math.nan,
     }

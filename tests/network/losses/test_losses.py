@@ -109,6 +109,18 @@ def test_the_indicator_is_zero_for_the_indicator_itself_and_balanced() -> None:
     assert float(indicator_distance(high, truth, 0.7)[0]) == pytest.approx(0.5)
 
 
+def test_the_indicator_without_balance_is_the_mean_square() -> None:
+    scores, truth = volume(1, reachable=0.9)
+    losses, _ = indicator_distance(scores, truth, 0.7, balance=0)
+    cells = cells_of(scores[0, 1, 1])
+    errors = [(s - g(*c, truth[0, 1, 1], 0.7)) ** 2 for c, s in cells.items()]
+    assert float(losses[0, 1, 1]) == pytest.approx(sum(errors) / len(errors))
+    geometry = Geometry.for_downscale((16, 16), (16, 16), 1, 8, 1)
+    volumes = torch.rand(1, *geometry.grid(0), *geometry.window(0)), torch.zeros(1, *geometry.grid(0), 2)
+    plain, balanced = (Objective("indicator", balance=b).loss(*volumes)[0] for b in (0.0, 0.5))
+    assert not torch.allclose(plain, balanced)
+
+
 def test_the_hinge_is_zero_when_the_truth_wins_by_the_margin() -> None:
     scores = torch.zeros(1, 1, 1, 4, 4)
     scores[..., 1, 2] = 1.0

@@ -30,7 +30,8 @@ def indicator_distance(scores: Tensor, truth: Tensor, sigma: float, balance: flo
 
     The paper says that "the loss must be carefully rebalanced": the weights w of the cells with g > ½ sum to
     ``balance``, and those of all others to 1 − ``balance``. Unreachable cells (−∞) have no score and no weight. A point
-    without a reachable cell near the truth has no loss.
+    without a reachable cell near the truth has no loss. With a ``balance`` of 0 all reachable cells weigh the same: the
+    paper's plain mean.
 
     Args:
         scores: (B, H, W, h, w), −∞ allowed.
@@ -46,6 +47,9 @@ def indicator_distance(scores: Tensor, truth: Tensor, sigma: float, balance: flo
     far = reached & ~near
     found = near.any(dim=-1).any(dim=-1)
     count_near, count_far = (m.sum(dim=(-2, -1), keepdim=True).clamp(min=1).to(scores.dtype) for m in (near, far))
-    weights = near * (balance / count_near) + far * ((1 - balance) / count_far)
+    if balance:
+        weights = near * (balance / count_near) + far * ((1 - balance) / count_far)
+    else:
+        weights = reached / reached.sum(dim=(-2, -1), keepdim=True).clamp(min=1).to(scores.dtype)
     error = (torch.where(reached, scores, 0) - target).square() * weights
     return torch.where(found, error.sum(dim=(-2, -1)), 0), found

@@ -45,6 +45,7 @@ class Objective(nn.Module):
         weights: weight of each volume by name, such as ``{"Q0": 1, "S0": 0.2}``; ``{"Q0": 1}`` by default.
         sigma: σ of g_σ in pixels at level 0; it doubles with each level, as the cells do.
         margin: margin of the hinge.
+        balance: weight of the cells near the truth in ``indicator``; 0 for the plain mean over all cells.
         scale: initial β of the cross-entropy; β is learned.
         subpixel: weight of the distance, in pixels, between the truth and the match that ``Network.sharpness`` refines
             from the scores S_0 around the truth; needs a network with a sharpness.
@@ -60,16 +61,18 @@ class Objective(nn.Module):
         scale: float = CROSS_ENTROPY_BETA,
         subpixel: float = 0.0,
         occluded: bool = False,
+        balance: float = 0.5,
     ) -> None:
         super().__init__()
         weights = {"Q0": 1.0} if weights is None else dict(weights)
         check_choice("The kind of loss", kind, get_args(Kind))
         for name, value in (("sigma", sigma), ("margin", margin), ("scale", scale)):
             check_number(f"The loss's {name}", value, above=0)
+        check_number("The loss's balance", balance, minimum=0, below=1)
         check_weights(weights)
         self.kind, self.sigma, self.margin = kind, sigma, margin
         self.weights = {name: weight for name, weight in weights.items() if weight}
-        self.subpixel, self.occluded = subpixel, occluded
+        self.subpixel, self.occluded, self.balance = subpixel, occluded, balance
         log_scale = torch.full((len(self.weights),), math.log(scale))
         self.log_scale = nn.Parameter(log_scale, requires_grad=kind == "cross-entropy")
 
@@ -122,7 +125,7 @@ class Objective(nn.Module):
         if self.kind == "hinge":
             return structured_hinge(scores, truth, sigma, self.margin)
         if self.kind == "indicator":
-            return indicator_distance(scores, truth, sigma)
+            return indicator_distance(scores, truth, sigma, self.balance)
         return cross_entropy(scores, truth, sigma, self.log_scale[n].exp())
 
     def subpixel_error(self, pyramid: Pyramid, truth: Tensor) -> Tensor:
