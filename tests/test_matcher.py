@@ -14,8 +14,10 @@ from PIL import Image
 
 import deepmatching as dm
 from deepmatching.errors import DeepMatchingError, OutOfMemoryError
+from deepmatching.geometry.homographies import rotation_and_zoom
 from deepmatching.io.images import load_image, shrink
-from deepmatching.settings import MIN_AGREEMENT
+from deepmatching.settings import MIN_AGREEMENT, Settings
+from helpers.volumes import blobs
 
 
 def same(a: dm.Matches, b: dm.Matches) -> bool:
@@ -271,7 +273,7 @@ def test_a_call_matches_one_pair_or_two_batches(pair: tuple[np.ndarray, np.ndarr
     assert isinstance(batched, list) and len(batched) == 2
     for found, expected in zip(batched, (forward, backward), strict=True):
         assert torch.equal(found.keypoints1, expected.keypoints1)
-    with pytest.raises(DeepMatchingError, match="same number of images, not 2 and 1"):
+    with pytest.raises(DeepMatchingError, match="2, 1"):
         matcher(torch.stack([first, second]), second[None])
 
 
@@ -343,7 +345,7 @@ def test_an_unreadable_pair_can_be_reported_while_the_others_are_matched(
 
 @pytest.mark.slow
 def test_the_agreement_tells_pairs_that_can_be_matched_from_those_that_cannot(shared: Path) -> None:
-    matcher = dm.DeepMatcher.from_pretrained(device="cpu")
+    matcher = dm.DeepMatcher.from_pretrained(device="cpu", auto=False)
     folder = shared / "flow" / "oxford_affine"
     photos = [cv2.imread(str(path))[:, :, ::-1] for path in sorted((shared / "photos").rglob("bsds500/**/*.jpg"))[:2]]
     rows, columns = photos[0].shape[:2]
@@ -363,3 +365,24 @@ def test_the_agreement_tells_pairs_that_can_be_matched_from_those_that_cannot(sh
     ]
     assert all(matcher.match(*two).agreement < MIN_AGREEMENT for two in bad)
     assert all(matcher.match(*two).agreement > MIN_AGREEMENT for two in good)
+
+
+@pytest.mark.slow
+def test_a_failed_match_is_searched_without_a_limit_unless_a_setting_forbids_it() -> None:
+    picture = blobs(3, 1, 3, 240, 320)[0]
+    turned = torch.rot90(picture, 1, (1, 2))
+    plain: dict[str, Any] = {"device": "cpu"}
+    found = dm.DeepMatcher.from_pretrained(**plain).match(picture, turned)
+    assert found.transformation is not None
+    rotation = found.derivatives.mean(dim=0).numpy()
+    assert abs(rotation_and_zoom(rotation)[0] + 90) < 5 and len(found.filter(0.5)) > 500
+    for forbids in ({"auto": False}, {"radius": 80}):
+        assert dm.DeepMatcher.from_pretrained(**plain, **forbids).match(picture, turned).transformation is None
+
+
+def test_a_match_that_has_not_failed_is_not_searched() -> None:
+    picture = blobs(3, 1, 3, 96, 128)[0]
+    matcher = dm.DeepMatcher.from_pretrained(device="cpu")
+    found, forbidden = matcher.match(picture, picture), dm.DeepMatcher(matcher.network, Settings(auto=False))
+    assert found.transformation is None
+    assert torch.equal(found.keypoints1, forbidden.match(picture, picture).keypoints1)

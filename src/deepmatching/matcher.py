@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from deepmatching.errors import DeepMatchingError, check_number, failed_allocations
+from deepmatching.errors import DeepMatchingError, OutOfMemoryError, check_number, failed_allocations
 from deepmatching.flow.edges.detect import EdgesLike, is_edge_map
 from deepmatching.flow.matching import Frame, Matching, consecutive, flow_radius
 from deepmatching.flow.pipeline import FlowGraphs, check_pair, flow_between, matches_to_flow, searched_to_flow
@@ -23,7 +24,16 @@ from deepmatching.flow.settings import FlowSettings
 from deepmatching.flow.settings import preset as settings_of
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.strips import WHOLE, Tiling
-from deepmatching.io.images import ImageLike, load_image, shrink, shrunk_size, size_of, stacked
+from deepmatching.io.images import (
+    ImageLike,
+    OnError,
+    batches_of_equal_sizes,
+    load_image,
+    shrink,
+    shrunk_size,
+    size_of,
+    stacked,
+)
 from deepmatching.kernels.limits import release_freed
 from deepmatching.kernels.registry import has_kernels
 from deepmatching.matches import NO_MATCHES, Matches
@@ -34,10 +44,8 @@ from deepmatching.network.memory import Plan, Size, Work, budget_for, plan_decod
 from deepmatching.network.network import Network
 from deepmatching.network.operators.decoding import Decoded
 from deepmatching.network.replay import GraphedDecode, GraphedDescribe
-from deepmatching.search import find, search
+from deepmatching.search import expected_fraction, find, has_failed, search, wide
 from deepmatching.settings import FULL, MIN_CONFIDENCE, MODEL, PRESET, Radius, Settings, choose_device
-
-OnError: TypeAlias = Callable[[int, DeepMatchingError], object]
 
 
 class DeepMatcher:
@@ -54,7 +62,7 @@ class DeepMatcher:
     def __init__(self, network: Network, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
         if self.settings.half and network.pooling != "hard":
-            raise DeepMatchingError("Half precision is for hard pooling: leave it off, or set pooling to 'hard'.")
+            raise DeepMatchingError("Half precision is for hard pooling: leave it off.")
         self.device = choose_device(self.settings.device)
         if self.settings.half and not (self.device.type == "cuda" and has_kernels("cuda")):
             raise DeepMatchingError("Half precision needs a CUDA device and Triton: leave it off.")
@@ -72,7 +80,7 @@ class DeepMatcher:
         save_network(self.network, path)
 
     def describe(self) -> dict[str, Any]:
-        """Return the settings that results depend on, JSON-serializable; device and memory are not among them."""
+        """Return the settings that results depend on, JSON-serializable."""
         return self.settings.describe()
 
     def __repr__(self) -> str:
@@ -106,16 +114,14 @@ class DeepMatcher:
         if not (isinstance(image0, Tensor) and isinstance(image1, Tensor) and image0.ndim == image1.ndim == 4):
             return self.match(image0, image1)
         if len(image0) != len(image1):
-            raise DeepMatchingError(
-                f"The two batches must have the same number of images, not {len(image0)} and {len(image1)}."
-            )
+            raise DeepMatchingError(f"The batches must have equal numbers of images: {len(image0)}, {len(image1)}.")
         return list(self.match_pairs(zip(image0, image1, strict=True), batch_size=max(1, len(image0))))
 
     def match(self, image0: ImageLike, image1: ImageLike) -> Matches:
         """Return the matches between two images, in raster order of the first: those that are verified.
 
-        If the model judges its matches and ``reciprocal`` is ``bins``, unverified matches with a confidence of at least
-        ``deepmatching.settings.MIN_CONFIDENCE`` are kept as well.
+        If the model judges its matches and ``reciprocal`` is ``bins``, unverified ones with a confidence of at least
+        ``deepmatching.settings.MIN_CONFIDENCE`` are kept as well. If few are right, see ``Settings.auto``.
 
         Args:
             image0, image1: path, PIL image, array (rows, columns[, channels]) or tensor (channels, rows, columns).
@@ -136,30 +142,13 @@ class DeepMatcher:
                 matches, and the work goes on. Without ``on_error``, such an error ends the work.
         """
         check_number("batch_size", batch_size, minimum=1, whole=True)
-        batch: list[tuple[Tensor, Tensor]] = []
-        for number, pair in enumerate(pairs):
-            try:
-                if len(pair) != 2:
-                    raise DeepMatchingError(f"A pair must be two images, not {len(pair)}.")
-                image0, image1 = (self.load(image, f"image{i}") for i, image in enumerate(pair))
-            except DeepMatchingError as error:
-                if on_error is None:
-                    raise
-                yield from self._match_batch(batch)
-                batch = []
-                on_error(number, error)
-                yield NO_MATCHES
-                continue
-            if batch and (len(batch) >= batch_size or [i.shape for i in batch[0]] != [image0.shape, image1.shape]):
-                yield from self._match_batch(batch)
-                batch = []
-            batch.append((image0, image1))
-        yield from self._match_batch(batch)
+        for batch in batches_of_equal_sizes(pairs, self.load, batch_size, on_error):
+            yield from [NO_MATCHES] if batch is None else self._match_batch(batch)
 
     def _match_batch(self, batch: list[tuple[Tensor, Tensor]]) -> Iterator[Matches]:
-        """Yield the matches of pairs of equal sizes, if there are any."""
-        if self.settings.searches or not batch:
-            return (yield from (self._search(*pair) for pair in batch))
+        """Yield the matches of pairs of equal sizes."""
+        if self.settings.searches:
+            return (yield from (self._or_wide(self._search(*pair), *pair) for pair in batch))
         size0, size1 = (size_of(image) for image in batch[0])
         geometry = self.geometry(size0, size1)
         plan = self._plan(geometry, len(batch), (size0, size1))
@@ -168,8 +157,21 @@ class DeepMatcher:
             image0, image1 = (stacked([self._shrunk(pair[i]) for pair in part]).to(self.device) for i in (0, 1))
             with failed_allocations():
                 decoded = self._decode(image0, image1, geometry, self.decoding(plan.tiling), plan.needed)
-            for matches in self.matches_of(decoded, geometry):
-                yield matches.at_sizes(size0, size1)
+            for matches, pair in zip(self.matches_of(decoded, geometry), part, strict=True):
+                yield self._or_wide(matches.at_sizes(size0, size1), *pair)
+
+    def expected_fraction(self, matches: Matches) -> float:
+        """Return the fraction of the reference points with a right match, by the confidence; NaN without it."""
+        return expected_fraction(matches, self.geometry)
+
+    def _or_wide(self, matches: Matches, image0: Tensor, image1: Tensor) -> Matches:
+        """Return these matches, or those of a wide search if few of these and more of those are right."""
+        if has_failed(self.settings, expected := self.expected_fraction(matches)):
+            other = DeepMatcher(self.network.at_radius(None), wide(self.settings))
+            with suppress(OutOfMemoryError):
+                found = other._search(image0, image1)
+                return found if other.expected_fraction(found) > expected else matches
+        return matches
 
     def _search(self, image0: Tensor, image1: Tensor) -> Matches:
         """Return the matches of a pair with the best of the settings' transformations at every point."""

@@ -112,6 +112,9 @@ MAX_PIXELS = 2**30
 #: Largest amount of memory that can be given: what 64-bit systems can count.
 MAX_BYTES = 2**63 - 1
 
+#: Longer side in pixels at which images are matched and searched again if a match at their own size has failed.
+AUTO_SIZE = 640
+
 Radius = int | Literal["full"]
 
 
@@ -152,6 +155,8 @@ class Settings:
             ``deepmatching.settings.SEARCH_ROTATIONS`` with ``search``, else for 0.
         scales: zooms of the second image to try. None for ``deepmatching.settings.SEARCH_SCALES`` with ``search``, else
             for 1.
+        auto: match again if the confidence says that less than a tenth is right and no radius was set: without a limit
+            on the displacement and with a search, at a reduced size. The matches of which more are right are kept.
     """
 
     radius: Radius | None = field(
@@ -240,6 +245,14 @@ class Settings:
         ),
     )
 
+    auto: bool = field(
+        default=True,
+        metadata=_option(
+            "If less than a tenth of the matches is probably right and no radius is given, match again without a limit "
+            "and with a search, at 640 pixels."
+        ),
+    )
+
     def __post_init__(self) -> None:
         if self.radius is not None:
             radius_in_pixels(self.radius)
@@ -287,7 +300,7 @@ class Settings:
 
     def describe(self) -> dict[str, Any]:
         """Return the settings that results depend on, JSON-serializable."""
-        left_out = ["device", "memory"]
+        left_out = ["device", "memory", "auto"]
         if not self.searches:  # older runs, which do not name them, can be continued
             left_out += ["search", "rotations", "scales"]
         if not self.pooling:

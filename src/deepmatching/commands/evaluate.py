@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 @options.takes_settings(
     *("radius", "levels", "downscale", "reciprocal", "subpixel", "pooling", "search", "rotations", "scales"),
-    *("max_size", "half", "memory", "device"),
+    *("max_size", "half", "memory", "device", "auto"),
+    auto=False,
     shown={"radius": f"{RADIUS}; with --flow {FLOW_RADIUS}"},
 )
 def evaluate(

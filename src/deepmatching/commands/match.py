@@ -16,7 +16,7 @@ from deepmatching.errors import DeepMatchingError
 from deepmatching.settings import MODEL, RADIUS
 
 
-@options.takes_settings(*options.MATCHING, radius=RADIUS)
+@options.takes_settings(*options.MATCHING, "auto")
 def match(
     image0: options.Image0,
     image1: options.Image1,
@@ -80,6 +80,8 @@ def match(
     elif output is not None:
         matches.save(output)
     say(messages.match_summary(matches, elapsed, matcher))
+    if matches.transformation is not None and not matcher.settings.searches:
+        say(f"few matches were right within {RADIUS} px, so this is a search at a reduced size; --no-auto forbids it")
     if matches.transformation is not None:
         say(messages.search_summary(matches))
     if views is not None:

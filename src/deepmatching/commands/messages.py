@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import threading
 import time
@@ -214,12 +215,10 @@ def flow_summary(result: FlowResult, elapsed: float) -> str:
 
 def warn_if_wrong(matches: Matches, matcher: DeepMatcher) -> None:
     """Print a warning if the matches are probably wrong."""
-    if matches.confidence is None or matches.size0 is None or matches.size1 is None:
+    expected = matcher.expected_fraction(matches)
+    if math.isnan(expected):
         warn_if_few_agree(matches.agreement, matcher)
-        return
-    rows, columns = matcher.geometry(matches.size0, matches.size1).grid(0)
-    expected = float(matches.confidence.sum()) / (rows * columns * matches.in_view)
-    if expected < MIN_EXPECTED:
+    elif expected < MIN_EXPECTED:
         _warn(f"the model expects a right match at only {expected:.0%} of the reference points", matcher)
 
 

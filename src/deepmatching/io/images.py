@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
 import cv2
 import numpy as np
 import torch
+from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import PathLike
@@ -216,3 +218,39 @@ def _white_of_16_bits(largest: int, name: str, bit_depth: int | None) -> float:
             *(name, 2**bits, bits, bits, bits),
         )
     return float(2**depth - 1)
+
+
+OnError: TypeAlias = Callable[[int, DeepMatchingError], object]  #: gets the number of a pair and what is wrong with it
+
+
+def batches_of_equal_sizes(
+    pairs: Iterable[tuple[ImageLike, ImageLike]],
+    load: Callable[[ImageLike, str], Tensor],
+    batch_size: int,
+    on_error: OnError | None,
+) -> Iterator[list[tuple[Tensor, Tensor]] | None]:
+    """Yield consecutive pairs of equal sizes, at most ``batch_size`` at a time, and None for each unreadable pair.
+
+    Without ``on_error``, an unreadable pair raises its error after the pairs before it.
+    """
+    batch: list[tuple[Tensor, Tensor]] = []
+    for number, pair in enumerate(pairs):
+        try:
+            if len(pair) != 2:
+                raise DeepMatchingError(f"A pair must be two images, not {len(pair)}.")
+            image0, image1 = (load(image, f"image{i}") for i, image in enumerate(pair))
+        except DeepMatchingError as error:
+            if batch:
+                yield batch
+            batch = []
+            if on_error is None:
+                raise
+            on_error(number, error)
+            yield None
+            continue
+        if batch and (len(batch) >= batch_size or [i.shape for i in batch[0]] != [image0.shape, image1.shape]):
+            yield batch
+            batch = []
+        batch.append((image0, image1))
+    if batch:
+        yield batch

@@ -1,0 +1,34 @@
+"""When a match has failed: which settings find more, see ``Settings.auto``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from deepmatching.geometry.discretization import Geometry
+from deepmatching.matches import Matches
+from deepmatching.settings import AUTO_SIZE, FULL, MIN_EXPECTED, Settings
+
+Size = tuple[int, int]
+
+
+def expected_fraction(matches: Matches, geometry: Callable[[Size, Size], Geometry]) -> float:
+    """Return the fraction of the reference points in view that have a right match, by the matches' confidence.
+
+    NaN without a confidence, or if the sizes of the images are unknown.
+    """
+    if matches.confidence is None or matches.size0 is None or matches.size1 is None:
+        return math.nan
+    rows, columns = geometry(matches.size0, matches.size1).grid(0)
+    return float(matches.confidence.sum()) / (rows * columns * matches.in_view)
+
+
+def has_failed(settings: Settings, expected: float) -> bool:
+    """Return whether so few matches are right that others are worth a try, and the settings leave the choice."""
+    return settings.auto and settings.radius is None and expected < MIN_EXPECTED
+
+
+def wide(settings: Settings) -> Settings:
+    """Return the settings of a search without a limit on the displacement, at a reduced size."""
+    return replace(settings, radius=FULL, search=True, max_size=min(AUTO_SIZE, settings.max_size or AUTO_SIZE))
