@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 
 import numpy as np
@@ -96,6 +96,12 @@ def test_flow_is_that_of_the_matcher_and_needs_images_of_one_size(photos: Path, 
         written = read_flow(flow_file(tmp_path / "flow", pair))
         expected = matcher.flow(*(photos / name for name in pair)).flow
         torch.testing.assert_close(torch.from_numpy(written), torch.from_numpy(expected))
+
+
+def test_every_pair_has_a_flow_file_of_its_own(tmp_path: Path) -> None:
+    names = ("a/b.jpg", "a-b.jpg", "a%2Fb.jpg", "../b.jpg", "c.jpg")
+    files = [flow_file(tmp_path, pair) for pair in product(names, names)]
+    assert len(set(files)) == len(files) and {file.parent.parent for file in files} == {tmp_path}
 
 
 @pytest.mark.slow

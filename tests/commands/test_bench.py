@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from deepmatching.evaluation.speed import Case, measure
 from helpers.processes import run, started
 
 
@@ -24,6 +27,17 @@ def test_bench_prints_and_writes_its_measurements(tmp_path: Path) -> None:
     assert measured["threads"] == 2
     assert 0 < measured["best"] <= measured["time"]
     assert measured["ratio"] == measured["time"] / measured["floor"]
+
+
+@pytest.mark.parametrize("name", ["cv2", "json"])
+def test_the_timing_process_runs_nothing_from_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / f"{name}.py").write_text("open('executed', 'w')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [os.path.abspath(path) for path in sys.path if path])
+    assert measure(Case("hog", 64, 48, radius=16, device="cpu"), repeats=1).peak >= 0
+    assert not Path("executed").exists()
 
 
 @pytest.mark.parametrize(

@@ -234,8 +234,8 @@ def default_batch(device: torch.device) -> int:
 
 
 def flow_file(folder: Path, pair: Pair) -> Path:
-    """Return the flow file of a pair; ``/`` in names becomes ``-``, as in hloc."""
-    name0, name1 = (name.replace("/", "-") for name in pair)
+    """Return the flow file of a pair. ``/`` in names becomes ``%2F``, and ``%`` becomes ``%25``: no two share one."""
+    name0, name1 = (name.replace("%", "%25").replace("/", "%2F") for name in pair)
     return folder / name0 / f"{name1}.flo"
 
 

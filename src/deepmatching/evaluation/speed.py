@@ -81,9 +81,20 @@ class Timing:
         return {**asdict(self), "floor": self.floor, "ratio": self.ratio}
 
 
+#: The program of a new process. It imports from where this process does: with ``-m``, Python would look into the
+#: current folder first, and run a ``cv2.py`` that lies there.
+_CHILD = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from deepmatching.evaluation.speed import main
+main()
+"""
+
+
 def measure(case: Case, repeats: int = 20) -> Timing:
     """Time one case in a new process, so that other work affects neither its memory nor its first run."""
-    command = [sys.executable, "-m", "deepmatching.evaluation.speed", json.dumps({**asdict(case), "repeats": repeats})]
+    arguments = (json.dumps(sys.path), json.dumps({**asdict(case), "repeats": repeats}))
+    command = [sys.executable, "-I", "-c", _CHILD, *arguments]
     reading, writing = os.pipe()  # closes when this process ends, however that happens: see `_end_with_parent`
     try:
         result = subprocess.run(command, stdin=reading, capture_output=True, text=True, check=False)
@@ -228,8 +239,9 @@ def _decoder(network: Network, image0: Tensor, image1: Tensor, tiling: Tiling) -
     return lambda: decode(image0, image1, geometry, Decoding())
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Print the measurements of the case that :func:`measure` hands to its process."""
     _end_with_parent()
-    arguments = json.loads(sys.argv[1])
+    arguments = json.loads(sys.argv[2])
     count = arguments.pop("repeats")
     print(json.dumps(run_case(Case(**arguments), count)))

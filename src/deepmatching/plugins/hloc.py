@@ -6,6 +6,9 @@
 
 from __future__ import annotations
 
+# First: pycolmap 4.1 and later bring a zlib of their own, and Python's loaded after it ends the process (double free).
+import zlib  # noqa: F401  # isort: skip
+
 import sys
 from collections.abc import Mapping
 from types import ModuleType

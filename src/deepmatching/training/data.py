@@ -192,6 +192,8 @@ def dataset_batches(samples: Samples, batch: int, workers: int, world: World, fi
         multiprocessing_context="spawn" if workers else None,
         worker_init_fn=partial(_start_worker, os.getpid()),
     )
+    if workers:  # a worker gets the import path of this process; until then it must not look into the current folder
+        os.environ.setdefault("PYTHONSAFEPATH", "1")
     # Workers inherit this: Ctrl-C ends the training process's step, not their reading.
     with signal_handler(signal.SIG_IGN, signal.SIGINT):
         items = iter(loader)
