@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
+from typing import Any
 
 import pytest
 
 pytest.importorskip("starlette", reason="the extra 'explore' is not installed")
 pytest.importorskip("httpx")
 
+from httpx import Response
 from starlette.testclient import TestClient
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.explorer import serving
-from deepmatching.explorer.jobs import Runs
+from deepmatching.explorer.jobs import MAX_RUNS, Runs
 from deepmatching.explorer.pictures import Pair, Pictures
 from deepmatching.explorer.results import Result, RunSettings
 from helpers.explorer import QUICK, png, unpack
@@ -86,6 +89,8 @@ def test_what_the_page_starts_with(client: TestClient) -> None:
         {"origin": "http://evil.example"},
         {"origin": "http://127.0.0.1:9999"},
         {"origin": "null"},
+        {"host": "[bad"},
+        {"origin": "http://[bad"},
         {"sec-fetch-site": "cross-site"},
         {"sec-fetch-site": "same-site"},
     ],
@@ -163,12 +168,26 @@ def test_an_upload_is_read_only_as_far_as_it_is_allowed_to_go(
         ("/api/runs", b'{"pair": "small", "settings": {"model": "cat"}}'),
         ("/api/runs", b'{"pair": "small", "settings": {}, "more": 1}'),
         ("/api/runs", b"\xff\xfe"),
+        ("/api/runs", b"[" * 60_000),
     ],
 )
 def test_a_bad_request_is_reported(client: TestClient, path: str, body: bytes) -> None:
     response = client.post(path, content=body)
     assert response.status_code == 400
     assert response.json()["error"].endswith(".")
+
+
+def test_a_client_that_leaves_during_an_upload_is_no_error(client: TestClient) -> None:
+    messages = iter([{"type": "http.request", "body": b"half", "more_body": True}, {"type": "http.disconnect"}])
+
+    async def receive() -> Any:
+        return next(messages)
+
+    async def send(message: Any) -> None:
+        assert message.get("status", 400) == 400
+
+    scope = {"type": "http", "method": "POST", "path": "/api/pictures", "headers": [(b"host", b"localhost")]}
+    asyncio.run(client.app({**scope, "query_string": b"", "root_path": ""}, receive, send))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("path", ["/api/pairs/x", "/api/runs/x", "/api/runs/x/grid", "/api/pairs/x/images/0"])
@@ -210,6 +229,25 @@ def test_a_run_without_a_result_gives_nothing(pictures: Pictures, small_pair: Pa
         assert started["state"] == "waiting"
         assert http.get(f"/api/runs/{started['id']}/grid").status_code == 404
         assert http.delete(f"/api/runs/{started['id']}").json()["state"] == "cancelled"
+
+
+def test_a_busy_server_says_so_and_keeps_the_runs_that_wait(pictures: Pictures, small_pair: Pair) -> None:
+    pictures.pairs.add(small_pair.id, small_pair)
+    runs = Runs(lambda *_: pytest.fail("never computed"))
+    runs._waiting.put = lambda run: None  # type: ignore[method-assign, misc] - it waits for ever
+    explorer = serving.Explorer(pictures, runs, ("hog",))
+    with TestClient(serving.application(explorer), base_url=ORIGIN) as http:
+
+        def start() -> Response:
+            return http.post("/api/runs", json={"pair": "small", "settings": {"model": "hog"}})
+
+        started = [start() for _ in range(50)]
+        assert [answer.status_code for answer in started] == [202] * MAX_RUNS + [503] * (50 - MAX_RUNS)
+        addresses = [f"/api/runs/{answer.json()['id']}" for answer in started[:MAX_RUNS]]
+        assert all(http.get(address).json()["state"] == "waiting" for address in addresses)
+        http.delete(addresses[3])
+        assert start().status_code == 202
+        assert [http.get(address).status_code for address in addresses].index(404) == 3
 
 
 def test_a_page_can_be_downloaded(client: TestClient, run: str) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Iterable
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
@@ -47,6 +47,14 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def _address(text: str) -> SplitResult:
+    """Return the parts of an address; of a malformed one, such as ``http://[bad``, empty parts."""
+    try:
+        return urlsplit(text)
+    except ValueError:
+        return urlsplit("")
+
+
 class Guard:
     """A middleware that refuses requests of foreign pages, and sends :data:`HEADERS` with every response.
 
@@ -78,10 +86,10 @@ class Guard:
     def refusal(self, path: str, headers: Headers) -> str:
         """Return why a request is refused, or an empty text."""
         host = headers.get("host", "")
-        if not self.knows(urlsplit(f"//{host}").hostname or ""):
+        if not self.knows(_address(f"//{host}").hostname or ""):
             return "This server does not answer under that name: use the address that it printed."
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        if origin is not None and _address(origin).netloc.lower() != host.lower():
             return "A page of another site may not use this server."
         is_navigation = headers.get("sec-fetch-mode") == "navigate" and path == "/"
         if headers.get("sec-fetch-site", "none") not in ("same-origin", "none") and not is_navigation:

@@ -14,7 +14,7 @@ from deepmatching.errors import OUT_OF_MEMORY, DeepMatchingError, is_out_of_memo
 from deepmatching.explorer.pictures import LRUCache, Pair
 from deepmatching.explorer.results import STAGES, Begin, Result, RunSettings
 
-#: Number of runs that are kept, with their descriptors; the oldest go.
+#: Number of runs that are kept, with their descriptors; the oldest that have ended go. If none has, no more are taken.
 MAX_RUNS = 8
 
 State = Literal["waiting", "running", "done", "failed", "cancelled"]
@@ -27,6 +27,10 @@ class Cancelled(Exception):
     """Raised to end a run that nobody waits for any more."""
 
 
+class Busy(DeepMatchingError):
+    """As many runs wait as are kept."""
+
+
 class Run:
     """One pair with its settings, waiting, running or finished."""
 
@@ -37,6 +41,11 @@ class Run:
         self.stage, self.fraction, self.error = "", 0.0, ""
         self.result: Result | None = None
         self.started = self.ended = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it waits or is being computed."""
+        return self.state in ("waiting", "running")
 
     def begin(self, stage: str) -> None:
         """Note that a stage begins; ends the run here if it was cancelled."""
@@ -71,15 +80,23 @@ class Runs:
         self._lock = threading.Lock()
 
     def start(self, pair: Pair, settings: RunSettings) -> Run:
-        """Return a new run; or the finished one of the same pair and settings, if it is still kept."""
+        """Return a new run; or the finished one of the same pair and settings, if it is still kept.
+
+        Raise :class:`Busy` if too many runs wait already.
+        """
         for run in self.runs.values():
             if run.pair is pair and run.settings == settings and run.state == "done":
                 return run
         run = Run(pair, settings)
-        for old in self.runs.add(run.id, run):
-            self._cancel(old)
-        self._waiting.put(run)
         with self._lock:
+            kept = self.runs.values()
+            ended = [old for old in kept if not old.is_open]
+            if len(kept) - len(ended) >= MAX_RUNS:
+                raise Busy(f"The explorer is busy: {MAX_RUNS} runs wait already. Try again when one of them has ended.")
+            for old in ended[: max(len(kept) + 1 - MAX_RUNS, 0)]:
+                self.runs.remove(old.id)
+            self.runs.add(run.id, run)
+            self._waiting.put(run)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="deepmatching-explore", daemon=True)
                 self._thread.start()
@@ -93,7 +110,7 @@ class Runs:
 
     def _cancel(self, run: Run) -> None:
         with self._lock:
-            if run.state in ("waiting", "running"):
+            if run.is_open:
                 run.state = "cancelled"
 
     def _work(self) -> None:

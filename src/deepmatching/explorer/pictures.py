@@ -60,6 +60,11 @@ class LRUCache(Generic[Value]):
                 self._values.move_to_end(name)
             return self._values.get(name)
 
+    def remove(self, name: str) -> None:
+        """Forget the value of that name, if there is one."""
+        with self._lock:
+            self._values.pop(name, None)
+
     def __getitem__(self, name: str) -> Value:
         if (value := self.find(name)) is None:
             raise Unknown(f"The explorer no longer has this {self.what}: {self.advice}.")

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -21,7 +21,7 @@ from deepmatching import __version__
 from deepmatching.errors import DeepMatchingError
 from deepmatching.explorer import downloads, page, payloads
 from deepmatching.explorer.guard import Guard, allowed_hosts
-from deepmatching.explorer.jobs import Runs
+from deepmatching.explorer.jobs import Busy, Runs
 from deepmatching.explorer.pictures import MAX_UPLOAD_BYTES, SAMPLES, Pictures, Unknown
 from deepmatching.explorer.results import Result, RunSettings, Traces
 
@@ -165,7 +165,8 @@ def application(explorer: Explorer, host: str = "127.0.0.1") -> Starlette:
     ]
     any_address = host in ("0.0.0.0", "::")
     guard = Middleware(Guard, hosts=allowed_hosts(host), any_address=any_address)
-    return Starlette(routes=routes, middleware=[guard], exception_handlers={DeepMatchingError: _refused})
+    handlers = {DeepMatchingError: _refused, ClientDisconnect: _left}
+    return Starlette(routes=routes, middleware=[guard], exception_handlers=handlers)
 
 
 def open_socket(host: str, port: int | None, usual: int) -> socket.socket:
@@ -188,8 +189,13 @@ def serve(app: Starlette, listening: socket.socket) -> None:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    status = 404 if isinstance(error, Unknown) else 413 if isinstance(error, TooLarge) else 400
-    return JSONResponse({"error": str(error)}, status)
+    statuses = {Unknown: 404, TooLarge: 413, Busy: 503}
+    return JSONResponse({"error": str(error)}, statuses.get(type(error), 400))
+
+
+async def _left(request: Request, error: Exception) -> Response:
+    """Answer a client that left while it was sending; nobody reads the answer."""
+    return Response(status_code=400)
 
 
 async def _body(request: Request, max_bytes: int) -> bytes:
@@ -207,7 +213,7 @@ async def _values(request: Request, *names: str) -> dict[str, Any]:
     """Return the values of a JSON object with exactly these names."""
     try:
         values = json.loads(await _body(request, MAX_REQUEST_BYTES))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         if isinstance(error, DeepMatchingError):
             raise
         raise DeepMatchingError("The request is not JSON.") from None
