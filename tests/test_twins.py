@@ -21,6 +21,6 @@ def modules_without_a_twin() -> set[str]:
 
 
 def test_every_module_has_a_twin_or_a_line_that_says_which_test_covers_it() -> None:
-    lines = read_toml(ROOT / "tests" / "twins.toml")
+    lines = read_toml(ROOT / "tests" / "twins.toml", "list of tests")
     assert set(lines) == modules_without_a_twin()
     assert [test for test in lines.values() if not (ROOT / "tests" / test).is_file()] == []
