@@ -189,7 +189,7 @@ def serve(app: Starlette, listening: socket.socket) -> None:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    statuses = {Unknown: 404, TooLarge: 413, Busy: 503}
+    statuses: dict[type[Exception], int] = {Unknown: 404, TooLarge: 413, Busy: 503}
     return JSONResponse({"error": str(error)}, statuses.get(type(error), 400))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,26 @@ def test_a_damaged_cache_is_compiled_again_with_one_warning(
         assert len(caplog.messages) <= 1
     assert again.stats.cache_hits  # the cache is good again
     assert "are damaged" in caplog.messages[0]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="folders have no modes here")
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("mode", [0o757, 0o777])
+def test_code_in_a_folder_that_others_can_write_to_is_not_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, mode: int
+) -> None:
+    file = store(tmp_path)
+    content = file.read_bytes()
+    file.parent.chmod(mode)
+    with monkeypatch.context() as patch:
+        patch.setattr(compilation.pickle, "loads", lambda data: pytest.fail("code of others was loaded"))
+        for _ in range(2):
+            assert compilation.kernel(double)(21) == 42
+    (message,) = caplog.messages
+    assert str(file.parent) in message and file.read_bytes() == content
+    file.parent.chmod(0o755)
+    again = compilation.kernel(double)
+    assert again(21) == 42 and again.stats.cache_hits
 
 
 @pytest.mark.usefixtures("own_cache")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import pickle
+import stat
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -56,10 +58,16 @@ def _announce_misses(stored: Any) -> None:
 
 
 def _survive_damage(stored: Any) -> None:
-    """Compile again what cannot be loaded, and go on without a cache that cannot be written. Numba would raise."""
+    """Compile again what cannot be loaded, and go on without a cache that cannot be written. Numba would raise.
+
+    What is loaded is run. From a folder that other users can write to, nothing is.
+    """
     load, save = stored.load_overload, stored.save_overload
 
     def load_or_forget(*arguments: Any) -> Any:
+        if _is_exposed(stored.cache_path):
+            _warn_of_exposure(stored.cache_path)
+            return None
         try:
             return load(*arguments)
         except Exception as error:  # whatever unpickling, or building from damaged parts, raises
@@ -67,12 +75,39 @@ def _survive_damage(stored: Any) -> None:
             return None  # what is compiled then takes its place
 
     def save_or_warn(*arguments: Any) -> None:
+        if _is_exposed(stored.cache_path):
+            return
         try:
             save(*arguments)
         except Exception as error:
             _warn_of_lost_work(stored.cache_path, _reason(error))
 
     stored.load_overload, stored.save_overload = load_or_forget, save_or_warn
+
+
+def _is_exposed(folder: str | None) -> bool:
+    """Tell whether others can write to a folder: than this user, root, the owner of the package, and a group of one."""
+    if folder is None or os.name != "posix":
+        return False
+    try:
+        about = os.stat(folder)
+    except OSError:
+        return False  # there is nothing to load
+    trusted = (os.geteuid(), 0, os.stat(__file__).st_uid)
+    by_group = bool(about.st_mode & stat.S_IWGRP) and not _is_group_of(about.st_gid, about.st_uid)
+    return about.st_uid not in trusted or by_group or bool(about.st_mode & stat.S_IWOTH)
+
+
+def _is_group_of(group: int, user: int) -> bool:
+    """Tell whether a group is a user's own: many systems give each user one, and let it write to the user's files."""
+    import grp  # POSIX only
+    import pwd
+
+    try:
+        found, name = grp.getgrgid(group), pwd.getpwuid(user).pw_name
+    except KeyError:
+        return False
+    return found.gr_name == name and set(found.gr_mem) <= {name}
 
 
 def _store_apart(file: Any) -> None:
@@ -123,6 +158,16 @@ def _warn_of_damage(folder: str, reason: str) -> None:
     if "damage" not in _said:
         _said.add("damage")
         _log.warning("stored kernels in '%s' are damaged (%s): they are compiled again", folder, reason)
+
+
+def _warn_of_exposure(folder: str) -> None:
+    if "exposure" not in _said:
+        _said.add("exposure")
+        _log.warning(
+            "other users can write to '%s', so stored kernels there are not run, and every run compiles them again: "
+            "close it (chmod go-w), or set the environment variable NUMBA_CACHE_DIR to a folder of your own",
+            folder,
+        )
 
 
 def _warn_of_lost_work(folder: str, reason: str) -> None:
