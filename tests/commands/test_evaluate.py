@@ -242,7 +242,7 @@ def test_data_and_foreign_files_are_not_written_over(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     for json_file in (path, Path("./pairs.json"), Path("0.flo"), Path("0_a.png"), notes):
         for options in ({}, {"method": "orb"}):
-            words = f"{json_file.name}' "
+            words = f"{json_file.name}'"
             with pytest.raises(DeepMatchingError, match=words):
                 run(path, json_file=json_file, **options)
     assert {each: each.read_bytes() for each in tmp_path.iterdir()} == before

@@ -13,6 +13,9 @@ import pytest
 from PIL import Image
 
 from deepmatching.bulk_matching import RunFolder, bulk, exhaustive_pairs
+from deepmatching.errors import DeepMatchingError
+from deepmatching.reconstruction.colmap import write_database
+from deepmatching.reconstruction.keypoints import SharedKeypoints
 
 
 @pytest.fixture
@@ -43,6 +46,44 @@ def test_a_database_is_written_with_the_images_where_they_were(
     assert "pairs survive geometric verification" in printed
     with pycolmap.Database.open(tmp_path / "scene.db") as database:
         assert database.num_images() == 3 and database.num_matched_image_pairs() == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("export run --colmap photos/a.png", "photos/a.png"),
+        ("export run --colmap run/run.json", "run/run.json"),
+        ("export run --colmap notes.db", "notes.db"),
+        ("export run --hloc notes.h5 m.h5", "notes.h5"),
+        ("export run --graph photos/a.png", "is an input"),
+        ("bulk photos --exhaustive --out other --graph photos/b.png", "is an input"),
+        ("bench --json photos/a.png", "photos/a.png"),
+        ("evaluate demo --json photos/a.png", "photos/a.png"),
+    ],
+)
+def test_inputs_and_files_of_others_are_not_replaced(
+    run: RunFolder, tmp_path: Path, is_refused: Callable[[str, str], None], arguments: str, words: str
+) -> None:
+    for name in ("notes.db", "notes.h5"):
+        (tmp_path / name).write_text("do not lose this")
+    is_refused(arguments, words)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the limit is of POSIX")
+@pytest.mark.parametrize("limit", [8 * 2**10, 200 * 2**10])
+def test_a_full_disk_is_reported_and_leaves_nothing(run: RunFolder, tmp_path: Path, limit: int) -> None:
+    import resource
+
+    pytest.importorskip("pycolmap")
+    before = set(tmp_path.iterdir())
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        with pytest.raises(DeepMatchingError, match=r"scene\.db"):
+            write_database(SharedKeypoints(run), tmp_path / "scene.db", tmp_path / "photos")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert set(tmp_path.iterdir()) == before
 
 
 def test_photographs_that_cannot_be_reconstructed_are_reported(
@@ -77,6 +118,7 @@ def test_mistakes_are_reported(
     ("arguments", "words"),
     [
         ("sfm run --out run", "run"),
+        ("sfm run --out mine", "mine/database.db"),
         ("sfm run --out model --images nowhere", "nowhere"),
         ("sfm run --out model --max-error 0", "--max-error"),
         ("export run --colmap s.db --min-matches 2", "min_matches"),
@@ -87,6 +129,9 @@ def test_mistakes_with_pycolmap_are_reported(
     run: RunFolder, is_refused: Callable[[str, str], None], arguments: str, words: str
 ) -> None:
     pytest.importorskip("pycolmap")
+    mine = run.path.parent / "mine" / "database.db"
+    mine.parent.mkdir()
+    mine.write_text("do not lose this")
     is_refused(arguments, words)
 
 

@@ -37,14 +37,13 @@ def bench(
     from rich.console import Console
 
     from deepmatching.evaluation.speed import Case, measure
-    from deepmatching.io.files import atomic_write, check_writable
+    from deepmatching.io.files import atomic_write
     from deepmatching.network.memory import amount
 
     check_number("--batch", batch, minimum=1)
     check_number("--repeats", repeats, minimum=1)
     width, height = options.parse_size(size)
-    if json_file:
-        check_writable(json_file)
+    options.check_outputs([(json_file, options.check_json_suffix)], ())
     matcher = options.build_matcher(model, settings, threads)
     matcher.plan((height, width), (height, width), batch)  # raises here, in this process, if it does not fit
     radius, device = settings["radius"], str(matcher.device)

@@ -110,7 +110,7 @@ def bulk(
     if options.is_same(folder, out):
         raise DeepMatchingError(f"'{folder}' holds the images: give another folder for the run.")
     if graph is not None:
-        options.check_outputs([(graph, check_picture_path)], ())
+        options.check_outputs([(graph, check_picture_path)], {folder / name for pair in pairs for name in pair})
     of_workers = {"workers": workers, "gpus_per_worker": gpus_per_worker, "cpus_per_worker": cpus_per_worker}
     if engine == "local":
         refuse({"address": address, **of_workers}, "is for --engine ray: leave it out.")

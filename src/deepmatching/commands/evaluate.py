@@ -115,7 +115,7 @@ def evaluate(
     from deepmatching.data.datasets import Pair, open_dataset
     from deepmatching.evaluation import Evaluation, PairResult, Recorder, evaluate_flow, report
     from deepmatching.evaluation import evaluate as evaluate_matches
-    from deepmatching.io.files import check_writable, make_folder
+    from deepmatching.io.files import make_folder
 
     messages.set_quiet(quiet)
     of_flow = {"preset": preset, "edges": edges, "structured_forest": structured_forest}
@@ -140,9 +140,7 @@ def evaluate(
         refuse({"rank": rank}, "is for matches, not for --flow: leave it out.")
     if resume and json_file is None:
         raise DeepMatchingError("--resume continues a file of metrics: name it with --json FILE.")
-    if json_file is not None:
-        check_writable(json_file)
-        options.check_not_inputs((json_file,), (Path(dataset),))
+    options.check_outputs([(json_file, options.check_json_suffix)], (Path(dataset),))
     first = None if only else limit  # --only comes before --limit
     data = open_dataset(dataset, root, split, passes=passes, split_file=split_file, masks=masks, limit=first)
     messages.say_incomplete(data)

@@ -38,18 +38,19 @@ def export(
     """
     from deepmatching.bulk_matching import RunFolder
     from deepmatching.drawing import check_picture_path
+    from deepmatching.reconstruction.colmap import check_database_path
     from deepmatching.reconstruction.hloc import check_hloc_suffix, write_hloc
 
     messages.set_quiet(quiet)
     if hloc is None and colmap is None and graph is None:
         raise DeepMatchingError("Nothing would be written: give --hloc, --colmap or --graph.")
     features, matches = hloc or (None, None)
-    outputs = [(features, check_hloc_suffix), (matches, check_hloc_suffix), (colmap, lambda _: None)]
-    options.check_outputs([*outputs, (graph, check_picture_path)], ())
+    opened = RunFolder(run)
+    outputs = [(features, check_hloc_suffix), (matches, check_hloc_suffix), (colmap, check_database_path)]
+    options.check_outputs([*outputs, (graph, check_picture_path)], runs.image_files(opened, images))
     if colmap is None:
         options.refuse({"images": images, "camera_params": camera_params}, "is for --colmap: leave it out.")
     setup = runs.camera_setup(cameras, camera_model, camera_params)
-    opened = RunFolder(run)
     verified: dict[tuple[str, str], int] | None = None
     if hloc is not None or colmap is not None:
         keypoints = runs.share_keypoints(opened, cell, max_keypoints, refine, min_confidence)

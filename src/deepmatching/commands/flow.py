@@ -108,6 +108,7 @@ def flow(
             raise DeepMatchingError("Give a second image, or --out DIR for the flows of a video or folder.")
         if not callable(edge_source) and edges not in ("network", "gradient"):
             raise DeepMatchingError("One edge map cannot serve all frames: use --edges network or gradient.")
+        options.check_not_inputs(() if draw is None else (draw,), (image0,))
         _flow_of_frames(
             image0,
             out,

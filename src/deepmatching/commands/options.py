@@ -257,6 +257,13 @@ def check_outputs(
     check_not_inputs(written, inputs)
 
 
+def check_json_suffix(path: Path) -> None:
+    """Raise unless a file of measurements has the suffix of JSON."""
+    from deepmatching.io.files import check_suffix
+
+    check_suffix(path, (".json",), "measurements")
+
+
 def check_not_inputs(outputs: Iterable[Path], inputs: Iterable[Path | None]) -> None:
     """Raise if an output would replace a file that is read."""
     read = [path for path in inputs if path is not None]

@@ -73,6 +73,12 @@ def images_of(run: RunFolder, images: Path | None) -> Path:
     return folder
 
 
+def image_files(run: RunFolder, images: Path | None) -> list[Path]:
+    """Return the files of a run's images, where they were matched and in the folder that is given."""
+    folders = [Path(run.plan.images), *([images] if images is not None else [])]
+    return [folder / name for folder in folders for name in run.plan.names]
+
+
 def export_database(
     keypoints: SharedKeypoints, path: Path, images: Path | None, cameras: Cameras, min_matches: int
 ) -> DatabaseSummary:

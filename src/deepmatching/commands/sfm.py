@@ -44,7 +44,7 @@ def sfm(
     """
     from deepmatching.bulk_matching import RunFolder
     from deepmatching.io.store import Store
-    from deepmatching.reconstruction.colmap import load_pycolmap
+    from deepmatching.reconstruction.colmap import check_database_path, load_pycolmap
     from deepmatching.reconstruction.mapping import DATABASE, PICTURE, POINTS, reconstruct
 
     messages.set_quiet(quiet)
@@ -56,6 +56,7 @@ def sfm(
     setup = runs.camera_setup(cameras, camera_model, camera_params)
     if options.is_same(out, run) or options.is_same(out, folder):
         raise DeepMatchingError(f"'{out}' is an input: give another folder for the model.")
+    check_database_path(out / DATABASE)
     start = time.perf_counter()
     with Store(out, DATABASE, "models").reserve():
         keypoints = runs.share_keypoints(opened, cell, max_keypoints, refine, min_confidence)

@@ -32,9 +32,15 @@ def check_suffix(path: PathLike, suffixes: Iterable[str], kind: str) -> str:
     """Return the suffix of `path` in lower case; raise unless it is one of `suffixes`."""
     suffix, known = Path(path).suffix.lower(), list(suffixes)
     if suffix not in known:
-        allowed = f"{', '.join(known[:-1])} or {known[-1]}"
+        allowed = " or ".join(filter(None, (", ".join(known[:-1]), known[-1])))
         raise DeepMatchingError(f"Cannot tell the {kind} format of '{path}': name it {allowed}.")
     return suffix
+
+
+def check_replaceable(path: PathLike, signature: bytes, kind: str) -> None:
+    """Raise if there is a file that does not begin as a file of this kind does: it is somebody else's."""
+    if os.path.isfile(path) and os.path.getsize(path) and read_bytes(path, kind, len(signature)) != signature:
+        raise DeepMatchingError(f"'{path}' exists and is no {kind}: give another name, or remove it.")
 
 
 def refuse_address(path: PathLike) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from deepmatching.bulk_matching.pairs import Pair
 from deepmatching.errors import DeepMatchingError, check_choice, check_number
-from deepmatching.io.files import PathLike, atomic_write
+from deepmatching.io.files import PathLike, atomic_write, check_replaceable, check_suffix
 from deepmatching.io.image_files import stored_size, to_stored
 from deepmatching.io.matches import to_corners
 from deepmatching.reconstruction.keypoints import ImageKeypoints, SharedKeypoints
@@ -71,6 +71,12 @@ class DatabaseSummary:
     verified: dict[Pair, int]
 
 
+def check_database_path(path: PathLike) -> None:
+    """Raise unless the path is named as a database, and is free or that of an older one."""
+    check_suffix(path, (".db", ".sqlite", ".sqlite3"), "database")
+    check_replaceable(path, b"SQLite format 3\0", "COLMAP database")
+
+
 def load_pycolmap() -> Any:
     """Return the module pycolmap; raise if it is not installed."""
     try:
@@ -109,7 +115,7 @@ def write_database(
         min_matches: pairs with fewer verified matches get no two-view geometry, so that COLMAP ignores them.
     """
     check_number("min_matches", min_matches, minimum=8, whole=True)
-    with quiet_pycolmap() as pycolmap, atomic_write(path) as temporary:
+    with quiet_pycolmap() as pycolmap, atomic_write(path) as temporary, _refused_writes(path, temporary):
         database = pycolmap.Database.open(temporary)
         try:
             ids = _write_images(pycolmap, database, keypoints, Path(images), cameras)
@@ -125,10 +131,25 @@ def write_database(
         pycolmap.set_random_seed(SEED)
         pycolmap.geometric_verification(temporary, two_view_geometry_options=options)
         verified = _verified(pycolmap, temporary, ids)
-        for leftover in temporary.parent.glob(f"{temporary.name}-*"):  # SQLite's journals
-            leftover.unlink()
     total = sum(len(image.points) for image in keypoints.images.values())
     return DatabaseSummary(total, matches, {pair: verified[pair] for pair in matches if verified.get(pair)})
+
+
+@contextlib.contextmanager
+def _refused_writes(path: PathLike, temporary: Path) -> Iterator[None]:
+    """Raise ``DeepMatchingError`` if COLMAP cannot write a database; remove SQLite's journals in any case."""
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error, DeepMatchingError):
+            raise
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        raise DeepMatchingError(
+            f"COLMAP cannot write '{path}' ({reason}): free some space there, or write to another disk."
+        ) from error
+    finally:
+        for journal in temporary.parent.glob(f"{temporary.name}-*"):
+            journal.unlink(missing_ok=True)
 
 
 def _write_images(
