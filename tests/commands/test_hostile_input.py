@@ -16,7 +16,7 @@ DIGITS = "9" * 400
 @pytest.mark.usefixtures("pictures")
 @pytest.mark.parametrize("name", [f"{LONG}.png", "loop.png", "loop.png/a.png", "a.png/b.png"])
 @pytest.mark.parametrize(
-    ("command", "suffix"),
+    ("arguments", "suffix"),
     [
         ("match {} b.png", ".png"),
         ("match a.png {}", ".png"),
@@ -39,12 +39,12 @@ DIGITS = "9" * 400
     ],
 )
 def test_a_name_that_no_file_has_is_reported(
-    tmp_path: Path, is_refused: Callable[[str, str], None], command: str, suffix: str, name: str
+    tmp_path: Path, is_refused: Callable[[str, str], None], arguments: str, suffix: str, name: str
 ) -> None:
     (tmp_path / "loop.png").symlink_to("other.png")
     (tmp_path / "other.png").symlink_to("loop.png")
     name = name.replace(".png", suffix, 1) if name.startswith(LONG) else name
-    is_refused(command.format(name), "")
+    is_refused(arguments.format(name), "")
 
 
 @pytest.mark.usefixtures("pictures")
