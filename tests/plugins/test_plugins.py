@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -128,6 +130,13 @@ def hloc(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     yield adapter
     for name in ("deepmatching.plugins.hloc", "hloc.matchers.deepmatching"):
         sys.modules.pop(name, None)
+
+
+def test_the_hloc_plug_in_loads_zlib_before_hloc() -> None:
+    """Hloc imports pycolmap, which brings a zlib of its own: Python's, loaded after it, ends the process."""
+    source = Path(sys.modules["deepmatching.plugins"].__file__ or "").with_name("hloc.py").read_text(encoding="utf-8")
+    imported = [node.names[0].name for node in ast.parse(source).body if isinstance(node, ast.Import)]
+    assert imported[0] == "zlib"
 
 
 def test_hloc_finds_it_by_its_name_and_gets_keypoints_and_scores(

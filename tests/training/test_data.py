@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import sys
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -75,6 +77,20 @@ def test_a_later_start_and_worker_processes_change_nothing(manifest: Path) -> No
     alone = list(islice(dataset_batches(samples, 1, 0, World(), 0), 7))
     later = list(islice(dataset_batches(samples, 1, 2, World(), 4), 3))
     assert all(equal(batch, alone[4 + n]) for n, batch in enumerate(later))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="this Python cannot leave the current folder out")
+def test_workers_run_nothing_from_the_current_folder(
+    manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pickle.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    monkeypatch.setattr(sys, "path", [os.path.abspath(path) for path in sys.path if path])
+    samples = Samples(open_dataset(manifest), 3, (32, 48), flips=True)
+    assert len(list(islice(dataset_batches(samples, 1, 1, World(), 0), 1))) == 1
+    assert not (tmp_path / "executed").exists()
 
 
 def test_crops_are_cut_from_the_pair_and_move_with_it(manifest: Path) -> None:
