@@ -129,7 +129,12 @@ def test_the_probability_of_a_small_error_is_that_of_drawn_errors() -> None:
     scale = 2.5
     mixture = torch.tensor([0.4, math.log(scale)]).view(1, 2, 1, 1)
     generator = np.random.default_rng(0)
-    wide = generator.random(400_000) > 1 / (1 + math.exp(-0.4))
-    errors = generator.laplace(size=(400_000, 2)) * np.where(wide, scale, 0.4)[:, None]
+    wide = generator.random((400_000, 2)) > 1 / (1 + math.exp(-0.4))  # of each coordinate, as in training
+    errors = generator.laplace(size=(400_000, 2)) * np.where(wide, scale, 0.4)
     stated = probability_within(mixture, 3.0).item()
     assert stated == pytest.approx((np.hypot(*errors.T) < 3).mean(), abs=0.02)
+
+
+def test_the_probability_is_smooth_where_both_scales_are_equal() -> None:
+    near, equal = (torch.tensor([0.4, math.log(0.4) + d]).view(1, 2, 1, 1) for d in (0.01, 0.0))
+    assert probability_within(equal, 3.0).item() == pytest.approx(probability_within(near, 3.0).item(), abs=1e-4)

@@ -277,13 +277,19 @@ class DenseNetwork(nn.Module):
 def probability_within(mixture: Tensor, distance: float) -> Tensor:
     """Return the probability (B, H, W) that the motion is off by less than this many pixels.
 
-    Under Laplace distributions of scale b, |x| + |y| < t has the probability 1 − (1 + t/b) exp(−t/b); a circle is
-    replaced by the diamond of the same mean width, t = 4/π · distance.
+    It is that of the likelihood in training: each coordinate has one of the two Laplace distributions, independently.
+    For scales a and b, |x| + |y| < t has the probability 1 − (a exp(−t/a) − b exp(−t/b)) / (a − b), and
+    1 − (1 + t/b) exp(−t/b) if they are equal. A circle is replaced by the diamond of the same mean width,
+    t = 4/π · distance; where only one coordinate is wide, by the one that is as far away along it.
     """
     t = 4 / math.pi * distance
-    weight, ratio = mixture[:, 0].sigmoid(), t / mixture[:, 1].clamp(*LOG_SCALE).exp()
-    narrow = 1 - (1 + t / NARROW) * math.exp(-t / NARROW)
-    return weight * narrow + (1 - weight) * (1 - (1 + ratio) * torch.exp(-ratio))
+    weight, wide = mixture[:, 0].sigmoid(), mixture[:, 1].clamp(*LOG_SCALE).exp()
+    wide = torch.where((wide - NARROW).abs() < 1e-3, NARROW + 1e-3, wide)  # where the formula is 0 / 0
+    narrow_only = 1 - (1 + t / NARROW) * math.exp(-t / NARROW)
+    wide_only = 1 - (1 + t / wide) * torch.exp(-t / wide)
+    along = distance + NARROW
+    mixed = 1 - (wide * torch.exp(-along / wide) - NARROW * math.exp(-along / NARROW)) / (wide - NARROW)
+    return weight**2 * narrow_only + 2 * weight * (1 - weight) * mixed + (1 - weight) ** 2 * wide_only
 
 
 class _Update(nn.Module):
