@@ -148,7 +148,8 @@ class DeepMatcher:
     def _match_batch(self, batch: list[tuple[Tensor, Tensor]]) -> Iterator[Matches]:
         """Yield the matches of pairs of equal sizes."""
         if self.settings.searches:
-            return (yield from (self._or_wide(self._search(*pair), *pair) for pair in batch))
+            geometry = self.geometry(*map(size_of, batch[0]))
+            return (yield from (self._or_wide(self._search(*pair), geometry, *pair) for pair in batch))
         size0, size1 = (size_of(image) for image in batch[0])
         geometry = self.geometry(size0, size1)
         plan = self._plan(geometry, len(batch), (size0, size1))
@@ -158,19 +159,18 @@ class DeepMatcher:
             with failed_allocations():
                 decoded = self._decode(image0, image1, geometry, self.decoding(plan.tiling), plan.needed)
             for matches, pair in zip(self.matches_of(decoded, geometry), part, strict=True):
-                yield self._or_wide(matches.at_sizes(size0, size1), *pair)
+                yield self._or_wide(matches.at_sizes(size0, size1), geometry, *pair)
 
-    def expected_fraction(self, matches: Matches) -> float:
-        """Return the fraction of the reference points with a right match, by the confidence; NaN without it."""
-        return expected_fraction(matches, self.geometry)
-
-    def _or_wide(self, matches: Matches, image0: Tensor, image1: Tensor) -> Matches:
+    def _or_wide(self, matches: Matches, geometry: Geometry, image0: Tensor, image1: Tensor) -> Matches:
         """Return these matches, or those of a wide search if few of these and more of those are right."""
-        if has_failed(self.settings, expected := self.expected_fraction(matches)):
-            other = DeepMatcher(self.network.at_radius(None), wide(self.settings))
+        if has_failed(self.settings, expected := expected_fraction(matches, geometry)):
+            other, sizes = (
+                DeepMatcher(self.network.at_radius(None), wide(self.settings)),
+                map(size_of, (image0, image1)),
+            )
             with suppress(OutOfMemoryError):
                 found = other._search(image0, image1)
-                return found if other.expected_fraction(found) > expected else matches
+                return found if expected_fraction(found, other.geometry(*sizes)) > expected else matches
         return matches
 
     def _search(self, image0: Tensor, image1: Tensor) -> Matches:

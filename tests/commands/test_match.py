@@ -88,10 +88,12 @@ def test_a_turned_picture_and_another_one_get_a_warning_and_the_demo_pair_does_n
     cv2.imwrite(str(tmp_path / "other.png"), draw_photo(0, *pixels.shape[:2]))
     output = ("-o", tmp_path / "m.npz")
     for beyond in ("turned.png", "other.png"):
-        stderr = run("match", first, tmp_path / beyond, *output).stderr
+        stderr = run("match", first, tmp_path / beyond, "--no-auto", *output).stderr
         assert "warning: this is probably wrong, since the model expects a right match at only" in stderr, beyond
         assert "try a larger --radius" in stderr and stderr.count("warning") == 1
-    assert "warning" not in run("match", first, second, *output).stderr
+    for found in (tmp_path / "turned.png", second):
+        assert "warning" not in run("match", first, found, *output).stderr
+    assert "turned by 90 degrees" in run("match", first, tmp_path / "turned.png", *output).stderr
 
 
 @pytest.mark.slow

@@ -39,7 +39,19 @@ ONLY_PARSED = {
 }
 
 #: The same for lines that contain one of these.
-NEEDED = ("DATA", "MANIFEST", "KITTI", "cuda", "ray", "global.h5", "video.mp4", "--root", "--method", "runs/")
+NEEDED = (
+    "DATA",
+    "MANIFEST",
+    "KITTI",
+    "cuda",
+    "ray",
+    "global.h5",
+    "video.mp4",
+    "--root",
+    "--method",
+    "runs/",
+    "photographs.json",
+)
 
 #: What makes the commands that run quick.
 SMALL = {name: ["--radius", "8"] for name in ("match", "flow", "bulk", "evaluate", "scores")}

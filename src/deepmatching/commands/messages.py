@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import sys
 import threading
 import time
@@ -215,10 +214,13 @@ def flow_summary(result: FlowResult, elapsed: float) -> str:
 
 def warn_if_wrong(matches: Matches, matcher: DeepMatcher) -> None:
     """Print a warning if the matches are probably wrong."""
-    expected = matcher.expected_fraction(matches)
-    if math.isnan(expected):
+    from deepmatching.search import expected_fraction
+
+    if matches.confidence is None or matches.size0 is None or matches.size1 is None:
         warn_if_few_agree(matches.agreement, matcher)
-    elif expected < MIN_EXPECTED:
+        return
+    expected = expected_fraction(matches, matcher.geometry(matches.size0, matches.size1))
+    if expected < MIN_EXPECTED:
         _warn(f"the model expects a right match at only {expected:.0%} of the reference points", matcher)
 
 

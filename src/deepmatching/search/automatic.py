@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.matches import Matches
 from deepmatching.settings import AUTO_SIZE, FULL, MIN_EXPECTED, Settings
 
-Size = tuple[int, int]
 
-
-def expected_fraction(matches: Matches, geometry: Callable[[Size, Size], Geometry]) -> float:
-    """Return the fraction of the reference points in view that have a right match, by the matches' confidence.
-
-    NaN without a confidence, or if the sizes of the images are unknown.
-    """
-    if matches.confidence is None or matches.size0 is None or matches.size1 is None:
+def expected_fraction(matches: Matches, geometry: Geometry) -> float:
+    """Return the fraction of the reference points in view with a right match, by the confidence; NaN without it."""
+    if matches.confidence is None:
         return math.nan
-    rows, columns = geometry(matches.size0, matches.size1).grid(0)
+    rows, columns = geometry.grid(0)
     return float(matches.confidence.sum()) / (rows * columns * matches.in_view)
 
 
