@@ -45,3 +45,8 @@ def test_a_search_is_described_as_json_holds_it() -> None:
 def test_what_cannot_be_searched_is_refused(settings: dict[str, object]) -> None:
     with pytest.raises(DeepMatchingError, match=next(iter(settings))):
         Settings(**settings)  # type: ignore[arg-type]
+
+
+def test_plain_matching_never_searches() -> None:
+    plain = Settings(search=True, rotations=4).without_search()
+    assert not plain.searches and not plain.auto

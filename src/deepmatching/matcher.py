@@ -62,7 +62,7 @@ class DeepMatcher:
     def __init__(self, network: Network, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
         if self.settings.half and network.pooling != "hard":
-            raise DeepMatchingError("Half precision is for hard pooling: leave it off.")
+            raise DeepMatchingError("Half precision is for hard pooling: leave it off, or set pooling to 'hard'.")
         self.device = choose_device(self.settings.device)
         if self.settings.half and not (self.device.type == "cuda" and has_kernels("cuda")):
             raise DeepMatchingError("Half precision needs a CUDA device and Triton: leave it off.")
@@ -164,13 +164,10 @@ class DeepMatcher:
     def _or_wide(self, matches: Matches, geometry: Geometry, image0: Tensor, image1: Tensor) -> Matches:
         """Return these matches, or those of a wide search if few of these and more of those are right."""
         if has_failed(self.settings, expected := expected_fraction(matches, geometry)):
-            other, sizes = (
-                DeepMatcher(self.network.at_radius(None), wide(self.settings)),
-                map(size_of, (image0, image1)),
-            )
+            other = DeepMatcher(self.network.at_radius(None), wide(self.settings))
             with suppress(OutOfMemoryError):
-                found = other._search(image0, image1)
-                return found if expected_fraction(found, other.geometry(*sizes)) > expected else matches
+                found, grid = other._search(image0, image1), other.geometry(size_of(image0), size_of(image1))
+                return found if expected_fraction(found, grid) > expected else matches
         return matches
 
     def _search(self, image0: Tensor, image1: Tensor) -> Matches:

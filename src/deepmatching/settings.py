@@ -136,7 +136,7 @@ class Settings:
     Attributes:
         radius: largest displacement along each axis in pixels, or ``"full"`` for no limit. None for the default:
             ``deepmatching.settings.RADIUS``, and ``FLOW_RADIUS`` for flow.
-        levels: number of times that patches are aggregated, or None for the original's rule, which flow may limit.
+        levels: number of times that patches are aggregated, or None for the original's rule.
         downscale: a descriptor cell is 2^downscale pixels wide. None for the model's own value (1 for ``hog``).
         reciprocal: how matches are verified, see ``deepmatching.network.operators.decoding``.
         device: ``"auto"`` (cuda, else mps, else cpu), ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``.
@@ -170,7 +170,7 @@ class Settings:
         metadata=_option(
             "Number of aggregation levels.",
             "N",
-            "as many as the image size allows; flow with a confidence of matches: at most 3",
+            "as many as the image size allows; flow matches again with 3",
         ),
     )
     downscale: int | None = field(
@@ -295,8 +295,8 @@ class Settings:
         return self.search or self.rotations is not None or self.scales is not None
 
     def without_search(self) -> Settings:
-        """Return the same settings for plain matching."""
-        return replace(self, search=False, rotations=None, scales=None)
+        """Return the same settings for plain matching, without a search even where it fails."""
+        return replace(self, search=False, rotations=None, scales=None, auto=False)
 
     def describe(self) -> dict[str, Any]:
         """Return the settings that results depend on, JSON-serializable."""
