@@ -214,14 +214,15 @@ def flow_summary(result: FlowResult, elapsed: float) -> str:
 
 def warn_if_wrong(matches: Matches, matcher: DeepMatcher) -> None:
     """Print a warning if the matches are probably wrong."""
-    from deepmatching.search import expected_fraction
+    from deepmatching.search import expected_fraction, has_failed
 
     if matches.confidence is None or matches.size0 is None or matches.size1 is None:
         warn_if_few_agree(matches.agreement, matcher)
         return
     expected = expected_fraction(matches, matcher.geometry(matches.size0, matches.size1))
     if expected < MIN_EXPECTED:
-        _warn(f"the model expects a right match at only {expected:.0%} of the reference points", matcher)
+        tried = has_failed(matcher.settings, expected)
+        _warn(f"the model expects a right match at only {expected:.0%} of the reference points", matcher, tried)
 
 
 def warn_if_few_agree(agreement: float, matcher: DeepMatcher) -> None:
@@ -230,9 +231,9 @@ def warn_if_few_agree(agreement: float, matcher: DeepMatcher) -> None:
         _warn(f"only {agreement:.0%} of the reference points have a match that agrees with its neighbours", matcher)
 
 
-def _warn(reason: str, matcher: DeepMatcher) -> None:
-    larger = "" if matcher.network.radius is None else "try a larger --radius; "
-    turned = (
-        "unrelated" if matcher.settings.searches else "--search finds large rotations and changes of scale; unrelated"
-    )
+def _warn(reason: str, matcher: DeepMatcher, is_tried: bool = False) -> None:
+    """Print a warning, with advice unless a wide search was tried already."""
+    larger = "" if is_tried or matcher.network.radius is None else "try a larger --radius; "
+    is_searched = is_tried or matcher.settings.searches
+    turned = "unrelated" if is_searched else "--search finds large rotations and changes of scale; unrelated"
     say(f"warning: this is probably wrong, since {reason}: {larger}{turned} pictures cannot be matched")
