@@ -12,7 +12,7 @@ OLDEST := .venv-oldest
 # has none left takes over tests of another. PARALLEL= runs them one after another.
 PARALLEL ?= -n logical --maxprocesses 4 --dist worksteal
 
-.PHONY: demo test test-fast test-browser test-oldest lint docs clean
+.PHONY: demo test test-fast test-order test-browser test-oldest lint docs clean
 
 demo: .venv/installed
 	$(BIN)/deepmatching demo --out demo-output
@@ -23,6 +23,11 @@ test: .venv/installed lint
 # Two minutes on two cores: all tests except those that train, start many processes or need the largest inputs.
 test-fast: .venv/installed
 	$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
+
+# All tests RUNS times, each time in another random order, which a run prints for `pytest --order-seed`.
+RUNS ?= 10
+test-order: .venv/installed
+	for run in $$(seq $(RUNS)); do $(BIN)/python -m pytest $(PARALLEL) || exit 1; done
 
 # The explorer in a real browser. Needs Chromium; the tests skip with a word without it.
 test-browser: .venv/installed-browser

@@ -37,9 +37,30 @@ settings.load_profile("repeatable")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=0, help="seed of the global random generators before each test")
+    parser.addoption("--order-seed", type=int, help="repeats the order of a run that printed this number")
     parser.addoption("--repeat", type=int, default=1, help="run each test so often, with seeds that follow --seed")
     parser.addoption("--device", choices=["cpu", "cuda"], default="cpu", help="device of the operators' tests")
     parser.addoption("--dtype", choices=["float32", "float64"], default="float64", help="type of the operators' tests")
+
+
+# ---------------------------------------------------------------------- random order
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the order once: pytest-xdist gives the options of the first process to all others."""
+    if config.option.order_seed is None:
+        config.option.order_seed = random.SystemRandom().randrange(1_000_000)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if reporter := session.config.pluginmanager.get_plugin("terminalreporter"):
+        reporter.write_line(f"Random order: --order-seed {session.config.option.order_seed}")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Shuffle the modules and the tests of each; two tests keep their order whichever others run."""
+    seed = config.option.order_seed
+    items.sort(key=lambda item: [random.Random(f"{seed} {name}").random() for name in (item.location[0], item.nodeid)])
 
 
 # ---------------------------------------------------------------------- random numbers
@@ -77,10 +98,6 @@ def seed_of(item: pytest.Item) -> int:
     return item.config.getoption("--seed") + (callspec.params.get("repetition", 0) if callspec else 0)
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    seed_all(config.getoption("--seed"))  # for the values that test modules draw when they are imported
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Seed before the fixtures, those of modules and of the session included."""
@@ -89,7 +106,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
-    """Seed again, so that a test draws the same numbers whether or not it was the first to use a shared fixture."""
+    """Seed again: what a test draws does not depend on whether it was the first to use a shared fixture."""
     seed_all(seed_of(item))
 
 
@@ -113,6 +130,12 @@ def repetition(request: pytest.FixtureRequest) -> int:
 def _compilation_is_announced() -> None:
     """What a test finds on standard error does not depend on whether it is the first to compile a kernel."""
     announce_compilation()
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> np.random.Generator:
+    """NumPy's generator of one test."""
+    return np.random.default_rng(seed_of(request.node))
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,6 @@ import pytest
 from deepmatching.drawing.colors import WHEEL, displacement_colors, flow_range, flow_to_color, range_of
 from deepmatching.errors import DeepMatchingError
 
-RNG = np.random.default_rng(0)
-
 
 def test_the_wheel_is_baker_et_als() -> None:
     assert WHEEL.shape == (55, 3)
@@ -34,8 +32,8 @@ def test_flow_colours_of_known_directions() -> None:
     assert flow_to_color(flow, unknown=(1, 2, 3))[0, -1].tolist() == [1, 2, 3]
 
 
-def test_flow_colour_depends_on_the_ratio_to_max_norm() -> None:
-    flow = RNG.normal(0, 3, (8, 9, 2))
+def test_flow_colour_depends_on_the_ratio_to_max_norm(rng: np.random.Generator) -> None:
+    flow = rng.normal(0, 3, (8, 9, 2))
     np.testing.assert_array_equal(flow_to_color(flow), flow_to_color(flow, flow_range(flow)))
     np.testing.assert_array_equal(flow_to_color(flow, 10), flow_to_color(2 * flow, 20))
     # White with no motion, more saturated with more of it, and full from the maximum on.
@@ -48,9 +46,9 @@ def test_flow_colour_depends_on_the_ratio_to_max_norm() -> None:
         flow_to_color(np.zeros((2, 2)))
 
 
-def test_every_colour_has_a_full_channel() -> None:
+def test_every_colour_has_a_full_channel(rng: np.random.Generator) -> None:
     # Hence no displacement has the grey that stands for none.
-    colors = displacement_colors(RNG.normal(0, 5, (500, 2)), 10.0)
+    colors = displacement_colors(rng.normal(0, 5, (500, 2)), 10.0)
     assert (colors.max(axis=1) == 255).all()
 
 

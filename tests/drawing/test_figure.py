@@ -13,8 +13,6 @@ from deepmatching.drawing.colors import flow_to_color
 from deepmatching.drawing.figure import add_legend, fit, new_figure, panel_figure, render, show
 from deepmatching.drawing.pictures import resize
 
-RNG = np.random.default_rng(0)
-
 
 def test_a_figure_has_the_pixels_asked_for() -> None:
     for width, height, dpi in ((1316, 1048, 107.0), (961, 33, 213 + 1 / 3), (100, 100, 100 / 3)):
@@ -24,8 +22,8 @@ def test_a_figure_has_the_pixels_asked_for() -> None:
 
 
 @pytest.mark.parametrize("size", [(600, 900), (30, 40), (1500, 2000)])
-def test_a_panel_shows_its_image_pixel_by_pixel(size: tuple[int, int]) -> None:
-    image = RNG.integers(0, 256, (*size, 3), np.uint8)
+def test_a_panel_shows_its_image_pixel_by_pixel(size: tuple[int, int], rng: np.random.Generator) -> None:
+    image = rng.integers(0, 256, (*size, 3), np.uint8)
     figure, axes, scale = panel_figure([["a", "b"], ["c", "d"]], [image], "a caption", bar=True)
     shown = resize(image, scale)
     show(axes["d"], shown, scale, "a title")

@@ -21,12 +21,11 @@ from deepmatching.drawing.flow import (
 from deepmatching.errors import DeepMatchingError
 
 build_flow_figure = unwrap(draw_flow_figure)
-RNG = np.random.default_rng(0)
 
 
-def test_the_panels_are_named_and_the_confidence_has_a_scale_from_0_to_1() -> None:
-    image = RNG.integers(0, 256, (60, 80, 3), np.uint8)
-    flow, confidence = RNG.normal(0, 3, (60, 80, 2)).astype(np.float32), RNG.random((60, 80)).astype(np.float32)
+def test_the_panels_are_named_and_the_confidence_has_a_scale_from_0_to_1(rng: np.random.Generator) -> None:
+    image = rng.integers(0, 256, (60, 80, 3), np.uint8)
+    flow, confidence = rng.normal(0, 3, (60, 80, 2)).astype(np.float32), rng.random((60, 80)).astype(np.float32)
     for image1, names in (
         (None, ["Image 0", "Flow", "Confidence"]),
         (image, ["Image 0", "Image 1 warped by the flow", "Flow", "Confidence"]),

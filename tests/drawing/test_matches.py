@@ -13,15 +13,16 @@ from deepmatching.drawing.colors import flow_to_color
 from deepmatching.drawing.matches import NO_MATCH, choose_lines, draw_displacement, draw_match_figure, sorted_matches
 from deepmatching.errors import DeepMatchingError
 
-RNG = np.random.default_rng(0)
 NONE = np.zeros((0, 2))
 
 build_match_figure = unwrap(draw_match_figure)
 
 
-def some_matches(height: int, width: int, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    start = RNG.uniform(0, (width - 1, height - 1), (count, 2))
-    return start, start + RNG.normal(0, 6, (count, 2)), RNG.random(count)
+def some_matches(
+    rng: np.random.Generator, height: int, width: int, count: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    start = rng.uniform(0, (width - 1, height - 1), (count, 2))
+    return start, start + rng.normal(0, 6, (count, 2)), rng.random(count)
 
 
 def panel_of(picture: np.ndarray, figure: Figure, number: int) -> np.ndarray:
@@ -59,11 +60,11 @@ def test_the_most_confident_match_is_on_top() -> None:
 
 @pytest.mark.parametrize("size", [(1, 1), (12, 300), (300, 12), (400, 600), (1500, 2000)])
 @pytest.mark.parametrize("count", [0, 1, 200])
-def test_figures_of_every_size_are_drawn(size: tuple[int, int], count: int) -> None:
+def test_figures_of_every_size_are_drawn(size: tuple[int, int], count: int, rng: np.random.Generator) -> None:
     height, width = size
     first = torch.rand(3, height, width)
-    second = RNG.integers(0, 256, (height + 3, width + 5, 3), np.uint8)
-    picture = draw_match_figure(first, second, *some_matches(height, width, count))
+    second = rng.integers(0, 256, (height + 3, width + 5, 3), np.uint8)
+    picture = draw_match_figure(first, second, *some_matches(rng, height, width, count))
     assert picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3
     # Legible whatever the image: neither tiny nor huge.
     assert 560 < max(picture.shape[:2]) <= 2 * 1280 + 250
@@ -73,7 +74,7 @@ def test_the_title_counts_the_matches() -> None:
     image = np.zeros((480, 640, 3), np.uint8)
 
     def title(count: int) -> str:
-        start = RNG.uniform(100, 300, (count, 2))
+        start = np.linspace((100, 100), (300, 300), count)
         return build_match_figure(image, image, start, start + 5, np.ones(count)).axes[0].get_title(loc="left")
 
     assert title(0) == "Image 0: no matches"
@@ -153,8 +154,8 @@ def test_a_line_leads_from_a_circle_at_the_start_to_a_square_at_the_end() -> Non
     assert dark[tuple(corner)]  # of a square
 
 
-def test_lines_are_few_and_spread_over_the_image() -> None:
-    start, end, *_ = sorted_matches(*some_matches(480, 640, 5000))
+def test_lines_are_few_and_spread_over_the_image(rng: np.random.Generator) -> None:
+    start, end, *_ = sorted_matches(*some_matches(rng, 480, 640, 5000))
     shown = choose_lines(start, end, 40)
     assert 25 <= len(shown) <= 40 and len(set(shown.tolist())) == len(shown)
     difference = start[shown][:, None] - start[shown][None]

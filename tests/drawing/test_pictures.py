@@ -10,11 +10,9 @@ import torch
 from deepmatching.drawing.pictures import check_picture_path, drawing_scale, resize, to_uint8_rgb, write_image
 from deepmatching.errors import DeepMatchingError
 
-RNG = np.random.default_rng(0)
 
-
-def test_to_uint8_rgb_inverts_the_loading_and_copies() -> None:
-    rgb = RNG.integers(0, 256, (5, 6, 3), np.uint8)
+def test_to_uint8_rgb_inverts_the_loading_and_copies(rng: np.random.Generator) -> None:
+    rgb = rng.integers(0, 256, (5, 6, 3), np.uint8)
     tensor = torch.from_numpy(rgb).permute(2, 0, 1).float() / 255
     np.testing.assert_array_equal(to_uint8_rgb(tensor), rgb)
     np.testing.assert_array_equal(to_uint8_rgb(tensor[:1]), rgb[:, :, [0, 0, 0]])
@@ -31,8 +29,8 @@ def test_to_uint8_rgb_refuses_others(bad: np.ndarray | torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".png", ".PPM", ".bmp", ".tiff"])
-def test_write_image_keeps_the_pixels(tmp_path: Path, suffix: str) -> None:
-    rgb = RNG.integers(0, 256, (7, 9, 3), np.uint8)
+def test_write_image_keeps_the_pixels(tmp_path: Path, suffix: str, rng: np.random.Generator) -> None:
+    rgb = rng.integers(0, 256, (7, 9, 3), np.uint8)
     path = tmp_path / f"größe{suffix}"
     write_image(path, rgb)
     read = cv2.imdecode(np.fromfile(path, np.uint8), cv2.IMREAD_COLOR)

@@ -11,12 +11,11 @@ from matplotlib.colors import to_rgba
 from deepmatching.drawing.scores import NO_SCORE, MarkedPair, draw_score_maps
 from deepmatching.errors import DeepMatchingError
 
-RNG = np.random.default_rng(0)
 build_score_maps = unwrap(draw_score_maps)
 
 
-def test_a_score_map_is_grey_where_minus_infinite_and_bright_at_its_maximum() -> None:
-    scores = RNG.random((10, 20))
+def test_a_score_map_is_grey_where_minus_infinite_and_bright_at_its_maximum(rng: np.random.Generator) -> None:
+    scores = rng.random((10, 20))
     scores[:5] = -np.inf
     scores[8, 15] = 2.0
     picture = draw_score_maps([[("S_0", scores)]])
@@ -41,8 +40,8 @@ def test_the_maximum_is_ringed_and_the_range_is_written() -> None:
     assert axes.get_xlabel() == "-0.25 … 0.875"
 
 
-def test_columns_of_all_rows_line_up() -> None:
-    small, large = ("S_1", RNG.random((3, 4))), ("S_0", RNG.random((300, 400)))
+def test_columns_of_all_rows_line_up(rng: np.random.Generator) -> None:
+    small, large = ("S_1", rng.random((3, 4))), ("S_0", rng.random((300, 400)))
     one, two = draw_score_maps([[large, small]]), draw_score_maps([[large, small], [small]])
     assert one.shape[1] == two.shape[1] and two.shape[0] > one.shape[0]
     first, _, below, _ = build_score_maps([[large, small], [small]]).axes
@@ -67,10 +66,10 @@ def test_constant_unknown_and_single_cell_maps_draw() -> None:
             draw_score_maps(empty)
 
 
-def test_points_are_marked_in_both_images_and_frame_their_maps_in_their_colours() -> None:
+def test_points_are_marked_in_both_images_and_frame_their_maps_in_their_colours(rng: np.random.Generator) -> None:
     images = np.zeros((48, 64, 3), np.uint8), np.zeros((40, 64, 3), np.uint8)
     pair = MarkedPair(images, [(10, 20), (30.5, 5)], [(12, 18), None])
-    rows = [[(f"{n}: {letter}_0", RNG.random((5, 5)))] * 4 for n in (1, 2) for letter in "SQ"]
+    rows = [[(f"{n}: {letter}_0", rng.random((5, 5)))] * 4 for n in (1, 2) for letter in "SQ"]
     figure = build_score_maps(rows, pair)
     first, second, *maps = figure.axes[:-1]  # the last one is the colour bar
     for axes, expected in ((first, {(10.0, 20.0), (30.5, 5.0)}), (second, {(12.0, 18.0)})):

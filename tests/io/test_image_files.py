@@ -15,8 +15,9 @@ from PIL import Image
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.image_files import read_orientation, stored_size, to_stored
 from deepmatching.io.images import load_image
+from helpers.synthetic_pictures import draw_photo
 
-RGB = cv2.GaussianBlur(np.random.default_rng(0).integers(0, 256, (30, 40, 3), np.uint8), (0, 0), 2)
+RGB = draw_photo(0, 30, 40)
 PNG = cv2.imencode(".png", np.ascontiguousarray(RGB[:, :, ::-1]))[1].tobytes()
 
 

@@ -12,11 +12,11 @@ from PIL import Image
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io import image_files, images
 from deepmatching.io.images import load_image, shrink
+from helpers.synthetic_pictures import draw_photo
 
-RGB = cv2.GaussianBlur(np.random.default_rng(0).integers(0, 256, (30, 40, 3), np.uint8), (0, 0), 2)
+RGB = draw_photo(0, 30, 40)
 GREY = np.ascontiguousarray(RGB[:, :, 0])
-ALPHA = np.random.default_rng(1).integers(0, 256, (30, 40), np.uint8)
-RGBA = np.dstack([RGB, ALPHA])
+RGBA = np.dstack([RGB, draw_photo(1, 30, 40)[:, :, 0]])
 
 
 def chw(array: np.ndarray, white: float = 255.0) -> np.ndarray:
