@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from deepmatching.settings import MIN_AGREEMENT, MIN_EXPECTED
+from deepmatching.settings import MIN_AGREEMENT
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -214,15 +214,13 @@ def flow_summary(result: FlowResult, elapsed: float) -> str:
 
 def warn_if_wrong(matches: Matches, matcher: DeepMatcher) -> None:
     """Print a warning if the matches are probably wrong."""
-    from deepmatching.search import expected_fraction, has_failed
+    from deepmatching.search import doubt, expected_fraction, has_failed
 
-    if matches.confidence is None or matches.size0 is None or matches.size1 is None:
-        warn_if_few_agree(matches.agreement, matcher)
+    if matches.size0 is None or matches.size1 is None:
         return
-    expected = expected_fraction(matches, matcher.geometry(matches.size0, matches.size1))
-    if expected < MIN_EXPECTED:
-        tried = has_failed(matcher.settings, expected)
-        _warn(f"the model expects a right match at only {expected:.0%} of the reference points", matcher, tried)
+    geometry = matcher.geometry(matches.size0, matches.size1)
+    if reason := doubt(matches, geometry):
+        _warn(reason, matcher, has_failed(matcher.settings, expected_fraction(matches, geometry)))
 
 
 def warn_if_few_agree(agreement: float, matcher: DeepMatcher) -> None:

@@ -7,8 +7,8 @@ each transformation that the pair needs, matched as usual, and the matches are t
 (``matching``).
 """
 
-from deepmatching.search.automatic import expected_fraction, has_failed, wide
+from deepmatching.search.automatic import doubt, expected_fraction, has_failed, wide
 from deepmatching.search.matching import find, match_through, search
 from deepmatching.search.transformations import Transformation
 
-__all__ = ["Transformation", "expected_fraction", "find", "has_failed", "match_through", "search", "wide"]
+__all__ = ["Transformation", "doubt", "expected_fraction", "find", "has_failed", "match_through", "search", "wide"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.matches import Matches
-from deepmatching.settings import AUTO_SIZE, FULL, MIN_EXPECTED, Settings
+from deepmatching.settings import AUTO_SIZE, FULL, MIN_AGREEMENT, MIN_EXPECTED, Settings
 
 
 def expected_fraction(matches: Matches, geometry: Geometry) -> float:
@@ -16,6 +16,15 @@ def expected_fraction(matches: Matches, geometry: Geometry) -> float:
         return math.nan
     rows, columns = geometry.grid(0)
     return float(matches.confidence.sum()) / (rows * columns * matches.in_view)
+
+
+def doubt(matches: Matches, geometry: Geometry) -> str:
+    """Return why the matches are probably wrong; an empty text if they are not."""
+    if matches.confidence is None and matches.agreement < MIN_AGREEMENT:
+        return f"only {matches.agreement:.0%} of the reference points have a match that agrees with its neighbours"
+    if (expected := expected_fraction(matches, geometry)) < MIN_EXPECTED:
+        return f"the model expects a right match at only {expected:.0%} of the reference points"
+    return ""
 
 
 def has_failed(settings: Settings, expected: float) -> bool:
