@@ -26,7 +26,7 @@ WALKS = {
 
 #: What the page leaves out: kernels, which depend on the device, and what every command does.
 LEFT_OUT = (
-    *("cli", "errors", "kernels.", "settings"),
+    *("cli", "errors", "extensions", "kernels.", "settings"),
     *(f"commands.{name}" for name in ("machine", "messages", "options", "output")),
 )
 

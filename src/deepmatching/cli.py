@@ -29,6 +29,7 @@ from deepmatching.commands.sfm import sfm
 from deepmatching.commands.synthesize import synthesize
 from deepmatching.commands.train import train
 from deepmatching.errors import OUT_OF_MEMORY, DeepMatchingError, is_out_of_memory
+from deepmatching.extensions import VARIABLE, import_plugins
 
 #: The exit code of a command that the interrupt key has ended.
 INTERRUPTED = 130
@@ -92,8 +93,17 @@ def root(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    plugin: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE", help="Import this module, for files that name its classes as MODULE:Class; repeatable."
+        ),
+    ] = None,
 ) -> None:
     """Deep Matching that learns: quasi-dense correspondences between two images."""
+    if plugin:
+        os.environ[VARIABLE] = ",".join([*filter(None, [os.environ.get(VARIABLE)]), *plugin])
+        import_plugins()
     if ctx.invoked_subcommand is None:
         say(ctx.get_help())
         raise typer.Exit(2)

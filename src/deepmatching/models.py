@@ -1,9 +1,9 @@
 """Models by name or file: descriptors and exponents as safetensors, never a pickle.
 
 A model file holds the network's tensors. Its metadata holds what is needed to build the network: ``format``
-("deepmatching"), ``descriptor`` (a name from ``DESCRIPTORS``), the descriptor's ``settings`` (JSON), ``pooling`` unless
-it is hard, and the settings of the ``confidence`` and the ``dense`` network (JSON) if there are any. All other metadata
-is the model card.
+("deepmatching"), ``descriptor`` (a name from ``DESCRIPTORS``, or the import path of a class: see
+``deepmatching.extensions``), the descriptor's ``settings`` (JSON), ``pooling`` unless it is hard, and the settings of
+the ``confidence`` and the ``dense`` network (JSON) if there are any. All other metadata is the model card.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError, check_choice
+from deepmatching.extensions import find_extension, import_path_of, is_import_path
 from deepmatching.flow.correction import DenseNetwork
 from deepmatching.io.files import PathLike
 from deepmatching.io.structured import parse_json
@@ -28,6 +29,7 @@ from deepmatching.io.weights import NoInitialValues, check_counts, read_safetens
 from deepmatching.network.confidence import ConfidenceNetwork
 from deepmatching.network.descriptors import HOG, VGG, Compact, Descriptor
 from deepmatching.network.network import Network
+from deepmatching.network.operators.pooling import PoolingComponent
 from deepmatching.settings import MODELS, RADIUS, Pooling
 
 #: Format in the metadata of model files.
@@ -47,16 +49,35 @@ def build_network(
     sharpness: float | None = None,
     **settings: Any,
 ) -> Network:
-    """Return an untrained network with a descriptor from ``DESCRIPTORS``, built with these settings."""
-    if descriptor not in DESCRIPTORS:
-        raise DeepMatchingError(f"Unknown descriptor '{descriptor}': use {', '.join(DESCRIPTORS)}.")
+    """Return an untrained network with a descriptor of :func:`descriptor_of`, built with these settings."""
+    kind = descriptor_of(descriptor)
     try:
-        built = DESCRIPTORS[descriptor](**settings)
+        built = kind(**settings)
     except (TypeError, RuntimeError, OverflowError) as error:  # PyTorch's words are more than a line
         raise DeepMatchingError(
             f"The {descriptor} descriptor cannot be built with these settings ({_first_line(error)})."
         ) from error
     return Network(built, radius, levels, sharpness=sharpness)
+
+
+def descriptor_of(name: str) -> Callable[..., Descriptor]:
+    """Return the descriptor of ``DESCRIPTORS``, or the class of an import path."""
+    if name in DESCRIPTORS:
+        return DESCRIPTORS[name]
+    if not is_import_path(name):
+        raise DeepMatchingError(f"Unknown descriptor '{name}': use {', '.join(DESCRIPTORS)} or package.module:Class.")
+    kind = find_extension(name)
+    if not (isinstance(kind, type) and issubclass(kind, Descriptor)):
+        raise DeepMatchingError(f"'{name}' is not a subclass of Descriptor: give the path of one.")
+    return kind
+
+
+def pooling_of(name: str, where: str = "") -> Pooling | PoolingComponent:
+    """Return the name of a pooling as it is, and for an import path an object of its class."""
+    pooling: Any = find_extension(name)() if is_import_path(name) else name
+    if not isinstance(pooling, PoolingComponent):
+        check_choice(f"The pooling{where}", pooling, get_args(Pooling))
+    return pooling
 
 
 def build_confidence(descriptor: Descriptor, **settings: Any) -> ConfidenceNetwork:
@@ -95,10 +116,9 @@ def load_network(
         if downscale is not None:
             settings["downscale"] = downscale
         check_counts(settings, tensors)
-        build = partial(DESCRIPTORS[metadata["descriptor"]], **settings)
+        build = partial(descriptor_of(metadata["descriptor"]), **settings)
         sharpness = 1.0 if "sharpness" in tensors else None
-        trained: Any = metadata.get("pooling", "hard")
-        check_choice(f"The pooling in '{path}'", trained, get_args(Pooling))
+        trained = metadata.get("pooling", "hard")
         judge = parse_json(metadata["confidence"]) if "confidence" in metadata else None
         filler = parse_json(metadata["dense"]) if "dense" in metadata else None
         check_counts({**(judge or {}), **(filler or {})}, tensors)
@@ -106,9 +126,8 @@ def load_network(
         def network_of(descriptor: Descriptor) -> Network:
             confidence = None if judge is None else build_confidence(descriptor, **judge)
             dense = None if filler is None else build_dense(descriptor, **filler)
-            return Network(
-                descriptor, radius, levels, sharpness=sharpness, confidence=confidence, dense=dense, pooling=trained
-            )
+            parts: Any = {"sharpness": sharpness, "confidence": confidence, "dense": dense}
+            return Network(descriptor, radius, levels, **parts, pooling=pooling_of(trained, f" in '{path}'"))
 
         with NoInitialValues():
             with torch.device("meta"):  # takes no memory, whatever the sizes in the file
@@ -158,7 +177,8 @@ def read_model(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise DeepMatchingError(
             f"'{path}' is the state of a training run; use best.safetensors or last.safetensors beside it."
         )
-    if metadata.get("format") != MODEL_FORMAT or metadata.get("descriptor") not in DESCRIPTORS:
+    descriptor = metadata.get("descriptor", "")
+    if metadata.get("format") != MODEL_FORMAT or not (descriptor in DESCRIPTORS or is_import_path(descriptor)):
         raise DeepMatchingError(f"'{path}' is not a deepmatching model; save one with DeepMatcher.save.")
     return tensors, metadata
 
@@ -184,13 +204,20 @@ def _check_tensors(network: Network, tensors: dict[str, Tensor], path: Path) -> 
 
 
 def name_of(descriptor: Descriptor) -> str:
-    """Return the name of a descriptor's class in ``DESCRIPTORS``."""
+    """Return the name of a descriptor's class in ``DESCRIPTORS``, or its import path."""
     for name, kind in DESCRIPTORS.items():
         if type(descriptor) is kind:
             return name
-    raise DeepMatchingError(
-        f"{type(descriptor).__name__} cannot be saved without a name: add it to deepmatching.models.DESCRIPTORS."
-    )
+    return _path_of(descriptor)
+
+
+def _path_of(part: object) -> str:
+    path = import_path_of(type(part))
+    if path is None:
+        raise DeepMatchingError(
+            f"{type(part).__name__} cannot be saved: define it in a module that can be imported where it is loaded."
+        )
+    return path
 
 
 def save_network(network: Network, path: PathLike, dtype: torch.dtype = torch.float32, **metadata: str) -> None:
@@ -203,10 +230,8 @@ def save_network(network: Network, path: PathLike, dtype: torch.dtype = torch.fl
     }
     descriptor, settings = name_of(network.descriptor), json.dumps(network.descriptor.settings())
     structure = {"format": MODEL_FORMAT, "descriptor": descriptor, "settings": settings}
-    if network.pooling not in ("hard", "soft"):
-        raise DeepMatchingError("A model file cannot hold pooling of your own: save with network.use_pooling('hard').")
-    if network.pooling == "soft":
-        structure["pooling"] = "soft"
+    if network.pooling != "hard":
+        structure["pooling"] = network.pooling if isinstance(network.pooling, str) else _path_of(network.pooling)
     if network.confidence is not None:
         structure["confidence"] = json.dumps(network.confidence.settings())
     if network.dense is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import (
     BaseModel,
@@ -25,7 +25,8 @@ from pydantic.fields import FieldInfo
 
 from deepmatching.data.datasets.opening import WITH_PASSES, WITH_SPLIT_FILE, WITH_SPLITS
 from deepmatching.errors import DeepMatchingError, check_choice, short_repr
-from deepmatching.network.losses.objective import Kind, check_weights
+from deepmatching.extensions import is_import_path
+from deepmatching.network.losses.objective import check_kind, check_weights
 from deepmatching.settings import (
     CROSS_ENTROPY_BETA,
     HINGE_MARGIN,
@@ -34,6 +35,7 @@ from deepmatching.settings import (
     RECIPROCAL,
     TEMPERATURE,
     THRESHOLDS,
+    Pooling,
     Rank,
     Reciprocal,
     radius_in_pixels,
@@ -101,7 +103,8 @@ class ModelConfig(Section):
 
     prefix = "model."
 
-    descriptor: str = "compact"  #: ``hog``, ``vgg`` or ``compact``; empty for the descriptor of ``init``
+    #: ``hog``, ``vgg``, ``compact`` or ``package.module:Class``; empty for the descriptor of ``init``
+    descriptor: str = "compact"
     #: empty for random weights, or a model's name, a ``.safetensors`` model, or ImageNet weights for ``vgg``
     init: str = ""
     radius: int | Literal["full"] = RADIUS  #: R in pixels, or ``full``
@@ -116,8 +119,9 @@ class ModelConfig(Section):
     #: ``init``; without one it is 20 if ``loss.subpixel`` has a weight, and 0 otherwise. κ is learned if
     #: ``loss.subpixel`` has a weight.
     subpixel: NonNegativeFloat | Literal["auto"] = "auto"
-    #: ``hard`` (the paper's max pooling) or ``soft``; ``auto`` for that of the model ``init``, hard without one
-    pooling: Literal["auto", "hard", "soft"] = "auto"
+    #: ``hard`` (the paper's max pooling), ``soft`` or ``package.module:Class``; ``auto`` for that of ``init``, hard
+    #: without one
+    pooling: str = "auto"
     #: β_l of soft pooling at the start, for a network that has none; it is learned with the exponents
     temperature: LossNumber = TEMPERATURE
     settings: dict[str, Any] = {}  #: further arguments of the descriptor
@@ -127,6 +131,8 @@ class ModelConfig(Section):
         if not self.descriptor and not self.init:
             raise DeepMatchingError("There is no model to train: set model.descriptor or model.init.")
         radius_in_pixels(self.radius, "model.radius")
+        if not is_import_path(self.pooling):
+            check_choice("model.pooling", self.pooling, ("auto", *get_args(Pooling)))
         _check_arguments("model.settings", self.settings)
         return self
 
@@ -136,7 +142,8 @@ class DataConfig(Section):
 
     prefix = "data."
 
-    train: Names = (SYNTHETIC,)  #: ``synthetic``, or data sets: their names or the paths of manifests
+    #: ``synthetic``, or data sets: their names, the paths of manifests, or ``package.module:Class``
+    train: Names = (SYNTHETIC,)
     root: Names = ()  #: one folder for all data sets, or one for each; a manifest needs none
     split: str = ""  #: split of the data sets that have several; empty for ``train``
     #: rendering of ``sintel`` and ``sintelmini``, for validation too: ``clean`` or ``final``; empty for ``clean``
@@ -237,7 +244,7 @@ class LossConfig(Section):
 
     prefix = "loss."
 
-    kind: Kind = "cross-entropy"  #: ``cross-entropy``, ``hinge`` (the paper's) or ``indicator``
+    kind: str = "cross-entropy"  #: ``cross-entropy``, ``hinge`` (the paper's), ``indicator`` or ``package.module:Name``
     #: weight of each score volume by name: S0, S1, … and Q0, Q1, …
     weights: dict[str, LossWeight] = {"Q0": 1.0}
     sigma: LossNumber = LOSS_SIGMA  #: σ of g_σ in pixels
@@ -255,6 +262,7 @@ class LossConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> LossConfig:
+        check_kind("loss.kind", self.kind)
         check_weights(self.weights)
         return self
 

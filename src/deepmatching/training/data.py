@@ -26,6 +26,7 @@ from deepmatching.data.datasets import FilePairs, Pair, open_dataset
 from deepmatching.data.datasets.crops import crop, random_crop, random_flip
 from deepmatching.data.datasets.opening import WITH_PASSES, WITH_SPLIT_FILE, WITH_SPLITS
 from deepmatching.errors import DeepMatchingError, check_choice
+from deepmatching.extensions import is_import_path
 from deepmatching.training.config import DataConfig
 from deepmatching.training.processes import World, signal_handler
 
@@ -71,7 +72,7 @@ def open_pairs(names: Sequence[str], roots: Sequence[str], split: str, config: D
         open_dataset(
             name,
             None if is_manifest(name) else root or None,
-            split if name.lower() in WITH_SPLITS else None,
+            split if name.lower() in WITH_SPLITS or is_import_path(name) else None,
             passes=config.passes or None if name.lower() in WITH_PASSES else None,
             split_file=config.split_file or None if name.lower() == WITH_SPLIT_FILE else None,
             masks=config.masks,

@@ -14,7 +14,7 @@ from deepmatching.flow.edges import edge_strength
 from deepmatching.flow.losses import dense_loss, interpolation_loss
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.targets import target_indices
-from deepmatching.models import build_confidence, build_dense, build_network, load_network, name_of
+from deepmatching.models import build_confidence, build_dense, build_network, load_network, name_of, pooling_of
 from deepmatching.network.descriptors import VGG, Compact, Descriptor
 from deepmatching.network.descriptors.compact import grow
 from deepmatching.network.descriptors.pretrained import is_published, load_vgg
@@ -186,7 +186,7 @@ def build_model(model: ModelConfig, loss: LossConfig, amp: Amp = "off") -> Train
     network = _network(model)
     _set_sharpness(network, model, loss)
     if model.pooling != "auto":
-        network.use_pooling(model.pooling, model.temperature)
+        network.use_pooling(pooling_of(model.pooling), model.temperature)
     if model.nu0 != "auto":
         network.exponents.data[0] = model.nu0
     if model.learn == "features" and not any(p.requires_grad for p in network.descriptor.parameters()):

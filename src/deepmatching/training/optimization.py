@@ -24,6 +24,8 @@ def build_optimizer(model: TrainedModel, config: OptimizerConfig, keep_nu0: bool
     """
     network = model.network
     own = [p for p in (network.sharpness, network.log_temperatures) if p is not None]
+    if isinstance(network.own_pooling, nn.Module):
+        own += network.own_pooling.parameters()
     groups = [
         {
             "params": [p for p in parameters if p.requires_grad],

@@ -10,6 +10,7 @@ from deepmatching.data.datasets.manifest import Manifest
 from deepmatching.data.datasets.pairs import FilePairs, PathLike
 from deepmatching.data.datasets.sintel import Sintel, SintelMini
 from deepmatching.errors import DeepMatchingError
+from deepmatching.extensions import find_extension, is_import_path
 
 #: The names that :func:`open_dataset` knows.
 NAMES = (
@@ -45,8 +46,10 @@ def open_dataset(
     """Open a data set.
 
     Args:
-        name_or_path: one of :data:`NAMES`, or the path of a ``.json`` manifest. ``kitti2012`` uses the grey images if
-            they exist, else those in colour.
+        name_or_path: one of :data:`NAMES`, the path of a ``.json`` manifest, or the import path of a class or function
+            of your own that takes ``root``, ``split``, ``masks`` and ``limit`` by name and returns a
+            :class:`FilePairs` (see :mod:`deepmatching.extensions`). ``kitti2012`` uses the grey images if they exist,
+            else those in colour.
         root: the folder of the data set; not for a manifest.
         split: of ``sintelmini`` (train, val) and ``chairs`` (train, val, all); val by default.
         passes: of ``sintel`` and ``sintelmini``: clean or final; clean by default. ``sintel`` with a pass is
@@ -56,11 +59,15 @@ def open_dataset(
         limit: take only this many evenly spaced pairs. Others may lack files; a data set takes complete pairs only.
     """
     text = str(name_or_path)
+    if is_import_path(text):
+        return find_extension(text)(root=root, split=split, masks=masks, limit=limit)
     name = text.lower()
     is_manifest = name.endswith(".json")
     family = name.partition("-")[0]
     if not is_manifest and name not in NAMES and family != "sintel":
-        raise DeepMatchingError(f"Unknown data set '{text}': use {', '.join(NAMES)} or the path of a .json manifest.")
+        raise DeepMatchingError(
+            f"Unknown data set '{text}': use {', '.join(NAMES)}, package.module:Class or the path of a .json manifest."
+        )
     for option, value, names in (
         ("splits", split, WITH_SPLITS),
         ("passes", passes, WITH_PASSES),

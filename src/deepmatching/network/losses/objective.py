@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from deepmatching.errors import DeepMatchingError, check_choice, check_number
+from deepmatching.extensions import find_extension, is_import_path
 from deepmatching.network.losses.cross_entropy import cross_entropy
 from deepmatching.network.losses.hinge import structured_hinge
 from deepmatching.network.losses.indicator import indicator_distance
@@ -21,6 +22,12 @@ from deepmatching.network.operators.subpixel import SUBPIXEL_REACH, soft_offsets
 from deepmatching.settings import CROSS_ENTROPY_BETA, HINGE_MARGIN, LOSS_SIGMA
 
 Kind = Literal["cross-entropy", "hinge", "indicator"]
+
+
+def check_kind(name: str, kind: str) -> None:
+    """Raise unless this is a kind of loss, or has the form of an import path."""
+    if not is_import_path(kind):
+        check_choice(name, kind, get_args(Kind))
 
 
 def check_weights(weights: Mapping[str, float]) -> None:
@@ -41,7 +48,9 @@ class Objective(nn.Module):
     learning rate, weight decay and gradient clipping have to be scaled to match.
 
     Args:
-        kind: ``hinge`` (the paper's structured loss), ``indicator`` (its squared distance) or ``cross-entropy``.
+        kind: ``hinge`` (the paper's structured loss), ``indicator`` (its squared distance), ``cross-entropy``, or the
+            import path of a loss of your own (see :mod:`deepmatching.extensions`): a function from a volume, its
+            true cells and σ in cells to what :meth:`loss` returns, or an ``nn.Module`` that is built without arguments.
         weights: weight of each volume by name, such as ``{"Q0": 1, "S0": 0.2}``; ``{"Q0": 1}`` by default.
         sigma: σ of g_σ in pixels at level 0; it doubles with each level, as the cells do.
         margin: margin of the hinge.
@@ -54,7 +63,7 @@ class Objective(nn.Module):
 
     def __init__(
         self,
-        kind: Kind = "cross-entropy",
+        kind: str = "cross-entropy",
         weights: Mapping[str, float] | None = None,
         sigma: float = LOSS_SIGMA,
         margin: float = HINGE_MARGIN,
@@ -65,7 +74,7 @@ class Objective(nn.Module):
     ) -> None:
         super().__init__()
         weights = {"Q0": 1.0} if weights is None else dict(weights)
-        check_choice("The kind of loss", kind, get_args(Kind))
+        check_kind("The kind of loss", kind)
         for name, value in (("sigma", sigma), ("margin", margin), ("scale", scale)):
             check_number(f"The loss's {name}", value, above=0)
         check_number("The loss's balance", balance, minimum=0, below=1)
@@ -73,6 +82,9 @@ class Objective(nn.Module):
         self.kind, self.sigma, self.margin = kind, sigma, margin
         self.weights = {name: weight for name, weight in weights.items() if weight}
         self.subpixel, self.occluded, self.balance = subpixel, occluded, balance
+        self.own: Any = find_extension(kind) if is_import_path(kind) else None
+        if isinstance(self.own, type):
+            self.own = self.own()
         log_scale = torch.full((len(self.weights),), math.log(scale))
         self.log_scale = nn.Parameter(log_scale, requires_grad=kind == "cross-entropy")
 
@@ -126,6 +138,8 @@ class Objective(nn.Module):
             return structured_hinge(scores, truth, sigma, self.margin)
         if self.kind == "indicator":
             return indicator_distance(scores, truth, sigma, self.balance)
+        if self.own is not None:
+            return self.own(scores, truth, sigma)
         return cross_entropy(scores, truth, sigma, self.log_scale[n].exp())
 
     def subpixel_error(self, pyramid: Pyramid, truth: Tensor) -> Tensor:
