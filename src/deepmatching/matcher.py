@@ -149,7 +149,7 @@ class DeepMatcher:
         """Yield the matches of pairs of equal sizes."""
         if self.settings.searches:
             geometry = self.geometry(*map(size_of, batch[0]))
-            return (yield from (self._or_wide(self._search(*pair), geometry, *pair) for pair in batch))
+            return (yield from (self.or_wide(self._search(*pair), geometry, *pair)[0] for pair in batch))
         size0, size1 = (size_of(image) for image in batch[0])
         geometry = self.geometry(size0, size1)
         plan = self._plan(geometry, len(batch), (size0, size1))
@@ -159,16 +159,16 @@ class DeepMatcher:
             with failed_allocations():
                 decoded = self._decode(image0, image1, geometry, self.decoding(plan.tiling), plan.needed)
             for matches, pair in zip(self.matches_of(decoded, geometry), part, strict=True):
-                yield self._or_wide(matches.at_sizes(size0, size1), geometry, *pair)
+                yield self.or_wide(matches.at_sizes(size0, size1), geometry, *pair)[0]
 
-    def _or_wide(self, matches: Matches, geometry: Geometry, image0: Tensor, image1: Tensor) -> Matches:
-        """Return these matches, or those of a wide search if few of these and more of those are right."""
+    def or_wide(self, matches: Matches, geometry: Geometry, *images: Tensor) -> tuple[Matches, Geometry]:
+        """Return these matches of two images and their geometry; or, if few are right, a wide search's."""
         if has_failed(self.settings, expected := expected_fraction(matches, geometry)):
             other = DeepMatcher(self.network.at_radius(None), wide(self.settings))
             with suppress(OutOfMemoryError):
-                found, grid = other._search(image0, image1), other.geometry(size_of(image0), size_of(image1))
-                return found if expected_fraction(found, grid) > expected else matches
-        return matches
+                found, grid = other._search(*images), other.geometry(*map(size_of, images))
+                return (found, grid) if expected_fraction(found, grid) > expected else (matches, geometry)
+        return matches, geometry
 
     def _search(self, image0: Tensor, image1: Tensor) -> Matches:
         """Return the matches of a pair with the best of the settings' transformations at every point."""

@@ -58,7 +58,7 @@ def test_chosen_files_and_settings_are_run_again(
     page.fill("#levels-0", "1")
     page.click("#run")
     has_result(page)
-    page.wait_for_function("() => document.getElementById('facts-body').textContent.includes('1 levels')")
+    page.wait_for_function("() => document.getElementById('facts-body').textContent.includes('levels 1')")
     for number, path in enumerate(pair_files):
         page.set_input_files(f"#file-{number}", path)
         page.wait_for_function(

@@ -45,7 +45,7 @@ def test_without_the_extra_the_error_says_what_to_install(
     is_refused: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "starlette", None)
-    is_refused("explore", "pip install 'deepmatching[explore]'")
+    is_refused("explore", "pip install starlette uvicorn")
 
 
 @pytest.mark.slow

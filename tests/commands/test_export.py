@@ -139,7 +139,7 @@ def test_without_pycolmap_the_command_says_how_to_install_it(
     run: RunFolder, is_refused: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pycolmap", None)
-    is_refused("sfm run --out model", "pip install 'deepmatching[sfm]'")
+    is_refused("sfm run --out model", "pip install pycolmap")
 
 
 @pytest.mark.slow

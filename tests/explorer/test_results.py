@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.explorer import downloads, payloads
+from deepmatching.explorer import downloads, page, payloads
 from deepmatching.explorer.pictures import Pair, Unknown
 from deepmatching.explorer.results import STAGES, Result, RunSettings, Traces, compute
 from deepmatching.matcher import DeepMatcher
@@ -42,6 +42,26 @@ def test_images_of_two_sizes_have_matches_but_no_flow(small_pair: Pair) -> None:
     assert "one size" in payloads.facts(found)["no_flow"]
     with pytest.raises(DeepMatchingError, match="one size"):
         downloads.file_of(found, "flow.flo")
+
+
+def test_the_matches_of_a_search_are_shown_on_the_grid_and_have_no_maps(
+    small_pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = torch.tensor([[11.5, 11.5], [20.0, 40.0]])
+    one = {"transformation": torch.zeros(2, dtype=torch.long), "transformations": torch.eye(3)[None]}
+    few = Matches(start, start + 2, torch.ones(2), (64, 96), (64, 96), torch.full((2,), 0.9), **one)
+    monkeypatch.setattr(DeepMatcher, "or_wide", lambda *arguments: (few, arguments[2]))
+    found = compute(small_pair, QUICK, "cpu", lambda stage: None)
+    _, grid = unpack(payloads.grid(found))
+    rows, columns = np.nonzero(grid["flags"])
+    np.testing.assert_array_equal(grid["points0"][rows, columns], start + 0.5)
+    np.testing.assert_array_equal(grid["points1"][rows, columns], start + 2.5)
+    assert found.kept.sum() == 2 and found.flow is not None and found.flow.matches == 2
+    searched, wrong = payloads.facts(found)["notes"]
+    assert "a search found these" in searched and "probably wrong" in wrong
+    with pytest.raises(DeepMatchingError, match="no score maps"):
+        Traces().inspect(found, 1, 1)
+    assert '"points":{}' in page.exported_page(found, Traces())
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from deepmatching.commands.machine import use_threads
 from deepmatching.commands.messages import progress_bar, say, working
 from deepmatching.commands.options import option
 from deepmatching.errors import DeepMatchingError
-from deepmatching.settings import MODEL, MODELS, RADIUS
+from deepmatching.settings import MODEL, MODELS
 
 if TYPE_CHECKING:
     from deepmatching.explorer.pictures import Pictures
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PORT = 8760
 
 
-@options.takes_settings("radius", "levels", "bit_depth", "device", radius=RADIUS)
+@options.takes_settings("radius", "levels", "bit_depth", "device")
 def explore(
     image0: Annotated[Path | None, typer.Argument(metavar="A", help="First image; matches start here.")] = None,
     image1: Annotated[Path | None, typer.Argument(metavar="B", help="Second image.")] = None,
@@ -92,7 +92,7 @@ def require_server() -> None:
         import uvicorn  # noqa: F401
     except ImportError:
         raise DeepMatchingError(
-            "The explorer needs Starlette and uvicorn: install them with pip install 'deepmatching[explore]'."
+            "The explorer needs Starlette and uvicorn: install them with pip install starlette uvicorn."
         ) from None
 
 

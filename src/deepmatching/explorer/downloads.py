@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from deepmatching.drawing import MarkedPair, draw_displacement, draw_score_maps, write_image
+from deepmatching.drawing import MarkedPair, draw_displacement, draw_score_maps, to_uint8_rgb, write_image
 from deepmatching.errors import DeepMatchingError
 from deepmatching.explorer.pictures import Unknown
 from deepmatching.explorer.results import Result
@@ -14,16 +14,18 @@ from deepmatching.flow import FlowResult
 from deepmatching.matches import Matches
 from deepmatching.network.inspection import Inspection
 
+_BINARY, _PNG = "application/octet-stream", "image/png"
+
 #: The files that can be downloaded, by name, and the type of their content.
 TYPES = {
     "matches.txt": "text/plain; charset=utf-8",
-    "matches.npz": "application/octet-stream",
-    "matches.h5": "application/octet-stream",
-    "flow.flo": "application/octet-stream",
-    "flow.png": "image/png",
-    "matches-picture.png": "image/png",
-    "displacement-picture.png": "image/png",
-    "flow-picture.png": "image/png",
+    "matches.npz": _BINARY,
+    "matches.h5": _BINARY,
+    "flow.flo": _BINARY,
+    "flow.png": _PNG,
+    "matches-picture.png": _PNG,
+    "displacement-picture.png": _PNG,
+    "flow-picture.png": _PNG,
 }
 
 
@@ -31,35 +33,31 @@ def file_of(result: Result, name: str) -> bytes:
     """Return the content of a file of :data:`TYPES`."""
     if name not in TYPES:
         raise Unknown(f"There is no download {name!r}: use one of {', '.join(TYPES)}.")
-    return _written(Path(name).suffix, lambda path: _write(result, name, path))
+    images = result.pair.images
+
+    def write(path: Path) -> None:
+        if name.startswith("matches."):
+            original_matches(result).save(path)
+        elif name == "matches-picture.png":
+            result.matches.draw(*images, path)
+        elif name == "displacement-picture.png":
+            write_image(path, draw_displacement(*result.matches.numpy()[:2], *result.pair.sizes[0]))
+        elif name == "flow-picture.png":
+            _flow(result).draw(path, *images)
+        else:
+            _flow(result).at_size(result.pair.originals[0]).save(path)
+
+    return _written(Path(name).suffix, write)
 
 
 def scores_picture(result: Result, inspection: Inspection) -> bytes:
     """Return a PNG file with both images and all maps of a point, as ``deepmatching scores`` draws them."""
-    from deepmatching.drawing import to_uint8_rgb
-
     rows = [[(f"{letter}_{m.level}", getattr(m, letter)) for m in inspection.maps] for letter in "SQ"]
-    row, column = inspection.index
-    x, y = (result.decoded.points0[row, column] - 0.5).tolist()
-    match = tuple((result.decoded.points1[0, row, column] - 0.5).tolist()) if inspection.path else None
+    points, ends = result.decoded.at_pixel_centres(0)
+    start, end = (tuple(place[inspection.index].tolist()) for place in (points, ends))
     images = to_uint8_rgb(result.pair.images[0]), to_uint8_rgb(result.pair.images[1])
-    picture = draw_score_maps(rows, MarkedPair(images, [(x, y)], [match]))  # type: ignore[list-item]
+    picture = draw_score_maps(rows, MarkedPair(images, [start], [end if inspection.path else None]))  # type: ignore[list-item]
     return _written(".png", lambda path: write_image(path, picture))
-
-
-def _write(result: Result, name: str, path: Path) -> None:
-    images = result.pair.images
-    if name.startswith("matches."):
-        original_matches(result).save(path)
-    elif name in ("flow.flo", "flow.png"):
-        _flow(result).at_size(result.pair.originals[0]).save(path)
-    elif name == "matches-picture.png":
-        result.matches.draw(*images, path)
-    elif name == "displacement-picture.png":
-        keypoints0, keypoints1, _ = result.matches.numpy()
-        write_image(path, draw_displacement(keypoints0, keypoints1, *result.pair.sizes[0]))
-    else:
-        _flow(result).draw(path, *images)
 
 
 def original_matches(result: Result) -> Matches:

@@ -41,10 +41,15 @@ def allowed_hosts(host: str) -> frozenset[str]:
 
 def is_loopback(host: str) -> bool:
     """Tell whether an address is reached from this machine only."""
+    return host == "localhost" or getattr(_number(host), "is_loopback", False)
+
+
+def _number(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the IP address that a name spells, or None."""
     try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address(name)
     except ValueError:
-        return False
+        return None
 
 
 def _address(text: str) -> SplitResult:
@@ -78,30 +83,21 @@ class Guard:
             await send(message)
 
         reason = self.refusal(scope["path"], Headers(scope=scope))
-        if reason:
-            await JSONResponse({"error": reason}, 403)(scope, receive, send_with_headers)
-            return
-        await self.app(scope, receive, send_with_headers)
+        app = JSONResponse({"error": reason}, 403) if reason else self.app
+        await app(scope, receive, send_with_headers)
 
     def refusal(self, path: str, headers: Headers) -> str:
         """Return why a request is refused, or an empty text."""
         host = headers.get("host", "")
         if not self.knows(_address(f"//{host}").hostname or ""):
             return "This server does not answer under that name: use the address that it printed."
-        origin = headers.get("origin")
-        if origin is not None and _address(origin).netloc.lower() != host.lower():
-            return "A page of another site may not use this server."
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
+        is_foreign = origin is not None and _address(origin).netloc.lower() != host.lower()
         is_navigation = headers.get("sec-fetch-mode") == "navigate" and path == "/"
-        if headers.get("sec-fetch-site", "none") not in ("same-origin", "none") and not is_navigation:
+        if is_foreign or (site not in ("same-origin", "none") and not is_navigation):
             return "A page of another site may not use this server."
         return ""
 
     def knows(self, name: str) -> bool:
         """Tell whether the server may be called by this name."""
-        if name.lower() in self.hosts:
-            return True
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return self.any_address
+        return name.lower() in self.hosts or (self.any_address and _number(name) is not None)

@@ -51,8 +51,8 @@ class Run:
         """Note that a stage begins; ends the run here if it was cancelled."""
         if self.state == "cancelled":
             raise Cancelled
-        names = list(STAGES)
-        self.stage, self.fraction = stage, sum(STAGES[name] for name in names[: names.index(stage)])
+        self.fraction += STAGES.get(self.stage, 0.0)
+        self.stage = stage
 
     def about(self) -> dict[str, Any]:
         """Return what the page shows of it."""
@@ -105,13 +105,10 @@ class Runs:
     def cancel(self, id: str) -> Run:
         """Cancel a run. It counts as ended at once; the stage that is being computed still runs to its end."""
         run = self.runs[id]
-        self._cancel(run)
-        return run
-
-    def _cancel(self, run: Run) -> None:
         with self._lock:
             if run.is_open:
                 run.state = "cancelled"
+        return run
 
     def _work(self) -> None:
         while True:

@@ -7,8 +7,8 @@ import html
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -45,15 +45,12 @@ def assets() -> dict[str, bytes]:
     return {path.relative_to(STATIC).as_posix(): path.read_bytes() for path in sorted(found)}
 
 
-@contextmanager
-def _silently(count: int) -> Iterator[Callable[[], None]]:
-    yield lambda: None
-
-
 def exported_page(
-    result: Result, traces: Traces, progress: Callable[[int], AbstractContextManager[Callable[[], None]]] = _silently
+    result: Result,
+    traces: Traces,
+    progress: Callable[[int], AbstractContextManager[Callable[[], object]]] = lambda count: nullcontext(lambda: None),
 ) -> str:
-    """Return one HTML file with the pair, its layers and the maps of a grid of points.
+    """Return one HTML file with the pair, its layers and the maps of a grid of points; of none after a search.
 
     Args:
         progress: is entered with the number of points, and gives the function to call after each.
@@ -66,6 +63,8 @@ def exported_page(
         "grid": _compressed(payloads.grid(result)),
         "layers": _compressed(payloads.layers(result, small=True)),
     }
+    if result.is_searched:
+        return _assembled({**fixed, "points": {}, "step": 1})
     room = MAX_PAGE_BYTES - len(json.dumps(fixed)) - sum(len(data) * 4 // 3 for data in assets().values())
     step = _first_step(result, traces, room)
     while True:

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,21 +28,23 @@ from deepmatching.network.inspection import Inspection
 DTYPES = ("uint8", "int16", "float32")
 
 
-@dataclass(frozen=True, eq=False)
-class Packed:
+class Packed(NamedTuple):
     """An array in fewer bits, and how to read it."""
 
     array: np.ndarray
     reading: dict[str, float]
 
 
-def pack(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray | Packed | None]) -> bytes:
+Arrays = dict[str, np.ndarray | Packed | None]
+
+
+def pack(meta: Mapping[str, Any], arrays: Arrays) -> bytes:
     """Return one block; arrays that are None are left out."""
     entries, parts, offset = [], [], 0
     for name, value in arrays.items():
         if value is None:
             continue
-        array, reading = (value.array, value.reading) if isinstance(value, Packed) else (value, {})
+        array, reading = value if isinstance(value, Packed) else (value, {})
         if array.dtype.name not in DTYPES:
             raise TypeError(f"{name} is {array.dtype}, but only {', '.join(DTYPES)} can be packed")
         data = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")).tobytes()
@@ -58,7 +60,7 @@ def pack(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray | Packed | Non
 def in_bytes(scores: np.ndarray) -> Packed:
     """Return a score map in bytes, 255 levels between its lowest and its highest score; −∞ stays −∞."""
     known = np.isfinite(scores)
-    low, high = (float(scores[known].min()), float(scores[known].max())) if known.any() else (0.0, 0.0)
+    low, high = (float(reduce(scores[known])) if known.any() else 0.0 for reduce in (np.min, np.max))
     scale = 254 / (high - low) if high > low else 0.0
     levels = np.rint((np.where(known, scores, low).astype(np.float64) - low) * scale) + 1  # the scale may be huge
     return Packed(np.where(known, levels, 0).astype(np.uint8), {"low": low, "high": high})
@@ -76,9 +78,6 @@ def in_fractions(values: np.ndarray) -> Packed:
     return Packed(np.rint(np.clip(values, 0, 1) * 255).astype(np.uint8), {"step": 1 / 255})
 
 
-# ---------------------------------------------------------------------- what the page shows
-
-
 def facts(result: Result) -> dict[str, Any]:
     """Return the facts of a run: its settings, its geometry and what it found."""
     geometry, matches = result.geometry, result.matches
@@ -87,19 +86,21 @@ def facts(result: Result) -> dict[str, Any]:
         "version": __version__,
         "settings": asdict(result.settings),
         "geometry": {
-            "grid": list(geometry.grid(0)),
+            "grid": geometry.grid(0),
             "alpha": geometry.alpha,
             "beta": geometry.beta,
             "gamma": geometry.gamma,
             "delta": geometry.delta,
             "levels": geometry.L,
             "reach": geometry.pool_reach,
-            "corners": [list(corner) for corner in CORNERS],
+            "corners": CORNERS,
         },
         "matches": len(matches),
         "median": float(np.median(length)) if len(length) else 0.0,
         "largest": float(length.max()) if len(length) else 0.0,
-        "judged": result.decoded.confidence is not None,
+        "judged": result.matches.confidence is not None,
+        "searched": result.is_searched,
+        "notes": result.notes,
         "flow": result.flow is not None,
         "no_flow": result.no_flow,
         "seconds": {name: round(value, 4) for name, value in result.seconds.items()},
@@ -112,7 +113,8 @@ def grid(result: Result) -> bytes:
     scores = decoded.scores[0].numpy()
     flags = np.isfinite(scores).astype(np.uint8) + 2 * result.kept.astype(np.uint8)
     flags += 4 * decoded.verified[0].numpy().astype(np.uint8)
-    arrays: dict[str, np.ndarray | Packed | None] = {
+    arrays: Arrays = {
+        "points0": decoded.points0.numpy().astype(np.float32),
         "points1": decoded.points1[0].numpy(),
         "scores": np.where(np.isfinite(scores), scores, 0).astype(np.float32),
         "flags": flags,
@@ -125,9 +127,7 @@ def grid(result: Result) -> bytes:
 def layers(result: Result, small: bool = False) -> bytes:
     """Return flow, confidence, occlusion and edges of every pixel of the first image; in fewer bits if ``small``."""
     flow = result.flow
-    arrays: dict[str, np.ndarray | Packed | None] = {
-        "edges": None if result.edges is None else in_fractions(result.edges)
-    }
+    arrays: Arrays = {"edges": None if result.edges is None else in_fractions(result.edges)}
     if flow is not None:
         arrays["flow"] = in_steps(flow.flow) if small else flow.flow.astype(np.float32)
         arrays["confidence"] = in_fractions(flow.confidence)
@@ -137,7 +137,7 @@ def layers(result: Result, small: bool = False) -> bytes:
 
 def point(inspection: Inspection, small: bool = False) -> bytes:
     """Return the maps, the path and the quadtree of a reference point; maps in bytes if ``small``."""
-    arrays: dict[str, np.ndarray | Packed | None] = {"tree": inspection.tree}
+    arrays: Arrays = {"tree": inspection.tree}
     for item in inspection.maps:
         for letter, scores in (("S", item.S), ("Q", item.Q)):
             arrays[f"{letter}{item.level}"] = in_bytes(scores) if small else scores.astype(np.float32)
@@ -145,8 +145,6 @@ def point(inspection: Inspection, small: bool = False) -> bytes:
         "index": inspection.index,
         "path": [asdict(step) for step in inspection.path],
         "second": None if inspection.second is None else asdict(inspection.second),
-        "maps": [
-            {"level": item.level, "p": item.p, "first": item.first, "step": item.step} for item in inspection.maps
-        ],
+        "maps": [{name: getattr(item, name) for name in ("level", "p", "first", "step")} for item in inspection.maps],
     }
     return pack(meta, arrays)

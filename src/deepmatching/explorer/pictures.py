@@ -32,8 +32,8 @@ MAX_PICTURES = 32
 #: Number of pairs that are kept; the oldest go.
 MAX_PAIRS = 16
 
-#: The pairs that ship, by name: their files in ``data/demo`` and what they show.
-SAMPLES = {"bunny": ("bunny_0.jpg", "bunny_1.jpg", "Big Buck Bunny, © 2008 Blender Foundation, CC BY 3.0")}
+#: The pairs that ship, by id: their files in ``data/demo`` and what they show.
+SAMPLES = {"sample-bunny": ("bunny_0.jpg", "bunny_1.jpg", "Big Buck Bunny, © 2008 Blender Foundation, CC BY 3.0")}
 
 Value = TypeVar("Value")
 
@@ -91,7 +91,7 @@ class Picture:
 
     def about(self) -> dict[str, Any]:
         """Return what the page shows of it."""
-        return {"id": self.id, "name": self.name, "size": list(self.size)}
+        return {"id": self.id, "name": self.name, "size": self.size}
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,13 +111,7 @@ class Pair:
 
     def about(self) -> dict[str, Any]:
         """Return what the page shows of it."""
-        return {
-            "id": self.id,
-            "names": list(self.names),
-            "sizes": [list(size) for size in self.sizes],
-            "originals": [list(size) for size in self.originals],
-            "credit": self.credit,
-        }
+        return {name: getattr(self, name) for name in ("id", "names", "sizes", "originals", "credit")}
 
     def encoded(self, which: int, suffix: str = ".png") -> bytes:
         """Return one of the images as a PNG or JPEG file."""
@@ -154,11 +148,10 @@ class Pictures:
         try:
             path.write_bytes(data)
             image = load_image(path, "picture", self.bit_depth)
-        except DeepMatchingError as error:
+        except BaseException as error:
             shutil.rmtree(folder, ignore_errors=True)
-            raise DeepMatchingError(str(error).replace(f"{folder}{os.sep}", "")) from None
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
+            if isinstance(error, DeepMatchingError):
+                raise DeepMatchingError(str(error).replace(f"{folder}{os.sep}", "")) from None
             raise
         picture = Picture(folder.name, shown, path, size_of(image))
         for old in self.pictures.add(picture.id, picture):
@@ -167,15 +160,14 @@ class Pictures:
 
     def pair_of_uploads(self, first: str, second: str) -> Pair:
         """Return the pair of two uploads."""
-        uploads = self.pictures[first], self.pictures[second]
-        return self._open(secrets.token_hex(16), (uploads[0].path, uploads[1].path))
+        return self._open(secrets.token_hex(16), (self.pictures[first].path, self.pictures[second].path))
 
     def pair(self, id: str) -> Pair:
         """Return the pair of that id. Samples and the pair of the command line are opened again if need be."""
         if (found := self.pairs.find(id)) is not None:
             return found
-        if id.removeprefix("sample-") in SAMPLES and id.startswith("sample-"):
-            first, second, credit = SAMPLES[id.removeprefix("sample-")]
+        if id in SAMPLES:
+            first, second, credit = SAMPLES[id]
             folder = files("deepmatching") / "data" / "demo"
             with as_file(folder / first) as path0, as_file(folder / second) as path1:
                 return self._open(id, (path0, path1), credit)
@@ -188,20 +180,13 @@ class Pictures:
         """The id of the pair of the command line: the same in the next run of the same command."""
         if self.given is None:
             return None
-        what = "\n".join([*(os.path.realpath(path) for path in self.given), str(self.max_size)])
+        what = "\n".join([*map(os.path.realpath, self.given), str(self.max_size)])
         return f"given-{hashlib.sha256(os.fsencode(what)).hexdigest()[:16]}"
 
     def _open(self, id: str, paths: tuple[Path, Path], credit: str = "") -> Pair:
-        whole = [
-            load_image(path, name, self.bit_depth)
-            for path, name in zip(paths, ("first picture", "second picture"), strict=True)
-        ]
-        pair = Pair(
-            id,
-            (paths[0].name, paths[1].name),
-            (shrink(whole[0], self.max_size), shrink(whole[1], self.max_size)),
-            (size_of(whole[0]), size_of(whole[1])),
-            credit,
-        )
+        names = "first picture", "second picture"
+        first, second = (load_image(path, name, self.bit_depth) for path, name in zip(paths, names, strict=True))
+        images = shrink(first, self.max_size), shrink(second, self.max_size)
+        pair = Pair(id, (paths[0].name, paths[1].name), images, (size_of(first), size_of(second)), credit)
         self.pairs.add(id, pair)
         return pair

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,8 @@ from deepmatching.matcher import DeepMatcher
 from deepmatching.matches import Matches, selected_mask
 from deepmatching.network.inspection import Inspection, Trace, trace_bytes
 from deepmatching.network.operators.decoding import Decoded
-from deepmatching.settings import MIN_CONFIDENCE, MODEL, RADIUS, Settings
+from deepmatching.search import doubt, expected_fraction, has_failed
+from deepmatching.settings import MIN_CONFIDENCE, MODEL, RADIUS, Radius, Settings
 
 #: Most bytes of all traces of results that are kept; see ``deepmatching.network.inspection``.
 MAX_TRACE_BYTES = 2**30
@@ -35,21 +37,21 @@ Begin = Callable[[str], None]
 
 @dataclass(frozen=True)
 class RunSettings:
-    """The settings of a run."""
+    """The settings of a run. Without a radius, a search follows a match that has failed, see ``Settings.auto``."""
 
     model: str = MODEL
-    radius: int | str = RADIUS
+    radius: Radius | None = None
     levels: int | None = None
 
     @classmethod
     def of(cls, values: Any, models: tuple[str, ...]) -> RunSettings:
         """Return the settings that the page sends; raise if they are wrong."""
-        if not isinstance(values, Mapping) or not set(values) <= {"model", "radius", "levels"}:
+        if not isinstance(values, Mapping) or not set(values) <= asdict(cls()).keys():
             raise DeepMatchingError("Settings must be model, radius and levels.")
         settings = cls(**values)
         if settings.model not in models:
             raise DeepMatchingError(f"There is no model {short_repr(settings.model)} here: use {', '.join(models)}.")
-        Settings(radius=settings.radius, levels=settings.levels)  # type: ignore[arg-type]
+        Settings(radius=settings.radius, levels=settings.levels)
         return settings
 
     def matcher(self, device: str) -> DeepMatcher:
@@ -59,7 +61,7 @@ class RunSettings:
 
 @dataclass(eq=False)
 class Result:
-    """A matched pair."""
+    """A matched pair. After a search, there are no maps: the matches are those of a second image that was turned."""
 
     pair: Pair
     settings: RunSettings
@@ -68,12 +70,18 @@ class Result:
     decoded: Decoded  #: on the CPU
     cells: tuple[Tensor, Tensor]
     matches: Matches
+    notes: list[str]  #: what was done without being asked, and why the matches are probably wrong
     edges: np.ndarray | None = None  #: (H, W)
     flow: FlowResult | None = None  #: None for images of different sizes, or if no match is usable
     no_flow: str = ""  #: why there is none
     seconds: dict[str, float] = field(default_factory=dict)
     trace: Trace | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def is_searched(self) -> bool:
+        """Whether the matches are those of a search."""
+        return self.matches.transformation is not None
 
     @property
     def kept(self) -> np.ndarray:
@@ -85,46 +93,75 @@ class Result:
 def compute(pair: Pair, settings: RunSettings, device: str, begin: Begin) -> Result:
     """Match a pair and compute its flow."""
     seconds: dict[str, float] = {}
-    running: list[tuple[str, float]] = []
 
-    def stage(name: str) -> None:
-        now = time.perf_counter()
-        if running:
-            before, start = running.pop()
-            seconds[before] = now - start
-        if name:
-            running.append((name, now))
-            begin(name)
+    @contextmanager
+    def stage(name: str) -> Iterator[None]:
+        begin(name)
+        start = time.perf_counter()
+        yield
+        seconds[name] = time.perf_counter() - start
 
-    stage("model")
-    matcher = settings.matcher(device)
-    geometry = matcher.geometry(*pair.sizes)
-    tiling = matcher.plan(*pair.sizes).tiling
-    stage("descriptors")
-    network = matcher.network
-    on_device = [image.to(matcher.device) for image in pair.images]
-    cells0 = network.describe_image(on_device[0][None], geometry.used0)
-    cells1 = network.describe_image(on_device[1][None], geometry.used1)
-    stage("matches")
-    decoding = matcher.decoding(tiling)
-    decoded = network.decode_descriptors(cells0, cells1, geometry, decoding)
-    on_cpu = Decoded._make(None if tensor is None else tensor.cpu() for tensor in decoded)
-    matches = matcher.matches_of(on_cpu, geometry)[0]
-    result = Result(pair, settings, matcher, geometry, on_cpu, (cells0, cells1), matches, seconds=seconds)
-    stage("edges")
-    result.edges = edges_of(on_device[0])
-    stage("flow")
-    if pair.sizes[0] != pair.sizes[1]:
-        result.no_flow = "Flow needs two images of one size."
-    else:
-        images = zip(pair.images, on_device, (cells0, cells1), pair.sizes, strict=True)
-        first, second = (Frame(*image) for image in images)
+    with stage("model"):
+        matcher = settings.matcher(device)
+        geometry, tiling = matcher.geometry(*pair.sizes), matcher.plan(*pair.sizes).tiling
+    with stage("descriptors"):
+        network = matcher.network
+        on_device = [image.to(matcher.device) for image in pair.images]
+        used = geometry.used0, geometry.used1
+        cells0, cells1 = (network.describe_image(i[None], size) for i, size in zip(on_device, used, strict=True))
+    with stage("matches"):
+        decoded = network.decode_descriptors(cells0, cells1, geometry, matcher.decoding(tiling))
+        on_cpu = Decoded._make(None if tensor is None else tensor.cpu() for tensor in decoded)
+        plain = matcher.matches_of(on_cpu, geometry)[0]
+        matches, made_in = matcher.or_wide(plain, geometry, *pair.images)
+        if matches is not plain:
+            on_cpu = on_grid(matches, geometry)
+        notes = _notes(matches, made_in, matcher.settings)
+    result = Result(pair, settings, matcher, geometry, on_cpu, (cells0, cells1), matches, notes, seconds=seconds)
+    with stage("edges"):
+        result.edges = edges_of(on_device[0])
+    with stage("flow"):
         try:
-            result.flow = matcher.flow_between(first, second, edges=result.edges, known=(geometry, decoded)).read()
+            if pair.sizes[0] != pair.sizes[1]:
+                raise DeepMatchingError("Flow needs two images of one size.")
+            if result.is_searched:
+                result.flow = matcher.flow(*pair.images, edges=result.edges, matches=matches).read()
+            else:
+                first, second = map(Frame, pair.images, on_device, (cells0, cells1), pair.sizes)
+                found = matcher.flow_between(first, second, edges=result.edges, known=(geometry, decoded))
+                result.flow = found.read()
         except DeepMatchingError as error:
             result.no_flow = str(error)
-    stage("")
     return result
+
+
+def on_grid(matches: Matches, geometry: Geometry) -> Decoded:
+    """Return the matches of a search as if they had been decoded, each at the reference point nearest to its start."""
+    points = [axis + 0.0 for axis in geometry.reference_points(0)]
+    starts, ends = matches.keypoints0.cpu() + 0.5, matches.keypoints1.cpu() + 0.5
+    row, column = (
+        ((start - axis[0]) / geometry.alpha).round().long().clamp(0, len(axis) - 1)
+        for start, axis in zip((starts[:, 1], starts[:, 0]), points, strict=True)
+    )
+    points0 = torch.stack(torch.meshgrid(*points, indexing="ij")[::-1], dim=-1)
+    points1 = points0[None].clone()
+    scores = torch.full(points1.shape[:3], -torch.inf)
+    points0[row, column], points1[0, row, column], scores[0, row, column] = starts, ends, matches.scores.cpu()
+    confidence = torch.zeros_like(scores)
+    confidence[0, row, column] = matches.certainty.cpu()
+    return Decoded(points0, points1, scores, torch.zeros_like(scores).long(), scores.isfinite(), confidence)
+
+
+def _notes(matches: Matches, geometry: Geometry, settings: Settings) -> list[str]:
+    """Return what was done without being asked, and why matches that were made in this geometry may be wrong."""
+    notes = []
+    if matches.transformation is not None:
+        notes.append(f"Few matches were right within {RADIUS} px, so a search found these; set a radius to forbid it.")
+    if reason := doubt(matches, geometry):
+        advice = "try a larger radius; " if matches.confidence is None else "leave the radius empty, for a search; "
+        advice *= not has_failed(settings, expected_fraction(matches, geometry))  # which has been tried
+        notes.append(f"This is probably wrong, since {reason}: {advice}unrelated pictures cannot be matched.")
+    return notes
 
 
 class Traces:
@@ -137,6 +174,8 @@ class Traces:
 
     def inspect(self, result: Result, row: int, column: int) -> Inspection:
         """Return the maps, the path and the quadtree of a reference point."""
+        if result.is_searched:
+            raise DeepMatchingError("A search has no score maps: set a radius to see those of a plain match.")
         with result.lock:
             trace = result.trace  # another thread may drop it from the result at any time
             if trace is None:
@@ -147,9 +186,7 @@ class Traces:
     def _make_room(self, result: Result) -> None:
         with self._lock:
             self._results = [other for other in self._results if other is not result and other.trace is not None]
-            needed = trace_bytes(result.geometry)
-            while (
-                self._results and needed + sum(trace_bytes(other.geometry) for other in self._results) > self.max_bytes
-            ):
+            room = self.max_bytes - trace_bytes(result.geometry)
+            while self._results and sum(trace_bytes(other.geometry) for other in self._results) > room:
                 self._results.pop(0).trace = None
             self._results.append(result)

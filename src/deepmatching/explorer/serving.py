@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
@@ -24,15 +23,20 @@ from deepmatching.explorer.guard import Guard, allowed_hosts
 from deepmatching.explorer.jobs import Busy, Runs
 from deepmatching.explorer.pictures import MAX_UPLOAD_BYTES, SAMPLES, Pictures, Unknown
 from deepmatching.explorer.results import Result, RunSettings, Traces
+from deepmatching.network.inspection import Inspection
 
 #: The largest request that is not a picture, in bytes.
 MAX_REQUEST_BYTES = 2**16
 
-Handler = Callable[[Request], Awaitable[Response]]
-
 
 class TooLarge(DeepMatchingError):
     """A request that is too large to be read."""
+
+
+class Binary(Response):
+    """An answer that the page unpacks."""
+
+    media_type = "application/octet-stream"
 
 
 @dataclass(eq=False)
@@ -45,31 +49,29 @@ class Explorer:
     choices: tuple[RunSettings, ...] = (RunSettings(),)  #: settings that the page starts with; two are compared
     traces: Traces = field(default_factory=Traces)
 
-    # ------------------------------------------------------------------ the page
+    # Starlette runs what is not ``async`` in a thread.
 
-    async def index(self, request: Request) -> Response:
+    def index(self, request: Request) -> Response:
         return Response(page.assets()["index.html"], media_type=page.TYPES[".html"])
 
-    async def asset(self, request: Request) -> Response:
+    def asset(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name not in page.assets():
             raise Unknown("There is no such file.")
         return Response(page.assets()[name], media_type=page.TYPES[PurePosixPath(name).suffix])
 
-    async def about(self, request: Request) -> Response:
+    def about(self, request: Request) -> Response:
         return JSONResponse(
             {
                 "version": __version__,
-                "models": list(self.models),
+                "models": self.models,
                 "choices": [asdict(settings) for settings in self.choices],
-                "samples": {f"sample-{name}": credit for name, (_, _, credit) in SAMPLES.items()},
+                "samples": {name: credit for name, (_, _, credit) in SAMPLES.items()},
                 "given": self.pictures.given_id,
                 "largest_upload": MAX_UPLOAD_BYTES,
                 "max_size": self.pictures.max_size,
             }
         )
-
-    # ------------------------------------------------------------------ pictures
 
     async def upload(self, request: Request) -> Response:
         name = unquote(request.headers.get("x-name", "picture"))
@@ -78,31 +80,26 @@ class Explorer:
         return JSONResponse(picture.about(), 201)
 
     async def open_pair(self, request: Request) -> Response:
-        first, second = (str(id) for id in (await _values(request, "first", "second")).values())
-        pair = await run_in_threadpool(self.pictures.pair_of_uploads, first, second)
+        first, second = await _values(request, "first", "second")
+        pair = await run_in_threadpool(self.pictures.pair_of_uploads, str(first), str(second))
         return JSONResponse(pair.about(), 201)
 
-    async def pair(self, request: Request) -> Response:
-        pair = await run_in_threadpool(self.pictures.pair, request.path_params["pair"])
-        return JSONResponse(pair.about())
+    def pair(self, request: Request) -> Response:
+        return JSONResponse(self.pictures.pair(request.path_params["pair"]).about())
 
-    async def image(self, request: Request) -> Response:
-        pair = await run_in_threadpool(self.pictures.pair, request.path_params["pair"])
-        data = await run_in_threadpool(pair.encoded, 1 if request.path_params["which"] else 0)
-        return Response(data, media_type="image/png")
-
-    # ------------------------------------------------------------------ runs
+    def image(self, request: Request) -> Response:
+        pair = self.pictures.pair(request.path_params["pair"])
+        return Response(pair.encoded(1 if request.path_params["which"] else 0), media_type="image/png")
 
     async def start(self, request: Request) -> Response:
-        values = await _values(request, "pair", "settings")
-        pair = await run_in_threadpool(self.pictures.pair, str(values["pair"]))
-        run = self.runs.start(pair, RunSettings.of(values["settings"], self.models))
-        return JSONResponse(run.about(), 202)
+        id, settings = await _values(request, "pair", "settings")
+        pair = await run_in_threadpool(self.pictures.pair, str(id))
+        return JSONResponse(self.runs.start(pair, RunSettings.of(settings, self.models)).about(), 202)
 
-    async def run(self, request: Request) -> Response:
+    def run(self, request: Request) -> Response:
         return JSONResponse(self.runs.runs[request.path_params["run"]].about())
 
-    async def cancel(self, request: Request) -> Response:
+    def cancel(self, request: Request) -> Response:
         return JSONResponse(self.runs.cancel(request.path_params["run"]).about())
 
     def _result(self, request: Request) -> Result:
@@ -111,33 +108,32 @@ class Explorer:
             raise Unknown("This run has no result yet.")
         return run.result
 
-    async def facts(self, request: Request) -> Response:
+    def _inspection(self, request: Request) -> Inspection:
+        place = request.path_params
+        return self.traces.inspect(self._result(request), place["row"], place["column"])
+
+    def facts(self, request: Request) -> Response:
         return JSONResponse(payloads.facts(self._result(request)))
 
-    async def grid(self, request: Request) -> Response:
-        return await _binary(payloads.grid, self._result(request))
+    def grid(self, request: Request) -> Response:
+        return Binary(payloads.grid(self._result(request)))
 
-    async def layers(self, request: Request) -> Response:
-        return await _binary(payloads.layers, self._result(request))
+    def layers(self, request: Request) -> Response:
+        return Binary(payloads.layers(self._result(request)))
 
-    async def point(self, request: Request) -> Response:
-        result, row, column = self._result(request), request.path_params["row"], request.path_params["column"]
-        return await _binary(lambda: payloads.point(self.traces.inspect(result, row, column)))
+    def point(self, request: Request) -> Response:
+        return Binary(payloads.point(self._inspection(request)))
 
-    async def scores(self, request: Request) -> Response:
-        result, row, column = self._result(request), request.path_params["row"], request.path_params["column"]
-        data = await run_in_threadpool(
-            lambda: downloads.scores_picture(result, self.traces.inspect(result, row, column))
-        )
+    def scores(self, request: Request) -> Response:
+        data = downloads.scores_picture(self._result(request), self._inspection(request))
         return _download(data, "scores-picture.png", "image/png")
 
-    async def file(self, request: Request) -> Response:
+    def file(self, request: Request) -> Response:
         name = request.path_params["name"]
-        data = await run_in_threadpool(downloads.file_of, self._result(request), name)
-        return _download(data, name, downloads.TYPES[name])
+        return _download(downloads.file_of(self._result(request), name), name, downloads.TYPES[name])
 
-    async def export(self, request: Request) -> Response:
-        text = await run_in_threadpool(page.exported_page, self._result(request), self.traces)
+    def export(self, request: Request) -> Response:
+        text = page.exported_page(self._result(request), self.traces)
         return _download(text.encode(), "explorer.html", page.TYPES[".html"])
 
 
@@ -209,21 +205,16 @@ async def _body(request: Request, max_bytes: int) -> bytes:
     return b"".join(parts)
 
 
-async def _values(request: Request, *names: str) -> dict[str, Any]:
+async def _values(request: Request, *names: str) -> list[Any]:
     """Return the values of a JSON object with exactly these names."""
+    body = await _body(request, MAX_REQUEST_BYTES)
     try:
-        values = json.loads(await _body(request, MAX_REQUEST_BYTES))
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, DeepMatchingError):
-            raise
+        values = json.loads(body)
+    except (ValueError, RecursionError):
         raise DeepMatchingError("The request is not JSON.") from None
     if not isinstance(values, dict) or set(values) != set(names):
         raise DeepMatchingError(f"The request must have {' and '.join(names)}.")
-    return {name: values[name] for name in names}
-
-
-async def _binary(make: Callable[..., bytes], *arguments: Any) -> Response:
-    return Response(await run_in_threadpool(make, *arguments), media_type="application/octet-stream")
+    return [values[name] for name in names]
 
 
 def _download(data: bytes, name: str, kind: str) -> Response:

@@ -82,7 +82,7 @@ def load_pycolmap() -> Any:
     try:
         import pycolmap
     except ImportError:
-        raise DeepMatchingError("This needs pycolmap: install it with pip install 'deepmatching[sfm]'.") from None
+        raise DeepMatchingError("This needs pycolmap: install it with pip install pycolmap.") from None
     return pycolmap
 
 

@@ -3,6 +3,7 @@
 import { byId, fillTabs, make } from "./dom.js";
 import { levelColour } from "./colors.js";
 import { mapOf, paintedMap, scoreAt } from "./maps.js";
+import { pointPlace } from "./marks.js";
 import { centre } from "./readout.js";
 import { listen, state, update } from "./store.js";
 
@@ -44,7 +45,9 @@ function rebuild(inspection) {
   if (!inspection) {
     box.replaceChildren(make("h2", { id: "inspector-title", textContent: "Score maps" }), make("p", {
       className: "empty",
-      textContent: state.results[0]
+      textContent: state.results[state.inspected]?.facts.searched
+        ? "A search has no score maps: set a radius to see those of a plain match."
+        : state.results[0]
         ? "Click a point of the first image. Its maps over the second image appear here: S from fine to coarse, then Q back down, and the best path through them."
         : "",
     }));
@@ -52,8 +55,9 @@ function rebuild(inspection) {
   }
   const { path, second, maps } = inspection.meta;
   const levels = maps.map((map) => map.level);
+  const place = pointPlace(state.results[state.inspected], state.selected);
   const head = make("div", { className: "inspector-head" },
-    make("h2", { id: "inspector-title", textContent: "Score maps of this point" }),
+    make("h2", { id: "inspector-title", textContent: `Score maps of the point (${centre(place.x, place.y)})` }),
     sideTabs(),
     make("button", { type: "button", id: "play", textContent: "▶ Play the path", onclick: play }),
     make("button", { type: "button", id: "close-point", textContent: "Close", onclick: () => update({ selected: null, inspections: [null, null] }) }));

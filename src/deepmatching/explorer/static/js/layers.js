@@ -26,8 +26,8 @@ export function colourRange(result) {
 }
 
 export function forEachPoint(result, visit) {
-  const { grid: [rows, columns], alpha, beta } = result.facts.geometry;
-  for (let i = 0, n = 0; i < rows; i++) for (let j = 0; j < columns; j++, n++) visit(n, beta + alpha * j, beta + alpha * i);
+  const { data } = result.grid.points0;
+  for (let n = 0; 2 * n < data.length; n++) visit(n, data[2 * n], data[2 * n + 1]);
 }
 
 function canvasOf(rows, columns, paint) {

@@ -2,14 +2,15 @@
 
 import { listen, state } from "./store.js";
 
-const text = ({ model, radius, levels }) => [model, radius, levels ?? "auto"].join(",");
+const text = ({ model, radius, levels }) => [model, radius ?? "auto", levels ?? "auto"].join(",");
+const number = (part) => (part === "auto" ? null : part === "full" ? part : Number(part));
 
 function settingsOf(value) {
   const parts = value?.split(",") ?? [];
   if (parts.length < 3) return null;
   const levels = parts.pop();
   const radius = parts.pop();
-  return { model: parts.join(","), radius: radius === "full" ? radius : Number(radius), levels: levels === "auto" ? null : Number(levels) };
+  return { model: parts.join(","), radius: number(radius), levels: number(levels) };
 }
 
 export function written() {

@@ -6,8 +6,9 @@ import { state } from "./store.js";
 import { quadtree } from "./tree.js";
 
 export const pointPlace = (result, { row, column }) => {
-  const { alpha, beta } = result.facts.geometry;
-  return { x: beta + alpha * column, y: beta + alpha * row };
+  const n = row * result.facts.geometry.grid[1] + column;
+  const { data } = result.grid.points0;
+  return { x: data[2 * n], y: data[2 * n + 1] };
 };
 
 export const matchOf = (result, { row, column }) => {

@@ -9,18 +9,18 @@ export const centre = (x, y) => `${(x - 0.5).toFixed(1)}, ${(y - 0.5).toFixed(1)
 const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(1)}`;
 
 export const settingsText = ({ model, radius, levels }) =>
-  `${model}, ${radius === "full" ? "no radius" : `radius ${radius}`}${levels === null ? "" : `, ${levels} levels`}`;
+  `${model}, ${radius === "full" ? "no radius" : radius === null ? "default radius" : `radius ${radius}`}${levels === null ? "" : `, levels ${levels}`}`;
 
 // One sentence about the match of a point.
 export function describe(result, point) {
   const place = pointPlace(result, point);
   const match = matchOf(result, point);
-  if (!match.reached) return `(${centre(place.x, place.y)}) has no match: no path reaches it`;
+  if (!match.reached) return `(${centre(place.x, place.y)}) has no match${result.facts.searched ? "" : ": no path reaches it"}`;
   const [u, v] = [match.x - place.x, match.y - place.y];
   const parts = [
     `(${centre(place.x, place.y)}) → (${centre(match.x, match.y)})`,
     `moved ${signed(u)}, ${signed(v)} (${Math.hypot(u, v).toFixed(1)} px)`,
-    `score ${match.score.toFixed(3)} of ${result.facts.geometry.levels + 1}`,
+    `score ${match.score.toFixed(3)}${result.facts.searched ? "" : ` of ${result.facts.geometry.levels + 1}`}`,
   ];
   if (match.confidence !== undefined) parts.push(`confidence ${(100 * match.confidence).toFixed(0)} %`);
   if (match.hidden !== undefined) parts.push(`hidden ${(100 * match.hidden).toFixed(0)} %`);
@@ -56,6 +56,9 @@ function captions() {
 function facts() {
   const found = sides().filter((side) => state.results[side]);
   byId("facts").hidden = !found.length;
+  const notes = found.flatMap((side) => state.results[side].facts.notes.map((note) => `${state.compare ? `${LETTERS[side]}: ` : ""}${note}`));
+  byId("notes").hidden = !notes.length;
+  byId("notes").replaceChildren(...notes.map((textContent) => make("p", { textContent })));
   byId("facts-body").replaceChildren(...found.map((side) => {
     const about = state.results[side].facts;
     const total = Object.values(about.seconds).reduce((a, b) => a + b, 0);
@@ -63,7 +66,7 @@ function facts() {
       ["Settings", settingsText(about.settings)],
       ["Matches", `${about.matches} of ${about.geometry.grid[0] * about.geometry.grid[1]}`],
       ["Motion", `${about.median.toFixed(1)} px median, ${about.largest.toFixed(1)} px largest`],
-      ["Levels", `${about.geometry.levels + 1}, patches of ${about.geometry.delta} to ${2 ** about.geometry.levels * about.geometry.delta} px`],
+      ["Levels", `${about.geometry.levels}, patches of ${about.geometry.delta} to ${2 ** about.geometry.levels * about.geometry.delta} px`],
       ["Time", `${total.toFixed(2)} s`],
     ];
     const [was, shown] = [state.pair.originals[0], state.pair.sizes[0]];

@@ -29,7 +29,7 @@ export function setUpRunner(about) {
 function fillChoice(side, about) {
   const start = about.choices[side] ?? about.choices[0];
   const models = make("select", { id: `model-${side}` }, ...about.models.map((name) => make("option", { value: name, textContent: name })));
-  const radius = make("input", { id: `radius-${side}`, type: "number", min: 2, step: 2, inputMode: "numeric" });
+  const radius = make("input", { id: `radius-${side}`, type: "number", min: 2, step: 2, inputMode: "numeric", placeholder: "auto" });
   const unlimited = make("input", { id: `full-${side}`, type: "checkbox" });
   const levels = make("input", { id: `levels-${side}`, type: "number", min: 0, max: 9, placeholder: "auto" });
   unlimited.addEventListener("change", () => (radius.disabled = unlimited.checked));
@@ -44,16 +44,16 @@ function fillChoice(side, about) {
 function show(side, { model, radius, levels }) {
   byId(`model-${side}`).value = model;
   byId(`full-${side}`).checked = byId(`radius-${side}`).disabled = radius === "full";
-  byId(`radius-${side}`).value = radius === "full" ? 80 : radius;
+  byId(`radius-${side}`).value = radius === "full" ? "" : radius ?? "";
   byId(`levels-${side}`).value = levels ?? "";
 }
 
 export function chosen(side) {
-  const levels = byId(`levels-${side}`).value;
+  const [radius, levels] = ["radius", "levels"].map((name) => byId(`${name}-${side}`).value).map((text) => (text === "" ? null : Number(text)));
   return {
     model: byId(`model-${side}`).value,
-    radius: byId(`full-${side}`).checked ? "full" : Number(byId(`radius-${side}`).value),
-    levels: levels === "" ? null : Number(levels),
+    radius: byId(`full-${side}`).checked ? "full" : radius,
+    levels,
   };
 }
 
