@@ -1,6 +1,10 @@
-"""Time and memory of matching: the reference cases, the start of the command, and cost by radius and by image size.
+"""Time and memory of matching: the reference cases, whole programs, and cost by radius and by image size.
 
-    python benchmarks/speed.py [--device cpu] [--json FILE] [--plot docs/images/cost.png] [--quick]
+    python benchmarks/speed.py [--device cpu] [--json FILE] [--plot docs/images/cost.png] [--original PATH] [--quick]
+
+Figures are of two kinds. In memory, a loaded model matches two tensors; the time is warm and the memory is above what
+the process held before. A whole program reads two files and ends, and counts everything; --original measures another
+program in this way beside ours, such as the original DeepMatching.
 
 Each case runs in a process of its own. The first run is reported apart from the median of the later ones. Cost should
 be linear in the number of reference points and in the area of the window; the plot shows whether it is. With --quick, a
@@ -11,17 +15,25 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
-import time
-from dataclasses import replace
-from importlib.resources import files
+import shlex
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from deepmatching.evaluation.speed import Case, Timing, measure
+from deepmatching.evaluation.speed import (
+    Case,
+    Timing,
+    WholeProgram,
+    demo_files,
+    measure,
+    measure_match,
+    measure_program,
+)
+
+#: Models whose whole program is measured.
+MODELS = ("compact", "hog")
 
 #: Each case with its number of timed runs.
 REFERENCE = [
@@ -42,24 +54,27 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path, help="write all measurements to this file")
     parser.add_argument("--plot", type=Path, help="draw the cost by radius and by image size")
+    parser.add_argument("--original", default="", help="another program: its command line, without the two images")
     parser.add_argument("--quick", action="store_true", help="one small case of each kind")
     options = parser.parse_args()
     reference, by_radius, by_size = (
         time_cases(title, QUICK if options.quick else cases, options.device)
         for title, cases in (("reference", REFERENCE), ("by radius", BY_RADIUS), ("by size", BY_SIZE))
     )
-    start = command_start(repeats=1 if options.quick else 3)
-    print(f"deepmatching match on the demo pair, from the shell, kernels already compiled: {start:.2f} s")
+    case = replace((QUICK if options.quick else REFERENCE)[0][0], device=options.device)
+    programs = whole_programs(case, options.original, repeats=1 if options.quick else 3)
     if options.json:
         timings = {"reference": reference, "by_radius": by_radius, "by_size": by_size}
         content = {name: [timing.as_dict() for timing in group] for name, group in timings.items()}
-        options.json.write_text(json.dumps({**content, "command": start}, indent=1))
+        whole = {name: asdict(program) for name, program in programs.items()}
+        options.json.write_text(json.dumps({**content, "whole_programs": whole}, indent=1))
     if options.plot:
         plot(by_radius, by_size, options.plot)
 
 
 def time_cases(title: str, cases: list[tuple[Case, int]], device: str) -> list[Timing]:
     """Time the cases and print them as a table."""
+    title = f"{title}, in memory: from tensors to matches, and the peak above the memory of the process"
     table = Table("size", "radius", "first run", "median", "floor", "ratio", "peak memory", title=title)
     timings = []
     for case, repeats in cases:
@@ -73,16 +88,18 @@ def time_cases(title: str, cases: list[tuple[Case, int]], device: str) -> list[T
     return timings
 
 
-def command_start(repeats: int) -> float:
-    """Seconds from the shell to the printed matches of the demo pair, after a run that compiles kernels; the best."""
-    pictures = [str(files("deepmatching") / "data" / "demo" / f"bunny_{i}.jpg") for i in (0, 1)]
-    command = [sys.executable, "-m", "deepmatching", "match", *pictures]
-    times = []
-    for _ in range(repeats + 1):
-        begin = time.perf_counter()
-        subprocess.run(command, check=True, capture_output=True)
-        times.append(time.perf_counter() - begin)
-    return min(times[1:])
+def whole_programs(case: Case, original: str, repeats: int) -> dict[str, WholeProgram]:
+    """Measure programs on the files of a case, from start to end, and print them as a table; kernels are compiled."""
+    programs = {f"deepmatching match --model {m}": measure_match(replace(case, model=m), repeats) for m in MODELS}
+    if original:
+        with demo_files(case.width, case.height) as pictures:
+            programs[original] = measure_program([*shlex.split(original), *pictures], repeats)
+    size = f"{case.width}x{case.height}"
+    table = Table("program", "time", "peak memory", title=f"whole programs, {size}, radius {case.radius} (ours)")
+    for name, program in programs.items():
+        table.add_row(name, f"{program.time:.2f} s", f"{program.peak / 1e6:.0f} MB")
+    Console().print(table)
+    return programs
 
 
 def plot(by_radius: list[Timing], by_size: list[Timing], path: Path) -> None:

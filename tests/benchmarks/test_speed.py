@@ -18,11 +18,12 @@ def test_a_small_case_of_each_kind_is_timed_recorded_and_plotted(
     module = imported("speed")
     monkeypatch.setattr(module, "measure", cache(module.measure))  # the small cases are equal, and one takes seconds
     files = ["--json", str(tmp_path / "speed.json"), "--plot", str(tmp_path / "cost.png")]
-    monkeypatch.setattr(sys, "argv", ["speed.py", "--quick", "--device", "cpu", *files])
+    monkeypatch.setattr(sys, "argv", ["speed.py", "--quick", "--device", "cpu", "--original", "cat", *files])
     module.main()
-    assert capsys.readouterr().out.count("64x48") == 3
+    assert capsys.readouterr().out.count("64x48") == 4
     content = json.loads((tmp_path / "speed.json").read_text())
-    assert content["command"] > 0
+    programs = content["whole_programs"]
+    assert len(programs) == 3 and programs["cat"]["time"] < programs["deepmatching match --model hog"]["time"]
     for name in ("reference", "by_radius", "by_size"):
         (timing,) = content[name]
         assert timing["time"] > 0 and timing["floor"] > 0

@@ -12,7 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from deepmatching.evaluation.speed import Case, measure
+from deepmatching.errors import DeepMatchingError
+from deepmatching.evaluation.speed import Case, measure, measure_program
 from helpers.processes import run, started
 
 
@@ -27,6 +28,19 @@ def test_bench_prints_and_writes_its_measurements(tmp_path: Path) -> None:
     assert measured["threads"] == 2
     assert 0 < measured["best"] <= measured["time"]
     assert measured["ratio"] == measured["time"] / measured["floor"]
+    whole = measured["whole_program"]
+    assert whole["time"] > measured["first"] and whole["peak"] > measured["peak"] + 50e6
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not tell what a program has cost")
+def test_a_program_is_measured_whole_and_without_our_own_memory() -> None:
+    own = bytearray(300_000_000)
+    small, large = (measure_program([sys.executable, "-c", f"b'x' * {size}"], 1) for size in (1, 200_000_000))
+    assert small.peak < 100e6 < large.peak - small.peak < 250e6 and len(own) > large.peak - small.peak
+    with pytest.raises(DeepMatchingError, match=r"'false' failed \(exit code 1\)"):
+        measure_program(["false"])
+    with pytest.raises(DeepMatchingError, match="no-such-program"):
+        measure_program(["no-such-program"])
 
 
 @pytest.mark.parametrize("name", ["cv2", "json"])

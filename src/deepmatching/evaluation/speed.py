@@ -7,13 +7,15 @@ correlation at the rate of a large matrix product. Both rates are measured in th
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -68,10 +70,6 @@ class Timing:
         return max(self.memory_floor, self.arithmetic_floor)
 
     @property
-    def is_memory_bound(self) -> bool:
-        return self.memory_floor >= self.arithmetic_floor
-
-    @property
     def ratio(self) -> float:
         """Time over floor."""
         return self.time / self.floor
@@ -81,20 +79,38 @@ class Timing:
         return {**asdict(self), "floor": self.floor, "ratio": self.ratio}
 
 
+@dataclass(frozen=True)
+class WholeProgram:
+    """What running a program costs, from its start to its end."""
+
+    time: float  #: seconds, of the fastest run
+    peak: int  #: bytes that the process held at most, of all runs
+
+
 #: The program of a new process. It imports from where this process does: with ``-m``, Python would look into the
 #: current folder first, and run a ``cv2.py`` that lies there.
 _CHILD = """
 import json, sys
-sys.path[:] = json.loads(sys.argv[1])
-from deepmatching.evaluation.speed import main
+sys.path[:] = json.loads(sys.argv.pop(1))
+from {module} import main
 main()
+"""
+
+#: The program of a small process that runs another: Linux counts the memory of a process's parent at its start, too.
+_RUNNER = """
+import json, resource, subprocess, sys, time
+begin = time.perf_counter()
+done = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+seconds = time.perf_counter() - begin
+peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+print(json.dumps([seconds, peak, done.returncode, done.stderr.decode(errors="replace")]))
 """
 
 
 def measure(case: Case, repeats: int = 20) -> Timing:
     """Time one case in a new process, so that other work affects neither its memory nor its first run."""
-    arguments = (json.dumps(sys.path), json.dumps({**asdict(case), "repeats": repeats}))
-    command = [sys.executable, "-I", "-c", _CHILD, *arguments]
+    arguments = (json.dumps({**asdict(case), "repeats": repeats}),)
+    command = _isolated("deepmatching.evaluation.speed", *arguments)
     reading, writing = os.pipe()  # closes when this process ends, however that happens: see `_end_with_parent`
     try:
         result = subprocess.run(command, stdin=reading, capture_output=True, text=True, check=False)
@@ -105,6 +121,34 @@ def measure(case: Case, repeats: int = 20) -> Timing:
         reason = (result.stderr.strip().splitlines() or ["killed"])[-1]
         raise DeepMatchingError(f"Timing {case.width}x{case.height} failed ({reason}): try a smaller case.")
     return Timing(**{**json.loads(result.stdout.splitlines()[-1]), "case": case})
+
+
+def _isolated(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs ``main`` of a module in a new process."""
+    return [sys.executable, "-I", "-c", _CHILD.format(module=module), json.dumps(sys.path), *arguments]
+
+
+def measure_program(command: Sequence[str], repeats: int = 3) -> WholeProgram:
+    """Run a program and wait for it: its output is thrown away."""
+    if sys.platform == "win32":
+        raise DeepMatchingError("Windows does not tell what a program has cost: measure on Linux or macOS.")
+    runs = []
+    for _ in range(repeats):
+        done = subprocess.run([sys.executable, "-I", "-c", _RUNNER, *command], capture_output=True, text=True)
+        seconds, peak, code, said = json.loads(done.stdout) if done.stdout else (0, 0, 1, done.stderr)
+        if code:
+            reason = (said.strip().splitlines() or [f"exit code {code}"])[-1]
+            raise DeepMatchingError(f"'{command[0]}' failed ({reason}): correct its command line.")
+        runs.append((seconds, peak))
+    return WholeProgram(min(seconds for seconds, _ in runs), max(peak for _, peak in runs))
+
+
+def measure_match(case: Case, repeats: int = 3) -> WholeProgram:
+    """Run ``deepmatching match`` on the pair of a case, from two files to its printed matches."""
+    with demo_files(case.width, case.height) as pictures:
+        options = ["--model", case.model, "--radius", str(case.radius), "--device", case.device]
+        options += [] if case.threads is None else ["--threads", str(case.threads)]
+        return measure_program(_isolated("deepmatching.cli", "match", *pictures, *options), repeats)
 
 
 def _end_with_parent() -> None:
@@ -127,6 +171,17 @@ def demo_images(width: int, height: int, batch: int = 1) -> tuple[Tensor, Tensor
         scaled = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_CUBIC).clip(0, 1)
         images.append(torch.from_numpy(np.ascontiguousarray(scaled.transpose(2, 0, 1))).expand(batch, -1, -1, -1))
     return images[0].contiguous(), images[1].contiguous()
+
+
+@contextlib.contextmanager
+def demo_files(width: int, height: int) -> Iterator[list[str]]:
+    """Write the demo pair, resized, to two files that exist while the block lasts."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [str(Path(folder) / f"{i}.png") for i in (0, 1)]
+        for path, image in zip(paths, demo_images(width, height), strict=True):
+            pixels = image[0].mul(255).round().byte().permute(1, 2, 0).numpy()
+            cv2.imwrite(path, cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR))
+        yield paths
 
 
 def bytes_moved(geometry: Geometry, network: Network, batch: int = 1) -> int:
@@ -242,6 +297,6 @@ def _decoder(network: Network, image0: Tensor, image1: Tensor, tiling: Tiling) -
 def main() -> None:
     """Print the measurements of the case that :func:`measure` hands to its process."""
     _end_with_parent()
-    arguments = json.loads(sys.argv[2])
+    arguments = json.loads(sys.argv[1])
     count = arguments.pop("repeats")
     print(json.dumps(run_case(Case(**arguments), count)))
