@@ -47,7 +47,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
 autodoc_class_signature = "mixed"
-autodoc_mock_imports = ["hloc", "ptlflow", "vismatch"]  # of plugins, which need not be installed
+autodoc_mock_imports = ["gluefactory", "hloc", "ptlflow", "vismatch"]  # of plugins, which need not be installed
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 

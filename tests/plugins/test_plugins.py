@@ -1,12 +1,14 @@
-"""The matcher inside other libraries, as far as they are installed."""
+"""The matcher inside other libraries, or inside their documented interfaces where they are not installed."""
 
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,16 +19,99 @@ import torch
 from torch import Tensor, nn
 
 from deepmatching.matcher import DeepMatcher
-from deepmatching.plugins import MatcherModule, confidence_of
+from deepmatching.plugins import MatcherModule
 from deepmatching.plugins.kornia import DeepMatching
 
 SETTINGS: dict[str, Any] = {"model": "hog", "radius": 16, "device": "cpu"}
+
+Load = Callable[[str], ModuleType]
 
 
 @pytest.fixture
 def images(pair: tuple[np.ndarray, np.ndarray]) -> tuple[Tensor, Tensor]:
     first, second = (torch.from_numpy(image).permute(2, 0, 1).float() / 255 for image in pair)
     return first, second
+
+
+class _BaseModel(nn.Module, ABC):
+    """The interface of hloc and of glue-factory: a configuration, and two methods for subclasses."""
+
+    def __init__(self, conf: dict[str, Any]) -> None:
+        super().__init__()
+        self.conf = SimpleConf({**self.default_conf, **conf})  # type: ignore[dict-item]
+        self._init(self.conf)
+
+    def forward(self, data: dict[str, Any]) -> dict[str, Tensor]:
+        return self._forward(data)
+
+    @abstractmethod
+    def _init(self, conf: Any) -> None: ...
+
+    @abstractmethod
+    def _forward(self, data: Any) -> dict[str, Tensor]: ...
+
+
+class SimpleConf(dict[str, Any]):
+    """A configuration whose entries are attributes, too."""
+
+    __getattr__ = dict.__getitem__
+
+
+class _BaseMatcher:
+    """The interface of vismatch, up to its RANSAC."""
+
+    def __init__(self, device: str, **settings: Any) -> None:
+        self.settings = settings
+
+    def __call__(self, *images: Tensor) -> dict[str, Any]:
+        matched0, matched1, *_, confidences = self._forward(*images)  # type: ignore[attr-defined]
+        shift = (matched1 - matched0).median(dim=0).values
+        homography = np.array([[1, 0, shift[0]], [0, 1, shift[1]], [0, 0, 1]])
+        values = {"matched_kpts0": matched0, "matched_confidences": confidences, "H": homography}
+        return {**values, "num_inliers": len(matched0)}
+
+
+class _FlowModel(nn.Module):
+    """The interface of ptlflow."""
+
+    def __init__(self, output_stride: int) -> None:
+        super().__init__()
+
+
+#: Of each library, the modules that its adapter imports, and what is in the last one.
+INTERFACES: dict[str, list[tuple[str, dict[str, Any]]]] = {
+    "hloc": [("hloc.matchers", {}), ("hloc.utils.base_model", {"BaseModel": _BaseModel})],
+    "gluefactory": [("gluefactory.models.base_model", {"BaseModel": _BaseModel})],
+    "vismatch": [("vismatch", {"BaseMatcher": _BaseMatcher})],
+    "ptlflow": [
+        ("ptlflow.models.base_model.base_model", {"BaseModel": _FlowModel}),
+        ("ptlflow.utils.registry", {"register_model": lambda model: model}),
+    ],
+}
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Load:
+    """Imports the adapter to a library."""
+
+    def imported(library: str) -> ModuleType:
+        try:
+            for name, _ in INTERFACES[library]:
+                importlib.import_module(name)
+        except ImportError:
+            for name, content in INTERFACES[library]:
+                parts = name.split(".")
+                for end in range(1, len(parts) + 1):
+                    module = ModuleType(".".join(parts[:end]))
+                    module.__path__ = []
+                    monkeypatch.setitem(sys.modules, module.__name__, module)
+                vars(module).update(content)
+        for name in (f"deepmatching.plugins.{library}", f"{library}.matchers.deepmatching"):
+            monkeypatch.setitem(sys.modules, name, ModuleType(name))  # so that both are forgotten after the test
+            del sys.modules[name]
+        return importlib.import_module(f"deepmatching.plugins.{library}")
+
+    return imported
 
 
 def test_a_module_matches_each_pair_of_a_batch_and_has_the_parameters_of_the_network(
@@ -40,22 +125,29 @@ def test_a_module_matches_each_pair_of_a_batch_and_has_the_parameters_of_the_net
     assert not any(parameter.requires_grad for parameter in module.parameters())
 
 
-def test_the_confidence_is_that_of_the_matches_or_else_their_score(images: tuple[Tensor, Tensor]) -> None:
-    matches = DeepMatcher.from_pretrained(**SETTINGS).match(*images)
-    if getattr(matches, "confidence", None) is None:
-        assert confidence_of(matches) is matches.scores
-        object.__setattr__(matches, "confidence", matches.scores / 10)
-    assert torch.equal(confidence_of(matches), matches.confidence)  # type: ignore[attr-defined]
+def test_a_module_keeps_the_confident_and_the_best_matches(images: tuple[Tensor, Tensor]) -> None:
+    (everything,) = MatcherModule(**SETTINGS)(images[0][None], images[1][None])
+    judged = replace(everything, confidence=everything.scores / everything.scores.max())
+    module = MatcherModule(max_num_matches=20, min_confidence=0.9, **SETTINGS)
+    assert len(module._selected(everything)) == 20  # without a confidence, nothing is left out for it
+    assert 0 < len(module._selected(judged)) <= 20 and module._selected(judged).certainty.min() >= 0.9
 
 
-def test_kornias_dictionary_has_the_matches_of_all_pairs(images: tuple[Tensor, Tensor]) -> None:
+def test_kornias_dictionary_has_the_matches_of_all_pairs_inside_the_masks(images: tuple[Tensor, Tensor]) -> None:
     matcher = DeepMatching(**SETTINGS)
-    found = matcher({"image0": torch.stack(images), "image1": torch.stack(images[::-1])})
+    batch = {"image0": torch.stack(images), "image1": torch.stack(images[::-1])}
+    found = matcher(batch)
     expected = DeepMatcher.from_pretrained(**SETTINGS).match(*images)
     first = found["batch_indexes"] == 0
     assert torch.equal(found["keypoints0"][first], expected.keypoints0)
-    assert torch.equal(found["confidence"][first], confidence_of(expected))
+    assert torch.equal(found["confidence"][first], expected.certainty)
     assert set(found["batch_indexes"].tolist()) == {0, 1}
+    mask = torch.zeros(2, *images[0].shape[1:], dtype=torch.bool)
+    mask[0, :, 40:] = mask[1] = True
+    for side in (0, 1):
+        masked = matcher({**batch, f"mask{side}": mask})
+        kept = ~first | (found[f"keypoints{side}"][:, 0].round() >= 40)
+        assert torch.equal(masked["keypoints0"], found["keypoints0"][kept]) and not kept.all()
 
 
 def test_kornias_own_matcher_gives_the_same_keys_and_types(images: tuple[Tensor, Tensor]) -> None:
@@ -69,67 +161,20 @@ def test_kornias_own_matcher_gives_the_same_keys_and_types(images: tuple[Tensor,
     }
 
 
-def test_vismatch_runs_it_and_finds_the_shift(images: tuple[Tensor, Tensor]) -> None:
-    pytest.importorskip("vismatch", exc_type=ImportError)
-    from deepmatching.plugins.vismatch import DeepMatchingMatcher
-
-    matcher = DeepMatchingMatcher(**SETTINGS, ransac_reproj_thresh=2)
+def test_vismatch_runs_it_and_finds_the_shift(images: tuple[Tensor, Tensor], load: Load) -> None:
+    matcher = load("vismatch").DeepMatchingMatcher(**SETTINGS, max_num_keypoints=50, ransac_reproj_thresh=2)
     found = matcher(*images)
-    assert found["num_inliers"] > 20 and len(found["matched_confidences"]) == len(found["matched_kpts0"])
+    assert 20 < found["num_inliers"] <= len(found["matched_kpts0"]) == len(found["matched_confidences"]) == 50
     np.testing.assert_allclose(found["H"] / found["H"][2, 2], [[1, 0, 6], [0, 1, -4], [0, 0, 1]], atol=0.5)
 
 
-def test_ptlflow_runs_it_and_gets_the_flow_of_the_matcher(images: tuple[Tensor, Tensor]) -> None:
-    ptlflow = pytest.importorskip("ptlflow", exc_type=ImportError)
-    import deepmatching.plugins.ptlflow  # noqa: F401 - registers the model
-
-    model = ptlflow.get_model_reference("deepmatching")(**SETTINGS)
-    bgr = torch.stack(images)[None].flip(2)
-    found = model({"images": bgr})
+def test_ptlflow_runs_it_and_gets_the_flow_of_the_matcher(images: tuple[Tensor, Tensor], load: Load) -> None:
+    kind = load("ptlflow").deepmatching
+    assert {"radius", "levels", "max_size"} <= set(inspect.signature(kind).parameters)  # what its commands can set
+    found = kind(**SETTINGS)({"images": torch.stack(images)[None].flip(2)})  # BGR
     expected = DeepMatcher.from_pretrained(**SETTINGS).flow(*images)
     assert found["flows"].shape == (1, 1, 2, *images[0].shape[1:])
     np.testing.assert_allclose(found["flows"][0, 0].permute(1, 2, 0).numpy(), expected.flow, atol=1e-4)
-
-
-class _BaseModel(nn.Module, ABC):
-    """hloc's interface as it documents it: a configuration, and two methods for subclasses."""
-
-    default_conf: dict[str, Any]
-    required_inputs: list[str]
-
-    def __init__(self, conf: dict[str, Any]) -> None:
-        super().__init__()
-        self.conf = {**self.default_conf, **conf}
-        self._init(self.conf)
-
-    def forward(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
-        assert set(self.required_inputs) <= set(data)
-        return self._forward(data)
-
-    @abstractmethod
-    def _init(self, conf: dict[str, Any]) -> None: ...
-
-    @abstractmethod
-    def _forward(self, data: dict[str, Tensor]) -> dict[str, Tensor]: ...
-
-
-@pytest.fixture
-def hloc(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The adapter with hloc itself if it is installed, else with its documented interface."""
-    try:
-        import hloc.matchers
-        import hloc.utils.base_model  # noqa: F401
-    except ImportError:
-        for name in ("hloc", "hloc.matchers", "hloc.utils", "hloc.utils.base_model"):
-            module = ModuleType(name)
-            module.__path__ = []
-            monkeypatch.setitem(sys.modules, name, module)
-        sys.modules["hloc.utils.base_model"].BaseModel = _BaseModel  # type: ignore[attr-defined]
-    import deepmatching.plugins.hloc as adapter
-
-    yield adapter
-    for name in ("deepmatching.plugins.hloc", "hloc.matchers.deepmatching"):
-        sys.modules.pop(name, None)
 
 
 def test_the_hloc_plug_in_loads_zlib_before_hloc() -> None:
@@ -139,19 +184,21 @@ def test_the_hloc_plug_in_loads_zlib_before_hloc() -> None:
     assert imported[0] == "zlib"
 
 
-def test_hloc_finds_it_by_its_name_and_gets_keypoints_and_scores(
-    images: tuple[Tensor, Tensor], hloc: ModuleType
+@pytest.mark.parametrize("library", ["hloc", "gluefactory"])
+def test_a_library_finds_its_class_by_the_name_of_the_module_and_gets_matches(
+    images: tuple[Tensor, Tensor], load: Load, library: str
 ) -> None:
-    name = hloc.CONF["model"]["name"]
-    module = __import__(f"hloc.matchers.{name}", fromlist=[""])
-    found = [kind for _, kind in inspect.getmembers(module, inspect.isclass) if kind.__module__ == module.__name__]
-    assert len(found) == 1  # hloc's way to find the class
-    model = found[0]({"model": "hog", "settings": {"radius": 16}, "max_num_matches": 30}).eval()
-    result = model({"image0": images[0][None], "image1": images[1][None]})
-    assert {name: tuple(array.shape) for name, array in result.items()} == {
-        "keypoints0": (30, 2),
-        "keypoints1": (30, 2),
-        "scores": (30,),
-    }
-    shift = (result["keypoints1"] - result["keypoints0"]).median(dim=0).values
+    adapter = load(library)
+    name = f"hloc.matchers.{adapter.CONF['model']['name']}" if library == "hloc" else adapter.__name__
+    classes = inspect.getmembers(importlib.import_module(name), inspect.isclass)
+    ((_, kind),) = [found for found in classes if found[1].__module__ == name]  # as both libraries look for it
+    model = kind({"model": "hog", "settings": {"radius": 16}, "max_num_matches": 30}).eval()
+    first, second = (image[None] for image in images)
+    views = {"image0": first, "image1": second, "view0": {"image": first}, "view1": {"image": second}}
+    found = {name: array.squeeze(0) for name, array in model(views).items()}
+    scores = "scores" if library == "hloc" else "matching_scores0"
+    assert found["keypoints0"].shape == found["keypoints1"].shape == (30, 2) and found[scores].shape == (30,)
+    shift = (found["keypoints1"] - found["keypoints0"]).median(dim=0).values
     torch.testing.assert_close(shift, torch.tensor([6.0, -4.0]), atol=1.0, rtol=0)
+    start = DeepMatcher.from_pretrained("hog", radius=16, device="cpu").match(*images).best(30).keypoints0
+    torch.testing.assert_close(found["keypoints0"], start + (0.5 if library == "gluefactory" else 0.0))  # corners

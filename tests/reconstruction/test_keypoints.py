@@ -49,21 +49,22 @@ def test_merging_moves_no_point_by_more_than_a_cell_which_is_half_the_precision(
     half = len(array) // 2
     cells.add(array[:half], np.ones(half))
     cells.add(array[half:], np.ones(len(array) - half))
-    keypoints, scores, places = cells.finish(None)
-    moved = np.abs(keypoints[places(array)] - array)
+    keypoints, scores = cells.finish(None)
+    places = cells.keypoints_of(array)
+    moved = np.abs(keypoints[places] - array)
     assert moved.max() <= side + 1e-4
     assert scores.sum() == pytest.approx(len(array))
     centres = np.round((array + 0.5) / side) * side - 0.5  # hloc's formula: a keypoint stays in its cell
-    assert np.abs(keypoints[places(array)] - centres).max() <= side / 2 + 1e-4
+    assert np.abs(keypoints[places] - centres).max() <= side / 2 + 1e-4
 
 
 def test_points_of_a_cell_become_their_mean() -> None:
     cells = _Cells(2.0)
     cells.add(np.array([[10.0, 20.0], [10.25, 20.25], [30.0, 7.0]]), np.array([1.0, 2.0, 9.0]))
-    keypoints, scores, places = cells.finish(None)
+    keypoints, scores = cells.finish(None)
     np.testing.assert_allclose(keypoints, [[30.0, 7.0], [10.125, 20.125]])
     np.testing.assert_allclose(scores, [9.0, 3.0])
-    assert places(np.array([[10.2, 20.2]])).tolist() == [1]
+    assert cells.keypoints_of(np.array([[10.2, 20.2]])).tolist() == [1]
 
 
 @pytest.mark.parametrize("is_refined", [False, True])

@@ -17,11 +17,20 @@ class MatcherModule(nn.Module):
 
     Args:
         model: name or file of the model.
+        max_num_matches: keep at most this many matches of a pair, the best; None for all.
+        min_confidence: leave out matches with a lower confidence, if the model judges its matches; None for all.
         settings: of the matcher, such as ``radius=256``.
     """
 
-    def __init__(self, model: str = MODEL, **settings: Any) -> None:
+    def __init__(
+        self,
+        model: str = MODEL,
+        max_num_matches: int | None = None,
+        min_confidence: float | None = None,
+        **settings: Any,
+    ) -> None:
         super().__init__()
+        self.max_num_matches, self.min_confidence = max_num_matches, min_confidence
         self.matcher = DeepMatcher.from_pretrained(model, **{"device": "cpu", **settings})
         self.network = self.matcher.network  # so that its parameters are this module's
         self.network.requires_grad_(False)
@@ -32,10 +41,9 @@ class MatcherModule(nn.Module):
         if self.matcher.device != image0.device:
             self.matcher.to(image0.device)
         pairs = zip(image0, image1, strict=True)
-        return list(self.matcher.match_pairs(pairs, batch_size=max(1, len(image0))))
+        return [self._selected(matches) for matches in self.matcher.match_pairs(pairs, batch_size=max(1, len(image0)))]
 
-
-def confidence_of(matches: Matches) -> Tensor:
-    """Return the confidence of each match, or its score if the model has no confidence."""
-    confidence: Tensor | None = getattr(matches, "confidence", None)
-    return matches.scores if confidence is None else confidence
+    def _selected(self, matches: Matches) -> Matches:
+        if self.min_confidence is not None and matches.confidence is not None:
+            matches = matches.filter(self.min_confidence)
+        return matches if self.max_num_matches is None else matches.best(self.max_num_matches)

@@ -17,13 +17,18 @@ from typing import Any, ClassVar
 from hloc.utils.base_model import BaseModel
 from torch import Tensor
 
-from deepmatching.plugins import MatcherModule, confidence_of
-from deepmatching.settings import MODEL
+from deepmatching.plugins import MatcherModule
+from deepmatching.settings import MIN_CONFIDENCE, MODEL
 
 #: A configuration for ``hloc.match_dense``.
 CONF: dict[str, Any] = {
     "output": "matches-deepmatching",
-    "model": {"name": "deepmatching", "model": MODEL, "settings": {"radius": 320}},
+    "model": {
+        "name": "deepmatching",
+        "model": MODEL,
+        "settings": {"radius": 320},
+        "min_confidence": MIN_CONFIDENCE,
+    },
     "preprocessing": {"grayscale": False, "resize_max": 1024, "dfactor": 8},
     "max_error": 2,
     "cell_size": 2,
@@ -36,18 +41,20 @@ _MODULE = "hloc.matchers.deepmatching"
 class DeepMatching(BaseModel):
     """Matches two images; hloc quantises the matches to keypoints."""
 
-    default_conf: ClassVar[dict[str, Any]] = {"model": MODEL, "settings": {}, "max_num_matches": None}
+    default_conf: ClassVar[dict[str, Any]] = {
+        "model": MODEL,
+        "settings": {},
+        "max_num_matches": None,
+        "min_confidence": None,
+    }
     required_inputs: ClassVar[list[str]] = ["image0", "image1"]
 
     def _init(self, conf: Mapping[str, Any]) -> None:
-        self.net = MatcherModule(conf["model"], **conf["settings"])
+        self.net = MatcherModule(conf["model"], conf["max_num_matches"], conf["min_confidence"], **conf["settings"])
 
     def _forward(self, data: Mapping[str, Tensor]) -> dict[str, Tensor]:
         (matches,) = self.net(data["image0"], data["image1"])
-        if self.conf["max_num_matches"] is not None:
-            matches = matches.best(self.conf["max_num_matches"])
-        scores = confidence_of(matches)
-        return {"keypoints0": matches.keypoints0, "keypoints1": matches.keypoints1, "scores": scores}
+        return {"keypoints0": matches.keypoints0, "keypoints1": matches.keypoints1, "scores": matches.certainty}
 
 
 def register() -> None:

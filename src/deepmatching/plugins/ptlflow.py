@@ -14,7 +14,7 @@ from ptlflow.utils.registry import register_model
 from torch import Tensor
 
 from deepmatching.matcher import DeepMatcher
-from deepmatching.settings import MODEL
+from deepmatching.settings import MODEL, PRESET, Radius
 
 
 @register_model
@@ -24,15 +24,28 @@ class deepmatching(BaseModel):
     Args:
         model: name or file of the model that matches.
         preset: of the flow settings.
-        settings: of the matcher, such as ``radius=256``.
+        radius, levels, max_size, memory, search: settings of the matcher, so that ptlflow's commands can set them.
+        settings: others of the matcher.
     """
 
     pretrained_checkpoints: ClassVar[dict[str, str]] = {}
 
-    def __init__(self, model: str = MODEL, preset: str = "default", **settings: Any) -> None:
+    def __init__(
+        self,
+        model: str = MODEL,
+        preset: str = PRESET,
+        radius: Radius | None = None,
+        levels: int | None = None,
+        max_size: int | None = None,
+        memory: int | None = None,
+        search: bool = False,
+        **settings: Any,
+    ) -> None:
         super().__init__(output_stride=1)
         self.preset = preset
-        self._matcher = [DeepMatcher.from_pretrained(model, **{"device": "cpu", **settings})]  # hidden from Lightning
+        named = {"radius": radius, "levels": levels, "max_size": max_size, "memory": memory, "search": search}
+        # In a list, it is hidden from Lightning.
+        self._matcher = [DeepMatcher.from_pretrained(model, **{"device": "cpu", **named, **settings})]
 
     @torch.no_grad()
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -10,6 +10,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 #: Pairs with fewer verified matches are dropped; COLMAP's own default.
 MIN_MATCHES = 15
 
-#: Which images share a camera: those whose EXIF data and sizes agree, or none.
+#: Which images share a camera: those whose EXIF data and sizes agree (``auto``), or none (``image``).
 CameraMode = Literal["auto", "image"]
 
 #: Focal length in units of the longer side where EXIF says nothing; COLMAP's own default.
@@ -40,17 +41,11 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Cameras:
-    """How the cameras of the images are set up.
-
-    Attributes:
-        mode: ``"auto"``: images with the same size and EXIF data share a camera; ``"image"``: each has its own.
-        model: name of COLMAP's camera model.
-        params: known parameters, for all images; None to estimate them from EXIF data.
-    """
+    """How the cameras of the images are set up."""
 
     mode: CameraMode = "auto"
-    model: str = "SIMPLE_RADIAL"
-    params: tuple[float, ...] | None = None
+    model: str = "SIMPLE_RADIAL"  #: name of COLMAP's camera model
+    params: tuple[float, ...] | None = None  #: known ones, for all images; None to estimate them from EXIF data
 
     def __post_init__(self) -> None:
         check_choice("The camera mode", self.mode, get_args(CameraMode))
@@ -58,17 +53,11 @@ class Cameras:
 
 @dataclass(frozen=True)
 class DatabaseSummary:
-    """What was written.
+    """The numbers of what was written."""
 
-    Attributes:
-        keypoints: of all images.
-        matches: number of matches of each pair, before verification.
-        verified: number of verified matches of each pair that survived.
-    """
-
-    keypoints: int
-    matches: dict[Pair, int]
-    verified: dict[Pair, int]
+    keypoints: int  #: of all images
+    matches: dict[Pair, int]  #: of each pair, before verification
+    verified: dict[Pair, int]  #: matches of each pair that survived
 
 
 def check_database_path(path: PathLike) -> None:
@@ -80,10 +69,9 @@ def check_database_path(path: PathLike) -> None:
 def load_pycolmap() -> Any:
     """Return the module pycolmap; raise if it is not installed."""
     try:
-        import pycolmap
+        return import_module("pycolmap")
     except ImportError:
         raise DeepMatchingError("This needs pycolmap: install it with pip install pycolmap.") from None
-    return pycolmap
 
 
 @contextlib.contextmanager
@@ -108,24 +96,18 @@ def write_database(
     """Write cameras, images, keypoints, matches and two-view geometries, replacing an older database.
 
     Args:
-        keypoints: of a run.
-        path: of the database.
         images: the folder of the images, whose EXIF data is read.
-        cameras: how they are set up.
         min_matches: pairs with fewer verified matches get no two-view geometry, so that COLMAP ignores them.
     """
     check_number("min_matches", min_matches, minimum=8, whole=True)
     with quiet_pycolmap() as pycolmap, atomic_write(path) as temporary, _refused_writes(path, temporary):
-        database = pycolmap.Database.open(temporary)
-        try:
+        with contextlib.closing(pycolmap.Database.open(temporary)) as database:
             ids = _write_images(pycolmap, database, keypoints, Path(images), cameras)
             matches = {}
             for pair in keypoints.matches():
                 matches[pair.names] = len(pair.indices)
                 if len(pair.indices) >= min_matches:
                     database.write_matches(*(ids[name] for name in pair.names), pair.indices.astype(np.uint32))
-        finally:
-            database.close()
         options = pycolmap.TwoViewGeometryOptions()
         options.min_num_inliers = min_matches
         pycolmap.set_random_seed(SEED)
@@ -209,9 +191,9 @@ def _verified(pycolmap: Any, path: Path, ids: dict[str, int]) -> dict[Pair, int]
     """Return the number of verified matches of the pairs that have some, in both directions of the names."""
     names = {number: name for name, number in ids.items()}
     with pycolmap.Database.open(path) as database:
-        pairs, counts = database.read_two_view_geometry_num_inliers()
+        counts = zip(*database.read_two_view_geometry_num_inliers(), strict=True)
     found = {}
-    for pair, count in zip(pairs, counts, strict=True):
-        first, second = pycolmap.pair_id_to_image_pair(pair)
-        found[names[first], names[second]] = found[names[second], names[first]] = int(count)
+    for pair, count in counts:
+        first, second = (names[number] for number in pycolmap.pair_id_to_image_pair(pair))
+        found[first, second] = found[second, first] = int(count)
     return found

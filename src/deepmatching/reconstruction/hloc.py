@@ -54,8 +54,8 @@ def write_hloc(keypoints: SharedKeypoints, features: PathLike, matches: PathLike
             _write_features(file.create_group(name), name, keypoints)
     _write(features, stream)
     stream, count = io.BytesIO(), 0
-    nothing = np.zeros((0, 2), np.int64)
-    failed = (SharedMatches(names, nothing, np.zeros(0, np.float32)) for names in keypoints.run.failures())
+    nothing = np.zeros((0, 2), np.int64), np.zeros(0, np.float32)
+    failed = (SharedMatches(names, *nothing) for names in keypoints.run.failures())
     with h5py.File(stream, "w") as file:
         for pair in chain(keypoints.matches(), failed):
             image = keypoints.images.get(pair.names[0])

@@ -67,29 +67,35 @@ class SharedKeypoints:
             check_number("The cell", cell, above=0)
         if max_keypoints is not None:
             check_number("max_keypoints", max_keypoints, minimum=1, whole=True)
-        self.run, self._cell, self._is_refined, self._min_confidence = run, cell, is_refined, min_confidence
+        self.run, self._is_refined, self._min_confidence = run, is_refined, min_confidence
         self._shards = sorted(run.done)  # once: a run that is still at work finishes more
         self._sizes: dict[str, tuple[tuple[int, int], int]] = {}
-        self._own: dict[str, np.ndarray] = {}
+        self._starts: dict[str, np.ndarray] = {}  # of the matches from each image
         for pair in self._matched():
-            self._record(pair)
-        cells = {name: _Cells(self._cell_of(name)) for name in self._sizes}
+            sizes = pair.matches.size0, pair.matches.size1
+            for name, size, orientation in zip(pair.names, sizes, pair.orientations, strict=True):
+                assert size is not None
+                self._sizes[name] = (size, orientation)
+            name, starts = pair.names[0], pair.matches.numpy()[0]
+            self._starts[name] = np.unique(np.concatenate([self._starts.get(name, starts[:0]), starts]), axis=0)
+        width = 0.5 * self._setting("cell", 2)
+        cells = {name: _Cells(cell or width * self.scale(name)) for name in self._sizes}
         for pair in self._matched():
-            points0, points1, scores = self._points(pair)
-            for name, points in zip(pair.names, (points0, points1), strict=True):
+            *both, scores = self._points(pair)
+            for name, points in zip(pair.names, both, strict=True):
                 cells[name].add(points, scores)
-        self.images: dict[str, ImageKeypoints] = {}
-        self._places: dict[str, _KeypointIndex] = {}
-        for name, collected in cells.items():
-            points, scores, self._places[name] = collected.finish(max_keypoints)
-            self.images[name] = ImageKeypoints(points, scores, *self._sizes[name])
+        self._cells = cells
+        self.images = {
+            name: ImageKeypoints(*collected.finish(max_keypoints), *self._sizes[name])
+            for name, collected in cells.items()
+        }
 
     def matches(self) -> Iterator[SharedMatches]:
         """Yield the matches of each pair, best first; failed pairs have none and are left out."""
         for pair in self._matched():
             points0, points1, scores = self._points(pair)
             ends = zip(pair.names, (points0, points1), strict=True)
-            indices = np.stack([self._places[name](points) for name, points in ends], axis=1)
+            indices = np.stack([self._cells[name].keypoints_of(points) for name, points in ends], axis=1)
             chosen = np.flatnonzero((indices >= 0).all(axis=1))
             chosen = chosen[np.argsort(-scores[chosen], kind="stable")]
             chosen = chosen[_first_of_each(indices[chosen])]
@@ -106,16 +112,6 @@ class SharedKeypoints:
             kept = pair.matches if self._min_confidence is None else pair.matches.filter(self._min_confidence)
             yield replace(pair, matches=kept)
 
-    def _record(self, pair: MatchedPair) -> None:
-        """Record the sizes of a pair's images, and the points of the first image that matches start from."""
-        sizes = pair.matches.size0, pair.matches.size1
-        for name, size, orientation in zip(pair.names, sizes, pair.orientations, strict=True):
-            assert size is not None
-            self._sizes[name] = (size, orientation)
-        starts = np.unique(pair.matches.numpy()[0], axis=0)
-        known = self._own.get(pair.names[0])
-        self._own[pair.names[0]] = starts if known is None else np.unique(np.concatenate([known, starts]), axis=0)
-
     def scale(self, name: str) -> float:
         """Return the pixels of the image per pixel of the size at which it was matched."""
         size, _ = self._sizes[name]
@@ -123,9 +119,6 @@ class SharedKeypoints:
 
     def _setting(self, name: str, otherwise: Any) -> Any:
         return self.run.plan.settings.get(name, otherwise)
-
-    def _cell_of(self, name: str) -> float:
-        return self._cell or 0.5 * self._setting("cell", 2) * self.scale(name)
 
     def _points(self, pair: MatchedPair) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the points of a pair's matches in both images, (N, 2) each, and their scores."""
@@ -138,71 +131,54 @@ class SharedKeypoints:
         scale0, scale1 = (self.scale(name) for name in pair.names)
         points0, points1 = keypoints0 / scale0, keypoints1 / scale1
         moved = refine(points0, points1, scores, step) * scale1
-        own = self._own.get(pair.names[1])
+        own = self._starts.get(pair.names[1])
         if own is None:
             return keypoints0, moved, scores
         added0, added1, more = reverse(points0, points1, scores, step, own.astype(np.float64) / scale1)
-        return (
-            np.concatenate([keypoints0, added0 * scale0]),
-            np.concatenate([moved, added1 * scale1]),
-            np.concatenate([scores, more]),
-        )
-
-
-class _KeypointIndex:
-    """The keypoint of any point of an image, −1 for those that were dropped."""
-
-    def __init__(self, side: float, keys: np.ndarray, numbers: np.ndarray) -> None:
-        self._side, self._keys, self._numbers = side, keys, numbers
-
-    def __call__(self, points: np.ndarray) -> np.ndarray:
-        return self._numbers[np.searchsorted(self._keys, _keys(points, self._side))]
+        parts = (keypoints0, added0 * scale0), (moved, added1 * scale1), (scores, more)
+        return np.concatenate(parts[0]), np.concatenate(parts[1]), np.concatenate(parts[2])
 
 
 class _Cells:
-    """Collects the points of an image in cells."""
+    """The points of an image, collected in cells of a side c, and the keypoints that they become."""
 
     def __init__(self, side: float) -> None:
         self.side = side
-        self._keys = np.zeros(0, np.int64)
-        self._sums = np.zeros((0, 4))  # x, y, count, score
+        # Of the points that are merged: a number per cell, and sums of x, y, 1 and the score; the others.
+        self._keys, self._sums = np.zeros(0, np.int64), np.zeros((0, 4))
         self._new: list[tuple[np.ndarray, np.ndarray]] = []
-        self._count = 0
 
     def add(self, points: np.ndarray, scores: np.ndarray) -> None:
-        self._new.append((_keys(points, self.side), np.column_stack([points, np.ones(len(points)), scores])))
-        self._count += len(points)
-        if self._count > _MERGE_AFTER:
+        self._new.append((self._keys_of(points), np.column_stack([points, np.ones(len(points)), scores])))
+        if sum(len(keys) for keys, _ in self._new) > _MERGE_AFTER:
             self._merge()
 
     def _merge(self) -> None:
-        keys = np.concatenate([self._keys, *(keys for keys, _ in self._new)])
-        sums = np.concatenate([self._sums, *(sums for _, sums in self._new)])
+        keys, sums = (np.concatenate(parts) for parts in zip((self._keys, self._sums), *self._new, strict=True))
         self._keys, places = np.unique(keys, return_inverse=True)
         self._sums = np.stack([np.bincount(places, column, len(self._keys)) for column in sums.T], axis=1)
-        self._new, self._count = [], 0
+        self._new = []
 
-    def finish(self, limit: int | None) -> tuple[np.ndarray, np.ndarray, _KeypointIndex]:
-        """Return the keypoints, best first, their scores, and the keypoint of each cell."""
+    def finish(self, limit: int | None) -> tuple[np.ndarray, np.ndarray]:
+        """Return the keypoints, best first, and their scores."""
         self._merge()
         best = np.argsort(-self._sums[:, 3], kind="stable")[:limit]
-        numbers = np.full(len(self._keys), -1, np.int64)
-        numbers[best] = np.arange(len(best))
+        self._numbers = np.full(len(self._keys), -1, np.int64)
+        self._numbers[best] = np.arange(len(best))
         points = (self._sums[best, :2] / self._sums[best, 2:3]).astype(np.float32)
-        return points, self._sums[best, 3].astype(np.float32), _KeypointIndex(self.side, self._keys, numbers)
+        return points, self._sums[best, 3].astype(np.float32)
 
+    def keypoints_of(self, points: np.ndarray) -> np.ndarray:
+        """Return the keypoint of each point that was added, −1 for those that were dropped."""
+        return self._numbers[np.searchsorted(self._keys, self._keys_of(points))]
 
-def _keys(points: np.ndarray, side: float) -> np.ndarray:
-    """Return a number per cell: round((k + ½) / c) along both axes."""
-    cells = np.round((points + 0.5) / side).astype(np.int64) + _MARGIN
-    return (cells[:, 1] << 32) + cells[:, 0]
+    def _keys_of(self, points: np.ndarray) -> np.ndarray:
+        """Return a number per cell: round((k + ½) / c) along both axes."""
+        cells = np.round((points + 0.5) / self.side).astype(np.int64) + _MARGIN
+        return (cells[:, 1] << 32) + cells[:, 0]
 
 
 def _first_of_each(indices: np.ndarray) -> np.ndarray:
-    """Return which rows (N, 2) are the first with their number in both columns."""
-    is_first = np.ones(len(indices), bool)
-    for column in indices.T:
-        seen = np.zeros(len(indices), bool)
-        seen[np.unique(column, return_index=True)[1]] = True
-        is_first &= seen
-    return is_first
+    """Return the rows (N, 2), ascending, that are the first with their number in both columns."""
+    first, second = (np.unique(column, return_index=True)[1] for column in indices.T)
+    return np.intersect1d(first, second)

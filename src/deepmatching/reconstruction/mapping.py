@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +21,8 @@ from deepmatching.reconstruction.colmap import SEED, quiet_pycolmap
 
 DATABASE, PICTURE, POINTS = "database.db", "model.png", "points.ply"
 
-#: Where models are built before they replace older ones.
-_UNFINISHED = ".unfinished"
+#: Prefix of the folder where models are built before they replace older ones.
+_UNFINISHED = ".unfinished-"
 
 #: Models of fewer images are dropped.
 _MIN_IMAGES = 3
@@ -29,25 +30,15 @@ _MIN_IMAGES = 3
 
 @dataclass(frozen=True)
 class ModelSummary:
-    """The largest model of a scene.
+    """The largest model of a scene."""
 
-    Attributes:
-        path: its folder, in COLMAP's binary format.
-        images: number of images whose camera was found.
-        points: number of points.
-        track_length: mean number of images that see a point.
-        error: mean reprojection error in pixels.
-        models: number of models; more than one if images could not be joined.
-        missing: names of the images that are not in the largest model.
-    """
-
-    path: Path
-    images: int
-    points: int
-    track_length: float
-    error: float
-    models: int
-    missing: tuple[str, ...]
+    path: Path  #: its folder, in COLMAP's binary format
+    images: int  #: number of images whose camera was found
+    points: int  #: number of points
+    track_length: float  #: mean number of images that see a point
+    error: float  #: mean reprojection error in pixels
+    models: int  #: number of models; more than one if images could not be joined
+    missing: tuple[str, ...]  #: names of the images that are not in the largest model
 
 
 def reconstruct(
@@ -69,27 +60,23 @@ def reconstruct(
         on_image: called whenever the camera of another image was found.
     """
     folder = Path(folder)
-    unfinished = folder / _UNFINISHED
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir()
-    try:
-        with quiet_pycolmap() as pycolmap:
-            options = _options(pycolmap, max_error, refine_cameras)
-            pycolmap.set_random_seed(SEED)
-            found = pycolmap.incremental_mapping(
-                folder / DATABASE, images, unfinished, options, next_image_callback=on_image or (lambda: None)
-            )
-            models = sorted(found.values(), key=lambda model: -model.num_reg_images())
-            with pycolmap.Database.open(folder / DATABASE) as database:
-                names = [image.name for image in database.read_all_images()]
+    for left in folder.glob(f"{_UNFINISHED}*"):  # by a command that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    with quiet_pycolmap() as pycolmap, tempfile.TemporaryDirectory(prefix=_UNFINISHED, dir=folder) as unfinished:
+        options = _options(pycolmap, max_error, refine_cameras)
+        pycolmap.set_random_seed(SEED)
+        found = pycolmap.incremental_mapping(
+            folder / DATABASE, images, unfinished, options, next_image_callback=on_image or (lambda: None)
+        )
+        models = sorted(found.values(), key=lambda model: -model.num_reg_images())
+        with pycolmap.Database.open(folder / DATABASE) as database:
+            names = [image.name for image in database.read_all_images()]
         if not models:
             raise DeepMatchingError(
                 f"No camera could be found from '{folder / DATABASE}': match more pairs of neighbouring images, with a "
                 "larger --radius if they are far apart."
             )
-        _replace_models(folder, models)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        _replace_models(folder, models, Path(unfinished))
     best = models[0]
     _write_pictures(folder, best)
     registered = {image.name for image in best.images.values() if image.has_pose}
@@ -117,17 +104,17 @@ def _options(pycolmap: Any, max_error: float, refine_cameras: bool) -> Any:
     return options
 
 
-def _replace_models(folder: Path, models: list[Any]) -> None:
+def _replace_models(folder: Path, models: list[Any], unfinished: Path) -> None:
     """Write the models to numbered folders, and remove those of an earlier reconstruction."""
     for number, model in enumerate(models):
-        place = folder / _UNFINISHED / f"model-{number}"
+        place = unfinished / f"model-{number}"
         place.mkdir()
         model.write(place)
     for old in folder.iterdir():
         if old.name.isdigit() and (old / "cameras.bin").is_file():
             shutil.rmtree(old)
     for number in range(len(models)):
-        os.replace(folder / _UNFINISHED / f"model-{number}", folder / str(number))
+        os.replace(unfinished / f"model-{number}", folder / str(number))
 
 
 def _write_pictures(folder: Path, model: Any) -> None:
