@@ -227,6 +227,7 @@ class DeepMatcher:
         work, budget = Work.of(self.network, geometry, self.device.type), budget_for(self.device, self.settings.memory)
         if flow is None:
             return plan_decoding(work, batch, budget, sizes)
+        work = replace(work, fewer_levels=flow.fewer_levels)
         return plan_flow(work, budget, sizes, flow.dense and self.network.dense is not None)
 
     def match_sequence(self, frames: Iterable[ImageLike]) -> Iterator[Matches]:

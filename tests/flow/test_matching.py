@@ -10,12 +10,12 @@ import torch
 
 import deepmatching as dm
 from deepmatching.flow import PRESETS, FlowSettings
-from deepmatching.flow.matching import Frame, Matching, lacks_matches, more_confident
+from deepmatching.flow.matching import Frame, Matching, lacks_matches
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.targets import Decoded
-from deepmatching.network.inference import Decoding
+from deepmatching.network.inference import Decoding, more_confident
 from deepmatching.network.memory import WHOLE, Tiling
-from deepmatching.settings import FLOW_RADIUS, RADIUS
+from deepmatching.settings import FLOW_RADIUS, RADIUS, Pooling, Reciprocal
 from helpers.volumes import blobs
 
 GEOMETRY = Geometry.for_downscale((96, 128), (96, 128), 1, RADIUS)
@@ -128,10 +128,39 @@ def test_frames_are_matched_again_with_fewer_levels(
     levels: int | None, settings: FlowSettings, expected: int | None
 ) -> None:
     network = dm.DeepMatcher.from_pretrained("compact", device="cpu", levels=levels).network
-    again = Matching(network, network.geometry((200, 280), (200, 280))).with_fewer_levels(settings)
-    assert (None if again is None else again.geometry.L) == expected
+    assert Matching(network, network.geometry((200, 280), (200, 280))).fewer_levels(settings) == expected
 
 
 def test_small_images_are_matched_once() -> None:
     network = dm.DeepMatcher.from_pretrained("compact", device="cpu").network
-    assert Matching(network, network.geometry((40, 48), (40, 48))).with_fewer_levels(PRESETS["default"]) is None
+    assert Matching(network, network.geometry((40, 48), (40, 48))).fewer_levels(PRESETS["default"]) is None
+
+
+@pytest.mark.parametrize(
+    ("pooling", "reciprocal", "tiling", "radius", "levels"),
+    [
+        ("hard", "bins", WHOLE, 80, 3),
+        ("hard", "bins", WHOLE, None, 1),
+        ("hard", "exact", WHOLE, 80, 0),
+        ("hard", "bins", Tiling(3, 1), 80, 3),
+        ("hard", "bins", Tiling(3, 3), 80, 2),
+        ("soft", "bins", WHOLE, 16, 2),
+    ],
+)
+def test_one_way_up_and_two_down_find_what_matching_twice_finds(
+    pooling: Pooling, reciprocal: Reciprocal, tiling: Tiling, radius: int | None, levels: int
+) -> None:
+    network = dm.DeepMatcher.from_pretrained("compact", device="cpu").network.at_radius(radius)
+    network.use_pooling(pooling)
+    images = blobs(3, 2, 3, 120, 152)
+    geometry = network.geometry((120, 152), (120, 152))
+    decoding = Decoding(reciprocal, tiling=tiling)
+    with torch.no_grad():
+        cells = network.describe(images[:1], images[1:], geometry)
+        found = network.decode_descriptors(*cells, geometry, replace(decoding, fewer_levels=levels))
+        both = [
+            network.decode_descriptors(*cells, each, decoding) for each in (geometry, replace(geometry, levels=levels))
+        ]
+    expected = more_confident(*both)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    assert not any(torch.equal(expected.points1, one.points1) for one in both)

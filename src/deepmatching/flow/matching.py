@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -13,10 +13,13 @@ from deepmatching.errors import check_frame_size
 from deepmatching.flow.settings import FlowSettings
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.targets import Decoded
-from deepmatching.network.inference import Decoding
+from deepmatching.network.inference import Decoding, more_confident
 from deepmatching.network.memory import Size
 from deepmatching.network.network import Network
 from deepmatching.settings import FLOW_RADIUS, RADIUS, Radius, radius_in_pixels
+
+#: From the descriptors of two frames to their matches.
+Decode: TypeAlias = Callable[[Tensor, Tensor, Geometry, Decoding], Decoded]
 
 #: Side of the windows that are searched for missing matches, in reference points.
 WINDOW = 5
@@ -49,17 +52,19 @@ class Matching:
     geometry: Geometry
     decoding: Decoding = field(default_factory=Decoding)  #: the options, with the pieces that memory asks for
     may_shrink_radius: bool = False  #: no radius was asked for, so a smaller one will do if nothing is missing there
+    replayed: Decode | None = None  #: replays the network's ``decode_descriptors``
 
     def decode(self, first: Frame, second: Frame) -> Decoded:
         """Return the matches from one frame to the other."""
-        return self.network.decode_descriptors(first.cells, second.cells, self.geometry, self.decoding)
+        decode = self.replayed or self.network.decode_descriptors
+        return decode(first.cells, second.cells, self.geometry, self.decoding)
 
-    def with_fewer_levels(self, settings: FlowSettings) -> Matching | None:
-        """Return how the frames are matched a second time, with few levels; None if they are matched once."""
+    def fewer_levels(self, settings: FlowSettings) -> int | None:
+        """Return with how many levels the frames are matched a second time; None if they are matched once."""
         few = settings.fewer_levels
         if few is None or self.network.levels is not None or not relies_on_confidence(settings, self.network):
             return None
-        return replace(self, geometry=replace(self.geometry, levels=few)) if few < self.geometry.L else None
+        return few if few < self.geometry.L else None
 
     def decode_for_flow(
         self, first: Frame, second: Frame, settings: FlowSettings, known: Decoded | None = None
@@ -72,15 +77,16 @@ class Matching:
         Args:
             known: matches that :meth:`decode` has found.
         """
-        is_split = self.decoding.tiling.is_split(self.geometry)
-        if known is None and self.may_shrink_radius and relies_on_confidence(settings, self.network) and not is_split:
+        few, is_split = self.fewer_levels(settings), self.decoding.tiling.is_split(self.geometry)
+        if known is not None:
+            again = None if few is None else replace(self, geometry=replace(self.geometry, levels=few))
+            return known if again is None else more_confident(known, again.decode(first, second))
+        if self.may_shrink_radius and relies_on_confidence(settings, self.network) and not is_split:
             near = replace(self, geometry=replace(self.geometry, radius=RADIUS), may_shrink_radius=False)
             decoded = near.decode_for_flow(first, second, settings)
             if not lacks_matches(decoded, near.geometry):
                 return decoded
-        decoded = self.decode(first, second) if known is None else known
-        fewer = self.with_fewer_levels(settings)
-        return decoded if fewer is None else more_confident(decoded, fewer.decode(first, second))
+        return replace(self, decoding=replace(self.decoding, fewer_levels=few)).decode(first, second)
 
 
 def consecutive(
@@ -111,18 +117,6 @@ def consecutive(
 def flow_radius(asked: Radius | None) -> int | None:
     """Return the radius of flow in pixels, None without a limit, if this was asked for, or nothing."""
     return radius_in_pixels(FLOW_RADIUS if asked is None else asked)
-
-
-def more_confident(decoded: Decoded, other: Decoded) -> Decoded:
-    """Return, at each reference point, the match with the higher confidence; the first one of equals."""
-    assert decoded.confidence is not None and other.confidence is not None
-    better = other.confidence > decoded.confidence
-    pairs = zip(decoded[1:], other[1:], strict=True)
-    chosen = [
-        None if a is None or b is None else torch.where(better.reshape(better.shape + (1,) * (a.ndim - 3)), b, a)
-        for a, b in pairs
-    ]
-    return Decoded(decoded.points0, *chosen)  # type: ignore[arg-type]
 
 
 def relies_on_confidence(settings: FlowSettings, network: Network) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from deepmatching.flow.correction.stage import dense_tensors, occlusion_of
 from deepmatching.flow.edges.detect import EdgesLike, edge_strength, edge_tensor, is_detected
 from deepmatching.flow.filters import MatchTensors, starts_inside
 from deepmatching.flow.interpolation import on_device, sparse_to_dense
-from deepmatching.flow.matching import Frame, Matching, more_confident, needs_backward
+from deepmatching.flow.matching import Frame, Matching, needs_backward
 from deepmatching.flow.refinement import refine_finite
 from deepmatching.flow.result import NOTHING, Finish, FlowResult, FlowTensors, ignore_stage, stopwatch, unknown_like
 from deepmatching.flow.settings import FlowSettings, adapt_to_model, preset
@@ -216,7 +217,7 @@ class FlowGraphs:
 
     def __init__(self, network: Network) -> None:
         self._network = network
-        self._decode, self._decode_fewer = (GraphedDecode(network, 2).of_descriptors for _ in range(2))
+        self._decode = GraphedDecode(network, 2).of_descriptors
         self._flow = Replayed(_flow_of_decoded)
 
     def __call__(
@@ -241,19 +242,16 @@ class FlowGraphs:
         edges: EdgesLike,
         known: Decoded | None,
     ) -> FlowResult:
-        geometry, decoding = matching.geometry, matching.decoding
-        needed = Work.of(self._network, geometry, "cuda").peak(1, decoding.tiling)
+        work = replace(Work.of(self._network, matching.geometry, "cuda"), fewer_levels=settings.fewer_levels)
+        decode = partial(self._decode, needed=work.peak(1, matching.decoding.tiling))
+        matching = replace(matching, may_shrink_radius=False, replayed=decode)  # to see what is missing would wait
         start, matched, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
         start.record()
-        ways = [(first, second)] * (known is None) + [(second, first)] * needs_backward(settings, self._network)
-        decoded = [self._decode(a.cells, b.cells, geometry, decoding, needed) for a, b in ways]
-        forward, *backward = decoded if known is None else [known, *decoded]
-        if (fewer := matching.with_fewer_levels(settings)) is not None:
-            again = self._decode_fewer(first.cells, second.cells, fewer.geometry, decoding, needed)
-            forward = more_confident(forward, again)
+        forward = matching.decode_for_flow(first, second, settings, known)
+        backward = matching.decode(second, first) if needs_backward(settings, self._network) else None
         matched.record()
         strength = None if is_detected(edges) else edge_tensor(first.on_device, edges)
-        arguments = _arguments(first, second, settings, matching, strength, forward, *backward)
+        arguments = _arguments(first, second, settings, matching, strength, forward, backward)
         needed = DENSE_BYTES if settings.dense and self._network.dense is not None else BYTES
         is_small = needed * first.on_device.shape[1] * first.on_device.shape[2] <= LARGEST_GRAPH
         tensors = (self._flow if is_small else _flow_of_decoded)(*arguments)

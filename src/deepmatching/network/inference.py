@@ -8,7 +8,7 @@ way down. The result is the same to the last bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -43,6 +43,8 @@ class Decoding:
         subpixel: move matches between the cells, if the network has a sharpness.
         tiling: the strips that the lowest levels are cut into.
         confidence: estimate the confidence of matches, if the network can.
+        fewer_levels: match again with this many levels, and keep the more confident match of each point; None, or a
+            number that is not smaller, to match once. Without a confidence, frames are matched once.
         between_strips: called before each strip. Strips save memory: freed memory may be returned to the system here.
     """
 
@@ -51,25 +53,43 @@ class Decoding:
     subpixel: bool = True
     tiling: Tiling = WHOLE
     confidence: bool = True
+    fewer_levels: int | None = None
     between_strips: Callable[[], None] = _do_nothing
+
+
+def more_confident(decoded: Decoded, other: Decoded) -> Decoded:
+    """Return, at each reference point, the match with the higher confidence; the first one of equals."""
+    assert decoded.confidence is not None and other.confidence is not None
+    better = other.confidence > decoded.confidence
+    pairs = zip(decoded[1:], other[1:], strict=True)
+    chosen = [
+        None if a is None or b is None else torch.where(better.reshape(better.shape + (1,) * (a.ndim - 3)), b, a)
+        for a, b in pairs
+    ]
+    return Decoded(decoded.points0, *chosen)  # type: ignore[arg-type]
 
 
 @torch.no_grad()
 def decode_fused(
-    cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int, exponents: list[float], decoding: Decoding
-) -> Decoded:
+    cells0: Tensor, cells1: Tensor, geometries: Sequence[Geometry], patch: int, nu: list[float], decoding: Decoding
+) -> list[Decoded]:
     """Match a batch of pairs to cells, from their descriptors and with hard pooling. Never waits for the GPU.
 
     Args:
         cells0, cells1, patch: see :func:`~deepmatching.network.operators.correlation`.
-        exponents: ν_0, ν_1, …; levels beyond the last one share it.
-        decoding: the options; ``subpixel`` and ``confidence`` have no effect here.
+        geometries: they differ in L alone, the lowest first. The pairs are matched with each. As the levels of one are
+            the lowest of the next, they are computed once, unless memory is short.
+        nu: ν_0, ν_1, …; levels beyond the last one share it.
+        decoding: the options that concern the volumes and their verification.
     """
-    nu = exponents + exponents[-1:] * (geometry.L + 1 - len(exponents))
+    *fewer, geometry = geometries
+    if fewer and (fewer[0].L == 0 or decoding.tiling.is_split(geometry)):
+        return [decode_fused(cells0, cells1, [each], patch, nu, decoding)[0] for each in geometries]
+    nu = nu + nu[-1:] * (geometry.L + 1 - len(nu))
     reciprocal, tiling, half = decoding.reciprocal, decoding.tiling, decoding.half
     if geometry.L == 0:
         scores = power(correlation(cells0, cells1, geometry, patch), nu[0])
-        return decode(mask_off_image(scores, geometry), geometry, reciprocal)
+        return [decode(mask_off_image(scores, geometry), geometry, reciprocal)]
 
     def first(part: Geometry) -> tuple[Tensor, Tensor]:
         """S_{1/2} and m_0."""
@@ -78,10 +98,12 @@ def decode_fused(
         return correlate_and_pool(cells0, cells1, part, patch, nu[0], half)
 
     if not tiling.is_split(geometry):
-        levels = [first(geometry)]
-        _ascend(levels, geometry, nu, 0, geometry.L - 1)
-        coarse = _descend(levels, geometry, nu, 0)
-        return decode_pooled(coarse, *levels.pop(), geometry, reciprocal)
+        levels, found = [first(geometry)], []
+        for each in geometries:
+            _ascend(levels, each, nu, len(levels) - 1, each.L - 1)
+            own = levels if each is geometry else levels[:]  # the last one frees them on its way down
+            found.append(decode_pooled(_descend(own, each, nu, 0), *levels[0], each, reciprocal))
+        return found
 
     top = min(tiling.levels, geometry.L - 1)
 
@@ -108,7 +130,7 @@ def decode_fused(
             pooled, switches = (volume[:, begin:end] for volume in lower.pop())
         return best_pooled(Q, pooled, switches, part, reciprocal)
 
-    return verify(_merge(best(*strips) for strips in strips_down(geometry, tiling)), geometry, reciprocal)
+    return [verify(_merge(best(*strips) for strips in strips_down(geometry, tiling)), geometry, reciprocal)]
 
 
 def _ascend(

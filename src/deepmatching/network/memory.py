@@ -82,16 +82,13 @@ class Plan:
 
 @dataclass(frozen=True)
 class Work:
-    """Matching pairs of images with one geometry, whose memory is estimated.
-
-    Args:
-        pooling: ``hard``, or any other, with which all volumes are held.
-    """
+    """Matching pairs of images with one geometry, whose memory is estimated."""
 
     geometry: Geometry
     descriptor: Descriptor
     device: str = "cpu"
-    pooling: str = "hard"
+    pooling: str = "hard"  #: or any other, with which all volumes are held
+    fewer_levels: int | None = None  #: see ``inference.Decoding``
 
     @classmethod
     def of(cls, network: Network, geometry: Geometry, device: str) -> Work:
@@ -157,10 +154,11 @@ class Work:
         between = 4 if has_kernels(self.device) and is_cpu else 8
         # The levels that are held whole: S and m on the way up; at the top, S_L and Q; then Q of two levels at a time.
         whole = 5 * sum(P[cut:]) + 4 * geometry.cells(geometry.L) + between * P[-1]
+        twice = 0 if cut else self.fewer_levels or 0  # levels that are held on the first of two ways down
         for l in range(cut, geometry.L - 1):
-            whole = max(whole, 5 * sum(P[cut : l + 2]) + 4 * P[l + 1] + between * P[l])
+            whole = max(whole, 5 * sum(P[cut : max(l + 2, twice)]) + 4 * P[l + 1] + between * P[l])
         if not cut:
-            return max(self._first(rows, batch), whole, 9 * P[0] + self._best(rows)) + results
+            return max(self._first(rows, batch), whole, 9 * P[0] + 5 * sum(P[1:twice]) + self._best(rows)) + results
         row = [cells // geometry.grid(l)[0] for l, cells in enumerate(P)]
         up, down, below = _rows_of_strips(geometry, tiling.strips, cut)
         rising = (5 * up[l] * row[l] + 5 * up[l + 1] * row[l + 1] for l in range(cut))

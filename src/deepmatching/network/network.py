@@ -14,7 +14,7 @@ from deepmatching.errors import DeepMatchingError, check_choice, check_number
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.network.confidence import ConfidenceNetwork
 from deepmatching.network.descriptors import Descriptor
-from deepmatching.network.inference import Decoding, decode_fused
+from deepmatching.network.inference import Decoding, decode_fused, more_confident
 from deepmatching.network.operators import aggregation, correlation, disaggregation, power, summation
 from deepmatching.network.operators.decoding import Decoded, decode, mask_off_image
 from deepmatching.network.operators.evidence import gather_evidence
@@ -192,9 +192,15 @@ class Network(nn.Module):
         exponents: list[float] | None = None,
     ) -> Decoded:
         """Match as :meth:`decode` does, from the descriptors that :meth:`describe` gives."""
-        nu = exponents or self.exponents.tolist()
-        decoded = self._decode_to_grid(cells0, cells1, geometry, decoding, nu)
-        return self.finish_matches(decoded, cells0, cells1, geometry, decoding, nu)
+        nu, few, geometries = exponents or self.exponents.tolist(), decoding.fewer_levels, [geometry]
+        if few is not None and few < geometry.L and self.confidence is not None and decoding.confidence:
+            geometries.insert(0, replace(geometry, levels=few))
+        found = self._decode_to_grid(cells0, cells1, geometries, decoding, nu)
+        finished = [
+            self.finish_matches(decoded, cells0, cells1, own, decoding, nu)
+            for decoded, own in zip(found, geometries, strict=True)
+        ]
+        return finished[0] if len(finished) == 1 else more_confident(finished[1], finished[0])
 
     @torch.no_grad()
     def finish_matches(
@@ -221,19 +227,23 @@ class Network(nn.Module):
             return decoded
         claims = decoded.verified
         if decoding.reciprocal != "bins":  # those that the confidence network was trained on
-            claims = self._decode_to_grid(cells0, cells1, geometry, replace(decoding, reciprocal="bins"), nu).verified
+            bins = replace(decoding, reciprocal="bins")
+            claims = self._decode_to_grid(cells0, cells1, [geometry], bins, nu)[0].verified
         logits = self.estimate_confidence(decoded._replace(verified=claims), around, cells0, cells1, geometry)
         right, occluded = logits.sigmoid().unbind(1)
         return decoded._replace(confidence=right, occluded=occluded)
 
     def _decode_to_grid(
-        self, cells0: Tensor, cells1: Tensor, geometry: Geometry, decoding: Decoding, exponents: list[float]
-    ) -> Decoded:
-        """Match to cells, without sub-pixel refinement and confidence."""
+        self, cells0: Tensor, cells1: Tensor, geometries: list[Geometry], decoding: Decoding, exponents: list[float]
+    ) -> list[Decoded]:
+        """Match to cells with each geometry, without sub-pixel refinement and confidence; see :func:`decode_fused`."""
         if self.is_fusable:
-            return decode_fused(cells0, cells1, geometry, self.descriptor.patch, exponents, decoding)
-        S, switches = self.fine_to_coarse(self.first_scores(cells0, cells1, geometry), geometry)
-        return decode(self.coarse_to_fine(S, switches, geometry)[0], geometry, decoding.reciprocal)
+            return decode_fused(cells0, cells1, geometries, self.descriptor.patch, exponents, decoding)
+        S, switches = self.fine_to_coarse(self.first_scores(cells0, cells1, geometries[-1]), geometries[-1])
+        return [
+            decode(self.coarse_to_fine(S[: own.L + 1], switches[: own.L], own)[0], own, decoding.reciprocal)
+            for own in geometries
+        ]
 
     def estimate_confidence(
         self, decoded: Decoded, around: Tensor, cells0: Tensor, cells1: Tensor, geometry: Geometry
