@@ -41,11 +41,6 @@ _TINY = 1e-100
 _STRONGEST_EDGE = 100
 
 
-def on_device(image: Tensor) -> bool:
-    """Return whether the flow of an image is computed on its GPU."""
-    return image.is_cuda and has_kernels("cuda")
-
-
 class MatchSource(NamedTuple):
     """What a flow was interpolated from, on its device. The seeds are the matches, or those that passed the filters."""
 

@@ -14,13 +14,13 @@ from torch import Tensor
 from deepmatching.errors import DeepMatchingError, failed_allocations
 from deepmatching.flow.confidence import probability
 from deepmatching.flow.correction import DenseNetwork
-from deepmatching.flow.correction.stage import dense_tensors, occlusion_of
+from deepmatching.flow.correction.stage import corrected, extended, initial_flow, occlusion_of
 from deepmatching.flow.edges.detect import EdgesLike, edge_strength, edge_tensor, is_detected
 from deepmatching.flow.filters import MatchTensors, starts_inside
-from deepmatching.flow.interpolation import on_device, sparse_to_dense
+from deepmatching.flow.interpolation import sparse_to_dense
 from deepmatching.flow.matching import Frame, Matching, needs_backward
 from deepmatching.flow.refinement import refine_finite
-from deepmatching.flow.result import NOTHING, Finish, FlowResult, FlowTensors, ignore_stage, stopwatch, unknown_like
+from deepmatching.flow.result import NOTHING, Finish, FlowResult, FlowTensors, Stopwatch, ignore_stage, unknown_like
 from deepmatching.flow.settings import FlowSettings, adapt_to_model, preset
 from deepmatching.flow.warped_images import Views, refine_through, views_of
 from deepmatching.geometry.discretization import Geometry
@@ -40,6 +40,32 @@ DENSE_BYTES = 700
 
 #: Number of tensors of the decoded matches of one direction, some of which may be None.
 FIELDS = len(Decoded._fields)
+
+
+class FlowGraphs:
+    """CUDA graphs of flow: one that decodes matches, used for both directions, and one from matches to flow.
+
+    Several hundred small kernels are launched for each pair. From the second pair of equal sizes and settings on, they
+    are replayed, and nothing waits for the GPU.
+
+    Args:
+        network: on a CUDA device, in ``eval`` mode.
+    """
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._decode, self._flow = GraphedDecode(network, 2).of_descriptors, Replayed(_flow_of_decoded)
+
+    def replayed(self, matching: Matching, settings: FlowSettings) -> Matching:
+        """Return a matching that replays its decodings. It keeps its radius: to see what is missing would wait."""
+        work = replace(Work.of(self._network, matching.geometry, "cuda"), fewer_levels=settings.fewer_levels)
+        decode = partial(self._decode, needed=work.peak(1, matching.decoding.tiling))
+        return replace(matching, may_shrink_radius=False, replayed=decode)
+
+    def flow(self, pixels: int, *arguments: Any) -> FlowTensors:
+        """Return :func:`_flow_of_decoded` of images of this many pixels."""
+        needed = pixels * (BYTES if arguments[2] is None else DENSE_BYTES)
+        return (self._flow if needed <= LARGEST_GRAPH else _flow_of_decoded)(*arguments)
 
 
 @failed_allocations()
@@ -66,22 +92,27 @@ def flow_between(
         graphs: recordings of earlier pairs, for a GPU.
         start: when the work on these frames began, by ``time.perf_counter``; None for now.
     """
-    check_pair(first.on_device, second.on_device)
+    rows, columns = check_pair(first.on_device, second.on_device)
     network = matching.network
     settings = adapt_to_model(preset(settings), network.confidence is not None, network.dense is not None)
-    if on_device(first.on_device):
-        return (graphs or FlowGraphs(network))(first, second, settings, matching, edges, known)
-    start = time.perf_counter() if start is None else start
-    decoded = matching.decode_for_flow(first, second, settings, known)
-    backward = matching.decode(second, first) if needs_backward(settings, network) else None
-    matched = time.perf_counter() - start
-    seconds, finish = stopwatch()
-    strength = edge_tensor(first.on_device, edges)
-    finish("edges")
-    arguments = _arguments(first, second, settings, matching, strength, decoded, backward)
-    result = FlowResult.of(_flow_of_decoded(*arguments, finish=finish), seconds)
-    finish("refinement")
-    return replace(result, seconds={"matching": matched, **seconds})
+    with Stopwatch(first.on_device, start) as watch:
+        replayed = (graphs or FlowGraphs(network)) if watch.is_lazy else None
+        matching = matching if replayed is None else replayed.replayed(matching, settings)
+        decoded = matching.decode_for_flow(first, second, settings, known)
+        backward = matching.decode(second, first) if needs_backward(settings, network) else ()
+        watch.finish("matching")
+        is_left = replayed is not None and is_detected(edges)  # to the graph
+        strength = None if is_left else edge_tensor(first.on_device, edges)
+        dense = network.dense if settings.dense else None
+        correction = None if dense is None else (dense, matching.geometry)
+        cells = () if dense is None else (first.cells, second.cells)
+        images = first.on_device, second.on_device
+        # Tensors one by one, as a CUDA graph needs them.
+        arguments = settings, matching.geometry.alpha, correction, *images, strength, *cells, *decoded, *backward
+        if replayed is not None:
+            return watch.result(replayed.flow(rows * columns, *arguments))
+        watch.finish("edges")
+        return watch.result(_flow_of_decoded(*arguments, finish=watch.finish))
 
 
 @failed_allocations()
@@ -109,33 +140,28 @@ def matches_to_flow(
         occluded: (H_0, W_0), probability that a reference point is not visible in the second image; None if unknown.
     """
     size = check_pair(image0, image1)
-    _check_sizes(matches, size)
+    for stated in (matches.size0, matches.size1):
+        if stated is not None and tuple(stated) != size:
+            raise DeepMatchingError(
+                f"The matches are of images of {stated[1]}x{stated[0]} pixels, but these have {size[1]}x{size[0]}: "
+                "match these images."
+            )
     if len(matches) == 0:
         raise DeepMatchingError(NOTHING)
     count_outside(matches, size)
     settings = adapt_to_model(settings, matches.confidence is not None, has_dense=False)
-
-    def compute(finish: Finish = ignore_stage) -> FlowTensors:
+    with Stopwatch(image0) as watch:
+        finish = ignore_stage if watch.is_lazy else watch.finish
         forward, views = MatchTensors.of(matches, image0.device), views_of(matches, image0, image1)
         forward = forward if views is None else forward._replace(points1=views.ends)
         back = None if backward is None or views is not None else MatchTensors.of(backward, image0.device)
         strength = edge_tensor(image0, edges)
         finish("edges")
-        return interpolate_and_refine(
-            image0, image1, strength, settings, forward, back, None, occluded, views, finish=finish
+        return watch.result(
+            interpolate_and_refine(
+                image0, image1, strength, settings, forward, back, None, occluded, views, finish=finish
+            )
         )
-
-    if on_device(image0):
-        with torch.cuda.device(image0.device):
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            tensors = compute()
-            end.record()
-            return FlowResult.on_device(tensors, lambda: times({"dense flow": (begin, end)}))
-    seconds, finish = stopwatch()
-    result = FlowResult.of(compute(finish), seconds)
-    finish("refinement")
-    return result
 
 
 @failed_allocations()
@@ -198,85 +224,6 @@ def interpolate_and_refine(
     return FlowTensors(flow, likely, counts.sum(), unknown_like(likely) if agreement is None else agreement, occlusion)
 
 
-def times(stages: dict[str, tuple[torch.cuda.Event, torch.cuda.Event]]) -> dict[str, float]:
-    """Seconds between the two events of each stage; waits for the last."""
-    for _, end in stages.values():
-        end.synchronize()
-    return {name: begin.elapsed_time(end) / 1000 for name, (begin, end) in stages.items()}
-
-
-class FlowGraphs:
-    """The flow of frames on the network's GPU, without waiting for it.
-
-    Several hundred small kernels are launched for each pair. From the second pair of equal sizes and settings on, they
-    are replayed as CUDA graphs: one that decodes matches, used for both directions, and one from matches to flow.
-
-    Args:
-        network: on a CUDA device, in ``eval`` mode.
-    """
-
-    def __init__(self, network: Network) -> None:
-        self._network = network
-        self._decode = GraphedDecode(network, 2).of_descriptors
-        self._flow = Replayed(_flow_of_decoded)
-
-    def __call__(
-        self,
-        first: Frame,
-        second: Frame,
-        settings: FlowSettings,
-        matching: Matching,
-        edges: EdgesLike,
-        known: Decoded | None = None,
-    ) -> FlowResult:
-        """Return the flow from the first frame to the second; see :func:`flow_between`."""
-        with torch.cuda.device(first.on_device.device):  # for the events
-            return self._run(first, second, settings, matching, edges, known)
-
-    def _run(
-        self,
-        first: Frame,
-        second: Frame,
-        settings: FlowSettings,
-        matching: Matching,
-        edges: EdgesLike,
-        known: Decoded | None,
-    ) -> FlowResult:
-        work = replace(Work.of(self._network, matching.geometry, "cuda"), fewer_levels=settings.fewer_levels)
-        decode = partial(self._decode, needed=work.peak(1, matching.decoding.tiling))
-        matching = replace(matching, may_shrink_radius=False, replayed=decode)  # to see what is missing would wait
-        start, matched, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
-        start.record()
-        forward = matching.decode_for_flow(first, second, settings, known)
-        backward = matching.decode(second, first) if needs_backward(settings, self._network) else None
-        matched.record()
-        strength = None if is_detected(edges) else edge_tensor(first.on_device, edges)
-        arguments = _arguments(first, second, settings, matching, strength, forward, backward)
-        needed = DENSE_BYTES if settings.dense and self._network.dense is not None else BYTES
-        is_small = needed * first.on_device.shape[1] * first.on_device.shape[2] <= LARGEST_GRAPH
-        tensors = (self._flow if is_small else _flow_of_decoded)(*arguments)
-        end.record()
-        stages = {"matching": (start, matched), "dense flow": (matched, end)}
-        return FlowResult.on_device(tensors, lambda: times(stages))
-
-
-def _arguments(
-    first: Frame,
-    second: Frame,
-    settings: FlowSettings,
-    matching: Matching,
-    strength: Tensor | None,
-    forward: Decoded,
-    backward: Decoded | None = None,
-) -> tuple[Any, ...]:
-    """Return the arguments of :func:`_flow_of_decoded`: tensors one by one, as a CUDA graph needs them."""
-    network, geometry = matching.network.dense if settings.dense else None, matching.geometry
-    cells = () if network is None else (first.cells, second.cells)
-    correction = None if network is None else (network, geometry)
-    images = first.on_device, second.on_device
-    return settings, geometry.alpha, correction, *images, strength, *cells, *forward, *(backward or ())
-
-
 def _flow_of_decoded(
     settings: FlowSettings,
     spacing: int,
@@ -295,40 +242,36 @@ def _flow_of_decoded(
     matches = tensors if correction is None else tensors[2:]
     forward, *others = (Decoded._make(matches[n : n + FIELDS]) for n in range(0, len(matches), FIELDS))
     edges = edge_strength(image0) if strength is None else strength
-    verified = forward.verified[0]
+    verified, occluded = forward.verified[0], None if forward.occluded is None else forward.occluded[0]
     agreeing = count_agreeing(forward.points1[0] - forward.points0, verified, spacing)
     agreement = agreeing.double() / verified.numel() if min(verified.shape) >= 3 else unknown_like(edges).double()
-    if correction is not None:
-        cells0, cells1 = tensors[:2]
-        assert cells0 is not None and cells1 is not None
-        return dense_tensors(
-            correction[0], forward, image0, image1, cells0, cells1, correction[1], settings, edges, agreement, finish
+    if correction is None:
+        matched = MatchTensors.of_decoded(forward, 0, settings.interpolation.confidence)
+        back = MatchTensors.of_decoded(others[0]) if others else None
+        return interpolate_and_refine(
+            image0, image1, edges, settings, matched, back, agreement, occluded, finish=finish
         )
-    matched = MatchTensors.of_decoded(forward, 0, settings.interpolation.confidence)
-    back = MatchTensors.of_decoded(others[0]) if others else None
-    occluded = None if forward.occluded is None else forward.occluded[0]
-    return interpolate_and_refine(image0, image1, edges, settings, matched, back, agreement, occluded, finish=finish)
+    (dense, geometry), (cells0, cells1) = correction, tensors[:2]
+    start = initial_flow(image0, image1, edges, settings.interpolation, *forward)
+    finish("interpolation")
+    found = dense(image0[None], forward, cells0, cells1, geometry, start)
+    finish("dense network")
+    moved, likely = (extended(maps, edges.shape)[0] for maps in corrected(start, found))
+    flow = refine_finite(moved.permute(1, 2, 0).contiguous(), image0, image1, settings.refinement)
+    return FlowTensors(
+        flow, likely[0], start.matches[0], agreement, None if occluded is None else occlusion_of(occluded, flow)
+    )
 
 
 def check_pair(image0: Tensor, image1: Tensor) -> tuple[int, int]:
     """Return the size (H, W) of both images; raises if they differ."""
-    (rows0, columns0), (rows1, columns1) = image0.shape[1:], image1.shape[1:]
-    if (rows0, columns0) != (rows1, columns1):
+    (_, *size), (_, *other) = image0.shape, image1.shape
+    if size != other:
         raise DeepMatchingError(
-            f"Flow needs two images of one size, but they are {columns0}x{rows0} and {columns1}x{rows1} pixels: "
+            f"Flow needs two images of one size, but they are {size[1]}x{size[0]} and {other[1]}x{other[0]} pixels: "
             "crop or resize one."
         )
-    return rows0, columns0
-
-
-def _check_sizes(matches: Matches, size: tuple[int, int]) -> None:
-    """Raise if the matches say that they belong to images of other sizes."""
-    for stated in (matches.size0, matches.size1):
-        if stated is not None and tuple(stated) != size:
-            raise DeepMatchingError(
-                f"The matches are of images of {stated[1]}x{stated[0]} pixels, but these have {size[1]}x{size[0]}: "
-                "match these images."
-            )
+    return size[0], size[1]
 
 
 def count_outside(matches: Matches, size: tuple[int, int]) -> int:

@@ -7,7 +7,8 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias, TypeVar, overload
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
 
 import cv2
 import numpy as np
@@ -17,6 +18,7 @@ from torch import Tensor
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import PathLike, atomic_write, check_suffix
 from deepmatching.io.flow import write_flow
+from deepmatching.kernels.registry import has_kernels
 
 if TYPE_CHECKING:
     from deepmatching.io.images import ImageLike
@@ -42,6 +44,11 @@ class FlowTensors(NamedTuple):
 Finish: TypeAlias = Callable[[str], None]
 
 
+def on_device(image: Tensor) -> bool:
+    """Return whether the flow of an image is computed on its GPU, and its result stays there."""
+    return image.is_cuda and has_kernels("cuda")
+
+
 def ignore_stage(name: str) -> None:
     """Take no time."""
 
@@ -51,17 +58,57 @@ def unknown_like(tensor: Tensor) -> Tensor:
     return tensor.new_full((), torch.nan)
 
 
-def stopwatch() -> tuple[dict[str, float], Finish]:
-    """Return the seconds of the stages so far, and a function to call at the end of each with its name."""
-    seconds: dict[str, float] = {}
-    start = time.perf_counter()
+class Stopwatch:
+    """Measure the stages of a flow, and make its result; on a GPU with kernels by events, and nothing waits for it.
 
-    def finish(stage: str) -> None:
-        nonlocal start
-        now = time.perf_counter()
-        seconds[stage], start = now - start, now
+    Within its context, the device of the image is the current one.
 
-    return seconds, finish
+    Args:
+        start: when the first stage began, by ``time.perf_counter``; None for now, as always on such a GPU.
+    """
+
+    def __init__(self, image: Tensor, start: float | None = None) -> None:
+        self.is_lazy = on_device(image)
+        self._device = torch.cuda.device_of(image)
+        self._start: Any = start
+        self._ends: dict[str, Any] = {}
+
+    def __enter__(self) -> Stopwatch:
+        self._device.__enter__()
+        self._start = self._now() if self.is_lazy or self._start is None else self._start
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._device.__exit__(*error)
+
+    def finish(self, stage: str) -> None:
+        """End a stage."""
+        self._ends[stage] = self._now()
+
+    def seconds(self) -> dict[str, float]:
+        """Return the seconds of each stage; waits for the GPU."""
+        times = [self._start, *self._ends.values()]
+        if self.is_lazy:
+            times[-1].synchronize()
+            times = [self._start.elapsed_time(time) / 1000 for time in times]
+        return {stage: end - begin for stage, (begin, end) in zip(self._ends, pairwise(times), strict=True)}
+
+    def result(self, tensors: FlowTensors) -> FlowResult:
+        """Return the result, in main memory unless it is on a GPU with kernels, and end the last stage."""
+        result = FlowResult.on_device(tensors, self.seconds)
+        if self.is_lazy:
+            self.finish("dense flow")
+            return result
+        result.read()
+        self.finish("refinement")
+        return replace(result, tensors=None)
+
+    def _now(self) -> Any:
+        if not self.is_lazy:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
 
 
 class OnDemand(Generic[Value]):
@@ -117,15 +164,6 @@ class FlowResult:
     agreement: OnDemand[float] = OnDemand(math.nan)
     tensors: FlowTensors | None = None
     occlusion: OnDemand[np.ndarray | None] = OnDemand(None)
-
-    @classmethod
-    def of(cls, tensors: FlowTensors, seconds: Mapping[str, float]) -> FlowResult:
-        """Return a flow in main memory; raises DeepMatchingError if there were no matches."""
-        if not tensors.matches:
-            raise DeepMatchingError(NOTHING)
-        flow, confidence, matches, agreement, occlusion = (None if t is None else t.cpu().numpy() for t in tensors)
-        assert flow is not None and confidence is not None and matches is not None and agreement is not None
-        return cls(flow, confidence, int(matches), seconds, float(agreement), occlusion=occlusion)
 
     @classmethod
     def on_device(cls, tensors: FlowTensors, seconds: Callable[[], Mapping[str, float]]) -> FlowResult:

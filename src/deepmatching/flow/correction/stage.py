@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,15 +10,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from deepmatching.flow.confidence import probability
-from deepmatching.flow.correction import DenseFlow, DenseNetwork, InitialFlow
+from deepmatching.flow.correction import DenseFlow, InitialFlow
 from deepmatching.flow.correction.dense_network import FARTHEST, probability_within
 from deepmatching.flow.edges import edge_strength
 from deepmatching.flow.filters import MatchTensors
-from deepmatching.flow.interpolation import on_device, sparse_to_dense
-from deepmatching.flow.refinement import refine_finite
-from deepmatching.flow.result import Finish, FlowTensors, ignore_stage, unknown_like
-from deepmatching.flow.settings import FlowSettings, InterpolationSettings
-from deepmatching.geometry.discretization import Geometry
+from deepmatching.flow.interpolation import sparse_to_dense
+from deepmatching.flow.result import on_device
+from deepmatching.flow.settings import InterpolationSettings
 from deepmatching.geometry.targets import Decoded, pair_of
 from deepmatching.kernels.cuda_graphs import Replayed
 from deepmatching.settings import CORRECT_WITHIN
@@ -91,42 +90,6 @@ def initial_flow(
     return InitialFlow(flow.permute(2, 0, 1)[None], torch.nan_to_num(likely)[None, None], counts.sum()[None])
 
 
-def dense_tensors(
-    dense: DenseNetwork,
-    decoded: Decoded,
-    image0: Tensor,
-    image1: Tensor,
-    cells0: Tensor,
-    cells1: Tensor,
-    geometry: Geometry,
-    settings: FlowSettings,
-    edges: Tensor | None = None,
-    agreement: Tensor | None = None,
-    finish: Finish = ignore_stage,
-) -> FlowTensors:
-    """Return the flow of decoded matches by the dense network, refined; never waits for a GPU that has kernels.
-
-    Args:
-        dense: the network of the model that made the matches.
-        decoded: the matches from the first image to the second; its pair 0.
-        cells0, cells1, geometry: the descriptors of both images, and how they were matched.
-        edges: (H, W), edge strength of the first image; None to detect them.
-        agreement: of the matches, if known.
-        finish: called with the name of each stage but the last when it ends.
-    """
-    start = initial_flow(image0, image1, edges, settings.interpolation, *decoded)
-    finish("interpolation")
-    found = dense(image0[None], decoded, cells0, cells1, geometry, start)
-    finish("dense network")
-    size = image0.shape[1], image0.shape[2]
-    flow, certainty = (_extended(maps, size) for maps in corrected(start, found))
-    flow = refine_finite(flow[0].permute(1, 2, 0).contiguous(), image0, image1, settings.refinement)
-    certainty = certainty[0, 0]
-    occlusion = None if decoded.occluded is None else occlusion_of(decoded.occluded[0], flow)
-    agreement = unknown_like(certainty) if agreement is None else agreement
-    return FlowTensors(flow, certainty, start.matches[0], agreement, occlusion)
-
-
 def corrected(start: InitialFlow, found: DenseFlow) -> tuple[Tensor, Tensor]:
     """Return the flow (B, 2, h, w) of the dense network where it is near the interpolated one, which stays elsewhere.
 
@@ -148,23 +111,19 @@ def corrected(start: InitialFlow, found: DenseFlow) -> tuple[Tensor, Tensor]:
 def occlusion_of(occluded: Tensor, flow: Tensor) -> Tensor:
     """Return the probability that each pixel is not visible in the second image, (H, W) float32.
 
-    That of the reference points, interpolated between them; and 1 where the flow leaves the image.
-
-    Args:
-        hidden: (H_0, W_0), of the reference points.
-        flow: (H, W, 2).
+    That of the reference points, ``occluded`` (H_0, W_0), interpolated; 1 where the flow (H, W, 2) leaves the image.
     """
     height, width = flow.shape[:2]
     step = min(height // occluded.shape[0], width // occluded.shape[1])  # α₀: the rest is less than one patch
     fine = functional.interpolate(occluded[None, None], scale_factor=step, mode="bilinear", align_corners=False)
-    fine = _extended(fine, (height, width))[0, 0]
+    fine = extended(fine, (height, width))[0, 0]
     x = torch.arange(width, device=flow.device) + flow[..., 0]
     y = torch.arange(height, device=flow.device)[:, None] + flow[..., 1]
     outside = (x < -0.5) | (x > width - 0.5) | (y < -0.5) | (y > height - 0.5)
     return torch.where(outside, 1.0, fine)
 
 
-def _extended(maps: Tensor, size: tuple[int, int]) -> Tensor:
-    """Maps (B, C, h, w) cut or extended to this size by repeating the last row and column."""
+def extended(maps: Tensor, size: Sequence[int]) -> Tensor:
+    """Return maps (B, C, h, w) cut or extended to this size by repeating the last row and column."""
     below, right = (max(0, side - own) for side, own in zip(size, maps.shape[2:], strict=True))
     return functional.pad(maps, (0, right, 0, below), mode="replicate")[:, :, : size[0], : size[1]]
