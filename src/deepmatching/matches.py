@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepmatching.errors import DeepMatchingError, check_number
+from deepmatching.errors import DeepMatchingError, check_number, short_repr
 from deepmatching.geometry.homographies import apply, inside, resizing
 from deepmatching.geometry.two_view import TwoViewGeometry, find_essential, find_fundamental, find_homography
+from deepmatching.io.arrays import unmasked
 from deepmatching.io.files import PathLike
+from deepmatching.io.images import check_dense
 from deepmatching.io.matches import (
     MatchArrays,
     Size,
@@ -24,6 +26,7 @@ from deepmatching.io.matches import (
     to_corners,
     write_matches,
 )
+from deepmatching.settings import choose_device
 
 if TYPE_CHECKING:
     from deepmatching.io.images import ImageLike
@@ -32,6 +35,12 @@ if TYPE_CHECKING:
 
 #: The fields of matches that are tensors.
 _TENSORS = ("keypoints0", "keypoints1", "scores", "confidence", "transformation", "transformations")
+
+#: Most points of a grid: that of an image of 2^28 pixels. A larger one comes from a coordinate that is far off.
+_MAX_POINTS = 2**22
+
+#: Longest side of an image in pixels that notebooks show.
+_MAX_SIDE = 2**15
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,55 +72,46 @@ class Matches:
     def __post_init__(self) -> None:
         for name in _TENSORS:  # arrays and lists are accepted too
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, torch.as_tensor(getattr(self, name)))
-        n = len(self.scores)
-        if self.keypoints0.shape != (n, 2) or self.keypoints1.shape != (n, 2) or self.scores.shape != (n,):
-            raise DeepMatchingError(
-                "Matches need keypoints of shape (N, 2), (N, 2) and scores of shape (N,), not "
-                f"{tuple(self.keypoints0.shape)}, {tuple(self.keypoints1.shape)}, {tuple(self.scores.shape)}."
-            )
-        if self.confidence is not None and self.confidence.shape != (n,):
-            raise DeepMatchingError(
-                f"{n} matches need a confidence of shape ({n},), not {tuple(self.confidence.shape)}."
-            )
+                object.__setattr__(self, name, _as_tensor(getattr(self, name), name))
+        n = self.scores.numel()
+        for name in _TENSORS[:5]:
+            shape = (n, 2) if name.startswith("keypoints") else (n,)
+            if (tensor := getattr(self, name)) is not None and tensor.shape != shape:
+                raise DeepMatchingError(f"{n} matches need {name} of shape {shape}, not {tuple(tensor.shape)}.")
         if (self.transformation is None) != (self.transformations is None):
             raise DeepMatchingError("Matches need both transformation and transformations, or neither.")
         if self.transformation is None or self.transformations is None:
             return
-        if self.transformation.shape != (n,) or self.transformations.shape != (len(self.transformations), 3, 3):
-            raise DeepMatchingError(
-                f"{n} matches need a transformation of shape ({n},) and transformations of shape (K, 3, 3), not "
-                f"{tuple(self.transformation.shape)} and {tuple(self.transformations.shape)}."
-            )
+        table = tuple(self.transformations.shape)
+        if table[1:] != (3, 3):
+            raise DeepMatchingError(f"Matches need transformations of shape (K, 3, 3), not {table}.")
+        if not ((self.transformation >= 0) & (self.transformation < table[0])).all():
+            raise DeepMatchingError(f"transformation must name one of the {table[0]} transformations for each match.")
 
     def __len__(self) -> int:
         return len(self.scores)
 
     def __repr__(self) -> str:
-        sizes = [f"{size[1]}x{size[0]}" for size in (self.size0, self.size1) if size is not None]
-        between = f" between images of {' and '.join(sizes)} pixels" if len(sizes) == 2 else ""
-        return f"<{len(self)} matches{between}{self._lengths()}{self._certainty()}>"
-
-    def _lengths(self) -> str:
-        if not len(self):
-            return ""
-        length = self.displacements.norm(dim=1)
-        return f"; displacement {length.median():.1f} px (median), {length.max():.1f} px (largest)"
-
-    def _certainty(self) -> str:
-        if self.confidence is None or not len(self):
-            return ""
-        return f"; confidence {self.confidence.mean():.2f} (mean)"
+        text = f"{len(self)} matches"
+        if self.size0 is not None and self.size1 is not None:
+            (rows0, columns0), (rows1, columns1) = self.size0, self.size1
+            text += f" between images of {columns0}x{rows0} and {columns1}x{rows1} pixels"
+        if len(self):
+            length = self.displacements.norm(dim=1)
+            text += f"; displacement {length.median():.1f} px (median), {length.max():.1f} px (largest)"
+        if self.confidence is not None and len(self):
+            text += f"; confidence {self.confidence.mean():.2f} (mean)"
+        return f"<{text}>"
 
     def _repr_html_(self) -> str:
-        """In notebooks: the same, above a small picture of the displacements."""
+        """Return the same for notebooks, above a small picture of the displacements."""
         from deepmatching.drawing import draw_displacement, html_picture
 
-        if not len(self):
-            return html_picture(repr(self))
         keypoints0, keypoints1, _ = self.numpy()
-        columns, rows = (int(side) + 5 for side in keypoints0.max(axis=0))
+        columns, rows = (int(side) + 5 for side in keypoints0.max(axis=0, initial=0))
         rows, columns = (rows, columns) if self.size0 is None else self.size0
+        if not len(self) or max(rows, columns) > _MAX_SIDE:
+            return html_picture(repr(self))
         cell = int(np.clip(np.ceil(np.sqrt(1.3 * rows * columns / len(self))), 2, 64))
         picture = draw_displacement(keypoints0, keypoints1, rows, columns, cell, self.certainty.detach().cpu().numpy())
         return html_picture(repr(self), picture)
@@ -120,19 +120,22 @@ class Matches:
         """Return some of the matches, chosen by a boolean mask, a slice, indices or one index."""
         if isinstance(chosen, Integral) or getattr(chosen, "ndim", None) == 0:  # Python's, NumPy's or PyTorch's
             chosen = [range(len(self))[int(chosen)]]
-        return replace(
-            self,
-            keypoints0=self.keypoints0[chosen],
-            keypoints1=self.keypoints1[chosen],
-            scores=self.scores[chosen],
-            confidence=None if self.confidence is None else self.confidence[chosen],
-            transformation=None if self.transformation is None else self.transformation[chosen],
-        )
+        own = {name: getattr(self, name) for name in _TENSORS if name != "transformations"}
+        return replace(self, **{name: tensor[chosen] for name, tensor in own.items() if tensor is not None})
 
     @property
     def displacements(self) -> Tensor:
         """(N, 2), keypoints1 − keypoints0."""
         return self.keypoints1 - self.keypoints0
+
+    @property
+    def expected_correct(self) -> float:
+        """The number of matches that are expected to be right: the sum of the confidence; NaN without one.
+
+        If it is less than ``deepmatching.settings.MIN_EXPECTED`` of the reference points, the matches are probably
+        wrong, and matching warns.
+        """
+        return math.nan if self.confidence is None else float(self.confidence.sum())
 
     @property
     def agreement(self) -> float:
@@ -141,13 +144,13 @@ class Matches:
         A match agrees if it is at most half the grid's spacing off the median of the at least three matches around
         it. A reference point without a match counts as one that does not agree. After a search, what counts
         is the motion beyond the transformations, and points that are ``in_view``. Below
-        ``deepmatching.settings.AGREEMENT`` the matches are probably wrong. NaN for matches that do not start on a grid,
-        such as those of other matchers, and for a grid smaller than 3 × 3.
+        ``deepmatching.settings.MIN_AGREEMENT`` the matches are probably wrong. NaN for matches that do not start on a
+        grid, such as those of other matchers, and for a grid smaller than 3 × 3 or larger than that of any image.
         """
         keypoints0, keypoints1, _ = self.numpy()
         axes = [_grid_axis(keypoints0[:, axis], self.size0 and self.size0[1 - axis]) for axis in (0, 1)]
         (column, columns, spacing), (row, rows, _) = axes
-        if min(rows, columns) < 3:
+        if min(rows, columns) < 3 or rows * columns > _MAX_POINTS:
             return math.nan
         moved, counts = torch.zeros(rows, columns, 2), torch.zeros(rows, columns, dtype=torch.bool)
         moved[row, column] = torch.from_numpy(keypoints1 - self._transformed()).float()
@@ -186,9 +189,7 @@ class Matches:
         if self.transformation is None or self.transformations is None:
             return torch.eye(2, device=self.scores.device).expand(len(self), 2, 2)
         matrices = self.transformations[self.transformation]
-        mapped = (matrices @ torch.cat([self.keypoints0, torch.ones_like(self.keypoints0[:, :1])], 1)[..., None])[
-            ..., 0
-        ]
+        mapped = (matrices @ torch.nn.functional.pad(self.keypoints0, (0, 1), value=1.0)[..., None])[..., 0]
         ends, weight = mapped[:, :2] / mapped[:, 2:], mapped[:, 2, None, None]
         return (matrices[:, :2, :2] - ends[..., None] * matrices[:, 2, None, :2]) / weight
 
@@ -207,8 +208,8 @@ class Matches:
 
     def to(self, device: torch.device | str) -> Matches:
         """Return the same matches on another device."""
-        there = {name: getattr(self, name) for name in _TENSORS if getattr(self, name) is not None}
-        return replace(self, **{name: tensor.to(device) for name, tensor in there.items()})
+        there, own = choose_device(device), {name: getattr(self, name) for name in _TENSORS}
+        return replace(self, **{name: tensor.to(there) for name, tensor in own.items() if tensor is not None})
 
     def at_sizes(self, size0: Size, size1: Size) -> Matches:
         """Return the same matches in images that were resized from their sizes to these (rows, columns)."""
@@ -228,7 +229,7 @@ class Matches:
         return replace(moved, transformations=to1 @ self.transformations @ torch.linalg.inv(to0))
 
     def numpy(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """keypoints0, keypoints1 and scores as arrays."""
+        """Return keypoints0, keypoints1 and scores as arrays."""
         return tuple(t.detach().cpu().numpy() for t in (self.keypoints0, self.keypoints1, self.scores))  # type: ignore[return-value]
 
     @classmethod
@@ -240,8 +241,8 @@ class Matches:
         pairs, rows, columns = kept.nonzero(as_tuple=True)
         counts = kept.flatten(1).sum(dim=1).tolist()
         points0, points1 = decoded.at_pixel_centres()
-        fields = (points0[rows, columns], *(values[pairs, rows, columns] for values in (points1, decoded.scores)))
-        parts = [values.split(counts) for values in fields]
+        points = (points0[rows, columns], *(values[pairs, rows, columns] for values in (points1, decoded.scores)))
+        parts = [values.split(counts) for values in points]
         confidence = decoded.confidence
         sure = [None] * len(counts) if confidence is None else confidence[pairs, rows, columns].split(counts)
         return [cls(*own, size0, size1, certain) for *own, certain in zip(*parts, sure, strict=True)]  # type: ignore[call-arg]
@@ -272,7 +273,7 @@ class Matches:
         }
 
     def as_hloc(self) -> dict[str, np.ndarray]:
-        """Keypoints with ``matches0`` and ``matching_scores0``, as in hloc's feature and match files."""
+        """Return keypoints with ``matches0`` and ``matching_scores0``, as in hloc's feature and match files."""
         keypoints0, keypoints1, _ = self.numpy()
         return {
             "keypoints0": keypoints0,
@@ -282,7 +283,7 @@ class Matches:
         }
 
     def as_opencv(self) -> tuple[list[Any], list[Any], list[Any]]:
-        """OpenCV keypoints of both images, and a ``DMatch`` for each match.
+        """Return OpenCV's keypoints of both images, and a ``DMatch`` for each match.
 
         The distance is 1 − confidence, or minus the score of matches without a confidence: OpenCV wants the smallest.
         """
@@ -299,9 +300,8 @@ class Matches:
     # ------------------------------------------------------------------ files
 
     def _arrays(self) -> MatchArrays:
-        confidence = None if self.confidence is None else self.confidence.detach().cpu().numpy()
-        numbers, table = (None if t is None else t.cpu().numpy() for t in (self.transformation, self.transformations))
-        return MatchArrays(*self.numpy(), self.size0, self.size1, confidence, numbers, table)
+        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        return MatchArrays(**{n: v.detach().cpu().numpy() if isinstance(v, Tensor) else v for n, v in own.items()})  # type: ignore[arg-type]
 
     def as_text(self) -> str:
         """Return the original program's lines, ``x0 y0 x1 y1 score index``: positions from pixel corners, index 0."""
@@ -333,22 +333,36 @@ class Matches:
         from deepmatching.io.images import load_image
 
         images = load_image(image0, "image0"), load_image(image1, "image1")
-        confidence = None if self.confidence is None else self.confidence.detach().cpu().numpy()
         mask = None if inliers is None else np.asarray(inliers, bool)
-        picture = draw_match_figure(*images, *self.numpy(), confidence, mask)
+        picture = draw_match_figure(*images, *self.numpy(), self._arrays().confidence, mask)
         if path is not None:
             write_image(path, picture)
         return picture
 
 
+def _as_tensor(value: Any, name: str) -> Tensor:
+    """Return numbers as a dense tensor: whole numbers for ``transformation``, else of floating point."""
+    if isinstance(value, np.ndarray):
+        value = unmasked(value, name)
+    try:
+        tensor = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise DeepMatchingError(f"The {name} of matches must be numbers, not {short_repr(value)}.") from None
+    check_dense(tensor, name)
+    if tensor.is_complex() or (name == "transformation" and tensor.is_floating_point()):
+        raise DeepMatchingError(f"The {name} of matches cannot be of type {tensor.dtype}.")
+    if name == "transformation":
+        return tensor.long()
+    return tensor if tensor.is_floating_point() else tensor.float()
+
+
 def _grid_axis(positions: np.ndarray, side: int | None) -> tuple[np.ndarray, int, float]:
-    """Along one axis: the place of each position on the grid, the number of places (0: no grid) and the spacing."""
+    """Return, along an axis, the places of positions on the grid, their number (0: no grid) and the spacing."""
     values = np.unique(positions.round(2))
-    if len(values) < 2:
-        return np.zeros(0, np.int64), 0, 0.0
-    spacing = float(np.diff(values).min())
-    places = (positions - values[0]) / spacing
-    if spacing < 2 or np.abs(places - places.round()).max() > 0.1:
+    spacing = float(np.diff(values).min(initial=math.inf))
+    places = (positions - values[:1]) / spacing
+    is_grid = 2 <= spacing < math.inf and places.max() <= _MAX_POINTS
+    if not is_grid or np.abs(places - places.round()).max() > 0.1:
         return np.zeros(0, np.int64), 0, 0.0
     first = 0 if side is None else max(0, round(float(values[0]) / spacing - 0.45))  # at place 0 it is half the spacing
     places = places.round().astype(np.int64) + first

@@ -5,8 +5,9 @@ This module does not import PyTorch, so that ``--help`` is quick.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
@@ -118,15 +119,16 @@ AUTO_SIZE = 640
 Radius = int | Literal["full"]
 
 
-def _option(help: str, metavar: str | None = None, shown: str | None = None) -> dict[str, str | None]:
-    """Return what commands need to offer a field of :class:`Settings` as an option.
+def _option(default: Any, help: str, metavar: str | None = None, shown: str | None = None) -> Any:
+    """Return a field of :class:`Settings` with what commands need to offer it as an option.
 
     Args:
+        default: of the setting.
         help: the line in ``--help``.
         metavar: stands for the value in ``--help``; None for typer's choice.
         shown: says in words what the default is.
     """
-    return {"help": help, "metavar": metavar, "shown": shown}
+    return field(default=default, metadata={"help": help, "metavar": metavar, "shown": shown})
 
 
 @dataclass(frozen=True)
@@ -159,121 +161,72 @@ class Settings:
             on the displacement and with a search, at a reduced size. The matches of which more are right are kept.
     """
 
-    radius: Radius | None = field(
-        default=None,
-        metadata=_option(
-            f"Largest displacement along each axis, in pixels; '{FULL}' sets no limit.", f"PIXELS|{FULL}", str(RADIUS)
-        ),
+    radius: Radius | None = _option(
+        None, f"Largest displacement along each axis, in pixels; '{FULL}' sets no limit.", f"PIXELS|{FULL}", str(RADIUS)
     )
-    levels: int | None = field(
-        default=None,
-        metadata=_option(
-            "Number of aggregation levels.",
-            "N",
-            "as many as the image size allows; flow matches again with 3",
-        ),
+    levels: int | None = _option(
+        None,
+        "Number of aggregation levels.",
+        "N",
+        "as many as the image size allows; flow matches again with 3",
     )
-    downscale: int | None = field(
-        default=None,
-        metadata=_option("Make descriptor cells 2^N pixels wide.", "0|1|2", "as the model was trained; hog: 1"),
+    downscale: int | None = _option(
+        None, "Make descriptor cells 2^N pixels wide.", "0|1|2", "as the model was trained; hog: 1"
     )
-    reciprocal: Reciprocal = field(
-        default=RECIPROCAL,
-        metadata=_option(
-            "Keep a match if it is the best one into its 8x8-pixel target bin (bins) or onto its exact target pixel "
-            "(exact); none keeps all."
-        ),
+    reciprocal: Reciprocal = _option(
+        RECIPROCAL,
+        "Keep a match if it is the best one into its 8x8-pixel target bin (bins) or onto its exact target pixel "
+        "(exact); none keeps all.",
     )
-    device: Device = field(
-        default="auto", metadata=_option("Device to compute on; auto prefers cuda, then mps.", "auto|cpu|cuda|mps")
+    device: Device = _option("auto", "Device to compute on; auto prefers cuda, then mps.", "auto|cpu|cuda|mps")
+    memory: int | None = _option(
+        None,
+        "Memory that matching may use, such as 500MB or 2GB. If one pass needs more, scores are computed in "
+        "strips, with the same result; what does not fit even so is refused.",
+        "SIZE",
+        "4/5 of the free memory",
     )
-    memory: int | None = field(
-        default=None,
-        metadata=_option(
-            "Memory that matching may use, such as 500MB or 2GB. If one pass needs more, scores are computed in "
-            "strips, with the same result; what does not fit even so is refused.",
-            "SIZE",
-            "4/5 of the free memory",
-        ),
+    half: bool = _option(False, "Correlate and store scores in half precision: faster, needs CUDA.")
+    subpixel: bool = _option(
+        True, "Move matches between the cells of 2 pixels, if the model has learned to; or leave them on the cells."
     )
-    half: bool = field(
-        default=False, metadata=_option("Correlate and store scores in half precision: faster, needs CUDA.")
+    max_size: int | None = _option(
+        None,
+        "Match larger images at a reduced size, with this many pixels along the longer side. The result is in "
+        "pixels of the original size; the radius is in those of the reduced one.",
+        "PIXELS",
+        "no limit",
     )
-    subpixel: bool = field(
-        default=True,
-        metadata=_option(
-            "Move matches between the cells of 2 pixels, if the model has learned to; or leave them on the cells."
-        ),
+    bit_depth: int | None = _option(None, "Bits in use of 16-bit images, such as 12.", "BITS", "16")
+    pooling: Pooling | None = _option(
+        None, "Pool scores by their maximum, as the paper does, or softly.", shown="as the model was trained"
     )
-    max_size: int | None = field(
-        default=None,
-        metadata=_option(
-            "Match larger images at a reduced size, with this many pixels along the longer side. The result is in "
-            "pixels of the original size; the radius is in those of the reduced one.",
-            "PIXELS",
-            "no limit",
-        ),
+    search: bool = _option(
+        False,
+        "Find how the second image is turned and zoomed, on small images first: 8 rotations at 9 scales from 0.25 "
+        "to 4, unless --rotations or --scales say otherwise.",
     )
-    bit_depth: int | None = field(
-        default=None, metadata=_option("Bits in use of 16-bit images, such as 12.", "BITS", "16")
+    rotations: int | Sequence[float] | None = _option(
+        None,
+        "Rotations of the second image to try: how many, evenly spaced (8), or a list (0,90,180,270).",
+        "N|DEGREES",
+        "0; with --search 8",
     )
-    pooling: Pooling | None = field(
-        default=None,
-        metadata=_option(
-            "Pool scores by their maximum, as the paper does, or softly.", shown="as the model was trained"
-        ),
+    scales: Sequence[float] | None = _option(
+        None, "Scales of the second image to try, such as 0.5,0.71,1,1.41,2.", "LIST", "1; with --search 0.25 to 4"
     )
-    search: bool = field(
-        default=False,
-        metadata=_option(
-            "Find how the second image is turned and zoomed, on small images first: 8 rotations at 9 scales from 0.25 "
-            "to 4, unless --rotations or --scales say otherwise."
-        ),
-    )
-    rotations: int | Sequence[float] | None = field(
-        default=None,
-        metadata=_option(
-            "Rotations of the second image to try: how many, evenly spaced (8), or a list (0,90,180,270).",
-            "N|DEGREES",
-            "0; with --search 8",
-        ),
-    )
-    scales: Sequence[float] | None = field(
-        default=None,
-        metadata=_option(
-            "Scales of the second image to try, such as 0.5,0.71,1,1.41,2.", "LIST", "1; with --search 0.25 to 4"
-        ),
-    )
-
-    auto: bool = field(
-        default=True,
-        metadata=_option(
-            "If less than a tenth of the matches is probably right and no radius is given, match again without a limit "
-            "and with a search, at 640 pixels."
-        ),
+    auto: bool = _option(
+        True,
+        "If less than a tenth of the matches is probably right and no radius is given, match again without a limit "
+        "and with a search, at 640 pixels.",
     )
 
     def __post_init__(self) -> None:
-        if self.radius is not None:
-            radius_in_pixels(self.radius)
-        if self.levels is not None:
-            check_number("levels", self.levels, minimum=0, whole=True)
-        if self.downscale is not None:
-            check_number("downscale", self.downscale, minimum=0, maximum=2, whole=True)
         check_choice("reciprocal", self.reciprocal, get_args(Reciprocal))
-        if self.memory is not None:
-            check_number("memory, in bytes,", self.memory, minimum=1, maximum=MAX_BYTES, whole=True)
-        if self.max_size is not None:
-            check_number("max_size", self.max_size, minimum=16, whole=True)
-        if self.bit_depth is not None:
-            check_number("bit_depth", self.bit_depth, minimum=8, maximum=16, whole=True)
-        if self.pooling is not None:
-            check_choice("pooling", self.pooling, get_args(Pooling))
-        if self.rotations is not None:
-            rotations_in_degrees(self.rotations)
-        if self.scales is not None:
-            scales_to_try(self.scales)
         choose_device(self.device)
+        for name, check in _CHECKS.items():
+            if (value := getattr(self, name)) is not None:
+                check(value)
 
     @property
     def matching_radius(self) -> int | None:
@@ -291,7 +244,7 @@ class Settings:
 
     @property
     def searches(self) -> bool:
-        """Tell whether rotations and scales are tried."""
+        """Whether rotations and scales are tried."""
         return self.search or self.rotations is not None or self.scales is not None
 
     def without_search(self) -> Settings:
@@ -300,14 +253,12 @@ class Settings:
 
     def describe(self) -> dict[str, Any]:
         """Return the settings that results depend on, JSON-serializable."""
-        left_out = ["device", "memory", "auto"]
+        left_out = {"device", "memory", "auto"} | ({"pooling"} if self.pooling is None else set())
         if not self.searches:  # older runs, which do not name them, can be continued
-            left_out += ["search", "rotations", "scales"]
-        if not self.pooling:
-            left_out.append("pooling")
-        names = [setting.name for setting in fields(self) if setting.name not in left_out]
-        values = {name: getattr(self, name) for name in names}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+            left_out |= {"search", "rotations", "scales"}
+        values = {setting.name: getattr(self, setting.name) for setting in fields(self)}
+        values = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        return {name: value for name, value in values.items() if name not in left_out}
 
     @property
     def transformations(self) -> list[tuple[float, float]]:
@@ -354,6 +305,20 @@ def radius_in_pixels(radius: Any, name: str = "The radius") -> int | None:
     if int(radius) > MAX_RADIUS:
         raise DeepMatchingError(f"{name} must be at most {MAX_RADIUS} pixels; use '{FULL}' for no limit.")
     return int(radius)
+
+
+#: What checks the settings that may be None.
+_CHECKS: dict[str, Callable[[Any], object]] = {
+    "radius": radius_in_pixels,
+    "levels": partial(check_number, "levels", minimum=0, whole=True),
+    "downscale": partial(check_number, "downscale", minimum=0, maximum=2, whole=True),
+    "memory": partial(check_number, "memory, in bytes,", minimum=1, maximum=MAX_BYTES, whole=True),
+    "max_size": partial(check_number, "max_size", minimum=16, whole=True),
+    "bit_depth": partial(check_number, "bit_depth", minimum=8, maximum=16, whole=True),
+    "pooling": partial(check_choice, "pooling", allowed=get_args(Pooling)),
+    "rotations": rotations_in_degrees,
+    "scales": scales_to_try,
+}
 
 
 def choose_device(device: Device) -> torch.device:

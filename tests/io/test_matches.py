@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -13,73 +14,55 @@ from deepmatching.matches import Matches
 
 KEYPOINTS0 = np.array([[1, 2], [3, 4], [5, 6]], np.float64)
 KEYPOINTS1 = np.array([[10, 20], [30, 40]], np.float32)
+KEYPOINTS = {"keypoints0": KEYPOINTS0, "keypoints1": KEYPOINTS1}
 CORRESPONDING = {"keypoints0": KEYPOINTS1, "keypoints1": KEYPOINTS1}
+BATCH = {name: array[None] for name, array in KEYPOINTS.items()}
+
+INDEX = np.array([1, -1, 0])
+PAIRS = np.array([[0, 1], [2, 0]])
+ONE_EACH = np.array([0.5, 0.75], np.float32)  # a score for each match
+ALL = np.array([0.5, 0, 0.75], np.float32)  # a score for each keypoint
+
+#: The same two matches, as others write them.
+INDEXED: dict[str, dict[str, Any]] = {
+    "SuperGlue": {**KEYPOINTS, "matches": INDEX, "match_confidence": ALL},
+    "hloc": {**KEYPOINTS, "matches0": INDEX, "matching_scores0": ALL},
+    "LightGlue": {**KEYPOINTS, "matches": PAIRS, "scores": ONE_EACH},
+    "LightGlue, both kinds of scores": {**KEYPOINTS, "matches0": INDEX, "scores": ONE_EACH, "matching_scores0": ALL},
+    "batch of pairs": {**BATCH, "matches": PAIRS[None], "scores": ONE_EACH[None]},
+    "batch of an index": {**BATCH, "matches0": INDEX[None], "matching_scores0": ALL[None]},
+    "batch of keypoints": {**BATCH, "matches": PAIRS, "scores": ONE_EACH[:, None]},
+}
 
 
-def test_the_index_of_superglue_and_hloc_is_read(tmp_path: Path) -> None:
-    index = np.array([1, -1, 0])
-    confidence = np.array([0.5, 0.0, 0.25], np.float32)
-    np.savez(
-        tmp_path / "s.npz", keypoints0=KEYPOINTS0, keypoints1=KEYPOINTS1, matches=index, match_confidence=confidence
-    )
-    with h5py.File(tmp_path / "h.h5", "w") as file:
-        for name, array in (
-            ("keypoints0", KEYPOINTS0),
-            ("keypoints1", KEYPOINTS1),
-            ("matches0", index),
-            ("matching_scores0", confidence),
-        ):
-            file[name] = array
-        file.create_group("other")
-    for name in ("s.npz", "h.h5"):
-        matches = Matches.load(tmp_path / name)
-        assert matches.keypoints0.tolist() == [[1, 2], [5, 6]]
-        assert matches.keypoints1.tolist() == [[30, 40], [10, 20]]
-        assert matches.scores.tolist() == [0.5, 0.25]
+def write(path: Path, arrays: dict[str, Any]) -> Path:
+    if path.suffix == ".npz":
+        np.savez(path, **arrays)
+    else:
+        with h5py.File(path, "w") as file:
+            for name, array in arrays.items():
+                file[name] = array
+            file.create_group("other")
+    return path
 
 
-def test_the_pairs_of_indices_of_lightglue_are_read(tmp_path: Path) -> None:
-    pairs, scores = np.array([[0, 1], [2, 0]]), np.array([0.5, 0.75], np.float32)
-    np.savez(tmp_path / "l.npz", keypoints0=KEYPOINTS0, keypoints1=KEYPOINTS1, matches=pairs, scores=scores)
-    matches = Matches.load(tmp_path / "l.npz")
+@pytest.mark.parametrize("suffix", [".npz", ".h5"])
+@pytest.mark.parametrize("form", INDEXED)
+def test_indexed_keypoints_are_read(tmp_path: Path, form: str, suffix: str) -> None:
+    matches = Matches.load(write(tmp_path / f"m{suffix}", INDEXED[form]))
     assert matches.keypoints0.tolist() == [[1, 2], [5, 6]]
     assert matches.keypoints1.tolist() == [[30, 40], [10, 20]]
     assert matches.scores.tolist() == [0.5, 0.75]
 
 
-def test_corresponding_rows_are_read_with_or_without_confidence(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", keypoints0=KEYPOINTS1, keypoints1=KEYPOINTS1 + 1, mconf=np.array([0.1, 0.2]))
-    np.savez(tmp_path / "b.npz", keypoints0=KEYPOINTS1, keypoints1=KEYPOINTS1 + 1)
-    assert Matches.load(tmp_path / "a.npz").scores.tolist() == pytest.approx([0.1, 0.2])
-    assert Matches.load(tmp_path / "b.npz").scores.tolist() == [1, 1]
-    assert Matches.load(tmp_path / "b.npz").displacements.tolist() == [[1, 1], [1, 1]]
-
-
-def test_a_batch_axis_of_one_pair_is_removed(tmp_path: Path) -> None:
-    pairs, index = np.array([[0, 1], [2, 0]]), np.array([1, -1, 0])
-    keypoints = {"keypoints0": KEYPOINTS0[None], "keypoints1": KEYPOINTS1[None]}
-    scores, all_scores = np.array([0.5, 0.75], np.float32), np.array([0.5, 0, 0.75], np.float32)
-    np.savez(tmp_path / "a.npz", **keypoints, matches=pairs[None], scores=scores[None])  # type: ignore[arg-type]
-    np.savez(tmp_path / "b.npz", **keypoints, matches0=index[None], matching_scores0=all_scores[None])  # type: ignore[arg-type]
-    np.savez(tmp_path / "c.npz", **keypoints, matches=pairs, scores=scores[:, None])  # type: ignore[arg-type]
-    for name in ("a.npz", "b.npz", "c.npz"):
-        matches = Matches.load(tmp_path / name)
-        assert matches.keypoints0.tolist() == [[1, 2], [5, 6]]
-        assert matches.keypoints1.tolist() == [[30, 40], [10, 20]]
-        assert matches.scores.tolist() == [0.5, 0.75]
-
-
-def test_the_first_array_with_one_score_per_match_is_read(tmp_path: Path) -> None:
-    """LightGlue gives one score per match, and one per keypoint."""
-    np.savez(
-        tmp_path / "l.npz",
-        keypoints0=KEYPOINTS0,
-        keypoints1=KEYPOINTS1,
-        matches0=np.array([1, -1, 0]),
-        scores=np.array([0.5, 0.75]),
-        matching_scores0=np.array([0.5, 0, 0.75]),
-    )
-    assert Matches.load(tmp_path / "l.npz").scores.tolist() == [0.5, 0.75]
+@pytest.mark.parametrize(("scores", "expected"), [({"mconf": np.array([0.5, 0.25])}, [0.5, 0.25]), ({}, [1, 1])])
+def test_corresponding_rows_are_read_with_or_without_scores(
+    tmp_path: Path, scores: dict[str, np.ndarray], expected: list[float]
+) -> None:
+    about = np.array([{"pair": 1}], dtype=object)  # not needed, so it may hold anything
+    arrays = {"keypoints0": KEYPOINTS1, "keypoints1": KEYPOINTS1 + 1, "about": about, **scores}
+    matches = Matches.load(write(tmp_path / "a.npz", arrays))
+    assert matches.scores.tolist() == expected and matches.displacements.tolist() == [[1, 1], [1, 1]]
 
 
 def test_the_one_pair_in_a_group_of_hlocs_dense_matchers_is_read(tmp_path: Path) -> None:
@@ -95,26 +78,15 @@ def test_the_one_pair_in_a_group_of_hlocs_dense_matchers_is_read(tmp_path: Path)
 
 
 def test_an_h5_of_hloc_without_keypoints_names_its_groups(tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "h.h5", "w") as file:
-        file.create_group("a.png/b.png")["matches0"] = np.array([1, -1, 0])
     with pytest.raises(DeepMatchingError, match=r"no keypoints0, but groups \(a\.png/b\.png\); write keypoints0"):
-        Matches.load(tmp_path / "h.h5")
-    with h5py.File(tmp_path / "e.h5", "w"):
-        pass
+        Matches.load(write(tmp_path / "h.h5", {"a.png/b.png/matches0": INDEX}))
     with pytest.raises(DeepMatchingError, match="no keypoints0, nor anything else"):
-        Matches.load(tmp_path / "e.h5")
-
-
-def test_fields_that_are_not_needed_may_hold_anything(tmp_path: Path) -> None:
-    about = np.array([{"pair": 1}], dtype=object)
-    np.savez(tmp_path / "o.npz", keypoints0=KEYPOINTS1, keypoints1=KEYPOINTS1, about=about)
-    assert len(Matches.load(tmp_path / "o.npz")) == 2
+        Matches.load(write(tmp_path / "e.h5", {}))
 
 
 def test_our_own_hloc_arrays_are_read_back(tmp_path: Path) -> None:
     matches = Matches(KEYPOINTS1, KEYPOINTS1 + 2, np.array([3.0, 1.0], np.float32))  # type: ignore[arg-type]
-    np.savez(tmp_path / "o.npz", **matches.as_hloc())
-    again = Matches.load(tmp_path / "o.npz")
+    again = Matches.load(write(tmp_path / "o.npz", matches.as_hloc()))
     assert again.keypoints1.tolist() == matches.keypoints1.tolist() and again.scores.tolist() == [3, 1]
 
 
@@ -122,26 +94,29 @@ def test_our_own_hloc_arrays_are_read_back(tmp_path: Path) -> None:
     ("arrays", "words"),
     [
         ({"keypoints0": KEYPOINTS0, "matches": np.zeros(3)}, "has no keypoints1, only keypoints0, matches"),
-        ({"keypoints0": KEYPOINTS0, "keypoints1": KEYPOINTS1}, "3 keypoints0, 2 keypoints1 and no index"),
-        ({"keypoints0": KEYPOINTS0, "keypoints1": KEYPOINTS1, "matches": np.array([5, 0, 0])}, "does not have"),
-        ({"keypoints0": np.zeros(3), "keypoints1": KEYPOINTS1}, r"its keypoints0 have shape \(3,\)"),
-        ({"keypoints0": np.zeros((4, 3)), "keypoints1": np.zeros((4, 3))}, r"its keypoints0 have shape \(4, 3\)"),
-        ({"keypoints0": np.zeros((2, 3, 2)), "keypoints1": KEYPOINTS1}, r"shape \(2, 3, 2\).* of one pair"),
-        ({"keypoints0": np.array(["a", "b"]), "keypoints1": KEYPOINTS1}, "keypoints0 are not an array of numbers"),
-        ({"keypoints0": np.array([None]), "keypoints1": KEYPOINTS1}, "keypoints0 are not an array of numbers"),
-        (
-            {**CORRESPONDING, "batch_indexes": np.array([0, 1])},
-            r"matches of 2 pairs \(batch_indexes\); save",
-        ),
+        (KEYPOINTS, "3 keypoints0, 2 keypoints1 and no index"),
+        ({**KEYPOINTS, "matches": np.array([5, 0, 0])}, "does not have"),
+        ({**KEYPOINTS, "keypoints0": np.zeros(3)}, r"its keypoints0 have shape \(3,\)"),
+        ({**KEYPOINTS, "keypoints0": np.zeros((4, 3))}, r"its keypoints0 have shape \(4, 3\)"),
+        ({**KEYPOINTS, "keypoints0": np.zeros((2, 3, 2))}, r"shape \(2, 3, 2\).* of one pair"),
+        ({**KEYPOINTS, "keypoints0": np.array(["a", "b"])}, "'keypoints0' does not hold an array of numbers"),
+        ({**KEYPOINTS, "keypoints0": np.array([None])}, "'keypoints0' does not hold an array of numbers"),
+        ({**CORRESPONDING, "batch_indexes": np.array([0, 1])}, r"matches of 2 pairs \(batch_indexes\); save"),
         ({**CORRESPONDING, "scores": np.ones(3)}, r"2 matches, but scores of shape \(3,\)"),
         ({**CORRESPONDING, "matches0": np.array([0, 1]), "scores": np.ones(3)}, r"2 matches, but scores of shape"),
         ({**CORRESPONDING, "keypoints0": KEYPOINTS1 * [[1, np.nan], [1, 1]]}, "not finite in 1 of 2 matches"),
         ({**CORRESPONDING, "scores": np.array([1, np.inf])}, "not finite in 1 of 2 matches"),
         ({**CORRESPONDING, "scores": np.array([1, 1e300])}, "not finite in 1 of 2 matches"),
+        ({"x": np.zeros(3)}, "not a readable"),
+        ({**CORRESPONDING, "scores": np.ones(2), "confidence": np.array([0.5, 1.5])}, "its confidence is not a number"),
     ],
 )
 def test_arrays_that_do_not_fit_raise_a_clear_error(tmp_path: Path, arrays: dict[str, np.ndarray], words: str) -> None:
-    np.savez(tmp_path / "m.npz", **arrays)  # type: ignore[arg-type]
     with pytest.raises(DeepMatchingError, match=words) as raised:
-        Matches.load(tmp_path / "m.npz")
+        Matches.load(write(tmp_path / "m.npz", arrays))
     assert "allow_pickle" not in str(raised.value)
+
+
+def test_the_confidence_of_others_without_scores_is_their_score(tmp_path: Path) -> None:
+    loaded = Matches.load(write(tmp_path / "loftr.npz", {**CORRESPONDING, "confidence": np.array([0.5, 7.0])}))
+    assert loaded.confidence is None and loaded.scores.tolist() == [0.5, 7.0]

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from deepmatching.errors import DeepMatchingError, check_number
-from deepmatching.io.arrays import Hdf5
+from deepmatching.io.arrays import open_hdf5
 from deepmatching.io.files import PathLike, read_bytes, refuse_address
 from deepmatching.io.image_files import PICTURE_SUFFIXES
 from deepmatching.io.video import natural_order
@@ -160,8 +160,7 @@ def _names(line: str, number: int, path: PathLike, folder: PathLike) -> Pair:
 
 def _nearest(path: PathLike, names: list[str], neighbours: int) -> list[Pair]:
     """Pair every image with those whose global descriptors have the largest product with its own."""
-    with Hdf5(path, "file of global descriptors") as file:
-        stored = file.groups()
+    with open_hdf5(path, "file of global descriptors") as stored:
         missing = [name for name in names if "global_descriptor" not in stored.get(name, {})]
         if missing:
             raise DeepMatchingError(

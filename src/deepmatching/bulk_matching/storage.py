@@ -22,7 +22,7 @@ import torch
 
 from deepmatching.bulk_matching.pairs import MANIFEST, SHARDS, Pair
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.arrays import Archive
+from deepmatching.io.arrays import open_npz
 from deepmatching.io.files import PathLike, atomic_write
 from deepmatching.io.store import Store
 from deepmatching.io.structured import parse_json
@@ -255,7 +255,7 @@ def write_shard(path: Path, pairs: Sequence[MatchedPair]) -> None:
 
 def read_shard(path: Path, names: list[Pair]) -> list[MatchedPair]:
     """Return the pairs in a file, which must be the shard of the pairs with these names."""
-    stored = Archive(path, "shard of matches")
+    stored = open_npz(path, "shard of matches")
     try:
         packed, failures = _unpack(stored["names"]), _unpack(stored["failures"])
         counts, sizes, orientations = stored["counts"], stored["sizes"], stored["orientations"].tolist()

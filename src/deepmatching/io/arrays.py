@@ -10,7 +10,8 @@ import io
 import math
 import os
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,14 +36,18 @@ _MAX_DEPTH = 8
 _MAX_ITEMS = 100_000
 
 _MAGIC = b"\x93NUMPY"
+_NOT_NUMBERS = "does not hold an array of numbers"
 
 
 class Unreadable(ValueError):
     """What is wrong with a file, such as "is cut short": the part of a sentence after its name."""
 
 
-class NotNumbers(Unreadable):
-    """The file is in order, but holds text or Python objects."""
+def unmasked(array: Any, name: str) -> np.ndarray:
+    """Return an array of whatever kind as a plain one; raise if some of its numbers are masked."""
+    if np.ma.is_masked(array):
+        raise DeepMatchingError(f"The {name} has masked numbers, which cannot be left out; fill them with a value.")
+    return np.asarray(array)
 
 
 def read_npy(path: PathLike, kind: str) -> np.ndarray:
@@ -68,7 +73,7 @@ def decode_npy(data: bytes) -> np.ndarray:
     except Exception as error:  # ValueError, SyntaxError, TypeError, MemoryError, …
         raise Unreadable("is not an .npy file, or has a damaged header") from error
     if dtype.kind not in "fiub":
-        raise NotNumbers("does not hold an array of numbers")
+        raise Unreadable(_NOT_NUMBERS)
     start, count = stream.tell(), math.prod(shape)
     if min(shape, default=0) < 0 or len(shape) > 32 or count * dtype.itemsize > len(data) - start:
         raise Unreadable(f"is cut short: it has {len(data) - start} bytes of data, but its header says {shape}")
@@ -76,158 +81,114 @@ def decode_npy(data: bytes) -> np.ndarray:
     return flat.reshape(shape, order="F" if is_fortran else "C").copy()
 
 
-class _Container:
-    """A file of several arrays, which together may take :data:`LARGEST_CONTENT`.
+class _Lazy(Mapping[str, np.ndarray]):
+    """Arrays by name; each is read when it is asked for, and not kept."""
 
-    Args:
-        path: the file.
-        kind: what messages call it, such as "matches file".
-    """
+    def __init__(self, members: Mapping[str, Any], read: Callable[[str, Any], np.ndarray]) -> None:
+        self._members, self._read = members, read
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._read(name, self._members[name])
+
+    def __contains__(self, name: object) -> bool:  # that of Mapping would read the array
+        return name in self._members
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._members)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+
+class _Container:
+    """A file of several arrays, which together may take :data:`LARGEST_CONTENT`; messages call it ``kind``."""
 
     def __init__(self, path: PathLike, kind: str) -> None:
-        self.path, self.kind = path, kind
-        self._left = LARGEST_CONTENT
+        self._subject, self._left = f"'{path}' is not a readable {kind}", LARGEST_CONTENT
 
-    def _claim(self, name: str, size: int, stored: int, chunk: int = 0) -> None:
-        """Raise if the file declares more bytes for an array, or a chunk of it, than it can hold, or too many."""
+    @contextmanager
+    def reading(self, part: str = "it", problem: str = "is damaged") -> Iterator[None]:
+        """Turn what a library raises inside this block, one of a dozen kinds of exceptions, into an error of ours."""
+        try:
+            yield
+        except Exception as error:
+            what = str(error) if isinstance(error, Unreadable) else problem
+            raise DeepMatchingError(f"{self._subject}: {part} {what}; write it again.") from error
+
+    def claim(self, size: int, stored: int, chunk: int = 0) -> None:
+        """Raise if an array, or a chunk of it, declares more bytes than the file can hold, or too many."""
         self._left -= size
         if max(size, chunk) > stored * LARGEST_COMPRESSION:
-            raise self._error(f"declares {max(size, chunk)} bytes for '{name}', more than it can hold")
+            raise Unreadable(f"declares {max(size, chunk)} bytes, more than the file can hold")
         if self._left < 0 or chunk > LARGEST_CONTENT:
-            raise self._error(f"declares arrays of more than {LARGEST_CONTENT} bytes, too many for a pair of images")
-
-    def _error(self, problem: str) -> DeepMatchingError:
-        return DeepMatchingError(f"'{self.path}' is not a readable {self.kind}: it {problem}; write it again.")
-
-    def _not_numbers(self, name: str) -> DeepMatchingError:
-        return DeepMatchingError(
-            f"'{self.path}' is not a readable {self.kind}: its {name} are not an array of numbers; save one."
-        )
+            raise Unreadable(f"takes the arrays beyond {LARGEST_CONTENT} bytes, too many for a pair of images")
 
 
-class Archive(_Container, Mapping[str, np.ndarray]):
-    """The arrays of an ``.npz`` file by name; each is read when it is asked for, and not kept."""
-
-    def __init__(self, path: PathLike, kind: str) -> None:
-        super().__init__(path, kind)
-        data = read_bytes(path, kind)
+def open_npz(path: PathLike, kind: str) -> Mapping[str, np.ndarray]:
+    """Return the arrays of an ``.npz`` file by name; each is read when it is asked for, and not kept."""
+    file, data = _Container(path, kind), read_bytes(path, kind)
+    with file.reading(problem="is damaged, or not a .npz file"):
         if data.startswith(_MAGIC):
-            raise self._error("holds a single array instead of an archive")
-        try:
-            self._zip = zipfile.ZipFile(io.BytesIO(data))
-            infos = self._zip.infolist()
-        except Exception as error:  # also struct.error, NotImplementedError, UnicodeDecodeError, …
-            raise self._error("is damaged, or not a .npz file") from error
-        self._infos = {info.filename.removesuffix(".npy"): info for info in infos}
+            raise Unreadable("holds a single array instead of an archive")
+        archive = zipfile.ZipFile(io.BytesIO(data))
+        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
 
-    def __getitem__(self, name: str) -> np.ndarray:
-        info = self._infos[name]
-        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or info.flag_bits & 1:
-            raise self._error(f"holds '{name}' encrypted or in an unknown compression")
-        self._claim(name, info.file_size, info.compress_size)
-        try:
-            return decode_npy(self._zip.read(info))
-        except NotNumbers as error:
-            raise self._not_numbers(name) from error
-        except Unreadable as error:
-            raise self._error(f"has an array '{name}' that {error}") from error
-        except Exception as error:  # BadZipFile, zlib.error, EOFError, OSError, …
-            raise self._error(f"is damaged at '{name}'") from error
+    def read(name: str, info: zipfile.ZipInfo) -> np.ndarray:
+        with file.reading(f"its array '{name}'"):
+            if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or info.flag_bits & 1:
+                raise Unreadable("is encrypted or in an unknown compression")
+            file.claim(info.file_size, info.compress_size)
+            return decode_npy(archive.read(info))
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._infos)
-
-    def __len__(self) -> int:
-        return len(self._infos)
+    return _Lazy(members, read)
 
 
-class _Group(Mapping[str, np.ndarray]):
-    """The arrays of a group by name; each is read when it is asked for, and not kept."""
+@contextmanager
+def open_hdf5(path: PathLike, kind: str) -> Iterator[dict[str, Mapping[str, np.ndarray]]]:
+    """Open an HDF5 file: yield its groups that hold arrays by their path in the file, "" for the file itself.
 
-    def __init__(self, file: Hdf5, datasets: Mapping[str, Any]) -> None:
-        self._file, self._datasets = file, datasets
+    Only arrays that lie in the file are read. A link may lead out of it, so it counts as an array that cannot be read.
+    """
+    import h5py
 
-    def __getitem__(self, name: str) -> np.ndarray:
-        return self._file.read(self._datasets[name], name)
+    file = _Container(path, kind)
+    read_bytes(path, kind, max_bytes=1)  # raises in our words
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._datasets)
-
-    def __len__(self) -> int:
-        return len(self._datasets)
-
-
-class Hdf5(_Container):
-    """An HDF5 file, open for reading. Only arrays that lie in the file itself are read."""
-
-    def __init__(self, path: PathLike, kind: str) -> None:
-        import h5py
-
-        super().__init__(path, kind)
-        read_bytes(path, kind, max_bytes=1)  # raises in our words
-        self._size = os.path.getsize(path)
-        try:
-            self._file = h5py.File(os.fspath(path), "r")
-        except Exception as error:  # OSError, RuntimeError, KeyError, … as HDF5's own messages suggest
-            raise self._error("is damaged, or not an HDF5 file") from error
-
-    def __enter__(self) -> Hdf5:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def groups(self) -> dict[str, _Group]:
-        """Return the groups that hold arrays, by their path in the file; "" is the file itself.
-
-        A link may lead out of the file, so it is not followed: it counts as an array that cannot be read.
-        """
-        found: dict[str, dict[str, Any]] = {}
-        try:
-            self._collect(self._file, "", found, depth=0, seen=set())
-        except DeepMatchingError:
-            raise
-        except Exception as error:  # as above
-            raise self._error("is damaged") from error
-        return {name: _Group(self, datasets) for name, datasets in found.items()}
-
-    def _collect(
-        self, group: h5py.Group, place: str, found: dict[str, dict[str, Any]], depth: int, seen: set[int]
-    ) -> None:
-        """Add the arrays of a group and of the groups in it. A group may contain itself: each is visited once."""
-        import h5py
-
-        address = h5py.h5o.get_info(group.id).addr
-        if address in seen or depth > _MAX_DEPTH:
-            return
-        seen.add(address)
-        for name in group:
-            is_link = not isinstance(group.get(name, getlink=True), h5py.HardLink)
-            item = None if is_link else group[name]
-            if item is None or isinstance(item, h5py.Dataset):
-                found.setdefault(place, {})[name] = item
-            elif isinstance(item, h5py.Group):
-                self._collect(item, f"{place}/{name}" if place else name, found, depth + 1, seen)
-            if len(seen) + sum(map(len, found.values())) > _MAX_ITEMS:
-                raise self._error(f"has more than {_MAX_ITEMS} arrays")
-
-    def read(self, dataset: h5py.Dataset | None, name: str) -> np.ndarray:
-        """Read an array of numbers; raise before allocating it if it is elsewhere, or larger than the file can hold."""
-        if dataset is None:
-            raise self._error(f"has a link to another place instead of the array '{name}'")
-        try:
-            is_elsewhere = dataset.is_virtual or dataset.external is not None
-            is_numbers, bytes_each = dataset.dtype.kind in "fiub", dataset.dtype.itemsize
-            declared = math.prod(dataset.shape or ()) * bytes_each
-            chunk = math.prod(dataset.chunks or ()) * bytes_each
-        except Exception as error:  # as above
-            raise self._error(f"is damaged at '{name}'") from error
-        if is_elsewhere:
-            raise self._error(f"keeps '{name}' in another file")
-        if not is_numbers or dataset.shape is None:
-            raise self._not_numbers(name)
-        self._claim(name, declared, self._size, chunk)
-        try:
+    def read(name: str, dataset: h5py.Dataset | None) -> np.ndarray:
+        with file.reading(f"its array '{name}'"):
+            if dataset is None:
+                raise Unreadable("is a link to another place")
+            if dataset.is_virtual or dataset.external is not None:
+                raise Unreadable("is kept in another file")
+            if dataset.dtype.kind not in "fiub" or dataset.shape is None:
+                raise Unreadable(_NOT_NUMBERS)
+            size, chunk = (math.prod(shape or ()) * dataset.dtype.itemsize for shape in (dataset.shape, dataset.chunks))
+            file.claim(size, os.path.getsize(path), chunk)
             return np.asarray(dataset[()])
-        except Exception as error:  # as above
-            raise self._error(f"is damaged at '{name}'") from error
+
+    with file.reading(problem="is damaged, or not an HDF5 file"):
+        opened = h5py.File(os.fspath(path), "r")
+    with opened:
+        found: dict[str, dict[str, Any]] = {}
+        with file.reading():
+            _collect(opened, "", found, set())
+        yield {name: _Lazy(datasets, read) for name, datasets in found.items()}
+
+
+def _collect(group: h5py.Group, place: str, found: dict[str, dict[str, Any]], seen: set[int], depth: int = 0) -> None:
+    """Add the arrays of a group and of the groups in it. A group may contain itself: each is visited once."""
+    import h5py
+
+    address = h5py.h5o.get_info(group.id).addr
+    if address in seen or depth > _MAX_DEPTH:
+        return
+    seen.add(address)
+    for name in group:
+        is_link = not isinstance(group.get(name, getlink=True), h5py.HardLink)
+        item = None if is_link else group[name]
+        if item is None or isinstance(item, h5py.Dataset):
+            found.setdefault(place, {})[name] = item
+        elif isinstance(item, h5py.Group):
+            _collect(item, f"{place}/{name}" if place else name, found, seen, depth + 1)
+        if len(seen) + sum(map(len, found.values())) > _MAX_ITEMS:
+            raise Unreadable(f"has more than {_MAX_ITEMS} arrays")

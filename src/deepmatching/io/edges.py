@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.arrays import read_npy
+from deepmatching.io.arrays import read_npy, unmasked
 from deepmatching.io.files import PathLike, read_bytes
 from deepmatching.io.image_files import AS_STORED, PICTURE_SUFFIXES, decode_image_file
 from deepmatching.io.images import WHITE
@@ -43,8 +43,8 @@ def load_edges(path: PathLike, size: tuple[int, int]) -> np.ndarray:
 
 def check_edges(edges: np.ndarray, size: tuple[int, int], name: str = "edge map") -> np.ndarray:
     """Convert an array to float32 (H, W) in [0, 1]; raise if it cannot be the edge map of an image of ``size``."""
-    white = WHITE.get(edges.dtype.name)
-    if white is None:
+    edges = unmasked(edges, name)
+    if (white := WHITE.get(edges.dtype.name)) is None:
         raise DeepMatchingError(f"The {name} has dtype {edges.dtype}; convert it to float32 in [0, 1].")
     if edges.shape != tuple(size):
         hint = " (is it transposed?)" if edges.shape == tuple(size)[::-1] else ""

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from deepmatching.errors import DeepMatchingError
+from deepmatching.errors import DeepMatchingError, short_repr
 
 PathLike = str | os.PathLike[str]
 
@@ -28,9 +28,16 @@ _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 _STALE_AFTER = 3600.0
 
 
+def as_path(path: PathLike) -> Path:
+    """Return a path as ``Path``; raise for anything but text and paths of text."""
+    if not isinstance(path, str | os.PathLike) or isinstance(os.fspath(path), bytes):
+        raise DeepMatchingError(f"A path must be text or a pathlib.Path, not {short_repr(path)}.")
+    return Path(path)
+
+
 def check_suffix(path: PathLike, suffixes: Iterable[str], kind: str) -> str:
     """Return the suffix of `path` in lower case; raise unless it is one of `suffixes`."""
-    suffix, known = Path(path).suffix.lower(), list(suffixes)
+    suffix, known = as_path(path).suffix.lower(), list(suffixes)
     if suffix not in known:
         allowed = " or ".join(filter(None, (", ".join(known[:-1]), known[-1])))
         raise DeepMatchingError(f"Cannot tell the {kind} format of '{path}': name it {allowed}.")
@@ -45,7 +52,7 @@ def check_replaceable(path: PathLike, signature: bytes, kind: str) -> None:
 
 def refuse_address(path: PathLike) -> None:
     """Raise if a path is an address such as ``s3://bucket``, which would become a folder of that name."""
-    if found := _ADDRESS.match(os.fspath(path)):
+    if found := _ADDRESS.match(str(as_path(path))):
         raise DeepMatchingError(
             f"'{found[1]}://' is an address, but images and runs are in folders: mount it (rclone, s3fs, gcsfuse), or "
             "copy the files."
@@ -54,17 +61,17 @@ def refuse_address(path: PathLike) -> None:
 
 def read_bytes(path: PathLike, kind: str, max_bytes: int = -1) -> bytes:
     """Read up to `max_bytes` bytes of a file; raise if it is empty. Messages call it `kind`: "image", "flow file", …"""
+    path = as_path(path)
     if os.path.isdir(path):
         raise DeepMatchingError(f"The {kind} '{path}' is a folder; give the name of a file.")
     try:
-        with Path(path).open("rb") as file:
+        with path.open("rb") as file:
             data = file.read(max_bytes)
     except FileNotFoundError as error:
         raise DeepMatchingError(f"There is no {kind} '{path}'; check the path.") from error
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
         raise DeepMatchingError(
-            f"The {kind} '{path}' cannot be read ({reason}); check the path and its permissions."
+            f"The {kind} '{path}' cannot be read ({_reason(error)}); check the path and its permissions."
         ) from error
     if not data:
         raise DeepMatchingError(f"The {kind} '{path}' is an empty file; copy or download it again.")
@@ -73,6 +80,7 @@ def read_bytes(path: PathLike, kind: str, max_bytes: int = -1) -> bytes:
 
 def make_folder(path: PathLike) -> None:
     """Create a folder for results and its parents, unless it exists; see also :func:`remove_temporaries`."""
+    path = as_path(path)
     try:
         os.makedirs(path, exist_ok=True)
         remove_temporaries(path)
@@ -92,8 +100,8 @@ def check_writable(path: PathLike) -> None:
 def remove_temporaries(folder: PathLike, is_locked: bool = False) -> None:
     """Remove the temporary files that killed processes left in a folder.
 
-    Unless the folder is locked (``io.locking``), another process may be at work there. Then only temporary files go
-    that nobody has written to for an hour.
+    Unless the folder is locked (``io.store``), another process may be at work there. Then only temporary files go that
+    nobody has written to for an hour.
     """
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
@@ -117,7 +125,8 @@ def atomic_write(path: PathLike) -> Iterator[Path]:
     try:
         yield temporary
         try:
-            _sync(temporary)
+            with open(temporary, "rb+") as file:
+                os.fsync(file.fileno())
             _keep_mode(temporary, target)
             _replace(temporary, target)
         except OSError as error:
@@ -132,6 +141,7 @@ def atomic_write(path: PathLike) -> Iterator[Path]:
 
 def _create_temporary(path: PathLike) -> tuple[Path, Path]:
     """Create an empty temporary file beside `path`; return it and the file that it is to replace."""
+    path = as_path(path)
     try:
         target = Path(os.path.realpath(path))
         target.exists()  # raises for names that no file can have
@@ -170,12 +180,6 @@ def _keep_mode(temporary: Path, target: Path) -> None:
         os.chmod(temporary, stat.S_IMODE(about.st_mode))
 
 
-def _sync(path: Path) -> None:
-    """Wait until the file is on the disk."""
-    with open(path, "rb+") as file:
-        os.fsync(file.fileno())
-
-
 def _replace(source: Path, target: Path) -> None:
     for pause in _PAUSES:
         try:
@@ -183,6 +187,10 @@ def _replace(source: Path, target: Path) -> None:
         except PermissionError:
             time.sleep(pause)
     os.replace(source, target)
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return getattr(error, "strerror", None) or str(error)
 
 
 def _cannot_write(path: PathLike, error: OSError | ValueError) -> DeepMatchingError:
@@ -193,7 +201,6 @@ def _cannot_write(path: PathLike, error: OSError | ValueError) -> DeepMatchingEr
             f"Cannot write '{path}': it exceeds the largest file size that is allowed; raise that (ulimit -f), or "
             "write to another disk."
         )
-    reason = getattr(error, "strerror", None) or str(error)
     return DeepMatchingError(
-        f"Cannot write '{path}' ({reason}); check the permissions of its folder or choose another folder."
+        f"Cannot write '{path}' ({_reason(error)}); check the permissions of its folder or choose another folder."
     )

@@ -6,12 +6,13 @@ In memory, a flow is float32 (H,W,2): the displacement (x,y) of every pixel, in 
 from __future__ import annotations
 
 import io
+import math
 
 import cv2
 import numpy as np
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.arrays import read_npy
+from deepmatching.io.arrays import read_npy, unmasked
 from deepmatching.io.files import PathLike, atomic_write, check_suffix, read_bytes
 from deepmatching.io.image_files import decode_image_file
 
@@ -47,7 +48,7 @@ def write_flow(path: PathLike, flow: np.ndarray) -> None:
     .flo, .pfm and .npy keep float32 exactly; KITTI .png rounds to 1/64 px and holds −512 to 511.98 px.
     """
     suffix = check_flow_suffix(path)
-    flow = np.asarray(flow)
+    flow = unmasked(flow, "flow")
     if flow.ndim != 3 or flow.shape[2] != 2 or flow.size == 0 or flow.dtype.kind not in "fiu":
         raise DeepMatchingError(
             f"A flow must be a non-empty array (H,W,2) of real numbers, not {flow.dtype} {flow.shape}."
@@ -70,18 +71,13 @@ def _damaged(path: PathLike, what: str) -> DeepMatchingError:
     return DeepMatchingError(f"The flow file '{path}' {what}; check it or write it again.")
 
 
-def _check_size(height: int, width: int, path: PathLike) -> None:
-    if not (0 < height <= _MAX_SIDE and 0 < width <= _MAX_SIDE):
-        raise _damaged(path, f"states an impossible size of {width} x {height}")
-
-
 def _floats(data: bytes, start: int, shape: tuple[int, int, int], dtype: str, path: PathLike) -> np.ndarray:
     """Return the float32 values of `shape`, which must fill `data` from `start` to its end."""
-    expected, found = 4 * shape[0] * shape[1] * shape[2], len(data) - start
+    size, expected, found = f"{shape[1]} x {shape[0]}", 4 * math.prod(shape), len(data) - start
+    if not all(0 < side <= _MAX_SIDE for side in shape):
+        raise _damaged(path, f"states an impossible size of {size}")
     if found != expected:
-        raise _damaged(
-            path, f"has {found} bytes of data, but its header says {shape[1]} x {shape[0]}: {expected} bytes"
-        )
+        raise _damaged(path, f"has {found} bytes of data, but its header says {size}: {expected} bytes")
     return np.frombuffer(data, dtype, offset=start).reshape(shape)
 
 
@@ -90,7 +86,6 @@ def _decode_flo(data: bytes, path: PathLike) -> np.ndarray:
     if len(data) < 12 or data[:4] != _FLO_MAGIC:
         raise _damaged(path, "is not a Middlebury .flo file (its first four bytes are not PIEH)")
     width, height = (int(side) for side in np.frombuffer(data, "<i4", count=2, offset=4))
-    _check_size(height, width, path)
     return _floats(data, 12, (height, width, 2), "<f4", path).astype(np.float32)
 
 
@@ -114,7 +109,6 @@ def _decode_pfm(data: bytes, path: PathLike) -> np.ndarray:
         width, height, scale = int(fields[1]), int(fields[2]), float(fields[3])
     except ValueError as error:
         raise _damaged(path, "has a damaged PFM header") from error
-    _check_size(height, width, path)
     # One whitespace character ends the header, and the first float may begin with a byte that looks like one.
     start = 0
     for field in fields[:4]:

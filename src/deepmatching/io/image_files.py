@@ -39,17 +39,6 @@ UPRIGHT = 1
 
 _EXIF_ORIENTATION = 0x0112
 
-#: Pillow's names of the turns that show images of the orientations 2 to 8 upright.
-_TURNS = (
-    "FLIP_LEFT_RIGHT",
-    "ROTATE_180",
-    "FLIP_TOP_BOTTOM",
-    "TRANSPOSE",
-    "ROTATE_270",
-    "TRANSVERSE",
-    "ROTATE_90",
-)
-
 _JPEG = b"\xff\xd8\xff"
 _PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -60,7 +49,7 @@ _PNG_KEPT = (b"tRNS", b"eXIf", b"acTL", b"fcTL", b"fdAT")
 def decode_image_file(path: PathLike, flags: int, name: str = "image") -> np.ndarray:
     """Decode an image file to (H,W) or (H,W,C), channels in BGR order, as `cv2.imdecode` does with these `flags`.
 
-    Nothing is printed. The file is not opened by OpenCV, which cannot open paths with non-ASCII characters on Windows.
+    Not by `cv2.imread`, which prints, and cannot open paths with non-ASCII characters on Windows.
     """
     data = read_bytes(path, name)
     try:
@@ -98,19 +87,13 @@ def to_stored(points: np.ndarray, size: tuple[int, int], orientation: int) -> np
     ``load_image`` turns photographs upright; COLMAP and hloc work on the stored pixels. Both positions are measured
     from pixel centres.
     """
-    rows, columns = size
-    x, y = points[:, 0], points[:, 1]
-    right, bottom = columns - 1 - x, rows - 1 - y
-    stored = {
-        2: (right, y),
-        3: (right, bottom),
-        4: (x, bottom),
-        5: (y, x),
-        6: (y, right),
-        7: (bottom, right),
-        8: (bottom, x),
-    }.get(orientation, (x, y))
-    return np.stack(stored, axis=1).astype(points.dtype)
+    mirrored = np.where(_is_mirrored(orientation), (size[1] - 1, size[0] - 1) - points, points).astype(points.dtype)
+    return mirrored[:, ::-1] if orientation >= 5 else mirrored
+
+
+def _is_mirrored(orientation: int) -> tuple[bool, bool]:
+    """Return whether x and y of the upright image are mirrored; from 5 on, the stored axes are swapped after that."""
+    return orientation in (2, 3, 6, 7), orientation in (3, 4, 7, 8)
 
 
 def stored_size(size: tuple[int, int], orientation: int) -> tuple[int, int]:
@@ -170,14 +153,15 @@ def _orientation(header: ImageFile) -> int:
 
 def _decode_jpeg(header: ImageFile, flags: int) -> np.ndarray:
     """Decode the pixels of a JPEG; raise if it is cut short. From OpenCV, libjpeg would print to standard error."""
-    from PIL.Image import Transpose
-
     image: Image = header
     if not flags & (cv2.IMREAD_COLOR | cv2.IMREAD_ANYCOLOR):
         header.draft("L", header.size)  # the luminance as it is stored
         image = header.convert("L")
-    orientation = UPRIGHT if flags == cv2.IMREAD_UNCHANGED else _orientation(header)
-    pixels = np.asarray(image if orientation == UPRIGHT else image.transpose(Transpose[_TURNS[orientation - 2]]))
+    pixels = np.asarray(image)
+    if flags != cv2.IMREAD_UNCHANGED and (orientation := _orientation(header)) != UPRIGHT:
+        turned = pixels.swapaxes(0, 1) if orientation >= 5 else pixels
+        x, y = _is_mirrored(orientation)
+        pixels = turned[:: -1 if y else 1, :: -1 if x else 1]
     if image.mode == "CMYK":  # OpenCV's formula; Pillow has inverted the inks
         black = np.uint16(255) - pixels[:, :, 3:]
         pixels = (black - (pixels[:, :, :3] * black >> 8)).astype(np.uint8)

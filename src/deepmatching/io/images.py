@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError
+from deepmatching.io.arrays import unmasked
 from deepmatching.io.files import PathLike
 from deepmatching.io.image_files import AS_STORED, decode_image_file
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image as PILImage
 
 _log = logging.getLogger("deepmatching")
-
 
 ImageLike: TypeAlias = "str | os.PathLike[str] | np.ndarray | torch.Tensor | PILImage"
 
@@ -30,11 +30,9 @@ _DTYPE_RULE = "convert it to uint8 (0 to 255), uint16 (0 to 65535), bool or floa
 # Resampling overshoots slightly, while an image in 0 … 255 exceeds these bounds unless it is nearly black.
 _FLOAT_RANGE = (-0.5, 1.5)
 
-
 #: Numbers of bits that 16-bit images often hold instead.
 _SMALLER_DEPTHS = (8, 10, 12, 14)
 _warned_depths: set[int] = set()
-
 
 #: The attribute of a tensor that :func:`load_image` has made: its version, which PyTorch counts up when it is changed.
 _LOADED = "_deepmatching_loaded_version"
@@ -65,7 +63,7 @@ def load_image(image: ImageLike, name: str = "image", bit_depth: int | None = No
     elif isinstance(image, str | os.PathLike):
         planar, name = read_pixels(image, name), f"{name} ('{os.fspath(image)}')"
     else:
-        planar = _planar_from_array(_array_from_pil(image, name), name)
+        planar = _planar_from_pil(image, name)
     loaded = scale_to_unit(planar, name, bit_depth)
     if not loaded.is_inference():  # such tensors have no version
         setattr(loaded, _LOADED, loaded._version)
@@ -80,30 +78,30 @@ def read_pixels(path: PathLike, name: str = "image") -> torch.Tensor:
     return _planar_from_array(array, f"{name} ('{os.fspath(path)}')")
 
 
-def _array_from_pil(image: PILImage, name: str) -> np.ndarray:
-    """Return a PIL image as (H,W) or RGB (H,W,3), without alpha; raise if it is none."""
+def _planar_from_pil(image: PILImage, name: str) -> torch.Tensor:
+    """Turn a PIL image into a tensor (1 or 3,H,W), without alpha; raise if it is none."""
     from PIL import Image
 
     if not isinstance(image, Image.Image):
         raise DeepMatchingError(
             f"The {name} is a {type(image).__name__}; pass a path, a NumPy array, a torch tensor or a PIL image."
         )
-    width, height = image.size
-    if width * height == 0:
-        raise DeepMatchingError(f"The {name} has no pixels (size {width} x {height}); pass a picture.")
     try:
-        if image.mode in ("L", "LA", "La", "1"):
-            return np.asarray(image.convert("L"))
-        if image.mode == "F" or image.mode.startswith("I;16"):
-            return np.asarray(image)
-        if image.mode == "I":  # 32 bits; some PIL versions open 16-bit files in this mode
+        if image.mode in ("La", "RGBa"):  # with colours multiplied by alpha
+            image = image.convert(image.mode.upper())
+        if image.mode in ("L", "LA", "1"):
+            array = np.asarray(image.convert("L"))
+        elif image.mode in ("F", "I") or image.mode.startswith("I;16"):
             array = np.asarray(image)
-            if array.min() < 0 or array.max() > 65535:
-                raise DeepMatchingError(f"The {name} (PIL mode I) exceeds 16 bits; {_DTYPE_RULE}.")
-            return array.astype(np.uint16)
-        return np.asarray(image.convert("RGB"))
-    except OSError as error:  # PIL opens files lazily
+        else:
+            array = np.asarray(image.convert("RGB"))
+    except (OSError, ValueError) as error:  # PIL opens files lazily
         raise DeepMatchingError(f"The {name} cannot be read by PIL ({error}); check its file.") from error
+    if image.mode == "I" and array.size:  # 32 bits; some PIL versions open 16-bit files in this mode
+        if array.min() < 0 or array.max() > 65535:
+            raise DeepMatchingError(f"The {name} (PIL mode I) exceeds 16 bits; {_DTYPE_RULE}.")
+        array = array.astype(np.uint16)
+    return _planar_from_array(array, name)
 
 
 def shrunk_size(size: tuple[int, int], max_size: int | None) -> tuple[int, int]:
@@ -138,6 +136,7 @@ def stacked(images: list[torch.Tensor]) -> torch.Tensor:
 
 def _planar_from_array(array: np.ndarray, name: str) -> torch.Tensor:
     """Turn (H,W), (H,W,1), (H,W,3) or (H,W,4) of any allowed dtype into a tensor (1 or 3,H,W) of the same dtype."""
+    array = unmasked(array, name)
     if array.dtype.name not in WHITE:
         raise DeepMatchingError(f"The {name} has dtype {array.dtype}; {_DTYPE_RULE}.")
     if array.ndim == 2:
@@ -155,8 +154,15 @@ def _planar_from_array(array: np.ndarray, name: str) -> torch.Tensor:
     return torch.from_numpy(planar)
 
 
+def check_dense(tensor: torch.Tensor, name: str) -> None:
+    """Raise if a tensor is sparse or nested, or has no values."""
+    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_meta:
+        raise DeepMatchingError(f"The {name} is a sparse, nested or meta tensor; pass a dense one that has values.")
+
+
 def _planar_from_tensor(tensor: torch.Tensor, name: str) -> torch.Tensor:
     """Turn (H,W), (C,H,W) or (1,C,H,W) into (1 or 3,H,W); C = 4 loses its alpha."""
+    check_dense(tensor, name)
     shape = tuple(tensor.shape)
     if tensor.ndim == 2:
         tensor = tensor[None]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,7 +18,7 @@ import numpy as np
 from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.arrays import Archive, Hdf5
+from deepmatching.io.arrays import open_hdf5, open_npz
 from deepmatching.io.files import PathLike, atomic_write, check_suffix, read_bytes
 
 Size = tuple[int, int]
@@ -60,13 +60,16 @@ def to_corners(points: Points) -> Points:
 
 def check_matches_suffix(path: PathLike) -> str:
     """Return the suffix in lower case; raise unless it names a format for matches."""
-    return check_suffix(path, _WRITERS, "matches")
+    return check_suffix(path, (".txt", ".npz", ".h5"), "matches")
 
 
 def write_matches(path: PathLike, matches: MatchArrays) -> None:
     """Write ``.txt`` (the original's format), ``.npz`` or ``.h5``, depending on the suffix."""
     suffix = check_matches_suffix(path)
-    data = _WRITERS[suffix](matches)  # in memory: on a full disk, the HDF5 library ends the process
+    if suffix == ".txt":
+        data = format_matches(matches).encode("ascii")
+    else:  # in memory: on a full disk, the HDF5 library ends the process
+        data = (_encode_npz if suffix == ".npz" else _encode_h5)(matches)
     with atomic_write(path) as temporary:
         temporary.write_bytes(data)
 
@@ -78,9 +81,14 @@ def read_matches(path: PathLike) -> MatchArrays:
     have ``keypoints0`` and ``keypoints1`` of one pair, measured from pixel centres; scores and an index are optional.
     In an ``.h5``, the arrays may be in a group.
     """
-    path = Path(path)
-    suffix = check_matches_suffix(path)
-    matches = _READERS[suffix](path)
+    suffix, path = check_matches_suffix(path), Path(path)
+    if suffix == ".txt":
+        matches = _read_text(path)
+    elif suffix == ".npz":
+        matches = _from_arrays(open_npz(path, "matches file"), path)
+    else:
+        with open_hdf5(path, "matches file") as groups:
+            matches = _from_arrays(_pair_group(groups, path), path)
     rows = np.concatenate([matches.keypoints0, matches.keypoints1, matches.scores[:, None]], axis=1)
     if bad := int((~np.isfinite(rows)).any(axis=1).sum()):
         raise DeepMatchingError(
@@ -99,17 +107,22 @@ def format_matches(matches: MatchArrays) -> str:
 
 
 def _arrays(matches: MatchArrays) -> dict[str, np.ndarray]:
-    arrays = {name: np.asarray(value) for name, value in matches._asdict().items() if value is not None}
-    return {name: array.astype(np.int64) if name.startswith("size") else array for name, array in arrays.items()}
+    types = {"size0": np.int64, "size1": np.int64}
+    return {name: np.asarray(value, types.get(name)) for name, value in matches._asdict().items() if value is not None}
 
 
 def _from_arrays(stored: Mapping[str, Any], path: Path) -> MatchArrays:
     size0, size1 = (_size(stored[name], name, path) if name in stored else None for name in ("size0", "size1"))
     keypoints0, keypoints1, scores = _pair_of_arrays(stored, path)
+    confidence = numbers = table = None
     # In the files of others, a confidence without scores is what we call scores.
-    is_ours = "confidence" in stored and "scores" in stored and not any(name in stored for name in _INDICES)
-    confidence = _confidence(stored["confidence"], len(scores), path) if is_ours else None
-    numbers, table = _transformations(stored, len(scores), path) if "transformations" in stored else (None, None)
+    if "confidence" in stored and "scores" in stored and not any(name in stored for name in _INDICES):
+        confidence = stored["confidence"]
+        if confidence.shape != scores.shape or not ((confidence >= 0) & (confidence <= 1)).all():
+            raise _unreadable(path, "its confidence is not a number from 0 to 1 for each match; write it again")
+        confidence = _to_float32(confidence)
+    if "transformations" in stored:
+        numbers, table = _transformations(stored, len(scores), path)
     return MatchArrays(keypoints0, keypoints1, scores, size0, size1, confidence, numbers, table)
 
 
@@ -121,12 +134,6 @@ def _transformations(stored: Mapping[str, Any], number: int, path: Path) -> tupl
     if not is_index or not ((numbers >= 0) & (numbers < len(table))).all():
         raise _unreadable(path, "it does not name one of its transformations for each match; write it again")
     return numbers.astype(np.int64), _to_float32(table)
-
-
-def _confidence(stored: np.ndarray, number: int, path: Path) -> np.ndarray:
-    if stored.shape != (number,) or stored.dtype.kind != "f" or not ((stored >= 0) & (stored <= 1)).all():
-        raise _unreadable(path, "its confidence is not a number from 0 to 1 for each match; write it again")
-    return _to_float32(stored)
 
 
 def _size(stored: np.ndarray, name: str, path: Path) -> Size:
@@ -193,8 +200,7 @@ def _scores(arrays: dict[str, np.ndarray], count: int, path: Path) -> np.ndarray
     for array in named.values():
         if array.size == count and array.squeeze().ndim < 2:  # (N,), (1, N) or (N, 1)
             return _to_float32(array.reshape(-1))
-    if named:
-        found = ", ".join(f"{name} of shape {array.shape}" for name, array in named.items())
+    if found := ", ".join(f"{name} of shape {array.shape}" for name, array in named.items()):
         raise DeepMatchingError(f"'{path}' has {count} matches, but {found}; each match needs one score.")
     return np.ones(count, np.float32)
 
@@ -225,10 +231,6 @@ def _unreadable(path: Path, problem: str) -> DeepMatchingError:
     return DeepMatchingError(f"'{path}' is not a readable matches file: {problem}.")
 
 
-def _encode_text(matches: MatchArrays) -> bytes:
-    return format_matches(matches).encode("ascii")
-
-
 def _encode_npz(matches: MatchArrays) -> bytes:
     stream = io.BytesIO()
     np.savez_compressed(stream, **_arrays(matches))  # type: ignore[arg-type]
@@ -257,16 +259,3 @@ def _read_text(path: Path) -> MatchArrays:
     except ValueError:
         raise _unreadable(path, "it has lines with words, but each must start with x0 y0 x1 y1") from None
     return MatchArrays(from_corners(table[:, 0:2]), from_corners(table[:, 2:4]), table[:, 4])
-
-
-def _read_npz(path: Path) -> MatchArrays:
-    return _from_arrays(Archive(path, "matches file"), path)
-
-
-def _read_h5(path: Path) -> MatchArrays:
-    with Hdf5(path, "matches file") as file:
-        return _from_arrays(_pair_group(file.groups(), path), path)
-
-
-_WRITERS: dict[str, Callable[[MatchArrays], bytes]] = {".txt": _encode_text, ".npz": _encode_npz, ".h5": _encode_h5}
-_READERS: dict[str, Callable[[Path], MatchArrays]] = {".txt": _read_text, ".npz": _read_npz, ".h5": _read_h5}

@@ -24,11 +24,10 @@ from deepmatching.io.structured import read_json
 
 
 class Manifest(Protocol):
-    """The content of a manifest."""
+    """The content of a manifest; the settings are all that the results depend on, JSON-serializable."""
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """Everything that the results depend on, JSON-serializable."""
+    def settings(self) -> dict[str, Any]: ...
 
 
 T = TypeVar("T")
@@ -70,11 +69,7 @@ class Store:
 
     @contextlib.contextmanager
     def reserve(self) -> Iterator[None]:
-        """Create the folder, keep other processes out of it, and remove what killed ones left half written.
-
-        Raises:
-            DeepMatchingError: if nothing can be written there, or if another process is at work there.
-        """
+        """Create the folder, keep other processes out of it, and remove what killed ones left half written."""
         make_folder(self.path)
         check_writable(self.manifest)
         with lock_folder(self.path, self.option):
@@ -119,18 +114,16 @@ class Store:
 def check_same_settings(
     what: str, before: Mapping[str, Any], now: Mapping[str, Any], advice: str, changeable: Collection[str] = ()
 ) -> None:
-    """Raise if settings differ; the message names the first that does.
+    """Raise if settings differ: ``what`` were made with those ``before``, and ``advice`` ends the message.
 
-    Args:
-        what: was made with the settings ``before``: how the message begins.
-        before, now: the settings, perhaps nested. A setting that is missing is None.
-        advice: how the message ends.
-        changeable: dotted names of settings, or of tables of them, that may differ.
+    Settings may be nested; one that is missing is None. Those that ``changeable`` names, such as ``device`` or the
+    table ``data``, may differ.
     """
     for name, old, new in _differences(before, now):
         if not any(f"{name}.".startswith(f"{free}.") for free in changeable):
-            made = f"without {name}" if old is None else f"with {name} {_shown(old)}"
-            raise DeepMatchingError(f"{what} were made {made}, and now it is {_shown(new)}: {advice}.")
+            was, is_ = ("not set" if v is None else json.dumps(v, ensure_ascii=False, default=repr) for v in (old, new))
+            made = f"without {name}" if old is None else f"with {name} {was}"
+            raise DeepMatchingError(f"{what} were made {made}, and now it is {is_}: {advice}.")
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
@@ -143,20 +136,12 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str 
             yield prefix + name, old, new
 
 
-def _shown(value: Any) -> str:
-    return "not set" if value is None else json.dumps(value, ensure_ascii=False, default=repr)
-
-
 @contextlib.contextmanager
 def lock_folder(folder: Path, option: str = "--out") -> Iterator[None]:
-    """Keep other processes out of a folder while the block lasts, and remove what killed ones left half written.
+    """Keep other processes out of a writable folder while the block lasts; remove what killed ones left half written.
 
     The operating system holds the lock on the file ``.lock`` and releases it however the process ends. A file that a
-    killed process leaves behind locks nobody out.
-
-    Args:
-        folder: exists and is writable.
-        option: how the user names another folder.
+    killed process leaves behind locks nobody out. ``option`` is how the user names another folder.
     """
     path = folder / ".lock"
     lock = FileLock(path)

@@ -6,6 +6,8 @@ import json
 import math
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from deepmatching.errors import DeepMatchingError
@@ -31,20 +33,17 @@ def parse_json(text: str | bytes, allow_nan: bool = False) -> Any:
         allow_nan: accept the words NaN and Infinity, which Python writes.
     """
     constant = float if allow_nan else _refuse_constant
-    try:
-        decoded = text.decode("utf-8-sig") if isinstance(text, bytes) else text
-        value = json.loads(decoded, parse_float=_finite, parse_int=_whole, parse_constant=constant)
-        _check_values(value)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    return value
+    return _parse(text, partial(json.loads, parse_float=_finite, parse_int=_whole, parse_constant=constant))
 
 
 def parse_toml(text: str | bytes) -> dict[str, Any]:
     """Parse a TOML text; raise ValueError with a short reason. Numbers are not checked."""
+    return _parse(text, tomllib.loads)
+
+
+def _parse(text: str | bytes, parse: Callable[[str], Any]) -> Any:
     try:
-        decoded = text.decode("utf-8-sig") if isinstance(text, bytes) else text
-        value = tomllib.loads(decoded)
+        value = parse(text.decode("utf-8-sig") if isinstance(text, bytes) else text)
         _check_values(value)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
@@ -53,26 +52,21 @@ def parse_toml(text: str | bytes) -> dict[str, Any]:
 
 def read_json(path: PathLike, kind: str, advice: str = "write it again") -> Any:
     """Read the value in a JSON file. Error messages call it ``kind``, and end with ``advice``."""
-    try:
-        return parse_json(read_bytes(path, kind))
-    except DeepMatchingError:
-        raise
-    except ValueError as error:
-        raise DeepMatchingError(f"The {kind} '{path}' is not JSON ({_reason(error)}); {advice}.") from error
+    return _read(path, kind, "JSON", parse_json, advice)
 
 
 def read_toml(path: PathLike, kind: str) -> dict[str, Any]:
     """Read the table in a TOML file. Error messages call it ``kind``."""
+    return _read(path, kind, "TOML", parse_toml, "correct it")
+
+
+def _read(path: PathLike, kind: str, language: str, parse: Callable[[bytes], Any], advice: str) -> Any:
+    data = read_bytes(path, kind)
     try:
-        return parse_toml(read_bytes(path, kind))
-    except DeepMatchingError:
-        raise
+        return parse(data)
     except ValueError as error:
-        raise DeepMatchingError(f"The {kind} '{path}' is not TOML ({_reason(error)}): correct it.") from error
-
-
-def _reason(error: ValueError) -> str:
-    return "it is not text in UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+        reason = "it is not text in UTF-8" if isinstance(error, UnicodeDecodeError) else error
+        raise DeepMatchingError(f"The {kind} '{path}' is not {language} ({reason}); {advice}.") from error
 
 
 def _finite(text: str) -> float:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import cv2
@@ -25,20 +26,23 @@ class BadFrame(DeepMatchingError):
     """One picture of a folder cannot be used; the others can."""
 
 
+@dataclass
 class Frames:
     """Frames in order: their names, and their pictures, which are read when they are needed.
 
     Attributes:
         path: the folder or the video.
         names: one per frame, unique.
+        stamps: name, size and time of change of each frame's file, or of the one file of all frames.
+        read: yields frames first, …, end − 1 as (C, H, W) in [0, 1].
         rate: frames per second, or None if the source does not say.
         missing: number of frames that the source announces but that cannot be read.
-        stamps: name, size and time of change of each frame's file, or of the one file of all frames.
     """
 
     path: Path
     names: list[str]
     stamps: list[str]
+    read: Callable[[int, int], Iterator[Tensor]]
     rate: float | None = None
     missing: int = 0
 
@@ -47,7 +51,7 @@ class Frames:
 
     @property
     def origins(self) -> dict[str, list[str]]:
-        """Return, for each frame except the last, the stamps of the files that it and the next frame come from."""
+        """The stamps of the files that each frame except the last, and the frame after it, come from."""
         per_frame = len(self.stamps) > 1
         return {n: self.stamps[i : i + 2] if per_frame else self.stamps for i, n in enumerate(self.names[:-1])}
 
@@ -59,77 +63,15 @@ class Frames:
             DeepMatchingError: if a video cannot be read.
         """
         size: tuple[int, int] | None = None
-        for index, frame in zip(range(first, end), self._read(first, end), strict=True):
+        for name, frame in zip(self.names[first:end], self.read(first, end), strict=True):
             found = size_of(frame)
             if size is not None and found != size:
                 raise BadFrame(
-                    f"Frame '{self.names[index]}' of '{self.path}' is {found[1]}x{found[0]} pixels, but the one before "
-                    f"is {size[1]}x{size[0]}; all frames must have the same size."
+                    f"Frame '{name}' of '{self.path}' is {found[1]}x{found[0]} pixels, but the one before is "
+                    f"{size[1]}x{size[0]}; all frames must have the same size."
                 )
             size = found
             yield frame
-
-    def _read(self, first: int, end: int) -> Iterator[Tensor]:
-        raise NotImplementedError
-
-
-class FolderFrames(Frames):
-    """The pictures of a folder in natural order, each named after its file without the suffix."""
-
-    def __init__(self, path: Path) -> None:
-        files = [file for file in path.iterdir() if file.suffix.lower() in PICTURE_SUFFIXES and file.is_file()]
-        files = sorted((f for f in files if not f.name.startswith(".")), key=lambda file: natural_order(file.name))
-        if not files:
-            raise DeepMatchingError(
-                f"The folder '{path}' holds no pictures ({', '.join(PICTURE_SUFFIXES)}); "
-                "give a folder of frames or a video."
-            )
-        by_name: dict[str, Path] = {}
-        for file in files:
-            other = by_name.setdefault(file.stem, file)
-            if other is not file:
-                raise DeepMatchingError(
-                    f"'{path}' holds two frames with the same name, '{other.name}' and '{file.name}'; remove one."
-                )
-        self.path, self.files = path, files
-        self.names, self.stamps = list(by_name), [_stamp(file) for file in files]
-
-    def _read(self, first: int, end: int) -> Iterator[Tensor]:
-        for file in self.files[first:end]:
-            try:
-                frame = load_image(file, "frame")
-            except DeepMatchingError as error:
-                raise BadFrame(str(error)) from error
-            yield frame
-
-
-class VideoFrames(Frames):
-    """The frames of a video file, named frame_0001, frame_0002, …"""
-
-    def __init__(self, path: Path) -> None:
-        capture = _open(path)
-        count = _count_frames(capture)  # the number in the header is often an estimate
-        announced = int(max(0.0, min(capture.get(cv2.CAP_PROP_FRAME_COUNT), 1e9)))
-        rate = float(capture.get(cv2.CAP_PROP_FPS))
-        capture.release()
-        self.path, self.names = path, [f"frame_{number:04d}" for number in range(1, count + 1)]
-        self.stamps, self.missing = [_stamp(path)], max(0, announced - count)
-        self.rate = rate if 0 < rate < 1000 else None
-
-    def _read(self, first: int, end: int) -> Iterator[Tensor]:
-        capture = _open(self.path)
-        try:
-            for _ in range(first):
-                capture.grab()
-            for index in range(first, end):
-                there, bgr = capture.read()
-                if not there:
-                    raise DeepMatchingError(
-                        f"Frame '{self.names[index]}' of '{self.path}' cannot be read; convert the video again."
-                    )
-                yield load_image(np.ascontiguousarray(bgr[:, :, ::-1]), f"frame '{self.names[index]}'")
-        finally:
-            capture.release()
 
 
 def open_frames(path: str | os.PathLike[str]) -> Frames:
@@ -137,10 +79,62 @@ def open_frames(path: str | os.PathLike[str]) -> Frames:
     path = Path(path)
     if not os.path.isdir(path) and path.suffix.lower() in PICTURE_SUFFIXES:
         raise DeepMatchingError(f"'{path}' is a single picture; give a second one, a folder of frames or a video.")
-    frames = FolderFrames(path) if os.path.isdir(path) else VideoFrames(path)
+    frames = _open_folder(path) if os.path.isdir(path) else _open_video(path)
     if len(frames) < 2:
         raise DeepMatchingError(f"'{path}' holds {len(frames)} frame, but flow needs at least two; add frames.")
     return frames
+
+
+def _open_folder(path: Path) -> Frames:
+    """Return the pictures of a folder in natural order, each named after its file without the suffix."""
+    files = [file for file in path.iterdir() if file.suffix.lower() in PICTURE_SUFFIXES and file.is_file()]
+    files = sorted((f for f in files if not f.name.startswith(".")), key=lambda file: natural_order(file.name))
+    if not files:
+        raise DeepMatchingError(
+            f"The folder '{path}' holds no pictures ({', '.join(PICTURE_SUFFIXES)}); give one of frames, or a video."
+        )
+    by_name: dict[str, Path] = {}
+    for file in files:
+        other = by_name.setdefault(file.stem, file)
+        if other is not file:
+            raise DeepMatchingError(
+                f"'{path}' holds two frames with the same name, '{other.name}' and '{file.name}'; remove one."
+            )
+
+    def read(first: int, end: int) -> Iterator[Tensor]:
+        for file in files[first:end]:
+            try:
+                frame = load_image(file, "frame")
+            except DeepMatchingError as error:
+                raise BadFrame(str(error)) from error
+            yield frame
+
+    return Frames(path, list(by_name), [_stamp(file) for file in files], read)
+
+
+def _open_video(path: Path) -> Frames:
+    """Return the frames of a video file, named frame_0001, frame_0002, …"""
+    capture = _open(path)
+    count = _count_frames(capture)  # the number in the header is often an estimate
+    announced = int(max(0.0, min(capture.get(cv2.CAP_PROP_FRAME_COUNT), 1e9)))
+    rate = float(capture.get(cv2.CAP_PROP_FPS))
+    capture.release()
+    names = [f"frame_{number:04d}" for number in range(1, count + 1)]
+
+    def read(first: int, end: int) -> Iterator[Tensor]:
+        capture = _open(path)
+        try:
+            for _ in range(first):
+                capture.grab()
+            for name in names[first:end]:
+                there, bgr = capture.read()
+                if not there:
+                    raise DeepMatchingError(f"Frame '{name}' of '{path}' cannot be read; convert the video again.")
+                yield load_image(np.ascontiguousarray(bgr[:, :, ::-1]), f"frame '{name}'")
+        finally:
+            capture.release()
+
+    return Frames(path, names, [_stamp(path)], read, rate if 0 < rate < 1000 else None, max(0, announced - count))
 
 
 def natural_order(name: str) -> list[tuple[int, int, str]]:
@@ -186,16 +180,13 @@ def write_video(path: Path, pictures: Iterable[np.ndarray], rate: float | None =
 
     OpenCV does not report when a disk is full. The video is therefore read again before it replaces an older one.
     """
+    code, writer, count = cv2.VideoWriter.fourcc(*CODECS[path.suffix.lower()]), cv2.VideoWriter(), 0
     with atomic_write(path) as temporary:
-        writer: cv2.VideoWriter | None = None
-        count = 0
         try:
             for picture in pictures:
-                if writer is None:
-                    code = cv2.VideoWriter.fourcc(*CODECS[path.suffix.lower()])
-                    size = (picture.shape[1], picture.shape[0])
+                if not count:
                     with _quiet_ffmpeg(), quiet_opencv():
-                        writer = cv2.VideoWriter(str(temporary), code, rate or 12.0, size)
+                        writer.open(str(temporary), code, rate or 12.0, picture.shape[1::-1])
                     if not writer.isOpened():
                         raise DeepMatchingError(
                             f"OpenCV cannot write the video '{path}' here: give --draw a folder for pictures instead."
@@ -203,8 +194,7 @@ def write_video(path: Path, pictures: Iterable[np.ndarray], rate: float | None =
                 writer.write(np.ascontiguousarray(picture[:, :, ::-1]))
                 count += 1
         finally:
-            if writer is not None:
-                writer.release()
+            writer.release()
         if count and not (_is_whole(temporary) and _has_frames(temporary, count)):
             raise DeepMatchingError(
                 f"Cannot write '{path}': OpenCV did not write all of its {count} frames; free some space or write to "

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.arrays import Archive
+from deepmatching.io.arrays import open_npz
 from deepmatching.io.files import PathLike
 from deepmatching.io.weights import read_safetensors
 from deepmatching.network.descriptors.vgg import MEAN_RGB, VGG
@@ -115,7 +115,7 @@ def _read(path: Path) -> dict[str, Tensor]:
     if not os.path.getsize(path):
         raise DeepMatchingError(f"{path} is empty; download the weights again.")
     if path.suffix == ".npz":
-        archive = Archive(path, "file of VGG-16 weights")
+        archive = open_npz(path, "file of VGG-16 weights")
         known = {name for layer in LAYERS for kind in ("weight", "bias") for name in _names(layer, kind)}
         wanted = [name for name in (*sorted(known), "mean_rgb", "std_rgb") if name in archive]
         return {name: torch.from_numpy(archive[name].astype(np.float32)) for name in wanted}
