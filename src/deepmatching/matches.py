@@ -247,8 +247,6 @@ class Matches:
         sure = [None] * len(counts) if confidence is None else confidence[pairs, rows, columns].split(counts)
         return [cls(*own, size0, size1, certain) for *own, certain in zip(*parts, sure, strict=True)]  # type: ignore[call-arg]
 
-    # ------------------------------------------------------------------ geometry
-
     def homography(self, threshold: float = 3.0) -> TwoViewGeometry:
         """Find the homography that most matches fit within ``threshold`` pixels, by OpenCV's MAGSAC."""
         return find_homography(*self.numpy()[:2], threshold)
@@ -260,8 +258,6 @@ class Matches:
     def essential(self, K0: np.ndarray, K1: np.ndarray, threshold: float = 1.0) -> TwoViewGeometry:
         """Find the essential matrix and the motion of cameras with these matrices (3, 3), by OpenCV's MAGSAC."""
         return find_essential(*self.numpy()[:2], K0, K1, threshold)
-
-    # ------------------------------------------------------------------ adapters
 
     def as_kornia(self) -> dict[str, Tensor]:
         """Return a dictionary like that of kornia's LoFTR."""
@@ -297,8 +293,6 @@ class Matches:
             [cv2.DMatch(i, i, distance) for i, distance in enumerate(distances)],
         )
 
-    # ------------------------------------------------------------------ files
-
     def _arrays(self) -> MatchArrays:
         own = {field.name: getattr(self, field.name) for field in fields(self)}
         return MatchArrays(**{n: v.detach().cpu().numpy() if isinstance(v, Tensor) else v for n, v in own.items()})  # type: ignore[arg-type]
@@ -315,8 +309,6 @@ class Matches:
     def load(cls, path: PathLike) -> Matches:
         """Read a file that :meth:`save` or another matcher wrote; see :func:`deepmatching.io.matches.read_matches`."""
         return cls(*read_matches(path))  # type: ignore[arg-type]
-
-    # ------------------------------------------------------------------ pictures
 
     def draw(
         self,
