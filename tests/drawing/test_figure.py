@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from deepmatching.drawing.colors import flow_to_color
-from deepmatching.drawing.figure import add_legend, fit, new_figure, panel_figure, render, show
+from deepmatching.drawing.figure import add_legend, fit, new_figure, panel_figure, render
 from deepmatching.drawing.pictures import resize
 
 
@@ -24,25 +24,25 @@ def test_a_figure_has_the_pixels_asked_for() -> None:
 @pytest.mark.parametrize("size", [(600, 900), (30, 40), (1500, 2000)])
 def test_a_panel_shows_its_image_pixel_by_pixel(size: tuple[int, int], rng: np.random.Generator) -> None:
     image = rng.integers(0, 256, (*size, 3), np.uint8)
-    figure, axes, scale = panel_figure([["a", "b"], ["c", "d"]], [image], "a caption", bar=True)
-    shown = resize(image, scale)
-    show(axes["d"], shown, scale, "a title")
-    picture = render(figure)
-    box = axes["d"].get_window_extent()
+    panels = panel_figure([["a", "b"], ["c", "d"]], [image], "a caption", bar=True)
+    shown = resize(image, panels.scale)
+    panels.show("d", image, "a title")
+    picture = render(panels.figure)
+    box = panels.axes["d"].get_window_extent()
     left, top = round(box.x0), len(picture) - round(box.y1)
     np.testing.assert_array_equal(picture[top : top + len(shown), left : left + shown.shape[1]], shown)
 
 
 def test_coordinates_of_a_panel_are_those_of_the_image() -> None:
     small, large = np.zeros((300, 500, 3), np.uint8), np.zeros((400, 700, 3), np.uint8)
-    _, axes, scale = panel_figure([["a", "b"]], [small, large])
+    panels = panel_figure([["a", "b"]], [small, large])
     for name, image in (("a", small), ("b", large)):
-        show(axes[name], resize(image, scale), scale, name)
-        box = axes[name].get_window_extent()
-        corner = axes[name].transData.transform((-0.5, -0.5))
+        panels.show(name, image, name)
+        axes = panels.axes[name]
+        box, corner = axes.get_window_extent(), axes.transData.transform((-0.5, -0.5))
         np.testing.assert_allclose(corner, (box.x0, box.y1), atol=0.05)
-        across = axes[name].transData.transform((99.5, 99.5)) - corner
-        np.testing.assert_allclose(across, (100 * scale, -100 * scale), rtol=1e-3)
+        across = axes.transData.transform((99.5, 99.5)) - corner
+        np.testing.assert_allclose(across, (100 * panels.scale, -100 * panels.scale), rtol=1e-3)
 
 
 def test_a_long_text_is_set_smaller_and_a_short_one_is_not() -> None:
@@ -76,9 +76,9 @@ def test_a_legend_never_hides_a_small_picture() -> None:
 def test_figures_are_drawn_in_threads_as_they_are_alone() -> None:
     def draw(number: int) -> np.ndarray:
         image = np.full((60, 80, 3), 20 * number, np.uint8)
-        figure, axes, scale = panel_figure([["a"]], [image], f"caption {number}")
-        show(axes["a"], resize(image, scale), scale, f"title {number}")
-        return render(figure)
+        panels = panel_figure([["a"]], [image], f"caption {number}")
+        panels.show("a", image, f"title {number}")
+        return render(panels.figure)
 
     alone = [draw(number) for number in range(8)]
     with ThreadPoolExecutor(4) as pool:

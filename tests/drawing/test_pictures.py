@@ -40,7 +40,7 @@ def test_write_image_keeps_the_pixels(tmp_path: Path, suffix: str, rng: np.rando
 def test_write_image_refuses_what_it_cannot_write_and_leaves_no_file(tmp_path: Path) -> None:
     rgb = np.zeros((2, 2, 3), np.uint8)
     for refuse in (lambda: write_image(tmp_path / "a.doc", rgb), lambda: check_picture_path(tmp_path / "a.doc")):
-        with pytest.raises(DeepMatchingError, match="does not name an image format"):
+        with pytest.raises(DeepMatchingError, match="image format"):
             refuse()
     with pytest.raises(DeepMatchingError, match="no folder"):
         write_image(tmp_path / "no" / "a.png", rgb)

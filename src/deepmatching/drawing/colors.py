@@ -11,7 +11,6 @@ Color = tuple[int, int, int]
 BLACK: Color = (0, 0, 0)
 LIGHT_GREY: Color = (222, 222, 222)
 
-
 # Six runs from one primary or secondary colour to the next, their lengths chosen to look even.
 _RUNS = [
     ((1, 0, 0), (1, 1, 0), 15),
@@ -43,10 +42,7 @@ def displacement_colors(displacement: np.ndarray, max_norm: float, unknown: Colo
 
 
 def flow_to_color(flow: np.ndarray, max_norm: float | None = None, unknown: Color = BLACK) -> np.ndarray:
-    """Colour a flow (H,W,2) by the Middlebury wheel: uint8 (H,W,3).
-
-    `max_norm` is the displacement in px from which on the colour is full, :func:`flow_range` by default.
-    """
+    """Colour a flow (H,W,2), fully from `max_norm` px on, :func:`flow_range` by default: uint8 (H,W,3)."""
     flow = np.asarray(flow)
     if flow.ndim != 3 or flow.shape[2] != 2:
         raise DeepMatchingError(f"A flow must be (H,W,2), but this one is {flow.shape}.")

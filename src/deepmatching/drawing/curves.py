@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -41,10 +40,8 @@ def draw_training_curves(rows: Sequence[Mapping[str, float]]) -> Figure:
             accuracy_axes.plot(steps, values, "o-", color=_COLORS[name], linewidth=2, markersize=4, label=label)
     if accuracy_axes.lines:
         accuracy_axes.legend(fontsize=9, framealpha=0.8)
-    for axes, title, label in (
-        (loss_axes, "Training loss", "loss"),
-        (accuracy_axes, "Validation accuracy", "% of pixels"),
-    ):
+    titles = (loss_axes, "Training loss", "loss"), (accuracy_axes, "Validation accuracy", "% of pixels")
+    for axes, title, label in titles:
         axes.set_title(title, loc="left", fontsize=11)
         axes.set_xlabel("step", fontsize=9, labelpad=1)
         axes.set_ylabel(label, fontsize=9)
@@ -62,9 +59,9 @@ def draw_training_curves(rows: Sequence[Mapping[str, float]]) -> Figure:
 
 def _series(rows: Sequence[Mapping[str, float]], name: str) -> tuple[np.ndarray, np.ndarray]:
     """Return steps (N) and values (N) of the rows in which a quantity is finite."""
-    known = [(row["step"], row[name]) for row in rows if math.isfinite(row.get(name, math.nan))]
-    steps, values = np.array(known, np.float64).reshape(-1, 2).T
-    return steps, values
+    values = np.array([(row["step"], row.get(name, np.nan)) for row in rows], np.float64).reshape(-1, 2)
+    steps, known = values[np.isfinite(values[:, 1])].T
+    return steps, known
 
 
 def _draw_loss(axes: Axes, steps: np.ndarray, loss: np.ndarray) -> None:

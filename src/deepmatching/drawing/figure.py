@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec
 
+import cv2
 import numpy as np
 
 from deepmatching.drawing.colors import displacement_colors
-from deepmatching.drawing.pictures import drawing_scale
+from deepmatching.drawing.pictures import drawing_scale, resize
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,13 +73,53 @@ def fit(text: Text, width: float) -> None:
         text.set_fontsize(float(text.get_fontsize()) * width / needed)
 
 
-def panel_figure(
-    mosaic: list[Any], images: Sequence[np.ndarray], caption: str = "", bar: bool = False
-) -> tuple[Figure, dict[Any, Axes], float]:
-    """Make a figure of named panels for images (H,W,3); return it, its axes, and the scale to resize the images by.
+@dataclass(frozen=True)
+class Panels:
+    """A figure of named panels, whose coordinates are those of the images: pixel centres at integers."""
 
-    With `bar` there is room for colour bars below the last row.
-    """
+    figure: Figure
+    axes: dict[str, Axes]
+    scale: float  #: the factor by which images are resized
+
+    def show(
+        self,
+        name: str,
+        rgb: np.ndarray,
+        title: str,
+        enlarge: int | None = cv2.INTER_CUBIC,
+        max_norm: float | None = None,
+    ) -> None:
+        """Show a picture in the upper left corner of a panel, resized unless `enlarge` is None.
+
+        With `max_norm`, the legend of the displacement colours is above all that is drawn in the panel.
+        """
+        if enlarge is not None:
+            rgb = resize(rgb, self.scale, enlarge)
+        height, width = rgb.shape[:2]
+        parts = [(slice(0, height), slice(0, width))]
+        if max_norm is not None and (legend := add_legend(rgb, max_norm)) is not None:
+            parts.append(legend)
+        axes = self.axes[name]
+        for (rows, columns), order in zip(parts, (0, 5), strict=False):
+            corners = (columns.start, columns.stop, rows.stop, rows.start)
+            extent: Any = tuple(corner / self.scale - 0.5 for corner in corners)
+            axes.imshow(rgb[rows, columns], extent=extent, interpolation="none", aspect="auto", zorder=order)
+        panel = axes.get_window_extent()
+        axes.set(xlim=(-0.5, panel.width / self.scale - 0.5), ylim=(panel.height / self.scale - 0.5, -0.5))
+        axes.set_axis_off()
+        fit(axes.set_title(title, loc="left", fontsize=10, pad=4), panel.width)
+
+    def add_color_bar(self, name: str, **options: Any) -> None:
+        """Draw a horizontal colour bar below a panel; the options are those of `Figure.colorbar`."""
+        axes = self.axes[name]
+        inch = self.figure.dpi / axes.get_window_extent().height
+        bar = axes.inset_axes((0, -1.6 * _BAR * inch, 1, _BAR * inch))
+        self.figure.colorbar(cax=bar, orientation="horizontal", **options).outline.set_visible(False)  # type: ignore[operator]
+        bar.tick_params(labelsize=9, length=2, pad=1.5)
+
+
+def panel_figure(mosaic: list[Any], images: Sequence[np.ndarray], caption: str = "", bar: bool = False) -> Panels:
+    """Make a figure of named panels for images (H,W,3), with room for colour bars below the last row if `bar`."""
     rows, columns = len(mosaic), len(mosaic[0])
     height, width = (max(sides) for sides in zip(*(image.shape[:2] for image in images), strict=True))
     scale = drawing_scale(height, width)
@@ -102,47 +144,11 @@ def panel_figure(
     if caption:
         text = figure.text(gap / across, 1 - gap / down, caption, fontsize=11, weight="bold", va="top")
         fit(text, across - 2 * gap)
-    return figure, figure.subplot_mosaic(mosaic, gridspec_kw=grid), scale
-
-
-def show(axes: Axes, rgb: np.ndarray, scale: float, title: str) -> None:
-    """Show a picture, already resized by `scale`, in the upper left corner of a panel.
-
-    The coordinates of the axes become those of the image: pixel centres at integers.
-    """
-    height, width = rgb.shape[:2]
-    image = (-0.5, width / scale - 0.5, height / scale - 0.5, -0.5)
-    axes.imshow(rgb, origin="upper", extent=image, interpolation="none", aspect="auto")
-    panel = axes.get_window_extent()
-    axes.set(xlim=(-0.5, panel.width / scale - 0.5), ylim=(panel.height / scale - 0.5, -0.5))
-    axes.set_axis_off()
-    fit(axes.set_title(title, loc="left", fontsize=10, pad=4), panel.width)
-
-
-def add_color_bar(axes: Axes, **options: Any) -> None:
-    """Draw a horizontal colour bar below a panel; the options are those of `Figure.colorbar`."""
-    figure: Any = axes.figure
-    inch = figure.dpi / axes.get_window_extent().height
-    bar = axes.inset_axes((0, -1.6 * _BAR * inch, 1, _BAR * inch))
-    figure.colorbar(cax=bar, orientation="horizontal", **options).outline.set_visible(False)
-    bar.tick_params(labelsize=9, length=2, pad=1.5)
-
-
-def show_above(axes: Axes, rgb: np.ndarray, scale: float, part: tuple[slice, slice]) -> None:
-    """Show a part (rows, columns) of a picture that the panel shows already again, above all that was drawn on it."""
-    rows, columns = part
-    corners = (columns.start, columns.stop, rows.stop, rows.start)
-    limits = axes.get_xlim(), axes.get_ylim()
-    extent = tuple(corner / scale - 0.5 for corner in corners)
-    axes.imshow(rgb[part], origin="upper", extent=extent, interpolation="none", aspect="auto", zorder=5)
-    axes.set(xlim=limits[0], ylim=limits[1])
+    return Panels(figure, figure.subplot_mosaic(mosaic, gridspec_kw=grid), scale)
 
 
 def add_legend(rgb: np.ndarray, max_norm: float) -> tuple[slice, slice] | None:
-    """Put the colour wheel with the displacement of its rim into the lower right corner, in place.
-
-    Returns its rows and columns; None if there is no room for it.
-    """
+    """Put the colour wheel into the lower right corner, in place; return its rows and columns, None without room."""
     height, width = rgb.shape[:2]
     dpi = max(100.0, max(height, width) / _PANEL)
     legend = _legend(f"{max_norm:g} px", int(np.clip(0.17 * min(height, width), 40, 0.65 * dpi)), dpi)

@@ -9,27 +9,19 @@ import numpy as np
 import torch
 
 from deepmatching.drawing.colors import LIGHT_GREY, Color, flow_range, flow_to_color, range_of
-from deepmatching.drawing.figure import add_color_bar, add_legend, panel_figure, picture, show
+from deepmatching.drawing.figure import Panels, add_legend, panel_figure, picture
 from deepmatching.drawing.matches import PANELS, show_matches, sorted_matches
-from deepmatching.drawing.pictures import resize, to_uint8_rgb
+from deepmatching.drawing.pictures import to_uint8_rgb
 from deepmatching.errors import DeepMatchingError
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 #: Errors in px at which the colour changes: nearly a logarithmic scale, with the paper's thresholds 2, 5 and 10.
 STEPS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
 #: Blue up to 2 px, yellow up to 10, red beyond (ColorBrewer's RdYlBu).
-_COLORS: tuple[Color, ...] = (
-    (49, 54, 149),
-    (69, 117, 180),
-    (145, 191, 219),
-    (254, 224, 144),
-    (253, 174, 97),
-    (244, 109, 67),
-    (215, 48, 39),
-    (125, 0, 30),
+_COLORS = np.frombuffer(bytes.fromhex("313695 4575b4 91bfdb fee090 fdae61 f46d43 d73027 7d001e"), np.uint8).reshape(
+    -1, 3
 )
 UNMATCHED: Color = (95, 95, 95)
 NO_TRUTH: Color = LIGHT_GREY
@@ -40,9 +32,10 @@ def draw_flow(flow: np.ndarray, max_norm: float | None = None, legend: bool = Tr
 
     `max_norm` is the displacement in px from which on a colour is full; by default nearly the largest.
     """
+    max_norm = flow_range(flow) if max_norm is None else max_norm
     rgb = flow_to_color(flow, max_norm)
     if legend:
-        add_legend(rgb, flow_range(flow) if max_norm is None else max_norm)
+        add_legend(rgb, max_norm)
     return rgb
 
 
@@ -82,21 +75,18 @@ def draw_flow_figure(
             f"The image, its flow and the confidence must be of one size, but they are {rgb.shape[:2]}, "
             f"{flow.shape[:2]} and {confidence.shape}."
         )
-    mosaic = [["image0"], ["flow"], ["confidence"]]
+    mosaic = (
+        [["image0"], ["flow"], ["confidence"]] if image1 is None else [["image0", "warped"], ["flow", "confidence"]]
+    )
+    panels = panel_figure(mosaic, [rgb], bar=True)
+    panels.show("image0", rgb, "Image 0")
     if image1 is not None:
-        mosaic = [["image0", "warped"], ["flow", "confidence"]]
-    figure, axes, scale = panel_figure(mosaic, [rgb], bar=True)
-    show(axes["image0"], resize(rgb, scale), scale, "Image 0")
-    if image1 is not None:
-        second = resize(warped(to_uint8_rgb(image1), flow), scale)
-        show(axes["warped"], second, scale, "Image 1 warped by the flow")
-    colored = resize(flow_to_color(flow), scale, cv2.INTER_NEAREST)
-    add_legend(colored, flow_range(flow))
-    show(axes["flow"], colored, scale, "Flow")
-    show(axes["confidence"], resize(draw_confidence(confidence), scale, cv2.INTER_NEAREST), scale, "Confidence")
+        panels.show("warped", warped(to_uint8_rgb(image1), flow), "Image 1 warped by the flow")
+    panels.show("flow", flow_to_color(flow), "Flow", cv2.INTER_NEAREST, flow_range(flow))
+    panels.show("confidence", draw_confidence(confidence), "Confidence", cv2.INTER_NEAREST)
     ticks = (0, 0.25, 0.5, 0.75, 1)
-    add_color_bar(axes["confidence"], mappable=ScalarMappable(cmap="viridis"), ticks=ticks, format="{x:g}")
-    return figure
+    panels.add_color_bar("confidence", mappable=ScalarMappable(cmap="viridis"), ticks=ticks, format="{x:g}")
+    return panels.figure
 
 
 def error_colors(field: np.ndarray, truth: np.ndarray) -> np.ndarray:
@@ -109,7 +99,7 @@ def error_colors(field: np.ndarray, truth: np.ndarray) -> np.ndarray:
             f"The field and its truth must be (H,W,2) of one size, but they are {field.shape} and {truth.shape}."
         )
     error = np.hypot(*np.moveaxis(field.astype(np.float64) - truth, 2, 0))
-    rgb = np.array(_COLORS, np.uint8)[np.searchsorted(STEPS, error)]
+    rgb = _COLORS[np.searchsorted(STEPS, error)]
     rgb[np.isnan(error)] = UNMATCHED
     rgb[~_is_known(truth)] = NO_TRUTH
     return rgb
@@ -132,13 +122,13 @@ def draw_match_errors(
     gets from them. Matches and truth have one scale of colours.
     """
     rgb0, rgb1 = to_uint8_rgb(image0), to_uint8_rgb(image1)
-    figure, axes, scale = panel_figure([*PANELS, ["truth", "error"]], [rgb0, rgb1], caption, bar=True)
+    panels = panel_figure([*PANELS, ["truth", "error"]], [rgb0, rgb1], caption, bar=True)
     start, end, confidence, _ = sorted_matches(*matches, confidence)
     max_norm = flow_range(truth) if _is_known(truth).any() else range_of(end - start)
-    show_matches(axes, scale, rgb0, rgb1, start, end, max_norm, confidence)
-    _show_field(axes["truth"], scale, truth, max_norm, "True displacement; grey: unknown")
-    _show_errors(axes["error"], scale, field, truth)
-    return figure
+    show_matches(panels, rgb0, rgb1, start, end, max_norm, confidence)
+    _show_truth(panels, truth, max_norm)
+    _show_errors(panels, field, truth)
+    return panels.figure
 
 
 @picture
@@ -147,28 +137,26 @@ def draw_flow_errors(
 ) -> Figure:
     """Draw image 0 and the true displacement; below them a flow (H,W,2) in the same scale of colours and its error."""
     rgb = to_uint8_rgb(image0)
-    figure, axes, scale = panel_figure([["image0", "truth"], ["flow", "error"]], [rgb], caption, bar=True)
-    show(axes["image0"], resize(rgb, scale), scale, "Image 0")
+    panels = panel_figure([["image0", "truth"], ["flow", "error"]], [rgb], caption, bar=True)
+    panels.show("image0", rgb, "Image 0")
     max_norm = flow_range(truth if _is_known(truth).any() else flow)
-    _show_field(axes["truth"], scale, truth, max_norm, "True displacement; grey: unknown")
-    _show_field(axes["flow"], scale, flow, max_norm, "Flow")
-    _show_errors(axes["error"], scale, flow, truth)
-    return figure
+    _show_truth(panels, truth, max_norm)
+    panels.show("flow", flow_to_color(flow, max_norm, NO_TRUTH), "Flow", cv2.INTER_NEAREST, max_norm)
+    _show_errors(panels, flow, truth)
+    return panels.figure
 
 
 def _is_known(field: np.ndarray) -> np.ndarray:
     return np.isfinite(field).all(axis=2)
 
 
-def _show_field(axes: Axes, scale: float, field: np.ndarray, max_norm: float, title: str) -> None:
-    """Draw displacements (H,W,2) by colour, with the legend."""
-    rgb = _thickened(flow_to_color(field, max_norm, NO_TRUTH), _is_known(field))
-    rgb = resize(rgb, scale, cv2.INTER_NEAREST)
-    add_legend(rgb, max_norm)
-    show(axes, rgb, scale, title)
+def _show_truth(panels: Panels, truth: np.ndarray, max_norm: float) -> None:
+    """Draw the true displacements (H,W,2) by colour."""
+    rgb = _thickened(flow_to_color(truth, max_norm, NO_TRUTH), _is_known(truth))
+    panels.show("truth", rgb, "True displacement; grey: unknown", cv2.INTER_NEAREST, max_norm)
 
 
-def _show_errors(axes: Axes, scale: float, field: np.ndarray, truth: np.ndarray) -> None:
+def _show_errors(panels: Panels, field: np.ndarray, truth: np.ndarray) -> None:
     """Draw the error of every pixel, with its colour bar."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import BoundaryNorm, ListedColormap
@@ -177,10 +165,10 @@ def _show_errors(axes: Axes, scale: float, field: np.ndarray, truth: np.ndarray)
     rgb = _thickened(error_colors(field, truth), is_known)
     has_gaps = bool((is_known & ~_is_known(field)).any())
     title = "Error in px; dark: no match, light: truth unknown" if has_gaps else "Error in px; grey: truth unknown"
-    show(axes, resize(rgb, scale, cv2.INTER_NEAREST), scale, title)
+    panels.show("error", rgb, title, cv2.INTER_NEAREST)
     steps = BoundaryNorm([0, *STEPS, 2 * STEPS[-1]], len(_COLORS))
-    colors = ScalarMappable(steps, ListedColormap(np.array(_COLORS) / 255))
-    add_color_bar(axes, mappable=colors, ticks=STEPS, spacing="uniform", format="{x:g}")
+    colors = ScalarMappable(steps, ListedColormap(_COLORS / 255))
+    panels.add_color_bar("error", mappable=colors, ticks=STEPS, spacing="uniform", format="{x:g}")
 
 
 def _thickened(rgb: np.ndarray, known: np.ndarray) -> np.ndarray:

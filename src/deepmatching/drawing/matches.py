@@ -5,7 +5,6 @@ Keypoints are (N,2) arrays of (x,y) in pixels with pixel centres at integers; N 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import cv2
@@ -13,12 +12,11 @@ import numpy as np
 import torch
 
 from deepmatching.drawing.colors import LIGHT_GREY, displacement_colors, range_of
-from deepmatching.drawing.figure import add_legend, panel_figure, picture, show, show_above
+from deepmatching.drawing.figure import Panels, add_legend, panel_figure, picture
 from deepmatching.drawing.pictures import resize, to_uint8_rgb
 from deepmatching.errors import DeepMatchingError
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 PANELS = [["image0", "image1"], ["arrows", "field"]]
@@ -83,15 +81,14 @@ def draw_match_figure(
     paler; their lines are dashed. With a mask of inliers (N), the lines of the others are grey.
     """
     rgb0, rgb1 = to_uint8_rgb(image0), to_uint8_rgb(image1)
-    figure, axes, scale = panel_figure(PANELS, [rgb0, rgb1])
+    panels = panel_figure(PANELS, [rgb0, rgb1])
     start, end, confidence, inliers = sorted_matches(keypoints0, keypoints1, scores, confidence, inliers)
-    show_matches(axes, scale, rgb0, rgb1, start, end, confidence=confidence, inliers=inliers)
-    return figure
+    show_matches(panels, rgb0, rgb1, start, end, None, confidence, inliers)
+    return panels.figure
 
 
 def show_matches(
-    axes: Mapping[Any, Axes],
-    scale: float,
+    panels: Panels,
     image0: np.ndarray,
     image1: np.ndarray,
     start: np.ndarray,
@@ -102,40 +99,38 @@ def show_matches(
 ) -> None:
     """Fill :data:`PANELS` with :func:`sorted_matches`; `max_norm` is the displacement in px that gets full colour."""
     max_norm = range_of(end - start) if max_norm is None else max_norm
-    drawn0, drawn1 = resize(image0, scale), resize(image1, scale)
-    shown = np.flatnonzero(_is_inside(start, image0) & _is_inside(end, image1))
+    sides = np.array([*image0.shape[1::-1], *image1.shape[1::-1]])
+    ends = np.concatenate([start, end], axis=1)
+    shown = np.flatnonzero(((ends >= -0.5) & (ends < sides - 0.5)).all(axis=1))
     shown = shown[choose_lines(start[shown], end[shown], _MAX_LINES)]
     count = {0: "no matches", 1: "1 match"}.get(len(start), f"{len(shown)} of {len(start)} matches")
     is_sure = np.ones(len(shown), bool) if confidence is None else confidence[shown] >= _MIN_CONFIDENCE
     dashed = "" if is_sure.all() else f"; dashed: confidence below {_MIN_CONFIDENCE:g}"
     fits = np.ones(len(shown), bool) if inliers is None else inliers[shown]
     grey = "" if fits.all() else "; grey: outliers"
-    show(axes["image0"], drawn0, scale, f"Image 0: {count}{dashed}{grey}")
-    show(axes["image1"], drawn1, scale, "Image 1")
-    _draw_lines(axes["image0"], axes["image1"], scale, start[shown], end[shown], is_sure, fits)
+    panels.show("image0", image0, f"Image 0: {count}{dashed}{grey}")
+    panels.show("image1", image1, "Image 1")
+    _draw_lines(panels, start[shown], end[shown], is_sure, fits)
 
     height, width = image0.shape[:2]
     # The side in px of squares with which the matches just cover an image that they are spread over.
     cell = int(np.clip(np.ceil(np.sqrt(1.3 * height * width / max(len(start), 1))), 2, 12))
     field = np.full_like(image0, NO_MATCH)
     colors = displacement_colors(end - start, max_norm)
-    _paint_cells(field, start, colors if confidence is None else _paled(colors, confidence), cell)
-    field = resize(field, scale, cv2.INTER_NEAREST)
+    if confidence is not None:  # the lower it is, the more they are mixed with the grey of no match
+        strength = (_MIN_COLOR + (1 - _MIN_COLOR) * confidence)[:, None]
+        colors = np.round(strength * colors + (1 - strength) * np.array(NO_MATCH)).astype(np.uint8)
+    _paint_cells(field, start, colors, cell)
+    field = resize(field, panels.scale, cv2.INTER_NEAREST)
     matched = (field != NO_MATCH).any(axis=2, keepdims=True)
-    luma = cv2.cvtColor(drawn0, cv2.COLOR_RGB2GRAY)[:, :, None].astype(np.float32)
+    luma = cv2.cvtColor(resize(image0, panels.scale), cv2.COLOR_RGB2GRAY)[:, :, None].astype(np.float32)
     # A dark part of the image must still show the tint, hence the pedestal.
     tinted = np.where(matched, (0.35 + 0.65 * luma / 255) * field, 0.3 * luma).astype(np.uint8)
     pale = "" if confidence is None else "pale: uncertain, "
-    for name, pixels, title in (
-        ("arrows", tinted, "Image 0 tinted by displacement; dark: no match"),
-        ("field", field, f"Displacement; {pale}grey: no match"),
-    ):
-        legend = add_legend(pixels, max_norm) if len(start) else None
-        show(axes[name], pixels, scale, title)
-        if name == "arrows":
-            _draw_arrows(axes[name], scale, start, end)
-            if legend is not None:
-                show_above(axes[name], pixels, scale, legend)
+    legend = max_norm if len(start) else None
+    panels.show("arrows", tinted, "Image 0 tinted by displacement; dark: no match", None, legend)
+    panels.show("field", field, f"Displacement; {pale}grey: no match", None, legend)
+    _draw_arrows(panels, start, end)
 
 
 def sorted_matches(
@@ -190,18 +185,13 @@ def choose_lines(start: np.ndarray, end: np.ndarray, count: int) -> np.ndarray:
     return np.array(chosen, np.int64)
 
 
-def _is_inside(points: np.ndarray, image: np.ndarray) -> np.ndarray:
-    return np.all((points >= -0.5) & (points < np.array(image.shape[1::-1]) - 0.5), axis=1)
-
-
-def _draw_lines(
-    first: Axes, second: Axes, scale: float, start: np.ndarray, end: np.ndarray, is_sure: np.ndarray, fits: np.ndarray
-) -> None:
-    """Draw lines from circles in one panel to squares in another; those that fit have distinct colours."""
+def _draw_lines(panels: Panels, start: np.ndarray, end: np.ndarray, is_sure: np.ndarray, fits: np.ndarray) -> None:
+    """Draw lines from circles in the first image to squares in the second; those that fit have distinct colours."""
     from matplotlib import colormaps
 
     # All in the coordinates of the second panel, which is drawn after the first.
-    shift = (first.get_window_extent().x0 - second.get_window_extent().x0) / scale
+    first, second = panels.axes["image0"], panels.axes["image1"]
+    shift = (first.get_window_extent().x0 - second.get_window_extent().x0) / panels.scale
     start = start + np.array([shift, 0.0])
     hues = colormaps["hsv"](_GOLDEN_RATIO * np.arange(len(start)) % 1)
     colors = 0.3 + 0.7 * hues  # lighter, because pure blue is hard to see
@@ -214,19 +204,19 @@ def _draw_lines(
         second.scatter(*points.T, marker=marker, clip_on=False, **ends)
 
 
-def _draw_arrows(axes: Axes, scale: float, start: np.ndarray, end: np.ndarray) -> None:
+def _draw_arrows(panels: Panels, start: np.ndarray, end: np.ndarray) -> None:
     """Draw displacements at their true length, in each square of a grid that of the most central match.
 
     Short ones are dots, so that arrows and dots are spread as the matches are.
     """
     if not len(start):
         return
-    inch = axes.figure.dpi / scale  # in pixels of the image
+    inch = panels.figure.dpi / panels.scale  # in pixels of the image
     length = np.hypot(*(end - start).T)
     square = start / max(_ARROW_SPACING * inch, 0.6 * float(np.median(length)))
     order = np.argsort(np.abs(square % 1 - 0.5).max(axis=1), kind="stable")
     shown = order[np.unique(np.floor(square[order]), axis=0, return_index=True)[1]]
-    axes.quiver(
+    panels.axes["arrows"].quiver(
         *np.clip(start[shown], -1e4, 1e4).T,  # coordinates far outside the picture would overflow
         *np.clip(end[shown] - start[shown], -1e4, 1e4).T,
         angles="xy",
@@ -241,17 +231,9 @@ def _draw_arrows(axes: Axes, scale: float, start: np.ndarray, end: np.ndarray) -
     )
 
 
-def _paled(colors: np.ndarray, confidence: np.ndarray) -> np.ndarray:
-    """Mix colours (N,3) with the grey of no match, the more, the lower the confidence (N) is."""
-    strength = (_MIN_COLOR + (1 - _MIN_COLOR) * confidence)[:, None]
-    return np.round(strength * colors + (1 - strength) * np.array(NO_MATCH)).astype(np.uint8)
-
-
 def _paint_cells(canvas: np.ndarray, start: np.ndarray, colors: np.ndarray, cell: int) -> None:
     """Paint a square of `cell` px in its colour (N,3) around every match (N,2), in place and in order."""
-    size = np.array([canvas.shape[1], canvas.shape[0]])
     corner = np.floor(start - cell / 2 + 0.5)
-    low = np.clip(corner, 0, size).astype(np.int64).tolist()
-    high = np.clip(corner + cell, 0, size).astype(np.int64).tolist()
+    low, high = (np.clip(c, 0, canvas.shape[1::-1]).astype(np.int64).tolist() for c in (corner, corner + cell))
     for (x0, y0), (x1, y1), color in zip(low, high, colors, strict=True):
         canvas[y0:y1, x0:x1] = color

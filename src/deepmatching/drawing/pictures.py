@@ -5,14 +5,13 @@ from __future__ import annotations
 import base64
 import html
 import os
-from pathlib import Path
 
 import cv2
 import numpy as np
 import torch
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.files import atomic_write, check_writable
+from deepmatching.io.files import atomic_write, check_suffix, check_writable
 from deepmatching.io.image_files import PICTURE_SUFFIXES
 
 _ENCODERS = tuple(suffix for suffix in PICTURE_SUFFIXES if suffix != ".pgm")  # which is grey
@@ -50,8 +49,8 @@ def resize(rgb: np.ndarray, scale: float, enlarge: int = cv2.INTER_CUBIC) -> np.
     """Resize a picture by a factor, to no less than one pixel."""
     if scale == 1.0:
         return rgb
-    size = (max(1, round(rgb.shape[1] * scale)), max(1, round(rgb.shape[0] * scale)))
-    return cv2.resize(rgb, size, interpolation=enlarge if scale > 1 else cv2.INTER_AREA)
+    rows, columns = (max(1, round(side * scale)) for side in rgb.shape[:2])
+    return cv2.resize(rgb, (columns, rows), interpolation=enlarge if scale > 1 else cv2.INTER_AREA)
 
 
 def html_picture(caption: str, rgb: np.ndarray | None = None, longest: int = 480) -> str:
@@ -66,23 +65,13 @@ def html_picture(caption: str, rgb: np.ndarray | None = None, longest: int = 480
 
 def check_picture_path(path: str | os.PathLike[str]) -> None:
     """Raise now, before the work, if :func:`write_image` could not write `path`."""
-    _format_of(path)
+    check_suffix(path, _ENCODERS, "image")
     check_writable(path)
-
-
-def _format_of(path: str | os.PathLike[str]) -> str:
-    """Return the suffix; raise unless it can be written."""
-    suffix = Path(path).suffix.lower()
-    if suffix not in _ENCODERS:
-        raise DeepMatchingError(
-            f"The suffix of '{path}' does not name an image format; use one of {', '.join(_ENCODERS)}."
-        )
-    return suffix
 
 
 def write_image(path: str | os.PathLike[str], rgb: np.ndarray) -> None:
     """Write uint8 RGB (H,W,3) in the format that the suffix names."""
-    suffix = _format_of(path)
+    suffix = check_suffix(path, _ENCODERS, "image")
     pixels = np.ascontiguousarray(to_uint8_rgb(rgb)[:, :, ::-1])
     try:
         encoded, data = cv2.imencode(suffix, pixels)

@@ -25,12 +25,7 @@ _SHARE_SHOWN = 0.98
 
 @picture
 def draw_match_graph(names: Sequence[str], matches: Mapping[tuple[str, str], int]) -> Figure:
-    """Draw images in order around a circle, and a line for each pair with verified matches, the more the darker.
-
-    Args:
-        names: of all images.
-        matches: number of verified matches of the pairs that have some.
-    """
+    """Draw images in order around a circle, and a line for each pair with verified matches, the more the darker."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.collections import LineCollection
     from matplotlib.colors import LogNorm
@@ -39,13 +34,13 @@ def draw_match_graph(names: Sequence[str], matches: Mapping[tuple[str, str], int
     figure = new_figure(900, 960)
     axes = figure.add_axes((0.15, 0.21, 0.7, 0.7 * 900 / 960))
     angles = np.pi / 2 - 2 * np.pi * np.arange(len(names)) / max(1, len(names))
-    places = dict(zip(names, np.stack([np.cos(angles), np.sin(angles)], axis=1), strict=True))
+    places = {name: (np.cos(angle), np.sin(angle)) for name, angle in zip(names, angles, strict=True)}
     counts = np.array(list(matches.values()), float)
     fewest = max(1.0, counts.min()) if len(counts) else 1.0
     norm = LogNorm(fewest, max(fewest + 1, counts.max(initial=0)))
     order = np.argsort(counts, kind="stable")  # the strongest on top
     pairs = list(matches)
-    lines = [(tuple(places[pairs[i][0]]), tuple(places[pairs[i][1]])) for i in order]
+    lines = [[places[name] for name in pairs[i]] for i in order]
     colors = ScalarMappable(norm, "viridis_r")
     axes.add_collection(LineCollection(lines, colors=colors.to_rgba(counts[order]), linewidths=1.2, zorder=1))
     joined = {name for pair in matches for name in pair}
@@ -53,14 +48,10 @@ def draw_match_graph(names: Sequence[str], matches: Mapping[tuple[str, str], int
         axes.plot(x, y, "o", color="0.2" if name in joined else _ORANGE, markersize=5, zorder=2)
     step = max(1, -(-len(names) // _MAX_NAMES))
     for angle, (name, (x, y)) in list(zip(angles, places.items(), strict=True))[::step]:
-        is_left = x < -1e-9
-        turn = np.rad2deg(angle) + (180 if is_left else 0)
-        side = "right" if is_left else "left"
+        turn, side = (180, "right") if x < -1e-9 else (0, "left")
         label = name if len(name) <= 18 else f"…{name[-17:]}"
-        axes.text(
-            *(1.05 * x, 1.05 * y, label),
-            **{"rotation": turn, "rotation_mode": "anchor", "ha": side, "va": "center", "fontsize": 8},
-        ).set_parse_math(False)
+        style = {"rotation": np.rad2deg(angle) + turn, "rotation_mode": "anchor", "ha": side, "va": "center"}
+        axes.text(1.05 * x, 1.05 * y, label, fontsize=8, parse_math=False, **style)
     axes.set(xlim=(-1.05, 1.05), ylim=(-1.05, 1.05))
     axes.set_axis_off()
     alone = len(names) - len(joined)
@@ -86,10 +77,10 @@ def draw_model(points: np.ndarray, colors: np.ndarray, centres: np.ndarray, rota
         rotations: (M, 3, 3), from each camera (x right, y down, z forward) to the world.
     """
     figure = new_figure(1200, 520)
-    left, right = figure.subplots(
-        1, 2, gridspec_kw={"left": 0.01, "right": 0.99, "bottom": 0.02, "top": 0.92, "wspace": 0.02}
-    )
-    axes_of_view = _mean_rotation(rotations)
+    grid = {"left": 0.01, "right": 0.99, "bottom": 0.02, "top": 0.92, "wspace": 0.02}
+    left, right = figure.subplots(1, 2, gridspec_kw=grid)
+    u, _, v = np.linalg.svd(rotations.mean(axis=0) if len(rotations) else np.eye(3))
+    axes_of_view = u @ np.diag([1, 1, np.sign(np.linalg.det(u @ v))]) @ v  # the rotation nearest to the cameras' mean
     middle = np.median(points, axis=0) if len(points) else centres.mean(axis=0)
     distances = np.linalg.norm(points - middle, axis=1)
     kept = distances <= np.quantile(distances, _SHARE_SHOWN) if len(points) else np.zeros(0, bool)
@@ -98,10 +89,8 @@ def draw_model(points: np.ndarray, colors: np.ndarray, centres: np.ndarray, rota
     tilt = np.deg2rad(20)
     behind = np.array([[1, 0, 0], [0, np.cos(tilt), np.sin(tilt)], [0, -np.sin(tilt), np.cos(tilt)]])
     above = np.array([[1.0, 0, 0], [0, 0, -1.0], [0, 1.0, 0]])  # forward becomes up
-    for axes, view, title in (
-        (left, behind, f"{len(points)} points, from behind the cameras"),
-        (right, above, f"{len(centres)} cameras, from above"),
-    ):
+    titles = f"{len(points)} points, from behind the cameras", f"{len(centres)} cameras, from above"
+    for axes, view, title in zip((left, right), (behind, above), titles, strict=True):
         _show(axes, scene @ view.T, colors[kept], cameras @ view.T, view @ turned)
         axes.set_title(title, loc="left", fontsize=11)
     return figure
@@ -123,9 +112,3 @@ def _show(axes: Axes, points: np.ndarray, colors: np.ndarray, centres: np.ndarra
     axes.set_aspect("equal", adjustable="datalim")
     axes.invert_yaxis()
     axes.set_axis_off()
-
-
-def _mean_rotation(rotations: np.ndarray) -> np.ndarray:
-    """Return the rotation (3, 3) nearest to the mean of the cameras' rotations."""
-    u, _, v = np.linalg.svd(rotations.mean(axis=0) if len(rotations) else np.eye(3))
-    return u @ np.diag([1, 1, np.sign(np.linalg.det(u @ v))]) @ v

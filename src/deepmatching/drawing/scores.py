@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -52,17 +52,11 @@ def points_in(points: np.ndarray, size: tuple[int, int], shrunk: tuple[int, int]
 
 @dataclass(frozen=True)
 class MarkedPair:
-    """Two images with points in them.
+    """Two images with points in them: (x, y) in pixels, centres at integers."""
 
-    Attributes:
-        images: uint8 RGB (H,W,3) each.
-        points: (x, y) of every point in the first image, in pixels, centres at integers.
-        matches: (x, y) of its match in the second image, or None.
-    """
-
-    images: tuple[np.ndarray, np.ndarray]
-    points: Sequence[tuple[float, float]]
-    matches: Sequence[tuple[float, float] | None]
+    images: tuple[np.ndarray, np.ndarray]  #: uint8 RGB (H,W,3) each
+    points: Sequence[tuple[float, float]]  #: in the first image
+    matches: Sequence[tuple[float, float] | None]  #: of each point, in the second image
 
 
 @picture
@@ -80,22 +74,34 @@ def draw_score_maps(rows: Sequence[Sequence[tuple[str, np.ndarray]]], pair: Mark
     if not any(rows):
         raise DeepMatchingError("There are no score maps to draw; pass at least one (title, map).")
     width = 2 * _MARGIN - _GAP + max(len(row) for row in rows) * (_SIDE + _GAP)
-    top = _MARGIN if pair is None else _MARGIN + _header_height(pair, width)
+    panels = [] if pair is None else [_panel(image, (width - 2 * _MARGIN - _GAP) / 2) for image in pair.images]
+    top = _MARGIN + (round(max(down for _, down in panels)) + _TEXT // 2 if panels else 0)
     height = top + len(rows) * (_SIDE + _TEXT) + _BAR
     figure = new_figure(width, height)
+
+    def axes_at(left: float, bottom: float, across: float, down: float) -> Axes:
+        """Return axes at this place: px from the left border and, to their lower side, from the upper one."""
+        return figure.add_axes((left / width, 1 - bottom / height, across / width, down / height))
+
     if pair is not None:
-        _show_pair(figure, pair, width, height)
+        left = float(_MARGIN)
+        titles = "first image, the points", "second image, their matches"
+        marks = zip(pair.images, panels, titles, (pair.points, pair.matches), "+o", strict=True)
+        for image, (across, down), title, points, marker in marks:
+            axes = axes_at(left, _MARGIN + _TEXT / 2 + down, across, down)
+            axes.imshow(image, origin="upper", interpolation="antialiased", aspect="auto")
+            axes.set_axis_off()
+            fit(axes.set_title(title, loc="left", fontsize=9, pad=4), across)
+            _mark(axes, points, marker)
+            left += across + _GAP
     for i, row in enumerate(rows):
         for j, (title, scores) in enumerate(row):
-            left = (_MARGIN + j * (_SIDE + _GAP)) / width
-            bottom = 1 - (top + (i + 1) * (_SIDE + _TEXT) - _TEXT / 2) / height
-            axes = figure.add_axes((left, bottom, _SIDE / width, _SIDE / height))
+            bottom = top + (i + 1) * (_SIDE + _TEXT) - _TEXT / 2
+            axes = axes_at(_MARGIN + j * (_SIDE + _GAP), bottom, _SIDE, _SIDE)
             _show_map(axes, title, scores)
             if pair is not None:
-                color = _color(i * len(pair.points) // len(rows))
-                for side in axes.spines.values():
-                    side.set(color=color, linewidth=2)
-    bar = figure.add_axes((_MARGIN / width, 24 / height, _SIDE / width, 10 / height))
+                axes.spines[:].set(color=_color(i * len(pair.points) // len(rows)), linewidth=2)
+    bar = axes_at(_MARGIN, height - 24, _SIDE, 10)
     figure.colorbar(ScalarMappable(cmap="viridis"), cax=bar, orientation="horizontal", ticks=(0, 1))
     bar.set_xticks((0, 1), ("minimum", "maximum"), fontsize=8)
     bar.get_xticklabels()[0].set_horizontalalignment("left")
@@ -140,41 +146,22 @@ def _color(point: int) -> str:
     return _POINT_COLORS[point % len(_POINT_COLORS)]
 
 
-def _panels(pair: MarkedPair, width: int) -> list[tuple[float, float]]:
-    """Return (width, height) of the two images, side by side across the figure; neither is taller than three maps."""
-    room = (width - 2 * _MARGIN - _GAP) / 2
-    sizes = []
-    for image in pair.images:
-        scale = min(room / image.shape[1], 3 * _SIDE / image.shape[0])
-        sizes.append((image.shape[1] * scale, image.shape[0] * scale))
-    return sizes
+def _panel(image: np.ndarray, room: float) -> tuple[float, float]:
+    """Return (width, height) of an image that is as wide as its room, but not taller than three maps."""
+    scale = min(room / image.shape[1], 3 * _SIDE / image.shape[0])
+    return image.shape[1] * scale, image.shape[0] * scale
 
 
-def _header_height(pair: MarkedPair, width: int) -> int:
-    return round(max(height for _, height in _panels(pair, width))) + _TEXT // 2
-
-
-def _show_pair(figure: Figure, pair: MarkedPair, width: int, height: int) -> None:
-    """Draw the two images, the points as numbered crosses and their matches as numbered rings."""
-    left = float(_MARGIN)
-    titles = "first image, the points", "second image, their matches"
-    marks = zip(pair.images, _panels(pair, width), titles, (pair.points, pair.matches), ("+", "o"), strict=True)
-    for image, (across, down), title, points, marker in marks:
-        bottom = 1 - (_MARGIN + _TEXT / 2 + down) / height
-        axes = figure.add_axes((left / width, bottom, across / width, down / height))
-        axes.imshow(image, origin="upper", interpolation="antialiased", aspect="auto")
-        axes.set_axis_off()
-        fit(axes.set_title(title, loc="left", fontsize=9, pad=4), across)
-        for n, point in enumerate(points):
-            if point is None:
-                continue
-            for color, line in (("white", 4.5), (_color(n), 2.2)):
-                axes.plot(*point, marker, markersize=13, color=color, fillstyle="none", markeredgewidth=line)
-            text = axes.annotate(
-                str(n + 1), point, (9, 6), textcoords="offset points", fontsize=11, weight="bold", color=_color(n)
-            )
-            text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1.0, "alpha": 0.8})
-        left += across + _GAP
+def _mark(axes: Axes, points: Sequence[tuple[float, float] | None], marker: str) -> None:
+    """Draw numbered marks in the colours of the points."""
+    for n, point in enumerate(points):
+        if point is None:
+            continue
+        for color, line in (("white", 4.5), (_color(n), 2.2)):
+            axes.plot(*point, marker, markersize=13, color=color, fillstyle="none", markeredgewidth=line)
+        style: dict[str, Any] = {"fontsize": 11, "weight": "bold", "color": _color(n)}
+        text = axes.annotate(str(n + 1), point, (9, 6), textcoords="offset points", **style)
+        text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1.0, "alpha": 0.8})
 
 
 def _show_map(axes: Axes, title: str, scores: np.ndarray) -> None:

@@ -84,9 +84,6 @@ class Explorer:
         pair = await run_in_threadpool(self.pictures.pair_of_uploads, str(first), str(second))
         return JSONResponse(pair.about(), 201)
 
-    def pair(self, request: Request) -> Response:
-        return JSONResponse(self.pictures.pair(request.path_params["pair"]).about())
-
     def image(self, request: Request) -> Response:
         pair = self.pictures.pair(request.path_params["pair"])
         return Response(pair.encoded(1 if request.path_params["which"] else 0), media_type="image/png")
@@ -96,66 +93,49 @@ class Explorer:
         pair = await run_in_threadpool(self.pictures.pair, str(id))
         return JSONResponse(self.runs.start(pair, RunSettings.of(settings, self.models)).about(), 202)
 
-    def run(self, request: Request) -> Response:
-        return JSONResponse(self.runs.runs[request.path_params["run"]].about())
-
-    def cancel(self, request: Request) -> Response:
-        return JSONResponse(self.runs.cancel(request.path_params["run"]).about())
-
-    def _result(self, request: Request) -> Result:
+    def result(self, request: Request) -> Result:
         run = self.runs.runs[request.path_params["run"]]
         if run.result is None or run.state != "done":
             raise Unknown("This run has no result yet.")
         return run.result
 
-    def _inspection(self, request: Request) -> Inspection:
+    def inspection(self, request: Request) -> Inspection:
         place = request.path_params
-        return self.traces.inspect(self._result(request), place["row"], place["column"])
-
-    def facts(self, request: Request) -> Response:
-        return JSONResponse(payloads.facts(self._result(request)))
-
-    def grid(self, request: Request) -> Response:
-        return Binary(payloads.grid(self._result(request)))
-
-    def layers(self, request: Request) -> Response:
-        return Binary(payloads.layers(self._result(request)))
-
-    def point(self, request: Request) -> Response:
-        return Binary(payloads.point(self._inspection(request)))
+        return self.traces.inspect(self.result(request), place["row"], place["column"])
 
     def scores(self, request: Request) -> Response:
-        data = downloads.scores_picture(self._result(request), self._inspection(request))
+        data = downloads.scores_picture(self.result(request), self.inspection(request))
         return _download(data, "scores-picture.png", "image/png")
 
     def file(self, request: Request) -> Response:
         name = request.path_params["name"]
-        return _download(downloads.file_of(self._result(request), name), name, downloads.TYPES[name])
+        return _download(downloads.file_of(self.result(request), name), name, downloads.TYPES[name])
 
     def export(self, request: Request) -> Response:
-        text = page.exported_page(self._result(request), self.traces)
+        text = page.exported_page(self.result(request), self.traces)
         return _download(text.encode(), "explorer.html", page.TYPES[".html"])
 
 
 def application(explorer: Explorer, host: str = "127.0.0.1") -> Starlette:
     """Return the web application of an explorer that is served on this address."""
-    one = "/api/runs/{run}"
+    one, point = "/api/runs/{run}", "/api/runs/{run}/points/{row:int}/{column:int}"
+    runs, result = explorer.runs, explorer.result
     routes = [
         Route("/", explorer.index),
         Route("/static/{name:path}", explorer.asset),
         Route("/api/about", explorer.about),
         Route("/api/pictures", explorer.upload, methods=["POST"]),
         Route("/api/pairs", explorer.open_pair, methods=["POST"]),
-        Route("/api/pairs/{pair}", explorer.pair),
+        Route("/api/pairs/{pair}", lambda r: JSONResponse(explorer.pictures.pair(r.path_params["pair"]).about())),
         Route("/api/pairs/{pair}/images/{which:int}", explorer.image),
         Route("/api/runs", explorer.start, methods=["POST"]),
-        Route(one, explorer.run, methods=["GET"]),
-        Route(one, explorer.cancel, methods=["DELETE"]),
-        Route(f"{one}/facts", explorer.facts),
-        Route(f"{one}/grid", explorer.grid),
-        Route(f"{one}/layers", explorer.layers),
-        Route(f"{one}/points/{{row:int}}/{{column:int}}", explorer.point),
-        Route(f"{one}/points/{{row:int}}/{{column:int}}/picture", explorer.scores),
+        Route(one, lambda r: JSONResponse(runs.runs[r.path_params["run"]].about()), methods=["GET"]),
+        Route(one, lambda r: JSONResponse(runs.cancel(r.path_params["run"]).about()), methods=["DELETE"]),
+        Route(f"{one}/facts", lambda r: JSONResponse(payloads.facts(result(r)))),
+        Route(f"{one}/grid", lambda r: Binary(payloads.grid(result(r)))),
+        Route(f"{one}/layers", lambda r: Binary(payloads.layers(result(r)))),
+        Route(point, lambda r: Binary(payloads.point(explorer.inspection(r)))),
+        Route(f"{point}/picture", explorer.scores),
         Route(f"{one}/files/{{name}}", explorer.file),
         Route(f"{one}/page", explorer.export),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,6 +11,9 @@ from torch import Tensor, nn
 from deepmatching.matcher import DeepMatcher
 from deepmatching.matches import Matches
 from deepmatching.settings import MODEL
+
+#: The configuration from which some libraries build their models: the arguments of a :class:`MatcherModule`.
+CONF: dict[str, Any] = {"model": MODEL, "settings": {}, "max_num_matches": None, "min_confidence": None}
 
 
 class MatcherModule(nn.Module):
@@ -34,6 +38,11 @@ class MatcherModule(nn.Module):
         self.matcher = DeepMatcher.from_pretrained(model, **{"device": "cpu", **settings})
         self.network = self.matcher.network  # so that its parameters are this module's
         self.network.requires_grad_(False)
+
+    @classmethod
+    def of(cls, conf: Mapping[str, Any]) -> MatcherModule:
+        """Return the module of a configuration like :data:`CONF`."""
+        return cls(*(conf[name] for name in ("model", "max_num_matches", "min_confidence")), **conf["settings"])
 
     @torch.no_grad()
     def forward(self, image0: Tensor, image1: Tensor) -> list[Matches]:

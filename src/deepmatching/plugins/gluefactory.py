@@ -13,24 +13,18 @@ import torch
 from gluefactory.models.base_model import BaseModel
 from torch import Tensor
 
-from deepmatching.plugins import MatcherModule
-from deepmatching.settings import MODEL
+from deepmatching.plugins import CONF, MatcherModule
 
 
 class DeepMatching(BaseModel):
     """Matches the views of a pair, one pair at a time. Its keypoints are measured at pixel corners."""
 
-    default_conf: ClassVar[dict[str, Any]] = {
-        "model": MODEL,
-        "settings": {},
-        "max_num_matches": None,
-        "min_confidence": None,
-    }
+    default_conf: ClassVar[dict[str, Any]] = CONF
     required_data_keys: ClassVar[list[str]] = ["view0", "view1"]
     are_weights_initialized = True
 
     def _init(self, conf: Any) -> None:
-        self.net = MatcherModule(conf.model, conf.max_num_matches, conf.min_confidence, **conf.settings)
+        self.net = MatcherModule.of(conf)
 
     def _forward(self, data: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
         (matches,) = self.net(data["view0"]["image"], data["view1"]["image"])

@@ -17,18 +17,14 @@ from typing import Any, ClassVar
 from hloc.utils.base_model import BaseModel
 from torch import Tensor
 
+from deepmatching.plugins import CONF as _DEFAULT
 from deepmatching.plugins import MatcherModule
-from deepmatching.settings import MIN_CONFIDENCE, MODEL
+from deepmatching.settings import MIN_CONFIDENCE
 
 #: A configuration for ``hloc.match_dense``.
 CONF: dict[str, Any] = {
     "output": "matches-deepmatching",
-    "model": {
-        "name": "deepmatching",
-        "model": MODEL,
-        "settings": {"radius": 320},
-        "min_confidence": MIN_CONFIDENCE,
-    },
+    "model": {**_DEFAULT, "name": "deepmatching", "settings": {"radius": 320}, "min_confidence": MIN_CONFIDENCE},
     "preprocessing": {"grayscale": False, "resize_max": 1024, "dfactor": 8},
     "max_error": 2,
     "cell_size": 2,
@@ -41,16 +37,11 @@ _MODULE = "hloc.matchers.deepmatching"
 class DeepMatching(BaseModel):
     """Matches two images; hloc quantises the matches to keypoints."""
 
-    default_conf: ClassVar[dict[str, Any]] = {
-        "model": MODEL,
-        "settings": {},
-        "max_num_matches": None,
-        "min_confidence": None,
-    }
+    default_conf: ClassVar[dict[str, Any]] = _DEFAULT
     required_inputs: ClassVar[list[str]] = ["image0", "image1"]
 
     def _init(self, conf: Mapping[str, Any]) -> None:
-        self.net = MatcherModule(conf["model"], conf["max_num_matches"], conf["min_confidence"], **conf["settings"])
+        self.net = MatcherModule.of(conf)
 
     def _forward(self, data: Mapping[str, Tensor]) -> dict[str, Tensor]:
         (matches,) = self.net(data["image0"], data["image1"])
