@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
+import warnings
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -175,12 +178,36 @@ def test_threads_may_share_a_matcher(pair: tuple[np.ndarray, np.ndarray]) -> Non
         assert all(same(found, expected) for found in pool.map(lambda _: matcher.match(*pair), range(8)))
 
 
-def test_anything_but_two_images_is_refused(pair: tuple[np.ndarray, np.ndarray]) -> None:
+def test_good_pairs_come_before_the_error_of_a_bad_one(pair: tuple[np.ndarray, np.ndarray]) -> None:
     matcher = dm.DeepMatcher.from_pretrained("hog", radius=16, device="cpu")
-    with pytest.raises(DeepMatchingError, match="two images"):
-        list(matcher.match_pairs([(pair[0],)]))  # type: ignore[list-item]
+
+    def failing() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        yield from (pair, pair)
+        raise RuntimeError("of the caller")
+
+    single = (pair[0],)
+    for pairs, error in (([pair, pair, single], DeepMatchingError), (failing(), RuntimeError)):
+        found = matcher.match_pairs(pairs, batch_size=4)  # type: ignore[arg-type]
+        assert len(next(found)) == len(next(found)) > 20
+        with pytest.raises(error, match=r"two images|of the caller"):
+            next(found)
     with pytest.raises(DeepMatchingError, match="at least 1"):
         list(matcher.match_pairs([pair], batch_size=0))
+
+
+@pytest.mark.parametrize("model", ["compact", "hog"])
+def test_matches_that_are_probably_wrong_are_warned_of_once(model: str) -> None:
+    matcher = dm.DeepMatcher.from_pretrained(model, radius=16, device="cpu")
+    noise = np.random.default_rng(0).integers(0, 255, (3, 64, 96), np.uint8)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        matcher.match(noise[0], noise[0])
+        assert not caught
+        found = list(matcher.match_pairs([(noise[0], noise[1]), (noise[0], noise[2])]))
+    (warning,) = caught
+    assert "probably wrong" in str(warning.message) and warning.filename == __file__
+    expected = sum(matches.expected_correct for matches in found)
+    assert math.isnan(expected) if model == "hog" else expected < 20
 
 
 def test_too_small_an_image_is_refused() -> None:

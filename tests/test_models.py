@@ -136,6 +136,12 @@ def test_the_settings_of_a_model_are_checked_before_it_is_built(tmp_path: Path, 
         load_network(path)
 
 
+def test_a_descriptor_that_is_unknown_here_is_named(tmp_path: Path) -> None:
+    path = settings_of(model_path("compact"), tmp_path, descriptor="mine")
+    with pytest.raises(DeepMatchingError, match=r"descriptor 'mine', which is unknown here: add its class"):
+        load_network(path)
+
+
 def test_deep_settings_are_one_sentence(tmp_path: Path) -> None:
     path = settings_of(model_path("compact"), tmp_path, settings="[" * 100_000)
     with pytest.raises(DeepMatchingError, match="nested too deeply"):

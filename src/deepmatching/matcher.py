@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -44,8 +45,11 @@ from deepmatching.network.memory import Plan, Size, Work, budget_for, plan_decod
 from deepmatching.network.network import Network
 from deepmatching.network.operators.decoding import Decoded
 from deepmatching.network.replay import GraphedDecode, GraphedDescribe
-from deepmatching.search import expected_fraction, find, has_failed, search, wide
+from deepmatching.search import doubt, expected_fraction, find, has_failed, search, wide
 from deepmatching.settings import FULL, MIN_CONFIDENCE, MODEL, PRESET, Radius, Settings, choose_device
+
+#: The warning of matches that are probably wrong; always the same, so that Python shows it once.
+_PROBABLY_WRONG = "These matches are probably wrong: see their expected_correct and agreement, and docs/confidence.md."
 
 
 class DeepMatcher:
@@ -107,8 +111,6 @@ class DeepMatcher:
         """Return what pickling and copying keep: CUDA graphs cannot be copied."""
         return DeepMatcher, (self.network, self.settings)
 
-    # ------------------------------------------------------------------ matching
-
     def __call__(self, image0: ImageLike, image1: ImageLike) -> Matches | list[Matches]:
         """Match as :meth:`match` does. Two batches of images (B, C, H, W) give a list of B."""
         if not (isinstance(image0, Tensor) and isinstance(image1, Tensor) and image0.ndim == image1.ndim == 4):
@@ -143,23 +145,33 @@ class DeepMatcher:
         """
         check_number("batch_size", batch_size, minimum=1, whole=True)
         for batch in batches_of_equal_sizes(pairs, self.load, batch_size, on_error):
-            yield from [NO_MATCHES] if batch is None else self._match_batch(batch)
-
-    def _match_batch(self, batch: list[tuple[Tensor, Tensor]]) -> Iterator[Matches]:
-        """Yield the matches of pairs of equal sizes."""
-        if self.settings.searches:
+            if batch is None:
+                yield NO_MATCHES
+                continue
             geometry = self.geometry(*map(size_of, batch[0]))
-            return (yield from (self.or_wide(self._search(*pair), geometry, *pair)[0] for pair in batch))
+            for matches, pair in zip(self._match_batch(batch, geometry), batch, strict=True):
+                judged = self.or_wide(matches, geometry, *pair)
+                if doubt(*judged):
+                    warnings.warn(_PROBABLY_WRONG, stacklevel=2)
+                yield judged[0]
+
+    def _match_batch(self, batch: list[tuple[Tensor, Tensor]], geometry: Geometry) -> Iterator[Matches]:
+        """Yield the matches of loaded pairs of equal sizes, however few are right."""
+        if self.settings.searches:
+            return (yield from (self._search(*pair) for pair in batch))
         size0, size1 = (size_of(image) for image in batch[0])
-        geometry = self.geometry(size0, size1)
         plan = self._plan(geometry, len(batch), (size0, size1))
         for start in range(0, len(batch), plan.batch):
             part = batch[start : start + plan.batch]
             image0, image1 = (stacked([self._shrunk(pair[i]) for pair in part]).to(self.device) for i in (0, 1))
             with failed_allocations():
                 decoded = self._decode(image0, image1, geometry, self.decoding(plan.tiling), plan.needed)
-            for matches, pair in zip(self.matches_of(decoded, geometry), part, strict=True):
-                yield self.or_wide(matches.at_sizes(size0, size1), geometry, *pair)[0]
+            yield from (matches.at_sizes(size0, size1) for matches in self.matches_of(decoded, geometry))
+
+    def _plain_match(self, image0: Tensor, image1: Tensor) -> Matches:
+        """Match two loaded images without a search, and without a warning."""
+        plain = DeepMatcher(self.network, self.settings.without_search())
+        return next(plain._match_batch([(image0, image1)], plain.geometry(size_of(image0), size_of(image1))))
 
     def or_wide(self, matches: Matches, geometry: Geometry, *images: Tensor) -> tuple[Matches, Geometry]:
         """Return these matches of two images and their geometry; or, if few are right, a wide search's."""
@@ -172,9 +184,8 @@ class DeepMatcher:
 
     def _search(self, image0: Tensor, image1: Tensor) -> Matches:
         """Return the matches of a pair with the best of the settings' transformations at every point."""
-        plain = DeepMatcher(self.network, self.settings.without_search())
         shrunk = self._shrunk(image0), self._shrunk(image1)
-        found = search(*shrunk, self.network, plain.match, self.settings.transformations)
+        found = search(*shrunk, self.network, self._plain_match, self.settings.transformations)
         return found.at_sizes(size_of(image0), size_of(image1))
 
     def decoding(self, tiling: Tiling = WHOLE) -> Decoding:
@@ -198,16 +209,11 @@ class DeepMatcher:
             part = pairs[start : start + plan.batch]
             cells0, cells1 = part[0] if len(part) == 1 else map(torch.cat, zip(*part, strict=True))
             with failed_allocations():
-                decoding = self.decoding(plan.tiling)
-                decoded = self._decode.of_descriptors(cells0, cells1, geometry, decoding, plan.needed)
+                decoded = self._decode.of_descriptors(cells0, cells1, geometry, self.decoding(plan.tiling), plan.needed)
             yield decoded
 
     def plan(self, size0: tuple[int, int], size1: tuple[int, int], batch: int = 1, flow: bool = False) -> Plan:
-        """Plan how images of these sizes (rows, columns) are matched, or ``flow`` is found by default, and the memory.
-
-        Raises:
-            OutOfMemoryError: if it cannot be done.
-        """
+        """Plan the memory in which images of these sizes (rows, columns) are matched, or default ``flow`` is found."""
         matcher, settings = (self.for_flow(), settings_of(PRESET)) if flow else (self, None)
         return matcher._plan(matcher.geometry(size0, size1), batch, (size0, size1), settings)
 
@@ -252,17 +258,14 @@ class DeepMatcher:
     @torch.no_grad()
     @failed_allocations()
     def _frame(self, image: Tensor, matching: Matching) -> Frame:
-        """Describe a frame."""
         shrunk = self._shrunk(image)
-        on_device = shrunk.to(self.device)
-        return Frame(shrunk, on_device, self._describe(on_device[None], matching.geometry.used0), size_of(image))
+        there = shrunk.to(self.device)
+        return Frame(shrunk, there, self._describe(there[None], matching.geometry.used0), size_of(image))
 
     def matches_of(self, decoded: Decoded, geometry: Geometry) -> list[Matches]:
         """Return the matches of each pair of a batch that are given out; see :meth:`match`."""
         least = MIN_CONFIDENCE if self.settings.reciprocal == "bins" else 0.0
         return Matches.from_decoded(decoded, geometry.size0, geometry.size1, least)
-
-    # ------------------------------------------------------------------ flow
 
     def flow(
         self,
@@ -301,10 +304,10 @@ class DeepMatcher:
             return matches_to_flow(given, first.to(self.device), second.to(self.device), settings, edges)
         start = time.perf_counter()
         if self.settings.searches:
-            chosen, shrunk = self.for_flow(radius), (self._shrunk(first), self._shrunk(second))
-            if found := find(*shrunk, chosen.network, self.settings.transformations):
-                match = DeepMatcher(chosen.network, chosen.settings.without_search()).match
-                return searched_to_flow(*shrunk, found, match, settings, edges, self.device, start).at_size(size)
+            own, shrunk = self.for_flow(radius), (self._shrunk(first), self._shrunk(second))
+            if found := find(*shrunk, own.network, self.settings.transformations):
+                flow = searched_to_flow(*shrunk, found, own._plain_match, settings, edges, self.device, start)
+                return flow.at_size(size)
         # Images that are upright have the flow that they have without a search.
         return next(self._flow_of_frames((first, second), settings, radius, edges, start))
 
@@ -352,8 +355,7 @@ class DeepMatcher:
             preset, edges: as for :meth:`flow`.
             known: matches between them, of pair 0, and their geometry; they serve if flow has the same geometry.
         """
-        settings = settings_of(preset)
-        matcher = self.for_flow(self.network.radius or FULL)
+        matcher, settings = self.for_flow(self.network.radius or FULL), settings_of(preset)
         matching = matcher._matching(first.size, second.size, settings)
         decoded = known[1] if known is not None and known[0] == matching.geometry else None
         found = flow_between(first, second, settings, matching, edges, decoded, matcher._flow_graphs)
@@ -366,12 +368,10 @@ class DeepMatcher:
         if (pixels := flow_radius(chosen)) == self.network.radius:
             return self
         if (key := (pixels, may_shrink)) not in self._for_flow:
-            settings = replace(self.settings, radius=FULL if pixels is None else pixels)
+            settings = replace(self.settings, radius=pixels or FULL)
             self._for_flow[key] = DeepMatcher(self.network.at_radius(pixels), settings)
             self._for_flow[key]._may_shrink_radius = may_shrink
         return self._for_flow[key]
-
-    # ------------------------------------------------------------------ looking inside
 
     def draw_scores(
         self,
@@ -391,7 +391,7 @@ class DeepMatcher:
 
         loaded = self.load(image0, "image0"), self.load(image1, "image1")
         first, second = (self._shrunk(image).to(self.device) for image in loaded)
-        chosen = points_in(np.asarray(points, float).reshape(-1, 2), size_of(loaded[0]), size_of(first))
+        chosen = points_in(points, size_of(loaded[0]), size_of(first))
         picture = draw_scores(self.network, first, second, chosen, self.settings.memory)
         if path is not None:
             write_image(path, picture)

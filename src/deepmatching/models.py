@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
-from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_args
@@ -23,7 +22,7 @@ from torch import Tensor
 from deepmatching.errors import DeepMatchingError, check_choice
 from deepmatching.extensions import find_extension, import_path_of, is_import_path
 from deepmatching.flow.correction import DenseNetwork
-from deepmatching.io.files import PathLike
+from deepmatching.io.files import PathLike, as_path
 from deepmatching.io.structured import parse_json
 from deepmatching.io.weights import NoInitialValues, check_counts, read_safetensors, write_safetensors
 from deepmatching.network.confidence import ConfidenceNetwork
@@ -112,27 +111,22 @@ def load_network(
     path = model_path(model)
     tensors, metadata = read_model(path)
     try:
-        settings = parse_json(metadata.get("settings", "{}"))
-        if downscale is not None:
-            settings["downscale"] = downscale
-        check_counts(settings, tensors)
-        build = partial(descriptor_of(metadata["descriptor"]), **settings)
-        sharpness = 1.0 if "sharpness" in tensors else None
-        trained = metadata.get("pooling", "hard")
-        judge = parse_json(metadata["confidence"]) if "confidence" in metadata else None
-        filler = parse_json(metadata["dense"]) if "dense" in metadata else None
-        check_counts({**(judge or {}), **(filler or {})}, tensors)
+        kind, trained = descriptor_of(metadata["descriptor"]), metadata.get("pooling", "hard")
+        own = {name: parse_json(metadata[name]) for name in ("settings", "confidence", "dense") if name in metadata}
+        settings = {**own.pop("settings", {}), **({} if downscale is None else {"downscale": downscale})}
+        for counts in (settings, *own.values()):
+            check_counts(counts, tensors)
 
-        def network_of(descriptor: Descriptor) -> Network:
-            confidence = None if judge is None else build_confidence(descriptor, **judge)
-            dense = None if filler is None else build_dense(descriptor, **filler)
-            parts: Any = {"sharpness": sharpness, "confidence": confidence, "dense": dense}
+        def build() -> Network:
+            descriptor, makers = kind(**settings), {"confidence": build_confidence, "dense": build_dense}
+            parts: Any = {name: makers[name](descriptor, **values) for name, values in own.items()}
+            parts["sharpness"] = 1.0 if "sharpness" in tensors else None
             return Network(descriptor, radius, levels, **parts, pooling=pooling_of(trained, f" in '{path}'"))
 
         with NoInitialValues():
             with torch.device("meta"):  # takes no memory, whatever the sizes in the file
-                _check_tensors(network_of(build()), tensors, path)
-            network = network_of(build())
+                _check_tensors(build(), tensors, path)
+            network = build()
     except DeepMatchingError:
         raise
     except (TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
@@ -155,7 +149,7 @@ def model_path(model: PathLike) -> Path:
     shipped = files("deepmatching") / "weights" / f"{model}.safetensors"
     if str(model) in MODELS and shipped.is_file():
         return Path(str(shipped))
-    path = Path(model)
+    path = as_path(model)
     if not os.path.isfile(path):
         raise DeepMatchingError(
             f"Unknown model '{model}': use {', '.join(map(repr, MODELS))} or the path of a .safetensors file."
@@ -177,17 +171,20 @@ def read_model(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise DeepMatchingError(
             f"'{path}' is the state of a training run; use best.safetensors or last.safetensors beside it."
         )
-    descriptor = metadata.get("descriptor", "")
-    if metadata.get("format") != MODEL_FORMAT or not (descriptor in DESCRIPTORS or is_import_path(descriptor)):
+    if metadata.get("format") != MODEL_FORMAT or not (name := metadata.get("descriptor")):
         raise DeepMatchingError(f"'{path}' is not a deepmatching model; save one with DeepMatcher.save.")
+    if name not in DESCRIPTORS and not is_import_path(name):
+        raise DeepMatchingError(
+            f"'{path}' has the descriptor '{name}', which is unknown here: add its class under this name to "
+            "deepmatching.models.DESCRIPTORS first, as where it was saved."
+        )
     return tensors, metadata
 
 
 def _check_tensors(network: Network, tensors: dict[str, Tensor], path: Path) -> None:
     """Raise unless the network can be filled with the tensors of a model file."""
     own = network.state_dict()
-    if set(own) != set(tensors):
-        odd = ", ".join(sorted(set(own) ^ set(tensors)))
+    if odd := ", ".join(sorted(set(own) ^ set(tensors))):
         raise DeepMatchingError(
             f"'{path}' holds the tensors of another architecture (differing: {odd}); save the model again."
         )
@@ -196,8 +193,7 @@ def _check_tensors(network: Network, tensors: dict[str, Tensor], path: Path) -> 
         raise DeepMatchingError(f"'{path}' holds exponents that are not positive numbers; train or save it again.")
     if "sharpness" in tensors and not (tensors["sharpness"] > 0).all():
         raise DeepMatchingError(f"'{path}' holds a sharpness that is not positive; train or save it again.")
-    mismatched = [n for n in own if n != "exponents" and own[n].shape != tensors[n].shape]
-    if mismatched:
+    if mismatched := [n for n in own if n != "exponents" and own[n].shape != tensors[n].shape]:
         raise DeepMatchingError(
             f"'{path}' holds tensors of unexpected shapes ({', '.join(mismatched)}); save the model again."
         )
@@ -205,15 +201,11 @@ def _check_tensors(network: Network, tensors: dict[str, Tensor], path: Path) -> 
 
 def name_of(descriptor: Descriptor) -> str:
     """Return the name of a descriptor's class in ``DESCRIPTORS``, or its import path."""
-    for name, kind in DESCRIPTORS.items():
-        if type(descriptor) is kind:
-            return name
-    return _path_of(descriptor)
+    return next((name for name, kind in DESCRIPTORS.items() if type(descriptor) is kind), None) or _path_of(descriptor)
 
 
 def _path_of(part: object) -> str:
-    path = import_path_of(type(part))
-    if path is None:
+    if (path := import_path_of(type(part))) is None:
         raise DeepMatchingError(
             f"{type(part).__name__} cannot be saved: define it in a module that can be imported where it is loaded."
         )
@@ -232,8 +224,7 @@ def save_network(network: Network, path: PathLike, dtype: torch.dtype = torch.fl
     structure = {"format": MODEL_FORMAT, "descriptor": descriptor, "settings": settings}
     if network.pooling != "hard":
         structure["pooling"] = network.pooling if isinstance(network.pooling, str) else _path_of(network.pooling)
-    if network.confidence is not None:
-        structure["confidence"] = json.dumps(network.confidence.settings())
-    if network.dense is not None:
-        structure["dense"] = json.dumps(network.dense.settings())
+    for name, part in (("confidence", network.confidence), ("dense", network.dense)):
+        if part is not None:
+            structure[name] = json.dumps(part.settings())
     write_safetensors(path, tensors, {**metadata, **structure})

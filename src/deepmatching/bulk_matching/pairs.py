@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from deepmatching.errors import DeepMatchingError, check_number
+from deepmatching.errors import DeepMatchingError, check_number, short_repr
 from deepmatching.io.arrays import open_hdf5
 from deepmatching.io.files import PathLike, read_bytes, refuse_address
 from deepmatching.io.image_files import PICTURE_SUFFIXES
@@ -101,6 +101,8 @@ def read_pairs(path: PathLike, folder: PathLike) -> list[Pair]:
 def unique_pairs(pairs: Iterable[Sequence[str]]) -> list[Pair]:
     """Return the pairs in order, without images with themselves and pairs that came before in either direction."""
     found: dict[frozenset[str], Pair] = {}
+    if not isinstance(pairs, Iterable) or isinstance(pairs, bytes):
+        raise DeepMatchingError(f"pairs must be the path of a list or pairs of names, not {short_repr(pairs)}.")
     for pair in pairs:
         if isinstance(pair, str) or len(pair) != 2 or not all(isinstance(name, str) for name in pair):
             raise DeepMatchingError(f"A pair must be two names of images, not {pair!r}.")

@@ -10,7 +10,7 @@ import numpy as np
 
 from deepmatching.drawing.colors import Color
 from deepmatching.drawing.figure import fit, new_figure, picture
-from deepmatching.errors import DeepMatchingError
+from deepmatching.errors import DeepMatchingError, short_repr
 from deepmatching.geometry.discretization import Geometry
 
 if TYPE_CHECKING:
@@ -39,15 +39,21 @@ _BAR = 40
 _POINT_COLORS = ("#e6194b", "#ff9f1a", "#00a0ff", "#c837f0", "#19b04b")
 
 
-def points_in(points: np.ndarray, size: tuple[int, int], shrunk: tuple[int, int]) -> list[tuple[float, float]]:
-    """Return points (N, 2) of an image of this size (rows, columns), in the image that it was shrunk to."""
-    for x, y in points.tolist():
+def points_in(points: Any, size: tuple[int, int], shrunk: tuple[int, int]) -> list[tuple[float, float]]:
+    """Return one point (x, y) or several of an image of this size (rows, columns), in the image it was shrunk to."""
+    try:
+        places = np.asarray(points, float).reshape(-1, 2)
+    except (TypeError, ValueError):
+        places = np.zeros((0, 2))
+    if not len(places):
+        raise DeepMatchingError(f"points must be one (x, y) or several, not {short_repr(points)}.")
+    for x, y in places.tolist():
         if not (0 <= x < size[1] and 0 <= y < size[0]):
             raise DeepMatchingError(
                 f"The point ({x:g}, {y:g}) is not in the first image of {size[1]}x{size[0]} pixels: choose one inside."
             )
     scale = np.array([shrunk[1] / size[1], shrunk[0] / size[0]])
-    return [(x, y) for x, y in ((points + 0.5) * scale - 0.5).tolist()]
+    return [(x, y) for x, y in ((places + 0.5) * scale - 0.5).tolist()]
 
 
 @dataclass(frozen=True)

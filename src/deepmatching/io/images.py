@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepmatching.errors import DeepMatchingError
+from deepmatching.errors import DeepMatchingError, short_repr
 from deepmatching.io.arrays import unmasked
 from deepmatching.io.files import PathLike
 from deepmatching.io.image_files import AS_STORED, decode_image_file
@@ -237,26 +237,30 @@ def batches_of_equal_sizes(
 ) -> Iterator[list[tuple[Tensor, Tensor]] | None]:
     """Yield consecutive pairs of equal sizes, at most ``batch_size`` at a time, and None for each unreadable pair.
 
-    Without ``on_error``, an unreadable pair raises its error after the pairs before it.
+    Without ``on_error``, an unreadable pair raises its error. The good pairs before any error come first.
     """
     batch: list[tuple[Tensor, Tensor]] = []
-    for number, pair in enumerate(pairs):
-        try:
-            if len(pair) != 2:
-                raise DeepMatchingError(f"A pair must be two images, not {len(pair)}.")
-            image0, image1 = (load(image, f"image{i}") for i, image in enumerate(pair))
-        except DeepMatchingError as error:
-            if batch:
+    try:
+        for number, pair in enumerate(pairs):
+            try:
+                if not hasattr(pair, "__len__") or len(pair) != 2:
+                    raise DeepMatchingError(f"A pair must be two images, not {short_repr(pair)}.")
+                image0, image1 = (load(image, f"image{i}") for i, image in enumerate(pair))
+            except DeepMatchingError as error:
+                if on_error is None:
+                    raise
+                yield from [batch] if batch else []
+                batch = []
+                on_error(number, error)
+                yield None
+                continue
+            if batch and (len(batch) >= batch_size or [i.shape for i in batch[0]] != [image0.shape, image1.shape]):
                 yield batch
-            batch = []
-            if on_error is None:
-                raise
-            on_error(number, error)
-            yield None
-            continue
-        if batch and (len(batch) >= batch_size or [i.shape for i in batch[0]] != [image0.shape, image1.shape]):
+                batch = []
+            batch.append((image0, image1))
+    except Exception:
+        if batch:
             yield batch
-            batch = []
-        batch.append((image0, image1))
+        raise
     if batch:
         yield batch
