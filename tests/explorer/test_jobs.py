@@ -60,9 +60,6 @@ def test_a_run_tells_how_far_it_is(small_pair: Pair) -> None:
         fractions.append(about["fraction"])
         steps.go_on.release()
     assert fractions == sorted(set(fractions)) and fractions[0] == 0 and fractions[-1] < 1
-
-
-def test_the_shares_of_the_stages_add_up_to_one() -> None:
     assert sum(STAGES.values()) == pytest.approx(1)
 
 

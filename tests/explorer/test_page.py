@@ -27,10 +27,6 @@ def test_the_page_needs_nothing_from_elsewhere() -> None:
             assert not re.search(r"https?://|//cdn|@import|eval\(", text(name)), name
 
 
-def test_no_file_of_the_page_has_more_than_400_lines() -> None:
-    assert not [name for name in page.assets() if len(text(name).splitlines()) > 400]
-
-
 def test_every_module_is_imported_and_every_import_exists() -> None:
     imported = {name for module in JS for _, name in page._IMPORT.findall(text(module))}
     assert {f"js/{name}" for name in imported} == set(JS) - {"js/main.js"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
@@ -26,6 +26,7 @@ def test_what_is_packed_comes_back(first: np.ndarray, second: np.ndarray, third:
         np.testing.assert_array_equal(back, array)
 
 
+@example(np.array([[0, 1e-40], [0, -np.inf]], np.float32))  # scores that hardly differ
 @given(arrays(np.float32, (4, 5), elements=st.one_of(st.floats(-100, 100, width=32), st.just(-np.inf))))
 def test_a_map_in_bytes_is_off_by_half_a_level_at_most_and_keeps_what_has_no_score(scores: np.ndarray) -> None:
     _, found = unpack(pack({}, {"map": in_bytes(scores)}))
@@ -36,22 +37,12 @@ def test_a_map_in_bytes_is_off_by_half_a_level_at_most_and_keeps_what_has_no_sco
         assert np.abs(found["map"][known] - scores[known]).max() <= level / 2 + 1e-4
 
 
-def test_a_map_whose_scores_hardly_differ_keeps_them() -> None:
-    scores = np.array([[0, 1e-40], [0, -np.inf]], np.float32)
-    _, found = unpack(pack({}, {"map": in_bytes(scores)}))
-    np.testing.assert_array_equal(np.isfinite(found["map"]), np.isfinite(scores))
-
-
 @given(arrays(np.float32, (3, 4, 2), elements=st.floats(-3000, 3000, width=32)))
 def test_a_flow_in_steps_is_off_by_half_a_step_at_most(flow: np.ndarray) -> None:
     packed = in_steps(flow)
     _, found = unpack(pack({}, {"flow": packed}))
-    assert packed.reading["step"] >= 1 / 32
+    assert packed.reading["step"] == 1 / 32 or np.abs(flow).max() > 1000
     assert np.abs(found["flow"] - flow).max() <= packed.reading["step"] / 2 + 1e-3
-
-
-def test_ordinary_motion_is_exact_to_a_sixtyfourth_of_a_pixel() -> None:
-    assert in_steps(np.array([-1000.0, 1000.0], np.float32)).reading["step"] == 1 / 32
 
 
 def test_fractions_are_kept_to_a_255th() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,16 +29,12 @@ def test_matches_and_flow_are_those_of_the_matcher(result: Result) -> None:
     np.testing.assert_allclose(result.flow.flow, flow.flow, atol=1e-4)
 
 
-def test_the_stages_come_in_order(small_pair: Pair) -> None:
-    seen: list[str] = []
-    compute(small_pair, QUICK, "cpu", seen.append)
-    assert seen == list(STAGES)
-
-
 def test_images_of_two_sizes_have_matches_but_no_flow(small_pair: Pair) -> None:
     first, second = small_pair.images
     pair = Pair("x", ("a", "b"), (first, second[:, :48]), ((64, 96), (48, 96)))
-    found = compute(pair, QUICK, "cpu", lambda stage: None)
+    seen: list[str] = []
+    found = compute(pair, RunSettings.of({"model": "hog", "radius": "full", "levels": 2}, MODELS), "cpu", seen.append)
+    assert seen == list(STAGES) and found.geometry.L == 2
     assert len(found.matches) > 20 and found.flow is None
     assert "one size" in payloads.facts(found)["no_flow"]
     with pytest.raises(DeepMatchingError, match="one size"):
@@ -80,11 +77,6 @@ def test_the_matches_of_a_search_are_shown_on_the_grid_and_have_no_maps(
 def test_bad_settings_are_reported(values: object, words: str) -> None:
     with pytest.raises(DeepMatchingError, match=words):
         RunSettings.of(values, MODELS)
-
-
-def test_good_settings_are_taken() -> None:
-    assert RunSettings.of({"model": "hog", "radius": "full", "levels": 2}, MODELS) == RunSettings("hog", "full", 2)
-    assert RunSettings.of({}, MODELS) == RunSettings()
 
 
 def test_the_grid_that_the_page_gets_is_the_decoded_one(result: Result) -> None:
@@ -135,22 +127,12 @@ def test_downloads_are_in_pixels_of_the_original_images(result: Result) -> None:
     assert np.frombuffer(flow, np.int32, 2, 4).tolist() == [192, 128]
 
 
-@pytest.mark.parametrize("name", [name for name in downloads.TYPES if name.endswith(".png")])
-def test_pictures_can_be_downloaded(result: Result, name: str) -> None:
-    assert downloads.file_of(result, name).startswith(b"\x89PNG")
-
-
-def test_binary_matches_come_back(result: Result, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_every_download_is_what_its_name_says(result: Result, traces: Traces, tmp_path: Path) -> None:
+    pictures = [downloads.file_of(result, name) for name in downloads.TYPES if name.endswith(".png")]
+    for picture in (*pictures, downloads.scores_picture(result, traces.inspect(result, 2, 2))):
+        assert picture.startswith(b"\x89PNG")
     for name in ("matches.npz", "matches.h5"):
-        path = tmp_path_factory.mktemp("matches") / name
-        path.write_bytes(downloads.file_of(result, name))
-        assert len(Matches.load(path)) == len(result.matches)
-
-
-def test_the_score_maps_of_a_point_are_a_picture(result: Result, traces: Traces) -> None:
-    assert downloads.scores_picture(result, traces.inspect(result, 2, 2)).startswith(b"\x89PNG")
-
-
-def test_an_unknown_download_is_refused(result: Result) -> None:
+        (tmp_path / name).write_bytes(downloads.file_of(result, name))
+        assert len(Matches.load(tmp_path / name)) == len(result.matches)
     with pytest.raises(Unknown, match="secrets"):
         downloads.file_of(result, "../secrets")

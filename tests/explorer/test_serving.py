@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
@@ -62,12 +61,12 @@ def test_no_other_file_is_served(client: TestClient, name: str) -> None:
     assert client.get(f"/static/{name}").status_code == 404
 
 
-def test_the_page_may_load_nothing_from_elsewhere(client: TestClient) -> None:
-    for path in ("/", "/api/about", "/static/js/main.js", "/none"):
-        headers = client.get(path).headers
-        assert "default-src 'self'" in headers["content-security-policy"]
-        assert headers["cross-origin-resource-policy"] == "same-origin"
-        assert "access-control-allow-origin" not in headers
+@pytest.mark.parametrize("path", ["/", "/api/about", "/static/js/main.js", "/none"])
+def test_the_page_may_load_nothing_from_elsewhere(client: TestClient, path: str) -> None:
+    headers = client.get(path).headers
+    assert "default-src 'self'" in headers["content-security-policy"]
+    assert headers["cross-origin-resource-policy"] == "same-origin"
+    assert "access-control-allow-origin" not in headers
 
 
 def test_what_the_page_starts_with(client: TestClient) -> None:
@@ -75,9 +74,6 @@ def test_what_the_page_starts_with(client: TestClient) -> None:
     assert about["models"] == ["compact", "hog"] and "sample-bunny" in about["samples"]
     assert [settings["model"] for settings in about["choices"]] == ["compact", "hog"]
     assert about["given"] is None
-
-
-# ---------------------------------------------------------------------- who may call
 
 
 @pytest.mark.parametrize(
@@ -119,9 +115,6 @@ def test_a_server_for_all_addresses_is_called_by_number_but_not_by_a_foreign_nam
     with TestClient(serving.application(explorer, "0.0.0.0"), base_url="http://192.168.0.7:8760") as http:
         assert http.get("/api/about").status_code == 200
         assert http.get("/api/about", headers={"host": "evil.example"}).status_code == 403
-
-
-# ---------------------------------------------------------------------- pictures
 
 
 def test_two_uploads_are_a_pair(client: TestClient) -> None:
@@ -169,11 +162,13 @@ def test_an_upload_is_read_only_as_far_as_it_is_allowed_to_go(
         ("/api/runs", b'{"pair": "small", "settings": {}, "more": 1}'),
         ("/api/runs", b"\xff\xfe"),
         ("/api/runs", b"[" * 60_000),
+        ("/api/pairs", b'{"first": ["x"], "second": null}'),
+        ("/api/pairs", b'{"first": {}, "second": 1}'),
     ],
 )
 def test_a_bad_request_is_reported(client: TestClient, path: str, body: bytes) -> None:
     response = client.post(path, content=body)
-    assert response.status_code == 400
+    assert response.status_code in (400, 404)
     assert response.json()["error"].endswith(".")
 
 
@@ -196,15 +191,6 @@ def test_what_is_not_there_is_404_with_a_message(client: TestClient, path: str) 
     assert response.status_code == 404 and response.json()["error"].endswith(".")
 
 
-@pytest.mark.parametrize(("first", "second"), [(["x"], "y"), (None, None), ({}, 1)])
-def test_ids_of_other_types_are_no_crash(client: TestClient, first: object, second: object) -> None:
-    response = client.post("/api/pairs", content=json.dumps({"first": first, "second": second}))
-    assert response.status_code in (400, 404)
-
-
-# ---------------------------------------------------------------------- runs
-
-
 def test_a_finished_run_gives_everything(client: TestClient, run: str, result: Result) -> None:
     assert client.get(run).json()["state"] == "done"
     assert client.get(f"{run}/facts").json()["matches"] == len(result.matches)
@@ -219,24 +205,11 @@ def test_a_finished_run_gives_everything(client: TestClient, run: str, result: R
     assert client.get(f"{run}/files/none").status_code == 404
 
 
-def test_a_run_without_a_result_gives_nothing(pictures: Pictures, small_pair: Pair) -> None:
-    pictures.pairs.add(small_pair.id, small_pair)
-    runs = Runs(lambda *_: pytest.fail("never computed"))
-    runs._waiting.put = lambda run: None  # type: ignore[method-assign, misc] - it waits for ever
-    explorer = serving.Explorer(pictures, runs, ("hog",))
-    with TestClient(serving.application(explorer), base_url=ORIGIN) as http:
-        started = http.post("/api/runs", json={"pair": "small", "settings": {"model": "hog"}}).json()
-        assert started["state"] == "waiting"
-        assert http.get(f"/api/runs/{started['id']}/grid").status_code == 404
-        assert http.delete(f"/api/runs/{started['id']}").json()["state"] == "cancelled"
-
-
 def test_a_busy_server_says_so_and_keeps_the_runs_that_wait(pictures: Pictures, small_pair: Pair) -> None:
     pictures.pairs.add(small_pair.id, small_pair)
     runs = Runs(lambda *_: pytest.fail("never computed"))
     runs._waiting.put = lambda run: None  # type: ignore[method-assign, misc] - it waits for ever
-    explorer = serving.Explorer(pictures, runs, ("hog",))
-    with TestClient(serving.application(explorer), base_url=ORIGIN) as http:
+    with TestClient(serving.application(serving.Explorer(pictures, runs, ("hog",))), base_url=ORIGIN) as http:
 
         def start() -> Response:
             return http.post("/api/runs", json={"pair": "small", "settings": {"model": "hog"}})
@@ -245,7 +218,8 @@ def test_a_busy_server_says_so_and_keeps_the_runs_that_wait(pictures: Pictures, 
         assert [answer.status_code for answer in started] == [202] * MAX_RUNS + [503] * (50 - MAX_RUNS)
         addresses = [f"/api/runs/{answer.json()['id']}" for answer in started[:MAX_RUNS]]
         assert all(http.get(address).json()["state"] == "waiting" for address in addresses)
-        http.delete(addresses[3])
+        assert http.get(f"{addresses[3]}/grid").status_code == 404  # there is no result
+        assert http.delete(addresses[3]).json()["state"] == "cancelled"
         assert start().status_code == 202
         assert [http.get(address).status_code for address in addresses].index(404) == 3
 

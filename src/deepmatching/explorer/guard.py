@@ -63,10 +63,7 @@ def _address(text: str) -> SplitResult:
 class Guard:
     """A middleware that refuses requests of foreign pages, and sends :data:`HEADERS` with every response.
 
-    Args:
-        app: the application behind it.
-        hosts: names under which the server may be called.
-        any_address: also accept every IP address as the host, for a server on all addresses of the machine.
+    The server may be called by the names ``hosts`` or, if it is on all addresses of the machine, by any IP address.
     """
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str], any_address: bool = False) -> None:

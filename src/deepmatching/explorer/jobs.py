@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any, Literal
 
 from deepmatching.errors import OUT_OF_MEMORY, DeepMatchingError, is_out_of_memory
-from deepmatching.explorer.pictures import LRUCache, Pair
+from deepmatching.explorer.pictures import Pair, Unknown
 from deepmatching.explorer.results import STAGES, Begin, Result, RunSettings
 
 #: Number of runs that are kept, with their descriptors; the oldest that have ended go. If none has, no more are taken.
@@ -74,37 +74,43 @@ class Runs:
 
     def __init__(self, compute: Compute) -> None:
         self.compute = compute
-        self.runs: LRUCache[Run] = LRUCache(MAX_RUNS, "run", "run it again")
+        self._kept: dict[str, Run] = {}
         self._waiting: queue.Queue[Run] = queue.Queue()
-        self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._work, name="deepmatching-explore", daemon=True)
+
+    def __getitem__(self, id: str) -> Run:
+        with self._lock:
+            if id not in self._kept:
+                raise Unknown("The explorer no longer has this run: run it again.")
+            run = self._kept[id] = self._kept.pop(id)  # the latest used is the last
+            return run
 
     def start(self, pair: Pair, settings: RunSettings) -> Run:
         """Return a new run; or the finished one of the same pair and settings, if it is still kept.
 
         Raise :class:`Busy` if too many runs wait already.
         """
-        for run in self.runs.values():
-            if run.pair is pair and run.settings == settings and run.state == "done":
-                return run
-        run = Run(pair, settings)
         with self._lock:
-            kept = self.runs.values()
-            ended = [old for old in kept if not old.is_open]
+            kept = list(self._kept.values())
+            for run in kept:
+                if run.pair is pair and run.settings == settings and run.state == "done":
+                    return run
+            ended = [run for run in kept if not run.is_open]
             if len(kept) - len(ended) >= MAX_RUNS:
                 raise Busy(f"The explorer is busy: {MAX_RUNS} runs wait already. Try again when one of them has ended.")
-            for old in ended[: max(len(kept) + 1 - MAX_RUNS, 0)]:
-                self.runs.remove(old.id)
-            self.runs.add(run.id, run)
+            for run in ended[: max(len(kept) + 1 - MAX_RUNS, 0)]:
+                del self._kept[run.id]
+            run = Run(pair, settings)
+            self._kept[run.id] = run
             self._waiting.put(run)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="deepmatching-explore", daemon=True)
+            if not self._thread.is_alive():
                 self._thread.start()
         return run
 
     def cancel(self, id: str) -> Run:
         """Cancel a run. It counts as ended at once; the stage that is being computed still runs to its end."""
-        run = self.runs[id]
+        run = self[id]
         with self._lock:
             if run.is_open:
                 run.state = "cancelled"

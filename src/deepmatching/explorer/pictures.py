@@ -9,7 +9,6 @@ import secrets
 import shutil
 import tempfile
 import threading
-from collections import OrderedDict
 from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -38,46 +37,35 @@ SAMPLES = {"sample-bunny": ("bunny_0.jpg", "bunny_1.jpg", "Big Buck Bunny, © 20
 Value = TypeVar("Value")
 
 
+class Unknown(DeepMatchingError):
+    """Something that the explorer does not have, or has no longer."""
+
+
 class LRUCache(Generic[Value]):
     """A thread-safe LRU cache; a name that it lacks raises :class:`Unknown`."""
 
     def __init__(self, max_size: int, what: str, advice: str = "open the pictures again") -> None:
         self.max_size, self.what, self.advice = max_size, what, advice
-        self._values: OrderedDict[str, Value] = OrderedDict()
+        self._values: dict[str, Value] = {}  # the least recently used first
         self._lock = threading.Lock()
 
     def add(self, name: str, value: Value) -> list[Value]:
-        """Keep a value; return those that had to go."""
+        """Keep a new value; return those that had to go."""
         with self._lock:
             self._values[name] = value
-            self._values.move_to_end(name)
-            return [self._values.popitem(last=False)[1] for _ in range(len(self._values) - self.max_size)]
+            return [self._values.pop(old) for old in [*self._values][: -self.max_size]]
 
     def find(self, name: str) -> Value | None:
         """Return the value of that name, or None."""
         with self._lock:
             if name in self._values:
-                self._values.move_to_end(name)
+                self._values[name] = self._values.pop(name)
             return self._values.get(name)
-
-    def remove(self, name: str) -> None:
-        """Forget the value of that name, if there is one."""
-        with self._lock:
-            self._values.pop(name, None)
 
     def __getitem__(self, name: str) -> Value:
         if (value := self.find(name)) is None:
             raise Unknown(f"The explorer no longer has this {self.what}: {self.advice}.")
         return value
-
-    def values(self) -> list[Value]:
-        """Return all values, the least recently used first."""
-        with self._lock:
-            return list(self._values.values())
-
-
-class Unknown(DeepMatchingError):
-    """Something that the explorer does not have, or has no longer."""
 
 
 @dataclass(frozen=True)

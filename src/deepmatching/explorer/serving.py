@@ -94,7 +94,7 @@ class Explorer:
         return JSONResponse(self.runs.start(pair, RunSettings.of(settings, self.models)).about(), 202)
 
     def result(self, request: Request) -> Result:
-        run = self.runs.runs[request.path_params["run"]]
+        run = self.runs[request.path_params["run"]]
         if run.result is None or run.state != "done":
             raise Unknown("This run has no result yet.")
         return run.result
@@ -129,7 +129,7 @@ def application(explorer: Explorer, host: str = "127.0.0.1") -> Starlette:
         Route("/api/pairs/{pair}", lambda r: JSONResponse(explorer.pictures.pair(r.path_params["pair"]).about())),
         Route("/api/pairs/{pair}/images/{which:int}", explorer.image),
         Route("/api/runs", explorer.start, methods=["POST"]),
-        Route(one, lambda r: JSONResponse(runs.runs[r.path_params["run"]].about()), methods=["GET"]),
+        Route(one, lambda r: JSONResponse(runs[r.path_params["run"]].about()), methods=["GET"]),
         Route(one, lambda r: JSONResponse(runs.cancel(r.path_params["run"]).about()), methods=["DELETE"]),
         Route(f"{one}/facts", lambda r: JSONResponse(payloads.facts(result(r)))),
         Route(f"{one}/grid", lambda r: Binary(payloads.grid(result(r)))),
