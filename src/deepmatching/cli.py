@@ -21,7 +21,8 @@ from deepmatching.commands.export_onnx import export_onnx
 from deepmatching.commands.flow import flow
 from deepmatching.commands.machine import require_addresses, watch
 from deepmatching.commands.match import match
-from deepmatching.commands.messages import complain, say
+from deepmatching.commands.messages import INTERRUPTED, complain
+from deepmatching.commands.options import with_verbosity
 from deepmatching.commands.output import guarded_errors, guarded_output, silence_libraries
 from deepmatching.commands.reproduce import reproduce
 from deepmatching.commands.scores import scores
@@ -31,12 +32,14 @@ from deepmatching.commands.train import train
 from deepmatching.errors import OUT_OF_MEMORY, DeepMatchingError, is_out_of_memory
 from deepmatching.extensions import VARIABLE, import_plugins
 
-#: The exit code of a command that the interrupt key has ended.
-INTERRUPTED = 130
-
 
 class Command(TyperCommand):
     """A command with plain help: ``A``, ``--seed INT``, ``[default: all]``; not ``{A} <path>`` or ``(all)``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if any(re.fullmatch("(--[a-z-]+=)?", argument) for argument in args):
+            raise DeepMatchingError("An option or argument is empty: give it a value, or leave it out.")
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         require_addresses()
@@ -78,7 +81,7 @@ COMMANDS = (
     *(synthesize, reproduce, scores, export_onnx, demo, bench),
 )
 for command in COMMANDS:
-    app.command(cls=Command)(command)
+    app.command(cls=Command)(with_verbosity(command))
 
 
 def _print_version(wanted: bool) -> None:
@@ -105,7 +108,7 @@ def root(
         os.environ[VARIABLE] = ",".join([*filter(None, [os.environ.get(VARIABLE)]), *plugin])
         import_plugins()
     if ctx.invoked_subcommand is None:
-        say(ctx.get_help())
+        print(ctx.get_help(), file=sys.stderr)
         raise typer.Exit(2)
 
 
@@ -114,31 +117,29 @@ def main() -> None:
     if sys.stderr is None:  # closed, as by `2>&-`; some versions of NumPy's f2py need one to be imported
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the life of the process
     with guarded_errors():
-        _main()
-
-
-def _main() -> None:
-    try:
-        watch()
-        silence_libraries()
-        with guarded_output():
-            sys.exit(app(prog_name="deepmatching", standalone_mode=False))
-    except DeepMatchingError as error:
-        complain(str(error))
-        sys.exit(2)
-    except (KeyboardInterrupt, typer.Abort) as error:
-        if isinstance(error.__cause__, EOFError):  # typer takes it for the end of the user's input
-            raise error.__cause__ from None
-        complain("interrupted")
-        sys.exit(INTERRUPTED)
-    except Exception as error:
-        if is_out_of_memory(error):
-            complain(OUT_OF_MEMORY)
+        try:
+            watch()
+            silence_libraries()
+            with guarded_output():
+                sys.exit(app(prog_name="deepmatching", standalone_mode=False))
+        except (KeyboardInterrupt, typer.Abort) as error:
+            if isinstance(error.__cause__, EOFError):  # typer takes it for the end of the user's input
+                raise error.__cause__ from None
+            complain("interrupted")
+            sys.exit(INTERRUPTED)
+        except Exception as error:
+            complain(_reason(error))
             sys.exit(2)
-        # Usage errors are recognised by a method: typer includes their class, and its name depends on the version.
-        if not hasattr(error, "format_message"):
-            raise
-        context = getattr(error, "ctx", None)
-        command = "deepmatching" if context is None else context.command_path
-        complain(f"{error.format_message()} See '{command} --help'.")
-        sys.exit(2)
+
+
+def _reason(error: Exception) -> str:
+    """Return the message of an error that the user can fix; raise others again."""
+    if isinstance(error, DeepMatchingError):
+        return str(error)
+    if is_out_of_memory(error):
+        return OUT_OF_MEMORY
+    # Usage errors are recognised by a method: typer includes their class, and its name depends on the version.
+    if not hasattr(error, "format_message"):
+        raise error
+    context = getattr(error, "ctx", None)
+    return f"{error.format_message()} See '{'deepmatching' if context is None else context.command_path} --help'."

@@ -168,7 +168,7 @@ class Settings:
         None,
         "Number of aggregation levels.",
         "N",
-        "as many as the image size allows; flow matches again with 3",
+        "the original's rule for the size of the image; flow matches again with 3",
     )
     downscale: int | None = _option(
         None, "Make descriptor cells 2^N pixels wide.", "0|1|2", "as the model was trained; hog: 1"
@@ -181,8 +181,8 @@ class Settings:
     device: Device = _option("auto", "Device to compute on; auto prefers cuda, then mps.", "auto|cpu|cuda|mps")
     memory: int | None = _option(
         None,
-        "Memory that matching may use, such as 500MB or 2GB. If one pass needs more, scores are computed in "
-        "strips, with the same result; what does not fit even so is refused.",
+        "Memory that matching may use, such as 500MB or 2GB, beyond the 350 MB of the process itself. If one pass "
+        "needs more, scores are computed in strips, with the same result; what does not fit even so is refused.",
         "SIZE",
         "4/5 of the free memory",
     )

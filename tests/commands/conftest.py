@@ -41,14 +41,20 @@ def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) 
 def is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Callable[..., str]
 ) -> Callable[[str, str], None]:
-    """Checks that a command line, run in the temporary folder, ends with one line and code 2 and writes nothing."""
+    """Checks that a command line, run in the temporary folder, ends with one line and code 2 and writes nothing.
+
+    ``EMPTY`` stands for an empty text, and ``\\n`` for the end of a line.
+    """
+
+    def content() -> dict[Path, bytes | None]:
+        return {path: path.read_bytes() if path.is_file() else None for path in tmp_path.rglob("*")}
 
     def check(arguments: str, words: str) -> None:
         monkeypatch.chdir(tmp_path)
-        before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-        errors = command(*arguments.split(), code=2)
+        before = content()
+        errors = command(*(word.replace("EMPTY", "").replace("\\n", "\n") for word in arguments.split()), code=2)
         assert words in errors and errors.startswith("deepmatching: ")
         assert len(errors.strip().splitlines()) == 1
-        assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+        assert content() == before
 
     return check

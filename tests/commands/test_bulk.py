@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from deepmatching.bulk_matching import RunFolder
+from helpers.synthetic_pictures import draw_photo
 
 
 @pytest.fixture
@@ -48,6 +49,19 @@ def test_a_file_of_pairs_with_a_missing_image_ends_well_and_names_the_failure(
     assert not (tmp_path / "run" / "failures.txt").exists()
 
 
+def test_unrelated_photographs_are_not_verified_and_the_summary_says_so(
+    tmp_path: Path, command: Callable[..., str]
+) -> None:
+    folder = tmp_path / "places"
+    folder.mkdir()
+    for number in range(3):
+        Image.fromarray(draw_photo(number, 160, 200)).save(folder / f"{number}.png")
+    arguments = ("bulk", folder, "--exhaustive", "--out", tmp_path / "run", "--radius", 80, "--device", "cpu")
+    printed = command(*arguments, "--graph", tmp_path / "graph.png")
+    assert "3 of 3 pairs" in printed and "warning: most pairs are probably wrong" in printed and "--search" in printed
+    assert "0 of 3 pairs have at least 15 matches that fit one geometry" in printed
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -56,6 +70,9 @@ def test_a_file_of_pairs_with_a_missing_image_ends_well_and_names_the_failure(
         ("bulk photos --exhaustive --out gs://bucket/run", "gs://"),
         ("bulk photos --exhaustive --sequential 2 --out run", "--exhaustive and --sequential"),
         ("bulk photos --exhaustive --images photos --out run", "--images"),
+        ("bulk photos --exhaustive --neighbours 3 --out run", "--neighbours"),
+        ("bulk photos --exhaustive --min-matches 20 --out run", "--min-matches"),
+        ("bulk photos --exhaustive --out new/run --device toaster", "toaster"),
         ("bulk pairs.txt --out run", "--images"),
         ("bulk pairs.txt --images photos --out run", "pairs.txt"),
         ("bulk photos --sequential 0 --out run", "--sequential"),

@@ -92,6 +92,7 @@ def test_photographs_that_cannot_be_reconstructed_are_reported(
     """The views differ by a shift of the whole picture: there is no depth to find."""
     pytest.importorskip("pycolmap")
     assert "No camera could be found" in command("sfm", run.path, "--out", tmp_path / "model", "--quiet", code=2)
+    assert not (tmp_path / "model").exists()
 
 
 @pytest.mark.parametrize(
@@ -102,6 +103,9 @@ def test_photographs_that_cannot_be_reconstructed_are_reported(
         ("export run --hloc feats.txt matches.h5", "feats.txt"),
         ("export run --hloc same.h5 same.h5", "same.h5"),
         ("export run --hloc a.h5 b.h5 --images photos", "--images"),
+        ("export run --hloc a.h5 b.h5 --camera-model PINHOLE", "--camera-model"),
+        ("export run --hloc a.h5 b.h5 --min-matches 20", "--min-matches"),
+        ("export run --graph g.png --min-matches -1", "--min-matches"),
         ("export run --hloc a.h5 b.h5 --max-keypoints 0", "max_keypoints"),
         ("export run --hloc a.h5 b.h5 --cell 0", "cell"),
         ("export run --graph nowhere/g.png", "nowhere"),
@@ -121,7 +125,10 @@ def test_mistakes_are_reported(
         ("sfm run --out mine", "mine/database.db"),
         ("sfm run --out model --images nowhere", "nowhere"),
         ("sfm run --out model --max-error 0", "--max-error"),
-        ("export run --colmap s.db --min-matches 2", "min_matches"),
+        ("sfm run --out s3://bucket/model", "s3://"),
+        ("sfm run --out new/model --cell 0", "cell"),
+        ("sfm run --out new/model --camera-model FISH", "FISH"),
+        ("export run --colmap s.db --min-matches 2", "--min-matches"),
         ("export run --colmap s.db --camera-model FISH", "FISH"),
     ],
 )

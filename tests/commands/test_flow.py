@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from deepmatching.commands import messages
 from deepmatching.commands.evaluate import evaluate
 from deepmatching.commands.flow import FlowFormat, flow
 from deepmatching.errors import DeepMatchingError
@@ -98,7 +99,8 @@ def test_given_matches_are_interpolated_and_the_images_are_not_matched(
     start = torch.from_numpy(np.stack([columns.ravel(), rows.ravel()], axis=1)).float()
     Matches(start, start + torch.tensor(FLOW), torch.ones(len(start))).save(tmp_path / f"m.{suffix}")
     monkeypatch.setattr(DeepMatcher, "_frame", lambda *_: pytest.fail("the images are matched"))
-    run(*pictures, output=tmp_path / "f.flo", matches=tmp_path / f"m.{suffix}", verbose=True)
+    monkeypatch.setattr(messages, "_is_verbose", True)
+    run(*pictures, output=tmp_path / "f.flo", matches=tmp_path / f"m.{suffix}")
     assert is_right(tmp_path / "f.flo")
     assert "80 matches in" in capsys.readouterr().err
 

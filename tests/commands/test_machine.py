@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,21 +12,21 @@ import torch
 from deepmatching.commands import machine
 from deepmatching.commands.machine import (
     LIBRARY_ADDRESSES,
-    Usage,
-    busy_cores,
     choose_threads,
-    read_busy,
     read_quota,
     require_addresses,
     use_threads,
+    watch,
 )
+from deepmatching.commands.messages import set_verbosity
 
 
-@pytest.fixture
-def _threads_as_before() -> Iterator[None]:
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
+    set_verbosity()
 
 
 @pytest.mark.parametrize(
@@ -49,24 +50,6 @@ def test_threads_are_the_cores_that_are_free_and_allowed(
     assert f"{cores} cores" in why and f"{busy:.1f} of them in use by other processes" in why
 
 
-def test_the_work_of_this_process_does_not_count_as_that_of_others() -> None:
-    before = Usage(time=100.0, busy=1000.0, own=1.0)
-    assert busy_cores(before, Usage(time=102.0, busy=1005.0, own=3.0), load=9) == 1.5
-    assert busy_cores(before, Usage(time=102.0, busy=1001.0, own=3.0), load=9) == 0.0
-    assert busy_cores(before, Usage(time=102.0, busy=1000.0, own=3.0), load=9) == 9  # the system tells nothing
-
-
-def test_ticks_are_read_of_our_cores_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine.os, "sysconf", lambda _: 100, raising=False)
-    rows = ["cpu  9 9 9 9 9 9 9 9 0 0", "cpu0 100 20 30 999 999 4 5 6 7 8", "cpu1 1000 0 0 0 0 0 0 0 0 0", "intr 5"]
-    (tmp_path / "stat").write_text("\n".join(rows))
-    assert read_busy({0}, tmp_path / "stat") == 1.65
-    assert read_busy({0, 1}, tmp_path / "stat") == 11.65
-    assert read_busy({0}, tmp_path / "missing") == 0
-    (tmp_path / "stat").write_text("cpu0 many")
-    assert read_busy({0}, tmp_path / "stat") == 0
-
-
 def test_the_limit_of_a_container_is_read(tmp_path: Path) -> None:
     assert read_quota(tmp_path) is None
     (tmp_path / "cpu").mkdir()
@@ -81,24 +64,44 @@ def test_the_limit_of_a_container_is_read(tmp_path: Path) -> None:
     assert read_quota(tmp_path) is None
 
 
-@pytest.mark.usefixtures("_threads_as_before")
-def test_a_request_wins_over_the_environment_and_that_over_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_before", Usage(0.0, 0.0, 0.0))
-    monkeypatch.setattr(machine, "_usage", lambda _: Usage(10.0, 20.0, 0.0))  # two cores are busy
-    monkeypatch.setattr(machine, "_cores", lambda: {0, 1, 2, 3, 4})
+@pytest.fixture
+def why(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Returns the reason that a verbose command gives; our work and that of others keeps 2.5 of 5 cores busy."""
+    monkeypatch.setattr(machine, "_start", (100.0, 1.0))
     monkeypatch.setattr(machine, "read_quota", lambda: None)
-    assert use_threads(4, {"OMP_NUM_THREADS": "2"}) == "4 threads (as --threads asks)"
+    monkeypatch.setattr(machine.time, "monotonic", lambda: 102.0)
+    monkeypatch.setattr(machine.time, "process_time", lambda: 2.0)
+    monkeypatch.setattr(machine.psutil.Process, "cpu_affinity", lambda _: [0, 1, 2, 3, 4], raising=False)
+    monkeypatch.setattr(machine.psutil, "cpu_percent", lambda percpu: [100, 50, 0, 100, 0, 100, 100])
+    monkeypatch.setattr(machine.psutil, "getloadavg", lambda: (4.0, 0, 0))
+    set_verbosity(verbose=True)
+
+    def ask(requested: int | None, environ: dict[str, str]) -> str:
+        use_threads(requested, environ)
+        return capsys.readouterr().err.strip()
+
+    return ask
+
+
+def test_a_request_wins_over_the_environment_and_that_over_the_choice(
+    why: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert why(4, {"OMP_NUM_THREADS": "2"}) == "4 threads (as --threads asks)"
     assert torch.get_num_threads() == 4
-    assert use_threads(None, {"OMP_NUM_THREADS": "7"}) == "4 threads (as OMP_NUM_THREADS asks)"  # PyTorch has read it
-    assert use_threads(None, {}) == "3 threads (5 cores, 2.0 of them in use by other processes)"
+    assert why(None, {"OMP_NUM_THREADS": "7"}) == "4 threads (as OMP_NUM_THREADS asks)"  # PyTorch has read it
+    assert why(None, {}) == "3 threads (5 cores, 2.0 of them in use by other processes)"
     assert torch.get_num_threads() == 3
+    monkeypatch.setattr(machine.psutil, "cpu_percent", lambda percpu: [0.0, 0.0])  # the system tells nothing
+    assert why(None, {}) == "1 thread (5 cores, 4.0 of them in use by other processes)"
+    monkeypatch.setattr(machine, "_start", None)
+    assert why(None, {}) == "1 thread (PyTorch's choice)"
 
 
-@pytest.mark.usefixtures("_threads_as_before")
-def test_a_command_called_as_a_function_leaves_the_number_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_before", None)
-    torch.set_num_threads(2)
-    assert use_threads(None, {}) == "2 threads (PyTorch's choice)"
+def test_a_command_observes_the_cores_from_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_start", None)
+    watch()
+    use_threads(None, {})
+    assert 1 <= torch.get_num_threads() <= len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else "1")
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of addresses are enforced on Linux")
@@ -119,6 +122,5 @@ main()
     assert helped.returncode == 0 and "Usage" in helped.stdout
 
 
-def test_without_a_limit_or_where_none_is_enforced_nothing_is_refused(tmp_path: Path) -> None:
+def test_without_a_limit_nothing_is_refused() -> None:
     require_addresses()
-    require_addresses(tmp_path / "missing")

@@ -3,73 +3,105 @@ from __future__ import annotations
 import io
 import logging
 import re
-from typing import Any
+import subprocess
+import sys
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import rich.console
-from rich.console import Console
 
 from deepmatching.commands import messages
-from deepmatching.commands.messages import complain, flow_summary, progress_bar, say, set_quiet, working
+from deepmatching.commands.messages import complain, flow_summary, progress_bar, say, set_verbosity, working
 from deepmatching.flow.result import FlowResult
 
 
-def console(is_terminal: bool) -> Console:
-    return Console(file=io.StringIO(), force_terminal=is_terminal, width=80)
+@pytest.fixture(autouse=True)
+def _as_loud_as_before() -> Iterator[None]:
+    yield
+    set_verbosity()
 
 
-def shown_by(where: Console) -> str:
-    with working("matching [1]", where) as timer:
-        timer.join()  # the patience has ended
-    assert isinstance(where.file, io.StringIO)
-    return where.file.getvalue()
+@pytest.fixture
+def terminal(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """What is printed to a terminal, or to a file with the parameter False."""
+    printed, original = io.StringIO(), rich.console.Console
+    is_terminal = getattr(request, "param", True)
+    options = {"file": printed, "force_terminal": is_terminal, "width": 200, "color_system": None}
+    monkeypatch.setattr(rich.console, "Console", lambda **_: original(**options))
+    return printed
 
 
-def test_long_work_shows_a_spinner_with_the_time_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("terminal", [True, False], indirect=True)
+@pytest.mark.parametrize("quiet", [False, True])
+def test_long_work_shows_a_spinner_with_the_time_on_a_terminal(
+    terminal: io.StringIO, quiet: bool, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(messages, "PATIENCE", 0.0)
-    text = shown_by(console(is_terminal=True))
-    assert "matching [1]" in text and "0:00:0" in text
-    assert shown_by(console(is_terminal=False)).strip() == ""
-    set_quiet(True)
-    try:
-        assert shown_by(console(is_terminal=True)) == ""
-    finally:
-        set_quiet(False)
+    set_verbosity(quiet)
+    with working("matching [1]") as timer:
+        timer.join()  # the patience has ended
+    text = terminal.getvalue()
+    if request.node.callspec.params["terminal"] and not quiet:
+        assert "matching [1]" in text and "0:00:0" in text
+    else:
+        assert text.strip() == ""
 
 
-def test_short_work_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_work_shows_nothing(terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "PATIENCE", 3600.0)
-    where = console(is_terminal=True)
-    with working("matching", where):
+    with working("matching"):
         pass
-    assert isinstance(where.file, io.StringIO) and where.file.getvalue() == ""
+    assert terminal.getvalue() == ""
 
 
 @pytest.mark.parametrize("name", ["sintel [final]", "[/red]", ":tree:", "{x}"])
-def test_titles_and_texts_are_shown_as_they_are(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    terminal, original = io.StringIO(), rich.console.Console
-
-    def console(**options: Any) -> rich.console.Console:
-        return original(file=terminal, force_terminal=True, width=200, color_system=None)
-
-    monkeypatch.setattr(rich.console, "Console", console)
+def test_titles_and_texts_are_shown_as_they_are(terminal: io.StringIO, name: str) -> None:
     with progress_bar(f"title {name}", 2) as advance:
         advance(f"text {name}")
     assert f"title {name}" in terminal.getvalue() and f"text {name}" in terminal.getvalue()
 
 
 def test_a_quiet_command_prints_errors_only(capsys: pytest.CaptureFixture[str]) -> None:
-    set_quiet(True)
-    try:
-        say("a summary")
-        complain("an error.")
-        logging.getLogger("deepmatching").warning("a warning")
-        assert capsys.readouterr().err == "deepmatching: an error.\n"
-    finally:
-        set_quiet(False)
+    set_verbosity(quiet=True, verbose=True)
+    say("a summary")
+    complain("an error.")
+    logging.getLogger("deepmatching").warning("a warning")
+    assert capsys.readouterr().err == "deepmatching: an error.\n" and not messages.is_verbose()
+    set_verbosity()
     say("a summary")
     assert capsys.readouterr().err == "a summary\n"
+
+
+def test_names_with_line_breaks_stay_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    say("a\nb \x1b[31m\u2028é")
+    assert capsys.readouterr().err == "a\\nb \\x1b[31m\\u2028é\n"
+
+
+INTERRUPTED = """
+import signal, threading, time
+from numba import njit
+from deepmatching.commands import messages
+
+@njit(nogil=True)
+def endless(n):
+    while n >= 0:
+        n = (n + 1) % 1000
+    return n
+
+messages.GRACE = 0.1
+threading.Timer(3, signal.raise_signal, [signal.SIGINT]).start()
+with messages.computing("matching"):
+    endless(0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
+def test_the_interrupt_key_ends_a_kernel_that_does_not_return() -> None:
+    code = [sys.executable, "-c", INTERRUPTED]
+    result = subprocess.run(code, capture_output=True, text=True, timeout=120, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "deepmatching: interrupted\n")
 
 
 def test_the_stages_of_a_flow_add_up_to_its_total() -> None:

@@ -64,8 +64,8 @@ def test_rotations_are_a_number_or_degrees() -> None:
 
 
 def test_a_size_is_a_width_and_a_height() -> None:
-    assert parse_size("1024x436") == (1024, 436)
-    for text in ("1024", "1024x", "1024 x 436", "-4x4", "4x4x4"):
+    assert parse_size("1024x436") == (436, 1024)
+    for text in ("1024", "1024x", "1024 x 436", "-4x4", "4x4x4", "٣x٣"):
         with pytest.raises(DeepMatchingError, match="--size"):
             parse_size(text)
 

@@ -109,9 +109,7 @@ def load_ray() -> Any:
         import ray
         import ray.exceptions
     except ImportError:
-        raise DeepMatchingError(
-            "--engine ray needs Ray: install it with pip install 'deepmatching[bulk]', or use --engine local."
-        ) from None
+        raise DeepMatchingError("--engine ray needs Ray: install it with pip install ray.") from None
     return ray
 
 

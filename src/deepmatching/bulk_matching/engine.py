@@ -24,6 +24,7 @@ from deepmatching.io.files import PathLike, make_folder
 from deepmatching.io.flow import write_flow
 from deepmatching.matcher import DeepMatcher
 from deepmatching.matches import NO_MATCHES, Matches
+from deepmatching.search import doubt
 from deepmatching.settings import PRESET
 
 #: Folder of the flow files in that of the run.
@@ -175,6 +176,7 @@ class ShardReport(NamedTuple):
     failures: dict[Pair, str]
     described: int  #: images that were described for it
     memory: int  #: bytes that the worker's process holds
+    doubtful: int = 0  #: pairs whose matches are probably wrong
 
 
 class Worker:
@@ -220,7 +222,13 @@ class Worker:
         write_shard(shard_file(self.out, number), pairs)
         matches = sum(len(pair.matches) for pair in pairs)
         failures = {pair.names: pair.failure for pair in pairs if pair.failure}
-        return ShardReport(number, len(pairs), matches, failures, described, psutil.Process().memory_info().rss)
+        memory = psutil.Process().memory_info().rss
+        doubtful = sum(bool(self._doubt(pair.matches)) for pair in pairs if not pair.failure)
+        return ShardReport(number, len(pairs), matches, failures, described, memory, doubtful)
+
+    def _doubt(self, matches: Matches) -> str:
+        assert matches.size0 is not None and matches.size1 is not None
+        return doubt(matches, self.shards.matcher.geometry(matches.size0, matches.size1))
 
     def close(self) -> None:
         """Stop the threads; shards that were started are written."""

@@ -40,7 +40,7 @@ class Progress:
         total: pairs of the run.
         before: pairs that earlier runs finished.
         done: pairs that this run has finished.
-        matches: their matches.
+        doubtful: those whose matches are probably wrong.
         failures: the pairs that failed in this run, and why.
         described: images that were described, each time it was necessary.
         memory: largest number of bytes that one worker held.
@@ -50,7 +50,7 @@ class Progress:
     total: int
     before: int
     done: int = 0
-    matches: int = 0
+    doubtful: int = 0
     failures: dict[Pair, str] = field(default_factory=dict)
     described: int = 0
     memory: int = 0
@@ -59,7 +59,7 @@ class Progress:
     def add(self, report: ShardReport) -> None:
         """Count a finished shard."""
         self.done += report.pairs
-        self.matches += report.matches
+        self.doubtful += report.doubtful
         self.failures.update(report.failures)
         self.described += report.described
         self.memory = max(self.memory, report.memory)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 from deepmatching.commands import options
-from deepmatching.commands.messages import print_rows
+from deepmatching.commands.messages import print_rows, working
 from deepmatching.commands.options import option
 from deepmatching.errors import check_number
 from deepmatching.settings import MODEL, RADIUS
@@ -21,9 +20,7 @@ def bench(
     batch: Annotated[int, option("Number of pairs matched at once.", "N")] = 1,
     repeats: Annotated[int, option("Number of timed runs; the median is reported.", "N")] = 20,
     threads: options.Threads = None,
-    json_file: Annotated[
-        Path | None, option("Also write the measurements to this file.", "FILE", flags="--json")
-    ] = None,
+    json_file: options.Json = None,
 ) -> None:
     """Time matching on this machine, in memory and as a whole program.
 
@@ -38,7 +35,6 @@ def bench(
     from dataclasses import asdict
 
     import torch
-    from rich.console import Console
 
     from deepmatching.evaluation.speed import Case, measure, measure_match
     from deepmatching.io.files import atomic_write
@@ -46,13 +42,13 @@ def bench(
 
     check_number("--batch", batch, minimum=1)
     check_number("--repeats", repeats, minimum=1)
-    width, height = options.parse_size(size)
-    options.check_outputs([(json_file, options.check_json_suffix)], ())
+    height, width = options.parse_size(size)
+    options.check_outputs([(json_file, options.check_json_suffix)])
     matcher = options.build_matcher(model, settings, threads)
     matcher.plan((height, width), (height, width), batch)  # raises here, in this process, if it does not fit
     radius, device = settings["radius"], str(matcher.device)
     case = Case(model, width, height, radius, device, batch, torch.get_num_threads())
-    with Console(stderr=True).status(f"timing {repeats} runs of {size}, radius {settings['radius']} …"):
+    with working(f"timing {repeats} runs of {size}, radius {radius}"):
         timing = measure(case, repeats)
         program = None if sys.platform == "win32" else measure_match(case)
     bound = "memory" if timing.memory_floor >= timing.arithmetic_floor else "arithmetic"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,9 +13,9 @@ import typer
 
 from deepmatching.commands import messages, options
 from deepmatching.commands.machine import use_threads
-from deepmatching.commands.messages import Advance, duration, progress_bar, say
+from deepmatching.commands.messages import duration, progress_bar, say
 from deepmatching.commands.options import option, refuse
-from deepmatching.commands.runs import draw_graph
+from deepmatching.commands.runs import MIN_MATCHES, MinMatches, draw_graph
 from deepmatching.errors import DeepMatchingError
 from deepmatching.settings import MODEL, RADIUS
 
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 
 #: Number of failed pairs that are printed at the end; all are in the file of failures.
 _MAX_PRINTED_FAILURES = 5
+
+#: Default number of similar images for each image.
+NEIGHBOURS = 20
 
 #: File in the run's folder with the pairs that failed.
 FAILURES = "failures.txt"
@@ -51,7 +56,9 @@ def bulk(
             "FILE",
         ),
     ] = None,
-    neighbours: Annotated[int, option("With --retrieval: how many similar images for each.", "N")] = 20,
+    neighbours: Annotated[
+        int | None, option("With --retrieval: how many similar images for each.", "N", f"{NEIGHBOURS}")
+    ] = None,
     model: options.Model = MODEL,
     settings: dict[str, Any],
     flow: Annotated[
@@ -88,8 +95,7 @@ def bulk(
             "PICTURE",
         ),
     ] = None,
-    min_matches: Annotated[int, option("With --graph: leave out pairs with fewer verified matches.", "N")] = 15,
-    quiet: options.Quiet = False,
+    min_matches: MinMatches = None,
 ) -> None:
     """Match many pairs of images.
 
@@ -105,98 +111,103 @@ def bulk(
     from deepmatching.bulk_matching import bulk as run_bulk
     from deepmatching.drawing import check_picture_path
 
-    messages.set_quiet(quiet)
     folder, pairs = _pairs(source, images, exhaustive, sequential, retrieval, neighbours)
     if options.is_same(folder, out):
         raise DeepMatchingError(f"'{folder}' holds the images: give another folder for the run.")
-    if graph is not None:
-        options.check_outputs([(graph, check_picture_path)], {folder / name for pair in pairs for name in pair})
+    if graph is None:
+        refuse({"min_matches": min_matches}, "is for --graph: leave it out.")
+    options.check_outputs([(graph, check_picture_path)], {folder / name for pair in pairs for name in pair})
     of_workers = {"workers": workers, "gpus_per_worker": gpus_per_worker, "cpus_per_worker": cpus_per_worker}
     if engine == "local":
         refuse({"address": address, **of_workers}, "is for --engine ray: leave it out.")
     else:
         refuse({"threads": threads}, "is for --engine local: give --cpus-per-worker.")
-    cluster = Cluster(address, workers, gpus_per_worker, cpus_per_worker)
     use_threads(threads)
-    with contextlib.ExitStack() as stack:
-        watcher = _Watcher(stack, out)
+    with _Display(out) as display:
         run = run_bulk(
             pairs,
             folder,
             out,
             model=model,
             engine=engine,
-            cluster=cluster,
+            cluster=Cluster(address, workers, gpus_per_worker, cpus_per_worker),
             batch_size=batch,
             flow=flow,
             min_confidence=min_confidence,
             restart=not resume,
             retry=retry,
-            on_start=watcher.started,
-            on_shard=watcher.finished_shard,
+            on_start=display.started,
+            on_shard=display.finished_shard,
             **settings,
         )
-    assert watcher.progress is not None
-    _summarize(run, watcher.progress)
+    _summarize(run, display.progress)
     if graph is not None:
-        draw_graph(run, graph, None, min_matches)
+        draw_graph(run, graph, None, MIN_MATCHES if min_matches is None else min_matches)
         messages.say_written(graph)
 
 
 def _pairs(
-    source: Path, images: Path | None, exhaustive: bool, sequential: int | None, retrieval: Path | None, neighbours: int
+    source: Path,
+    images: Path | None,
+    exhaustive: bool,
+    sequential: int | None,
+    retrieval: Path | None,
+    neighbours: int | None,
 ) -> tuple[Path, list[Pair]]:
     """Return the folder of the images, and the pairs."""
     from deepmatching.bulk_matching import exhaustive_pairs, read_pairs, retrieved_pairs, sequential_pairs
 
-    ways = {"--exhaustive": exhaustive, "--sequential": sequential is not None, "--retrieval": retrieval is not None}
-    chosen = [name for name, given in ways.items() if given]
-    if len(chosen) > 1:
-        raise DeepMatchingError(f"{chosen[0]} and {chosen[1]} exclude each other: leave one out.")
-    if not chosen:
-        if os.path.isdir(source):
-            raise DeepMatchingError(
-                f"'{source}' is a folder: say which pairs of its images to match with --exhaustive, --sequential N or "
-                "--retrieval FILE, or give a file of pairs."
-            )
-        if images is None:
-            raise DeepMatchingError("A file of pairs needs the folder of the images: give it with --images.")
-        return images, read_pairs(source, images)
-    refuse({"images": images}, f"is for a file of pairs: with {chosen[0]}, give the folder itself.")
+    if retrieval is None:
+        refuse({"neighbours": neighbours}, "is for --retrieval: leave it out.")
+    ways: dict[str, Callable[[], list[Pair]]] = {}
     if exhaustive:
-        return source, exhaustive_pairs(source)
+        ways["--exhaustive"] = partial(exhaustive_pairs, source)
     if sequential is not None:
-        return source, sequential_pairs(source, sequential)
-    assert retrieval is not None
-    return source, retrieved_pairs(retrieval, source, neighbours)
+        ways["--sequential"] = partial(sequential_pairs, source, sequential)
+    if retrieval is not None:
+        ways["--retrieval"] = partial(
+            retrieved_pairs, retrieval, source, NEIGHBOURS if neighbours is None else neighbours
+        )
+    if len(ways) > 1:
+        raise DeepMatchingError(f"{' and '.join(ways)} exclude each other: give one of them.")
+    for name, pairs in ways.items():
+        refuse({"images": images}, f"is for a file of pairs: with {name}, give the folder itself.")
+        return source, pairs()
+    if os.path.isdir(source):
+        raise DeepMatchingError(
+            f"'{source}' is a folder: say which pairs of its images to match with --exhaustive, --sequential N or "
+            "--retrieval FILE, or give a file of pairs."
+        )
+    if images is None:
+        raise DeepMatchingError("A file of pairs needs the folder of the images: give it with --images.")
+    return images, read_pairs(source, images)
 
 
-class _Watcher:
+class _Display(contextlib.ExitStack):
     """The display of a run's progress, and of how to continue it if it is interrupted."""
 
-    def __init__(self, stack: contextlib.ExitStack, out: Path) -> None:
-        self.progress: Progress | None = None
-        self._stack, self._out = stack, out
-        self._advance: Advance | None = None
+    progress: Progress
+
+    def __init__(self, out: Path) -> None:
+        super().__init__()
+        self._out = out
 
     def started(self, progress: Progress) -> None:
         self.progress = progress
         if progress.before < progress.total:
             if progress.before:
                 say(f"{progress.before} of {progress.total} pairs were finished before")
-            self._stack.push(self._left)
-            self._advance = self._stack.enter_context(progress_bar("pairs", progress.total, progress.before))
+            self.push(self._left)
+            self._advance = self.enter_context(progress_bar("pairs", progress.total, progress.before))
 
     def finished_shard(self, progress: Progress, report: ShardReport) -> None:
         from deepmatching.network.memory import amount
 
-        assert self._advance is not None
         text = f"{progress.rate:.3g} pairs/s, {len(progress.failures)} failed, {amount(report.memory)}"
-        for _ in range(report.pairs):
-            self._advance(text)
+        self._advance(text, report.pairs)
 
     def _left(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None and self.progress is not None:
+        if kind is not None:
             done = f"{self.progress.before + self.progress.done} of {self.progress.total} pairs are finished"
             say(f"{done} in {self._out}: run the same command to continue")
 
@@ -206,12 +217,9 @@ def _summarize(run: RunFolder, progress: Progress) -> None:
     from deepmatching.io.files import atomic_write
     from deepmatching.network.memory import amount
 
-    failures, matches, pairs = {}, 0, 0
-    for pair in run:
-        pairs += 1
-        matches += len(pair.matches)
-        if pair.failure:
-            failures[pair.names] = pair.failure
+    found = [(pair.names, pair.failure, len(pair.matches)) for pair in run]
+    failures = {names: reason for names, reason, _ in found if reason}
+    matches, right = sum(count for *_, count in found), len(found) - len(failures)
     path = run.path / FAILURES
     if failures:
         with atomic_write(path) as temporary:
@@ -221,11 +229,12 @@ def _summarize(run: RunFolder, progress: Progress) -> None:
         path.unlink(missing_ok=True)
     rows = [
         ("images", str(len(run.plan.names))),
-        ("pairs", f"{pairs} ({len(failures)} failed)" if failures else str(pairs)),
-        ("matches", f"{matches} ({matches / max(1, pairs - len(failures)):.0f} a pair)"),
+        ("pairs", f"{len(found)} ({len(failures)} failed)" if failures else str(len(found))),
+        ("matches", f"{matches} ({matches / max(1, right):.0f} a pair)"),
     ]
     if progress.done:
         rows += [
+            ("probably wrong", f"{progress.doubtful} of {progress.done} pairs"),
             ("time", f"{duration(progress.elapsed)} for {progress.done} pairs, {progress.rate:.3g} pairs/s"),
             ("descriptions", f"{progress.described} instead of {2 * progress.done}"),
             ("memory", amount(progress.memory)),
@@ -233,6 +242,8 @@ def _summarize(run: RunFolder, progress: Progress) -> None:
     messages.print_rows(rows)
     for (name0, name1), reason in list(failures.items())[:_MAX_PRINTED_FAILURES]:
         say(f"failed: {name0} and {name1}: {reason}")
-    if failures:
-        say(f"wrote {path}")
-    say(f"wrote {run.path}")
+    if progress.doubtful > progress.done / 2:
+        is_searched = run.plan.settings.get("search")
+        advice = "" if is_searched else "; if they show one scene turned or at other scales, --search finds more"
+        say(f"warning: most pairs are probably wrong, as pictures of different places are{advice}")
+    messages.say_written(path if failures else None, run.path)

@@ -18,17 +18,18 @@ def demo(
     *,
     out: Annotated[Path, option("Folder for the results; created if it is missing.")] = Path("demo-output"),
     settings: dict[str, Any],
-    quiet: options.Quiet = False,
+    threads: options.Threads = None,
 ) -> None:
     """Match the pair of images that comes with the package, compute its optical flow, and draw both."""
     from deepmatching.drawing import draw_displacement, write_image
-    from deepmatching.io.files import make_folder
+    from deepmatching.io.files import new_folders
 
-    messages.set_quiet(quiet)
-    make_folder(out)
+    names = ("matches.txt", "matches.png", "displacement.png", "scores.png", "flow.flo", "flow.png")
     images = files("deepmatching") / "data" / "demo"
-    with as_file(images / "bunny_0.jpg") as image0, as_file(images / "bunny_1.jpg") as image1:
-        matcher = options.build_matcher(MODEL, settings)
+    first, second = as_file(images / "bunny_0.jpg"), as_file(images / "bunny_1.jpg")
+    with new_folders(out), first as image0, second as image1:
+        options.check_outputs((out / name, str) for name in names)
+        matcher = options.build_matcher(MODEL, settings, threads)
         start = time.perf_counter()
         matches = matcher.match(image0, image1)
         say(messages.match_summary(matches, time.perf_counter() - start, matcher))
@@ -46,5 +47,4 @@ def demo(
         say(messages.flow_summary(result, time.perf_counter() - start))
         result.save(out / "flow.flo")
         result.draw(out / "flow.png", image0, image1)
-    files_written = ("matches.txt", "matches.png", "displacement.png", "scores.png", "flow.flo", "flow.png")
-    messages.say_written(*(out / name for name in files_written))
+    messages.say_written(*(out / name for name in names))

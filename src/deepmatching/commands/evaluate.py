@@ -74,14 +74,12 @@ def evaluate(
             "Preset of --flow: default, interpolated, classic, original, sintel, kitti or middlebury.", "NAME", PRESET
         ),
     ] = None,
-    edges: Annotated[Literal["network", "gradient"] | None, option("Edge detector of --flow.", shown="network")] = None,
+    edges: Annotated[options.Edges | None, option("Edge detector of --flow.", shown="network")] = None,
     structured_forest: options.StructuredForest = None,
     rank: Annotated[Rank | None, option(options.RANK_HELP, shown="confidence")] = None,
     settings: dict[str, Any],
     threads: options.Threads = None,
-    json_file: Annotated[
-        Path | None, option("Write the metrics of every pair to this file.", "FILE", flags="--json")
-    ] = None,
+    json_file: options.Json = None,
     resume: Annotated[
         bool, option("Continue an interrupted evaluation from its --json file.", flags="--resume")
     ] = False,
@@ -89,7 +87,6 @@ def evaluate(
         Path | None, option("Draw a picture of each pair into this folder: matches, ground truth, error.", "DIR")
     ] = None,
     per_pair: Annotated[bool, option("Print the metrics of each pair too.", flags="--per-pair")] = False,
-    quiet: options.Quiet = False,
 ) -> None:
     """Measure accuracy on pairs with ground truth.
 
@@ -115,9 +112,8 @@ def evaluate(
     from deepmatching.data.datasets import Pair, open_dataset
     from deepmatching.evaluation import Evaluation, PairResult, Recorder, evaluate_flow, report
     from deepmatching.evaluation import evaluate as evaluate_matches
-    from deepmatching.io.files import make_folder
+    from deepmatching.io.files import new_folders
 
-    messages.set_quiet(quiet)
     of_flow = {"preset": preset, "edges": edges, "structured_forest": structured_forest}
     if method is not None:
         if model is not None:
@@ -156,8 +152,6 @@ def evaluate(
         built = options.build_matcher(name, settings, threads)
         matcher, flow_function, described = _our_method(name, built, (preset or PRESET) if flow else None, source)
         described |= options.describe_rank(built, rank)
-    if pictures is not None:
-        make_folder(pictures)
     recorded = {
         "dataset": dataset if dataset.endswith(".json") else data.name,
         "only": sorted(only or []),
@@ -167,7 +161,8 @@ def evaluate(
         "contents": data.contents_hash,
     }
     recorder = Recorder(Evaluation("flow" if flow else "matches", recorded, len(data)), json_file, resume, say)
-    with recorder, progress_bar(name, len(data), len(recorder.done)) as advance:
+    folders = () if pictures is None else (pictures,)
+    with new_folders(*folders), recorder, progress_bar(name, len(data), len(recorder.done)) as advance:
 
         def on_pair(pair: Pair, result: PairResult, shown: Any) -> None:
             if pictures is not None:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deepmatching.commands import messages, options
+from deepmatching.commands import options
 from deepmatching.commands.machine import use_threads
-from deepmatching.commands.messages import progress_bar, say, working
+from deepmatching.commands.messages import computing, progress_bar, say
 from deepmatching.commands.options import option
 from deepmatching.errors import DeepMatchingError
 from deepmatching.settings import MODEL, MODELS
@@ -52,14 +52,12 @@ def explore(
     ] = "127.0.0.1",
     port: Annotated[int | None, option("Port to serve on.", "N", f"{PORT}, or a free one", min=0, max=65535)] = None,
     browser: Annotated[bool, option("Open the page in the browser.")] = True,
-    quiet: options.Quiet = False,
 ) -> None:
     """Look inside the matcher, in the browser.
 
     The page shows the matches, the flow and what belongs to them, and of every point its score maps and the best path
     through the levels. Without images, it starts empty: drop two on it. The interrupt key ends it.
     """
-    messages.set_quiet(quiet)
     if (image0 is None) != (image1 is None):
         raise DeepMatchingError("Give two images, or none.")
     models = model or [MODEL]
@@ -108,7 +106,7 @@ def export_page(pictures: Pictures, of_runs: tuple[RunSettings, ...], path: Path
         raise DeepMatchingError("An exported page shows one model: give --model once.")
     options.check_outputs([(path, lambda name: check_suffix(name, (".html", ".htm"), "page"))], pictures.given)
     pair = pictures.pair(pictures.given_id)
-    with working("matching"):
+    with computing("matching"):
         result = compute(pair, of_runs[0], device, lambda stage: None)
     text = exported_page(result, Traces(), lambda count: progress_bar("score maps", count))
     with atomic_write(path) as temporary:

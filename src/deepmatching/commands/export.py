@@ -18,18 +18,17 @@ def export(
     ] = None,
     colmap: Annotated[Path | None, option("Write a COLMAP database, verified geometrically.", "DATABASE")] = None,
     images: runs.Images = None,
-    cameras: runs.CameraMode = "auto",
-    camera_model: runs.CameraModel = "SIMPLE_RADIAL",
+    cameras: runs.CameraMode = None,
+    camera_model: runs.CameraModel = None,
     camera_params: runs.CameraParams = None,
-    min_matches: runs.MinMatches = 15,
+    min_matches: runs.MinMatches = None,
     max_keypoints: runs.MaxKeypoints = None,
-    min_confidence: options.MinConfidence = None,
+    min_confidence: runs.MinConfidence = None,
     cell: runs.Cell = None,
     refine: runs.Refine = True,
     graph: Annotated[
         Path | None, option("Draw the match graph: images, and the pairs with verified matches.", "PICTURE")
     ] = None,
-    quiet: options.Quiet = False,
 ) -> None:
     """Write the matches of a run for hloc or COLMAP, with keypoints that the pairs of an image share.
 
@@ -41,15 +40,28 @@ def export(
     from deepmatching.reconstruction.colmap import check_database_path
     from deepmatching.reconstruction.hloc import check_hloc_suffix, write_hloc
 
-    messages.set_quiet(quiet)
     if hloc is None and colmap is None and graph is None:
         raise DeepMatchingError("Nothing would be written: give --hloc, --colmap or --graph.")
     features, matches = hloc or (None, None)
     opened = RunFolder(run)
-    outputs = [(features, check_hloc_suffix), (matches, check_hloc_suffix), (colmap, check_database_path)]
-    options.check_outputs([*outputs, (graph, check_picture_path)], runs.image_files(opened, images))
+    options.check_outputs(
+        [
+            *((features, check_hloc_suffix), (matches, check_hloc_suffix)),
+            *((colmap, check_database_path), (graph, check_picture_path)),
+        ],
+        (folder / name for folder in {Path(opened.plan.images), images} if folder for name in opened.plan.names),
+    )
     if colmap is None:
-        options.refuse({"images": images, "camera_params": camera_params}, "is for --colmap: leave it out.")
+        of_cameras = {
+            "images": images,
+            "cameras": cameras,
+            "camera_model": camera_model,
+            "camera_params": camera_params,
+        }
+        options.refuse(of_cameras, "is for --colmap: leave it out.")
+        if graph is None:
+            options.refuse({"min_matches": min_matches}, "is for --colmap and --graph: leave it out.")
+    least = runs.MIN_MATCHES if min_matches is None else min_matches
     setup = runs.camera_setup(cameras, camera_model, camera_params)
     verified: dict[tuple[str, str], int] | None = None
     if hloc is not None or colmap is not None:
@@ -59,7 +71,7 @@ def export(
             points = sum(len(image.points) for image in keypoints.images.values())
             say(f"{count} matches of {points} keypoints in {len(keypoints.images)} images")
         if colmap is not None:
-            verified = runs.export_database(keypoints, colmap, images, setup, min_matches).verified
+            verified = runs.export_database(keypoints, colmap, images, setup, least).verified
     if graph is not None:
-        runs.draw_graph(opened, graph, verified, min_matches)
+        runs.draw_graph(opened, graph, verified, least)
     messages.say_written(features, matches, colmap, graph)

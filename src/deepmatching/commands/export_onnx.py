@@ -21,8 +21,8 @@ def export_onnx(
     size: Annotated[
         str | None,
         option(
-            "Size of both images, in the order of the tensor's sides: 436x1024 for pictures 1024 pixels wide.",
-            "HEIGHTxWIDTH",
+            "Size of both images, in pixels.",
+            "WIDTHxHEIGHT",
         ),
     ] = None,
     settings: dict[str, Any],
@@ -30,7 +30,6 @@ def export_onnx(
     descriptor: Annotated[
         bool, option("Write the descriptor alone, for images of any size.", flags="--descriptor")
     ] = False,
-    quiet: options.Quiet = False,
 ) -> None:
     """Write a model as an ONNX file, for programs without PyTorch.
 
@@ -38,21 +37,18 @@ def export_onnx(
     match, the score, whether it is verified, and its confidence. The file is for one size; the descriptor alone
     (--descriptor) takes any.
     """
-    from rich.console import Console
-
     from deepmatching.models import load_network
     from deepmatching.onnx import check_onnx_suffix, export_descriptor, export_network, load_onnx
 
-    messages.set_quiet(quiet)
     if descriptor:
         options.refuse({"size": size, **settings}, "has no effect on the descriptor alone: leave it out.")
     elif size is None:
-        raise DeepMatchingError("Give the size of the images, such as --size 436x1024, or --descriptor.")
-    sides = None if size is None else options.parse_size(size, "a height and a width such as 436x1024")
-    options.check_outputs([(output, check_onnx_suffix)], ())
+        raise DeepMatchingError("Give the size of the images, such as --size 1024x436, or --descriptor.")
+    sides = None if size is None else options.parse_size(size)
+    options.check_outputs([(output, check_onnx_suffix)])
     load_onnx()
     network = load_network(model, radius_in_pixels(settings["radius"] or RADIUS))
-    with Console(stderr=True, quiet=quiet).status("exporting …"):
+    with messages.working("exporting"):
         summary = export_descriptor(network, output) if sides is None else export_network(network, output, sides)
     for kind, values in (("in", summary.inputs), ("out", summary.outputs)):
         say(f"{kind}: " + ", ".join(f"{name} {shape}" for name, shape in values.items()))

@@ -78,8 +78,6 @@ def flow(
         FlowFormat | None, option("For a video or folder: format of the flow files.", shown="flo", flags="--format")
     ] = None,
     restart: Annotated[bool, option("For a video or folder: compute finished flows again.", flags="--restart")] = False,
-    verbose: options.Verbose = False,
-    quiet: options.Quiet = False,
 ) -> None:
     """Compute dense optical flow.
 
@@ -98,7 +96,6 @@ def flow(
     from deepmatching.io.images import load_image
     from deepmatching.matches import Matches
 
-    messages.set_quiet(quiet)
     flow_settings = preset_of(preset)
     edge_source = options.edge_source(edges, structured_forest)
     if image1 is None:
@@ -108,20 +105,10 @@ def flow(
             raise DeepMatchingError("Give a second image, or --out DIR for the flows of a video or folder.")
         if not callable(edge_source) and edges not in ("network", "gradient"):
             raise DeepMatchingError("One edge map cannot serve all frames: use --edges network or gradient.")
-        options.check_not_inputs(() if draw is None else (draw,), (image0,))
-        _flow_of_frames(
-            image0,
-            out,
-            build_matcher(model or MODEL, settings, threads, verbose),
-            {"preset": preset, "edges": str(structured_forest or edges), "model": model or MODEL},
-            edge_source,
-            suffix=f".{file_format or 'flo'}",
-            restart=restart,
-            draw=draw,
-            confidence=confidence,
-            verbose=verbose,
-        )
-        return
+        matcher = build_matcher(model or MODEL, settings, threads)
+        recorded = {"preset": preset, "edges": str(structured_forest or edges), "model": model or MODEL}
+        suffix = f".{file_format or 'flo'}"
+        return _flow_of_frames(image0, out, matcher, recorded, edge_source, suffix, restart, draw, confidence)
 
     refuse(
         {"out": out, "format": file_format, "restart": restart},
@@ -134,12 +121,11 @@ def flow(
         (image0, image1, matches, Path(edges), structured_forest),
     )
     if matches is None:
-        matcher = build_matcher(model or MODEL, settings, threads, verbose)
+        matcher = build_matcher(model or MODEL, settings, threads)
         start = time.perf_counter()
         first, second = matcher.load(image0, "image0"), matcher.load(image1, "image1")
-        if verbose:
-            say(messages.describe_work(matcher.for_flow(), first, second))
-        with messages.working("computing the flow"):
+        messages.say_work(matcher.for_flow(), first, second)
+        with messages.computing("computing the flow"):
             result = matcher.flow(first, second, flow_settings, edges=edge_source).read()
     else:
         of_matching = {name: value for name, value in settings.items() if name not in ("device", "bit_depth")}
@@ -149,14 +135,13 @@ def flow(
             load_image(path, name, settings["bit_depth"]) for path, name in ((image0, "image0"), (image1, "image1"))
         )
         given = Matches.load(matches)
-        if verbose:
+        if messages.is_verbose():
             say(f"{len(given)} matches in {matches}")
         if outside := count_outside(given, (first.shape[1], first.shape[2])):
             say(f"note: {outside} of {len(given)} matches start outside the image")
         use_threads(threads)
         device = choose_device(settings["device"])
-        images = first.to(device), second.to(device)
-        result = matches_to_flow(given, *images, flow_settings, edge_source).read()
+        result = matches_to_flow(given, first.to(device), second.to(device), flow_settings, edge_source).read()
     elapsed = time.perf_counter() - start
     if output is not None:
         result.save(output)
@@ -176,12 +161,10 @@ def _flow_of_frames(
     matcher: DeepMatcher,
     recorded: dict[str, Any],
     edges: EdgesLike,
-    *,
     suffix: str,
     restart: bool,
     draw: Path | None,
     confidence: Path | None,
-    verbose: bool,
 ) -> None:
     """Compute the flows that the folder ``out`` lacks, then draw all of them.
 
@@ -189,30 +172,34 @@ def _flow_of_frames(
     """
     from deepmatching.flow import describe_preset
     from deepmatching.flow.sequence import FlowFolder, draw_flows
-    from deepmatching.io.video import open_frames
+    from deepmatching.io.files import check_writable, new_folders
+    from deepmatching.io.video import CODECS, open_frames
     from deepmatching.models import describe_model
 
     frames = open_frames(source)
-    if is_same(out, source) or (draw is not None and is_same(draw, source)):
-        raise DeepMatchingError(f"'{source}' holds the frames themselves: give another folder for the result.")
-    if draw is not None:
-        _prepare_drawing(draw, out)
-    if confidence is not None:
-        _prepare_confidence(confidence, out, (source, draw), frames.origins)
-        recorded = {**recorded, "confidence": os.path.realpath(confidence)}
+    _check_folders(source, out, draw, confidence, frames.origins)
     if frames.missing:
         say(f"note: {frames.missing} frames of {source} cannot be read")
     settings = {
         **{"version": __version__, "source": os.path.realpath(source), **recorded},
+        **({} if confidence is None else {"confidence": os.path.realpath(confidence)}),
         **describe_preset(recorded["preset"]),
         **describe_model(recorded["model"]),
         **matcher.for_flow().describe(),
     }
-    with FlowFolder.store(out).reserve():
+    video = draw if draw is not None and draw.suffix.lower() in CODECS else None
+    folders = [folder for folder in (draw, confidence) if folder is not None and folder is not video]
+    with FlowFolder.store(out).reserve(), new_folders(*folders):
+        if video is not None:
+            check_writable(video)
         folder, chosen = FlowFolder(out, suffix, settings, frames.origins, restart), matcher.for_flow()
-        _report_outdated(folder)
+        gone = [folder.file(name).name for name in folder.outdated if name not in folder.origins]
         total, missing = len(folder.origins), len(folder.missing)
-        if verbose:
+        if changed := len(folder.outdated) - len(gone):
+            say(f"{changed} of {total} flows are computed again: their frames have changed")
+        if gone:
+            say(f"note: {folder.path} still holds flows of frames that are gone: {first_names(gone, 3)}")
+        if messages.is_verbose():
             say(f"{len(frames)} frames, {missing} flows to compute, radius {chosen.settings.radius} on {chosen.device}")
         start = time.perf_counter()
         flow_sequence = partial(matcher.flow_sequence, preset=recorded["preset"], edges=edges)
@@ -249,52 +236,30 @@ def _compute_missing(
         raise
 
 
-def _prepare_drawing(draw: Path, out: Path) -> None:
-    """Create the folder for pictures, or check that a video can be written."""
-    from deepmatching.flow.sequence import MANIFEST
-    from deepmatching.io.files import check_writable, make_folder
+def _check_folders(source: Path, out: Path, draw: Path | None, confidence: Path | None, names: Iterable[str]) -> None:
+    """Raise if results would replace frames, each other, or files that no earlier run has made."""
+    from deepmatching.flow.sequence import MANIFEST, confidence_file
     from deepmatching.io.image_files import PICTURE_SUFFIXES
     from deepmatching.io.video import CODECS
 
-    suffix = draw.suffix.lower()
-    if suffix in CODECS:
-        if is_same(draw.parent, out):
-            make_folder(out)
-        check_writable(draw)
-        return
-    if suffix in PICTURE_SUFFIXES:
-        raise DeepMatchingError(f"One picture '{draw}' cannot show many flows: name an .mp4 file or a folder.")
-    if suffix and not os.path.isdir(draw):
-        raise DeepMatchingError(
-            f"The suffix of '{draw}' is not a video format that can be written: use {' or '.join(CODECS)}, or a folder "
-            "for pictures (create it first if its name has a dot)."
-        )
-    if is_same(draw, out) or os.path.exists(draw / MANIFEST):
-        raise DeepMatchingError(f"'{draw}' is for the flows themselves: give another folder for their pictures.")
-    make_folder(draw)
-
-
-def _prepare_confidence(confidence: Path, out: Path, others: Iterable[Path | None], names: Iterable[str]) -> None:
-    """Create the folder for confidence maps; raise if it holds something else."""
-    from deepmatching.flow.sequence import MANIFEST, confidence_file
-    from deepmatching.io.files import make_folder
-
-    if any(other is not None and is_same(confidence, other) for other in (out, *others)):
-        raise DeepMatchingError(f"'{confidence}' is for other files: give another folder for the confidence.")
-    made_before = (out / MANIFEST).exists()
-    if foreign := [name for name in names if not made_before and confidence_file(confidence, name).exists()]:
-        raise DeepMatchingError(
-            f"The file '{confidence_file(confidence, foreign[0])}' was not made by an earlier run and would be "
-            "replaced: give another folder."
-        )
-    make_folder(confidence)
-
-
-def _report_outdated(folder: FlowFolder) -> None:
-    """Print which flows are computed again because their frames have changed, and which have lost their frames."""
-    outdated = folder.outdated
-    gone = [folder.file(name).name for name in outdated if name not in folder.origins]
-    if changed := len(outdated) - len(gone):
-        say(f"{changed} of {len(folder.origins)} flows are computed again: their frames have changed")
-    if gone:
-        say(f"note: {folder.path} still holds flows of frames that are gone: {first_names(gone, 3)}")
+    for path in (out, draw, confidence):
+        if path is not None and is_same(path, source):
+            raise DeepMatchingError(f"'{source}' holds the frames themselves: give another folder for the result.")
+    if draw is not None and (suffix := draw.suffix.lower()) not in CODECS:
+        if suffix in PICTURE_SUFFIXES:
+            raise DeepMatchingError(f"One picture '{draw}' cannot show many flows: name an .mp4 file or a folder.")
+        if suffix and not os.path.isdir(draw):
+            raise DeepMatchingError(
+                f"The suffix of '{draw}' is not a video format that can be written: use {' or '.join(CODECS)}, or a "
+                "folder for pictures (create it first if its name has a dot)."
+            )
+        if is_same(draw, out) or os.path.exists(draw / MANIFEST):
+            raise DeepMatchingError(f"'{draw}' is for the flows themselves: give another folder for their pictures.")
+    if confidence is not None:
+        if is_same(confidence, out) or (draw is not None and is_same(confidence, draw)):
+            raise DeepMatchingError(f"'{confidence}' is for other files: give another folder for the confidence.")
+        files = [] if os.path.exists(out / MANIFEST) else [confidence_file(confidence, name) for name in names]
+        if foreign := [file for file in files if file.exists()]:
+            raise DeepMatchingError(
+                f"The file '{foreign[0]}' was not made by an earlier run and would be replaced: give another folder."
+            )

@@ -38,15 +38,14 @@ def match(
         option("Find the homography of a plane or the fundamental matrix of a scene that most matches fit."),
     ] = None,
     draw: Annotated[Path | None, option("Also draw the matches.", "PICTURE")] = None,
-    verbose: options.Verbose = False,
-    quiet: options.Quiet = False,
 ) -> None:
     """Match two images.
 
     Without -o, the matches go to standard output in the original program's format, one per line: x0 y0 x1 y1 score
-    index, in pixels, measured at pixel corners. The .npz and .h5 files hold keypoints0 and keypoints1, measured at
-    pixel centres, scores and, if the model judges its matches, their confidence. After a search, they also hold
-    transformations, 3x3 matrices from the first image to the second, and which of them each match came from.
+    index, in pixels, measured at pixel corners; it has no place for a confidence. The .npz and .h5 files hold
+    keypoints0 and keypoints1, measured at pixel centres, scores and, if the model judges its matches, their confidence.
+    After a search, they also hold transformations, 3x3 matrices from the first image to the second, and which of them
+    each match came from.
 
     With --geometry, the matrix goes to -o FILE.json or else to standard output, measured at pixel centres. In the
     picture, matches that do not fit it are grey.
@@ -55,16 +54,14 @@ def match(
     from deepmatching.io.files import atomic_write
     from deepmatching.io.matches import check_matches_suffix
 
-    messages.set_quiet(quiet)
     has_json = geometry is not None and output is not None and output.suffix.lower() == ".json"
-    check_suffix = str if has_json else check_matches_suffix
+    check_suffix = options.check_json_suffix if has_json else check_matches_suffix
     options.check_outputs([(output, check_suffix), (draw, check_picture_path)], (image0, image1))
-    matcher = options.build_matcher(model, settings, threads, verbose)
+    matcher = options.build_matcher(model, settings, threads)
     start = time.perf_counter()
     first, second = matcher.load(image0, "image0"), matcher.load(image1, "image1")
-    if verbose:
-        say(messages.describe_work(matcher, first, second))
-    with messages.working("matching"):
+    messages.say_work(matcher, first, second)
+    with messages.computing("matching"):
         found = matcher.match(first, second)
     matches = found if min_confidence is None else found.filter(min_confidence)
     elapsed = time.perf_counter() - start

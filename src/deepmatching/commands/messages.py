@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import sys
 import threading
 import time
@@ -14,7 +16,6 @@ from typing import TYPE_CHECKING, Protocol
 from deepmatching.settings import MIN_AGREEMENT
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from torch import Tensor
 
     from deepmatching.data.datasets import FilePairs
@@ -28,26 +29,44 @@ LINES_EVERY = 30.0
 #: Seconds after which work without countable items shows that it goes on.
 PATIENCE = 3.0
 
-_quiet = False
+#: Seconds after which the interrupt key ends a computation that does not heed it.
+GRACE = 1.0
+
+#: The exit code of a command that the interrupt key has ended.
+INTERRUPTED = 130
+
+#: Characters of names of files that would move the cursor or begin a line, and what is printed for them.
+_ESCAPES = {number: repr(chr(number))[1:-1] for number in (*range(32), *range(127, 160), 0x2028, 0x2029)}
+
+_is_quiet = _is_verbose = False
 
 
-def set_quiet(quiet: bool) -> None:
-    """Print errors only, or everything again. Commands with ``--quiet`` call this first."""
-    global _quiet
-    _quiet = quiet
+def set_verbosity(quiet: bool = False, verbose: bool = False) -> None:
+    """Choose what this process prints; every command begins with it."""
+    global _is_quiet, _is_verbose
+    _is_quiet, _is_verbose = quiet, verbose and not quiet
     logging.getLogger("deepmatching").setLevel(logging.ERROR if quiet else logging.NOTSET)
 
 
+def is_quiet() -> bool:
+    """Tell whether only errors are printed."""
+    return _is_quiet
+
+
+def is_verbose() -> bool:
+    """Tell whether it is printed what is being done."""
+    return _is_verbose
+
+
 def say(text: str) -> None:
-    """Print a line to standard error, unless that is closed or the command is quiet."""
-    if sys.stderr is not None and not _quiet:
-        print(text, file=sys.stderr)
+    """Print one line to standard error, unless the command is quiet."""
+    if not _is_quiet:
+        print(text.translate(_ESCAPES), file=sys.stderr)
 
 
 def complain(text: str) -> None:
-    """Print an error to standard error, unless that is closed."""
-    if sys.stderr is not None:
-        print(f"deepmatching: {text}", file=sys.stderr)
+    """Print an error, one line, to standard error."""
+    print(f"deepmatching: {text.translate(_ESCAPES)}", file=sys.stderr)
 
 
 def say_written(*paths: Path | None) -> None:
@@ -68,12 +87,10 @@ def print_rows(rows: Iterable[tuple[str, str]], *, to_output: bool = False) -> N
     from rich.console import Console
     from rich.table import Table
 
-    if _quiet and not to_output:
-        return
     table = Table("", "value", show_header=False)
     for row in rows:
         table.add_row(*row)
-    Console(stderr=not to_output).print(table)
+    Console(stderr=not to_output, quiet=_is_quiet and not to_output).print(table)
 
 
 def first_names(names: Sequence[str], count: int) -> str:
@@ -85,9 +102,9 @@ def first_names(names: Sequence[str], count: int) -> str:
 
 
 class Advance(Protocol):
-    """Counts one more item as done and shows ``text`` behind the bar."""
+    """Counts more items as done and shows ``text`` behind the bar."""
 
-    def __call__(self, text: str = "") -> None: ...
+    def __call__(self, text: str = "", count: int = 1) -> None: ...
 
 
 @contextmanager
@@ -104,16 +121,16 @@ def progress_bar(title: str, total: int, done: int = 0) -> Iterator[Advance]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[text]}", markup=False),
     )
-    is_shown = console.is_terminal and not _quiet
+    is_shown = console.is_terminal and not _is_quiet
     progress = Progress(*columns, console=console, transient=True, disable=not is_shown)
     with progress if is_shown else nullcontext():  # else older versions of rich print a newline
         task = progress.add_task(title, total=total, completed=done, text="")
         start = last_line = time.monotonic()
         before = done
 
-        def advance(text: str = "") -> None:
+        def advance(text: str = "", count: int = 1) -> None:
             nonlocal done, last_line
-            done += 1
+            done += count
             progress.update(task, completed=done, text=text)
             if not console.is_terminal and done < total and time.monotonic() - last_line > LINES_EVERY:
                 last_line = time.monotonic()
@@ -124,20 +141,19 @@ def progress_bar(title: str, total: int, done: int = 0) -> Iterator[Advance]:
 
 
 @contextmanager
-def working(title: str, console: Console | None = None) -> Iterator[threading.Timer]:
+def working(title: str) -> Iterator[threading.Timer]:
     """Show a spinner and the time while the block runs, if that takes more than :data:`PATIENCE` seconds.
 
     Only on a terminal. The block gets the timer that starts the spinner.
     """
     from rich.console import Console
-    from rich.markup import escape
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    shown = console or Console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    disabled = _quiet or not shown.is_terminal
-    progress = Progress(*columns, console=shown, transient=True, disable=disabled, refresh_per_second=4)
-    progress.add_task(escape(title), total=None)
+    console = Console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    is_shown = console.is_terminal and not _is_quiet
+    progress = Progress(*columns, console=console, transient=True, disable=not is_shown, refresh_per_second=4)
+    progress.add_task(title, total=None)
     timer = threading.Timer(PATIENCE, progress.start)
     timer.daemon = True
     timer.start()
@@ -146,8 +162,41 @@ def working(title: str, console: Console | None = None) -> Iterator[threading.Ti
     finally:
         timer.cancel()
         timer.join()  # or it might start the spinner after the end
-        if not disabled:  # older versions of rich end even a disabled spinner with a newline
+        if is_shown:  # older versions of rich end even a disabled spinner with a newline
             progress.stop()
+
+
+@contextmanager
+def computing(title: str) -> Iterator[None]:
+    """Show that the block is :func:`working`, and let the interrupt key end the process soon.
+
+    Python heeds a signal only between its own instructions, and one call of a kernel can take half a minute. The block
+    must not write files, as they would stay half written.
+    """
+    from rich.console import Console
+
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    is_done = threading.Event()
+
+    def end_if_interrupted() -> None:
+        if os.read(reading, 1) == bytes([signal.SIGINT]) and not is_done.wait(GRACE):
+            Console(stderr=True).show_cursor()
+            complain("interrupted")
+            os._exit(INTERRUPTED)
+
+    thread = threading.Thread(target=end_if_interrupted, daemon=True)
+    thread.start()
+    before = signal.set_wakeup_fd(writing)
+    try:
+        with working(title):
+            yield
+    finally:
+        signal.set_wakeup_fd(before)
+        is_done.set()
+        os.close(writing)
+        thread.join()
+        os.close(reading)
 
 
 def duration(seconds: float) -> str:
@@ -161,15 +210,18 @@ def duration(seconds: float) -> str:
 # ---------------------------------------------------------------------- results
 
 
-def describe_work(matcher: DeepMatcher, image0: Tensor, image1: Tensor) -> str:
-    """Return one line: reference points, levels and memory of matching two images."""
+def say_work(matcher: DeepMatcher, image0: Tensor, image1: Tensor) -> None:
+    """Print the reference points, levels and memory of matching two images, if the command is verbose."""
+    from deepmatching.io.images import size_of
     from deepmatching.network.memory import amount
 
-    sizes = (image0.shape[1], image0.shape[2]), (image1.shape[1], image1.shape[2])
+    if not _is_verbose:
+        return
+    sizes = size_of(image0), size_of(image1)
     geometry, plan = matcher.geometry(*sizes), matcher.plan(*sizes)
     rows, columns = geometry.grid(0)
     tiling = f", in {plan.tiling.strips} strips" if plan.tiling.strips > 1 else ""
-    return (
+    say(
         f"{rows * columns} reference points, {geometry.L} levels above them, "
         f"about {amount(plan.needed)} of memory on {matcher.device}{tiling}"
     )

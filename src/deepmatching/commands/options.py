@@ -13,10 +13,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
+from deepmatching.commands.machine import use_threads
+from deepmatching.commands.messages import set_verbosity
 from deepmatching.errors import DeepMatchingError, check_number, short_repr
 from deepmatching.settings import MAX_BYTES, MAX_PIXELS, MODELS, Rank, Settings
 
@@ -57,11 +59,45 @@ MinConfidence = Annotated[
 Threads = Annotated[
     int | None, option("Number of threads on the CPU.", "N", "OMP_NUM_THREADS, or the cores that are free", min=1)
 ]
+Edges = Literal["network", "gradient"]
 StructuredForest = Annotated[
     Path | None, option("Detect edges with OpenCV's structured forest and this model file (model.yml.gz).", "MODEL")
 ]
+Json = Annotated[Path | None, option("Also write the measurements to this file.", "FILE", flags="--json")]
 Verbose = Annotated[bool, option("Print what is being done.", flags="-v --verbose")]
 Quiet = Annotated[bool, option("Print errors only: no summary, notes or progress.", flags="-q --quiet")]
+
+Command = Callable[..., None]
+
+
+def _with_parameters(command: Command, signature: inspect.Signature, call: Callable[[dict[str, Any]], None]) -> Command:
+    """Return a command with this signature that calls ``call`` with the values of its parameters."""
+
+    @functools.wraps(command)
+    def changed(*args: Any, **kwargs: Any) -> None:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        call(bound.arguments)
+
+    changed.__signature__ = signature  # type: ignore[attr-defined]
+    changed.__annotations__ = {name: parameter.annotation for name, parameter in signature.parameters.items()}
+    return changed
+
+
+def with_verbosity(command: Command) -> Command:
+    """Give a command the options ``--verbose`` and ``--quiet``."""
+
+    def call(values: dict[str, Any]) -> None:
+        set_verbosity(values.pop("quiet"), values.pop("verbose"))
+        command(**values)
+
+    own = inspect.signature(command, eval_str=True)
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
+        for name, annotation in (("verbose", Verbose), ("quiet", Quiet))
+    ]
+    return _with_parameters(command, own.replace(parameters=[*own.parameters.values(), *added]), call)
+
 
 # ---------------------------------------------------------------------- options of the matcher
 
@@ -76,38 +112,32 @@ def takes_settings(*names: str, shown: Mapping[str, str] | None = None, **defaul
     """Give a command options for these fields of ``Settings``, in place of its parameter ``settings``.
 
     Args:
-        names: the fields, in the order of ``--help``. The command gets a dictionary with their values.
+        names: the fields, in the order of ``--help``. The command gets a dictionary with their values, which are
+            checked, except for the device: a cluster may have one that this machine lacks.
         shown: what ``--help`` says of a default, if not what ``Settings`` says.
         defaults: the command's own defaults, by name.
     """
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        of_command = inspect.signature(command, eval_str=True)
+    def decorate(command: Command) -> Command:
+        def call(values: dict[str, Any]) -> None:
+            settings = {name: _value(name, values.pop(name)) for name in names}
+            Settings(**{**settings, "device": "cpu"})
+            command(**values, settings=settings)
+
+        own = inspect.signature(command, eval_str=True)
         made = [_parameter(name, defaults, shown or {}) for name in names]
-        parameters = [
-            parameter
-            for own in of_command.parameters.values()
-            for parameter in (made if own.name == "settings" else [own])
-        ]
-        signature = of_command.replace(parameters=parameters)
-
-        @functools.wraps(command)
-        def with_settings(*args: Any, **kwargs: Any) -> None:
-            bound = signature.bind(*args, **kwargs)
-            bound.apply_defaults()
-            settings = {name: _value(name, bound.arguments.pop(name)) for name in names}
-            command(**bound.arguments, settings=settings)
-
-        with_settings.__signature__ = signature  # type: ignore[attr-defined]
-        with_settings.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        return with_settings
+        parameters = [p for each in own.parameters.values() for p in (made if each.name == "settings" else [each])]
+        return _with_parameters(command, own.replace(parameters=parameters), call)
 
     return decorate
 
 
+_FIELDS = {field.name: field for field in fields(Settings)}
+
+
 def _parameter(name: str, defaults: Mapping[str, Any], shown: Mapping[str, str]) -> inspect.Parameter:
     """Return the parameter for typer that stands for a field of ``Settings``."""
-    (field,) = (field for field in fields(Settings) if field.name == name)
+    field = _FIELDS[name]
     default, kind = defaults.get(name, field.default), _setting_types()[name]
     if name in PARSERS:
         default, kind = (None, str | None) if default is None else (str(default), str)
@@ -131,7 +161,7 @@ def _value(name: str, given: Any) -> Any:
 
 def setting_help(name: str) -> str:
     """Return the help of a field of ``Settings``, for a command that declares its option itself."""
-    return next(field.metadata["help"] for field in fields(Settings) if field.name == name)
+    return str(_FIELDS[name].metadata["help"])
 
 
 def parse_radius(text: str) -> int | str:
@@ -144,7 +174,7 @@ def parse_radius(text: str) -> int | str:
 
 def parse_rotations(text: str) -> int | str | tuple[float, ...]:
     """Return a number of rotations, degrees with commas between them, or the text for ``Settings`` to check."""
-    return int(text) if re.fullmatch(r"\d{1,9}", text) else parse_list(text)
+    return int(text) if re.fullmatch("[0-9]{1,9}", text) else parse_list(text)
 
 
 def parse_list(text: str) -> str | tuple[float, ...]:
@@ -157,9 +187,10 @@ def parse_list(text: str) -> str | tuple[float, ...]:
 
 def parse_memory(text: str) -> int:
     """Return the number of bytes of ``500MB``, ``2 GB`` or ``1.5g``."""
-    parsed = re.fullmatch(r"\s*([0-9.]+)\s*([kmg])b?\s*", text, re.IGNORECASE)
+    parsed = re.fullmatch(r"\s*([0-9.]+)\s*([kmg]?)b?\s*", text, re.IGNORECASE)
     try:
-        size = int(float(parsed[1]) * {"k": 1e3, "m": 1e6, "g": 1e9}[parsed[2].lower()]) if parsed else int(text)
+        number, unit = parsed.groups() if parsed else ("", "")
+        size = int(float(number) * {"k": 1e3, "m": 1e6, "g": 1e9}[unit.lower()]) if unit else int(number)
     except (ValueError, OverflowError):
         raise DeepMatchingError(f"--memory needs a size such as 500MB or 2GB, not {short_repr(text)}.") from None
     check_number("--memory, in bytes,", size, minimum=1, maximum=MAX_BYTES, whole=True)
@@ -175,32 +206,26 @@ PARSERS: dict[str, Callable[[str], Any]] = {
 }
 
 
-def build_matcher(
-    model: str, settings: Mapping[str, Any], threads: int | None = None, verbose: bool = False
-) -> DeepMatcher:
+def build_matcher(model: str, settings: Mapping[str, Any], threads: int | None = None) -> DeepMatcher:
     """Return the matcher of a model with the settings of a command."""
-    from deepmatching.commands.machine import use_threads
-    from deepmatching.commands.messages import say
     from deepmatching.matcher import DeepMatcher
 
-    used = use_threads(threads)
-    if verbose:
-        say(used)
+    use_threads(threads)
     return DeepMatcher.from_pretrained(model, **settings)
 
 
 # ---------------------------------------------------------------------- other options
 
 
-def parse_size(text: str, order: str = "a width and a height such as 1024x436") -> tuple[int, int]:
-    """Return the two sides of ``1024x436``, in the order in which they are written."""
-    parsed = re.fullmatch(r"(\d+)x(\d+)", text)
+def parse_size(text: str) -> tuple[int, int]:
+    """Return the rows and columns of ``1024x436``, a width and a height."""
+    parsed = re.fullmatch("([0-9]+)x([0-9]+)", text)
     if not parsed:
-        raise DeepMatchingError(f"--size needs {order}, not '{text}'.")
-    first, second = (int(side) if len(side) < 1000 else MAX_PIXELS + 1 for side in parsed.groups())
-    if first * second > MAX_PIXELS:
+        raise DeepMatchingError(f"--size needs a width and a height such as 1024x436, not '{text}'.")
+    width, height = (int(side) if len(side) < 1000 else MAX_PIXELS + 1 for side in parsed.groups())
+    if width * height > MAX_PIXELS:
         raise DeepMatchingError(f"--size is too large: an image has at most {MAX_PIXELS} pixels.")
-    return first, second
+    return height, width
 
 
 def describe_rank(matcher: DeepMatcher, rank: Rank | None) -> dict[str, str]:
@@ -228,33 +253,33 @@ def refuse(options: Mapping[str, object], reason: str) -> None:
     """Raise if one of these options is given, that is, neither None nor False."""
     for name, value in options.items():
         if value is not None and value is not False:
-            raise DeepMatchingError(f"{_option_name(name)} {reason}")
-
-
-def _option_name(name: str) -> str:
-    return name if name.startswith("-") else f"--{name.replace('_', '-')}"
+            given = name if name.startswith("-") else f"--{name.replace('_', '-')}"
+            raise DeepMatchingError(f"{given} {reason}")
 
 
 def check_outputs(
-    outputs: Iterable[tuple[Path | None, Callable[[Path], object]]], inputs: Iterable[Path | None]
+    outputs: Iterable[tuple[Path | None, Callable[[Path], object]]], inputs: Iterable[Path | None] = ()
 ) -> None:
     """Raise before the work, not after it, if an output cannot be written.
+
+    An output has the right suffix, is no input and no other output, and replaces no file that is not from this package.
 
     Args:
         outputs: each path, if given, with the check of its suffix.
         inputs: files that no output may replace.
     """
-    from deepmatching.io.files import check_writable
+    from deepmatching.io.files import check_replaceable, check_writable
 
-    written: list[Path] = []
+    read, written = list(inputs), list[Path]()
     for path, check_suffix in outputs:
         if path is not None:
+            check_not_inputs([path], read)
             check_suffix(path)
             check_writable(path)
+            check_replaceable(path)
             if any(is_same(path, other) for other in written):
                 raise DeepMatchingError(f"Two results cannot go to the same file '{path}': give different names.")
             written.append(path)
-    check_not_inputs(written, inputs)
 
 
 def check_json_suffix(path: Path) -> None:

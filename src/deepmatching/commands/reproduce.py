@@ -77,7 +77,7 @@ def reproduce(
         option("KITTI's grey images (image_0) or those in colour (colored_0).", shown="grey, if any"),
     ] = None,
     edges: Annotated[
-        Literal["network", "gradient"], option("Edge detector of the flow; the paper's is the structured forest.")
+        options.Edges, option("Edge detector of the flow; the paper's is the structured forest.")
     ] = "network",
     structured_forest: options.StructuredForest = None,
     default_flow: Annotated[
@@ -91,6 +91,7 @@ def reproduce(
         Path | None,
         option("Keep the metrics of all pairs in this folder; the same command then continues from there.", "DIR"),
     ] = None,
+    threads: options.Threads = None,
 ) -> None:
     """Run a table of the paper on the real data sets.
 
@@ -105,38 +106,36 @@ def reproduce(
     """
     from deepmatching.evaluation.paper_tables import METHODS, PAPER, comparison_table
     from deepmatching.evaluation.report import print_table
-    from deepmatching.io.files import make_folder
+    from deepmatching.io.files import new_folders
 
     keys = _listed("--rows", rows, [row.key for row in METHODS[table]])
     chosen = _with_checkpoints([row for row in METHODS[table] if row.key in keys], checkpoint or [])
     names = _listed("--datasets", datasets, list(PAPER[table]))
-    protocol = Protocol(
-        table,
-        rank,
-        limit,
-        masks,
-        options.edge_source(edges, structured_forest),
-        edges if structured_forest is None else "structured forest",
-        default_flow,
-        out,
-    )
+    edge_source = options.edge_source(edges, structured_forest)
+    protocol = Protocol(table, rank, limit, masks, edge_source, default_flow, out)
     opened = protocol.open(names, root, kitti_images)
     matchers = {}
     for row in chosen:
-        matchers[row] = _matcher(row, {**settings, "subpixel": row.is_ours if subpixel is None else subpixel})
+        own = {**settings, "subpixel": row.is_ours if subpixel is None else subpixel}
+        matchers[row] = _matcher(row, own, threads)
         _warn_if_chosen_on(opened, row)
-    if out is not None:
-        make_folder(out)
-    ours = {
-        (name, row.key): protocol.measure(name, dataset, row, matcher)
-        for name, dataset in opened.items()
-        for row, matcher in matchers.items()
-        if matcher is not None
-    }
-    words = (
-        f"radius {settings['radius']}, reciprocal {settings['reciprocal']}, {_describe_subpixel(chosen, subpixel)}, "
-        f"{_describe_rank(chosen, rank)}, edges: {protocol.edges_in_words}"
-    )
+    with new_folders(*([] if out is None else [out])):
+        ours = {
+            (name, row.key): protocol.measure(name, dataset, row, matcher)
+            for name, dataset in opened.items()
+            for row, matcher in matchers.items()
+            if matcher is not None
+        }
+    own_rows = ", ".join(row.key for row in chosen if row.is_ours)
+    on_cells, by_rank = "matches on cells", f"ranked by {rank or 'score'}"
+    if subpixel is None and own_rows:
+        on_cells += f", sub-pixel matches in row {own_rows}"
+    elif subpixel:
+        on_cells = "sub-pixel matches where the model has learned them"
+    if rank is None and own_rows:
+        by_rank += f", by confidence in row {own_rows}"
+    words = f"radius {settings['radius']}, reciprocal {settings['reciprocal']}, {on_cells}, {by_rank}"
+    words += f", edges: {protocol.edges_in_words}"
     print_table(comparison_table(table, chosen, names, ours, masks, words))
 
 
@@ -148,41 +147,25 @@ def _listed(option: str, text: str | None, known: Sequence[str]) -> list[str]:
     return [key for key in known if key in keys]
 
 
-def _describe_subpixel(rows: Iterable[Method], subpixel: bool | None) -> str:
-    """Say in words which of the rows have matches between the cells."""
-    if subpixel is not None:
-        return "sub-pixel matches where the model has learned them" if subpixel else "matches on cells"
-    own = [row.key for row in rows if row.is_ours]
-    return "matches on cells" + (f", sub-pixel matches in row {', '.join(own)}" if own else "")
-
-
-def _describe_rank(rows: Iterable[Method], rank: Rank | None) -> str:
-    """Say in words what ranks the matches of the rows."""
-    own = [row.key for row in rows if row.is_ours and rank is None]
-    return f"ranked by {rank or 'score'}" + (f", by confidence in row {', '.join(own)}" if own else "")
-
-
 # ---------------------------------------------------------------------- measuring
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """How all rows are measured.
-
-    Attributes:
-        table, rank, limit, masks, default_flow, out: as the options.
-        edges: where the flow's edges come from.
-        edges_in_words: the same as a word.
-    """
+    """How all rows are measured; see the options."""
 
     table: Table
     rank: Rank | None
     limit: int | None
     masks: bool
     edges: EdgesLike
-    edges_in_words: str
     default_flow: bool
     out: Path | None
+
+    @property
+    def edges_in_words(self) -> str:
+        """Where the flow's edges come from."""
+        return self.edges if isinstance(self.edges, str) else "structured forest"
 
     def open(
         self, names: Iterable[str], root: Path, kitti_images: Literal["grey", "color"] | None
@@ -210,6 +193,7 @@ class Protocol:
         from deepmatching.data.datasets import Pair
         from deepmatching.evaluation import PairResult, evaluate_flow, evaluate_with_flow
         from deepmatching.evaluation.paper_tables import epicflow_preset, lines_of
+        from deepmatching.matcher import DeepMatcher
 
         def flow(image0: Tensor, image1: Tensor, matches: Matches) -> np.ndarray:
             return matcher.flow(image0, image1, preset, edges=self.edges, matches=matches).flow
@@ -231,7 +215,8 @@ class Protocol:
             evaluations = evaluate_with_flow(matcher, flow, dataset, (of_matches, of_flow), on_pair, True, rank)
         if not self.default_flow:
             return lines_of(*evaluations)
-        default_matcher = _with_default_settings(matcher)
+        of_flow_command = replace(matcher.settings, radius=FLOW_RADIUS, reciprocal=RECIPROCAL, subpixel=True)
+        default_matcher = DeepMatcher(matcher.network.at_radius(FLOW_RADIUS), of_flow_command)
         with (
             recorder("default-flow", default_matcher, PRESET) as of_default,
             progress_bar(f"{title}, default flow", len(dataset), len(of_default.done)) as advance,
@@ -266,14 +251,6 @@ class Protocol:
         return Recorder(empty, file, resume=True, report=report, hint="run the same command to continue")
 
 
-def _with_default_settings(matcher: DeepMatcher) -> DeepMatcher:
-    """Return a matcher of the same network with the settings of ``deepmatching flow``."""
-    from deepmatching.matcher import DeepMatcher
-
-    settings = replace(matcher.settings, radius=FLOW_RADIUS, reciprocal=RECIPROCAL, subpixel=True)
-    return DeepMatcher(matcher.network.at_radius(FLOW_RADIUS), settings)
-
-
 # ---------------------------------------------------------------------- models
 
 
@@ -291,50 +268,41 @@ def _with_checkpoints(rows: Sequence[Method], checkpoints: Iterable[str]) -> tup
     return tuple(replace(row, **given[row.key], is_given=True) if row.key in given else row for row in rows)
 
 
-def _card(path: str) -> tuple[dict[str, Any], bool]:
-    """Return the config on a model's card, empty if there is none, and whether it is the best model of its run."""
+def _card(path: str) -> tuple[list[str], list[str], bool]:
+    """Return the training data and the validation data that a model's card names, and whether it is its run's best."""
     from deepmatching.io.structured import parse_json
     from deepmatching.models import model_path, read_model
 
     try:
         card = read_model(model_path(path))[1]
-        return parse_json(card["config"]), "score" in card
-    except (DeepMatchingError, KeyError, ValueError):  # a wrong path is reported when the matcher is built
-        return {}, False
+        config = parse_json(card["config"])
+        train = [Path(name).name for name in config["data"]["train"]]
+        is_same = config["validation"]["data"] == ["train"] or config["data"]["overfit"]
+        return train, train if is_same else list(config["validation"]["data"]), "score" in card
+    except (DeepMatchingError, KeyError, ValueError, TypeError):  # a wrong path is reported when the matcher is built
+        return [], [], False
 
 
 def _trained_on(path: str) -> str:
     """Return the training data that a model's card names, and which checkpoint of the run it is."""
-    config, is_best = _card(path)
-    try:
-        names = [Path(name).name for name in config["data"]["train"]]
-    except (KeyError, TypeError):
-        return "yours"
-    return f"{'+'.join(names)}, {'best' if is_best else 'last'}"
+    train, _, is_best = _card(path)
+    return f"{'+'.join(train)}, {'best' if is_best else 'last'}" if train else "yours"
 
 
 def _warn_if_chosen_on(datasets: Iterable[str], row: Method) -> None:
     """Say so if the model of a row is the best one of a run on pairs that it is reported on here."""
     from deepmatching.evaluation.paper_tables import FOLDERS
 
-    config, is_best = _card(row.model) if row.is_given and row.model is not None else ({}, False)
-    if not is_best:
-        return
-    try:
-        names = config["validation"]["data"]
-        names = config["data"]["train"] if names == ["train"] or config["data"]["overfit"] else names
-        families = {name.partition("-")[0].replace("sintelmini", "sintel") for name in names}
-    except (KeyError, TypeError, AttributeError):
-        return
-    same = [name for name in datasets if FOLDERS[name] in families]
-    if same:
+    _, names, is_best = _card(row.model) if row.is_given and row.model is not None else ([], [], False)
+    families = {name.partition("-")[0].replace("sintelmini", "sintel") for name in names}
+    if is_best and (same := [name for name in datasets if FOLDERS[name] in families]):
         say(
             f"note: row {row.key} is the best checkpoint on pairs of {', '.join(names)} and is reported on "
             f"{', '.join(same)}: give last.safetensors beside it, or a model that was validated elsewhere"
         )
 
 
-def _matcher(row: Method, settings: dict[str, Any]) -> DeepMatcher | None:
+def _matcher(row: Method, settings: dict[str, Any], threads: int | None) -> DeepMatcher | None:
     """Return the matcher of a row; None if it has no model, or one that this version of the package lacks."""
     from deepmatching.matcher import DeepMatcher
     from deepmatching.models import build_network, model_path
@@ -344,7 +312,7 @@ def _matcher(row: Method, settings: dict[str, Any]) -> DeepMatcher | None:
     if row.model is None:
         return None
     if row.is_given and is_published(row.model):
-        like = options.build_matcher("hog", settings)
+        like = options.build_matcher("hog", settings, threads)
         network = build_network("vgg", like.network.radius)
         assert isinstance(network.descriptor, VGG)
         load_vgg(network.descriptor, row.model)
@@ -354,4 +322,4 @@ def _matcher(row: Method, settings: dict[str, Any]) -> DeepMatcher | None:
             model_path(row.model)
         except DeepMatchingError:
             return None
-    return options.build_matcher(row.model, settings)
+    return options.build_matcher(row.model, settings, threads)

@@ -9,27 +9,45 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from deepmatching.commands.messages import progress_bar, say, working
-from deepmatching.commands.options import option
+from deepmatching.commands.options import option, parse_list
 from deepmatching.errors import DeepMatchingError
+from deepmatching.settings import MIN_CONFIDENCE
 
 if TYPE_CHECKING:
     from deepmatching.bulk_matching import RunFolder
     from deepmatching.reconstruction.colmap import Cameras, DatabaseSummary
     from deepmatching.reconstruction.keypoints import SharedKeypoints
 
+#: Default of ``--min-matches``, which is COLMAP's.
+MIN_MATCHES = 15
+
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that deepmatching bulk has written.")]
 Images = Annotated[Path | None, option("The folder of the images.", "FOLDER", "where they were matched")]
 CameraMode = Annotated[
-    Literal["auto", "image"],
+    Literal["auto", "image"] | None,
     option(
-        "auto: images with equal sizes and EXIF data share a camera. image: each image has its own.", flags="--cameras"
+        "auto: images with equal sizes and EXIF data share a camera. image: each image has its own.",
+        shown="auto",
+        flags="--cameras",
     ),
 ]
-CameraModel = Annotated[str, option("COLMAP's camera model.", "NAME")]
+CameraModel = Annotated[str | None, option("COLMAP's camera model.", "NAME", "SIMPLE_RADIAL")]
 CameraParams = Annotated[
     str | None, option("Known parameters of all cameras, such as 1200,640,480,0.", "NUMBERS", "from EXIF data")
 ]
-MinMatches = Annotated[int, option("Drop pairs with fewer matches that fit one geometry (at least 8).", "N")]
+MinMatches = Annotated[
+    int | None, option("Drop pairs with fewer matches that fit one geometry.", "N", f"{MIN_MATCHES}", min=8)
+]
+MinConfidence = Annotated[
+    float | None,
+    option(
+        "Leave out matches with a lower probability of being right, 0 to 1.",
+        "P",
+        f"{MIN_CONFIDENCE}; 0 for a model that does not judge its matches",
+        min=0.0,
+        max=1.0,
+    ),
+]
 MaxKeypoints = Annotated[int | None, option("Keep the best N keypoints of each image.", "N", "all")]
 Cell = Annotated[
     float | None,
@@ -40,29 +58,28 @@ Refine = Annotated[
 ]
 
 
-def camera_setup(mode: Literal["auto", "image"], model: str, params: str | None) -> Cameras:
+def camera_setup(mode: Literal["auto", "image"] | None, model: str | None, params: str | None) -> Cameras:
     """Return how cameras are set up, from the words of the command."""
     from deepmatching.reconstruction.colmap import Cameras
 
-    numbers = None
-    if params is not None:
-        try:
-            numbers = tuple(float(number) for number in params.split(","))
-        except ValueError:
-            raise DeepMatchingError(f"--camera-params needs numbers such as 1200,640,480,0, not '{params}'.") from None
-    return Cameras(mode, model, numbers)
+    numbers = None if params is None else parse_list(params)
+    if isinstance(numbers, str):
+        raise DeepMatchingError(f"--camera-params needs numbers such as 1200,640,480,0, not '{params}'.")
+    return Cameras(mode or "auto", model or "SIMPLE_RADIAL", numbers)
 
 
 def share_keypoints(
-    run: RunFolder, cell: float | None, max_keypoints: int | None, refine: bool, min_confidence: float | None
+    run: RunFolder, cell: float | None, max_keypoints: int | None, is_refined: bool, min_confidence: float | None
 ) -> SharedKeypoints:
     """Return the shared keypoints of a run; say so if some of its pairs are missing."""
     from deepmatching.reconstruction.keypoints import SharedKeypoints
 
     if missing := sum(run.plan.count(number) for number in run.missing):
         say(f"note: {missing} of {len(run)} pairs are not matched yet")
+    if min_confidence is None and next((pair.matches.confidence is not None for pair in run if not pair.failure), 0):
+        min_confidence = MIN_CONFIDENCE
     with working("merging keypoints"):
-        return SharedKeypoints(run, cell, max_keypoints, refine, min_confidence)
+        return SharedKeypoints(run, cell, max_keypoints, is_refined, min_confidence)
 
 
 def images_of(run: RunFolder, images: Path | None) -> Path:
@@ -71,12 +88,6 @@ def images_of(run: RunFolder, images: Path | None) -> Path:
     if not os.path.isdir(folder):
         raise DeepMatchingError(f"There is no folder of images '{folder}': give it with --images.")
     return folder
-
-
-def image_files(run: RunFolder, images: Path | None) -> list[Path]:
-    """Return the files of a run's images, where they were matched and in the folder that is given."""
-    folders = [Path(run.plan.images), *([images] if images is not None else [])]
-    return [folder / name for folder in folders for name in run.plan.names]
 
 
 def export_database(

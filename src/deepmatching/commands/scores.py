@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from deepmatching.commands import options
-from deepmatching.commands.messages import say
+from deepmatching.commands.messages import say, say_work
 from deepmatching.commands.options import option
 from deepmatching.errors import DeepMatchingError
 from deepmatching.settings import MODEL, RADIUS
@@ -21,6 +21,7 @@ def scores(
     output: Annotated[Path, option("Picture to write.", "PICTURE", flags="-o --output")],
     model: options.Model = MODEL,
     settings: dict[str, Any],
+    threads: options.Threads = None,
 ) -> None:
     """Draw both images and the score maps of one or more points: S_0 to S_L, and Q_L back to Q_0.
 
@@ -30,8 +31,10 @@ def scores(
 
     points = [parse_point(text) for text in at]
     options.check_outputs([(output, check_picture_path)], (image0, image1))
-    matcher = options.build_matcher(model, settings)
-    matcher.draw_scores(image0, image1, points, output)
+    matcher = options.build_matcher(model, settings, threads)
+    first, second = matcher.load(image0, "image0"), matcher.load(image1, "image1")
+    say_work(matcher, first, second)
+    matcher.draw_scores(first, second, points, output)
     say(f"wrote {output}")
 
 

@@ -14,17 +14,20 @@ from deepmatching.errors import DeepMatchingError, check_number
 #: Default of the largest reprojection error, in cells that matches were found on.
 _MAX_ERROR_IN_CELLS = 0.4
 
+#: The picture of the match graph.
+GRAPH = "graph.png"
+
 
 def sfm(
     run: runs.Run,
     out: Annotated[Path, option("Folder for the database, the model and its picture.", "MODEL")],
     images: runs.Images = None,
-    cameras: runs.CameraMode = "auto",
-    camera_model: runs.CameraModel = "SIMPLE_RADIAL",
+    cameras: runs.CameraMode = None,
+    camera_model: runs.CameraModel = None,
     camera_params: runs.CameraParams = None,
-    min_matches: runs.MinMatches = 15,
+    min_matches: runs.MinMatches = None,
     max_keypoints: runs.MaxKeypoints = None,
-    min_confidence: options.MinConfidence = None,
+    min_confidence: runs.MinConfidence = None,
     max_error: Annotated[
         float | None,
         option(
@@ -35,7 +38,6 @@ def sfm(
     ] = None,
     cell: runs.Cell = None,
     refine: runs.Refine = True,
-    quiet: options.Quiet = False,
 ) -> None:
     """Reconstruct the cameras and the points of a scene from a run, with COLMAP's incremental mapping.
 
@@ -43,29 +45,36 @@ def sfm(
     graph.png, the match graph, and points.ply. An older model there is replaced.
     """
     from deepmatching.bulk_matching import RunFolder
+    from deepmatching.io.files import check_replaceable
     from deepmatching.io.store import Store
-    from deepmatching.reconstruction.colmap import check_database_path, load_pycolmap
+    from deepmatching.reconstruction.colmap import load_pycolmap
     from deepmatching.reconstruction.mapping import DATABASE, PICTURE, POINTS, reconstruct
 
-    messages.set_quiet(quiet)
     if max_error is not None:
         check_number("--max-error", max_error, above=0)
     load_pycolmap()
-    opened = RunFolder(run)
+    opened, least = RunFolder(run), runs.MIN_MATCHES if min_matches is None else min_matches
     folder = runs.images_of(opened, images)
     setup = runs.camera_setup(cameras, camera_model, camera_params)
     if options.is_same(out, run) or options.is_same(out, folder):
         raise DeepMatchingError(f"'{out}' is an input: give another folder for the model.")
-    check_database_path(out / DATABASE)
-    start = time.perf_counter()
+    database, graph, picture, points = (out / name for name in (DATABASE, GRAPH, PICTURE, POINTS))
+    for path in (database, graph, picture, points):
+        check_replaceable(path)
+    has_model, start = (out / "0").exists(), time.perf_counter()
     with Store(out, DATABASE, "models").reserve():
-        keypoints = runs.share_keypoints(opened, cell, max_keypoints, refine, min_confidence)
-        summary = runs.export_database(keypoints, out / DATABASE, folder, setup, min_matches)
-        runs.draw_graph(opened, out / "graph.png", summary.verified, min_matches)
-        limit = max(1.0, _MAX_ERROR_IN_CELLS * keypoints.precision()) if max_error is None else max_error
-        prepared = time.perf_counter()
-        with progress_bar("cameras", len(keypoints.images)) as advance:
-            model = reconstruct(out, folder, limit, camera_params is None, advance)
+        try:
+            keypoints = runs.share_keypoints(opened, cell, max_keypoints, refine, min_confidence)
+            summary = runs.export_database(keypoints, database, folder, setup, least)
+            runs.draw_graph(opened, graph, summary.verified, least)
+            limit = max(1.0, _MAX_ERROR_IN_CELLS * keypoints.precision()) if max_error is None else max_error
+            prepared = time.perf_counter()
+            with progress_bar("cameras", len(keypoints.images)) as advance:
+                model = reconstruct(out, folder, limit, camera_params is None, advance)
+        except BaseException:
+            for path in () if has_model else (database, graph):
+                path.unlink(missing_ok=True)
+            raise
     rows = (
         ("cameras", f"{model.images} of {len(keypoints.images)}"),
         ("points", str(model.points)),
@@ -78,4 +87,5 @@ def sfm(
     if model.missing:
         missing = messages.first_names(model.missing, 5)
         say(f"note: {len(model.missing)} images are not in the model: {missing}")
-    messages.say_written(out / DATABASE, model.path, out / PICTURE, out / "graph.png", out / POINTS)
+    models = [model.path.with_name(str(number)) for number in range(model.models)]
+    messages.say_written(database, *models, picture, graph, points)

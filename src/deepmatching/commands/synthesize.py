@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from deepmatching.commands import messages, options
+from deepmatching.commands import options
+from deepmatching.commands.machine import use_threads
 from deepmatching.commands.messages import progress_bar, say
 from deepmatching.commands.options import option
 
@@ -32,7 +33,7 @@ def synthesize(
         float | None, option("Largest motion along each axis, in pixels.", "PIXELS", "that of the preset")
     ] = None,
     settings: dict[str, Any],
-    quiet: options.Quiet = False,
+    threads: options.Threads = None,
 ) -> None:
     """Make pairs of frames with known flow and occlusion from photographs.
 
@@ -50,8 +51,6 @@ def synthesize(
     from deepmatching.errors import check_choice
     from deepmatching.settings import choose_device
 
-    messages.set_quiet(quiet)
-    width, height = options.parse_size(size)
     check_choice("--preset", preset, PRESETS)
     synthesis = PRESETS[preset]
     if max_displacement is not None:
@@ -59,7 +58,8 @@ def synthesize(
     device = choose_device(settings["device"])
     if device.type == "mps":
         device = torch.device("cpu")  # PyTorch does not sample volumes on Apple's GPUs
-    export = Export(out, photos, count, (height, width), seed, synthesis, device)
+    use_threads(threads)
+    export = Export(out, photos, count, options.parse_size(size), seed, synthesis, device)
     new = old = 0
     with progress_bar("pairs", export.total) as advance:
         for is_new in export.run():

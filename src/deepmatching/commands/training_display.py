@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from deepmatching.commands.messages import LINES_EVERY, duration, say
+from deepmatching.commands.messages import LINES_EVERY, duration, is_quiet, say, say_written
 from deepmatching.drawing import write_image
 from deepmatching.drawing.curves import draw_training_curves
 from deepmatching.errors import DeepMatchingError
@@ -28,7 +28,8 @@ class Display:
     """Shows a run on the command line; see :class:`deepmatching.training.Watcher`."""
 
     def __init__(self) -> None:
-        self.console = Console(stderr=True)
+        self.console = Console(stderr=True, quiet=is_quiet())
+        self.has_bar = self.console.is_terminal and not is_quiet()  # older versions of rich would print an empty line
         self.bar = Progress(
             TextColumn("step {task.fields[step]}"),
             BarColumn(bar_width=None),
@@ -36,7 +37,7 @@ class Display:
             TextColumn("{task.fields[text]}", markup=False),
             console=self.console,
             expand=True,
-            disable=not self.console.is_terminal,
+            disable=not self.has_bar,
         )
         self.task = self.bar.add_task("", start=False, total=1.0, step=0, text="validating …")
         self.board: TensorBoard | None = None
@@ -54,10 +55,6 @@ class Display:
             for path in self.created:
                 shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
-    def _stop_bar(self) -> None:
-        if self.console.is_terminal:  # without one, older versions of rich would print an empty line
-            self.bar.stop()
-
     # ------------------------------------------------------------------ events
 
     def started(self, config: Config, progress: state.Progress) -> None:
@@ -67,11 +64,11 @@ class Display:
         try:
             self.board = TensorBoard(tensorboard, progress.step)
         except ImportError:
-            say("TensorBoard is not installed (pip install 'deepmatching[train]'): only log.csv is written")
+            say("note: without TensorBoard (the extra 'train'), only log.csv is written")
         if progress.step:
             say(f"resuming {self.folder.path} at step {progress.step}")
         self.bar.update(self.task, step=progress.step)
-        if self.console.is_terminal:
+        if self.has_bar:
             self.bar.start()
 
     def warned(self, sentence: str) -> None:
@@ -92,7 +89,7 @@ class Display:
         self.texts["speed"] = f"{row['steps_per_s']:.3g} steps/s"
         if self.board is not None:
             self.board.add(row)
-        if not self.console.is_terminal and time.monotonic() - self.last_line > LINES_EVERY:
+        if not self.has_bar and time.monotonic() - self.last_line > LINES_EVERY:
             self.last_line = time.monotonic()
             say(f"step {row['step']:.0f}  {self._text()}")
 
@@ -119,10 +116,13 @@ class Display:
         else:
             say(steps)
             best = self.folder.best if self.folder.best.is_file() else self.folder.last
-            for path in (best, self.folder.log, self._picture()):
-                say(f"wrote {path}")
+            say_written(best, self.folder.log, self._picture())
 
     # ------------------------------------------------------------------ helpers
+
+    def _stop_bar(self) -> None:
+        if self.has_bar:
+            self.bar.stop()
 
     def _text(self) -> str:
         return "  ".join(self.texts[name] for name in ("loss", "accuracy", "speed", "left") if name in self.texts)

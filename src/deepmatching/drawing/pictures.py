@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.files import atomic_write, check_suffix, check_writable
+from deepmatching.io.files import atomic_write, check_suffix, check_writable, signed
 from deepmatching.io.image_files import PICTURE_SUFFIXES
 
 _ENCODERS = tuple(suffix for suffix in PICTURE_SUFFIXES if suffix != ".pgm")  # which is grey
@@ -82,4 +82,4 @@ def write_image(path: str | os.PathLike[str], rgb: np.ndarray) -> None:
             f"OpenCV cannot write {pixels.shape[1]} x {pixels.shape[0]} pixels as '{path}'; use .png instead."
         )
     with atomic_write(path) as temporary:
-        temporary.write_bytes(data.tobytes())
+        temporary.write_bytes(signed(data.tobytes()))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.files import PathLike, atomic_write, check_suffix
+from deepmatching.io.files import PathLike, atomic_write, check_suffix, signed
 from deepmatching.io.flow import write_flow
 from deepmatching.kernels.registry import has_kernels
 
@@ -218,7 +218,7 @@ class FlowResult:
             np.save(stream, self.confidence, allow_pickle=False)
         else:
             levels = np.rint(self.confidence * np.float32(65535)).astype(np.uint16)
-            stream.write(cv2.imencode(".png", levels)[1].tobytes())
+            stream.write(signed(cv2.imencode(".png", levels)[1].tobytes()))
         with atomic_write(path) as temporary:
             temporary.write_bytes(stream.getvalue())
 

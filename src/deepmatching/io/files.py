@@ -7,8 +7,10 @@ import errno
 import os
 import re
 import stat
+import struct
 import time
 import uuid
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -24,6 +26,21 @@ _PREFIX = ".deepmatching-"
 _TEMPORARY = re.compile(re.escape(_PREFIX) + r"[0-9a-f]{32}(\.[^.]*)?")
 #: The scheme of an address; a drive of Windows has one letter. ``Path`` makes one slash of two.
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+#: What our files of a suffix begin with. Pictures are signed, see :func:`signed`, except for rarer formats.
+_BEGINNINGS = {
+    **dict.fromkeys((".png", ".jpg", ".jpeg"), rb"(?s).*deepmatching"),
+    **dict.fromkeys((".html", ".htm"), rb"<!doctype html>"),
+    **dict.fromkeys((".h5", ".hdf5"), rb"\x89HDF\r\n\x1a\n"),
+    **dict.fromkeys((".db", ".sqlite", ".sqlite3"), rb"SQLite format 3\0"),
+    ".txt": rb"([-+.e\d]+ ){5}\d+\s",
+    ".json": rb'\{\s*"(case|format|geometry)"',
+    ".npz": rb"PK",
+    ".npy": rb"\x93NUMPY",
+    ".flo": rb"PIEH",
+    ".pfm": rb"PF",
+    ".ply": rb"ply",
+    ".onnx": rb"\x08",
+}
 #: A temporary file that nobody has written to for this many seconds was left behind by a killed process.
 _STALE_AFTER = 3600.0
 
@@ -44,18 +61,29 @@ def check_suffix(path: PathLike, suffixes: Iterable[str], kind: str) -> str:
     return suffix
 
 
-def check_replaceable(path: PathLike, signature: bytes, kind: str) -> None:
-    """Raise if there is a file that does not begin as a file of this kind does: it is somebody else's."""
-    if os.path.isfile(path) and os.path.getsize(path) and read_bytes(path, kind, len(signature)) != signature:
-        raise DeepMatchingError(f"'{path}' exists and is no {kind}: give another name, or remove it.")
+def check_replaceable(path: PathLike) -> None:
+    """Raise if there is a file that does not begin as ours of that suffix do: it is somebody else's."""
+    beginning = _BEGINNINGS.get(Path(path).suffix.lower(), b"")
+    if os.path.isfile(path) and os.path.getsize(path) and not re.match(beginning, read_bytes(path, "file", 4096)):
+        raise DeepMatchingError(f"'{path}' exists and is not from deepmatching: give another name, or remove it.")
+
+
+def signed(picture: bytes) -> bytes:
+    """Return a PNG or JPEG picture with a remark that it is from this package; others unchanged."""
+    if picture.startswith(b"\x89PNG"):  # a chunk after the signature and the header, of 8 and 25 bytes
+        content = b"tEXtSoftware\0deepmatching"
+        chunk = struct.pack(">I", len(content) - 4) + content + struct.pack(">I", zlib.crc32(content))
+        return picture[:33] + chunk + picture[33:]
+    if picture.startswith(b"\xff\xd8"):
+        return picture[:2] + b"\xff\xfe\0\x0edeepmatching" + picture[2:]
+    return picture
 
 
 def refuse_address(path: PathLike) -> None:
     """Raise if a path is an address such as ``s3://bucket``, which would become a folder of that name."""
     if found := _ADDRESS.match(str(as_path(path))):
         raise DeepMatchingError(
-            f"'{found[1]}://' is an address, but images and runs are in folders: mount it (rclone, s3fs, gcsfuse), or "
-            "copy the files."
+            f"'{found[1]}://' is an address, but files are in folders: mount it (rclone, s3fs, gcsfuse), or copy them."
         )
 
 
@@ -78,9 +106,27 @@ def read_bytes(path: PathLike, kind: str, max_bytes: int = -1) -> bytes:
     return data
 
 
+@contextlib.contextmanager
+def new_folders(*paths: PathLike) -> Iterator[None]:
+    """Create folders for results; if the block fails, remove those that it created and left empty."""
+    created = [
+        place for path in paths for place in reversed((Path(path), *Path(path).parents)) if not os.path.exists(place)
+    ]
+    try:
+        for path in paths:
+            make_folder(path)
+        yield
+    except BaseException:
+        for place in reversed(created):
+            with contextlib.suppress(OSError):
+                place.rmdir()
+        raise
+
+
 def make_folder(path: PathLike) -> None:
     """Create a folder for results and its parents, unless it exists; see also :func:`remove_temporaries`."""
     path = as_path(path)
+    refuse_address(path)
     try:
         os.makedirs(path, exist_ok=True)
         remove_temporaries(path)
@@ -142,6 +188,7 @@ def atomic_write(path: PathLike) -> Iterator[Path]:
 def _create_temporary(path: PathLike) -> tuple[Path, Path]:
     """Create an empty temporary file beside `path`; return it and the file that it is to replace."""
     path = as_path(path)
+    refuse_address(path)
     try:
         target = Path(os.path.realpath(path))
         target.exists()  # raises for names that no file can have

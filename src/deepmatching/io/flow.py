@@ -13,7 +13,7 @@ import numpy as np
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.arrays import read_npy, unmasked
-from deepmatching.io.files import PathLike, atomic_write, check_suffix, read_bytes
+from deepmatching.io.files import PathLike, atomic_write, check_suffix, read_bytes, signed
 from deepmatching.io.image_files import decode_image_file
 
 _SUFFIXES = (".flo", ".png", ".pfm", ".npy")
@@ -165,4 +165,4 @@ def _encode_kitti(flow: np.ndarray) -> bytes:
     written, data = cv2.imencode(".png", bgr)
     if not written:
         raise DeepMatchingError(f"OpenCV cannot encode a PNG of {flow.shape[1]} x {flow.shape[0]} pixels.")
-    return data.tobytes()
+    return signed(data.tobytes())

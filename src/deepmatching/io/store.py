@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 from filelock import FileLock, Timeout
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.files import atomic_write, check_writable, make_folder, remove_temporaries
+from deepmatching.io.files import atomic_write, check_writable, new_folders, remove_temporaries
 from deepmatching.io.structured import read_json
 
 
@@ -69,14 +69,17 @@ class Store:
 
     @contextlib.contextmanager
     def reserve(self) -> Iterator[None]:
-        """Create the folder, keep other processes out of it, and remove what killed ones left half written."""
-        make_folder(self.path)
-        check_writable(self.manifest)
-        with lock_folder(self.path, self.option):
-            for name in self.subfolders:
-                make_folder(self.path / name)
-                remove_temporaries(self.path / name, is_locked=True)
-            yield
+        """Create the folder, keep other processes out of it, and remove what killed ones left half written.
+
+        Raises:
+            DeepMatchingError: if nothing can be written there, or if another process is at work there.
+        """
+        with new_folders(self.path, *(self.path / name for name in self.subfolders)):
+            check_writable(self.manifest)
+            with lock_folder(self.path, self.option):
+                for name in self.subfolders:
+                    remove_temporaries(self.path / name, is_locked=True)
+                yield
 
     def read(self, kind: type[T]) -> T:
         """Return the manifest as a dataclass, or as another type that pydantic can check."""

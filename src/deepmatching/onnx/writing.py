@@ -121,7 +121,7 @@ def load_onnx() -> Any:
 
         import onnx  # noqa: F401 - PyTorch needs it
     except ImportError:
-        raise DeepMatchingError("This needs onnx: install it with pip install 'deepmatching[onnx]'.") from None
+        raise DeepMatchingError("This needs onnx: install it with pip install onnx onnxscript.") from None
     return optimizer
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from deepmatching.bulk_matching.pairs import Pair
 from deepmatching.errors import DeepMatchingError, check_choice, check_number
-from deepmatching.io.files import PathLike, atomic_write, check_replaceable, check_suffix
+from deepmatching.io.files import PathLike, atomic_write, check_suffix
 from deepmatching.io.image_files import stored_size, to_stored
 from deepmatching.io.matches import to_corners
 from deepmatching.reconstruction.keypoints import ImageKeypoints, SharedKeypoints
@@ -61,9 +61,8 @@ class DatabaseSummary:
 
 
 def check_database_path(path: PathLike) -> None:
-    """Raise unless the path is named as a database, and is free or that of an older one."""
+    """Raise unless the path is named as a database."""
     check_suffix(path, (".db", ".sqlite", ".sqlite3"), "database")
-    check_replaceable(path, b"SQLite format 3\0", "COLMAP database")
 
 
 def load_pycolmap() -> Any:

@@ -20,7 +20,7 @@ import numpy as np
 
 from deepmatching.bulk_matching.pairs import Pair
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.files import PathLike, atomic_write, check_replaceable, check_suffix
+from deepmatching.io.files import PathLike, atomic_write, check_suffix
 from deepmatching.io.image_files import stored_size, to_stored
 from deepmatching.reconstruction.keypoints import SharedKeypoints, SharedMatches
 
@@ -36,10 +36,8 @@ def names_to_pair(names: Pair) -> str:
 
 
 def check_hloc_suffix(path: PathLike) -> str:
-    """Return the suffix in lower case; raise unless it is one of HDF5, or if a file of another kind is there."""
-    suffix = check_suffix(path, SUFFIXES, "features or matches")
-    check_replaceable(path, b"\x89HDF\r\n\x1a\n", "HDF5 file")
-    return suffix
+    """Return the suffix in lower case; raise unless it is one of HDF5."""
+    return check_suffix(path, SUFFIXES, "features or matches")
 
 
 def write_hloc(keypoints: SharedKeypoints, features: PathLike, matches: PathLike) -> int:
