@@ -34,6 +34,7 @@ from torch import Tensor
 
 from deepmatching.commands.options import parse_size
 from deepmatching.data.datasets import open_dataset
+from deepmatching.data.synthesis import Synthesizer
 from deepmatching.evaluation.metrics import area_under_roc, match_metrics, reliability
 from deepmatching.evaluation.report import blank_table, format_number, print_table
 from deepmatching.matches import Matches
@@ -44,7 +45,7 @@ from deepmatching.network.network import Network
 from deepmatching.network.operators.decoding import decode
 from deepmatching.settings import MODEL, RADIUS, choose_device
 from deepmatching.training.config import DataConfig
-from deepmatching.training.data import BatchGenerator, fixed_pairs, synthesizer
+from deepmatching.training.data import fixed_pairs, synthesizer
 from deepmatching.training.processes import World
 
 BINS = 15
@@ -118,7 +119,7 @@ def _entropy(probability: np.ndarray, right: np.ndarray) -> float:
     return float(-np.where(right, np.log(p), np.log(1 - p)).mean())
 
 
-def training_step(network: Network, maker: BatchGenerator, device: torch.device) -> dict[str, float]:
+def training_step(network: Network, maker: Synthesizer, device: torch.device) -> dict[str, float]:
     """Milliseconds of a step, forward and backward, and the peak of the memory."""
     objective, times = Objective(subpixel=0.3).to(device), []
     generator = torch.Generator().manual_seed(0)

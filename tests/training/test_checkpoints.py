@@ -21,28 +21,26 @@ from deepmatching.training import train
 from deepmatching.training.checkpoints import Progress, RunFolder, _tensors
 from deepmatching.training.config import Config
 from deepmatching.training.model import build_model
-from deepmatching.training.optimization import MovingAverage, build_optimizer
+from deepmatching.training.optimization import Learner
 
 CPU = torch.device("cpu")
 
 
-class Parts:
-    """Model, optimizer and moving average of a config, after some steps of noise."""
+def learner_of(config: Config, steps: int = 0) -> Learner:
+    """The learner of a config after some steps of noise."""
+    torch.manual_seed(steps)
+    learner = Learner(build_model(config.model, config.loss), config)
+    for _ in range(steps):
+        for parameter in learner.model.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        learner.optimizer.step()
+        if learner.average:
+            learner.average.update(config.ema)
+    return learner
 
-    def __init__(self, config: Config, steps: int = 0) -> None:
-        torch.manual_seed(steps)
-        self.model = build_model(config.model, config.loss)
-        self.optimizer = build_optimizer(self.model, config.optimizer)
-        self.average = MovingAverage(self.model.network) if config.ema else None
-        for _ in range(steps):
-            for parameter in self.model.parameters():
-                parameter.grad = torch.randn_like(parameter)
-            self.optimizer.step()
-            if self.average:
-                self.average.update(config.ema)
 
-    def tensors(self) -> dict[str, torch.Tensor]:
-        return {n: t.clone() for n, t in _tensors(self.model, self.optimizer, self.average)[0].items()}
+def tensors_of(learner: Learner) -> dict[str, torch.Tensor]:
+    return {n: t.clone() for n, t in _tensors(learner)[0].items()}
 
 
 @pytest.mark.parametrize(
@@ -52,12 +50,12 @@ def test_a_state_comes_back_to_the_last_bit(config_of: Callable[..., Config], ch
     config = config_of(*changes)
     folder = RunFolder(config.out)
     folder.path.mkdir()
-    before = Parts(config, steps=3)
+    before = learner_of(config, steps=3)
     progress = Progress(3, 1.5, 1, 0, {"loss": 0.1}, 3, 2, {"acc@2": 0.5})
-    folder.save_state(config, 1, before.model, before.optimizer, before.average, progress)
-    after = Parts(config)
-    assert folder.load_state(config, 1, after.model, after.optimizer, after.average) == progress
-    saved, loaded = before.tensors(), after.tensors()
+    folder.save_state(config, 1, before, progress)
+    after = learner_of(config)
+    assert folder.load_state(config, 1, after) == progress
+    saved, loaded = tensors_of(before), tensors_of(after)
     assert saved.keys() == loaded.keys()
     for name, tensor in saved.items():
         assert torch.equal(tensor, loaded[name]) and tensor.stride() == loaded[name].stride(), name
@@ -66,7 +64,7 @@ def test_a_state_comes_back_to_the_last_bit(config_of: Callable[..., Config], ch
         for n, parameter in enumerate(parts.model.parameters()):
             parameter.grad = torch.full_like(parameter, 0.1 * n)
         parts.optimizer.step()
-    assert all(torch.equal(t, after.tensors()[name]) for name, t in before.tensors().items())
+    assert all(torch.equal(t, tensors_of(after)[name]) for name, t in tensors_of(before).items())
 
 
 def saved_run(config: Config) -> RunFolder:
@@ -289,8 +287,8 @@ def test_a_state_with_the_fields_of_older_versions_can_be_resumed(config_of: Cal
     older = {**progress, "figures": progress["metrics"], "scale": 1.0, "good": 2}
     del older["metrics"]
     save_file(load_file(folder.state), folder.state, {**metadata, "progress": json.dumps(older)})
-    parts = Parts(config)
-    loaded = folder.load_state(config, 1, parts.model, parts.optimizer, parts.average)
+    parts = learner_of(config)
+    loaded = folder.load_state(config, 1, parts)
     assert asdict(loaded) == progress and loaded.metrics
 
 
@@ -298,12 +296,12 @@ def test_files_that_were_read_may_be_overwritten(config_of: Callable[..., Config
     """What is loaded is a copy: parts of a file that is still open could not be replaced on Windows."""
     config = config_of("steps=2", "validation.data=[]", "optimizer.lr=0.01")
     folder = saved_run(config)
-    network, parts = load_network(folder.last), Parts(config)
-    folder.load_state(config, 1, parts.model, parts.optimizer, parts.average)
-    before = {**{n: t.clone() for n, t in network.state_dict().items()}, **parts.tensors()}
+    network, parts = load_network(folder.last), learner_of(config)
+    folder.load_state(config, 1, parts)
+    before = {**{n: t.clone() for n, t in network.state_dict().items()}, **tensors_of(parts)}
     for path in (folder.last, folder.state):
         path.write_bytes(bytes(path.stat().st_size))
-    after = {**network.state_dict(), **parts.tensors()}
+    after = {**network.state_dict(), **tensors_of(parts)}
     assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.training.config import Config, all_keys
+from deepmatching.training.config import SETTINGS, Config
 from deepmatching.training.config_file import (
     config_to_dict,
     read_config,
@@ -192,7 +192,7 @@ def test_a_split_is_for_the_data_sets_that_have_one() -> None:
 def test_only_close_settings_are_suggested() -> None:
     with pytest.raises(DeepMatchingError) as raised:
         read_config("quickstart", [*QUICKSTART, "foo=1"])
-    assert not any(key in str(raised.value).split() for key in all_keys())
+    assert not any(key in str(raised.value).split() for key in SETTINGS)
 
 
 @pytest.mark.parametrize("word", ["2024-01-01", "1e5", "true", "12:30:00", "{a=1}"])
@@ -220,7 +220,7 @@ def test_a_file_may_begin_with_the_mark_of_windows(tmp_path: Path) -> None:
 
 
 def test_all_keys_are_dotted_and_unique() -> None:
-    keys = all_keys()
+    keys = SETTINGS
     assert {"steps", "optimizer.lr", "loss.weights", "data.crop"} <= set(keys)
     assert len(keys) == len(set(keys))
 
@@ -234,7 +234,7 @@ def test_the_page_on_training_lists_every_setting_with_its_default() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
     rows = [line.split("|") for line in page.splitlines() if line.startswith("| `")]
     listed = {key: row[2].strip() for row in rows for key in re.findall(r"`([\w.]+)`", row[1])}
-    assert set(all_keys()) <= set(listed)
+    assert set(SETTINGS) <= set(listed)
     defaults = config_to_dict(Config(**{"data": {"photos": "photographs"}}))
     for key in ("steps", "optimizer.lr", "optimizer.warmup", "data.batch", "validation.every", "loss.scale"):
         section, _, name = key.rpartition(".")

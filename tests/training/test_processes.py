@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from deepmatching.errors import DeepMatchingError
 from deepmatching.training import read_config, train
 from deepmatching.training.log import Row, read_log
-from deepmatching.training.processes import PendingOutcome, World, process_group
+from deepmatching.training.processes import World, process_group, start_agreeing
 from helpers import two_processes
 from helpers.two_processes import TRAININGS
 
@@ -120,9 +120,9 @@ def test_failing_before_the_first_step_leaves_no_trace(folder: Path) -> None:
 
 def test_an_outcome_tells_whether_all_losses_and_the_gradient_are_finite() -> None:
     good, bad = torch.tensor(1.0), torch.tensor(math.inf)
-    assert PendingOutcome(World(), [good], good, 0, False, 2.5).read() == (True, 0, False, 2.5)
-    assert PendingOutcome(World(), [good, bad], good, 15, True, 2.5).read() == (False, 15, True, 2.5)
-    assert PendingOutcome(World(), [good], bad * 0, 0, False, 2.5).read() == (False, 0, False, 2.5)
+    assert start_agreeing(World(), [good], good, 0, False, 2.5)() == (True, 0, False, 2.5)
+    assert start_agreeing(World(), [good, bad], good, 15, True, 2.5)() == (False, 15, True, 2.5)
+    assert start_agreeing(World(), [good], bad * 0, 0, False, 2.5)() == (False, 0, False, 2.5)
 
 
 def test_a_broken_environment_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ from deepmatching.training.config import Config, DataConfig, ModelConfig
 from deepmatching.training.config_file import read_config, write_config
 from deepmatching.training.log import read_log
 from deepmatching.training.model import build_model
-from deepmatching.training.optimization import build_optimizer
+from deepmatching.training.optimization import Learner
 from fuzzing.mutations import mutated
 
 SIZE = (8, 12)
@@ -222,18 +222,17 @@ def _states(folder: Path) -> Iterator[Format]:
     settings = {"widths": [2, 3], "layers": [1, 1], "dimensions": 4}
     config = Config(model=ModelConfig(settings=settings, radius=8), data=DataConfig(train=("pairs.json",)))
     model = build_model(config.model, config.loss)
-    optimizer = build_optimizer(model, config.optimizer)
+    learner = Learner(model, config)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
-    optimizer.step()
+    learner.optimizer.step()
     run = TrainingFolder(folder)
-    run.save_state(config, 1, model, optimizer, None, Progress(step=1, count=1, sums={"loss": 0.5}))
+    run.save_state(config, 1, learner, Progress(step=1, count=1, sums={"loss": 0.5}))
 
     def read(path: Path) -> Any:
         place = TrainingFolder(path.parent)
         place.state = path
-        fresh = build_model(config.model, config.loss)
-        return place.load_state(config, 1, fresh, build_optimizer(fresh, config.optimizer), None)
+        return place.load_state(config, 1, Learner(build_model(config.model, config.loss), config))
 
     yield Format("state.safetensors", read, run.state.read_bytes())
     for key in ("config", "processes", "optimizer", "progress", "optimizer_tensors"):

@@ -33,56 +33,44 @@ class KeypointMatcher:
     """Matches keypoints whose descriptors are nearest neighbours and pass the ratio test.
 
     The score is 1 − d₁/d₂, with the distances to the nearest and second nearest descriptor in the other image.
-
-    Attributes:
-        name: one of :data:`KEYPOINTS`.
-        ratio: the largest d₁/d₂ that is a match.
-        is_mutual: keep a match only if each is the nearest neighbour of the other.
     """
 
-    name: str
-    ratio: float = 0.8
-    is_mutual: bool = True
+    name: str  #: one of :data:`KEYPOINTS`
+    ratio: float = 0.8  #: the largest d₁/d₂ that is a match
+    is_mutual: bool = True  #: keep a match only if each is the nearest neighbour of the other
 
     def __post_init__(self) -> None:
         KEYPOINTS[self.name]()  # raises now if OpenCV lacks it
 
     def match(self, image0: Tensor, image1: Tensor) -> Matches:
-        grey0, grey1 = (cv2.cvtColor(_to_bgr(image), cv2.COLOR_BGR2GRAY) for image in (image0, image1))
-        _check_size(self.name, grey0)
-        _check_size(self.name, grey1)
         detector, norm = KEYPOINTS[self.name]()
-        points0, descriptors0 = _describe(detector, grey0)
-        points1, descriptors1 = _describe(detector, grey1)
-        chosen: list[tuple[int, int]] = []
-        scores: list[float] = []
+        (points0, descriptors0), (points1, descriptors1) = (self._describe(detector, i) for i in (image0, image1))
+        chosen: list[tuple[int, int, float]] = []
         if len(points0) > 1 and len(points1) > 1:
             comparer = cv2.BFMatcher(norm)
             back = {m[0].queryIdx: m[0].trainIdx for m in comparer.knnMatch(descriptors1, descriptors0, k=1)}
             for nearest, second in comparer.knnMatch(descriptors0, descriptors1, k=2):
                 ratio = nearest.distance / max(second.distance, 1e-9)
                 if ratio <= self.ratio and (not self.is_mutual or back[nearest.trainIdx] == nearest.queryIdx):
-                    chosen.append((nearest.queryIdx, nearest.trainIdx))
-                    scores.append(1.0 - ratio)
-        from0, from1 = np.array(chosen, np.int64).reshape(-1, 2).T
-        return Matches(
-            torch.from_numpy(points0[from0]),
-            torch.from_numpy(points1[from1]),
-            torch.tensor(scores, dtype=torch.float32),
-            (grey0.shape[0], grey0.shape[1]),
-            (grey1.shape[0], grey1.shape[1]),
-        )
+                    chosen.append((nearest.queryIdx, nearest.trainIdx, 1.0 - ratio))
+        from0, from1, scores = zip(*chosen, strict=True) if chosen else ((), (), ())
+        ends = points0[np.array(from0, np.int64)], points1[np.array(from1, np.int64)]
+        start, end = map(torch.from_numpy, ends)
+        return Matches(start, end, torch.tensor(scores, dtype=torch.float32), size_of(image0), size_of(image1))
+
+    def _describe(self, detector: Any, image: Tensor) -> tuple[np.ndarray, Any]:
+        """Return keypoints (N, 2) float32 and their descriptors (N, D)."""
+        grey = cv2.cvtColor(_to_bgr(image), cv2.COLOR_BGR2GRAY)
+        _check_size(self.name, grey)
+        keypoints, descriptors = detector.detectAndCompute(grey, None)
+        return np.array([keypoint.pt for keypoint in keypoints], np.float32).reshape(-1, 2), descriptors
 
 
 @dataclass(frozen=True)
 class DenseMethod:
-    """A dense flow method of OpenCV; as a matcher, it gives one match for every pixel.
+    """A dense flow method of OpenCV; as a matcher, it gives one match for every pixel."""
 
-    Attributes:
-        name: one of :data:`DENSE`.
-    """
-
-    name: str
+    name: str  #: one of :data:`DENSE`
 
     #: In an evaluation, every pixel takes its own displacement, not that of a neighbour.
     spread = 0
@@ -131,9 +119,6 @@ class AtReducedSize:
     def match(self, image0: Tensor, image1: Tensor) -> Matches:
         small = self.method.match(shrink(image0, self.max_size), shrink(image1, self.max_size))
         return small.at_sizes(size_of(image0), size_of(image1))
-
-
-# ---------------------------------------------------------------------- OpenCV
 
 
 def _opencv(function: str, module: str = "") -> Callable[..., Any]:
@@ -187,12 +172,6 @@ def _check_size(method: str, image: np.ndarray) -> None:
             f"OpenCV's {method} needs images of {smallest} x {smallest} pixels or more, not {width} x {height}; "
             "leave the pair out or choose another method."
         )
-
-
-def _describe(detector: Any, grey: np.ndarray) -> tuple[np.ndarray, Any]:
-    """Return keypoints (N, 2) float32 and their descriptors (N, D)."""
-    keypoints, descriptors = detector.detectAndCompute(grey, None)
-    return np.array([keypoint.pt for keypoint in keypoints], np.float32).reshape(-1, 2), descriptors
 
 
 def _to_bgr(image: Tensor) -> np.ndarray:

@@ -44,8 +44,8 @@ def match_metrics(
         truth: (H, W, 2), NaN where unknown.
         occluded: (H, W) bool; None if the data set has no masks.
         spread: see :func:`propagate`.
-        rank: which match a pixel takes: that of the highest score, as in the paper, or of the highest confidence.
-            Without a confidence it is the score.
+        rank: which match a pixel takes: that of the highest score, as in the paper, or of the highest confidence if
+            there is one.
     """
     keypoints0, keypoints1, scores = matches.numpy()
     if rank == "confidence":
@@ -67,7 +67,7 @@ def match_metrics(
 
 
 def flow_metrics(flow: np.ndarray, truth: np.ndarray, occluded: np.ndarray | None = None) -> PairMetrics:
-    """:func:`endpoint_metrics` for each set of pixels."""
+    """Return :func:`endpoint_metrics` for each set of pixels."""
     return {name: endpoint_metrics(flow, truth, mask) for name, mask in _pixel_sets(occluded).items()}
 
 
@@ -82,10 +82,7 @@ def endpoint_metrics(flow: np.ndarray, truth: np.ndarray, mask: np.ndarray | Non
     * ``s0-10``, ``s10-40``, ``s40+`` in px: the mean of e where ‖truth‖ is below 10, 10 to 40, above 40 px (Sintel)
     * ``pixels``, ``pixels s0-10`` …: the number of pixels in these means
 
-    Args:
-        flow: (H, W, 2), known wherever it is compared.
-        truth: (H, W, 2), NaN where unknown.
-        mask: (H, W) bool.
+    ``flow`` and ``truth`` are (H, W, 2); the flow must be known wherever the truth is.
     """
     counted = _comparable(flow, truth, mask)
     true = truth[counted].astype(np.float64)
@@ -185,8 +182,7 @@ def coverage(field: np.ndarray, mask: np.ndarray | None = None) -> float:
 def endpoint_error_of_matches(keypoints0: np.ndarray, keypoints1: np.ndarray, truth: np.ndarray) -> float:
     """Return the mean end-point error of the matches themselves in px, by the nearest pixel of ``truth`` (H, W, 2).
 
-    The nearest pixel, because bilinear interpolation would mix two motions at an occlusion boundary. Matches without
-    ground truth are ignored; NaN if there are no others.
+    Bilinear interpolation would mix two motions at an occlusion boundary. Matches without ground truth are ignored.
     """
     start, end = _as_points(keypoints0), _as_points(keypoints1)
     row, column, inside = _nearest_pixels(start, truth)
@@ -195,12 +191,7 @@ def endpoint_error_of_matches(keypoints0: np.ndarray, keypoints1: np.ndarray, tr
 
 
 def area_under_roc(scores: np.ndarray, is_right: np.ndarray) -> float:
-    """Return the probability that a correct match scores above a wrong one, ties counting half; NaN without both.
-
-    Args:
-        scores: (N,), higher for matches that are thought right.
-        is_right: (N,) bool.
-    """
+    """Return the probability that a correct match scores above a wrong one, ties counting half; NaN without both."""
     right = int(is_right.sum())
     wrong = len(is_right) - right
     if not right or not wrong:

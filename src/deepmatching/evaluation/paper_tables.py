@@ -15,25 +15,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Method:
-    """A method of the paper, and the model that we run for it.
+    """A method of the paper, and the model that we run for it."""
 
-    Attributes:
-        key: identifies the row in ``--checkpoint KEY=FILE``.
-        label: the method, in the paper's words.
-        training: what the paper trained it on.
-        model: the model that we run; None if there is none.
-        ours: what that model was trained on.
-        is_given: whether the user named the model; a model of the package may be missing.
-        is_ours: whether the row is not the paper's.
-    """
-
-    key: str
-    label: str
-    training: str = "–"
-    model: str | None = None
-    ours: str = ""
-    is_given: bool = False
-    is_ours: bool = False
+    key: str  #: identifies the row in ``--checkpoint KEY=FILE``
+    label: str  #: in the paper's words
+    training: str = "–"  #: what the paper trained it on
+    model: str | None = None  #: that we run; None if there is none
+    ours: str = ""  #: what that model was trained on
+    is_given: bool = False  #: whether the user named the model; a model of the package may be missing
+    is_ours: bool = False  #: whether the row is not the paper's
 
 
 METHODS = {
@@ -137,10 +127,7 @@ def comparison_table(
     masks: bool,
     protocol: str,
 ) -> Table:
-    """Return a table of the published numbers and ours, which are by (data set, key of the method).
-
-    ``protocol`` says how ours were measured, and is printed below the title.
-    """
+    """Return a table of the published numbers and ours, by (data set, key of the method), measured by ``protocol``."""
     from rich.text import Text
 
     title = f"Table {name[-1]} of the paper" + ("" if masks else "; ours without masks: all pixels with ground truth")

@@ -22,11 +22,9 @@ class Recorder:
 
     Args:
         empty: the evaluation to fill.
-        path: the JSON file, or None. An existing file must be an evaluation. A finished one is replaced, an
-            interrupted one can only be resumed.
+        path: the JSON file, or None. A finished evaluation is replaced, an interrupted one can only be resumed.
         resume: take over the pairs of the file, whose settings must be equal.
-        report: receives one line about pairs that are left out, and one if the block ends early.
-        hint: what that line tells the user to do.
+        report: receives a line about pairs that are left out, and one, with the ``hint``, if the block ends early.
     """
 
     def __init__(
@@ -47,7 +45,7 @@ class Recorder:
 
     @property
     def done(self) -> frozenset[int]:
-        """Indices of the finished pairs."""
+        """Return the indices of the finished pairs."""
         return frozenset(pair.index for pair in self.evaluation.pairs)
 
     def add(self, result: PairResult) -> None:

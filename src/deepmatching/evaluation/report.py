@@ -19,28 +19,21 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 #: Metric, heading, decimals.
-_MATCH_COLUMNS = (
-    ("acc@2", "acc@2", 2),
-    ("acc@5", "acc@5", 2),
-    ("acc@10", "acc@10", 2),
-    ("epe", "EPE", 2),
-    ("coverage", "cover", 1),
-    ("matches", "matches", 0),
-)
-_FLOW_COLUMNS = (
-    ("epe", "EPE", 2),
-    ("err@3", ">3px", 2),
-    ("fl", "Fl", 2),
-    ("s0-10", "s0-10", 2),
-    ("s10-40", "s10-40", 2),
-    ("s40+", "s40+", 2),
-)
+_COLUMNS = {
+    "matches": (
+        *((name, name, 2) for name in ("acc@2", "acc@5", "acc@10")),
+        *(("epe", "EPE", 2), ("coverage", "cover", 1), ("matches", "matches", 0)),
+    ),
+    "flow": (
+        *(("epe", "EPE", 2), ("err@3", ">3px", 2), ("fl", "Fl", 2)),
+        *((name, name, 2) for name in ("s0-10", "s10-40", "s40+")),
+    ),
+}
 
 
 def means_table(evaluation: Evaluation, title: str = "") -> Table:
     """Return a row for each group and set of pixels; for a flow, one with means over pairs and one over pixels."""
-    is_flow = evaluation.kind == "flow"
-    columns = _FLOW_COLUMNS if is_flow else _MATCH_COLUMNS
+    is_flow, columns = evaluation.kind == "flow", _COLUMNS[evaluation.kind]
     words = ["data set", "pixels"] + ["mean of"] * is_flow
     table = blank_table(words, ["pairs", *(heading for _, heading, _ in columns), "s"], title)
     for group in evaluation.groups:
@@ -80,7 +73,7 @@ def two_view_pairs_table(evaluation: Evaluation) -> Table:
 
 def pairs_table(evaluation: Evaluation) -> Table:
     """Return a row for each pair and set of pixels."""
-    columns = _FLOW_COLUMNS if evaluation.kind == "flow" else _MATCH_COLUMNS
+    columns = _COLUMNS[evaluation.kind]
     table = blank_table(["data set", "pair", "pixels"], [*(heading for _, heading, _ in columns), "s"])
     for pair in evaluation.pairs:
         for number, pixels in enumerate(name for name in PIXEL_SETS if name in pair.metrics):
@@ -91,13 +84,10 @@ def pairs_table(evaluation: Evaluation) -> Table:
 
 
 def print_table(table: Table) -> None:
-    """Print to standard output at full width, so that a narrow terminal wraps long lines instead of cutting them.
-
-    Names of users' data are printed as they are: ``[final]`` is not markup, ``:tree:`` not a picture of one.
-    """
+    """Print to standard output at full width, so that a narrow terminal wraps long lines instead of cutting them."""
     from rich.console import Console
 
-    console = Console(markup=False, emoji=False)
+    console = Console(markup=False, emoji=False)  # users' data may be called ``[final]`` or ``:tree:``
     needed = console.measure(table, options=console.options.update(width=1000)).maximum
     console.width = max(console.width, needed)
     console.print(table)
@@ -122,10 +112,7 @@ def format_number(value: float | None, decimals: int = 2) -> str:
 
 
 def draw_pair(folder: Path, pair: Pair, result: PairResult, shown: Any) -> None:
-    """Write a picture of one pair: its matches or flow, the ground truth, and the error.
-
-    ``pair``, ``result`` and ``shown`` are what ``on_pair`` receives, see :mod:`deepmatching.evaluation.running`.
-    """
+    """Write a picture of what ``on_pair`` receives: matches or flow, the ground truth, and the error."""
     metrics, truth = result.metrics.get("all", {}), pair.flow.numpy()
     caption = f"{result.group} {result.name}: "
     if not metrics:  # only the geometry of the views is known

@@ -20,7 +20,7 @@ from deepmatching.io.structured import parse_json
 Kind = Literal["matches", "flow"]
 _FORMAT = "deepmatching evaluation 1"
 
-#: The metrics of the geometry of the two views, beside those of sets of pixels.
+#: The metrics of the geometry of the two views.
 TWO_VIEW = "two_view"
 
 #: All names of sets of metrics.
@@ -38,40 +38,25 @@ _KEY_METRIC = {"matches": "acc@2", "flow": "epe"}
 
 @dataclass(frozen=True)
 class PairResult:
-    """The metrics of one pair.
+    """The metrics of one pair."""
 
-    Attributes:
-        index: of the pair in its data set.
-        group: the pairs it is averaged with.
-        name: scene and frame.
-        seconds: from two images in memory to their matches or flow.
-        metrics: for each set of pixels, see ``deepmatching.evaluation.metrics``.
-    """
-
-    index: int
-    group: str
-    name: str
-    seconds: float
-    metrics: PairMetrics
+    index: int  #: of the pair in its data set
+    group: str  #: the pairs it is averaged with
+    name: str  #: scene and frame
+    seconds: float  #: from two images in memory to their matches or flow
+    metrics: PairMetrics  #: for each set of pixels, see ``deepmatching.evaluation.metrics``
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The accuracy of a method on a data set.
+    """The accuracy of a method on a data set."""
 
-    Attributes:
-        kind: whether ``"matches"`` or a ``"flow"`` were measured.
-        settings: the method, the data set and their options, JSON-serializable; resuming needs equal settings.
-        total: number of pairs to evaluate.
-        pairs: results so far, by index.
-        unknown: number of pairs that were left out because none of their ground truth is known.
-    """
-
-    kind: Kind
+    kind: Kind  #: what was measured
+    #: the method, the data set and their options, JSON-serializable; resuming needs equal settings
     settings: Mapping[str, Any] = field(default_factory=dict)
-    total: int = 0
-    pairs: tuple[PairResult, ...] = ()
-    unknown: int = 0
+    total: int = 0  #: number of pairs to evaluate
+    pairs: tuple[PairResult, ...] = ()  #: results so far, by index
+    unknown: int = 0  #: number of pairs that were left out because none of their ground truth is known
 
     @property
     def is_finished(self) -> bool:
@@ -82,7 +67,7 @@ class Evaluation:
 
     @property
     def groups(self) -> list[str]:
-        """The groups in the order of the data set."""
+        """Return the groups in the order of the data set."""
         return list(dict.fromkeys(pair.group for pair in self.pairs))
 
     def means(self, group: str, pixels: str = "all") -> dict[str, float]:
@@ -127,35 +112,23 @@ class Evaluation:
             if pair.group == group and pixels in pair.metrics and not math.isnan(pair.metrics[pixels][first])
         ]
 
-    # ------------------------------------------------------------------ files
-
     def to_json(self) -> dict[str, Any]:
         """Return everything, JSON-serializable: NaN is null. The means are for readers and are not read again."""
         kinds = {"means": self.means, "pixel_means": self.pixel_means} if self.kind == "flow" else {"means": self.means}
-        return {
-            "format": _FORMAT,
-            "kind": self.kind,
-            "settings": dict(self.settings),
-            "total": self.total,
-            "unknown": self.unknown,
-            **{
-                name: {
-                    group: {name: _without_nan(means(group, name)) for name in _SETS if self._pairs_with(group, name)}
-                    for group in self.groups
-                }
-                for name, means in kinds.items()
-            },
-            "pairs": [
-                {
-                    "index": pair.index,
-                    "dataset": pair.group,
-                    "name": pair.name,
-                    "seconds": pair.seconds,
-                    **{pixels: _without_nan(metrics) for pixels, metrics in pair.metrics.items()},
-                }
-                for pair in self.pairs
-            ],
+        means = {
+            kind: {
+                group: {name: _without_nan(mean(group, name)) for name in _SETS if self._pairs_with(group, name)}
+                for group in self.groups
+            }
+            for kind, mean in kinds.items()
         }
+        pairs = [
+            {"index": pair.index, "dataset": pair.group, "name": pair.name, "seconds": pair.seconds}
+            | {pixels: _without_nan(metrics) for pixels, metrics in pair.metrics.items()}
+            for pair in self.pairs
+        ]
+        head = {"format": _FORMAT, "kind": self.kind, "settings": dict(self.settings)}
+        return {**head, "total": self.total, "unknown": self.unknown, **means, "pairs": pairs}
 
     @classmethod
     def from_json(cls, content: Any) -> Evaluation:
@@ -164,16 +137,11 @@ class Evaluation:
             raise ValueError("it has another format")
         if content["kind"] not in ("matches", "flow"):
             raise ValueError("it is of another kind")
-        pairs = tuple(
-            PairResult(
-                int(pair["index"]),
-                str(pair["dataset"]),
-                str(pair["name"]),
-                float(pair["seconds"]),
-                {name: _with_nan(pair[name]) for name in _SETS if name in pair},
-            )
-            for pair in content["pairs"]
-        )
+        pairs = []
+        for pair in content["pairs"]:
+            metrics = {name: _with_nan(pair[name]) for name in _SETS if name in pair}
+            index, group, name, seconds = (pair[key] for key in ("index", "dataset", "name", "seconds"))
+            pairs.append(PairResult(int(index), str(group), str(name), float(seconds), metrics))
         of_pixels = {_KEY_METRIC[content["kind"]]} | ({"pixels"} if content["kind"] == "flow" else set())
         for pixels in _SETS:  # means take the metrics of the first pair
             needed = {f"auc@{limit}" for limit in LIMITS} if pixels == TWO_VIEW else of_pixels
@@ -181,7 +149,7 @@ class Evaluation:
             if len(names) > 1 or not all(needed <= found for found in names):
                 raise ValueError("its pairs have different metrics")
         unknown = int(content.get("unknown", 0))
-        return cls(content["kind"], dict(content["settings"]), int(content["total"]), pairs, unknown)
+        return cls(content["kind"], dict(content["settings"]), int(content["total"]), tuple(pairs), unknown)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         with atomic_write(path) as temporary:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from torch import Tensor
 
-from deepmatching.data.datasets.pairs import Entry, FilePairs, Pair
+from deepmatching.data.datasets.pairs import Entry, FilePairs, Pair, PairDataset
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation.metrics import PairMetrics, flow_metrics, match_metrics
 from deepmatching.evaluation.recording import Recorder
@@ -27,14 +27,6 @@ class PairMatcher(Protocol):
     """A matcher of two images (3, H, W). It may have an attribute ``spread``, see ``match_metrics``."""
 
     def match(self, image0: Tensor, image1: Tensor, /) -> Matches: ...
-
-
-class PairDataset(Protocol):
-    """Pairs by index."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> Pair: ...
 
 
 #: From two images (3, H, W) to a flow (H, W, 2).
@@ -64,7 +56,7 @@ def evaluate(
         dataset: see ``deepmatching.data.datasets``.
         recorder: keeps results in a file and skips the pairs that are done.
         on_pair: receives each pair, its result, and (matches, field).
-        warm_up: match the first pair once before the clock starts, so that no pair's time contains compilation.
+        warm_up: match the first pair once before the clock starts, since that may compile kernels.
         rank: see :func:`~deepmatching.evaluation.match_metrics`; the paper's is ``score``.
     """
     recorder = recorder or Recorder(Evaluation("matches", total=len(dataset)))
@@ -87,12 +79,8 @@ def evaluate_flow(
         on_pair: receives each pair, its result, and the flow.
     """
     recorder = recorder or Recorder(Evaluation("flow", total=len(dataset)))
-    _run(
-        [Stage(lambda image0, image1, before: function(image0, image1), _measure_flow, recorder)],
-        dataset,
-        on_pair,
-        warm_up,
-    )
+    stage = Stage(lambda image0, image1, before: function(image0, image1), _measure_flow, recorder)
+    _run([stage], dataset, on_pair, warm_up)
     return recorder.evaluation
 
 
@@ -129,16 +117,10 @@ class Truth(NamedTuple):
 
 @dataclass(frozen=True)
 class Stage:
-    """A step from two images to something that is measured.
+    """A step from two images to something that is measured."""
 
-    Attributes:
-        compute: from two images and the output of the stage before to this stage's output.
-        measure: from the output and what is known of the pair to metrics and what ``on_pair`` gets.
-        recorder: keeps the results.
-    """
-
-    compute: Callable[[Tensor, Tensor, Any], Any]
-    measure: Callable[[Any, Truth], tuple[PairMetrics, Any]]
+    compute: Callable[[Tensor, Tensor, Any], Any]  #: from two images and the output of the stage before to its own
+    measure: Callable[[Any, Truth], tuple[PairMetrics, Any]]  #: to metrics and what ``on_pair`` gets
     recorder: Recorder
 
 
@@ -210,10 +192,8 @@ def _naming_pair(dataset: PairDataset, index: int) -> Iterator[None]:
     try:
         yield
     except DeepMatchingError as error:
-        name = ""
-        if isinstance(dataset, FilePairs):
-            entry = dataset.entries[index]
-            name = f" ('{entry.name}' of {entry.group})"
+        entry = dataset.entries[index] if isinstance(dataset, FilePairs) else None
+        name = f" ('{entry.name}' of {entry.group})" if entry else ""
         raise type(error)(f"Pair {index + 1} of {len(dataset)}{name}: {error}") from error
 
 

@@ -1,8 +1,7 @@
 """The files of a run. It may be killed at any moment and resumed from them.
 
-* ``last.state.safetensors`` holds all that is needed to resume: weights, optimizer, moving average, counters. It is
-  replaced atomically, so there is always a complete one. It is written last, so that all other files are at least as
-  new; only a new run writes it first, since without it the folder does not hold a run.
+* ``last.state.safetensors`` holds all that is needed to resume. It is replaced atomically, and written last, so that
+  all other files are at least as new; only a new run writes it first, since without it the folder does not hold a run.
 * ``best.safetensors`` and ``last.safetensors`` are plain models for ``DeepMatcher.from_pretrained``.
 * ``config.toml`` and ``log.csv`` are for people.
 """
@@ -21,7 +20,7 @@ from typing import Annotated, Any
 
 import torch
 from pydantic import ConfigDict, Field, NonNegativeInt, TypeAdapter
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from deepmatching.errors import DeepMatchingError
@@ -32,8 +31,7 @@ from deepmatching.models import STATE_FORMAT, read_model, save_network
 from deepmatching.network.network import Network
 from deepmatching.training.config import Config
 from deepmatching.training.config_file import config_to_dict
-from deepmatching.training.model import TrainedModel
-from deepmatching.training.optimization import MovingAverage
+from deepmatching.training.optimization import Learner
 
 #: Settings that may change when a run is resumed: they do not affect what is learned.
 CHANGEABLE = frozenset(
@@ -103,18 +101,15 @@ class RunFolder:
         for file in (self.state, self.best, self.last, self.log, self.config):
             file.unlink(missing_ok=True)
 
-    # ------------------------------------------------------------------ models
-
     def best_score(self, config: Config) -> float:
         """Return the score in the file of the best model; −∞ if there is none that was validated in the same way."""
         if not self.best.is_file():
             return -math.inf
         try:
             card = read_model(self.best)[1]
-            before, now = parse_json(card["config"])["validation"], config_to_dict(config.validation)
-            before = {**_BEFORE, **before}
-            is_comparable = all(before[key] == now[key] for key in _COMPARABLE)
+            before, now = {**_BEFORE, **parse_json(card["config"])["validation"]}, config_to_dict(config.validation)
             score = float(card["score"])
+            is_comparable = all(before[key] == now[key] for key in _COMPARABLE)
             return score if is_comparable and math.isfinite(score) else -math.inf
         except (ValueError, KeyError, TypeError):  # unreadable, or not written by a run
             return -math.inf
@@ -132,19 +127,9 @@ class RunFolder:
             card["score"] = repr(score)
         save_network(network, path, **card)  # type: ignore[arg-type]
 
-    # ------------------------------------------------------------------ state
-
-    def save_state(
-        self,
-        config: Config,
-        processes: int,
-        model: TrainedModel,
-        optimizer: Optimizer,
-        average: MovingAverage[Network] | None,
-        progress: Progress,
-    ) -> None:
+    def save_state(self, config: Config, processes: int, learner: Learner, progress: Progress) -> None:
         """Replace the state; return when it is on the disk."""
-        tensors, plain = _tensors(model, optimizer, average)
+        tensors, plain = _tensors(learner)
         metadata = {
             "format": STATE_FORMAT,
             "config": json.dumps(config_to_dict(config)),
@@ -155,15 +140,8 @@ class RunFolder:
         }
         write_safetensors(self.state, tensors, metadata)
 
-    def load_state(
-        self,
-        config: Config,
-        processes: int,
-        model: TrainedModel,
-        optimizer: Optimizer,
-        average: MovingAverage[Network] | None,
-    ) -> Progress:
-        """Load the state into model, optimizer and average; nothing changes unless all of it fits."""
+    def load_state(self, config: Config, processes: int, learner: Learner) -> Progress:
+        """Load the state into the learner; nothing changes unless all of it fits."""
         saved, metadata = self._read_state()
         before, processes_before = metadata["config"], metadata["processes"]
         with contextlib.suppress(DeepMatchingError):  # settings that did not exist yet get their defaults
@@ -171,21 +149,19 @@ class RunFolder:
         now = config_to_dict(config)
         now[_BATCHES], before[_BATCHES] = processes * config.accumulate, processes_before * before.get("accumulate", 1)
         self._store.check_settings(before, now, CHANGEABLE)
-        own, _ = _tensors(model, optimizer, average)
-        for name in sorted({*own, *saved}):
-            shapes = [tensors[name].shape if name in tensors else None for tensors in (own, saved)]
-            if not name.startswith("optimizer.") and shapes[0] != shapes[1]:
+        own, found = ({n: t.shape for n, t in tensors.items()} for tensors in (_tensors(learner)[0], saved))
+        for name in sorted({*own, *found}):
+            if not name.startswith("optimizer.") and own.get(name) != found.get(name):
                 raise DeepMatchingError(
                     f"{self.state} belongs to another architecture (differing: {name}): "
                     "resume with the model and loss settings of that run."
                 )
         if _of_optimizer(saved) != metadata.get("optimizer_tensors", _of_optimizer(saved)):
             raise self._damaged()
-        state = self._optimizer_state(optimizer, saved, metadata["optimizer"])
-        model.load_state_dict(_below(saved, "model."))
-        if average is not None:
-            average.network.load_state_dict(_below(saved, "mean."))
-        optimizer.load_state_dict(state)
+        state = self._optimizer_state(learner.optimizer, saved, metadata["optimizer"])
+        for prefix, module in _modules(learner):
+            module.load_state_dict({n.removeprefix(prefix): t for n, t in saved.items() if n.startswith(prefix)})
+        learner.optimizer.load_state_dict(state)
         return metadata["progress"]
 
     def _read_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -251,15 +227,17 @@ def _progress(saved: dict[str, Any]) -> Progress:
     return TypeAdapter(Progress).validate_json(json.dumps(saved))  # strict types, but a table for the dataclass
 
 
-def _tensors(
-    model: TrainedModel, optimizer: Optimizer, average: MovingAverage[Network] | None
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _modules(learner: Learner) -> list[tuple[str, nn.Module]]:
+    """Return the modules of a run, and how the names of their tensors begin."""
+    average = [] if learner.average is None else [("mean.", learner.average.network)]
+    return [("model.", learner.model), *average]
+
+
+def _tensors(learner: Learner) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return all tensors of a run by name, and the optimizer's values that are not tensors."""
-    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-    if average is not None:
-        tensors |= {f"mean.{name}": tensor for name, tensor in average.network.state_dict().items()}
+    tensors = {prefix + n: tensor for prefix, module in _modules(learner) for n, tensor in module.state_dict().items()}
     plain: dict[str, Any] = {}
-    for index, state in optimizer.state_dict()["state"].items():
+    for index, state in learner.optimizer.state_dict()["state"].items():
         for key, value in state.items():
             if isinstance(value, Tensor):
                 tensors[f"optimizer.{index}.{key}"] = value
@@ -270,7 +248,3 @@ def _tensors(
 
 def _of_optimizer(tensors: Mapping[str, Tensor]) -> list[str]:
     return sorted(name for name in tensors if name.startswith("optimizer."))
-
-
-def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

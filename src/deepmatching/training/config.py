@@ -1,13 +1,12 @@
-"""All settings of a training run and what is wrong with bad ones, in words.
+"""All settings of a training run, and what is wrong with bad ones, in words.
 
-The field names are the keys of a config file: ``optimizer.lr`` is ``Config.optimizer.lr``. ``config_file`` reads and
-writes them.
+The field names are the keys of a config file: ``optimizer.lr`` is ``Config.optimizer.lr``.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import (
@@ -41,7 +40,7 @@ from deepmatching.settings import (
     radius_in_pixels,
 )
 
-#: The data source that makes pairs on the fly. All others are names of data sets or paths of manifests.
+#: The data source that makes pairs on the fly.
 SYNTHETIC = "synthetic"
 
 #: Validate on the training pairs themselves.
@@ -81,10 +80,11 @@ Sides = Annotated[tuple[Annotated[int, Field(ge=0, le=_LARGEST_SIDE)], ...], Bef
 #: What float32 can compute with.
 LossNumber = Annotated[float, Field(ge=0.001, le=1_000_000)]
 LossWeight = Annotated[float, Field(ge=0, le=1_000_000)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]  #: below 1
 
 
 class Section(BaseModel):
-    """Settings that are checked when they are made: bad ones raise :class:`DeepMatchingError`."""
+    """Settings that are checked when they are made."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -109,21 +109,18 @@ class ModelConfig(Section):
     init: str = ""
     radius: int | Literal["full"] = RADIUS  #: R in pixels, or ``full``
     levels: NonNegativeInt | Literal["auto"] = "auto"  #: L; ``auto`` for as many as the crop allows
-    #: ``features`` (the descriptor), ``exponents`` (ν_l and β_l), ``both``, ``confidence`` (only the confidence
-    #: network; see also ``loss.confidence``) or ``flow`` (only the dense network; see ``loss.flow``)
+    #: ``features`` (the descriptor), ``exponents`` (ν_l and β_l), ``both``, ``confidence`` or ``flow`` (these networks)
     learn: Learn = "both"
     learn_nu0: bool = True  #: whether ν_0 is among the exponents that are learned; the paper learns ν_1 … ν_L
     #: ν_0 at the start: 1 for the paper's eq. (2) to the letter; ``auto`` for that of ``init``, 1.4 without one
     nu0: LossNumber | Literal["auto"] = "auto"
-    #: κ at the start, for matches refined between cells; 0 for matches on cells. ``auto`` takes the κ of the model
-    #: ``init``; without one it is 20 if ``loss.subpixel`` has a weight, and 0 otherwise. κ is learned if
-    #: ``loss.subpixel`` has a weight.
+    #: κ at the start, learned if ``loss.subpixel`` has a weight; 0 for matches on cells. ``auto`` for that of ``init``;
+    #: without one it is 20 if ``loss.subpixel`` has a weight, and 0 otherwise.
     subpixel: NonNegativeFloat | Literal["auto"] = "auto"
     #: ``hard`` (the paper's max pooling), ``soft`` or ``package.module:Class``; ``auto`` for that of ``init``, hard
     #: without one
     pooling: str = "auto"
-    #: β_l of soft pooling at the start, for a network that has none; it is learned with the exponents
-    temperature: LossNumber = TEMPERATURE
+    temperature: LossNumber = TEMPERATURE  #: β_l of soft pooling at the start, for a network that has none
     settings: dict[str, Any] = {}  #: further arguments of the descriptor
 
     @model_validator(mode="after")
@@ -146,16 +143,14 @@ class DataConfig(Section):
     train: Names = (SYNTHETIC,)
     root: Names = ()  #: one folder for all data sets, or one for each; a manifest needs none
     split: str = ""  #: split of the data sets that have several; empty for ``train``
-    #: rendering of ``sintel`` and ``sintelmini``, for validation too: ``clean`` or ``final``; empty for ``clean``
-    passes: Literal["", "clean", "final"] = ""
+    passes: Literal["", "clean", "final"] = ""  #: of ``sintel`` and ``sintelmini``, for validation too; empty for clean
     split_file: str = ""  #: split file of ``chairs``, for validation too; empty for the one in its folder
     photos: str = ""  #: folder of photographs and cut-outs, for ``synthetic``
     synthesis: dict[str, Any] = {}  #: ``preset`` of the generator, and changes to it
     crop: Sides = (256, 320)  #: (rows, columns) of the random crops; (0, 0) for whole images
     batch: PositiveInt = 2  #: pairs in a batch, on each device
     flips: bool = True  #: mirror pairs at random: one in two left to right, one in ten upside down
-    #: read the occlusion masks of the data sets, for validation too; without masks, occluded points count like others
-    masks: bool = True
+    masks: bool = True  #: read occlusion masks, for validation too; without them, occluded points count like others
     workers: NonNegativeInt = 2  #: processes that read data sets; 0 to read in the training process
     overfit: NonNegativeInt = 0  #: train and validate on this many pairs, always the same; 0 for off
 
@@ -191,17 +186,14 @@ class ValidationConfig(Section):
 
     prefix = "validation."
 
-    #: data sets as in ``data.train``; ``train`` for the training pairs themselves; empty for no validation
-    data: Names = ()
-    #: as ``data.root``; empty for the training data's root (with several, that of the data set of the same name)
-    root: Names = ()
+    data: Names = ()  #: as ``data.train``; ``train`` for the training pairs themselves; empty for no validation
+    root: Names = ()  #: as ``data.root``; empty for that of the same training data
     split: str = ""  #: as ``data.split``; empty for ``val``
     every: PositiveInt = 500  #: steps between validations
     limit: NonNegativeInt = 0  #: largest number of pairs, evenly spread over the data; 0 for all
     radius: int | Literal["full"] = RADIUS  #: R during validation, or ``full``
     reciprocal: Reciprocal = RECIPROCAL  #: how matches are verified: ``bins``, ``exact`` (the paper's) or ``none``
-    #: which match a pixel takes: that of the highest ``confidence``, if the network has one, or ``score`` (the paper's)
-    rank: Rank = "confidence"
+    rank: Rank = "confidence"  #: which match a pixel takes: the most confident, or that of the highest ``score``
     #: the best checkpoint has the largest sum of these metrics, joined by ``+``
     criterion: str = "+".join(f"acc@{threshold}" for threshold in THRESHOLDS)
 
@@ -228,11 +220,9 @@ class OptimizerConfig(Section):
     lr: NonNegativeFloat = 1e-3  #: peak learning rate
     exponents_lr: NonNegativeFloat = 1.0  #: of ν_l, κ and log β_l, as a multiple of ``lr``, without weight decay
     loss_lr: NonNegativeFloat = 1.0  #: the same for the loss's own parameters (β)
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9  #: of SGD; β₁ of AdamW
-    #: λ of the descriptor's parameters: λ‖w‖²/2 is added to the loss (SGD), or they shrink by lr·λ a step (AdamW)
-    weight_decay: NonNegativeFloat = 1e-4
-    #: the same for the exponents that are learned; the paper's λ may include them. They shrink towards 0.
-    exponents_decay: NonNegativeFloat = 0.0
+    momentum: Fraction = 0.9  #: of SGD; β₁ of AdamW
+    weight_decay: NonNegativeFloat = 1e-4  #: λ of the descriptor's parameters: λ‖w‖²/2 (SGD), or decoupled (AdamW)
+    exponents_decay: NonNegativeFloat = 0.0  #: the same for the exponents that are learned, which shrink towards 0
     schedule: Literal["constant", "cosine"] = "cosine"  #: ``constant`` or ``cosine`` (down to ``final``)
     warmup: NonNegativeInt = 200  #: steps over which the learning rate rises from 0
     final: NonNegativeFloat = 0.0  #: learning rate at the end of the run, as a fraction of ``lr``
@@ -245,20 +235,15 @@ class LossConfig(Section):
     prefix = "loss."
 
     kind: str = "cross-entropy"  #: ``cross-entropy``, ``hinge`` (the paper's), ``indicator`` or ``package.module:Name``
-    #: weight of each score volume by name: S0, S1, … and Q0, Q1, …
-    weights: dict[str, LossWeight] = {"Q0": 1.0}
+    weights: dict[str, LossWeight] = {"Q0": 1.0}  #: of score volumes: S0, S1, … and Q0, Q1, …
     sigma: LossNumber = LOSS_SIGMA  #: σ of g_σ in pixels
     margin: LossNumber = HINGE_MARGIN  #: margin of the hinge
-    #: weight of the cells near the truth in ``indicator``, 0 to 1; 0 for the plain mean over all cells, as in the paper
-    balance: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    balance: Fraction = 0.5  #: weight of the cells near the truth in ``indicator``; 0 for the paper's plain mean
     scale: LossNumber = CROSS_ENTROPY_BETA  #: initial β of the cross-entropy; β is learned
     subpixel: LossWeight = 0.0  #: weight of the error of refined matches; excludes ``model.subpixel`` 0
     occluded: bool = False  #: whether points that are occluded in the second image count
-    #: weight of the confidence network's loss, to train it together with the features; 0 for none. With
-    #: ``model.learn`` ``confidence`` it is the only loss, and this has no effect.
-    confidence: LossWeight = 0.0
-    #: weight of the error of the flow that the matches interpolate to, in pixels, which trains the features; 0 for none
-    flow: LossWeight = 0.0
+    confidence: LossWeight = 0.0  #: weight of the confidence network's loss, to train it together with the features
+    flow: LossWeight = 0.0  #: weight of the error, in pixels, of the flow that the matches interpolate to
 
     @model_validator(mode="after")
     def _check(self) -> LossConfig:
@@ -274,12 +259,10 @@ class Config(Section):
     seed: Annotated[int, Field(ge=0, le=LARGEST_SEED)] = 0  #: of weights, order and augmentation
     device: str = "auto"  #: ``auto`` (cuda, else mps, else cpu), ``cpu``, ``cuda`` or ``mps``
     steps: NonNegativeInt = 2000  #: optimizer steps; 0 for no limit
-    #: time limit, over all resumed parts of the run; 0 for none. The schedule follows whichever limit is nearer.
-    minutes: NonNegativeFloat = 0.0
+    minutes: NonNegativeFloat = 0.0  #: time limit; 0 for none. The schedule follows whichever limit is nearer.
     accumulate: PositiveInt = 1  #: batches whose gradients are averaged into one step
     amp: Amp = "off"  #: precision inside the descriptor: ``off`` (float32) or ``bf16``; scores stay float32
-    #: decay of the moving average of the weights, which is then what is validated and saved as best; 0 for off
-    ema: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    ema: Fraction = 0.0  #: decay of the moving average of the weights, which is then what is validated; 0 for off
     log_every: PositiveInt = 20  #: steps between rows of the log
     checkpoint_every: PositiveInt = 500  #: steps between checkpoints; each validation is followed by one, too
     model: ModelConfig = Field(default_factory=ModelConfig)
@@ -310,9 +293,8 @@ class Config(Section):
             ("validation.split", self.validation.split, validated, WITH_SPLITS),
         ):
             if value and not used.intersection(supported):
-                unused = "neither is used" if len(supported) > 1 else "which is not used"
-                comma = ", and " if len(supported) > 1 else ", "
-                raise DeepMatchingError(f"{key} is for {' and '.join(supported)}{comma}{unused}: leave it out.")
+                unused = ", and neither is used" if len(supported) > 1 else ", which is not used"
+                raise DeepMatchingError(f"{key} is for {' and '.join(supported)}{unused}: leave it out.")
         if self.validation.data == (TRAIN,) and self.data.is_synthetic and not self.data.overfit:
             raise DeepMatchingError(
                 "No synthetic pair is seen twice: set validation.data to 'synthetic' or to real pairs."
@@ -330,6 +312,20 @@ def _check_roots(section: str, roots: tuple[str, ...], names: tuple[str, ...]) -
         raise DeepMatchingError(
             f"{section}.root lists {len(roots)} folders for {len(names)} data sets: give one for all, or one for each."
         )
+
+
+def _fields(section: type[Section]) -> Iterator[tuple[str, FieldInfo]]:
+    """Yield the dotted key and the field of every setting."""
+    for name, field in section.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, Section):
+            yield from _fields(kind)
+        else:
+            yield section.prefix + name, field
+
+
+#: Every setting by its dotted key.
+SETTINGS = dict(_fields(Config))
 
 
 # ---------------------------------------------------------------------- what is wrong, in words
@@ -356,43 +352,16 @@ def _first_problem(error: ValidationError, prefix: str, values: Mapping[str, Any
 
 
 def _unknown_key(key: str) -> DeepMatchingError:
-    keys = all_keys()
-    near = difflib.get_close_matches(key, keys, n=3, cutoff=0.6)
-    near = near or [k for k in keys if k.rpartition(".")[2] == key.rpartition(".")[2]]
-    section = key.partition(".")[0]
+    near = difflib.get_close_matches(key, SETTINGS, n=3, cutoff=0.6)
+    near = near or [k for k in SETTINGS if k.rpartition(".")[2] == key.rpartition(".")[2]]
     if near:
         remedy = f"did you mean {' or '.join(near)}?"
-    elif _keys_of(section):
-        remedy = f"use one of {_keys_of(section)}."
+    elif keys := _keys_of(key.partition(".")[0]):
+        remedy = f"use one of {keys}."
     else:
         remedy = "docs/training.md and the config.toml of every run list all settings."
     return DeepMatchingError(f"There is no setting '{key}': {remedy}")
 
 
-def all_keys(section: type[Section] = Config) -> list[str]:
-    """Return every key of a config, dotted."""
-    keys = []
-    for name, field in section.model_fields.items():
-        inner = _section_of(field)
-        keys += all_keys(inner) if inner else [section.prefix + name]
-    return keys
-
-
 def _keys_of(section: str) -> str:
-    return ", ".join(key for key in all_keys() if key.startswith(f"{section}."))
-
-
-def _section_of(field: FieldInfo | None) -> type[Section] | None:
-    """Return the class of a field that is a section."""
-    kind = field.annotation if field else None
-    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
-
-
-def field_of(keys: Sequence[str]) -> FieldInfo | None:
-    """Return the field of a dotted key; None if there is none."""
-    section: type[Section] | None = Config
-    field = None
-    for key in keys:
-        field = None if section is None else section.model_fields.get(key)
-        section = _section_of(field)
-    return field
+    return ", ".join(key for key in SETTINGS if key.startswith(f"{section}."))

@@ -13,7 +13,7 @@ import tomli_w
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import atomic_write
 from deepmatching.io.structured import parse_toml, read_toml
-from deepmatching.training.config import SYNTHETIC, Config, Section, field_of
+from deepmatching.training.config import SETTINGS, SYNTHETIC, Config, Section
 
 _CONFIGS = files("deepmatching") / "configs"
 
@@ -24,12 +24,9 @@ def shipped_configs() -> list[str]:
 
 
 def read_config(name: str | os.PathLike[str], overrides: Sequence[str] = (), overfit: int = 0) -> Config:
-    """Return the config of a shipped name or a ``.toml`` file.
+    """Return the config of a shipped name or a ``.toml`` file, with changes such as ``optimizer.lr=1e-3``.
 
-    Args:
-        name: a shipped name or the path of a file.
-        overrides: changes such as ``optimizer.lr=1e-3``.
-        overfit: ``data.overfit``, unless it is 0.
+    ``overfit`` is ``data.overfit``, unless it is 0.
     """
     table = _read_table(name)
     changes = [_parse_override(override) for override in overrides]
@@ -37,7 +34,7 @@ def read_config(name: str | os.PathLike[str], overrides: Sequence[str] = (), ove
     if chosen and chosen[-1] not in (SYNTHETIC, [SYNTHETIC]) and isinstance(table.get("data"), dict):
         for key in ("photos", "synthesis"):  # what the file says about synthetic pairs
             table["data"].pop(key, None)
-    for keys, value in [*changes, (["data", "overfit"], overfit)] if overfit else changes:
+    for keys, value in changes + [(["data", "overfit"], overfit)] * bool(overfit):
         _set(table, keys, value)
     return Config(**table)
 
@@ -61,7 +58,7 @@ def _parse_override(override: str) -> tuple[list[str], Any]:
         value = parse_toml(f"value = {text}")["value"]
     except ValueError:
         return keys, text
-    field = field_of(keys)
+    field = SETTINGS.get(".".join(keys))
     wanted = field.annotation if field else None
     if wanted is str or (wanted == tuple[str, ...] and not isinstance(value, list)):
         value = value if isinstance(value, str) else text  # out=2024-01-01 is not a date
@@ -71,7 +68,7 @@ def _parse_override(override: str) -> tuple[list[str], Any]:
 def _set(table: dict[str, Any], keys: list[str], value: Any) -> None:
     """Put a value into the nested table. ``loss.weights.S0=1`` joins the default weights instead of replacing them."""
     for n, part in enumerate(keys[:-1], start=1):
-        field = field_of(keys[:n])
+        field = SETTINGS.get(".".join(keys[:n]))
         is_dict = field is not None and get_origin(field.annotation) is dict
         table = table.setdefault(part, dict(field.default) if field and is_dict else {})
         if not isinstance(table, dict):

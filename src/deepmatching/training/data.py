@@ -10,42 +10,31 @@ from __future__ import annotations
 import os
 import signal
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from functools import cache, lru_cache, partial
 from itertools import count
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset
 
 from deepmatching.data.datasets import FilePairs, Pair, open_dataset
-from deepmatching.data.datasets.crops import crop, random_crop, random_flip
+from deepmatching.data.datasets.crops import center_crop, random_crop, random_flip
 from deepmatching.data.datasets.opening import WITH_PASSES, WITH_SPLIT_FILE, WITH_SPLITS
+from deepmatching.data.datasets.pairs import PairDataset
 from deepmatching.errors import DeepMatchingError, check_choice
 from deepmatching.extensions import is_import_path
 from deepmatching.training.config import DataConfig
 from deepmatching.training.processes import World, signal_handler
 
+if TYPE_CHECKING:
+    from deepmatching.data.synthesis import Synthesizer
+
 #: Fraction of the pairs that are turned upside down.
 _UPSIDE_DOWN = 0.1
-
-
-class Pairs(Protocol):
-    """Pairs by index."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> Pair: ...
-
-
-class BatchGenerator(Protocol):
-    """Makes batches on the device, as :class:`deepmatching.data.synthesis.Synthesizer` does."""
-
-    def batch(self, count: int, generator: torch.Generator) -> Pair: ...
 
 
 #: A batch, or the error that says why there is none. It is raised when all processes have agreed to stop.
@@ -66,7 +55,7 @@ def generator_for(seed: int, purpose: str, *numbers: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed_for(seed, purpose, *numbers))
 
 
-def open_pairs(names: Sequence[str], roots: Sequence[str], split: str, config: DataConfig) -> Pairs:
+def open_pairs(names: Sequence[str], roots: Sequence[str], split: str, config: DataConfig) -> PairDataset:
     """Open the data sets of these names as one, with one root for all or one for each. Each gets the options it has."""
     parts = [
         open_dataset(
@@ -92,7 +81,7 @@ def is_manifest(name: str) -> bool:
     return name.lower().endswith(".json")
 
 
-def image_files(pairs: Pairs) -> list[tuple[Path, Path]]:
+def image_files(pairs: PairDataset) -> list[tuple[Path, Path]]:
     """Return the two image files of every pair, as absolute paths; empty for pairs that are not files."""
     if isinstance(pairs, ConcatDataset):
         return [files for part in pairs.datasets for files in image_files(part)]  # type: ignore[arg-type]
@@ -113,7 +102,7 @@ class Samples(Dataset):
     In place of a pair that cannot be read stands the error; raised in a worker, it would be wrapped in a traceback.
     """
 
-    def __init__(self, pairs: Pairs, seed: int, size: tuple[int, int] | None, flips: bool) -> None:
+    def __init__(self, pairs: PairDataset, seed: int, size: Sequence[int] | None, flips: bool) -> None:
         if not len(pairs):
             raise DeepMatchingError("There are no pairs to train on: check data.train, data.root and data.split.")
         self.pairs, self.seed, self.size, self.flips = pairs, seed, size, flips
@@ -124,7 +113,7 @@ class Samples(Dataset):
             pair = self.pairs[_order(len(self.pairs), self.seed, epoch)[position]]
             generator = generator_for(self.seed, "sample", number)
             if self.size:
-                pair = random_crop(pair, _clip_size(pair, self.size), generator)
+                pair = random_crop(pair, self.size, generator)
             return random_flip(pair, generator, vertical=_UPSIDE_DOWN) if self.flips else pair
         except DeepMatchingError as error:
             return error
@@ -135,18 +124,11 @@ def _order(count: int, seed: int, epoch: int) -> list[int]:
     return torch.randperm(count, generator=generator_for(seed, "order", epoch)).tolist()
 
 
-def _clip_size(pair: Pair, size: Sequence[int]) -> tuple[int, int]:
-    """Return the size of a crop, limited to that of both images."""
-    rows, columns = (min(size[axis], pair.image0.shape[axis + 1], pair.image1.shape[axis + 1]) for axis in (0, 1))
-    return rows, columns
-
-
 def collate(items: Sequence[Batch]) -> Batch:
     """Return the pairs as a batch, or the first error among them."""
-    for item in items:
-        if isinstance(item, DeepMatchingError):
-            return item
     pairs = [item for item in items if isinstance(item, Pair)]
+    if len(pairs) < len(items):
+        return next(item for item in items if isinstance(item, DeepMatchingError))
     if len({(pair.image0.shape, pair.image1.shape) for pair in pairs}) > 1:
         names = ", ".join(f"'{pair.name}' {tuple(pair.image0.shape[1:])}" for pair in pairs[:2])
         return DeepMatchingError(
@@ -157,15 +139,10 @@ def collate(items: Sequence[Batch]) -> Batch:
     return Pair._make([*tensors, ", ".join(pair.name for pair in pairs)])
 
 
-def map_tensors(pair: Pair, function: Callable[[Tensor], Tensor], name: str) -> Pair:
-    """Return the pair with the function applied to each of its tensors."""
-    return Pair._make([*map(function, pair[:4]), name])
-
-
 # ---------------------------------------------------------------------- batches
 
 
-def synthetic_batches(maker: BatchGenerator, seed: int, batch: int, world: World, first: int) -> Iterator[Batch]:
+def synthetic_batches(maker: Synthesizer, seed: int, batch: int, world: World, first: int) -> Iterator[Batch]:
     """Yield batches of generated pairs, on the device, from this process's batch number ``first`` on."""
     for n in count(first):
         try:
@@ -173,7 +150,7 @@ def synthetic_batches(maker: BatchGenerator, seed: int, batch: int, world: World
         except DeepMatchingError as error:
             yield error
         else:
-            yield map_tensors(made, lambda tensor: tensor.to(world.device), made.name)
+            yield made.map(lambda tensor: tensor.to(world.device))
 
 
 def dataset_batches(samples: Samples, batch: int, workers: int, world: World, first: int) -> Iterator[Batch]:
@@ -199,10 +176,8 @@ def dataset_batches(samples: Samples, batch: int, workers: int, world: World, fi
     with signal_handler(signal.SIG_IGN, signal.SIGINT):
         items = iter(loader)
     for item in items:
-        if isinstance(item, DeepMatchingError):
-            yield item
-        else:
-            yield map_tensors(item, lambda tensor: tensor.to(world.device, non_blocking=on_gpu), item.name)
+        is_error = isinstance(item, DeepMatchingError)
+        yield item if is_error else item.map(lambda tensor: tensor.to(world.device, non_blocking=on_gpu))
 
 
 def _start_worker(parent: int, worker: int) -> None:
@@ -223,8 +198,8 @@ class TrainingData:
 
     def __init__(self, config: DataConfig, seed: int, world: World) -> None:
         self.config, self.seed, self.world = config, seed, world
-        self.maker: BatchGenerator | None = None
-        self.pairs: Pairs | None = None
+        self.maker: Synthesizer | None = None
+        self.pairs: PairDataset | None = None
         if config.is_synthetic:
             self.maker = synthesizer(config, world, "train")
             if config.overfit:
@@ -233,7 +208,8 @@ class TrainingData:
             self.pairs = open_pairs(config.train, config.root, config.split or "train", config)
             if config.overfit:
                 count = min(config.overfit, len(self.pairs))
-                self.pairs = [_center_crop(self.pairs[n], config.crop) for n in range(count)]
+                first = [self.pairs[n] for n in range(count)]
+                self.pairs = [center_crop(pair, config.crop) for pair in first] if any(config.crop) else first
 
     def batches(self, first: int) -> Iterator[Batch]:
         """Yield batches on the device, from number ``first`` on."""
@@ -242,21 +218,12 @@ class TrainingData:
             assert self.maker is not None
             return synthetic_batches(self.maker, self.seed, config.batch, self.world, first)
         augment = not config.overfit
-        size = (config.crop[0], config.crop[1]) if augment and any(config.crop) else None
+        size = config.crop if augment and any(config.crop) else None
         samples = Samples(self.pairs, self.seed, size, config.flips and augment)
         return dataset_batches(samples, config.batch, config.workers if augment else 0, self.world, first)
 
 
-def _center_crop(pair: Pair, size: Sequence[int]) -> Pair:
-    """Return the middle of both images; all of them if the size is (0, 0)."""
-    if not any(size):
-        return pair
-    rows, columns = _clip_size(pair, size)
-    heights, widths = ([image.shape[axis] for image in pair[:2]] for axis in (1, 2))
-    return crop(pair, (min(heights) - rows) // 2, (min(widths) - columns) // 2, (rows, columns))
-
-
-def synthesizer(config: DataConfig, world: World, split: str) -> BatchGenerator:
+def synthesizer(config: DataConfig, world: World, split: str) -> Synthesizer:
     """Build the generator of synthetic pairs that a config describes."""
     from deepmatching.data.synthesis import PRESETS, Photos, SynthesisSettings, Synthesizer
 
@@ -273,9 +240,7 @@ def synthesizer(config: DataConfig, world: World, split: str) -> BatchGenerator:
     return Synthesizer(photos, (config.crop[0], config.crop[1]), replace(PRESETS[preset], **changes))
 
 
-def fixed_pairs(maker: BatchGenerator, count: int, seed: int, purpose: str) -> list[Pair]:
+def fixed_pairs(maker: Synthesizer, count: int, seed: int, purpose: str) -> list[Pair]:
     """Make ``count`` synthetic pairs, always the same, in main memory."""
-    return [
-        map_tensors(maker.batch(1, generator_for(seed, purpose, n)), lambda tensor: tensor[0].cpu(), f"synthetic {n}")
-        for n in range(count)
-    ]
+    made = (maker.batch(1, generator_for(seed, purpose, n)) for n in range(count))
+    return [pair.map(lambda tensor: tensor[0].cpu())._replace(name=f"synthetic {n}") for n, pair in enumerate(made)]

@@ -21,7 +21,7 @@ Row = dict[str, float]
 
 
 class StepMetrics:
-    """Sums over steps of the loss, the objective's metrics and the gradient norm, kept on the device."""
+    """Sums over steps of the loss, its metrics and the gradient norm, kept on the device."""
 
     def __init__(self, progress: Progress, world: World) -> None:
         self.world, self.count = world, progress.count
@@ -66,11 +66,8 @@ class StepMetrics:
 class CsvLog:
     """A table that grows by whole lines. Any row may add columns.
 
-    Args:
-        path: the file; created by the first row.
-        step: later rows are dropped, since the resumed run repeats those steps.
-        validated: rows of later validations, those without a learning rate, are dropped too; None to keep them. The
-            run may have been killed after a validation and before it was saved.
+    Rows after ``step`` are dropped, since the resumed run repeats those steps, and so are validations after
+    ``validated``, which were not saved; None keeps them.
     """
 
     def __init__(self, path: Path, step: int, validated: int | None = None) -> None:
@@ -86,15 +83,15 @@ class CsvLog:
         if new := [name for name in row if name not in self.columns]:
             self.columns += new
             self._rewrite()
-        else:
-            try:
-                with open(self.path, "a", encoding="utf-8", newline="") as file:
-                    self._writer(file).writerow(_formatted(row))
-            except OSError as error:
-                raise DeepMatchingError(
-                    f"The log '{self.path}' cannot be written ({error.strerror}): free some disk space, or close the "
-                    "program that has the file open."
-                ) from error
+            return
+        try:
+            with open(self.path, "a", encoding="utf-8", newline="") as file:
+                self._writer(file).writerow(_formatted(row))
+        except OSError as error:
+            raise DeepMatchingError(
+                f"The log '{self.path}' cannot be written ({error.strerror}): free some disk space, or close the "
+                "program that has the file open."
+            ) from error
 
     def _rewrite(self) -> None:
         if self.columns:

@@ -14,7 +14,7 @@ from deepmatching.training.checkpoints import RunFolder
 from deepmatching.training.config import Config
 from deepmatching.training.data import seed_for
 from deepmatching.training.optimization import ema_decay, learning_rate_factor
-from deepmatching.training.processes import OtherProcessFailed, PendingOutcome, interruptible, process_group
+from deepmatching.training.processes import OtherProcessFailed, interruptible, process_group, start_agreeing
 from deepmatching.training.run import Outcome, Run, Watcher
 from deepmatching.training.validation import check_folders
 
@@ -65,7 +65,7 @@ def _train(run: Run) -> int:
 
     All processes raise an error that the user can correct after the same step.
     """
-    config, world, progress, optimizer = run.config, run.world, run.progress, run.optimizer
+    config, world, progress, optimizer = run.config, run.world, run.progress, run.learner.optimizer
     model = world.wrap(run.model)
     torch.backends.cudnn.benchmark = any(config.data.crop)  # all pairs have one size
     elapsed = progress.elapsed
@@ -76,6 +76,7 @@ def _train(run: Run) -> int:
     if is_end or signal:
         return signal
 
+    parameters = [p for p in run.model.parameters() if p.requires_grad]
     batches = run.data.batches(progress.step * config.accumulate)
     batch = next(batches)
     while not (is_end or signal):
@@ -95,13 +96,13 @@ def _train(run: Run) -> int:
                 (loss * (1 / config.accumulate)).backward()
             measured.append({"loss": loss.detach(), **metrics})
             failure = failure or error
-        norm = nn.utils.clip_grad_norm_(run.parameters, config.optimizer.clip or math.inf)
+        norm = nn.utils.clip_grad_norm_(parameters, config.optimizer.clip or math.inf)
 
         # Read whether the gradient is finite after fetching the next batch, so that the device need not wait.
         losses = [metrics["loss"] for metrics in measured]
-        pending = PendingOutcome(world, losses, norm, run.interruption.signal, failure is not None, run.elapsed)
+        agree = start_agreeing(world, losses, norm, run.interruption.signal, failure is not None, run.elapsed)
         batch = next(batches)
-        is_finite, signal, has_failed, elapsed = pending.read()
+        is_finite, signal, has_failed, elapsed = agree()
         if has_failed:  # before the step, which the resumed run makes
             raise failure or OtherProcessFailed("A batch failed in another process; its message says why.")
 
@@ -110,8 +111,8 @@ def _train(run: Run) -> int:
             optimizer.step()
             run.network.keep_positive()
             run.metrics.add(measured, norm)
-            if run.average:
-                run.average.update(ema_decay(config.ema, progress.step))
+            if run.learner.average:
+                run.learner.average.update(ema_decay(config.ema, progress.step))
         progress.step += 1
         progress.skipped += not is_finite
         progress.skipped_in_a_row = 0 if is_finite else progress.skipped_in_a_row + 1

@@ -26,7 +26,7 @@ from deepmatching.network.operators.decoding import Decoded, decode
 from deepmatching.network.operators.power import power
 from deepmatching.network.operators.subpixel import correlation_around, refine_to_subpixel, scores_around, soft_offsets
 from deepmatching.settings import radius_in_pixels
-from deepmatching.training.config import Amp, Config, LossConfig, ModelConfig
+from deepmatching.training.config import Amp, Config, Learn, LossConfig, ModelConfig
 from deepmatching.training.data import Batch
 
 #: κ at the start of a network that has none and is to learn it.
@@ -42,23 +42,17 @@ class TrainedModel(nn.Module):
     Args:
         network, objective: the network and the loss that it is trained on.
         amp: precision inside the descriptor.
-        confidence: weight of the confidence network's loss; None if that is the only loss.
+        learn: ``confidence`` or ``flow`` if the loss of that network is the only one.
+        confidence: weight of the confidence network's loss otherwise.
         flow: weight of the error of the flow that the matches interpolate to.
-        is_dense: whether the dense network's loss is the only one.
     """
 
     def __init__(
-        self,
-        network: Network,
-        objective: Objective,
-        amp: Amp = "off",
-        confidence: float | None = 0.0,
-        flow: float = 0.0,
-        is_dense: bool = False,
+        self, network: Network, objective: Objective, amp: Amp, learn: Learn, confidence: float = 0.0, flow: float = 0.0
     ) -> None:
         super().__init__()
-        self.network, self.objective, self.amp = network, objective, amp
-        self.confidence, self.flow, self.is_dense = confidence, flow, is_dense
+        self.network, self.objective, self.amp, self.learn = network, objective, amp, learn
+        self.confidence, self.flow = confidence, flow
         self._interpolator = InitialFlows()
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor], DeepMatchingError | None]:
@@ -77,52 +71,36 @@ class TrainedModel(nn.Module):
 
     def loss(self, image0: Tensor, image1: Tensor, flow: Tensor, occluded: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of a batch and the metrics to log; see :class:`~deepmatching.network.losses.Objective`."""
-        with _bfloat16(self.network.descriptor) if self.amp == "bf16" else contextlib.nullcontext():
-            if self.is_dense:
-                assert self.network.dense is not None
-                matches = self._fixed_matches(image0, image1)
+        network = self.network
+        with _bfloat16(network.descriptor) if self.amp == "bf16" else contextlib.nullcontext():
+            geometry = network.geometry_of(image0, image1)
+            if self.learn in ("confidence", "flow"):  # the matches do not change, and need no score volumes
                 with torch.no_grad():
-                    start = self._interpolator(matches[0], image0, image1)
-                return dense_loss(self.network.dense(image0, *matches, start), flow)
-            if self.confidence is None:
-                matches = self._fixed_matches(image0, image1, Decoding(confidence=False))
-                return self._confidence_loss(*matches, flow, occluded)
-            require_pyramid(self.network, self.network.geometry_of(image0, image1), len(image0), image0.device)
-            pyramid = self.network(image0, image1)
+                    cells = network.describe(image0, image1, geometry)
+                    decoded = network.decode_descriptors(*cells, geometry, Decoding(confidence=self.learn == "flow"))
+                    start = self._interpolator(decoded, image0, image1) if self.learn == "flow" else None
+                if start is None:
+                    return self._confidence_loss(decoded, cells, geometry, flow, occluded)
+                return dense_loss(network.dense(image0, decoded, *cells, geometry, start), flow)
+            require_pyramid(network, geometry, len(image0), image0.device)
+            pyramid = network(image0, image1)
         loss, metrics = self.objective(pyramid, flow, occluded)
         if self.flow:
             own = self._interpolated(image0, pyramid, flow)
             loss, metrics = loss + self.flow * own, {**metrics, "interpolated": own.detach()}
         if self.confidence:
             assert pyramid.cells is not None
-            matches = self._matches(pyramid), pyramid.cells[0], pyramid.cells[1], pyramid.geometry
-            own, more = self._confidence_loss(*matches, flow, occluded)
+            own, more = self._confidence_loss(self._matches(pyramid)[2], pyramid.cells, geometry, flow, occluded)
             loss, metrics = loss + self.confidence * own, {**metrics, **more, "confidence": own.detach()}
         return loss, metrics
-
-    @torch.no_grad()
-    def _fixed_matches(
-        self, image0: Tensor, image1: Tensor, decoding: Decoding | None = None
-    ) -> tuple[Decoded, Tensor, Tensor, Geometry]:
-        """Return matches that the loss does not change, without score volumes; the descriptors; the geometry."""
-        geometry = self.network.geometry_of(image0, image1)
-        cells0, cells1 = self.network.describe(image0, image1, geometry)
-        return (
-            self.network.decode_descriptors(cells0, cells1, geometry, decoding or Decoding()),
-            cells0,
-            cells1,
-            geometry,
-        )
 
     def _interpolated(self, image0: Tensor, pyramid: Pyramid, flow: Tensor) -> Tensor:
         """Return the error of the flow that sub-pixel matches interpolate to, with a gradient to the descriptor."""
         assert pyramid.cells is not None and pyramid.sharpness is not None
         network, geometry, cells = self.network, pyramid.geometry, pyramid.cells
         with torch.no_grad():
-            whole = decode(pyramid.Q[0].detach().clone(), geometry, "bins")  # on cells
-            around = self._around(whole, *cells, geometry)
-            refined = refine_to_subpixel(whole, around, geometry, pyramid.sharpness)
-            confidence = network.estimate_confidence(refined, around, cells[0], cells[1], geometry)[:, 0].sigmoid()
+            whole, around, refined = self._matches(pyramid)
+            confidence = network.estimate_confidence(refined, around, *cells, geometry)[:, 0].sigmoid()
         rows, columns = target_indices(whole.cells, geometry)
         scores = correlation_around(*cells, rows, columns, geometry, network.descriptor.patch)
         finite = torch.isfinite(scores)
@@ -139,26 +117,24 @@ class TrainedModel(nn.Module):
         return torch.stack(errors).mean() if errors else 0 * moved.sum()
 
     def _confidence_loss(
-        self, decoded: Decoded, cells0: Tensor, cells1: Tensor, geometry: Geometry, flow: Tensor, occluded: Tensor
+        self, decoded: Decoded, cells: tuple[Tensor, Tensor], geometry: Geometry, flow: Tensor, occluded: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        cells0, cells1 = cells0.detach(), cells1.detach()
-        around = self._around(decoded, cells0, cells1, geometry)
-        logits = self.network.estimate_confidence(decoded, around, cells0, cells1, geometry)
+        cells = cells[0].detach(), cells[1].detach()
+        logits = self.network.estimate_confidence(decoded, self._around(decoded, cells, geometry), *cells, geometry)
         return confidence_loss(logits, decoded.points1 - decoded.points0, flow, occluded, geometry)
 
     @torch.no_grad()
-    def _matches(self, pyramid: Pyramid) -> Decoded:
-        """Return the matches of score volumes, as inference gives them."""
-        geometry, network = pyramid.geometry, self.network
-        decoded = decode(pyramid.Q[0].detach().clone(), geometry, "bins")
-        if network.sharpness is None or pyramid.cells is None:
-            return decoded
-        around = self._around(decoded, *pyramid.cells, geometry)
-        return refine_to_subpixel(decoded, around, geometry, network.sharpness)
+    def _matches(self, pyramid: Pyramid) -> tuple[Decoded, Tensor, Decoded]:
+        """Return the matches of score volumes on cells, the scores around them, and the refined matches."""
+        assert pyramid.cells is not None
+        decoded = decode(pyramid.Q[0].detach().clone(), pyramid.geometry, "bins")
+        around = self._around(decoded, pyramid.cells, pyramid.geometry)
+        if pyramid.sharpness is None:
+            return decoded, around, decoded
+        return decoded, around, refine_to_subpixel(decoded, around, pyramid.geometry, pyramid.sharpness)
 
-    def _around(self, decoded: Decoded, cells0: Tensor, cells1: Tensor, geometry: Geometry) -> Tensor:
-        network = self.network
-        return scores_around(decoded, cells0, cells1, geometry, network.descriptor.patch, network.exponents[0])
+    def _around(self, decoded: Decoded, cells: tuple[Tensor, Tensor], geometry: Geometry) -> Tensor:
+        return scores_around(decoded, *cells, geometry, self.network.descriptor.patch, self.network.exponents[0])
 
 
 @contextlib.contextmanager
@@ -189,59 +165,60 @@ def build_model(model: ModelConfig, loss: LossConfig, amp: Amp = "off") -> Train
         network.use_pooling(pooling_of(model.pooling), model.temperature)
     if model.nu0 != "auto":
         network.exponents.data[0] = model.nu0
-    if model.learn == "features" and not any(p.requires_grad for p in network.descriptor.parameters()):
+    if model.learn == "features" and not _learns(network.descriptor):
         raise DeepMatchingError(
             "This descriptor has no features to learn: set model.learn=exponents, or model.descriptor=compact."
         )
-    is_dense = model.learn == "flow"
-    if model.learn == "confidence" or loss.confidence:
+    learns_confidence = model.learn == "confidence" or loss.confidence > 0
+    if learns_confidence:
         network.confidence = network.confidence or build_confidence(network.descriptor)
-        network.confidence.requires_grad_(True)
-    elif network.confidence is not None:
-        network.confidence.requires_grad_(False)
-    elif is_dense or loss.flow:
+    elif network.confidence is None and (model.learn == "flow" or loss.flow):
         raise DeepMatchingError("Training on the flow needs a confidence: run `deepmatching train confidence` first.")
-    if is_dense:
-        network.dense = network.dense or build_dense(network.descriptor)
-    elif network.dense is not None:
-        network.dense.requires_grad_(False)
-    if model.learn not in ("features", "both"):  # otherwise what its author has frozen stays frozen
-        network.descriptor.requires_grad_(False)
-    network.exponents.requires_grad_(model.learn in ("exponents", "both"))
-    if network.exponents.requires_grad and not model.learn_nu0:
-        network.exponents.register_hook(_without_first)
-    if network.log_temperatures is not None:
-        network.log_temperatures.requires_grad_(model.learn in ("exponents", "both"))
     if loss.flow and network.sharpness is None:
         raise DeepMatchingError(
             "loss.flow needs a network that refines its matches: set it to 0, or model.subpixel=auto."
         )
-    if network.sharpness is not None:
-        network.sharpness.requires_grad_(loss.subpixel > 0 and model.learn not in ("confidence", "flow"))
+    if model.learn == "flow":
+        network.dense = network.dense or build_dense(network.descriptor)
     objective = Objective(**{name: value for name, value in vars(loss).items() if name not in ("confidence", "flow")})
-    if model.learn in ("confidence", "flow"):
+    learns_exponents, learns_matches = model.learn in ("exponents", "both"), model.learn not in ("confidence", "flow")
+    for part, is_learned in (
+        (network.confidence, learns_confidence),
+        (network.dense, model.learn == "flow"),
+        (network.exponents, learns_exponents),
+        (network.log_temperatures, learns_exponents),
+        (network.own_pooling, learns_exponents),
+        (network.sharpness, loss.subpixel > 0 and learns_matches),
+    ):
+        if isinstance(part, nn.Module | nn.Parameter):
+            part.requires_grad_(is_learned)
+    if model.learn not in ("features", "both"):  # otherwise what its author has frozen stays frozen
+        network.descriptor.requires_grad_(False)
+    if not learns_matches:
         objective.requires_grad_(False)
-    confidence = None if model.learn == "confidence" else loss.confidence
-    return TrainedModel(network, objective, amp, confidence, loss.flow, is_dense)
+    if learns_exponents and not model.learn_nu0:
+        network.exponents.register_hook(_without_first)
+    return TrainedModel(network, objective, amp, model.learn, loss.confidence, loss.flow)
+
+
+def _learns(module: nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in module.parameters())
 
 
 def untrained_parts(network: Network, init: str) -> str:
     """Return a sentence about the networks after a descriptor that learns which do not; empty if there are none."""
-    if not (network.exponents.requires_grad or any(p.requires_grad for p in network.descriptor.parameters())):
+    parts = {"confidence": ("confidence", network.confidence), "flow": ("dense network", network.dense)}
+    kept = {name: words for name, (words, part) in parts.items() if part is not None and not _learns(part)}
+    if not kept or not (network.exponents.requires_grad or _learns(network.descriptor)):
         return ""
-    parts = {"confidence": network.confidence, "flow": network.dense}
-    kept = [n for n, part in parts.items() if part is not None and not any(p.requires_grad for p in part.parameters())]
-    if not kept:
-        return ""
-    what = {"confidence": "confidence", "flow": "dense network"}
     return (
-        f"The {' and the '.join(what[name] for name in kept)} stay as in {init} while the matches change: train them "
+        f"The {' and the '.join(kept.values())} stay as in {init} while the matches change: train them "
         f"next, with the config{'s' * (len(kept) > 1)} {' and '.join(kept)} and model.init=, or use them as they are."
     )
 
 
 def _without_first(gradient: Tensor) -> Tensor:
-    """Return the gradient of the exponents with 0 for ν_0, so that no optimizer moves it: they have no weight decay."""
+    """Return the gradient of the exponents with 0 for ν_0, so that no optimizer moves it."""
     gradient = gradient.clone()
     gradient[0] = 0
     return gradient
@@ -249,13 +226,11 @@ def _without_first(gradient: Tensor) -> Tensor:
 
 def check_sizes(network: Network, config: Config) -> None:
     """Raise for crops, radii, levels and score volumes that contradict one another, as far as the config tells."""
-    cells = network.descriptor.stride.bit_length() - 1
-    patch = network.descriptor.cells_of_patch * network.descriptor.stride
+    descriptor = network.descriptor
+    downscale, patch = descriptor.stride.bit_length() - 1, descriptor.cells_of_patch * descriptor.stride
     for key, value in (("model", network.radius), ("validation", radius_in_pixels(config.validation.radius))):
         try:
-            Geometry.for_downscale(
-                (patch, patch), (patch, patch), cells, value, patch=network.descriptor.cells_of_patch
-            )
+            Geometry.for_downscale((patch, patch), (patch, patch), downscale, value, patch=descriptor.cells_of_patch)
         except DeepMatchingError as error:
             raise DeepMatchingError(f"{key}.radius={value} cannot be used: {error}") from error
     rows, columns = config.data.crop

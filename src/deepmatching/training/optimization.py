@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Generic, TypeVar
+from typing import Any
 
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from deepmatching.training.config import OptimizerConfig
+from deepmatching.training.config import Config, OptimizerConfig
 from deepmatching.training.model import TrainedModel
 
-Net = TypeVar("Net", bound=nn.Module)
+
+class Learner:
+    """What training changes: a model, its optimizer and, if the config has one, the moving average of its network."""
+
+    def __init__(self, model: TrainedModel, config: Config) -> None:
+        self.model = model
+        self.optimizer = build_optimizer(model, config.optimizer, keep_nu0=not config.model.learn_nu0)
+        self.average = MovingAverage(model.network) if config.ema else None
 
 
 def build_optimizer(model: TrainedModel, config: OptimizerConfig, keep_nu0: bool = False) -> Optimizer:
@@ -26,25 +33,17 @@ def build_optimizer(model: TrainedModel, config: OptimizerConfig, keep_nu0: bool
     own = [p for p in (network.sharpness, network.log_temperatures) if p is not None]
     if isinstance(network.own_pooling, nn.Module):
         own += network.own_pooling.parameters()
-    groups = [
-        {
-            "params": [p for p in parameters if p.requires_grad],
-            "factor": factor,
-            "lr": factor * config.lr,
-            "weight_decay": decay,
-        }
-        for parameters, factor, decay in (
-            (list(network.descriptor.parameters()), 1.0, config.weight_decay),
-            *(
-                ([] if part is None else list(part.parameters()), 1.0, config.weight_decay)
-                for part in (network.confidence, network.dense)
-            ),
-            ([network.exponents], config.exponents_lr, config.exponents_decay),
-            (own, config.exponents_lr, 0.0),
-            (list(model.objective.parameters()), config.loss_lr, 0.0),
-        )
-    ]
-    groups = [group for group in groups if group["params"]]
+    parts = (part for part in (network.descriptor, network.confidence, network.dense) if part is not None)
+    candidates = (
+        *((part.parameters(), 1.0, config.weight_decay) for part in parts),
+        ([network.exponents], config.exponents_lr, config.exponents_decay),
+        (own, config.exponents_lr, 0.0),
+        (model.objective.parameters(), config.loss_lr, 0.0),
+    )
+    groups: list[dict[str, Any]] = []
+    for parameters, factor, decay in candidates:
+        if learned := [p for p in parameters if p.requires_grad]:
+            groups.append({"params": learned, "factor": factor, "lr": factor * config.lr, "weight_decay": decay})
     fused = network.exponents.is_cuda  # one launch instead of a dozen
     optimizer: Optimizer
     if config.name == "sgd":
@@ -68,7 +67,7 @@ def learning_rate_factor(config: OptimizerConfig, step: int, progress: float) ->
 
 
 def cosine(progress: float, final: float = 0.0) -> float:
-    """f + (1 − f) (1 + cos πt) / 2: half a cosine from 1 down to f = ``final``, t = ``progress`` limited to [0, 1].
+    """Return f + (1 − f) (1 + cos πt) / 2, half a cosine down to f = ``final``; t = ``progress`` limited to [0, 1].
 
     PyTorch's schedules count steps; this one also follows a run that is limited in time.
     """
@@ -76,14 +75,11 @@ def cosine(progress: float, final: float = 0.0) -> float:
     return final + (1 - final) * (1 + math.cos(math.pi * t)) / 2
 
 
-class MovingAverage(Generic[Net]):
-    """Exponential moving average of a network's floating-point tensors.
+class MovingAverage:
+    """Exponential moving average of a network's floating-point tensors: ``network``, a copy with averaged weights."""
 
-    ``network`` is a copy of the network with the averaged weights.
-    """
-
-    def __init__(self, network: Net) -> None:
-        self.network = copy.deepcopy(network)
+    def __init__(self, network: nn.Module) -> None:
+        self.network: Any = copy.deepcopy(network)
         # Both networks change in place, so these lists stay valid. Integer counters are not averaged.
         self._averages, self._weights = (
             [tensor for tensor in each.state_dict().values() if tensor.is_floating_point()]
@@ -91,7 +87,7 @@ class MovingAverage(Generic[Net]):
         )
 
     def update(self, decay: float) -> None:
-        """m ← d m + (1 − d) w for every tensor, d = ``decay``."""
+        """Set m ← d m + (1 − d) w for every tensor, d = ``decay``."""
         get_ema_multi_avg_fn(decay)(self._averages, self._weights, None)
 
 

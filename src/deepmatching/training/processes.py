@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, NamedTuple
@@ -33,7 +33,7 @@ class World:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process logs and saves."""
+        """Tell whether this process logs and saves."""
         return self.rank == 0
 
     def wrap(self, model: nn.Module) -> nn.Module:
@@ -43,7 +43,7 @@ class World:
         return DistributedDataParallel(model, device_ids=[self.device] if self.device.type == "cuda" else None)
 
     def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
-        """While accumulating gradients: do not average them over the processes."""
+        """Accumulate gradients without averaging them over the processes."""
         return model.no_sync() if isinstance(model, DistributedDataParallel) else contextlib.nullcontext()
 
     def sum(self, values: Tensor) -> Tensor:
@@ -118,9 +118,9 @@ def process_group(device: torch.device) -> Iterator[World]:
 
 
 def _forget_frames(error: BaseException | None) -> None:
-    """Free the local variables of the functions that failed, which the traceback keeps alive.
+    """Free the local variables of the functions that failed.
 
-    A DDP module that outlives the process group can wait for ever for the group's threads when it is freed.
+    A DDP module that the traceback keeps alive can wait for ever for the threads of the process group that has ended.
     """
     while error is not None:
         traceback.clear_frames(error.__traceback__)
@@ -135,9 +135,6 @@ def _from_environment(name: str, default: int) -> int:
         raise DeepMatchingError(f"The environment variable {name} must be a number, not '{text}'.") from None
 
 
-# ---------------------------------------------------------------------- the outcome of a step
-
-
 class StepOutcome(NamedTuple):
     """What all processes agree on after a backward pass."""
 
@@ -147,51 +144,39 @@ class StepOutcome(NamedTuple):
     elapsed: float  #: seconds, on the clock that is furthest behind
 
 
-class PendingOutcome:
-    """A :class:`StepOutcome` that is computed now and read later, without holding up the device.
+def start_agreeing(
+    world: World, losses: Sequence[Tensor], norm: Tensor, signal: int, has_failed: bool, elapsed: float
+) -> Callable[[], StepOutcome]:
+    """Return a function that waits for what all processes agree on, which is computed now and holds up no device.
 
-    Args:
-        world: this process and its peers.
-        losses, norm: of this process's batches, and of its gradient.
-        signal, has_failed, elapsed: this process's part of the outcome.
+    ``losses`` are those of this process's batches, ``norm`` that of its gradient; the rest is its part of the outcome.
     """
+    values = torch.isfinite(torch.stack([norm, *losses])).all().float().reshape(1)
+    if world.size > 1:
+        own = torch.tensor([-signal, -float(has_failed), elapsed], device=world.device)
+        values = world.minimum(torch.cat([values, own]))
+    ready: torch.cuda.Event | None = None
+    if values.is_cuda:
+        on_device, values = values, torch.empty(values.shape, pin_memory=True)
+        values.copy_(on_device, non_blocking=True)
+        ready = torch.cuda.Event()
+        ready.record(torch.cuda.current_stream(on_device.device))
 
-    def __init__(
-        self, world: World, losses: Sequence[Tensor], norm: Tensor, signal: int, has_failed: bool, elapsed: float
-    ) -> None:
-        finite = torch.isfinite(torch.stack([norm, *losses])).all()
-        self.size, self.own = world.size, (signal, has_failed, elapsed)
-        values = finite.float().reshape(1)
-        if world.size > 1:
-            own = torch.tensor([-signal, -float(has_failed), elapsed], device=world.device)
-            values = world.minimum(torch.cat([values, own]))
-        self._ready: torch.cuda.Event | None = None
-        if values.is_cuda:
-            self._values = torch.empty(values.shape, pin_memory=True)
-            self._values.copy_(values, non_blocking=True)
-            self._ready = torch.cuda.Event()
-            self._ready.record(torch.cuda.current_stream(values.device))
-        else:
-            self._values = values
-
-    def read(self) -> StepOutcome:
-        """Return the outcome, as soon as the device has it."""
-        if self._ready is not None:
-            self._ready.synchronize()
-        finite, *agreed = self._values.tolist()
-        if self.size == 1:
-            return StepOutcome(bool(finite), *self.own)
+    def agree() -> StepOutcome:
+        if ready is not None:
+            ready.synchronize()
+        finite, *agreed = values.tolist()
+        if not agreed:
+            return StepOutcome(bool(finite), signal, has_failed, elapsed)
         return StepOutcome(bool(finite), -int(agreed[0]), agreed[1] != 0, agreed[2])
 
-
-# ---------------------------------------------------------------------- signals
+    return agree
 
 
 class Interruption:
     """The signal that has asked the run to stop; 0 for none."""
 
-    def __init__(self) -> None:
-        self.signal = 0
+    signal = 0
 
     def __bool__(self) -> bool:
         return bool(self.signal)

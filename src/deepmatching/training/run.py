@@ -21,7 +21,7 @@ from deepmatching.training.config_file import write_config
 from deepmatching.training.data import TrainingData
 from deepmatching.training.log import CsvLog, Row, StepMetrics
 from deepmatching.training.model import TrainedModel, build_model, check_sizes, untrained_parts
-from deepmatching.training.optimization import MovingAverage, build_optimizer
+from deepmatching.training.optimization import Learner
 from deepmatching.training.processes import Interruption, World
 from deepmatching.training.validation import Validation
 
@@ -41,35 +41,26 @@ class Watcher(Protocol):
     """Notified of the events of a run by the main process."""
 
     def started(self, config: Config, progress: Progress) -> None:
-        """Everything is ready; a resumed run continues at ``progress``."""
+        """Receive that everything is ready; a resumed run continues at ``progress``."""
 
     def warned(self, sentence: str) -> None:
-        """Something that the user should know; the run continues."""
+        """Receive something that the user should know; the run continues."""
 
     def stepped(self, progress: Progress, fraction: float) -> None:
-        """A step is done, and this fraction of the run."""
+        """Receive that a step is done, and this fraction of the run."""
 
     def logged(self, row: Row) -> None:
-        """A row has been added to the log."""
+        """Receive a row that has been added to the log."""
 
     def validated(self, row: Row, is_best: bool) -> None:
-        """A row with the metrics of a validation has been added."""
+        """Receive a row with the metrics of a validation."""
 
     def stopped(self, outcome: Outcome) -> None:
-        """Everything is saved."""
+        """Receive that everything is saved."""
 
 
 class Run:
-    """The parts of a run in one process.
-
-    Args:
-        config: all settings.
-        world: this process and its peers.
-        interruption: request to stop.
-        folder: the run's folder, reserved by the main process.
-        resume: continue the run in the folder instead of starting one.
-        watchers: notified in the main process.
-    """
+    """The parts of a run in one process. Its folder is reserved by the main process, which notifies the watchers."""
 
     def __init__(
         self,
@@ -88,12 +79,8 @@ class Run:
         self.model = self._build_model(resume).to(world.device).train()
         self.network = self.model.network
         check_sizes(self.network, config)
-        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
-        self.optimizer = build_optimizer(self.model, config.optimizer, keep_nu0=not config.model.learn_nu0)
-        self.average = MovingAverage(self.network) if config.ema else None
-        self.progress = Progress()
-        if resume:
-            self.progress = self.folder.load_state(config, world.size, self.model, self.optimizer, self.average)
+        self.learner = Learner(self.model, config)
+        self.progress = self.folder.load_state(config, world.size, self.learner) if resume else Progress()
         self.metrics = StepMetrics(self.progress, world)
 
         self.data = TrainingData(config.data, config.seed, world)
@@ -127,7 +114,7 @@ class Run:
 
     @property
     def elapsed(self) -> float:
-        """Seconds of training, over all parts of the run."""
+        """Return the seconds of training, over all parts of the run."""
         return time.monotonic() - self.start
 
     def fraction_done(self, elapsed: float) -> float:
@@ -152,18 +139,17 @@ class Run:
                 is_new = not self.folder.state.exists()
                 if not is_new:
                     self.folder.save_model(self.folder.last, self.network, self.config, progress)
-                self.folder.save_state(self.config, self.world.size, self.model, self.optimizer, self.average, progress)
+                self.folder.save_state(self.config, self.world.size, self.learner, progress)
                 if is_new:
                     self.folder.save_model(self.folder.last, self.network, self.config, progress)
 
     def validate(self) -> int:
         """Validate the network (its moving average, if there is one), and save it if it is the best so far.
 
-        Returns:
-            0; or the signal that interrupted the validation, which the resumed run repeats.
+        Return 0, or the signal that interrupted the validation, which the resumed run repeats.
         """
         assert self.validation is not None
-        network = self.average.network if self.average else self.network
+        network = self.learner.average.network if self.learner.average else self.network
         metrics = self.validation(network, self.interruption.__bool__)
         if metrics is None:
             return self.interruption.signal

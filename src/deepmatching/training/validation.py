@@ -8,13 +8,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 
 import torch
 
 from deepmatching.data.datasets import Pair
 from deepmatching.data.datasets.opening import is_published
+from deepmatching.data.datasets.pairs import PairDataset
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation import match_metrics
 from deepmatching.evaluation.metrics import area_under_roc
@@ -30,7 +30,6 @@ from deepmatching.network.operators.decoding import Decoded
 from deepmatching.settings import CORRECT_WITHIN, PRESET, THRESHOLDS, Rank, radius_in_pixels
 from deepmatching.training.config import SYNTHETIC, TRAIN, Config
 from deepmatching.training.data import (
-    Pairs,
     TrainingData,
     fixed_pairs,
     image_files,
@@ -41,9 +40,8 @@ from deepmatching.training.data import (
 )
 from deepmatching.training.processes import World
 
-#: The metrics of a validation: acc@T and coverage in %, EPE of the matches in pixels, the area under the ROC curve of
-#: the confidence in %, NaN for a network without one, and pixels whose flow is less than 3 pixels off in %, NaN for one
-#: without a dense network.
+#: acc@T and coverage in %, EPE of the matches in pixels, the area under the ROC curve of the confidence in %, and
+#: pixels whose flow is less than 3 pixels off in %.
 METRICS = (*(f"acc@{threshold}" for threshold in THRESHOLDS), "epe", "coverage", "auc", "flow@3")
 
 #: Number of synthetic validation pairs, unless ``validation.limit`` is set.
@@ -70,7 +68,7 @@ class Validation:
         self.warning = "" if is_intended else _overlap_warning(self.pairs, chosen, training.pairs)
 
     def __call__(self, network: Network, is_cancelled: Callable[[], object] = bool) -> dict[str, float] | None:
-        """Return the mean over pairs of each of ``METRICS``, NaN if no pair defines it; None if it was cancelled."""
+        """Return the means over pairs of the ``METRICS`` that the network has; None if it was cancelled."""
         sums = torch.zeros(2, len(METRICS), dtype=torch.float64)
         with self.world.synchronized("Validating"), _evaluation_mode(network, self.radius):
             # One pool for reading and measuring: pairs that wait to be measured keep new ones from being read.
@@ -82,10 +80,9 @@ class Validation:
                     matched = _match(network, pair, self.world.device, self.decoding, self.with_flow)
                     measured.append(pool.submit(_measure, *matched, self.rank))
             for future in measured:
-                metrics = future.result()
-                for n, name in enumerate(METRICS):
-                    if not math.isnan(metrics[name]):
-                        sums[:, n] += torch.tensor([metrics[name], 1.0], dtype=torch.float64)
+                for name, value in future.result().items():
+                    if name in METRICS and not math.isnan(value):
+                        sums[:, METRICS.index(name)] += torch.tensor([value, 1.0], dtype=torch.float64)
         totals, counts = self.world.sum(sums).tolist()
         means = {name: totals[n] / counts[n] if counts[n] else math.nan for n, name in enumerate(METRICS)}
         has = {"auc": network.confidence is not None, "flow@3": self.with_flow and network.dense is not None}
@@ -96,7 +93,7 @@ class Validation:
         return sum(metrics.get(name, math.nan) for name in self.criterion)
 
 
-def _pairs(config: Config, training: TrainingData, world: World) -> Pairs:
+def _pairs(config: Config, training: TrainingData, world: World) -> PairDataset:
     """Return the validation pairs of a config."""
     data, validation = config.data, config.validation
     if data.overfit or validation.data == (TRAIN,):
@@ -133,7 +130,7 @@ def check_folders(config: Config) -> None:
 
 
 def _roots(config: Config) -> tuple[str, ...]:
-    """``validation.root``, or the training data's: the root of all, or of the data sets of the same names."""
+    """Return ``validation.root``, or the training data's: the root of all, or of the data sets of the same names."""
     data, validation = config.data, config.validation
     if validation.root or len(data.root) < 2:
         return validation.root or data.root
@@ -146,7 +143,7 @@ def _roots(config: Config) -> tuple[str, ...]:
     return tuple(known.get(name.lower(), "") for name in validation.data)
 
 
-def _overlap_warning(pairs: Pairs, chosen: Iterable[int], training: Pairs | None) -> str:
+def _overlap_warning(pairs: PairDataset, chosen: Iterable[int], training: PairDataset | None) -> str:
     """Return a sentence about validation pairs that are also training pairs; empty if there are none."""
     trained, validated = set(image_files(training)) if training is not None else set(), image_files(pairs)
     validated = [validated[n] for n in chosen] if trained and validated else []
@@ -159,15 +156,14 @@ def _overlap_warning(pairs: Pairs, chosen: Iterable[int], training: Pairs | None
     )
 
 
-def _read_ahead(pool: ThreadPoolExecutor, pairs: Pairs, indices: Iterable[int]) -> Iterator[Pair]:
+def _read_ahead(pool: ThreadPoolExecutor, pairs: PairDataset, indices: Iterable[int]) -> Iterator[Pair]:
     """Read pairs in threads, a few ahead of their use."""
     waiting: deque[Future[Pair]] = deque()
-    indices = iter(indices)
-    while True:
-        waiting.extend(pool.submit(pairs.__getitem__, index) for index in islice(indices, _AHEAD - len(waiting)))
-        if not waiting:
-            return
-        yield waiting.popleft().result()
+    for index in indices:
+        waiting.append(pool.submit(pairs.__getitem__, index))
+        if len(waiting) == _AHEAD:
+            yield waiting.popleft().result()
+    yield from (future.result() for future in waiting)
 
 
 @contextlib.contextmanager
@@ -192,10 +188,11 @@ def _match(
     """Return the matches of a pair, and its flow (H, W, 2), not refined, if that is asked for and corrected."""
     images = [image.to(device) for image in pair[:2]]
     image0, image1 = (image[None] for image in images)
-    matching = _matching(network, network.geometry_of(image0, image1), device, decoding)
-    geometry = matching.geometry
+    geometry = network.geometry_of(image0, image1)
+    tiling = plan_decoding(Work.of(network, geometry, device.type), 1, budget_for(device)).tiling  # in free memory
+    decoding = replace(decoding, tiling=tiling, between_strips=release_freed)
     cells = network.describe(image0, image1, geometry)
-    decoded = network.decode_descriptors(*cells, geometry, matching.decoding)
+    decoded = network.decode_descriptors(*cells, geometry, decoding)
     if network.dense is None or not with_flow:
         return decoded, pair, geometry, None
     rows, columns = (geometry.alpha * points for points in geometry.grid(0))  # what the points stand for
@@ -203,31 +200,21 @@ def _match(
         return decoded, pair, geometry, torch.zeros(rows, columns, 2)
     settings = replace(preset(PRESET), refinement=RefinementSettings(steps=0))
     first, second = (Frame(i, i, c, (i.shape[1], i.shape[2])) for i, c in zip(images, cells, strict=True))
-    result = flow_between(first, second, settings, matching, known=decoded)
+    result = flow_between(first, second, settings, Matching(network, geometry, decoding), known=decoded)
     flow = torch.from_numpy(result.flow) if result.tensors is None else result.tensors.flow
     return decoded, pair, geometry, flow[:rows, :columns]
-
-
-def _matching(network: Network, geometry: Geometry, device: torch.device, decoding: Decoding) -> Matching:
-    """Return how a pair is matched within the free memory."""
-    plan = plan_decoding(Work.of(network, geometry, device.type), 1, budget_for(device))
-    return Matching(network, geometry, replace(decoding, tiling=plan.tiling, between_strips=release_freed))
 
 
 def _measure(
     decoded: Decoded, pair: Pair, geometry: Geometry, flow: torch.Tensor | None, rank: Rank
 ) -> dict[str, float]:
-    metrics = {
-        **match_metrics(Matches.from_decoded(decoded)[0], pair.flow.numpy(), rank=rank)[0]["all"],
-        "auc": math.nan,
-        "flow@3": math.nan,
-    }
+    metrics = match_metrics(Matches.from_decoded(decoded)[0], pair.flow.numpy(), rank=rank)[0]["all"]
     if flow is not None:
         error = (flow.cpu() - pair.flow[: flow.shape[0], : flow.shape[1]]).norm(dim=-1)
         total = torch.isfinite(error).sum().item()
         metrics["flow@3"] = 100 * (error < CORRECT_WITHIN).sum().item() / max(1, total)
-    if decoded.confidence is None:
-        return metrics
-    moved = (decoded.points1 - decoded.points0).cpu()
-    right, known = (answer.numpy() for answer in is_right(moved, pair.flow[None], geometry))
-    return {**metrics, "auc": 100 * area_under_roc(decoded.confidence.cpu().numpy()[known], right[known])}
+    if decoded.confidence is not None:
+        moved = (decoded.points1 - decoded.points0).cpu()
+        right, known = (answer.numpy() for answer in is_right(moved, pair.flow[None], geometry))
+        metrics["auc"] = 100 * area_under_roc(decoded.confidence.cpu().numpy()[known], right[known])
+    return metrics

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deepmatching.data.datasets import Pair
 from deepmatching.data.datasets.crops import crop, flip, random_crop, random_flip
-from deepmatching.errors import DeepMatchingError
 
 
 def random_pair(seed: int, size0: tuple[int, int], size1: tuple[int, int]) -> Pair:
@@ -99,10 +97,3 @@ def test_flips_happen_as_often_as_asked() -> None:
         counts[next(name for name, image in kinds.items() if torch.equal(image, flipped))] += 1
     assert abs(counts["x"] + counts["xy"] - 200) < 50 and abs(counts["y"] + counts["xy"] - 100) < 40
     assert all(torch.equal(random_flip(pair, generator, 0.0, 0.0).image0, pair.image0) for _ in range(5))
-
-
-def test_a_crop_that_does_not_fit_is_refused() -> None:
-    pair = random_pair(1, (8, 9), (7, 12))
-    for size in ((8, 9), (7, 10), (0, 5)):
-        with pytest.raises(DeepMatchingError, match="does not fit into the pair 'random' of 9 x 7"):
-            random_crop(pair, size)

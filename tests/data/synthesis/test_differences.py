@@ -11,7 +11,7 @@ import torch
 from deepmatching.data.datasets.pairs import Pair
 from deepmatching.data.synthesis import PRESETS, Photos, SynthesisSettings, Synthesizer
 from deepmatching.data.synthesis.developing import _styled
-from deepmatching.data.synthesis.differences import draw_differences
+from deepmatching.data.synthesis.photometry import draw_differences
 
 NONE = replace(PRESETS["chairs"], photographs=1.0)  # two photographs that do not differ yet
 EFFECTS = ("relit", "sensor", "styled", "grain")

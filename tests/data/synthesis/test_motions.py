@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deepmatching.data.synthesis import Photos, SynthesisSettings, camera, motions, placing
+from deepmatching.data.synthesis import Photos, SynthesisSettings, motions
 from deepmatching.data.synthesis.layers import displacement, unbend
 from deepmatching.data.synthesis.motions import Waves
-from deepmatching.data.synthesis.scene import draw_scene
+from deepmatching.data.synthesis.scene import draw_layers, draw_scene, support
 
 KINDS = ("small", "still", "driving", "viewpoint")
 
@@ -50,9 +50,9 @@ def test_planes_agree_with_points_in_space() -> None:
 
 def test_the_planes_of_a_street_lie_where_their_normals_say() -> None:
     rng = np.random.default_rng(1)
-    streets = camera.draw_streets(rng, (256, 320), np.arange(3), 296)
+    streets = motions.draw_streets(rng, (256, 320), np.arange(3), 296)
     for scene in range(3):
-        for plane in range(camera.PLANES):
+        for plane in range(motions.PLANES):
             corners = 0.5 * streets.box[scene, plane] * np.array([[-1, -1], [1, -1], [-1, 1], [1, 1]])
             # A placement divides by the depth: the third coordinate of (u, v, 1) mapped back is the depth itself.
             mapped = np.column_stack([corners, np.ones(4)]) @ np.linalg.inv(streets.placement[scene, plane]).T
@@ -113,10 +113,10 @@ def test_small_scenes_move_little_and_still_backgrounds_hardly(photos: Photos) -
 
 def test_the_support_of_a_layer_is_the_rectangle_around_it(photos: Photos) -> None:
     rng = np.random.default_rng(0)
-    objects = placing.draw_layers(rng, photos, (96, 128), (2, 3), SynthesisSettings())
-    support = placing.support(objects, (96, 128))
-    assert support.min() >= 0 and support[..., 0].max() <= 127 and support[..., 1].max() <= 95
-    assert (support[:, :, 3] >= support[:, :, 0]).all()
+    objects = draw_layers(rng, photos, (96, 128), (2, 3), SynthesisSettings())
+    rectangles = support(objects, (96, 128))
+    assert rectangles.min() >= 0 and rectangles[..., 0].max() <= 127 and rectangles[..., 1].max() <= 95
+    assert (rectangles[:, :, 3] >= rectangles[:, :, 0]).all()
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,8 @@ class FlyingChairs(LayoutPairs):
     Args:
         root: the folder that has ``data/``, or ``data`` itself.
         split: ``"train"``, ``"val"``, or ``"all"``, which needs no split file.
-        split_file: one line for each pair, 1 for training and 2 for validation; None for :data:`SPLIT_FILE` in the
-            root or in ``data``.
-        masks: read ``NNNNN_occ.png``, masks of occluded pixels, if there are any.
-        limit: take only this many pairs, see :class:`LayoutPairs`.
+        split_file: a line for each pair, 1 (train) or 2 (val); None for :data:`SPLIT_FILE` in the root or in ``data``.
+        masks, limit: see :class:`LayoutPairs`; the masks are ``NNNNN_occ.png``, if there are any.
     """
 
     def __init__(
@@ -43,19 +41,27 @@ class FlyingChairs(LayoutPairs):
         if not numbers:
             raise LAYOUT.error(f"there are no pairs in '{folder}'")
         if split != "all":
-            candidates = [Path(root) / SPLIT_FILE, folder / SPLIT_FILE, folder.parent / SPLIT_FILE]
+            candidates = [place / SPLIT_FILE for place in (Path(root), folder, folder.parent)]
             path = Path(split_file) if split_file is not None else _first_file(candidates)
             numbers = _numbers_of_split(numbers, split, path)
         has_masks = any(name.endswith("_occ.png") for name in names)
-        name = f"chairs-{split}"
-        entries = [_entry(folder, number, name, has_masks) for number in numbers]
-        super().__init__(name, LAYOUT, entries, masks, limit)
+        entries = [
+            Entry(
+                f"chairs-{split}",
+                number,
+                folder / f"{number}_img1.ppm",
+                folder / f"{number}_img2.ppm",
+                flow=folder / f"{number}_flow.flo",
+                occluded=folder / f"{number}_occ.png" if has_masks else None,
+            )
+            for number in numbers
+        ]
+        super().__init__(f"chairs-{split}", LAYOUT, entries, masks, limit)
 
 
 def _first_file(candidates: list[Path]) -> Path:
-    for path in candidates:
-        if path.is_file():
-            return path
+    if found := [path for path in candidates if path.is_file()]:
+        return found[0]
     raise LAYOUT.error(
         f"there is no file '{candidates[0]}' that says which pairs are for training",
         "; download it from the data set's page, name another with --split-file (in training: data.split_file=FILE), "
@@ -77,10 +83,9 @@ def _numbers_of_split(numbers: list[str], split: str, path: Path) -> list[str]:
         )
     existing = {int(number): number for number in numbers}
     if max(existing) > len(labels) or min(existing) < 1:
-        beyond = min(existing) if min(existing) < 1 else max(existing)
+        beyond = existing[min(existing) if min(existing) < 1 else max(existing)]
         raise DeepMatchingError(
-            f"The split file '{path}' has {len(labels)} lines, none for pair {existing[beyond]}; "
-            "use the file of this data set."
+            f"The split file '{path}' has {len(labels)} lines, none for pair {beyond}; use the file of this data set."
         )
     width = len(numbers[0])
     chosen = [existing.get(i, f"{i:0{width}d}") for i, label in enumerate(labels, 1) if label in SPLITS[split]]
@@ -88,14 +93,3 @@ def _numbers_of_split(numbers: list[str], split: str, path: Path) -> list[str]:
         other = "train" if split == "val" else "val"
         raise DeepMatchingError(f"The split file '{path}' has no pairs for '{split}'; use --split {other} or all.")
     return chosen
-
-
-def _entry(folder: Path, number: str, group: str, has_masks: bool) -> Entry:
-    return Entry(
-        group,
-        number,
-        folder / f"{number}_img1.ppm",
-        folder / f"{number}_img2.ppm",
-        flow=folder / f"{number}_flow.flo",
-        occluded=folder / f"{number}_occ.png" if has_masks else None,
-    )

@@ -1,42 +1,43 @@
-"""Random crops and flips of pairs for training, determined by the state of a generator."""
+"""Crops and flips of pairs for training, determined by the state of a generator."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Generator
 
 from deepmatching.data.datasets.pairs import Pair
-from deepmatching.errors import DeepMatchingError
 
 
-def random_crop(pair: Pair, size: tuple[int, int], generator: Generator | None = None) -> Pair:
-    """Return the same window of both images, of ``size`` (rows, columns), at a random place.
+def random_crop(pair: Pair, size: Sequence[int], generator: Generator | None = None) -> Pair:
+    """Return the same window of both images, of ``size`` (rows, columns) or what fits, at a random place.
 
     Displacements do not change; some point outside the window, as at the border of an image.
     """
-    rows, columns = size
-    height = min(pair.image0.shape[-2], pair.image1.shape[-2])
-    width = min(pair.image0.shape[-1], pair.image1.shape[-1])
-    if rows < 1 or columns < 1 or rows > height or columns > width:
-        raise DeepMatchingError(
-            f"A crop of {columns} x {rows} pixels does not fit into the pair '{pair.name}' of {width} x {height}; "
-            "choose a smaller one."
-        )
-    top = int(torch.randint(height - rows + 1, (), generator=generator))
-    left = int(torch.randint(width - columns + 1, (), generator=generator))
+    size, left_over = _fit(pair, size)
+    top, left = (int(torch.randint(rest + 1, (), generator=generator)) for rest in left_over)
     return crop(pair, top, left, size)
 
 
-def crop(pair: Pair, top: int, left: int, size: tuple[int, int]) -> Pair:
+def center_crop(pair: Pair, size: Sequence[int]) -> Pair:
+    """Return the middle of both images, of ``size`` (rows, columns) or what fits."""
+    size, left_over = _fit(pair, size)
+    return crop(pair, left_over[0] // 2, left_over[1] // 2, size)
+
+
+def _fit(pair: Pair, size: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Return the size of a crop that fits into both images, and how many rows and columns it leaves over."""
+    whole = [min(sides) for sides in zip(pair.image0.shape[-2:], pair.image1.shape[-2:], strict=True)]
+    fitting = [min(sides) for sides in zip(size, whole, strict=True)]
+    return fitting, [side - part for side, part in zip(whole, fitting, strict=True)]
+
+
+def crop(pair: Pair, top: int, left: int, size: Sequence[int]) -> Pair:
     """Return the window of both images whose first pixel is in row ``top`` and column ``left``."""
     rows, columns = slice(top, top + size[0]), slice(left, left + size[1])
-    return Pair(
-        pair.image0[..., rows, columns],
-        pair.image1[..., rows, columns],
-        pair.flow[..., rows, columns, :],
-        pair.occluded[..., rows, columns],
-        pair.name,
-    )
+    image0, image1, occluded = (field[..., rows, columns] for field in (pair.image0, pair.image1, pair.occluded))
+    return Pair(image0, image1, pair.flow[..., rows, columns, :], occluded, pair.name)
 
 
 def random_flip(pair: Pair, generator: Generator | None = None, horizontal: float = 0.5, vertical: float = 0.0) -> Pair:
@@ -53,9 +54,7 @@ def flip(pair: Pair, axis: int) -> Pair:
     x ↦ W − 1 − x in either image, so that u ↦ (W₁ − W₀) − u for their widths W₀ and W₁.
     """
     image_axis, field_axis = -1 - axis, -2 - axis
-    growth = pair.image1.shape[image_axis] - pair.image0.shape[image_axis]
+    image0, image1, occluded = (field.flip(image_axis) for field in (pair.image0, pair.image1, pair.occluded))
     flow = pair.flow.flip(field_axis)
-    flow[..., axis] = growth - flow[..., axis]
-    return Pair(
-        pair.image0.flip(image_axis), pair.image1.flip(image_axis), flow, pair.occluded.flip(image_axis), pair.name
-    )
+    flow[..., axis] = image1.shape[image_axis] - image0.shape[image_axis] - flow[..., axis]
+    return Pair(image0, image1, flow, occluded, pair.name)

@@ -24,8 +24,7 @@ class KITTI2012(LayoutPairs):
     Args:
         root: the folder that has ``training/``, or ``training`` itself.
         color: read ``colored_0`` (True) or the grey ``image_0`` (False); None for grey if it exists.
-        masks: read ``flow_noc``; a pixel known in ``flow_occ`` but not there is occluded.
-        limit: take only this many pairs, see :class:`LayoutPairs`.
+        masks, limit: see :class:`LayoutPairs`; a pixel known in ``flow_occ`` but not in ``flow_noc`` is occluded.
     """
 
     def __init__(self, root: PathLike, color: bool | None = None, masks: bool = True, limit: int | None = None) -> None:
@@ -38,11 +37,7 @@ class KITTI2012(LayoutPairs):
 
 
 class KITTI2015(LayoutPairs):
-    """200 pairs from a driving car among other moving cars.
-
-    Args:
-        root, masks, limit: as for :class:`KITTI2012`.
-    """
+    """200 pairs from a driving car among other moving cars; the arguments are those of :class:`KITTI2012`."""
 
     def __init__(self, root: PathLike, masks: bool = True, limit: int | None = None) -> None:
         training = _LAYOUT_2015.part(root, "training", ["flow_occ"])
@@ -52,18 +47,14 @@ class KITTI2015(LayoutPairs):
 
 def _entries(layout: Layout, training: Path, images: Path, group: str) -> list[Entry]:
     layout.folder(images)
-    found = (re.fullmatch(r"(\d{6})_10\.png", name) for name in layout.names(training / "flow_occ"))
-    numbers = [match[1] for match in found if match]
-    if not numbers:
+    names = [name for name in layout.names(training / "flow_occ") if re.fullmatch(r"\d{6}_10\.png", name)]
+    if not names:
         raise layout.error(f"there are no files NNNNNN_10.png in '{training / 'flow_occ'}'")
     return [
         Entry(
-            group,
-            number,
-            images / f"{number}_10.png",
-            images / f"{number}_11.png",
-            flow=training / "flow_occ" / f"{number}_10.png",
-            flow_noc=training / "flow_noc" / f"{number}_10.png",
+            *(group, name[:6], images / name, images / f"{name[:6]}_11.png"),
+            flow=training / "flow_occ" / name,
+            flow_noc=training / "flow_noc" / name,
         )
-        for number in numbers
+        for name in names
     ]

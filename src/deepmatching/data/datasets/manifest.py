@@ -9,22 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from deepmatching.data.datasets.pairs import Entry, FilePairs, PathLike, Pose, evenly_spaced, missing_files
+from deepmatching.data.datasets.pairs import FILES, Entry, FilePairs, PathLike, Pose, evenly_spaced, missing_files
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.structured import read_json
 
 #: Keys that name a file, and the field of :class:`Entry` that holds it.
-_FILES = {
-    "image0": "image0",
-    "image1": "image1",
-    "flow": "flow",
-    "homography": "homography",
-    "points": "points",
-    "occ": "occluded",
-    "visible": "visible",
-    "invalid": "invalid",
-    "flow_noc": "flow_noc",
-}
+_FILES = {"occ" if name == "occluded" else name: name for name in FILES}
 #: Keys of the ground truth, of which an entry has one.
 _TRUTHS = ("flow", "homography", "points", "pose")
 _EXAMPLE = '[{"image0": "a.png", "image1": "b.png", "flow": "ab.flo"}, …]'
@@ -36,18 +26,16 @@ class Manifest(FilePairs):
     Each is an object with ``image0``, ``image1``, and one of ``flow``, ``homography``, ``points`` and ``pose`` (an
     object with the matrices ``K0``, ``K1`` and ``T_0to1``). It may have the masks ``occ``, ``visible`` and
     ``invalid``, or ``flow_noc`` (the flow of visible pixels only), ``dataset`` (the group it is averaged with; by
-    default the name of the manifest) and ``scene``. Paths are relative to the manifest. Other keys are ignored, and
-    so are values of null.
-
-    Args:
-        path: the JSON file.
-        masks: use the masks; otherwise all known flow counts.
-        limit: take only this many evenly spaced pairs; None for all. The files of the others need not exist.
+    default the name of the manifest) and ``scene``. Paths are relative to the manifest. Other keys and null are
+    ignored. ``masks`` and ``limit`` are those of :class:`LayoutPairs`.
     """
 
     def __init__(self, path: PathLike, masks: bool = True, limit: int | None = None) -> None:
         path = Path(path)
-        listed = _read_json(path)
+        listed = read_json(path, "manifest", f"write {_EXAMPLE}")
+        if not isinstance(listed, list) or not listed:
+            wrong = "empty" if listed == [] else "not a JSON list"
+            raise DeepMatchingError(f"The manifest '{path}' is {wrong}; write {_EXAMPLE}.")
         entries = [_entry(path, number, item) for number, item in enumerate(listed, 1)]
         entries = _with_distinct_names(entries if masks else [entry.without_masks() for entry in entries])
         entries = evenly_spaced(entries, limit)
@@ -60,15 +48,6 @@ class Manifest(FilePairs):
                 "paths are relative to the manifest."
             )
         super().__init__(path.stem, entries)
-
-
-def _read_json(path: Path) -> list[Any]:
-    listed = read_json(path, "manifest", f"write {_EXAMPLE}")
-    if not isinstance(listed, list):
-        raise DeepMatchingError(f"The manifest '{path}' is not a JSON list; write {_EXAMPLE}.")
-    if not listed:
-        raise DeepMatchingError(f"The manifest '{path}' is empty; write {_EXAMPLE}.")
-    return listed
 
 
 def _entry(manifest: Path, number: int, item: Any) -> Entry:
@@ -103,13 +82,13 @@ def _pose(item: Any, where: str) -> Pose:
 
 def _with_distinct_names(entries: list[Entry]) -> list[Entry]:
     """Add the names of the images to names that occur twice in a group, then a number."""
-    frames = [replace(entry, name=f"{entry.name}/{entry.image0.stem}-{entry.image1.stem}") for entry in entries]
     shared = Counter((entry.group, entry.name) for entry in entries)
-    chosen = [e if shared[e.group, e.name] == 1 else f for e, f in zip(entries, frames, strict=True)]
     seen: Counter[tuple[str, str]] = Counter()
     distinct = []
-    for entry in chosen:
-        seen[entry.group, entry.name] += 1
-        count = seen[entry.group, entry.name]
-        distinct.append(entry if count == 1 else replace(entry, name=f"{entry.name} ({count})"))
+    for entry in entries:
+        frames = f"/{entry.image0.stem}-{entry.image1.stem}" if shared[entry.group, entry.name] > 1 else ""
+        name = entry.name + frames
+        seen[entry.group, name] += 1
+        count = seen[entry.group, name]
+        distinct.append(replace(entry, name=name if count == 1 else f"{name} ({count})"))
     return distinct

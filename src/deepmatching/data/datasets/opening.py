@@ -46,10 +46,9 @@ def open_dataset(
     """Open a data set.
 
     Args:
-        name_or_path: one of :data:`NAMES`, the path of a ``.json`` manifest, or the import path of a class or function
-            of your own that takes ``root``, ``split``, ``masks`` and ``limit`` by name and returns a
-            :class:`FilePairs` (see :mod:`deepmatching.extensions`). ``kitti2012`` uses the grey images if they exist,
-            else those in colour.
+        name_or_path: one of :data:`NAMES`, the path of a ``.json`` manifest, or the import path of something that takes
+            ``root``, ``split``, ``masks`` and ``limit`` by name and returns a :class:`FilePairs` (see
+            :mod:`deepmatching.extensions`). ``kitti2012`` uses the grey images if they exist.
         root: the folder of the data set; not for a manifest.
         split: of ``sintelmini`` (train, val) and ``chairs`` (train, val, all); val by default.
         passes: of ``sintel`` and ``sintelmini``: clean or final; clean by default. ``sintel`` with a pass is

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import cv2
 import numpy as np
@@ -38,6 +38,18 @@ class Pair(NamedTuple):
     flow: Tensor  #: (H, W, 2) float32, NaN where unknown
     occluded: Tensor  #: (H, W) bool: not visible in image 1; all False if the data set has no masks
     name: str = ""  #: scene and frame, for display
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Pair:
+        """Return the pair with the function applied to each of its tensors."""
+        return Pair._make([*map(function, self[:4]), self.name])
+
+
+class PairDataset(Protocol):
+    """Pairs by index."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Pair: ...
 
 
 class Pose(NamedTuple):
@@ -67,17 +79,17 @@ class Entry:
 
     @property
     def knows_motion(self) -> bool:
-        """Whether the files tell where pixels move, not only how the two views are related."""
+        """Tell whether the files say where pixels move, not only how the two views are related."""
         return self.flow is not None or self.homography is not None
 
     @property
     def knows_occlusion(self) -> bool:
-        """Whether the files tell which pixels are occluded."""
-        return any(mask is not None for mask in (self.occluded, self.visible, self.flow_noc))
+        """Tell whether the files say which pixels are occluded."""
+        return any((self.occluded, self.visible, self.flow_noc))
 
     def files(self) -> dict[str, Path]:
         """Return the files by the name of their field."""
-        named = {name: getattr(self, name) for name in _FILES}
+        named = {name: getattr(self, name) for name in FILES}
         return {name: path for name, path in named.items() if path is not None}
 
     def without_masks(self) -> Entry:
@@ -120,8 +132,11 @@ class Entry:
             )
 
 
-MASKS = ("occluded", "visible", "invalid", "flow_noc")  #: fields of :class:`Entry` that a data set may lack
-_FILES = ("image0", "image1", "flow", "homography", "points", *MASKS)
+#: Fields of :class:`Entry` that a data set may lack.
+MASKS = ("occluded", "visible", "invalid", "flow_noc")
+
+#: All fields of :class:`Entry` that hold a file.
+FILES = ("image0", "image1", "flow", "homography", "points", *MASKS)
 
 
 class FilePairs(Dataset[Pair]):
@@ -134,9 +149,7 @@ class FilePairs(Dataset[Pair]):
     """
 
     def __init__(self, name: str, entries: Sequence[Entry], incomplete: int = 0) -> None:
-        self.name = name
-        self.entries = tuple(entries)
-        self.incomplete = incomplete
+        self.name, self.entries, self.incomplete = name, tuple(entries), incomplete
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -146,7 +159,7 @@ class FilePairs(Dataset[Pair]):
 
     @property
     def contents_hash(self) -> str:
-        """Changes with the names and the order of the pairs."""
+        """Return a text that changes with the names and the order of the pairs."""
         names = "\n".join(f"{entry.group} {entry.name}" for entry in self.entries)
         return hashlib.sha256(names.encode(errors="surrogateescape")).hexdigest()[:16]
 
@@ -200,8 +213,7 @@ class Layout:
 
     def check(self, entries: Sequence[Entry], hint: str = "") -> None:
         """Raise unless every file of every entry exists; ``hint`` is for missing masks."""
-        missing = missing_files(entries)
-        if missing:
+        if missing := missing_files(entries):
             others = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
             _, field, path = missing[0]
             raise self.error(f"there is no file '{path}'{others}", hint if field in MASKS else "")
@@ -213,7 +225,7 @@ class LayoutPairs(FilePairs):
     Args:
         name, entries: as for :class:`FilePairs`.
         layout: names what is missing.
-        masks: use the masks.
+        masks: use the masks; otherwise all known flow counts.
         limit: take only this many evenly spaced pairs of the complete ones; None for all pairs, which must be complete.
     """
 

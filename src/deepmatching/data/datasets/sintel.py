@@ -34,9 +34,8 @@ class Sintel(LayoutPairs):
         root: the folder that has ``training/``, or ``training`` itself.
         passes: ``"clean"``, or ``"final"`` with motion blur and fog.
         scenes: names of the scenes; None for all 23.
-        masks: read the masks of occluded pixels, and leave out the pixels that the masks call invalid.
+        masks, limit: see :class:`LayoutPairs`; with a limit, whole scenes may be missing.
         step: take every ``step``-th pair of a scene.
-        limit: take only this many pairs, see :class:`LayoutPairs`. Whole scenes may be missing then.
     """
 
     def __init__(
@@ -57,8 +56,10 @@ class Sintel(LayoutPairs):
         for scene in found if scenes is None else scenes:
             if limit is not None and not all((training / part / scene).is_dir() for part in (passes, "flow")):
                 continue
-            numbers = _pair_numbers(training, passes, scene)[::step]
-            entries += [_entry(training, passes, scene, number, name) for number in numbers]
+            frames = _numbers(training / passes / scene, "png")
+            # With a successor or a flow: either file may then be reported as missing.
+            numbers = {n for n in frames if n + 1 in frames} | _numbers(training / "flow" / scene, "flo")
+            entries += [_entry(training, passes, scene, number, name) for number in sorted(numbers)[::step]]
         if not entries:
             raise LAYOUT.error(f"there are no pairs of frames in '{training / passes}'")
         super().__init__(name, LAYOUT, entries, masks, limit)
@@ -67,28 +68,15 @@ class Sintel(LayoutPairs):
 class SintelMini(Sintel):
     """The paper's SintelMini: 313 pairs of 7 scenes for training, 25 of 5 others for validation; see above.
 
-    Args:
-        root, passes, masks, limit: as for :class:`Sintel`.
-        split: ``"train"`` or ``"val"``.
+    The arguments are those of :class:`Sintel`, and ``split``: ``"train"`` or ``"val"``.
     """
 
     def __init__(
-        self,
-        root: PathLike,
-        split: str = "val",
-        passes: str = "clean",
-        masks: bool = True,
-        limit: int | None = None,
+        self, root: PathLike, split: str = "val", passes: str = "clean", masks: bool = True, limit: int | None = None
     ) -> None:
         check_choice("The split of SintelMini", split, ("train", "val"))
         scenes, step = (MINI_TRAIN, 1) if split == "train" else (MINI_VAL, MINI_STEP)
         super().__init__(root, passes, scenes, masks, step, name=f"sintelmini-{split}", limit=limit)
-
-
-def _pair_numbers(training: Path, passes: str, scene: str) -> list[int]:
-    """Return the frames of a scene with a successor or a flow; either file may then be reported as missing."""
-    frames = _numbers(training / passes / scene, "png")
-    return sorted({n for n in frames if n + 1 in frames} | _numbers(training / "flow" / scene, "flo"))
 
 
 def _numbers(folder: Path, suffix: str) -> set[int]:

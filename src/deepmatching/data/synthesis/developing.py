@@ -9,9 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from deepmatching.data.synthesis.differences import Differences
 from deepmatching.data.synthesis.layers import Rendering, pixels, pointwise
-from deepmatching.data.synthesis.photometry import Light, Photometry
+from deepmatching.data.synthesis.photometry import Differences, Light, Photometry
 from deepmatching.data.synthesis.scene import Scene
 
 _TAPS = 11  # along a moving point's path
@@ -29,7 +28,7 @@ def develop(
     differences: Differences[Tensor],
     generator: torch.Generator,
 ) -> Tensor:
-    """The rendered scenes as a camera sees them: (2 n, 3, H, W) in [0, 1], quantised to 8 bits."""
+    """Return the scenes as a camera sees them: (2 n, 3, H, W) in [0, 1], quantised to 8 bits."""
     frames = rendering.frames.flatten(0, 1)
     if len(photometry.lit):
         frames = _lit(frames, photometry)
@@ -49,7 +48,7 @@ def develop(
 
 
 def _lit(frames: Tensor, light: Light[Tensor]) -> Tensor:
-    """frame · gain · (1 − depth · shade), seen through fog."""
+    """Return frame · gain · (1 − depth · shade), seen through fog."""
     fields = F.interpolate(light.fields, frames.shape[2:], mode="bicubic", align_corners=True)
     gain, outline, fog = fields.split(1, dim=1)
     sharpness, depth = light.shade[..., None, None, None].unbind(1)
@@ -80,7 +79,7 @@ def _smeared(frames: Tensor, rendering: Rendering, scene: Scene[Tensor], photome
 
 
 def _filtered(frames: Tensor, photometry: Photometry[Tensor]) -> Tensor:
-    """frame + weight · (Gaussian ∗ frame − frame)."""
+    """Return frame + weight · (Gaussian ∗ frame − frame)."""
     chosen = frames[photometry.filtered]
     planes = _blurred(chosen, photometry.deviation)
     return frames.index_copy(0, photometry.filtered, torch.lerp(chosen, planes, photometry.weight[:, None, None, None]))
@@ -134,7 +133,7 @@ def _styled(frames: Tensor, scale: Tensor, style: Tensor) -> Tensor:
 
 
 def _response(frames: Tensor, visible: Tensor, differences: Differences[Tensor]) -> Tensor:
-    """Σ_k a_k sin(ω_k·colour + φ_k + material) for each channel, brought to the frame's exposure."""
+    """Return Σ_k a_k sin(ω_k·colour + φ_k + material) for each channel, brought to the frame's exposure."""
     d = differences
     material = d.materials.gather(1, visible.flatten(1)).view(visible.shape)[:, None]
     total = torch.zeros_like(frames)
@@ -166,7 +165,7 @@ def _compressed(frames: Tensor, photometry: Photometry[Tensor]) -> Tensor:
 
 @functools.cache
 def _jpeg(device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """RGB to brightness and colour differences, and back; cosine transform; tables of the standard (Annex K)."""
+    """Return RGB to brightness and colour differences, and back; cosine transform; the standard's tables (Annex K)."""
     to_luma = torch.tensor([[0.299, 0.587, 0.114], [-0.1687, -0.3313, 0.5], [0.5, -0.4187, -0.0813]])
     order, place = torch.arange(8.0)[:, None], torch.arange(8.0)
     transform = torch.cos(math.pi * order * (2 * place + 1) / 16) / 2

@@ -48,7 +48,7 @@ class Export:
 
     @property
     def total(self) -> int:
-        """The number of pairs in the folder after the run."""
+        """Return the number of pairs in the folder after the run."""
         found = (re.fullmatch(r"(\d+)_img1\.ppm", name) for name in list_folder(self.out / "data"))
         return max([self.count, *(int(match[1]) for match in found if match)])
 
@@ -91,12 +91,8 @@ class Export:
 
     def _settings(self, makers: list[Synthesizer]) -> dict[str, object]:
         """Return everything that the pairs depend on."""
-        return {
-            "seed": self.seed,
-            "size": list(self.size),
-            "pictures": [[maker.photos.photograph_count, maker.photos.cutout_count] for maker in makers],
-            "settings": asdict(self.settings),
-        }
+        pictures = [[maker.photos.photograph_count, maker.photos.cutout_count] for maker in makers]
+        return {"seed": self.seed, "size": list(self.size), "pictures": pictures, "settings": asdict(self.settings)}
 
 
 def pair_generator(seed: int, number: int) -> torch.Generator:

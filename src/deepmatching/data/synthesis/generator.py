@@ -9,9 +9,8 @@ import torch
 
 from deepmatching.data.datasets.pairs import Pair
 from deepmatching.data.synthesis.developing import develop
-from deepmatching.data.synthesis.differences import draw_differences
 from deepmatching.data.synthesis.layers import render
-from deepmatching.data.synthesis.photometry import draw_photometry
+from deepmatching.data.synthesis.photometry import draw_differences, draw_photometry
 from deepmatching.data.synthesis.photos import Photos
 from deepmatching.data.synthesis.scene import draw_scene
 from deepmatching.data.synthesis.settings import SynthesisSettings

@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from deepmatching.data.synthesis.motions import Waves
-from deepmatching.data.synthesis.placing import Windows
-from deepmatching.data.synthesis.scene import Scene
+from deepmatching.data.synthesis.scene import Scene, Windows
 
 #: Areas along the side of a picture without detail.
 _LARGE_AREAS = 4
@@ -103,7 +102,7 @@ def without_detail(tiles: Tensor, missing: Tensor) -> Tensor:
 
 
 def _within(start: Tensor, step: Tensor, length: Tensor, clamp: Tensor, side: int) -> Tensor:
-    """(N, side) rows or columns of a picture; beyond it, the last one if `clamp`, else mirrored."""
+    """Return rows or columns (N, side) of a picture; beyond it, the last one if `clamp`, else mirrored."""
     start, step, length, clamp = (values.flatten()[:, None] for values in (start, step, length, clamp))
     from_middle = torch.arange(side, device=start.device) - side // 2
     index = torch.addcmul(start, step, from_middle).floor().long()
@@ -128,7 +127,7 @@ def project(matrix: Tensor, x: Tensor, y: Tensor, out: Tensor | None = None) -> 
 
 
 def _bend(scene: Scene[Tensor], grid: Tensor, x: Tensor, y: Tensor) -> None:
-    """For layers that bend, solve x + w(x) = M⁻¹ x₁ for the point x of frame 0, and look it up for frame 1."""
+    """Solve x + w(x) = M⁻¹ x₁ for the points x of frame 0 of layers that bend, and look them up for frame 1."""
     straight = project(scene.inverse.flatten(0, 1)[scene.bent], x, y)  # (m, H, W, 2)
     waves = Waves(*(values.flatten(0, 1)[scene.bent] for values in vars(scene.waves).values()))
     point = unbend(waves, straight)

@@ -61,7 +61,7 @@ class Photos:
     def __init__(
         self, photographs: Sequence[np.ndarray], cutouts: Sequence[np.ndarray] = (), device: str | torch.device = "cpu"
     ) -> None:
-        """photographs: uint8 RGB (H, W, 3) each; cutouts: uint8 RGBA (H, W, 4) each."""
+        """Take photographs: uint8 RGB (H, W, 3) each; cutouts: uint8 RGBA (H, W, 4) each."""
         if not photographs:
             raise DeepMatchingError("Scenes need at least one photograph as their background; add some.")
         self.photograph_count, self.cutout_count, self.shape_count = len(photographs), len(cutouts), _SHAPES
@@ -84,12 +84,12 @@ class Photos:
 
     @property
     def white(self) -> int:
-        """Index of the mask that is opaque everywhere."""
+        """Return the index of the mask that is opaque everywhere."""
         return len(self.table) - 2
 
     @property
     def box(self) -> int:
-        """Index of the mask of 3 × 3 texels, the middle one opaque."""
+        """Return the index of the mask of 3 × 3 texels, the middle one opaque."""
         return len(self.table) - 1
 
     @classmethod
@@ -129,7 +129,7 @@ def find_pictures(folder: str | os.PathLike[str]) -> list[Path]:
 
 
 def _split_of(path: Path) -> str:
-    """Depends on the name without its suffix, so that a copy in another format belongs to the same split."""
+    """Return the split of a name without its suffix, so that a copy in another format belongs to the same."""
     return "val" if zlib.crc32(path.stem.encode()) % _VALIDATION_PERIOD == 0 else "train"
 
 
@@ -160,7 +160,7 @@ def _cutout_pyramid(cutout: np.ndarray) -> list[np.ndarray]:
 
 @functools.cache
 def _masks() -> list[list[np.ndarray]]:
-    """Pyramids of the drawn shapes, of one white texel, and of 3 × 3 texels with a white one in the middle."""
+    """Return pyramids of the drawn shapes, of one white texel, and of 3 × 3 texels with a white one in the middle."""
     white, box = np.full((1, 1), 255, np.uint8), np.zeros((3, 3), np.uint8)
     box[1, 1] = 255
     masks = (*draw_shapes(_SHAPES, _SHAPE_SIDE), white, box)

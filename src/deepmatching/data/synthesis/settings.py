@@ -57,18 +57,15 @@ class SynthesisSettings:
                 check_number(name, value, above=0)
             else:
                 is_count = field.name in ("min_layers", "max_layers")
-                check_number(name, value, minimum=0, maximum=1 if field.name in _FRACTIONS else None, whole=is_count)
+                check_number(name, value, minimum=0, maximum=None if field.name in _STRENGTHS else 1, whole=is_count)
         if self.min_layers > self.max_layers:
             raise DeepMatchingError("The setting 'min_layers' must not be larger than 'max_layers'.")
         if self.small + self.still + self.driving + self.viewpoint > 1:
             raise DeepMatchingError("The sum of 'small', 'still', 'driving' and 'viewpoint' must not exceed 1.")
 
 
-_FRACTIONS = (
-    *("cutouts", "soft", "plain", "small", "still", "driving", "viewpoint", "nonrigid", "grey", "colour", "change"),
-    *("lighting", "shadow", "fog", "motion_blur", "blur", "sharpen", "noise", "compression"),
-    *("photographs", "wide", "relit", "sensor", "styled", "grain"),
-)
+_STRENGTHS = ("max_displacement", "min_layers", "max_layers", "bending", "max_blur", "max_noise")
+_FRACTIONS = [field.name for field in fields(SynthesisSettings) if field.name not in _STRENGTHS]
 
 #: ``chairs``: affine motions of cut-outs and background in constant light, as in Flying Chairs.
 PRESETS: dict[str, SynthesisSettings] = {
