@@ -24,6 +24,8 @@ from deepmatching.training.model import build_model
 from deepmatching.training.optimization import Learner
 
 CPU = torch.device("cpu")
+Configs = Callable[..., Config]
+Tensors = dict[str, torch.Tensor]
 
 
 def learner_of(config: Config, steps: int = 0) -> Learner:
@@ -39,14 +41,14 @@ def learner_of(config: Config, steps: int = 0) -> Learner:
     return learner
 
 
-def tensors_of(learner: Learner) -> dict[str, torch.Tensor]:
+def tensors_of(learner: Learner) -> Tensors:
     return {n: t.clone() for n, t in _tensors(learner)[0].items()}
 
 
 @pytest.mark.parametrize(
     "changes", [("ema=0.9",), ("optimizer.name=sgd",), ("optimizer.name=sgd", "optimizer.momentum=0")]
 )
-def test_a_state_comes_back_to_the_last_bit(config_of: Callable[..., Config], changes: tuple[str, ...]) -> None:
+def test_a_state_comes_back_to_the_last_bit(config_of: Configs, changes: tuple[str, ...]) -> None:
     config = config_of(*changes)
     folder = RunFolder(config.out)
     folder.path.mkdir()
@@ -72,11 +74,23 @@ def saved_run(config: Config) -> RunFolder:
     return RunFolder(config.out)
 
 
+def rewrite_state(folder: RunFolder, tensors: Tensors | None = None, **metadata: str) -> None:
+    """Replace the tensors of a state, if given, and some of its metadata."""
+    with safe_open(folder.state, framework="pt") as file:
+        before = file.metadata()
+    save_file(load_file(folder.state) if tensors is None else tensors, folder.state, {**before, **metadata})
+
+
+def metadata_of(folder: RunFolder, key: str) -> Any:
+    with safe_open(folder.state, framework="pt") as file:
+        return json.loads(file.metadata()[key])
+
+
 def contents(folder: RunFolder) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.path.iterdir() if file.is_file()}
 
 
-def test_what_does_not_fit_is_refused_and_nothing_changes(config_of: Callable[..., Config]) -> None:
+def test_what_does_not_fit_is_refused_and_nothing_changes(config_of: Configs) -> None:
     config = config_of("steps=2", "validation.data=[]")
     folder = saved_run(config)
     before = contents(folder)
@@ -106,22 +120,16 @@ DAMAGED_METADATA = {
 
 
 @pytest.mark.parametrize("damage", ["cut", "text", "empty", "other", "tensors", "extra", *DAMAGED_METADATA])
-def test_a_damaged_state_is_one_sentence(config_of: Callable[..., Config], damage: str) -> None:
+def test_a_damaged_state_is_one_sentence(config_of: Configs, damage: str) -> None:
     config = config_of("steps=2", "validation.data=[]")
     folder = saved_run(config)
     whole = folder.state.read_bytes()
     if damage == "tensors":
-        with safe_open(folder.state, framework="pt") as file:
-            metadata = file.metadata()
-        save_file({"model.network.exponents": torch.ones(3)}, folder.state, metadata)
+        rewrite_state(folder, {"model.network.exponents": torch.ones(3)})
     elif damage == "extra":
-        with safe_open(folder.state, framework="pt") as file:
-            metadata = file.metadata()
-        save_file({**load_file(folder.state), "model.network.sharpness": torch.ones(())}, folder.state, metadata)
+        rewrite_state(folder, {**load_file(folder.state), "model.network.sharpness": torch.ones(())})
     elif damage in DAMAGED_METADATA:
-        with safe_open(folder.state, framework="pt") as file:
-            metadata = {**file.metadata(), damage: DAMAGED_METADATA[damage]}
-        save_file(load_file(folder.state), folder.state, metadata)
+        rewrite_state(folder, **{damage: DAMAGED_METADATA[damage]})
     elif damage == "other":
         folder.state.write_bytes(folder.last.read_bytes())
     else:
@@ -135,25 +143,12 @@ def test_a_damaged_state_is_one_sentence(config_of: Callable[..., Config], damag
     assert contents(folder) == before
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ("lost", "is damaged"),
-        ("lost with its record", "is damaged"),
-        ("beyond", "is damaged"),
-        ("unnamed", "is damaged"),
-        ("shape", "is damaged"),
-        ("nan", "NaN or infinite numbers in model"),
-    ],
-)
-def test_a_state_whose_optimizer_or_weights_are_wrong_is_refused(
-    config_of: Callable[..., Config], change: str, says: str
-) -> None:
+@pytest.mark.parametrize("change", ["lost", "lost with its record", "beyond", "unnamed", "shape", "nan"])
+def test_a_state_whose_optimizer_or_weights_are_wrong_is_refused(config_of: Configs, change: str) -> None:
+    says = "NaN or infinite numbers in model" if change == "nan" else "is damaged"
     config = config_of("steps=2", "validation.data=[]")
     folder = saved_run(config)
-    with safe_open(folder.state, framework="pt") as file:
-        metadata = file.metadata()
-    tensors = load_file(folder.state)
+    tensors, metadata = load_file(folder.state), {}
     name = next(name for name in tensors if name.startswith("optimizer.0.") and tensors[name].ndim)
     value = tensors[name]
     if change.startswith("lost"):
@@ -166,7 +161,7 @@ def test_a_state_whose_optimizer_or_weights_are_wrong_is_refused(
         tensors[names[change]] = (value[:1] if change == "shape" else value).clone()
     if change not in ("lost", "nan"):
         metadata["optimizer_tensors"] = json.dumps(sorted(name for name in tensors if name.startswith("optimizer.")))
-    save_file(tensors, folder.state, metadata)
+    rewrite_state(folder, tensors, **metadata)
     with pytest.raises(DeepMatchingError, match=says):
         train(config_of("steps=3", "validation.data=[]"), CPU, resume=True)
 
@@ -174,20 +169,15 @@ def test_a_state_whose_optimizer_or_weights_are_wrong_is_refused(
 @pytest.mark.parametrize(
     "change", [{"step": "two"}, {"step": -1}, {"elapsed": None}, {"sums": [1]}, {"metrics": {"epe": "small"}}]
 )
-def test_a_state_with_impossible_progress_is_refused(
-    config_of: Callable[..., Config], change: dict[str, object]
-) -> None:
+def test_a_state_with_impossible_progress_is_refused(config_of: Configs, change: dict[str, object]) -> None:
     folder = saved_run(config_of("steps=1", "validation.data=[]"))
-    with safe_open(folder.state, framework="pt") as file:
-        metadata = file.metadata()
-    progress = json.dumps({**json.loads(metadata["progress"]), **change})
-    save_file(load_file(folder.state), folder.state, {**metadata, "progress": progress})
+    rewrite_state(folder, progress=json.dumps({**metadata_of(folder, "progress"), **change}))
     with pytest.raises(DeepMatchingError, match="is damaged"):
         train(config_of("steps=3", "validation.data=[]"), CPU, resume=True)
 
 
 def test_a_run_that_was_killed_at_its_first_save_can_be_resumed(
-    config_of: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+    config_of: Configs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save = RunFolder.save_model
 
@@ -202,7 +192,7 @@ def test_a_run_that_was_killed_at_its_first_save_can_be_resumed(
     assert train(config_of(), CPU, resume=True).progress.step == 6
 
 
-def test_a_state_needs_no_model_beside_it(config_of: Callable[..., Config], tmp_path: Path) -> None:
+def test_a_state_needs_no_model_beside_it(config_of: Configs, tmp_path: Path) -> None:
     first = saved_run(config_of("steps=1", "validation.data=[]", f"out={tmp_path / 'first'}"))
     changes = ("validation.data=[]", f"model.init={first.last}")
     folder = saved_run(config_of(*changes, "steps=2"))
@@ -211,7 +201,7 @@ def test_a_state_needs_no_model_beside_it(config_of: Callable[..., Config], tmp_
     load_network(folder.last)
 
 
-def test_a_folder_in_use_is_left_alone(config_of: Callable[..., Config]) -> None:
+def test_a_folder_in_use_is_left_alone(config_of: Configs) -> None:
     folder = saved_run(config_of("steps=2", "validation.data=[]"))
     before = contents(folder)
     with lock_folder(folder.path):
@@ -222,7 +212,7 @@ def test_a_folder_in_use_is_left_alone(config_of: Callable[..., Config]) -> None
     assert train(config_of("steps=3", "validation.data=[]"), CPU, resume=True).progress.step == 3
 
 
-def test_a_config_of_the_user_is_neither_overwritten_nor_deleted(config_of: Callable[..., Config]) -> None:
+def test_a_config_of_the_user_is_neither_overwritten_nor_deleted(config_of: Configs) -> None:
     own = Path(config_of().out) / "config.toml"
     own.parent.mkdir()
     own.write_text("# mine\n")
@@ -232,7 +222,7 @@ def test_a_config_of_the_user_is_neither_overwritten_nor_deleted(config_of: Call
         assert own.read_text() == "# mine\n" and {file.name for file in own.parent.iterdir()} <= {own.name, ".lock"}
 
 
-def test_nothing_to_resume_and_no_place_to_write(config_of: Callable[..., Config], tmp_path: Path) -> None:
+def test_nothing_to_resume_and_no_place_to_write(config_of: Configs, tmp_path: Path) -> None:
     with pytest.raises(DeepMatchingError, match="no run to resume"):
         train(config_of(), CPU, resume=True)
     assert not (tmp_path / "run").exists()
@@ -243,9 +233,7 @@ def test_nothing_to_resume_and_no_place_to_write(config_of: Callable[..., Config
         train(config_of("out=/proc/run"), CPU)
 
 
-def test_settings_that_do_not_touch_what_is_learned_may_change(
-    config_of: Callable[..., Config], tmp_path: Path
-) -> None:
+def test_settings_that_do_not_touch_what_is_learned_may_change(config_of: Configs, tmp_path: Path) -> None:
     config = config_of("steps=2", "validation.data=[]")
     saved_run(config)
     (tmp_path / "run").rename(tmp_path / "moved")
@@ -253,7 +241,7 @@ def test_settings_that_do_not_touch_what_is_learned_may_change(
     assert train(changed, CPU, resume=True).progress.step == 3
 
 
-def test_the_best_score_is_that_of_the_file(config_of: Callable[..., Config]) -> None:
+def test_the_best_score_is_that_of_the_file(config_of: Configs) -> None:
     config = config_of("steps=1")
     outcome = train(config, CPU)
     folder = RunFolder(config.out)
@@ -265,34 +253,30 @@ def test_the_best_score_is_that_of_the_file(config_of: Callable[..., Config]) ->
     assert folder.best_score(config) == -float("inf")
 
 
-def test_a_setting_that_a_state_does_not_know_has_its_default(config_of: Callable[..., Config]) -> None:
+def test_a_setting_that_a_state_does_not_know_has_its_default(config_of: Configs) -> None:
     config = config_of("steps=2", "validation.data=[]")
     folder = saved_run(config)
-    with safe_open(folder.state, framework="pt") as file:
-        metadata = file.metadata()
-    before = json.loads(metadata["config"])
+    before = metadata_of(folder, "config")
     assert before["data"].pop("masks") is True
-    save_file(load_file(folder.state), folder.state, {**metadata, "config": json.dumps(before)})
+    rewrite_state(folder, config=json.dumps(before))
     with pytest.raises(DeepMatchingError, match=r"data\.masks true, and now it is false"):
         train(config_of("steps=3", "validation.data=[]", "data.masks=false"), CPU, resume=True)
     assert train(config_of("steps=3", "validation.data=[]"), CPU, resume=True).progress.step == 3
 
 
-def test_a_state_with_the_fields_of_older_versions_can_be_resumed(config_of: Callable[..., Config]) -> None:
+def test_a_state_with_the_fields_of_older_versions_can_be_resumed(config_of: Configs) -> None:
     config = config_of("steps=2")
     folder = saved_run(config)
-    with safe_open(folder.state, framework="pt") as file:
-        metadata = file.metadata()
-    progress = json.loads(metadata["progress"])
+    progress = metadata_of(folder, "progress")
     older = {**progress, "figures": progress["metrics"], "scale": 1.0, "good": 2}
     del older["metrics"]
-    save_file(load_file(folder.state), folder.state, {**metadata, "progress": json.dumps(older)})
+    rewrite_state(folder, progress=json.dumps(older))
     parts = learner_of(config)
     loaded = folder.load_state(config, 1, parts)
     assert asdict(loaded) == progress and loaded.metrics
 
 
-def test_files_that_were_read_may_be_overwritten(config_of: Callable[..., Config]) -> None:
+def test_files_that_were_read_may_be_overwritten(config_of: Configs) -> None:
     """What is loaded is a copy: parts of a file that is still open could not be replaced on Windows."""
     config = config_of("steps=2", "validation.data=[]", "optimizer.lr=0.01")
     folder = saved_run(config)
@@ -305,7 +289,7 @@ def test_files_that_were_read_may_be_overwritten(config_of: Callable[..., Config
     assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
 
 
-def test_a_state_is_not_accepted_as_a_model(config_of: Callable[..., Config]) -> None:
+def test_a_state_is_not_accepted_as_a_model(config_of: Configs) -> None:
     folder = saved_run(config_of("steps=1", "validation.data=[]"))
     with pytest.raises(DeepMatchingError, match=r"use best\.safetensors or last\.safetensors beside it"):
         load_network(folder.state)

@@ -43,6 +43,8 @@ def test_the_paper_config_is_the_papers_recipe() -> None:
     assert (config.optimizer.name, config.optimizer.momentum > 0, config.data.batch) == ("sgd", True, 1)
     assert (config.loss.kind, config.loss.weights) == ("hinge", {"Q0": 1.0})
     assert (config.model.descriptor, config.model.radius, config.model.levels) == ("vgg", 80, 6)
+    assert not config.model.learn_nu0  # "learning values ν_l, l = 1, …, L specific for each layer"
+    assert read_config("vgg", ["data.photos=x"]).model.learn_nu0  # our own recipes learn ν_0 too
 
 
 text = st.text(st.characters(blacklist_categories=["Cs"]), min_size=1)
@@ -94,41 +96,28 @@ def test_words_change_settings(tmp_path: Path) -> None:
 #: A bad word, and what the message must name: the key and the value, limit or remedy.
 BAD = [
     ("optimiser.lr=1", "optimizer.lr"),
-    ("lr=1", "optimizer.lr"),
     ("data.trian=x", "data.train"),
     ("optimizer.lr=fast", "optimizer.lr must be .* number, not 'fast'"),
     ("optimizer.lr=-1", "optimizer.lr must be .* 0, not -1"),
-    ("optimizer.lr=nan", "optimizer.lr must be .*, not nan"),
     ("optimizer.lr=inf", "optimizer.lr must be .*, not inf"),
-    ("optimizer.lr=true", "optimizer.lr must be .*, not True"),
     ("optimizer.schedule=linear", "'constant' or 'cosine', not 'linear'"),
-    ("optimizer.momentum=1", "optimizer.momentum must be .* 1, not 1"),
     ("steps=1.5", "steps must be .*, not 1.5"),
     ("steps=0", "set steps or minutes"),
     ("amp=fp16", "amp must be 'off' or 'bf16', not 'fp16'"),
-    ("ema=1", "ema must be .* 1, not 1"),
     ("out=''", "set out"),
-    ("seed=-1", "seed"),
     ("seed=99999999999999999999999", "seed must be .* 9223372036854775807"),
-    ("seed='1'", "seed must be .*, not '1'"),
     ("foo=1", "docs/training.md"),
     ("data.zzz=1", "use one of data.train, "),
-    ("accumulate=0", "accumulate"),
     ("data=3", "section"),
     ("out.name=x", "out is a value"),
     ("steps", "key=value"),
-    ("=3", "key=value"),
     ("self=1", "'self'"),
     ("data.flips=1", "data.flips must be .*, not 1"),
     ("model.radius=half", "model.radius must be .* or 'full', not 'half'"),
-    ("model.radius=0", "model.radius"),
     ("model.learn=nothing", "exponents"),
     ("data.crop=[3]", r"\[rows, columns\]"),
-    ("data.crop=[0, 5]", r"\[rows, columns\]"),
-    ("data.crop=[-1, 5]", "data.crop must be .* 0, not -1"),
     ("data.train=synthetic", "data.photos"),
     ("data.train=['synthetic', 'x.json']", "cannot mix"),
-    ("data.train=[]", "data.train"),
     ("data.root=['a', 'b']", "one for each"),
     ("data.passes=dirty", "'final'"),
     ("data.passes=final", "data.passes is for sintel"),
@@ -138,27 +127,19 @@ BAD = [
     ("data.photos=photos", "data.photos is for data.train='synthetic'"),
     ("data.synthesis.preset=default", "data.synthesis is for data.train='synthetic'"),
     ("optimizer.lr=" + "9" * 400, "optimizer.lr must be .* number, not 999"),
-    ("optimizer.lr=1e999", "optimizer.lr must be .*, not inf"),
-    ("steps=-" + "9" * 400, "steps must be .* 0, not -999"),
-    ("seed=" + "9" * 5000, "seed must be"),
     ("data.crop=[1" + "0" * 400 + ", 9]", "data.crop must be .* 1000000, not 100"),
     ("model.settings.dimensions=1" + "0" * 400, "model.settings.dimensions must be a finite number"),
-    ("model.settings.widths=[1e999]", "model.settings.widths must be a finite number"),
     ("data.crop=" + "[" * 100_000, "data.crop must be"),
     ("validation.criterion=loss", "acc@2"),
     ("validation.data=['train', 'x.json']", "cannot mix"),
     ("validation.data=synthetic", "validation.data"),
     ("loss.kind=l1", "'hinge'"),
-    ("loss.sigma=0", "loss.sigma must be .* 0.001, not 0"),
     ("loss.sigma=1e-30", "loss.sigma must be .*, not 1e-30"),
-    ("loss.margin=inf", "loss.margin must be"),
     ("loss.scale=1e300", "loss.scale must be"),
     ("loss.weights.Q0=-1", "loss.weights.Q0 must be .* 0, not -1"),
-    ("loss.weights.Q0=nan", "loss.weights.Q0 must be"),
     ("loss.weights.Q0=0", "No score volume has a weight"),
     ("loss.weights.R0=1", "R0"),
     ("loss.weights=3", "loss.weights must be .*, not 3"),
-    ("loss.subpixel=inf", "loss.subpixel"),
     ("loss.weights.Q0=much", "loss.weights.Q0 must be .*, not 'much'"),
     ("model.subpixel=0", "model.subpixel"),
     ("model.subpixel=-1", "model.subpixel must be .* 'auto', not -1"),
@@ -169,6 +150,7 @@ BAD = [
 def test_bad_settings_are_named(word: str, says: str) -> None:
     with pytest.raises(DeepMatchingError, match=says) as raised:
         read_config("quickstart", [*QUICKSTART, word])
+    assert word != "foo=1" or not set(SETTINGS) & set(str(raised.value).split())  # only close settings are suggested
     assert "\n" not in str(raised.value) and len(str(raised.value)) < 600
 
 
@@ -187,12 +169,6 @@ def test_other_data_replace_the_synthetic_pairs_of_a_config() -> None:
 
 def test_a_split_is_for_the_data_sets_that_have_one() -> None:
     assert read_config("paper", ["data.root=x", "data.split=val", "validation.split=val"]).data.split == "val"
-
-
-def test_only_close_settings_are_suggested() -> None:
-    with pytest.raises(DeepMatchingError) as raised:
-        read_config("quickstart", [*QUICKSTART, "foo=1"])
-    assert not any(key in str(raised.value).split() for key in SETTINGS)
 
 
 @pytest.mark.parametrize("word", ["2024-01-01", "1e5", "true", "12:30:00", "{a=1}"])
@@ -219,12 +195,6 @@ def test_a_file_may_begin_with_the_mark_of_windows(tmp_path: Path) -> None:
     assert read_config(tmp_path / "c.toml").steps == 7
 
 
-def test_all_keys_are_dotted_and_unique() -> None:
-    keys = SETTINGS
-    assert {"steps", "optimizer.lr", "loss.weights", "data.crop"} <= set(keys)
-    assert len(keys) == len(set(keys))
-
-
 def test_a_word_joins_the_default_weights() -> None:
     assert read_config("quickstart", [*QUICKSTART, "loss.weights.S0=0.5"]).loss.weights == {"Q0": 1.0, "S0": 0.5}
     assert read_config("quickstart", [*QUICKSTART, "loss.weights={S0=0.5}"]).loss.weights == {"S0": 0.5}
@@ -239,9 +209,3 @@ def test_the_page_on_training_lists_every_setting_with_its_default() -> None:
     for key in ("steps", "optimizer.lr", "optimizer.warmup", "data.batch", "validation.every", "loss.scale"):
         section, _, name = key.rpartition(".")
         assert float(listed[key]) == (defaults[section] if section else defaults)[name]
-
-
-def test_the_papers_config_learns_the_exponents_that_the_paper_learns() -> None:
-    """ν_1 … ν_L: "learning values ν_l, l = 1, …, L specific for each layer"; our own recipes learn ν_0 too."""
-    assert not read_config("paper", ["data.root=x"]).model.learn_nu0
-    assert read_config("vgg", ["data.photos=x"]).model.learn_nu0
