@@ -18,53 +18,13 @@ from deepmatching.kernels.cpu.matching.hog import _describe_bands
 from deepmatching.network.descriptors import HOG
 
 
-def test_without_a_writable_cache_kernels_still_compile(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = compilation.njit
-
-    def nowhere_to_write(**options: Any) -> Any:
-        if options.get("cache"):
-            raise RuntimeError("cannot cache function: no locator available for file")
-        return original(**options)
-
-    monkeypatch.setattr(compilation, "njit", nowhere_to_write)
-
-    def double(x: int) -> int:
-        return 2 * x
-
-    assert compilation.kernel(double)(21) == 42
-
-
-def test_compilation_is_announced_once_and_only_where_the_cache_holds_nothing(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    compilation.announce_compilation.cache_clear()
-    monkeypatch.setattr(logging.getLogger("deepmatching"), "propagate", True)
-
-    class Stored:
-        found: Any = object()
-
-        def load_overload(self, *_: Any) -> Any:
-            return self.found
-
-    stored = Stored()
-    compilation._announce_misses(stored)
-    with caplog.at_level("WARNING"):
-        assert stored.load_overload("types", "target") is stored.found
-        assert not caplog.messages
-        stored.found = None
-        for _ in range(2):
-            assert stored.load_overload("types", "target") is None
-    (message,) = caplog.messages
-    assert message.startswith("compiling the kernels for this machine")
-
-
 @pytest.fixture
 def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A cache in the temporary folder. Nothing has been said about it yet, and compilation has been announced."""
+    """A cache in the temporary folder. Of it, nothing has been said yet but that kernels are compiled."""
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(logging.getLogger("deepmatching"), "propagate", True)
     monkeypatch.setattr(compilation, "_said", set())
-    monkeypatch.setattr(compilation, "announce_compilation", lambda: None)
+    compilation.announce_compilation()
+    monkeypatch.setattr(logging.getLogger("deepmatching"), "propagate", True)
 
 
 def double(x: int) -> int:
@@ -76,6 +36,33 @@ def store(folder: Path) -> Path:
     assert compilation.kernel(double)(21) == 42
     (file,) = (path for path in folder.rglob("*") if path.is_file())
     return file
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_compilation_is_announced_once_and_only_where_the_cache_holds_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    compilation._said.clear()
+    store(tmp_path)
+    assert compilation.kernel(double)(0.5) == 1.0
+    (message,) = caplog.messages
+    assert message.startswith("compiling the kernels for this machine")
+    compilation._said.clear()
+    assert compilation.kernel(double)(21) == 42 and len(caplog.messages) == 1
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_without_a_writable_cache_kernels_still_compile(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nowhere_to_write(*_: Any) -> Any:
+        raise RuntimeError("cannot cache function: no locator available for file")
+
+    monkeypatch.setattr(compilation.FunctionCache, "__init__", nowhere_to_write)
+    compilation._said.clear()
+    for _ in range(2):
+        assert compilation.kernel(double)(21) == 42
+    assert not list(tmp_path.rglob("*.nb*")) and len(caplog.messages) == 1
 
 
 @pytest.mark.usefixtures("own_cache")

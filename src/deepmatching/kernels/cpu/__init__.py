@@ -1,7 +1,7 @@
 """Kernels for CPUs: compiled by Numba at their first call and kept on disk.
 
 Each has the name and the signature of the operator that it stands behind (see ``deepmatching.kernels.registry``) and
-agrees with the definition, up to rounding. Not differentiable.
+agrees with the definition, up to rounding. Not differentiable. What Numba compiles has no Python types.
 """
 
 from deepmatching.kernels.cpu.flow.geodesic import cell_graph, distance_transform, nearest_seeds

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from numba import njit
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 
 _log = logging.getLogger("deepmatching")
 
@@ -23,14 +24,8 @@ def kernel(function: Callable[..., Any]) -> Any:
     The machine code is kept in Numba's cache (next to the source, or in the user's cache folder if that is not
     writable). If no folder at all is writable, every process compiles it again.
     """
-    try:
-        compiled: Any = njit(cache=True, nogil=True, error_model="numpy")(function)
-    except RuntimeError:  # Numba's "cannot cache function: no locator available"
-        compiled = njit(nogil=True, error_model="numpy")(function)
-    if hasattr(compiled._cache, "_cache_file"):
-        _store_apart(compiled._cache._cache_file)
-    _survive_damage(compiled._cache)
-    _announce_misses(compiled._cache)
+    compiled: Any = njit(nogil=True, error_model="numpy")(function)
+    compiled._cache = _KernelCache(function)
     return compiled
 
 
@@ -44,45 +39,90 @@ def reduction(function: Callable[..., Any]) -> Any:
     return njit(nogil=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz"})(function)
 
 
-def _announce_misses(stored: Any) -> None:
-    """Announce the compilation that follows when the cache does not hold a kernel for the types of its arguments."""
-    load = stored.load_overload
+class _KernelCache(FunctionCache):
+    """Numba's cache, where what cannot be loaded is compiled again, and what cannot be stored costs the cache only.
 
-    def load_or_announce(*arguments: Any) -> Any:
-        found = load(*arguments)
+    What is loaded is run. From a folder that other users can write to, nothing is.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        try:
+            super().__init__(function)
+            self._cache_file = _KernelFile(self._cache_path, self._impl.filename_base, "")
+        except RuntimeError:  # Numba's "cannot cache function: no locator available"
+            self._cache_path = None
+            self.disable()
+
+    def load_overload(self, signature: Any, target: Any) -> Any:
+        found = None
+        if _is_exposed(self.cache_path):
+            _warn_once(
+                "other users can write to '%s', so stored kernels there are not run, and every run compiles them "
+                "again: close it (chmod go-w), or set the environment variable NUMBA_CACHE_DIR to a folder of your own",
+                self.cache_path,
+            )
+        else:
+            try:
+                found = super().load_overload(signature, target)
+            except Exception as error:  # whatever unpickling, or building from damaged parts, raises
+                message = "stored kernels in '%s' are damaged (%s): they are compiled again"
+                _warn_once(message, self.cache_path, _reason(error))
         if found is None:
             announce_compilation()
         return found
 
-    stored.load_overload = load_or_announce
-
-
-def _survive_damage(stored: Any) -> None:
-    """Compile again what cannot be loaded, and go on without a cache that cannot be written. Numba would raise.
-
-    What is loaded is run. From a folder that other users can write to, nothing is.
-    """
-    load, save = stored.load_overload, stored.save_overload
-
-    def load_or_forget(*arguments: Any) -> Any:
-        if _is_exposed(stored.cache_path):
-            _warn_of_exposure(stored.cache_path)
-            return None
-        try:
-            return load(*arguments)
-        except Exception as error:  # whatever unpickling, or building from damaged parts, raises
-            _warn_of_damage(stored.cache_path, _reason(error))
-            return None  # what is compiled then takes its place
-
-    def save_or_warn(*arguments: Any) -> None:
-        if _is_exposed(stored.cache_path):
+    def save_overload(self, signature: Any, data: Any) -> None:
+        if _is_exposed(self.cache_path):
             return
         try:
-            save(*arguments)
+            super().save_overload(signature, data)
         except Exception as error:
-            _warn_of_lost_work(stored.cache_path, _reason(error))
+            _warn_once(
+                "compiled kernels cannot be stored in '%s' (%s), so every run compiles them again: free some space "
+                "there, or set the environment variable NUMBA_CACHE_DIR to another folder",
+                self.cache_path, _reason(error),
+            )  # fmt: skip
 
-    stored.load_overload, stored.save_overload = load_or_forget, save_or_warn
+
+class _KernelFile(IndexDataCacheFile):
+    """A file for each kernel and types of arguments, with a checksum: damaged code must not run.
+
+    Numba keeps a list of a kernel's files, which each process writes anew. Of processes that compile at once, one would
+    lose its entry or find the code of another under its name.
+    """
+
+    def save(self, key: Any, data: Any) -> None:
+        content = self._fingerprint() + self._dump(data)
+        with self._open_for_write(self._path(key)) as stream:
+            stream.write(_checksum(key, content) + content)
+
+    def load(self, key: Any) -> Any:
+        try:
+            stored = self._path(key).read_bytes()
+        except FileNotFoundError:
+            return None
+        if stored[:32] != _checksum(key, stored[32:]):
+            raise ValueError("the checksum is wrong")
+        return pickle.loads(stored[64:]) if stored[32:64] == self._fingerprint() else None
+
+    def _path(self, key: Any) -> Path:
+        return Path(self._index_path).with_suffix(f".{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.nbc")
+
+    def _fingerprint(self) -> bytes:
+        """Return a digest of Numba's version and the whole package: a kernel contains helpers from other files."""
+        return hashlib.sha256(f"{self._version} {_sources()}".encode()).digest()
+
+
+def _checksum(key: Any, content: bytes) -> bytes:
+    return hashlib.sha256(repr(key).encode() + content).digest()
+
+
+@cache
+def _sources() -> str:
+    digest = hashlib.sha256()
+    for file in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 def _is_exposed(folder: str | None) -> bool:
@@ -110,87 +150,20 @@ def _is_group_of(group: int, user: int) -> bool:
     return found.gr_name == name and set(found.gr_mem) <= {name}
 
 
-def _store_apart(file: Any) -> None:
-    """Keep machine code in a file for each kernel and types of arguments, with a checksum: damaged code must not run.
-
-    Numba keeps a list of a kernel's files, which each process writes anew. Of processes that compile at once, one would
-    lose its entry or find the code of another under its name.
-    """
-
-    def path(key: Any) -> Path:
-        return Path(file._index_path).with_suffix(f".{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.nbc")
-
-    def seal(key: Any, content: bytes) -> bytes:
-        return hashlib.sha256(repr(key).encode() + content).digest()
-
-    def save(key: Any, data: Any) -> None:
-        content = _version(file) + file._dump(data)
-        with file._open_for_write(path(key)) as stream:
-            stream.write(seal(key, content) + content)
-
-    def load(key: Any) -> Any:
-        try:
-            stored = path(key).read_bytes()
-        except FileNotFoundError:
-            return None
-        checksum, version, code = stored[:32], stored[32:64], stored[64:]
-        if checksum != seal(key, version + code):
-            raise ValueError("the checksum is wrong")
-        return pickle.loads(code) if version == _version(file) else None
-
-    file.save, file.load = save, load
-
-
-def _version(file: Any) -> bytes:
-    """A fingerprint of Numba and of the whole package, since a kernel contains helpers from other files."""
-    return hashlib.sha256(f"{file._version} {_sources()}".encode()).digest()
-
-
 def _reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-#: What was said about the cache already. Dozens of kernels share it, and one sentence is enough.
+def announce_compilation() -> None:
+    """Tell the user, once, why this run takes longer."""
+    _warn_once("compiling the kernels for this machine: the first run takes longer, later ones start at once")
+
+
+#: What was said already. Dozens of kernels share a cache, and one sentence is enough.
 _said: set[str] = set()
 
 
-def _warn_of_damage(folder: str, reason: str) -> None:
-    if "damage" not in _said:
-        _said.add("damage")
-        _log.warning("stored kernels in '%s' are damaged (%s): they are compiled again", folder, reason)
-
-
-def _warn_of_exposure(folder: str) -> None:
-    if "exposure" not in _said:
-        _said.add("exposure")
-        _log.warning(
-            "other users can write to '%s', so stored kernels there are not run, and every run compiles them again: "
-            "close it (chmod go-w), or set the environment variable NUMBA_CACHE_DIR to a folder of your own",
-            folder,
-        )
-
-
-def _warn_of_lost_work(folder: str, reason: str) -> None:
-    if "lost" not in _said:
-        _said.add("lost")
-        _log.warning(
-            "compiled kernels cannot be stored in '%s' (%s), so every run compiles them again: free some space there, "
-            "or set the environment variable NUMBA_CACHE_DIR to another folder",
-            folder,
-            reason,
-        )
-
-
-@cache
-def announce_compilation() -> None:
-    """Tell the user, once, why this run takes longer."""
-    _log.warning("compiling the kernels for this machine: the first run takes longer, later ones start at once")
-
-
-@cache
-def _sources() -> str:
-    """A fingerprint of the package's files."""
-    digest = hashlib.sha256()
-    for file in sorted(Path(__file__).parent.rglob("*.py")):
-        digest.update(file.read_bytes())
-    return digest.hexdigest()
+def _warn_once(message: str, *values: object) -> None:
+    if message not in _said:
+        _said.add(message)
+        _log.warning(message, *values)

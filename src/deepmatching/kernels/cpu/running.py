@@ -23,7 +23,7 @@ def arrays_of(*tensors: Tensor) -> list[np.ndarray]:
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
-    """As ``torch.empty``, but NumPy asks the operating system for large pages: a quarter of the time to first write."""
+    """Do as ``torch.empty``, but NumPy asks the system for large pages: a quarter of the time to the first write."""
     return torch.from_numpy(np.empty(shape, dtype=_DTYPES[dtype]))
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -30,7 +28,7 @@ def distance_transform(cost: Tensor, pixels: Tensor, counts: Tensor | None = Non
 
 
 def _distances(cost: np.ndarray, pixels: np.ndarray, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distances and labels of seeds with these numbers.
+    """Return the distances and labels of seeds with these numbers.
 
     Strips of rows are swept down and up, with the adjacent rows of other strips as those were before the sweep, until
     neither a strip nor those rows change. The result does not depend on the number of threads.
@@ -58,8 +56,8 @@ def _distances(cost: np.ndarray, pixels: np.ndarray, number: np.ndarray) -> tupl
 
 
 @helper
-def _sweep_row(cost: Any, y: int, d: Any, l: Any, r: int, beside: Any, beside_label: Any) -> np.float32:
-    """Update row r of a strip from left to right and back; returns the largest fall of a distance."""
+def _sweep_row(cost, y, d, l, r, beside, beside_label):
+    """Update row r of a strip from left to right and back; return the largest fall of a distance."""
     width = cost.shape[1]
     for x in range(1, width + 1):
         up, down = d[r - 1, x], d[r + 1, x]
@@ -88,14 +86,10 @@ def _sweep_row(cost: Any, y: int, d: Any, l: Any, r: int, beside: Any, beside_la
 
 
 @kernel
-def _sweep_strips(
-    begin: int, end: int, active: Any, cost: Any, seen: Any, seen_label: Any, distance: Any, label: Any, moving: Any
-) -> None:
-    """Sweep some of the ``active`` strips down and up.
+def _sweep_strips(begin, end, active, cost, seen, seen_label, distance, label, moving):
+    """Sweep some of the ``active`` strips down and up, and set moving[n + 1] if strip n changed.
 
-    Args:
-        seen, seen_label: (strips, 2, W), the first and last row of every strip before this call.
-        moving: (strips + 2,), set to true at n + 1 if strip n changed.
+    ``seen`` and ``seen_label``, (strips, 2, W), are the first and last row of every strip before this call.
     """
     height, width = cost.shape
     d = np.empty((STRIP + 2, width + 2), dtype=np.float32)
@@ -132,8 +126,8 @@ def cell_graph(distance: Tensor, label: Tensor, seeds: int) -> Graph:
 
 
 @kernel
-def _count_borders(label: Any, counts: Any) -> None:
-    """counts[a + 1] = number of pairs of adjacent pixels with one in cell a and the other in another cell."""
+def _count_borders(label, counts):
+    """Add to counts[a + 1] the pairs of adjacent pixels with one in cell a and the other in another cell."""
     height, width = label.shape
     for y in range(height):
         for x in range(width):
@@ -145,14 +139,14 @@ def _count_borders(label: Any, counts: Any) -> None:
 
 
 @helper
-def _adjacent(label: Any, y: int, x: int, down: int) -> int:
-    """The cell of the pixel to the right or below; off the image, that of the pixel itself."""
+def _adjacent(label, y, x, down):
+    """Return the cell of the pixel to the right or below; off the image, that of the pixel itself."""
     return label[min(y + down, label.shape[0] - 1), min(x + 1 - down, label.shape[1] - 1)]
 
 
 @kernel
-def _collect_borders(distance: Any, label: Any, starts: Any) -> tuple[Any, Any, Any]:
-    """The graph in rows: where each cell's neighbours begin, their numbers, and the distances to them."""
+def _collect_borders(distance, label, starts):
+    """Return where each cell's neighbours begin, their numbers, and the distances to them."""
     height, width = label.shape
     seeds = starts.shape[0] - 1
     others, lengths = np.empty(starts[-1], dtype=np.int32), np.empty(starts[-1], dtype=np.float32)
@@ -197,8 +191,8 @@ def nearest_seeds(graph: Graph, number: int) -> Nearest:
 
 
 @kernel
-def _search(begin: int, end: int, rows: Any, others: Any, lengths: Any, index: Any, distance: Any) -> None:
-    """Dijkstra's search from each of the seeds ``begin`` … ``end`` − 1, until enough others are found.
+def _search(begin, end, rows, others, lengths, index, distance):
+    """Do Dijkstra's search from each of the seeds ``begin`` … ``end`` − 1, until enough others are found.
 
     The binary heap holds a seed once for every shorter path found to it; all but the first to come out are skipped.
     """
@@ -233,7 +227,7 @@ def _search(begin: int, end: int, rows: Any, others: Any, lengths: Any, index: A
 
 
 @helper
-def _sift_up(heap: Any, who: Any, at: int, value: np.float32, item: int) -> None:
+def _sift_up(heap, who, at, value, item):
     """Put an item into a heap of ``at`` others."""
     while at > 0:
         parent = (at - 1) >> 1
@@ -245,7 +239,7 @@ def _sift_up(heap: Any, who: Any, at: int, value: np.float32, item: int) -> None
 
 
 @helper
-def _sift_down(heap: Any, who: Any, size: int) -> None:
+def _sift_down(heap, who, size):
     """Remove the first item: the last one, at ``size``, takes its place and sinks."""
     value, item = heap[size], who[size]
     at = 0

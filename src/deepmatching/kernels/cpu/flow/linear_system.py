@@ -6,8 +6,6 @@ side, which repeat the outermost.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -34,7 +32,7 @@ def warp(image0: Tensor, image1: Tensor, flow: Tensor) -> tuple[Tensor, Tensor, 
 def warp_rows(
     image0: np.ndarray, image1: np.ndarray, flow: np.ndarray, top: int, bottom: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """:func:`warp` of the rows from ``top`` to ``bottom`` − 1."""
+    """Return :func:`warp` of the rows from ``top`` to ``bottom`` − 1."""
     channels, rows, width = image0.shape[0], bottom - top, image0.shape[2]
     mean, difference = (np.empty((channels, rows, width), dtype=np.float32) for _ in range(2))
     inside = np.empty((rows, width), dtype=np.float32)
@@ -43,10 +41,7 @@ def warp_rows(
 
 
 @kernel
-def _warp(
-    begin: int, end: int, top: int,
-    image0: Any, image1: Any, flow: Any, mean: Any, difference: Any, inside: Any,
-) -> None:  # fmt: skip
+def _warp(begin, end, top, image0, image1, flow, mean, difference, inside):
     channels, height, width = image1.shape
     for r in range(begin, end):
         y = top + r
@@ -74,13 +69,9 @@ def linear_system(
     gamma: float,
     hold: float,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """M⁻¹, b and the weights s for :func:`deepmatching.kernels.cpu.flow.refinement.relax`.
+    """Return M⁻¹, b and the weights s for :func:`deepmatching.kernels.cpu.flow.refinement.relax`.
 
-    Args:
-        image0, image1: (C, H, W), (C, H', W').
-        flow: (2, H, W).
-        start: (2, H, W), the flow before the first step.
-        smoothness: (H, W), α λ.
+    Images are (C, H, W) and (C, H', W'), the flow and that before the first step (2, H, W), ``smoothness`` (H, W): α λ.
     """
     channels, height, width = image0.shape
     shape = (height + 2, 2, vector_width.py_func((width + 1) // 2 + 2))
@@ -102,10 +93,8 @@ def linear_system(
 
 
 @kernel
-def _smoothness_weights(
-    begin: int, end: int, flow: Any, smoothness: Any, tiny: Any, weights: Any, across: Any, along: Any
-) -> None:
-    """s between column x and x + 1, and between row y and y + 1: α λ Ψ′(|∇u|² + |∇v|²), half-way between the two."""
+def _smoothness_weights(begin, end, flow, smoothness, tiny, weights, across, along):
+    """Fill in s between column x and x + 1, and row y and y + 1: α λ Ψ′(|∇u|² + |∇v|²), half-way between the two."""
     height, width = smoothness.shape
     slopes = np.empty((2, width), dtype=np.float32)  # of u and v, along the border between the two pixels
     for y in range(begin, end):
@@ -123,8 +112,8 @@ def _smoothness_weights(
 
 
 @helper
-def _along_border(above: Any, below: Any, result: Any) -> None:
-    """Four times the derivative along y between column x and x + 1."""
+def _along_border(above, below, result):
+    """Take four times the derivative along y between column x and x + 1."""
     for x in range(result.shape[0]):
         result[x] = below[x] - above[x]
     for x in range(result.shape[0] - 1):
@@ -132,8 +121,8 @@ def _along_border(above: Any, below: Any, result: Any) -> None:
 
 
 @helper
-def _across_border(row: Any, next_row: Any, result: Any) -> None:
-    """Four times the derivative along x between a row and the next, with the outermost pixels repeated."""
+def _across_border(row, next_row, result):
+    """Take four times the derivative along x between a row and the next, with the outermost pixels repeated."""
     last = row.shape[0] - 1
     inner, right, next_right = result[1:], row[2:], next_row[2:]
     for x in range(right.shape[0]):
@@ -144,11 +133,8 @@ def _across_border(row: Any, next_row: Any, result: Any) -> None:
 
 
 @helper
-def _weigh(
-    u: Any, v: Any, next_u: Any, next_v: Any, slopes: Any,
-    smoothness: Any, next_smoothness: Any, tiny: Any, weights: Any,
-) -> None:  # fmt: skip
-    """Weights between a row or column and the next; ``slopes`` are four times the derivatives the other way."""
+def _weigh(u, v, next_u, next_v, slopes, smoothness, next_smoothness, tiny, weights):
+    """Weigh a row or column and the next; ``slopes`` are four times the derivatives the other way."""
     u_slope, v_slope = slopes[0], slopes[1]
     for x in range(weights.shape[0]):
         a, b = next_u[x] - u[x], QUARTER * u_slope[x]
@@ -161,8 +147,8 @@ def _weigh(
 
 
 @helper
-def _store(row: Any, halves: Any) -> None:
-    """Even and odd columns apart, from cell 1 on."""
+def _store(row, halves):
+    """Store even and odd columns apart, from cell 1 on."""
     even, odd = halves[0][1:], halves[1][1:]
     for i in range((row.shape[0] + 1) // 2):
         even[i] = row[2 * i]
@@ -172,18 +158,14 @@ def _store(row: Any, halves: Any) -> None:
 
 @kernel
 def _system_bands(
-    begin: int, end: int, slab_first: int, slab_last: int, top: int,
-    mean: Any, difference: Any, inside: Any, flow: Any, start: Any, weights: Any, gamma: Any, hold: Any,
-    repeats: Any, zeta: Any, tiny: Any, inverse: Any, right: Any,
-) -> None:  # fmt: skip
-    """M⁻¹ and b of bands of ``BAND`` rows; ``gamma`` is divided by the number of channels.
+    begin, end, slab_first, slab_last, top, mean, difference, inside, flow, start, weights, gamma, hold,
+    repeats, zeta, tiny, inverse, right
+):  # fmt: skip
+    """Fill in M⁻¹ and b of bands of ``BAND`` rows; ``gamma`` is divided by the number of channels.
 
-    The bands are those of rows ``slab_first`` … ``slab_last`` − 1; the warped arrays begin at row ``top``.
-
-    Each channel counts ``repeats`` times, so that there are three.
-
-    ``sums`` holds Σ_c of the entries A_11, A_12, A_22, b_1, b_2 of the data term and of its squared error, before the
-    robust weight.
+    The bands are those of rows ``slab_first`` … ``slab_last`` − 1; the warped arrays begin at row ``top``. Each channel
+    counts ``repeats`` times, so that there are three. ``sums`` holds Σ_c of the entries A_11, A_12, A_22, b_1, b_2 of
+    the data term and of its squared error, before the robust weight.
     """
     channels, height, width = mean.shape[0], flow.shape[1], flow.shape[2]
     rows = np.empty((2, BAND + 4, width + 4), dtype=np.float32)
@@ -231,8 +213,8 @@ def _system_bands(
 
 
 @helper
-def _pad(row: Any, result: Any) -> None:
-    """A row with two more pixels on each side."""
+def _pad(row, result):
+    """Copy a row to one with two more pixels on each side."""
     inner = result[2:]
     for x in range(row.shape[0]):
         inner[x] = row[x]
@@ -240,42 +222,42 @@ def _pad(row: Any, result: Any) -> None:
 
 
 @helper
-def _repeat_ends(row: Any) -> None:
+def _repeat_ends(row):
     n = row.shape[0]
     row[0] = row[1] = row[2]
     row[n - 1] = row[n - 2] = row[n - 3]
 
 
 @helper
-def _along_x(padded: Any, result: Any) -> None:
-    """Derivative along a row, which has two more pixels on each side than the result."""
+def _along_x(padded, result):
+    """Derive along a row, which has two more pixels on each side than the result."""
     _derive(padded, padded[1:], padded[3:], padded[4:], result)
 
 
 @helper
-def _along_y(image: Any, y: int, result: Any) -> None:
-    """Derivative along the columns of an image (H, W) at row y."""
+def _along_y(image, y, result):
+    """Derive along the columns of an image (H, W) at row y."""
     last = image.shape[0] - 1
     _derive(image[max(y - 2, 0)], image[max(y - 1, 0)], image[min(y + 1, last)], image[min(y + 2, last)], result)
 
 
 @helper
-def _derive(a: Any, b: Any, d: Any, e: Any, result: Any) -> None:
-    """The five-point derivative, from the values two and one before and after."""
+def _derive(a, b, d, e, result):
+    """Take the five-point derivative, from the values two and one before and after."""
     near, far = DERIVATIVE_TAPS
     for x in range(result.shape[0]):
         result[x] = near * (d[x] - b[x]) + far * (e[x] - a[x])
 
 
 @helper
-def _norm(p: Any, q: Any, zeta: Any, result: Any) -> None:
-    """1 / (p² + q² + ζ²)."""
+def _norm(p, q, zeta, result):
+    """Set the result to 1 / (p² + q² + ζ²)."""
     for x in range(result.shape[0]):
         result[x] = ONE / (p[x] * p[x] + q[x] * q[x] + zeta)
 
 
 @helper
-def _add_equation(p: Any, q: Any, t: Any, norm: Any, sums: Any) -> None:
+def _add_equation(p, q, t, norm, sums):
     """Add the normal equations of p du + q dv + t = 0 with weight ``norm``, and its squared error at du = dv = 0."""
     a11, a12, a22, b1, b2, error = sums[0], sums[1], sums[2], sums[3], sums[4], sums[5]
     for x in range(p.shape[0]):
@@ -293,7 +275,7 @@ def _add_equation(p: Any, q: Any, t: Any, norm: Any, sums: Any) -> None:
 
 
 @helper
-def _robust(inside: Any, factor: Any, repeats: Any, tiny: Any, sums: Any) -> None:
+def _robust(inside, factor, repeats, tiny, sums):
     """Multiply the data term by its weight and Ψ′ = 1 / √(error + ε²), or by 0 outside the second image."""
     scale = sums[5]
     for x in range(scale.shape[0]):
@@ -305,7 +287,7 @@ def _robust(inside: Any, factor: Any, repeats: Any, tiny: Any, sums: Any) -> Non
 
 
 @helper
-def _hold(inside: Any, hold: Any, flow: Any, start: Any, pull: Any, diagonal: Any, right: Any) -> None:
+def _hold(inside, hold, flow, start, pull, diagonal, right):
     """Pull pixels that leave the second image back to where they started."""
     for x in range(pull.shape[0]):
         pull[x] = hold * (ONE - inside[x])
@@ -316,7 +298,7 @@ def _hold(inside: Any, hold: Any, flow: Any, start: Any, pull: Any, diagonal: An
 
 
 @helper
-def _add_smoothness(flow: Any, weights: Any, y: int, sums: Any, flux: Any) -> None:
+def _add_smoothness(flow, weights, y, sums, flux):
     """Add Σ_n s_n to the diagonal, and Σ_n s_n (flow_n − flow) to the right side, over the four neighbours n."""
     height, width = weights.shape[1:]
     diagonal = sums[5]
@@ -344,7 +326,7 @@ def _add_smoothness(flow: Any, weights: Any, y: int, sums: Any, flux: Any) -> No
 
 
 @helper
-def _invert(sums: Any, determinant: Any, spare: Any) -> None:
+def _invert(sums, determinant, spare):
     """Replace M = A + diagonal by its inverse. A pixel without data and without neighbours gets the increment 0."""
     a11, a12, a22, diagonal = sums[0], sums[1], sums[2], sums[5]
     for x in range(diagonal.shape[0]):

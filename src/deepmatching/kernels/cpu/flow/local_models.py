@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -21,7 +19,7 @@ def weighted_means(index: Tensor, weights: Tensor, values: Tensor) -> Tensor:
 
 
 @kernel
-def _weighted_means(begin: int, end: int, index: Any, weights: Any, values: Any, result: Any) -> None:
+def _weighted_means(begin, end, index, weights, values, result):
     for s in range(begin, end):
         total, x, y = 0.0, 0.0, 0.0
         for n in range(index.shape[1]):
@@ -40,15 +38,13 @@ def affine_models(
 ) -> tuple[Tensor, Tensor]:
     """See :func:`deepmatching.flow.operators.local_models.affine_models`."""
     models, spread = np.empty((len(index), 3, 2), dtype=np.float64), np.empty(len(index), dtype=np.float64)
-    arrays, numbers = arrays_of(index, weights, points, values), (float(ridge), float(wide), WIDE_RIDGE, OWN_WEIGHT)
-    run_in_threads(_affine_models, len(index), *arrays, *numbers, models, spread)
+    arrays = arrays_of(index, weights, points, values)
+    run_in_threads(_affine_models, len(index), *arrays, float(ridge), float(wide), models, spread)
     return torch.from_numpy(models), torch.from_numpy(spread)
 
 
 @helper
-def _normal_equations(
-    s: int, index: Any, weights: Any, points: Any, values: Any, own: float, power: float, n: Any, r: Any
-) -> None:
+def _normal_equations(s, index, weights, points, values, power, n, r):
     """Add Σ w² x xᵀ to n (3, 3) and Σ w² x vᵀ to r (3, 2) over the neighbours of a seed, w = weights^power."""
     x, y, u, v = points[s, 0], points[s, 1], values[s, 0], values[s, 1]
     for m in range(index.shape[1]):
@@ -57,7 +53,7 @@ def _normal_equations(
             continue
         dx, dy = points[j, 0] - x, points[j, 1] - y
         du, dv = values[j, 0] - u, values[j, 1] - v
-        w = weights[s, m] if m > 0 else own * weights[s, m]
+        w = weights[s, m] if m > 0 else OWN_WEIGHT * weights[s, m]
         if power != 1.0:
             w = w**power
         w *= w
@@ -77,8 +73,8 @@ def _normal_equations(
 
 
 @helper
-def _solve(n: Any, r: Any, a: Any) -> None:
-    """a (3, 2) = n⁻¹ r for a symmetric positive definite n (3, 3), by elimination; n and r are overwritten."""
+def _solve(n, r, a):
+    """Solve n a = r for a (3, 2), with n (3, 3) symmetric and positive definite; n and r are overwritten."""
     for k in range(3):
         for i in range(k + 1, 3):
             factor = n[i, k] / n[k, k]
@@ -93,25 +89,21 @@ def _solve(n: Any, r: Any, a: Any) -> None:
 
 
 @kernel
-def _affine_models(
-    begin: int, end: int,
-    index: Any, weights: Any, points: Any, values: Any,
-    ridge: float, wide: float, wide_ridge: float, own: float, models: Any, spread: Any,
-) -> None:  # fmt: skip
+def _affine_models(begin, end, index, weights, points, values, ridge, wide, models, spread):
     n, r, a = np.empty((3, 3)), np.empty((3, 2)), np.empty((3, 2))
     for s in range(begin, end):
         x, y, u, v = points[s, 0], points[s, 1], values[s, 0], values[s, 1]
         a[:] = 0.0
         if wide > 0.0:
             n[:], r[:] = 0.0, 0.0
-            n[0, 0] = n[1, 1] = wide_ridge
-            _normal_equations(s, index, weights, points, values, own, wide, n, r)
+            n[0, 0] = n[1, 1] = WIDE_RIDGE
+            _normal_equations(s, index, weights, points, values, wide, n, r)
             _solve(n, r, a)
         n[:], r[:] = 0.0, 0.0
         n[0, 0] = n[1, 1] = ridge
         for c in range(2):
             r[0, c], r[1, c] = ridge * a[0, c], ridge * a[1, c]
-        _normal_equations(s, index, weights, points, values, own, 1.0, n, r)
+        _normal_equations(s, index, weights, points, values, 1.0, n, r)
         _solve(n, r, a)
         total, residual = 0.0, 0.0
         for m in range(index.shape[1]):
@@ -120,7 +112,7 @@ def _affine_models(
                 dx, dy = points[j, 0] - x, points[j, 1] - y
                 eu = values[j, 0] - u - (a[0, 0] * dx + a[1, 0] * dy + a[2, 0])
                 ev = values[j, 1] - v - (a[0, 1] * dx + a[1, 1] * dy + a[2, 1])
-                w = weights[s, m] if m > 0 else own * weights[s, m]
+                w = weights[s, m] if m > 0 else OWN_WEIGHT * weights[s, m]
                 total += w
                 residual += w * np.sqrt(eu * eu + ev * ev)
         spread[s] = residual / total
@@ -137,7 +129,7 @@ def paint(label: Tensor, points: Tensor, models: Tensor) -> Tensor:
 
 
 @kernel
-def _paint(begin: int, end: int, label: Any, points: Any, models: Any, flow: Any) -> None:
+def _paint(begin, end, label, points, models, flow):
     for i in range(begin, end):
         for j in range(label.shape[1]):
             s = label[i, j]

@@ -1,14 +1,11 @@
 """One step of variational refinement: a linear system, and its red-black successive over-relaxation.
 
 See ``deepmatching.flow.refinement``. The even and the odd columns of a row are stored apart, so that all neighbours of
-the pixels that are updated together lie side by side. Arrays are (…, H + 2, 2, n): rows with an empty one above and
-below, even and odd columns, n cells. The first and the last cell are empty (0). Pixel (x, y) is at
-[y + 1, x % 2, x // 2 + 1].
+the pixels that are updated together lie side by side. Arrays are (…, H + 2, 2, n) with an empty row above and below and
+an empty (0) first and last cell: pixel (x, y) is at [y + 1, x % 2, x // 2 + 1].
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -37,18 +34,10 @@ def refinement_step(
     first, second, weights = arrays_of(image0, image1, smoothness)
     result = flow.detach().numpy()
     equations = linear_system(first, second, result, start.detach().numpy(), weights, gamma, hold)
-    relax(*equations, iterations, omega, result)
+    relax(equations, iterations, omega, result)
 
 
-def relax(
-    inverse: np.ndarray,
-    right: np.ndarray,
-    across: np.ndarray,
-    along: np.ndarray,
-    iterations: int,
-    omega: float,
-    flow: np.ndarray,
-) -> None:
+def relax(equations: tuple[np.ndarray, ...], iterations: int, omega: float, flow: np.ndarray) -> None:
     """Add d to the flow: d ← d + ω (M⁻¹ (b + Σ_n s_n d_n) − d) over the even, then the odd pixels, from d = 0.
 
     A band of rows is copied with as many rows around it as there are half-iterations in one visit. The outermost of
@@ -56,19 +45,16 @@ def relax(
     cache, and threads may work on different bands.
 
     Args:
-        inverse: (3, …) the upper triangle of M⁻¹.
-        right: (2, …), b.
-        across, along: (…), s: weights between column x and x + 1, and between row y and y + 1.
+        equations: the upper triangle of M⁻¹ (3, …), b (2, …), and the weights s between column x and x + 1 and between
+            row y and y + 1 (…).
         flow: (2, H, W), changed in place.
     """
+    right = equations[1]
     height = right.shape[1] - 2
     found, next_found = np.zeros_like(right), np.zeros_like(right)
     for start in range(0, 2 * iterations, DEPTH):
         depth = min(DEPTH, 2 * iterations - start)
-        run_in_threads(
-            _relax_bands, -(-height // BAND),
-            inverse, right, across, along, start, depth, np.float32(omega), found, next_found,
-        )  # fmt: skip
+        run_in_threads(_relax_bands, -(-height // BAND), *equations, start, depth, np.float32(omega), found, next_found)
         found, next_found = next_found, found
     for q in range(2):
         columns = flow[:, :, q::2]
@@ -76,11 +62,8 @@ def relax(
 
 
 @kernel
-def _relax_bands(
-    begin: int, end: int,
-    inverse: Any, right: Any, across: Any, along: Any, start: int, depth: int, omega: Any, found: Any, result: Any,
-) -> None:  # fmt: skip
-    """Half-iterations ``start`` … ``start`` + ``depth`` − 1 of bands of ``BAND`` rows."""
+def _relax_bands(begin, end, inverse, right, across, along, start, depth, omega, found, result):
+    """Do the half-iterations ``start`` … ``start`` + ``depth`` − 1 of bands of ``BAND`` rows."""
     height, n = found.shape[1] - 2, found.shape[3]
     d = np.zeros((2, BAND + 2 * depth + 2, 2, n), dtype=np.float32)
     sums = np.zeros((2, n), dtype=np.float32)
@@ -101,9 +84,7 @@ def _relax_bands(
 
 
 @helper
-def _relax_row(
-    inverse: Any, right: Any, across: Any, along: Any, y: int, d: Any, r: int, q: int, omega: Any, sums: Any
-) -> None:
+def _relax_row(inverse, right, across, along, y, d, r, q, omega, sums):
     """Update the even (q = 0) or odd columns of row y, which is row r of d."""
     here, other = across[y, q], across[y, 1 - q]
     for c in range(2):
@@ -122,21 +103,21 @@ def _relax_row(
 
 
 @helper
-def _pull(right: Any, weight0: Any, value0: Any, weight1: Any, value1: Any, sums: Any) -> None:
-    """sums = right + weight0 · value0 + weight1 · value1."""
+def _pull(right, weight0, value0, weight1, value1, sums):
+    """Set sums = right + weight0 · value0 + weight1 · value1."""
     for i in range(sums.shape[0]):
         sums[i] = right[i] + weight0[i] * value0[i] + weight1[i] * value1[i]
 
 
 @helper
-def _add(weight0: Any, value0: Any, weight1: Any, value1: Any, sums: Any) -> None:
-    """sums += weight0 · value0 + weight1 · value1."""
+def _add(weight0, value0, weight1, value1, sums):
+    """Add weight0 · value0 + weight1 · value1 to the sums."""
     for i in range(sums.shape[0]):
         sums[i] += weight0[i] * value0[i] + weight1[i] * value1[i]
 
 
 @helper
-def _update(inverse0: Any, inverse1: Any, sum0: Any, sum1: Any, omega: Any, value: Any) -> None:
-    """value += ω (inverse0 · sum0 + inverse1 · sum1 − value)."""
+def _update(inverse0, inverse1, sum0, sum1, omega, value):
+    """Add ω (inverse0 · sum0 + inverse1 · sum1 − value) to the value."""
     for i in range(value.shape[0]):
         value[i] += omega * (inverse0[i] * sum0[i] + inverse1[i] * sum1[i] - value[i])

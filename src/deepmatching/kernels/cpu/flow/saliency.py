@@ -1,4 +1,4 @@
-"""Smoothing, and how much there is to see at each pixel, by OpenCV: ten times as fast as PyTorch's convolutions."""
+"""Smoothing and saliency by OpenCV: ten times as fast as PyTorch's convolutions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def saliency(image: Tensor) -> Tensor:
 
 
 def _strips(begin: int, end: int, planes: np.ndarray, result: np.ndarray) -> None:
-    """Strips of ``STRIP`` rows: the intermediate steps take 30 numbers per pixel."""
+    """Fill in strips of ``STRIP`` rows: the intermediate steps take 30 numbers per pixel."""
     height = len(result)
     for top in range(begin * STRIP, min(height, end * STRIP), STRIP):
         first, bottom = max(0, top - REACH), min(height, top + STRIP)
@@ -54,7 +54,7 @@ def _saliency(image: np.ndarray) -> np.ndarray:
 
 
 def _lab(rgb: np.ndarray) -> np.ndarray:
-    """CIE Lab of (H, W, 3), taken as linear RGB."""
+    """Return CIE Lab of (H, W, 3), taken as linear RGB."""
     xyz = cv2.transform(rgb, np.array(RGB_TO_XYZ) / np.array(WHITE_XYZ)[:, None])
     x, y, z = np.moveaxis(np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116), 2, 0)
     return np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], axis=2).astype(np.float32)

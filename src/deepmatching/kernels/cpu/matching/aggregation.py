@@ -20,33 +20,51 @@ NOTHING = np.float32(-np.inf)
 
 def aggregate_and_pool(pooled: Tensor, geometry: Geometry, l: int, exponent: float) -> tuple[Tensor, Tensor]:
     """See :func:`deepmatching.network.operators.fused.aggregate_and_pool`."""
-    rows, columns = geometry.grid(l + 1)
-    shape = (pooled.shape[0], rows, columns, *geometry.window(l + 2))
-    result, switches = empty(shape, torch.float32), empty(shape, torch.uint8)
-    links = np.array(geometry.links(l), dtype=np.int64)
-    for volumes in zip(pooled, result, switches, strict=True):
-        scores, *results = arrays_of(*volumes)
-        run_in_threads(
-            _aggregate_and_pool, rows * columns, scores, links,
-            geometry.pool_offset(l + 1), geometry.pool_reach, np.float32(exponent), *results,
-        )  # fmt: skip
+    shape = (len(pooled), *geometry.grid(l + 1), *geometry.window(l + 2))
+    result, switches = empty(shape), empty(shape, torch.uint8)
+    pooling = geometry.pool_offset(l + 1), geometry.pool_reach, np.float32(exponent)
+    _run(_aggregate_and_pool, (pooled, result, switches), geometry, l, *pooling)
     return result, switches
 
 
 def aggregate(pooled: Tensor, geometry: Geometry, l: int, exponent: float) -> Tensor:
     """See :func:`deepmatching.network.operators.fused.aggregate`."""
-    rows, columns = geometry.grid(l + 1)
-    result = empty((pooled.shape[0], rows, columns, *pooled.shape[3:]), torch.float32)
-    links = np.array(geometry.links(l), dtype=np.int64)
-    for volumes in zip(pooled, result, strict=True):
-        scores, means = arrays_of(*volumes)
-        run_in_threads(_aggregate, rows * columns, scores, links, np.float32(exponent), means)
+    result = empty((len(pooled), *geometry.grid(l + 1), *pooled.shape[3:]))
+    _run(_aggregate, (pooled, result), geometry, l, np.float32(exponent))
     return result
 
 
+def disaggregate(scores: Tensor, geometry: Geometry, l: int) -> Tensor:
+    """See :func:`deepmatching.network.operators.fused.disaggregate`."""
+    result = empty((len(scores), *geometry.grid(l), *scores.shape[3:]))
+    _run(_disaggregate, (scores, result), geometry, l)
+    return result
+
+
+def unpool_and_disaggregate(coarse: Tensor, pooled: Tensor, switches: Tensor, geometry: Geometry, l: int) -> Tensor:
+    """See :func:`deepmatching.network.operators.fused.unpool_and_disaggregate`."""
+    result = empty((len(coarse), *geometry.grid(l), *geometry.window(l + 1)))
+    unpooling = geometry.pool_offset(l + 1), window_places(geometry)
+    _run(_unpool_and_disaggregate, (coarse, pooled, switches, result), geometry, l, *unpooling)
+    return result
+
+
+def _run(kernel: Any, volumes: tuple[Tensor, ...], geometry: Geometry, l: int, *arguments: Any) -> None:
+    """Call a kernel for all points of each pair of volumes: those of the last one, with the links of level l."""
+    links = np.array(geometry.links(l), dtype=np.int64)
+    for pair in zip(*volumes, strict=True):
+        run_in_threads(kernel, pair[-1].shape[:2].numel(), *arrays_of(*pair), links, *arguments)
+
+
+def window_places(geometry: Geometry) -> np.ndarray:
+    """Return the cell that each switch stands for: (row, column) from the centre of a pooling window, (side², 2)."""
+    reach = geometry.pool_reach
+    return np.argwhere(np.ones((2 * reach + 1, 2 * reach + 1))).astype(np.int64) - reach
+
+
 @helper
-def _children(scores: np.ndarray, links: np.ndarray, i: int, j: int, children: np.ndarray) -> int:
-    """Fill in the children of point (i, j), (4, 2): row and column on the grid, or −1. Returns their number."""
+def _children(scores, links, i, j, children):
+    """Fill in the children of point (i, j), (4, 2): row and column on the grid, or −1. Return their number."""
     count = 0
     for n in range(4):
         a, b = i + links[n, 0], j + links[n, 1]
@@ -57,17 +75,10 @@ def _children(scores: np.ndarray, links: np.ndarray, i: int, j: int, children: n
 
 
 @helper
-def _mean_row(
-    scores: np.ndarray, links: np.ndarray, children: np.ndarray, count: int, y: int, mean: np.ndarray, lead: int
-) -> None:
-    """mean[lead + x] = max(0, mean over the children of their scores at cell (y, x) + cell shift).
+def _mean_row(scores, links, children, count, y, mean, lead):
+    """Set mean[lead + x] = max(0, mean over the ``_children`` of their scores at cell (y, x) + cell shift).
 
-    A missing cell of a child counts 0.
-
-    Args:
-        scores: (H_l, W_l, h, w).
-        links: (4, 4), ``Geometry.links``.
-        children, count: from ``_children``.
+    A missing cell of a child counts 0. The scores are (H_l, W_l, h, w).
     """
     height, width = scores.shape[2:]
     start = np.uintp(lead)  # unsigned: only an index that cannot be negative allows vectors
@@ -84,8 +95,8 @@ def _mean_row(
 
 
 @kernel
-def _aggregate(begin: int, end: int, scores: Any, links: Any, exponent: Any, result: Any) -> None:
-    """S_{l+1} (H_{l+1}, W_{l+1}, h, w) at the points ``begin`` … ``end`` − 1 from S_{l+1/2} (H_l, W_l, h, w)."""
+def _aggregate(begin, end, scores, result, links, exponent):
+    """Fill in S_{l+1} (H_{l+1}, W_{l+1}, h, w) from S_{l+1/2} (H_l, W_l, h, w)."""
     columns, height, width = result.shape[1:]
     children = np.empty((4, 2), dtype=np.int64)
     row = np.zeros(vector_width(width), dtype=np.float32)
@@ -102,12 +113,8 @@ def _aggregate(begin: int, end: int, scores: Any, links: Any, exponent: Any, res
 
 
 @kernel
-def _aggregate_and_pool(
-    begin: int, end: int,
-    scores: Any, links: Any, offset: int, reach: int, exponent: Any,
-    pooled: Any, switches: Any,
-) -> None:  # fmt: skip
-    """S_{l+3/2} and m_{l+1} at the points ``begin`` … ``end`` − 1 from S_{l+1/2}, (H_l, W_l, h_{l+1}, w_{l+1})."""
+def _aggregate_and_pool(begin, end, scores, pooled, switches, links, offset, reach, exponent):
+    """Fill in S_{l+3/2} and m_{l+1} from S_{l+1/2}, (H_l, W_l, h_{l+1}, w_{l+1})."""
     columns, pooled_rows, pooled_columns = pooled.shape[1:]
     rows = scores.shape[2]
     side, width = 2 * reach + 1, vector_width(pooled_columns)
@@ -139,39 +146,9 @@ def _aggregate_and_pool(
                 k += 1
 
 
-def disaggregate(scores: Tensor, geometry: Geometry, l: int) -> Tensor:
-    """See :func:`deepmatching.network.operators.fused.disaggregate`."""
-    rows, columns = geometry.grid(l)
-    result = empty((scores.shape[0], rows, columns, *scores.shape[3:]))
-    links = np.array(geometry.links(l), dtype=np.int64)
-    for volumes in zip(scores, result, strict=True):
-        parents, best = arrays_of(*volumes)
-        run_in_threads(_disaggregate, rows * columns, parents, links, best)
-    return result
-
-
-def unpool_and_disaggregate(coarse: Tensor, pooled: Tensor, switches: Tensor, geometry: Geometry, l: int) -> Tensor:
-    """See :func:`deepmatching.network.operators.fused.unpool_and_disaggregate`."""
-    rows, columns = geometry.grid(l)
-    result = empty((coarse.shape[0], rows, columns, *geometry.window(l + 1)))
-    links, places = np.array(geometry.links(l), dtype=np.int64), window_places(geometry)
-    for volumes in zip(coarse, pooled, switches, result, strict=True):
-        *parents, best = arrays_of(*volumes)
-        run_in_threads(
-            _unpool_and_disaggregate, rows * columns, *parents, links, geometry.pool_offset(l + 1), places, best
-        )
-    return result
-
-
-def window_places(geometry: Geometry) -> np.ndarray:
-    """The cell that each switch stands for: (row, column) from the centre of a pooling window, (side², 2)."""
-    reach = geometry.pool_reach
-    return np.argwhere(np.ones((2 * reach + 1, 2 * reach + 1))).astype(np.int64) - reach
-
-
 @kernel
-def _disaggregate(begin: int, end: int, scores: Any, links: Any, result: Any) -> None:
-    """Q_{l+1/2} (H_l, W_l, h, w) at the points ``begin`` … ``end`` − 1 from Q_{l+1} (H_{l+1}, W_{l+1}, h, w)."""
+def _disaggregate(begin, end, scores, result, links):
+    """Fill in Q_{l+1/2} (H_l, W_l, h, w) from Q_{l+1} (H_{l+1}, W_{l+1}, h, w)."""
     columns, height, width = result.shape[1:]
     for point in range(begin, end):
         i, j = point // columns, point % columns
@@ -187,13 +164,10 @@ def _disaggregate(begin: int, end: int, scores: Any, links: Any, result: Any) ->
 
 
 @kernel
-def _unpool_and_disaggregate(
-    begin: int, end: int, coarse: Any, pooled: Any, switches: Any, links: Any, offset: int, places: Any, result: Any
-) -> None:
-    """Q_{l+1/2} (H_l, W_l, h_{l+1}, w_{l+1}) at the points ``begin`` … ``end`` − 1.
+def _unpool_and_disaggregate(begin, end, coarse, pooled, switches, result, links, offset, places):
+    """Fill in Q_{l+1/2} (H_l, W_l, h_{l+1}, w_{l+1}), where the parents' scores are unpooled straight into the map.
 
-    The parents' scores are unpooled straight into the child's map. ``coarse``, ``pooled`` and ``switches`` are
-    (H_{l+1}, W_{l+1}, h_{l+2}, w_{l+2}).
+    ``coarse``, ``pooled`` and ``switches`` are (H_{l+1}, W_{l+1}, h_{l+2}, w_{l+2}).
     """
     columns, height, width = result.shape[1:]
     best = np.empty((height, width), dtype=np.float32)

@@ -1,9 +1,9 @@
 """CORR, PW and MP in one pass: S_{1/2} and m_0 without S_0 (eqs. 2 and 3 of the paper).
 
-The inner loop has a few reference points against a stretch of target positions. Numba has no way to say that a block of
-sums should stay in registers, so this loop is written in LLVM's intermediate representation. It is a matrix product
-whose right-hand side is never assembled: the target's cells of one patch row are neighbours in memory, and a table says
-where each row of the matrix starts.
+The inner loop has a few reference points against a stretch of target positions. Numba cannot keep a block of sums in
+registers, so this loop is written in LLVM's intermediate representation. It is a matrix product whose right-hand side
+is never assembled: the target's cells of one patch row are neighbours in memory, and a table says where each row of the
+matrix starts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ POINTS = 4  #: reference points that share the target's cells
 
 
 def _vectors() -> tuple[int, int]:
-    """(floats in a vector, vectors per point) such that all sums and operands fit into this CPU's registers."""
+    """Return (floats in a vector, vectors per point) for all sums and operands to fit into this CPU's registers."""
     features = llvmlite.binding.get_host_cpu_features()
     if features.get("avx512f"):
         return 16, 6  # 4 × 6 sums of 32 registers
@@ -52,8 +52,8 @@ def correlate_and_pool(
     ``POINTS`` neighbours of a row of reference points share the target's cells. Their scores are computed one row of
     target positions at a time, and rectified and pooled while that row is in the cache.
     """
-    shape = (cells0.shape[0], *geometry.grid(0), *geometry.window(1))
-    pooled, switches = empty(shape, torch.float32), empty(shape, torch.uint8)
+    shape = (len(cells0), *geometry.grid(0), *geometry.window(1))
+    pooled, switches = empty(shape), empty(shape, torch.uint8)
     step = geometry.alpha // geometry.gamma
     pitch = target_pitch(geometry, patch, (POINTS - 1) * step + WIDE)  # the last tile may have points off the grid
     band, _ = target_bands(geometry, patch, cells0.shape[1], pitch)
@@ -101,7 +101,7 @@ def _correlate_rows(
 
 
 def _factors(geometry: Geometry, patch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rectification of rows (H_0 | 1, h_0) and columns (W_0 | 1, 2, n), and 0 for cells, −1 for missing ones (2, n).
+    """Return the rectification of rows (H_0 | 1, h_0) and columns (W_0 | 1, 2, n), and 0, or −1 for no cell, (2, n).
 
     Columns are laid out as pooling wants them: reach − offset places before the first cell, even and odd apart.
     """
@@ -115,10 +115,7 @@ def _factors(geometry: Geometry, patch: int) -> tuple[np.ndarray, np.ndarray, np
 
 
 def _target_rows(cells: Tensor, top: int, count: int, left: int, pitch: int) -> Tensor:
-    """Rows ``top`` … of the target's cells (C, h, w), with zeros off the image: (count, C, pitch).
-
-    The channels of a row are adjacent; ``left`` is the number of zeros to its left.
-    """
+    """Return rows ``top`` … of the target's cells (C, h, w), ``left`` zeros before and 0 outside: (count, C, pitch)."""
     height, width = cells.shape[1:]
     rows = torch.zeros((count, cells.shape[0], pitch))
     used = max(0, min(width, pitch - left))  # no window reaches the right of a target much wider than the reference
@@ -129,8 +126,8 @@ def _target_rows(cells: Tensor, top: int, count: int, left: int, pitch: int) -> 
 
 
 @helper
-def _pack(cells: np.ndarray, y: int, x: int, step: int, patch: int, filters: np.ndarray) -> None:
-    """filters[(c, dy, dx), r] = cells[c, y + dy, x + r·step + dx]: the patches of POINTS points, 0 off the image."""
+def _pack(cells, y, x, step, patch, filters):
+    """Set filters[(c, dy, dx), r] = cells[c, y + dy, x + r·step + dx], patches of POINTS points; 0 off the image."""
     k = 0
     for c in range(cells.shape[0]):
         for dy in range(patch):
@@ -142,17 +139,8 @@ def _pack(cells: np.ndarray, y: int, x: int, step: int, patch: int, filters: np.
 
 
 @helper
-def _rectify(
-    scores: np.ndarray,
-    r: int,
-    shift: int,
-    row_factor: np.float32,
-    factors: np.ndarray,
-    point: int,
-    no_cells: np.ndarray,
-    halves: np.ndarray,
-) -> None:
-    """max(0, scores · row factor · column factor), or −1 for a missing cell, split into even and odd places.
+def _rectify(scores, r, shift, row_factor, factors, point, no_cells, halves):
+    """Split max(0, scores · row factor · column factor), or −1 for a missing cell, into even and odd places.
 
     The scores of point r of the tile start at place r · ``shift``; ``point`` is its row in ``factors``.
     """
@@ -164,9 +152,7 @@ def _rectify(
 
 
 def _micro_kernel(vectors: int) -> Any:
-    def typed(
-        context: Any, filters: Any, cells: Any, first: Any, offsets: Any, scores: Any, column: Any
-    ) -> tuple[Any, Any]:
+    def typed(context: Any, filters: Any, cells: Any, first: Any, offsets: Any, scores: Any, column: Any) -> Any:
         signature = types.void(filters, cells, types.intp, offsets, scores, types.intp)
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -180,7 +166,7 @@ def _micro_kernel(vectors: int) -> Any:
 
 
 def _emit(builder: Any, vectors: int, arrays: Any, first: Any, column: Any) -> None:
-    """sums[r][v] += filters[k, r] · vector v of the cells at first + offsets[k], for all k; then scores = sums."""
+    """Emit sums[r][v] += filters[k, r] · vector v of the cells at first + offsets[k], for all k, and scores = sums."""
     filters, cells, offsets, scores = arrays
     index, floats = ir.IntType(64), ir.VectorType(ir.FloatType(), LANES)
     terms = builder.extract_value(offsets.shape, 0)
@@ -238,22 +224,18 @@ correlate_narrow = _micro_kernel(max(1, VECTORS // 2))
 
 @kernel
 def _correlate_tiles(
-    begin: int, end: int,
-    cells0: Any, first_row: int, first_column: int, step: int, patch: int,
-    cells1: Any, first1: int, row_pitch: int, offsets: Any,
-    start: int, shift: int, row_factors: Any, column_factors: Any, no_cells: Any,
-    offset: int, reach: int, exponent: Any,
-    pooled: Any, switches: Any,
-) -> None:  # fmt: skip
-    """Tiles ``begin`` … ``end`` − 1 of POINTS reference points each, in raster order.
+    begin, end, cells0, first_row, first_column, step, patch, cells1, first1, row_pitch, offsets,
+    start, shift, row_factors, column_factors, no_cells, offset, reach, exponent, pooled, switches
+):  # fmt: skip
+    """Fill in the tiles ``begin`` … ``end`` − 1 of POINTS reference points each, in raster order.
 
     Args:
-        cells0: (C, h0, w0); first_row, first_column: first cell of the first point's patch; step: cells from point
-            to point.
-        cells1: the flattened rows of ``_target_rows``; first1: where the first point's patch starts in a row when
-            it is at its first target position; row_pitch: from row to row; offsets: from there to each of the
-            patch's values, in the order (c, dy, dx).
-        start, shift: target row of the first cell of the window of point (0, 0), and from point to point.
+        cells0: (C, h0, w0).
+        first_row, first_column, step: first cell of the first point's patch, and from point to point.
+        cells1: the flattened rows of ``_target_rows``.
+        first1: where the first point's patch starts in a row when it is at its first target position.
+        row_pitch, offsets: from row to row, and to each of the patch's values, in the order (c, dy, dx).
+        start, shift: target row of the first cell of point (0, 0), and from point to point.
         row_factors, column_factors, no_cells: see ``_factors``.
         pooled, switches: (H_0, W_0, h_1, w_1), the result.
     """

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -18,7 +16,7 @@ from deepmatching.settings import Reciprocal
 
 def best_pooled(coarse: Tensor, pooled: Tensor, switches: Tensor, geometry: Geometry, reciprocal: Reciprocal) -> Best:
     """See :func:`deepmatching.network.operators.decoding.best_pooled`."""
-    shape = (coarse.shape[0], *geometry.grid(0))
+    shape = (len(coarse), *geometry.grid(0))
     scores, cells = np.empty(shape, dtype=np.float32), np.empty(shape, dtype=np.int64)
     tables = []
     for pair in range(shape[0]):
@@ -49,24 +47,21 @@ def _decode(
 
 @kernel
 def _best_matches(
-    begin: int, end: int,
-    coarse: Any, pooled: Any, switches: Any, offset: int, places: Any, window: int,
-    first_row: int, first_column: int, shift: int, row_bins: Any, column_bins: Any,
-    best: Any, scores: Any, cells: Any,
-) -> None:  # fmt: skip
-    """The best match of each point, and the best score in each bin. Every table in ``best`` covers some of the points.
+    begin, end, coarse, pooled, switches, offset, places, window,
+    first_row, first_column, shift, row_bins, column_bins, best, scores, cells
+):  # fmt: skip
+    """Find the best match of each point, and the best score in each bin. Each table in ``best`` covers some points.
 
     Of several cells with the highest score, the first in raster order of the level-0 window counts.
 
     Args:
         coarse, pooled, switches: (H_0, W_0, h_1, w_1).
         places: see ``window_places``.
-        window: w_0, columns of a level-0 window.
-        first_row, first_column, shift: target position of the first cell of the window of point (0, 0), and
-            from point to point.
+        window: w_0.
+        first_row, first_column, shift: target position of the first cell of point (0, 0), and from point to point.
         row_bins, column_bins: bin of each target position on which a match may lie, along each axis.
         best: (tables, bin rows, bin columns), −∞ at first.
-        scores, cells: (H_0, W_0), the result: the match's score and cell (0 without a match).
+        scores, cells: (H_0, W_0), the result; cell 0 without a match.
     """
     tables = best.shape[0]
     columns = coarse.shape[1]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -17,51 +15,38 @@ ZERO, ONE, QUARTER, TINY = np.float32(0), np.float32(1), np.float32(0.25), np.fl
 
 
 def hog_cells(
-    image: Tensor,
-    directions: Tensor,
-    stride: int,
-    sigmas: tuple[float, float, float],
-    slope: float,
-    ninth: float,
+    image: Tensor, directions: Tensor, stride: int, sigmas: tuple[float, float, float], slope: float, ninth: float
 ) -> Tensor:
     """See :func:`deepmatching.network.descriptors.hog.hog_cells`."""
     batch, _, height, width = image.shape
     cells = empty((batch, len(directions) + 1, height // stride, width // stride), torch.float32)
     taps = [np.exp(-np.square(np.arange(-2.0, 3.0)) / (2 * sigma**2)) for sigma in sigmas]
-    tables = [_weights(taps[0], height, width, 1)]
-    tables += [_weights(kernel, height, width, 0) for kernel in taps[1:]]
+    tables = [_weights(kernel, height, width, border) for kernel, border in zip(taps, (1, 0, 0), strict=True)]
     for picture, result in zip(image.detach().contiguous().numpy(), cells.numpy(), strict=True):
         run_in_threads(
             _describe_bands, -(-result.shape[1] // max(1, BAND // stride)),
-            picture, stride, directions.detach().to("cpu", torch.float32).numpy(), tables[0], tables[1], tables[2],
+            picture, stride, directions.detach().to("cpu", torch.float32).numpy(), *tables,
             np.float32(slope / np.log(2)), np.float32(ninth), result,
         )  # fmt: skip
     return cells
 
 
 def _weights(taps: np.ndarray, height: int, width: int, border: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Weights of a normalised convolution evaluated up to ``border`` pixels outside the image.
+    """Return the weights of a normalised convolution evaluated up to ``border`` pixels outside the image.
 
-    Returns:
-        the five weights at each row (height + 2·border, 5), the kernel (5,) and 1 / its mass inside the image at each
-        column (width + 2·border,).
+    These are five at each row (height + 2·border, 5), the kernel (5,) and 1 / its mass inside the image at each column
+    (width + 2·border,).
     """
-    masses = [np.convolve(np.pad(np.ones(n), border), taps)[2:-2] for n in (height, width)]
-    arrays = (taps / masses[0][:, None], taps, 1 / masses[1])
-    return arrays[0].astype(np.float32), arrays[1].astype(np.float32), arrays[2].astype(np.float32)
+    by_row, by_column = (np.convolve(np.pad(np.ones(n), border), taps)[2:-2] for n in (height, width))
+    return (taps / by_row[:, None]).astype(np.float32), taps.astype(np.float32), (1 / by_column).astype(np.float32)
 
 
 @helper
-def _smooth(rows: np.ndarray, r: int, y: int, weights: Any, column: np.ndarray, result: np.ndarray, to: int) -> None:
-    """A row of the normalised convolution.
+def _smooth(rows, r, y, weights, column, result, to):
+    """Fill in row ``to`` of the result (·, ≥ n): row y of the normalised convolution with these ``_weights``.
 
-    Args:
-        rows: (≥ r + 5, n + 4), the five rows around it from row r on: zero outside the image, two more columns on
-            each side.
-        y: its number in the table of weights.
-        weights: from ``_weights``.
-        column: a buffer (n + 4,).
-        result: (> to, ≥ n); row ``to`` of it is filled in.
+    The five rows around it are those from r on in ``rows``, (·, n + 4), which are zero outside the image; ``column``
+    is a buffer (n + 4,).
     """
     by_row, taps, mass = weights
     a, b, c, d, e = by_row[y, 0], by_row[y, 1], by_row[y, 2], by_row[y, 3], by_row[y, 4]
@@ -75,8 +60,8 @@ def _smooth(rows: np.ndarray, r: int, y: int, weights: Any, column: np.ndarray, 
 
 
 @helper
-def _gradient(image: np.ndarray, top: int, rows: int, weights: Any, gradient: np.ndarray) -> None:
-    """Gradient of the smoothed grey image: (2, ≥ rows, W) for x and y, row ``top`` + r of the image at r; 0 outside."""
+def _gradient(image, top, rows, weights, gradient):
+    """Fill in the gradient of the smoothed grey image, (2, ≥ rows, W), from row ``top`` on; 0 outside the image."""
     channels, height, width = image.shape
     grey = np.zeros((rows + 6, width + 6), dtype=np.float32)  # three more rows and columns on each side
     scale = np.float32(255) / np.float32(channels)
@@ -99,8 +84,8 @@ def _gradient(image: np.ndarray, top: int, rows: int, weights: Any, gradient: np
 
 
 @helper
-def _pool(rows: np.ndarray, cells: np.ndarray, o: int, y: int) -> None:
-    """Maximum over blocks of stride × stride pixels: cells[o, y] (w,) from rows (stride, W), which are overwritten."""
+def _pool(rows, cells, o, y):
+    """Pool blocks of stride × stride pixels: cells[o, y] (w,) from rows (stride, W), which are overwritten."""
     stride = rows.shape[0]
     for r in range(1, stride):
         for x in range(rows.shape[1]):
@@ -113,7 +98,7 @@ def _pool(rows: np.ndarray, cells: np.ndarray, o: int, y: int) -> None:
 
 
 @helper
-def _normalise(cells: np.ndarray, y: int, ninth: np.float32, squares: np.ndarray) -> None:
+def _normalise(cells, y, ninth, squares):
     """Add the constant channel to row y of the cells (9, h, w), and scale each cell to the norm 1/4."""
     channels, width = cells.shape[0], cells.shape[2]
     for x in range(width):
@@ -130,18 +115,11 @@ def _normalise(cells: np.ndarray, y: int, ninth: np.float32, squares: np.ndarray
 
 
 @kernel
-def _describe_bands(
-    begin: int, end: int,
-    image: Any, stride: int, directions: Any, weights0: Any, weights1: Any, weights2: Any, slope: Any, ninth: Any,
-    cells: Any,
-) -> None:  # fmt: skip
-    """The cells (9, h, w) of bands of ``BAND`` rows of pixels (or one row of cells, if that is more).
+def _describe_bands(begin, end, image, stride, directions, weights0, weights1, weights2, slope, ninth, cells):
+    """Fill in the cells (9, h, w) of bands of ``BAND`` rows of the image (C, H, W), or of one row of cells if larger.
 
-    Args:
-        image: (C, H, W).
-        directions: (8, 2), unit vectors (x, y).
-        weights0, weights1, weights2: of the three smoothing steps, from ``_weights``.
-        slope: of the saturation, in powers of two.
+    ``directions`` are unit vectors (x, y), (8, 2), and the slope of the saturation is in powers of two. Each smoothing
+    step has its ``_weights``.
     """
     height, width = image.shape[1:]
     per_band = max(1, BAND // stride)

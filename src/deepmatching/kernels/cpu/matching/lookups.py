@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -38,12 +37,12 @@ def lookup_squares(
 
 
 def _vectors(vectors0: Tensor, cells1: Tensor, places: Tensor) -> list[np.ndarray]:
-    """Return arrays, of the maps (C, H, W) such that the numbers of one place lie together."""
+    """Return the maps (C, H, W) as arrays (H, W, C), and the places."""
     return arrays_of(vectors0.permute(1, 2, 0), cells1.permute(1, 2, 0), places)
 
 
 @kernel
-def _lookup(begin: int, end: int, vectors: Any, cells: Any, places: Any, gamma: Any, found: Any) -> None:
+def _lookup(begin, end, vectors, cells, places, gamma, found):
     for k in range(found.shape[0]):
         for i in range(begin, end):
             for j in range(found.shape[2]):
@@ -52,9 +51,7 @@ def _lookup(begin: int, end: int, vectors: Any, cells: Any, places: Any, gamma: 
 
 
 @kernel
-def _lookup_squares(
-    begin: int, end: int, vectors: Any, cells: Any, targets: Any, gamma: Any, reaches: Any, steps: Any, found: Any
-) -> None:
+def _lookup_squares(begin, end, vectors, cells, targets, gamma, reaches, steps, found):
     h, w, _ = cells.shape
     side = 2 * reaches.max() + 2
     products = np.empty((side, side), np.float32)
@@ -90,8 +87,8 @@ def _lookup_squares(
 
 
 @helper
-def _at(vector: Any, cells: Any, x: Any, y: Any) -> Any:
-    """The score of a vector at a fractional place, in cells."""
+def _at(vector, cells, x, y):
+    """Return the score of a vector at a fractional place, in cells."""
     h, w, _ = cells.shape
     x, y = min(max(x, ZERO), np.float32(w - 1)), min(max(y, ZERO), np.float32(h - 1))
     column, row = int(x), int(y)
@@ -102,8 +99,8 @@ def _at(vector: Any, cells: Any, x: Any, y: Any) -> Any:
 
 
 @reduction
-def _blended(vector: Any, first: Any, second: Any, third: Any, fourth: Any, p: Any, q: Any) -> Any:
-    """The product with the bilinear mean of four cells."""
+def _blended(vector, first, second, third, fourth, p, q):
+    """Return the product with the bilinear mean of four cells."""
     a, b, c, d = (ONE - p) * (ONE - q), p * (ONE - q), (ONE - p) * q, p * q
     total = ZERO
     for n in range(len(vector)):
@@ -112,7 +109,7 @@ def _blended(vector: Any, first: Any, second: Any, third: Any, fourth: Any, p: A
 
 
 @reduction
-def _product(first: Any, second: Any) -> Any:
+def _product(first, second):
     total = ZERO
     for n in range(len(first)):
         total += first[n] * second[n]

@@ -1,10 +1,9 @@
 """Max pooling of a score map that arrives row by row, so that it never has to be stored.
 
 Cell k of the pooled map is the maximum of the cells 2k + offset + d, d ∈ {−reach … reach}², and its switch the raster
-index of the first d that attains it. The maximum is taken along each row first, then over side = 2·reach + 1 rows:
-with "first wins" at both steps, that is the first in raster order.
+index of the first d that attains it. Both steps, along a row and over side = 2·reach + 1 rows, let the first win.
 
-Scores are ≥ 0 here (a negative score counts as 0), so −1 stands for missing cells: they never win.
+A negative score counts as 0, and −1 stands for missing cells, which never win.
 
 Buffers, of widths that are multiples of the longest vector, so that loops over them leave no remainder:
 
@@ -27,14 +26,14 @@ ONE = np.float32(1)
 
 
 @helper
-def vector_width(width: int) -> int:
-    """The next multiple of 16, the longest vector of float32."""
+def vector_width(width):
+    """Return the next multiple of 16, the longest vector of float32."""
     return (width + 15) // 16 * 16
 
 
 @helper
-def pool_row(halves: np.ndarray, best: np.ndarray, code: np.ndarray, n: int, y: int) -> None:
-    """Maxima along row y of map n: best[x] = max of cell 2x + d, code[x] = the first d that attains it, d < side."""
+def pool_row(halves, best, code, n, y):
+    """Pool along row y of map n: best[x] = max of cell 2x + d, code[x] = the first d < side that attains it."""
     side, width = best.shape[1] - 1, best.shape[2]
     at = y % side
     for x in range(width):
@@ -51,22 +50,10 @@ def pool_row(halves: np.ndarray, best: np.ndarray, code: np.ndarray, n: int, y: 
 
 
 @helper
-def pool_rows(
-    best: np.ndarray,
-    code: np.ndarray,
-    n: int,
-    centre: int,
-    rows: int,
-    exponent: np.float32,
-    pooled: np.ndarray,
-    switches: np.ndarray,
-) -> None:
-    """One row of map n pooled, raised to the power ν, and its switches, from the maxima along the last rows.
+def pool_rows(best, code, n, centre, rows, exponent, pooled, switches):
+    """Pool the windows of map n, of ``rows`` rows, around row ``centre`` = 2k + offset, and raise to the power ν.
 
-    Args:
-        centre: the row of the map at the windows' centre, 2k + offset.
-        rows: number of rows of the map.
-        pooled, switches: the result, (width,): float32 and int32.
+    The results, (width,), are float32 and int32.
     """
     side, width = best.shape[1] - 1, best.shape[2]
     first = centre - side // 2
@@ -89,6 +76,6 @@ def pool_rows(
 
 
 @helper
-def _place(y: int, rows: int, side: int) -> int:
-    """Where the maxima of row y are."""
+def _place(y, rows, side):
+    """Return where the maxima of row y are."""
     return y % side if 0 <= y < rows else side

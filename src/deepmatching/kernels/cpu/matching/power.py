@@ -1,8 +1,4 @@
-"""Powers and exponentials that the compiler can vectorise, with a relative error of a few 10⁻⁷.
-
-Library functions are called for one number at a time; these consist of additions, multiplications and bit
-operations on single-precision numbers only.
-"""
+"""Powers and exponentials with a relative error of a few 10⁻⁷, made of operations that the compiler can vectorise."""
 
 from __future__ import annotations
 
@@ -33,7 +29,7 @@ _BIAS = np.int32(127)
 
 
 def _reinterpretation(source: Any, result: Any, llvm_type: Any) -> Any:
-    """A function that takes the bits of one type for another's."""
+    """Return a function that takes the bits of one type for another's."""
 
     def typed(context: Any, value: Any) -> tuple[Any, Any]:
         return result(source), lambda _, builder, __, arguments: builder.bitcast(arguments[0], llvm_type)
@@ -46,8 +42,8 @@ _float = _reinterpretation(types.int32, types.float32, ir.FloatType())
 
 
 @helper
-def exp2(whole: np.float32, fraction: np.float32) -> np.float32:
-    """2^(whole + fraction) for a whole number ``whole`` and a small ``fraction``; 0 and ∞ beyond float32."""
+def exp2(whole, fraction):
+    """Return 2^(whole + fraction) for a whole number and a small fraction; 0 and ∞ beyond float32."""
     carry = (fraction + _ROUNDING) - _ROUNDING
     f = fraction - carry
     n = min(max(whole + carry, _LOWEST), _HIGHEST)
@@ -56,11 +52,11 @@ def exp2(whole: np.float32, fraction: np.float32) -> np.float32:
 
 
 @helper
-def raised(value: np.float32, exponent: np.float32) -> np.float32:
-    """value^ν for value ≥ 0, ν = ``exponent`` > 0.
+def raised(value, exponent):
+    """Return value^ν for value ≥ 0, ν = ``exponent`` > 0.
 
-    With value = 2^e m, value^ν = 2^(ν e + ν log₂ m). The whole part of ν e is split off before the rest is added
-    up, so that small values are as precise as large ones; ν's leading bits alone make an exact product with e.
+    With value = 2^e m, value^ν = 2^(ν e + ν log₂ m). The whole part of ν e is split off before the rest is added up,
+    so that small values are as precise as large ones; ν's leading bits alone make an exact product with e.
     """
     bits = _bits(value)
     e_bits = np.int32(bits - _SQRT_HALF_BITS) >> _MANTISSA_BITS
