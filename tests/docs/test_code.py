@@ -5,25 +5,22 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-import sys
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import cv2
-import numpy as np
 import pytest
 import torch
 import typer
 
 import deepmatching as dm
-from deepmatching.cli import app, main
-from deepmatching.network.descriptors import VGG
+from deepmatching.cli import app
 from deepmatching.training import read_config
 from helpers.fake_datasets import SIZE, moved, texture, write_image, write_pairs, write_sintel
+from helpers.pages import ROOT, blocks, commands, run_here, write_vgg
 from helpers.synthetic_pictures import draw_photo
 
-ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 #: Commands that are parsed, not run, and why. Their own tests run them.
@@ -39,43 +36,14 @@ ONLY_PARSED = {
 }
 
 #: The same for lines that contain one of these.
-NEEDED = (
-    "DATA",
-    "MANIFEST",
-    "KITTI",
-    "cuda",
-    "ray",
-    "global.h5",
-    "video.mp4",
-    "--root",
-    "--method",
-    "runs/",
-    "photographs.json",
-)
+NEEDED = re.compile(r"DATA|MANIFEST|KITTI|cuda|ray|global.h5|video.mp4|--root|--method|runs/|photographs.json|…")
 
 #: What makes the commands that run quick.
 SMALL = {name: ["--radius", "8"] for name in ("match", "flow", "bulk", "evaluate", "scores")}
 
 
-def blocks(page: Path, *languages: str) -> list[str]:
-    found = re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    return [code for language, code in found if language in languages]
-
-
-def commands(page: Path) -> list[list[str]]:
-    """The command lines of a page, without the word ``deepmatching`` and what the shell does with the output."""
-    found = []
-    for line in "".join(blocks(page, "", "sh", "console")).replace("\\\n", " ").splitlines():
-        line = line.replace("bulk … ", "bulk photos/ --exhaustive --out run/ ")
-        line = line.removeprefix("torchrun --nproc_per_node 4 -m ")
-        words = shlex.split(line, comments=True) if line.startswith("deepmatching ") else []
-        if len(words) > 1 and not words[1].startswith("-"):
-            found.append(words[1 : words.index(">")] if ">" in words else words[1:])
-    return found
-
-
 def is_run(words: list[str]) -> bool:
-    return words[0] not in ONLY_PARSED and not any(needed in word for word in words for needed in (*NEEDED, "…"))
+    return words[0] not in ONLY_PARSED and not any(map(NEEDED.search, words))
 
 
 ALL_COMMANDS = [(page.name, words) for page in PAGES for words in commands(page)]
@@ -109,8 +77,7 @@ def miniatures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("pairs.json", "others.json", "manifest.json"):
         (folder / name).write_bytes(write_pairs(folder, count=1).read_bytes())
     write_sintel(folder / "MPI-Sintel", {"alley_1": 2})
-    torch.manual_seed(0)
-    np.savez(folder / "vgg16.npz", **{name: tensor.numpy() for name, tensor in VGG().state_dict().items()})
+    write_vgg(folder / "vgg16.npz")
     matcher = dm.DeepMatcher.from_pretrained(device="cpu")
     (folder / "runs" / "mine").mkdir(parents=True)
     matcher.save(folder / "runs" / "mine" / "best.safetensors")
@@ -130,17 +97,13 @@ def test_the_commands_of_the_pages_that_need_no_more_than_two_pictures_run(
             if words[0] == "bulk":  # with other settings than before
                 shutil.rmtree("run", ignore_errors=True)
             extra = [] if {"--radius", "--matches"} & set(words) else SMALL.get(words[0], [])
-            monkeypatch.setattr(sys, "argv", ["deepmatching", *points, *extra])
-            with pytest.raises(SystemExit) as end:
-                main()
-            assert not end.value.code, shlex.join(points)
+            run_here(monkeypatch, *points, *extra)
             ran[shlex.join(points)] = points
     assert {words[0] for words in ran.values()} == {"match", "flow", "bulk", "evaluate", "scores", "export"}
 
 
-PYTHON_PAGES = [
-    page for page in PAGES if page.name != "onnx.md" and blocks(page, "python")
-]  # that: test_onnx_export.py
+#: All pages with Python but onnx.md, which test_onnx_export.py runs.
+PYTHON_PAGES = [page for page in PAGES if page.name != "onnx.md" and blocks(page, "python")]
 
 
 @pytest.mark.slow
@@ -153,7 +116,6 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(
     pictures = [torch.from_numpy(moved(texture(), n)).permute(2, 0, 1) / 255 for n in range(2)]
     images = {f"image{n}": pictures[n][None].requires_grad_() for n in (0, 1)}
     names = {"dm": dm, "matcher": dm.DeepMatcher.from_pretrained(device="cpu"), "a": "a.png", "b": "b.png"}
-    names |= {"pairs": [("a.png", "b.png")], "frames": ["a.png", "b.png"], "rows": SIZE[0], "columns": SIZE[1]}
-    names |= images
+    names |= {"pairs": [("a.png", "b.png")], "frames": ["a.png", "b.png"], "rows": SIZE[0], "columns": SIZE[1]} | images
     code = "\n".join(blocks(page, "python")).replace('device="cuda"', 'device="cpu"')
     exec(compile(code, str(page), "exec"), names)

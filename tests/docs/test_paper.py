@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
-import sys
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
@@ -13,21 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from deepmatching.cli import main
 from deepmatching.data.datasets.sintel import MINI_TRAIN, MINI_VAL
 from deepmatching.evaluation.paper_tables import NOT_OURS, PAPER
 from deepmatching.models import load_network
-from deepmatching.network.descriptors import VGG
 from helpers.fake_datasets import write_chairs, write_kitti, write_sintel
+from helpers.pages import ROOT, commands, run_here, write_vgg
 
-PAGE = Path(__file__).parents[2] / "docs" / "paper.md"
-
-
-def commands(page: Path = PAGE) -> list[list[str]]:
-    """The command lines in the page's code blocks, without their first word."""
-    blocks = re.findall(r"^```\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    lines = "".join(blocks).replace("\\\n", " ").splitlines()
-    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("deepmatching ")]
+COMMANDS = commands(ROOT / "docs" / "paper.md")
 
 
 @pytest.fixture
@@ -39,8 +29,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "model.yml.gz").touch()
     for name in ("bunny_0.jpg", "bunny_1.jpg"):
         (tmp_path / name).write_bytes((files("deepmatching") / "data" / "demo" / name).read_bytes())
-    torch.manual_seed(0)
-    np.savez(tmp_path / "vgg16.npz", **{name: tensor.numpy() for name, tensor in VGG().state_dict().items()})
+    write_vgg(tmp_path / "vgg16.npz")
 
     def no_edges(image: torch.Tensor, model: Path) -> np.ndarray:
         return np.zeros(tuple(image.shape[1:]), np.float32)
@@ -51,27 +40,22 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run a command of the page, for miniatures: without a download, one step, small radius."""
-    small = {
-        "train": ["steps=1", "model.radius=8", "model.levels=1", "data.workers=0", "validation.limit=1", "device=cpu"],
-        "reproduce": ["--limit", "1", "--radius", "8", "--device", "cpu"],
-        "evaluate": ["--limit", "1", "--radius", "8", "--device", "cpu"],
-        "scores": ["--radius", "8", "--device", "cpu"],
-    }[arguments[0]]
-    words = [word.replace("=download", "=vgg16.npz") for word in arguments]
-    monkeypatch.setattr(sys, "argv", ["deepmatching", *words, *small])
-    with pytest.raises(SystemExit) as end:
-        main()
-    assert not end.value.code, shlex.join(words)
+#: Arguments for miniatures: one step, one pair, a small radius.
+SMALL = {
+    "train": "steps=1 model.radius=8 model.levels=1 data.workers=0 validation.limit=1 device=cpu",
+    "reproduce": "--limit 1 --radius 8 --device cpu",
+    "evaluate": "--limit 1 --radius 8 --device cpu",
+    "scores": "--radius 8 --device cpu",
+}
 
 
 @pytest.mark.slow
 def test_every_command_of_the_page_runs_in_order(
     data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for arguments in commands():
-        run(arguments, monkeypatch)
+    for arguments in COMMANDS:
+        words = [word.replace("=download", "=vgg16.npz") for word in arguments]
+        run_here(monkeypatch, *words, *SMALL[words[0]].split())
         output = capsys.readouterr().out
         if arguments[0] == "reproduce":
             ours = [line for line in output.splitlines() if re.search(r"\bours +[\d–]", line)]
@@ -85,7 +69,7 @@ def test_every_command_of_the_page_runs_in_order(
 def test_the_page_has_every_row_of_both_tables() -> None:
     listed = {
         (words[1], dict(pairwise(words)).get("--datasets", "sintelmini"), row)
-        for words in commands()
+        for words in COMMANDS
         if words[0] == "reproduce" and "--rows" in words
         for row in words[words.index("--rows") + 1].split(",")
     }

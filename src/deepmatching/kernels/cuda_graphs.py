@@ -11,8 +11,7 @@ from torch import Tensor
 
 Result = TypeVar("Result")
 
-#: Work that takes up to this many bytes is recorded as a CUDA graph, which keeps its memory. Larger work is not
-#: launch-bound.
+#: Work of up to this many bytes is recorded as a CUDA graph, which keeps its memory; launches do not slow larger work.
 LARGEST_GRAPH = 2**30
 
 
@@ -55,7 +54,7 @@ class Replayed(Generic[Result]):
 
     @torch.no_grad()
     def __call__(self, *arguments: Any) -> Result:
-        """The function's result; its tensors are not overwritten by later calls."""
+        """Return the function's result; its tensors are not overwritten by later calls."""
         device = next(a.device for a in arguments if isinstance(a, Tensor))
         with self._lock, torch.cuda.device(device):  # the graph has its own buffers: threads take turns
             return self._call(*arguments)

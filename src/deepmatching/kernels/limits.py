@@ -17,7 +17,7 @@ THREAD_ADDRESSES = 72 * 2**20
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Memory that is free on a device now; None if unknown."""
+    """Return the memory that is free on a device now; None if unknown."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -33,12 +33,9 @@ def release_freed() -> None:
 
 
 def group_limits(root: Path = Path("/")) -> list[int]:
-    """Memory that each control group with a limit around this process may still take, counting file caches as free.
+    """Return what each control group with a limit around this process may still take, counting file caches as free.
 
     Containers, Slurm and systemd set such limits. They hold for all groups below, in version 1 and 2 alike.
-
-    Args:
-        root: the root of the file system.
     """
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
@@ -58,8 +55,7 @@ def group_limits(root: Path = Path("/")) -> list[int]:
     ]
 
 
-#: Files of limit and use, and the name of the file caches in memory.stat: of version 2, whose second limit slows a
-#: group down, and of version 1.
+#: Files of limit and use, and the file caches' name in memory.stat, in version 2 (its second limit slows down) and 1.
 _GROUP_FILES = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.high", "memory.current", "inactive_file"),
@@ -68,7 +64,7 @@ _GROUP_FILES = (
 
 
 def _group_limit(folder: Path, limit: str, used: str, caches: str) -> list[int]:
-    """What is free in the group of this folder; [] without a limit."""
+    """Return what is free in the group of this folder; [] without a limit."""
     try:
         most = (folder / limit).read_text().strip()
         if most == "max" or int(most) >= UNLIMITED:
@@ -79,7 +75,7 @@ def _group_limit(folder: Path, limit: str, used: str, caches: str) -> list[int]:
 
 
 def _statistic(path: Path, name: str) -> int:
-    """The value of a line "name value"; 0 if the file or the line is missing."""
+    """Read the value of a line "name value"; 0 if the file or the line is missing."""
     try:
         lines = (line.split() for line in path.read_text().splitlines())
         return next((int(words[1]) for words in lines if len(words) == 2 and words[0] == name), 0)
@@ -88,9 +84,9 @@ def _statistic(path: Path, name: str) -> int:
 
 
 def process_limits() -> list[int]:
-    """Memory that this process may still take by its own limits, such as ``ulimit -v``; [] without a limit.
+    """Return what this process may still take by its own limits, such as ``ulimit -v``; [] without a limit.
 
-    These count addresses, of which every thread takes some for its stack and its part of the heap.
+    These count addresses, and every thread takes some for its stack and its part of the heap.
     """
     try:
         import resource

@@ -2,8 +2,8 @@
 
 An operator is defined by a plain PyTorch or NumPy function, decorated with :func:`operator`. A kernel is a function of
 the same name and signature in ``deepmatching.kernels.cpu`` (Numba) or ``deepmatching.kernels.gpu`` (Triton). A call
-runs the kernel for the device of its arguments. The definition runs where there is no such kernel, where the kernel
-does not take the arguments' type, or where it has no gradient and one is needed.
+runs the kernel for the device of its arguments, or the definition where there is no such kernel, where the kernel does
+not take the arguments' type, or where it has no gradient and one is needed.
 """
 
 from __future__ import annotations
@@ -28,16 +28,14 @@ _log = logging.getLogger("deepmatching")
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_enabled = ContextVar(
-    "kernels", default=os.environ.get("DEEPMATCHING_KERNELS", "on").lower() not in ("0", "off", "no", "false")
-)
+_OFF = os.environ.get("DEEPMATCHING_KERNELS", "on").lower() in ("0", "off", "no", "false")
+_enabled = ContextVar("kernels", default=not _OFF)
 
 
 class Operator(Generic[P, T]):
-    """A definition and the kernels behind it. Calling the operator runs one of them.
+    """A definition and the kernels of its name behind it. Calling the operator runs one of them.
 
     Attributes:
-        name: the name of the definition and of its kernels.
         definition: the plain function.
         dtypes: floating-point types that the kernels take on each type of device.
         differentiable: whether the kernels carry gradients.
@@ -54,12 +52,12 @@ class Operator(Generic[P, T]):
         return self.implementation(*args, **kwargs)(*args, **kwargs)
 
     def kernel(self, device: str) -> Callable[P, T] | None:
-        """The kernel for a type of device, or None if there is none on this machine."""
+        """Return the kernel for a type of device, or None if there is none on this machine."""
         package = _kernels_on(device)
         return getattr(package, self.name) if package and self.name in package.__all__ else None
 
     def implementation(self, *args: P.args, **kwargs: P.kwargs) -> Callable[P, T]:
-        """The kernel or the definition: whichever runs for these arguments."""
+        """Return the kernel or the definition: whichever runs for these arguments."""
         if not _enabled.get():
             return self.definition
         arrays = list(_arrays((*args, *kwargs.values())))
@@ -67,10 +65,11 @@ class Operator(Generic[P, T]):
         if len(devices) != 1:
             return self.definition
         device = devices.pop()
-        types = {name for name in (_type_name(array) for array in arrays) if "float" in name}
-        if not types.issubset(self.dtypes.get(device, ())):
+        types = {str(array.dtype).removeprefix("torch.") for array in arrays}
+        if not {name for name in types if "float" in name}.issubset(self.dtypes.get(device, ())):
             return self.definition
-        if not self.differentiable and torch.is_grad_enabled() and any(_needs_gradient(array) for array in arrays):
+        needs_gradient = torch.is_grad_enabled() and any(getattr(array, "requires_grad", False) for array in arrays)
+        if needs_gradient and not self.differentiable:
             return self.definition
         return self.kernel(device) or self.definition
 
@@ -80,16 +79,11 @@ OPERATORS: dict[str, Operator[..., Any]] = {}
 
 
 def operator(
-    cpu: tuple[str, ...] = ("float32",),
-    cuda: tuple[str, ...] = ("float32", "float16"),
-    differentiable: bool = False,
+    cpu: tuple[str, ...] = ("float32",), cuda: tuple[str, ...] = ("float32", "float16"), differentiable: bool = False
 ) -> Callable[[Callable[P, T]], Operator[P, T]]:
-    """Register a definition as an operator.
+    """Register a definition as an operator, with the floating-point types that its kernels take on either device.
 
-    Args:
-        cpu, cuda: floating-point types of arguments that the kernels take on either device. On a GPU, scores may be
-            stored in half precision.
-        differentiable: the kernels carry gradients.
+    On a GPU, scores may be stored in half precision. ``differentiable`` says that the kernels carry gradients.
     """
 
     def register(definition: Callable[P, T]) -> Operator[P, T]:
@@ -111,13 +105,13 @@ def plain_operators() -> Iterator[None]:
 
 
 def has_kernels(device: str) -> bool:
-    """Whether inference runs on kernels on this type of device."""
+    """Tell whether inference runs on kernels on this type of device."""
     return _enabled.get() and _kernels_on(device) is not None
 
 
 @cache
 def _kernels_on(device: str) -> ModuleType | None:
-    """The package of kernels for a type of device, imported when it is first needed."""
+    """Import the package of kernels for a type of device, when it is first needed."""
     try:
         if device == "cpu":
             from deepmatching.kernels import cpu
@@ -136,17 +130,9 @@ def _kernels_on(device: str) -> ModuleType | None:
 
 
 def _arrays(values: Iterable[Any]) -> Iterator[Tensor | np.ndarray]:
-    """Tensors and arrays among the values and in their tuples."""
+    """Yield the tensors and arrays among the values and in their tuples."""
     for value in values:
         if isinstance(value, Tensor | np.ndarray):
             yield value
         elif isinstance(value, tuple):
             yield from _arrays(value)
-
-
-def _type_name(array: Tensor | np.ndarray) -> str:
-    return str(array.dtype).removeprefix("torch.")
-
-
-def _needs_gradient(array: Tensor | np.ndarray) -> bool:
-    return isinstance(array, Tensor) and array.requires_grad

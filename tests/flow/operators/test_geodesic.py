@@ -22,6 +22,7 @@ from deepmatching.flow.operators.geodesic import (
 )
 from deepmatching.geometry.seeds import Graph
 from deepmatching.kernels.registry import plain_operators
+from helpers.threads import threads
 
 quick = settings(max_examples=25)
 sides = st.integers(1, 40) | st.sampled_from([63, 64, 65, 130])  # strips of 64 rows are swept together
@@ -86,14 +87,10 @@ def test_an_edge_keeps_cells_apart() -> None:
 
 def test_the_number_of_threads_does_not_matter() -> None:
     cost, pixels = scene(3, 300, 200, 100)
-    threads = torch.get_num_threads()
-    try:
-        results = []
-        for number in (1, 3):
-            torch.set_num_threads(number)
+    results = []
+    for number in (1, 3):
+        with threads(number):
             results.append(distance_transform(cost, pixels))
-    finally:
-        torch.set_num_threads(threads)
     for one, other in zip(*results, strict=True):
         assert torch.equal(one, other)
 

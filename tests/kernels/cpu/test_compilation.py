@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,12 @@ from deepmatching.kernels.cpu.matching.hog import _describe_bands
 from deepmatching.network.descriptors import HOG
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A cache in the temporary folder. Of it, nothing has been said yet but that kernels are compiled."""
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(compilation, "_said", set())
+    monkeypatch.setattr(compilation, "announce_compilation", cache(compilation.announce_compilation.__wrapped__))
     compilation.announce_compilation()
     monkeypatch.setattr(logging.getLogger("deepmatching"), "propagate", True)
 
@@ -38,20 +40,18 @@ def store(folder: Path) -> Path:
     return file
 
 
-@pytest.mark.usefixtures("own_cache")
 def test_compilation_is_announced_once_and_only_where_the_cache_holds_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    compilation._said.clear()
+    compilation.announce_compilation.cache_clear()
     store(tmp_path)
     assert compilation.kernel(double)(0.5) == 1.0
     (message,) = caplog.messages
     assert message.startswith("compiling the kernels for this machine")
-    compilation._said.clear()
+    compilation.announce_compilation.cache_clear()
     assert compilation.kernel(double)(21) == 42 and len(caplog.messages) == 1
 
 
-@pytest.mark.usefixtures("own_cache")
 def test_without_a_writable_cache_kernels_still_compile(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,13 +59,12 @@ def test_without_a_writable_cache_kernels_still_compile(
         raise RuntimeError("cannot cache function: no locator available for file")
 
     monkeypatch.setattr(compilation.FunctionCache, "__init__", nowhere_to_write)
-    compilation._said.clear()
+    compilation.announce_compilation.cache_clear()
     for _ in range(2):
         assert compilation.kernel(double)(21) == 42
     assert not list(tmp_path.rglob("*.nb*")) and len(caplog.messages) == 1
 
 
-@pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("damage", ["empty", "cut", "other", "bit"])
 def test_a_damaged_cache_is_compiled_again_with_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
@@ -84,7 +83,6 @@ def test_a_damaged_cache_is_compiled_again_with_one_warning(
 
 
 @pytest.mark.skipif(os.name != "posix", reason="folders have no modes here")
-@pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("mode", [0o757, 0o777])
 def test_code_in_a_folder_that_others_can_write_to_is_not_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, mode: int
@@ -103,7 +101,6 @@ def test_code_in_a_folder_that_others_can_write_to_is_not_run(
     assert again(21) == 42 and again.stats.cache_hits
 
 
-@pytest.mark.usefixtures("own_cache")
 def test_a_full_cache_costs_the_cache_only(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,7 +116,6 @@ def test_a_full_cache_costs_the_cache_only(
     store(tmp_path)
 
 
-@pytest.mark.usefixtures("own_cache")
 def test_machine_code_of_another_kernel_is_not_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     whole = store(tmp_path).read_bytes()
     assert compilation.kernel(double)(0.5) == 1.0
@@ -129,7 +125,6 @@ def test_machine_code_of_another_kernel_is_not_run(tmp_path: Path, caplog: pytes
     assert "the checksum is wrong" in caplog.messages[0]
 
 
-@pytest.mark.usefixtures("own_cache")
 def test_processes_that_compile_at_once_do_not_write_the_same_file(tmp_path: Path) -> None:
     before = {file: file.stat().st_mtime_ns for file in [store(tmp_path)]}
     assert compilation.kernel(double)(0.5) == 1.0  # the same kernel for another type
@@ -137,7 +132,6 @@ def test_processes_that_compile_at_once_do_not_write_the_same_file(tmp_path: Pat
     assert len(files) == 2 and files.items() > before.items()
 
 
-@pytest.mark.usefixtures("own_cache")
 def test_machine_code_of_other_sources_is_out_of_date(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

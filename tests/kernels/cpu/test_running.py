@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from deepmatching.kernels.cpu.running import run_in_threads
+from helpers.threads import threads
 
 
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("number", [1, 3])
 @pytest.mark.parametrize("items", [1, 2, 100])
-def test_every_item_is_done_once(threads: int, items: int) -> None:
+def test_every_item_is_done_once(number: int, items: int) -> None:
     done = []
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
+    with threads(number):
         run_in_threads(lambda first, last, shift: done.extend(range(first + shift, last + shift)), items, 7)
-    finally:
-        torch.set_num_threads(before)
     assert sorted(done) == list(range(7, items + 7))
 
 

@@ -17,6 +17,7 @@ from deepmatching.kernels.registry import plain_operators
 from deepmatching.network.operators import fused, max_pooling
 from deepmatching.network.operators.decoding import best_pooled, decode, decode_pooled
 from deepmatching.settings import Reciprocal
+from helpers.threads import threads
 from helpers.volumes import (
     assert_identical,
     batches,
@@ -130,17 +131,12 @@ def test_the_cpu_kernel_agrees(geometry: Geometry, seed: int, batch: int, recipr
     assert_identical(with_and_without_kernels(coarse, pooled, switches, geometry, reciprocal))
 
 
-@pytest.mark.parametrize("threads", [1, 2, 5])
-def test_any_number_of_threads(threads: int) -> None:
+@pytest.mark.parametrize("number", [1, 2, 5])
+def test_any_number_of_threads(number: int) -> None:
     geometry = Geometry((40, 56), (48, 40), radius=12, levels=2)
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
+    with threads(number):
         pooled, switches = pooled_volume(0, 1, geometry, 0)
-        results = with_and_without_kernels(pooled, pooled, switches, geometry, "bins")
-    finally:
-        torch.set_num_threads(before)
-    assert_identical(results)
+        assert_identical(with_and_without_kernels(pooled, pooled, switches, geometry, "bins"))
 
 
 @pytest.mark.parametrize("radius", [4, None])

@@ -18,6 +18,7 @@ from deepmatching.kernels import cpu
 from deepmatching.kernels.registry import plain_operators
 from deepmatching.network.operators import correlation, fused, max_pooling, power, unpooling
 from deepmatching.network.operators.decoding import best_pooled
+from helpers.threads import threads
 from helpers.volumes import (
     assert_identical,
     batches,
@@ -130,17 +131,11 @@ def test_unpooling_and_disaggregation(geometry: Geometry, seed: int, batch: int,
     assert torch.equal(result, expected)
 
 
-@pytest.mark.parametrize("threads", [1, 2, 5])
-def test_any_number_of_threads(threads: int) -> None:
+@pytest.mark.parametrize("number", [1, 2, 5])
+def test_any_number_of_threads(number: int) -> None:
     geometry = Geometry((40, 56), (48, 40), radius=12, levels=2)
-    cells = tied_cells(geometry, 4, 9)
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        results = both(fused.correlate_and_pool, *cells, geometry, 4, 1.0)
-    finally:
-        torch.set_num_threads(before)
-    assert_identical(results)
+    with threads(number):
+        assert_identical(both(fused.correlate_and_pool, *tied_cells(geometry, 4, 9), geometry, 4, 1.0))
 
 
 def test_tensors_need_not_be_contiguous_nor_without_gradient() -> None:

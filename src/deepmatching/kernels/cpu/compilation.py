@@ -154,9 +154,10 @@ def _reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
+@cache
 def announce_compilation() -> None:
     """Tell the user, once, why this run takes longer."""
-    _warn_once("compiling the kernels for this machine: the first run takes longer, later ones start at once")
+    _log.warning("compiling the kernels for this machine: the first run takes longer, later ones start at once")
 
 
 #: What was said already. Dozens of kernels share a cache, and one sentence is enough.

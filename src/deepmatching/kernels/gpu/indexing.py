@@ -1,8 +1,7 @@
 """What the kernels share: their launch, and the place of a program in an image or a volume.
 
-A volume (B, H, W, h, w) is worked on by a grid of (B·H·W, blocks) programs: each has one reference point and a
-block of its cells, so that everything about the point is a scalar, and a cell's offset within its point fits into
-32 bits while the point's offset in the volume is 64 bits wide.
+A volume (B, H, W, h, w) is worked on by a grid of (B·H·W, blocks) programs: each has one reference point and a block of
+its cells. The offset of the point in the volume has 64 bits, that of a cell within its point 32.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def launch_on_volume(kernel: Any, volume: Tensor, *arguments: Any, **constants: 
 
 @triton.jit
 def reference_point(rows, columns):
-    """(pair, row, column) of this program's reference point; the pair as int64."""
+    """Return (pair, row, column) of this program's reference point; the pair as int64."""
     point = tl.program_id(0)
     row = point // columns
     return (row // rows).to(tl.int64), row % rows, point % columns
@@ -52,7 +51,7 @@ def reference_point(rows, columns):
 
 @triton.jit
 def block_of_cells(h, w, BLOCK: tl.constexpr):
-    """This program's cells of h × w: indices, rows, columns, and which of them exist."""
+    """Return this program's cells of h × w: indices, rows, columns, and which exist."""
     cell = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     y, x = row_and_column(cell, w)
     return cell, y, x, cell < h * w
@@ -60,13 +59,13 @@ def block_of_cells(h, w, BLOCK: tl.constexpr):
 
 @triton.jit
 def cells_of(pair, i, j, rows, columns, cells):
-    """Offset of the first cell of point (i, j), int64."""
+    """Return the offset of the first cell of point (i, j), int64."""
     return ((pair * rows + i) * columns + j) * cells
 
 
 @triton.jit
 def row_and_column(cell, w):
-    """(cell // w, cell % w) for 0 ≤ cell < 2²⁴: an estimate in float32, put right; integer division is slow."""
+    """Return (cell // w, cell % w) for 0 ≤ cell < 2²⁴: an estimate in float32, put right, as division is slow."""
     row = (cell.to(tl.float32) * (1.0 / w)).to(tl.int32)
     column = cell - row * w
     row += (column >= w).to(tl.int32) - (column < 0).to(tl.int32)
@@ -75,6 +74,6 @@ def row_and_column(cell, w):
 
 @triton.jit
 def powered(scores, exponent):
-    """max(S, 0)^ν."""
+    """Return max(S, 0)^ν."""
     positive = scores > 0
     return tl.where(positive, tl.exp2(exponent * tl.log2(tl.where(positive, scores, 1.0))), 0.0)

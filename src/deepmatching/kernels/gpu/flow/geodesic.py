@@ -1,7 +1,7 @@
 """Geodesic distances in tiles, and the search for the nearest seeds: one program each.
 
-Neither waits for the host. Shapes and the number of launches depend on the size of the image and the number of seeds
-alone, so that a CUDA graph can record them.
+Neither waits for the host: shapes and launches depend on the size of the image and the number of seeds alone, so that
+a CUDA graph can record them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SMALL = tl.constexpr(DISTANCE_TOLERANCE)
 
 @triton.jit
 def arrival_of(a, b, cost):
-    """D from the lower neighbour along x and along y."""
+    """Return D from the lower neighbour along x and along y."""
     gap = tl.abs(a - b)
     meets = gap < cost  # not where both are ∞
     square = tl.where(meets, 2.0 * cost * cost - gap * gap, 0.0)
@@ -38,7 +38,7 @@ def _spread(
     cost, distance, moved, h, w, tiles_y, tiles_x, source,
     CHECK: tl.constexpr, VISIT: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
-    """One round: iterations inside each tile, with the pixels around it as they were before the round.
+    """Do one round: iterations inside each tile, with the pixels around it as they were before the round.
 
     Both states, before and after, are planes of ``distance`` and of ``moved``, the tiles that changed; ``source`` is
     the plane to read. A tile that did not change, among four that did not, is the same in both.
@@ -97,7 +97,7 @@ def _spread(
 
 @triton.jit
 def _parents(cost, distance, seeds, parents, h, w, PIXELS: tl.constexpr):
-    """The pixel that each pixel's path comes from; a pixel where one starts is its own."""
+    """Store the pixel that each pixel's path comes from; a pixel where one starts is its own."""
     at = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
     inside = at < h * w
     row, column = at // w, at % w
@@ -118,7 +118,7 @@ def _parents(cost, distance, seeds, parents, h, w, PIXELS: tl.constexpr):
 
 @triton.jit
 def _follow(parents, seeds, fallback, label, pixels, PIXELS: tl.constexpr):
-    """The seed at the end of each pixel's path; ``fallback`` where no path arrived."""
+    """Store the seed at the end of each pixel's path; ``fallback`` where no path arrived."""
     at = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
     inside = at < pixels
     here = tl.load(parents + at, mask=inside, other=0)
@@ -165,7 +165,7 @@ def distance_transform(cost: Tensor, pixels: Tensor, counts: Tensor | None = Non
 
 @triton.jit
 def _borders(distance, label, pairs, lengths, h, w, seeds, last, WIDE: tl.constexpr, PIXELS: tl.constexpr):
-    """The cells a < b on both sides of each pair of adjacent pixels, as a (S + 1) + b, and D(p) + D(q).
+    """Store the cells a < b on both sides of each pair of adjacent pixels, as a (S + 1) + b, and D(p) + D(q).
 
     First the pairs beside each other, then those below each other; ``last`` where there is no border.
     """
@@ -188,7 +188,7 @@ def _borders(distance, label, pairs, lengths, h, w, seeds, last, WIDE: tl.conste
 
 @triton.jit
 def _shortest(pairs, order, places, lengths, ends, shortest, number, last, most, PIXELS: tl.constexpr):
-    """Every edge once, with the least of its lengths. Positive numbers are in the order of their bits."""
+    """Store every edge once, with the least of its lengths. Positive numbers are in the order of their bits."""
     n = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
     on = n < number
     pair = tl.load(pairs + n, mask=on, other=0)
@@ -221,7 +221,7 @@ def cell_graph(distance: Tensor, label: Tensor, seeds: int) -> Graph:
 
 @triton.jit
 def _search(starts, others, lengths, index, distance, number, PLACES: tl.constexpr):
-    """Dijkstra's search from one seed.
+    """Do Dijkstra's search from one seed.
 
     Seeds that were seen are in ``PLACES`` ≥ ``number`` places. If all are taken, a nearer seed replaces the furthest
     one that waits: so many wait already that it could only be found along a shorter path, which brings it back.

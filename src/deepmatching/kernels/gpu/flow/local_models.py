@@ -16,7 +16,7 @@ CALM = tl.constexpr(WIDE_RIDGE)
 
 @triton.jit
 def slopes_and_shift(dx, dy, du, dv, weight, pull_xu, pull_xv, pull_yu, pull_yv, ridge):
-    """A and b of the weighted fit whose ridge pulls A towards the given one, by elimination."""
+    """Return A and b of the weighted fit whose ridge pulls A towards the given one, by elimination."""
     w = weight * weight
     xx, xy, yy = tl.sum(w * dx * dx) + ridge, tl.sum(w * dx * dy), tl.sum(w * dy * dy) + ridge
     x, y, one = tl.sum(w * dx), tl.sum(w * dy), tl.sum(w)

@@ -59,42 +59,36 @@ def warp(image0: Tensor, image1: Tensor, flow: Tensor) -> tuple[Tensor, Tensor, 
 
 
 @triton.jit
-def slope_x(plane, row, column, w, on):
-    """(1, −8, 0, 8, −1) / 12 along a row; borders are repeated."""
-    at, last = plane + row * w, w - 1
-    a = tl.load(at + tl.maximum(column - 2, 0), mask=on, other=0.0)
-    b = tl.load(at + tl.maximum(column - 1, 0), mask=on, other=0.0)
-    d = tl.load(at + tl.minimum(column + 1, last), mask=on, other=0.0)
-    e = tl.load(at + tl.minimum(column + 2, last), mask=on, other=0.0)
+def slope(line, place, last, step, on):
+    """Take (1, −8, 0, 8, −1) / 12 along a line whose numbers are ``step`` apart; borders are repeated."""
+    a = tl.load(line + tl.maximum(place - 2, 0) * step, mask=on, other=0.0)
+    b = tl.load(line + tl.maximum(place - 1, 0) * step, mask=on, other=0.0)
+    d = tl.load(line + tl.minimum(place + 1, last) * step, mask=on, other=0.0)
+    e = tl.load(line + tl.minimum(place + 2, last) * step, mask=on, other=0.0)
     return (d - b) * (8.0 / 12.0) - (e - a) * (1.0 / 12.0)
 
 
 @triton.jit
-def slope_y(plane, row, column, h, w, on):
-    """The same along a column."""
-    at, last = plane + column, h - 1
-    a = tl.load(at + tl.maximum(row - 2, 0) * w, mask=on, other=0.0)
-    b = tl.load(at + tl.maximum(row - 1, 0) * w, mask=on, other=0.0)
-    d = tl.load(at + tl.minimum(row + 1, last) * w, mask=on, other=0.0)
-    e = tl.load(at + tl.minimum(row + 2, last) * w, mask=on, other=0.0)
-    return (d - b) * (8.0 / 12.0) - (e - a) * (1.0 / 12.0)
+def slopes(plane, row, column, h, w, on):
+    """Return the derivatives of a plane along x and y."""
+    return slope(plane + row * w, column, w - 1, 1, on), slope(plane + column, row, h - 1, w, on)
 
 
 @triton.jit
 def _gradients(mean, gradients, h, w, CHANNELS: tl.constexpr, PIXELS: tl.constexpr):
-    """The first derivatives of all channels: (2 · CHANNELS, H, W)."""
+    """Take the first derivatives of all channels: (2 · CHANNELS, H, W)."""
     at = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
     on = at < h * w
     row, column = at // w, at % w
     for c in tl.static_range(CHANNELS):
-        plane = mean + c * h * w
-        tl.store(gradients + 2 * c * h * w + at, slope_x(plane, row, column, w, on), mask=on)
-        tl.store(gradients + (2 * c + 1) * h * w + at, slope_y(plane, row, column, h, w, on), mask=on)
+        x, y = slopes(mean + c * h * w, row, column, h, w, on)
+        tl.store(gradients + 2 * c * h * w + at, x, mask=on)
+        tl.store(gradients + (2 * c + 1) * h * w + at, y, mask=on)
 
 
 @triton.jit
 def _smoothness(flow, smoothness, across, along, h, w, PIXELS: tl.constexpr):
-    """s between column x and x + 1, and between row y and y + 1."""
+    """Store s between column x and x + 1, and between row y and y + 1."""
     at = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
     on = at < h * w
     row, column = at // w, at % w
@@ -128,7 +122,7 @@ def _system(
     gradients, difference, inside, across, along, flow, start, system,
     gamma, hold, h, w, CHANNELS: tl.constexpr, PIXELS: tl.constexpr
 ):  # fmt: skip
-    """The nine planes of the relaxation: M⁻¹ (3), b (2), s to the right and below, and d = 0 (2)."""
+    """Fill in the nine planes of the relaxation: M⁻¹ (3), b (2), s to the right and below, and d = 0 (2)."""
     at = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
     pixels = h * w
     on = at < pixels
@@ -136,11 +130,9 @@ def _system(
     zero = tl.zeros((PIXELS,), tl.float32)
     a11, a12, a22, b1, b2, error = zero, zero, zero, zero, zero, zero
     for c in tl.static_range(CHANNELS):
-        x, y = gradients + 2 * c * pixels, gradients + (2 * c + 1) * pixels
-        xx, xy = slope_x(x, row, column, w, on), slope_y(x, row, column, h, w, on)
-        yy = slope_y(y, row, column, h, w, on)
-        xt = slope_x(difference + c * pixels, row, column, w, on)
-        yt = slope_y(difference + c * pixels, row, column, h, w, on)
+        xx, xy = slopes(gradients + 2 * c * pixels, row, column, h, w, on)
+        yy = slope(gradients + (2 * c + 1) * pixels + column, row, h - 1, w, on)
+        xt, yt = slopes(difference + c * pixels, row, column, h, w, on)
         norm = 1.0 / (xx * xx + xy * xy + ROUND)
         a11 += norm * xx * xx
         a12 += norm * xx * xy
@@ -190,7 +182,7 @@ def _system(
 
 @triton.jit
 def _relax(system, omega, h, w, odd, PIXELS: tl.constexpr):
-    """Half an iteration: the even or the odd pixels."""
+    """Do half an iteration: the even or the odd pixels."""
     half = (w + 1) // 2
     plane = 2 * h * half
     n = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
@@ -208,10 +200,8 @@ def _relax(system, omega, h, w, odd, PIXELS: tl.constexpr):
     s_right, s_down = tl.load(across + at, mask=on, other=0.0), tl.load(along + at, mask=on, other=0.0)
     s_left, s_up = tl.load(across + left, mask=has_left, other=0.0), tl.load(along + up, mask=has_up, other=0.0)
     u, v = system + 7 * plane, system + 8 * plane
-    sum_u, sum_v = (
-        tl.load(system + 3 * plane + at, mask=on, other=0.0),
-        tl.load(system + 4 * plane + at, mask=on, other=0.0),
-    )
+    sum_u = tl.load(system + 3 * plane + at, mask=on, other=0.0)
+    sum_v = tl.load(system + 4 * plane + at, mask=on, other=0.0)
     sum_u += s_left * tl.load(u + left, mask=has_left, other=0.0)
     sum_v += s_left * tl.load(v + left, mask=has_left, other=0.0)
     sum_u += s_right * tl.load(u + right, mask=has_right, other=0.0)
@@ -229,7 +219,7 @@ def _relax(system, omega, h, w, odd, PIXELS: tl.constexpr):
 
 @triton.jit
 def _add(system, flow, h, w, PIXELS: tl.constexpr):
-    """flow += d."""
+    """Add d to the flow."""
     at = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
     pixels = h * w
     on = at < pixels

@@ -19,7 +19,7 @@ Z_R, Z_G, Z_B = (tl.constexpr(value / WHITE_XYZ[2]) for value in RGB_TO_XYZ[2])
 def _blur(
     image, out, numbers, size, step, sharpness, factor, REACH: tl.constexpr, PIXELS: tl.constexpr
 ):  # fmt: skip
-    """Along an axis of this ``size`` whose entries are ``step`` numbers apart; weights are e^{−sharpness t²}."""
+    """Blur along an axis of this ``size`` with entries ``step`` numbers apart; weights are e^{−sharpness t²}."""
     at = tl.program_id(0).to(tl.int64) * PIXELS + tl.arange(0, PIXELS)
     on = at < numbers
     place = ((at // step) % size).to(tl.int32)
@@ -45,7 +45,7 @@ def gaussian(image: Tensor, sigma: float, reach: int, factor: float = 1.0) -> Te
 
 @triton.jit
 def lightness(value):
-    """The cube root, and a line where the value is small."""
+    """Return the cube root, and a line where the value is small."""
     is_bright = value > 0.008856
     root = tl.exp2(tl.log2(tl.where(is_bright, value, 1.0)) * (1.0 / 3.0))
     return tl.where(is_bright, root, 7.787 * value + 16.0 / 116.0)
@@ -69,7 +69,7 @@ def _lab(image, out, pixels, CHANNELS: tl.constexpr, PIXELS: tl.constexpr):
 
 @triton.jit
 def _structure(lab, tensor, h, w, PIXELS: tl.constexpr):
-    """The sums over the channels of g_x², g_x g_y and g_y²."""
+    """Sum g_x², g_x g_y and g_y² over the channels."""
     at = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
     on = at < h * w
     row, column = at // w, at % w
@@ -90,7 +90,7 @@ def _structure(lab, tensor, h, w, PIXELS: tl.constexpr):
 
 @triton.jit
 def _smallest(tensor, out, pixels, PIXELS: tl.constexpr):
-    """The square root of the smaller eigenvalue."""
+    """Take the square root of the smaller eigenvalue."""
     at = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
     on = at < pixels
     xx = tl.load(tensor + at, mask=on, other=0.0)

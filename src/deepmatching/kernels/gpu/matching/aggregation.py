@@ -28,7 +28,7 @@ from deepmatching.kernels.gpu.matching.pooling import pool, unpool
 
 @triton.jit
 def shifted(index, minus, plus, SIDE: tl.constexpr):
-    """Index of the linked point on a side along an axis."""
+    """Return the index of the linked point on a side along an axis."""
     if SIDE == 0:
         return index + minus
     else:
@@ -37,19 +37,13 @@ def shifted(index, minus, plus, SIDE: tl.constexpr):
 
 @triton.jit
 def existing(index, points):
-    """1 if the grid has such a point along an axis, else 0."""
+    """Return 1 if the grid has such a point along an axis, else 0."""
     return tl.where((index >= 0) & (index < points), 1.0, 0.0)
 
 
 @triton.jit
-def nearest(index, points):
-    """The nearest point of the grid: a missing point reads from it, with weight 0."""
-    return tl.minimum(tl.maximum(index, 0), points - 1)
-
-
-@triton.jit
 def weight_of_child(index, minus, plus, children):
-    """1 / (number of existing children along an axis), 1 without children."""
+    """Return 1 / (number of existing children along an axis), 1 without children."""
     return 1.0 / tl.maximum(existing(index + minus, children) + existing(index + plus, children), 1.0)
 
 
@@ -58,12 +52,13 @@ def linked(
     pair, i, j, y, x, inside, rows, columns, h, w, up, down, left, right, cell_shift,
     SIDE_Y: tl.constexpr, SIDE_X: tl.constexpr, SHIFTED: tl.constexpr
 ):  # fmt: skip
-    """The other end of a link, on a grid of rows × columns: offsets of the point and of its cells, which of these are
-    on the map, and whether the point exists (1 or 0).
+    """Return the other end of a link on a grid of rows × columns: offsets of the point and of its cells, which of these
+    are on the map, and whether the point exists (1 or 0). For a missing point, they are those of the nearest one.
     """
     other_i, other_j = shifted(i, up, down, SIDE_Y), shifted(j, left, right, SIDE_X)
     cell_y, cell_x = y + (2 * SIDE_Y - 1) * cell_shift, x + (2 * SIDE_X - 1) * cell_shift
-    point = cells_of(pair, nearest(other_i, rows), nearest(other_j, columns), rows, columns, h * w)
+    near_i, near_j = tl.minimum(tl.maximum(other_i, 0), rows - 1), tl.minimum(tl.maximum(other_j, 0), columns - 1)
+    point = cells_of(pair, near_i, near_j, rows, columns, h * w)
     on = inside
     if SHIFTED:
         on = inside & (cell_y >= 0) & (cell_y < h) & (cell_x >= 0) & (cell_x < w)
@@ -75,7 +70,7 @@ def _aggregate(
     scores, out, exponent, rows_up, columns_up, rows, columns, h, w, up, down, left, right, cell_shift,
     SHIFTED: tl.constexpr, POWER: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Mean of S_{l+1/2} over the children of a point, summed in the links' order."""
+    """Take the mean of S_{l+1/2} over the children of a point, summed in the links' order."""
     pair, i, j = reference_point(rows_up, columns_up)
     cell, y, x, inside = block_of_cells(h, w, BLOCK)
     mean = tl.zeros((BLOCK,), tl.float32)
@@ -98,7 +93,7 @@ def _aggregate_gradient(
     gradient, out, rows_up, columns_up, rows, columns, h, w, up, down, left, right, cell_shift,
     SHIFTED: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """∂S_{l+1/2} at a child: the sum over its parents of their gradient times the child's weight in the mean."""
+    """Sum over a child's parents their gradient times the child's weight in the mean: ∂S_{l+1/2}."""
     pair, i, j = reference_point(rows, columns)
     cell, y, x, inside = block_of_cells(h, w, BLOCK)
     total = tl.zeros((BLOCK,), tl.float32)
@@ -119,7 +114,7 @@ def _disaggregate(
     scores, values, choices, rows_up, columns_up, rows, columns, h, w, up, down, left, right, cell_shift,
     SHIFTED: tl.constexpr, RECORD: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Best parent of each child. Parents come in the reverse order of the links that lead from them."""
+    """Find the best parent of each child. Parents come in the reverse order of the links that lead from them."""
     pair, i, j = reference_point(rows, columns)
     cell, y, x, inside = block_of_cells(h, w, BLOCK)
     best = tl.full((BLOCK,), float("-inf"), tl.float32)
@@ -146,7 +141,7 @@ def _disaggregate_gradient(
     gradient, choices, out, rows_up, columns_up, rows, columns, h, w, up, down, left, right, cell_shift,
     SHIFTED: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """∂Q_{l+1} at a parent: the sum of the gradients of the children that chose it."""
+    """Sum the gradients of the children that chose a parent: ∂Q_{l+1}."""
     pair, i, j = reference_point(rows_up, columns_up)
     cell, y, x, inside = block_of_cells(h, w, BLOCK)
     total = tl.zeros((BLOCK,), tl.float32)
@@ -181,7 +176,7 @@ def _grid_of(scores: Tensor) -> Grid:
 
 
 def aggregate_mean(scores: Tensor, grid: Grid, links: Links, exponent: float | None = None) -> Tensor:
-    """As ``operators.aggregation`` without gradient, and with max(·, 0)^ν of the mean if ``exponent`` is given."""
+    """Do ``operators.aggregation`` without gradient, and apply max(·, 0)^ν if ``exponent`` is given."""
     out = scores.new_empty((scores.shape[0], *grid, *scores.shape[-2:]))
     tensors = (scores, out, exponent or 1.0)
     _launch(_aggregate, out, tensors, (grid, _grid_of(scores)), links, POWER=exponent is not None)
@@ -189,7 +184,7 @@ def aggregate_mean(scores: Tensor, grid: Grid, links: Links, exponent: float | N
 
 
 def best_parent(scores: Tensor, grid: Grid, links: Links, record: bool = False) -> tuple[Tensor, Tensor]:
-    """Q_{l+1/2}, (B, *grid, h, w), from Q_{l+1} and, with ``record``, the number of the link it came by."""
+    """Return Q_{l+1/2}, (B, *grid, h, w), from Q_{l+1} and, with ``record``, the number of the link it came by."""
     values = scores.new_empty((scores.shape[0], *grid, *scores.shape[-2:]))
     choices = torch.empty(values.shape if record else 1, dtype=torch.uint8, device=scores.device)
     _launch(_disaggregate, values, (scores, values, choices), (_grid_of(scores), grid), links, RECORD=record)

@@ -20,7 +20,7 @@ def _lookup(
     vectors, cells, places, out, factor, points, targets, channels, height, width,
     BLOCKS: tl.constexpr, POINTS: tl.constexpr, CHANNELS: tl.constexpr
 ):  # fmt: skip
-    """One target of some points of a pair: the four cells around it, weighted, times the vectors of the points."""
+    """Multiply the weighted four cells around one target of some points of a pair with the points' vectors."""
     n = tl.program_id(0) * POINTS + tl.arange(0, POINTS)
     k, b = tl.program_id(1), tl.program_id(2).to(tl.int64)
     inside = n < points
@@ -70,7 +70,7 @@ def _windows(
     SIDE: tl.constexpr, BLOCKS: tl.constexpr, OUTPUTS: tl.constexpr, PADDED: tl.constexpr, HALF: tl.constexpr,
     WINDOWS: tl.constexpr, CHANNELS: tl.constexpr
 ):  # fmt: skip
-    """A matrix product: windows × (places in the window and channels) × outputs."""
+    """Multiply matrices: windows × (places in the window and channels) × outputs."""
     window = tl.program_id(0) * WINDOWS + tl.arange(0, WINDOWS)
     cells = first
     if tl.program_id(1) == 1:

@@ -1,13 +1,11 @@
 """Correlation (CORR), eq. (2), on tensor cores, and pooling of its scores.
 
 A tile of 8 × 8 reference points shares the target positions in the windows of any of them. Its scores are a product of
-(64 × D) patches with (D × positions) patches, D = patch² · channels, and each point keeps its own window. The target
-patches are not assembled in memory but read from the map of cells.
+(64 × D) patches with (D × positions) patches, D = patch² · channels, read from the map of cells; each point keeps its
+own window.
 
-Descriptors are sums of two halves, so that tensor cores compute scores to float32's accuracy.
-
-A float32 number x is split into x ≈ s⁻¹ (x_hi + x_lo), both float16, with s a power of two that brings the largest
-value of an image near the top of float16's range. x_hi + x_lo keeps 22 bits, and
+For float32's accuracy, a number is split into x ≈ s⁻¹ (x_hi + x_lo), both float16, with s a power of two that brings
+the largest value of an image near the top of float16's range. x_hi + x_lo keeps 22 bits, and
 
     ⟨x, y⟩ ≈ s⁻² (⟨x_hi, y_hi⟩ + ⟨x_hi, y_lo⟩ + ⟨x_lo, y_hi⟩),
 
@@ -48,20 +46,20 @@ class HalfCells(NamedTuple):
 
 @triton.jit
 def scale_exponent(peak):
-    """e such that 2^e · peak lies in [2¹³, 2¹⁴)."""
+    """Return e such that 2^e · peak lies in [2¹³, 2¹⁴)."""
     exponent = ((peak.to(tl.int32, bitcast=True) >> 23) & 255) - 127
     return 13 - tl.minimum(tl.maximum(exponent, -50), 100)
 
 
 @triton.jit
 def power_of_two(exponent):
-    """2^exponent as float32, for −127 < exponent < 128."""
+    """Return 2^exponent as float32, for −127 < exponent < 128."""
     return ((exponent + 127) << 23).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def split(scaled):
-    """x as float16 + float16."""
+    """Return x as float16 + float16."""
     high = scaled.to(tl.float16)
     return high, (scaled - high.to(tl.float32)).to(tl.float16)
 
@@ -90,7 +88,7 @@ def _split_cells(
 
 
 def padded_channels(channels: int, patch: int) -> int:
-    """Channels such that cells are loaded 8 or 16 bytes at a time and patch² · channels is a multiple of 16."""
+    """Add channels for cells to load 8 or 16 bytes at a time, and patch² · channels to be a multiple of 16."""
     unit = 4 if channels < 16 and patch > 1 else 8
     while unit * patch * patch % 16:
         unit *= 2
@@ -146,13 +144,13 @@ class Layout(NamedTuple):
 
     @property
     def blocks(self) -> tuple[int, int]:
-        """Blocks of target positions that a tile looks at, along rows and columns."""
+        """Blocks of target positions that a tile looks at, along both."""
         reach = (POINT_TILE - 1) * self.shift
         return -(-(self.h + reach) // TARGET_BLOCK[0]), -(-(self.w + reach) // TARGET_BLOCK[1])
 
 
 def layout(geometry: Geometry, patch: int) -> Layout:
-    """The indices of a geometry, in cells."""
+    """Return the indices of a geometry, in cells."""
     step = geometry.alpha // geometry.gamma
     first_y, first_x = geometry.first_cell
     reach = geometry.R(0) if geometry.relative else 0
@@ -170,21 +168,21 @@ def layout(geometry: Geometry, patch: int) -> Layout:
 
 
 def reference_and_target(cells0: Tensor, cells1: Tensor, at: Layout, patch: int) -> tuple[HalfCells, HalfCells]:
-    """Both images' cells, with zeros as far as whole tiles of points look."""
-    size0 = [n * POINT_TILE * at.step + patch for n in at.tiles]
-    size1 = [
+    """Split both images' cells, with zeros as far as whole tiles of points look."""
+    rows0, columns0 = (n * POINT_TILE * at.step + patch for n in at.tiles)
+    rows1, columns1 = (
         (n - 1) * POINT_TILE * at.shift + k * b + patch
         for n, k, b in zip(at.tiles, at.blocks, TARGET_BLOCK, strict=True)
-    ]
+    )
     return (
-        half_cells(cells0, (at.first_y, at.first_x), (size0[0], size0[1]), patch),
-        half_cells(cells1, (at.origin_y - patch // 2, at.origin_x - patch // 2), (size1[0], size1[1]), patch),
+        half_cells(cells0, (at.first_y, at.first_x), (rows0, columns0), patch),
+        half_cells(cells1, (at.origin_y - patch // 2, at.origin_x - patch // 2), (rows1, columns1), patch),
     )
 
 
 @triton.jit
 def rectify(position, end, PATCH: tl.constexpr):
-    """patch / (visible cells of the target patch) along an axis, 0 off the image."""
+    """Return patch / (visible cells of the target patch) along an axis, 0 off the image."""
     start = position - PATCH // 2
     cells = end
     if PATCH == 1:
@@ -196,13 +194,13 @@ def rectify(position, end, PATCH: tl.constexpr):
 
 @triton.jit
 def window_start(y, x, exists):
-    """First position of each point's window; far away for a point that is not on the grid."""
+    """Return the first position of each point's window; far away for a point that is not on the grid."""
     return tl.where(exists, y, -(1 << 24)), x
 
 
 @triton.jit
 def in_window(k_y, k_x, h, w):
-    """Whether 0 ≤ k < (h, w): one unsigned comparison an axis."""
+    """Tell whether 0 ≤ k < (h, w): one unsigned comparison an axis."""
     return (k_y.to(tl.uint32, bitcast=True) < h) & (k_x.to(tl.uint32, bitcast=True) < w)
 
 
@@ -260,15 +258,9 @@ def _correlate(
 
 
 def correlate_into(
-    out: Tensor,
-    first_row: int,
-    halves: tuple[HalfCells, HalfCells],
-    at: Layout,
-    patch: int,
-    clamp: bool,
-    half: bool,
+    out: Tensor, first_row: int, halves: tuple[HalfCells, HalfCells], at: Layout, patch: int, clamp: bool, half: bool
 ) -> None:
-    """S̃_0 (or max(S̃_0, 0)) of the reference rows from ``first_row`` on into ``out``, (B, rows, W_0, h_0, w_0).
+    """Write S̃_0 (or max(S̃_0, 0)) of the reference rows from ``first_row`` on to ``out``, (B, rows, W_0, h_0, w_0).
 
     With ``half``, one product of float16 descriptors instead of three: faster, with scores off by 1e-5 and at most
     2e-4.
@@ -287,7 +279,7 @@ def correlate_into(
 
 
 def correlate(cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int, half: bool = False) -> Tensor:
-    """S̃_0, (B, H_0, W_0, h_0, w_0), without gradient; see :func:`correlate_into` for ``half``."""
+    """Return S̃_0, (B, H_0, W_0, h_0, w_0), without gradient; see :func:`correlate_into` for ``half``."""
     at = layout(geometry, patch)
     out = cells0.new_empty((cells0.shape[0], *geometry.shape(0)))
     correlate_into(out, 0, reference_and_target(cells0, cells1, at, patch), at, patch, clamp=False, half=half)
@@ -313,11 +305,11 @@ def correlate_and_pool(
     buffer = cells0.new_empty(together * min(rows, at.rows) * row // 4)
     for pair in range(0, pairs, together):
         some = slice(pair, pair + together)
-        part = (HalfCells(*(t[some] for t in halves[0])), HalfCells(*(t[some] for t in halves[1])))
+        reference, target = (HalfCells(*(tensor[some] for tensor in cells)) for cells in halves)
         for start in range(0, at.rows, rows):
-            shape = (part[0].peak.shape[0], min(rows, at.rows - start), at.columns, at.h, at.w)
+            shape = (len(reference.peak), min(rows, at.rows - start), at.columns, at.h, at.w)
             scores = buffer[: torch.Size(shape).numel()].view(shape)
-            correlate_into(scores, start, part, at, patch, clamp=True, half=half)
+            correlate_into(scores, start, (reference, target), at, patch, clamp=True, half=half)
             # Rows of one pair, or all rows of several pairs: contiguous either way.
             out = (some, slice(start, start + shape[1]))
             pool_into(scores, values[out], switches[out], geometry.pool_offset(0), geometry.pool_reach, exponent)

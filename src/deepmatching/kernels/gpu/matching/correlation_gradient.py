@@ -44,7 +44,7 @@ CELLS_Y, CELLS_X = 4, 16  #: block of target cells of one program
 
 @triton.jit
 def add_products(total, a_high, a_low, b_high, b_low):
-    """total + a · b for split a and b."""
+    """Return total + a · b for split a and b."""
     total = tl.dot(a_high, b_high, total)
     total = tl.dot(a_high, b_low, total)
     return tl.dot(a_low, b_high, total)
@@ -57,7 +57,7 @@ def _reference_gradient(
     PATCH: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
     BLOCK_Y: tl.constexpr, BLOCK_X: tl.constexpr, RUN: tl.constexpr
 ):  # fmt: skip
-    """∂cells_0 of one row o_y of the patches of a tile of points: its cells and channels are one run in memory."""
+    """Add ∂cells_0 of one row o_y of the patches of a tile of points: its cells and channels are one run in memory."""
     blocks: tl.constexpr = (PATCH * PADDED + RUN - 1) // RUN
     pair = (tl.program_id(2) // blocks).to(tl.int64)
     run = (tl.program_id(2) % blocks) * RUN + tl.arange(0, RUN)
@@ -109,7 +109,7 @@ def _target_gradient(
     PATCH: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
     CELLS_Y: tl.constexpr, CELLS_X: tl.constexpr, CHANNELS: tl.constexpr, RELATIVE: tl.constexpr
 ):  # fmt: skip
-    """∂cells_1 of a block of target cells v: over o and the tiles of points whose windows reach v − o."""
+    """Sum ∂cells_1 of a block of target cells v over o and the tiles of points whose windows reach v − o."""
     blocks: tl.constexpr = (PADDED + CHANNELS - 1) // CHANNELS
     pair = (tl.program_id(2) // blocks).to(tl.int64)
     channel = (tl.program_id(2) % blocks) * CHANNELS + tl.arange(0, CHANNELS)
@@ -163,7 +163,7 @@ def _target_gradient(
 def reference_gradient(
     gradient: Tensor, peak: Tensor, target: HalfCells, at: Layout, patch: int, shape: torch.Size
 ) -> Tensor:
-    """∂cells_0, (B, C, h0, w0), from ∂S̃_0."""
+    """Return ∂cells_0, (B, C, h0, w0), from ∂S̃_0."""
     result = gradient.new_zeros(shape)
     run = max(16, min(RUN, triton.next_power_of_2(patch * target.channels)))
     tiles_y, tiles_x = at.tiles
@@ -180,7 +180,7 @@ def reference_gradient(
 def target_gradient(
     gradient: Tensor, peak: Tensor, reference: HalfCells, at: Layout, patch: int, shape: torch.Size
 ) -> Tensor:
-    """∂cells_1, (B, C, h1, w1), from ∂S̃_0."""
+    """Return ∂cells_1, (B, C, h1, w1), from ∂S̃_0."""
     result = gradient.new_empty(shape)
     block = max(16, min(128, triton.next_power_of_2(reference.channels)))
     blocks = shape[0] * triton.cdiv(reference.channels, block)

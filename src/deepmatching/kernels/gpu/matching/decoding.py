@@ -1,7 +1,7 @@
 """Decoding from the pooled scores.
 
-Γ(p) and the table of the best score at every target bin (or target point) come from one pass over Q_{1/2} + S_{1/2};
-two passes over the reference points then decide which point keeps a bin.
+Γ(p) and the table of the best score at every target bin (or target point) come from one pass over Q_{1/2} + S_{1/2},
+then two passes over the reference points decide which point keeps a bin.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ POINTS = 128  #: reference points of one program of the passes over points
 
 @triton.jit
 def ordered(score):
-    """An integer that orders like the score, for atomic maxima; −0 and +0 are equal."""
+    """Return an integer that orders like the score, for atomic maxima; −0 and +0 are equal."""
     bits = (score + 0.0).to(tl.int32, bitcast=True)
     return tl.where(bits >= 0, bits, bits ^ 0x7FFFFFFF)
 
@@ -35,7 +35,7 @@ def _best_cells(
     origin_y, origin_x, step, rows1, columns1, bin_rows, bin_columns,
     PER_BIN: tl.constexpr, REACH: tl.constexpr, TABLE: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """argmax over k of Q_0(k|p), first in raster order, where Q_0(m_0(q')|p) = Q_{1/2}(q'|p) + S_{1/2}(q'|p)."""
+    """Find argmax_k Q_0(k|p), first in raster order, where Q_0(m_0(q')|p) = Q_{1/2}(q'|p) + S_{1/2}(q'|p)."""
     SIDE: tl.constexpr = 2 * REACH + 1
     pair, i, j = reference_point(rows, columns)
     source = cells_of(pair, i, j, rows, columns, h * w)
@@ -81,7 +81,7 @@ def _best_cells(
 def claim_of(
     scores, cells, table, point, inside, rows, columns, w_fine, origin_y, origin_x, step, per_bin, bin_rows, bin_columns
 ):
-    """Whether a point's score is the best in its bin, and the bin's index in the table."""
+    """Tell whether a point's score is the best in its bin, and return the bin's index in the table."""
     score = tl.load(scores + point, mask=inside, other=float("-inf"))
     cell = tl.load(cells + point, mask=inside, other=0).to(tl.int32)
     finite = inside & (score > float("-inf")) & (score < float("inf"))
@@ -98,7 +98,7 @@ def _first_claims(
     rows, columns, w_fine, origin_y, origin_x, step, per_bin, bin_rows, bin_columns,
     BLOCK: tl.constexpr
 ):  # fmt: skip
-    """first[bin]: the first reference point in raster order that claims the bin."""
+    """Set first[bin] to the first reference point in raster order that claims the bin."""
     point = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     claims, at = claim_of(
         scores, cells, table, point, point < points,
@@ -136,7 +136,7 @@ class Targets(NamedTuple):
 
 
 def targets(geometry: Geometry, reciprocal: Reciprocal) -> Targets:
-    """The indices of a geometry, with bins of α₀ pixels or, for ``exact``, of one target position."""
+    """Return the indices of a geometry, with bins of α₀ pixels or, for ``exact``, of one target position."""
     per_bin = bin_side(geometry, reciprocal)
     bins = [-(-(size // geometry.gamma) // per_bin) for size in geometry.used1]
     origin = [cell - geometry.R(0) if geometry.relative else 0 for cell in geometry.first_cell]
@@ -147,7 +147,7 @@ def targets(geometry: Geometry, reciprocal: Reciprocal) -> Targets:
 def _best(
     coarse: Tensor, pooled: Tensor, switches: Tensor, geometry: Geometry, reciprocal: Reciprocal
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Scores and cells, (B, H_0, W_0), and the table of keys, (B, bin rows, bin columns)."""
+    """Return scores and cells, (B, H_0, W_0), and the table of keys, (B, bin rows, bin columns)."""
     pairs, rows, columns, h, w = coarse.shape
     scores = coarse.new_empty((pairs, rows, columns))
     cells = torch.empty_like(scores, dtype=torch.int64)

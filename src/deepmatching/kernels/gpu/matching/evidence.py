@@ -1,7 +1,7 @@
 """Evidence of matches: one pass over the points finds the best claim on every target bin, another writes all channels.
 
-A claim on a bin is one 64-bit number, with the score above and the point's place in raster order below, the first
-highest. An atomic maximum then leaves the first of the best claims.
+A claim on a bin is one 64-bit number with the score above and, below, the point's place in raster order, the first
+highest: an atomic maximum leaves the first of the best claims.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ FIXED = tl.constexpr(72)  #: channels before the parts of the similarity
 
 @triton.jit
 def squashed(length, SCALE: tl.constexpr):
-    """x / (|x| + s)."""
+    """Return x / (|x| + s)."""
     return length / (tl.abs(length) + SCALE)
 
 
 @triton.jit
 def target_of(cells, point, on, rows, columns, w_fine, origin_y, origin_x, step):
-    """(row, column) of Γ(p), in cells from the image's corner."""
+    """Return (row, column) of Γ(p), in cells from the image's corner."""
     cell = tl.load(cells + point, mask=on, other=0).to(tl.int32)
     i, j = (point // columns) % rows, point % columns
     return origin_y + step * i + cell // w_fine, origin_x + step * j + cell % w_fine
@@ -44,7 +44,7 @@ def target_of(cells, point, on, rows, columns, w_fine, origin_y, origin_x, step)
 
 @triton.jit
 def bin_of(y, x, per_bin, bin_rows, bin_columns):
-    """(row, column) of the target's bin."""
+    """Return (row, column) of the target's bin."""
     row = tl.minimum(tl.maximum(y // per_bin, 0), bin_rows - 1)
     return row, tl.minimum(tl.maximum(x // per_bin, 0), bin_columns - 1)
 
@@ -55,7 +55,7 @@ def _claim(
     rows, columns, w_fine, origin_y, origin_x, step, per_bin, bin_rows, bin_columns,
     POINTS: tl.constexpr
 ):  # fmt: skip
-    """Q/(L+1) and d(p), 0 where no path reaches p, and the best claim on every bin."""
+    """Store Q/(L+1) and d(p), 0 where no path reaches p, and the best claim on every bin."""
     point = tl.program_id(0) * POINTS + tl.arange(0, POINTS)
     on = point < points
     score = tl.load(scores + point, mask=on, other=0.0)
@@ -74,15 +74,10 @@ def _claim(
 
 
 @triton.jit
-def score_of(bits):
-    """The score that ``ordered`` made into an integer."""
-    return tl.where(bits >= 0, bits, bits ^ 0x7FFFFFFF).to(tl.float32, bitcast=True)
-
-
-@triton.jit
 def against(claim, score, own_x, own_y, moved, start, on):
-    """By how much a claim exceeds the score, and the difference between its displacement and the point's."""
-    excess = (score_of((claim >> 32).to(tl.int32)) - score) * 4.0
+    """Return by how much a claim exceeds the score, and the difference between its displacement and the point's."""
+    bits = (claim >> 32).to(tl.int32)  # ``ordered`` of its score
+    excess = (tl.where(bits >= 0, bits, bits ^ 0x7FFFFFFF).to(tl.float32, bitcast=True) - score) * 4.0
     other = start + (0x7FFFFFFF - (claim & 0xFFFFFFFF)).to(tl.int32)
     x = tl.load(moved + 2 * other, mask=on, other=0.0) - own_x
     return excess, x, tl.load(moved + 2 * other + 1, mask=on, other=0.0) - own_y
@@ -90,7 +85,7 @@ def against(claim, score, own_x, own_y, moved, start, on):
 
 @triton.jit
 def borders(out, x, y, height, width, on):
-    """Distances to the left, upper, right and lower border."""
+    """Store the distances to the left, upper, right and lower border."""
     tl.store(out, squashed(x, COARSE_SCALE), mask=on)
     tl.store(out + 1, squashed(y, COARSE_SCALE), mask=on)
     tl.store(out + 2, squashed(width - x, COARSE_SCALE), mask=on)
@@ -103,7 +98,7 @@ def _describe_match(
     rows, columns, w_fine, origin_y, origin_x, step, per_bin, bin_rows, bin_columns,
     height0, width0, height1, width1, radius, LIMITED: tl.constexpr, POINTS: tl.constexpr
 ):  # fmt: skip
-    """All channels but the parts of the similarity. ``out`` has the points' first channels."""
+    """Store all channels but the parts of the similarity. ``out`` has the points' first channels."""
     pair, place = point // (rows * columns), point % (rows * columns)
     start = pair * (rows * columns)
     score = tl.load(shares + point, mask=on, other=0.0)
@@ -178,7 +173,7 @@ def _evidence(
     LIMITED: tl.constexpr, PATCH: tl.constexpr, PER_PART: tl.constexpr, WIDTH: tl.constexpr,
     POINTS: tl.constexpr, CHANNELS: tl.constexpr
 ):  # fmt: skip
-    """Programs (·, 0) write the first channels of their points, the others the parts of the similarity."""
+    """Write the first channels of the points in programs (·, 0), the parts of the similarity in the others."""
     point = tl.program_id(0) * POINTS + tl.arange(0, POINTS)
     on = point < points
     SIZE: tl.constexpr = FIXED + (PARTS if PATCH == 1 else PATCH * PATCH)

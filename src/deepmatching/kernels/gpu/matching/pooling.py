@@ -15,7 +15,7 @@ from deepmatching.kernels.gpu.indexing import NOTHING, block_of_cells, launch_on
 
 @triton.jit
 def window_over(position, offset, windows, N: tl.constexpr, REACH: tl.constexpr):
-    """Along an axis, the Nth window that may see a cell: its index, where it sees the cell, and whether it does."""
+    """Return along an axis the Nth window that may see a cell, where it sees the cell, and whether it does."""
     t = position - offset + REACH  # window k sees the cell at place t − 2k of its 2·reach + 1
     k = ((t - 2 * REACH + 1) >> 1) + N
     place = t - 2 * k
@@ -27,7 +27,7 @@ def _pool(
     scores, values, switches, exponent, h, w, h_out, w_out, offset,
     REACH: tl.constexpr, POWER: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Each window's first maximum in raster order. ν is applied to the maximum alone: the power is monotone."""
+    """Find each window's first maximum in raster order. ν is applied to it alone: the power is monotone."""
     point = tl.program_id(0).to(tl.int64)
     cell, k_y, k_x, inside = block_of_cells(h_out, w_out, BLOCK)
     y, x = 2 * k_y + offset - REACH, 2 * k_x + offset - REACH
@@ -50,7 +50,7 @@ def _pool(
 
 @triton.jit
 def _pool_gradient(gradient, switches, result, h, w, h_out, w_out, offset, REACH: tl.constexpr, BLOCK: tl.constexpr):
-    """∂S_l(k): the sum of ∂S_{l+1/2} over the windows whose switch is k."""
+    """Sum ∂S_{l+1/2} over the windows whose switch is k: ∂S_l(k)."""
     point = tl.program_id(0).to(tl.int64)
     cell, y, x, inside = block_of_cells(h, w, BLOCK)
     gradient += point * (h_out * w_out)
@@ -73,7 +73,7 @@ def _unpool(
     coarse, pooled, switches, values, choices, h, w, h_in, w_in, offset,
     REACH: tl.constexpr, ADD: tl.constexpr, RECORD: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Each cell's largest score of the windows that chose it, the first window in raster order on ties."""
+    """Find each cell's largest score of the windows that chose it, the first window in raster order on ties."""
     point = tl.program_id(0).to(tl.int64)
     cell, y, x, inside = block_of_cells(h, w, BLOCK)
     coarse += point * (h_in * w_in)
@@ -104,7 +104,7 @@ def _unpool(
 def _unpool_gradient(
     gradient, choices, switches, result, h, w, h_in, w_in, offset, REACH: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """∂Q_{l+1/2}(k): ∂U_l at the cell that window k chose, if k's was the score that counted there."""
+    """Store ∂Q_{l+1/2}(k): ∂U_l at the cell that window k chose, if k's was the score that counted there."""
     SIDE: tl.constexpr = 2 * REACH + 1
     point = tl.program_id(0).to(tl.int64)
     window, k_y, k_x, inside = block_of_cells(h_in, w_in, BLOCK)
@@ -121,7 +121,7 @@ def _unpool_gradient(
 def pool(
     scores: Tensor, pooled: tuple[int, int], offset: int, reach: int, exponent: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    """As ``operators.max_pooling`` without gradient, and with max(·, 0)^ν of the result if ``exponent`` is given."""
+    """Pool as ``operators.max_pooling`` without gradient, and apply max(·, 0)^ν if ``exponent`` is given."""
     values = scores.new_empty((*scores.shape[:-2], *pooled))
     switches = torch.empty_like(values, dtype=torch.uint8)
     pool_into(scores, values, switches, offset, reach, exponent)
@@ -131,7 +131,7 @@ def pool(
 def pool_into(
     scores: Tensor, values: Tensor, switches: Tensor, offset: int, reach: int, exponent: float | None = None
 ) -> None:
-    """:func:`pool` into given contiguous volumes."""
+    """Do :func:`pool` into given contiguous volumes."""
     launch_on_volume(
         _pool, values, scores, values, switches, exponent or 1.0, *scores.shape[-2:], *values.shape[-2:], offset,
         REACH=reach, POWER=exponent is not None,
@@ -147,7 +147,7 @@ def unpool(
     reach: int,
     record: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """U_l of ``coarse`` + ``pooled`` (if given) and, with ``record``, the position that each cell's score came from."""
+    """Return U_l of ``coarse`` (+ ``pooled``) and, with ``record``, the position that each cell's score came from."""
     values = coarse.new_empty((*coarse.shape[:-2], *window))
     choices = torch.empty_like(values, dtype=torch.uint8) if record else switches
     launch_on_volume(

@@ -24,7 +24,7 @@ def _power(scores, exponent, out, elements, SIZE: tl.constexpr):
 
 @triton.jit
 def _power_gradient(scores, exponent, gradient, out, partial, elements, SIZE: tl.constexpr):
-    """∂S = ∂ ν S^{ν−1}, and this block's part of ∂ν = Σ ∂ S^ν ln S; both 0 where S ≤ 0."""
+    """Store ∂S = ∂ ν S^{ν−1}, and this block's part of ∂ν = Σ ∂ S^ν ln S; both 0 where S ≤ 0."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     inside = at < elements
     score = tl.load(scores + at, mask=inside, other=0.0)
