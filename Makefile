@@ -51,6 +51,8 @@ docs: .venv/installed
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@# Once more, and last: the other package of OpenCV may just have replaced its files.
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --force-reinstall --no-deps opencv-contrib-python-headless
 	touch $@
 
 .venv/installed-browser: .venv/installed

@@ -58,6 +58,13 @@ def test_every_dependency_is_pinned_for_make_no_lower_than_its_floor() -> None:
             assert pinned[name] >= floor, name
 
 
+def test_users_get_no_opencv_that_replaces_another() -> None:
+    """Packages of OpenCV overwrite one another's files, so only the one that others can do with is a dependency."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needed = {requirement.name for requirement in map(Requirement, project["dependencies"])}
+    assert {name for name in needed if "opencv" in name} == {"opencv-python-headless"}
+
+
 def test_the_instructions_name_the_floor_of_pytorch() -> None:
     for page in ("CONTRIBUTING.md", "Makefile"):
         stated = re.findall(r"\bTORCH=([\d.]+)", (ROOT / page).read_text(encoding="utf-8"))
@@ -78,7 +85,7 @@ def test_no_floor_has_a_known_hole_in_what_is_loaded() -> None:
     """The first versions without the holes that advisories list in the readers of images, weights and HDF5 files."""
     mended = {
         "torch": "2.10",  # torch.load(weights_only=True): CVE-2025-32434 (2.6), CVE-2026-24747 (2.10)
-        "opencv-contrib-python-headless": "4.12",  # WebP: CVE-2023-4863 (4.8.1.78); JPEG 2000: CVE-2025-53644 (4.12)
+        "opencv-python-headless": "4.12",  # WebP: CVE-2023-4863 (4.8.1.78); JPEG 2000: CVE-2025-53644 (4.12)
         "filelock": "3.20.3",  # CVE-2025-68146 (3.20.1), CVE-2026-22701 (3.20.3)
     }
     for name, version in mended.items():

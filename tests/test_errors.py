@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import subprocess
+import sys
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -67,6 +70,23 @@ def test_a_failed_allocation_is_recognised_as_the_cause_of_another_error() -> No
     assert not is_out_of_memory(error)
     error.__cause__ = OSError("libllvmlite.so: failed to map segment from shared object")
     assert is_out_of_memory(error)
+
+
+@pytest.mark.parametrize("has_leftovers", [False, True])
+def test_a_missing_or_incomplete_opencv_is_one_sentence(tmp_path: Path, has_leftovers: bool) -> None:
+    """Packages of OpenCV overwrite one another; uninstalling one of them leaves none, or some files."""
+    (tmp_path / "cv2").mkdir()
+    (tmp_path / "cv2" / "__init__.py").write_text("" if has_leftovers else "raise ImportError('no', name='cv2')")
+    calls = {
+        "from deepmatching.cli import main; sys.argv = ['deepmatching', 'match', 'a.png', 'b.png']; main()": 2,
+        "import deepmatching; deepmatching.DeepMatcher": 1,
+    }
+    for code, expected in calls.items():
+        command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {code}"]
+        result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+        assert result.returncode == expected
+        assert "OpenCV is missing or incomplete (" in result.stderr.splitlines()[-1]
+        assert "Traceback" not in result.stderr or expected == 1
 
 
 def test_a_refusal_before_the_work_keeps_its_own_sentence() -> None:

@@ -46,9 +46,16 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
+    if name not in _HOME:
+        raise AttributeError(f"module 'deepmatching' has no attribute '{name}'")
+    try:
         return getattr(import_module(f"deepmatching.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'deepmatching' has no attribute '{name}'")
+    except (ImportError, AttributeError) as error:
+        from deepmatching.errors import DeepMatchingError, explain
+
+        if sentence := explain(error):
+            raise DeepMatchingError(sentence) from error
+        raise
 
 
 def __dir__() -> list[str]:

@@ -29,7 +29,7 @@ from deepmatching.commands.scores import scores
 from deepmatching.commands.sfm import sfm
 from deepmatching.commands.synthesize import synthesize
 from deepmatching.commands.train import train
-from deepmatching.errors import OUT_OF_MEMORY, DeepMatchingError, is_out_of_memory
+from deepmatching.errors import DeepMatchingError, explain
 from deepmatching.extensions import VARIABLE, import_plugins
 
 
@@ -136,8 +136,8 @@ def _reason(error: Exception) -> str:
     """Return the message of an error that the user can fix; raise others again."""
     if isinstance(error, DeepMatchingError):
         return str(error)
-    if is_out_of_memory(error):
-        return OUT_OF_MEMORY
+    if sentence := explain(error):
+        return sentence
     # Usage errors are recognised by a method: typer includes their class, and its name depends on the version.
     if not hasattr(error, "format_message"):
         raise error

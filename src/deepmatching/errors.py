@@ -50,6 +50,22 @@ def is_out_of_memory(error: BaseException) -> bool:
     return says_so or (cause is not None and is_out_of_memory(cause))
 
 
+#: How to get OpenCV's extra modules, whichever of its packages are there.
+INSTALL_CONTRIB = "pip install --force-reinstall --no-deps opencv-contrib-python-headless"
+
+
+def explain(error: BaseException) -> str:
+    """Return a sentence for what users can mend, memory that ran out or a broken OpenCV; none for other errors."""
+    if is_out_of_memory(error):
+        return OUT_OF_MEMORY
+    is_import = isinstance(error, ImportError)
+    module = getattr(error, "name", None) if is_import else getattr(getattr(error, "obj", None), "__name__", None)
+    if not (is_import or isinstance(error, AttributeError)) or str(module).partition(".")[0] != "cv2":
+        return ""
+    reason = next(iter(str(error).splitlines()), "")
+    return f"OpenCV is missing or incomplete ({reason}): pip install --force-reinstall opencv-python-headless."
+
+
 @contextmanager
 def failed_allocations() -> Iterator[None]:
     """Turn a failed allocation inside this block into an ``OutOfMemoryError``."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from deepmatching.errors import DeepMatchingError
+from deepmatching.errors import INSTALL_CONTRIB, DeepMatchingError
 from edge_network.pixel_pairs import augment
 
 #: Largest distance of two pixels that may be paired, as a fraction of the diagonal.
@@ -55,7 +55,7 @@ def _fade(rows: int, columns: int) -> np.ndarray:
 def thin(binary: np.ndarray) -> np.ndarray:
     """Thin a bool (H, W) until its lines are one pixel wide (Guo and Hall's algorithm)."""
     if not hasattr(cv2, "ximgproc"):
-        raise DeepMatchingError("Thinning needs OpenCV's extra modules: install opencv-contrib-python-headless.")
+        raise DeepMatchingError(f"Thinning needs OpenCV's extra modules: {INSTALL_CONTRIB}.")
     return cv2.ximgproc.thinning(binary.astype(np.uint8) * 255, thinningType=cv2.ximgproc.THINNING_GUOHALL) > 0
 
 

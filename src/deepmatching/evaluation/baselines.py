@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepmatching.errors import DeepMatchingError, check_choice
+from deepmatching.errors import INSTALL_CONTRIB, DeepMatchingError, check_choice
 from deepmatching.io.images import shrink, size_of
 from deepmatching.matches import Matches
 from deepmatching.settings import PROPAGATION_RADIUS
@@ -125,9 +125,7 @@ def _opencv(function: str, module: str = "") -> Callable[..., Any]:
     """Return a function of OpenCV, or of one of its contrib modules, which not every build has."""
     found = getattr(getattr(cv2, module, None) if module else cv2, function, None)
     if found is None:
-        raise DeepMatchingError(
-            f"This OpenCV has no {module}.{function}; install opencv-contrib-python-headless instead of opencv-python."
-        )
+        raise DeepMatchingError(f"This OpenCV has no {module}.{function}: {INSTALL_CONTRIB}.")
     return found  # type: ignore[no-any-return]
 
 

@@ -17,7 +17,7 @@ import cv2
 import numpy as np
 from torch import Tensor
 
-from deepmatching.errors import DeepMatchingError
+from deepmatching.errors import INSTALL_CONTRIB, DeepMatchingError
 from deepmatching.io.arrays import LARGEST_CONTENT
 from deepmatching.io.files import PathLike, read_bytes
 
@@ -46,7 +46,7 @@ def structured_forest_edges(image: Tensor, model: PathLike) -> np.ndarray:
         (H, W) float32 in [0, 1], without non-maximum suppression.
     """
     if not hasattr(cv2, "ximgproc"):
-        raise DeepMatchingError("The structured forest needs OpenCV's extra modules: install opencv-contrib-python.")
+        raise DeepMatchingError(f"The structured forest needs OpenCV's extra modules: {INSTALL_CONTRIB}.")
     if not os.path.isfile(model):
         raise DeepMatchingError(f"There is no structured-forest model '{model}'; check the path.")
     check_forest(model)
