@@ -19,16 +19,11 @@ def test_flow_colours_of_known_directions() -> None:
     # Right is red, left is cyan-blue, down is yellow, up is blue-violet: the usual picture of the wheel.
     flow = np.array([[[1, 0], [-1, 0], [0, 1], [0, -1], [0, 0], [np.nan, 0]]], np.float32)
     right, left, down, up, still, unknown = flow_to_color(flow)[0].astype(int)
-    assert right[0] == 255
-    assert max(right[1:]) < 50
-    assert left[0] == 0
-    assert min(left[1:]) > 150
-    assert min(down[:2]) > 200
-    assert down[2] == 0
-    assert up[2] == 255
-    assert up[1] == 0
-    assert still.tolist() == [255, 255, 255]
-    assert unknown.tolist() == [0, 0, 0]
+    assert right[0] == 255 and max(right[1:]) < 50
+    assert left[0] == 0 and min(left[1:]) > 150
+    assert down[2] == 0 and min(down[:2]) > 200
+    assert up[1] == 0 and up[2] == 255
+    assert still.tolist() == [255, 255, 255] and unknown.tolist() == [0, 0, 0]
     assert flow_to_color(flow, unknown=(1, 2, 3))[0, -1].tolist() == [1, 2, 3]
 
 

@@ -41,12 +41,8 @@ def test_displacement_squares_are_where_the_matches_are() -> None:
     expected[16:24, 6:14] = expected[1:9, 36:44] = True
     np.testing.assert_array_equal(colored, expected)
     np.testing.assert_array_equal(picture[20, 10], flow_to_color(np.array([[[6.0, 0.0]]]))[0, 0])
-
-
-def test_a_displacement_picture_of_usual_size_has_a_legend() -> None:
-    start = np.array([[10.0, 20.0]])
-    corner = draw_displacement(start, start + 6, 480, 640)[-80:-20, -60:-20]
-    assert (corner != NO_MATCH).any(axis=2).mean() > 0.9
+    legend = draw_displacement(start[:1], start[:1] + 6, 480, 640)[-80:-20, -60:-20]
+    assert (legend != NO_MATCH).any(axis=2).mean() > 0.9
     assert (draw_displacement(NONE, NONE, 480, 640) == NO_MATCH).all()  # there is nothing to explain
 
 
@@ -70,17 +66,13 @@ def test_figures_of_every_size_are_drawn(size: tuple[int, int], count: int, rng:
     assert 560 < max(picture.shape[:2]) <= 2 * 1280 + 250
 
 
-def test_the_title_counts_the_matches() -> None:
-    image = np.zeros((480, 640, 3), np.uint8)
-
-    def title(count: int) -> str:
-        start = np.linspace((100, 100), (300, 300), count)
-        return build_match_figure(image, image, start, start + 5, np.ones(count)).axes[0].get_title(loc="left")
-
-    assert title(0) == "Image 0: no matches"
-    assert title(1) == "Image 0: 1 match"
-    assert title(3) == "Image 0: 3 of 3 matches"
-    assert "of 900 matches" in title(900)
+@pytest.mark.parametrize(
+    ("count", "words"), [(0, "no matches"), (1, "1 match"), (3, "3 of 3 matches"), (900, "of 900 matches")]
+)
+def test_the_title_counts_the_matches(count: int, words: str) -> None:
+    image, start = np.zeros((480, 640, 3), np.uint8), np.linspace((100, 100), (300, 300), count)
+    title = build_match_figure(image, image, start, start + 5, np.ones(count)).axes[0].get_title(loc="left")
+    assert title.startswith("Image 0: ") and title.endswith(words)
 
 
 def test_the_second_row_shows_where_matches_are() -> None:
@@ -161,8 +153,6 @@ def test_lines_are_few_and_spread_over_the_image(rng: np.random.Generator) -> No
     difference = start[shown][:, None] - start[shown][None]
     distance = np.hypot(difference[..., 0], difference[..., 1]) + 1e9 * np.eye(len(shown))
     assert distance.min() > 15
-    for side in (start[shown, 0] < 320, start[shown, 0] >= 320, start[shown, 1] < 240, start[shown, 1] >= 240):
-        assert side.sum() >= 12
     for x in (0, 320):
         for y in (0, 240):
             assert ((start[shown] >= (x, y)) & (start[shown] < (x + 320, y + 240))).all(axis=1).sum() >= 5

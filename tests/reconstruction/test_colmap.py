@@ -76,11 +76,6 @@ def test_pycolmap_opens_the_database_and_finds_the_wrong_matches(make_run: MakeR
     assert sqlite3.connect(tmp_path / "scene.db").execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-def test_pairs_with_too_few_verified_matches_are_dropped(make_run: MakeRun, tmp_path: Path) -> None:
-    keypoints = SharedKeypoints(scene_run(make_run, tmp_path, 2), is_refined=False)
-    assert write_database(keypoints, tmp_path / "scene.db", tmp_path, min_matches=350).verified == {}
-
-
 @pytest.mark.parametrize(
     ("setup", "count"), [(Cameras(), 1), (Cameras("image"), 3), (Cameras("auto", "PINHOLE", (600, 600, 320, 240)), 1)]
 )
@@ -142,7 +137,7 @@ def test_the_scene_is_reconstructed(make_run: MakeRun, tmp_path: Path) -> None:
 def test_a_run_without_overlap_gives_no_model_and_one_sentence(make_run: MakeRun, tmp_path: Path) -> None:
     keypoints = SharedKeypoints(scene_run(make_run, tmp_path, 2), is_refined=False)
     (tmp_path / "model").mkdir()
-    write_database(keypoints, tmp_path / "model" / DATABASE, tmp_path, min_matches=350)
+    assert write_database(keypoints, tmp_path / "model" / DATABASE, tmp_path, min_matches=350).verified == {}
     with pytest.raises(DeepMatchingError, match="No camera could be found"):
         reconstruct(tmp_path / "model", tmp_path, 2.0)
     assert [path.name for path in (tmp_path / "model").iterdir()] == [DATABASE]

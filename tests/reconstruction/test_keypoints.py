@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,13 +59,11 @@ def test_merging_moves_no_point_by_more_than_a_cell_which_is_half_the_precision(
     assert np.abs(keypoints[places] - centres).max() <= side / 2 + 1e-4
 
 
-def test_points_of_a_cell_become_their_mean() -> None:
+def test_points_of_a_cell_become_their_mean_best_first() -> None:
     cells = _Cells(2.0)
     cells.add(np.array([[10.0, 20.0], [10.25, 20.25], [30.0, 7.0]]), np.array([1.0, 2.0, 9.0]))
     keypoints, scores = cells.finish(None)
-    np.testing.assert_allclose(keypoints, [[30.0, 7.0], [10.125, 20.125]])
-    np.testing.assert_allclose(scores, [9.0, 3.0])
-    assert cells.keypoints_of(np.array([[10.2, 20.2]])).tolist() == [1]
+    np.testing.assert_allclose(np.column_stack([keypoints, scores]), [[30.0, 7.0, 9.0], [10.125, 20.125, 3.0]])
 
 
 @pytest.mark.parametrize("is_refined", [False, True])
@@ -132,13 +131,6 @@ def test_failed_pairs_are_left_out(make_run: MakeRun, three_views: list[MatchedP
     assert len(list(shared.matches())) == 3
 
 
-def test_bad_numbers_are_refused(make_run: MakeRun, three_views: list[MatchedPair], tmp_path: Path) -> None:
-    run: RunFolder = make_run(three_views)
-    for options in ({"cell": 0}, {"max_keypoints": 0}):
-        with pytest.raises(DeepMatchingError, match="must be"):
-            SharedKeypoints(run, **options)  # type: ignore[arg-type]
-
-
 def test_the_confidence_ranks_keypoints_and_matches_where_there_is_one(
     make_run: MakeRun, three_views: list[MatchedPair]
 ) -> None:
@@ -158,8 +150,12 @@ def test_the_confidence_ranks_keypoints_and_matches_where_there_is_one(
         np.testing.assert_array_equal(some.scores, whole.scores[whole.scores >= 0.5])
 
 
-def test_matches_without_a_confidence_cannot_be_filtered_by_it(
-    make_run: MakeRun, three_views: list[MatchedPair]
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"cell": 0}, "must be"), ({"max_keypoints": 0}, "must be"), ({"min_confidence": 0.5}, "no confidence")],
+)
+def test_bad_numbers_and_a_confidence_that_is_not_there_are_refused(
+    make_run: MakeRun, three_views: list[MatchedPair], options: dict[str, Any], words: str
 ) -> None:
-    with pytest.raises(DeepMatchingError, match="no confidence"):
-        SharedKeypoints(make_run(three_views), min_confidence=0.5)
+    with pytest.raises(DeepMatchingError, match=words):
+        SharedKeypoints(make_run(three_views), **options)
