@@ -18,19 +18,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.text import Text
 
-#: The longer side of a panel in inches, as all lengths here, whatever its pixels: text and lines grow with the picture,
-#: and two panels side by side have text of 14 px when they are shown 1200 px wide.
+#: The longer side of a panel in inches, as all lengths here, whatever its pixels: two panels side by side have text of
+#: 14 px when they are shown 1200 px wide.
 _PANEL = 6.0
-
 #: Panels are no narrower than this.
 _NARROWEST_PANEL = 2.4
-
 #: Between panels, and around them.
 _GAP = 0.13
-
 #: Height of a title.
 _TITLE = 0.26
-
 #: Height of a colour bar.
 _BAR = 0.12
 

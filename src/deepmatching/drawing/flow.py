@@ -115,11 +115,10 @@ def draw_match_errors(
     caption: str = "",
     confidence: np.ndarray | None = None,
 ) -> Figure:
-    """Draw the figure of the matches, and below it the true displacement and the error of every pixel.
+    """Draw the figure of the matches, and below it, in their scale, the true displacement and the error of every pixel.
 
     `matches` are keypoints0 (N,2), keypoints1 (N,2) and scores (N), `confidence` is that of
-    :func:`~deepmatching.drawing.draw_match_figure`; `field` (H,W,2) is the displacement that each pixel
-    gets from them. Matches and truth have one scale of colours.
+    :func:`~deepmatching.drawing.draw_match_figure`; `field` (H,W,2) is what each pixel gets from them.
     """
     rgb0, rgb1 = to_uint8_rgb(image0), to_uint8_rgb(image1)
     panels = panel_figure([*PANELS, ["truth", "error"]], [rgb0, rgb1], caption, bar=True)

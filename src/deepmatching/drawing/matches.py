@@ -21,25 +21,18 @@ if TYPE_CHECKING:
 
 PANELS = [["image0", "image1"], ["arrows", "field"]]
 NO_MATCH = LIGHT_GREY
-
 #: Lines of matches below this confidence are thin and dashed.
 _MIN_CONFIDENCE = 0.5
-
 #: How much colour a match of confidence 0 keeps, so that it does not look like none.
 _MIN_COLOR = 0.12
-
 #: Lines between the images, at most.
 _MAX_LINES = 40
-
 #: Its multiples, modulo 1, are spread evenly.
 _GOLDEN_RATIO = 0.61803398875
-
 #: Least distance between arrows, in inches of the figure.
 _ARROW_SPACING = 0.28
-
 #: Width of an arrow, in inches.
 _ARROW_WIDTH = 0.022
-
 #: Arrows shorter than this many times their width are dots.
 _MIN_ARROW_LENGTH = 2
 
@@ -52,10 +45,7 @@ def draw_displacement(
     cell: int = 8,
     scores: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Draw the quasi-dense displacement field: uint8 (height,width,3), a square of `cell` px around each match.
-
-    Where squares overlap the most confident match is on top; light grey is where there is no match.
-    """
+    """Draw the displacements as uint8 (height,width,3): squares of `cell` px, the most confident on top; else grey."""
     start, end, *_ = sorted_matches(keypoints0, keypoints1, scores)
     max_norm = range_of(end - start)
     rgb = np.full((height, width, 3), NO_MATCH, np.uint8)
@@ -158,11 +148,10 @@ def sorted_matches(
 def choose_lines(start: np.ndarray, end: np.ndarray, count: int) -> np.ndarray:
     """Return indices of at most `count` matches, spread over the image, whose lines are at different heights.
 
-    Every line crosses the seam between the images; matches of one row would cross it at the same height, and their
-    lines would be one. So each line comes from another band of heights, and the golden ratio spreads successive ones
-    across the image. Every other line prefers a match that does not move like most, up to a third of the image away: a
-    still background would otherwise leave few lines for the object that moves in front of it. Near its place, the most
-    confident match (the last one) is taken.
+    The lines of matches of one row would be one, so each line comes from another band of heights of the seam, and the
+    golden ratio spreads successive ones across the image. Every other line prefers a match that does not move like
+    most, up to a third of the image away: a still background would leave few lines for the object in front of it. Near
+    its place, the most confident match (the last one) is taken.
     """
     if not len(start):
         return np.zeros(0, np.int64)
@@ -205,10 +194,7 @@ def _draw_lines(panels: Panels, start: np.ndarray, end: np.ndarray, is_sure: np.
 
 
 def _draw_arrows(panels: Panels, start: np.ndarray, end: np.ndarray) -> None:
-    """Draw displacements at their true length, in each square of a grid that of the most central match.
-
-    Short ones are dots, so that arrows and dots are spread as the matches are.
-    """
+    """Draw displacements, in each square of a grid that of the most central match, at their true length or as dots."""
     if not len(start):
         return
     inch = panels.figure.dpi / panels.scale  # in pixels of the image

@@ -15,10 +15,8 @@ if TYPE_CHECKING:
 
 #: With more images, only some are named.
 _MAX_NAMES = 60
-
 #: Orange, for cameras and for images without a match.
 _ORANGE = "#d55e00"
-
 #: Share of the points, nearest to the median, that are drawn: single wrong points would shrink the rest.
 _SHARE_SHOWN = 0.98
 

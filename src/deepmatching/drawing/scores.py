@@ -19,22 +19,16 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NO_SCORE: Color = (150, 150, 150)
-
 #: The side of a map, in px as all lengths here.
 _SIDE = 170
-
 #: Between two maps of a row.
 _GAP = 12
-
 #: Height of the text around a map.
 _TEXT = 46
-
 #: Around the figure.
 _MARGIN = 14
-
 #: Height of the colour bar with its labels.
 _BAR = 40
-
 #: Colours of the points, again and again.
 _POINT_COLORS = ("#e6194b", "#ff9f1a", "#00a0ff", "#c837f0", "#19b04b")
 

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from deepmatching.explorer import payloads
 from deepmatching.explorer.results import Result, Traces
 
 STATIC = Path(__file__).parent / "static"
-
 #: The types of the page's files, by suffix.
 TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -30,7 +30,6 @@ TYPES = {
 MAX_PAGE_BYTES = 14_000_000
 
 _IMPORT = re.compile(r'(from |import )"\./([\w-]+\.js)"')
-
 #: What an exported page may load: what is in it, and nothing else.
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data: blob:; "
@@ -66,9 +65,12 @@ def exported_page(
     if result.is_searched:
         return _assembled({**fixed, "points": {}, "step": 1})
     room = MAX_PAGE_BYTES - len(json.dumps(fixed)) - sum(len(data) * 4 // 3 for data in assets().values())
-    step = _first_step(result, traces, room)
+    grid = result.geometry.grid(0)
+    tried = {(grid[0] * i // 4, grid[1] * j // 4) for i in (1, 2, 3) for j in (1, 2, 3)}
+    size = 1.05 * sum(len(_point(result, traces, *point)) for point in tried) / len(tried)
+    step = next((step for step in range(1, max(grid)) if size * len(_every(step, grid)) <= room), max(grid))
     while True:
-        chosen = _every(step, result.geometry.grid(0))
+        chosen = _every(step, grid)
         points: dict[str, str] = {}
         with progress(len(chosen)) as advance:
             for row, column in chosen:
@@ -76,21 +78,13 @@ def exported_page(
                 advance()
         if sum(map(len, points.values())) <= room or len(chosen) == 1:
             return _assembled({**fixed, "points": points, "step": step})
-        step += 1  # the points that were tried are smaller than most
-
-
-def _first_step(result: Result, traces: Traces, room: int) -> int:
-    """Return the smallest step between points of the grid whose maps probably fit, judged by nine of them."""
-    grid = result.geometry.grid(0)
-    tried = sorted({(grid[0] * i // 4, grid[1] * j // 4) for i in (1, 2, 3) for j in (1, 2, 3)})
-    size = sum(len(_point(result, traces, row, column)) for row, column in tried) / len(tried)
-    return next((step for step in range(1, max(grid)) if 1.05 * size * len(_every(step, grid)) <= room), max(grid))
+        step += 1  # the nine points that were tried are smaller than most
 
 
 def _every(step: int, grid: tuple[int, int]) -> list[tuple[int, int]]:
     """Return points of the grid at this distance from each other, at least one."""
     rows, columns = (range(min(step // 2, count - 1), count, step) for count in grid)
-    return [(row, column) for row in rows for column in columns]
+    return list(product(rows, columns))
 
 
 def _point(result: Result, traces: Traces, row: int, column: int) -> str:

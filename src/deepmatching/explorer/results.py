@@ -27,7 +27,6 @@ from deepmatching.settings import MIN_CONFIDENCE, MODEL, RADIUS, Radius, Setting
 
 #: Most bytes of all traces of results that are kept; see ``deepmatching.network.inspection``.
 MAX_TRACE_BYTES = 2**30
-
 #: The stages of a run, each with its share of the time.
 STAGES = {"model": 0.03, "descriptors": 0.17, "matches": 0.35, "edges": 0.1, "flow": 0.35}
 

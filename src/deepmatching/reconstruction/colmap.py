@@ -34,7 +34,6 @@ CameraMode = Literal["auto", "image"]
 
 #: Focal length in units of the longer side where EXIF says nothing; COLMAP's own default.
 _FOCAL = 1.2
-
 #: Seed of RANSAC and of the mapping.
 SEED = 0
 
@@ -137,7 +136,7 @@ def _write_images(
     pycolmap: Any, database: Any, keypoints: SharedKeypoints, folder: Path, cameras: Cameras
 ) -> dict[str, int]:
     """Write cameras, images and keypoints; return the number of each image."""
-    known: dict[object, tuple[int, int, Any]] = {}  # camera, rig, and the camera itself
+    known: dict[object, tuple[int, int]] = {}  # the numbers of a camera and of its rig
     ids = {}
     for name, image in sorted(keypoints.images.items()):
         camera = _camera(pycolmap, folder / name, image, cameras)
@@ -146,12 +145,10 @@ def _write_images(
             camera.camera_id = database.write_camera(camera)
             rig = pycolmap.Rig()
             rig.add_ref_sensor(camera.sensor_id)
-            known[key] = (camera.camera_id, database.write_rig(rig), camera)
-        camera_id, rig_id, _ = known[key]
-        entry = pycolmap.Image(name=name, camera_id=camera_id)
+            known[key] = camera.camera_id, database.write_rig(rig)
+        entry, frame = pycolmap.Image(name=name), pycolmap.Frame()
+        entry.camera_id, frame.rig_id = known[key]
         entry.image_id = ids[name] = database.write_image(entry)
-        frame = pycolmap.Frame()
-        frame.rig_id = rig_id
         frame.add_data_id(entry.data_id)
         database.write_frame(frame)
         points = to_corners(to_stored(image.points, image.size, image.orientation))
@@ -162,28 +159,26 @@ def _write_images(
 def _camera(pycolmap: Any, path: Path, image: ImageKeypoints, cameras: Cameras) -> pycolmap.Camera:
     """Return the camera of an image: the parameters that are known, or those that EXIF data suggests."""
     rows, columns = stored_size(image.size, image.orientation)
+    focal, has_prior = _FOCAL * max(rows, columns), cameras.params is not None
+    if cameras.params is None and os.path.isfile(path):
+        with contextlib.suppress(ValueError, RuntimeError):  # a format that COLMAP does not read
+            found = pycolmap.infer_camera_from_image(path)
+            if (found.height, found.width) == (rows, columns):
+                focal, has_prior = found.focal_length, found.has_prior_focal_length
     try:
+        camera = pycolmap.Camera.create_from_model_name(0, cameras.model, focal, columns, rows)
         if cameras.params is not None:
-            camera = pycolmap.Camera(model=cameras.model, width=columns, height=rows, params=list(cameras.params))
-            camera.has_prior_focal_length = True
+            camera.params = list(cameras.params)
             if not camera.verify_params():
                 raise ValueError(f"it does not take {len(cameras.params)} parameters")
-            return camera
-        focal, has_prior = _FOCAL * max(rows, columns), False
-        if os.path.isfile(path):
-            with contextlib.suppress(ValueError, RuntimeError):  # a format that COLMAP does not read
-                found = pycolmap.infer_camera_from_image(path)
-                if (found.height, found.width) == (rows, columns):
-                    focal, has_prior = found.focal_length, found.has_prior_focal_length
-        camera = pycolmap.Camera.create_from_model_name(0, cameras.model, focal, columns, rows)
-        camera.has_prior_focal_length = has_prior
-        return camera
     except (ValueError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise DeepMatchingError(
             f"COLMAP refuses the camera model '{cameras.model}' ({reason}): use a name such as SIMPLE_RADIAL, PINHOLE "
             "or OPENCV, and as many parameters as it has."
         ) from error
+    camera.has_prior_focal_length = has_prior
+    return camera
 
 
 def _verified(pycolmap: Any, path: Path, ids: dict[str, int]) -> dict[Pair, int]:

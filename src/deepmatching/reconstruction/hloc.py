@@ -44,11 +44,16 @@ def write_hloc(keypoints: SharedKeypoints, features: PathLike, matches: PathLike
     """Write both files; return the number of matches."""
     import h5py
 
-    _check_names(keypoints.run.plan.names)
+    known: dict[str, str] = {}  # by the name in the file of matches
+    for name in keypoints.run.plan.names:
+        if (other := known.setdefault(name.replace("/", "-"), name)) != name:
+            raise DeepMatchingError(
+                f"hloc cannot tell the images '{other}' and '{name}' apart: rename one of them, and match them again."
+            )
     # In memory: on a full disk, the HDF5 library ends the process.
     stream = io.BytesIO()
     with h5py.File(stream, "w") as file:
-        for name in keypoints.run.plan.names:
+        for name in known.values():
             _write_features(file.create_group(name), name, keypoints)
     _write(features, stream)
     stream, count = io.BytesIO(), 0
@@ -67,16 +72,6 @@ def write_hloc(keypoints: SharedKeypoints, features: PathLike, matches: PathLike
             count += len(pair.indices)
     _write(matches, stream)
     return count
-
-
-def _check_names(names: list[str]) -> None:
-    """Raise if two images have one name in the file of matches."""
-    known: dict[str, str] = {}
-    for name in names:
-        if (other := known.setdefault(name.replace("/", "-"), name)) != name:
-            raise DeepMatchingError(
-                f"hloc cannot tell the images '{other}' and '{name}' apart: rename one of them, and match them again."
-            )
 
 
 def _write_features(group: h5py.Group, name: str, keypoints: SharedKeypoints) -> None:

@@ -22,7 +22,6 @@ from deepmatching.reconstruction.refinement import refine, reverse
 
 #: Number of points of an image after which equal cells are merged.
 _MERGE_AFTER = 200_000
-
 #: Cells are counted from this many cells left of and above the image: a match may lie a little outside.
 _MARGIN = 2**20
 

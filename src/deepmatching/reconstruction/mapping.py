@@ -23,7 +23,6 @@ DATABASE, PICTURE, POINTS = "database.db", "model.png", "points.ply"
 
 #: Prefix of the folder where models are built before they replace older ones.
 _UNFINISHED = ".unfinished-"
-
 #: Models of fewer images are dropped.
 _MIN_IMAGES = 3
 

@@ -1,9 +1,8 @@
 """Matches between two images, refined by their neighbours and completed in the other direction.
 
-A quasi-dense field of matches is smooth almost everywhere. Around a point, the matches that agree give a local affine
-map. It places the point's own match more precisely than that match alone, and it gives a match to keypoints of the
-second image that lie between the matches. Keypoints of an image then have matches in the images before it as well as
-after it, which makes tracks longer.
+Around a point, the matches that agree give a local affine map. It places the point's own match more precisely, and it
+gives a match to keypoints of the second image that lie between the matches. Keypoints of an image then have matches in
+the images before it as well as after it, which makes tracks longer.
 """
 
 from __future__ import annotations
@@ -17,25 +16,18 @@ from deepmatching.geometry.affine import affine_fit
 
 #: Matches agree if their displacements differ by less than this many steps of the grid.
 MAX_DISAGREEMENT = 0.2
-
 #: Largest distance of a neighbour, in steps.
 _MAX_DISTANCE = 1.7
-
 #: Standard deviation of the weights of neighbours, in steps.
 _SIGMA = 0.7
-
 #: Minimum number of neighbours that agree.
 _MIN_NEIGHBOURS = 3
-
 #: Largest distance to the nearest of them, in steps.
 _MAX_NEAREST = 0.9
-
 #: Weight of a constant displacement against an affine one: where neighbours lie in a line, an affine map is arbitrary.
 _RIDGE = 0.15
-
 #: Keeps the fit of a point without neighbours solvable.
 _TINY_RIDGE = 1e-9
-
 #: Bins along each axis that a point looks for neighbours in. A bin is half a step wide and has one match.
 _BINS = np.arange(-3, 4)
 
@@ -60,8 +52,7 @@ class Fit(NamedTuple):
 def fit(field: Field, points: np.ndarray, own: np.ndarray | None = None) -> Fit:
     """Fit a local affine map to the matches around each of the ``points`` (M, 2).
 
-    Args:
-        own: (M, 2), the displacements that matches must agree with; None for the median of those around the point.
+    Matches must agree with the displacements ``own`` (M, 2); None for the median of those around the point.
     """
     if not len(field.points) or not len(points):
         nothing = np.zeros(len(points))
@@ -85,10 +76,7 @@ def fit(field: Field, points: np.ndarray, own: np.ndarray | None = None) -> Fit:
 
 
 def refine(points0: np.ndarray, points1: np.ndarray, scores: np.ndarray, step: float) -> np.ndarray:
-    """Return the second points (N, 2) of matches, moved to where they and their neighbours agree.
-
-    A match that too few neighbours agree with stays where it is.
-    """
+    """Return the second points (N, 2) of matches, moved to where they and their neighbours agree, if enough do."""
     displacements = points1 - points0
     fitted = fit(Field(points0, displacements, scores, step), points0, displacements)
     return points0 + np.where(fitted.is_reliable[:, None], fitted.displacements, displacements)
@@ -97,11 +85,7 @@ def refine(points0: np.ndarray, points1: np.ndarray, scores: np.ndarray, step: f
 def reverse(
     points0: np.ndarray, points1: np.ndarray, scores: np.ndarray, step: float, keypoints1: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return matches of keypoints (M, 2) of the second image, from the matches around them.
-
-    Returns:
-        Points (K, 2) in the first image, the keypoints (K, 2) in the second that they match, and scores (K,).
-    """
+    """Match keypoints (M, 2) of the second image by the matches around them; return points0, points1 and scores."""
     fitted = fit(Field(points1, points0 - points1, scores, step), keypoints1)
     kept = fitted.is_reliable
     return (keypoints1 + fitted.displacements)[kept], keypoints1[kept], fitted.scores[kept]
@@ -121,7 +105,7 @@ def _neighbours(field: Field, points: np.ndarray) -> np.ndarray:
     at = np.floor((points - origin) / side).astype(np.int64) + margin
     x = np.clip(at[:, 0], reach, columns - 1 - reach)
     y = np.clip(at[:, 1], reach, rows - 1 - reach)
-    down, across = (bins.reshape(-1) for bins in np.meshgrid(_BINS, _BINS, indexing="ij"))
+    down, across = (bins.ravel() for bins in np.meshgrid(_BINS, _BINS, indexing="ij"))
     return table[y[:, None] + down, x[:, None] + across]
 
 
