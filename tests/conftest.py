@@ -10,6 +10,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # one thread in each of the parallel pr
     os.environ["OMP_NUM_THREADS"] = "1"
 
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,9 +48,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the order once: pytest-xdist gives the options of the first process to all others."""
+    """Choose the order, or take that of the process that started this one."""
     if config.option.order_seed is None:
-        config.option.order_seed = random.SystemRandom().randrange(1_000_000)
+        chosen = getattr(config, "workerinput", {}).get("order_seed")
+        config.option.order_seed = random.SystemRandom().randrange(1_000_000) if chosen is None else chosen
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a process of pytest-xdist the order: all of them must collect the same tests."""
+    node.workerinput["order_seed"] = node.config.option.order_seed
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
