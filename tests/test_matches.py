@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import replace
+import io
+from dataclasses import fields, replace
 from pathlib import Path
 
 import cv2
@@ -25,6 +26,18 @@ def matches() -> Matches:
     return Matches(from_corners(start), from_corners(end), torch.tensor([3.5, 1.25, 2.125]), (16, 24), (8, 40))
 
 
+@pytest.fixture
+def judged(matches: Matches) -> Matches:
+    return replace(matches, confidence=torch.tensor([0.25, 0.5, 0.875]))
+
+
+@pytest.fixture
+def searched(matches: Matches) -> Matches:
+    """The three matches, from the identity and from a transformation with a horizon."""
+    table = torch.tensor([[[1.0, 0, 0], [0, 1, 0], [0, 0, 1]], [[0.5, -0.2, 3], [0.1, 0.8, 1], [0.002, -0.001, 1]]])
+    return replace(matches, transformation=torch.tensor([0, 1, 1]), transformations=table)
+
+
 def test_the_first_pixel_centre_is_half_a_pixel_from_the_corner() -> None:
     assert from_corners(torch.tensor([0.0, 4.0])).tolist() == [-0.5, 3.5]
     points = torch.rand(5, 2)
@@ -36,22 +49,19 @@ def test_text_keeps_the_originals_numbers(matches: Matches) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".npz", ".h5"])
-def test_saved_matches_are_loaded_unchanged(matches: Matches, tmp_path: Path, suffix: str) -> None:
+def test_saved_matches_are_loaded_unchanged(judged: Matches, searched: Matches, tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"matches{suffix}"
-    matches.save(path)
-    loaded = Matches.load(path)
-    for name in ("keypoints0", "keypoints1", "scores"):
-        assert torch.equal(getattr(loaded, name), getattr(matches, name))
-    if suffix != ".txt":
-        assert (loaded.size0, loaded.size1) == ((16, 24), (8, 40))
-    assert list(tmp_path.iterdir()) == [path]
-
-
-@pytest.mark.parametrize("suffix", [".txt", ".npz", ".h5"])
-def test_an_empty_set_of_matches_is_saved_and_loaded(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"none{suffix}"
-    Matches(torch.zeros(0, 2), torch.zeros(0, 2), torch.zeros(0)).save(path)
-    assert len(Matches.load(path)) == 0
+    for matches in (judged, searched, searched[:0]):
+        matches.save(path)
+        loaded = Matches.load(path)
+        assert list(tmp_path.iterdir()) == [path]
+        kept = 3 if suffix == ".txt" else 8
+        for number, field in enumerate(fields(Matches)):
+            found, expected = getattr(loaded, field.name), getattr(matches, field.name)
+            if number >= kept or expected is None:
+                assert found is None
+            else:
+                assert torch.equal(found, expected) if isinstance(expected, torch.Tensor) else found == expected
 
 
 def test_any_text_with_four_columns_is_read(tmp_path: Path) -> None:
@@ -62,6 +72,15 @@ def test_any_text_with_four_columns_is_read(tmp_path: Path) -> None:
     assert loaded.scores.tolist() == [1.0, 0.5]
 
 
+def npz(array: np.ndarray, is_archive: bool = True) -> bytes:
+    stream = io.BytesIO()
+    if is_archive:
+        np.savez(stream, keypoints0=array)
+    else:
+        np.save(stream, array)
+    return stream.getvalue()
+
+
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
@@ -70,6 +89,8 @@ def test_any_text_with_four_columns_is_read(tmp_path: Path) -> None:
         ("a.txt", b"1 2 nan 4\n", "not finite"),
         ("a.npz", b"PK not a zip", "not a readable"),
         ("a.npz", b"junk", r"damaged, or not a \.npz"),
+        ("a.npz", npz(np.zeros((9, 2)))[:-100], "not a readable"),
+        ("a.npz", npz(np.zeros((9, 2)), is_archive=False), "a single array instead of an archive"),
         ("a.h5", b"not hdf5", "not a readable"),
         ("a.csv", b"1,2,3,4", "name it .txt"),
     ],
@@ -81,14 +102,6 @@ def test_bad_files_raise_a_clear_error(tmp_path: Path, name: str, content: bytes
     assert "pickle" not in str(raised.value)
 
 
-def test_a_truncated_npz_is_refused(matches: Matches, tmp_path: Path) -> None:
-    matches.save(tmp_path / "m.npz")
-    content = (tmp_path / "m.npz").read_bytes()
-    (tmp_path / "m.npz").write_bytes(content[: len(content) // 2])
-    with pytest.raises(DeepMatchingError, match="not a readable"):
-        Matches.load(tmp_path / "m.npz")
-
-
 def test_arrays_become_tensors_and_one_match_can_be_selected() -> None:
     matches = Matches(np.zeros((2, 2)), np.ones((2, 2)), np.array([1.0, 2.0]))  # type: ignore[arg-type]
     assert matches.as_text().count("\n") == 2
@@ -98,19 +111,6 @@ def test_arrays_become_tensors_and_one_match_can_be_selected() -> None:
     with pytest.raises(IndexError):
         matches[np.int64(2)]
     assert [one.scores.item() for one in matches] == [1.0, 2.0]
-
-
-def test_an_npz_without_the_arrays_is_refused(tmp_path: Path) -> None:
-    np.savez(tmp_path / "other.npz", x=np.zeros(3))
-    with pytest.raises(DeepMatchingError, match="not a readable"):
-        Matches.load(tmp_path / "other.npz")
-
-
-def test_a_single_array_is_not_an_archive(tmp_path: Path) -> None:
-    with (tmp_path / "a.npz").open("wb") as file:
-        np.save(file, np.zeros((3, 4)))
-    with pytest.raises(DeepMatchingError, match="not a readable"):
-        Matches.load(tmp_path / "a.npz")
 
 
 def test_matches_outside_the_image_are_counted_and_most_are_refused() -> None:
@@ -130,11 +130,6 @@ def test_a_missing_file_or_folder_and_an_unknown_suffix_are_refused(tmp_path: Pa
     with pytest.raises(DeepMatchingError, match="no folder"):
         matches.save(tmp_path / "missing" / "a.txt")
     assert not list(tmp_path.iterdir())
-
-
-def test_shapes_are_checked() -> None:
-    with pytest.raises(DeepMatchingError, match="shape"):
-        Matches(torch.zeros(3, 2), torch.zeros(2, 2), torch.zeros(3))
 
 
 def test_matches_can_be_selected(matches: Matches) -> None:
@@ -237,14 +232,6 @@ def test_the_agreement_is_unknown_without_a_grid() -> None:
         assert np.isnan(Matches(points, points, torch.ones(len(points))).agreement)
 
 
-# ---------------------------------------------------------------------- confidence
-
-
-@pytest.fixture
-def judged(matches: Matches) -> Matches:
-    return replace(matches, confidence=torch.tensor([0.25, 0.5, 0.875]))
-
-
 def test_confident_matches_are_chosen(judged: Matches) -> None:
     assert judged.filter(0.5).scores.tolist() == [1.25, 2.125]
     assert judged.filter(0.5).confidence.tolist() == [0.5, 0.875]
@@ -265,24 +252,6 @@ def test_matches_without_a_confidence_have_none_to_filter(matches: Matches) -> N
 def test_a_confidence_is_a_probability(judged: Matches, least: float) -> None:
     with pytest.raises(DeepMatchingError, match="min_confidence"):
         judged.filter(least)
-    with pytest.raises(DeepMatchingError, match=r"confidence of shape \(3,\), not \(2,\)"):
-        replace(judged, confidence=torch.rand(2))
-
-
-@pytest.mark.parametrize("suffix", [".npz", ".h5"])
-def test_files_keep_the_confidence(judged: Matches, tmp_path: Path, suffix: str) -> None:
-    judged.save(tmp_path / f"judged{suffix}")
-    assert Matches.load(tmp_path / f"judged{suffix}").confidence.tolist() == [0.25, 0.5, 0.875]
-    np.savez(tmp_path / "bad.npz", keypoints0=np.ones((2, 2)), keypoints1=np.ones((2, 2)), scores=np.ones(2),
-             confidence=np.array([0.5, 1.5]))  # fmt: skip
-    with pytest.raises(DeepMatchingError, match="its confidence is not a number from 0 to 1"):
-        Matches.load(tmp_path / "bad.npz")
-
-
-def test_the_confidence_of_others_without_scores_is_their_score(tmp_path: Path) -> None:
-    np.savez(tmp_path / "loftr.npz", keypoints0=np.ones((2, 2)), keypoints1=np.ones((2, 2)), confidence=[0.5, 7.0])
-    loaded = Matches.load(tmp_path / "loftr.npz")
-    assert loaded.confidence is None and loaded.scores.tolist() == [0.5, 7.0]
 
 
 def test_adapters_give_the_confidence_where_others_expect_one(judged: Matches) -> None:
@@ -313,23 +282,6 @@ def test_the_matches_of_a_batch_are_those_of_its_pairs(is_judged: bool) -> None:
             assert (
                 found.confidence is None if confidence is None else torch.equal(found.confidence, confidence[b][kept])
             )
-
-
-@pytest.fixture
-def searched(matches: Matches) -> Matches:
-    """The three matches, from the identity and from a transformation with a horizon."""
-    table = torch.tensor([[[1.0, 0, 0], [0, 1, 0], [0, 0, 1]], [[0.5, -0.2, 3], [0.1, 0.8, 1], [0.002, -0.001, 1]]])
-    return replace(matches, transformation=torch.tensor([0, 1, 1]), transformations=table)
-
-
-@pytest.mark.parametrize("suffix", [".npz", ".h5"])
-def test_files_keep_the_transformations(searched: Matches, tmp_path: Path, suffix: str) -> None:
-    searched.save(tmp_path / f"matches{suffix}")
-    loaded = Matches.load(tmp_path / f"matches{suffix}")
-    assert loaded.transformation is not None and loaded.transformations is not None
-    assert torch.equal(loaded.transformation, searched.transformation)
-    assert torch.equal(loaded.transformations, searched.transformations)
-    assert loaded.confidence is None
 
 
 def test_selected_matches_keep_their_transformation(searched: Matches) -> None:
@@ -366,9 +318,7 @@ def test_the_derivatives_are_those_of_each_transformation(searched: Matches) -> 
 
 def test_points_that_a_search_takes_out_of_view_do_not_count_against_the_agreement() -> None:
     size = (160, 160)
-    start = torch.stack(torch.meshgrid(torch.arange(3.5, 160, 8), torch.arange(3.5, 160, 8), indexing="xy"), 2).flatten(
-        0, 1
-    )
+    start = grid(20, 20)
     zoom = torch.tensor([[[4.0, 0, 0], [0, 4, 0], [0, 0, 1]]])
     seen = (start < 40).all(dim=1)
     exact = Matches(start[seen], 4 * start[seen], torch.ones(25), size, size, None, torch.zeros(25).long(), zoom)
@@ -391,10 +341,3 @@ def test_transformations_of_resized_images_take_points_to_the_same_places(search
         start, end = searched.keypoints0.double().numpy(), resized.keypoints0.double().numpy()
         reached = to_corners(apply(before.numpy(), start)) * (20 / 40, 40 / 8)
         assert np.allclose(to_corners(apply(after.numpy(), end)), reached, atol=1e-3)
-
-
-def test_transformations_come_in_pairs_of_the_right_shapes(matches: Matches) -> None:
-    with pytest.raises(DeepMatchingError, match="or neither"):
-        replace(matches, transformation=torch.zeros(3, dtype=torch.long))
-    with pytest.raises(DeepMatchingError, match="shape"):
-        replace(matches, transformation=torch.zeros(2, dtype=torch.long), transformations=torch.eye(3)[None])

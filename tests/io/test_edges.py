@@ -83,8 +83,6 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path, edges: np.ndarray
     for name in ("missing.npy", "missing.bin", "missing.png"):
         with pytest.raises(DeepMatchingError, match="There is no edge map"):
             load_edges(tmp_path / name, SIZE)
-    with pytest.raises(DeepMatchingError, match="is a folder"):
-        load_edges(tmp_path, SIZE)
 
 
 @pytest.mark.filterwarnings("error")
