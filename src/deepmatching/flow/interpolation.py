@@ -1,8 +1,7 @@
 """Edge-preserving interpolation of matches to a dense flow, as in EpicFlow (Revaud et al., CVPR 2015).
 
-Filters do not take matches out of their tensors: a mask says which of them count. So all shapes are fixed, a GPU works
-through all stages without the host, and a CUDA graph can record them. A CPU saves work by taking them out, see
-:meth:`_Seeds.that_count`.
+On a GPU, filters do not take matches out of their tensors: a mask says which of them count. So all shapes are fixed,
+and a CUDA graph can record all stages. A CPU saves work by taking them out.
 """
 
 from __future__ import annotations
@@ -95,20 +94,13 @@ class Interpolation:
     def differentiable(self, keypoints0: Tensor, keypoints1: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the same flow (H, W, 2) as a function of all N matches, for training.
 
-        The choice of matches, their cells and their neighbours are fixed. Gradients reach the positions and weights of
-        the seeds.
+        The seeds, their cells and their neighbours are fixed. Gradients reach the seeds' positions and weights.
         """
         device = keypoints0.device
         kept = torch.from_numpy(self.kept).to(device)
-        points = keypoints0[kept].double()
-        seeds = _Seeds(
-            kept,
-            torch.ones_like(kept, dtype=torch.bool),
-            kept,
-            points,
-            keypoints1[kept].double() - points,
-            None if weights is None else weights[kept].double(),
-        )
+        points, all_of = keypoints0[kept].double(), torch.ones_like(kept, dtype=torch.bool)
+        weights = None if weights is None else weights[kept].double()
+        seeds = _Seeds(kept, all_of, kept, points, keypoints1[kept].double() - points, weights)
         neighbours = Nearest(*(tensor.to(device) for tensor in self.neighbours))
         return _render(self.source.label.to(device), neighbours, seeds, self.settings)[0]
 
@@ -127,8 +119,7 @@ def interpolate(
 ) -> Interpolation:
     """Interpolate matches without crossing edges.
 
-    1. Matches are dropped if they are not finite, start outside the image or move by a million pixels. One match per
-       pixel is kept.
+    1. Of the matches that are finite, start in the image and move by less than a million pixels, one per pixel stays.
     2. Filters drop matches of low confidence, or else those that fail the round trip, matches in flat places, matches
        in small groups, and matches that are inconsistent with their neighbours. A filter that would drop all matches is
        skipped.
@@ -148,35 +139,28 @@ def interpolate(
         settings: the settings of the interpolation.
     """
     strength = _as_edges(edges)
-    start, end = _as_points(keypoints0, "keypoints0"), _as_points(keypoints1, "keypoints1")
-    _check_lengths(start, end)
+    start, end = _as_points(keypoints0, keypoints1)
     score, weight, certainty = (
-        _as_numbers(v, n, len(start))
-        for v, n in ((scores, "scores"), (weights, "weights"), (confidence, "confidences"))
+        None if values is None else _as_numbers(values, name, len(start))
+        for values, name in ((scores, "scores"), (weights, "weights"), (confidence, "confidences"))
     )
     if score is None:
         score = torch.zeros(len(start)) if weight is None else weight.nan_to_num()
-    all_of = torch.ones(len(start), dtype=torch.bool)
-    back = None
+    forward, back = MatchTensors(start, end, score, torch.ones(len(start), dtype=torch.bool), certainty), None
     if backward is not None:
-        there, home = _as_points(backward[0], "backward's first"), _as_points(backward[1], "backward's second")
-        _check_lengths(there, home)
+        there, home = _as_points(*backward)
         back = MatchTensors(there, home, there[:, 0], torch.ones(len(there), dtype=torch.bool))
-    image = None if image0 is None else _as_image(image0, strength.shape)
-    forward = MatchTensors(start, end, score, all_of, certainty)
+    image = None if image0 is None else image0.detach().cpu()
+    if image is not None and image.shape[1:] != strength.shape:
+        raise DeepMatchingError(
+            f"The first image is {image.shape[2]}x{image.shape[1]} pixels, but its edge map "
+            f"{strength.shape[1]}x{strength.shape[0]}; make the edge map from this image."
+        )
     found = sparse_to_dense(forward, strength, image, back, settings, weight)
     source = found.source
-    return Interpolation(
-        found.flow.numpy(),
-        found.numbers.numpy(),
-        source.points.numpy(),
-        source.support.numpy(),
-        source.spread.numpy(),
-        source.edges.numpy(),
-        source,
-        found.graph,
-        settings,
-    )
+    tensors = found.flow, found.numbers, source.points, source.support, source.spread, source.edges
+    fields: list[Any] = [*(tensor.numpy() for tensor in tensors), source, found.graph, settings]
+    return Interpolation(*fields)
 
 
 class _Seeds(NamedTuple):
@@ -210,26 +194,23 @@ def sparse_to_dense(
 ) -> SparseToDense:
     """Interpolate matches without crossing edges, as :func:`interpolate` does, in tensors of one device.
 
-    If no match counts, the flow has no meaning. With fixed shapes, nothing is raised then, because that would have to
-    wait for the device.
-
     Args:
-        matches: from the first image to the second.
-        edges: (H, W), edge strength from 0 to 1.
-        image0: the first image, (1 or 3, H, W) in [0, 1], for the filter of flat places; None skips it.
-        backward: matches from the second image to the first; None skips their filter.
-        settings: the settings of the interpolation.
-        weights: (N,), weights of the matches; None for equal weights.
-        fixed_shapes: matches that do not count stay in the tensors; None for GPUs only.
+        matches, backward: from the first image to the second; and back, None to skip their filter.
+        edges, image0, settings, weights: see :func:`interpolate`.
+        fixed_shapes: matches that do not count stay in the tensors. If none counts, the flow has no meaning then; to
+            raise would wait for the device. None for GPUs only.
     """
     if edges.is_cuda and not has_kernels("cuda"):  # a CPU is faster than a GPU without kernels
         tensors = (matches, edges, image0, backward, settings, weights)
         return _to(sparse_to_dense(*(_to(each, torch.device("cpu")) for each in tensors)), edges.device)  # type: ignore[no-any-return]
     is_fixed = edges.is_cuda if fixed_shapes is None else fixed_shapes
     size = edges.shape[0], edges.shape[1]
-    cost = _cost(edges, settings.contrast)
+    # What a path pays for each pixel. NumPy's power is the CPU's: PyTorch's differs in the last bit.
+    contrast = settings.contrast
+    cost = (edges**contrast if edges.is_cuda else torch.from_numpy(edges.numpy() ** np.float32(contrast))) + FLOOR
     start = torch.nan_to_num(matches.points0.double())
-    pixels = torch.stack([_nearest(start[:, 0], size[1]), _nearest(start[:, 1], size[0])], dim=1)
+    # Of two pixels that are equally near, the right or lower one.
+    pixels = torch.stack([(start[:, n] + 0.5).floor().clamp(0, size[1 - n] - 1).long() for n in (0, 1)], dim=1)
     counts = usable(matches, pixels, weights, size, is_fixed)
     judged = matches.confidence.double() if matches.confidence is not None and settings.confidence > 0 else None
     if judged is not None:
@@ -245,7 +226,12 @@ def sparse_to_dense(
     seeds = seeds if is_fixed else seeds.that_count()
     label, graph = _cells(cost, seeds)
     if settings.group > 1 or settings.consistency > 0:
-        seeds = _consistent(seeds, graph, settings)
+        if settings.group > 1:
+            seeds = seeds.that_also(in_groups(graph, seeds.displacements, settings.group_tolerance, settings.group))
+        if settings.consistency > 0:
+            neighbours = nearest_seeds(graph, settings.filter_neighbours + 1)
+            error = inconsistency(neighbours, seeds.displacements, settings.falloff, seeds.counts)
+            seeds = seeds.that_also(error < settings.consistency)
         if is_fixed or not seeds.counts.all():
             seeds = seeds if is_fixed else seeds.that_count()
             label, graph = _cells(cost, seeds)
@@ -265,32 +251,10 @@ def _to(value: Any, device: torch.device) -> Any:
     return value
 
 
-def _cost(edges: Tensor, contrast: float) -> Tensor:
-    """Return what a path pays for each pixel. NumPy's power is the CPU's: PyTorch's differs in the last bit."""
-    raised = edges**contrast if edges.is_cuda else torch.from_numpy(edges.numpy() ** np.float32(contrast))
-    return raised + FLOOR
-
-
-def _nearest(positions: Tensor, side: int) -> Tensor:
-    """Return the nearest of the pixels 0 … side − 1; of two equally near, the right or lower one."""
-    return (positions + 0.5).floor().clamp(0, side - 1).long()
-
-
 def _cells(cost: Tensor, seeds: _Seeds) -> tuple[Tensor, Graph]:
     """Return the cells of the seeds that count, and their graph."""
     distance, label = distance_transform(cost, seeds.pixels, seeds.counts)
     return label, cell_graph(distance, label, len(seeds.pixels))
-
-
-def _consistent(seeds: _Seeds, graph: Graph, settings: InterpolationSettings) -> _Seeds:
-    """Apply the filters of groups and of consistency."""
-    if settings.group > 1:
-        seeds = seeds.that_also(in_groups(graph, seeds.displacements, settings.group_tolerance, settings.group))
-    if settings.consistency > 0:
-        neighbours = nearest_seeds(graph, settings.filter_neighbours + 1)
-        error = inconsistency(neighbours, seeds.displacements, settings.falloff, seeds.counts)
-        seeds = seeds.that_also(error < settings.consistency)
-    return seeds
 
 
 def _render(
@@ -320,26 +284,22 @@ def _as_array(values: Any) -> Tensor:
         raise DeepMatchingError("Keypoints, scores and weights must be arrays of numbers.") from error
 
 
-def _as_points(points: Any, name: str) -> Tensor:
-    array = _as_array(points)
-    if array.numel() == 0:
-        return array.reshape(0, 2)
-    if array.ndim != 2 or array.shape[1] != 2:
-        raise DeepMatchingError(f"{name} must be an array (N,2) of (x,y), but it has shape {tuple(array.shape)}.")
-    return array
-
-
-def _check_lengths(keypoints0: Tensor, keypoints1: Tensor) -> None:
-    if len(keypoints0) != len(keypoints1):
+def _as_points(*keypoints: Any) -> list[Tensor]:
+    """Return where matches start and end, each (N, 2)."""
+    points = [_as_array(given) for given in keypoints]
+    points = [array if array.numel() else array.reshape(0, 2) for array in points]
+    for array in points:
+        if array.ndim != 2 or array.shape[1] != 2:
+            raise DeepMatchingError(f"Keypoints must be an array (N,2) of (x,y), not of shape {tuple(array.shape)}.")
+    if len(points[0]) != len(points[1]):
         raise DeepMatchingError(
-            f"There are {len(keypoints0)} keypoints in one image and {len(keypoints1)} in the other, but they must "
+            f"There are {len(points[0])} keypoints in one image and {len(points[1])} in the other, but they must "
             "correspond one to one."
         )
+    return points
 
 
-def _as_numbers(values: Any, name: str, number: int) -> Tensor | None:
-    if values is None:
-        return None
+def _as_numbers(values: Any, name: str, number: int) -> Tensor:
     array = _as_array(values).flatten()
     if len(array) != number:
         raise DeepMatchingError(f"There are {number} matches and {len(array)} {name}; each match needs one.")
@@ -355,13 +315,3 @@ def _as_edges(edges: Any) -> Tensor:
     if not (strength.min() >= 0 and strength.max() <= _STRONGEST_EDGE):
         raise DeepMatchingError("An edge map must not contain NaN, negative or large values; scale it to 0 … 1.")
     return torch.from_numpy(strength)
-
-
-def _as_image(image: Tensor, shape: torch.Size) -> Tensor:
-    planar = image.detach().cpu()
-    if planar.shape[1:] != shape:
-        raise DeepMatchingError(
-            f"The first image is {planar.shape[2]}x{planar.shape[1]} pixels, but its edge map {shape[1]}x{shape[0]}; "
-            "make the edge map from this image."
-        )
-    return planar

@@ -7,8 +7,9 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import cv2
 import numpy as np
@@ -120,12 +121,6 @@ class OnDemand(Generic[Value]):
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = f"_{name}"
 
-    @overload
-    def __get__(self, instance: None, owner: type) -> Value: ...
-
-    @overload
-    def __get__(self, instance: object, owner: type) -> Value: ...
-
     def __get__(self, instance: object | None, owner: type) -> Value:
         if instance is None:  # the dataclass asks for the default
             if not self.default:
@@ -167,10 +162,7 @@ class FlowResult:
 
     @classmethod
     def on_device(cls, tensors: FlowTensors, seconds: Callable[[], Mapping[str, float]]) -> FlowResult:
-        """Return a flow that stays on its device until it is read as an array.
-
-        Reading it raises DeepMatchingError if there were no matches.
-        """
+        """Return a flow that stays on its device until it is read; reading it raises an error without any match."""
 
         def array(tensor: Tensor) -> np.ndarray:
             if not tensors.matches:
@@ -227,24 +219,18 @@ class FlowResult:
         height, width = self.flow.shape[:2] if self.tensors is None else self.tensors.flow.shape[:2]
         if (height, width) == tuple(size):
             return self
-        flow, confidence = (
-            cv2.resize(array, (size[1], size[0]), interpolation=cv2.INTER_LINEAR)
-            for array in (self.flow, self.confidence)
-        )
-        flow *= np.array([size[1] / width, size[0] / height], dtype=flow.dtype)
-        occlusion = self.occlusion
-        if occlusion is not None:
-            occlusion = cv2.resize(occlusion, (size[1], size[0]), interpolation=cv2.INTER_LINEAR)
-        return replace(self, flow=flow, confidence=confidence, occlusion=occlusion, tensors=None)
+        resized = partial(cv2.resize, dsize=(size[1], size[0]), interpolation=cv2.INTER_LINEAR)
+        flow = resized(self.flow) * np.array([size[1] / width, size[0] / height], dtype=np.float32)
+        occlusion = None if self.occlusion is None else resized(self.occlusion)
+        return replace(self, flow=flow, confidence=resized(self.confidence), occlusion=occlusion, tensors=None)
 
     def draw(
         self, path: PathLike | None = None, image0: ImageLike | None = None, image1: ImageLike | None = None
     ) -> np.ndarray:
         """Return a picture of the flow, uint8 RGB (rows, columns, 3); also written to ``path`` if given.
 
-        Without images, it shows the colours of the flow. With the first image, it is a figure of image, flow and
-        confidence. With both, it also shows the second image warped by the flow, which looks like the first where the
-        flow is right.
+        Without images, it shows the colours of the flow; with the first, also that image and the confidence; with both,
+        also the second image warped by the flow, which looks like the first where the flow is right.
         """
         from deepmatching.drawing.flow import draw_flow, draw_flow_figure
         from deepmatching.drawing.pictures import write_image

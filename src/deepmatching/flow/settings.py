@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from deepmatching.errors import DeepMatchingError, check_choice, check_number
@@ -107,41 +107,25 @@ class FlowSettings:
 
 
 def _check(settings: Any, at_least_one: tuple[str, ...], positive: tuple[str, ...]) -> None:
+    """Raise unless all numbers are at least 0, and those of these names more."""
     for entry in fields(settings):
-        if entry.name in ("model", *at_least_one, *positive):
-            continue
-        check_number(entry.name, getattr(settings, entry.name), minimum=0, whole=entry.type == "int")
-    for name in at_least_one:
-        check_number(name, getattr(settings, name), minimum=1, whole=True)
-    for name in positive:
-        check_number(name, getattr(settings, name), above=0)
+        if entry.name != "model":
+            bound = {"above": 0} if entry.name in positive else {"minimum": int(entry.name in at_least_one)}
+            check_number(entry.name, getattr(settings, entry.name), whole=entry.type == "int", **bound)  # type: ignore[arg-type]
 
 
-#: Common part of the original's presets. The original does not match backward. It relaxes pixel by pixel with ω = 1.9;
-#: in that order, our code gives its flow to the last digit stored. We use red-black relaxation, which converges
-#: slightly faster; ω = 1.885 comes closest.
-_ORIGINAL = FlowSettings(
-    InterpolationSettings(
-        neighbours=100,
-        falloff=0.8,
-        contrast=1.0,
-        ridge=2e-6,
-        wide=0,
-        group=0,
-        filter_neighbours=25,
-        consistency=5.0,
-        confidence=0,
-        backward=0,
-    ),
-    RefinementSettings(steps=5, gamma=0.71, sigma=1.0, edges=5.0, hold=0.0, relaxation=1.885),
-    fewer_levels=None,
-)
+def _original(
+    neighbours: int, falloff: float, filter_neighbours: int, steps: int, gamma: float, sigma: float
+) -> FlowSettings:
+    """Return a preset of the original, which does not match backward.
 
-
-def _original(neighbours: int, falloff: float, filter_neighbours: int, **refinement: Any) -> FlowSettings:
+    It relaxes pixel by pixel with ω = 1.9; in that order, our code gives its flow to the last digit stored. We use
+    red-black relaxation, which converges slightly faster; ω = 1.885 comes closest.
+    """
+    common = {"contrast": 1.0, "ridge": 2e-6, "wide": 0, "group": 0, "consistency": 5.0, "confidence": 0, "backward": 0}
     return FlowSettings(
-        replace(_ORIGINAL.interpolation, neighbours=neighbours, falloff=falloff, filter_neighbours=filter_neighbours),
-        replace(_ORIGINAL.refinement, **refinement),
+        InterpolationSettings("affine", neighbours, falloff, filter_neighbours=filter_neighbours, **common),  # type: ignore[arg-type]
+        RefinementSettings(steps, gamma=gamma, sigma=sigma, edges=5.0, hold=0.0, relaxation=1.885),
         fewer_levels=None,
     )
 
@@ -154,7 +138,7 @@ PRESETS: dict[str, FlowSettings] = {
     "default": FlowSettings(refinement=RefinementSettings(steps=5, iterations=15, alpha=0.85, sigma=0.8), dense=True),
     "interpolated": FlowSettings(),
     "classic": FlowSettings(InterpolationSettings(neighbours=80, confidence=0), fewer_levels=None),
-    "original": _ORIGINAL,
+    "original": _original(100, 0.8, 25, steps=5, gamma=0.71, sigma=1.0),
     "sintel": _original(160, 1.1, 25, steps=5, gamma=0.72, sigma=1.1),
     "kitti": _original(160, 1.1, 25, steps=2, gamma=0.77, sigma=1.7),
     "middlebury": _original(65, 0.2, 15, steps=25, gamma=0.72, sigma=1.1),

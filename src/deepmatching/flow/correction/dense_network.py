@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -42,7 +43,7 @@ class Fits(NamedTuple):
 
 
 def candidate_count(scales: int) -> int:
-    """K, the number of candidates that :func:`affine_candidates` gives."""
+    """Return K, the number of candidates that :func:`affine_candidates` gives."""
     return NEIGHBOURS * scales
 
 
@@ -82,7 +83,7 @@ def affine_candidates(moved: Tensor, weights: Tensor, scales: int, ridge: float 
 
 
 def _blurred(sums: Tensor) -> Tensor:
-    """Sums over a square and its neighbours: weights ½, 1, ½ along each axis."""
+    """Return the sums over squares and their neighbours: weights ½, 1, ½ along each axis."""
     middle = (torch.arange(3, device=sums.device) == 1).to(sums.dtype)  # made there: no copy, so a graph can record it
     for kernel in ((1, 3), (3, 1)):
         weights = (0.5 + 0.5 * middle).view(1, 1, *kernel).expand(sums.shape[1], 1, *kernel)
@@ -106,11 +107,14 @@ def _fit(sums: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
 #: Pixels between the points of the finer grid.
 FINE = 4
 
-#: Lookups around the current motion in coarse updates: reach, and step in pixels.
-_COARSE_SQUARES = ((2, 2.0), (2, 8.0))
+#: Squares of lookups: the reach of each, and its step in pixels.
+Squares: TypeAlias = tuple[tuple[int, float], ...]
+
+#: Lookups around the current motion in coarse updates.
+_COARSE_SQUARES: Squares = ((2, 2.0), (2, 8.0))
 
 #: The same in fine updates.
-_FINE_SQUARES = ((2, 2.0),)
+_FINE_SQUARES: Squares = ((2, 2.0),)
 
 #: Scale of the mixture's first component, in pixels.
 NARROW = 0.4
@@ -187,9 +191,9 @@ class DenseNetwork(nn.Module):
         self.down = nn.ModuleList(Residual(width) for _ in range(4))
         self.up = nn.ModuleList(Residual(width) for _ in range(3))
         self.choice = nn.Conv2d(width, count, 3, padding=1)
-        self.coarse_update = _Update(width, width, _lookups(_COARSE_SQUARES))
+        self.coarse_update = _Update(width, width, _COARSE_SQUARES)
         self.rise = nn.Conv2d(width + fine, fine, 1)
-        self.fine_update = _Update(fine, fine, _lookups(_FINE_SQUARES))
+        self.fine_update = _Update(fine, fine, _FINE_SQUARES)
         self.mask = nn.Sequential(
             nn.Conv2d(fine, 2 * fine, 3, padding=1), nn.ReLU(), nn.Conv2d(2 * fine, 10 * FINE**2, 1)
         )
@@ -236,27 +240,19 @@ class DenseNetwork(nn.Module):
         x = self.entry(torch.cat([2 * scores, support, apart, certain, context], dim=1)).relu_()
         x = through_u(x, self.down, self.up)
         weights = self.choice(x).softmax(dim=1)
-        coarse = [(weights[:, :, None] * candidates).sum(dim=1)]
-        state, known = x.tanh(), torch.cat([moved, smooth], dim=1)
-        (seen,) = in_bands(self.coarse_update.seen, context)
-        for _ in range(self.updates[0]):
-            around = _around(vectors, cells1, points, coarse[-1], _COARSE_SQUARES, geometry.gamma)
-            far = torch.cat([_apart(known, coarse[-1]), certain], dim=1)
-            state, change = in_bands(self.coarse_update, state, seen, around, far, coarse[-1])
-            coarse.append(coarse[-1].detach() + change)
+        filled = (weights[:, :, None] * candidates).sum(dim=1)
+        known, around = torch.cat([moved, smooth], dim=1), partial(_around, vectors, cells1, points, geometry.gamma)
+        state, coarse = self.coarse_update.repeated(self.updates[0], x.tanh(), context, filled, known, certain, around)
 
         size = vectors_fine.shape[2:]
         state = self.rise(torch.cat([_resized(state, size), context_fine], dim=1)).tanh()
         certain, known = _resized(certain, size), torch.cat([_resized(moved, size), smooth_fine], dim=1)
         # The edges of the interpolated flow come back as far as it was chosen.
         edges = _resized(weights[:, 1:2], size) * (smooth_fine - _resized(smooth, size))
-        fine = [_resized(coarse[-1], size) + edges]
-        (seen,) = in_bands(self.fine_update.seen, context_fine)
-        for _ in range(self.updates[1]):
-            around = _around(vectors_fine, cells1, points_fine, fine[-1], _FINE_SQUARES, geometry.gamma)
-            far = torch.cat([_apart(known, fine[-1]), certain], dim=1)
-            state, change = in_bands(self.fine_update, state, seen, around, far, fine[-1])
-            fine.append(fine[-1].detach() + change)
+        around = partial(_around, vectors_fine, cells1, points_fine, geometry.gamma)
+        state, fine = self.fine_update.repeated(
+            self.updates[1], state, context_fine, _resized(coarse[-1], size) + edges, known, certain, around
+        )
         flow, mixture = in_bands(self._of_pixels, state, fine[-1], start.flow[:, :, :rows, :columns])
         return DenseFlow(flow, mixture, coarse, fine[1:])
 
@@ -267,7 +263,7 @@ class DenseNetwork(nn.Module):
         return convex(moved, weights, own), mixture
 
     def _context(self, image0: Tensor, cells0: Tensor) -> tuple[Tensor, Tensor]:
-        """Features of the first image at 1/4 and at 1/8."""
+        """Return features of the first image at 1/4 and at 1/8."""
         colours = self.stem(as_rgb(image0) * 4 - 2).relu_()
         cells = self.cells(cells0 * self.channels**0.5).relu_()[:, :, : colours.shape[2], : colours.shape[3]]
         fine = self.context_fine(torch.cat([colours, cells], dim=1)).relu_()
@@ -299,8 +295,10 @@ class _Update(nn.Module):
     its part of the sums (:meth:`seen`) is computed once.
     """
 
-    def __init__(self, width: int, context: int, lookups: int) -> None:
+    def __init__(self, width: int, context: int, squares: Squares) -> None:
         super().__init__()
+        self.squares = squares
+        lookups = sum((2 * reach + 1) ** 2 for reach, _ in squares)
         self.changing = 2 * width  # channels of state and motion
         self.motion = nn.Conv2d(lookups + 9, width, 1)
         self.gates = nn.Conv2d(2 * width + context, 2 * width, 3, padding=1)
@@ -315,8 +313,33 @@ class _Update(nn.Module):
         bias = torch.cat([part.bias for part in (self.gates, self.proposal)])  # type: ignore[misc]
         return (F.conv2d(context, weight, bias, padding=1),)
 
+    def repeated(
+        self,
+        number: int,
+        state: Tensor,
+        context: Tensor,
+        moved: Tensor,
+        known: Tensor,
+        certain: Tensor,
+        around: Callable[[Tensor, Squares], Tensor],
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Return the state after some steps, and the motions before, between and after them.
+
+        Args:
+            known: (B, 2 n, H, W), n motions that the current one is compared with.
+            certain: (B, m, H, W), how certain they are.
+            around: from a motion and squares to the scores there.
+        """
+        motions, (seen,) = [moved], in_bands(self.seen, context)
+        for _ in range(number):
+            moved = motions[-1].detach()
+            apart = squash(known.unflatten(1, (-1, 2)) - moved[:, None], _NEAR).flatten(1, 2)
+            far = torch.cat([apart, certain], dim=1)
+            state, change = in_bands(self, state, seen, around(moved, self.squares), far, moved)
+            motions.append(moved + change)
+        return state, motions
+
     def forward(self, state: Tensor, seen: Tensor, around: Tensor, far: Tensor, moved: Tensor) -> tuple[Tensor, Tensor]:
-        moved = moved.detach()
         smooth = F.avg_pool2d(F.pad(moved, (1, 1, 1, 1), mode="replicate"), 3, stride=1)
         x = self.motion(torch.cat([2 * around, far, squash(smooth - moved, _NEAR)], dim=1)).relu_()
         gates = self._convolved(self.gates, state, x) + seen[:, : self.changing]
@@ -326,7 +349,7 @@ class _Update(nn.Module):
         return state, 4 * self.second(self.first(state).relu_())
 
     def _convolved(self, part: nn.Conv2d, state: Tensor, x: Tensor) -> Tensor:
-        """Gates or proposal without what the context adds."""
+        """Return gates or proposal without what the context adds."""
         return F.conv2d(torch.cat([state, x], dim=1), part.weight[:, : self.changing], None, padding=1)
 
 
@@ -340,21 +363,15 @@ def in_bands(work: Callable[..., tuple[Tensor, ...]], *maps: Tensor) -> tuple[Te
     return in_row_bands(work, maps, maps[0].shape[2], _BAND, _REACH)
 
 
-def _lookups(squares: tuple[tuple[int, float], ...]) -> int:
-    return sum((2 * reach + 1) ** 2 for reach, _ in squares)
-
-
 def _points(rows: int, columns: int, step: int, like: Tensor) -> Tensor:
-    """The middles of the squares of this side, (rows / step, columns / step, 2), (x, y) in pixels from the corner."""
+    """Return the middles of squares, (rows / step, columns / step, 2), (x, y) in pixels from the corner."""
     y, x = ((torch.arange(n // step, device=like.device, dtype=like.dtype) + 0.5) * step for n in (rows, columns))
     return torch.stack(torch.broadcast_tensors(x, y[:, None]), dim=-1)
 
 
 @torch.no_grad()
-def _around(
-    vectors: Tensor, cells1: Tensor, points: Tensor, moved: Tensor, squares: tuple[tuple[int, float], ...], gamma: int
-) -> Tensor:
-    """S_0 at the squares of displacements around the current motion, (B, n, H, W)."""
+def _around(vectors: Tensor, cells1: Tensor, points: Tensor, gamma: int, moved: Tensor, squares: Squares) -> Tensor:
+    """Return S_0 at the squares of displacements around the current motion, (B, n, H, W)."""
     return lookup_squares(vectors, cells1, points + moved.permute(0, 2, 3, 1), gamma, squares)
 
 
@@ -362,13 +379,8 @@ def _resized(maps: Tensor, size: torch.Size) -> Tensor:
     return F.interpolate(maps, (size[0], size[1]), mode="bilinear", align_corners=False)
 
 
-def _apart(motions: Tensor, moved: Tensor) -> Tensor:
-    """Squashed differences (B, 2 n, H, W) of n motions (B, 2 n, H, W) to the current one, without a gradient."""
-    return squash(motions.unflatten(1, (-1, 2)) - moved.detach()[:, None], _NEAR).flatten(1, 2)
-
-
 def convex(maps: Tensor, weights: Tensor, own: Tensor | None = None) -> Tensor:
-    """(B, C, h, w) → (B, C, 4 h, 4 w): each pixel is a convex combination of the 3 × 3 points around it.
+    """Return maps (B, C, 4 h, 4 w) from (B, C, h, w): each pixel is a convex combination of the 3 × 3 points around.
 
     Args:
         weights: (B, 9 · 16, h, w), logits of the combination for each of the 4 × 4 pixels of a point; 10 · 16 with

@@ -90,13 +90,11 @@ def gradient_edges(image: Tensor) -> np.ndarray:
     Returns:
         (H, W) float32 in [0, 1].
     """
-    planar = image.detach().cpu().numpy()
-    rgb = np.ascontiguousarray(np.broadcast_to(planar, (3, *planar.shape[1:])).transpose(1, 2, 0)).clip(0, 1)
+    rgb = np.ascontiguousarray(image.detach().cpu().expand(3, -1, -1).permute(1, 2, 0)).clip(0, 1)
     lab = cv2.cvtColor(rgb, cv2.COLOR_RGB2Lab)
     lab = cv2.GaussianBlur(lab, (0, 0), _GRADIENT_SIGMA, borderType=cv2.BORDER_REPLICATE)
     squared = np.zeros(lab.shape[:2], np.float32)
-    for x, y in ((1, 0), (0, 1)):
-        # Sobel's kernel gives 8 for a slope of 1.
+    for x, y in ((1, 0), (0, 1)):  # Sobel's kernel gives 8 for a slope of 1
         slope = cv2.Sobel(lab, cv2.CV_32F, x, y, scale=1 / 8, borderType=cv2.BORDER_REPLICATE)
         squared += np.square(slope).sum(axis=2)
     magnitude = np.sqrt(squared)

@@ -21,22 +21,27 @@ from deepmatching.errors import INSTALL_CONTRIB, DeepMatchingError
 from deepmatching.io.arrays import LARGEST_CONTENT
 from deepmatching.io.files import PathLike, read_bytes
 
+#: The lists of numbers.
 _ARRAYS = ("childs", "featureIds", "thresholds", "edgeBoundaries", "edgeBins")
+
+#: Options that must be positive.
 _POSITIVE = (
     *("numberOfTrees", "numberOfTreesToEvaluate", "selfsimilarityGridSize", "stride", "shrinkNumber", "patchSize"),
     *("patchInnerSize", "numberOfGradientOrientations"),
 )
-_RADII = (
-    *("gradientSmoothingRadius", "regFeatureSmoothingRadius", "ssFeatureSmoothingRadius"),
-    "gradientNormalizationRadius",
-)
+
+#: Options that may be 0, all radii.
+_RADII = ("gradientSmoothing", "regFeatureSmoothing", "ssFeatureSmoothing", "gradientNormalization")
+
+#: The largest value of an option.
 _LARGEST_OPTION = 200
 
+#: A line of numbers.
 _LIST = re.compile(rb"-\s*\[([-+.\deE,\s]*)\]")
 
 
 def structured_forest_edges(image: Tensor, model: PathLike) -> np.ndarray:
-    """Edges by OpenCV's structured forest (Dollár and Zitnick), the detector of the original EpicFlow.
+    """Return edges by OpenCV's structured forest (Dollár and Zitnick), the detector of the original EpicFlow.
 
     Args:
         image: (1 or 3, H, W) in [0, 1].
@@ -50,11 +55,9 @@ def structured_forest_edges(image: Tensor, model: PathLike) -> np.ndarray:
     if not os.path.isfile(model):
         raise DeepMatchingError(f"There is no structured-forest model '{model}'; check the path.")
     check_forest(model)
-    planar = image.detach().cpu().expand(3, -1, -1)
-    rgb = np.ascontiguousarray(planar.numpy().transpose(1, 2, 0), np.float32).clip(0, 1)
+    rgb = np.ascontiguousarray(image.detach().cpu().expand(3, -1, -1).permute(1, 2, 0), np.float32).clip(0, 1)
     try:
-        forest = cv2.ximgproc.createStructuredEdgeDetection(os.fspath(model))
-        edges = forest.detectEdges(rgb)
+        edges = cv2.ximgproc.createStructuredEdgeDetection(os.fspath(model)).detectEdges(rgb)
     except cv2.error as error:
         raise DeepMatchingError(
             f"OpenCV cannot read '{model}' as a structured-forest model; download it again."
@@ -115,7 +118,7 @@ def _check(text: bytes) -> None:
 
 def _options(body: bytes) -> dict[str, int]:
     found = {name.decode(): int(value) for name, value in re.findall(rb"(?m)^\s+(\w+):\s*(\d{1,9})\s*$", body)}
-    for names, least in ((_POSITIVE, 1), (_RADII, 0)):
+    for names, least in ((_POSITIVE, 1), ([f"{name}Radius" for name in _RADII], 0)):
         for name in names:
             if not least <= found.get(name, -1) <= _LARGEST_OPTION:
                 raise ValueError(f"its option {name} is missing or out of range")
