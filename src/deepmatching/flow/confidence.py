@@ -50,13 +50,12 @@ def evidence(
 
     * ln(0.1 + spread + 8/n): how much the n neighbouring matches disagree with their common model, in pixels.
     * ln(4 + reach): distance to the nearest match beyond 6 pixels, plus the distance of the target to the second image.
-    * ln(1 + misfit): mean difference between the first image and the warped second one, in 0 … 255, of the images
-      smoothed by 1 pixel; averaged over a neighbourhood of about 3 pixels.
+    * ln(1 + misfit): mean difference between the first image and the warped second one, in 0 … 255, both smoothed by
+      1 pixel, averaged over a neighbourhood of about 3 pixels.
     * edge: the edge strength, averaged over a neighbourhood of about 2 pixels.
 
     Args:
-        flow: (H, W, 2) float32, the interpolated flow, refined or not.
-        source: what the flow came from.
+        flow: (H, W, 2) float32, refined or not.
         image0, image1: (1 or 3, H, W) in [0, 1], on the flow's device.
     """
     if image0.shape[0] != image1.shape[0]:

@@ -102,14 +102,13 @@ def unless_empty(counts: Tensor, stays: Tensor) -> Tensor:
 
 
 def round_trip_errors(start: Tensor, displacements: Tensor, backward: MatchTensors) -> Tensor:
-    """Return the round-trip error of each match, (N,) in pixels: how far from its start the way forward and back ends.
+    """Return how far from its start the way of each match forward and back ends, (N,) in pixels.
 
     The way back is the best of the backward matches in the 3 × 3 bins around the target; of several in a bin, the last.
     The error is ∞ if these bins are empty.
 
     Args:
-        start, displacements: (N, 2), matches from the first image to the second.
-        backward: matches from the second image to the first.
+        start, displacements: (N, 2), of the forward matches.
     """
     if not len(backward.points0):
         return torch.full_like(start[:, 0], torch.inf)
@@ -137,8 +136,8 @@ def _bin_number(bins: Tensor) -> Tensor:
 def in_groups(graph: Graph, displacements: Tensor, tolerance: float, size: int) -> Tensor:
     """Return whether a seed is in a group of at least this size, (S,) bool.
 
-    Neighbours whose displacements differ by less than ``tolerance`` pixels are in the same group. Wrong matches,
-    in particular those of occluded pixels, rarely agree with many others.
+    Neighbours whose displacements differ by less than ``tolerance`` pixels are in one group. Wrong matches rarely agree
+    with many others.
     """
     starts, others, lengths = graph
     entries = torch.arange(len(others), device=others.device)
@@ -151,8 +150,7 @@ def in_groups(graph: Graph, displacements: Tensor, tolerance: float, size: int) 
 def inconsistency(neighbours: Nearest, displacements: Tensor, falloff: float, voters: Tensor) -> Tensor:
     """Return the distance of each displacement to the weighted mean of its neighbours' and its own, (S,) in pixels.
 
-    Args:
-        voters: (S,) bool, the seeds that count in the means. The result of the others is undefined.
+    Only the seeds among ``voters``, (S,) bool, count in the means; the result of the others is undefined.
     """
     shares = torch.where(voters, 1.0, _DROPPED_WEIGHT).double()
     weights = falloff_weights(*neighbours, falloff, shares)

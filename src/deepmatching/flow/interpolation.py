@@ -88,7 +88,7 @@ class Interpolation:
 
     @property
     def neighbours(self) -> Nearest:
-        """The nearest seeds of each seed: computed anew, because they take more memory than the flow."""
+        """Return the nearest seeds of each seed: computed anew, because they take more memory than the flow."""
         return nearest_seeds(self.graph, self.settings.neighbours)
 
     def differentiable(self, keypoints0: Tensor, keypoints1: Tensor, weights: Tensor | None = None) -> Tensor:

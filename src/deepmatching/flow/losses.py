@@ -24,16 +24,14 @@ LIKELIHOOD = 0.2
 
 
 def dense_loss(found: DenseFlow, flow: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the mean end-point error of the dense network's flow over all known pixels, also occluded ones.
+    """Return the mean end-point error of the dense network's flow over all known pixels, and metrics.
 
-    The motions on its way count, too, at the points of their grids, and so does the likelihood of the truth under the
-    mixture of two Laplace distributions, of scale 0.4 pixels and of a learned one.
+    Occluded pixels count. So do the motions on its way, at the points of their grids, and the likelihood of the truth
+    under the mixture of two Laplace distributions, of scale 0.4 pixels and of a learned one. The metrics are ``epe``,
+    of the final flow, ``filled``, of the motion that was filled in, and ``likelihood``.
 
     Args:
         flow: (B, H, W, 2), NaN where unknown; it may exceed the part of the image that the network uses.
-
-    Returns:
-        The loss, and metrics to log: ``epe``, of the final flow, and ``filled``, of the motion that was filled in.
     """
     truth = flow[:, : found.flow.shape[2], : found.flow.shape[3]].permute(0, 3, 1, 2)
     known = (truth.abs() < FARTHEST).all(dim=1)  # false for NaN; what passes the camera has no end in the frame
@@ -53,7 +51,7 @@ def dense_loss(found: DenseFlow, flow: Tensor) -> tuple[Tensor, dict[str, Tensor
 
 
 def log_likelihood(errors: Tensor, mixture: Tensor) -> Tensor:
-    """log p of errors (B, 2, H, W) under w Laplace(0.4) + (1 − w) Laplace(b) for each coordinate, summed over both."""
+    """Return log p of errors (B, 2, H, W), each coordinate of w Laplace(0.4) + (1 − w) Laplace(b), summed over both."""
     first, second, scale = _components(mixture)
     size = errors.abs()
     narrow = first[:, None] - math.log(NARROW) - size / NARROW
@@ -62,7 +60,7 @@ def log_likelihood(errors: Tensor, mixture: Tensor) -> Tensor:
 
 
 def _components(mixture: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Logs of the two weights and of the second scale, (B, H, W) each."""
+    """Return the logs of the two weights and of the second scale, (B, H, W) each."""
     logsigmoid = torch.nn.functional.logsigmoid
     return logsigmoid(mixture[:, 0]), logsigmoid(-mixture[:, 0]), mixture[:, 1].clamp(*LOG_SCALE)
 
@@ -115,5 +113,5 @@ def _at_points(truth: Tensor, known: Tensor, step: int) -> tuple[Tensor, Tensor]
 
 
 def _lengths(errors: Tensor) -> Tensor:
-    """|e| of (B, 2, H, W), with a gradient at 0."""
+    """Return |e| of (B, 2, H, W), with a gradient at 0."""
     return (errors.square().sum(dim=1) + 1e-6).sqrt()

@@ -99,7 +99,6 @@ def consecutive(
     Args:
         images: (C, H, W), all of one size; taken one at a time.
         plan: from the sizes of the first frames to how all are matched.
-        describe: from an image to its frame.
     """
     previous: Frame | None = None
     matching: Matching | None = None

@@ -182,7 +182,7 @@ def searched_to_flow(
         models: the transformations that the pair needs, see ``deepmatching.search``.
         match: plain matching.
         device: of interpolation and refinement.
-        start: when the search began, as ``time.perf_counter`` says.
+        start: when the search began, by ``time.perf_counter``.
     """
     found = match_through(image0, image1, models, match)
     seconds = {"matching": time.perf_counter() - start}
@@ -209,7 +209,6 @@ def interpolate_and_refine(
         edges: (H, W), edge strength of the first image.
         forward, backward: matches from the first image to the second, and back.
         agreement: of the forward matches, if known.
-        occluded: as for :func:`matches_to_flow`.
         views: those of the forward matches, which then end in them; None if they are not transformed.
         finish: called with the name of each stage but the last when it ends.
     """
@@ -275,10 +274,9 @@ def check_pair(image0: Tensor, image1: Tensor) -> tuple[int, int]:
 
 
 def count_outside(matches: Matches, size: tuple[int, int]) -> int:
-    """Return the number of matches that start outside an image of this size (rows, columns); interpolation drops them.
+    """Count the matches that start outside an image of this size (rows, columns), and raise if most do.
 
-    Raises:
-        DeepMatchingError: if most of them do.
+    Interpolation drops them.
     """
     if matches.size0 is not None and tuple(matches.size0) != tuple(size):
         return 0  # matches_to_flow refuses these and says why

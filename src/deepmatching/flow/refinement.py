@@ -31,7 +31,10 @@ from deepmatching.flow.operators.refinement_step import derivative, refinement_s
 from deepmatching.flow.operators.saliency import gaussian
 from deepmatching.flow.settings import RefinementSettings
 
+#: What red, green and blue add to the luminance.
 _LUMINANCE = (0.299, 0.587, 0.114)
+
+#: Rows whose weights a CPU computes together.
 _STRIP = 64
 
 
@@ -42,12 +45,10 @@ def refine(
     image1: Tensor,
     settings: RefinementSettings = RefinementSettings(),  # noqa: B008 - frozen
 ) -> Tensor:
-    """Refine a flow between two images, on the images' device.
+    """Refine a flow (H, W, 2) between two images, on their device.
 
     Args:
-        flow: (H, W, 2).
-        image0: (1 or 3, H, W) in [0, 1].
-        image1: (1 or 3, H', W') in [0, 1].
+        image0, image1: (1 or 3, H, W) and (1 or 3, H', W') in [0, 1].
         settings: of the energy and its minimisation.
 
     Returns:
@@ -88,24 +89,16 @@ def smooth(image: Tensor, sigma: float, factor: float = 1) -> Tensor:
 
 
 def edge_weights(image: Tensor, falloff: float) -> Tensor:
-    """λ = exp(−falloff ‖∇L‖), (H, W), of the luminance L in 0 … 1 of an image (C, H, W) in 0 … 255."""
+    """Return λ = exp(−falloff ‖∇L‖), (H, W), of the luminance L in 0 … 1 of an image (C, H, W) in 0 … 255."""
     result = torch.empty_like(image[0])
     strip = len(result) if image.is_cuda else _STRIP
     for top in range(0, len(result), strip):  # some rows at a time: intermediate results take six numbers a pixel
         first, end = max(0, top - 2), min(len(result), top + strip)
-        length = gradient_length(luminance(image[:, first : end + 2]) / 255)[top - first :][: end - top]
+        rows = image[:, first : end + 2]
+        if len(rows) == 3:
+            red, green, blue = _LUMINANCE
+            rows = (red * rows[:1]).add_(rows[1], alpha=green).add_(rows[2], alpha=blue)
+        light = rows / 255
+        length = derivative(light, 2).hypot_(derivative(light, 1))[0, top - first :][: end - top]
         result[top:end] = torch.exp(-falloff * length)
     return result
-
-
-def luminance(image: Tensor) -> Tensor:
-    """(H, W) of (1 or 3, H, W)."""
-    if image.shape[0] == 1:
-        return image[0]
-    red, green, blue = _LUMINANCE
-    return (red * image[0]).add_(image[1], alpha=green).add_(image[2], alpha=blue)
-
-
-def gradient_length(image: Tensor) -> Tensor:
-    """√(I_x² + I_y²) of (H, W)."""
-    return derivative(image[None], 2).hypot_(derivative(image[None], 1))[0]

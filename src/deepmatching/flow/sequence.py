@@ -43,8 +43,8 @@ class FlowFolder:
         path: the folder; created if missing.
         suffix: of the flow files, such as ``".flo"``.
         settings: everything that the flows depend on, JSON-serializable.
-        origins: for each flow of the sequence, in order, the stamps of the files that its frames come from. Files with
-            these names are not replaced unless an earlier run made them.
+        origins: for each flow, in order, the stamps of the files that its frames come from. Files with these names are
+            not replaced unless an earlier run made them.
         restart: forget what an earlier run has finished.
     """
 
@@ -73,16 +73,16 @@ class FlowFolder:
 
     @property
     def missing(self) -> list[int]:
-        """The indices of the flows that are still to be computed."""
+        """Return the indices of the flows that are still to be computed."""
         return [index for index, name in enumerate(self.origins) if name not in self]
 
     @property
     def outdated(self) -> list[str]:
-        """Finished flows whose frames have changed or are gone."""
+        """Return the finished flows whose frames have changed or are gone."""
         return [name for name in self._flows.finished if self._exists(name) and name not in self]
 
     def _exists(self, name: str) -> bool:
-        """Tell whether the file is recorded, there, and neither cut short nor replaced by one of another size."""
+        """Return whether the file is recorded, there, and neither cut short nor replaced by one of another size."""
         try:
             size = self.file(name).stat().st_size
         except OSError:
@@ -112,7 +112,6 @@ def compute_flows(
 
     Args:
         frames: of the sequence; ``folder.origins`` are theirs.
-        folder: gets each flow as soon as it is computed.
         flow_sequence: from consecutive frames to the flows between them.
         on_flow: called after each flow.
         confidence: folder for the confidence of each flow, written before the flow is recorded as finished.

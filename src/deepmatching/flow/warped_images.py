@@ -1,9 +1,8 @@
 """Flow of images that are turned or zoomed: what is left of the motion after the transformations of a search.
 
-Where the second image is turned, the displacement changes from pixel to pixel, while filters, motion models and
-smoothness expect that it hardly does. So each match is taken back through its own transformation T. What is left of its
-motion is interpolated and refined as any flow is, to r, with the second image seen through T. A pixel p then moves to
-T(p + r(p)), with T of the match that it belongs to.
+Filters, motion models and smoothness expect displacements that hardly change from pixel to pixel. So each match is
+taken back through its own transformation T. What is left of its motion is interpolated and refined to r, with the
+second image seen through T. A pixel p then moves to T(p + r(p)), with T of the match that it belongs to.
 """
 
 from __future__ import annotations
@@ -43,10 +42,9 @@ def is_upright(matches: Matches) -> bool:
 
 
 def views_of(matches: Matches, image0: Tensor, image1: Tensor) -> Views | None:
-    """Return the views that the flow of these matches needs; None if no search found them, or found no transformation.
+    """Return the views that the flow of these matches needs; None without a search, or if it found no transformation.
 
-    Args:
-        image0, image1: (1 or 3, H, W) in [0, 1].
+    The images are (1 or 3, H, W) in [0, 1].
     """
     if is_upright(matches):
         return None
@@ -102,7 +100,7 @@ def refine_through(views: Views, left: Tensor, match: Tensor, image0: Tensor, se
 
 
 def _composed(views: Views, left: Tensor, number: Tensor) -> Tensor:
-    """T(p + r(p)) − p at every pixel p, float32 (H, W, 2)."""
+    """Return T(p + r(p)) − p at every pixel p, float32 (H, W, 2)."""
     rows, columns = (torch.arange(side, device=left.device, dtype=torch.float64) for side in left.shape[:2])
     here = torch.stack([columns.expand(len(rows), -1), rows[:, None].expand(-1, len(columns))], dim=2)
     flow = torch.zeros_like(here)

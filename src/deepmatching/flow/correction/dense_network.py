@@ -1,8 +1,7 @@
 """The correction network: from the matches of a pair to the motion of every pixel, also of occluded ones.
 
-Affine motions fitted to the matches of windows of several sizes say what a point's motion may be. Softmax over matches
-cannot leave their convex hull. Affine motions can: they extend to places that are occluded, or outside the second
-image, and to zooming motion.
+Affine motions fitted to the matches of windows of several sizes say what a point's motion may be. Unlike a softmax over
+matches, they extend to places that are occluded or outside the second image, and to zooming motion.
 """
 
 from __future__ import annotations
@@ -157,8 +156,8 @@ class DenseNetwork(nn.Module):
         3×3 motions and the interpolated one ── convex combination ── motion of every pixel
 
     The softmax chooses among the match of a point, the interpolated flow there, and affine fits of the confident
-    matches around it (:func:`affine_candidates`). The updates look the scores up that the matching network has, and
-    correct the motion. What is already right in the interpolated flow, with its sharp edges, can stay.
+    matches around it (:func:`affine_candidates`). What is right in the interpolated flow, with its sharp edges, can
+    stay.
 
     Args:
         channels: channels of the descriptor, which must have one vector per position (``patch`` 1).
@@ -207,11 +206,10 @@ class DenseNetwork(nn.Module):
     def forward(
         self, image0: Tensor, decoded: Decoded, cells0: Tensor, cells1: Tensor, geometry: Geometry, start: InitialFlow
     ) -> DenseFlow:
-        """Return the flow of a batch.
+        """Return the flow of a batch of images (B, 1 or 3, H, W) in [0, 1].
 
         Args:
-            image0: (B, 1 or 3, H, W) in [0, 1].
-            decoded: its matches, with their confidence.
+            decoded: the matches, with their confidence.
             cells0, cells1: the descriptors of both images.
             start: the flow that the matches interpolate to.
         """
@@ -291,8 +289,7 @@ def probability_within(mixture: Tensor, distance: float) -> Tensor:
 class _Update(nn.Module):
     """One step of a convolutional GRU: (state, context, S_0 around the motion) → (new state, change of the motion).
 
-    Gates and proposal are convolutions of state, motion and context. The context does not change between the steps, so
-    its part of the sums (:meth:`seen`) is computed once.
+    What the context adds to gates and proposal (:meth:`seen`) does not change between the steps.
     """
 
     def __init__(self, width: int, context: int, squares: Squares) -> None:
@@ -356,7 +353,7 @@ class _Update(nn.Module):
 def in_bands(work: Callable[..., tuple[Tensor, ...]], *maps: Tensor) -> tuple[Tensor, ...]:
     """Return ``work(*maps)``, in bands of rows: it takes many times the memory of the maps.
 
-    Not for training, which keeps all of it anyway, and not on a GPU, where a few large kernels are faster.
+    Not for training, which keeps all of it, and not on a GPU, where few large kernels are faster.
     """
     if torch.is_grad_enabled() or maps[0].is_cuda:
         return work(*maps)
@@ -383,8 +380,7 @@ def convex(maps: Tensor, weights: Tensor, own: Tensor | None = None) -> Tensor:
     """Return maps (B, C, 4 h, 4 w) from (B, C, h, w): each pixel is a convex combination of the 3 × 3 points around.
 
     Args:
-        weights: (B, 9 · 16, h, w), logits of the combination for each of the 4 × 4 pixels of a point; 10 · 16 with
-            ``own``.
+        weights: (B, 9 · 16, h, w), logits for each of the 4 × 4 pixels of a point; 10 · 16 with ``own``.
         own: (B, C, 4 h, 4 w), a tenth value that each pixel has of its own.
     """
     B, C, h, w = maps.shape

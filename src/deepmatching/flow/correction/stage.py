@@ -28,7 +28,7 @@ LARGEST_CORRECTION = 10.0
 class InitialFlows:
     """The interpolated flow of a batch of pairs.
 
-    On a GPU, the work of a pair is many small kernels in a row. They are replayed as graphs, several pairs at a time.
+    On a GPU, where a pair takes many small kernels, they are replayed as graphs.
 
     Args:
         streams: pairs at a time.
@@ -93,11 +93,8 @@ def initial_flow(
 def corrected(start: InitialFlow, found: DenseFlow) -> tuple[Tensor, Tensor]:
     """Return the flow (B, 2, h, w) of the dense network where it is near the interpolated one, which stays elsewhere.
 
-    Corrections by more than ``LARGEST_CORRECTION`` are more often wrong than right: where there is little to see, the
-    matches along edges say more than the network knows.
-
-    Returns:
-        The flow, and the probability (B, 1, h, w) that it is less than 3 pixels off.
+    Larger corrections are more often wrong: where there is little to see, the matches along edges say more. Also
+    returns the probability (B, 1, h, w) that the flow is less than 3 pixels off.
     """
     rows, columns = found.flow.shape[2:]
     flow, likely = (maps[:, :, :rows, :columns] for maps in start[:2])

@@ -58,10 +58,9 @@ def is_edge_map(edges: EdgesLike) -> bool:
 
 
 def detect_edges(image: Tensor, network: EdgeNetwork | None = None) -> np.ndarray:
-    """Detect the boundaries of objects with the edge network.
+    """Detect the boundaries of objects in an image (1 or 3, H, W) in [0, 1] with the edge network.
 
     Args:
-        image: (1 or 3, H, W) in [0, 1].
         network: runs on its own device; None for the shipped network, on the image's device.
 
     Returns:
@@ -79,16 +78,10 @@ def edge_strength(image: Tensor, network: EdgeNetwork | None = None) -> Tensor:
 
 
 def gradient_edges(image: Tensor) -> np.ndarray:
-    """Return the gradient magnitude ‖∇(G_σ * Lab)‖, divided by its 99th percentile and clipped at 1.
+    """Return ‖∇(G_σ * Lab)‖ of an image (1 or 3, H, W) in [0, 1], divided by its 99th percentile and clipped at 1.
 
     The magnitude is sqrt(Σ_c |∇c|²) over the three channels, in units of CIE Lab: one unit is about the smallest
-    visible difference.
-
-    Args:
-        image: (1 or 3, H, W) in [0, 1].
-
-    Returns:
-        (H, W) float32 in [0, 1].
+    visible difference. The result is (H, W) float32 in [0, 1].
     """
     rgb = np.ascontiguousarray(image.detach().cpu().expand(3, -1, -1).permute(1, 2, 0)).clip(0, 1)
     lab = cv2.cvtColor(rgb, cv2.COLOR_RGB2Lab)

@@ -169,9 +169,9 @@ def _convolution(inputs: int, outputs: int, normalise: bool, kernel: int = 3, st
 
 
 def save_edge_network(network: EdgeNetwork, path: PathLike, **metadata: str) -> None:
-    """Write a folded network (see :meth:`EdgeNetwork.folded`) in half precision, with extra ``metadata``.
+    """Write a folded network (see :meth:`EdgeNetwork.folded`) with extra ``metadata``, in half precision.
 
-    Half precision changes a probability by less than 0.01 and halves the file.
+    This changes a probability by less than 0.01 and halves the file.
     """
     tensors = {name: tensor.to(torch.float16) for name, tensor in network.state_dict().items()}
     settings = json.dumps({"widths": network.widths, "depths": network.depths})
@@ -181,7 +181,7 @@ def save_edge_network(network: EdgeNetwork, path: PathLike, **metadata: str) -> 
 def load_edge_network(path: PathLike | None = None, device: str = "cpu") -> EdgeNetwork:
     """Return the network of a file, or the one that ships with the package: float32, in evaluation mode.
 
-    The shipped network is loaded once per device and shared.
+    The latter is loaded once per device and shared.
     """
     if path is None:
         return _shipped(device)

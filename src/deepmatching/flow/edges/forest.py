@@ -41,14 +41,13 @@ _LIST = re.compile(rb"-\s*\[([-+.\deE,\s]*)\]")
 
 
 def structured_forest_edges(image: Tensor, model: PathLike) -> np.ndarray:
-    """Return edges by OpenCV's structured forest (Dollár and Zitnick), the detector of the original EpicFlow.
+    """Return edges (H, W) float32 in [0, 1] by OpenCV's structured forest (Dollár and Zitnick), not thinned.
+
+    It is the detector of the original EpicFlow.
 
     Args:
         image: (1 or 3, H, W) in [0, 1].
         model: OpenCV's model file, ``model.yml.gz`` from its ``opencv_extra`` repository, which we may not ship.
-
-    Returns:
-        (H, W) float32 in [0, 1], without non-maximum suppression.
     """
     if not hasattr(cv2, "ximgproc"):
         raise DeepMatchingError(f"The structured forest needs OpenCV's extra modules: {INSTALL_CONTRIB}.")

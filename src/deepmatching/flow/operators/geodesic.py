@@ -67,7 +67,7 @@ def distance_transform(cost: Tensor, pixels: Tensor, counts: Tensor | None = Non
 
 
 def seed_map(pixels: Tensor, counts: Tensor | None, size: tuple[int, int]) -> Tensor:
-    """(H, W) int32: the seed in each pixel, −1 where there is none."""
+    """Return the seed in each pixel, (H, W) int32; −1 where there is none."""
     number = torch.arange(len(pixels), dtype=torch.int32, device=pixels.device)
     if counts is not None:
         number = torch.where(counts, number, -1)
@@ -86,7 +86,7 @@ def _lower(
 
 @operator()
 def cell_graph(distance: Tensor, label: Tensor, seeds: int) -> Graph:
-    """Adjacent cells, and the distance between their seeds: the least D(p) + D(q) over adjacent pixels p and q.
+    """Return adjacent cells, and the distance between their seeds: the least D(p) + D(q) over adjacent pixels p and q.
 
     Cells are connected, so the graph is planar and has less than 3 S edges; each is listed from both ends.
     """

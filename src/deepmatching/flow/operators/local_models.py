@@ -16,7 +16,7 @@ from deepmatching.kernels.registry import operator
 
 
 def falloff_weights(index: Tensor, distances: Tensor, falloff: float, confidence: Tensor | None = None) -> Tensor:
-    """w = exp(−k D) + 10⁻⁸, times the neighbour's confidence; 0 for a missing neighbour.
+    """Return w = exp(−k D) + 10⁻⁸, times the neighbour's confidence; 0 for a missing neighbour.
 
     Args:
         index, distances: (S, K), the neighbours and their distances.
@@ -29,14 +29,11 @@ def falloff_weights(index: Tensor, distances: Tensor, falloff: float, confidence
 
 @operator(cpu=("float64",), cuda=("float64",))
 def weighted_means(index: Tensor, weights: Tensor, values: Tensor) -> Tensor:
-    """Σ_n w_n v_n / Σ_n w_n over each seed's neighbours (Nadaraya-Watson).
+    """Return Σ_n w_n v_n / Σ_n w_n over each seed's neighbours (Nadaraya-Watson), (S, 2).
 
     Args:
         index, weights: (S, K).
         values: (S, 2).
-
-    Returns:
-        (S, 2).
     """
     differences = values[index.clamp(min=0).long()] - values[:, None]
     return values + (weights[..., None] * differences).sum(dim=1) / weights.sum(dim=1, keepdim=True)

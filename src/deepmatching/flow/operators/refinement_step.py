@@ -12,11 +12,10 @@ from deepmatching.kernels.registry import operator
 
 @operator()
 def warp(image0: Tensor, image1: Tensor, flow: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """I_w(p) = I_1(p + flow(p)), compared with I_0. Bilinear; the border of I_1 is repeated.
+    """Return I_w(p) = I_1(p + flow(p)), compared with I_0. Bilinear; the border of I_1 is repeated.
 
     Args:
-        image0: (C, H, W).
-        image1: (C, H', W').
+        image0, image1: (C, H, W), (C, H', W').
         flow: (2, H, W).
 
     Returns:
@@ -37,7 +36,7 @@ def warp(image0: Tensor, image1: Tensor, flow: Tensor) -> tuple[Tensor, Tensor, 
 
 
 def derivative(image: Tensor, dim: int) -> Tensor:
-    """(1, −8, 0, 8, −1) / 12 along dimension 1 (y) or 2 (x) of (C, H, W)."""
+    """Return (1, −8, 0, 8, −1) / 12 along dimension 1 (y) or 2 (x) of (C, H, W)."""
     padding = (2, 2, 0, 0) if dim == 2 else (0, 0, 2, 2)
     padded = functional.pad(image[None], padding, mode="replicate")[0]
     a, b, _, d, e = (padded.narrow(dim, n, image.shape[dim]) for n in range(5))
@@ -45,16 +44,15 @@ def derivative(image: Tensor, dim: int) -> Tensor:
 
 
 def data_term(mean: Tensor, difference: Tensor, inside: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
-    """Return the linearised constraints of constant gradients, with their weight γ Ψ′.
+    """Return the linearised constraints of constant gradients, with their weight γ Ψ′: A_11, A_12, A_22 and b.
 
     A grey image counts as three equal channels: the original reads it as such.
 
     Args:
         mean, difference, inside: from :func:`~deepmatching.flow.operators.refinement_step.warp`.
-        gamma: γ.
 
     Returns:
-        A_11, A_12, A_22 (3, H, W) and b (2, H, W).
+        (3, H, W) and (2, H, W).
     """
     x, y = derivative(mean, 2), derivative(mean, 1)
     xx, xy, yy = derivative(x, 2), derivative(x, 1), derivative(y, 1)
@@ -74,7 +72,7 @@ def data_term(mean: Tensor, difference: Tensor, inside: Tensor, gamma: float) ->
 
 
 def smoothness_weights(flow: Tensor, smoothness: Tensor) -> tuple[Tensor, Tensor]:
-    """s between column x and x + 1, and between row y and y + 1: α λ Ψ′(‖∇u‖² + ‖∇v‖²) half-way; 0 at the border."""
+    """Return s between column x and x + 1, and between row y and y + 1: α λ Ψ′(‖∇u‖² + ‖∇v‖²) half-way, or 0."""
     padded = functional.pad(flow[None], (1, 1, 1, 1), mode="replicate")[0]
     x, y = (padded[:, 1:-1, 2:] - padded[:, 1:-1, :-2]) / 2, (padded[:, 2:, 1:-1] - padded[:, :-2, 1:-1]) / 2
     across, along = torch.zeros_like(smoothness), torch.zeros_like(smoothness)
@@ -90,16 +88,13 @@ def smoothness_weights(flow: Tensor, smoothness: Tensor) -> tuple[Tensor, Tensor
 def relax(
     matrix: Tensor, right: Tensor, across: Tensor, along: Tensor, flow: Tensor, iterations: int, omega: float
 ) -> Tensor:
-    """Return the increments d after some iterations of red-black successive over-relaxation from d = 0.
+    """Return the increments d (2, H, W) after some iterations of red-black successive over-relaxation from d = 0.
 
     Args:
         matrix, right: (3, H, W), (2, H, W), the data term.
         across, along: (H, W), weights between column x and x + 1, and between row y and y + 1.
         flow: (2, H, W).
         omega: ω, between 0 and 2.
-
-    Returns:
-        (2, H, W).
     """
     diagonal = _sum_over_neighbours(torch.ones_like(flow[:1]), across, along)[0]
     right = right + _sum_over_neighbours(flow, across, along) - diagonal * flow
@@ -118,7 +113,7 @@ def relax(
 
 
 def _sum_over_neighbours(values: Tensor, across: Tensor, along: Tensor) -> Tensor:
-    """Σ_n s_n values_n over the four neighbours of each pixel of (C, H, W)."""
+    """Return Σ_n s_n values_n over the four neighbours of each pixel of (C, H, W)."""
     result = torch.zeros_like(values)
     result[:, :, :-1] += across[:, :-1] * values[:, :, 1:]
     result[:, :, 1:] += across[:, :-1] * values[:, :, :-1]

@@ -40,10 +40,8 @@ def saliency(image: Tensor) -> Tensor:
 
     The square root of the smallest eigenvalue of the structure tensor of the Lab channels. Gradients (−½, 0, ½) are
     taken after smoothing by 0.8 pixels and averaged with a Gaussian of 1 pixel. The original's threshold, 0.045, is for
-    Lab of the RGB values without gamma correction, as a comparison with its output shows.
-
-    Args:
-        image: (1 or 3, H, W) float32 in [0, 1].
+    Lab of RGB values without gamma correction, as a comparison with its output shows. The image is (1 or 3, H, W) in
+    [0, 1].
     """
     red, green, blue = image.expand(3, -1, -1)
     x, y, z = (
