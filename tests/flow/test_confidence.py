@@ -19,10 +19,6 @@ def grid(height: int, width: int) -> np.ndarray:
     return np.stack([x.ravel(), y.ravel()], axis=1)
 
 
-def moved(points: np.ndarray, x: float, y: float) -> np.ndarray:
-    return points + np.array([x, y])
-
-
 def dense_flow(
     start: np.ndarray,
     end: np.ndarray,
@@ -39,7 +35,7 @@ def dense_flow(
 
 def test_a_shift_is_found_with_confidence(pair: tuple[np.ndarray, np.ndarray]) -> None:
     points = grid(64, 96)
-    flow, sure = dense_flow(points, moved(points, 6, -4), pair, np.zeros((64, 96)))
+    flow, sure = dense_flow(points, np.add(points, (6, -4)), pair, np.zeros((64, 96)))
     assert flow.dtype == np.float32 and flow.shape == (64, 96, 2)
     np.testing.assert_allclose(flow[16:-16, 16:-16], np.broadcast_to([6, -4], (32, 64, 2)), atol=0.1)
     assert sure.dtype == np.float32 and sure.shape == (64, 96) and sure[16:-16, 16:-16].min() > 0.9
@@ -50,19 +46,15 @@ def test_confidence_falls_with_distance_and_disagreement(pair: tuple[np.ndarray,
     points = points[points[:, 0] < 48]
     generator = np.random.default_rng(0)
     calm = points[:, 1] < 32
-    targets = moved(points, 6, -4) + np.where(calm[:, None], 0, generator.normal(0, 2, points.shape))
+    targets = np.add(points, (6, -4)) + np.where(calm[:, None], 0, generator.normal(0, 2, points.shape))
     sure = dense_flow(points, targets, pair, np.full((64, 96), 0.05), "sintel")[1]
     assert np.isfinite(sure).all() and sure.min() >= 0 and sure.max() <= 1
     assert sure[16:24, 8:40].mean() > sure[40:56, 8:40].mean()  # matches disagree below
     assert sure[16:24, 8:40].mean() > sure[16:24, 80:].mean()  # there are none on the right
 
 
-def folders() -> list[str]:
-    return ["sintel_clean_alley_1", "flyingchairs_0000001", "middlebury_flow_RubberWhale"]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", folders())
+@pytest.mark.parametrize("name", ["sintel_clean_alley_1", "flyingchairs_0000001", "middlebury_flow_RubberWhale"])
 def test_the_flow_equals_the_originals(shared: Path, name: str) -> None:
     """From the original's matches and edges: its errors within 2 %, and its flow to about a hundredth of a pixel.
 
@@ -92,7 +84,7 @@ def test_a_lone_match_or_one_that_leaves_the_image_has_low_confidence(pair: tupl
     flat = np.zeros((64, 96), dtype=np.float32)
     assert dense_flow(np.array([[20.0, 20]]), np.array([[40.0, 30]]), pair, flat)[1].max() < 0.7
     points = grid(64, 96)
-    assert dense_flow(points, moved(points, 1e5, 0), pair, flat)[1].max() < 0.2
+    assert dense_flow(points, np.add(points, (1e5, 0)), pair, flat)[1].max() < 0.2
 
 
 def test_confidence_does_not_show_the_grid_of_matches(pair: tuple[np.ndarray, np.ndarray]) -> None:
@@ -108,5 +100,5 @@ def test_confidence_falls_at_edges(pair: tuple[np.ndarray, np.ndarray]) -> None:
     points = grid(64, 96)
     edges = np.zeros((64, 96), dtype=np.float32)
     edges[:, 48] = 1
-    sure = dense_flow(points, moved(points, 6, -4), pair, edges)[1]
+    sure = dense_flow(points, np.add(points, (6, -4)), pair, edges)[1]
     assert sure[24:40, 48].mean() < sure[24:40, 30].mean()

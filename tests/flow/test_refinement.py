@@ -1,4 +1,4 @@
-"""Refinement: motion that it must find, motion that it must leave alone, and its kernels."""
+"""Refinement: motion that it must find, and motion that it must leave alone."""
 
 from __future__ import annotations
 
@@ -7,17 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.flow import RefinementSettings
 from deepmatching.flow.operators.refinement_step import warp
 from deepmatching.flow.refinement import refine as refine_tensors
 from deepmatching.flow.refinement import smooth
-from deepmatching.kernels.registry import plain_operators
-
-quick = settings(max_examples=20)
 
 
 def texture(seed: int, height: int, width: int, channels: int = 3) -> np.ndarray:
@@ -78,34 +73,6 @@ def test_two_motions_keep_their_border() -> None:
     found = refine(start, first, second)
     assert np.abs(found[34:66, 44:86] - (3, 0)).max() < 0.3
     assert np.abs(found[:24]).max() < 0.1
-
-
-@pytest.mark.slow
-@quick
-@given(st.integers(0, 2**31), st.integers(1, 30), st.integers(1, 40), st.sampled_from([1, 3]), st.booleans())
-def test_kernels_agree_with_the_definition(seed: int, height: int, width: int, channels: int, held: bool) -> None:
-    generator = np.random.default_rng(seed)
-    chosen = RefinementSettings(steps=2, iterations=15, hold=0.2 if held else 0.0)
-    first, second = texture(seed % 1000, height, width, channels), texture(seed % 999, height + 3, width + 1, channels)
-    start = generator.normal(0, 2, (height, width, 2)).astype(np.float32)
-    first, second = (np.nan_to_num(image) for image in (first, second))  # one pixel has no range
-    found = refine(start, first, second, chosen)
-    with plain_operators():
-        expected = refine(start, first, second, chosen)
-    assert found.shape == (height, width, 2) and np.isfinite(found).all()
-    # On tiny images the flow can run far away, and rounding grows with its length.
-    np.testing.assert_allclose(found, expected, atol=0.02, rtol=1e-3)
-    assert np.median(np.abs(found - expected)) < 1e-3 * (1 + np.median(np.abs(expected)))
-
-
-def test_bands_and_rounds_of_relaxation_leave_no_seams() -> None:
-    """More rows than one band, and more half-iterations than in one visit."""
-    first, second = moved(texture(5, 176, 70), 0.8, 0.4)
-    start = np.zeros((160, 54, 2), dtype=np.float32)
-    chosen = RefinementSettings(steps=1, iterations=20)
-    with plain_operators():
-        expected = refine(start, first, second, chosen)
-    np.testing.assert_allclose(refine(start, first, second, chosen), expected, atol=1e-4)
 
 
 def test_a_grey_image_counts_as_three_equal_channels() -> None:

@@ -96,13 +96,10 @@ def test_every_parameter_gets_a_gradient() -> None:
     assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in network.parameters())
 
 
-def test_matches_without_a_confidence_are_refused() -> None:
+def test_matches_without_a_confidence_and_descriptors_of_whole_patches_are_refused() -> None:
     image, decoded, *rest = _inputs(32, 48, torch.zeros(2))
     with pytest.raises(DeepMatchingError, match="confidence"):
         DenseNetwork(6, width=8, fine=8)(image, decoded._replace(confidence=None), *rest)
-
-
-def test_descriptors_of_whole_patches_are_refused() -> None:
     with pytest.raises(DeepMatchingError, match="one vector per position"):
         DenseNetwork(128, patch=4)
 

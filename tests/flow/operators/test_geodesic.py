@@ -128,12 +128,6 @@ def test_a_seed_on_an_edge_may_lose_its_pixel() -> None:
     assert (label == 1).all()
 
 
-def test_one_seed_has_no_neighbours() -> None:
-    graph = cell_graph(*distance_transform(torch.full((5, 6), FLOOR), torch.tensor([[1, 2]])), 1)
-    assert graph[0].tolist() == [0, 0]
-    assert nearest_seeds(graph, 10).seeds.tolist() == [[0]]
-
-
 @pytest.mark.parametrize("plain", [False, True])
 def test_seeds_that_do_not_count_change_nothing(plain: bool) -> None:
     cost, pixels = scene(7, 20, 30, 12)
