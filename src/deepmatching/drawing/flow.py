@@ -32,10 +32,9 @@ def draw_flow(flow: np.ndarray, max_norm: float | None = None, legend: bool = Tr
 
     `max_norm` is the displacement in px from which on a colour is full; by default nearly the largest.
     """
-    max_norm = flow_range(flow) if max_norm is None else max_norm
     rgb = flow_to_color(flow, max_norm)
     if legend:
-        add_legend(rgb, max_norm)
+        add_legend(rgb, flow_range(flow) if max_norm is None else max_norm)
     return rgb
 
 
