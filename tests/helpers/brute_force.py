@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -33,42 +34,26 @@ def targets(geometry: Geometry, l: int) -> tuple[list[list[float]], list[list[fl
 
 def brute_max_pooling(S: Tensor, geometry: Geometry, l: int) -> tuple[Tensor, Tensor]:
     """Eq. (3): (H, W, h, w) → pooled values and raster index of the arg-max in the whole map of S."""
-    H, W, h, w = S.shape
-    pooled = torch.full((H, W, *geometry.window(l + 1)), -math.inf, dtype=S.dtype)
+    pooled = torch.full((*S.shape[:2], *geometry.window(l + 1)), -math.inf, dtype=S.dtype)
     chosen = torch.full(pooled.shape, -1, dtype=torch.long)
-    reach, stride = 2**l * geometry.eta, geometry.stride(l + 1)
-    for i in range(H):
-        for j in range(W):
-            # the centre of pooled cell (c, d): on the relative lattice it is counted from the same point p
-            if geometry.relative:
-                y0, x0 = (points(geometry, l)[axis][n] for axis, n in ((0, i), (1, j)))
-                y0, x0 = y0 - stride * geometry.R(l + 1), x0 - stride * geometry.R(l + 1)
-            else:
-                y0 = x0 = 0.0
-            positions = [target(geometry, l, i, j, a, b) for a in range(h) for b in range(w)]
-            values = S[i, j].flatten().tolist()
-            for c in range(pooled.shape[2]):
-                for d in range(pooled.shape[3]):
-                    y, x = y0 + stride * c, x0 + stride * d
-                    for k, (qy, qx) in enumerate(positions):
-                        if max(abs(qy - y), abs(qx - x)) <= reach and values[k] > pooled[i, j, c, d]:
-                            pooled[i, j, c, d], chosen[i, j, c, d] = values[k], k
+    for i, j, c, d in product(*map(range, pooled.shape)):
+        cells = window_cells(geometry, l, i, j, *pooled_target(geometry, l, i, j, c, d))
+        values = {(a, b): S[i, j, a, b].item() for a, b in cells}
+        if values and max(values.values()) > -math.inf:
+            a, b = max(values, key=values.__getitem__)  # the first in raster order
+            pooled[i, j, c, d], chosen[i, j, c, d] = values[a, b], a * S.shape[3] + b
     return pooled, chosen
 
 
 def brute_soft_pooling(S: Tensor, geometry: Geometry, l: int, temperature: float) -> Tensor:
     """1/β log of the mean of e^{βS} over the finite cells of each window: (H, W, h, w) → (H, W, h', w')."""
-    H, W, _, _ = S.shape
-    result = torch.full((H, W, *geometry.window(l + 1)), -math.inf, dtype=S.dtype)
-    for i in range(H):
-        for j in range(W):
-            for c in range(result.shape[2]):
-                for d in range(result.shape[3]):
-                    cells = window_cells(geometry, l, i, j, *pooled_target(geometry, l, i, j, c, d))
-                    values = [S[i, j, a, b].item() for a, b in cells]
-                    powers = [math.exp(temperature * value) for value in values if math.isfinite(value)]
-                    if powers:
-                        result[i, j, c, d] = math.log(sum(powers) / len(powers)) / temperature
+    result = torch.full((*S.shape[:2], *geometry.window(l + 1)), -math.inf, dtype=S.dtype)
+    for i, j, c, d in product(*map(range, result.shape)):
+        cells = window_cells(geometry, l, i, j, *pooled_target(geometry, l, i, j, c, d))
+        values = [S[i, j, a, b].item() for a, b in cells]
+        powers = [math.exp(temperature * value) for value in values if math.isfinite(value)]
+        if powers:
+            result[i, j, c, d] = math.log(sum(powers) / len(powers)) / temperature
     return result
 
 
@@ -127,27 +112,24 @@ def brute_paths(S: list[Tensor], geometry: Geometry, temperatures: list[float], 
 def brute_aggregation(pooled: Tensor, geometry: Geometry, l: int) -> Tensor:
     """Eq. (4) without its power: (H_l, W_l, h, w) → (H_{l+1}, W_{l+1}, h, w)."""
     ys, xs = points(geometry, l)
-    parents = points(geometry, l + 1)
     result = torch.zeros(*geometry.shape(l + 1), dtype=pooled.dtype)
     h, w = pooled.shape[2:]
-    for i, y in enumerate(parents[0]):
-        for j, x in enumerate(parents[1]):
-            children = []
-            for ey, ex in CORNERS:
-                dy, dx = 2**l * geometry.delta / 2 * ey, 2**l * geometry.delta / 2 * ex
-                if y + dy in ys and x + dx in xs:
-                    child = pooled[ys.index(y + dy), xs.index(x + dx)]
-                    if not geometry.relative:  # the child's map, read 2^l δ_i further on; 0 off the map
-                        shift_y, shift_x = (int(d / geometry.stride(l + 1)) for d in (dy, dx))
-                        moved = torch.zeros_like(child)
-                        for a in range(h):
-                            for b in range(w):
-                                if 0 <= a + shift_y < h and 0 <= b + shift_x < w:
-                                    moved[a, b] = child[a + shift_y, b + shift_x]
-                        child = moved
-                    children.append(child)
-            if children:
-                result[i, j] = sum(children) / len(children)
+    for (i, y), (j, x) in product(*map(enumerate, points(geometry, l + 1))):
+        children = []
+        for ey, ex in CORNERS:
+            dy, dx = 2**l * geometry.delta / 2 * ey, 2**l * geometry.delta / 2 * ex
+            if y + dy in ys and x + dx in xs:
+                child = pooled[ys.index(y + dy), xs.index(x + dx)]
+                if not geometry.relative:  # the child's map, read 2^l δ_i further on; 0 off the map
+                    shift_y, shift_x = (int(d / geometry.stride(l + 1)) for d in (dy, dx))
+                    moved = torch.zeros_like(child)
+                    for a, b in product(range(h), range(w)):
+                        if 0 <= a + shift_y < h and 0 <= b + shift_x < w:
+                            moved[a, b] = child[a + shift_y, b + shift_x]
+                    child = moved
+                children.append(child)
+        if children:
+            result[i, j] = sum(children) / len(children)
     return result
 
 
@@ -163,28 +145,17 @@ def chosen_cells(switches: Tensor, geometry: Geometry, l: int) -> Tensor:
 def brute_correlation(cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int) -> Tensor:
     """⟨φ(p), φ(q)⟩ cell by cell; a target patch counts its visible cells only, scaled up to a whole one."""
     result = torch.zeros(*geometry.shape(0), dtype=cells0.dtype)
-    ys, xs = (p.tolist() for p in geometry.reference_points(0))
-    rows, columns = geometry.target_points(0)
-    half = patch // 2
-    for i, y in enumerate(ys):
-        for j, x in enumerate(xs):
-            for a, qy in enumerate(rows[i if geometry.relative else 0].tolist()):
-                for b, qx in enumerate(columns[j if geometry.relative else 0].tolist()):
-                    if not (0 <= qy <= geometry.used1[0] and 0 <= qx <= geometry.used1[1]):
-                        continue
-                    total, visible = 0.0, 0
-                    for dy in range(patch):
-                        for dx in range(patch):
-                            v, u = (
-                                int(qy) // geometry.gamma - half + dy,
-                                int(qx) // geometry.gamma - half + dx,
-                            )
-                            if 0 <= v < cells1.shape[1] and 0 <= u < cells1.shape[2]:
-                                visible += 1
-                                row, column = (
-                                    int(y) // geometry.gamma - half + dy,
-                                    int(x) // geometry.gamma - half + dx,
-                                )
-                                total += (cells0[:, row, column] * cells1[:, v, u]).sum().item()
-                    result[i, j, a, b] = total * patch**2 / visible
+    ys, xs = points(geometry, 0)
+    offsets = range(-(patch // 2), patch - patch // 2)
+    for i, j, a, b in product(*map(range, result.shape)):
+        (qy, qx), (y, x) = target(geometry, 0, i, j, a, b), (ys[i], xs[j])
+        if not (0 <= qy <= geometry.used1[0] and 0 <= qx <= geometry.used1[1]):
+            continue
+        total, visible = 0.0, 0
+        for dy, dx in product(offsets, repeat=2):
+            row, column, v, u = (int(n) // geometry.gamma + d for n, d in ((y, dy), (x, dx), (qy, dy), (qx, dx)))
+            if 0 <= v < cells1.shape[1] and 0 <= u < cells1.shape[2]:
+                visible += 1
+                total += (cells0[:, row, column] * cells1[:, v, u]).sum().item()
+        result[i, j, a, b] = total * patch**2 / visible
     return result
