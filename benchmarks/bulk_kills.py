@@ -236,7 +236,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def ray_cluster(environment: dict[str, str]) -> Iterator[str]:
-    """The address of a Ray cluster of two cores, which is a child of this process."""
+    """Return the address of a Ray cluster of two cores, which is a child of this process."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -261,14 +261,14 @@ def ray_cluster(environment: dict[str, str]) -> Iterator[str]:
 
 
 def is_open(port: int) -> bool:
-    """Whether somebody listens at a port of this machine."""
+    """Tell whether somebody listens at a port of this machine."""
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 5.0):
         return True
     return False
 
 
 def write_pictures(folder: Path, count: int) -> None:
-    """Overlapping pictures of 96×72, each 5 px further to the right."""
+    """Write overlapping pictures of 96×72, each 5 px further to the right."""
     folder.mkdir()
     noise = np.random.default_rng(0).uniform(0, 255, (36, 100, 3)).astype(np.float32)
     scene = cv2.resize(noise, (300, 108), interpolation=cv2.INTER_CUBIC).clip(0, 255).astype(np.uint8)
@@ -278,27 +278,27 @@ def write_pictures(folder: Path, count: int) -> None:
 
 
 def shards_of(out: Path) -> Iterator[Path]:
-    """The finished shards of a run."""
+    """Return the finished shards of a run."""
     return (out / SHARDS).glob("[0-9]*.npz")
 
 
 def contents(out: Path) -> dict[str, bytes]:
-    """The bytes of the finished shards of a run."""
+    """Return the bytes of the finished shards of a run."""
     return {path.name: path.read_bytes() for path in shards_of(out)}
 
 
 def stamps(out: Path) -> dict[str, tuple[int, int]]:
-    """What changes if a finished shard is written again."""
+    """Return what changes if a finished shard is written again."""
     return {path.name: (about.st_ino, about.st_mtime_ns) for path in shards_of(out) if (about := path.stat())}
 
 
 def rewritten(before: dict[str, tuple[int, int]], now: dict[str, tuple[int, int]]) -> int:
-    """How many shards that were finished before are gone or were written again."""
+    """Return how many shards that were finished before are gone or were written again."""
     return sum(now.get(name) != stamp for name, stamp in before.items())
 
 
 def workers() -> Iterator[int]:
-    """The processes of Ray workers that match, below this process."""
+    """Return the processes of Ray workers that match, below this process."""
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
             if "_RayWorker" in " ".join(process.cmdline()):

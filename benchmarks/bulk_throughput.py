@@ -107,7 +107,7 @@ def main() -> None:
 
 
 def photographs(given: Iterable[Path]) -> Iterator[Path]:
-    """The photographs among files and folders."""
+    """Return the photographs among files and folders."""
     for path in given:
         yield from (path / name for name in list_images(path)) if path.is_dir() else [path]
 
@@ -141,7 +141,7 @@ def timed(case: str, batch: int, device: torch.device, work: Callable[[], Iterab
 
 
 def time_matcher(matcher: dm.DeepMatcher, images: Path, count: int, batch: int) -> Rate:
-    """``match_pairs`` on images that are on the device."""
+    """Time ``match_pairs`` on images that are on the device."""
     names = list_images(images)[: min(HELD, count) + 1]
     loaded = [matcher.load(images / name).to(matcher.device) for name in names]
     held = [(loaded[n % (len(loaded) - 1)], loaded[n % (len(loaded) - 1) + 1]) for n in range(count)]
@@ -151,7 +151,7 @@ def time_matcher(matcher: dm.DeepMatcher, images: Path, count: int, batch: int) 
 
 
 def engine_of(matcher: dm.DeepMatcher, images: Path, batch: int) -> ShardMatcher:
-    """The engine with all images in memory."""
+    """Return the engine with all images in memory."""
     engine = ShardMatcher(matcher, images, batch)
     read, memory = engine.images, InMemory(matcher, images)
     memory.images = {name: read.read(name) for name in list_images(images)}
@@ -161,7 +161,7 @@ def engine_of(matcher: dm.DeepMatcher, images: Path, batch: int) -> ShardMatcher
 
 
 def engine_matches(engine: ShardMatcher, pairs: list[tuple[str, str]]) -> Iterator[dm.Matches]:
-    """The matches of all pairs, shard after shard; one is on its way while the one before is taken."""
+    """Return the matches of all pairs, shard after shard; one is on its way while the one before is taken."""
     before = None
     for first in range(0, len(pairs), SHARD):
         started = engine.start(pairs[first : first + SHARD], pairs[first + SHARD : first + 2 * SHARD])
@@ -173,7 +173,7 @@ def engine_matches(engine: ShardMatcher, pairs: list[tuple[str, str]]) -> Iterat
 
 
 def time_engine(matcher: dm.DeepMatcher, images: Path, batch: int) -> Rate:
-    """The bulk engine with images in memory."""
+    """Time the bulk engine with images in memory."""
     pairs = sequential_pairs(images, 1)
     engine = engine_of(matcher, images, batch)
     for _ in engine_matches(engine, pairs[: 3 * batch]):
@@ -185,7 +185,7 @@ def time_engine(matcher: dm.DeepMatcher, images: Path, batch: int) -> Rate:
 
 
 def time_files(matcher: dm.DeepMatcher, images: Path, run: Path, batch: int, model: str) -> Rate:
-    """``deepmatching.bulk`` from files to shards."""
+    """Time ``deepmatching.bulk`` from files to shards."""
     pairs = sequential_pairs(images, 1)
     settings: dict[str, Any] = {"radius": matcher.settings.radius, "device": matcher.settings.device}
     begin, host, rate = 0.0, 0.0, None
@@ -209,7 +209,7 @@ def time_files(matcher: dm.DeepMatcher, images: Path, run: Path, batch: int, mod
 
 
 def largest_difference(matcher: dm.DeepMatcher, images: Path, run: Path, pairs: int = 8) -> float:
-    """How far the matches of a run lie from those of the matcher, in pixels; infinite if there are others."""
+    """Return how far the matches of a run lie from those of the matcher, in pixels; infinite if there are others."""
     largest = 0.0
     for pair, _ in zip(dm.bulk_matching.RunFolder(run), range(pairs), strict=False):
         expected = matcher.match(*(images / name for name in pair.names)).to("cpu")
@@ -239,12 +239,12 @@ def trace(matcher: dm.DeepMatcher, images: Path, batch: int, path: Path) -> None
 
 
 def device_name(device: torch.device) -> str:
-    """The device in words."""
+    """Return the device in words."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
 
 
 def share(rates: list[Rate], case: str, batch: int) -> float:
-    """The pairs a second of a case over those of the matcher before it; the median if a batch size comes again."""
+    """Return the pairs a second of a case over the matcher's before it; the median if a batch size comes again."""
     timed = {name: [rate.rate for rate in rates if (rate.case, rate.batch) == (name, batch)] for name in CASES}
     return float(np.median([of / matcher for of, matcher in zip(timed[case], timed["matcher"], strict=True)]))
 

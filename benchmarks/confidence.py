@@ -33,7 +33,7 @@ PIXELS = 20_000  #: sampled from each pair for the regression
 
 
 def probabilities(features: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The stated probabilities (N,) for features (N, F)."""
+    """Return the stated probabilities (N,) for features (N, F)."""
     return 1 / (1 + np.exp(-features @ weights))
 
 

@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def stage_times(matcher: Network, images: list[Tensor], runs: int) -> dict[str, list[float]]:
-    """Seconds of each stage in each run, the sum over levels; and of the whole."""
+    """Return the seconds of each stage in each run, the sum over levels; and of the whole."""
     times: defaultdict[str, list[float]] = defaultdict(list)
     describe = matcher.describe
     for _ in range(runs):
@@ -94,7 +94,7 @@ class Stopwatch:
         self._running = False
 
     def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, with its time added to a stage."""
+        """Return the function, with its time added to a stage."""
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             if self._running:
@@ -136,7 +136,7 @@ def read(path: str, size: tuple[int, int] | None) -> Tensor:
 
 
 def peak_memory() -> int:
-    """Bytes; Linux counts in units of 1024."""
+    """Return bytes; Linux counts in units of 1024."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 

@@ -38,13 +38,13 @@ Detector = Callable[[np.ndarray], np.ndarray]  # uint8 RGB → ridges (H, W) in 
 
 
 def sobel(image: np.ndarray) -> np.ndarray:
-    """Gradient magnitude of the grey picture, unsmoothed."""
+    """Return the gradient magnitude of the grey picture, unsmoothed."""
     grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY).astype(np.float32)
     return np.minimum(np.hypot(cv2.Sobel(grey, -1, 1, 0), cv2.Sobel(grey, -1, 0, 1)) / 1000, 1)
 
 
 def canny(image: np.ndarray, levels: int = 60) -> np.ndarray:
-    """The highest threshold at which Canny's detector (σ = 2) keeps a pixel, as a fraction of all thresholds."""
+    """Return the highest threshold at which Canny's detector (σ = 2) keeps a pixel, as a fraction of all thresholds."""
     grey = cv2.GaussianBlur(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), (0, 0), 2.0)
     edges = np.zeros(grey.shape, np.float32)
     for level in range(levels):
@@ -58,7 +58,7 @@ def ridges_of(network: EdgeNetwork, image: np.ndarray) -> np.ndarray:
 
 
 def detectors(models: list[str], forest: Path | None) -> dict[str, Detector]:
-    """The detectors to compare, by name."""
+    """Return the detectors to compare, by name."""
     chosen: dict[str, Detector] = {
         "Sobel": lambda image: suppress_non_maxima(sobel(image)),
         "Canny": canny,  # thin already
@@ -75,7 +75,7 @@ def detectors(models: list[str], forest: Path | None) -> dict[str, Detector]:
 
 
 def count_people(photograph: Annotated, tolerance: float) -> np.ndarray:
-    """(1, 4) counts of every annotator's map against those of the others."""
+    """Count (1, 4) pixels of every annotator's map against those of the others."""
     everyone = range(len(photograph.boundaries))
     counts = [
         count_pixels(photograph.boundaries[k], np.delete(photograph.boundaries, k, 0), np.array([0.5]), tolerance)

@@ -60,12 +60,12 @@ def changed(settings: FlowSettings, changes: list[str]) -> FlowSettings:
 
 
 def pairs_with_flow(manifest: Path) -> list[Entry]:
-    """The pairs of a manifest that have a flow, whose unreliable pixels count too."""
+    """Return the pairs of a manifest that have a flow, whose unreliable pixels count too."""
     return [replace(entry, invalid=None) for entry in open_dataset(manifest).entries if entry.flow is not None]
 
 
 def cached_matches(matcher: dm.DeepMatcher, first: Any, second: Any, cache: Path | None, name: str) -> dm.Matches:
-    """The matches that this matcher gives, from the cache if it has them."""
+    """Return the matches that this matcher gives, from the cache if it has them."""
     file = None if cache is None else cache / f"{name}.npz"
     if file is not None and file.is_file():
         return dm.Matches.load(file)
@@ -78,7 +78,7 @@ def cached_matches(matcher: dm.DeepMatcher, first: Any, second: Any, cache: Path
 def interpolated(
     matches: dm.Matches, edges: np.ndarray, image: Any, settings: FlowSettings, backward: Any = None
 ) -> Interpolation:
-    """The interpolation of these matches."""
+    """Return the interpolation of these matches."""
     return interpolate(
         matches.keypoints0,
         matches.keypoints1,
@@ -167,7 +167,7 @@ def whole(images: list[torch.Tensor], model: str, repeats: int) -> None:
 
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:
-    """The options of a benchmark that matches pairs and keeps the matches."""
+    """Add the options of a benchmark that matches pairs and keeps the matches."""
     parser.add_argument("--model", default=MODEL, help=f"name or .safetensors file (default: {MODEL})")
     parser.add_argument("--radius", default=FLOW_RADIUS, type=lambda r: r if r == FULL else int(r), metavar="PIXELS")
     parser.add_argument("--device", default="auto")

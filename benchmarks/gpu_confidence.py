@@ -55,13 +55,13 @@ class Judged:
         return confidence(evidence, self.decoded.points1, *self.cells, self.geometry, dtype)
 
     def both(self) -> Tensor:
-        """Everything that the confidence adds to matching."""
+        """Return everything that the confidence adds to matching."""
         return self.network.estimate_confidence(self.decoded, self.around, *self.cells, self.geometry).sigmoid()
 
     # ------------------------------------------------------------------ what is measured
 
     def ratio(self) -> None:
-        """Whole decodings with and without the confidence."""
+        """Time whole decodings with and without the confidence."""
         times, nu = [], self.network.exponents.tolist()
         for decoding in (Decoding(confidence=False), Decoding()):
             graph, _ = record(partial(self.network.decode, *self.images, decoding, exponents=nu))
@@ -70,7 +70,7 @@ class Judged:
         row(self.name, "decode", without_ms=without, with_ms=judged, added_ms=judged - without, ratio=judged / without)
 
     def agreement(self) -> None:
-        """Kernels and half precision against the definitions in float32."""
+        """Compare kernels and half precision with the definitions in float32."""
         torch.cuda.empty_cache()
         for size in (2**18, 2**24):  # free memory that holds no numbers, which kernels must not read
             [torch.full((size,), torch.nan, device="cuda") for _ in range(32)]
@@ -92,14 +92,14 @@ class Judged:
         )
 
     def stages(self) -> None:
-        """The evidence and the network, each on its own."""
+        """Time the evidence and the network, each on its own."""
         evidence = self.evidence()
         self.time("evidence", self.evidence)
         self.time("network", lambda: self.logits(evidence))
         self.time("evidence and network", self.both)
 
     def time(self, what: str, function: Callable[[], object]) -> None:
-        """One call, recorded."""
+        """Time one call, recorded."""
         row(self.name, what, ms=milliseconds(graphed(function)))
 
     # ------------------------------------------------------------------ variants

@@ -56,7 +56,7 @@ def require_cuda() -> None:
 
 
 def milliseconds(function: Callable[[], object], repeats: int = 30, flush: Tensor | None = None) -> float:
-    """Median time of a call, by events."""
+    """Return the median time of a call, by events."""
     for _ in range(3):
         function()
     times = []
@@ -73,12 +73,12 @@ def milliseconds(function: Callable[[], object], repeats: int = 30, flush: Tenso
 
 
 def graphed(function: Callable[[], object]) -> Callable[[], object]:
-    """The call as a CUDA graph."""
+    """Return the call as a CUDA graph."""
     return record(function)[0].replay
 
 
 def size_of(*tensors: Tensor) -> int:
-    """Bytes of all tensors."""
+    """Return the bytes of all tensors."""
     return sum(t.numel() * t.element_size() for t in tensors)
 
 
@@ -111,7 +111,7 @@ def images(batch: int, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
 
 
 def relative_error(a: Tensor, b: Tensor) -> float:
-    """‖a − b‖ / ‖b‖ over the finite elements; infinity if they differ in where they are finite."""
+    """Return ‖a − b‖ / ‖b‖ over the finite elements; infinity if they differ in where they are finite."""
     finite = torch.isfinite(b)
     if not torch.equal(finite, torch.isfinite(a)):
         return float("inf")
@@ -120,7 +120,7 @@ def relative_error(a: Tensor, b: Tensor) -> float:
 
 
 def check_inference(radius: int | None, descriptor: Descriptor, size: tuple[int, int], name: str) -> None:
-    """Every fused operator against its definition, on the same inputs."""
+    """Compare every fused operator with its definition, on the same inputs."""
     network = Network(descriptor, radius).cuda().eval()
     with torch.no_grad():
         geometry = network.geometry(size, size)
@@ -163,7 +163,7 @@ def check_inference(radius: int | None, descriptor: Descriptor, size: tuple[int,
 
 
 def check_scores(descriptor: Descriptor, name: str) -> None:
-    """S̃_0 of each precision against float64."""
+    """Compare S̃_0 of each precision with float64."""
     from deepmatching.kernels.gpu.matching.correlation import correlate
 
     network = Network(descriptor, 80).cuda().eval()
@@ -181,7 +181,7 @@ def check_scores(descriptor: Descriptor, name: str) -> None:
 
 
 def check_gradients(radius: int | None, size: tuple[int, int], channels: int, name: str) -> None:
-    """Every differentiable operator against its definition, on the same random inputs."""
+    """Compare every differentiable operator with its definition, on the same random inputs."""
     g = Geometry.for_downscale(size, size, 1, radius)
     pooling = (g.pool_offset(0), g.pool_reach)
     fine = torch.rand(1, *g.shape(0), device="cuda")
@@ -216,7 +216,7 @@ def check_gradients(radius: int | None, size: tuple[int, int], channels: int, na
 
 
 def time_stages(descriptor: Descriptor, radius: int, name: str, bandwidth: float) -> None:
-    """Each stage of decoding on its own, with its floor."""
+    """Time each stage of decoding on its own, with its floor."""
     network = Network(descriptor, radius).cuda().eval()
     flush = torch.empty(2**28, dtype=torch.uint8, device="cuda")
     pair = images(1, SIZE)
@@ -252,7 +252,7 @@ def time_stages(descriptor: Descriptor, radius: int, name: str, bandwidth: float
 
 
 def time_decoding(descriptor: Descriptor, radius: int | None, batch: int, name: str, half: bool = False) -> None:
-    """Images to verified matches: eager, replayed, and the memory of it."""
+    """Time images to verified matches: eager, replayed, and the memory of it."""
     network = Network(descriptor, radius).cuda().eval()
     pair = images(batch, SIZE)
 
@@ -306,7 +306,7 @@ def time_raft(name: str) -> None:
 
 
 def cases(bandwidth: float) -> dict[str, Callable[[], None]]:
-    """Everything that is run, by name."""
+    """Return everything that is run, by name."""
     return {
         "check hog 80": lambda: check_inference(80, HOG(), SIZE, "check hog 80"),
         "check hog full": lambda: check_inference(None, HOG(), (200, 320), "check hog full"),

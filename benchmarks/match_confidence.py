@@ -120,14 +120,14 @@ def _on_cpu(decoded: Decoded) -> Decoded:
 
 
 def _mean(values: np.ndarray) -> float:
-    """The mean of those that are known, NaN without any."""
+    """Return the mean of those that are known, NaN without any."""
     values = np.asarray(values, np.float64)
     values = values[np.isfinite(values)]
     return float(values.mean()) if len(values) else float("nan")
 
 
 def print_part(title: str, rows: Mapping[str, list[dict[str, float]]]) -> None:
-    """The three tables of a part of the pairs, which are grouped by data set."""
+    """Print the three tables of a part of the pairs, which are grouped by data set."""
 
     def mean(group: str, name: str, decimals: int, factor: float = 1.0) -> str:
         return format_number(factor * _mean(np.array([row[name] for row in rows[group]])), decimals)

@@ -148,7 +148,7 @@ def measure(case: Case, device: str) -> dict[str, object]:
 
 
 def columns(case: Case, found: dict[str, object]) -> list[str]:
-    """A row of the table."""
+    """Return a row of the table."""
     left = [case.model, case.name, str(case.radius or "full"), f"{case.budget} MB" if case.budget else "–"]
     if "refused" in found:
         return [*left, "refused", "", "", "", ""]

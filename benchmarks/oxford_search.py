@@ -39,7 +39,7 @@ Accuracy = tuple[float, ...]  # at each of THRESHOLDS, in %
 
 
 def sift(image0: torch.Tensor, image1: torch.Tensor) -> tuple[Matches, np.ndarray]:
-    """SIFT's matches that follow one homography, and the flow of that homography; NaN if there is none."""
+    """Return SIFT's matches that follow one homography, and the flow of that homography; NaN if there is none."""
     matches = baseline("sift").match(image0, image1)
     start, end, _ = matches.numpy()
     flow = np.full((*size_of(image0), 2), np.nan, np.float32)

@@ -96,7 +96,7 @@ def _mass(Q_0: Tensor, cells: Tensor, scale: float) -> Tensor:
 
 
 def calibration(stated: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> dict[str, float]:
-    """β that fits the even pairs, and how well the probabilities of the odd ones are calibrated with it."""
+    """Return β that fits the even pairs, and how well the probabilities of the odd ones are calibrated with it."""
     even, odd = (
         (np.concatenate(stated[part], axis=1), np.concatenate(right[part]))
         for part in (slice(0, None, 2), slice(len(stated) > 1, None, 2))
@@ -114,13 +114,13 @@ def calibration(stated: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> di
 
 
 def _entropy(probability: np.ndarray, right: np.ndarray) -> float:
-    """Mean binary cross-entropy, in nats."""
+    """Return the mean binary cross-entropy, in nats."""
     p = np.clip(probability.astype(np.float64), 1e-4, 1 - 1e-4)
     return float(-np.where(right, np.log(p), np.log(1 - p)).mean())
 
 
 def training_step(network: Network, maker: Synthesizer, device: torch.device) -> dict[str, float]:
-    """Milliseconds of a step, forward and backward, and the peak of the memory."""
+    """Return milliseconds of a step, forward and backward, and the peak of the memory."""
     objective, times = Objective(subpixel=0.3).to(device), []
     generator = torch.Generator().manual_seed(0)
     if device.type == "cuda":

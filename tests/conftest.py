@@ -127,7 +127,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def repetition(request: pytest.FixtureRequest) -> int:
-    """Which of the runs that --repeat asks for this is."""
+    """Return which of the runs that --repeat asks for this is."""
     return request.param
 
 
@@ -136,7 +136,7 @@ def repetition(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(scope="session", autouse=True)
 def _compilation_is_announced() -> None:
-    """What a test finds on standard error does not depend on whether it is the first to compile a kernel."""
+    """Announce compilation, so that standard error does not depend on which test compiles a kernel first."""
     announce_compilation()
 
 

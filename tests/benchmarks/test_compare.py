@@ -15,7 +15,7 @@ Compare = Callable[..., list[list[str]]]
 
 @pytest.fixture
 def compare(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Compare:
-    """Compares two evaluations; returns the words of each line."""
+    """Compare two evaluations, and return the words of each line."""
     main = imported("compare").main
 
     def run(first: Evaluation, second: Evaluation, *options: str) -> list[list[str]]:

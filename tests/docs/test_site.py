@@ -47,6 +47,6 @@ def test_the_site_builds_without_a_warning_and_has_every_public_name(tmp_path: P
 
 
 def names_in(inventory: Path) -> set[str]:
-    """The names in Sphinx's list of what a site documents: four lines of text, then compressed lines."""
+    """Return the names in Sphinx's list of what a site documents: four lines of text, then compressed lines."""
     compressed = inventory.read_bytes().split(b"\n", 4)[4]
     return {line.split(" ")[0] for line in zlib.decompress(compressed).decode().splitlines()}

@@ -28,7 +28,7 @@ def output_of(name: str, *arguments: object) -> str:
 
 
 def imported(name: str) -> ModuleType:
-    """``benchmarks/NAME.py`` as a module."""
+    """Import ``benchmarks/NAME.py`` as a module."""
     spec = importlib.util.spec_from_file_location(f"benchmarks_{name}", ROOT / "benchmarks" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up

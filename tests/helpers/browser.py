@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def at(page: Page, canvas: str, x: float, y: float) -> tuple[float, float]:
-    """A place of a picture that fills its canvas, given as fractions, on the screen."""
+    """Return a place of a picture that fills its canvas, given as fractions, on the screen."""
     box = page.locator(canvas).bounding_box()
     assert box is not None
     return box["x"] + x * box["width"], box["y"] + y * box["height"]
@@ -22,7 +22,7 @@ def has_result(page: Page) -> None:
 
 
 def picture(page: Page, canvas: str) -> str:
-    """What a canvas shows, after all that was changed has been drawn."""
+    """Return what a canvas shows, after all that was changed has been drawn."""
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     return str(page.eval_on_selector(canvas, "(canvas) => canvas.toDataURL()"))
 

@@ -14,26 +14,26 @@ from deepmatching.geometry.discretization import CORNERS, Geometry
 
 @lru_cache(maxsize=16)
 def points(geometry: Geometry, l: int) -> tuple[list[float], list[float]]:
-    """Rows and columns of the reference points, in pixels."""
+    """Return the rows and columns of the reference points, in pixels."""
     ys, xs = geometry.reference_points(l)
     return ys.tolist(), xs.tolist()
 
 
 def target(geometry: Geometry, l: int, i: int, j: int, a: int, b: int) -> tuple[float, float]:
-    """Position of target cell (a, b) of reference point (i, j), in pixels."""
+    """Return the position of target cell (a, b) of reference point (i, j), in pixels."""
     rows, columns = targets(geometry, l)
     return rows[i if geometry.relative else 0][a], columns[j if geometry.relative else 0][b]
 
 
 @lru_cache(maxsize=16)
 def targets(geometry: Geometry, l: int) -> tuple[list[list[float]], list[list[float]]]:
-    """Rows and columns of the target cells, in pixels; for each reference point on the relative lattice."""
+    """Return the rows and columns of the target cells, in pixels; for each reference point on the relative lattice."""
     rows, columns = geometry.target_points(l)
     return rows.tolist(), columns.tolist()
 
 
 def brute_max_pooling(S: Tensor, geometry: Geometry, l: int) -> tuple[Tensor, Tensor]:
-    """Eq. (3): (H, W, h, w) → pooled values and raster index of the arg-max in the whole map of S."""
+    """Pool by eq. (3): (H, W, h, w) → values and raster index of the arg-max in the whole map of S."""
     pooled = torch.full((*S.shape[:2], *geometry.window(l + 1)), -math.inf, dtype=S.dtype)
     chosen = torch.full(pooled.shape, -1, dtype=torch.long)
     for i, j, c, d in product(*map(range, pooled.shape)):
@@ -46,7 +46,7 @@ def brute_max_pooling(S: Tensor, geometry: Geometry, l: int) -> tuple[Tensor, Te
 
 
 def brute_soft_pooling(S: Tensor, geometry: Geometry, l: int, temperature: float) -> Tensor:
-    """1/β log of the mean of e^{βS} over the finite cells of each window: (H, W, h, w) → (H, W, h', w')."""
+    """Take 1/β log of the mean of e^{βS} over the finite cells of each window: (H, W, h, w) → (H, W, h', w')."""
     result = torch.full((*S.shape[:2], *geometry.window(l + 1)), -math.inf, dtype=S.dtype)
     for i, j, c, d in product(*map(range, result.shape)):
         cells = window_cells(geometry, l, i, j, *pooled_target(geometry, l, i, j, c, d))
@@ -58,14 +58,14 @@ def brute_soft_pooling(S: Tensor, geometry: Geometry, l: int, temperature: float
 
 
 def pooled_target(geometry: Geometry, l: int, i: int, j: int, c: int, d: int) -> tuple[float, float]:
-    """Position of cell (c, d) of S_{l+1/2} of reference point (i, j) of level l, in pixels."""
+    """Return the position of cell (c, d) of S_{l+1/2} of reference point (i, j) of level l, in pixels."""
     stride, R = geometry.stride(l + 1), geometry.R(l + 1) if geometry.relative else 0
     y, x = (points(geometry, l)[axis][n] if geometry.relative else 0 for axis, n in ((0, i), (1, j)))
     return y + stride * (c - R), x + stride * (d - R)
 
 
 def window_cells(geometry: Geometry, l: int, i: int, j: int, y: float, x: float) -> list[tuple[int, int]]:
-    """The cells of level l of reference point (i, j) in the pooling window around a position, in raster order."""
+    """Return the cells of reference point (i, j) in the pooling window of level l around a position, in raster order."""
     rows, columns = (
         [n for n, q in enumerate(places[index if geometry.relative else 0]) if abs(q - centre) <= 2**l * geometry.eta]
         for places, index, centre in zip(targets(geometry, l), (i, j), (y, x), strict=True)
@@ -74,7 +74,7 @@ def window_cells(geometry: Geometry, l: int, i: int, j: int, y: float, x: float)
 
 
 def brute_paths(S: list[Tensor], geometry: Geometry, temperatures: list[float], cost: float) -> Tensor:
-    """The best of all paths to each cell of level 0, one path at a time: (H_0, W_0, h_0, w_0).
+    """Find the best of all paths to each cell of level 0, one path at a time: (H_0, W_0, h_0, w_0).
 
     A path starts at any cell of the top and goes down to any cell of each window. It scores Σ S_l, less
     c β_l (max − S_l) of each window that it passes.
@@ -110,7 +110,7 @@ def brute_paths(S: list[Tensor], geometry: Geometry, temperatures: list[float], 
 
 
 def brute_aggregation(pooled: Tensor, geometry: Geometry, l: int) -> Tensor:
-    """Eq. (4) without its power: (H_l, W_l, h, w) → (H_{l+1}, W_{l+1}, h, w)."""
+    """Aggregate by eq. (4) without its power: (H_l, W_l, h, w) → (H_{l+1}, W_{l+1}, h, w)."""
     ys, xs = points(geometry, l)
     result = torch.zeros(*geometry.shape(l + 1), dtype=pooled.dtype)
     h, w = pooled.shape[2:]
@@ -134,7 +134,7 @@ def brute_aggregation(pooled: Tensor, geometry: Geometry, l: int) -> Tensor:
 
 
 def chosen_cells(switches: Tensor, geometry: Geometry, l: int) -> Tensor:
-    """Raster index in S_l's window of each switch."""
+    """Return the raster index in S_l's window of each switch."""
     side = 2 * geometry.pool_reach + 1
     h, w = switches.shape[-2:]
     rows = 2 * torch.arange(h)[:, None] + geometry.pool_offset(l) - geometry.pool_reach + switches.long() // side
@@ -143,7 +143,7 @@ def chosen_cells(switches: Tensor, geometry: Geometry, l: int) -> Tensor:
 
 
 def brute_correlation(cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int) -> Tensor:
-    """⟨φ(p), φ(q)⟩ cell by cell; a target patch counts its visible cells only, scaled up to a whole one."""
+    """Take ⟨φ(p), φ(q)⟩ cell by cell; a target patch counts its visible cells only, scaled up to a whole one."""
     result = torch.zeros(*geometry.shape(0), dtype=cells0.dtype)
     ys, xs = points(geometry, 0)
     offsets = range(-(patch // 2), patch - patch // 2)

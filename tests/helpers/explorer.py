@@ -20,12 +20,12 @@ QUICK_SERVER = ("--model", "hog", "--radius", "16", "--port", "0", "--no-browser
 
 
 def png(image: np.ndarray) -> bytes:
-    """An RGB picture as a PNG file."""
+    """Return an RGB picture as a PNG file."""
     return bytes(cv2.imencode(".png", np.ascontiguousarray(image[:, :, ::-1]))[1].tobytes())
 
 
 def unpack(block: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The meta and the arrays of a block, as the page reads them."""
+    """Return the meta and the arrays of a block, as the page reads them."""
     length = int.from_bytes(block[:4], "little")
     header = json.loads(block[4 : 4 + length])
     arrays = {}

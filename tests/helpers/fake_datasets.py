@@ -15,7 +15,7 @@ FLOW = (6.0, -4.0)
 
 
 def texture(size: tuple[int, int] = SIZE, seed: int = 0) -> np.ndarray:
-    """uint8 RGB, smooth noise that wraps around."""
+    """Draw smooth noise that wraps around, uint8 RGB."""
     noise = np.random.default_rng(seed).uniform(0, 255, (*size, 3))
     for axis in (0, 1):
         noise = (noise + np.roll(noise, 1, axis) + np.roll(noise, -1, axis)) / 3
@@ -24,7 +24,7 @@ def texture(size: tuple[int, int] = SIZE, seed: int = 0) -> np.ndarray:
 
 
 def moved(image: np.ndarray, times: int = 1) -> np.ndarray:
-    """The image moved by ``times`` times FLOW."""
+    """Return the image moved by ``times`` times FLOW."""
     return np.roll(image, (times * int(FLOW[1]), times * int(FLOW[0])), axis=(0, 1))
 
 
@@ -49,7 +49,7 @@ def mask(rows: slice = slice(0), columns: slice = slice(None), size: tuple[int, 
 
 
 def write_sintel(root: Path, scenes: dict[str, int]) -> Path:
-    """Scenes by name with their number of frames; the first 8 columns are occluded, the last 3 rows invalid."""
+    """Write scenes by name with their number of frames; the first 8 columns are occluded, the last 3 rows invalid."""
     training = root / "training"
     for seed, (scene, frames) in enumerate(scenes.items()):
         for number in range(1, frames + 1):
@@ -64,7 +64,7 @@ def write_sintel(root: Path, scenes: dict[str, int]) -> Path:
 
 
 def touch_sintel(root: Path, scenes: dict[str, int]) -> Path:
-    """Empty files with the right names."""
+    """Write empty files with the right names."""
     training = root / "training"
     for scene, frames in scenes.items():
         for folder, suffix, last in (
@@ -92,7 +92,7 @@ def write_chairs(root: Path, labels: str = "1 2 1", masks: bool = False) -> Path
 
 
 def write_kitti(root: Path, images: str = "image_0", count: int = 2) -> Path:
-    """The first 10 rows have no truth, the next 5 are occluded; image_0 is grey."""
+    """Write KITTI: the first 10 rows have no truth, the next 5 are occluded; image_0 is grey."""
     for number in range(count):
         image, name = texture(seed=number), f"{number:06d}"
         for frame, pixels in (("10", image), ("11", moved(image))):
@@ -112,7 +112,7 @@ def write_manifest(root: Path, entries: list[dict[str, str]]) -> Path:
 
 
 def write_pairs(root: Path, count: int = 2, **keys: str) -> Path:
-    """A manifest of ``count`` pairs with flow; ``keys`` go into every entry."""
+    """Write a manifest of ``count`` pairs with flow; ``keys`` go into every entry."""
     entries = []
     for number in range(count):
         image = texture(seed=number)

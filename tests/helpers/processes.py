@@ -29,7 +29,7 @@ _HEEDING_INTERRUPTS = (
 
 @contextlib.contextmanager
 def started(*arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """``deepmatching`` with these arguments while it runs; killed if it has not ended after the block."""
+    """Run ``deepmatching`` with these arguments; it is killed if it has not ended after the block."""
     command = [sys.executable, "-c", _HEEDING_INTERRUPTS, *map(str, arguments)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:

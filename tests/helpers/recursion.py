@@ -25,7 +25,7 @@ Point = tuple[float, float]
 
 
 def recursive_decoding(S: list[Tensor], geometry: Geometry) -> Tensor:
-    """Q_0 of one pair by recursion over all paths. Exponential in L: for small volumes only.
+    """Compute Q_0 of one pair by recursion over all paths. Exponential in L: for small volumes only.
 
     Args:
         S: score volumes S_0 … S_L, each (H_l, W_l, h_l, w_l).
@@ -70,7 +70,7 @@ def recursive_decoding(S: list[Tensor], geometry: Geometry) -> Tensor:
 
 
 def _by_position(scores: Tensor, geometry: Geometry, l: int) -> dict[Point, dict[Point, float]]:
-    """{p: {q: S_l(q|p)}} in raster order of p and q, positions in pixels."""
+    """Return {p: {q: S_l(q|p)}} in raster order of p and q, positions in pixels."""
     ys, xs = (p.tolist() for p in geometry.reference_points(l))
     stride, result = geometry.stride(l), {}
     h, w = scores.shape[2:]

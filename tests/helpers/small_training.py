@@ -72,5 +72,5 @@ def small(tmp_path: Path, manifest: Path) -> Path:
 
 @pytest.fixture
 def config_of(small: Path) -> Callable[..., Config]:
-    """``config_of("steps=3")``: the small config with changes."""
+    """Return ``config_of("steps=3")``: the small config with changes."""
     return lambda *changes: read_config(small, changes)

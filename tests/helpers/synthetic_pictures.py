@@ -14,7 +14,7 @@ def draw_photo(seed: int, rows: int = 240, columns: int = 300) -> np.ndarray:
 
 
 def moved_noise() -> tuple[np.ndarray, np.ndarray]:
-    """Two uint8 RGB pictures of 64×96: smooth noise, and the same moved by (+6, −4) pixels."""
+    """Draw two uint8 RGB pictures of 64×96: smooth noise, and the same moved by (+6, −4) pixels."""
     generator = np.random.default_rng(0)
     coarse = generator.uniform(0, 255, (40, 56, 3))
     picture = np.kron(coarse, np.ones((3, 3, 1)))
@@ -25,7 +25,7 @@ def moved_noise() -> tuple[np.ndarray, np.ndarray]:
 
 
 def draw_small_object() -> tuple[np.ndarray, np.ndarray]:
-    """Two uint8 RGB pictures of 132×194: a moving background, and a small object that matching at all levels misses."""
+    """Draw two pictures of 132×194: a moving background, and a small object that matching at all levels misses."""
     picture, moved = draw_photo(0, 136, 200), draw_photo(1, 40, 40)
     first, second = picture[:-4, :-6].copy(), picture[4:, 6:].copy()
     first[40:80, 40:80] = second[40:80, 64:104] = moved
@@ -33,7 +33,7 @@ def draw_small_object() -> tuple[np.ndarray, np.ndarray]:
 
 
 def draw_cutout(seed: int, rows: int = 150, columns: int = 110) -> np.ndarray:
-    """An ellipse of such noise with a soft edge, uint8 (rows, columns, 4)."""
+    """Draw an ellipse of such noise with a soft edge, uint8 (rows, columns, 4)."""
     y, x = np.mgrid[-1 : 1 : rows * 1j, -1 : 1 : columns * 1j]
     alpha = np.clip((0.95 - np.hypot(x, y)) * 40, 0, 1)
     return np.dstack([draw_photo(seed, rows, columns), np.rint(255 * alpha).astype(np.uint8)])

@@ -33,7 +33,7 @@ def interrupt(samples: Samples, number: int) -> Batch:
 
 
 def too_small(samples: Samples, number: int) -> Batch:
-    """A readable pair that is too small for the network."""
+    """Return a readable pair that is too small for the network."""
     return Pair(torch.zeros(3, 4, 4), torch.zeros(3, 4, 4), torch.zeros(4, 4, 2), torch.zeros(4, 4).bool())
 
 

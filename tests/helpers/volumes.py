@@ -22,7 +22,7 @@ batches = st.integers(1, 2)
 
 @st.composite
 def small_pairs(draw: st.DrawFn) -> Geometry:
-    """Small pairs on both lattices; two sizes, one or two levels, odd and even radii."""
+    """Draw small pairs on both lattices; two sizes, one or two levels, odd and even radii."""
     size0, size1 = ((8 * draw(st.integers(1, 4)), 8 * draw(st.integers(1, 4))) for _ in range(2))
     radius = draw(st.one_of(st.none(), st.sampled_from([2, 4, 6, 10, 14])))
     return Geometry(size0, size1, radius=radius, levels=draw(st.integers(1, 2)))
@@ -30,7 +30,7 @@ def small_pairs(draw: st.DrawFn) -> Geometry:
 
 @st.composite
 def lattices(draw: st.DrawFn, smallest_level: int = 1) -> Geometry:
-    """All kinds of lattices of small images: two sizes, overlapping patches, wide pooling, radius or none."""
+    """Draw lattices of small images: two sizes, overlapping patches, wide pooling, radius or none."""
     gamma = draw(st.sampled_from([1, 2]))
     delta = gamma * draw(st.sampled_from([4, 8]))
     alpha = draw(st.sampled_from([delta, delta // 2]))
@@ -48,7 +48,7 @@ def lattices(draw: st.DrawFn, smallest_level: int = 1) -> Geometry:
 
 
 def two_levels(size0: tuple[int, int], size1: tuple[int, int], radius: int | None, levels: int = 2) -> Geometry:
-    """The geometry of the default downscale."""
+    """Return the geometry of the default downscale."""
     return Geometry.for_downscale(size0, size1, 1, radius, levels)
 
 
@@ -72,30 +72,30 @@ TINY = [
 def random_volume(
     geometry: Geometry, l: int, pooled: bool = False, ties: bool = False, like: Tensor | None = None
 ) -> Tensor:
-    """Random scores of shape (1, H_l, W_l, h, w), float64 or as ``like``; with ``ties`` from a few values only."""
+    """Draw scores of shape (1, H_l, W_l, h, w), float64 or as ``like``; with ``ties`` from a few values only."""
     shape = (1, *geometry.grid(l), *geometry.window(l + 1 if pooled else l))
     scores = torch.randint(0, 4, shape).double() / 4 if ties else torch.rand(shape, dtype=torch.float64)
     return scores if like is None else scores.to(like)
 
 
 def eighths(shape: tuple[int, ...], lowest: int = 0, device: str = "cpu") -> Tensor:
-    """Scores k/8: sums and means are exact in any order, and many are equal."""
+    """Draw scores k/8: sums and means are exact in any order, and many are equal."""
     return (torch.randint(lowest, 9, shape, device=device) / 8).float()
 
 
 def seeded_volume(seed: int, *shape: int, step: float = 1 / 8) -> Tensor:
-    """Few different values, all exact in float32: many ties, and sums and means without rounding."""
+    """Draw few different values, all exact in float32: many ties, and sums and means without rounding."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(-2, 9, shape, generator=generator).float() * step
 
 
 def grid_volume(g: Geometry, points: int, cells: int, lowest: int = 0, device: str = "cpu") -> Tensor:
-    """Eighths on the grid of level ``points`` with the window of level ``cells``; one pair or two."""
+    """Draw eighths on the grid of level ``points`` with the window of level ``cells``; one pair or two."""
     return eighths((2 if g.relative else 1, *g.grid(points), *g.window(cells)), lowest, device)
 
 
 def with_gaps(scores: Tensor, seed: int = 0) -> Tensor:
-    """The scores with −∞ at a third of the cells, where no path leads, and at all cells of the first point."""
+    """Set scores to −∞ at a third of the cells, where no path leads, and at all cells of the first point."""
     generator = torch.Generator().manual_seed(seed + 1)
     gaps = (torch.rand(scores.shape, generator=generator) < 1 / 3).to(scores.device)
     gaps[:, 0, 0] = True
@@ -103,30 +103,30 @@ def with_gaps(scores: Tensor, seed: int = 0) -> Tensor:
 
 
 def pool(scores: Tensor, geometry: Geometry, l: int) -> tuple[Tensor, Tensor]:
-    """Max pooling of level l."""
+    """Pool level l."""
     return max_pooling(scores, geometry.window(l + 1), geometry.pool_offset(l), geometry.pool_reach)
 
 
 def unpool(scores: Tensor, switches: Tensor, geometry: Geometry, l: int) -> Tensor:
-    """Unpooling of level l."""
+    """Unpool level l."""
     return unpooling(scores, switches, geometry.window(l), geometry.pool_offset(l), geometry.pool_reach)
 
 
 def pooled_volume(seed: int, batch: int, geometry: Geometry, l: int) -> tuple[Tensor, Tensor]:
-    """Scores and switches like S_{l+1/2} and m_l."""
+    """Return scores and switches like S_{l+1/2} and m_l."""
     with plain_operators():
         return pool(seeded_volume(seed, batch, *geometry.shape(l)), geometry, l)
 
 
 def tied_cells(g: Geometry, patch: int, channels: int, batch: int = 1, seed: int = 0) -> list[Tensor]:
-    """Descriptors of two images in quarters, whose scores are exact in float32 and often equal."""
+    """Draw descriptors of two images in quarters, whose scores are exact in float32 and often equal."""
     extra = 1 if patch == 1 else 0
     sizes = [[n // g.gamma + extra for n in used] for used in (g.used0, g.used1)]
     return [seeded_volume(seed + n, batch, channels, *size, step=1 / 4) for n, size in enumerate(sizes)]
 
 
 def unit_cells(g: Geometry, patch: int, channels: int, batch: int = 2, device: str = "cpu") -> tuple[Tensor, Tensor]:
-    """Descriptors of two images, those of the second a hundred times as long."""
+    """Draw descriptors of two images, those of the second a hundred times as long."""
     extra = 1 if patch == 1 else 0
     sizes = [[n // g.gamma + extra for n in used] for used in (g.used0, g.used1)]
     cells0, cells1 = (torch.randn(batch, channels, *size, device=device) for size in sizes)
@@ -134,7 +134,7 @@ def unit_cells(g: Geometry, patch: int, channels: int, batch: int = 2, device: s
 
 
 def both(operator: Operator[..., Any], *arguments: Any) -> tuple[Any, Any]:
-    """The CPU kernel's result and that of the definition."""
+    """Return the CPU kernel's result and that of the definition."""
     kernel = operator.kernel("cpu")
     assert kernel is not None
     with plain_operators():
@@ -143,7 +143,7 @@ def both(operator: Operator[..., Any], *arguments: Any) -> tuple[Any, Any]:
 
 
 def assert_identical(results: tuple[Any, Any]) -> None:
-    """All tensors of two tuples are equal to the last bit, and the same ones are None."""
+    """Assert that all tensors of two tuples are equal to the last bit, and the same ones None."""
     for result, expected in zip(*results, strict=True):
         if result is None or expected is None:
             assert result is expected
@@ -153,7 +153,7 @@ def assert_identical(results: tuple[Any, Any]) -> None:
 
 
 def assert_same_gradient(kernel: Callable[[Tensor], Tensor], plain: Callable[[Tensor], Tensor], scores: Tensor) -> None:
-    """Same values and, for a random gradient in eighths, the same gradient, to the last bit."""
+    """Assert the same values and, for a random gradient in eighths, the same gradient, to the last bit."""
     results = []
     for function in (kernel, plain):
         leaf = scores.clone().requires_grad_()
@@ -166,7 +166,7 @@ def assert_same_gradient(kernel: Callable[[Tensor], Tensor], plain: Callable[[Te
 
 
 def blobs(seed: int, batch: int, channels: int, height: int, width: int) -> Tensor:
-    """Pictures with blobs of several sizes, values in [0, 1]."""
+    """Draw pictures with blobs of several sizes, values in [0, 1]."""
     generator = torch.Generator().manual_seed(seed)
     image = torch.zeros(batch, channels, height, width)
     for step in (2, 5, 11):

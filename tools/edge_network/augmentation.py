@@ -49,7 +49,7 @@ def _uniform(batch: int, low: float, high: float, device: torch.device) -> Tenso
 
 
 def _random_affine(batch: int, size: int, shape: torch.Size, device: torch.device) -> Tensor:
-    """(B, 2, 3): maps the view's coordinates to the photograph's, both in [−1, 1]."""
+    """Return (B, 2, 3): maps the view's coordinates to the photograph's, both in [−1, 1]."""
     zoom = torch.exp(_uniform(batch, math.log(ZOOM[0]), math.log(ZOOM[1]), device))
     any_turn, small = _uniform(batch, -math.pi, math.pi, device), _uniform(batch, -SMALL_TURN, SMALL_TURN, device)
     angle = torch.where(torch.rand(batch, device=device) < 0.5, any_turn, small)
@@ -87,7 +87,7 @@ def _random_look(view: Tensor) -> Tensor:
 
 
 def _random_blur(view: Tensor, taps: int = 7) -> Tensor:
-    """A Gaussian blur of σ up to 1.5 for four views in ten; the others do not change."""
+    """Blur four views in ten by a Gaussian of σ up to 1.5; the others do not change."""
     batch, channels, *_ = view.shape
     sigma = 1.5 * (torch.rand(batch, 1, device=view.device) - 0.6).clamp(min=0.02) / 0.4
     offsets = torch.arange(taps, device=view.device) - taps // 2

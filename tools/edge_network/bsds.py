@@ -32,12 +32,12 @@ class Annotated:
     boundaries: np.ndarray
 
     def consensus(self) -> np.ndarray:
-        """Fraction of the annotators who drew a boundary through each pixel: float32 (H, W)."""
+        """Return the fraction of the annotators who drew a boundary through each pixel: float32 (H, W)."""
         return self.boundaries.mean(axis=0, dtype=np.float32)
 
 
 def read_split(root: str | os.PathLike[str], split: str) -> Iterator[Annotated]:
-    """All photographs of a split (``train``, ``val`` or ``test``), sorted by name."""
+    """Return all photographs of a split (``train``, ``val`` or ``test``), sorted by name."""
     folder = Path(root) / "images" / split
     paths = sorted(path for path in folder.glob("*") if path.suffix in _SUFFIXES)
     if not paths:

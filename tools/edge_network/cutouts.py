@@ -24,7 +24,7 @@ _EXTENT = (0.25, 1.0)  # longer side of an object, in views
 
 
 def load_cutouts(folder: Path, device: torch.device) -> Tensor:
-    """All RGBA pictures of a folder, each centred in a square: (M, 4, S, S) uint8."""
+    """Return all RGBA pictures of a folder, each centred in a square: (M, 4, S, S) uint8."""
     paths = sorted(path for path in folder.glob("*") if path.suffix in (".png", ".webp"))
     if not paths:
         raise DeepMatchingError(f"There are no cut-outs (.png or .webp with transparency) in '{folder}'.")

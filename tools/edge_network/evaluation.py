@@ -47,7 +47,7 @@ def suppress_non_maxima(edges: np.ndarray) -> np.ndarray:
 
 
 def _fade(rows: int, columns: int) -> np.ndarray:
-    """(H, W): 1 inside, falling to 0 on the rim."""
+    """Return (H, W): 1 inside, falling to 0 on the rim."""
     y, x = (np.minimum(np.arange(side), np.arange(side)[::-1]) / _RIM for side in (rows, columns))
     return np.minimum(np.minimum(y[:, None], x[None]), 1).astype(np.float32)
 
@@ -95,7 +95,7 @@ def pair_pixels(first: np.ndarray, second: np.ndarray, distance: float) -> tuple
 def count_pixels(
     edges: np.ndarray, boundaries: np.ndarray, thresholds: np.ndarray, tolerance: float = TOLERANCE
 ) -> np.ndarray:
-    """Pixel counts from which precision and recall of one image follow, at each threshold.
+    """Count the pixels from which precision and recall of one image follow, at each threshold.
 
     Args:
         edges: (H, W), after :func:`suppress_non_maxima`.
@@ -130,7 +130,7 @@ class EdgeScores:
 
 
 def summarise(counts: np.ndarray, thresholds: np.ndarray) -> EdgeScores:
-    """The scores of a data set from the counts of its images, (N, T, 4)."""
+    """Score a data set from the counts of its images, (N, T, 4)."""
     everywhere = counts.sum(axis=0)
     recall, precision, f = _recall_precision_f(everywhere)
     best = int(np.argmax(f))

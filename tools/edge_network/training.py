@@ -40,7 +40,7 @@ _REPORT_EVERY = 20  # steps
 
 
 def load_photographs(root: Path, splits: Sequence[str], device: torch.device) -> tuple[Tensor, Tensor]:
-    """All photographs (N, 3, H, W) and the consensus of their annotators (N, 1, H, W), both uint8, all landscape."""
+    """Return all photographs (N, 3, H, W) and the consensus of annotators (N, 1, H, W), both uint8, all landscape."""
     images, consensus = [], []
     for split in splits:
         for photograph in read_split(root, split):
@@ -53,7 +53,7 @@ def load_photographs(root: Path, splits: Sequence[str], device: torch.device) ->
 
 
 def boundary_loss(logits: Tensor, consensus: Tensor, known: Tensor) -> Tensor:
-    """Mean over annotators and known pixels of −w y log p − (1 − y) log(1 − p), p = sigmoid(logit).
+    """Return the mean over annotators and known pixels of −w y log p − (1 − y) log(1 − p), p = sigmoid(logit).
 
     The loss is linear in y, so its mean over annotators is the loss at their mean, the consensus. All (B, 1, H, W).
     """
@@ -128,7 +128,7 @@ class Trainer:
 
 
 def schedule(progress: float, peak: float) -> float:
-    """Learning rate when this fraction of the run is done: a short rise, then half a cosine down to zero."""
+    """Return the learning rate when this fraction of the run is done: a short rise, then half a cosine down to zero."""
     if progress < _WARM_UP:
         return peak * progress / _WARM_UP
     return peak * cosine((progress - _WARM_UP) / (1 - _WARM_UP))
@@ -171,12 +171,12 @@ def train(options: argparse.Namespace) -> None:
 
 
 def data_of(options: argparse.Namespace) -> str:
-    """The training data, for the metadata of the model."""
+    """Return the training data, for the metadata of the model."""
     return f"BSDS500 {' and '.join(options.splits)}" + (", with cut-outs pasted in" if options.cutouts else "")
 
 
 def settings_of(options: argparse.Namespace) -> dict[str, object]:
-    """The options as JSON values."""
+    """Return the options as JSON values."""
     return {name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()}
 
 

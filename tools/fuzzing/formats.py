@@ -67,7 +67,7 @@ class Format:
 
 
 def problem(kind: Format, folder: Path, random: Random) -> str:
-    """What is wrong with the reader, shown by one mutated file, or an empty text. The file stays in the folder."""
+    """Say what is wrong with the reader, shown by one mutated file, or nothing. The file stays in the folder."""
     path = folder / kind.name
     path.write_bytes(kind.whole(mutated(kind.data, random)))
     try:
@@ -81,7 +81,7 @@ def problem(kind: Format, folder: Path, random: Random) -> str:
 
 
 def formats(folder: Path) -> Iterator[Format]:
-    """All formats; the folder is for files that readers need beside the mutated one."""
+    """Return all formats; the folder is for files that readers need beside the mutated one."""
     yield from _arrays(folder)
     yield from _pictures()
     yield from _texts(folder)
@@ -240,7 +240,7 @@ def _states(folder: Path) -> Iterator[Format]:
 
 
 def _load_published(path: Path) -> None:
-    """Weights that are not of VGG-16: all that is expected beyond reading them is our own message."""
+    """Load weights that are not of VGG-16: all that is expected beyond reading them is our own message."""
     is_published(path)
     try:
         load_vgg(VGG(), path)

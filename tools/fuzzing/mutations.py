@@ -17,14 +17,14 @@ NUMBERS = (0, 1, 2**15, 2**16 - 1, 2**31 - 1, 2**32 - 1, 2**40, 2**63 - 1, 2**64
 
 
 def mutated(data: bytes, random: Random) -> bytes:
-    """The data with one to three damages."""
+    """Return the data with one to three damages."""
     for _ in range(random.choice((1, 1, 1, 2, 3))):
         data = random.choice(MUTATIONS)(data, random)
     return data
 
 
 def _place(data: bytes, random: Random) -> int:
-    """Often near the beginning or the end, where formats have their headers and directories."""
+    """Choose a place, often near the beginning or the end, where formats have their headers and directories."""
     reach = random.choice((16, 64, 256, len(data)))
     distance = random.randrange(min(reach, len(data)) + 1)
     return distance if random.random() < 0.7 else len(data) - distance
@@ -69,7 +69,7 @@ def _word(data: bytes, random: Random) -> bytes:
 
 
 def _token(data: bytes, random: Random) -> bytes:
-    """Another value instead of a number or a word of a text."""
+    """Return another value instead of a number or a word of a text."""
     found = list(re.finditer(rb"[-+.\w]+", data[:100_000]))
     if not found:
         return data

@@ -16,7 +16,7 @@ needs_thinning = pytest.mark.skipif(not hasattr(cv2, "ximgproc"), reason="this O
 
 
 def plain_augment(alone: np.ndarray, second: np.ndarray, steps: np.ndarray, partner: np.ndarray) -> None:
-    """The definition of :func:`edge_network.pixel_pairs.augment`."""
+    """Do as the definition of :func:`edge_network.pixel_pairs.augment`."""
 
     def near(pixel: int) -> Iterator[int]:
         around = pixel + steps

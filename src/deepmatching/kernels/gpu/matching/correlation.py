@@ -69,7 +69,7 @@ def _split_cells(
     cells, peak, high, low, channels, h, w, stride_b, stride_c, stride_y, stride_x, first_y, first_x, rows, columns,
     PADDED: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr
 ):  # fmt: skip
-    """One row of the padded map: cell (0, 0) of the result is cell (first_y, first_x) of the image; 0 off it."""
+    """Split one row of the padded map: cell (0, 0) of the result is cell (first_y, first_x) of the image; 0 off it."""
     pair, row = tl.program_id(0) // rows, tl.program_id(0) % rows
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     y, x = tl.full((COLUMNS,), 0, tl.int32) + row + first_y, column + first_x
