@@ -65,7 +65,7 @@ def pooled_target(geometry: Geometry, l: int, i: int, j: int, c: int, d: int) ->
 
 
 def window_cells(geometry: Geometry, l: int, i: int, j: int, y: float, x: float) -> list[tuple[int, int]]:
-    """Return the cells of reference point (i, j) in the pooling window of level l around a position, in raster order."""
+    """Return the cells of point (i, j) in the pooling window of level l around a position, in raster order."""
     rows, columns = (
         [n for n, q in enumerate(places[index if geometry.relative else 0]) if abs(q - centre) <= 2**l * geometry.eta]
         for places, index, centre in zip(targets(geometry, l), (i, j), (y, x), strict=True)
