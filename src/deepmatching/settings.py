@@ -122,11 +122,7 @@ Radius = int | Literal["full"]
 def _option(default: Any, help: str, metavar: str | None = None, shown: str | None = None) -> Any:
     """Return a field of :class:`Settings` with what commands need to offer it as an option.
 
-    Args:
-        default: of the setting.
-        help: the line in ``--help``.
-        metavar: stands for the value in ``--help``; None for typer's choice.
-        shown: says in words what the default is.
+    In ``--help``, ``metavar`` stands for the value (None: typer's choice), and ``shown`` says what the default is.
     """
     return field(default=default, metadata={"help": help, "metavar": metavar, "shown": shown})
 

@@ -206,15 +206,14 @@ def quiet_opencv() -> Iterator[None]:
     """
     global _quiet_depth, _quiet_restore
     # OpenCV 4 has the functions in cv2, OpenCV 5 in cv2.utils.logging.
-    module = getattr(getattr(cv2, "utils", None), "logging", cv2)
-    get_level, set_level = getattr(module, "getLogLevel", None), getattr(module, "setLogLevel", None)
-    if get_level is None or set_level is None:
+    logging: Any = getattr(getattr(cv2, "utils", None), "logging", cv2)
+    if not hasattr(logging, "getLogLevel"):
         yield
         return
     with _quiet_lock:
         if _quiet_depth == 0:
-            _quiet_restore = get_level()
-            set_level(0)
+            _quiet_restore = logging.getLogLevel()
+            logging.setLogLevel(0)
         _quiet_depth += 1
     try:
         yield
@@ -222,4 +221,4 @@ def quiet_opencv() -> Iterator[None]:
         with _quiet_lock:
             _quiet_depth -= 1
             if _quiet_depth == 0:
-                set_level(_quiet_restore)
+                logging.setLogLevel(_quiet_restore)

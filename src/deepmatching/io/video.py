@@ -115,7 +115,7 @@ def _open_folder(path: Path) -> Frames:
 def _open_video(path: Path) -> Frames:
     """Return the frames of a video file, named frame_0001, frame_0002, …"""
     capture = _open(path)
-    count = _count_frames(capture)  # the number in the header is often an estimate
+    count = sum(1 for _ in iter(capture.grab, False))  # the number in the header is often an estimate
     announced = int(max(0.0, min(capture.get(cv2.CAP_PROP_FRAME_COUNT), 1e9)))
     rate = float(capture.get(cv2.CAP_PROP_FPS))
     capture.release()
@@ -195,15 +195,15 @@ def write_video(path: Path, pictures: Iterable[np.ndarray], rate: float | None =
                 count += 1
         finally:
             writer.release()
-        if count and not (_is_whole(temporary) and _has_frames(temporary, count)):
+        if count and not _is_whole(temporary, count):
             raise DeepMatchingError(
                 f"Cannot write '{path}': OpenCV did not write all of its {count} frames; free some space or write to "
                 "another disk."
             )
 
 
-def _is_whole(path: Path) -> bool:
-    """Return whether the outer chunks of an AVI file, or the boxes of an MP4 file, end where the file ends."""
+def _is_whole(path: Path, count: int) -> bool:
+    """Return whether the outer chunks of an AVI file, or the boxes of an MP4 file, fill it, and it has these frames."""
     is_avi, size, position = path.suffix.lower() == ".avi", path.stat().st_size, 0
     with open(path, "rb") as file:
         while position + 8 <= size:
@@ -217,22 +217,6 @@ def _is_whole(path: Path) -> bool:
             if length < 8:
                 return False
             position += length
-    return position == size > 0
-
-
-def _has_frames(path: Path, count: int) -> bool:
-    try:
-        capture = _open(path)
-    except DeepMatchingError:
-        return False
-    found = _count_frames(capture)
-    capture.release()
-    return found == count
-
-
-def _count_frames(capture: cv2.VideoCapture) -> int:
-    """Count the frames that can be read."""
-    count = 0
-    while capture.grab():
-        count += 1
-    return count
+    with contextlib.suppress(DeepMatchingError):
+        return position == size > 0 and len(_open_video(path)) == count
+    return False
