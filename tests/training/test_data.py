@@ -93,26 +93,6 @@ def test_workers_run_nothing_from_the_current_folder(
     assert not (tmp_path / "executed").exists()
 
 
-def test_crops_are_cut_from_the_pair_and_move_with_it(manifest: Path) -> None:
-    pairs = open_dataset(manifest)
-    whole = pairs[0]
-    places = set()
-    for number in range(8):
-        part = Samples([whole], 0, (32, 48), flips=False)[number]
-        assert isinstance(part, Pair) and part.image0.shape == (3, 32, 48) and part.flow.shape == (32, 48, 2)
-        found = [
-            (top, left)
-            for top in range(33)
-            for left in range(49)
-            if torch.equal(whole.image0[:, top : top + 32, left : left + 48], part.image0)
-        ]
-        assert len(found) == 1
-        top, left = found[0]
-        assert torch.equal(whole.image1[:, top : top + 32, left : left + 48], part.image1)
-        places.add(found[0])
-    assert len(places) > 4
-
-
 def test_a_crop_larger_than_a_pair_is_limited_to_the_pair() -> None:
     part = Samples(numbered(1, (8, 12)), 0, (100, 6), flips=False)[0]
     assert isinstance(part, Pair) and part.image0.shape == (3, 8, 6)

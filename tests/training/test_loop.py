@@ -21,28 +21,31 @@ from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation import match_metrics
 from deepmatching.network.descriptors import VGG
 from deepmatching.network.losses import Objective
-from deepmatching.training import train
+from deepmatching.training import model, run, train, validation
 from deepmatching.training.config import Config
+from deepmatching.training.data import Samples
 from deepmatching.training.log import read_log
 from deepmatching.training.model import build_model
 from helpers.recorder import Recorder
 
 CPU = torch.device("cpu")
 NO_PAIR = DeepMatchingError("No pair.")
+SAMPLE = Samples.__getitem__
 Configs = Callable[..., Config]
+
+
+def same_weights(first: Path, second: Path, name: str = "last") -> bool:
+    a, b = (load_file(folder / f"{name}.safetensors") for folder in (first, second))
+    return a.keys() == b.keys() and all(torch.equal(a[n], b[n]) for n in a)
 
 
 def same_run(first: Path, second: Path) -> bool:
     """Whether two runs have the same weights to the last bit, and the same log but for times."""
-    for name in ("last.safetensors", "best.safetensors"):
-        a, b = load_file(first / name), load_file(second / name)
-        if a.keys() != b.keys() or not all(torch.equal(a[n], b[n]) for n in a):
-            return False
     timeless = [
         [{n: v for n, v in row.items() if n not in ("seconds", "steps_per_s")} for row in read_log(f / "log.csv")]
         for f in (first, second)
     ]
-    return timeless[0] == timeless[1]
+    return timeless[0] == timeless[1] and same_weights(first, second) and same_weights(first, second, "best")
 
 
 def test_a_run_in_order(config_of: Configs, tmp_path: Path) -> None:
@@ -96,8 +99,6 @@ def test_interrupted_and_resumed_is_as_if_it_never_stopped(
 
 def test_resuming_repeats_an_interrupted_validation(config_of: Configs, tmp_path: Path, monkeypatch: Any) -> None:
     train(config_of(f"out={tmp_path / 'whole'}"), CPU)
-    from deepmatching.training import validation
-
     match, calls = validation._match, []
 
     def interrupting(*arguments: Any) -> Any:
@@ -123,13 +124,10 @@ def test_a_finished_run_is_left_alone_until_it_gets_more_steps(config_of: Config
     assert (tmp_path / "run" / "last.state.safetensors").read_bytes() == before
     train(config_of("optimizer.schedule=constant", "steps=9"), CPU, resume=True)
     train(config_of("optimizer.schedule=constant", "steps=9", f"out={tmp_path / 'whole'}"), CPU)
-    a, b = (load_file(tmp_path / name / "last.safetensors") for name in ("run", "whole"))
-    assert all(torch.equal(a[n], b[n]) for n in a)
+    assert same_weights(tmp_path / "run", tmp_path / "whole")
 
 
 def test_time_can_be_the_limit(config_of: Configs, monkeypatch: pytest.MonkeyPatch) -> None:
-    from deepmatching.training import run
-
     clock = iter(range(0, 100000, 2))
     monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
     outcome = train(config_of("steps=0", "minutes=1", "validation.data=[]"), CPU)
@@ -164,14 +162,17 @@ class Diverging(Objective):
         return (loss * math.nan if type(self).calls in type(self).bad else loss), metrics
 
 
-def test_steps_without_a_finite_gradient_are_skipped_and_counted(
-    config_of: Configs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from deepmatching.training import model
-
+@pytest.fixture
+def diverging(monkeypatch: pytest.MonkeyPatch) -> type[Diverging]:
     monkeypatch.setattr(model, "Objective", Diverging)
-    monkeypatch.setattr(Diverging, "bad", frozenset({2, 5}))
     monkeypatch.setattr(Diverging, "calls", 0)
+    return Diverging
+
+
+def test_steps_without_a_finite_gradient_are_skipped_and_counted(
+    config_of: Configs, diverging: type[Diverging]
+) -> None:
+    diverging.bad = frozenset({2, 5})
     outcome = train(config_of("checkpoint_every=1"), CPU)
     assert (outcome.progress.step, outcome.progress.skipped, outcome.progress.skipped_in_a_row) == (6, 2, 0)
     assert all(torch.isfinite(t).all() for t in load_file(outcome.folder / "last.safetensors").values())
@@ -179,60 +180,50 @@ def test_steps_without_a_finite_gradient_are_skipped_and_counted(
 
 
 @pytest.mark.slow
-def test_a_run_that_only_diverges_gives_up(config_of: Configs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from deepmatching.training import model
-
-    monkeypatch.setattr(model, "Objective", Diverging)
-    monkeypatch.setattr(Diverging, "bad", frozenset(range(2, 1000)))
-    monkeypatch.setattr(Diverging, "calls", 0)
+def test_a_run_that_only_diverges_gives_up(config_of: Configs, diverging: type[Diverging], tmp_path: Path) -> None:
+    diverging.bad = frozenset(range(2, 1000))
     with pytest.raises(DeepMatchingError, match=r"lower optimizer\.lr"):
         train(config_of("steps=100", "validation.data=[]"), CPU)
     assert all(torch.isfinite(t).all() for t in load_file(tmp_path / "run" / "last.safetensors").values())
 
 
+def without_sample(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Let a sample be an error, as if its pair could not be read."""
+    monkeypatch.setattr(Samples, "__getitem__", lambda self, n: NO_PAIR if n == number else SAMPLE(self, n))
+
+
 def test_a_pair_that_cannot_be_read_loses_nothing(
     config_of: Configs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from deepmatching.training import data
-
     train(config_of(f"out={tmp_path / 'whole'}"), CPU)
-    original = data.Samples.__getitem__
-    monkeypatch.setattr(data.Samples, "__getitem__", lambda self, n: NO_PAIR if n == 5 else original(self, n))
+    without_sample(monkeypatch, 5)
     with pytest.raises(DeepMatchingError, match="No pair"):
         train(config_of("checkpoint_every=1000", "validation.every=1000"), CPU)
     monkeypatch.undo()
     config = config_of("checkpoint_every=1000", "validation.every=1000")
     outcome = train(config, CPU, resume=True)
-    a, b = (load_file(folder / "last.safetensors") for folder in (tmp_path / "whole", outcome.folder))
-    assert all(torch.equal(a[n], b[n]) for n in a)
+    assert same_weights(tmp_path / "whole", outcome.folder)
 
 
 def test_the_batch_after_the_last_one_may_be_bad(config_of: Configs, monkeypatch: pytest.MonkeyPatch) -> None:
-    from deepmatching.training import data
-
-    original = data.Samples.__getitem__
-    monkeypatch.setattr(data.Samples, "__getitem__", lambda self, n: NO_PAIR if n == 6 else original(self, n))
+    without_sample(monkeypatch, 6)
     assert train(config_of(), CPU).progress.step == 6
 
 
 def test_a_bad_batch_among_those_of_a_step_costs_no_step(
     config_of: Configs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from deepmatching.training import data
-
     config = config_of("accumulate=3", "steps=3", "checkpoint_every=1000", "validation.data=[]")
     whole = train(config.model_copy(update={"out": str(tmp_path / "whole")}), CPU)
-    original = data.Samples.__getitem__
     for n in (7, 6):  # the second and the first of the last step
-        monkeypatch.setattr(data.Samples, "__getitem__", lambda self, m, n=n: NO_PAIR if m == n else original(self, m))
+        without_sample(monkeypatch, n)
         watcher = Recorder()
         with pytest.raises(DeepMatchingError, match="No pair"):
             train(config, CPU, resume=n == 6, watchers=[watcher])
         assert watcher.events[-1] == "failed"
     monkeypatch.undo()
     outcome = train(config, CPU, resume=True)
-    a, b = (load_file(run.folder / "last.safetensors") for run in (whole, outcome))
-    assert outcome.progress.step == 3 and all(torch.equal(a[name], b[name]) for name in a)
+    assert outcome.progress.step == 3 and same_weights(whole.folder, outcome.folder)
 
 
 def test_a_run_that_fails_before_its_first_step_leaves_no_trace(config_of: Configs, manifest: Path) -> None:
@@ -244,7 +235,7 @@ def test_a_run_that_fails_before_its_first_step_leaves_no_trace(config_of: Confi
             train(config_of(), CPU)
     finally:
         flow.write_bytes(whole)
-    assert list(Path(config_of().out).iterdir()) == []
+    assert not Path(config_of().out).exists()
     assert train(config_of(), CPU).progress.step == 6  # the same command, when that is put right
 
 
@@ -297,8 +288,7 @@ def test_training_goes_on_from_a_model_and_with_hog(config_of: Configs, tmp_path
     first = train(config_of("validation.data=[]"), CPU)
     init = f"model.init={first.folder / 'last.safetensors'}"
     second = train(config_of("validation.data=[]", init, f"out={tmp_path / '2'}", "optimizer.lr=0"), CPU)
-    old, new = (load_file(run.folder / "last.safetensors") for run in (first, second))
-    assert all(torch.equal(old[name], new[name]) for name in new)
+    assert same_weights(first.folder, second.folder)
     with pytest.raises(DeepMatchingError, match=r"another descriptor.*set model\.descriptor=compact"):
         train(config_of(init, "model.descriptor=hog", "model.settings={}", f"out={tmp_path / '3'}"), CPU)
     with pytest.raises(DeepMatchingError, match=r"only widths and scales can be added"):

@@ -1,8 +1,7 @@
 """Accuracy of matches and flows on a data set, as the paper and the benchmarks measure it."""
 
 from deepmatching.evaluation.metrics import endpoint_metrics, flow_metrics, match_metrics
-from deepmatching.evaluation.recording import Recorder
-from deepmatching.evaluation.results import Evaluation, PairResult
+from deepmatching.evaluation.results import Evaluation, PairResult, Recorder
 from deepmatching.evaluation.running import evaluate, evaluate_flow, evaluate_with_flow
 
 __all__ = [

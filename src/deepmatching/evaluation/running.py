@@ -14,8 +14,7 @@ from torch import Tensor
 from deepmatching.data.datasets.pairs import Entry, FilePairs, Pair, PairDataset
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation.metrics import PairMetrics, flow_metrics, match_metrics
-from deepmatching.evaluation.recording import Recorder
-from deepmatching.evaluation.results import TWO_VIEW, Evaluation, PairResult
+from deepmatching.evaluation.results import TWO_VIEW, Evaluation, PairResult, Recorder
 from deepmatching.evaluation.two_view import two_view_metrics
 from deepmatching.geometry.homographies import Size
 from deepmatching.io.images import size_of
