@@ -33,14 +33,12 @@ def draw_match_graph(names: Sequence[str], matches: Mapping[tuple[str, str], int
     axes = figure.add_axes((0.15, 0.21, 0.7, 0.7 * 900 / 960))
     angles = np.pi / 2 - 2 * np.pi * np.arange(len(names)) / max(1, len(names))
     places = {name: (np.cos(angle), np.sin(angle)) for name, angle in zip(names, angles, strict=True)}
-    counts = np.array(list(matches.values()), float)
-    fewest = max(1.0, counts.min()) if len(counts) else 1.0
-    norm = LogNorm(fewest, max(fewest + 1, counts.max(initial=0)))
-    order = np.argsort(counts, kind="stable")  # the strongest on top
-    pairs = list(matches)
-    lines = [[places[name] for name in pairs[i]] for i in order]
-    colors = ScalarMappable(norm, "viridis_r")
-    axes.add_collection(LineCollection(lines, colors=colors.to_rgba(counts[order]), linewidths=1.2, zorder=1))
+    strongest_last = sorted(matches, key=lambda pair: matches[pair])
+    counts = np.array([matches[pair] for pair in strongest_last], float)
+    fewest = max(1.0, counts.min(initial=np.inf if len(counts) else 1.0))
+    colors = ScalarMappable(LogNorm(fewest, max(fewest + 1, counts.max(initial=0))), "viridis_r")
+    lines = [[places[name] for name in pair] for pair in strongest_last]
+    axes.add_collection(LineCollection(lines, colors=colors.to_rgba(counts), linewidths=1.2, zorder=1))
     joined = {name for pair in matches for name in pair}
     for name, (x, y) in places.items():
         axes.plot(x, y, "o", color="0.2" if name in joined else _ORANGE, markersize=5, zorder=2)

@@ -171,7 +171,7 @@ def _show_map(axes: Axes, title: str, scores: np.ndarray) -> None:
         raise DeepMatchingError(f"The score map '{title}' must be a non-empty (H,W), not {scores.shape}.")
     height, width = scores.shape
     known = np.isfinite(scores)
-    low, high = (float(scores[known].min()), float(scores[known].max())) if known.any() else (0.0, 0.0)
+    low, high = (float(reduce(scores[known])) if known.any() else 0.0 for reduce in (np.min, np.max))
     room = 0.5 if low == high else 0.0  # a constant map gets the middle of the colours
     axes.imshow(
         np.ma.masked_array(scores, ~known),

@@ -128,8 +128,8 @@ class Pictures:
         """Check a file as the command line does, and keep it."""
         shown = re.sub(r"[^\w. ()+-]", "_", Path(name.replace("\\", "/")).name).strip(". ")[-80:] or "picture"
         folder = self.folder / secrets.token_hex(16)
-        folder.mkdir()
         path = folder / shown
+        folder.mkdir()
         try:
             path.write_bytes(data)
             image = load_image(path, "picture", self.bit_depth)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import unquote
@@ -33,10 +34,8 @@ class TooLarge(DeepMatchingError):
     """A request that is too large to be read."""
 
 
-class Binary(Response):
-    """An answer that the page unpacks."""
-
-    media_type = "application/octet-stream"
+#: An answer that the page unpacks.
+_binary = partial(Response, media_type="application/octet-stream")
 
 
 @dataclass(eq=False)
@@ -132,16 +131,16 @@ def application(explorer: Explorer, host: str = "127.0.0.1") -> Starlette:
         Route(one, lambda r: JSONResponse(runs[r.path_params["run"]].about()), methods=["GET"]),
         Route(one, lambda r: JSONResponse(runs.cancel(r.path_params["run"]).about()), methods=["DELETE"]),
         Route(f"{one}/facts", lambda r: JSONResponse(payloads.facts(result(r)))),
-        Route(f"{one}/grid", lambda r: Binary(payloads.grid(result(r)))),
-        Route(f"{one}/layers", lambda r: Binary(payloads.layers(result(r)))),
-        Route(point, lambda r: Binary(payloads.point(explorer.inspection(r)))),
+        Route(f"{one}/grid", lambda r: _binary(payloads.grid(result(r)))),
+        Route(f"{one}/layers", lambda r: _binary(payloads.layers(result(r)))),
+        Route(point, lambda r: _binary(payloads.point(explorer.inspection(r)))),
         Route(f"{point}/picture", explorer.scores),
         Route(f"{one}/files/{{name}}", explorer.file),
         Route(f"{one}/page", explorer.export),
     ]
     any_address = host in ("0.0.0.0", "::")
     guard = Middleware(Guard, hosts=allowed_hosts(host), any_address=any_address)
-    handlers = {DeepMatchingError: _refused, ClientDisconnect: _left}
+    handlers = dict.fromkeys((DeepMatchingError, ClientDisconnect), _refused)  # who left does not read the answer
     return Starlette(routes=routes, middleware=[guard], exception_handlers=handlers)
 
 
@@ -167,11 +166,6 @@ def serve(app: Starlette, listening: socket.socket) -> None:
 async def _refused(request: Request, error: Exception) -> Response:
     statuses: dict[type[Exception], int] = {Unknown: 404, TooLarge: 413, Busy: 503}
     return JSONResponse({"error": str(error)}, statuses.get(type(error), 400))
-
-
-async def _left(request: Request, error: Exception) -> Response:
-    """Answer a client that left while it was sending; nobody reads the answer."""
-    return Response(status_code=400)
 
 
 async def _body(request: Request, max_bytes: int) -> bytes:

@@ -24,7 +24,8 @@ export function describe(result, point) {
   ];
   if (match.confidence !== undefined) parts.push(`confidence ${(100 * match.confidence).toFixed(0)} %`);
   if (match.hidden !== undefined) parts.push(`hidden ${(100 * match.hidden).toFixed(0)} %`);
-  parts.push(match.kept ? (match.verified ? "verified" : "kept for its confidence") : "not kept: another point claims its target");
+  if (result.facts.searched) parts.push("found by the search");
+  else parts.push(match.kept ? (match.verified ? "verified" : "kept for its confidence") : "not kept: another point claims its target");
   return parts.join(" · ");
 }
 
