@@ -32,30 +32,21 @@ _TIMEOUT = 5.0
 #: Largest number of CPU cores of a worker without a GPU.
 _MAX_CORES = 4
 
-#: Words that Ray prints or raises if a cluster asks for a token.
-_TOKEN_WORDS = ("AuthToken", "Token authentication")
-
 #: Largest number of characters of Ray's errors that are repeated.
 _MAX_REASON = 300
 
+#: The file descriptor of standard error.
 _STDERR = 2
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where workers run, and what each of them gets.
+    """Where workers run, and what each of them gets."""
 
-    Attributes:
-        address: of a Ray cluster; ``"auto"`` for the one that this machine belongs to; None to start Ray here.
-        workers: number of workers; None for as many as the resources allow.
-        gpus_per_worker: GPUs of a worker, perhaps a fraction; None for one if the cluster has GPUs, else none.
-        cpus_per_worker: CPU cores of a worker; None for one beside a GPU, else up to four.
-    """
-
-    address: str | None = None
-    workers: int | None = None
-    gpus_per_worker: float | None = None
-    cpus_per_worker: int | None = None
+    address: str | None = None  #: ``"auto"`` for the cluster that this machine belongs to; None to start Ray here
+    workers: int | None = None  #: None for as many as the resources allow
+    gpus_per_worker: float | None = None  #: perhaps a fraction; None for one if the cluster has GPUs, else none
+    cpus_per_worker: int | None = None  #: None for one beside a GPU, else up to four
 
     def __post_init__(self) -> None:
         if self.workers is not None:
@@ -89,9 +80,17 @@ def run_on_ray(
             try:
                 yield ShardReport(*ray.get(ready))
             except (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError) as error:
+                lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
                 if getattr(error, "actor_init_failed", False):  # as it would for every other shard
-                    raise _no_worker(error) from error
-                yield _give_up(run, number, error)
+                    raise DeepMatchingError(
+                        # Ray gives the remote traceback, which ends with the error.
+                        f"A worker of the Ray cluster cannot start ({lines[-1][:_MAX_REASON].rstrip('.')}): every "
+                        "machine needs the same deepmatching, and the model's file under the same path."
+                    ) from error
+                reason = f"Its worker died {_MAX_ATTEMPTS} times ({lines[0]}); try again with --retry."
+                failed = [MatchedPair(pair, NO_MATCHES, failure=reason) for pair in run.plan.shard(number)]
+                write_shard(shard_file(run.path, number), failed)
+                yield ShardReport(number, len(failed), 0, {pair.names: reason for pair in failed}, 0, 0)
             except ray.exceptions.RayTaskError as error:
                 raise error.cause if isinstance(error.cause, DeepMatchingError) else error from None
             idle.append(actor)
@@ -164,16 +163,14 @@ def _printed(caught: list[str]) -> Iterator[None]:
         return
     with tempfile.TemporaryFile() as file:
         os.dup2(file.fileno(), _STDERR)
+        has_failed = True
         try:
             yield
-        except BaseException:
-            file.seek(0)
-            caught.append(file.read().decode(errors="replace"))
-            raise
-        else:
-            file.seek(0)
-            os.write(saved, file.read())
+            has_failed = False
         finally:
+            file.seek(0)
+            printed = file.read()
+            caught.append(printed.decode(errors="replace")) if has_failed else os.write(saved, printed)
             os.dup2(saved, _STDERR)
             os.close(saved)
 
@@ -193,7 +190,7 @@ def _no_cluster(address: str | None, error: Exception, printed: str = "") -> Dee
     reason = " ".join(str(error).split())[:_MAX_REASON].rstrip(".") or type(error).__name__
     if address is None:
         return DeepMatchingError(f"Ray does not start on this machine ({reason}): try again, or use --engine local.")
-    if any(sign in text for sign in _TOKEN_WORDS for text in (printed, str(error))):
+    if any(words in f"{printed}{error}" for words in ("AuthToken", "Token authentication")):
         return DeepMatchingError(
             f"The Ray cluster at '{address}' asks for a token, and this command has none or another one: set "
             "RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to the cluster's token."
@@ -201,16 +198,6 @@ def _no_cluster(address: str | None, error: Exception, printed: str = "") -> Dee
     return DeepMatchingError(
         f"There is no Ray cluster at '{address}' that can be used ({reason}): start one with ray start, or correct "
         "--address."
-    )
-
-
-def _no_worker(error: Exception) -> DeepMatchingError:
-    """Make the error of a worker that cannot start; Ray gives the remote traceback, which ends with the error."""
-    lines = [line.strip() for line in f"{error}".splitlines() if line.strip()]
-    reason = lines[-1] if lines else type(error).__name__
-    return DeepMatchingError(
-        f"A worker of the Ray cluster cannot start ({reason[:_MAX_REASON].rstrip('.')}): every machine needs the same "
-        "deepmatching, and the model's file under the same path."
     )
 
 
@@ -229,11 +216,3 @@ def _resources(ray: Any, cluster: Cluster) -> tuple[int, float, float]:
             f"No machine of the Ray cluster has {gpus:g} GPUs and {cpus} CPU cores for a worker: ask for fewer."
         )
     return min(room, cluster.workers or room), gpus, cpus
-
-
-def _give_up(run: RunFolder, number: int, error: Exception) -> ShardReport:
-    """Record the pairs of a shard that kills its workers as failed."""
-    reason = f"Its worker died {_MAX_ATTEMPTS} times ({str(error).strip().splitlines()[0]}); try again with --retry."
-    pairs = [MatchedPair(pair, NO_MATCHES, failure=reason) for pair in run.plan.shard(number)]
-    write_shard(shard_file(run.path, number), pairs)
-    return ShardReport(number, len(pairs), 0, {pair.names: reason for pair in pairs}, 0, 0)

@@ -77,7 +77,6 @@ class DescribedImages:
         self._reading: dict[str, Future[ReadImage]] = {}
 
     def close(self) -> None:
-        """Stop reading."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def expect(self, names: Iterable[str]) -> None:
@@ -118,7 +117,7 @@ class DescribedImages:
         return found
 
     def read(self, name: str) -> ReadImage:
-        """Read an image, in any thread; raise DeepMatchingError if that is impossible."""
+        """Read an image, in any thread."""
         path, settings = self.folder / name, self.matcher.settings
         pixels = read_pixels(path)
         size = size_of(pixels)

@@ -18,7 +18,6 @@ from deepmatching.bulk_matching.pairs import Pair
 from deepmatching.bulk_matching.storage import MatchedPair, shard_file, write_shard
 from deepmatching.errors import DeepMatchingError, OutOfMemoryError
 from deepmatching.flow import FlowResult, check_pair, is_upright, matches_to_flow, preset
-from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.targets import Decoded, pair_of
 from deepmatching.io.files import PathLike, make_folder
 from deepmatching.io.flow import write_flow
@@ -45,8 +44,7 @@ class ShardMatcher:
     The matches of a pair are those of ``DeepMatcher.match``. They do not depend on the shards that came before.
 
     Args:
-        matcher: on its device.
-        images: folder of the images.
+        matcher, images: the folder of the images.
         batch_size: consecutive pairs of equal sizes that are matched at once.
         flow: folder for a flow file per pair; None for matches only.
         memory: bytes for described images, see :class:`DescribedImages`.
@@ -129,11 +127,8 @@ class ShardMatcher:
                 for n, work in enumerate(works):
                     one, two = work[1].frame, work[2].frame
                     self._write_flow(work, self.matcher.flow_between(one, two, known=(geometry, pair_of(decoded, n))))
-            parts.append(self._later(works, partial(self._matches_of, copied, geometry)))
+            parts.append(self._later(works, partial(lambda wait: self.matcher.matches_of(wait(), geometry), copied)))
         return parts
-
-    def _matches_of(self, copied: Callable[[], Decoded], geometry: Geometry) -> list[Matches]:
-        return self.matcher.matches_of(copied(), geometry)
 
     def _search(self, work: _Work) -> Finish:
         """Match a pair at the transformations of the settings."""
@@ -182,13 +177,7 @@ class ShardReport(NamedTuple):
 class Worker:
     """Matches shards and writes them, in this process or on a cluster; one per process.
 
-    Args:
-        matcher: on its device.
-        images: folder of the images.
-        out: folder of the run.
-        batch_size: consecutive pairs of equal sizes that are matched at once; None for the device's default.
-        flow: also write flow files.
-        min_confidence: see :class:`ShardMatcher`.
+    The arguments are those of :class:`ShardMatcher`; ``out`` is the folder of the run, which gets flow files too.
     """
 
     def __init__(
@@ -222,16 +211,13 @@ class Worker:
         write_shard(shard_file(self.out, number), pairs)
         matches = sum(len(pair.matches) for pair in pairs)
         failures = {pair.names: pair.failure for pair in pairs if pair.failure}
-        memory = psutil.Process().memory_info().rss
-        doubtful = sum(bool(self._doubt(pair.matches)) for pair in pairs if not pair.failure)
+        memory, geometry = psutil.Process().memory_info().rss, self.shards.matcher.geometry
+        right = [pair.matches for pair in pairs if not pair.failure]
+        doubtful = sum(bool(doubt(each, geometry(each.size0, each.size1))) for each in right)  # type: ignore[arg-type]
         return ShardReport(number, len(pairs), matches, failures, described, memory, doubtful)
 
-    def _doubt(self, matches: Matches) -> str:
-        assert matches.size0 is not None and matches.size1 is not None
-        return doubt(matches, self.shards.matcher.geometry(matches.size0, matches.size1))
-
     def close(self) -> None:
-        """Stop the threads; shards that were started are written."""
+        """Stop the threads; started shards are written."""
         self.shards.images.close()
         self._writer.shutdown()
 

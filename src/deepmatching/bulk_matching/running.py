@@ -34,26 +34,15 @@ _MIN_SHARDS = 16
 
 @dataclass
 class Progress:
-    """How far a run is.
+    """How far a run is."""
 
-    Attributes:
-        total: pairs of the run.
-        before: pairs that earlier runs finished.
-        done: pairs that this run has finished.
-        doubtful: those whose matches are probably wrong.
-        failures: the pairs that failed in this run, and why.
-        described: images that were described, each time it was necessary.
-        memory: largest number of bytes that one worker held.
-        started: time of the start, as of ``time.perf_counter``.
-    """
-
-    total: int
-    before: int
-    done: int = 0
-    doubtful: int = 0
-    failures: dict[Pair, str] = field(default_factory=dict)
-    described: int = 0
-    memory: int = 0
+    total: int  #: pairs of the run
+    before: int  #: pairs that earlier runs finished
+    done: int = 0  #: pairs that this run has finished
+    doubtful: int = 0  #: those whose matches are probably wrong
+    failures: dict[Pair, str] = field(default_factory=dict)  #: the pairs that failed in this run, and why
+    described: int = 0  #: images that were described, each time it was necessary
+    memory: int = 0  #: largest number of bytes that one worker held
     started: float = field(default_factory=time.perf_counter)
 
     def add(self, report: ShardReport) -> None:
@@ -75,9 +64,6 @@ class Progress:
         return self.done / max(self.elapsed, 1e-9)
 
 
-OnShard = Callable[[Progress, ShardReport], object]
-
-
 def bulk(
     pairs: PathLike | Iterable[tuple[str, str]],
     images: PathLike,
@@ -92,7 +78,7 @@ def bulk(
     restart: bool = False,
     retry: bool = False,
     on_start: Callable[[Progress], object] | None = None,
-    on_shard: OnShard | None = None,
+    on_shard: Callable[[Progress, ShardReport], object] | None = None,
     **settings: Any,
 ) -> RunFolder:
     """Match many pairs of images into a folder, which a later call completes if this one is interrupted.
@@ -140,13 +126,8 @@ def bulk(
     if min_confidence is not None and matcher.network.confidence is None:
         raise DeepMatchingError(f"The model '{model}' does not judge its matches: leave min_confidence out.")
     recorded = {
-        **{
-            "version": __version__,
-            **describe_model(model),
-            **matcher.describe(),
-            "flow": flow,
-            "min_confidence": min_confidence,
-        },
+        **{"version": __version__, **describe_model(model), **matcher.describe()},
+        **{"flow": flow, "min_confidence": min_confidence},
         **{"cell": matcher.network.descriptor.stride, "step": matcher.network.geometry((64, 64), (64, 64)).alpha},
     }
     with RunFolder.store(out).reserve():

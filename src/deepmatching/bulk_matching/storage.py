@@ -28,8 +28,6 @@ from deepmatching.io.store import Store
 from deepmatching.io.structured import parse_json
 from deepmatching.matches import Matches
 
-FORMAT: Literal["deepmatching-run-1"] = "deepmatching-run-1"
-
 _SHARD_NAME = re.compile(r"\d{6,}\.npz")
 
 #: The arrays of a shard with a row for each match.
@@ -47,42 +45,25 @@ _SAMPLED_BYTES = 16_384
 
 @dataclass(frozen=True)
 class MatchedPair:
-    """What a run knows about a pair.
-
-    Attributes:
-        names: of the two images.
-        matches: in pixels of the upright images; empty for a pair that failed.
-        orientations: of the stored pixels of the two images, see ``deepmatching.io.image_files``.
-        failure: why there are no matches; "" for a pair that was matched.
-    """
+    """What a run knows about a pair."""
 
     names: Pair
-    matches: Matches
-    orientations: tuple[int, int] = (1, 1)
-    failure: str = ""
+    matches: Matches  #: in pixels of the upright images; empty for a pair that failed
+    orientations: tuple[int, int] = (1, 1)  #: of the stored pixels, see ``deepmatching.io.image_files``
+    failure: str = ""  #: why there are no matches
 
 
 @dataclass
 class Plan:
-    """The content of the manifest.
+    """The content of the manifest."""
 
-    Attributes:
-        settings: everything that the matches depend on, JSON-serializable.
-        format: of the run.
-        images: where the images were last.
-        names: of the images; pairs refer to them by number.
-        stamps: of the images' files when the pairs were planned, in the same order.
-        pairs: numbers of the two images of each pair.
-        ends: of the shards; shard n has the pairs from ``ends[n - 1]``, or 0, up to ``ends[n]``.
-    """
-
-    settings: dict[str, Any]
-    format: Literal["deepmatching-run-1"] = FORMAT
-    images: str = ""
-    names: list[str] = field(default_factory=list)
-    stamps: list[str] = field(default_factory=list)
+    settings: dict[str, Any]  #: everything that the matches depend on, JSON-serializable
+    format: Literal["deepmatching-run-1"] = "deepmatching-run-1"
+    images: str = ""  #: the folder where the images were last
+    names: list[str] = field(default_factory=list)  #: of the images; pairs refer to them by number
+    stamps: list[str] = field(default_factory=list)  #: of the images' files when the pairs were planned
     pairs: list[tuple[int, int]] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)  #: shard n has the pairs from ``ends[n - 1]``, or 0, to ``ends[n]``
 
     def __post_init__(self) -> None:
         if any(not 0 <= number < len(self.names) for pair in self.pairs for number in pair):
@@ -129,14 +110,7 @@ class Plan:
 
 
 class RunFolder:
-    """The run in a folder, to read or to complete.
-
-    Args:
-        path: the folder.
-
-    Raises:
-        DeepMatchingError: if there is no run in it.
-    """
+    """The run in a folder, to read or to complete; raises if there is none."""
 
     def __init__(self, path: PathLike) -> None:
         self.path, store = Path(path), self.store(path)
@@ -162,10 +136,7 @@ class RunFolder:
         """Return the run of these pairs: a new one, or the one that is in the folder, which must be reserved.
 
         Pairs that an earlier run planned stay; new ones are added. Shards of images whose files have changed are
-        removed, and with ``retry`` those with failed pairs too.
-
-        Raises:
-            DeepMatchingError: if the folder has a run with other settings.
+        removed, and with ``retry`` those with failed pairs too. A run with other settings is an error.
         """
         store, shards = cls.store(path), Path(path, SHARDS)
         if not store.exists and any(shards.iterdir()):
@@ -196,16 +167,15 @@ class RunFolder:
     def done(self) -> set[int]:
         """The numbers of the finished shards."""
         try:
-            there = set(os.listdir(self.path / SHARDS))
+            there = {int(name[:-4]) for name in os.listdir(self.path / SHARDS) if _SHARD_NAME.fullmatch(name)}
         except OSError:
             return set()
-        return {number for number in range(len(self.plan.ends)) if _shard_name(number) in there}
+        return there.intersection(range(len(self.plan.ends)))
 
     @property
     def missing(self) -> list[int]:
         """The numbers of the shards that are still to be matched, in order."""
-        done = self.done
-        return [number for number in range(len(self.plan.ends)) if number not in done]
+        return sorted(set(range(len(self.plan.ends))) - self.done)
 
     def __len__(self) -> int:
         return len(self.plan.pairs)
@@ -236,11 +206,12 @@ def write_shard(path: Path, pairs: Sequence[MatchedPair]) -> None:
         **{name: _joined(found, name, np.float32) for name in ("keypoints0", "keypoints1", "scores")},
         "sizes": np.array([[matches.size0 or (0, 0), matches.size1 or (0, 0)] for matches in found], np.int64),
         "orientations": np.array([pair.orientations for pair in pairs], np.int8),
-        "names": _pack([pair.names for pair in pairs]),
-        "failures": _pack([pair.failure for pair in pairs]),
+        # As JSON in bytes: arrays of text would need Python's pickle.
+        "names": np.frombuffer(json.dumps([pair.names for pair in pairs]).encode(), np.uint8),
+        "failures": np.frombuffer(json.dumps([pair.failure for pair in pairs]).encode(), np.uint8),
     }
     if any(matches.confidence is not None for matches in found):
-        judged = [matches if matches.confidence is not None else _certain(matches) for matches in found]
+        judged = [m if m.confidence is not None else replace(m, confidence=torch.ones(len(m))) for m in found]
         content["confidence"] = _joined(judged, "confidence", np.float32)
     if searched := [matches for matches in found if matches.transformation is not None]:
         content["transformation"] = _joined(searched, "transformation", np.int64)
@@ -257,7 +228,7 @@ def read_shard(path: Path, names: list[Pair]) -> list[MatchedPair]:
     """Return the pairs in a file, which must be the shard of the pairs with these names."""
     stored = open_npz(path, "shard of matches")
     try:
-        packed, failures = _unpack(stored["names"]), _unpack(stored["failures"])
+        packed, failures = (parse_json(stored[name].tobytes()) for name in ("names", "failures"))
         counts, sizes, orientations = stored["counts"], stored["sizes"], stored["orientations"].tolist()
         if [tuple(pair) for pair in packed] != names or counts.shape != (len(names),) or (counts < 0).any():
             raise ValueError("it has other pairs")
@@ -286,11 +257,7 @@ def _split(array: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:
 
 def shard_file(folder: PathLike, number: int) -> Path:
     """Return the file of a shard."""
-    return Path(folder, SHARDS, _shard_name(number))
-
-
-def _shard_name(number: int) -> str:
-    return f"{number:06d}.npz"
+    return Path(folder, SHARDS, f"{number:06d}.npz")
 
 
 def _joined(matches: Sequence[Matches], name: str, dtype: type[np.generic]) -> np.ndarray:
@@ -298,24 +265,8 @@ def _joined(matches: Sequence[Matches], name: str, dtype: type[np.generic]) -> n
     return np.concatenate([np.asarray(getattr(each, name).detach().cpu(), dtype) for each in matches])
 
 
-def _certain(matches: Matches) -> Matches:
-    return replace(matches, confidence=torch.ones(len(matches)))
-
-
-def _pack(value: Any) -> np.ndarray:
-    """Encode JSON as bytes: arrays of text would need Python's pickle."""
-    return np.frombuffer(json.dumps(value).encode(), np.uint8)
-
-
-def _unpack(array: np.ndarray) -> Any:
-    return parse_json(array.tobytes())
-
-
 def stamp(path: Path, before: str = "") -> str:
-    """Return the size of a file, its time and a digest of its beginning and end.
-
-    If size and time are those of the stamp ``before``, that one is returned and the file is not read.
-    """
+    """Return the size, time and digest of beginning and end of a file; ``before`` if size and time are unchanged."""
     try:
         about = path.stat()
         text = f"{about.st_size} bytes, {about.st_mtime_ns} ns"

@@ -46,7 +46,7 @@ def bulk(
     *,
     out: Annotated[Path, option("Folder for the matches. A run in it is continued.", "RUN")],
     images: Annotated[Path | None, option("With a file of pairs: the folder of the images.", "FOLDER")] = None,
-    exhaustive: Annotated[bool, option("Match every image with every other.", flags="--exhaustive")] = False,
+    exhaustive: Annotated[bool, option("Match every image with every other.")] = False,
     sequential: Annotated[int | None, option("Match every image with the N that follow it by name.", "N")] = None,
     retrieval: Annotated[
         Path | None,
@@ -61,9 +61,7 @@ def bulk(
     ] = None,
     model: options.Model = MODEL,
     settings: dict[str, Any],
-    flow: Annotated[
-        bool, option("Also write the flow of each pair (.flo), to the folder flow in RUN.", flags="--flow")
-    ] = False,
+    flow: Annotated[bool, option("Also write the flow of each pair (.flo), to the folder flow in RUN.")] = False,
     threads: options.Threads = None,
     min_confidence: options.MinConfidence = None,
     batch: Annotated[
@@ -86,7 +84,7 @@ def bulk(
     resume: Annotated[
         bool, option("Continue the run in the folder, or remove it and start again.", flags="--resume/--restart")
     ] = True,
-    retry: Annotated[bool, option("Match failed pairs of an earlier run again.", flags="--retry")] = False,
+    retry: Annotated[bool, option("Match failed pairs of an earlier run again.")] = False,
     graph: Annotated[
         Path | None,
         option(

@@ -51,7 +51,6 @@ def evaluate(
         bool,
         option(
             "Measure visible and occluded pixels separately too, and leave out invalid pixels.",
-            flags="--masks/--no-masks",
         ),
     ] = True,
     only: Annotated[
@@ -67,7 +66,7 @@ def evaluate(
             "NAME",
         ),
     ] = None,
-    flow: Annotated[bool, option("Evaluate the dense flow instead of the matches.", flags="--flow")] = False,
+    flow: Annotated[bool, option("Evaluate the dense flow instead of the matches.")] = False,
     preset: Annotated[
         str | None,
         option(
@@ -80,13 +79,11 @@ def evaluate(
     settings: dict[str, Any],
     threads: options.Threads = None,
     json_file: options.Json = None,
-    resume: Annotated[
-        bool, option("Continue an interrupted evaluation from its --json file.", flags="--resume")
-    ] = False,
+    resume: Annotated[bool, option("Continue an interrupted evaluation from its --json file.")] = False,
     pictures: Annotated[
         Path | None, option("Draw a picture of each pair into this folder: matches, ground truth, error.", "DIR")
     ] = None,
-    per_pair: Annotated[bool, option("Print the metrics of each pair too.", flags="--per-pair")] = False,
+    per_pair: Annotated[bool, option("Print the metrics of each pair too.")] = False,
 ) -> None:
     """Measure accuracy on pairs with ground truth.
 

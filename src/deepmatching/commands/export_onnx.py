@@ -27,9 +27,7 @@ def export_onnx(
     ] = None,
     settings: dict[str, Any],
     model: options.Model = MODEL,
-    descriptor: Annotated[
-        bool, option("Write the descriptor alone, for images of any size.", flags="--descriptor")
-    ] = False,
+    descriptor: Annotated[bool, option("Write the descriptor alone, for images of any size.")] = False,
 ) -> None:
     """Write a model as an ONNX file, for programs without PyTorch.
 

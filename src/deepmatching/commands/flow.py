@@ -77,7 +77,7 @@ def flow(
     file_format: Annotated[
         FlowFormat | None, option("For a video or folder: format of the flow files.", shown="flo", flags="--format")
     ] = None,
-    restart: Annotated[bool, option("For a video or folder: compute finished flows again.", flags="--restart")] = False,
+    restart: Annotated[bool, option("For a video or folder: compute finished flows again.")] = False,
 ) -> None:
     """Compute dense optical flow.
 

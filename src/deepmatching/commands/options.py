@@ -84,14 +84,17 @@ def _with_parameters(command: Command, signature: inspect.Signature, call: Calla
     return changed
 
 
-def with_verbosity(command: Command) -> Command:
-    """Give a command the options ``--verbose`` and ``--quiet``."""
+def finished(command: Command) -> Command:
+    """Give a command the options ``--verbose`` and ``--quiet``, and no ``--no-NAME`` where that is the default."""
 
     def call(values: dict[str, Any]) -> None:
         set_verbosity(values.pop("quiet"), values.pop("verbose"))
         command(**values)
 
     own = inspect.signature(command, eval_str=True)
+    for name, parameter in own.parameters.items():
+        if parameter.default is False:
+            parameter.annotation.__metadata__[0].param_decls = (f"--{name.replace('_', '-')}",)
     added = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
         for name, annotation in (("verbose", Verbose), ("quiet", Quiet))
@@ -142,8 +145,7 @@ def _parameter(name: str, defaults: Mapping[str, Any], shown: Mapping[str, str])
     if name in PARSERS:
         default, kind = (None, str | None) if default is None else (str(default), str)
     in_words = shown.get(name) or (field.metadata["shown"] if default is None else None)
-    flags = f"--{name}" if field.default is False else ""  # without --no-NAME
-    of_typer = option(field.metadata["help"], field.metadata["metavar"], in_words, flags)
+    of_typer = option(field.metadata["help"], field.metadata["metavar"], in_words)
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, of_typer]
     )

@@ -52,7 +52,6 @@ def reproduce(
         option(
             options.setting_help("subpixel"),
             shown="on cells in the paper's rows, as in the paper",
-            flags="--subpixel/--no-subpixel",
         ),
     ] = None,
     rank: Annotated[
@@ -63,7 +62,7 @@ def reproduce(
     ] = None,
     masks: Annotated[
         bool,
-        option("Leave out pixels that the data sets' masks call invalid, and measure NOC.", flags="--masks/--no-masks"),
+        option("Leave out pixels that the data sets' masks call invalid, and measure NOC."),
     ] = True,
     rows: Annotated[str | None, option("Only these rows of the table, such as a,c,g.", "ROW,…", "all")] = None,
     datasets: Annotated[
@@ -84,7 +83,6 @@ def reproduce(
         bool,
         option(
             f"Add a line to each row with the flow of `deepmatching flow`: radius {FLOW_RADIUS}, preset {PRESET}.",
-            flags="--default-flow",
         ),
     ] = False,
     out: Annotated[

@@ -34,7 +34,7 @@ def train(
             show_default=False,
         ),
     ] = None,
-    resume: Annotated[bool, option("Continue the run in the folder out.", flags="--resume")] = False,
+    resume: Annotated[bool, option("Continue the run in the folder out.")] = False,
     overfit: Annotated[int, option("Train and validate on the first N pairs, unaugmented; 0 for off.", "N", min=0)] = 0,
     threads: options.Threads = None,
 ) -> None:
