@@ -61,7 +61,6 @@ def test_the_timing_process_runs_nothing_from_the_current_folder(
         ("--size 4x4", "patch"),
         ("--size 10000000x10000000", "1073741824"),
         (f"--size 8x{'9' * 5000}", "1073741824"),
-        ("--radius far", "far"),
         ("--batch 0", "--batch"),
         ("--repeats 0", "--repeats"),
     ],

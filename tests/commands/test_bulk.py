@@ -77,7 +77,6 @@ def test_unrelated_photographs_are_not_verified_and_the_summary_says_so(
         ("bulk pairs.txt --images photos --out run", "pairs.txt"),
         ("bulk photos --sequential 0 --out run", "--sequential"),
         ("bulk photos --exhaustive --out photos", "photos"),
-        ("bulk photos --exhaustive --out run --radius none", "none"),
         ("bulk photos --exhaustive --out run --batch 0", "batch_size"),
         ("bulk empty --exhaustive --out run", "two images"),
     ],

@@ -26,7 +26,6 @@ from helpers.processes import started
         ("explore a.png b.png --export none/page.html", "none"),
         ("explore a.png b.png --export page.html --model hog --model vgg", "--model"),
         ("explore --model hog --model vgg --model compact", "--model"),
-        ("explore a.png b.png --radius wide", "radius"),
         ("explore a.png b.png --device tpu", "tpu"),
         ("explore --model none.safetensors", "none.safetensors"),
         ("explore --host 203.0.113.1 --port 0", "203.0.113.1"),

@@ -16,7 +16,6 @@ import pytest
     ("no/a.onnx --size 64x64", "no"),
     ("a.onnx --descriptor --size 64x64", "--size"),
     ("a.onnx --descriptor --radius 8", "--radius"),
-    ("a.onnx --size 64x64 --radius x", "radius"),
     ("a.onnx --size 64x64 --model nothing", "nothing"),
     ("a.onnx --size 8x8", "small"),
     ("a.onnx --size 4x64", "patch"),

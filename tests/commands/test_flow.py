@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import cv2
 import numpy as np
@@ -16,10 +15,10 @@ import torch
 
 from deepmatching.commands import messages
 from deepmatching.commands.evaluate import evaluate
-from deepmatching.commands.flow import FlowFormat, flow
+from deepmatching.commands.flow import flow
 from deepmatching.errors import DeepMatchingError
 from deepmatching.flow import PRESETS
-from deepmatching.io.flow import check_flow_suffix, read_flow
+from deepmatching.io.flow import read_flow
 from deepmatching.matcher import DeepMatcher
 from deepmatching.matches import Matches
 from helpers.fake_datasets import FLOW, moved, texture, write_image, write_pairs
@@ -162,10 +161,6 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"output": "f.flo", "matches": Path("m.txt"), "radius": "80"}, "--radius"),
     ({"output": "f.flo", "matches": Path("m.txt"), "model": "hog"}, "--model"),
     ({"output": "f.flo", "matches": Path("m.txt"), "search": True}, "--search"),
-    ({"output": "f.flo", "matches": Path("m.txt"), "rotations": "4"}, "--rotations"),
-    ({"output": "f.flo", "rotations": "many"}, "rotations"),
-    ({"output": "f.flo", "radius": "far"}, "radius"),
-    ({"output": "f.flo", "model": "raft"}, "raft"),
     ({"output": "f.flo", "device": "toaster"}, "toaster"),
     ({"out": "flows"}, "--out"),
     ({"output": "f.flo", "restart": True}, "--restart"),
@@ -200,16 +195,6 @@ def test_images_of_two_sizes_are_refused(pictures: tuple[Path, Path], tmp_path: 
     assert not (tmp_path / "f.flo").exists()
 
 
-def test_the_help_names_every_preset() -> None:
-    words = re.findall(r"\w+", get_type_hints(flow, include_extras=True)["preset"].__metadata__[0].help)
-    assert set(PRESETS) <= set(words)
-
-
-@pytest.mark.parametrize("name", get_args(FlowFormat))
-def test_every_format_is_one_that_can_be_written(name: str) -> None:
-    assert check_flow_suffix(f"a.{name}") == f".{name}"
-
-
 # ---------------------------------------------------------------------- evaluation
 
 
@@ -224,7 +209,3 @@ def test_our_flow_is_evaluated_at_its_own_radius(tmp_path: Path, capsys: pytest.
         evaluate(
             str(path), model="hog", flow=True, preset="kitti", device="cpu", json_file=tmp_path / "e.json", resume=True
         )
-    with pytest.raises(DeepMatchingError, match="--preset"):
-        evaluate(str(path), method="dis", flow=True, preset="kitti", device="cpu")
-    with pytest.raises(DeepMatchingError, match="'best'"):
-        evaluate(str(path), model="hog", flow=True, preset="best", device="cpu")

