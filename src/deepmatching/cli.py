@@ -22,7 +22,6 @@ from deepmatching.commands.flow import flow
 from deepmatching.commands.machine import require_addresses, watch
 from deepmatching.commands.match import match
 from deepmatching.commands.messages import INTERRUPTED, complain
-from deepmatching.commands.options import finished
 from deepmatching.commands.output import guarded_errors, guarded_output, silence_libraries
 from deepmatching.commands.reproduce import reproduce
 from deepmatching.commands.scores import scores
@@ -81,7 +80,7 @@ COMMANDS = (
     *(synthesize, reproduce, scores, export_onnx, demo, bench),
 )
 for command in COMMANDS:
-    app.command(cls=Command)(finished(command))
+    app.command(cls=Command)(command)
 
 
 def _print_version(wanted: bool) -> None:

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 
-from deepmatching.commands import messages
 from deepmatching.commands.evaluate import evaluate
 from deepmatching.commands.flow import flow
 from deepmatching.errors import DeepMatchingError
@@ -98,8 +97,7 @@ def test_given_matches_are_interpolated_and_the_images_are_not_matched(
     start = torch.from_numpy(np.stack([columns.ravel(), rows.ravel()], axis=1)).float()
     Matches(start, start + torch.tensor(FLOW), torch.ones(len(start))).save(tmp_path / f"m.{suffix}")
     monkeypatch.setattr(DeepMatcher, "_frame", lambda *_: pytest.fail("the images are matched"))
-    monkeypatch.setattr(messages, "_is_verbose", True)
-    run(*pictures, output=tmp_path / "f.flo", matches=tmp_path / f"m.{suffix}")
+    run(*pictures, output=tmp_path / "f.flo", matches=tmp_path / f"m.{suffix}", verbose=True)
     assert is_right(tmp_path / "f.flo")
     assert "80 matches in" in capsys.readouterr().err
 

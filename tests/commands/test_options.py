@@ -10,36 +10,36 @@ import pytest
 
 from deepmatching.commands.options import (
     check_outputs,
+    command,
     is_same,
     parse_memory,
     parse_radius,
     parse_rotations,
     parse_size,
     refuse,
-    takes_settings,
 )
 from deepmatching.errors import DeepMatchingError
 from deepmatching.settings import Settings
 
 
 def test_a_command_takes_the_options_of_settings_by_name() -> None:
-    @takes_settings("radius", "half", "rotations", "levels", radius=80)
-    def command(*, settings: dict[str, Any]) -> None:
+    @command("radius", "half", "rotations", "levels", radius=80)
+    def example(*, settings: dict[str, Any]) -> None:
         given.append(settings)
 
     given: list[dict[str, Any]] = []
-    command()
-    command(radius="full", rotations="0,90", levels=2)
+    example()
+    example(radius="full", rotations="0,90", levels=2)
     assert given[0] == {"radius": 80, "half": False, "rotations": None, "levels": None}
     assert given[1] == {"radius": "full", "half": False, "rotations": (0.0, 90.0), "levels": 2}
 
 
 def test_every_setting_can_be_an_option_and_commands_have_its_default() -> None:
-    @takes_settings(*(field.name for field in fields(Settings)))
-    def command(*, settings: dict[str, Any]) -> None:
+    @command(*(field.name for field in fields(Settings)))
+    def example(*, settings: dict[str, Any]) -> None:
         assert Settings(**settings) == Settings()
 
-    command()
+    example()
 
 
 @pytest.mark.parametrize(

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Any
 
 from deepmatching.commands import options
 from deepmatching.commands.messages import print_rows, working
 from deepmatching.commands.options import option
 from deepmatching.errors import check_number
-from deepmatching.settings import MODEL, RADIUS
+from deepmatching.settings import RADIUS
 
 
-@options.takes_settings("radius", "device", radius=RADIUS)
+@options.command("radius", "device", radius=RADIUS)
 def bench(
     *,
-    size: Annotated[str, option("Size of the images, in pixels.", "WIDTHxHEIGHT")] = "1024x436",
-    model: options.Model = MODEL,
+    size: str = option("1024x436", "Size of the images, in pixels.", "WIDTHxHEIGHT"),
+    model: str = options.NETWORK,
     settings: dict[str, Any],
-    batch: Annotated[int, option("Number of pairs matched at once.", "N")] = 1,
-    repeats: Annotated[int, option("Number of timed runs; the median is reported.", "N")] = 20,
-    threads: options.Threads = None,
-    json_file: options.Json = None,
+    batch: int = option(1, "Number of pairs matched at once.", "N"),
+    repeats: int = option(20, "Number of timed runs; the median is reported.", "N"),
+    threads: int | None = options.THREADS,
+    json_file: Path | None = options.JSON,
 ) -> None:
     """Time matching on this machine, in memory and as a whole program.
 

@@ -7,17 +7,14 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import typer
-
-from deepmatching.commands import messages, options
+from deepmatching.commands import messages, options, runs
 from deepmatching.commands.machine import use_threads
 from deepmatching.commands.messages import duration, progress_bar, say
-from deepmatching.commands.options import option, refuse
-from deepmatching.commands.runs import MIN_MATCHES, MinMatches, draw_graph
+from deepmatching.commands.options import argument, option, refuse
 from deepmatching.errors import DeepMatchingError
-from deepmatching.settings import MODEL, RADIUS
+from deepmatching.settings import RADIUS
 
 if TYPE_CHECKING:
     from deepmatching.bulk_matching import Progress, RunFolder, ShardReport
@@ -33,67 +30,52 @@ NEIGHBOURS = 20
 FAILURES = "failures.txt"
 
 
-@options.takes_settings(*options.MATCHING, radius=RADIUS)
+@options.command(*options.MATCHING, radius=RADIUS)
 def bulk(
-    source: Annotated[
-        Path,
-        typer.Argument(
-            metavar="PAIRS|FOLDER",
-            help="A file with the names of two images on each line, as hloc writes; or, with --exhaustive, "
-            "--sequential or --retrieval, the folder of the images.",
-        ),
-    ],
+    source: Path = argument(
+        ...,
+        "PAIRS|FOLDER",
+        "A file with the names of two images on each line, as hloc writes; or, with --exhaustive, "
+        "--sequential or --retrieval, the folder of the images.",
+    ),
     *,
-    out: Annotated[Path, option("Folder for the matches. A run in it is continued.", "RUN")],
-    images: Annotated[Path | None, option("With a file of pairs: the folder of the images.", "FOLDER")] = None,
-    exhaustive: Annotated[bool, option("Match every image with every other.")] = False,
-    sequential: Annotated[int | None, option("Match every image with the N that follow it by name.", "N")] = None,
-    retrieval: Annotated[
-        Path | None,
-        option(
-            "Match every image with the ones most similar to it: lines of two names, or hloc's global descriptors "
-            "(.h5).",
-            "FILE",
-        ),
-    ] = None,
-    neighbours: Annotated[
-        int | None, option("With --retrieval: how many similar images for each.", "N", f"{NEIGHBOURS}")
-    ] = None,
-    model: options.Model = MODEL,
+    out: Path = option(..., "Folder for the matches. A run in it is continued.", "RUN"),
+    images: Path | None = option(None, "With a file of pairs: the folder of the images.", "FOLDER"),
+    exhaustive: bool = option(False, "Match every image with every other."),
+    sequential: int | None = option(None, "Match every image with the N that follow it by name.", "N"),
+    retrieval: Path | None = option(
+        None,
+        "Match every image with the ones most similar to it: lines of two names, or hloc's global descriptors (.h5).",
+        "FILE",
+    ),
+    neighbours: int | None = option(None, "With --retrieval: how many similar images for each.", "N", f"{NEIGHBOURS}"),
+    model: str = options.NETWORK,
     settings: dict[str, Any],
-    flow: Annotated[bool, option("Also write the flow of each pair (.flo), to the folder flow in RUN.")] = False,
-    threads: options.Threads = None,
-    min_confidence: options.MinConfidence = None,
-    batch: Annotated[
-        int | None, option("Pairs of equal sizes that are matched at once.", "N", "1; on a GPU 16")
-    ] = None,
-    engine: Annotated[
-        Literal["local", "ray"], option("Match in this process, or with Ray on this machine or a cluster.")
-    ] = "local",
-    address: Annotated[
-        str | None, option("With --engine ray: the cluster.", "auto|HOST:PORT", "Ray on this machine")
-    ] = None,
-    workers: Annotated[int | None, option("With --engine ray: number of workers.", "N", "as many as fit")] = None,
-    gpus_per_worker: Annotated[
-        float | None, option("With --engine ray: number of GPUs for each worker.", "N", "1 if there are some")
-    ] = None,
-    cpus_per_worker: Annotated[
-        int | None,
-        option("With --engine ray: number of CPU cores for each worker.", "N", "1 beside a GPU, else up to 4"),
-    ] = None,
-    resume: Annotated[
-        bool, option("Continue the run in the folder, or remove it and start again.", flags="--resume/--restart")
-    ] = True,
-    retry: Annotated[bool, option("Match failed pairs of an earlier run again.")] = False,
-    graph: Annotated[
-        Path | None,
-        option(
-            "At the end, verify the pairs geometrically and draw the match graph: images, and pairs with verified "
-            "matches.",
-            "PICTURE",
-        ),
-    ] = None,
-    min_matches: MinMatches = None,
+    flow: bool = option(False, "Also write the flow of each pair (.flo), to the folder flow in RUN."),
+    threads: int | None = options.THREADS,
+    min_confidence: float | None = options.LEAST_CONFIDENCE,
+    batch: int | None = option(None, "Pairs of equal sizes that are matched at once.", "N", "1; on a GPU 16"),
+    engine: Literal["local", "ray"] = option(
+        "local", "Match in this process, or with Ray on this machine or a cluster."
+    ),
+    address: str | None = option(None, "With --engine ray: the cluster.", "auto|HOST:PORT", "Ray on this machine"),
+    workers: int | None = option(None, "With --engine ray: number of workers.", "N", "as many as fit"),
+    gpus_per_worker: float | None = option(
+        None, "With --engine ray: number of GPUs for each worker.", "N", "1 if there are some"
+    ),
+    cpus_per_worker: int | None = option(
+        None, "With --engine ray: number of CPU cores for each worker.", "N", "1 beside a GPU, else up to 4"
+    ),
+    resume: bool = option(
+        True, "Continue the run in the folder, or remove it and start again.", flags="--resume/--restart"
+    ),
+    retry: bool = option(False, "Match failed pairs of an earlier run again."),
+    graph: Path | None = option(
+        None,
+        "At the end, verify the pairs geometrically and draw the match graph: images, and pairs with verified matches.",
+        "PICTURE",
+    ),
+    min_matches: int | None = runs.LEAST_MATCHES,
 ) -> None:
     """Match many pairs of images.
 
@@ -140,7 +122,7 @@ def bulk(
         )
     _summarize(run, display.progress)
     if graph is not None:
-        draw_graph(run, graph, None, MIN_MATCHES if min_matches is None else min_matches)
+        runs.draw_graph(run, graph, None, runs.MIN_MATCHES if min_matches is None else min_matches)
         messages.say_written(graph)
 
 

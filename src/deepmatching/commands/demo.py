@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from deepmatching.commands import messages, options
 from deepmatching.commands.messages import say
@@ -13,12 +13,12 @@ from deepmatching.commands.options import option
 from deepmatching.settings import MODEL
 
 
-@options.takes_settings("device")
+@options.command("device")
 def demo(
     *,
-    out: Annotated[Path, option("Folder for the results; created if it is missing.")] = Path("demo-output"),
+    out: Path = option(Path("demo-output"), "Folder for the results; created if it is missing."),
     settings: dict[str, Any],
-    threads: options.Threads = None,
+    threads: int | None = options.THREADS,
 ) -> None:
     """Match the pair of images that comes with the package, compute its optical flow, and draw both."""
     from deepmatching.drawing import draw_displacement, write_image

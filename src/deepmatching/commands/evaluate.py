@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import typer
+from typing import TYPE_CHECKING, Any, Literal
 
 from deepmatching.commands import messages, options
 from deepmatching.commands.messages import progress_bar, say
-from deepmatching.commands.options import option, refuse
+from deepmatching.commands.options import argument, option, refuse
 from deepmatching.errors import DeepMatchingError
 from deepmatching.settings import FLOW_RADIUS, MODEL, PRESET, RADIUS, RECIPROCAL, Rank
 
@@ -19,71 +17,54 @@ if TYPE_CHECKING:
     from deepmatching.matcher import DeepMatcher
 
 
-@options.takes_settings(
+@options.command(
     *("radius", "levels", "downscale", "reciprocal", "subpixel", "pooling", "search", "rotations", "scales"),
     *("max_size", "half", "memory", "device", "auto"),
     auto=False,
     shown={"radius": f"{RADIUS}; with --flow {FLOW_RADIUS}"},
 )
 def evaluate(
-    dataset: Annotated[
-        str,
-        typer.Argument(
-            metavar="DATASET",
-            help="sintel-clean, sintel-final, sintelmini, chairs, kitti2012 (or kitti2012-grey, kitti2012-color), "
-            "kitti2015, or a .json list of your own pairs.",
-            show_default=False,
-        ),
-    ],
+    dataset: str = argument(
+        ...,
+        "DATASET",
+        "sintel-clean, sintel-final, sintelmini, chairs, kitti2012 (or kitti2012-grey, kitti2012-color), "
+        "kitti2015, or a .json list of your own pairs.",
+        show_default=False,
+    ),
     *,
-    root: Annotated[Path | None, option("Folder of the data set.", "DIR")] = None,
-    split: Annotated[
-        str | None, option("Split of chairs or sintelmini; all is for chairs.", "train|val|all", "val")
-    ] = None,
-    passes: Annotated[
-        Literal["clean", "final"] | None,
-        option("Rendering of sintel or sintelmini.", "clean|final", "clean", flags="--pass"),
-    ] = None,
-    split_file: Annotated[
-        Path | None, option("Split file of chairs.", "FILE", "FlyingChairs_train_val.txt in its folder")
-    ] = None,
-    masks: Annotated[
-        bool,
-        option(
-            "Measure visible and occluded pixels separately too, and leave out invalid pixels.",
-        ),
-    ] = True,
-    only: Annotated[
-        list[str] | None, option("Evaluate this 'dataset' of a .json list only; may be repeated.", "NAME", "all")
-    ] = None,
-    limit: Annotated[int | None, option("Evaluate N evenly spaced pairs only.", "N", "all pairs", min=1)] = None,
-    model: Annotated[str | None, option(options.MODEL_HELP, "NAME|PATH", MODEL)] = None,
-    method: Annotated[
-        str | None,
-        option(
-            "Evaluate a method of OpenCV instead of a model: sift, sift-8000, orb, akaze (keypoints); dis, "
-            "dis-fast, farneback, deepflow, pcaflow, tvl1, sparse-to-dense, rlof (dense).",
-            "NAME",
-        ),
-    ] = None,
-    flow: Annotated[bool, option("Evaluate the dense flow instead of the matches.")] = False,
-    preset: Annotated[
-        str | None,
-        option(
-            "Preset of --flow: default, interpolated, classic, original, sintel, kitti or middlebury.", "NAME", PRESET
-        ),
-    ] = None,
-    edges: Annotated[options.Edges | None, option("Edge detector of --flow.", shown="network")] = None,
-    structured_forest: options.StructuredForest = None,
-    rank: Annotated[Rank | None, option(options.RANK_HELP, shown="confidence")] = None,
+    root: Path | None = option(None, "Folder of the data set.", "DIR"),
+    split: str | None = option(None, "Split of chairs or sintelmini; all is for chairs.", "train|val|all", "val"),
+    passes: Literal["clean", "final"] | None = option(
+        None, "Rendering of sintel or sintelmini.", "clean|final", "clean", flags="--pass"
+    ),
+    split_file: Path | None = option(None, "Split file of chairs.", "FILE", "FlyingChairs_train_val.txt in its folder"),
+    masks: bool = option(True, "Measure visible and occluded pixels separately too, and leave out invalid pixels."),
+    only: list[str] | None = option(
+        None, "Evaluate this 'dataset' of a .json list only; may be repeated.", "NAME", "all"
+    ),
+    limit: int | None = option(None, "Evaluate N evenly spaced pairs only.", "N", "all pairs", min=1),
+    model: str | None = option(None, options.MODEL_HELP, "NAME|PATH", MODEL),
+    method: str | None = option(
+        None,
+        "Evaluate a method of OpenCV instead of a model: sift, sift-8000, orb, akaze (keypoints); dis, "
+        "dis-fast, farneback, deepflow, pcaflow, tvl1, sparse-to-dense, rlof (dense).",
+        "NAME",
+    ),
+    flow: bool = option(False, "Evaluate the dense flow instead of the matches."),
+    preset: str | None = option(
+        None, "Preset of --flow: default, interpolated, classic, original, sintel, kitti or middlebury.", "NAME", PRESET
+    ),
+    edges: options.Edges | None = option(None, "Edge detector of --flow.", shown="network"),
+    structured_forest: Path | None = options.STRUCTURED_FOREST,
+    rank: Rank | None = option(None, options.RANK_HELP, shown="confidence"),
     settings: dict[str, Any],
-    threads: options.Threads = None,
-    json_file: options.Json = None,
-    resume: Annotated[bool, option("Continue an interrupted evaluation from its --json file.")] = False,
-    pictures: Annotated[
-        Path | None, option("Draw a picture of each pair into this folder: matches, ground truth, error.", "DIR")
-    ] = None,
-    per_pair: Annotated[bool, option("Print the metrics of each pair too.")] = False,
+    threads: int | None = options.THREADS,
+    json_file: Path | None = options.JSON,
+    resume: bool = option(False, "Continue an interrupted evaluation from its --json file."),
+    pictures: Path | None = option(
+        None, "Draw a picture of each pair into this folder: matches, ground truth, error.", "DIR"
+    ),
+    per_pair: bool = option(False, "Print the metrics of each pair too."),
 ) -> None:
     """Measure accuracy on pairs with ground truth.
 

@@ -7,14 +7,12 @@ import os
 import sys
 import webbrowser
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from deepmatching.commands import options
 from deepmatching.commands.machine import use_threads
 from deepmatching.commands.messages import computing, progress_bar, say
-from deepmatching.commands.options import option
+from deepmatching.commands.options import argument, option
 from deepmatching.errors import DeepMatchingError
 from deepmatching.settings import MODEL, MODELS
 
@@ -26,32 +24,24 @@ if TYPE_CHECKING:
 PORT = 8760
 
 
-@options.takes_settings("radius", "levels", "bit_depth", "device")
+@options.command("radius", "levels", "bit_depth", "device")
 def explore(
-    image0: Annotated[Path | None, typer.Argument(metavar="A", help="First image; matches start here.")] = None,
-    image1: Annotated[Path | None, typer.Argument(metavar="B", help="Second image.")] = None,
+    image0: Path | None = argument(None, "A", "First image; matches start here."),
+    image1: Path | None = argument(None, "B", "Second image."),
     *,
-    export: Annotated[
-        Path | None,
-        option(
-            "Write one .html file that shows the pair without a server, and exit; score maps of a grid of points "
-            "are in it.",
-            "PAGE",
-        ),
-    ] = None,
-    model: Annotated[
-        list[str] | None, option(f"{options.MODEL_HELP} Give it twice to compare two.", "NAME|PATH", MODEL)
-    ] = None,
+    export: Path | None = option(
+        None,
+        "Write one .html file that shows the pair without a server, and exit; score maps of a grid of points "
+        "are in it.",
+        "PAGE",
+    ),
+    model: list[str] | None = option(None, f"{options.MODEL_HELP} Give it twice to compare two.", "NAME|PATH", MODEL),
     settings: dict[str, Any],
-    max_size: Annotated[
-        int, option("Show and match larger images at a reduced size: the longer side.", "PIXELS", min=16)
-    ] = 1024,
-    threads: options.Threads = None,
-    host: Annotated[
-        str, option("Address to serve on; others than 127.0.0.1 open it to the network.", "ADDRESS")
-    ] = "127.0.0.1",
-    port: Annotated[int | None, option("Port to serve on.", "N", f"{PORT}, or a free one", min=0, max=65535)] = None,
-    browser: Annotated[bool, option("Open the page in the browser.")] = True,
+    max_size: int = option(1024, "Show and match larger images at a reduced size: the longer side.", "PIXELS", min=16),
+    threads: int | None = options.THREADS,
+    host: str = option("127.0.0.1", "Address to serve on; others than 127.0.0.1 open it to the network.", "ADDRESS"),
+    port: int | None = option(None, "Port to serve on.", "N", f"{PORT}, or a free one", min=0, max=65535),
+    browser: bool = option(True, "Open the page in the browser."),
 ) -> None:
     """Look inside the matcher, in the browser.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 from deepmatching.commands import messages, options, runs
 from deepmatching.commands.messages import say
@@ -11,24 +10,23 @@ from deepmatching.commands.options import option
 from deepmatching.errors import DeepMatchingError
 
 
+@options.command()
 def export(
-    run: runs.Run,
-    hloc: Annotated[
-        tuple[Path, Path] | None, option("Write hloc's files of features and matches.", "FEATURES.h5 MATCHES.h5")
-    ] = None,
-    colmap: Annotated[Path | None, option("Write a COLMAP database, verified geometrically.", "DATABASE")] = None,
-    images: runs.Images = None,
-    cameras: runs.CameraMode = None,
-    camera_model: runs.CameraModel = None,
-    camera_params: runs.CameraParams = None,
-    min_matches: runs.MinMatches = None,
-    max_keypoints: runs.MaxKeypoints = None,
-    min_confidence: runs.MinConfidence = None,
-    cell: runs.Cell = None,
-    refine: runs.Refine = True,
-    graph: Annotated[
-        Path | None, option("Draw the match graph: images, and the pairs with verified matches.", "PICTURE")
-    ] = None,
+    run: Path = runs.RUN,
+    hloc: tuple[Path, Path] | None = option(
+        None, "Write hloc's files of features and matches.", "FEATURES.h5 MATCHES.h5"
+    ),
+    colmap: Path | None = option(None, "Write a COLMAP database, verified geometrically.", "DATABASE"),
+    images: Path | None = runs.IMAGES,
+    cameras: runs.CameraMode | None = runs.CAMERAS,
+    camera_model: str | None = runs.CAMERA_MODEL,
+    camera_params: str | None = runs.CAMERA_PARAMS,
+    min_matches: int | None = runs.LEAST_MATCHES,
+    max_keypoints: int | None = runs.MAX_KEYPOINTS,
+    min_confidence: float | None = runs.LEAST_CONFIDENCE,
+    cell: float | None = runs.CELL,
+    refine: bool = runs.REFINE,
+    graph: Path | None = option(None, "Draw the match graph: images, and the pairs with verified matches.", "PICTURE"),
 ) -> None:
     """Write the matches of a run for hloc or COLMAP, with keypoints that the pairs of an image share.
 

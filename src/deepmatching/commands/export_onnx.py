@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from deepmatching.commands import messages, options
 from deepmatching.commands.messages import say
-from deepmatching.commands.options import option
+from deepmatching.commands.options import argument, option
 from deepmatching.errors import DeepMatchingError
-from deepmatching.settings import MODEL, RADIUS, radius_in_pixels
+from deepmatching.settings import RADIUS, radius_in_pixels
 
 
-@options.takes_settings("radius")
+@options.command("radius")
 def export_onnx(
-    output: Annotated[Path, typer.Argument(metavar="FILE", help="The .onnx file to write.")],
+    output: Path = argument(..., "FILE", "The .onnx file to write."),
     *,
-    size: Annotated[
-        str | None,
-        option(
-            "Size of both images, in pixels.",
-            "WIDTHxHEIGHT",
-        ),
-    ] = None,
+    size: str | None = option(None, "Size of both images, in pixels.", "WIDTHxHEIGHT"),
     settings: dict[str, Any],
-    model: options.Model = MODEL,
-    descriptor: Annotated[bool, option("Write the descriptor alone, for images of any size.")] = False,
+    model: str = options.NETWORK,
+    descriptor: bool = option(False, "Write the descriptor alone, for images of any size."),
 ) -> None:
     """Write a model as an ONNX file, for programs without PyTorch.
 

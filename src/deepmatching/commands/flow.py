@@ -7,15 +7,13 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import typer
+from typing import TYPE_CHECKING, Any, Literal
 
 from deepmatching import __version__
 from deepmatching.commands import messages, options
 from deepmatching.commands.machine import use_threads
 from deepmatching.commands.messages import first_names, progress_bar, say
-from deepmatching.commands.options import build_matcher, is_same, option, refuse
+from deepmatching.commands.options import argument, build_matcher, is_same, option, refuse
 from deepmatching.errors import DeepMatchingError
 from deepmatching.settings import FLOW_RADIUS, MODEL, PRESET, choose_device
 
@@ -28,56 +26,47 @@ if TYPE_CHECKING:
 FlowFormat = Literal["flo", "png", "pfm", "npy"]
 
 
-@options.takes_settings(
+@options.command(
     *("radius", "device", "memory", "max_size", "bit_depth", "search", "rotations", "scales"),
     shown={"radius": str(FLOW_RADIUS)},
 )
 def flow(
-    image0: Annotated[
-        Path, typer.Argument(metavar="A", help="First image; or, with --out, a video or a folder of frames.")
-    ],
-    image1: Annotated[Path | None, typer.Argument(metavar="B", help="Second image.")] = None,
+    image0: Path = argument(..., "A", "First image; or, with --out, a video or a folder of frames."),
+    image1: Path | None = argument(None, "B", "Second image."),
     *,
-    output: Annotated[
-        Path | None,
-        option("Flow file to write: .flo, .png (KITTI, 16 bits), .pfm or .npy.", "FILE", flags="-o --output"),
-    ] = None,
-    out: Annotated[Path | None, option("For a video or folder: write one flow file per frame here.", "DIR")] = None,
-    draw: Annotated[
-        Path | None,
-        option("Also draw the flow. For a video or folder: an .mp4 or .avi file, or a folder for pictures.", "PICTURE"),
-    ] = None,
-    confidence: Annotated[
-        Path | None,
-        option(
-            "Also write the confidence of each pixel, 0 to 1: .npy, or .png (16 bits). For a video or folder: a "
-            "folder for .png files.",
-            "FILE",
-        ),
-    ] = None,
-    preset: Annotated[
-        str,
-        option(
-            f"Flow settings: {PRESET}; interpolated, without the dense network; classic, also without the "
-            "confidence of matches; or EpicFlow's own: original, sintel, kitti, middlebury.",
-            "NAME",
-        ),
-    ] = PRESET,
-    edges: Annotated[
-        str, option("Edge detector for the first image, or a file with its edge map.", "network|gradient|FILE")
-    ] = "network",
-    structured_forest: options.StructuredForest = None,
-    matches: Annotated[
-        Path | None,
-        option("Interpolate these matches of any matcher (.txt, .npz or .h5) instead of matching the images.", "FILE"),
-    ] = None,
-    model: Annotated[str | None, option(options.MODEL_HELP, "NAME|PATH", MODEL)] = None,
+    output: Path | None = option(
+        None, "Flow file to write: .flo, .png (KITTI, 16 bits), .pfm or .npy.", "FILE", flags="-o --output"
+    ),
+    out: Path | None = option(None, "For a video or folder: write one flow file per frame here.", "DIR"),
+    draw: Path | None = option(
+        None, "Also draw the flow. For a video or folder: an .mp4 or .avi file, or a folder for pictures.", "PICTURE"
+    ),
+    confidence: Path | None = option(
+        None,
+        "Also write the confidence of each pixel, 0 to 1: .npy, or .png (16 bits). For a video or folder: a "
+        "folder for .png files.",
+        "FILE",
+    ),
+    preset: str = option(
+        PRESET,
+        f"Flow settings: {PRESET}; interpolated, without the dense network; classic, also without the "
+        "confidence of matches; or EpicFlow's own: original, sintel, kitti, middlebury.",
+        "NAME",
+    ),
+    edges: str = option(
+        "network", "Edge detector for the first image, or a file with its edge map.", "network|gradient|FILE"
+    ),
+    structured_forest: Path | None = options.STRUCTURED_FOREST,
+    matches: Path | None = option(
+        None, "Interpolate these matches of any matcher (.txt, .npz or .h5) instead of matching the images.", "FILE"
+    ),
+    model: str | None = option(None, options.MODEL_HELP, "NAME|PATH", MODEL),
     settings: dict[str, Any],
-    threads: options.Threads = None,
-    file_format: Annotated[
-        FlowFormat | None, option("For a video or folder: format of the flow files.", shown="flo", flags="--format")
-    ] = None,
-    restart: Annotated[bool, option("For a video or folder: compute finished flows again.")] = False,
+    threads: int | None = options.THREADS,
+    file_format: FlowFormat | None = option(
+        None, "For a video or folder: format of the flow files.", shown="flo", flags="--format"
+    ),
+    restart: bool = option(False, "For a video or folder: compute finished flows again."),
 ) -> None:
     """Compute dense optical flow.
 

@@ -6,38 +6,35 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from deepmatching.commands import messages, options
 from deepmatching.commands.messages import say
 from deepmatching.commands.options import option
 from deepmatching.commands.output import discard_output
 from deepmatching.errors import DeepMatchingError
-from deepmatching.settings import MODEL, RADIUS
+from deepmatching.settings import RADIUS
 
 
-@options.takes_settings(*options.MATCHING, "auto")
+@options.command(*options.MATCHING, "auto")
 def match(
-    image0: options.Image0,
-    image1: options.Image1,
+    image0: Path = options.IMAGE0,
+    image1: Path = options.IMAGE1,
     *,
-    output: Annotated[
-        Path | None,
-        option(
-            "Write the matches to this .txt, .npz or .h5 file, or the --geometry to a .json file.",
-            "FILE",
-            flags="-o --output",
-        ),
-    ] = None,
-    model: options.Model = MODEL,
+    output: Path | None = option(
+        None,
+        "Write the matches to this .txt, .npz or .h5 file, or the --geometry to a .json file.",
+        "FILE",
+        flags="-o --output",
+    ),
+    model: str = options.NETWORK,
     settings: dict[str, Any],
-    threads: options.Threads = None,
-    min_confidence: options.MinConfidence = None,
-    geometry: Annotated[
-        Literal["homography", "fundamental"] | None,
-        option("Find the homography of a plane or the fundamental matrix of a scene that most matches fit."),
-    ] = None,
-    draw: Annotated[Path | None, option("Also draw the matches.", "PICTURE")] = None,
+    threads: int | None = options.THREADS,
+    min_confidence: float | None = options.LEAST_CONFIDENCE,
+    geometry: Literal["homography", "fundamental"] | None = option(
+        None, "Find the homography of a plane or the fundamental matrix of a scene that most matches fit."
+    ),
+    draw: Path | None = option(None, "Also draw the matches.", "PICTURE"),
 ) -> None:
     """Match two images.
 

@@ -1,11 +1,12 @@
 """The options that several commands share, and checks of what users give.
 
-The options of a matcher come from the fields of :class:`deepmatching.settings.Settings`: a command under
-``@takes_settings("radius", "device")`` has ``--radius`` and ``--device``, and gets their values as ``settings``.
+A function under ``@command("radius", "device")`` has ``--radius`` and ``--device``, made from the fields of
+:class:`deepmatching.settings.Settings`, and gets their values as ``settings``.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import os
@@ -20,89 +21,60 @@ import typer
 from deepmatching.commands.machine import use_threads
 from deepmatching.commands.messages import set_verbosity
 from deepmatching.errors import DeepMatchingError, check_number, short_repr
-from deepmatching.settings import MAX_BYTES, MAX_PIXELS, MODELS, Rank, Settings
+from deepmatching.settings import MAX_BYTES, MAX_PIXELS, MODEL, MODELS, Rank, Settings
 
 if TYPE_CHECKING:
     from deepmatching.flow.pipeline import EdgesLike
     from deepmatching.matcher import DeepMatcher
 
 
-def option(help: str, metavar: str | None = None, shown: str | None = None, flags: str = "", **more: Any) -> Any:
-    """Return an option for typer.
+def argument(default: Any, metavar: str, help: str, **more: Any) -> Any:
+    """Return an argument for typer, as the default of a parameter; see :func:`option`."""
+    return typer.Argument(default, metavar=metavar, help=help, **more)
+
+
+def option(
+    default: Any, help: str, metavar: str | None = None, shown: str | None = None, flags: str = "", **more: Any
+) -> Any:
+    """Return an option for typer, as the default of a parameter.
 
     Args:
+        default: the option's own, or ``...`` if it must be given.
         help: the line in ``--help``.
         metavar: stands for the value in ``--help``; None for typer's choice.
         shown: says in words what the default is.
         flags: names with spaces between them, if they do not follow from the parameter's.
         more: for ``typer.Option``.
     """
-    return typer.Option(*flags.split(), metavar=metavar, help=help, show_default=shown or True, **more)
+    return typer.Option(default, *flags.split(), metavar=metavar, help=help, show_default=shown or True, **more)
 
+
+Edges = Literal["network", "gradient"]
 
 MODEL_HELP = f"Model: {', '.join(MODELS)}, or the path of a .safetensors file."
-
 RANK_HELP = (
     "A pixel takes the displacement of the match with the highest confidence, or with the highest score Q_0, as in the "
     "paper. Models without a confidence have the score alone."
 )
 
-Image0 = Annotated[Path, typer.Argument(metavar="A", help="First image; matches start here.")]
-Image1 = Annotated[Path, typer.Argument(metavar="B", help="Second image.")]
-Model = Annotated[str, option(MODEL_HELP, "NAME|PATH")]
-MinConfidence = Annotated[
-    float | None,
-    option(
-        "Keep matches with at least this probability of being right, 0 to 1; not for hog.", "P", "all", min=0.0, max=1.0
-    ),
-]
-Threads = Annotated[
-    int | None, option("Number of threads on the CPU.", "N", "OMP_NUM_THREADS, or the cores that are free", min=1)
-]
-Edges = Literal["network", "gradient"]
-StructuredForest = Annotated[
-    Path | None, option("Detect edges with OpenCV's structured forest and this model file (model.yml.gz).", "MODEL")
-]
-Json = Annotated[Path | None, option("Also write the measurements to this file.", "FILE", flags="--json")]
-Verbose = Annotated[bool, option("Print what is being done.", flags="-v --verbose")]
-Quiet = Annotated[bool, option("Print errors only: no summary, notes or progress.", flags="-q --quiet")]
-
-Command = Callable[..., None]
-
-
-def _with_parameters(command: Command, signature: inspect.Signature, call: Callable[[dict[str, Any]], None]) -> Command:
-    """Return a command with this signature that calls ``call`` with the values of its parameters."""
-
-    @functools.wraps(command)
-    def changed(*args: Any, **kwargs: Any) -> None:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        call(bound.arguments)
-
-    changed.__signature__ = signature  # type: ignore[attr-defined]
-    changed.__annotations__ = {name: parameter.annotation for name, parameter in signature.parameters.items()}
-    return changed
-
-
-def finished(command: Command) -> Command:
-    """Give a command the options ``--verbose`` and ``--quiet``, and no ``--no-NAME`` where that is the default."""
-
-    def call(values: dict[str, Any]) -> None:
-        set_verbosity(values.pop("quiet"), values.pop("verbose"))
-        command(**values)
-
-    own = inspect.signature(command, eval_str=True)
-    for name, parameter in own.parameters.items():
-        if parameter.default is False:
-            parameter.annotation.__metadata__[0].param_decls = (f"--{name.replace('_', '-')}",)
-    added = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
-        for name, annotation in (("verbose", Verbose), ("quiet", Quiet))
-    ]
-    return _with_parameters(command, own.replace(parameters=[*own.parameters.values(), *added]), call)
-
-
-# ---------------------------------------------------------------------- options of the matcher
+IMAGE0 = argument(..., "A", "First image; matches start here.")
+IMAGE1 = argument(..., "B", "Second image.")
+NETWORK = option(MODEL, MODEL_HELP, "NAME|PATH")
+LEAST_CONFIDENCE = option(
+    None,
+    "Keep matches with at least this probability of being right, 0 to 1; not for hog.",
+    "P",
+    "all",
+    min=0.0,
+    max=1.0,
+)
+THREADS = option(None, "Number of threads on the CPU.", "N", "OMP_NUM_THREADS, or the cores that are free", min=1)
+STRUCTURED_FOREST = option(
+    None, "Detect edges with OpenCV's structured forest and this model file (model.yml.gz).", "MODEL"
+)
+JSON = option(None, "Also write the measurements to this file.", "FILE", flags="--json")
+VERBOSE = option(False, "Print what is being done.", flags="-v --verbose")
+QUIET = option(False, "Print errors only: no summary, notes or progress.", flags="-q --quiet")
 
 #: The settings of commands whose result is matches.
 MATCHING = (
@@ -111,44 +83,69 @@ MATCHING = (
 )
 
 
-def takes_settings(*names: str, shown: Mapping[str, str] | None = None, **defaults: Any) -> Callable[..., Any]:
-    """Give a command options for these fields of ``Settings``, in place of its parameter ``settings``.
+def command(*names: str, shown: Mapping[str, str] | None = None, **defaults: Any) -> Callable[..., Any]:
+    """Make a function a command, with ``--verbose``, ``--quiet`` and options for fields of ``Settings``.
 
     Args:
-        names: the fields, in the order of ``--help``. The command gets a dictionary with their values, which are
-            checked, except for the device: a cluster may have one that this machine lacks.
+        names: the fields, in the order of ``--help``. They stand in place of the parameter ``settings``, which gets a
+            dictionary of their values. These are checked, except for the device: a cluster may have one that this
+            machine lacks.
         shown: what ``--help`` says of a default, if not what ``Settings`` says.
         defaults: the command's own defaults, by name.
     """
 
-    def decorate(command: Command) -> Command:
-        def call(values: dict[str, Any]) -> None:
-            settings = {name: _value(name, values.pop(name)) for name in names}
-            Settings(**{**settings, "device": "cpu"})
-            command(**values, settings=settings)
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        parameters = []
+        for parameter in inspect.signature(function, eval_str=True).parameters.values():
+            if parameter.name == "settings" and names:
+                parameters += [_of_setting(name, defaults, shown or {}) for name in names]
+            else:
+                parameters.append(_of_typer(parameter.name, parameter.annotation, parameter.default, parameter.kind))
+        parameters += [_of_typer("verbose", bool, VERBOSE), _of_typer("quiet", bool, QUIET)]
+        signature = inspect.Signature(parameters)
 
-        own = inspect.signature(command, eval_str=True)
-        made = [_parameter(name, defaults, shown or {}) for name in names]
-        parameters = [p for each in own.parameters.values() for p in (made if each.name == "settings" else [each])]
-        return _with_parameters(command, own.replace(parameters=parameters), call)
+        @functools.wraps(function)
+        def changed(*args: Any, **kwargs: Any) -> None:
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            values = bound.arguments
+            set_verbosity(values.pop("quiet"), values.pop("verbose"))
+            if names:
+                values["settings"] = {name: _value(name, values.pop(name)) for name in names}
+                Settings(**{**values["settings"], "device": "cpu"})
+            function(**values)
+
+        changed.__signature__ = signature  # type: ignore[attr-defined]
+        changed.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return changed
 
     return decorate
+
+
+def _of_typer(
+    name: str, kind: Any, default: Any, place: inspect._ParameterKind = inspect.Parameter.KEYWORD_ONLY
+) -> inspect.Parameter:
+    """Return a parameter with its option beside its type, and no ``--no-NAME`` where that is the default."""
+    of_typer = copy.copy(default)
+    default, of_typer.default = of_typer.default, ...
+    if default is ...:
+        default = inspect.Parameter.empty
+    elif default is False and not of_typer.param_decls:
+        of_typer.param_decls = (f"--{name.replace('_', '-')}",)
+    return inspect.Parameter(name, place, default=default, annotation=Annotated[kind, of_typer])
 
 
 _FIELDS = {field.name: field for field in fields(Settings)}
 
 
-def _parameter(name: str, defaults: Mapping[str, Any], shown: Mapping[str, str]) -> inspect.Parameter:
+def _of_setting(name: str, defaults: Mapping[str, Any], shown: Mapping[str, str]) -> inspect.Parameter:
     """Return the parameter for typer that stands for a field of ``Settings``."""
     field = _FIELDS[name]
     default, kind = defaults.get(name, field.default), _setting_types()[name]
     if name in PARSERS:
         default, kind = (None, str | None) if default is None else (str(default), str)
     in_words = shown.get(name) or (field.metadata["shown"] if default is None else None)
-    of_typer = option(field.metadata["help"], field.metadata["metavar"], in_words)
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, of_typer]
-    )
+    return _of_typer(name, kind, option(default, field.metadata["help"], field.metadata["metavar"], in_words))
 
 
 @functools.cache

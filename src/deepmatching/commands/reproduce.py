@@ -7,13 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import typer
+from typing import TYPE_CHECKING, Any, Literal
 
 from deepmatching.commands import options
 from deepmatching.commands.messages import progress_bar, say, say_incomplete
-from deepmatching.commands.options import option
+from deepmatching.commands.options import argument, option
 from deepmatching.errors import DeepMatchingError
 from deepmatching.settings import FLOW_RADIUS, PRESET, RADIUS, RECIPROCAL, RECIPROCAL_IN_PAPER, Rank
 
@@ -31,65 +29,42 @@ if TYPE_CHECKING:
 Table = Literal["table1", "table2"]
 
 
-@options.takes_settings("radius", "reciprocal", "device", radius=RADIUS, reciprocal=RECIPROCAL_IN_PAPER)
+@options.command("radius", "reciprocal", "device", radius=RADIUS, reciprocal=RECIPROCAL_IN_PAPER)
 def reproduce(
-    table: Annotated[Table, typer.Argument(metavar="TABLE", help="Table of the paper: table1 or table2.")],
-    root: Annotated[Path, option("Folder with the data sets: sintel/ and, for table2, kitti2012/.", "DIR")],
+    table: Table = argument(..., "TABLE", "Table of the paper: table1 or table2."),
+    root: Path = option(..., "Folder with the data sets: sintel/ and, for table2, kitti2012/.", "DIR"),
     *,
-    checkpoint: Annotated[
-        list[str] | None,
-        option(
-            "Model of a row, such as b=runs/b/last.safetensors; may be repeated. Give last.safetensors: "
-            "best.safetensors is chosen on the validation pairs, so report it on other pairs only. Rows are a to h in "
-            "table1; hog, cnn, vgg and compact in table2. Rows c and cnn also take ImageNet's VGG-16: c=vgg16.npz, "
-            ".pth or .safetensors, or c=download.",
-            "ROW=FILE",
-        ),
-    ] = None,
+    checkpoint: list[str] | None = option(
+        None,
+        "Model of a row, such as b=runs/b/last.safetensors; may be repeated. Give last.safetensors: "
+        "best.safetensors is chosen on the validation pairs, so report it on other pairs only. Rows are a to h in "
+        "table1; hog, cnn, vgg and compact in table2. Rows c and cnn also take ImageNet's VGG-16: c=vgg16.npz, "
+        ".pth or .safetensors, or c=download.",
+        "ROW=FILE",
+    ),
     settings: dict[str, Any],
-    subpixel: Annotated[
-        bool | None,
-        option(
-            options.setting_help("subpixel"),
-            shown="on cells in the paper's rows, as in the paper",
-        ),
-    ] = None,
-    rank: Annotated[
-        Rank | None, option(options.RANK_HELP, shown="by score in the paper's rows, as in the paper")
-    ] = None,
-    limit: Annotated[
-        int | None, option("Evaluate N evenly spaced pairs of each data set only.", "N", "all pairs", min=1)
-    ] = None,
-    masks: Annotated[
-        bool,
-        option("Leave out pixels that the data sets' masks call invalid, and measure NOC."),
-    ] = True,
-    rows: Annotated[str | None, option("Only these rows of the table, such as a,c,g.", "ROW,…", "all")] = None,
-    datasets: Annotated[
-        str | None,
-        option(
-            "Only these data sets of table2: kitti2012, sintel-final, sintel-clean.", "NAME,…", "all below the root"
-        ),
-    ] = None,
-    kitti_images: Annotated[
-        Literal["grey", "color"] | None,
-        option("KITTI's grey images (image_0) or those in colour (colored_0).", shown="grey, if any"),
-    ] = None,
-    edges: Annotated[
-        options.Edges, option("Edge detector of the flow; the paper's is the structured forest.")
-    ] = "network",
-    structured_forest: options.StructuredForest = None,
-    default_flow: Annotated[
-        bool,
-        option(
-            f"Add a line to each row with the flow of `deepmatching flow`: radius {FLOW_RADIUS}, preset {PRESET}.",
-        ),
-    ] = False,
-    out: Annotated[
-        Path | None,
-        option("Keep the metrics of all pairs in this folder; the same command then continues from there.", "DIR"),
-    ] = None,
-    threads: options.Threads = None,
+    subpixel: bool | None = option(
+        None, options.setting_help("subpixel"), shown="on cells in the paper's rows, as in the paper"
+    ),
+    rank: Rank | None = option(None, options.RANK_HELP, shown="by score in the paper's rows, as in the paper"),
+    limit: int | None = option(None, "Evaluate N evenly spaced pairs of each data set only.", "N", "all pairs", min=1),
+    masks: bool = option(True, "Leave out pixels that the data sets' masks call invalid, and measure NOC."),
+    rows: str | None = option(None, "Only these rows of the table, such as a,c,g.", "ROW,…", "all"),
+    datasets: str | None = option(
+        None, "Only these data sets of table2: kitti2012, sintel-final, sintel-clean.", "NAME,…", "all below the root"
+    ),
+    kitti_images: Literal["grey", "color"] | None = option(
+        None, "KITTI's grey images (image_0) or those in colour (colored_0).", shown="grey, if any"
+    ),
+    edges: options.Edges = option("network", "Edge detector of the flow; the paper's is the structured forest."),
+    structured_forest: Path | None = options.STRUCTURED_FOREST,
+    default_flow: bool = option(
+        False, f"Add a line to each row with the flow of `deepmatching flow`: radius {FLOW_RADIUS}, preset {PRESET}."
+    ),
+    out: Path | None = option(
+        None, "Keep the metrics of all pairs in this folder; the same command then continues from there.", "DIR"
+    ),
+    threads: int | None = options.THREADS,
 ) -> None:
     """Run a table of the paper on the real data sets.
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
-
-import typer
+from typing import TYPE_CHECKING, Literal
 
 from deepmatching.commands.messages import progress_bar, say, working
-from deepmatching.commands.options import option, parse_list
+from deepmatching.commands.options import argument, option, parse_list
 from deepmatching.errors import DeepMatchingError
 from deepmatching.settings import MIN_CONFIDENCE
 
@@ -18,44 +16,34 @@ if TYPE_CHECKING:
     from deepmatching.reconstruction.colmap import Cameras, DatabaseSummary
     from deepmatching.reconstruction.keypoints import SharedKeypoints
 
+CameraMode = Literal["auto", "image"]
+
 #: Default of ``--min-matches``, which is COLMAP's.
 MIN_MATCHES = 15
 
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that deepmatching bulk has written.")]
-Images = Annotated[Path | None, option("The folder of the images.", "FOLDER", "where they were matched")]
-CameraMode = Annotated[
-    Literal["auto", "image"] | None,
-    option(
-        "auto: images with equal sizes and EXIF data share a camera. image: each image has its own.",
-        shown="auto",
-        flags="--cameras",
-    ),
-]
-CameraModel = Annotated[str | None, option("COLMAP's camera model.", "NAME", "SIMPLE_RADIAL")]
-CameraParams = Annotated[
-    str | None, option("Known parameters of all cameras, such as 1200,640,480,0.", "NUMBERS", "from EXIF data")
-]
-MinMatches = Annotated[
-    int | None, option("Drop pairs with fewer matches that fit one geometry.", "N", f"{MIN_MATCHES}", min=8)
-]
-MinConfidence = Annotated[
-    float | None,
-    option(
-        "Leave out matches with a lower probability of being right, 0 to 1.",
-        "P",
-        f"{MIN_CONFIDENCE}; 0 for a model that does not judge its matches",
-        min=0.0,
-        max=1.0,
-    ),
-]
-MaxKeypoints = Annotated[int | None, option("Keep the best N keypoints of each image.", "N", "all")]
-Cell = Annotated[
-    float | None,
-    option("Merge points of an image that are this close.", "PIXELS", "half the cells that matches were found on"),
-]
-Refine = Annotated[
-    bool, option("Refine matches by their neighbours, and add matches of the second image's keypoints between them.")
-]
+RUN = argument(..., "RUN", "Folder that deepmatching bulk has written.")
+IMAGES = option(None, "The folder of the images.", "FOLDER", "where they were matched")
+CAMERAS = option(
+    None, "auto: images with equal sizes and EXIF data share a camera. image: each image has its own.", shown="auto"
+)
+CAMERA_MODEL = option(None, "COLMAP's camera model.", "NAME", "SIMPLE_RADIAL")
+CAMERA_PARAMS = option(None, "Known parameters of all cameras, such as 1200,640,480,0.", "NUMBERS", "from EXIF data")
+LEAST_MATCHES = option(None, "Drop pairs with fewer matches that fit one geometry.", "N", f"{MIN_MATCHES}", min=8)
+LEAST_CONFIDENCE = option(
+    None,
+    "Leave out matches with a lower probability of being right, 0 to 1.",
+    "P",
+    f"{MIN_CONFIDENCE}; 0 for a model that does not judge its matches",
+    min=0.0,
+    max=1.0,
+)
+MAX_KEYPOINTS = option(None, "Keep the best N keypoints of each image.", "N", "all")
+CELL = option(
+    None, "Merge points of an image that are this close.", "PIXELS", "half the cells that matches were found on"
+)
+REFINE = option(
+    True, "Refine matches by their neighbours, and add matches of the second image's keypoints between them."
+)
 
 
 def camera_setup(mode: Literal["auto", "image"] | None, model: str | None, params: str | None) -> Cameras:

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from deepmatching.commands import options
 from deepmatching.commands.messages import say, say_work
 from deepmatching.commands.options import option
 from deepmatching.errors import DeepMatchingError
-from deepmatching.settings import MODEL, RADIUS
+from deepmatching.settings import RADIUS
 
 
-@options.takes_settings("radius", "levels", "downscale", "device", "max_size", radius=RADIUS)
+@options.command("radius", "levels", "downscale", "device", "max_size", radius=RADIUS)
 def scores(
-    image0: options.Image0,
-    image1: options.Image1,
+    image0: Path = options.IMAGE0,
+    image1: Path = options.IMAGE1,
     *,
-    at: Annotated[list[str], option("Point in the first image, in pixels; may be repeated.", "X,Y")],
-    output: Annotated[Path, option("Picture to write.", "PICTURE", flags="-o --output")],
-    model: options.Model = MODEL,
+    at: list[str] = option(..., "Point in the first image, in pixels; may be repeated.", "X,Y"),
+    output: Path = option(..., "Picture to write.", "PICTURE", flags="-o --output"),
+    model: str = options.NETWORK,
     settings: dict[str, Any],
-    threads: options.Threads = None,
+    threads: int | None = options.THREADS,
 ) -> None:
     """Draw both images and the score maps of one or more points: S_0 to S_L, and Q_L back to Q_0.
 

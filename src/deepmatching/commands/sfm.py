@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
 
 from deepmatching.commands import messages, options, runs
 from deepmatching.commands.messages import duration, progress_bar, say
@@ -18,26 +17,25 @@ _MAX_ERROR_IN_CELLS = 0.4
 GRAPH = "graph.png"
 
 
+@options.command()
 def sfm(
-    run: runs.Run,
-    out: Annotated[Path, option("Folder for the database, the model and its picture.", "MODEL")],
-    images: runs.Images = None,
-    cameras: runs.CameraMode = None,
-    camera_model: runs.CameraModel = None,
-    camera_params: runs.CameraParams = None,
-    min_matches: runs.MinMatches = None,
-    max_keypoints: runs.MaxKeypoints = None,
-    min_confidence: runs.MinConfidence = None,
-    max_error: Annotated[
-        float | None,
-        option(
-            "Drop observations with a larger reprojection error.",
-            "PIXELS",
-            f"{_MAX_ERROR_IN_CELLS} of the cells that matches were found on",
-        ),
-    ] = None,
-    cell: runs.Cell = None,
-    refine: runs.Refine = True,
+    run: Path = runs.RUN,
+    out: Path = option(..., "Folder for the database, the model and its picture.", "MODEL"),
+    images: Path | None = runs.IMAGES,
+    cameras: runs.CameraMode | None = runs.CAMERAS,
+    camera_model: str | None = runs.CAMERA_MODEL,
+    camera_params: str | None = runs.CAMERA_PARAMS,
+    min_matches: int | None = runs.LEAST_MATCHES,
+    max_keypoints: int | None = runs.MAX_KEYPOINTS,
+    min_confidence: float | None = runs.LEAST_CONFIDENCE,
+    max_error: float | None = option(
+        None,
+        "Drop observations with a larger reprojection error.",
+        "PIXELS",
+        f"{_MAX_ERROR_IN_CELLS} of the cells that matches were found on",
+    ),
+    cell: float | None = runs.CELL,
+    refine: bool = runs.REFINE,
 ) -> None:
     """Reconstruct the cameras and the points of a scene from a run, with COLMAP's incremental mapping.
 

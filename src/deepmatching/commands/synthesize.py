@@ -3,37 +3,34 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from deepmatching.commands import options
 from deepmatching.commands.machine import use_threads
 from deepmatching.commands.messages import progress_bar, say
-from deepmatching.commands.options import option
+from deepmatching.commands.options import argument, option
 
 
-@options.takes_settings("device")
+@options.command("device")
 def synthesize(
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder for the pairs.")],
+    out: Path = argument(..., "OUT", "Folder for the pairs."),
     *,
-    photos: Annotated[
-        Path,
-        option(
-            "Folder of photographs and, optionally, cut-outs (pictures with transparency); subfolders count too.", "DIR"
-        ),
-    ],
-    count: Annotated[int, option("Number of pairs.", "N")] = 1000,
-    size: Annotated[str, option("Size of the frames in pixels.", "WIDTHxHEIGHT")] = "512x384",
-    seed: Annotated[int, option("Seed of the random numbers; pair i depends on it and on i alone.", "N")] = 0,
-    preset: Annotated[
-        str, option("default: varied scenes, light and camera effects; chairs: affine motions only.", "NAME")
-    ] = "default",
-    max_displacement: Annotated[
-        float | None, option("Largest motion along each axis, in pixels.", "PIXELS", "that of the preset")
-    ] = None,
+    photos: Path = option(
+        ...,
+        "Folder of photographs and, optionally, cut-outs (pictures with transparency); subfolders count too.",
+        "DIR",
+    ),
+    count: int = option(1000, "Number of pairs.", "N"),
+    size: str = option("512x384", "Size of the frames in pixels.", "WIDTHxHEIGHT"),
+    seed: int = option(0, "Seed of the random numbers; pair i depends on it and on i alone.", "N"),
+    preset: str = option(
+        "default", "default: varied scenes, light and camera effects; chairs: affine motions only.", "NAME"
+    ),
+    max_displacement: float | None = option(
+        None, "Largest motion along each axis, in pixels.", "PIXELS", "that of the preset"
+    ),
     settings: dict[str, Any],
-    threads: options.Threads = None,
+    threads: int | None = options.THREADS,
 ) -> None:
     """Make pairs of frames with known flow and occlusion from photographs.
 

@@ -6,12 +6,11 @@ import contextlib
 import os
 import sys
 import time
-from typing import Annotated
 
 import typer
 
 from deepmatching.commands import options
-from deepmatching.commands.options import option
+from deepmatching.commands.options import argument, option
 
 #: The configs that come with the package; reading their names takes PyTorch.
 CONFIGS = "quickstart, compact, vgg, photo, compact_soft, vgg_soft, paper, confidence, flow"
@@ -21,22 +20,15 @@ CONFIGS = "quickstart, compact, vgg, photo, compact_soft, vgg_soft, paper, confi
 GRACE = 2.0
 
 
+@options.command()
 def train(
-    config: Annotated[
-        str,
-        typer.Argument(metavar="CONFIG", help=f"{CONFIGS}, or the path of a .toml file.", show_default=False),
-    ],
-    settings: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE",
-            help="Changes to the config, such as optimizer.lr=1e-3 out=runs/mine.",
-            show_default=False,
-        ),
-    ] = None,
-    resume: Annotated[bool, option("Continue the run in the folder out.")] = False,
-    overfit: Annotated[int, option("Train and validate on the first N pairs, unaugmented; 0 for off.", "N", min=0)] = 0,
-    threads: options.Threads = None,
+    config: str = argument(..., "CONFIG", f"{CONFIGS}, or the path of a .toml file.", show_default=False),
+    settings: list[str] | None = argument(
+        None, "KEY=VALUE", "Changes to the config, such as optimizer.lr=1e-3 out=runs/mine.", show_default=False
+    ),
+    resume: bool = option(False, "Continue the run in the folder out."),
+    overfit: int = option(0, "Train and validate on the first N pairs, unaugmented; 0 for off.", "N", min=0),
+    threads: int | None = options.THREADS,
 ) -> None:
     """Train a model on pairs with known displacements.
 
