@@ -103,10 +103,9 @@ def run_server(
     pictures: Pictures, of_runs: tuple[RunSettings, ...], device: str, host: str, port: int | None, browser: bool
 ) -> None:
     """Serve the page until the interrupt key."""
-    from deepmatching.explorer.guard import is_loopback
     from deepmatching.explorer.jobs import Runs
     from deepmatching.explorer.results import compute
-    from deepmatching.explorer.serving import Explorer, application, open_socket, serve
+    from deepmatching.explorer.serving import Explorer, application, is_loopback, open_socket, serve
 
     for settings in of_runs:  # report wrong models and settings now
         settings.matcher(device)

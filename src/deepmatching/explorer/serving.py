@@ -1,26 +1,29 @@
-"""The explorer's server: its routes, and how it is started."""
+"""The explorer's server: its routes, whom it answers, and how it is started."""
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import socket
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from deepmatching import __version__
 from deepmatching.errors import DeepMatchingError
 from deepmatching.explorer import downloads, page, payloads
-from deepmatching.explorer.guard import Guard, allowed_hosts
 from deepmatching.explorer.jobs import Busy, Runs
 from deepmatching.explorer.pictures import MAX_UPLOAD_BYTES, SAMPLES, Pictures, Unknown
 from deepmatching.explorer.results import Result, RunSettings, Traces
@@ -28,6 +31,18 @@ from deepmatching.network.inspection import Inspection
 
 #: The largest request that is not a picture, in bytes.
 MAX_REQUEST_BYTES = 2**16
+
+
+#: Sent with every response. The page loads nothing from elsewhere and may not be framed.
+HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; object-src 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
 
 
 class TooLarge(DeepMatchingError):
@@ -50,27 +65,20 @@ class Explorer:
 
     # Starlette runs what is not ``async`` in a thread.
 
-    def index(self, request: Request) -> Response:
-        return Response(page.assets()["index.html"], media_type=page.TYPES[".html"])
-
     def asset(self, request: Request) -> Response:
-        name = request.path_params["name"]
+        name = request.path_params.get("name", "index.html")
         if name not in page.assets():
             raise Unknown("There is no such file.")
         return Response(page.assets()[name], media_type=page.TYPES[PurePosixPath(name).suffix])
 
     def about(self, request: Request) -> Response:
-        return JSONResponse(
-            {
-                "version": __version__,
-                "models": self.models,
-                "choices": [asdict(settings) for settings in self.choices],
-                "samples": {name: credit for name, (_, _, credit) in SAMPLES.items()},
-                "given": self.pictures.given_id,
-                "largest_upload": MAX_UPLOAD_BYTES,
-                "max_size": self.pictures.max_size,
-            }
-        )
+        about = {
+            **{"version": __version__, "models": self.models, "max_size": self.pictures.max_size},
+            **{"given": self.pictures.given_id, "largest_upload": MAX_UPLOAD_BYTES},
+            "choices": [asdict(settings) for settings in self.choices],
+            "samples": {name: credit for name, (_, _, credit) in SAMPLES.items()},
+        }
+        return JSONResponse(about)
 
     async def upload(self, request: Request) -> Response:
         name = unquote(request.headers.get("x-name", "picture"))
@@ -120,7 +128,7 @@ def application(explorer: Explorer, host: str = "127.0.0.1") -> Starlette:
     one, point = "/api/runs/{run}", "/api/runs/{run}/points/{row:int}/{column:int}"
     runs, result = explorer.runs, explorer.result
     routes = [
-        Route("/", explorer.index),
+        Route("/", explorer.asset),
         Route("/static/{name:path}", explorer.asset),
         Route("/api/about", explorer.about),
         Route("/api/pictures", explorer.upload, methods=["POST"]),
@@ -138,10 +146,79 @@ def application(explorer: Explorer, host: str = "127.0.0.1") -> Starlette:
         Route(f"{one}/files/{{name}}", explorer.file),
         Route(f"{one}/page", explorer.export),
     ]
-    any_address = host in ("0.0.0.0", "::")
-    guard = Middleware(Guard, hosts=allowed_hosts(host), any_address=any_address)
+    guard = Middleware(Guard, hosts=allowed_hosts(host), any_address=host in ("0.0.0.0", "::"))
     handlers = dict.fromkeys((DeepMatchingError, ClientDisconnect), _refused)  # who left does not read the answer
     return Starlette(routes=routes, middleware=[guard], exception_handlers=handlers)
+
+
+def allowed_hosts(host: str) -> set[str]:
+    """Return the names under which a server on this address may be called."""
+    names = {"127.0.0.1", "localhost", "::1", host.lower()}
+    return names if is_loopback(host) else names | {socket.gethostname().lower(), socket.getfqdn().lower()}
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether an address is reached from this machine only."""
+    return host == "localhost" or getattr(_number(host), "is_loopback", False)
+
+
+def _number(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the IP address that a name spells, or None."""
+    try:
+        return ipaddress.ip_address(name)
+    except ValueError:
+        return None
+
+
+def _address(text: str) -> SplitResult:
+    """Return the parts of an address; of a malformed one, such as ``http://[bad``, empty parts."""
+    try:
+        return urlsplit(text)
+    except ValueError:
+        return urlsplit("")
+
+
+class Guard:
+    """A middleware that refuses requests of foreign pages, and sends :data:`HEADERS` with every response.
+
+    A page of another site that is open in the same browser can send requests to 127.0.0.1. Its requests carry an
+    ``Origin`` or ``Sec-Fetch-Site`` header that says so. With a name of its own that leads to 127.0.0.1 (DNS rebinding)
+    it would be of the same origin, but then the ``Host`` header has that name. Starlette's ``TrustedHostMiddleware``
+    does not serve here: it cannot allow every IP address without allowing every name, and its older versions do not
+    know ``[::1]``.
+
+    The server may be called by the names ``hosts`` or, if it is on all addresses of the machine, by any IP address.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Iterable[str], any_address: bool) -> None:
+        self.app, self.hosts, self.any_address = app, hosts, any_address
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":  # the server's start and end; there are no sockets to open
+            await self.app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        reason = self.refusal(scope["path"], Headers(scope=scope))
+        app = JSONResponse({"error": reason}, 403) if reason else self.app
+        await app(scope, receive, send_with_headers)
+
+    def refusal(self, path: str, headers: Headers) -> str:
+        """Return why a request is refused, or an empty text."""
+        host = headers.get("host", "")
+        name = (_address(f"//{host}").hostname or "").lower()
+        if name not in self.hosts and not (self.any_address and _number(name)):
+            return "This server does not answer under that name: use the address that it printed."
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
+        is_foreign = origin is not None and _address(origin).netloc.lower() != host.lower()
+        is_navigation = headers.get("sec-fetch-mode") == "navigate" and path == "/"
+        if is_foreign or (site not in ("same-origin", "none") and not is_navigation):
+            return "A page of another site may not use this server."
+        return ""
 
 
 def open_socket(host: str, port: int | None, usual: int) -> socket.socket:
