@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.explorer import downloads, page, payloads
+from deepmatching.explorer import page, payloads
 from deepmatching.explorer.pictures import Pair, Unknown
 from deepmatching.explorer.results import STAGES, Result, RunSettings, Traces, compute
 from deepmatching.matcher import DeepMatcher
@@ -38,7 +38,7 @@ def test_images_of_two_sizes_have_matches_but_no_flow(small_pair: Pair) -> None:
     assert len(found.matches) > 20 and found.flow is None
     assert "one size" in payloads.facts(found)["no_flow"]
     with pytest.raises(DeepMatchingError, match="one size"):
-        downloads.file_of(found, "flow.flo")
+        page.file_of(found, "flow.flo")
 
 
 def test_the_matches_of_a_search_are_shown_on_the_grid_and_have_no_maps(
@@ -117,22 +117,21 @@ def test_few_traces_are_kept(result: Result) -> None:
 
 
 def test_downloads_are_in_pixels_of_the_original_images(result: Result) -> None:
-    original = downloads.original_matches(result)
-    assert original.size0 == (128, 192)
-    lines = downloads.file_of(result, "matches.txt").decode().splitlines()
+    original = result.matches.at_sizes((128, 192), (128, 192))
+    lines = page.file_of(result, "matches.txt").decode().splitlines()
     assert len(lines) == len(original)
     x = float(lines[-1].split()[0])
     assert x == pytest.approx(float(original.keypoints0[-1, 0]) + 0.5, abs=0.01)
-    flow = downloads.file_of(result, "flow.flo")
+    flow = page.file_of(result, "flow.flo")
     assert np.frombuffer(flow, np.int32, 2, 4).tolist() == [192, 128]
 
 
 def test_every_download_is_what_its_name_says(result: Result, traces: Traces, tmp_path: Path) -> None:
-    pictures = [downloads.file_of(result, name) for name in downloads.TYPES if name.endswith(".png")]
-    for picture in (*pictures, downloads.scores_picture(result, traces.inspect(result, 2, 2))):
+    pictures = [page.file_of(result, name) for name in page.DOWNLOADS if name.endswith(".png")]
+    for picture in (*pictures, page.scores_picture(result, traces.inspect(result, 2, 2))):
         assert picture.startswith(b"\x89PNG")
     for name in ("matches.npz", "matches.h5"):
-        (tmp_path / name).write_bytes(downloads.file_of(result, name))
+        (tmp_path / name).write_bytes(page.file_of(result, name))
         assert len(Matches.load(tmp_path / name)) == len(result.matches)
     with pytest.raises(Unknown, match="secrets"):
-        downloads.file_of(result, "../secrets")
+        page.file_of(result, "../secrets")

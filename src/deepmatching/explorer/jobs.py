@@ -57,15 +57,9 @@ class Run:
     def about(self) -> dict[str, Any]:
         """Return what the page shows of it."""
         return {
-            "id": self.id,
-            "pair": self.pair.id,
-            "settings": asdict(self.settings),
-            "state": self.state,
-            "stage": self.stage,
-            "fraction": self.fraction,
-            "share": STAGES.get(self.stage, 0.0),
+            **{name: getattr(self, name) for name in ("id", "state", "stage", "fraction", "error")},
+            **{"pair": self.pair.id, "settings": asdict(self.settings), "share": STAGES.get(self.stage, 0.0)},
             "seconds": (self.ended or time.perf_counter()) - self.started if self.started else 0.0,
-            "error": self.error,
         }
 
 

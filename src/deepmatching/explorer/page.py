@@ -1,4 +1,4 @@
-"""The page: its files, and its export with a pair as one HTML file that needs no server."""
+"""The page: its files, and what can be downloaded of a result, such as a page that needs no server."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import base64
 import html
 import json
 import re
+import tempfile
 import zlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -14,17 +15,29 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from deepmatching.drawing import MarkedPair, draw_displacement, draw_score_maps, to_uint8_rgb, write_image
+from deepmatching.errors import DeepMatchingError
 from deepmatching.explorer import payloads
+from deepmatching.explorer.pictures import Unknown
 from deepmatching.explorer.results import Result, Traces
+from deepmatching.network.inspection import Inspection
 
 STATIC = Path(__file__).parent / "static"
-#: The types of the page's files, by suffix.
-TYPES = {
+
+_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+    ".png": "image/png",
 }
+
+#: The files of a result that can be downloaded. Those with "picture" in their name are drawn at the size that is shown.
+DOWNLOADS = (
+    *("matches.txt", "matches.npz", "matches.h5", "flow.flo", "flow.png"),
+    *("matches-picture.png", "displacement-picture.png", "flow-picture.png"),
+)
 
 #: Largest exported page, in bytes. It has the maps of as many points as fit.
 MAX_PAGE_BYTES = 14_000_000
@@ -40,8 +53,54 @@ _POLICY = (
 @lru_cache(maxsize=1)
 def assets() -> dict[str, bytes]:
     """Return the files of the page by their names, such as ``js/main.js``."""
-    found = (path for path in STATIC.rglob("*") if path.suffix in TYPES)
+    found = (path for path in STATIC.rglob("*") if path.suffix in _TYPES)
     return {path.relative_to(STATIC).as_posix(): path.read_bytes() for path in sorted(found)}
+
+
+def content_type(name: str) -> str:
+    """Return the type of a file's content."""
+    return _TYPES.get(Path(name).suffix, "application/octet-stream")
+
+
+def file_of(result: Result, name: str) -> bytes:
+    """Return the content of a file of :data:`DOWNLOADS`."""
+    if name not in DOWNLOADS:
+        raise Unknown(f"There is no download {name!r}: use one of {', '.join(DOWNLOADS)}.")
+    pair, matches, flow = result.pair, result.matches, result.flow
+
+    def write(path: Path) -> None:
+        if name.startswith("matches."):
+            matches.at_sizes(*pair.originals).save(path)
+        elif name == "matches-picture.png":
+            matches.draw(*pair.images, path)
+        elif name == "displacement-picture.png":
+            write_image(path, draw_displacement(*matches.numpy()[:2], *pair.sizes[0]))
+        elif flow is None:
+            raise DeepMatchingError(f"This pair has no flow. {result.no_flow}")
+        elif name == "flow-picture.png":
+            flow.draw(path, *pair.images)
+        else:
+            flow.at_size(pair.originals[0]).save(path)
+
+    return _written(Path(name).suffix, write)
+
+
+def scores_picture(result: Result, inspection: Inspection) -> bytes:
+    """Return a PNG file with both images and all maps of a point, as ``deepmatching scores`` draws them."""
+    rows = [[(f"{letter}_{m.level}", getattr(m, letter)) for m in inspection.maps] for letter in "SQ"]
+    points, ends = result.decoded.at_pixel_centres(0)
+    start, end = (tuple(place[inspection.index].tolist()) for place in (points, ends))
+    first, second = map(to_uint8_rgb, result.pair.images)
+    picture = draw_score_maps(rows, MarkedPair((first, second), [start], [end if inspection.path else None]))  # type: ignore[list-item]
+    return _written(".png", lambda path: write_image(path, picture))
+
+
+def _written(suffix: str, write: Callable[[Path], None]) -> bytes:
+    """Return what a function writes to a file with this suffix."""
+    with tempfile.TemporaryDirectory(prefix="deepmatching-explore-") as folder:
+        path = Path(folder) / f"file{suffix}"
+        write(path)
+        return path.read_bytes()
 
 
 def exported_page(

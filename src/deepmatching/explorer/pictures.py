@@ -41,8 +41,8 @@ class Unknown(DeepMatchingError):
 class LRUCache(Generic[Value]):
     """A thread-safe LRU cache; a name that it lacks raises :class:`Unknown`."""
 
-    def __init__(self, max_size: int, what: str, advice: str = "open the pictures again") -> None:
-        self.max_size, self.what, self.advice = max_size, what, advice
+    def __init__(self, max_size: int, what: str) -> None:
+        self.max_size, self.what = max_size, what
         self._values: dict[str, Value] = {}  # the least recently used first
         self._lock = threading.Lock()
 
@@ -61,7 +61,7 @@ class LRUCache(Generic[Value]):
 
     def __getitem__(self, name: str) -> Value:
         if (value := self.find(name)) is None:
-            raise Unknown(f"The explorer no longer has this {self.what}: {self.advice}.")
+            raise Unknown(f"The explorer no longer has this {self.what}: open the pictures again.")
         return value
 
 

@@ -8,7 +8,6 @@ import socket
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -23,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from deepmatching import __version__
 from deepmatching.errors import DeepMatchingError
-from deepmatching.explorer import downloads, page, payloads
+from deepmatching.explorer import page, payloads
 from deepmatching.explorer.jobs import Busy, Runs
 from deepmatching.explorer.pictures import MAX_UPLOAD_BYTES, SAMPLES, Pictures, Unknown
 from deepmatching.explorer.results import Result, RunSettings, Traces
@@ -69,7 +68,7 @@ class Explorer:
         name = request.path_params.get("name", "index.html")
         if name not in page.assets():
             raise Unknown("There is no such file.")
-        return Response(page.assets()[name], media_type=page.TYPES[PurePosixPath(name).suffix])
+        return Response(page.assets()[name], media_type=page.content_type(name))
 
     def about(self, request: Request) -> Response:
         about = {
@@ -111,16 +110,14 @@ class Explorer:
         return self.traces.inspect(self.result(request), place["row"], place["column"])
 
     def scores(self, request: Request) -> Response:
-        data = downloads.scores_picture(self.result(request), self.inspection(request))
-        return _download(data, "scores-picture.png", "image/png")
+        return _download(page.scores_picture(self.result(request), self.inspection(request)), "scores-picture.png")
 
     def file(self, request: Request) -> Response:
         name = request.path_params["name"]
-        return _download(downloads.file_of(self.result(request), name), name, downloads.TYPES[name])
+        return _download(page.file_of(self.result(request), name), name)
 
     def export(self, request: Request) -> Response:
-        text = page.exported_page(self.result(request), self.traces)
-        return _download(text.encode(), "explorer.html", page.TYPES[".html"])
+        return _download(page.exported_page(self.result(request), self.traces).encode(), "explorer.html")
 
 
 def application(explorer: Explorer, host: str = "127.0.0.1") -> Starlette:
@@ -268,5 +265,6 @@ async def _values(request: Request, *names: str) -> list[Any]:
     return [values[name] for name in names]
 
 
-def _download(data: bytes, name: str, kind: str) -> Response:
-    return Response(data, media_type=kind, headers={"Content-Disposition": f'attachment; filename="{name}"'})
+def _download(data: bytes, name: str) -> Response:
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(data, media_type=page.content_type(name), headers=headers)
