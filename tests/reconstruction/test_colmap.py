@@ -14,9 +14,8 @@ from PIL import Image
 from deepmatching.bulk_matching import MatchedPair, RunFolder
 from deepmatching.errors import DeepMatchingError
 from deepmatching.matches import Matches
-from deepmatching.reconstruction.colmap import Cameras, write_database
+from deepmatching.reconstruction.colmap import DATABASE, PICTURE, POINTS, Cameras, reconstruct, write_database
 from deepmatching.reconstruction.keypoints import SharedKeypoints
-from deepmatching.reconstruction.mapping import DATABASE, PICTURE, POINTS, reconstruct
 from helpers.bulk_runs import MakeRun
 
 pycolmap: Any = pytest.importorskip("pycolmap")

@@ -23,20 +23,11 @@ from deepmatching.bulk_matching.storage import MatchedPair, RunFolder, shard_fil
 from deepmatching.errors import DeepMatchingError, check_number
 from deepmatching.matches import NO_MATCHES
 
-#: A shard is given up once its worker has died this often: one of its pairs is probably the reason.
-_MAX_ATTEMPTS = 3
-
-#: Seconds to wait for a cluster's answer.
-_TIMEOUT = 5.0
-
-#: Largest number of CPU cores of a worker without a GPU.
-_MAX_CORES = 4
-
-#: Largest number of characters of Ray's errors that are repeated.
-_MAX_REASON = 300
-
-#: The file descriptor of standard error.
-_STDERR = 2
+_MAX_ATTEMPTS = 3  #: A shard is given up once its worker has died this often: one of its pairs is probably the reason.
+_TIMEOUT = 5.0  #: Seconds to wait for a cluster's answer.
+_MAX_CORES = 4  #: Largest number of CPU cores of a worker without a GPU.
+_MAX_REASON = 300  #: Largest number of characters of Ray's errors that are repeated.
+_STDERR = 2  #: The file descriptor of standard error.
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,7 @@ from deepmatching.matcher import DeepMatcher
 from deepmatching.network.memory import budget_for
 from deepmatching.network.replay import GraphedDescribe
 
-#: Share of the free memory that described images may take. Matching a pair needs the rest.
-MEMORY_SHARE = 0.25
+MEMORY_SHARE = 0.25  #: Share of the free memory that described images may take. Matching a pair needs the rest.
 
 
 class Described(NamedTuple):

@@ -26,16 +26,14 @@ from deepmatching.matches import NO_MATCHES, Matches
 from deepmatching.search import doubt
 from deepmatching.settings import PRESET
 
-#: Folder of the flow files in that of the run.
-FLOW = "flow"
+FLOW = "flow"  #: Folder of the flow files in that of the run.
 
 #: What a pair may fail with. The others go on.
 _FAILURES = (DeepMatchingError, torch.OutOfMemoryError, MemoryError, RuntimeError)
 
 _Work = tuple[Pair, Described, Described]
 
-#: Waits for a GPU, and returns the pairs that it was given.
-Finish = Callable[[], list[MatchedPair]]
+Finish = Callable[[], list[MatchedPair]]  #: Waits for a GPU, and returns the pairs that it was given.
 
 
 class ShardMatcher:

@@ -33,14 +33,12 @@ _SHARD_NAME = re.compile(r"\d{6,}\.npz")
 #: The arrays of a shard with a row for each match.
 _ARRAYS = ("keypoints0", "keypoints1", "scores", "confidence", "transformation")
 
-#: The stamp of a file that is not there.
-MISSING = "missing"
+MISSING = "missing"  #: The stamp of a file that is not there.
 
 #: Formats in which other pixels give another size or another end of the file. In others, the time counts.
 _COMPRESSED = (".jpg", ".jpeg", ".png", ".webp")
 
-#: Bytes at the beginning and at the end of a file that its stamp depends on.
-_SAMPLED_BYTES = 16_384
+_SAMPLED_BYTES = 16_384  #: Bytes at the beginning and at the end of a file that its stamp depends on.
 
 
 @dataclass(frozen=True)

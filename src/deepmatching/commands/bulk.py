@@ -20,14 +20,9 @@ if TYPE_CHECKING:
     from deepmatching.bulk_matching import Progress, RunFolder, ShardReport
     from deepmatching.bulk_matching.pairs import Pair
 
-#: Number of failed pairs that are printed at the end; all are in the file of failures.
-_MAX_PRINTED_FAILURES = 5
-
-#: Default number of similar images for each image.
-NEIGHBOURS = 20
-
-#: File in the run's folder with the pairs that failed.
-FAILURES = "failures.txt"
+_MAX_PRINTED_FAILURES = 5  #: Number of failed pairs that are printed at the end; all are in the file of failures.
+NEIGHBOURS = 20  #: Default number of similar images for each image.
+FAILURES = "failures.txt"  #: File in the run's folder with the pairs that failed.
 
 
 @options.command(*options.MATCHING, radius=RADIUS)

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from deepmatching.explorer.pictures import Pictures
     from deepmatching.explorer.results import RunSettings
 
-#: The port that is tried first, so that links keep working after a restart.
-PORT = 8760
+PORT = 8760  #: The port that is tried first, so that links keep working after a restart.
 
 
 @options.command("radius", "levels", "bit_depth", "device")

@@ -18,7 +18,6 @@ from deepmatching.errors import DeepMatchingError
 from deepmatching.settings import FLOW_RADIUS, MODEL, PRESET, choose_device
 
 if TYPE_CHECKING:
-    from deepmatching.flow.pipeline import EdgesLike
     from deepmatching.flow.sequence import FlowFolder
     from deepmatching.io.video import Frames
     from deepmatching.matcher import DeepMatcher
@@ -96,13 +95,11 @@ def flow(
             raise DeepMatchingError("One edge map cannot serve all frames: use --edges network or gradient.")
         matcher = build_matcher(model or MODEL, settings, threads)
         recorded = {"preset": preset, "edges": str(structured_forest or edges), "model": model or MODEL}
-        suffix = f".{file_format or 'flo'}"
-        return _flow_of_frames(image0, out, matcher, recorded, edge_source, suffix, restart, draw, confidence)
+        suffix, compute = f".{file_format or 'flo'}", partial(matcher.flow_sequence, preset=preset, edges=edge_source)
+        return _flow_of_frames(image0, out, matcher.for_flow(), compute, recorded, suffix, restart, draw, confidence)
 
-    refuse(
-        {"out": out, "format": file_format, "restart": restart},
-        "is for a video or a folder: name the flow with -o, and leave it out.",
-    )
+    of_frames = {"out": out, "format": file_format, "restart": restart}
+    refuse(of_frames, "is for a video or a folder: name the flow with -o, and leave it out.")
     if output is None and draw is None and confidence is None:
         raise DeepMatchingError("Nothing would be written: name the flow file with -o.")
     options.check_outputs(
@@ -120,9 +117,8 @@ def flow(
         of_matching = {name: value for name, value in settings.items() if name not in ("device", "bit_depth")}
         refuse({"model": model, **of_matching}, "has no effect when --matches is given: leave it out.")
         start = time.perf_counter()
-        first, second = (
-            load_image(path, name, settings["bit_depth"]) for path, name in ((image0, "image0"), (image1, "image1"))
-        )
+        bits = settings["bit_depth"]
+        first, second = load_image(image0, "image0", bits), load_image(image1, "image1", bits)
         given = Matches.load(matches)
         if messages.is_verbose():
             say(f"{len(given)} matches in {matches}")
@@ -148,8 +144,8 @@ def _flow_of_frames(
     source: Path,
     out: Path,
     matcher: DeepMatcher,
+    flow_sequence: Callable[..., Any],
     recorded: dict[str, Any],
-    edges: EdgesLike,
     suffix: str,
     restart: bool,
     draw: Path | None,
@@ -172,16 +168,14 @@ def _flow_of_frames(
     settings = {
         **{"version": __version__, "source": os.path.realpath(source), **recorded},
         **({} if confidence is None else {"confidence": os.path.realpath(confidence)}),
-        **describe_preset(recorded["preset"]),
-        **describe_model(recorded["model"]),
-        **matcher.for_flow().describe(),
+        **{**describe_preset(recorded["preset"]), **describe_model(recorded["model"]), **matcher.describe()},
     }
     video = draw if draw is not None and draw.suffix.lower() in CODECS else None
     folders = [folder for folder in (draw, confidence) if folder is not None and folder is not video]
     with FlowFolder.store(out).reserve(), new_folders(*folders):
         if video is not None:
             check_writable(video)
-        folder, chosen = FlowFolder(out, suffix, settings, frames.origins, restart), matcher.for_flow()
+        folder = FlowFolder(out, suffix, settings, frames.origins, restart)
         gone = [folder.file(name).name for name in folder.outdated if name not in folder.origins]
         total, missing = len(folder.origins), len(folder.missing)
         if changed := len(folder.outdated) - len(gone):
@@ -189,9 +183,9 @@ def _flow_of_frames(
         if gone:
             say(f"note: {folder.path} still holds flows of frames that are gone: {first_names(gone, 3)}")
         if messages.is_verbose():
-            say(f"{len(frames)} frames, {missing} flows to compute, radius {chosen.settings.radius} on {chosen.device}")
+            radius = matcher.settings.radius
+            say(f"{len(frames)} frames, {missing} flows to compute, radius {radius} on {matcher.device}")
         start = time.perf_counter()
-        flow_sequence = partial(matcher.flow_sequence, preset=recorded["preset"], edges=edges)
         doubtful = _compute_missing(frames, folder, flow_sequence, confidence)
         if missing:
             say(f"wrote {missing} flows to {out}, {(time.perf_counter() - start) / missing:.2f} s each")

@@ -21,8 +21,7 @@ from deepmatching.errors import OutOfMemoryError
 #: Addresses in bytes that NumPy, PyTorch, OpenCV and Numba take at least. NumPy ends the process itself without them.
 LIBRARY_ADDRESSES = 1_200_000_000
 
-#: Variables that PyTorch takes the number of threads from.
-VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  #: Variables that PyTorch takes the number of threads from.
 
 #: When the command started, and the processor time of this process until then, in seconds.
 _start: tuple[float, float] | None = None

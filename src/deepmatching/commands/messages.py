@@ -23,17 +23,10 @@ if TYPE_CHECKING:
     from deepmatching.matcher import DeepMatcher
     from deepmatching.matches import Matches
 
-#: Seconds between lines of progress if there is no terminal for a bar.
-LINES_EVERY = 30.0
-
-#: Seconds after which work without countable items shows that it goes on.
-PATIENCE = 3.0
-
-#: Seconds after which the interrupt key ends a computation that does not heed it.
-GRACE = 1.0
-
-#: The exit code of a command that the interrupt key has ended.
-INTERRUPTED = 130
+LINES_EVERY = 30.0  #: Seconds between lines of progress if there is no terminal for a bar.
+PATIENCE = 3.0  #: Seconds after which work without countable items shows that it goes on.
+GRACE = 1.0  #: Seconds after which the interrupt key ends a computation that does not heed it.
+INTERRUPTED = 130  #: The exit code of a command that the interrupt key has ended.
 
 #: Characters of names of files that would move the cursor or begin a line, and what is printed for them.
 _ESCAPES = {number: repr(chr(number))[1:-1] for number in (*range(32), *range(127, 160), 0x2028, 0x2029)}

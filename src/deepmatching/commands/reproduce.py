@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,15 +17,11 @@ from deepmatching.errors import DeepMatchingError
 from deepmatching.settings import FLOW_RADIUS, PRESET, RADIUS, RECIPROCAL, RECIPROCAL_IN_PAPER, Rank
 
 if TYPE_CHECKING:
-    import numpy as np
-    from torch import Tensor
-
     from deepmatching.data.datasets import FilePairs
-    from deepmatching.evaluation import Recorder
+    from deepmatching.evaluation import PairResult, Recorder
     from deepmatching.evaluation.paper_tables import Method, TableRow
     from deepmatching.flow.pipeline import EdgesLike
     from deepmatching.matcher import DeepMatcher
-    from deepmatching.matches import Matches
 
 Table = Literal["table1", "table2"]
 
@@ -85,20 +82,17 @@ def reproduce(
     chosen = _with_checkpoints([row for row in METHODS[table] if row.key in keys], checkpoint or [])
     names = _listed("--datasets", datasets, list(PAPER[table]))
     edge_source = options.edge_source(edges, structured_forest)
-    protocol = Protocol(table, rank, limit, masks, edge_source, default_flow, out)
-    opened = protocol.open(names, root, kitti_images)
-    matchers = {}
+    in_words = edge_source if isinstance(edge_source, str) else "structured forest"
+    protocol = Protocol(table, rank, limit, masks, edge_source, in_words, default_flow, out)
+    opened, matchers = protocol.open(names, root, kitti_images), {}
     for row in chosen:
         own = {**settings, "subpixel": row.is_ours if subpixel is None else subpixel}
-        matchers[row] = _matcher(row, own, threads)
+        if (matcher := _matcher(row, own, threads)) is not None:
+            matchers[row] = matcher
         _warn_if_chosen_on(opened, row)
-    with new_folders(*([] if out is None else [out])):
-        ours = {
-            (name, row.key): protocol.measure(name, dataset, row, matcher)
-            for name, dataset in opened.items()
-            for row, matcher in matchers.items()
-            if matcher is not None
-        }
+    with new_folders(*filter(None, [out])):
+        pairs = product(opened.items(), matchers.items())
+        ours = {(name, row.key): protocol.measure(name, data, row, own) for (name, data), (row, own) in pairs}
     own_rows = ", ".join(row.key for row in chosen if row.is_ours)
     on_cells, by_rank = "matches on cells", f"ranked by {rank or 'score'}"
     if subpixel is None and own_rows:
@@ -107,8 +101,9 @@ def reproduce(
         on_cells = "sub-pixel matches where the model has learned them"
     if rank is None and own_rows:
         by_rank += f", by confidence in row {own_rows}"
-    words = f"radius {settings['radius']}, reciprocal {settings['reciprocal']}, {on_cells}, {by_rank}"
-    words += f", edges: {protocol.edges_in_words}"
+    words = (
+        f"radius {settings['radius']}, reciprocal {settings['reciprocal']}, {on_cells}, {by_rank}, edges: {in_words}"
+    )
     print_table(comparison_table(table, chosen, names, ours, masks, words))
 
 
@@ -120,9 +115,6 @@ def _listed(option: str, text: str | None, known: Sequence[str]) -> list[str]:
     return [key for key in known if key in keys]
 
 
-# ---------------------------------------------------------------------- measuring
-
-
 @dataclass(frozen=True)
 class Protocol:
     """How all rows are measured; see the options."""
@@ -132,17 +124,11 @@ class Protocol:
     limit: int | None
     masks: bool
     edges: EdgesLike
+    edges_in_words: str
     default_flow: bool
     out: Path | None
 
-    @property
-    def edges_in_words(self) -> str:
-        """Where the flow's edges come from."""
-        return self.edges if isinstance(self.edges, str) else "structured forest"
-
-    def open(
-        self, names: Iterable[str], root: Path, kitti_images: Literal["grey", "color"] | None
-    ) -> dict[str, FilePairs]:
+    def open(self, names: Iterable[str], root: Path, kitti_images: str | None) -> dict[str, FilePairs]:
         """Return the data sets that are below the root; raise if there is none."""
         from deepmatching.data.datasets import open_dataset
         from deepmatching.evaluation.paper_tables import FOLDERS
@@ -163,21 +149,13 @@ class Protocol:
 
     def measure(self, name: str, dataset: FilePairs, row: Method, matcher: DeepMatcher) -> dict[str, TableRow]:
         """Return our lines of a row, continued from its files. Each pair is matched once for matches and flow."""
-        from deepmatching.data.datasets import Pair
-        from deepmatching.evaluation import PairResult, evaluate_flow, evaluate_with_flow
+        from deepmatching.evaluation import evaluate_flow, evaluate_with_flow
         from deepmatching.evaluation.paper_tables import epicflow_preset, lines_of
         from deepmatching.matcher import DeepMatcher
 
-        def flow(image0: Tensor, image1: Tensor, matches: Matches) -> np.ndarray:
-            return matcher.flow(image0, image1, preset, edges=self.edges, matches=matches).flow
-
-        def flow_by_default(image0: Tensor, image1: Tensor) -> np.ndarray:
-            return default_matcher.flow(image0, image1, PRESET, edges=self.edges).flow
-
-        def on_pair(pair: Pair, result: PairResult, shown: Any) -> None:
+        def on_pair(pair: object, result: PairResult, shown: object) -> None:
             advance(f"{result.group} {result.name}")
 
-        rank = self.rank_of(row)
         title, preset = f"{dataset.name} {row.key}", epicflow_preset(dataset.name)
         recorder = partial(self.recorder, name, dataset, row)
         with (
@@ -185,16 +163,21 @@ class Protocol:
             recorder("flow", matcher, preset) as of_flow,
             progress_bar(title, len(dataset), len(of_matches.done & of_flow.done)) as advance,
         ):
-            evaluations = evaluate_with_flow(matcher, flow, dataset, (of_matches, of_flow), on_pair, True, rank)
+            evaluations = evaluate_with_flow(
+                matcher,
+                lambda a, b, matches: matcher.flow(a, b, preset, edges=self.edges, matches=matches).flow,
+                *(dataset, (of_matches, of_flow), on_pair, True, self.rank_of(row)),
+            )
         if not self.default_flow:
             return lines_of(*evaluations)
-        of_flow_command = replace(matcher.settings, radius=FLOW_RADIUS, reciprocal=RECIPROCAL, subpixel=True)
-        default_matcher = DeepMatcher(matcher.network.at_radius(FLOW_RADIUS), of_flow_command)
+        of_command = replace(matcher.settings, radius=FLOW_RADIUS, reciprocal=RECIPROCAL, subpixel=True)
+        default_matcher = DeepMatcher(matcher.network.at_radius(FLOW_RADIUS), of_command)
         with (
             recorder("default-flow", default_matcher, PRESET) as of_default,
             progress_bar(f"{title}, default flow", len(dataset), len(of_default.done)) as advance,
         ):
-            by_default = evaluate_flow(flow_by_default, dataset, of_default, on_pair, warm_up=True)
+            flow = partial(default_matcher.flow, preset=PRESET, edges=self.edges)
+            by_default = evaluate_flow(lambda a, b: flow(a, b).flow, dataset, of_default, on_pair, warm_up=True)
         return lines_of(*evaluations, by_default)
 
     def rank_of(self, row: Method) -> Rank:
@@ -224,9 +207,6 @@ class Protocol:
         return Recorder(empty, file, resume=True, report=report, hint="run the same command to continue")
 
 
-# ---------------------------------------------------------------------- models
-
-
 def _with_checkpoints(rows: Sequence[Method], checkpoints: Iterable[str]) -> tuple[Method, ...]:
     """Return the rows with the models that ``--checkpoint`` gives them."""
     from deepmatching.network.descriptors.pretrained import is_published
@@ -237,7 +217,9 @@ def _with_checkpoints(rows: Sequence[Method], checkpoints: Iterable[str]) -> tup
         if not equals or key not in [row.key for row in rows]:
             keys = ", ".join(row.key for row in rows)
             raise DeepMatchingError(f"--checkpoint must be ROW=FILE with one of the rows {keys}, not '{text}'.")
-        given[key] = {"model": path, "ours": "ImageNet" if is_published(path) else _trained_on(path)}
+        train, _, is_best = _card(path)
+        training = f"{'+'.join(train)}, {'best' if is_best else 'last'}" if train else "yours"
+        given[key] = {"model": path, "ours": "ImageNet" if is_published(path) else training}
     return tuple(replace(row, **given[row.key], is_given=True) if row.key in given else row for row in rows)
 
 
@@ -254,12 +236,6 @@ def _card(path: str) -> tuple[list[str], list[str], bool]:
         return train, train if is_same else list(config["validation"]["data"]), "score" in card
     except (DeepMatchingError, KeyError, ValueError, TypeError):  # a wrong path is reported when the matcher is built
         return [], [], False
-
-
-def _trained_on(path: str) -> str:
-    """Return the training data that a model's card names, and which checkpoint of the run it is."""
-    train, _, is_best = _card(path)
-    return f"{'+'.join(train)}, {'best' if is_best else 'last'}" if train else "yours"
 
 
 def _warn_if_chosen_on(datasets: Iterable[str], row: Method) -> None:

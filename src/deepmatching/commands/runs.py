@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 CameraMode = Literal["auto", "image"]
 
-#: Default of ``--min-matches``, which is COLMAP's.
-MIN_MATCHES = 15
+MIN_MATCHES = 15  #: Default of ``--min-matches``, which is COLMAP's.
 
 RUN = argument(..., "RUN", "Folder that deepmatching bulk has written.")
 IMAGES = option(None, "The folder of the images.", "FOLDER", "where they were matched")

@@ -10,11 +10,8 @@ from deepmatching.commands.messages import duration, progress_bar, say
 from deepmatching.commands.options import option
 from deepmatching.errors import DeepMatchingError, check_number
 
-#: Default of the largest reprojection error, in cells that matches were found on.
-_MAX_ERROR_IN_CELLS = 0.4
-
-#: The picture of the match graph.
-GRAPH = "graph.png"
+_MAX_ERROR_IN_CELLS = 0.4  #: Default of the largest reprojection error, in cells that matches were found on.
+GRAPH = "graph.png"  #: The picture of the match graph.
 
 
 @options.command()
@@ -45,8 +42,7 @@ def sfm(
     from deepmatching.bulk_matching import RunFolder
     from deepmatching.io.files import check_replaceable
     from deepmatching.io.store import Store
-    from deepmatching.reconstruction.colmap import load_pycolmap
-    from deepmatching.reconstruction.mapping import DATABASE, PICTURE, POINTS, reconstruct
+    from deepmatching.reconstruction.colmap import DATABASE, PICTURE, POINTS, load_pycolmap, reconstruct
 
     if max_error is not None:
         check_number("--max-error", max_error, above=0)

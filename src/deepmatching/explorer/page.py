@@ -39,8 +39,7 @@ DOWNLOADS = (
     *("matches-picture.png", "displacement-picture.png", "flow-picture.png"),
 )
 
-#: Largest exported page, in bytes. It has the maps of as many points as fit.
-MAX_PAGE_BYTES = 14_000_000
+MAX_PAGE_BYTES = 14_000_000  #: Largest exported page, in bytes. It has the maps of as many points as fit.
 
 _IMPORT = re.compile(r'(from |import )"\./([\w-]+\.js)"')
 #: What an exported page may load: what is in it, and nothing else.

@@ -24,8 +24,7 @@ from deepmatching.explorer.results import Result
 from deepmatching.geometry.discretization import CORNERS
 from deepmatching.network.inspection import Inspection
 
-#: The types that JavaScript has arrays for.
-DTYPES = ("uint8", "int16", "float32")
+DTYPES = ("uint8", "int16", "float32")  #: The types that JavaScript has arrays for.
 
 
 class Packed(NamedTuple):

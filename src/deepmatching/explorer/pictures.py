@@ -22,12 +22,9 @@ from deepmatching.drawing import to_uint8_rgb
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.images import load_image, shrink, size_of
 
-#: Largest file that can be uploaded, in bytes.
-MAX_UPLOAD_BYTES = 64 * 2**20
-#: Number of uploads that are kept; the oldest go.
-MAX_PICTURES = 32
-#: Number of pairs that are kept; the oldest go.
-MAX_PAIRS = 16
+MAX_UPLOAD_BYTES = 64 * 2**20  #: Largest file that can be uploaded, in bytes.
+MAX_PICTURES = 32  #: Number of uploads that are kept; the oldest go.
+MAX_PAIRS = 16  #: Number of pairs that are kept; the oldest go.
 #: The pairs that ship, by id: their files in ``data/demo`` and what they show.
 SAMPLES = {"sample-bunny": ("bunny_0.jpg", "bunny_1.jpg", "Big Buck Bunny, © 2008 Blender Foundation, CC BY 3.0")}
 

@@ -25,13 +25,11 @@ from deepmatching.network.operators.decoding import Decoded
 from deepmatching.search import doubt, expected_fraction, has_failed
 from deepmatching.settings import MIN_CONFIDENCE, MODEL, RADIUS, Radius, Settings
 
-#: Most bytes of all traces of results that are kept; see ``deepmatching.network.inspection``.
-MAX_TRACE_BYTES = 2**30
+MAX_TRACE_BYTES = 2**30  #: Most bytes of all traces of results that are kept; see ``deepmatching.network.inspection``.
 #: The stages of a run, each with its share of the time.
 STAGES = {"model": 0.03, "descriptors": 0.17, "matches": 0.35, "edges": 0.1, "flow": 0.35}
 
-#: Called with the name of each stage as it begins. What it raises ends the run.
-Begin = Callable[[str], None]
+Begin = Callable[[str], None]  #: Called with the name of each stage as it begins. What it raises ends the run.
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,7 @@ from deepmatching.explorer.pictures import MAX_UPLOAD_BYTES, SAMPLES, Pictures, 
 from deepmatching.explorer.results import Result, RunSettings, Traces
 from deepmatching.network.inspection import Inspection
 
-#: The largest request that is not a picture, in bytes.
-MAX_REQUEST_BYTES = 2**16
+MAX_REQUEST_BYTES = 2**16  #: The largest request that is not a picture, in bytes.
 
 
 #: Sent with every response. The page loads nothing from elsewhere and may not be framed.
@@ -48,8 +47,7 @@ class TooLarge(DeepMatchingError):
     """A request that is too large to be read."""
 
 
-#: An answer that the page unpacks.
-_binary = partial(Response, media_type="application/octet-stream")
+_binary = partial(Response, media_type="application/octet-stream")  #: An answer that the page unpacks.
 
 
 @dataclass(eq=False)

@@ -30,8 +30,7 @@ CONF: dict[str, Any] = {
     "cell_size": 2,
 }
 
-#: Where hloc looks for a matcher of this name.
-_MODULE = "hloc.matchers.deepmatching"
+_MODULE = "hloc.matchers.deepmatching"  #: Where hloc looks for a matcher of this name.
 
 
 class DeepMatching(BaseModel):

@@ -1,4 +1,4 @@
-"""A COLMAP database of a run, verified geometrically, by pycolmap (the extra ``sfm``).
+"""A COLMAP database of a run, and a model of its scene, by pycolmap (the extra ``sfm``).
 
 COLMAP works on the stored pixels, whatever EXIF says about their orientation, and measures positions from pixel
 corners.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -17,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from deepmatching.bulk_matching.pairs import Pair
+from deepmatching.drawing.pictures import write_image
+from deepmatching.drawing.reconstruction import draw_model
 from deepmatching.errors import DeepMatchingError, check_choice, check_number
 from deepmatching.io.files import PathLike, atomic_write, check_suffix
 from deepmatching.io.image_files import stored_size, to_stored
@@ -26,16 +30,16 @@ from deepmatching.reconstruction.keypoints import ImageKeypoints, SharedKeypoint
 if TYPE_CHECKING:
     import pycolmap
 
-#: Pairs with fewer verified matches are dropped; COLMAP's own default.
-MIN_MATCHES = 15
+MIN_MATCHES = 15  #: Pairs with fewer verified matches are dropped; COLMAP's own default.
 
 #: Which images share a camera: those whose EXIF data and sizes agree (``auto``), or none (``image``).
 CameraMode = Literal["auto", "image"]
 
-#: Focal length in units of the longer side where EXIF says nothing; COLMAP's own default.
-_FOCAL = 1.2
-#: Seed of RANSAC and of the mapping.
-SEED = 0
+_FOCAL = 1.2  #: Focal length in units of the longer side where EXIF says nothing; COLMAP's own default.
+SEED = 0  #: Seed of RANSAC and of the mapping.
+DATABASE, PICTURE, POINTS = "database.db", "model.png", "points.ply"
+_UNFINISHED = ".unfinished-"  #: Prefix of the folder where models are built before they replace older ones.
+_MIN_IMAGES = 3  #: Models of fewer images are dropped.
 
 
 @dataclass(frozen=True)
@@ -121,8 +125,6 @@ def _refused_writes(path: PathLike, temporary: Path) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if isinstance(error, DeepMatchingError):
-            raise
         reason = str(error).strip().splitlines()[0].rstrip(".")
         raise DeepMatchingError(
             f"COLMAP cannot write '{path}' ({reason}): free some space there, or write to another disk."
@@ -183,11 +185,107 @@ def _camera(pycolmap: Any, path: Path, image: ImageKeypoints, cameras: Cameras) 
 
 def _verified(pycolmap: Any, path: Path, ids: dict[str, int]) -> dict[Pair, int]:
     """Return the number of verified matches of the pairs that have some, in both directions of the names."""
-    names = {number: name for name, number in ids.items()}
+    names, found = {number: name for name, number in ids.items()}, {}
     with pycolmap.Database.open(path) as database:
-        counts = zip(*database.read_two_view_geometry_num_inliers(), strict=True)
-    found = {}
-    for pair, count in counts:
-        first, second = (names[number] for number in pycolmap.pair_id_to_image_pair(pair))
-        found[first, second] = found[second, first] = int(count)
+        for pair, count in zip(*database.read_two_view_geometry_num_inliers(), strict=True):
+            first, second = (names[number] for number in pycolmap.pair_id_to_image_pair(pair))
+            found[first, second] = found[second, first] = int(count)
     return found
+
+
+@dataclass(frozen=True)
+class ModelSummary:
+    """The largest model of a scene."""
+
+    path: Path  #: its folder, in COLMAP's binary format
+    images: int  #: number of images whose camera was found
+    points: int  #: number of points
+    track_length: float  #: mean number of images that see a point
+    error: float  #: mean reprojection error in pixels
+    models: int  #: number of models; more than one if images could not be joined
+    missing: tuple[str, ...]  #: names of the images that are not in the largest model
+
+
+def reconstruct(
+    folder: PathLike,
+    images: PathLike,
+    max_error: float,
+    refine_cameras: bool = True,
+    on_image: Callable[[], object] | None = None,
+) -> ModelSummary:
+    """Find the cameras and points of a scene from the database in a folder, which must be locked.
+
+    Models go to the folders ``0``, ``1``, … beside it, the largest first, with a picture and the points of the largest.
+
+    Args:
+        images: the folder of the images, for the colours of the points.
+        max_error: observations with a larger reprojection error, in pixels, are dropped.
+        refine_cameras: estimate focal lengths and distortions too; off if they are known.
+        on_image: called whenever the camera of another image was found.
+    """
+    folder = Path(folder)
+    for left in folder.glob(f"{_UNFINISHED}*"):  # by a command that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    with quiet_pycolmap() as pycolmap, tempfile.TemporaryDirectory(prefix=_UNFINISHED, dir=folder) as unfinished:
+        options = _options(pycolmap, max_error, refine_cameras)
+        pycolmap.set_random_seed(SEED)
+        found = pycolmap.incremental_mapping(
+            folder / DATABASE, images, unfinished, options, next_image_callback=on_image or (lambda: None)
+        )
+        models = sorted(found.values(), key=lambda model: -model.num_reg_images())
+        with pycolmap.Database.open(folder / DATABASE) as database:
+            names = [image.name for image in database.read_all_images()]
+        if not models:
+            raise DeepMatchingError(
+                f"No camera could be found from '{folder / DATABASE}': match more pairs of neighbouring images, with a "
+                "larger --radius if they are far apart."
+            )
+        _replace_models(folder, models, Path(unfinished))
+    best = models[0]
+    _write_pictures(folder, best)
+    registered = {image.name for image in best.images.values() if image.has_pose}
+    return ModelSummary(
+        folder / "0",
+        best.num_reg_images(),
+        best.num_points3D(),
+        best.compute_mean_track_length(),
+        best.compute_mean_reprojection_error(),
+        len(models),
+        tuple(name for name in names if name not in registered),
+    )
+
+
+def _options(pycolmap: Any, max_error: float, refine_cameras: bool) -> Any:
+    options = pycolmap.IncrementalPipelineOptions()
+    options.random_seed, options.min_model_size = SEED, _MIN_IMAGES
+    options.mapper.filter_max_reproj_error = max_error
+    options.triangulation.complete_max_reproj_error = options.triangulation.merge_max_reproj_error = max_error
+    if not refine_cameras:
+        options.ba_refine_focal_length = options.ba_refine_extra_params = False
+        options.mapper.abs_pose_refine_focal_length = options.mapper.abs_pose_refine_extra_params = False
+    return options
+
+
+def _replace_models(folder: Path, models: list[Any], unfinished: Path) -> None:
+    """Write the models to numbered folders, and remove those of an earlier reconstruction."""
+    for number, model in enumerate(models):
+        place = unfinished / f"model-{number}"
+        place.mkdir()
+        model.write(place)
+    for old in folder.iterdir():
+        if old.name.isdigit() and (old / "cameras.bin").is_file():
+            shutil.rmtree(old)
+    for number in range(len(models)):
+        os.replace(unfinished / f"model-{number}", folder / str(number))
+
+
+def _write_pictures(folder: Path, model: Any) -> None:
+    points = np.array([point.xyz for point in model.points3D.values()]).reshape(-1, 3)
+    colors = np.array([point.color for point in model.points3D.values()], np.uint8).reshape(-1, 3)
+    poses = [image.cam_from_world().inverse() for image in model.images.values() if image.has_pose]
+    centres = np.array([pose.translation for pose in poses]).reshape(-1, 3)
+    rotations = np.array([pose.rotation.matrix() for pose in poses]).reshape(-1, 3, 3)
+    with contextlib.suppress(DeepMatchingError):  # no reason to lose a model
+        write_image(folder / PICTURE, draw_model(points, colors, centres, rotations))
+    with atomic_write(folder / POINTS) as temporary:
+        model.export_PLY(temporary)

@@ -20,8 +20,7 @@ from deepmatching.errors import check_number
 from deepmatching.io.images import shrunk_size
 from deepmatching.reconstruction.refinement import refine, reverse
 
-#: Number of points of an image after which equal cells are merged.
-_MERGE_AFTER = 200_000
+_MERGE_AFTER = 200_000  #: Number of points of an image after which equal cells are merged.
 #: Cells are counted from this many cells left of and above the image: a match may lie a little outside.
 _MARGIN = 2**20
 

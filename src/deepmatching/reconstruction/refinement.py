@@ -14,20 +14,14 @@ import torch
 
 from deepmatching.geometry.affine import affine_fit
 
-#: Matches agree if their displacements differ by less than this many steps of the grid.
-MAX_DISAGREEMENT = 0.2
-#: Largest distance of a neighbour, in steps.
-_MAX_DISTANCE = 1.7
-#: Standard deviation of the weights of neighbours, in steps.
-_SIGMA = 0.7
-#: Minimum number of neighbours that agree.
-_MIN_NEIGHBOURS = 3
-#: Largest distance to the nearest of them, in steps.
-_MAX_NEAREST = 0.9
+MAX_DISAGREEMENT = 0.2  #: Matches agree if their displacements differ by less than this many steps of the grid.
+_MAX_DISTANCE = 1.7  #: Largest distance of a neighbour, in steps.
+_SIGMA = 0.7  #: Standard deviation of the weights of neighbours, in steps.
+_MIN_NEIGHBOURS = 3  #: Minimum number of neighbours that agree.
+_MAX_NEAREST = 0.9  #: Largest distance to the nearest of them, in steps.
 #: Weight of a constant displacement against an affine one: where neighbours lie in a line, an affine map is arbitrary.
 _RIDGE = 0.15
-#: Keeps the fit of a point without neighbours solvable.
-_TINY_RIDGE = 1e-9
+_TINY_RIDGE = 1e-9  #: Keeps the fit of a point without neighbours solvable.
 #: Bins along each axis that a point looks for neighbours in. A bin is half a step wide and has one match.
 _BINS = np.arange(-3, 4)
 

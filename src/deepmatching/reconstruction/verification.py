@@ -14,8 +14,7 @@ from deepmatching.settings import MIN_CONFIDENCE
 
 #: Distance to the epipolar line up to which a match counts, in pixels of the size at which the images were matched.
 _THRESHOLD = 1.5
-#: Largest number of MAGSAC's trials for a pair.
-_MAX_ITERATIONS = 5000
+_MAX_ITERATIONS = 5000  #: Largest number of MAGSAC's trials for a pair.
 
 
 def verify_pairs(
