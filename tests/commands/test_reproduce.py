@@ -15,7 +15,7 @@ import torch
 
 from deepmatching.commands.reproduce import reproduce
 from deepmatching.data.datasets import KITTI2012
-from deepmatching.data.datasets.sintel import MINI_VAL
+from deepmatching.data.datasets.published import MINI_VAL
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation import flow_metrics, match_metrics, running
 from deepmatching.matcher import DeepMatcher

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from deepmatching.data.datasets.sintel import MINI_TRAIN, MINI_VAL
+from deepmatching.data.datasets.published import MINI_TRAIN, MINI_VAL
 from deepmatching.evaluation.paper_tables import NOT_OURS, PAPER
 from deepmatching.models import load_network
 from helpers.fake_datasets import write_chairs, write_kitti, write_sintel

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset
 
 from deepmatching.data.datasets import Pair, open_dataset
-from deepmatching.data.datasets.sintel import MINI_TRAIN
+from deepmatching.data.datasets.published import MINI_TRAIN
 from deepmatching.errors import DeepMatchingError
 from deepmatching.training.config import Config, DataConfig
 from deepmatching.training.data import (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from deepmatching.data.datasets import open_dataset
-from deepmatching.data.datasets.sintel import MINI_VAL
+from deepmatching.data.datasets.published import MINI_VAL
 from deepmatching.errors import DeepMatchingError
 from helpers.fake_datasets import write_chairs, write_kitti, write_pairs, write_sintel
 

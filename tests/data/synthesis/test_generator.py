@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from deepmatching.data.synthesis import PRESETS, Photos, SynthesisSettings, Synthesizer
-from deepmatching.data.synthesis.transfer import to_device
+from deepmatching.data.synthesis.generator import to_device
 from deepmatching.errors import DeepMatchingError
 
 

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from deepmatching.data.synthesis import PRESETS, Photos, Synthesizer
+from deepmatching.data.synthesis.generator import to_device
 from deepmatching.data.synthesis.layers import fetch, render, without_detail
 from deepmatching.data.synthesis.motions import Waves
 from deepmatching.data.synthesis.scene import Scene, Windows, draw_scene, to_window
-from deepmatching.data.synthesis.transfer import to_device
 
 #: No effect of light or camera.
 PLAIN = replace(PRESETS["chairs"], cutouts=0.5)

@@ -1,11 +1,9 @@
 """Data sets of image pairs with ground truth, and the generator of synthetic pairs."""
 
-from deepmatching.data.datasets.chairs import FlyingChairs
-from deepmatching.data.datasets.kitti import KITTI2012, KITTI2015
 from deepmatching.data.datasets.manifest import Manifest
 from deepmatching.data.datasets.opening import open_dataset
 from deepmatching.data.datasets.pairs import Entry, FilePairs, Pair
-from deepmatching.data.datasets.sintel import Sintel, SintelMini
+from deepmatching.data.datasets.published import KITTI2012, KITTI2015, FlyingChairs, Sintel, SintelMini
 
 __all__ = [
     "KITTI2012",

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from deepmatching.data.datasets.pairs import FILES, Entry, FilePairs, PathLike, Pose, evenly_spaced, missing_files
+from deepmatching.data.datasets.pairs import FILES, Entry, FilePairs, Pose, evenly_spaced, missing_files
 from deepmatching.errors import DeepMatchingError
+from deepmatching.io.files import PathLike
 from deepmatching.io.structured import read_json
 
 #: Keys that name a file, and the field of :class:`Entry` that holds it.

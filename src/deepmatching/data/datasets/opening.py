@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from deepmatching.data.datasets.chairs import FlyingChairs
-from deepmatching.data.datasets.kitti import KITTI2012, KITTI2015
 from deepmatching.data.datasets.manifest import Manifest
-from deepmatching.data.datasets.pairs import FilePairs, PathLike
-from deepmatching.data.datasets.sintel import Sintel, SintelMini
+from deepmatching.data.datasets.pairs import FilePairs
+from deepmatching.data.datasets.published import KITTI2012, KITTI2015, FlyingChairs, Sintel, SintelMini
 from deepmatching.errors import DeepMatchingError
 from deepmatching.extensions import find_extension, is_import_path
+from deepmatching.io.files import PathLike
 
 #: The names that :func:`open_dataset` knows.
 NAMES = (
@@ -62,23 +59,23 @@ def open_dataset(
         return find_extension(text)(root=root, split=split, masks=masks, limit=limit)
     name = text.lower()
     is_manifest = name.endswith(".json")
-    family = name.partition("-")[0]
+    family = "" if is_manifest else name.partition("-")[0]
     if not is_manifest and name not in NAMES and family != "sintel":
         raise DeepMatchingError(
             f"Unknown data set '{text}': use {', '.join(NAMES)}, package.module:Class or the path of a .json manifest."
         )
-    for option, value, names in (
-        ("splits", split, WITH_SPLITS),
-        ("passes", passes, WITH_PASSES),
-        ("split file", split_file, (WITH_SPLIT_FILE,)),
+    for option, value, has_it in (
+        ("splits", split, family in WITH_SPLITS),
+        ("passes", passes, family in WITH_PASSES),
+        ("split file", split_file, family == WITH_SPLIT_FILE),
     ):
-        if value is not None and (is_manifest or family not in names):
+        if value is not None and not has_it:
             what = f"The manifest '{text}'" if is_manifest else f"'{name}'"
             raise DeepMatchingError(f"{what} has no {option}: leave '{value}' out.")
     if is_manifest:
         if root is not None:
             raise DeepMatchingError(f"The manifest '{text}' needs no root: its paths are relative to itself.")
-        return Manifest(Path(name_or_path), masks, limit)
+        return Manifest(name_or_path, masks, limit)
     if root is None:
         raise DeepMatchingError(f"'{name}' needs its folder: give --root DIR, or data.root=DIR in training.")
     if family == "sintel":

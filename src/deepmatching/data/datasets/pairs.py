@@ -10,6 +10,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -21,7 +22,7 @@ from torch.utils.data import Dataset
 
 from deepmatching.errors import DeepMatchingError, check_number
 from deepmatching.geometry import homographies
-from deepmatching.io.files import PathLike, read_bytes
+from deepmatching.io.files import read_bytes
 from deepmatching.io.flow import read_flow
 from deepmatching.io.image_files import decode_image_file
 from deepmatching.io.images import load_image
@@ -87,11 +88,6 @@ class Entry:
         """Tell whether the files say which pixels are occluded."""
         return any((self.occluded, self.visible, self.flow_noc))
 
-    def files(self) -> dict[str, Path]:
-        """Return the files by the name of their field."""
-        named = {name: getattr(self, name) for name in FILES}
-        return {name: path for name, path in named.items() if path is not None}
-
     def without_masks(self) -> Entry:
         """Return the same pair with all of its ground truth, and no occlusion known."""
         return replace(self, occluded=None, visible=None, invalid=None, flow_noc=None)
@@ -99,37 +95,34 @@ class Entry:
     def read(self) -> Pair:
         image0, image1 = (_load_rgb(path) for path in (self.image0, self.image1))
         size0, size1 = (tuple(image.shape[1:]) for image in (image0, image1))
+
+        def sized(path: Path, read: Callable[[Path], np.ndarray]) -> np.ndarray:
+            """Read what must have the size of the first image."""
+            found = read(path)
+            if found.shape[:2] != size0:
+                raise DeepMatchingError(
+                    f"'{path}' has {found.shape[1]} x {found.shape[0]} pixels, but its image '{self.image0}' has "
+                    f"{size0[1]} x {size0[0]}; both need the same size."
+                )
+            return found
+
         if self.flow is not None:
-            flow = read_flow(self.flow)
-            self._check_size(self.flow, flow, size0)
+            flow = sized(self.flow, read_flow)
         elif self.homography is not None:
             flow = homography_flow(read_homography(self.homography), *size0, *size1)
         else:
             flow = np.full((*size0, 2), np.nan, np.float32)
         occluded = np.zeros(size0, bool)
         if self.occluded is not None:
-            occluded |= self._read_mask(self.occluded, size0)
+            occluded |= sized(self.occluded, _read_mask)
         if self.visible is not None:
-            occluded |= ~self._read_mask(self.visible, size0)
+            occluded |= ~sized(self.visible, _read_mask)
         if self.flow_noc is not None:
-            visible = read_flow(self.flow_noc)
-            self._check_size(self.flow_noc, visible, size0)
+            visible = sized(self.flow_noc, read_flow)
             occluded |= np.isfinite(flow).all(axis=2) & ~np.isfinite(visible).all(axis=2)
         if self.invalid is not None:
-            flow[self._read_mask(self.invalid, size0)] = np.nan
+            flow[sized(self.invalid, _read_mask)] = np.nan
         return Pair(image0, image1, torch.from_numpy(flow), torch.from_numpy(occluded), self.name)
-
-    def _read_mask(self, path: Path, size: tuple[int, ...]) -> np.ndarray:
-        mask = decode_image_file(path, cv2.IMREAD_ANYDEPTH, "mask") != 0  # grey, of any bit depth
-        self._check_size(path, mask, size)
-        return mask
-
-    def _check_size(self, path: Path, found: np.ndarray, size: tuple[int, ...]) -> None:
-        if found.shape[:2] != size:
-            raise DeepMatchingError(
-                f"'{path}' has {found.shape[1]} x {found.shape[0]} pixels, but its image '{self.image0}' has "
-                f"{size[1]} x {size[0]}; both need the same size."
-            )
 
 
 #: Fields of :class:`Entry` that a data set may lack.
@@ -139,12 +132,21 @@ MASKS = ("occluded", "visible", "invalid", "flow_noc")
 FILES = ("image0", "image1", "flow", "homography", "points", *MASKS)
 
 
+def _load_rgb(path: Path) -> Tensor:
+    """Return (3, H, W); the channels of a grey image are equal."""
+    image = load_image(path)
+    return image if image.shape[0] == 3 else image.expand(3, -1, -1).contiguous()
+
+
+def _read_mask(path: Path) -> np.ndarray:
+    return decode_image_file(path, cv2.IMREAD_ANYDEPTH, "mask") != 0  # grey, of any bit depth
+
+
 class FilePairs(Dataset[Pair]):
     """Pairs in files, by index; workers of a ``DataLoader`` may read them.
 
     Args:
-        name: of the data set, for display.
-        entries: one for each pair.
+        name, entries: of the data set, for display, and of each pair.
         incomplete: number of pairs that were left out because they lack files.
     """
 
@@ -184,63 +186,6 @@ class FilePairs(Dataset[Pair]):
         return self if count >= len(self) else FilePairs(self.name, evenly_spaced(self.entries, count))
 
 
-@dataclass(frozen=True)
-class Layout:
-    """The files of a data set, in words for an error message."""
-
-    title: str  #: "MPI Sintel"
-    files: str  #: "training/clean/SCENE/frame_NNNN.png"
-
-    def error(self, problem: str, hint: str = "") -> DeepMatchingError:
-        return DeepMatchingError(f"{self.title} is incomplete: {problem}; expected below its root: {self.files}{hint}.")
-
-    def folder(self, path: Path, hint: str = "") -> Path:
-        """Return the folder, which must exist."""
-        if not os.path.isdir(path):
-            raise self.error(f"there is no folder '{path}'", hint)
-        return path
-
-    def part(self, root: PathLike, part: str, signs: Sequence[str]) -> Path:
-        """Return the folder ``part`` of the root, or the root itself if it holds one of that folder's ``signs``."""
-        root = self.folder(Path(root))
-        if not (root / part).is_dir() and any((root / sign).exists() for sign in signs):
-            return root
-        return self.folder(root / part)
-
-    def names(self, folder: Path) -> list[str]:
-        """Return the names in a folder, which must exist."""
-        return list_folder(self.folder(folder))
-
-    def check(self, entries: Sequence[Entry], hint: str = "") -> None:
-        """Raise unless every file of every entry exists; ``hint`` is for missing masks."""
-        if missing := missing_files(entries):
-            others = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-            _, field, path = missing[0]
-            raise self.error(f"there is no file '{path}'{others}", hint if field in MASKS else "")
-
-
-class LayoutPairs(FilePairs):
-    """A data set in a published layout, with all its files.
-
-    Args:
-        name, entries: as for :class:`FilePairs`.
-        layout: names what is missing.
-        masks: use the masks; otherwise all known flow counts.
-        limit: take only this many evenly spaced pairs of the complete ones; None for all pairs, which must be complete.
-    """
-
-    def __init__(
-        self, name: str, layout: Layout, entries: Sequence[Entry], masks: bool, limit: int | None = None
-    ) -> None:
-        if not masks:
-            entries = [entry.without_masks() for entry in entries]
-        incomplete = {index for index, _, _ in missing_files(entries)} if limit is not None else set()
-        if len(incomplete) < len(entries):
-            entries = [entry for index, entry in enumerate(entries) if index not in incomplete]
-        layout.check(entries, "; or do without masks (--no-masks; data.masks=false in training)")
-        super().__init__(name, evenly_spaced(entries, limit), len(incomplete))
-
-
 def evenly_spaced(entries: Sequence[Entry], count: int | None) -> list[Entry]:
     """Return at most ``count`` of the entries, evenly spaced; all for None."""
     if count is None:
@@ -252,17 +197,16 @@ def evenly_spaced(entries: Sequence[Entry], count: int | None) -> list[Entry]:
 
 def missing_files(entries: Iterable[Entry]) -> list[tuple[int, str, Path]]:
     """Return the missing files: index of the entry, name of the field, path. Lists every folder only once."""
-    listed: dict[Path, frozenset[str]] = {}
-    missing = []
-    for index, entry in enumerate(entries):
-        for name, path in entry.files().items():
-            folder = path.parent
-            if folder not in listed:
-                listed[folder] = frozenset(list_folder(folder))
-            # A case-insensitive file system may find a name that the listing spells differently.
-            if path.name not in listed[folder] and not os.path.exists(path):
-                missing.append((index, name, path))
-    return missing
+    names_in = cache(lambda folder: frozenset(list_folder(folder)))
+    return [
+        (index, name, path)
+        for index, entry in enumerate(entries)
+        for name in FILES
+        if (path := getattr(entry, name)) is not None
+        # A case-insensitive file system may find a name that the listing spells differently.
+        and path.name not in names_in(path.parent)
+        and not os.path.exists(path)
+    ]
 
 
 def list_folder(folder: Path) -> list[str]:
@@ -276,12 +220,6 @@ def list_folder(folder: Path) -> list[str]:
         raise DeepMatchingError(
             f"The folder '{folder}' cannot be read ({reason}); check its name and its permissions."
         ) from error
-
-
-def _load_rgb(path: Path) -> Tensor:
-    """Return (3, H, W); the channels of a grey image are equal."""
-    image = load_image(path)
-    return image if image.shape[0] == 3 else image.expand(3, -1, -1).contiguous()
 
 
 def read_homography(path: Path) -> np.ndarray:
@@ -319,9 +257,7 @@ def _read_table(path: Path, kind: str, content: str) -> np.ndarray:
     return table
 
 
-def homography_flow(
-    homography: np.ndarray, height: int, width: int, target_height: int, target_width: int
-) -> np.ndarray:
+def homography_flow(homography: np.ndarray, height: int, width: int, height1: int, width1: int) -> np.ndarray:
     """Return the flow float32 (H, W, 2) of a homography (3, 3) that maps (x, y, 1) of image 0 to image 1.
 
     NaN where the point leaves the area [−0.5, W'−0.5] × [−0.5, H'−0.5] that the target's pixels cover, or lies beyond
@@ -336,6 +272,6 @@ def homography_flow(
         x1, y1 = x1 / weight, y1 / weight
         # A homography is known up to scale, even a negative one: only the sign relative to the centre counts.
         is_seen = weight * (matrix[2] @ (*homographies.centre((height, width)), 1.0)) > 0
-        is_seen &= (x1 >= -0.5) & (x1 <= target_width - 0.5) & (y1 >= -0.5) & (y1 <= target_height - 0.5)
+        is_seen &= (x1 >= -0.5) & (x1 <= width1 - 0.5) & (y1 >= -0.5) & (y1 <= height1 - 0.5)
         flow = np.stack([x1 - x, y1 - y], axis=2)
     return np.where(is_seen[..., None], flow, np.nan).astype(np.float32)

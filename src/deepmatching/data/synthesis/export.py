@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepmatching.data.datasets.chairs import SPLIT_FILE
 from deepmatching.data.datasets.pairs import Pair, list_folder
+from deepmatching.data.datasets.published import SPLIT_FILE
 from deepmatching.data.synthesis.generator import Synthesizer, check_size
 from deepmatching.data.synthesis.photos import Photos, find_pictures
 from deepmatching.data.synthesis.settings import SynthesisSettings

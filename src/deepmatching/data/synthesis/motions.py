@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Generic
+from typing import Generic, TypeVar
 
 import numpy as np
+from torch import Tensor
 
 from deepmatching.data.synthesis.settings import SynthesisSettings
-from deepmatching.data.synthesis.transfer import Numbers
+
+#: A scene holds arrays when it is drawn, and tensors when it is rendered.
+Numbers = TypeVar("Numbers", np.ndarray, Tensor)
 
 WAVES = 3  # of every layer
 _STEEPEST = 0.25  # largest slope Σ|a||ω| of a wave: x = y − w(x) then converges by a factor of 4 a step

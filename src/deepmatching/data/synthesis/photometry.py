@@ -7,9 +7,8 @@ from typing import Generic
 
 import numpy as np
 
-from deepmatching.data.synthesis.motions import PLANES
+from deepmatching.data.synthesis.motions import PLANES, Numbers
 from deepmatching.data.synthesis.settings import SynthesisSettings
-from deepmatching.data.synthesis.transfer import Numbers
 
 _LUMA = np.array([0.299, 0.587, 0.114])
 CONTROL = (5, 7)  # rows and columns of the control points of smooth fields

@@ -8,10 +8,9 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from deepmatching.data.synthesis import motions
-from deepmatching.data.synthesis.motions import PLANES, Streets, Waves
+from deepmatching.data.synthesis.motions import PLANES, Numbers, Streets, Waves
 from deepmatching.data.synthesis.photos import LARGEST_CUTOUT, LEVELS, Photos
 from deepmatching.data.synthesis.settings import SynthesisSettings
-from deepmatching.data.synthesis.transfer import Numbers
 
 _SMALLEST, _LARGEST = 0.1, 0.9  # sides of layers, in shorter sides of the frame
 _SHARPEST = 1.4  # texels per pixel beyond which a picture is taken at half its size

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deepmatching.data.datasets import KITTI2012, KITTI2015, FilePairs, FlyingChairs, Sintel, SintelMini
-from deepmatching.data.datasets.sintel import MINI_TRAIN, MINI_VAL
+from deepmatching.data.datasets.published import MINI_TRAIN, MINI_VAL
 from deepmatching.errors import DeepMatchingError
 from helpers.fake_datasets import touch_sintel, write_chairs, write_kitti, write_sintel
 
