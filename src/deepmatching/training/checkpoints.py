@@ -87,12 +87,13 @@ class RunFolder:
                 f"There is no run to resume in '{self.path}' (no {self.state.name}): check out=… or leave --resume out."
             )
         with self._store.reserve():
-            if self.config.exists() and not (resume or self.state.exists()):
-                raise DeepMatchingError(f"'{self.config}' would be overwritten: move it, or use another out=….")
-            there = [file.name for file in (self.state, self.best, self.last, self.log) if file.exists()]
+            there = [file for file in (self.state, self.config, self.best, self.last, self.log) if file.exists()]
             if there and not resume:
+                if there[0] == self.config:
+                    raise DeepMatchingError(f"'{self.config}' would be overwritten: move it, or use another out=….")
                 raise DeepMatchingError(
-                    f"'{self.path}' already holds a run ({there[0]}): continue it with --resume or use another out=…."
+                    f"'{self.path}' already holds a run ({there[0].name}): continue it with --resume or use another "
+                    "out=…."
                 )
             yield
 
@@ -118,26 +119,22 @@ class RunFolder:
         self, path: Path, network: Network, config: Config, progress: Progress, score: float | None = None
     ) -> None:
         """Write a model with its step, config and metrics."""
-        card = {
-            "step": str(progress.step),
-            "config": json.dumps(config_to_dict(config)),
-            "metrics": json.dumps(progress.metrics if progress.validated == progress.step else {}),
-        }
+        metrics = json.dumps(progress.metrics if progress.validated == progress.step else {})
+        card = {"step": str(progress.step), "config": json.dumps(config_to_dict(config)), "metrics": metrics}
         if score is not None:
             card["score"] = repr(score)
         save_network(network, path, **card)  # type: ignore[arg-type]
 
     def save_state(self, config: Config, processes: int, learner: Learner, progress: Progress) -> None:
         """Replace the state; return when it is on the disk."""
-        tensors, plain = _tensors(learner)
-        metadata = {
-            "format": STATE_FORMAT,
-            "config": json.dumps(config_to_dict(config)),
-            "processes": str(processes),
-            "optimizer": json.dumps(plain),
-            "progress": json.dumps(asdict(progress)),
-            "optimizer_tensors": json.dumps(_of_optimizer(tensors)),
+        tensors = _tensors(learner)
+        content = {
+            "config": config_to_dict(config),
+            "processes": processes,
+            "progress": asdict(progress),
+            "optimizer_tensors": _of_optimizer(tensors),
         }
+        metadata = {"format": STATE_FORMAT, **{name: json.dumps(value) for name, value in content.items()}}
         write_safetensors(self.state, tensors, metadata)
 
     def load_state(self, config: Config, processes: int, learner: Learner) -> Progress:
@@ -149,7 +146,7 @@ class RunFolder:
         now = config_to_dict(config)
         now[_BATCHES], before[_BATCHES] = processes * config.accumulate, processes_before * before.get("accumulate", 1)
         self._store.check_settings(before, now, CHANGEABLE)
-        own, found = ({n: t.shape for n, t in tensors.items()} for tensors in (_tensors(learner)[0], saved))
+        own, found = ({n: t.shape for n, t in tensors.items()} for tensors in (_tensors(learner), saved))
         for name in sorted({*own, *found}):
             if not name.startswith("optimizer.") and own.get(name) != found.get(name):
                 raise DeepMatchingError(
@@ -158,7 +155,7 @@ class RunFolder:
                 )
         if _of_optimizer(saved) != metadata.get("optimizer_tensors", _of_optimizer(saved)):
             raise self._damaged()
-        state = self._optimizer_state(learner.optimizer, saved, metadata["optimizer"])
+        state = self._optimizer_state(learner.optimizer, saved)
         for prefix, module in _modules(learner):
             module.load_state_dict({n.removeprefix(prefix): t for n, t in saved.items() if n.startswith(prefix)})
         learner.optimizer.load_state_dict(state)
@@ -174,17 +171,14 @@ class RunFolder:
                 f"{self.state} cannot be read ({reason}): start again elsewhere with out=… and, to keep the "
                 f"weights, model.init={self.last}."
             ) from error
-        decoded: dict[str, Any] = dict(metadata)
-        kinds = {"config": dict, "processes": int, "optimizer": dict}
+        names = {"config", "processes", "progress", *({"optimizer_tensors"} & set(metadata))}  # not in older states
         try:
-            decoded |= {name: parse_json(metadata[name], allow_nan=True) for name in kinds}
-            decoded["progress"] = _progress(parse_json(metadata["progress"], allow_nan=True))
-            fits = metadata["format"] == STATE_FORMAT and all(isinstance(decoded[name], kinds[name]) for name in kinds)
-            if "optimizer_tensors" in metadata:  # not in older states
-                decoded["optimizer_tensors"] = parse_json(metadata["optimizer_tensors"])
+            decoded = {name: parse_json(metadata[name], allow_nan=True) for name in names}
+            decoded["progress"] = _progress(decoded["progress"])
+            fits = isinstance(decoded["config"], dict) and isinstance(decoded["processes"], int)
         except (KeyError, ValueError, TypeError, AttributeError):
             fits = False
-        if not fits:
+        if not fits or metadata.get("format") != STATE_FORMAT:
             raise self._damaged()
         return tensors, decoded
 
@@ -194,26 +188,21 @@ class RunFolder:
             f"out=… and, to keep the weights, model.init={self.last}."
         )
 
-    def _optimizer_state(
-        self, optimizer: Optimizer, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    def _optimizer_state(self, optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         """Return what ``optimizer.load_state_dict`` takes, from the names of :func:`_tensors`."""
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        state: dict[int, dict[str, Any]] = {}
-        for name, value in [*tensors.items(), *plain.items()]:
-            if not name.startswith("optimizer."):
-                continue
+        state: dict[int, dict[str, Tensor]] = {}
+        for name in _of_optimizer(tensors):
             place = re.fullmatch(r"optimizer\.(\d{1,6})\.(\w+)", name)
             if place is None or int(place[1]) >= len(parameters):
                 raise self._damaged()
-            index, key = int(place[1]), place[2]
-            if isinstance(value, Tensor) and value.ndim:
-                parameter = parameters[index]
+            value, parameter = tensors[name], parameters[int(place[1])]
+            if value.ndim:
                 if value.shape != parameter.shape:
                     raise self._damaged()
                 # With the strides of the parameter: other strides use other kernels, which round differently.
                 value = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
-            state.setdefault(index, {})[key] = value
+            state.setdefault(int(place[1]), {})[place[2]] = value
         if len({frozenset(entries) for entries in state.values()}) > 1:  # each parameter has the same entries
             raise self._damaged()
         return {"state": state, "param_groups": optimizer.state_dict()["param_groups"]}
@@ -233,17 +222,11 @@ def _modules(learner: Learner) -> list[tuple[str, nn.Module]]:
     return [("model.", learner.model), *average]
 
 
-def _tensors(learner: Learner) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return all tensors of a run by name, and the optimizer's values that are not tensors."""
+def _tensors(learner: Learner) -> dict[str, Tensor]:
+    """Return all tensors of a run by name; the states of our optimizers are nothing but tensors."""
     tensors = {prefix + n: tensor for prefix, module in _modules(learner) for n, tensor in module.state_dict().items()}
-    plain: dict[str, Any] = {}
-    for index, state in learner.optimizer.state_dict()["state"].items():
-        for key, value in state.items():
-            if isinstance(value, Tensor):
-                tensors[f"optimizer.{index}.{key}"] = value
-            else:
-                plain[f"optimizer.{index}.{key}"] = value
-    return tensors, plain
+    states = learner.optimizer.state_dict()["state"]
+    return tensors | {f"optimizer.{n}.{key}": value for n, state in states.items() for key, value in state.items()}
 
 
 def _of_optimizer(tensors: Mapping[str, Tensor]) -> list[str]:
