@@ -7,7 +7,7 @@ import signal
 from deepmatching.training.checkpoints import Progress
 from deepmatching.training.config import Config
 from deepmatching.training.log import Row
-from deepmatching.training.run import Outcome
+from deepmatching.training.loop import Outcome
 
 
 class Recorder:

@@ -22,7 +22,7 @@ from deepmatching.data.datasets import Pair
 from deepmatching.errors import DeepMatchingError
 from deepmatching.training import read_config, train, validation
 from deepmatching.training.data import Batch, Samples
-from deepmatching.training.run import Run
+from deepmatching.training.loop import Run
 
 read, match = Samples.__getitem__, validation._match
 

@@ -21,7 +21,7 @@ from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation import match_metrics
 from deepmatching.network.descriptors import VGG
 from deepmatching.network.losses import Objective
-from deepmatching.training import model, run, train, validation
+from deepmatching.training import loop, model, train, validation
 from deepmatching.training.config import Config
 from deepmatching.training.data import Samples
 from deepmatching.training.log import read_log
@@ -129,7 +129,7 @@ def test_a_finished_run_is_left_alone_until_it_gets_more_steps(config_of: Config
 
 def test_time_can_be_the_limit(config_of: Configs, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(0, 100000, 2))
-    monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
     outcome = train(config_of("steps=0", "minutes=1", "validation.data=[]"), CPU)
     assert 1 < outcome.progress.step < 30
     rates = [row["lr"] for row in read_log(outcome.folder / "log.csv")]

@@ -15,7 +15,7 @@ from deepmatching.errors import DeepMatchingError
 from deepmatching.training import train
 from deepmatching.training.config import Config
 from deepmatching.training.log import read_log
-from deepmatching.training.run import Run
+from deepmatching.training.loop import Run
 from helpers.recorder import Recorder
 
 CPU = torch.device("cpu")

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save
 
 from deepmatching.bulk_matching import MatchedPair, RunFolder, read_pairs
 from deepmatching.bulk_matching.storage import MANIFEST, read_shard, write_shard
-from deepmatching.data.datasets.manifest import Manifest
+from deepmatching.data.datasets.opening import Manifest
 from deepmatching.data.datasets.pairs import read_homography
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation.results import Evaluation, PairResult

@@ -6,7 +6,6 @@
 
 from deepmatching.training.config import Config
 from deepmatching.training.config_file import read_config, shipped_configs
-from deepmatching.training.loop import train
-from deepmatching.training.run import Outcome, Watcher
+from deepmatching.training.loop import Outcome, Watcher, train
 
 __all__ = ["Config", "Outcome", "Watcher", "read_config", "shipped_configs", "train"]

@@ -22,9 +22,8 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset
 
 from deepmatching.data.datasets import FilePairs, Pair, open_dataset
-from deepmatching.data.datasets.crops import center_crop, random_crop, random_flip
 from deepmatching.data.datasets.opening import WITH_PASSES, WITH_SPLIT_FILE, WITH_SPLITS
-from deepmatching.data.datasets.pairs import PairDataset
+from deepmatching.data.datasets.pairs import PairDataset, center_crop, random_crop, random_flip
 from deepmatching.errors import DeepMatchingError, check_choice
 from deepmatching.extensions import is_import_path
 from deepmatching.training.config import DataConfig

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deepmatching.data.datasets import Pair
-from deepmatching.data.datasets.crops import crop, flip, random_crop, random_flip
+from deepmatching.data.datasets.pairs import crop, flip, random_crop, random_flip
 
 
 def random_pair(seed: int, size0: tuple[int, int], size1: tuple[int, int]) -> Pair:

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from deepmatching.data.synthesis import Photos
-from deepmatching.data.synthesis.photos import LEVELS
-from deepmatching.data.synthesis.shapes import draw_shapes
+from deepmatching.data.synthesis.photos import LEVELS, draw_shapes
 from deepmatching.errors import DeepMatchingError
 from helpers.synthetic_pictures import draw_cutout, draw_photo
 

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from deepmatching.data.datasets.pairs import Pair
-from deepmatching.data.synthesis.developing import develop
+from deepmatching.data.synthesis.effects import develop, draw_differences, draw_photometry
 from deepmatching.data.synthesis.layers import render
-from deepmatching.data.synthesis.photometry import draw_differences, draw_photometry
 from deepmatching.data.synthesis.photos import Photos
 from deepmatching.data.synthesis.scene import draw_scene
 from deepmatching.data.synthesis.settings import SynthesisSettings

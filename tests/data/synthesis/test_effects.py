@@ -12,9 +12,8 @@ from torch import Tensor
 
 from deepmatching.data.datasets import Pair
 from deepmatching.data.synthesis import PRESETS, Photos, SynthesisSettings, Synthesizer
-from deepmatching.data.synthesis.developing import _compressed, _filtered, _styled
+from deepmatching.data.synthesis.effects import _compressed, _filtered, _styled, draw_differences, draw_photometry
 from deepmatching.data.synthesis.generator import to_device
-from deepmatching.data.synthesis.photometry import draw_differences, draw_photometry
 from helpers.synthetic_pictures import draw_photo
 
 PLAIN = PRESETS["chairs"]
