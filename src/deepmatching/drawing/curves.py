@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 # Colours that people with red-green colour blindness can tell apart (Okabe and Ito).
 _COLORS = {"loss": "#0072b2", "acc@2": "#0072b2", "acc@5": "#d55e00", "acc@10": "#009e73"}
-# A loss whose largest value is this many times its smallest is drawn on a logarithmic scale.
-_LOGARITHMIC_FROM = 20
+_LOGARITHMIC_FROM = 20  # a loss whose largest value is this many times its smallest is drawn on a logarithmic scale
 
 
 @picture

@@ -21,15 +21,10 @@ if TYPE_CHECKING:
 #: The longer side of a panel in inches, as all lengths here, whatever its pixels: two panels side by side have text of
 #: 14 px when they are shown 1200 px wide.
 _PANEL = 6.0
-#: Panels are no narrower than this.
-_NARROWEST_PANEL = 2.4
-#: Between panels, and around them.
-_GAP = 0.13
-#: Height of a title.
-_TITLE = 0.26
-#: Height of a colour bar.
-_BAR = 0.12
-
+_NARROWEST_PANEL = 2.4  #: panels are no narrower than this
+_GAP = 0.13  #: between panels, and around them
+_TITLE = 0.26  #: height of a title
+_BAR = 0.12  #: height of a colour bar
 _P = ParamSpec("_P")
 
 

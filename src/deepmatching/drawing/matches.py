@@ -21,20 +21,13 @@ if TYPE_CHECKING:
 
 PANELS = [["image0", "image1"], ["arrows", "field"]]
 NO_MATCH = LIGHT_GREY
-#: Lines of matches below this confidence are thin and dashed.
-_MIN_CONFIDENCE = 0.5
-#: How much colour a match of confidence 0 keeps, so that it does not look like none.
-_MIN_COLOR = 0.12
-#: Lines between the images, at most.
-_MAX_LINES = 40
-#: Its multiples, modulo 1, are spread evenly.
-_GOLDEN_RATIO = 0.61803398875
-#: Least distance between arrows, in inches of the figure.
-_ARROW_SPACING = 0.28
-#: Width of an arrow, in inches.
-_ARROW_WIDTH = 0.022
-#: Arrows shorter than this many times their width are dots.
-_MIN_ARROW_LENGTH = 2
+_MIN_CONFIDENCE = 0.5  #: lines of matches below this confidence are thin and dashed
+_MIN_COLOR = 0.12  #: how much colour a match of confidence 0 keeps, so that it does not look like none
+_MAX_LINES = 40  #: lines between the images, at most
+_GOLDEN_RATIO = 0.61803398875  #: its multiples, modulo 1, are spread evenly
+_ARROW_SPACING = 0.28  #: least distance between arrows, in inches of the figure
+_ARROW_WIDTH = 0.022  #: width of an arrow, in inches
+_MIN_ARROW_LENGTH = 2  #: arrows shorter than this many times their width are dots
 
 
 def draw_displacement(

@@ -15,9 +15,8 @@ from deepmatching.io.files import atomic_write, check_suffix, check_writable, si
 from deepmatching.io.image_files import PICTURE_SUFFIXES
 
 _ENCODERS = tuple(suffix for suffix in PICTURE_SUFFIXES if suffix != ".pgm")  # which is grey
-#: The longer side of an image that is drawn, in px, whatever its own size.
-_SMALLEST_SIDE = 560
-_LARGEST_SIDE = 1280
+_SMALLEST_SIDE = 560  #: an image with a shorter longer side is enlarged when it is drawn
+_LARGEST_SIDE = 1280  #: one with a longer side is reduced, in px
 
 
 def to_uint8_rgb(image: np.ndarray | torch.Tensor) -> np.ndarray:

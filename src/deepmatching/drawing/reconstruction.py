@@ -13,10 +13,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: With more images, only some are named.
-_MAX_NAMES = 60
-#: Orange, for cameras and for images without a match.
-_ORANGE = "#d55e00"
+_MAX_NAMES = 60  #: with more images, only some are named
+_ORANGE = "#d55e00"  #: orange, for cameras and for images without a match
 #: Share of the points, nearest to the median, that are drawn: single wrong points would shrink the rest.
 _SHARE_SHOWN = 0.98
 

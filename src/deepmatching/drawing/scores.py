@@ -19,18 +19,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NO_SCORE: Color = (150, 150, 150)
-#: The side of a map, in px as all lengths here.
-_SIDE = 170
-#: Between two maps of a row.
-_GAP = 12
-#: Height of the text around a map.
-_TEXT = 46
-#: Around the figure.
-_MARGIN = 14
-#: Height of the colour bar with its labels.
-_BAR = 40
-#: Colours of the points, again and again.
-_POINT_COLORS = ("#e6194b", "#ff9f1a", "#00a0ff", "#c837f0", "#19b04b")
+_SIDE = 170  #: the side of a map, in px as all lengths here
+_GAP = 12  #: between two maps of a row
+_TEXT = 46  #: height of the text around a map
+_MARGIN = 14  #: around the figure
+_BAR = 40  #: height of the colour bar with its labels
+_POINT_COLORS = ("#e6194b", "#ff9f1a", "#00a0ff", "#c837f0", "#19b04b")  #: colours of the points, again and again
 
 
 def points_in(points: Any, size: tuple[int, int], shrunk: tuple[int, int]) -> list[tuple[float, float]]:

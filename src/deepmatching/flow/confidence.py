@@ -14,10 +14,7 @@ from deepmatching.flow.refinement import smooth
 #: ``benchmarks/confidence.py`` on pairs of MPI Sintel, KITTI, Flying Chairs and Middlebury, with equal weight for each
 #: data set, the model ``compact`` and default settings.
 CONSTANT = 5.60
-
-#: Its weights.
-WEIGHTS = (-2.29, -0.81, -0.57, -2.19)
-
+WEIGHTS = (-2.29, -0.81, -0.57, -2.19)  #: its weights
 #: Reference points are 8 pixels apart, so with a match at each of them no pixel is further than this from a match.
 _NEAR = 6
 

@@ -17,17 +17,10 @@ from deepmatching.geometry.seeds import Graph, Nearest
 from deepmatching.geometry.targets import Decoded
 from deepmatching.matches import Matches, selected_mask
 
-#: Matches that move further than this are dropped, in pixels.
-_FARTHEST = 1e6
-
-#: Side of the bins that backward matches are looked up in, in pixels.
-_BIN = 8
-
-#: Bins further away than this are clipped.
-_FARTHEST_BIN = 2**30
-
-#: The weight of a neighbour that another filter has dropped.
-_DROPPED_WEIGHT = 1e-9
+_FARTHEST = 1e6  #: matches that move further than this are dropped, in pixels
+_BIN = 8  #: side of the bins that backward matches are looked up in, in pixels
+_FARTHEST_BIN = 2**30  #: bins further away than this are clipped
+_DROPPED_WEIGHT = 1e-9  #: the weight of a neighbour that another filter has dropped
 
 
 class MatchTensors(NamedTuple):

@@ -30,14 +30,9 @@ from deepmatching.flow.settings import InterpolationSettings
 from deepmatching.geometry.seeds import Graph, Nearest
 from deepmatching.kernels.registry import has_kernels
 
-#: The least weight of a match that is weighted by its confidence.
-_LEAST_WEIGHT = 1e-3
-
-#: The least relative weight of a match: its square does not underflow.
-_TINY = 1e-100
-
-#: An edge map in 0 … 255 exceeds it.
-_STRONGEST_EDGE = 100
+_LEAST_WEIGHT = 1e-3  #: the least weight of a match that is weighted by its confidence
+_TINY = 1e-100  #: the least relative weight of a match: its square does not underflow
+_STRONGEST_EDGE = 100  #: an edge map in 0 … 255 exceeds it
 
 
 class MatchSource(NamedTuple):

@@ -13,14 +13,9 @@ from deepmatching.flow.operators.geodesic import FLOOR, cell_graph, distance_tra
 from deepmatching.flow.operators.local_models import affine_models, falloff_weights, paint
 from deepmatching.network.losses.truth import mean_over
 
-#: Weight of the motion that was filled in; the final flow's is 1.
-FILLED = 0.4
-
-#: Weight of the motion after each update.
-UPDATED = 0.2
-
-#: Weight of the negative log-likelihood.
-LIKELIHOOD = 0.2
+FILLED = 0.4  #: weight of the motion that was filled in; the final flow's is 1
+UPDATED = 0.2  #: weight of the motion after each update
+LIKELIHOOD = 0.2  #: weight of the negative log-likelihood
 
 
 def dense_loss(found: DenseFlow, flow: Tensor) -> tuple[Tensor, dict[str, Tensor]]:

@@ -21,17 +21,10 @@ from deepmatching.settings import FLOW_RADIUS, RADIUS, Radius, radius_in_pixels
 #: From the descriptors of two frames to their matches.
 Decode: TypeAlias = Callable[[Tensor, Tensor, Geometry, Decoding], Decoded]
 
-#: Side of the windows that are searched for missing matches, in reference points.
-WINDOW = 5
-
-#: A match is missing if a whole window is visible and unmatched with this probability.
-MISSING = 0.6
-
-#: A match is near the limit beyond this fraction of the radius.
-NEAR_LIMIT = 0.85
-
-#: If more than this fraction of the points have a match near the limit, the radius is too small.
-AT_LIMIT = 0.001
+WINDOW = 5  #: side of the windows that are searched for missing matches, in reference points
+MISSING = 0.6  #: a match is missing if a whole window is visible and unmatched with this probability
+NEAR_LIMIT = 0.85  #: a match is near the limit beyond this fraction of the radius
+AT_LIMIT = 0.001  #: if more than this fraction of the points have a match near the limit, the radius is too small
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,14 +32,9 @@ from deepmatching.network.network import Network
 from deepmatching.network.replay import GraphedDecode
 from deepmatching.search import Transformation, match_through
 
-#: Memory that the way from matches to flow takes on a GPU, roughly, in bytes for each pixel.
-BYTES = 300
-
-#: The same with a dense network.
-DENSE_BYTES = 700
-
-#: Number of tensors of the decoded matches of one direction, some of which may be None.
-FIELDS = len(Decoded._fields)
+BYTES = 300  #: memory that the way from matches to flow takes on a GPU, roughly, in bytes for each pixel
+DENSE_BYTES = 700  #: the same with a dense network
+FIELDS = len(Decoded._fields)  #: number of tensors of the decoded matches of one direction, some of which may be None
 
 
 class FlowGraphs:

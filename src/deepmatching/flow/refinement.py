@@ -31,11 +31,8 @@ from deepmatching.flow.operators.refinement_step import derivative, refinement_s
 from deepmatching.flow.operators.saliency import gaussian
 from deepmatching.flow.settings import RefinementSettings
 
-#: What red, green and blue add to the luminance.
-_LUMINANCE = (0.299, 0.587, 0.114)
-
-#: Rows whose weights a CPU computes together.
-_STRIP = 64
+_LUMINANCE = (0.299, 0.587, 0.114)  #: what red, green and blue add to the luminance
+_STRIP = 64  #: rows whose weights a CPU computes together
 
 
 @torch.no_grad()

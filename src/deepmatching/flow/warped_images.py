@@ -19,8 +19,7 @@ from deepmatching.geometry.homographies import apply, inside
 from deepmatching.matches import Matches
 from deepmatching.search.transformations import pixels_of, seen_through, tensor_of
 
-#: How much a pixel beyond the matches may be zoomed further than they are; a horizon has no end.
-_LARGEST_ZOOM = 20.0
+_LARGEST_ZOOM = 20.0  #: how much a pixel beyond the matches may be zoomed further than they are; a horizon has no end
 
 
 class Views(NamedTuple):

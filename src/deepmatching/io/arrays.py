@@ -25,16 +25,9 @@ if TYPE_CHECKING:
 #: Bytes that the arrays of one file may take together: 10⁸ numbers in double precision, more than any pair of images
 #: has matches or pixels.
 LARGEST_CONTENT = 2**30
-
-#: The most that deflate, the compression of ``.npz`` and ``.h5``, can shrink anything.
-LARGEST_COMPRESSION = 1032
-
-#: Groups in groups of HDF5 are followed this far; other matchers have three levels at most.
-_MAX_DEPTH = 8
-
-#: Groups and arrays of HDF5 that are looked at.
-_MAX_ITEMS = 100_000
-
+LARGEST_COMPRESSION = 1032  #: the most that deflate, the compression of ``.npz`` and ``.h5``, can shrink anything
+_MAX_DEPTH = 8  #: groups in groups of HDF5 are followed this far; other matchers have three levels at most
+_MAX_ITEMS = 100_000  #: groups and arrays of HDF5 that are looked at
 _MAGIC = b"\x93NUMPY"
 _NOT_NUMBERS = "does not hold an array of numbers"
 

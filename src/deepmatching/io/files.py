@@ -20,9 +20,7 @@ PathLike = str | os.PathLike[str]
 
 #: Seconds between attempts to replace a file. On Windows, a virus scanner or a reader may hold it for a moment.
 _PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6) if os.name == "nt" else ()
-
-#: Names of temporary files: our prefix, 32 digits, the suffix of the target.
-_PREFIX = ".deepmatching-"
+_PREFIX = ".deepmatching-"  #: names of temporary files: our prefix, 32 digits, the suffix of the target
 _TEMPORARY = re.compile(re.escape(_PREFIX) + r"[0-9a-f]{32}(\.[^.]*)?")
 #: The scheme of an address; a drive of Windows has one letter. ``Path`` makes one slash of two.
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")

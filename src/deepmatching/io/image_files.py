@@ -27,21 +27,13 @@ if TYPE_CHECKING:
 
 #: Suffixes of pictures, as they are listed in folders.
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".webp")
-
 #: Flags of OpenCV: grey or BGR, 8 or 16 bits, as in the file; EXIF orientation is applied.
 AS_STORED = cv2.IMREAD_ANYCOLOR | cv2.IMREAD_ANYDEPTH
-
-#: Pixels of an image; larger ones are refused before they are decoded.
-MAX_PIXELS = 2**29
-
-#: The EXIF orientation of an image that is stored upright.
-UPRIGHT = 1
-
+MAX_PIXELS = 2**29  #: pixels of an image; larger ones are refused before they are decoded
+UPRIGHT = 1  #: the EXIF orientation of an image that is stored upright
 _EXIF_ORIENTATION = 0x0112
-
 _JPEG = b"\xff\xd8\xff"
 _PNG = b"\x89PNG\r\n\x1a\n"
-
 #: Chunks that a PNG can do without but that change the picture: transparency, orientation, frames of an animation.
 _PNG_KEPT = (b"tRNS", b"eXIf", b"acTL", b"fcTL", b"fdAT")
 

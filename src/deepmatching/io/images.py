@@ -29,9 +29,7 @@ WHITE = {"bool": 1.0, "uint8": 255.0, "uint16": 65535.0, "float16": 1.0, "float3
 _DTYPE_RULE = "convert it to uint8 (0 to 255), uint16 (0 to 65535), bool or float (0 to 1)"
 # Resampling overshoots slightly, while an image in 0 … 255 exceeds these bounds unless it is nearly black.
 _FLOAT_RANGE = (-0.5, 1.5)
-
-#: Numbers of bits that 16-bit images often hold instead.
-_SMALLER_DEPTHS = (8, 10, 12, 14)
+_SMALLER_DEPTHS = (8, 10, 12, 14)  #: numbers of bits that 16-bit images often hold instead
 _warned_depths: set[int] = set()
 
 #: The attribute of a tensor that :func:`load_image` has made: its version, which PyTorch counts up when it is changed.

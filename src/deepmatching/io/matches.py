@@ -40,12 +40,8 @@ class MatchArrays(NamedTuple):
 
 #: Names of the scores.
 _SCORES = ("scores", "confidence", "mconf", "match_confidence", "matching_scores0", "matching_scores")
-
-#: LoFTR's names for the pair of the batch that each match belongs to.
-_BATCHES = ("batch_indexes", "m_bids")
-
-#: Names of the index: which keypoints correspond.
-_INDICES = ("matches0", "matches")
+_BATCHES = ("batch_indexes", "m_bids")  #: LoFTR's names for the pair of the batch that each match belongs to
+_INDICES = ("matches0", "matches")  #: names of the index: which keypoints correspond
 
 
 def from_corners(points: Points) -> Points:

@@ -32,7 +32,6 @@ class Manifest(Protocol):
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Manifest)
-
 #: What file systems without locks answer. A run there goes on unprotected.
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 

@@ -18,11 +18,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-#: Whole numbers have 64 bits.
-_LARGEST_WHOLE = 2**63 - 1
-
-#: Lists in lists, tables in tables.
-_DEEPEST = 100
+_LARGEST_WHOLE = 2**63 - 1  #: whole numbers have 64 bits
+_DEEPEST = 100  #: lists in lists, tables in tables
 
 
 def parse_json(text: str | bytes, allow_nan: bool = False) -> Any:

@@ -18,8 +18,7 @@ from deepmatching.io.files import atomic_write
 from deepmatching.io.image_files import PICTURE_SUFFIXES, quiet_opencv
 from deepmatching.io.images import load_image, size_of
 
-#: Suffixes of the videos that can be written, and their codecs.
-CODECS = {".mp4": "mp4v", ".avi": "MJPG"}
+CODECS = {".mp4": "mp4v", ".avi": "MJPG"}  #: suffixes of the videos that can be written, and their codecs
 
 
 class BadFrame(DeepMatchingError):

@@ -18,14 +18,9 @@ from deepmatching.io.edges import check_edges, load_edges
 #: from the image (1 or 3, H, W) to such an array.
 EdgesLike: TypeAlias = "str | os.PathLike[str] | np.ndarray | Tensor | Callable[[Tensor], np.ndarray] | None"
 
-#: Standard deviation in pixels of the smoothing before the gradient is taken.
-_GRADIENT_SIGMA = 1.0
-
-#: The gradient at this quantile becomes 1; stronger ones are clipped.
-_GRADIENT_QUANTILE = 0.99
-
-#: A lower bound for that gradient in ΔE per pixel: noise in a flat picture must not become edges.
-_GRADIENT_FLOOR = 1.0
+_GRADIENT_SIGMA = 1.0  #: standard deviation in pixels of the smoothing before the gradient is taken
+_GRADIENT_QUANTILE = 0.99  #: the gradient at this quantile becomes 1; stronger ones are clipped
+_GRADIENT_FLOOR = 1.0  #: a lower bound for that gradient in ΔE per pixel: noise in a flat picture must not become edges
 
 
 def edges_of(image: Tensor, edges: EdgesLike = None) -> np.ndarray:

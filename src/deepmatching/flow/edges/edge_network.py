@@ -25,21 +25,11 @@ from deepmatching.io.structured import parse_json
 from deepmatching.io.weights import NoInitialValues, check_counts, read_safetensors, write_safetensors
 from deepmatching.network.convolutions import channels_last, in_row_bands
 
-#: Format in the metadata of model files.
-_FORMAT = "deepmatching-edges"
-
-#: The file that ships with the package.
-_SHIPPED = "weights/edges.safetensors"
-
-#: Mean of natural images, per RGB channel.
-_MEAN = (0.45, 0.44, 0.40)
-
-#: Their standard deviation.
-_DEVIATION = (0.25, 0.24, 0.25)
-
-#: Rows at stride 2 that are computed together.
-ROWS = 48
-
+_FORMAT = "deepmatching-edges"  #: format in the metadata of model files
+_SHIPPED = "weights/edges.safetensors"  #: the file that ships with the package
+_MEAN = (0.45, 0.44, 0.40)  #: mean of natural images, per RGB channel
+_DEVIATION = (0.25, 0.24, 0.25)  #: their standard deviation
+ROWS = 48  #: rows at stride 2 that are computed together
 #: Rows around them that are needed: one for the first layer or the interpolation, one for each of two convolutions, and
 #: one to make the number even.
 REACH = 4

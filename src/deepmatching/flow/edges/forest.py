@@ -21,8 +21,7 @@ from deepmatching.errors import INSTALL_CONTRIB, DeepMatchingError
 from deepmatching.io.arrays import LARGEST_CONTENT
 from deepmatching.io.files import PathLike, read_bytes
 
-#: The lists of numbers.
-_ARRAYS = ("childs", "featureIds", "thresholds", "edgeBoundaries", "edgeBins")
+_ARRAYS = ("childs", "featureIds", "thresholds", "edgeBoundaries", "edgeBins")  #: the lists of numbers
 
 #: Options that must be positive.
 _POSITIVE = (
@@ -32,12 +31,8 @@ _POSITIVE = (
 
 #: Options that may be 0, all radii.
 _RADII = ("gradientSmoothing", "regFeatureSmoothing", "ssFeatureSmoothing", "gradientNormalization")
-
-#: The largest value of an option.
-_LARGEST_OPTION = 200
-
-#: A line of numbers.
-_LIST = re.compile(rb"-\s*\[([-+.\deE,\s]*)\]")
+_LARGEST_OPTION = 200  #: the largest value of an option
+_LIST = re.compile(rb"-\s*\[([-+.\deE,\s]*)\]")  #: a line of numbers
 
 
 def structured_forest_edges(image: Tensor, model: PathLike) -> np.ndarray:

@@ -19,11 +19,8 @@ from deepmatching.geometry.seeds import Graph, Nearest, graph_of
 from deepmatching.kernels.constants import DISTANCE_TOLERANCE
 from deepmatching.kernels.registry import operator
 
-#: Added to the edge strength, so that flat regions cost something too.
-FLOOR = 0.001
-
-#: Places for pairs of pixels that are no edge of the graph.
-_SPARE = 8192
+FLOOR = 0.001  #: added to the edge strength, so that flat regions cost something too
+_SPARE = 8192  #: places for pairs of pixels that are no edge of the graph
 
 
 @operator()
