@@ -13,7 +13,7 @@ from PIL import Image
 
 import deepmatching as dm
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.edges import check_edges
+from deepmatching.flow.edges import check_edges
 from deepmatching.io.flow import write_flow
 from deepmatching.io.images import load_image
 

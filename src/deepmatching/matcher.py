@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError, OutOfMemoryError, check_number, failed_allocations
-from deepmatching.flow.edges.detect import EdgesLike, is_edge_map
+from deepmatching.flow.edges import EdgesLike, is_edge_map
 from deepmatching.flow.matching import Frame, Matching, consecutive, flow_radius
 from deepmatching.flow.pipeline import FlowGraphs, check_pair, flow_between, matches_to_flow, searched_to_flow
 from deepmatching.flow.result import FlowResult

@@ -35,7 +35,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         return np.zeros(tuple(image.shape[1:]), np.float32)
 
     monkeypatch.setattr("deepmatching.flow.edges.structured_forest_edges", no_edges)
-    monkeypatch.setattr("deepmatching.flow.edges.detect.detect_edges", lambda image: no_edges(image, Path()))
+    monkeypatch.setattr("deepmatching.flow.edges.detect_edges", lambda image: no_edges(image, Path()))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from deepmatching.drawing.colors import WHEEL, displacement_colors, flow_range, flow_to_color, range_of
+from deepmatching.drawing.pictures import WHEEL, displacement_colors, flow_range, flow_to_color, range_of
 from deepmatching.errors import DeepMatchingError
 
 

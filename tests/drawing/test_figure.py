@@ -9,9 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from deepmatching.drawing.colors import flow_to_color
 from deepmatching.drawing.figure import add_legend, fit, new_figure, panel_figure, render
-from deepmatching.drawing.pictures import resize
+from deepmatching.drawing.pictures import flow_to_color, resize
 
 
 def test_a_figure_has_the_pixels_asked_for() -> None:

@@ -7,7 +7,6 @@ from inspect import unwrap
 import numpy as np
 import pytest
 
-from deepmatching.drawing.colors import displacement_colors, flow_range
 from deepmatching.drawing.flow import (
     NO_TRUTH,
     STEPS,
@@ -18,6 +17,7 @@ from deepmatching.drawing.flow import (
     draw_match_errors,
     error_colors,
 )
+from deepmatching.drawing.pictures import displacement_colors, flow_range
 from deepmatching.errors import DeepMatchingError
 
 build_flow_figure = unwrap(draw_flow_figure)

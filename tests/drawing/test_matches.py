@@ -9,8 +9,8 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from deepmatching.drawing.colors import flow_to_color
 from deepmatching.drawing.matches import NO_MATCH, choose_lines, draw_displacement, draw_match_figure, sorted_matches
+from deepmatching.drawing.pictures import flow_to_color
 from deepmatching.errors import DeepMatchingError
 
 NONE = np.zeros((0, 2))

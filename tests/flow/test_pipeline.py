@@ -10,7 +10,7 @@ import torch
 import deepmatching as dm
 from deepmatching.errors import DeepMatchingError
 from deepmatching.flow import PRESETS, confidence, interpolate, refine
-from deepmatching.flow.edges.detect import edges_of
+from deepmatching.flow.edges import edges_of
 from deepmatching.flow.pipeline import matches_to_flow
 from deepmatching.io.images import load_image
 from deepmatching.matches import Matches

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from deepmatching.drawing.colors import displacement_colors
 from deepmatching.drawing.flow import draw_confidence, draw_flow, draw_flow_figure, draw_frame, warped
+from deepmatching.drawing.pictures import displacement_colors
 from deepmatching.errors import DeepMatchingError
 from deepmatching.flow.result import FlowResult, FlowTensors
 from deepmatching.io.flow import read_flow

@@ -23,10 +23,9 @@ from deepmatching.data.datasets.opening import Manifest
 from deepmatching.data.datasets.pairs import read_homography
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation.results import Evaluation, PairResult
-from deepmatching.flow.edges import load_edge_network, save_edge_network
+from deepmatching.flow.edges import load_edge_network, load_edges, save_edge_network
 from deepmatching.flow.edges.edge_network import EdgeNetwork
 from deepmatching.flow.sequence import FlowFolder
-from deepmatching.io.edges import load_edges
 from deepmatching.io.flow import read_flow, write_flow
 from deepmatching.io.images import load_image
 from deepmatching.io.matches import MatchArrays, read_matches, write_matches

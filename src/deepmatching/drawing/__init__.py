@@ -4,9 +4,8 @@ OpenCV and NumPy make the pixels; matplotlib does layout, text, axes and lines. 
 only the functions that draw a figure import it.
 """
 
-from deepmatching.drawing.colors import flow_to_color
 from deepmatching.drawing.matches import draw_displacement, draw_match_figure
-from deepmatching.drawing.pictures import check_picture_path, html_picture, to_uint8_rgb, write_image
+from deepmatching.drawing.pictures import check_picture_path, flow_to_color, html_picture, to_uint8_rgb, write_image
 from deepmatching.drawing.scores import MarkedPair, draw_score_maps, draw_scores_of_points, points_in
 
 __all__ = [

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import cv2
 import numpy as np
 
-from deepmatching.drawing.colors import displacement_colors
-from deepmatching.drawing.pictures import drawing_scale, resize
+from deepmatching.drawing.pictures import displacement_colors, drawing_scale, resize
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

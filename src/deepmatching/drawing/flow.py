@@ -8,10 +8,9 @@ import cv2
 import numpy as np
 import torch
 
-from deepmatching.drawing.colors import LIGHT_GREY, Color, flow_range, flow_to_color, range_of
 from deepmatching.drawing.figure import Panels, add_legend, panel_figure, picture
 from deepmatching.drawing.matches import PANELS, show_matches, sorted_matches
-from deepmatching.drawing.pictures import to_uint8_rgb
+from deepmatching.drawing.pictures import LIGHT_GREY, Color, flow_range, flow_to_color, range_of, to_uint8_rgb
 from deepmatching.errors import DeepMatchingError
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ import cv2
 import numpy as np
 import torch
 
-from deepmatching.drawing.colors import LIGHT_GREY, displacement_colors, range_of
 from deepmatching.drawing.figure import Panels, add_legend, panel_figure, picture
-from deepmatching.drawing.pictures import resize, to_uint8_rgb
+from deepmatching.drawing.pictures import LIGHT_GREY, displacement_colors, range_of, resize, to_uint8_rgb
 from deepmatching.errors import DeepMatchingError
 
 if TYPE_CHECKING:

@@ -1,10 +1,14 @@
-"""Pictures as arrays: uint8 RGB (H,W,3), from the images that the library loads, and to files."""
+"""Pictures as arrays, uint8 RGB (H,W,3): from images, to files, and of displacements as colours.
+
+Displacements have the colours of the Middlebury wheel: the hue is the direction, white is no motion.
+"""
 
 from __future__ import annotations
 
 import base64
 import html
 import os
+from itertools import pairwise
 
 import cv2
 import numpy as np
@@ -14,6 +18,16 @@ from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import atomic_write, check_suffix, check_writable, signed
 from deepmatching.io.image_files import PICTURE_SUFFIXES
 
+Color = tuple[int, int, int]
+
+BLACK: Color = (0, 0, 0)
+LIGHT_GREY: Color = (222, 222, 222)
+#: Primary and secondary colours, and how many hues there are from each to the next: as many as look even.
+_RUNS = (((1, 0, 0), 15), ((1, 1, 0), 6), ((0, 1, 0), 4), ((0, 1, 1), 11), ((0, 0, 1), 13), ((1, 0, 1), 6))
+#: The 55 hues of Baker et al., "A Database and Evaluation Methodology for Optical Flow": (55,3) in [0,1].
+WHEEL = np.concatenate(
+    [np.linspace(here, there, count, endpoint=False) for (here, count), (there, _) in pairwise([*_RUNS, _RUNS[0]])]
+)
 _ENCODERS = tuple(suffix for suffix in PICTURE_SUFFIXES if suffix != ".pgm")  # which is grey
 _SMALLEST_SIDE = 560  #: an image with a shorter longer side is enlarged when it is drawn
 _LARGEST_SIDE = 1280  #: one with a longer side is reduced, in px
@@ -82,3 +96,46 @@ def write_image(path: str | os.PathLike[str], rgb: np.ndarray) -> None:
         )
     with atomic_write(path) as temporary:
         temporary.write_bytes(signed(data.tobytes()))
+
+
+def displacement_colors(displacement: np.ndarray, max_norm: float, unknown: Color = BLACK) -> np.ndarray:
+    """Colour displacements (...,2): uint8 (...,3); those that are not finite get the colour `unknown`.
+
+    From `max_norm` on the colour is full. It is not darkened further out, as Middlebury's is: darker patches would look
+    like another kind of motion.
+    """
+    known = np.isfinite(displacement).all(axis=-1)
+    u, v = np.moveaxis(np.where(known[..., None], displacement, 0.0).astype(np.float64), -1, 0)
+    saturation = np.minimum(np.hypot(u, v) / max_norm, 1.0)[..., None]
+    position = (np.arctan2(-v, -u) / np.pi + 1.0) / 2.0 * (len(WHEEL) - 1)
+    lower = np.floor(position).astype(np.int64)
+    weight = (position - lower)[..., None]
+    hue = (1.0 - weight) * WHEEL[lower] + weight * WHEEL[(lower + 1) % len(WHEEL)]
+    color = np.floor(255.0 * (1.0 - saturation * (1.0 - hue)))
+    return np.where(known[..., None], color, unknown).astype(np.uint8)
+
+
+def flow_to_color(flow: np.ndarray, max_norm: float | None = None, unknown: Color = BLACK) -> np.ndarray:
+    """Colour a flow (H,W,2), fully from `max_norm` px on, :func:`flow_range` by default: uint8 (H,W,3)."""
+    flow = np.asarray(flow)
+    if flow.ndim != 3 or flow.shape[2] != 2:
+        raise DeepMatchingError(f"A flow must be (H,W,2), but this one is {flow.shape}.")
+    return displacement_colors(flow, flow_range(flow) if max_norm is None else max_norm, unknown)
+
+
+def flow_range(flow: np.ndarray) -> float:
+    """Return the displacement in px that gets full colour in a flow (H,W,2): nearly the largest of the known ones."""
+    return range_of(flow[np.isfinite(flow).all(axis=2)])
+
+
+def range_of(displacement: np.ndarray) -> float:
+    """Return the norm in px that gets full colour among displacements (N,2), at least 1.
+
+    It is the 98th percentile, so that a few wrong matches do not bleach all others, rounded up to two digits for the
+    legend.
+    """
+    if not len(displacement):
+        return 1.0
+    largest = max(float(np.percentile(np.hypot(*displacement.T), 98)), 1.0)
+    step = 10.0 ** (np.floor(np.log10(largest)) - 1)
+    return float(np.ceil(np.round(largest / step, 6)) * step)

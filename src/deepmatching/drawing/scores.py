@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deepmatching.drawing.colors import Color
 from deepmatching.drawing.figure import fit, new_figure, picture
+from deepmatching.drawing.pictures import Color
 from deepmatching.errors import DeepMatchingError, short_repr
 from deepmatching.geometry.discretization import Geometry
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from deepmatching.errors import DeepMatchingError, short_repr
 from deepmatching.explorer.pictures import Pair
 from deepmatching.flow import FlowResult, Frame
-from deepmatching.flow.edges.detect import edges_of
+from deepmatching.flow.edges import edges_of
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.matcher import DeepMatcher
 from deepmatching.matches import Matches, selected_mask

@@ -1,7 +1,7 @@
 """From matches to dense optical flow: edge-preserving interpolation and variational refinement."""
 
 from deepmatching.flow.confidence import confidence
-from deepmatching.flow.edges.detect import EdgesLike, is_edge_map
+from deepmatching.flow.edges import EdgesLike, is_edge_map
 from deepmatching.flow.interpolation import Interpolation, interpolate
 from deepmatching.flow.matching import Frame, Matching
 from deepmatching.flow.pipeline import check_pair, count_outside, flow_between, matches_to_flow, searched_to_flow

@@ -15,7 +15,7 @@ from deepmatching.errors import DeepMatchingError, failed_allocations
 from deepmatching.flow.confidence import probability
 from deepmatching.flow.correction import DenseNetwork
 from deepmatching.flow.correction.stage import corrected, extended, initial_flow, occlusion_of
-from deepmatching.flow.edges.detect import EdgesLike, edge_strength, edge_tensor, is_detected
+from deepmatching.flow.edges import EdgesLike, edge_strength, edge_tensor, is_detected
 from deepmatching.flow.filters import MatchTensors, starts_inside
 from deepmatching.flow.interpolation import sparse_to_dense
 from deepmatching.flow.matching import Frame, Matching, needs_backward

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from deepmatching.drawing.colors import range_of
 from deepmatching.drawing.flow import draw_frame, flow_range
-from deepmatching.drawing.pictures import write_image
+from deepmatching.drawing.pictures import range_of, write_image
 from deepmatching.errors import DeepMatchingError
 from deepmatching.flow.result import FlowResult
 from deepmatching.io.files import make_folder
