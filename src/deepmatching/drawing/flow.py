@@ -69,10 +69,8 @@ def draw_flow_figure(
 
     rgb = to_uint8_rgb(image0)
     if not rgb.shape[:2] == flow.shape[:2] == confidence.shape:
-        raise DeepMatchingError(
-            f"The image, its flow and the confidence must be of one size, but they are {rgb.shape[:2]}, "
-            f"{flow.shape[:2]} and {confidence.shape}."
-        )
+        sizes = f"{rgb.shape[:2]}, {flow.shape[:2]} and {confidence.shape}"
+        raise DeepMatchingError(f"The image, its flow and the confidence must be of one size, but they are {sizes}.")
     mosaic = (
         [["image0"], ["flow"], ["confidence"]] if image1 is None else [["image0", "warped"], ["flow", "confidence"]]
     )
@@ -93,9 +91,7 @@ def error_colors(field: np.ndarray, truth: np.ndarray) -> np.ndarray:
     Dark grey is where they are unknown (NaN), light grey where the truth (H,W,2) is.
     """
     if field.shape != truth.shape or field.ndim != 3 or field.shape[2] != 2:
-        raise DeepMatchingError(
-            f"The field and its truth must be (H,W,2) of one size, but they are {field.shape} and {truth.shape}."
-        )
+        raise DeepMatchingError(f"Field and truth must be (H,W,2) of one size, not {field.shape} and {truth.shape}.")
     error = np.hypot(*np.moveaxis(field.astype(np.float64) - truth, 2, 0))
     rgb = _COLORS[np.searchsorted(STEPS, error)]
     rgb[np.isnan(error)] = UNMATCHED

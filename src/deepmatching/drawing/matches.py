@@ -128,9 +128,8 @@ def sorted_matches(
     end = np.asarray(keypoints1, np.float64).reshape(-1, 2)
     score = np.zeros(len(start)) if scores is None else np.asarray(scores, np.float64).reshape(-1)
     if not len(start) == len(end) == len(score) == (len(start) if inliers is None else len(inliers)):
-        raise DeepMatchingError(
-            f"There are {len(start)} and {len(end)} keypoints and {len(score)} scores; each match needs one of each."
-        )
+        counts = f"{len(start)} and {len(end)} keypoints and {len(score)} scores"
+        raise DeepMatchingError(f"There are {counts}; each match needs one of each.")
     order = np.argsort(-score, kind="stable")[::-1]
     order = order[np.isfinite(start[order]).all(axis=1) & np.isfinite(end[order]).all(axis=1)]
     certain = None if confidence is None else np.clip(np.nan_to_num(score[order]), 0, 1)

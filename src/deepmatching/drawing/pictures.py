@@ -43,10 +43,8 @@ def to_uint8_rgb(image: np.ndarray | torch.Tensor) -> np.ndarray:
     else:
         pixels = image[:, :, None] if image.ndim == 2 else image
         if pixels.ndim != 3 or pixels.shape[2] not in (1, 3) or pixels.dtype != np.uint8:
-            raise DeepMatchingError(
-                f"To be drawn, an array must be uint8 (H,W,3), not {image.dtype} {image.shape}; "
-                "pass it through load_image first."
-            )
+            kind = f"{image.dtype} {image.shape}"
+            raise DeepMatchingError(f"To be drawn, an array must be uint8 (H,W,3), not {kind}; use load_image first.")
     return np.array(np.broadcast_to(pixels, (*pixels.shape[:2], 3)))
 
 
@@ -91,9 +89,8 @@ def write_image(path: str | os.PathLike[str], rgb: np.ndarray) -> None:
     except cv2.error:
         encoded = False
     if not encoded:
-        raise DeepMatchingError(
-            f"OpenCV cannot write {pixels.shape[1]} x {pixels.shape[0]} pixels as '{path}'; use .png instead."
-        )
+        size = f"{pixels.shape[1]} x {pixels.shape[0]}"
+        raise DeepMatchingError(f"OpenCV cannot write {size} pixels as '{path}'; use .png instead.")
     with atomic_write(path) as temporary:
         temporary.write_bytes(signed(data.tobytes()))
 

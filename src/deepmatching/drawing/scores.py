@@ -37,9 +37,8 @@ def points_in(points: Any, size: tuple[int, int], shrunk: tuple[int, int]) -> li
         raise DeepMatchingError(f"points must be one (x, y) or several, not {short_repr(points)}.")
     for x, y in places.tolist():
         if not (0 <= x < size[1] and 0 <= y < size[0]):
-            raise DeepMatchingError(
-                f"The point ({x:g}, {y:g}) is not in the first image of {size[1]}x{size[0]} pixels: choose one inside."
-            )
+            place = f"the first image of {size[1]}x{size[0]} pixels"
+            raise DeepMatchingError(f"The point ({x:g}, {y:g}) is not in {place}: choose one inside.")
     scale = np.array([shrunk[1] / size[1], shrunk[0] / size[0]])
     return [(x, y) for x, y in ((places + 0.5) * scale - 0.5).tolist()]
 

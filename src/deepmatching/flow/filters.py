@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -47,11 +46,6 @@ class MatchTensors(NamedTuple):
         confidence = None if decoded.confidence is None else decoded.confidence[b].flatten()
         counts = selected_mask(decoded, b, min_confidence).flatten()
         return cls(points0, points1, decoded.scores[b].flatten(), counts, confidence)
-
-
-def starts_inside(points: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Return which points (N, 2) lie in an image (H, W) or up to one pixel outside: (N,) bool."""
-    return np.asarray(((points > -1) & (points < (shape[1], shape[0]))).all(axis=1))
 
 
 def usable(

@@ -57,29 +57,17 @@ class SparseToDense(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Interpolation:
-    """An interpolated flow and what it was made from.
+    """An interpolated flow and what it was made from."""
 
-    Attributes:
-        flow: (H, W, 2) float32, x and y in pixels.
-        kept: (S,) int64, indices of the matches that passed the filters, the seeds.
-        points: (S, 2) float64, where they start.
-        support: (S,), number of neighbours of each seed, itself included.
-        spread: (S,) float64, how much these neighbours disagree with the seed's model, in pixels.
-        edges: (H, W) float32, the edge strength.
-        source: the same as tensors, and which pixels belong to which seed.
-        graph: the adjacent cells of pixels.
-        settings: the settings used.
-    """
-
-    flow: np.ndarray
-    kept: np.ndarray
-    points: np.ndarray
-    support: np.ndarray
-    spread: np.ndarray
-    edges: np.ndarray
-    source: MatchSource
-    graph: Graph
-    settings: InterpolationSettings
+    flow: np.ndarray  #: (H, W, 2) float32, x and y in pixels
+    kept: np.ndarray  #: (S,) int64, indices of the matches that passed the filters, the seeds
+    points: np.ndarray  #: (S, 2) float64, where they start
+    support: np.ndarray  #: (S,), number of neighbours of each seed, itself included
+    spread: np.ndarray  #: (S,) float64, how much these neighbours disagree with the seed's model, in pixels
+    edges: np.ndarray  #: (H, W) float32, the edge strength
+    source: MatchSource  #: the same as tensors, and which pixels belong to which seed
+    graph: Graph  #: the adjacent cells of pixels
+    settings: InterpolationSettings  #: the settings used
 
     @property
     def neighbours(self) -> Nearest:
@@ -147,10 +135,8 @@ def interpolate(
         back = MatchTensors(there, home, there[:, 0], torch.ones(len(there), dtype=torch.bool))
     image = None if image0 is None else image0.detach().cpu()
     if image is not None and image.shape[1:] != strength.shape:
-        raise DeepMatchingError(
-            f"The first image is {image.shape[2]}x{image.shape[1]} pixels, but its edge map "
-            f"{strength.shape[1]}x{strength.shape[0]}; make the edge map from this image."
-        )
+        sizes = f"is {image.shape[2]}x{image.shape[1]} pixels, but its edge map {strength.shape[1]}x{strength.shape[0]}"
+        raise DeepMatchingError(f"The first image {sizes}; make the edge map from this image.")
     found = sparse_to_dense(forward, strength, image, back, settings, weight)
     source = found.source
     tensors = found.flow, found.numbers, source.points, source.support, source.spread, source.edges
@@ -271,8 +257,7 @@ def _render(
 
 
 def _as_array(values: Any) -> Tensor:
-    if isinstance(values, Tensor):
-        values = values.detach().cpu()
+    values = values.detach().cpu() if isinstance(values, Tensor) else values
     try:
         return torch.from_numpy(np.array(values, dtype=np.float64))
     except (TypeError, ValueError) as error:
@@ -281,16 +266,13 @@ def _as_array(values: Any) -> Tensor:
 
 def _as_points(*keypoints: Any) -> list[Tensor]:
     """Return where matches start and end, each (N, 2)."""
-    points = [_as_array(given) for given in keypoints]
-    points = [array if array.numel() else array.reshape(0, 2) for array in points]
+    points = [array if array.numel() else array.reshape(0, 2) for array in map(_as_array, keypoints)]
     for array in points:
         if array.ndim != 2 or array.shape[1] != 2:
             raise DeepMatchingError(f"Keypoints must be an array (N,2) of (x,y), not of shape {tuple(array.shape)}.")
     if len(points[0]) != len(points[1]):
-        raise DeepMatchingError(
-            f"There are {len(points[0])} keypoints in one image and {len(points[1])} in the other, but they must "
-            "correspond one to one."
-        )
+        counts = f"{len(points[0])} keypoints in one image and {len(points[1])} in the other"
+        raise DeepMatchingError(f"There are {counts}, but they must correspond one to one.")
     return points
 
 
@@ -302,8 +284,7 @@ def _as_numbers(values: Any, name: str, number: int) -> Tensor:
 
 
 def _as_edges(edges: Any) -> Tensor:
-    if isinstance(edges, Tensor):
-        edges = edges.detach().cpu()
+    edges = edges.detach().cpu() if isinstance(edges, Tensor) else edges
     strength = np.ascontiguousarray(edges, dtype=np.float32)
     if strength.ndim != 2 or strength.size == 0:
         raise DeepMatchingError(f"An edge map must be (H,W), but this one has shape {strength.shape}.")

@@ -16,7 +16,7 @@ from deepmatching.flow.confidence import probability
 from deepmatching.flow.correction import DenseNetwork
 from deepmatching.flow.correction.stage import corrected, extended, initial_flow, occlusion_of
 from deepmatching.flow.edges import EdgesLike, edge_strength, edge_tensor, is_detected
-from deepmatching.flow.filters import MatchTensors, starts_inside
+from deepmatching.flow.filters import MatchTensors
 from deepmatching.flow.interpolation import sparse_to_dense
 from deepmatching.flow.matching import Frame, Matching, needs_backward
 from deepmatching.flow.refinement import refine_finite
@@ -41,10 +41,7 @@ class FlowGraphs:
     """CUDA graphs of flow: one that decodes matches, used for both directions, and one from matches to flow.
 
     Several hundred small kernels are launched for each pair. From the second pair of equal sizes and settings on, they
-    are replayed, and nothing waits for the GPU.
-
-    Args:
-        network: on a CUDA device, in ``eval`` mode.
+    are replayed, and nothing waits for the GPU. The network is on a CUDA device, in ``eval`` mode.
     """
 
     def __init__(self, network: Network) -> None:
@@ -137,10 +134,8 @@ def matches_to_flow(
     size = check_pair(image0, image1)
     for stated in (matches.size0, matches.size1):
         if stated is not None and tuple(stated) != size:
-            raise DeepMatchingError(
-                f"The matches are of images of {stated[1]}x{stated[0]} pixels, but these have {size[1]}x{size[0]}: "
-                "match these images."
-            )
+            sizes = f"{stated[1]}x{stated[0]} pixels, but these have {size[1]}x{size[0]}"
+            raise DeepMatchingError(f"The matches are of images of {sizes}: match these images.")
     if len(matches) == 0:
         raise DeepMatchingError(NOTHING)
     count_outside(matches, size)
@@ -152,10 +147,9 @@ def matches_to_flow(
         back = None if backward is None or views is not None else MatchTensors.of(backward, image0.device)
         strength = edge_tensor(image0, edges)
         finish("edges")
+        images = image0, image1, strength
         return watch.result(
-            interpolate_and_refine(
-                image0, image1, strength, settings, forward, back, None, occluded, views, finish=finish
-            )
+            _interpolate_and_refine(*images, settings, forward, back, None, occluded, views, finish=finish)
         )
 
 
@@ -170,14 +164,10 @@ def searched_to_flow(
     device: torch.device,
     start: float,
 ) -> FlowResult:
-    """Return the flow of a pair that is turned or zoomed.
+    """Return the flow of a pair of images in main memory that is turned or zoomed.
 
-    Args:
-        image0, image1: as for :func:`matches_to_flow`, in main memory.
-        models: the transformations that the pair needs, see ``deepmatching.search``.
-        match: plain matching.
-        device: of interpolation and refinement.
-        start: when the search began, by ``time.perf_counter``.
+    ``models`` are the transformations that it needs, see ``deepmatching.search``; ``match`` is plain matching. The
+    stages after it run on ``device``. The search began at ``start``, by ``time.perf_counter``.
     """
     found = match_through(image0, image1, models, match)
     seconds = {"matching": time.perf_counter() - start}
@@ -186,7 +176,7 @@ def searched_to_flow(
 
 
 @torch.no_grad()
-def interpolate_and_refine(
+def _interpolate_and_refine(
     image0: Tensor,
     image1: Tensor,
     edges: Tensor,
@@ -200,12 +190,8 @@ def interpolate_and_refine(
 ) -> FlowTensors:
     """Return the flow of matches, see :func:`matches_to_flow`, in tensors of one device. Never waits for a GPU.
 
-    Args:
-        edges: (H, W), edge strength of the first image.
-        forward, backward: matches from the first image to the second, and back.
-        agreement: of the forward matches, if known.
-        views: those of the forward matches, which then end in them; None if they are not transformed.
-        finish: called with the name of each stage but the last when it ends.
+    ``views`` are those of the forward matches, which then end in them; None if they are not transformed. Each stage
+    but the last calls ``finish`` with its name when it ends.
     """
     flow, source, numbers, counts, _ = sparse_to_dense(forward, edges, image0, backward, settings.interpolation)
     finish("interpolation")
@@ -242,9 +228,8 @@ def _flow_of_decoded(
     if correction is None:
         matched = MatchTensors.of_decoded(forward, 0, settings.interpolation.confidence)
         back = MatchTensors.of_decoded(others[0]) if others else None
-        return interpolate_and_refine(
-            image0, image1, edges, settings, matched, back, agreement, occluded, finish=finish
-        )
+        images = image0, image1, edges
+        return _interpolate_and_refine(*images, settings, matched, back, agreement, occluded, finish=finish)
     (dense, geometry), (cells0, cells1) = correction, tensors[:2]
     start = initial_flow(image0, image1, edges, settings.interpolation, *forward)
     finish("interpolation")
@@ -261,24 +246,18 @@ def check_pair(image0: Tensor, image1: Tensor) -> tuple[int, int]:
     """Return the size (H, W) of both images; raises if they differ."""
     (_, *size), (_, *other) = image0.shape, image1.shape
     if size != other:
-        raise DeepMatchingError(
-            f"Flow needs two images of one size, but they are {size[1]}x{size[0]} and {other[1]}x{other[0]} pixels: "
-            "crop or resize one."
-        )
+        sizes = f"{size[1]}x{size[0]} and {other[1]}x{other[0]} pixels"
+        raise DeepMatchingError(f"Flow needs two images of one size, but they are {sizes}: crop or resize one.")
     return size[0], size[1]
 
 
 def count_outside(matches: Matches, size: tuple[int, int]) -> int:
-    """Count the matches that start outside an image of this size (rows, columns), and raise if most do.
-
-    Interpolation drops them.
-    """
+    """Count the matches outside an image of this size (rows, columns), which interpolation drops; raise if most are."""
     if matches.size0 is not None and tuple(matches.size0) != tuple(size):
         return 0  # matches_to_flow refuses these and says why
-    outside = len(matches) - int(starts_inside(matches.numpy()[0], size).sum())
+    points = matches.numpy()[0]
+    outside = len(points) - int(((points > -1) & (points < (size[1], size[0]))).all(axis=1).sum())
     if 2 * outside > len(matches):
-        raise DeepMatchingError(
-            f"{outside} of {len(matches)} matches start outside the image of {size[1]}x{size[0]} pixels: are these "
-            "matches of other images? Give those of this pair."
-        )
+        where = f"outside the image of {size[1]}x{size[0]} pixels"
+        raise DeepMatchingError(f"{outside} of {len(matches)} matches start {where}: give those of this pair.")
     return outside

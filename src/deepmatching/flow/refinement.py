@@ -53,9 +53,8 @@ def refine(
     """
     start = torch.as_tensor(flow).to(image0.device, torch.float32)
     if start.ndim != 3 or start.shape[2] != 2 or start.shape[:2] != image0.shape[1:]:
-        raise DeepMatchingError(
-            f"The flow is {tuple(start.shape)} and the first image {tuple(image0.shape[1:])}: both must have its size."
-        )
+        sizes = f"{tuple(start.shape)} and the first image {tuple(image0.shape[1:])}"
+        raise DeepMatchingError(f"The flow is {sizes}: both must have its size.")
     if not torch.isfinite(start.sum()):  # of a single number: isfinite copies its argument
         raise DeepMatchingError("The flow to refine contains NaN or infinite values: fill them in first.")
     return refine_finite(start, image0, image1, settings)

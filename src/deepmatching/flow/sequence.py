@@ -56,10 +56,8 @@ class FlowFolder:
         if not restart:
             self._flows = self._store.resume(self._flows)
         if not self._store.exists and (foreign := [name for name in origins if self.file(name).exists()]):
-            raise DeepMatchingError(
-                f"The file '{self.file(foreign[0]).name}' in '{path}' was not made by an earlier run and would be "
-                "replaced: give another folder."
-            )
+            name = self.file(foreign[0]).name
+            raise DeepMatchingError(f"'{name}' in '{path}' was not made by an earlier run: give another folder.")
         self._store.write(vars(self._flows))
 
     @staticmethod

@@ -16,41 +16,27 @@ FEWER_LEVELS = 3
 
 @dataclass(frozen=True)
 class InterpolationSettings:
-    """Settings of the interpolation from matches to a dense flow.
+    """Settings of the interpolation from matches to a dense flow."""
 
-    Attributes:
-        model: ``"affine"`` for locally-weighted affine motion, ``"mean"`` for the weighted mean (Nadaraya-Watson).
-        neighbours: number of nearest matches that a model is fitted to.
-        falloff: k of their weights exp(−k D), where D is the geodesic distance.
-        contrast: the edge strength is raised to this power. Above 1, weak edges and texture count less.
-        ridge: how strongly affine models shrink towards wider ones. The original adds four points at ±0.1 pixels with
-            weight 0.01, which equals a ridge of 2·10⁻⁶.
-        wide: the wider models are fitted with k · wide in place of k. With 0, models shrink towards translations.
-        saliency: drop matches where the image is flatter than this; 0 keeps all.
-        group: drop matches in groups of fewer than this many, where neighbours that agree form a group; 0 keeps all.
-        group_tolerance: two neighbours agree if their displacements differ by less than this, in pixels.
-        filter_neighbours: number of nearest matches in the consistency filter.
-        consistency: drop matches at least this far from the weighted mean of these neighbours, in pixels; 0 keeps all.
-        confidence: keep the matches with at least this confidence, verified or not, and weight them by it; 0 keeps the
-            verified ones, whatever their confidence. No effect on matches that were not judged.
-        least_kept: keep at least this fraction of the matches, the most confident ones, if fewer reach ``confidence``.
-        backward: drop matches whose round trip, forward and back, misses its start by at least this many pixels; 0
-            keeps all. Not done, and no backward matching needed, if ``confidence`` decides.
-    """
-
-    model: Model = "affine"
-    neighbours: int = 60
-    falloff: float = 1.1
-    contrast: float = 1.25
+    model: Model = "affine"  #: locally-weighted affine motion, or ``"mean"`` for the weighted mean (Nadaraya-Watson)
+    neighbours: int = 60  #: number of nearest matches that a model is fitted to
+    falloff: float = 1.1  #: k of their weights exp(−k D), where D is the geodesic distance
+    contrast: float = 1.25  #: the edge strength is raised to this power; above 1, weak edges and texture count less
+    #: How strongly affine models shrink towards wider ones. The original adds four points at ±0.1 pixels with weight
+    #: 0.01, which equals a ridge of 2·10⁻⁶.
     ridge: float = 30.0
-    wide: float = 0.25
-    saliency: float = 0.045
-    group: int = 5
-    group_tolerance: float = 6.0
-    filter_neighbours: int = 25
-    consistency: float = 10.0
+    wide: float = 0.25  #: the wider models have k · wide in place of k; with 0, models shrink towards translations
+    saliency: float = 0.045  #: drop matches where the image is flatter than this; 0 keeps all
+    group: int = 5  #: drop matches in smaller groups of neighbours that agree; 0 keeps all
+    group_tolerance: float = 6.0  #: neighbours agree if their displacements differ by less than this, in pixels
+    filter_neighbours: int = 25  #: number of nearest matches in the consistency filter
+    consistency: float = 10.0  #: drop matches at least this far from their weighted mean, in pixels; 0 keeps all
+    #: Keep the matches with at least this confidence, verified or not, and weight them by it; 0 keeps the verified
+    #: ones, whatever their confidence. No effect on matches that were not judged.
     confidence: float = 0.6
-    least_kept: float = 0.5
+    least_kept: float = 0.5  #: keep this fraction of the matches, the most confident ones, if fewer reach that
+    #: Drop matches whose round trip, forward and back, misses its start by at least this many pixels; 0 keeps all. Not
+    #: done, and no backward matching needed, if ``confidence`` decides.
     backward: float = 4.0
 
     def __post_init__(self) -> None:
@@ -62,27 +48,17 @@ class InterpolationSettings:
 
 @dataclass(frozen=True)
 class RefinementSettings:
-    """From a flow to one that fits the images: α, γ and σ as in ``deepmatching.flow.refinement``.
+    """From a flow to one that fits the images: α, γ and σ as in ``deepmatching.flow.refinement``."""
 
-    Attributes:
-        steps: number of times that the second image is warped and the flow corrected; 0 leaves the flow unchanged.
-        iterations: iterations of successive over-relaxation in each step.
-        relaxation: ω, between 0 and 2.
-        alpha: weight of smoothness.
-        gamma: weight of constant gradients.
-        sigma: standard deviation of the Gaussian that smooths both images first, in pixels; 0 for none.
-        edges: how fast smoothness falls with the gradient of the image.
-        hold: how strongly pixels that leave the second image are held at the interpolated flow. Without it, smoothness
-            alone would flatten the affine models there.
-    """
-
-    steps: int = 8
-    iterations: int = 30
-    relaxation: float = 1.9
-    alpha: float = 1.0
-    gamma: float = 0.72
-    sigma: float = 0.9
-    edges: float = 8.0
+    steps: int = 8  #: times that the second image is warped and the flow corrected; 0 leaves the flow unchanged
+    iterations: int = 30  #: iterations of successive over-relaxation in each step
+    relaxation: float = 1.9  #: ω, between 0 and 2
+    alpha: float = 1.0  #: weight of smoothness
+    gamma: float = 0.72  #: weight of constant gradients
+    sigma: float = 0.9  #: standard deviation of the Gaussian that smooths both images first, in pixels; 0 for none
+    edges: float = 8.0  #: how fast smoothness falls with the gradient of the image
+    #: How strongly pixels that leave the second image are held at the interpolated flow. Without it, smoothness alone
+    #: would flatten the affine models there.
     hold: float = 0.05
 
     def __post_init__(self) -> None:

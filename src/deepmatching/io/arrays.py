@@ -49,9 +49,7 @@ def read_npy(path: PathLike, kind: str) -> np.ndarray:
     try:
         return decode_npy(data)
     except Unreadable as error:
-        raise DeepMatchingError(
-            f"The {kind} '{path}' {error}; write one array of numbers to an .npy file again."
-        ) from error
+        raise DeepMatchingError(f"The {kind} '{path}' {error}; write one array of numbers again.") from error
 
 
 def decode_npy(data: bytes) -> np.ndarray:

@@ -80,9 +80,8 @@ def signed(picture: bytes) -> bytes:
 def refuse_address(path: PathLike) -> None:
     """Raise if a path is an address such as ``s3://bucket``, which would become a folder of that name."""
     if found := _ADDRESS.match(str(as_path(path))):
-        raise DeepMatchingError(
-            f"'{found[1]}://' is an address, but files are in folders: mount it (rclone, s3fs, gcsfuse), or copy them."
-        )
+        advice = "mount it (rclone, s3fs, gcsfuse), or copy them"
+        raise DeepMatchingError(f"'{found[1]}://' is an address, but files are in folders: {advice}.")
 
 
 def read_bytes(path: PathLike, kind: str, max_bytes: int = -1) -> bytes:
@@ -96,9 +95,8 @@ def read_bytes(path: PathLike, kind: str, max_bytes: int = -1) -> bytes:
     except FileNotFoundError as error:
         raise DeepMatchingError(f"There is no {kind} '{path}'; check the path.") from error
     except (OSError, ValueError) as error:
-        raise DeepMatchingError(
-            f"The {kind} '{path}' cannot be read ({_reason(error)}); check the path and its permissions."
-        ) from error
+        reason = f"cannot be read ({_reason(error)})"
+        raise DeepMatchingError(f"The {kind} '{path}' {reason}; check the path and its permissions.") from error
     if not data:
         raise DeepMatchingError(f"The {kind} '{path}' is an empty file; copy or download it again.")
     return data

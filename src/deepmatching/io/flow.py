@@ -50,9 +50,8 @@ def write_flow(path: PathLike, flow: np.ndarray) -> None:
     suffix = check_flow_suffix(path)
     flow = unmasked(flow, "flow")
     if flow.ndim != 3 or flow.shape[2] != 2 or flow.size == 0 or flow.dtype.kind not in "fiu":
-        raise DeepMatchingError(
-            f"A flow must be a non-empty array (H,W,2) of real numbers, not {flow.dtype} {flow.shape}."
-        )
+        kind = f"{flow.dtype} {flow.shape}"
+        raise DeepMatchingError(f"A flow must be a non-empty array (H,W,2) of real numbers, not {kind}.")
     with np.errstate(over="ignore"):  # too large is unknown
         flow = flow.astype(np.float32)  # a copy
     flow[~np.isfinite(flow).all(axis=2)] = np.nan
@@ -154,10 +153,7 @@ def _encode_kitti(flow: np.ndarray) -> bytes:
     valid = ~np.isnan(flow).any(axis=2)
     encoded = np.rint(np.where(valid[:, :, None], flow, 0.0) * _KITTI_SCALE + _KITTI_OFFSET)
     if encoded.min() < 0 or encoded.max() > 65535:
-        raise DeepMatchingError(
-            "A KITTI .png only holds displacements from -512 to 511.98 px, and this flow has larger ones; "
-            "write .flo, .pfm or .npy instead."
-        )
+        raise DeepMatchingError("A KITTI .png holds displacements from -512 to 511.98 px; write .flo, .pfm or .npy.")
     bgr = np.empty((*valid.shape, 3), np.uint16)
     bgr[:, :, 0] = valid
     bgr[:, :, 1] = np.where(valid, encoded[:, :, 1], 0)

@@ -58,10 +58,9 @@ def decode_image_file(path: PathLike, flags: int, name: str = "image") -> np.nda
     except (DeepMatchingError, MemoryError):
         raise
     except Exception as error:  # cv2.error, and what Pillow raises: OSError, SyntaxError, ValueError, struct.error, …
-        raise DeepMatchingError(
-            f"The {name} '{path}' cannot be decoded (not an image, an unknown format, damaged or cut short); "
-            "check the file or convert it to PNG or JPEG."
-        ) from error
+        reason = "not an image, an unknown format, damaged or cut short"
+        advice = "check the file or convert it to PNG or JPEG"
+        raise DeepMatchingError(f"The {name} '{path}' cannot be decoded ({reason}); {advice}.") from error
 
 
 def read_orientation(path: PathLike) -> int:
@@ -122,9 +121,8 @@ def _check_size(header: ImageFile, data: bytes, subject: str) -> None:
     """Raise before pixels are decoded if there are too many of them."""
     pixels = header.width * header.height
     if pixels > MAX_PIXELS:
-        raise DeepMatchingError(
-            f"{subject} has {header.width} x {header.height} pixels, more than 2^29; make it smaller or cut it."
-        )
+        size = f"{header.width} x {header.height}"
+        raise DeepMatchingError(f"{subject} has {size} pixels, more than 2^29; make it smaller or cut it.")
     is_bounded = data.startswith((_JPEG, _PNG))  # by their compression, at the best to a bit for each pixel
     if is_bounded and pixels > 8 * LARGEST_COMPRESSION * len(data):
         raise ValueError("more pixels than the file can hold")

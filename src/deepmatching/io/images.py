@@ -81,9 +81,8 @@ def _planar_from_pil(image: PILImage, name: str) -> torch.Tensor:
     from PIL import Image
 
     if not isinstance(image, Image.Image):
-        raise DeepMatchingError(
-            f"The {name} is a {type(image).__name__}; pass a path, a NumPy array, a torch tensor or a PIL image."
-        )
+        kind = type(image).__name__
+        raise DeepMatchingError(f"The {name} is a {kind}; pass a path, a NumPy array, a torch tensor or a PIL image.")
     try:
         if image.mode in ("La", "RGBa"):  # with colours multiplied by alpha
             image = image.convert(image.mode.upper())
@@ -142,10 +141,8 @@ def _planar_from_array(array: np.ndarray, name: str) -> torch.Tensor:
     if array.ndim != 3 or array.shape[2] not in (1, 3, 4):
         is_planar = array.ndim == 3 and array.shape[0] in (1, 3, 4)
         hint = " (for channels first, transpose it or pass a torch tensor)" if is_planar else ""
-        raise DeepMatchingError(
-            f"The {name} is an array of shape {tuple(array.shape)}; "
-            f"it must be (H,W), (H,W,1), (H,W,3) or (H,W,4){hint}."
-        )
+        shapes = f"{tuple(array.shape)}; it must be (H,W), (H,W,1), (H,W,3) or (H,W,4){hint}"
+        raise DeepMatchingError(f"The {name} is an array of shape {shapes}.")
     colours = array[:, :, :3] if array.shape[2] == 4 else array
     # A copy in native byte order: the result must neither alias the caller's memory nor inherit its strides.
     planar = np.array(colours.transpose(2, 0, 1), dtype=array.dtype.newbyteorder("="), order="C", copy=True)
@@ -172,9 +169,8 @@ def _planar_from_tensor(tensor: torch.Tensor, name: str) -> torch.Tensor:
             hint = " (for channels last, call .permute(2, 0, 1))"
         elif tensor.ndim == 4:
             hint = " (one image at a time)"
-        raise DeepMatchingError(
-            f"The {name} is a tensor of shape {shape}; it must be (H,W), (C,H,W) or (1,C,H,W) with C = 1, 3 or 4{hint}."
-        )
+        shapes = f"{shape}; it must be (H,W), (C,H,W) or (1,C,H,W) with C = 1, 3 or 4{hint}"
+        raise DeepMatchingError(f"The {name} is a tensor of shape {shapes}.")
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.float()  # NumPy has no such dtype, so WHITE has none either
     return tensor[:3] if tensor.shape[0] == 4 else tensor
@@ -186,9 +182,8 @@ def scale_to_unit(planar: torch.Tensor, name: str = "image", bit_depth: int | No
     if white is None:
         raise DeepMatchingError(f"The {name} has dtype {planar.dtype}; {_DTYPE_RULE}.")
     if planar.numel() == 0:
-        raise DeepMatchingError(
-            f"The {name} has no pixels (height {planar.shape[1]}, width {planar.shape[2]}); pass a picture."
-        )
+        size = f"height {planar.shape[1]}, width {planar.shape[2]}"
+        raise DeepMatchingError(f"The {name} has no pixels ({size}); pass a picture.")
     if planar.dtype == torch.uint16:
         white = _white_of_16_bits(int(planar.to(torch.int32).max()), name, bit_depth)
     if not planar.is_floating_point() and planar.device.type == "cpu":
@@ -201,10 +196,8 @@ def scale_to_unit(planar: torch.Tensor, name: str = "image", bit_depth: int | No
     if not (np.isfinite(low) and np.isfinite(high)):
         raise DeepMatchingError(f"The {name} contains NaN or infinite values; replace them first.")
     if low < _FLOAT_RANGE[0] or high > _FLOAT_RANGE[1]:
-        raise DeepMatchingError(
-            f"The {name} has floating-point values from {low:g} to {high:g}, but they must be in [0, 1]; "
-            "divide by 255 or pass uint8."
-        )
+        reason = f"has floating-point values from {low:g} to {high:g}, but they must be in [0, 1]"
+        raise DeepMatchingError(f"The {name} {reason}; divide by 255 or pass uint8.")
     return planar
 
 

@@ -87,9 +87,8 @@ def read_matches(path: PathLike) -> MatchArrays:
             matches = _from_arrays(_pair_group(groups, path), path)
     rows = np.concatenate([matches.keypoints0, matches.keypoints1, matches.scores[:, None]], axis=1)
     if bad := int((~np.isfinite(rows)).any(axis=1).sum()):
-        raise DeepMatchingError(
-            f"'{path}' has numbers that are not finite in {bad} of {len(rows)} matches; remove these matches."
-        )
+        count = f"{bad} of {len(rows)} matches"
+        raise DeepMatchingError(f"'{path}' has numbers that are not finite in {count}; remove these matches.")
     return matches
 
 
@@ -156,10 +155,8 @@ def _pair_of_arrays(stored: Mapping[str, Any], path: Path) -> tuple[np.ndarray, 
     start, end = (_points(arrays[name], name, path) for name in ("keypoints0", "keypoints1"))
     index = next((_index(arrays[name], name, path) for name in _INDICES if name in arrays), None)
     if index is None and len(start) != len(end):
-        raise DeepMatchingError(
-            f"'{path}' has {len(start)} keypoints0, {len(end)} keypoints1 and no index; "
-            "add matches0, or save only the keypoints that correspond, in order."
-        )
+        counts = f"{len(start)} keypoints0, {len(end)} keypoints1 and no index"
+        raise DeepMatchingError(f"'{path}' has {counts}; add matches0, or save those that correspond, in order.")
     scores = _scores(arrays, len(start if index is None else index), path)
     if index is not None:
         kept = (index >= 0).all(axis=1)
@@ -218,9 +215,7 @@ def _pair_group(groups: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> M
         return pairs[0] if pairs else file
     found = f"keypoints of {len(pairs)} pairs" if pairs else "no keypoints0, but groups"
     names = ", ".join(list(others)[:3]) + (", …" if len(others) > 3 else "")
-    raise _unreadable(
-        path, f"it has {found} ({names}); write keypoints0, keypoints1 and matches0 of one pair to a file"
-    )
+    raise _unreadable(path, f"it has {found} ({names}); write keypoints0, keypoints1 and matches0 of one pair")
 
 
 def _unreadable(path: Path, problem: str) -> DeepMatchingError:

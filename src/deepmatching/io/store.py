@@ -38,22 +38,14 @@ _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 @dataclass(frozen=True)
 class Store:
-    """A folder of results that were all made with the same settings.
+    """A folder of results that were all made with the same settings."""
 
-    Attributes:
-        path: the folder.
-        manifest_name: the file in it that holds the settings.
-        results: what messages call the results, such as ``"flows"``.
-        subfolders: where in the folder the results are, if not beside the manifest.
-        option: how the user names another folder.
-        advice: what the user can do about other settings.
-    """
-
-    path: Path
-    manifest_name: str
-    results: str
-    subfolders: tuple[str, ...] = ()
-    option: str = "--out"
+    path: Path  #: the folder
+    manifest_name: str  #: the file in it that holds the settings
+    results: str  #: what messages call the results, such as ``"flows"``
+    subfolders: tuple[str, ...] = ()  #: where in the folder the results are, if not beside the manifest
+    option: str = "--out"  #: how the user names another folder
+    #: What the user can do about other settings.
     advice: str = "use the same settings, another folder, or --restart"
 
     @property
@@ -150,9 +142,8 @@ def lock_folder(folder: Path, option: str = "--out") -> Iterator[None]:
     try:
         lock.acquire(blocking=False)
     except Timeout:
-        raise DeepMatchingError(
-            f"Another process is at work in '{folder}': wait for it, stop it, or use another {option}."
-        ) from None
+        advice = f"wait for it, stop it, or use another {option}"
+        raise DeepMatchingError(f"Another process is at work in '{folder}': {advice}.") from None
     except OSError as error:
         if error.errno not in _UNSUPPORTED:
             raise DeepMatchingError(f"'{path}' cannot be locked ({error.strerror}): remove it.") from error

@@ -27,23 +27,14 @@ class BadFrame(DeepMatchingError):
 
 @dataclass
 class Frames:
-    """Frames in order: their names, and their pictures, which are read when they are needed.
+    """Frames in order: their names, and their pictures, which are read when they are needed."""
 
-    Attributes:
-        path: the folder or the video.
-        names: one per frame, unique.
-        stamps: name, size and time of change of each frame's file, or of the one file of all frames.
-        read: yields frames first, …, end − 1 as (C, H, W) in [0, 1].
-        rate: frames per second, or None if the source does not say.
-        missing: number of frames that the source announces but that cannot be read.
-    """
-
-    path: Path
-    names: list[str]
-    stamps: list[str]
-    read: Callable[[int, int], Iterator[Tensor]]
-    rate: float | None = None
-    missing: int = 0
+    path: Path  #: the folder or the video
+    names: list[str]  #: one per frame, unique
+    stamps: list[str]  #: name, size and time of change of each frame's file, or of the one file of all frames
+    read: Callable[[int, int], Iterator[Tensor]]  #: yields frames first, …, end − 1 as (C, H, W) in [0, 1]
+    rate: float | None = None  #: frames per second, or None if the source does not say
+    missing: int = 0  #: number of frames that the source announces but that cannot be read
 
     def __len__(self) -> int:
         return len(self.names)
@@ -89,16 +80,14 @@ def _open_folder(path: Path) -> Frames:
     files = [file for file in path.iterdir() if file.suffix.lower() in PICTURE_SUFFIXES and file.is_file()]
     files = sorted((f for f in files if not f.name.startswith(".")), key=lambda file: natural_order(file.name))
     if not files:
-        raise DeepMatchingError(
-            f"The folder '{path}' holds no pictures ({', '.join(PICTURE_SUFFIXES)}); give one of frames, or a video."
-        )
+        kinds = ", ".join(PICTURE_SUFFIXES)
+        raise DeepMatchingError(f"The folder '{path}' holds no pictures ({kinds}); give one of frames, or a video.")
     by_name: dict[str, Path] = {}
     for file in files:
         other = by_name.setdefault(file.stem, file)
         if other is not file:
-            raise DeepMatchingError(
-                f"'{path}' holds two frames with the same name, '{other.name}' and '{file.name}'; remove one."
-            )
+            both = f"'{other.name}' and '{file.name}'"
+            raise DeepMatchingError(f"'{path}' holds two frames with the same name, {both}; remove one.")
 
     def read(first: int, end: int) -> Iterator[Tensor]:
         for file in files[first:end]:
@@ -168,9 +157,7 @@ def _open(path: Path) -> cv2.VideoCapture:
     with _quiet_ffmpeg(), quiet_opencv():
         capture = cv2.VideoCapture(os.fspath(path))
     if not capture.isOpened():
-        raise DeepMatchingError(
-            f"'{path}' cannot be opened as a video by OpenCV; convert it, or give a folder with its frames."
-        )
+        raise DeepMatchingError(f"'{path}' cannot be opened as a video; convert it, or give a folder with its frames.")
     return capture
 
 
@@ -187,18 +174,15 @@ def write_video(path: Path, pictures: Iterable[np.ndarray], rate: float | None =
                     with _quiet_ffmpeg(), quiet_opencv():
                         writer.open(str(temporary), code, rate or 12.0, picture.shape[1::-1])
                     if not writer.isOpened():
-                        raise DeepMatchingError(
-                            f"OpenCV cannot write the video '{path}' here: give --draw a folder for pictures instead."
-                        )
+                        advice = "give --draw a folder for pictures instead"
+                        raise DeepMatchingError(f"OpenCV cannot write the video '{path}' here: {advice}.")
                 writer.write(np.ascontiguousarray(picture[:, :, ::-1]))
                 count += 1
         finally:
             writer.release()
         if count and not _is_whole(temporary, count):
-            raise DeepMatchingError(
-                f"Cannot write '{path}': OpenCV did not write all of its {count} frames; free some space or write to "
-                "another disk."
-            )
+            reason = f"OpenCV did not write all of its {count} frames"
+            raise DeepMatchingError(f"Cannot write '{path}': {reason}; free some space or write to another disk.")
 
 
 def _is_whole(path: Path, count: int) -> bool:

@@ -27,16 +27,12 @@ def read_safetensors(path: PathLike) -> tuple[dict[str, Tensor], dict[str, str]]
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
             metadata = file.metadata() or {}
     except Exception as error:  # SafetensorError, OSError, TypeError for a type that PyTorch lacks, …
-        raise DeepMatchingError(
-            f"'{path}' is not a readable .safetensors file ({error}); copy or save it again."
-        ) from error
+        raise DeepMatchingError(f"'{path}' is not a readable .safetensors file ({error}); save it again.") from error
     for name, tensor in tensors.items():
         if tensor.dtype not in _TYPES:
             raise DeepMatchingError(f"'{path}' holds {name} as {tensor.dtype}; save it again in float32.")
         if not torch.isfinite(tensor).all():
-            raise DeepMatchingError(
-                f"'{path}' holds NaN or infinite numbers in {name}; train again, or use another file."
-            )
+            raise DeepMatchingError(f"'{path}' holds NaN or infinite numbers in {name}; use another file.")
     return tensors, metadata
 
 

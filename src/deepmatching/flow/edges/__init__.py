@@ -129,11 +129,9 @@ def load_edges(path: PathLike, size: tuple[int, int]) -> np.ndarray:
         edges = edges[:, :, 0] if edges.ndim == 3 and edges.shape[2] == 1 else edges
     else:
         data = read_bytes(path, "edge map")
-        if len(data) != 4 * rows * columns:
-            raise DeepMatchingError(
-                f"The {name} has {len(data)} bytes, but raw float32 for an image of {columns} x {rows} pixels takes "
-                f"{4 * rows * columns}; give the map of this image, or use the suffix of a picture or .npy."
-            )
+        if len(data) != (expected := 4 * rows * columns):
+            needed = f"raw float32 for an image of {columns} x {rows} pixels takes {expected}"
+            raise DeepMatchingError(f"The {name} has {len(data)} bytes, but {needed}; is its suffix right?")
         edges = np.frombuffer(data, "<f4").reshape(rows, columns)
     return check_edges(edges, size, name)
 
@@ -144,18 +142,13 @@ def check_edges(edges: np.ndarray, size: tuple[int, int], name: str = "edge map"
     if (white := WHITE.get(edges.dtype.name)) is None:
         raise DeepMatchingError(f"The {name} has dtype {edges.dtype}; convert it to float32 in [0, 1].")
     if edges.shape != tuple(size):
-        hint = " (is it transposed?)" if edges.shape == tuple(size)[::-1] else ""
-        raise DeepMatchingError(
-            f"The {name} has shape {edges.shape}, but its image has {tuple(size)}{hint}; "
-            "make it from that image, rows first."
-        )
+        hint = "is it transposed?" if edges.shape == tuple(size)[::-1] else "make it from that image, rows first."
+        raise DeepMatchingError(f"The {name} has shape {edges.shape}, but its image has {tuple(size)}; {hint}")
     with np.errstate(invalid="ignore", over="ignore"):  # reported below
         edges = edges.astype(np.float32) / np.float32(white)
     low, high = float(edges.min()), float(edges.max())
     if not (np.isfinite(low) and np.isfinite(high)):
         raise DeepMatchingError(f"The {name} contains NaN or infinite values; replace them first.")
     if low < 0 or high > _OVERSHOOT:
-        raise DeepMatchingError(
-            f"The {name} has values from {low:g} to {high:g}, but edges must be in [0, 1]; rescale it."
-        )
+        raise DeepMatchingError(f"The {name} has values from {low:g} to {high:g}; rescale it to [0, 1].")
     return np.minimum(edges, np.float32(1))

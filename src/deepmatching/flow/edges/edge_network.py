@@ -192,9 +192,7 @@ def load_edge_network(path: PathLike | None = None, device: str = "cpu") -> Edge
             network = EdgeNetwork(**settings)
         network.load_state_dict(tensors)
     except (TypeError, ValueError, LookupError, AttributeError, RuntimeError, OverflowError) as error:
-        raise DeepMatchingError(
-            f"'{path}' holds the tensors of another architecture; train or copy it again."
-        ) from error
+        raise DeepMatchingError(f"'{path}' holds tensors of another architecture; train or copy it again.") from error
     return network.eval().requires_grad_(False).to(device)
 
 

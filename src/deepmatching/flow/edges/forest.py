@@ -53,9 +53,7 @@ def structured_forest_edges(image: Tensor, model: PathLike) -> np.ndarray:
     try:
         edges = cv2.ximgproc.createStructuredEdgeDetection(os.fspath(model)).detectEdges(rgb)
     except cv2.error as error:
-        raise DeepMatchingError(
-            f"OpenCV cannot read '{model}' as a structured-forest model; download it again."
-        ) from error
+        raise DeepMatchingError(f"OpenCV cannot read the structured forest '{model}'; download it again.") from error
     return np.nan_to_num(edges).clip(0, 1).astype(np.float32)
 
 
@@ -64,9 +62,7 @@ def check_forest(path: PathLike) -> None:
     data = read_bytes(path, "structured-forest model", max_bytes=2)
     about = os.stat(path)
     if problem := _problem(os.fspath(path), about.st_mtime_ns, about.st_size, data == b"\x1f\x8b"):
-        raise DeepMatchingError(
-            f"'{path}' is not a structured-forest model of OpenCV ({problem}); download model.yml.gz again."
-        )
+        raise DeepMatchingError(f"'{path}' is no structured forest of OpenCV ({problem}); download model.yml.gz again.")
 
 
 @functools.lru_cache(maxsize=8)
