@@ -219,7 +219,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_choice("reciprocal", self.reciprocal, get_args(Reciprocal))
-        choose_device(self.device)
+        if self.device not in ("auto", "cpu"):
+            choose_device(self.device)  # imports PyTorch, during which Ctrl-C is not heard
         for name, check in _CHECKS.items():
             if (value := getattr(self, name)) is not None:
                 check(value)

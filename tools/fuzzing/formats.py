@@ -234,7 +234,7 @@ def _states(folder: Path) -> Iterator[Format]:
         return place.load_state(config, 1, Learner(build_model(config.model, config.loss), config))
 
     yield Format("state.safetensors", read, run.state.read_bytes())
-    for key in ("config", "processes", "optimizer", "progress", "optimizer_tensors"):
+    for key in ("config", "processes", "progress", "optimizer_tensors"):
         yield _metadata(f"state-{key}.safetensors", read, run.state, key)
 
 

@@ -169,11 +169,16 @@ def dataset_batches(samples: Samples, batch: int, workers: int, world: World, fi
         multiprocessing_context="spawn" if workers else None,
         worker_init_fn=partial(_start_worker, os.getpid()),
     )
-    if workers:  # a worker gets the import path of this process; until then it must not look into the current folder
-        os.environ.setdefault("PYTHONSAFEPATH", "1")
-    # Workers inherit this: Ctrl-C ends the training process's step, not their reading.
-    with signal_handler(signal.SIG_IGN, signal.SIGINT):
-        items = iter(loader)
+    # Workers inherit both. Ctrl-C ends the training process's step, not their reading; and until a worker has the
+    # import path of this process, it must not look into the current folder.
+    was_safe = os.environ.setdefault("PYTHONSAFEPATH", "") != ""
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        with signal_handler(signal.SIG_IGN, signal.SIGINT):
+            items = iter(loader)
+    finally:
+        if not was_safe:
+            del os.environ["PYTHONSAFEPATH"]
     for item in items:
         is_error = isinstance(item, DeepMatchingError)
         yield item if is_error else item.map(lambda tensor: tensor.to(world.device, non_blocking=on_gpu))

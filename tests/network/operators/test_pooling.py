@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 import deepmatching as dm
 from deepmatching.errors import DeepMatchingError
 from deepmatching.geometry.discretization import Geometry
-from deepmatching.models import build_network, save_network
+from deepmatching.models import build_network
 from deepmatching.network.descriptors import HOG
 from deepmatching.network.inference import Decoding
 from deepmatching.network.memory import Work
@@ -109,11 +108,6 @@ def test_its_parameters_are_the_networks() -> None:
     assert gradient > 0
     network.use_pooling("hard")
     assert network.pooling == "hard" and "own_pooling.scale" not in network.state_dict() and network.is_fusable
-
-
-def test_a_model_file_cannot_hold_it(tmp_path: Path) -> None:
-    with pytest.raises(DeepMatchingError, match="pooling"):
-        save_network(Network(HOG(), 8, pooling=MeanPooling()), tmp_path / "own.safetensors")
 
 
 def test_half_a_component_is_refused() -> None:
