@@ -1,4 +1,4 @@
-# Every target needs nothing but Python 3.10 or newer: the first one makes .venv and installs the package into it.
+# Every target needs nothing but Python 3.11 or newer: the first one makes .venv and installs the package into it.
 
 PYTHON ?= python3
 BIN := .venv/bin

@@ -19,8 +19,6 @@ so a benchmark that was stopped goes on.
 Needs Linux or macOS.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -15,8 +15,6 @@ busy machine, threads that wait for each other add to it, unless OMP_NUM_THREADS
 matches of a few pairs of the run are compared with those of ``DeepMatcher.match``.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -119,7 +117,9 @@ def write_crops(photos: list[Path], folder: Path, count: int, size: tuple[int, i
     each = -(-count // len(photos))
     for number in range(count):
         if number % each == 0:
-            pixels = (load_image(photos[number // each]).permute(1, 2, 0).numpy() * 255).round().astype(np.uint8)
+            pixels: np.ndarray = (
+                (load_image(photos[number // each]).permute(1, 2, 0).numpy() * 255).round().astype(np.uint8)
+            )
             scale = 1.25 * max(width / pixels.shape[1], height / pixels.shape[0])  # a quarter of the crop to pan over
             larger = (int(np.ceil(pixels.shape[1] * scale)), int(np.ceil(pixels.shape[0] * scale)))
             pixels = cv2.resize(pixels, larger, interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC)

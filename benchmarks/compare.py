@@ -11,8 +11,6 @@ The files are those of ``deepmatching evaluate --json``, of the same pairs. Prin
 A difference whose interval excludes zero is marked with a star.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 

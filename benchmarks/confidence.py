@@ -8,8 +8,6 @@ for the shipped weights, the EPE of the more confident half of the pixels, and t
 difference of stated and true probability in ten bins. Data sets have equal weight; KITTI 2015 counts as KITTI 2012.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -5,8 +5,6 @@
 Prints the minimum and the median of several runs after a first one, and the peak memory above that after imports.
 """
 
-from __future__ import annotations
-
 import argparse
 import resource
 import statistics

@@ -6,8 +6,6 @@ The network is compared with detectors that need no model (Sobel, Canny, the gra
 against the others. ``edge_network.evaluation`` describes the protocol and where it differs from the original.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import time

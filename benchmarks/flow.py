@@ -10,8 +10,6 @@ EPE is the mean end-point error in pixels, 3px the percentage of pixels that are
 well the confidence separates these pixels from the others: 1 is perfect, 0.5 is chance. Means over pairs.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

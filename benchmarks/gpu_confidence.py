@@ -6,8 +6,6 @@ Times are medians by CUDA events of recorded graphs, for a pair of 1024×436 pix
 block sizes, float32 convolutions and cuDNN's search for the fastest algorithms, and lists the kernels by their time.
 """
 
-from __future__ import annotations
-
 import argparse
 import traceback
 from collections.abc import Callable

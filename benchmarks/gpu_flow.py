@@ -6,8 +6,6 @@ Stages are replayed as CUDA graphs and timed by CUDA events. "whole" is the wall
 two tensors on the GPU until flow and confidence are there; "host" is how long the call itself takes. Medians.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

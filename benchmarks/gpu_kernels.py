@@ -6,8 +6,6 @@ Times are medians by CUDA events. Stages and whole decodings are replayed as CUD
 flushed; a stage's floor is the bytes it must read and write over the measured bandwidth of a copy.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

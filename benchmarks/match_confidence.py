@@ -17,8 +17,6 @@ match is right if it is less than 3 pixels off. Prints three tables, of means ov
 ``--out`` draws the reliability diagram.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Mapping

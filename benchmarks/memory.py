@@ -8,8 +8,6 @@ loads. With --quick, small cases show in seconds that everything runs. With --la
 8 GB follow.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -9,8 +9,6 @@ knows that the scene is a plane. "By displacement" is the search without its mat
 takes the displacement of a match as it is, which is wrong in a turned image however exact the matches are.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import time

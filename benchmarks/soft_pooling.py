@@ -19,8 +19,6 @@ kept for validation. Prints, as means over pairs:
 ``--training`` measures a training step instead, on batches of four synthetic pairs: milliseconds, and peak memory.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import time

@@ -11,8 +11,6 @@ be linear in the number of reference points and in the area of the window; the p
 few small cases show in seconds that everything runs; their numbers mean nothing.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import shlex

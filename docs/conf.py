@@ -1,7 +1,5 @@
 """The documentation site: `make docs`. It needs no internet connection."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

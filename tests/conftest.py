@@ -1,7 +1,5 @@
 """Shared by all tests: repeatable random numbers, command-line options, the development data, a pair of images."""
 
-from __future__ import annotations
-
 import os
 import random
 from pathlib import Path

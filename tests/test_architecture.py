@@ -1,7 +1,5 @@
 """Rules for the source as a whole: layers, sizes, imports."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whatever a caller passes, the library answers with its own error, in one sentence."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

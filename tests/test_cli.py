@@ -1,7 +1,5 @@
 """The command line as a whole: help, version and usage errors."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

@@ -1,18 +1,11 @@
 """The versions in pyproject.toml, in the files of constraints and in the instructions agree."""
 
-from __future__ import annotations
-
 import re
-import sys
+import tomllib
 from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.version import Version
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -54,7 +47,7 @@ def test_the_oldest_versions_that_are_tested_are_the_oldest_that_are_allowed() -
 def test_every_dependency_is_pinned_for_make_no_lower_than_its_floor() -> None:
     pinned = pins("constraints.txt")
     for name, floor in floors().items():
-        if name not in ("setuptools", "tomli"):  # the build's own, and that of Python 3.10
+        if name != "setuptools":  # the build's own
             assert pinned[name] >= floor, name
 
 

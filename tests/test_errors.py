@@ -1,7 +1,5 @@
 """Failed allocations, by whichever library reports them."""
 
-from __future__ import annotations
-
 import errno
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Code of other packages is found by its import path, and imported by nothing but the user."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import subprocess

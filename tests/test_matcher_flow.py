@@ -1,7 +1,5 @@
 """``DeepMatcher.flow`` and what goes with it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The models that ship with the package: small, offline, with a card, and as their page describes them."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket

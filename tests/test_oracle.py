@@ -1,7 +1,5 @@
 """Comparison with the original programs' outputs and with metrics measured on real pairs (skipped without the data)."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Building the package."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The settings of a matcher: what is searched."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

@@ -1,7 +1,5 @@
 """Every module has a twin among the tests, or a line in twins.toml that says which test covers it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from deepmatching.io.structured import read_toml

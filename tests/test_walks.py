@@ -1,7 +1,5 @@
 """The walks of docs/architecture.md: the modules that a command visits, in the order of their first call."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -4,8 +4,6 @@ pip install ./examples/extension
 deepmatching --plugin tiny_extension train … model.descriptor=tiny_extension:Tiny loss.kind=tiny_extension:fixed_scale …
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

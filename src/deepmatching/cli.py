@@ -1,7 +1,5 @@
 """The command ``deepmatching``."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """The exceptions of the library, all of them ``DeepMatchingError``, and checks of values that raise it."""
 
-from __future__ import annotations
-
 import errno
 import math
 from collections.abc import Collection, Iterator

@@ -4,8 +4,6 @@ A path in a file imports nothing. It stands for code that the user has imported:
 the module in ``deepmatching --plugin package.module`` or in the environment variable ``DEEPMATCHING_PLUGINS``.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import re

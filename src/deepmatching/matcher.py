@@ -1,7 +1,5 @@
 """DeepMatcher: pictures in, matches or flow out."""
 
-from __future__ import annotations
-
 import os
 import time
 import warnings
@@ -74,7 +72,7 @@ class DeepMatcher:
         self._reset()
 
     @classmethod
-    def from_pretrained(cls, model: str | os.PathLike[str] = MODEL, **settings: Any) -> DeepMatcher:
+    def from_pretrained(cls, model: str | os.PathLike[str] = MODEL, **settings: Any) -> "DeepMatcher":
         """Return the matcher of a model's name or file, with any of the :class:`Settings` by keyword."""
         own = Settings.of(**settings)
         return cls(load_network(model, own.matching_radius, own.levels, own.downscale, own.pooling), own)
@@ -91,7 +89,7 @@ class DeepMatcher:
         radius = FULL if self.network.radius is None else f"{self.network.radius} px"
         return f"DeepMatcher({self.network.descriptor.__class__.__name__}, radius {radius}, on {self.device})"
 
-    def to(self, device: str | torch.device) -> DeepMatcher:
+    def to(self, device: str | torch.device) -> "DeepMatcher":
         """Move this matcher to another device, in place, as modules do, and return it."""
         self.settings = replace(self.settings, device=device)
         self.device = choose_device(device)
@@ -107,7 +105,7 @@ class DeepMatcher:
         self._for_flow: dict[tuple[int | None, bool], DeepMatcher] = {}  # these share this network
         self._may_shrink_radius = False  # the user set no radius, so flow may choose a smaller one
 
-    def __reduce__(self) -> tuple[type[DeepMatcher], tuple[Network, Settings]]:
+    def __reduce__(self) -> "tuple[type[DeepMatcher], tuple[Network, Settings]]":
         """Return what pickling and copying keep: CUDA graphs cannot be copied."""
         return DeepMatcher, (self.network, self.settings)
 
@@ -361,7 +359,7 @@ class DeepMatcher:
         found = flow_between(first, second, settings, matching, edges, decoded, matcher._flow_graphs)
         return found.at_size(first.size)
 
-    def for_flow(self, radius: Radius | None = None) -> DeepMatcher:
+    def for_flow(self, radius: Radius | None = None) -> "DeepMatcher":
         """Return the matcher of the same network at the radius that flow uses; see :meth:`flow`."""
         chosen = self.settings.radius if radius is None else radius
         may_shrink = chosen is None or (radius is None and self._may_shrink_radius)

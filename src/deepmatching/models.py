@@ -6,8 +6,6 @@ A model file holds the network's tensors. Its metadata holds what is needed to b
 the ``confidence`` and the ``dense`` network (JSON) if there are any. All other metadata is the model card.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The benchmarks run on miniatures, in processes of their own, and find what they should."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

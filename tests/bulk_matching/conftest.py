@@ -1,7 +1,5 @@
 """A folder of small overlapping photographs, as awkward as real ones: grey, turned, of two sizes, with odd names."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Ray: the same matches on one machine and on a cluster, whatever dies."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

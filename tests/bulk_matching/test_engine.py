@@ -1,7 +1,5 @@
 """Shards: the matches are those of the matcher, each image is described once, failures are recorded."""
 
-from __future__ import annotations
-
 from itertools import combinations, product
 from pathlib import Path
 

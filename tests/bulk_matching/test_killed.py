@@ -1,7 +1,5 @@
 """A run that is killed by signal 9 at random moments ends with the same bytes."""
 
-from __future__ import annotations
-
 import random
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which pairs are matched, and in which order."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from itertools import pairwise
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs: what is stored, how they go on, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Files that were copied are the same, files with other pixels are not."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

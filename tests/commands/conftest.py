@@ -1,7 +1,5 @@
 """A pair of images on disk, and the command line as a user meets it."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The command ``deepmatching bulk``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``deepmatching explore``."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

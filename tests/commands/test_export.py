@@ -1,7 +1,5 @@
 """The commands ``deepmatching export`` and ``deepmatching sfm``."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``deepmatching export-onnx``: what it refuses, and a file from start to end."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

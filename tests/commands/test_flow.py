@@ -1,7 +1,5 @@
 """``deepmatching flow`` of two images, mostly called as a function."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """``deepmatching flow`` of a video or folder, mostly called as a function."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

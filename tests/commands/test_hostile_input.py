@@ -1,7 +1,5 @@
 """Names and numbers that no file and no picture has are reported in one line, in every command."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable

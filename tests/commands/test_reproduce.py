@@ -1,7 +1,5 @@
 """The paper's tables on miniature data sets."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """``deepmatching scores`` as a user runs it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

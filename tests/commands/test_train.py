@@ -1,7 +1,5 @@
 """``deepmatching train`` as a user runs it: killed, interrupted, misused, and in two processes."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

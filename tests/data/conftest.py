@@ -1,7 +1,5 @@
 """Fixtures for the tests of the synthetic generator, which run in one thread."""
 
-from __future__ import annotations
-
 import pytest
 
 from deepmatching.data.synthesis import Photos

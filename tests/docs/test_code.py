@@ -1,7 +1,5 @@
 """The code in README.md and docs/: Python runs on miniatures, commands run or are at least parsed."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """The figure of the network, which the site shows."""
 
-from __future__ import annotations
-
 import runpy
 from inspect import unwrap
 from pathlib import Path

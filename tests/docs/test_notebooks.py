@@ -1,7 +1,5 @@
 """The notebooks in docs/notebooks, which are Python programs, run from start to end."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 

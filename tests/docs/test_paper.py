@@ -1,7 +1,5 @@
 """The commands of docs/paper.md, on miniatures of the published data sets."""
 
-from __future__ import annotations
-
 import re
 from importlib.resources import files
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Curves of training runs."""
 
-from __future__ import annotations
-
 import math
 from inspect import unwrap
 

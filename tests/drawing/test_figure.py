@@ -1,7 +1,5 @@
 """Panels, captions and legends."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor

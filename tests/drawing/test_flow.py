@@ -1,7 +1,5 @@
 """Figures of a flow, of its confidence and of errors; the plain pictures are tested with ``FlowResult``."""
 
-from __future__ import annotations
-
 from inspect import unwrap
 
 import numpy as np

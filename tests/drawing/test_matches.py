@@ -1,7 +1,5 @@
 """Pictures of matches."""
 
-from __future__ import annotations
-
 from inspect import unwrap
 
 import numpy as np

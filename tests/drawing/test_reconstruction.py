@@ -1,7 +1,5 @@
 """Pictures of match graphs and of models."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Figures of score maps."""
 
-from __future__ import annotations
-
 from inspect import unwrap
 
 import numpy as np

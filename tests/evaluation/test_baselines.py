@@ -1,7 +1,5 @@
 """OpenCV's methods behind our interface."""
 
-from __future__ import annotations
-
 import cv2
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """The published numbers agree with the paper's text."""
 
-from __future__ import annotations
-
 import pytest
 
 from deepmatching.evaluation.paper_tables import COLUMNS, FOLDERS, METHODS, PAPER, comparison_table

@@ -1,7 +1,5 @@
 """The file of an evaluation: interrupted, resumed, never overwritten by accident."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

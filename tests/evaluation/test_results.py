@@ -1,7 +1,5 @@
 """Means, their file and their tables."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Measuring every pair of a data set."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The error of the geometry that matches give, against matches whose error is known."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A small pair that was matched once, and a client of the server that knows it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

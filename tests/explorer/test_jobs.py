@@ -1,7 +1,5 @@
 """Runs wait for each other and are cancelled one by one."""
 
-from __future__ import annotations
-
 import queue
 import threading
 

@@ -1,7 +1,5 @@
 """The files of the page, and the page in one file."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -1,7 +1,5 @@
 """Blocks of arrays for the page."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import example, given

@@ -1,7 +1,5 @@
 """Uploads, samples and pairs."""
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path

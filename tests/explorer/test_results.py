@@ -1,7 +1,5 @@
 """What the explorer computes is what the library computes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The server: its routes, and whom it answers."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from dataclasses import asdict

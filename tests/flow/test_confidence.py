@@ -1,7 +1,5 @@
 """Confidence, and a comparison of the whole way from matches to flow with the original."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

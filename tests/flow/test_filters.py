@@ -1,7 +1,5 @@
 """Which matches the filters trust."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

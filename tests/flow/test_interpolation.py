@@ -1,7 +1,5 @@
 """Interpolation: motions that it must reproduce, and malformed input."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Losses on the motion of every pixel."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

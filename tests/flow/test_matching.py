@@ -1,7 +1,5 @@
 """The radius by confidence."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

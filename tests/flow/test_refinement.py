@@ -1,7 +1,5 @@
 """Refinement: motion that it must find, and motion that it must leave alone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

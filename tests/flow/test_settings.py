@@ -1,7 +1,5 @@
 """The settings: the original's values, and which values are refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

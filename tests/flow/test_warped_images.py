@@ -1,7 +1,5 @@
 """Flow of images that are turned or zoomed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import cv2

@@ -1,7 +1,5 @@
 """The weighted affine fit: gradients, and least squares by brute force."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from hypothesis import given, settings

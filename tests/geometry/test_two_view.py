@@ -1,7 +1,5 @@
 """Homography, fundamental and essential matrix of matches whose geometry is known."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The benchmarks as a user runs them: each in a process of its own."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Slow, obvious versions of the operators: loops over pixel positions, taken from the paper's equations."""
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 from itertools import product

@@ -1,7 +1,5 @@
 """Runs of made-up matches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from deepmatching.bulk_matching import RunFolder

@@ -1,7 +1,5 @@
 """What tests of the explorer share."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from typing import Any

@@ -1,7 +1,5 @@
 """Miniature data sets in the published layouts: textures that move by whole pixels."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Methods to evaluate that need no network."""
 
-from __future__ import annotations
-
 import numpy as np
 from torch import Tensor
 

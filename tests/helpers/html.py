@@ -1,7 +1,5 @@
 """Pictures inside HTML."""
 
-from __future__ import annotations
-
 import base64
 import re
 

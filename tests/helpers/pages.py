@@ -1,7 +1,5 @@
 """The code in README.md and docs/."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import sys

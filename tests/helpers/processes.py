@@ -1,7 +1,5 @@
 """The command in a process of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import sys

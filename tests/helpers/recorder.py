@@ -1,7 +1,5 @@
 """A watcher that records the events of a training run."""
 
-from __future__ import annotations
-
 import signal
 
 from deepmatching.training.checkpoints import Progress

@@ -12,8 +12,6 @@ index arithmetic. It works on pixel positions, so the two lattices differ only i
 comparison with the network checks both.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Small pairs on disk, and a run that takes seconds."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

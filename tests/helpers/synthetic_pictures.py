@@ -1,7 +1,5 @@
 """Pictures for the synthetic generator, drawn instead of photographed."""
 
-from __future__ import annotations
-
 import cv2
 import numpy as np
 

@@ -1,7 +1,5 @@
 """How many threads PyTorch and the CPU kernels use."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

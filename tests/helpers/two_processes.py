@@ -4,8 +4,6 @@ In process 1 an event happens at a certain sample; it reads sample 2k + 1 for st
 is written to ``FOLDER/ended.RANK.json``. The parent process serves one store for each training, at these ports.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

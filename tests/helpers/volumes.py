@@ -1,7 +1,5 @@
 """Geometries and score volumes for the operators' tests."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Arrays of NumPy's formats and HDF5: nothing is allocated because a file says so."""
 
-from __future__ import annotations
-
 import io
 import struct
 import zipfile

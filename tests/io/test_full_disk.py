@@ -4,8 +4,6 @@ A limit on the size of files stands for the full disk. The writers run in a proc
 end the process when they cannot write.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

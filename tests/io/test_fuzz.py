@@ -1,7 +1,5 @@
 """Damaged files end in one sentence. ``python -m fuzzing`` in tools/ tries many more."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from random import Random
 

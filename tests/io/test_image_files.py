@@ -1,7 +1,5 @@
 """Image files: damaged and odd ones, and positions in upright photographs and in their stored pixels."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Matches in the files of other matchers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A lock ends with the process that holds it, and a manifest with other settings is refused."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

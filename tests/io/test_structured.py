@@ -1,7 +1,5 @@
 """JSON and TOML: what Python's parsers let through, and no file of ours has."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Networks whose weights come from a file."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

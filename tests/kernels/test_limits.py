@@ -1,7 +1,5 @@
 """Limits around the process: control groups in a fake file system, limits of addresses in a child."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The one door to the kernels: what is registered, and which implementation runs."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import pkgutil

@@ -1,7 +1,5 @@
 """The network that judges matches."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The maps, the path and the quadtree of one point agree with the volumes of the whole pair."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The paper's discretisation to the letter: γ₀ = 1, α₀ = δ₀ = 8, β₀ = 4 pixels, descriptors at full resolution."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

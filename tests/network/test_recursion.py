@@ -1,7 +1,5 @@
 """The network's decoding equals the original's recursion, on both lattices."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

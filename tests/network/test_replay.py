@@ -1,7 +1,5 @@
 """Decoding as a CUDA graph, and the matcher that uses it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

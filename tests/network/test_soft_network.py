@@ -1,7 +1,5 @@
 """The network with soft pooling: explicit sums over paths, gradients, and the hard network as its limit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """ONNX files: the forms of the operators, and what onnxruntime makes of them."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The matcher inside other libraries, or inside their documented interfaces where they are not installed."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

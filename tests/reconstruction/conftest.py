@@ -1,7 +1,5 @@
 """A run of made-up matches: a plane with a texture that is never looked at, seen by a few cameras."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Databases for COLMAP and models from them, on a made-up scene whose cameras are known."""
 
-from __future__ import annotations
-
 import sqlite3
 from itertools import combinations
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files for hloc, read as hloc's documented functions read them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import h5py

@@ -1,7 +1,5 @@
 """Keypoints that pairs share."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path

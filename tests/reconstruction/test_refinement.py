@@ -1,7 +1,5 @@
 """Local affine maps of matches."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Verification without camera models."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from deepmatching.bulk_matching import MatchedPair

@@ -1,7 +1,5 @@
 """Rotations, scales and tilts at a reduced size."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 

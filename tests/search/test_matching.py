@@ -1,7 +1,5 @@
 """Matches of turned and zoomed images, in the original pixels."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import cv2

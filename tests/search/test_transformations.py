@@ -1,7 +1,5 @@
 """Fits of transformations to matches that are partly wrong, and images seen through a transformation."""
 
-from __future__ import annotations
-
 import cv2
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """What is saved comes back to the last bit, and what does not fit is refused before anything changes."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Configs: what can be set, and what is said about what cannot."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

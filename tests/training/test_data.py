@@ -1,7 +1,5 @@
 """Batches depend on the seed and their own number, and on nothing else."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -80,7 +78,6 @@ def test_a_later_start_and_worker_processes_change_nothing(manifest: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="this Python cannot leave the current folder out")
 def test_workers_run_nothing_from_the_current_folder(
     manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

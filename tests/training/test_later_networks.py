@@ -1,7 +1,5 @@
 """Training the confidence network and the dense network, alone and with the descriptor."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Metrics are summed up until they are logged, and the log survives being cut short."""
 
-from __future__ import annotations
-
 import importlib
 import math
 import sys

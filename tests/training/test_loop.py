@@ -1,7 +1,5 @@
 """The training loop as a whole, on pairs so small that a step takes milliseconds."""
 
-from __future__ import annotations
-
 import math
 import signal
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The network at the start of a run, and which sizes suit it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

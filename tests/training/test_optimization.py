@@ -1,7 +1,5 @@
 """Optimizer, schedule, moving average, mixed precision."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Two processes act as one: a signal or an error in one of them stops both, and nothing is lost."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

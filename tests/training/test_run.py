@@ -1,7 +1,5 @@
 """A run says so if there is nothing to learn."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The validation pairs of a config, and the warning about pairs that are also trained on."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

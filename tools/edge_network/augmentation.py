@@ -1,7 +1,5 @@
 """Random views of annotated photographs, a whole batch at once, on the device that holds the photographs."""
 
-from __future__ import annotations
-
 import math
 
 import torch

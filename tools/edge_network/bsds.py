@@ -7,8 +7,6 @@ Two layouts of the root folder are read:
 * the published archive: ``images/SPLIT/*.jpg`` and ``groundTruth/SPLIT/*.mat``, for which SciPy is needed.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 A pasted object also looks like a motion boundary: something in front of something else.
 """
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -11,8 +11,6 @@ pairs are formed greedily, the nearest first, and changed only to make more of t
 few pairs. Precision can also differ in which of two pixels got the partner.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import cv2

@@ -1,7 +1,5 @@
 """More pairs of pixels by augmenting paths (see ``edge_network.evaluation``), compiled by Numba."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

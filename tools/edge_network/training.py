@@ -6,8 +6,6 @@ minutes (or steps): a slower machine takes fewer steps rather than more time. Th
 weights.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import time

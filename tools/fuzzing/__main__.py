@@ -4,8 +4,6 @@ Each round is a process of its own, because a parser written in C may crash. Fil
 exit code is 1 if there are any.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import subprocess

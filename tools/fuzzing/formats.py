@@ -1,7 +1,5 @@
 """A small valid file of every format that the package reads, and its reader."""
 
-from __future__ import annotations
-
 import io
 import json
 import zipfile

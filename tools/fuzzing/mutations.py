@@ -1,7 +1,5 @@
 """Small damages of a file, as disks, transfers, editors and attackers cause them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from random import Random

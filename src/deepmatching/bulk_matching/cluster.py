@@ -5,8 +5,6 @@ one that dies and runs its shard again. All machines must see the folders of the
 paths.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

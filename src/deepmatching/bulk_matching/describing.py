@@ -1,7 +1,5 @@
 """Images that are read ahead, described once, and kept for their next pairs as far as memory allows."""
 
-from __future__ import annotations
-
 import os
 from collections import OrderedDict
 from collections.abc import Iterable

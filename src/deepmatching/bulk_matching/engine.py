@@ -1,7 +1,5 @@
 """Matching shards of pairs with one matcher, each image described once, and writing them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -194,7 +192,7 @@ class Worker:
         self._writer = ThreadPoolExecutor(1, "deepmatching-writer")
 
     @classmethod
-    def load(cls, model: str, settings: dict[str, Any], *arguments: Any) -> Worker:
+    def load(cls, model: str, settings: dict[str, Any], *arguments: Any) -> "Worker":
         """Return a worker with a matcher of its own: arguments can travel to other machines."""
         return cls(DeepMatcher.from_pretrained(model, **settings), *arguments)
 

@@ -4,8 +4,6 @@ Images are named by their path below the folder of images, with ``/`` on every s
 matched once, in the direction in which it comes first.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Sequence
 from itertools import combinations

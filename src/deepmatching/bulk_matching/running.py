@@ -1,7 +1,5 @@
 """Bulk matching: pairs in, a folder of matches out, on one machine or a cluster."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections import deque

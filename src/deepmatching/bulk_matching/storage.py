@@ -5,8 +5,6 @@ a shard that exists is complete: a run may end at any moment, and the next one d
 manifest is written before the first shard, and again only if pairs are added or images have changed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
@@ -130,7 +128,7 @@ class RunFolder:
         images: PathLike,
         shard_size: int,
         retry: bool = False,
-    ) -> RunFolder:
+    ) -> "RunFolder":
         """Return the run of these pairs: a new one, or the one that is in the folder, which must be reserved.
 
         Pairs that an earlier run planned stay; new ones are added. Shards of images whose files have changed are

@@ -1,7 +1,5 @@
 """``deepmatching demo``."""
 
-from __future__ import annotations
-
 import time
 from importlib.resources import as_file, files
 from pathlib import Path

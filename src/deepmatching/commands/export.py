@@ -1,7 +1,5 @@
 """``deepmatching export``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from deepmatching.commands import messages, options, runs

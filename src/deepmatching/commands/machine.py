@@ -5,8 +5,6 @@ other at every step: ten times slower than one thread has been measured. The lib
 PyTorch.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """``deepmatching match``."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

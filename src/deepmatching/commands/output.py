@@ -1,7 +1,5 @@
 """Standard output and standard error that may be full or closed, and the remarks of libraries."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import io

@@ -1,7 +1,5 @@
 """``deepmatching sfm``."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``deepmatching train``."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

@@ -1,7 +1,5 @@
 """The display of a training run: a progress bar, lines, the picture of the curves, TensorBoard."""
 
-from __future__ import annotations
-
 import math
 import shutil
 import time

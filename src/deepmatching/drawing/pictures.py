@@ -3,8 +3,6 @@
 Displacements have the colours of the Middlebury wheel: the hue is the direction, white is no motion.
 """
 
-from __future__ import annotations
-
 import base64
 import html
 import os

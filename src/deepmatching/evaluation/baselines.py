@@ -3,8 +3,6 @@
 Their methods ``match`` and ``flow`` take image tensors (C, H, W) in [0, 1] with one or three channels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +18,7 @@ from deepmatching.matches import Matches
 from deepmatching.settings import PROPAGATION_RADIUS
 
 
-def baseline(name: str) -> KeypointMatcher | DenseMethod:
+def baseline(name: str) -> "KeypointMatcher | DenseMethod":
     """Return the method of that name, one of :data:`KEYPOINTS` or :data:`DENSE`."""
     check_choice("The method", name, (*KEYPOINTS, *DENSE))
     if name == "sift-8000":

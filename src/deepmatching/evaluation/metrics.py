@@ -9,8 +9,6 @@ call OCC. A data set with occlusion masks has two more: ``noc``, the pixels visi
 others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

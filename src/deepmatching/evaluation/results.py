@@ -1,7 +1,5 @@
 """Results of an evaluation: metrics of each pair, their means, and their file, which an interrupted run resumes."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -65,7 +63,7 @@ class Evaluation:
     def is_finished(self) -> bool:
         return len(self.pairs) + self.unknown == self.total
 
-    def with_pair(self, pair: PairResult) -> Evaluation:
+    def with_pair(self, pair: PairResult) -> "Evaluation":
         return replace(self, pairs=(*self.pairs, pair))
 
     @property
@@ -134,7 +132,7 @@ class Evaluation:
         return {**head, "total": self.total, "unknown": self.unknown, **means, "pairs": pairs}
 
     @classmethod
-    def from_json(cls, content: Any) -> Evaluation:
+    def from_json(cls, content: Any) -> "Evaluation":
         """Invert :meth:`to_json`; raise ValueError, LookupError, TypeError or AttributeError otherwise."""
         if not isinstance(content, dict) or content.get("format") != _FORMAT:
             raise ValueError("it has another format")
@@ -159,7 +157,7 @@ class Evaluation:
             temporary.write_text(json.dumps(self.to_json(), indent=1), encoding="utf-8")
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Evaluation:
+    def load(cls, path: str | os.PathLike[str]) -> "Evaluation":
         data = read_bytes(path, "evaluation file")
         try:
             return cls.from_json(parse_json(data))
@@ -225,7 +223,7 @@ class Recorder:
         self._unsaved, self._saved_at = False, time.perf_counter()
         self._cost = self._saved_at - start
 
-    def __enter__(self) -> Recorder:
+    def __enter__(self) -> "Recorder":
         return self
 
     def __exit__(

@@ -1,7 +1,5 @@
 """Measuring a method on every pair of a data set."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence

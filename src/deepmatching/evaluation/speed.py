@@ -5,8 +5,6 @@ written once and read as often as it is used) at the bandwidth of a large copy. 
 correlation at the rate of a large matrix product. Both rates are measured in the same run.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

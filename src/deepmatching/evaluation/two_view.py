@@ -4,8 +4,6 @@ The matches of a pair determine a homography, a fundamental or an essential matr
 pair. Its error is in pixels of images whose longer side is at most 1024 pixels, or in degrees.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

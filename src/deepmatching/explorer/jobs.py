@@ -1,7 +1,5 @@
 """Runs of the explorer, one after the other in a thread of their own, each cancellable by itself."""
 
-from __future__ import annotations
-
 import queue
 import secrets
 import threading

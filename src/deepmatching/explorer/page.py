@@ -1,7 +1,5 @@
 """The page: its files, and what can be downloaded of a result, such as a page that needs no server."""
 
-from __future__ import annotations
-
 import base64
 import html
 import json

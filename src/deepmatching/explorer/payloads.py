@@ -10,8 +10,6 @@ Positions are pixel corners: x = 0 is the left border of the picture. The page s
 prints, as everywhere in this package.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict

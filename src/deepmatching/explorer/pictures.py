@@ -1,7 +1,5 @@
 """The pictures and pairs that the explorer knows: uploads, samples that ship, and those of the command line."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

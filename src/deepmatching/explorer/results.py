@@ -1,7 +1,5 @@
 """The results of a pair: matches, edges, flow, and the maps of single points."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -41,7 +39,7 @@ class RunSettings:
     levels: int | None = None
 
     @classmethod
-    def of(cls, values: Any, models: tuple[str, ...]) -> RunSettings:
+    def of(cls, values: Any, models: tuple[str, ...]) -> "RunSettings":
         """Return the settings that the page sends; raise if they are wrong."""
         if not isinstance(values, Mapping) or not set(values) <= asdict(cls()).keys():
             raise DeepMatchingError("Settings must be model, radius and levels.")

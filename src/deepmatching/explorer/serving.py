@@ -1,7 +1,5 @@
 """The explorer's server: its routes, whom it answers, and how it is started."""
 
-from __future__ import annotations
-
 import ipaddress
 import json
 import socket

@@ -1,7 +1,5 @@
 """The confidence of a flow at each pixel."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Filters of matches: which of them can be trusted. Shapes never depend on values, so a CUDA graph can record them."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch
@@ -32,7 +30,7 @@ class MatchTensors(NamedTuple):
     confidence: Tensor | None = None  #: (N,), probability that each is right; None if unknown
 
     @classmethod
-    def of(cls, matches: Matches, device: torch.device) -> MatchTensors:
+    def of(cls, matches: Matches, device: torch.device) -> "MatchTensors":
         """Return matches of any matcher, all of which count."""
         tensors = (matches.keypoints0, matches.keypoints1, matches.scores)
         points0, points1, scores = (tensor.detach().to(device) for tensor in tensors)
@@ -40,7 +38,7 @@ class MatchTensors(NamedTuple):
         return cls(points0, points1, scores, torch.ones_like(scores, dtype=torch.bool), confidence)
 
     @classmethod
-    def of_decoded(cls, decoded: Decoded, b: int = 0, min_confidence: float = 0.0) -> MatchTensors:
+    def of_decoded(cls, decoded: Decoded, b: int = 0, min_confidence: float = 0.0) -> "MatchTensors":
         """Return the matches of pair b of a batch; those that ``deepmatching.matches.selected_mask`` selects count."""
         points0, points1 = (points.reshape(-1, 2) for points in decoded.at_pixel_centres(b))
         confidence = None if decoded.confidence is None else decoded.confidence[b].flatten()

@@ -4,8 +4,6 @@ On a GPU, filters do not take matches out of their tensors: a mask says which of
 and a CUDA graph can record all stages. A CPU saves work by taking them out.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -154,11 +152,11 @@ class _Seeds(NamedTuple):
     displacements: Tensor  #: (S, 2) float64; 0 for those that do not count
     weights: Tensor | None  #: (S,) float64
 
-    def that_also(self, holds: Tensor) -> _Seeds:
+    def that_also(self, holds: Tensor) -> "_Seeds":
         """Let those count for which this holds, too; all as before if there are none."""
         return self._replace(counts=unless_empty(self.counts, holds))
 
-    def that_count(self) -> _Seeds:
+    def that_count(self) -> "_Seeds":
         """Take the others out."""
         return _Seeds(*(None if tensor is None else tensor[self.counts] for tensor in self))  # type: ignore[arg-type]
 

@@ -1,7 +1,5 @@
 """Losses on the motion of every pixel: of the dense network, and of flow interpolated from matches."""
 
-from __future__ import annotations
-
 import math
 
 import torch

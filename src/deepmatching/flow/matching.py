@@ -1,7 +1,5 @@
 """How two frames are matched for their flow: at which radius, with how many levels, and in which directions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias

@@ -1,7 +1,5 @@
 """From two frames, or from matches, to a flow and its confidence: the stages in order, on any device."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import replace

@@ -18,8 +18,6 @@ no data outside the second image.
 Derivatives are (1, −8, 0, 8, −1) / 12 and those of the mean of I_0 and the warped I_1. Borders are repeated.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

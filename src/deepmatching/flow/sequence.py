@@ -1,7 +1,5 @@
 """The flows of a sequence of frames: computed one by one into a folder that a later run can complete, and drawn."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Settings of interpolation and refinement, and presets: our own and those of the original (EpicFlow 1.00)."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 

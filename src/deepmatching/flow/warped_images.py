@@ -5,8 +5,6 @@ taken back through its own transformation T. What is left of its motion is inter
 second image seen through T. A pixel p then moves to T(p + r(p)), with T of the match that it belongs to.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The weighted affine fit, differentiable with respect to all its arguments."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -18,8 +18,6 @@ i + (δ₀/2α₀) ε **+** τ₁ (the paper prints − τ₁), and the padding 
 two cells (the paper says zero or one), because R is rounded up.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 
@@ -82,7 +80,7 @@ class Geometry:
         radius: int | None = RADIUS,
         levels: int | None = None,
         patch: int = 4,
-    ) -> Geometry:
+    ) -> "Geometry":
         """The original's parametrisation: cells of f = 2^downscale pixels, and patches of 4×4 cells.
 
         With cells of 1 pixel and ``patch`` = 8, it is the paper's to the letter: γ₀ = 1, α₀ = δ₀ = 8, β₀ = 4 pixels.
@@ -318,7 +316,7 @@ class Geometry:
         rows, columns, h, w = self.shape(l)
         return rows * columns * h * w
 
-    def strip(self, *rows: tuple[int, int]) -> Strip:
+    def strip(self, *rows: tuple[int, int]) -> "Strip":
         """The part of the lowest levels with these rows (first, one past the last) of levels 0, 1, …"""
         return Strip(**{f.name: getattr(self, f.name) for f in fields(Geometry)}, whole=self, rows=rows)
 

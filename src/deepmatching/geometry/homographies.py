@@ -3,8 +3,6 @@
 Pixel centres are at integer coordinates. A point (x, y) goes to (X/W, Y/W) with (X, Y, W) = matrix · (x, y, 1).
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Matches as seeds: the pixels that belong to each seed, and its nearest other seeds."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -1,7 +1,5 @@
 """Cutting the work: the lowest levels into strips of reference rows, and correlation on a CPU into bands of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise

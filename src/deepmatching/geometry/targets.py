@@ -1,7 +1,5 @@
 """Patches around reference points, and where matches lie: from a cell of a window to a position on the target."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import NamedTuple
 

@@ -3,8 +3,6 @@
 Points are (N, 2), x and y in pixels. The same points always give the same result.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

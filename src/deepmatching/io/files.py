@@ -1,7 +1,5 @@
 """Reading files with clear errors, and writing them atomically: a reader never sees half a file."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

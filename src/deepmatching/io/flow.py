@@ -3,8 +3,6 @@
 In memory, a flow is float32 (H,W,2): the displacement (x,y) of every pixel, in pixels, or NaN where unknown.
 """
 
-from __future__ import annotations
-
 import io
 import math
 

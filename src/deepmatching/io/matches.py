@@ -6,8 +6,6 @@ first pixel is x = 0. The text format holds corners; everything else holds centr
 :func:`to_corners` convert, by half a pixel. Displacements are the same in both conventions.
 """
 
-from __future__ import annotations
-
 import io
 import os
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ that exists is complete. A manifest beside the results holds the settings that a
 keeps other processes out.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json

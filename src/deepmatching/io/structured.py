@@ -1,22 +1,15 @@
 """JSON and TOML. What Python's parsers accept but no file of ours has, such as 400 digits, is an error here."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
-import sys
+import tomllib
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import PathLike, read_bytes
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 _LARGEST_WHOLE = 2**63 - 1  #: whole numbers have 64 bits
 _DEEPEST = 100  #: lists in lists, tables in tables

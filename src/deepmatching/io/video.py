@@ -1,7 +1,5 @@
 """Frames from a video file or from a folder of pictures; writing a video."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Tensors on disk as safetensors, which cannot hold code as a pickle can."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Numbers that a definition and its kernels share."""
 
-from __future__ import annotations
-
 #: The choice recorded where no candidate exists, in switches and in what backward keeps.
 NO_CHOICE = 255
 

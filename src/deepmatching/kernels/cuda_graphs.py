@@ -1,7 +1,5 @@
 """CUDA graphs: work on tensors of fixed shapes, recorded once and replayed without the cost of its launches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from threading import Lock
 from typing import Any, Generic, TypeVar

@@ -1,7 +1,5 @@
 """Memory that this process may still take: what is free, and the limits around it."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 from pathlib import Path

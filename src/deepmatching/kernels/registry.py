@@ -6,8 +6,6 @@ runs the kernel for the device of its arguments, or the definition where there i
 not take the arguments' type, or where it has no gradient and one is needed.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator

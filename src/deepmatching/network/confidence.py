@@ -1,7 +1,5 @@
 """The confidence network: from what the matching says about its matches to probabilities."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

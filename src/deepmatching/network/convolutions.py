@@ -1,7 +1,5 @@
 """Helpers of the learned networks: fast convolutions, large maps in bands of rows, colour and normalisation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import torch

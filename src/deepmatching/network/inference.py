@@ -6,8 +6,6 @@ the lowest levels are held one strip of reference rows at a time and computed tw
 way down. The result is the same to the last bit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 

@@ -12,8 +12,6 @@ gave the score. Below the patch at its top hangs a quadtree: each patch consists
 by one cell of its level at most.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -114,7 +112,7 @@ class Block(NamedTuple):
         """Return whether a point is in this block."""
         return index[0] in range(*self.rows) and index[1] in range(*self.columns)
 
-    def links_to(self, below: Block, geometry: Geometry, l: int) -> Links:
+    def links_to(self, below: "Block", geometry: Geometry, l: int) -> Links:
         """Return the links from this block of level l + 1 down to a block of level l, as ``Geometry.links``."""
         down, right = (own - other for own, other in zip(self.first, below.first, strict=True))
         return [(row + down, column + right, y, x) for row, column, y, x in geometry.links(l)]

@@ -4,8 +4,6 @@ The estimates count the volumes that are held at the same time (see ``network.in
 scores in S_{l+1/2}. A score takes four bytes and a switch takes one.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
@@ -91,7 +89,7 @@ class Work:
     fewer_levels: int | None = None  #: see ``inference.Decoding``
 
     @classmethod
-    def of(cls, network: Network, geometry: Geometry, device: str) -> Work:
+    def of(cls, network: Network, geometry: Geometry, device: str) -> "Work":
         """Return the work of a network on a type of device."""
         return cls(geometry, network.descriptor, device, "hard" if network.is_fusable else "other")
 

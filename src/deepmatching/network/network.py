@@ -1,7 +1,5 @@
 """The U-shaped network (paper, Fig. 2): D → CORR → [MP, AG, PW]×L → [DA, UP, +]×L."""
 
-from __future__ import annotations
-
 import math
 from copy import copy
 from dataclasses import dataclass, replace
@@ -282,7 +280,7 @@ class Network(nn.Module):
         check_cells(cells, image, self.descriptor)
         return cells
 
-    def at_radius(self, radius: int | None) -> Network:
+    def at_radius(self, radius: int | None) -> "Network":
         """Return the same network with another radius; the two share their parameters."""
         other = copy(self)
         other.radius = radius

@@ -1,7 +1,5 @@
 """Describing and decoding as CUDA graphs: pairs of equal sizes without the launch cost of about forty small kernels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """The network as a module that can be exported: two images in, matches out; and its descriptor alone."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from torch import Tensor, nn

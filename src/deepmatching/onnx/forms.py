@@ -6,8 +6,6 @@ Volumes have no batch axis: S_l is (H_l, W_l, h_l, w_l). A switch is the raster 
 scores that are equal, another may win than in ``deepmatching.network.operators``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np

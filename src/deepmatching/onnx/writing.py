@@ -1,7 +1,5 @@
 """Writing ONNX files: tracing by ``torch.onnx``, folding of constants, metadata, a summary of what was written."""
 
-from __future__ import annotations
-
 import logging
 import warnings
 from collections import Counter

@@ -1,7 +1,5 @@
 """Adapters to other libraries. Each module needs its library, except ``kornia``, whose interface needs none."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,7 +38,7 @@ class MatcherModule(nn.Module):
         self.network.requires_grad_(False)
 
     @classmethod
-    def of(cls, conf: Mapping[str, Any]) -> MatcherModule:
+    def of(cls, conf: Mapping[str, Any]) -> "MatcherModule":
         """Return the module of a configuration like :data:`CONF`."""
         return cls(*(conf[name] for name in ("model", "max_num_matches", "min_confidence")), **conf["settings"])
 

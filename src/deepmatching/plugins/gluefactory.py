@@ -4,8 +4,6 @@
 model.matcher.name=deepmatching.plugins.gluefactory``
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, ClassVar
 

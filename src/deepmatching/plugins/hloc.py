@@ -4,8 +4,6 @@
 >>> features, matches = match_dense.main(hloc.CONF, pairs, images, export_dir=outputs)
 """
 
-from __future__ import annotations
-
 # First: pycolmap 4.1 and later bring a zlib of their own, and Python's loaded after it ends the process (double free).
 import zlib  # noqa: F401  # isort: skip
 

@@ -5,8 +5,6 @@
 >>> found["keypoints0"], found["keypoints1"], found["confidence"], found["batch_indexes"]
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@
 >>> model = ptlflow.get_model("deepmatching")
 """
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import torch

@@ -4,8 +4,6 @@
 >>> found = matcher("a.jpg", "b.jpg")  # num_inliers, H, matched_kpts0, …
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

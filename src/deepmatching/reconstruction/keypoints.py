@@ -5,8 +5,6 @@ become one keypoint at their mean. The cells are half as wide as the precision o
 than half of that along either axis, and positions stay between pixels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain

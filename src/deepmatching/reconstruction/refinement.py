@@ -5,8 +5,6 @@ gives a match to keypoints of the second image that lie between the matches. Key
 the images before it as well as after it, which makes tracks longer.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

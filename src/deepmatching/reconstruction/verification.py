@@ -1,7 +1,5 @@
 """Geometric verification of a run's pairs without camera models: OpenCV's MAGSAC on the fundamental matrix."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 

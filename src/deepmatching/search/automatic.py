@@ -1,7 +1,5 @@
 """When a match has failed: which settings find more, see ``Settings.auto``."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

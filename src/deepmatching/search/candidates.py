@@ -1,7 +1,5 @@
 """Every rotation and scale at a reduced size: which of them make neighbouring matches agree, and where."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -75,7 +73,7 @@ class _Trial:
     swapped: bool
     spacing: float
 
-    def of_original(self, side: int, back: np.ndarray) -> _Trial:
+    def of_original(self, side: int, back: np.ndarray) -> "_Trial":
         """Return the trial of the pair before image ``side`` was transformed; ``back`` leads to that."""
         ends = list(self.back)
         ends[side ^ self.swapped] = back @ ends[side ^ self.swapped]

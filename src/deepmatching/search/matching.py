@@ -1,7 +1,5 @@
 """Full resolution: each transformation's matches, in pixels of both images, and the best of them at every point."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Transformations between two images: robust fits to matches, what they explain, and images seen through them."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

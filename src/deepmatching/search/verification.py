@@ -1,7 +1,5 @@
 """The transformations that a pair needs: candidates, fitted, checked, and compared with no transformation at all."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

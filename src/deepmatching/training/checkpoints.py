@@ -6,8 +6,6 @@
 * ``config.toml`` and ``log.csv`` are for people.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

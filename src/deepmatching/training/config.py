@@ -3,8 +3,6 @@
 The field names are the keys of a config file: ``optimizer.lr`` is ``Config.optimizer.lr``.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, get_args
@@ -124,7 +122,7 @@ class ModelConfig(Section):
     settings: dict[str, Any] = {}  #: further arguments of the descriptor
 
     @model_validator(mode="after")
-    def _check(self) -> ModelConfig:
+    def _check(self) -> "ModelConfig":
         if not self.descriptor and not self.init:
             raise DeepMatchingError("There is no model to train: set model.descriptor or model.init.")
         radius_in_pixels(self.radius, "model.radius")
@@ -155,7 +153,7 @@ class DataConfig(Section):
     overfit: NonNegativeInt = 0  #: train and validate on this many pairs, always the same; 0 for off
 
     @model_validator(mode="after")
-    def _check(self) -> DataConfig:
+    def _check(self) -> "DataConfig":
         if not self.train or not all(self.train):
             raise DeepMatchingError(
                 "There are no pairs to train on: set data.train to a manifest (data.train=pairs.json), to a data set's "
@@ -198,7 +196,7 @@ class ValidationConfig(Section):
     criterion: str = "+".join(f"acc@{threshold}" for threshold in THRESHOLDS)
 
     @model_validator(mode="after")
-    def _check(self) -> ValidationConfig:
+    def _check(self) -> "ValidationConfig":
         radius_in_pixels(self.radius, "validation.radius")
         for name in self.criterion.split("+"):
             check_choice("validation.criterion", name, _CRITERIA)
@@ -246,7 +244,7 @@ class LossConfig(Section):
     flow: LossWeight = 0.0  #: weight of the error, in pixels, of the flow that the matches interpolate to
 
     @model_validator(mode="after")
-    def _check(self) -> LossConfig:
+    def _check(self) -> "LossConfig":
         check_kind("loss.kind", self.kind)
         check_weights(self.weights)
         return self
@@ -272,7 +270,7 @@ class Config(Section):
     loss: LossConfig = Field(default_factory=LossConfig)
 
     @model_validator(mode="after")
-    def _check(self) -> Config:
+    def _check(self) -> "Config":
         if not self.out:
             raise DeepMatchingError("The run needs a folder: set out to its name.")
         if not self.steps and not self.minutes:

@@ -1,7 +1,5 @@
 """Reads a :class:`Config` from a TOML file and ``key=value`` overrides, and writes it as TOML."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from importlib.resources import files

@@ -1,7 +1,5 @@
 """The metrics of a run over time: summed over steps, written to ``log.csv`` and, if it is installed, TensorBoard."""
 
-from __future__ import annotations
-
 import csv
 import time
 from collections.abc import Mapping, Sequence
@@ -100,7 +98,7 @@ class CsvLog:
                 writer.writeheader()
                 writer.writerows(map(_formatted, self.rows))
 
-    def _writer(self, file: TextIO) -> csv.DictWriter[str]:
+    def _writer(self, file: TextIO) -> "csv.DictWriter[str]":
         return csv.DictWriter(file, self.columns, lineterminator="\n")
 
 

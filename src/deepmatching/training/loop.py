@@ -1,7 +1,5 @@
 """The training loop: data, forward, backward, step, log, validate, save; and the parts of a run, which it moves."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import time
@@ -41,7 +39,7 @@ class TrainingFailed(DeepMatchingError):
     """The run cannot succeed, and resuming it would not help."""
 
 
-def train(config: Config, device: torch.device, resume: bool = False, watchers: Sequence[Watcher] = ()) -> Outcome:
+def train(config: Config, device: torch.device, resume: bool = False, watchers: "Sequence[Watcher]" = ()) -> "Outcome":
     """Train a network until the run is complete or a signal asks it to stop. Everything is saved on return.
 
     Args:
@@ -75,7 +73,7 @@ def train(config: Config, device: torch.device, resume: bool = False, watchers: 
         return run.stop(signal)
 
 
-def _train(run: Run) -> int:
+def _train(run: "Run") -> int:
     """Run to the end (returns 0) or until a signal (returns its number). Everything is saved then.
 
     All processes raise an error that the user can correct after the same step.

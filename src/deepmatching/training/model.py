@@ -1,7 +1,5 @@
 """What is trained: the network and its loss as one module, and which of its parameters are learned."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

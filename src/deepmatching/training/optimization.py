@@ -1,7 +1,5 @@
 """The optimizer, its learning rate schedule and the moving average of the weights."""
 
-from __future__ import annotations
-
 import copy
 import math
 from typing import Any

@@ -3,8 +3,6 @@
 ``torchrun`` starts the processes and gives each its rank in environment variables. Without them there is one process.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """How good the network's matches are during training."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections import deque

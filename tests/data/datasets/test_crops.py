@@ -1,7 +1,5 @@
 """Crops and flips keep the images and their ground truth together."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Lists of the user's own pairs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

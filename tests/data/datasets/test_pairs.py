@@ -1,7 +1,5 @@
 """Pairs in files: their contents, and one sentence for each broken file."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

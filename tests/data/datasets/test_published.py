@@ -1,7 +1,5 @@
 """The published layouts, and the errors about missing files and folders."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Effects of light and camera, and differences between two photographs of a place, one at a time."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import cv2

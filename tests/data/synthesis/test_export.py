@@ -1,7 +1,5 @@
 """Synthetic pairs as files."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

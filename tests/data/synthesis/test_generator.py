@@ -1,7 +1,5 @@
 """Batches: shapes, and the same pairs from the same generator."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, fields
 from pathlib import Path

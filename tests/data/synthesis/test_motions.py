@@ -1,7 +1,5 @@
 """Motions of synthetic scenes against points in space, and the bounds they keep."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

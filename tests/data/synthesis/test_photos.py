@@ -1,7 +1,5 @@
 """Pictures for synthetic scenes: the files that are read, and their layout in the buffer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import cv2

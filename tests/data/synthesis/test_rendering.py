@@ -1,7 +1,5 @@
 """Rendered scenes: flow and occlusion are exact, and the frames agree with them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

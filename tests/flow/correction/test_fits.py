@@ -1,7 +1,5 @@
 """Candidates for a point's motion from affine fits."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Flow by the dense network."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

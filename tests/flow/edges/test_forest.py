@@ -1,7 +1,5 @@
 """OpenCV crashes on a forest with wrong numbers, so none reaches it."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 from random import Random

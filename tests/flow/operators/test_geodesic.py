@@ -1,7 +1,5 @@
 """Geodesic distances: the kernels against the definitions, the definitions against what can be said without them."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from types import ModuleType
 

@@ -1,7 +1,5 @@
 """Local models and the flow they make: gradients, least squares by brute force, kernels."""
 
-from __future__ import annotations
-
 from types import ModuleType
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A step of refinement, and its parts: warping, the linear system and relaxation, by brute force; the kernels."""
 
-from __future__ import annotations
-
 from types import ModuleType
 
 import pytest

@@ -1,7 +1,5 @@
 """Saliency and smoothing by a Gaussian: known values, and the kernels against the definitions."""
 
-from __future__ import annotations
-
 import math
 from types import ModuleType
 

@@ -1,7 +1,5 @@
 """Compilation of the CPU kernels, and its announcement."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

@@ -1,7 +1,5 @@
 """Running a kernel in several threads."""
 
-from __future__ import annotations
-
 import pytest
 
 from deepmatching.kernels.cpu.running import run_in_threads

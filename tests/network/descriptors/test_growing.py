@@ -1,7 +1,5 @@
 """A larger descriptor starts as a smaller one."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

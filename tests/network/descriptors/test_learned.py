@@ -1,7 +1,5 @@
 """The learned descriptors, and the sources of their weights."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The loss of the confidence network."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The losses against sums written out, and on inputs that could break them."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

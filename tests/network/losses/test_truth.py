@@ -1,7 +1,5 @@
 """Where the true match lies."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Aggregation against brute force from eq. (4), its gradient, and its GPU kernel."""
 
-from __future__ import annotations
-
 from types import ModuleType
 
 import pytest

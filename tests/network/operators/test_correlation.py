@@ -1,7 +1,5 @@
 """Correlation against brute force from eq. (2), its gradient, and its GPU kernel."""
 
-from __future__ import annotations
-
 from types import ModuleType
 
 import pytest

@@ -1,7 +1,5 @@
 """Decoding against the original's tables, and its kernels against the definitions."""
 
-from __future__ import annotations
-
 import math
 from types import ModuleType
 from typing import Any

@@ -1,7 +1,5 @@
 """Disaggregation against eq. (5), its gradient, and its GPU kernel."""
 
-from __future__ import annotations
-
 import math
 from types import ModuleType
 

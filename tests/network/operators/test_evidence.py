@@ -1,7 +1,5 @@
 """What the matching says about its matches."""
 
-from __future__ import annotations
-
 import math
 from types import ModuleType
 

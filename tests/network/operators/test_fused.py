@@ -1,7 +1,5 @@
 """The fused operators of inference: their kernels against their definitions."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType
 from typing import Any

@@ -1,7 +1,5 @@
 """Scores at any displacement."""
 
-from __future__ import annotations
-
 from types import ModuleType
 
 import pytest

@@ -1,7 +1,5 @@
 """Max pooling against brute force from eq. (3), its gradient, and its GPU kernel."""
 
-from __future__ import annotations
-
 from types import ModuleType
 
 import pytest

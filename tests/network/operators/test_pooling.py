@@ -1,7 +1,5 @@
 """Pooling as a component: a user's own one is honoured wherever the network is used."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Soft pooling and unpooling against explicit sums and maxima, their gradients and their limits."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Sub-pixel matches."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Unpooling against eq. (6), its gradient, and its GPU kernel."""
 
-from __future__ import annotations
-
 import math
 from types import ModuleType
 

@@ -1,7 +1,5 @@
 """Data sets by name, and manifests: JSON lists of the user's own pairs."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path

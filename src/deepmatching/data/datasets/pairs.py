@@ -4,8 +4,6 @@ A data set is a list of entries, each with the files of one pair. It checks that
 their contents when a pair is read.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -40,7 +38,7 @@ class Pair(NamedTuple):
     occluded: Tensor  #: (H, W) bool: not visible in image 1; all False if the data set has no masks
     name: str = ""  #: scene and frame, for display
 
-    def map(self, function: Callable[[Tensor], Tensor]) -> Pair:
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Pair":
         """Return the pair with the function applied to each of its tensors."""
         return Pair._make([*map(function, self[:4]), self.name])
 
@@ -88,7 +86,7 @@ class Entry:
         """Tell whether the files say which pixels are occluded."""
         return any((self.occluded, self.visible, self.flow_noc))
 
-    def without_masks(self) -> Entry:
+    def without_masks(self) -> "Entry":
         """Return the same pair with all of its ground truth, and no occlusion known."""
         return replace(self, occluded=None, visible=None, invalid=None, flow_noc=None)
 
@@ -165,7 +163,7 @@ class FilePairs(Dataset[Pair]):
         names = "\n".join(f"{entry.group} {entry.name}" for entry in self.entries)
         return hashlib.sha256(names.encode(errors="surrogateescape")).hexdigest()[:16]
 
-    def only(self, groups: Iterable[str]) -> FilePairs:
+    def only(self, groups: Iterable[str]) -> "FilePairs":
         """Return the pairs of these groups."""
         wanted, existing = set(groups), {entry.group for entry in self.entries}
         if unknown := sorted(wanted - existing):
@@ -174,14 +172,14 @@ class FilePairs(Dataset[Pair]):
             )
         return FilePairs(self.name, [entry for entry in self.entries if entry.group in wanted])
 
-    def with_motion(self) -> FilePairs:
+    def with_motion(self) -> "FilePairs":
         """Return the pairs whose files tell where pixels move."""
         entries = [entry for entry in self.entries if entry.knows_motion]
         if not entries:
             raise DeepMatchingError(f"No pair of {self.name} has a flow or a homography, which training needs.")
         return self if len(entries) == len(self) else FilePairs(self.name, entries, self.incomplete)
 
-    def thinned(self, count: int) -> FilePairs:
+    def thinned(self, count: int) -> "FilePairs":
         """Return at most ``count`` pairs, evenly spaced in the data set."""
         return self if count >= len(self) else FilePairs(self.name, evenly_spaced(self.entries, count))
 

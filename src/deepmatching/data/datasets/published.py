@@ -1,7 +1,5 @@
 """The published data sets in their own layouts: MPI Sintel and its subset SintelMini, Flying Chairs, and KITTI."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence

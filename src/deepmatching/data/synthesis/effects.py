@@ -1,7 +1,5 @@
 """Effects of light and camera, and what tells two photographs of a place apart: drawn on the CPU, applied to frames."""
 
-from __future__ import annotations
-
 import functools
 import math
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Synthetic pairs as files, in the layout of Flying Chairs."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

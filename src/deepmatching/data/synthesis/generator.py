@@ -1,7 +1,5 @@
 """Batches of synthetic pairs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any

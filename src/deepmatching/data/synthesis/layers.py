@@ -4,8 +4,6 @@ Coordinates are in pixels, (x, y), pixel centres at whole numbers. Every operati
 pairs at once, and none waits for the device.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

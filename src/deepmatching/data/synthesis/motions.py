@@ -3,8 +3,6 @@
 A layer's point x of frame 0 lies at M(x + w(x)) in frame 1, with w(x) = Σ_k a_k sin(ω_k·x + φ_k).
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass
 from typing import Generic, TypeVar

@@ -4,8 +4,6 @@ One flat buffer of 32-bit RGBA texels holds every picture at full size and halve
 all its textures with one gather. Colours are multiplied by alpha, so that they can be filtered like alpha.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import zlib
@@ -96,7 +94,7 @@ class Photos:
     @classmethod
     def load(
         cls, folder: str | os.PathLike[str], device: str | torch.device = "cpu", split: str = "train", most: int = 2000
-    ) -> Photos:
+    ) -> "Photos":
         """Load the pictures under `folder`: those with transparency are cut-outs, other colour pictures photographs.
 
         One picture in 16, chosen by its name, belongs to ``val`` and the others to ``train``; ``all`` takes both. Grey

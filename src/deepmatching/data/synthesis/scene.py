@@ -1,7 +1,5 @@
 """The contents of scenes: what each layer shows, its place in frame 0 and its motion, drawn for a batch on the CPU."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 

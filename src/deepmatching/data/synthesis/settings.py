@@ -1,7 +1,5 @@
 """Settings of the generator: the probability and the strength of every effect."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields, replace
 from typing import Any
 

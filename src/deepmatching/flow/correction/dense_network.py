@@ -4,8 +4,6 @@ Affine motions fitted to the matches of windows of several sizes say what a poin
 matches, they extend to places that are occluded or outside the second image, and to zooming motion.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

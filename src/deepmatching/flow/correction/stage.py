@@ -1,7 +1,5 @@
 """Flow by the dense network, which starts at the interpolated flow."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

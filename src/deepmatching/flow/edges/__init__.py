@@ -3,8 +3,6 @@
 The shipped network detects them, or they are measured as a gradient, or given: as an array or in a file.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -3,8 +3,6 @@
 Its files are safetensors in half precision, with the architecture as metadata.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 import itertools
@@ -131,7 +129,7 @@ class EdgeNetwork(nn.Module):
             return layers(*maps)
         return in_row_bands(lambda *bands: (layers(*bands),), maps, height, 2 * ROWS // stride, 2 * REACH // stride)[0]
 
-    def folded(self) -> EdgeNetwork:
+    def folded(self) -> "EdgeNetwork":
         """Return a copy for inference, with batch normalisation folded into the convolutions before it."""
         network = copy.deepcopy(self).eval()
         for module in network.modules():

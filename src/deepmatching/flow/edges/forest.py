@@ -5,8 +5,6 @@ to node childs[k] − 1 or childs[k], or is a leaf (0). The edges of leaf k are 
 edgeBoundaries[k + 1], the nodes of all trees being counted together.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import re

@@ -7,8 +7,6 @@ pixels that are nearest to each match.
 The operators take all S seeds and a mask of those that count, so that their shapes do not depend on which are dropped.
 """
 
-from __future__ import annotations
-
 import heapq
 
 import numpy as np

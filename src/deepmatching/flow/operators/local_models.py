@@ -5,8 +5,6 @@ The definitions are differentiable with respect to positions, displacements and 
 Displacements are taken relative to the seed's own, so that equal displacements give exactly that displacement.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

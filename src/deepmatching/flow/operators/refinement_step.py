@@ -1,7 +1,5 @@
 """One step of variational refinement: warping, the linear system, relaxation (see ``deepmatching.flow.refinement``)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional

@@ -1,7 +1,5 @@
 """Smoothing, and how much there is to see at each pixel."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Compilation of the kernels: once per machine, kept on disk."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """Running a kernel: arrays of tensors, memory for results, and threads."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

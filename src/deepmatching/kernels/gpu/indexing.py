@@ -4,8 +4,6 @@ A volume (B, H, W, h, w) is worked on by a grid of (B·H·W, blocks) programs: e
 its cells. The offset of the point in the volume has 64 bits, that of a cell within its point 32.
 """
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from typing import Any
 

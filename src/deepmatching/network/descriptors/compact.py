@@ -1,7 +1,5 @@
 """Our own learned descriptor: one short vector per position, from a small U-shaped network."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """The hand-crafted descriptor of the original DeepMatching (GPU version 1.0), as a differentiable module."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from numbers import Integral

@@ -1,7 +1,5 @@
 """VGG-16's published weights, with which training can start."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import warnings

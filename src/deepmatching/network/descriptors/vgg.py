@@ -1,7 +1,5 @@
 """The paper's CNN descriptor: the first four convolutions of VGG-16."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """The loss of the confidence network: is a match right, is a point hidden?"""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Cross-entropy over the reachable cells: the probability that the scores give to matches near the truth."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

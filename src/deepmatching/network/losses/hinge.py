@@ -1,7 +1,5 @@
 """The paper's structured output loss."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """The smoothed indicator of the truth, and the squared distance to it, with which the paper compares its loss."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

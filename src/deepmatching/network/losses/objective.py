@@ -1,7 +1,5 @@
 """The training objective: a loss on any of the score volumes S_0 … S_L, Q_L … Q_0."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Γ_0: the position of each reference point's true match in its score map."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import torch

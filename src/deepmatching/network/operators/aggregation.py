@@ -1,7 +1,5 @@
 """Aggregation (AG) of four patches into one of twice their side, eq. (4) of the paper without its power."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from deepmatching.geometry.discretization import Links, overlap

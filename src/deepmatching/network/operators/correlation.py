@@ -1,7 +1,5 @@
 """Correlation (CORR) of descriptors, eq. (2) of the paper: the first score volume S_0."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -9,8 +9,6 @@ claims its target with a higher score:
 * ``none``: every reference point keeps its match.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import torch

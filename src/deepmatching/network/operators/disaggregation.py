@@ -1,7 +1,5 @@
 """Disaggregation (DA), the reverse of aggregation, eq. (5) of the paper."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from deepmatching.geometry.discretization import Links

@@ -20,8 +20,6 @@ parts                     16  ⟨φ(p), φ(Γ(p))⟩, split over sixteen groups 
 Lengths in pixels are squashed by x / (|x| + s), so that no displacement is too large for the network.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

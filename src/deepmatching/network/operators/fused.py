@@ -18,8 +18,6 @@ operators.
 Shapes, for level l < L: S_{l+1/2}, m_l and Q_{l+1/2} are (B, H_l, W_l, h_{l+1}, w_{l+1}).
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """S_0 at any displacement of every point of a grid, without the volume."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Max pooling (MP) with switches, eq. (3) of the paper."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from deepmatching.kernels.registry import operator

@@ -1,7 +1,5 @@
 """Pooling as a component of the network: the paper's, the soft one, and the interface of a user's own."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 

@@ -1,7 +1,5 @@
 """Power (PW): the exponent ν of eq. (4)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -6,8 +6,6 @@ all three the same tie rule (the first view in order wins), the same gradient (t
 of memory for backward per output element, and no index tensors, so nothing overflows beyond 2³¹ elements.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

@@ -1,7 +1,5 @@
 """Soft pooling and unpooling: the soft maximum over a window and its reverse, in place of eqs. (3) and (6)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Sub-pixel matches: where between the cells the scores around a match point."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import torch

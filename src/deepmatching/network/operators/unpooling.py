@@ -1,7 +1,5 @@
 """Unpooling (UP), the reverse of max pooling, and the sum (+) with the finer scores, eq. (6) of the paper."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

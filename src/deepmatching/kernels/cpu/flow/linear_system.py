@@ -4,8 +4,6 @@ Loops go over whole rows and have one result each, because LLVM vectorises those
 side, which repeat the outermost.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """CPU kernels of ``deepmatching.flow.operators.local_models``."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

@@ -5,8 +5,6 @@ the pixels that are updated together lie side by side. Arrays are (…, H + 2, 2
 an empty (0) first and last cell: pixel (x, y) is at [y + 1, x % 2, x // 2 + 1].
 """
 
-from __future__ import annotations
-
 import numpy as np
 from torch import Tensor
 

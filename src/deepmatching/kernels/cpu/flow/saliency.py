@@ -1,7 +1,5 @@
 """Smoothing and saliency by OpenCV: ten times as fast as PyTorch's convolutions."""
 
-from __future__ import annotations
-
 import cv2
 import numpy as np
 import torch

@@ -1,7 +1,5 @@
 """AG, PW and MP in one pass (eqs. 4 and 3 of the paper), UP and DA in one pass (eqs. 6 and 5), and AG and DA alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

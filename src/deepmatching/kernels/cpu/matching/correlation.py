@@ -6,8 +6,6 @@ is never assembled: the target's cells of one patch row are neighbours in memory
 matrix starts.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import llvmlite.binding

@@ -1,7 +1,5 @@
 """+, UP, arg-max and verification: matches from Q_{1/2}, S_{1/2} and m_0, without Q_0."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

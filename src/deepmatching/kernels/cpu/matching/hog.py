@@ -1,7 +1,5 @@
 """The HOG descriptor in one pass over bands of rows."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

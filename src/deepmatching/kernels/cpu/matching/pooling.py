@@ -14,8 +14,6 @@ Buffers, of widths that are multiples of the longest vector, so that loops over 
 Functions get whole arrays and indices: passing on a part of an array would count references to it, atomically.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from deepmatching.kernels.cpu.compilation import helper

@@ -1,7 +1,5 @@
 """Powers and exponentials with a relative error of a few 10⁻⁷, made of operations that the compiler can vectorise."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -4,8 +4,6 @@ Neither waits for the host: shapes and launches depend on the size of the image 
 a CUDA graph can record them.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

@@ -1,7 +1,5 @@
 """Local models: one program fits the model of one seed, or moves a block of pixels. Sums are in float64."""
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

@@ -6,8 +6,6 @@ are stored apart: pixel (x, y) of a plane (H, 2, n) is at [y, x % 2, x // 2]. Al
 side by side.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

@@ -1,7 +1,5 @@
 """How much there is to see at each pixel: colours, gradients and eigenvalues, with Gaussians between them."""
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

@@ -4,8 +4,6 @@ Links lead from a point to its children, and with all shifts negated to its pare
 on side 0 (ε = −1) and one on side 1 (ε = +1).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Scores at any displacement, windows of descriptors, and the comparison of what surrounds both ends of a match."""
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

@@ -15,8 +15,6 @@ The cells lie in memory as (row, column, channel), with zeros around the image a
 patch is then one contiguous run of patch · channels numbers, and no load needs a mask.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

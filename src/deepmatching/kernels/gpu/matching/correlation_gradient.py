@@ -9,8 +9,6 @@ channels of that row); the second, for a block of target cells, a sum over o and
 (cells × 64) with (64 × channels). G is split into two halves as the descriptors are, see :mod:`.correlation`.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

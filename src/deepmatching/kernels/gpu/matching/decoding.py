@@ -4,8 +4,6 @@
 then two passes over the reference points decide which point keeps a bin.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

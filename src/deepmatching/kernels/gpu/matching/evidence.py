@@ -4,8 +4,6 @@ A claim on a bin is one 64-bit number with the score above and, below, the point
 highest: an atomic maximum leaves the first of the best claims.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

@@ -1,7 +1,5 @@
 """Max pooling (MP), eq. (3), and unpooling (UP), eq. (6), with their gradients."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

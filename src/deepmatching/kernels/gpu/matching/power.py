@@ -1,7 +1,5 @@
 """Power (PW) with its gradient."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
