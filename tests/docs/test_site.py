@@ -25,6 +25,19 @@ def test_every_package_with_public_names_is_in_the_reference() -> None:
     assert {f"deepmatching.{name}" for name in packages if name not in INTERNAL} <= set(documented_modules())
 
 
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+)
+def test_every_path_that_a_page_names_exists(page: str) -> None:
+    places = [ROOT, ROOT / "src" / "deepmatching"]
+    rooms = {path.name for place in places for path in place.iterdir() if path.is_dir()}
+    named = re.findall(
+        r"(?<![\w/.…])(?:[\w-]+/)+(?:[\w-]+\.(?:py|toml|md))?(?![\w/*.…-])", (ROOT / page).read_text("utf-8")
+    )
+    ours = [path for path in named if path.split("/")[0] in rooms and "NAME" not in path]
+    assert not [path for path in ours if not any((place / path).exists() for place in [*places, ROOT / "docs"])]
+
+
 @pytest.mark.slow
 def test_the_site_builds_without_a_warning_and_has_every_public_name(tmp_path: Path) -> None:
     for needed in ("sphinx", "furo", "myst_nb"):
