@@ -41,17 +41,10 @@ import psutil
 
 from deepmatching.bulk_matching.storage import SHARDS
 
-#: Kills of workers in a run at most.
-IN_A_RUN = 2
-
-#: Times that a command is run to its end before its failure counts.
-ATTEMPTS = 3
-
-#: Seconds between looks at a run.
-PAUSE = 0.005
-
-#: Seconds to wait for a process.
-PATIENCE = 600.0
+IN_A_RUN = 2  #: kills of workers in a run at most
+ATTEMPTS = 3  #: times that a command is run to its end before its failure counts
+PAUSE = 0.005  #: seconds between looks at a run
+PATIENCE = 600.0  #: seconds to wait for a process
 
 
 @dataclass

@@ -40,11 +40,8 @@ from deepmatching.settings import MODEL
 
 CASES = ("matcher", "engine", "files")
 
-#: Pairs of a shard in the engine's case, as a run on a GPU has.
-SHARD = 64
-
-#: Images that are held on the device for the matcher's case; its pairs go round them.
-HELD = 64
+SHARD = 64  #: pairs of a shard in the engine's case, as a run on a GPU has
+HELD = 64  #: images that are held on the device for the matcher's case; its pairs go round them
 
 
 @dataclass(frozen=True)

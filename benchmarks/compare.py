@@ -19,11 +19,8 @@ import numpy as np
 from deepmatching.evaluation.report import blank_table, format_number, print_table
 from deepmatching.evaluation.results import TWO_VIEW, Evaluation, bootstrap_interval
 
-#: Metrics of which less is better.
-LOWER_IS_BETTER = ("epe", "err@3", "fl", "s0-10", "s10-40", "s40+", "seconds")
-
-#: Part of the pairs at either end that trimmed means leave out.
-TRIMMED = 0.1
+LOWER_IS_BETTER = ("epe", "err@3", "fl", "s0-10", "s10-40", "s40+", "seconds")  #: metrics that are better when lower
+TRIMMED = 0.1  #: part of the pairs at either end that trimmed means leave out
 
 
 def metric_by_pair(evaluation: Evaluation, metric: str, pixels: str) -> dict[tuple[str, str], float]:

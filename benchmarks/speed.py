@@ -30,8 +30,7 @@ from deepmatching.evaluation.speed import (
     measure_program,
 )
 
-#: Models whose whole program is measured.
-MODELS = ("compact", "hog")
+MODELS = ("compact", "hog")  #: models whose whole program is measured
 
 #: Each case with its number of timed runs.
 REFERENCE = [

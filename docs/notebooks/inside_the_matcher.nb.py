@@ -58,8 +58,7 @@ for l, scores in enumerate(pyramid.S):
 point = (SIDE // 2, SIDE // 2)
 plt.figure(figsize=(12, 6))
 plt.imshow(matcher.draw_scores(image0[0], image1[0], point))
-plt.axis("off");
-
+plt.axis("off")
 # %% [markdown]
 # ## Switches and the path
 #
@@ -74,8 +73,7 @@ i, j = geometry.nearest_point(0, point)
 plt.figure(figsize=(4, 4))
 plt.imshow(switches[0][0, i, j], cmap="tab10", vmin=0, vmax=9)
 plt.title("switches of level 0")
-plt.axis("off");
-
+plt.axis("off")
 # %% [markdown]
 # Q_0 of a match is the sum of one score of each level: the best path. Its gradient finds the path, because a maximum
 # passes the gradient to the winner alone. So the gradient with respect to each S_l is 1 at one cell and 0 everywhere

@@ -44,8 +44,7 @@ print(f"{len(matches)} matches, about {matches.confidence.sum():.0f} right; {len
 # %%
 plt.figure(figsize=(12, 5))
 plt.imshow(good.draw(a, b))
-plt.axis("off");
-
+plt.axis("off")
 # %% [markdown]
 # Flow fills the gaps between the matches, up to the edges of objects:
 

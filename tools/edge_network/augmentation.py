@@ -8,8 +8,7 @@ from torch import Tensor
 
 from edge_network.cutouts import paste
 
-#: Range of magnification: the photographs are smaller than the frames of most films.
-ZOOM = (0.6, 1.7)
+ZOOM = (0.6, 1.7)  #: range of magnification: the photographs are smaller than the frames of most films
 #: Half of the views are rotated by any angle, half by at most this much, since most horizons are level.
 SMALL_TURN = math.radians(8)
 

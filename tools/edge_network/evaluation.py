@@ -19,8 +19,7 @@ import numpy as np
 from deepmatching.errors import INSTALL_CONTRIB, DeepMatchingError
 from edge_network.pixel_pairs import augment
 
-#: Largest distance of two pixels that may be paired, as a fraction of the diagonal.
-TOLERANCE = 0.0075
+TOLERANCE = 0.0075  #: largest distance of two pixels that may be paired, as a fraction of the diagonal
 _RIM = 5  # pixels along the image border where edges are faded out, since filters cause false ones there
 
 

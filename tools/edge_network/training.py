@@ -27,10 +27,8 @@ from edge_network.augmentation import random_views
 from edge_network.bsds import read_split
 from edge_network.cutouts import load_cutouts
 
-#: Weight of a boundary pixel in the loss: only one pixel in fifty is on a boundary.
-POSITIVE_WEIGHT = 10.0
-#: Weight of the coarser scales in the loss, against 1 for the finest.
-SIDE_WEIGHT = 0.25
+POSITIVE_WEIGHT = 10.0  #: weight of a boundary pixel in the loss: only one pixel in fifty is on a boundary
+SIDE_WEIGHT = 0.25  #: weight of the coarser scales in the loss, against 1 for the finest
 _WEIGHT_DECAY = 0.02  # of the kernels
 _WARM_UP = 0.02  # fraction of the run over which the learning rate rises
 _LARGEST_DECAY = 0.999  # of the moving average

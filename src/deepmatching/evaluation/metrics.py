@@ -19,8 +19,7 @@ from deepmatching.settings import PROPAGATION_RADIUS, THRESHOLDS, Rank
 
 PIXEL_SETS = ("all", "noc", "occ")
 
-#: Set of pixels → metric → value.
-PairMetrics = dict[str, dict[str, float]]
+PairMetrics = dict[str, dict[str, float]]  #: set of pixels → metric → value
 
 
 def match_metrics(

@@ -90,8 +90,7 @@ PAPER: dict[str, dict[str, dict[str, TableRow]]] = {
     },
 }
 
-#: Rows that only the paper has, unless a model is given for them.
-NOT_OURS = ("flownet-s", "flownet-c", "dm")
+NOT_OURS = ("flownet-s", "flownet-c", "dm")  #: rows that only the paper has, unless a model is given for them
 
 #: Data set → its folder below the root.
 FOLDERS = {"sintelmini": "sintel", "sintel-clean": "sintel", "sintel-final": "sintel", "kitti2012": "kitti2012"}

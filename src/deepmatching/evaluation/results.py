@@ -21,20 +21,11 @@ from deepmatching.io.structured import parse_json
 Kind = Literal["matches", "flow"]
 _FORMAT = "deepmatching evaluation 1"
 
-#: The metrics of the geometry of the two views.
-TWO_VIEW = "two_view"
-
-#: All names of sets of metrics.
-_SETS = (*PIXEL_SETS, TWO_VIEW)
-
-#: Errors T of AUC@T, in pixels or degrees: a pair counts max(0, 1 − error / T).
-LIMITS = (5, 10, 20)
-
-#: Times that a bootstrap draws all pairs.
-_DRAWS = 2000
-
-#: The metric that is NaN if a pair has none of the pixels.
-_KEY_METRIC = {"matches": "acc@2", "flow": "epe"}
+TWO_VIEW = "two_view"  #: the metrics of the geometry of the two views
+_SETS = (*PIXEL_SETS, TWO_VIEW)  #: all names of sets of metrics
+LIMITS = (5, 10, 20)  #: errors T of AUC@T, in pixels or degrees: a pair counts max(0, 1 − error / T)
+_DRAWS = 2000  #: times that a bootstrap draws all pairs
+_KEY_METRIC = {"matches": "acc@2", "flow": "epe"}  #: the metric that is NaN if a pair has none of the pixels
 
 
 @dataclass(frozen=True)

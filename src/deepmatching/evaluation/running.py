@@ -26,8 +26,7 @@ class PairMatcher(Protocol):
     def match(self, image0: Tensor, image1: Tensor, /) -> Matches: ...
 
 
-#: From two images (3, H, W) to a flow (H, W, 2).
-FlowFunction = Callable[[Tensor, Tensor], np.ndarray]
+FlowFunction = Callable[[Tensor, Tensor], np.ndarray]  #: from two images (3, H, W) to a flow (H, W, 2)
 
 #: Called after each pair with the pair, its result, and either (matches, field or None) or the flow.
 OnPair = Callable[[Pair, PairResult, Any], None]

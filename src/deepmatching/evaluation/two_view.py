@@ -20,20 +20,11 @@ from deepmatching.geometry.two_view import find_essential
 from deepmatching.io.images import shrunk_size
 from deepmatching.matches import Matches
 
-#: Longer side of the images in whose pixels errors and MAGSAC's thresholds are.
-_MAX_SIZE = 1024
-
-#: Matches above this confidence determine the geometry.
-_MIN_CONFIDENCE = 0.5
-
-#: Number of the most confident matches that always do.
-_MIN_MATCHES = 30
-
-#: Largest number of matches that do, evenly spaced; methods that match every pixel have more.
-_MAX_MATCHES = 20_000
-
-#: Points along each side of the grid on which homographies are compared.
-_GRID = 7
+_MAX_SIZE = 1024  #: longer side of the images in whose pixels errors and MAGSAC's thresholds are
+_MIN_CONFIDENCE = 0.5  #: matches above this confidence determine the geometry
+_MIN_MATCHES = 30  #: number of the most confident matches that always do
+_MAX_MATCHES = 20_000  #: largest number of matches that do, evenly spaced; methods that match every pixel have more
+_GRID = 7  #: points along each side of the grid on which homographies are compared
 
 
 def two_view_metrics(matches: Matches, entry: Entry, size0: Size, size1: Size) -> dict[str, float]:

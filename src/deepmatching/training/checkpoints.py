@@ -45,8 +45,7 @@ _BATCHES = "processes x accumulate"
 #: Settings of the validation that its metrics depend on.
 _COMPARABLE = ("data", "split", "limit", "radius", "reciprocal", "rank", "criterion")
 
-#: What older runs did, which had no settings for it.
-_BEFORE = {"reciprocal": "bins", "rank": "confidence"}
+_BEFORE = {"reciprocal": "bins", "rank": "confidence"}  #: what older runs did, which had no settings for it
 
 
 @dataclass

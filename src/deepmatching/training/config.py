@@ -38,17 +38,10 @@ from deepmatching.settings import (
     radius_in_pixels,
 )
 
-#: The data source that makes pairs on the fly.
-SYNTHETIC = "synthetic"
-
-#: Validate on the training pairs themselves.
-TRAIN = "train"
-
-#: PyTorch's generators take 64 bits.
-LARGEST_SEED = 2**63 - 1
-
-#: Rows or columns of a crop, beyond any image.
-_LARGEST_SIDE = 1_000_000
+SYNTHETIC = "synthetic"  #: the data source that makes pairs on the fly
+TRAIN = "train"  #: validate on the training pairs themselves
+LARGEST_SEED = 2**63 - 1  #: PyTorch's generators take 64 bits
+_LARGEST_SIDE = 1_000_000  #: rows or columns of a crop, beyond any image
 
 #: Metrics that can choose the best checkpoint.
 _CRITERIA = (*(f"acc@{threshold}" for threshold in THRESHOLDS), "coverage", "auc", "flow@3")
@@ -75,8 +68,7 @@ def _check_arguments(key: str, arguments: Mapping[str, Any]) -> None:
 Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
 Sides = Annotated[tuple[Annotated[int, Field(ge=0, le=_LARGEST_SIDE)], ...], BeforeValidator(_as_tuple)]
 
-#: What float32 can compute with.
-LossNumber = Annotated[float, Field(ge=0.001, le=1_000_000)]
+LossNumber = Annotated[float, Field(ge=0.001, le=1_000_000)]  #: what float32 can compute with
 LossWeight = Annotated[float, Field(ge=0, le=1_000_000)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]  #: below 1
 
@@ -322,8 +314,7 @@ def _fields(section: type[Section]) -> Iterator[tuple[str, FieldInfo]]:
             yield section.prefix + name, field
 
 
-#: Every setting by its dotted key.
-SETTINGS = dict(_fields(Config))
+SETTINGS = dict(_fields(Config))  #: every setting by its dotted key
 
 
 # ---------------------------------------------------------------------- what is wrong, in words

@@ -32,8 +32,7 @@ from deepmatching.training.processes import World, signal_handler
 if TYPE_CHECKING:
     from deepmatching.data.synthesis import Synthesizer
 
-#: Fraction of the pairs that are turned upside down.
-_UPSIDE_DOWN = 0.1
+_UPSIDE_DOWN = 0.1  #: fraction of the pairs that are turned upside down
 
 
 #: A batch, or the error that says why there is none. It is raised when all processes have agreed to stop.

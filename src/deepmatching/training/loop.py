@@ -31,8 +31,7 @@ from deepmatching.training.processes import (
 )
 from deepmatching.training.validation import Validation, check_folders
 
-#: A run gives up after this many consecutive steps without a finite gradient.
-MAX_SKIPPED = 50
+MAX_SKIPPED = 50  #: a run gives up after this many consecutive steps without a finite gradient
 
 
 class TrainingFailed(DeepMatchingError):

@@ -27,11 +27,8 @@ from deepmatching.settings import radius_in_pixels
 from deepmatching.training.config import Amp, Config, Learn, LossConfig, ModelConfig
 from deepmatching.training.data import Batch
 
-#: κ at the start of a network that has none and is to learn it.
-FIRST_SHARPNESS = 20.0
-
-#: Matches of at least this confidence are interpolated by the loss on the flow.
-MIN_CONFIDENCE = 0.5
+FIRST_SHARPNESS = 20.0  #: κ at the start of a network that has none and is to learn it
+MIN_CONFIDENCE = 0.5  #: matches of at least this confidence are interpolated by the loss on the flow
 
 
 class TrainedModel(nn.Module):

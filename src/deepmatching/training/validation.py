@@ -42,11 +42,8 @@ from deepmatching.training.processes import World
 #: pixels whose flow is less than 3 pixels off in %.
 METRICS = (*(f"acc@{threshold}" for threshold in THRESHOLDS), "epe", "coverage", "auc", "flow@3")
 
-#: Number of synthetic validation pairs, unless ``validation.limit`` is set.
-SYNTHETIC_PAIRS = 32
-
-#: Number of pairs that are read ahead.
-_AHEAD = 4
+SYNTHETIC_PAIRS = 32  #: number of synthetic validation pairs, unless ``validation.limit`` is set
+_AHEAD = 4  #: number of pairs that are read ahead
 
 
 class Validation:

@@ -21,8 +21,7 @@ EFFECTS = (
 )
 
 
-#: Two photographs that do not differ yet, and how they may.
-APART = replace(PLAIN, photographs=1.0)
+APART = replace(PLAIN, photographs=1.0)  #: two photographs that do not differ yet, and how they may
 DIFFERENCES = ("relit", "sensor", "styled", "grain")
 
 

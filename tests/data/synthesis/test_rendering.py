@@ -14,8 +14,7 @@ from deepmatching.data.synthesis.layers import fetch, render, without_detail
 from deepmatching.data.synthesis.motions import Waves
 from deepmatching.data.synthesis.scene import Scene, Windows, draw_scene, to_window
 
-#: No effect of light or camera.
-PLAIN = replace(PRESETS["chairs"], cutouts=0.5)
+PLAIN = replace(PRESETS["chairs"], cutouts=0.5)  #: no effect of light or camera
 SIZE = (120, 160)
 
 

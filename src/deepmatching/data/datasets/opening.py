@@ -20,19 +20,13 @@ NAMES = (
     *("kitti2012", "kitti2012-grey", "kitti2012-color", "kitti2015"),
 )
 
-#: Data sets that come in two renderings.
-WITH_PASSES = ("sintel", "sintelmini")
-
-#: Data sets that are split into pairs for training and for validation.
-WITH_SPLITS = ("sintelmini", "chairs")
-
-#: The data set that is split by a file.
-WITH_SPLIT_FILE = "chairs"
+WITH_PASSES = ("sintel", "sintelmini")  #: data sets that come in two renderings
+WITH_SPLITS = ("sintelmini", "chairs")  #: data sets that are split into pairs for training and for validation
+WITH_SPLIT_FILE = "chairs"  #: the data set that is split by a file
 
 #: Keys that name a file, and the field of :class:`Entry` that holds it.
 _FILES = {"occ" if name == "occluded" else name: name for name in FILES}
-#: Keys of the ground truth, of which an entry has one.
-_TRUTHS = ("flow", "homography", "points", "pose")
+_TRUTHS = ("flow", "homography", "points", "pose")  #: keys of the ground truth; an entry has one of them
 _EXAMPLE = '[{"image0": "a.png", "image1": "b.png", "flow": "ab.flo"}, …]'
 
 

@@ -123,11 +123,8 @@ class Entry:
         return Pair(image0, image1, torch.from_numpy(flow), torch.from_numpy(occluded), self.name)
 
 
-#: Fields of :class:`Entry` that a data set may lack.
-MASKS = ("occluded", "visible", "invalid", "flow_noc")
-
-#: All fields of :class:`Entry` that hold a file.
-FILES = ("image0", "image1", "flow", "homography", "points", *MASKS)
+MASKS = ("occluded", "visible", "invalid", "flow_noc")  #: fields of :class:`Entry` that a data set may lack
+FILES = ("image0", "image1", "flow", "homography", "points", *MASKS)  #: all fields of :class:`Entry` that hold a file
 
 
 def _load_rgb(path: Path) -> Tensor:

@@ -10,8 +10,7 @@ from deepmatching.data.datasets.pairs import MASKS, Entry, FilePairs, evenly_spa
 from deepmatching.errors import DeepMatchingError, check_choice
 from deepmatching.io.files import PathLike
 
-#: The parts of MPI Sintel that have their own images: without and with motion blur and fog.
-PASSES = ("clean", "final")
+PASSES = ("clean", "final")  #: the parts of MPI Sintel that have their own images: without and with motion blur and fog
 
 #: SintelMini. The paper trains on 7 sequences ("313 images") and validates on every 10th frame of 5 others ("25
 #: images"), but does not name them. No 7 scenes have 313 frames, but they can have 313 pairs: six scenes of 50 frames
@@ -20,14 +19,9 @@ PASSES = ("clean", "final")
 MINI_TRAIN = ("alley_1", "ambush_5", "ambush_6", "bamboo_1", "market_2", "mountain_1", "sleeping_1")
 MINI_VAL = ("bandage_1", "bandage_2", "cave_4", "shaman_3", "temple_2")
 
-#: Frames 1, 11, 21, 31 and 41 of 50: 25 pairs.
-MINI_STEP = 10
-
-#: The file that splits Flying Chairs, with a line for each pair.
-SPLIT_FILE = "FlyingChairs_train_val.txt"
-
-#: The labels in that file of the pairs of each split.
-_LABELS = {"train": ("1",), "val": ("2",), "all": ("1", "2")}
+MINI_STEP = 10  #: frames 1, 11, 21, 31 and 41 of 50: 25 pairs
+SPLIT_FILE = "FlyingChairs_train_val.txt"  #: the file that splits Flying Chairs, with a line for each pair
+_LABELS = {"train": ("1",), "val": ("2",), "all": ("1", "2")}  #: the labels in that file of the pairs of each split
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,8 @@ from deepmatching.data.synthesis.scene import draw_scene
 from deepmatching.data.synthesis.settings import SynthesisSettings
 from deepmatching.errors import DeepMatchingError
 
-#: Shortest side of a frame.
-_MIN_SIDE = 16
-
-#: Largest motion in units of the frame's longer side; the background must be that large in memory.
-_MAX_MOTION = 5
+_MIN_SIDE = 16  #: shortest side of a frame
+_MAX_MOTION = 5  #: largest motion in units of the frame's longer side; the background must be that large in memory
 
 
 class Synthesizer:

@@ -13,11 +13,8 @@ from torch import Tensor
 from deepmatching.data.synthesis.motions import Waves
 from deepmatching.data.synthesis.scene import Scene, Windows
 
-#: Areas along the side of a picture without detail.
-_LARGE_AREAS = 4
-
-#: Iterations of x = y − w(x): each reduces the error to 1/4, from at most a few pixels.
-_UNBENDING_STEPS = 4
+_LARGE_AREAS = 4  #: areas along the side of a picture without detail
+_UNBENDING_STEPS = 4  #: iterations of x = y − w(x): each reduces the error to 1/4, from at most a few pixels
 
 
 @dataclass

@@ -18,34 +18,18 @@ import torch
 from deepmatching.errors import DeepMatchingError, check_choice
 from deepmatching.io.image_files import PICTURE_SUFFIXES, decode_image_file
 
-#: Sizes of every picture: 1, 1/2, 1/4, 1/8.
-LEVELS = 4
+LEVELS = 4  #: sizes of every picture: 1, 1/2, 1/4, 1/8
 
 SPLITS = ("train", "val", "all")
 
-#: One file in 16 is held out.
-_VALIDATION_PERIOD = 16
-
-#: Longest side of a photograph in texels.
-_MAX_PHOTO = 640
-
-#: Longest side of a cut-out in texels.
-_MAX_CUTOUT = 288
-
-#: Shortest side of a picture in texels.
-_MIN_SIDE = 32
-
-#: Transparent texels around a cut-out, so that it ends within its picture.
-_BORDER = 2
-
-#: Side of the largest cut-out with its border.
-LARGEST_CUTOUT = _MAX_CUTOUT + 2 * _BORDER
-
-#: Number of drawn shapes.
-_SHAPES = 256
-
-#: Side of a drawn shape in texels.
-_SHAPE_SIDE = 224
+_VALIDATION_PERIOD = 16  #: one file in 16 is held out
+_MAX_PHOTO = 640  #: longest side of a photograph in texels
+_MAX_CUTOUT = 288  #: longest side of a cut-out in texels
+_MIN_SIDE = 32  #: shortest side of a picture in texels
+_BORDER = 2  #: transparent texels around a cut-out, so that it ends within its picture
+LARGEST_CUTOUT = _MAX_CUTOUT + 2 * _BORDER  #: side of the largest cut-out with its border
+_SHAPES = 256  #: number of drawn shapes
+_SHAPE_SIDE = 224  #: side of a drawn shape in texels
 
 _OVERSAMPLING = 2  # drawn larger and then averaged, for smooth edges
 
