@@ -7,6 +7,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from deepmatching import __version__
+
 ROOT = Path(__file__).resolve().parents[1]
 
 #: The Makefile chooses PyTorch, and PyTorch its Triton.
@@ -22,6 +24,8 @@ def floors() -> dict[str, Version]:
         lines = lines + extra
     found: dict[str, Version] = {}
     for requirement in map(Requirement, lines):
+        if requirement.name == "deepmatching":  # other extras
+            continue
         assert [specifier.operator for specifier in requirement.specifier] == [">="], str(requirement)
         floor = Version(next(iter(requirement.specifier)).version)
         assert found.setdefault(requirement.name, floor) == floor, f"two floors of {requirement.name}"
@@ -83,3 +87,16 @@ def test_no_floor_has_a_known_hole_in_what_is_loaded() -> None:
     }
     for name, version in mended.items():
         assert floors()[name] >= Version(version), name
+
+
+def test_the_citation_and_the_changelog_name_the_version() -> None:
+    assert re.findall(r"(?m)^version: (.*)$", (ROOT / "CITATION.cff").read_text(encoding="utf-8")) == [__version__]
+    assert f"## {__version__} " in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_the_actions_of_the_workflows_are_pinned_by_their_hash() -> None:
+    for workflow in (ROOT / ".github" / "workflows").glob("*.yml"):
+        used = re.findall(r"uses: (\S+)", workflow.read_text(encoding="utf-8"))
+        assert used and not [action for action in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", action)], (
+            workflow.name
+        )

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -16,10 +17,10 @@ def test_a_build_leaves_nothing_in_the_tree_and_misses_nothing_of_it(tmp_path: P
     pytest.importorskip("setuptools", minversion="77.0.3")
     tree, out = tmp_path / "tree", tmp_path / "out"
     out.mkdir()
-    no_leftovers = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    shutil.copytree(ROOT / "src", tree / "src", ignore=no_leftovers)
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tree)
+    for name in ("src", "tests"):
+        shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for path in (path for path in ROOT.iterdir() if path.is_file() and not path.name.startswith(".")):
+        shutil.copy(path, tree)
     before = sorted(tree.rglob("*"))
     for hook in ("build_wheel", "build_sdist"):
         code = f"import sys; from setuptools import build_meta; build_meta.{hook}(sys.argv[1])"
@@ -30,4 +31,7 @@ def test_a_build_leaves_nothing_in_the_tree_and_misses_nothing_of_it(tmp_path: P
     (wheel,) = out.glob("*.whl")
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("deepmatching/")}
     assert packed == {str(path.relative_to(tree / "src")) for path in before if path.is_file() and "src" in path.parts}
-    assert len(list(out.glob("*.tar.gz"))) == 1
+    (sdist,) = out.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        sources = {name.split("/", 1)[-1] for name in archive.getnames()}
+    assert {path.relative_to(tree).as_posix() for path in before if path.is_file()} <= sources
