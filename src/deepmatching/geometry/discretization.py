@@ -18,6 +18,7 @@ i + (δ₀/2α₀) ε **+** τ₁ (the paper prints − τ₁), and the padding 
 two cells (the paper says zero or one), because R is rounded up.
 """
 
+import math
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 
@@ -27,12 +28,10 @@ from torch import Tensor
 from deepmatching.errors import DeepMatchingError, check_number
 from deepmatching.settings import FULL, RADIUS
 
-#: Patches grow up to this side in the original program, in pixels.
-LARGEST_PATCH = 999
+LARGEST_PATCH = 999  #: patches grow up to this side in the original program, in pixels
 
 #: The four unit displacements ε_i of the paper, (row, column), in raster order.
 CORNERS: tuple[tuple[int, int], ...] = ((-1, -1), (-1, +1), (+1, -1), (+1, +1))
-
 
 #: The four links from a point down to its children, each (rows, columns, cell rows, cell columns): ``Geometry.links``.
 Links = list[tuple[int, int, int, int]]
@@ -69,8 +68,6 @@ class Geometry:
     radius: int | None = RADIUS
     levels: int | None = None
 
-    # ------------------------------------------------------------------ construction
-
     @classmethod
     def for_downscale(
         cls,
@@ -81,7 +78,7 @@ class Geometry:
         levels: int | None = None,
         patch: int = 4,
     ) -> "Geometry":
-        """The original's parametrisation: cells of f = 2^downscale pixels, and patches of 4×4 cells.
+        """Return the original's parametrisation: cells of f = 2^downscale pixels, and patches of 4×4 cells.
 
         With cells of 1 pixel and ``patch`` = 8, it is the paper's to the letter: γ₀ = 1, α₀ = δ₀ = 8, β₀ = 4 pixels.
         """
@@ -108,6 +105,7 @@ class Geometry:
             )
 
     def _check_steps(self) -> None:
+        """Raise unless patches, cells, grid and pooling windows fit into one another."""
         for name in ("alpha", "gamma", "delta", "eta"):
             check_number(name, getattr(self, name), minimum=1, whole=True)
         for small, large in (("gamma", "eta"), ("alpha", "delta"), ("gamma", "alpha"), ("gamma", "beta")):
@@ -157,18 +155,10 @@ class Geometry:
 
     def _max_levels(self) -> int:
         """The number of levels whose patches have children on the grid along both axes."""
-        levels = 0
-        while True:
-            rows, columns = self.grid(levels)
-            minus, plus = self.child_shifts(levels)
-            between_points = (
-                levels == 0 and self.tau(1) != 0
-            )  # level 1 is offset by half a step and always has children
-            if max(-minus, plus) > min(rows, columns) - 1 and not between_points:
-                return levels
+        levels = 1 if self.tau(1) else 0  # level 1 is then offset by half a step and always has children
+        while max(map(abs, self.child_shifts(levels))) < min(self.grid(levels)):
             levels += 1
-
-    # ------------------------------------------------------------------ images
+        return levels
 
     @property
     def used0(self) -> tuple[int, int]:
@@ -185,8 +175,6 @@ class Geometry:
         """Cells along the side of a level-0 patch, δ₀/γ₀."""
         return self.delta // self.gamma
 
-    # ------------------------------------------------------------------ lattices
-
     @property
     def relative(self) -> bool:
         """Whether target points are counted from the reference point (with a radius) or from the image's corner."""
@@ -199,11 +187,11 @@ class Geometry:
         return self.levels
 
     def stride(self, l: int) -> int:
-        """Step of the target points at level l: 2^l γ₀."""
+        """Return the step of the target points at level l: 2^l γ₀."""
         return 2**l * self.gamma
 
     def R(self, l: int) -> int:
-        """R_l, the radius at level l in cells: R_0 = R/γ₀, R_{l+1} = ⌈R_l/2⌉ (relative lattice)."""
+        """Return R_l, the radius at level l in cells: R_0 = R/γ₀, R_{l+1} = ⌈R_l/2⌉ (relative lattice)."""
         if self.radius is None:
             raise ValueError("the absolute lattice has no radius")
         cells = self.radius // self.gamma
@@ -212,18 +200,18 @@ class Geometry:
         return cells
 
     def tau(self, l: int) -> float:
-        """τ_l, offset of the level-l grid in units of α₀: 0 or −1/2."""
+        """Return τ_l, the offset of the level-l grid in units of α₀: 0 or −1/2."""
         half = self.delta / (2 * self.alpha)
         return half - -(-self.delta // (2 * self.alpha)) if l >= 1 else 0.0
 
     def grid(self, l: int) -> tuple[int, int]:
-        """(H_l, W_l), number of reference points at level l; one more along each axis for l ≥ 1 if τ_1 = −1/2."""
+        """Return (H_l, W_l), the number of reference points; one more along each axis for l ≥ 1 if τ_1 = −1/2."""
         extra = 1 if l >= 1 and self.tau(1) else 0
         rows, columns = ((used - self.delta // 2 - self.beta) // self.alpha + 1 for used in self.used0)
         return rows + extra, columns + extra
 
     def window(self, l: int) -> tuple[int, int]:
-        """(h_l, w_l), number of target points of each reference point at level l."""
+        """Return (h_l, w_l), the number of target points of each reference point at level l."""
         if self.relative:
             side = 2 * self.R(l) + 1
             return side, side
@@ -233,7 +221,7 @@ class Geometry:
         return rows, columns
 
     def shape(self, l: int) -> tuple[int, int, int, int]:
-        """(H_l, W_l, h_l, w_l), shape of S_l and Q_l for one pair."""
+        """Return (H_l, W_l, h_l, w_l), the shape of S_l and Q_l for one pair."""
         return *self.grid(l), *self.window(l)
 
     @property
@@ -242,18 +230,18 @@ class Geometry:
         return self.beta // self.gamma, self.beta // self.gamma
 
     def reference_points(self, l: int) -> tuple[Tensor, Tensor]:
-        """Pixel positions (corner convention) of the grid's rows (H_l,) and columns (W_l,)."""
+        """Return the pixel positions (corner convention) of the grid's rows (H_l,) and columns (W_l,)."""
         rows, columns = self.grid(l)
         offset = self.alpha * self.tau(l) + self.beta
         return torch.arange(rows) * self.alpha + offset, torch.arange(columns) * self.alpha + offset
 
     def nearest_point(self, l: int, pixel: tuple[float, float]) -> tuple[int, int]:
-        """(row, column) of the grid point of level l nearest to a pixel (x, y), whose centre has whole coordinates."""
+        """Return (row, column) of the grid point of level l nearest to a pixel (x, y), centres at integers."""
         (x, y), (ys, xs) = pixel, self.reference_points(l)
         return int((ys - (y + 0.5)).abs().argmin()), int((xs - (x + 0.5)).abs().argmin())
 
     def target_points(self, l: int) -> tuple[Tensor, Tensor]:
-        """Pixel positions of the target points' rows (H_l, h_l) and columns (W_l, w_l); float64.
+        """Return the pixel positions of the target points' rows (H_l, h_l) and columns (W_l, w_l); float64.
 
         On the absolute lattice all reference points have the same target points, and the first axis has size 1.
         """
@@ -264,7 +252,7 @@ class Geometry:
         return points[0], points[1]
 
     def on_target(self, border: bool = True) -> tuple[Tensor, Tensor]:
-        """Which level-0 target points lie on the target image: masks of rows (H_0 | 1, h_0), columns (W_0 | 1, w_0).
+        """Return which level-0 targets lie on the image: masks of rows (H_0 | 1, h_0) and columns (W_0 | 1, w_0).
 
         A cell is on the image if both its row and its column are. Scores exist up to and including the image's
         border. A match must lie in [0, W) × [0, H), so the mask for matches omits the border (``border=False``).
@@ -275,19 +263,17 @@ class Geometry:
         )
         return rows, columns
 
-    # ------------------------------------------------------------------ links between levels
-
     @property
     def pool_reach(self) -> int:
         """η₀/γ₀: max pooling looks at k − reach … k + reach."""
         return self.eta // self.gamma
 
     def pool_offset(self, l: int) -> int:
-        """Cell k of S_{l+1/2} is centred at cell 2k + offset of S_l: R_l − 2R_{l+1} (0 or −1), or 0 if absolute."""
+        """Return R_l − 2R_{l+1} (0 or −1), or 0 if absolute: cell k of S_{l+1/2} is centred at 2k + offset of S_l."""
         return self.R(l) - 2 * self.R(l + 1) if self.relative else 0
 
     def child_shifts(self, l: int) -> tuple[int, int]:
-        """Grid shifts (for ε = −1, ε = +1) from a point of level l+1 to its children at level l.
+        """Return the grid shifts (for ε = −1, ε = +1) from a point of level l+1 to its children at level l.
 
         The children lie at p + 2^l (δ₀/2) ε: index i + 2^l (δ₀/2α₀) ε + τ_1 [l = 0].
         """
@@ -300,8 +286,8 @@ class Geometry:
         """Shift of a child's target point in cells of S_{l+1/2}: δ₀/4γ₀ if absolute, 0 if relative."""
         return 0 if self.relative else self.delta // (4 * self.gamma)
 
-    def links(self, l: int) -> list[tuple[int, int, int, int]]:
-        """The four links from level l+1 down to level l, in the order of ``CORNERS``.
+    def links(self, l: int) -> Links:
+        """Return the four links from level l+1 down to level l, in the order of ``CORNERS``.
 
         Each is (row shift, column shift, cell row shift, cell column shift): cell k of point i at level l+1 has
         as its child the cell k + cell shift of S_{l+1/2} at the point i + shift.
@@ -309,15 +295,12 @@ class Geometry:
         along_axis = dict(zip((-1, +1), self.child_shifts(l), strict=True))
         return [(along_axis[y], along_axis[x], y * self.cell_shift, x * self.cell_shift) for y, x in CORNERS]
 
-    # ------------------------------------------------------------------ sizes
-
     def cells(self, l: int) -> int:
-        """Number of scores at level l for one pair."""
-        rows, columns, h, w = self.shape(l)
-        return rows * columns * h * w
+        """Return the number of scores at level l for one pair."""
+        return math.prod(self.shape(l))
 
     def strip(self, *rows: tuple[int, int]) -> "Strip":
-        """The part of the lowest levels with these rows (first, one past the last) of levels 0, 1, …"""
+        """Return the part of the lowest levels with these rows (first, one past the last) of levels 0, 1, …"""
         return Strip(**{f.name: getattr(self, f.name) for f in fields(Geometry)}, whole=self, rows=rows)
 
 
@@ -327,24 +310,16 @@ class Strip(Geometry):
 
     With it, operators that link these levels can work on a part at a time when memory is short. The strip must contain
     all rows that its rows need: all children of every parent, or all parents of every child.
-
-    Args:
-        whole: the geometry of all rows.
-        rows: rows of levels 0, 1, …, first and one past the last.
     """
 
     whole: Geometry = field(compare=False, repr=False)
-    rows: tuple[tuple[int, int], ...]
+    rows: tuple[tuple[int, int], ...]  #: of levels 0, 1, …, first and one past the last
 
     def __post_init__(self) -> None:
-        """Nothing to check: the whole geometry was checked."""
-
-    def _rows(self, l: int) -> slice:
-        return slice(*self.rows[l])
+        """Check nothing: the whole geometry was checked."""
 
     def grid(self, l: int) -> tuple[int, int]:
-        rows = self._rows(l)
-        return rows.stop - rows.start, self.whole.grid(l)[1]
+        return self.rows[l][1] - self.rows[l][0], self.whole.grid(l)[1]
 
     @property
     def first_cell(self) -> tuple[int, int]:
@@ -353,15 +328,15 @@ class Strip(Geometry):
 
     def reference_points(self, l: int) -> tuple[Tensor, Tensor]:
         rows, columns = self.whole.reference_points(l)
-        return rows[self._rows(l)], columns
+        return rows[slice(*self.rows[l])], columns
 
-    def links(self, l: int) -> list[tuple[int, int, int, int]]:
+    def links(self, l: int) -> Links:
         moved = self.rows[l + 1][0] - self.rows[l][0]
         return [(row + moved, column, y, x) for row, column, y, x in self.whole.links(l)]
 
 
 def overlap(shift: int, outputs: int, sources: int, step: int = 1) -> tuple[slice, slice] | None:
-    """Slices of o and s = step·o + shift such that both lie within their sizes; None if no o does."""
+    """Return slices of o and s = step·o + shift such that both lie within their sizes; None if no o does."""
     first = max(0, -(shift // step))  # smallest o with step·o + shift ≥ 0
     last = min(outputs - 1, (sources - 1 - shift) // step)
     if last < first:

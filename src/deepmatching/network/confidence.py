@@ -8,14 +8,7 @@ from torch import Tensor, nn
 
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.kernels.registry import has_kernels
-from deepmatching.network.convolutions import (
-    Converted,
-    channels_last,
-    converted_to,
-    convolved,
-    joined,
-    rectified,
-)
+from deepmatching.network.convolutions import Converted, channels_last, converted_to, convolved, joined, rectified
 from deepmatching.network.operators.evidence import channels_of_evidence, compare_contexts, windows
 
 
@@ -64,13 +57,9 @@ class ConfidenceNetwork(nn.Module):
         channels_last(self)
 
     def settings(self) -> dict[str, Any]:
-        """The arguments with which a model file rebuilds this network."""
-        return {
-            "width": self.width,
-            "scales": self.scales,
-            "context": self.context.out_channels,
-            "groups": self.groups,
-        }
+        """Return the arguments with which a model file rebuilds this network."""
+        context = self.context.out_channels
+        return {"width": self.width, "scales": self.scales, "context": context, "groups": self.groups}
 
     def forward(
         self,
@@ -102,7 +91,7 @@ class ConfidenceNetwork(nn.Module):
         return convolved(self.exit, x, converted).to(evidence.dtype)
 
     def describe(self, cells: tuple[Tensor, ...], converted: Converted | None = None) -> Tensor:
-        """The context of every reference point, (n·B, context, rows, columns), from n batches (B, C, h, w)."""
+        """Compute the context of every reference point, (n·B, context, rows, columns), from n batches (B, C, h, w)."""
         weight, bias = self.window.weight, self.window.bias
         assert bias is not None
         dtype = weight.dtype if converted is None else converted[self.context][0].dtype
@@ -111,7 +100,7 @@ class ConfidenceNetwork(nn.Module):
 
 
 def through_u(x: Tensor, down: nn.ModuleList, up: nn.ModuleList, converted: Converted | None = None) -> Tensor:
-    """Maps (B, C, H, W) through blocks of ever coarser scales, and back up with the maps of the way down added."""
+    """Send maps (B, C, H, W) through blocks of ever coarser scales, and back up, adding the maps of the way down."""
     maps = []
     for n, block in enumerate(down):
         x = block(F.avg_pool2d(x, 2, ceil_mode=True) if n else x, converted)

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from deepmatching.errors import DeepMatchingError
 
-#: Memory in bytes that a band of rows may take while it is described, about.
-BAND_BYTES = 2**28
+BAND_BYTES = 2**28  #: memory in bytes that a band of rows may take while it is described, about
+ALIGNMENT = 32  #: bands start at multiples of this many rows
 
-#: Bands start at multiples of this many rows.
-ALIGNMENT = 32
+#: Weight and bias of convolutions, in another type than their own.
+Converted = Mapping[nn.Module, tuple[Tensor, Tensor]]
 
 
 def check_downscale(name: str, downscale: int) -> None:
@@ -24,23 +24,16 @@ def check_downscale(name: str, downscale: int) -> None:
 
 
 def as_rgb(image: Tensor) -> Tensor:
-    """(B, 1 or 3, H, W) → (B, 3, H, W)."""
+    """Expand images (B, 1 or 3, H, W) to (B, 3, H, W)."""
     return image.expand(-1, 3, -1, -1) if image.shape[1] == 1 else image
-
-
-#: Weight and bias of convolutions, in another type than their own.
-Converted = Mapping[nn.Module, tuple[Tensor, Tensor]]
 
 
 def rectified(
     convolution: nn.Conv2d, x: Tensor, add: Tensor | None = None, converted: Converted | None = None
 ) -> Tensor:
-    """max(0, convolution(x) + add), (B, C, H, W) → (B, C', H', W').
+    """Compute max(0, convolution(x) + add), (B, C, H, W) → (B, C', H', W').
 
     For inference on CUDA, cuDNN adds the bias and ``add`` and applies the ReLU in the pass that writes the result.
-
-    Args:
-        converted: the weight and bias to use, see :func:`converted_to`; None for the convolution's own.
     """
     if x.is_cuda and not torch.is_grad_enabled() and torch.backends.cudnn.is_available():
         assert convolution.bias is not None and not isinstance(convolution.padding, str)
@@ -56,7 +49,7 @@ def rectified(
 
 
 def convolved(convolution: nn.Conv2d, x: Tensor, converted: Converted | None = None) -> Tensor:
-    """convolution(x), with its converted weight and bias where there are some."""
+    """Compute convolution(x), with its converted weight and bias (:func:`converted_to`) where there are some."""
     if converted is None:
         return convolution(x)
     weight, bias = converted[convolution]
@@ -66,7 +59,7 @@ def convolved(convolution: nn.Conv2d, x: Tensor, converted: Converted | None = N
 
 
 def converted_to(dtype: torch.dtype, module: nn.Module) -> Converted:
-    """Weights and biases of a module's convolutions in another type.
+    """Convert weights and biases of a module's convolutions to another type.
 
     On CUDA, one kernel converts all of them. It costs less than keeping copies in step with the parameters would: these
     may change, also between replays of a CUDA graph.
@@ -79,7 +72,7 @@ def converted_to(dtype: torch.dtype, module: nn.Module) -> Converted:
 
 
 def normalised(x: Tensor, norm: float = 1.0) -> Tensor:
-    """x (B, C, H, W) scaled to this L2 norm along the channels, at least in float32. Zero stays zero.
+    """Scale x (B, C, H, W) to this L2 norm along the channels, at least in float32. Zero stays zero.
 
     Without gradients, x itself is overwritten.
     """
@@ -89,7 +82,7 @@ def normalised(x: Tensor, norm: float = 1.0) -> Tensor:
 
 
 def band_rows(rows: int, columns: int, working: int, around: int = 0) -> int:
-    """Rows of an image of this size that are described at a time; all of them if ``BAND_BYTES`` are enough.
+    """Return how many rows of an image of this size are described at a time; all if ``BAND_BYTES`` are enough.
 
     The number does not depend on the free memory, so that results do not either.
     """
@@ -106,11 +99,9 @@ def in_bands(
 
     Args:
         layers: convolutions, (B, C, H, W) → (B, C', H / stride, W / stride).
-        image: (B, C, H, W).
         working: bytes per pixel that they need at most.
         around: the number of rows of pixels around that a row of the result depends on.
         alignment: a band must start at a multiple of this many rows; it divides ``ALIGNMENT``.
-        stride: pixels from one result to the next.
     """
     if image.device.type != "cpu" or torch.is_grad_enabled() or torch.compiler.is_exporting():
         return layers(image)
@@ -169,6 +160,6 @@ def channels_last(module: nn.Module) -> None:
 
 
 def joined(fine: Tensor, coarse: Tensor) -> Tensor:
-    """``fine`` + ``coarse`` at twice its size, cropped to the size of ``fine``."""
+    """Add ``coarse`` at twice its size to ``fine``, cropped to the size of ``fine``."""
     coarse = F.interpolate(coarse, scale_factor=2, mode="bilinear", align_corners=False)
     return fine + coarse[:, :, : fine.shape[2], : fine.shape[3]]

@@ -27,32 +27,20 @@ from deepmatching.network.operators.fused import (
 from deepmatching.settings import RECIPROCAL, Reciprocal
 
 
-def _do_nothing() -> None:
-    """Keep freed memory."""
-
-
 @dataclass(frozen=True)
 class Decoding:
-    """The options of inference, which do not change the network.
+    """The options of inference, which do not change the network."""
 
-    Attributes:
-        reciprocal: how matches are verified, see ``deepmatching.network.operators.decoding``.
-        half: correlate and store S_{l+1/2} in half precision (CUDA kernels only). Sums stay in float32.
-        subpixel: move matches between the cells, if the network has a sharpness.
-        tiling: the strips that the lowest levels are cut into.
-        confidence: estimate the confidence of matches, if the network can.
-        fewer_levels: match again with this many levels, and keep the more confident match of each point; None, or a
-            number that is not smaller, to match once. Without a confidence, frames are matched once.
-        between_strips: called before each strip. Strips save memory: freed memory may be returned to the system here.
-    """
-
-    reciprocal: Reciprocal = RECIPROCAL
-    half: bool = False
-    subpixel: bool = True
-    tiling: Tiling = WHOLE
-    confidence: bool = True
+    reciprocal: Reciprocal = RECIPROCAL  #: how matches are verified, see ``network.operators.decoding``
+    half: bool = False  #: correlate and store S_{l+1/2} in half precision (CUDA kernels only); sums stay in float32
+    subpixel: bool = True  #: move matches between the cells, if the network has a sharpness
+    tiling: Tiling = WHOLE  #: the strips that the lowest levels are cut into
+    confidence: bool = True  #: estimate the confidence of matches, if the network can
+    #: Match again with this many levels, and keep the more confident match of each point; None, or a number that is not
+    #: smaller, to match once. Without a confidence, frames are matched once.
     fewer_levels: int | None = None
-    between_strips: Callable[[], None] = _do_nothing
+    #: Called before each strip. Strips save memory: freed memory may be returned to the system here.
+    between_strips: Callable[[], None] | None = None
 
 
 def more_confident(decoded: Decoded, other: Decoded) -> Decoded:
@@ -90,8 +78,8 @@ def decode_fused(
         return [decode(mask_off_image(scores, geometry), geometry, reciprocal)]
 
     def first(part: Geometry) -> tuple[Tensor, Tensor]:
-        """S_{1/2} and m_0."""
-        if part is not geometry:  # memory is short, and describing and the strip before have freed much
+        """Compute S_{1/2} and m_0."""
+        if part is not geometry and decoding.between_strips:  # describing and the strip before have freed much
             decoding.between_strips()
         return correlate_and_pool(cells0, cells1, part, patch, nu[0], half)
 
@@ -106,7 +94,7 @@ def decode_fused(
     top = min(tiling.levels, geometry.L - 1)
 
     def up(part: Strip) -> tuple[Tensor, Tensor]:
-        """S_{l+1/2} and m_l of a strip for l = ``top``."""
+        """Compute S_{l+1/2} and m_l of a strip for l = ``top``."""
         volumes = first(part)
         for l in range(top):
             volumes = aggregate_and_pool(volumes[0], part, l, nu[l + 1])
@@ -140,7 +128,7 @@ def _ascend(
 
 
 def _descend(levels: list[tuple[Tensor, Tensor]], geometry: Geometry, nu: list[float], lowest: int) -> Tensor:
-    """Q_{lowest + 1/2}; removes all levels above ``lowest`` from the list."""
+    """Compute Q_{lowest + 1/2}; remove all levels above ``lowest`` from the list."""
     top = geometry.L - 1
     Q = disaggregate(aggregate(levels[-1][0], geometry, top, nu[top + 1]).float(), geometry, top)
     for l in reversed(range(lowest, top)):
@@ -149,18 +137,17 @@ def _descend(levels: list[tuple[Tensor, Tensor]], geometry: Geometry, nu: list[f
 
 
 def _join(geometry: Geometry, l: int, parts: Iterable[tuple[Strip, Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """S_{l+1/2} and m_l of the whole grid, assembled from its strips."""
+    """Assemble S_{l+1/2} and m_l of the whole grid from its strips."""
     whole: list[Tensor] = []
     for strip, *volumes in parts:
-        if not whole:
-            whole = [v.new_empty(v.shape[0], *geometry.grid(l), *v.shape[3:]) for v in volumes]
+        whole = whole or [v.new_empty(v.shape[0], *geometry.grid(l), *v.shape[3:]) for v in volumes]
         for target, volume in zip(whole, volumes, strict=True):
             target[:, slice(*strip.rows[l])] = volume
     return whole[0], whole[1]
 
 
 def _merge(parts: Iterable[Best]) -> Best:
-    """The best matches of all strips and the best score at every target."""
+    """Merge the best matches of all strips and the best score at every target."""
     scores, cells = [], []
     table: Tensor | None = None
     for part in parts:

@@ -23,48 +23,26 @@ from deepmatching.network.descriptors import Descriptor
 from deepmatching.network.network import Network
 from deepmatching.network.operators.subpixel import SUBPIXEL_SIDE, chunk
 
-#: The widest cells that users can choose, in pixels.
-LARGEST_STRIDE = 4
+LARGEST_STRIDE = 4  #: the widest cells that users can choose, in pixels
+SMALLER_IMAGES = "smaller images (max_size)"  #: advice that helps unless the libraries alone take too much
+WITHOUT_DENSE = "the flow without the dense network (preset interpolated)"  #: advice if that network takes too much
+SAFE_FRACTION = 0.8  #: fraction of the free memory that is used unless the user sets a limit
 
-#: Advice that helps unless the libraries alone take too much.
-SMALLER_IMAGES = "smaller images (max_size)"
-
-#: Advice for flow if its dense network is what takes too much.
-WITHOUT_DENSE = "the flow without the dense network (preset interpolated)"
-
-#: Fraction of the free memory that is used unless the user sets a limit.
-SAFE_FRACTION = 0.8
-
-#: Bytes that loading the CPU kernels takes before images are described: Numba and LLVM.
-NUMBA = 90_000_000
-
-#: Bytes of the same once the kernels are compiled.
-CPU_KERNELS = 130_000_000
-
-#: Bytes that PyTorch's own convolutions and temporaries take on a CPU.
-PLAIN_OPERATORS = 150_000_000
-
-#: Bytes that the convolutions of a learned descriptor take on a CPU, beside their maps.
-CONVOLUTIONS = 20_000_000
-
-#: Bytes that matrix products of PyTorch reserve on a GPU, from the first one on (measured on an H200).
-MATRIX_WORKSPACE = 34_000_000
-
-#: Bytes that the kernels of flow and matching take on a CPU.
-FLOW_KERNELS = 190_000_000
-
-#: Bytes that flow takes for each pixel after matching on a CPU.
-FLOW_PER_PIXEL = 115
-
-#: Bytes that flow takes for each pixel with a dense network.
-DENSE_PER_PIXEL = 200
+# In bytes:
+NUMBA = 90_000_000  #: of loading the CPU kernels before images are described: Numba and LLVM
+CPU_KERNELS = 130_000_000  #: of the same once the kernels are compiled
+PLAIN_OPERATORS = 150_000_000  #: of PyTorch's own convolutions and temporaries on a CPU
+CONVOLUTIONS = 20_000_000  #: of the convolutions of a learned descriptor on a CPU, beside their maps
+MATRIX_WORKSPACE = 34_000_000  #: reserved by PyTorch's matrix products on a GPU (measured on an H200)
+FLOW_KERNELS = 190_000_000  #: of the kernels of flow and matching on a CPU
+FLOW_PER_PIXEL = 115  #: of flow after matching, for each pixel, on a CPU
+DENSE_PER_PIXEL = 200  #: of flow with a dense network, for each pixel
 
 #: Bytes that a CPU's allocator keeps of freed arrays, which are too small to be given back: a fifth of little work, a
 #: twelfth of much, and more if several pairs are matched.
 FRAGMENTS = 60_000_000
 
-#: Floats beyond the last target position in a row of cells, see ``strips.target_pitch``; depends a little on the CPU.
-BEYOND = 108
+BEYOND = 108  #: floats beyond the last target of a row, see ``strips.target_pitch``; depends a little on the CPU
 
 Size = tuple[int, int]  #: rows and columns
 
@@ -141,9 +119,8 @@ class Work:
         """Return the peak of ``inference.decode_fused`` for each pair of a batch, with what remains of each point."""
         geometry, is_cpu, rows = self.geometry, self.device == "cpu", self.geometry.grid(0)[0]
         table = 4 * geometry.used1[0] * geometry.used1[1] // geometry.alpha**2
-        results = 90 * self._points + table * (
-            torch.get_num_threads() + 2 if is_cpu and has_kernels(self.device) else 2
-        )
+        tables = torch.get_num_threads() + 2 if is_cpu and has_kernels(self.device) else 2
+        results = 90 * self._points + table * tables
         if geometry.L == 0:
             return 12 * geometry.cells(0) + results
         P = [pooled_cells(geometry, l) for l in range(geometry.L)]
@@ -171,7 +148,7 @@ class Work:
 
     @property
     def _points(self) -> int:
-        """The number of reference points of level 0."""
+        """Return the number of reference points of level 0."""
         return math.prod(self.geometry.grid(0))
 
     def _describing(self) -> int:
@@ -179,8 +156,7 @@ class Work:
         descriptor = self.descriptor
         pixels0, pixels1 = math.prod(self.geometry.used0), math.prod(self.geometry.used1)
         if self.device == "cuda":
-            working = descriptor.working if descriptor.working_on_gpu is None else descriptor.working_on_gpu
-            return working * (pixels0 + pixels1)
+            return (descriptor.working_on_gpu or descriptor.working) * (pixels0 + pixels1)
         first = 4 * descriptor.channels * pixels0 // self.geometry.gamma**2
         return max(_image_bytes(descriptor, pixels0), first + _image_bytes(descriptor, pixels1))
 
@@ -217,9 +193,8 @@ class Work:
         step = geometry.alpha // geometry.gamma
         shift = step if geometry.relative else 0
         tiles = -(-rows // POINT_TILE), -(-geometry.grid(0)[1] // POINT_TILE)
-        blocks = [
-            -(-(h + (POINT_TILE - 1) * shift) // b) * b for h, b in zip(geometry.window(0), TARGET_BLOCK, strict=True)
-        ]
+        sides = (h + (POINT_TILE - 1) * shift for h in geometry.window(0))
+        blocks = [-(-side // block) * block for side, block in zip(sides, TARGET_BLOCK, strict=True)]
         reference = [n * POINT_TILE * step + patch for n in tiles]
         target = [(n - 1) * POINT_TILE * shift + block + patch for n, block in zip(tiles, blocks, strict=True)]
         channels = -(-self.descriptor.channels // 8) * 8
@@ -301,11 +276,8 @@ def _rows_of_strips(geometry: Geometry, strips: int, cut: int) -> tuple[list[int
 def plan_decoding(work: Work, batch: int, budget: int, sizes: Sequence[Size] = ()) -> Plan:
     """Return the largest pieces that fit into the budget: fewer pairs at a time, then strips of the lowest levels.
 
-    Args:
-        sizes: those of the two images as they were given, if they are matched at a smaller size.
-
-    Raises:
-        OutOfMemoryError: if even the smallest pieces do not fit.
+    ``sizes`` are those of the two images as they were given, if they are matched at a smaller size. Raises if even the
+    smallest pieces do not fit.
     """
     geometry, device = work.geometry, work.device
     held = batch * originals_bytes(geometry, sizes)

@@ -23,9 +23,8 @@ from deepmatching.settings import EXPONENT, RADIUS, TEMPERATURE, Pooling
 #: Levels with their own exponent and temperature. Patches of up to 999 pixels need six to eight; levels beyond share
 #: the last one.
 EXPONENTS = 8
-
-#: Lower bounds of ν_l and κ in training.
-SMALLEST_EXPONENT, SMALLEST_SHARPNESS = 0.1, 1.0
+SMALLEST_EXPONENT = 0.1  #: of ν_l in training
+SMALLEST_SHARPNESS = 1.0  #: of κ in training
 
 
 @dataclass
@@ -53,8 +52,7 @@ class Network(nn.Module):
         levels: L, or None for the original's rule.
         exponent: initial ν of every level. Level 0 has one too, as in the original program. For the paper's eq. (2) to
             the letter, set ``exponents[0] = 1`` under ``torch.no_grad()``.
-        sharpness: initial κ of sub-pixel matches (see ``network.operators.subpixel``), or None for matches on cells
-            only.
+        sharpness: initial κ of sub-pixel matches (``network.operators.subpixel``), or None for matches on cells only.
         confidence: the network that judges the matches, or None.
         dense: the network from matches to flow, or None.
         pooling: ``hard`` (the paper's max pooling and unpooling); ``soft``, with which every cell of Q_0 has a score
@@ -83,14 +81,11 @@ class Network(nn.Module):
         temperature: float = TEMPERATURE,
     ) -> None:
         super().__init__()
-        self.descriptor = descriptor
-        self.confidence, self.dense = confidence, dense
-        self.radius = radius
-        self.levels = levels
+        self.descriptor, self.confidence, self.dense = descriptor, confidence, dense
+        self.radius, self.levels = radius, levels
         self.exponents = nn.Parameter(torch.full((EXPONENTS,), float(exponent)))
-        self.register_parameter(
-            "sharpness", None if sharpness is None else nn.Parameter(torch.tensor(float(sharpness)))
-        )
+        kappa = None if sharpness is None else nn.Parameter(torch.tensor(float(sharpness)))
+        self.register_parameter("sharpness", kappa)
         self.register_parameter("log_temperatures", None)
         self.use_pooling(pooling, temperature)
 
@@ -134,22 +129,19 @@ class Network(nn.Module):
             self.sharpness.clamp_(min=SMALLEST_SHARPNESS)
 
     def geometry(self, size0: tuple[int, int], size1: tuple[int, int]) -> Geometry:
-        """The discretisation for images of these sizes (rows, columns)."""
+        """Return the discretisation for images of these sizes (rows, columns)."""
         downscale, patch = self.descriptor.stride.bit_length() - 1, self.descriptor.cells_of_patch
         return Geometry.for_downscale(size0, size1, downscale, self.radius, self.levels, patch)
 
     def geometry_of(self, image0: Tensor, image1: Tensor) -> Geometry:
-        """The discretisation for two batches of images; raises if these are not two batches of images."""
+        """Return the discretisation for two batches of images; raise if these are not two batches of images."""
         check_images(image0, image1)
         return self.geometry((image0.shape[2], image0.shape[3]), (image1.shape[2], image1.shape[3]))
 
     def forward(self, image0: Tensor, image1: Tensor) -> Pyramid:
-        """Compute all score volumes of a batch of pairs.
+        """Compute all score volumes of images (B, 1 or 3, H, W) with values in [0, 1]; the two sizes may differ.
 
-        These take much memory: :func:`~deepmatching.network.memory.require_pyramid` says whether they fit.
-
-        Args:
-            image0, image1: (B, 1 or 3, H, W) each, values in [0, 1]; the two may differ in size.
+        The volumes take much memory: :func:`~deepmatching.network.memory.require_pyramid` says whether they fit.
         """
         geometry = self.geometry_of(image0, image1)
         cells0, cells1 = self.describe(image0, image1, geometry)
@@ -168,13 +160,8 @@ class Network(nn.Module):
     ) -> Decoded:
         """Match a batch of pairs: the arg-max of Q_0, without Q_0 (see ``deepmatching.network.inference``).
 
-        Other than hard pooling needs all volumes, and the options ``half`` and ``tiling`` have no effect on it.
-
-        Args:
-            image0, image1: as for :meth:`forward`.
-            decoding: the options of inference.
-            geometry: that of the two images, if the caller has it already.
-            exponents: ν_l as numbers, if the caller has them; reading them from a GPU waits for it.
+        Other than hard pooling needs all volumes, and the options ``half`` and ``tiling`` have no effect on it. A
+        caller may have the geometry of the two images, and the exponents ν_l as numbers: reading them waits for a GPU.
         """
         geometry = geometry or self.geometry_of(image0, image1)
         cells0, cells1 = self.describe(image0, image1, geometry)
@@ -193,12 +180,9 @@ class Network(nn.Module):
         nu, few, geometries = exponents or self.exponents.tolist(), decoding.fewer_levels, [geometry]
         if few is not None and few < geometry.L and self.confidence is not None and decoding.confidence:
             geometries.insert(0, replace(geometry, levels=few))
-        found = self._decode_to_grid(cells0, cells1, geometries, decoding, nu)
-        finished = [
-            self.finish_matches(decoded, cells0, cells1, own, decoding, nu)
-            for decoded, own in zip(found, geometries, strict=True)
-        ]
-        return finished[0] if len(finished) == 1 else more_confident(finished[1], finished[0])
+        found = zip(self._decode_to_grid(cells0, cells1, geometries, decoding, nu), geometries, strict=True)
+        *few_matches, matches = [self.finish_matches(d, cells0, cells1, own, decoding, nu) for d, own in found]
+        return more_confident(matches, few_matches[0]) if few_matches else matches
 
     @torch.no_grad()
     def finish_matches(
@@ -216,7 +200,7 @@ class Network(nn.Module):
         has_confidence = self.confidence is not None and decoding.confidence
         if sharpness is None and not has_confidence:
             return decoded
-        if decoding.tiling.is_split(geometry):
+        if decoding.tiling.is_split(geometry) and decoding.between_strips:
             decoding.between_strips()
         around = scores_around(decoded, cells0, cells1, geometry, self.descriptor.patch, nu[0])
         if sharpness is not None:
@@ -248,9 +232,7 @@ class Network(nn.Module):
     ) -> Tensor:
         """Return logits (B, 2, H_0, W_0) of "the match is right" and "the point is occluded".
 
-        Args:
-            decoded: the matches, verified by ``bins``.
-            around: see :func:`~deepmatching.network.operators.subpixel.scores_around`.
+        The matches must be verified by ``bins``; for ``around`` see ``network.operators.subpixel.scores_around``.
         """
         if self.confidence is None:
             raise DeepMatchingError("This network has no confidence: train it with `deepmatching train confidence`.")
@@ -258,23 +240,17 @@ class Network(nn.Module):
         return self.confidence(evidence, decoded.points1, cells0, cells1, geometry)
 
     def first_scores(self, cells0: Tensor, cells1: Tensor, geometry: Geometry) -> Tensor:
-        """CORR and the level-0 power: S_0, (B, H_0, W_0, h_0, w_0)."""
+        """Compute CORR and the level-0 power: S_0, (B, H_0, W_0, h_0, w_0)."""
         return power(correlation(cells0, cells1, geometry, self.descriptor.patch), self.exponent(0))
 
     def describe(self, image0: Tensor, image1: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
-        """D: the descriptors of both images, (B, C, h0, w0) and (B, C, h1, w1)."""
+        """Compute D, the descriptors of both images: (B, C, h0, w0) and (B, C, h1, w1)."""
         if image0.is_cuda and image0.shape == image1.shape:  # one batch fills a GPU better than two
-            cells0, cells1 = self.describe_image(torch.cat([image0, image1]), geometry.used0).chunk(2)
-            return cells0, cells1
+            return self.describe_image(torch.cat([image0, image1]), geometry.used0).chunk(2)  # type: ignore[return-value]
         return self.describe_image(image0, geometry.used0), self.describe_image(image1, geometry.used1)
 
     def describe_image(self, image: Tensor, used: tuple[int, int]) -> Tensor:
-        """D of a batch of images, (B, C, h, w).
-
-        Args:
-            image: (B, 1 or 3, H, W), values in [0, 1].
-            used: (rows, columns) of its part that is used, ``Geometry.used0`` or ``used1``.
-        """
+        """Compute D of the part of images (B, 1 or 3, H, W) that is used, ``Geometry.used0`` or ``used1``."""
         image = image[:, :, : used[0], : used[1]]
         cells = self.descriptor(image)
         check_cells(cells, image, self.descriptor)
@@ -287,11 +263,11 @@ class Network(nn.Module):
         return other
 
     def exponent(self, l: int) -> Tensor:
-        """ν_l; levels beyond the last exponent share it."""
+        """Return ν_l; levels beyond the last exponent share it."""
         return self.exponents[min(l, len(self.exponents) - 1)]
 
     def fine_to_coarse(self, S_0: Tensor, geometry: Geometry) -> tuple[list[Tensor], list[Any]]:
-        """Stage 1 of the paper: S_0 … S_L and the switches m_0 … m_{L−1}, or what else unpooling needs."""
+        """Run stage 1 of the paper: S_0 … S_L and the switches m_0 … m_{L−1}, or what else unpooling needs."""
         pooling, S, kept = self.pooling_component, [S_0], []
         for l in range(geometry.L):
             pooled, m = pooling.pool(S[l], geometry, l)
@@ -302,7 +278,7 @@ class Network(nn.Module):
         return S, kept
 
     def coarse_to_fine(self, S: list[Tensor], kept: list[Any], geometry: Geometry) -> list[Tensor]:
-        """Stage 2 of the paper: Q_0 … Q_L, computed from Q_L = S_L down."""
+        """Run stage 2 of the paper: Q_0 … Q_L, computed from Q_L = S_L down."""
         pooling, Q = self.pooling_component, [S[-1]]
         for l in reversed(range(geometry.L)):
             above = disaggregation(Q[0], geometry.grid(l), geometry.links(l))
@@ -321,17 +297,14 @@ def check_images(image0: Tensor, image1: Tensor) -> None:
             )
         if not image.is_floating_point():
             raise DeepMatchingError(f"{name} must hold floating-point values in [0, 1], not {image.dtype}.")
-    if (image0.dtype, image0.device) != (image1.dtype, image1.device):
-        raise DeepMatchingError(
-            f"The two batches must be of one type on one device, not {image0.dtype} on {image0.device} and "
-            f"{image1.dtype} on {image1.device}."
-        )
-    if image0.shape[0] == 0:
+    kinds = [f"{image.dtype} on {image.device}" for image in (image0, image1)]
+    if kinds[0] != kinds[1]:
+        raise DeepMatchingError(f"The two batches must be of one type on one device, not {' and '.join(kinds)}.")
+    if not len(image0):
         raise DeepMatchingError("The batches are empty: give at least one pair.")
-    if image0.shape[0] != image1.shape[0]:
-        raise DeepMatchingError(
-            f"The two batches must have the same number of images, not {image0.shape[0]} and {image1.shape[0]}."
-        )
+    if len(image0) != len(image1):
+        counts = f"{len(image0)} and {len(image1)}"
+        raise DeepMatchingError(f"The two batches must have the same number of images, not {counts}.")
 
 
 def check_cells(cells: Tensor, image: Tensor, descriptor: Descriptor) -> None:

@@ -29,7 +29,7 @@ class GraphedDescribe:
         self._replayed = Replayed(lambda image, used: (network.describe_image(image, used),), patience=2)
 
     def __call__(self, image: Tensor, used: tuple[int, int]) -> Tensor:
-        """The descriptors of a batch of images; see ``Network.describe_image``."""
+        """Describe a batch of images; see ``Network.describe_image``."""
         descriptor = self._network.descriptor
         needed = descriptor.working * image.shape[0] * image.shape[2] * image.shape[3]
         if image.is_cuda and needed <= LARGEST_GRAPH:

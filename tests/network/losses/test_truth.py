@@ -42,15 +42,14 @@ def test_the_true_cell_lies_where_the_geometry_says(dx: float, dy: float, radius
                 assert cells[i, j].tolist() == pytest.approx(index, abs=1e-3)
 
 
-def test_a_motion_boundary_an_unknown_pixel_and_an_occlusion_have_no_truth() -> None:
+def test_a_motion_boundary_and_an_unknown_pixel_have_no_truth() -> None:
     geometry = Geometry.for_downscale((24, 24), (24, 24), 1, 8, 1)  # reference points at 4, 12, 20
     flow = torch.zeros(1, 24, 24, 2)
     flow[0, 3, 3] = math.nan
     flow[0, 11, 12, 0] = 1.5
     flow[0, 20, 19, 1] = 0.5
-    occluded = torch.zeros(1, 24, 24, dtype=torch.bool)
-    occluded[0, 4, 20] = True
-    cells = true_cells(flow, geometry, 0, occluded)[0]
+    flow[0, 4, 20] = math.nan
+    cells = true_cells(flow, geometry)[0]
     unknown = torch.isnan(cells).any(-1)
     assert unknown.nonzero().tolist() == [[0, 0], [0, 2], [1, 1]]
     assert cells[2, 2].tolist() == pytest.approx([4 + 0.125 / 2, 4])  # the mean of four pixels, in cells of 2 px

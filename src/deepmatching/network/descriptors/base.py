@@ -38,16 +38,12 @@ class Descriptor(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, image: Tensor) -> Tensor:
-        """Describe images.
+        """Describe images (B, 1 or 3, H, W) with values in [0, 1], H and W multiples of ``stride``.
 
-        Args:
-            image: (B, 1 or 3, H, W), values in [0, 1], H and W multiples of ``stride``.
-
-        Returns:
-            (B, channels, H/stride, W/stride), or one more row and column if ``patch`` is 1; scaled so that a patch
-            has unit L2 norm.
+        The result is (B, channels, H/stride, W/stride), or one more row and column if ``patch`` is 1; scaled so that a
+        patch has unit L2 norm.
         """
 
     def settings(self) -> dict[str, Any]:
-        """The arguments with which a model file rebuilds this descriptor."""
+        """Return the arguments with which a model file rebuilds this descriptor."""
         return {}

@@ -83,7 +83,7 @@ class Compact(Descriptor):
         return normalised(self.head(maps))
 
     def _maps(self, image: Tensor) -> Tensor:
-        """All layers but the last: (B, 1 or 3, H, W) → (B, widths[0], H/2, W/2)."""
+        """Run all layers but the last: (B, 1 or 3, H, W) → (B, widths[0], H/2, W/2)."""
         x = (as_rgb(image) * 4 - 2).contiguous(memory_format=torch.channels_last)
         x = rectified(self.stem, x)
         maps: list[Tensor] = []

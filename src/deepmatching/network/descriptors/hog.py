@@ -60,14 +60,9 @@ class HOG(Descriptor):
 
 @operator(cuda=())
 def hog_cells(
-    image: Tensor,
-    directions: Tensor,
-    stride: int,
-    sigmas: tuple[float, float, float],
-    slope: float,
-    ninth: float,
+    image: Tensor, directions: Tensor, stride: int, sigmas: tuple[float, float, float], slope: float, ninth: float
 ) -> Tensor:
-    """The cells of HOG, each of norm 1/4.
+    """Compute the cells of HOG, each of norm 1/4: (B, N + 1, H / stride, W / stride).
 
     Args:
         image: (B, 1 or 3, H, W), values in [0, 1].
@@ -76,11 +71,33 @@ def hog_cells(
         sigmas: σ of the three smoothing steps.
         slope: of the saturation 2/(1 + e^{−slope v}) − 1.
         ninth: value of the constant channel.
-
-    Returns:
-        (B, N + 1, H / stride, W / stride).
     """
-    return cells_of(image, directions, stride, sigmas, slope, ninth, smoothing)
+    return cells_of(image, directions, stride, sigmas, slope, ninth)
+
+
+def smoothing(image: Tensor, sigma: float, border: int = 0) -> Tensor:
+    """Convolve (B, C, H, W) with a normalised 5 × 5 Gaussian, up to ``border`` pixels outside the image.
+
+    The kernel is separable and so is its mass inside the image, hence two passes of five taps each. The result is
+    (B, C, H + 2·border, W + 2·border).
+    """
+    # Weights are made on the CPU where a device may lack float64, but not for CUDA: a graph cannot record the copy.
+    device = image.device if image.is_cuda else "cpu"
+    taps = torch.arange(-2, 3, dtype=torch.float64, device=device)
+    kernel = torch.exp(-taps.square() / (2 * sigma**2))
+    for axis in (2, 3):
+        n, size = image.shape[axis], image.shape[axis] + 2 * border
+        around = (2 + border, 2 + border)
+        image = F.pad(image, (0, 0, *around) if axis == 2 else around)
+        inside = F.pad(torch.ones(n, dtype=torch.float64, device=device), around)
+        mass = inside.unfold(0, 5, 1) @ kernel
+        weights = (kernel[:, None] / mass).to(image.dtype).to(image.device)  # (5, size)
+        weights = weights[:, :, None] if axis == 2 else weights
+        smooth = image.narrow(axis, 0, size) * weights[0]
+        for t in range(1, 5):
+            smooth += image.narrow(axis, t, size) * weights[t]
+        image = smooth
+    return image
 
 
 def cells_of(
@@ -90,53 +107,17 @@ def cells_of(
     sigmas: tuple[float, float, float],
     slope: float,
     ninth: float,
-    smooth: Callable[..., Tensor],
+    smooth: Callable[..., Tensor] = smoothing,
 ) -> Tensor:
     """Return what :func:`hog_cells` does, with this form of :func:`smoothing`."""
     grey = image.mean(dim=1, keepdim=True) * 255
     smoothed = smooth(grey, sigmas[0], border=1)  # one pixel larger, so that the gradient is 'valid'
-    gradient = torch.cat(
-        [
-            smoothed[:, :, 1:-1, 2:] - smoothed[:, :, 1:-1, :-2],
-            smoothed[:, :, 2:, 1:-1] - smoothed[:, :, :-2, 1:-1],
-        ],
-        dim=1,
-    )
+    across = smoothed[:, :, 1:-1, 2:] - smoothed[:, :, 1:-1, :-2]
+    down = smoothed[:, :, 2:, 1:-1] - smoothed[:, :, :-2, 1:-1]
+    gradient = torch.cat([across, down], dim=1)
     oriented = torch.einsum("oc,bchw->bohw", directions.to(gradient.dtype), gradient).relu()  # one map held at a time
     oriented = 2 / (1 + torch.exp(-slope * smooth(oriented, sigmas[1]))) - 1
     oriented = smooth(oriented, sigmas[2])
     constant = torch.full_like(oriented[:, :1], ninth)
     cells = F.max_pool2d(torch.cat([oriented, constant], dim=1), stride)
     return cells / (4 * (cells.square().sum(dim=1, keepdim=True) + 1e-16).sqrt())
-
-
-def smoothing(image: Tensor, sigma: float, border: int = 0) -> Tensor:
-    """Normalised convolution with a 5 × 5 Gaussian, evaluated up to ``border`` pixels outside the image.
-
-    The kernel is separable and so is its mass inside the image, hence two passes of five taps each.
-
-    Args:
-        image: (B, C, H, W).
-
-    Returns:
-        (B, C, H + 2·border, W + 2·border).
-    """
-    # Weights are made on the CPU where a device may lack float64, but not for CUDA: a graph cannot record the copy.
-    device = image.device if image.is_cuda else "cpu"
-    taps = torch.arange(-2, 3, dtype=torch.float64, device=device)
-    kernel = torch.exp(-taps.square() / (2 * sigma**2))
-    for axis in (2, 3):
-        n = image.shape[axis]
-        padding = [0, 0, 0, 0]
-        padding[2 * (3 - axis)] = padding[2 * (3 - axis) + 1] = 2 + border
-        image = F.pad(image, padding)
-        inside = F.pad(torch.ones(n, dtype=torch.float64, device=device), (2 + border, 2 + border))
-        mass = inside.unfold(0, 5, 1) @ kernel
-        weights = (kernel[:, None] / mass).to(image.dtype).to(image.device)  # (5, n + 2·border)
-        weights = weights[:, :, None] if axis == 2 else weights
-        size = n + 2 * border
-        smooth = image.narrow(axis, 0, size) * weights[0]
-        for t in range(1, 5):
-            smooth += image.narrow(axis, t, size) * weights[t]
-        image = smooth
-    return image

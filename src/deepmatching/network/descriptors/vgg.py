@@ -4,14 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from deepmatching.network.convolutions import (
-    as_rgb,
-    channels_last,
-    check_downscale,
-    in_bands,
-    normalised,
-    rectified,
-)
+from deepmatching.network.convolutions import as_rgb, channels_last, check_downscale, in_bands, normalised, rectified
 from deepmatching.network.descriptors.base import Descriptor
 
 #: Mean colour of VGG-16's training images, RGB in 0 … 255.
@@ -52,6 +45,6 @@ class VGG(Descriptor):
         return normalised(self.conv2_2(rectified(self.conv2_1, x)), 1 / self.patch)
 
     def _first(self, image: Tensor) -> Tensor:
-        """(B, 1 or 3, H, W) → (B, 64, H/2, W/2)."""
+        """Run the layers up to the pooling: (B, 1 or 3, H, W) → (B, 64, H/2, W/2)."""
         x = (as_rgb(image) * 255 - self.mean.to(image.dtype)).contiguous(memory_format=torch.channels_last)
         return F.max_pool2d(rectified(self.conv1_2, rectified(self.conv1_1, x)), 2)

@@ -1,4 +1,8 @@
-"""Losses on score volumes (paper, Sect. 2.2 "Training and loss functions")."""
+"""Losses on score volumes (paper, Sect. 2.2 "Training and loss functions").
+
+Each takes scores (B, H, W, h, w), −∞ allowed; the truth (B, H, W, 2), fractional (row, column), NaN where unknown; and
+σ in cells. It returns L (B, H, W), 0 where it is undefined, and a bool mask (B, H, W) of where it is defined.
+"""
 
 from deepmatching.network.losses.confidence import confidence_loss, is_occluded, is_right
 from deepmatching.network.losses.cross_entropy import cross_entropy

@@ -7,20 +7,11 @@ from deepmatching.network.losses.truth import neighbourhood
 
 
 def cross_entropy(scores: Tensor, truth: Tensor, sigma: float, scale: Tensor | float) -> tuple[Tensor, Tensor]:
-    """L(p) = −log Σ_q π(q|p) g_σ(q − Γ_0(p)),  π(q|p) = exp(β S(q|p)) / Σ_q' exp(β S(q'|p)), for every p.
+    """Compute L(p) = −log Σ_q π(q|p) g_σ(q − Γ_0(p)),  π(q|p) = exp(β S(q|p)) / Σ_q' exp(β S(q'|p)), for every p.
 
     The sums are over the cells that have a path (S > −∞). The first is limited to cells at most two cells from the
     truth along each axis; a point without any has no loss. As in the paper's losses, the truth enters through g_σ
-    only. It may lie between cells, and g_σ prefers the nearest one that is reachable.
-
-    Args:
-        scores: (B, H, W, h, w), −∞ allowed.
-        truth: (B, H, W, 2) fractional (row, column), NaN where unknown.
-        sigma: in cells.
-        scale: β > 0, the sharpness of π.
-
-    Returns:
-        L, (B, H, W), 0 where it is undefined; and a bool mask (B, H, W) of where it is defined.
+    only. It may lie between cells, and g_σ prefers the nearest one that is reachable. ``scale`` is β > 0.
     """
     cells = scores.flatten(-2)
     index, offset, inside = neighbourhood(truth, (scores.shape[-2], scores.shape[-1]), reach=2)

@@ -11,20 +11,11 @@ from deepmatching.settings import HINGE_MARGIN
 def structured_hinge(
     scores: Tensor, truth: Tensor, sigma: float, margin: float = HINGE_MARGIN
 ) -> tuple[Tensor, Tensor]:
-    """L(p) = Σ_q max{0, m (1 − g_σ(q − Γ_0(p))) + S(q|p) − S(Γ_0(p)|p)}, for every reference point p.
+    """Compute L(p) = Σ_q max{0, m (1 − g_σ(q − Γ_0(p))) + S(q|p) − S(Γ_0(p)|p)}, for every p, with the margin m.
 
     Our choices where the paper is silent: S(Γ_0(p)|p) is the score of the reachable cell nearest to the truth, at most
     one cell away from it along each axis. g_σ measures from the truth itself. Unreachable cells (−∞) and the true cell
     do not compete. A point without a reachable true cell has no loss.
-
-    Args:
-        scores: (B, H, W, h, w), −∞ allowed.
-        truth: (B, H, W, 2) fractional (row, column), NaN where unknown.
-        sigma: σ of g, in cells.
-        margin: m.
-
-    Returns:
-        L, (B, H, W), 0 where it is undefined; and a bool mask (B, H, W) of where it is defined.
     """
     cells = scores.flatten(-2)
     best, found = nearest_reachable(cells, truth, (scores.shape[-2], scores.shape[-1]))
@@ -37,14 +28,9 @@ def structured_hinge(
 
 
 def nearest_reachable(cells: Tensor, truth: Tensor, window: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """The finite cell nearest to the truth, at most one cell away along each axis.
+    """Find the finite one of the cells (B, H, W, h·w) nearest to the truth, at most one away along each axis.
 
-    Args:
-        cells: (B, H, W, h·w).
-        truth: (B, H, W, 2).
-
-    Returns:
-        Its raster index (B, H, W) int64, and a bool mask (B, H, W) of where it exists.
+    Returns its raster index (B, H, W) int64, and a bool mask (B, H, W) of where it exists.
     """
     index, offset, inside = neighbourhood(truth, window, reach=1)
     usable = inside & torch.isfinite(cells.detach().gather(-1, index))

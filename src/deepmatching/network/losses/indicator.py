@@ -5,16 +5,7 @@ from torch import Tensor
 
 
 def smoothed_indicator(truth: Tensor, scores: Tensor, sigma: float) -> Tensor:
-    """g_σ(q − Γ_0(p)) = exp(−‖q − Γ_0(p)‖² / 2σ²) for all cells q; 0 where the truth is unknown.
-
-    Args:
-        truth: (B, H, W, 2) fractional (row, column), NaN where unknown.
-        scores: (B, H, W, h, w), for its shape.
-        sigma: in cells.
-
-    Returns:
-        (B, H, W, h, w).
-    """
+    """Compute g_σ(q − Γ_0(p)) = exp(−‖q − Γ_0(p)‖² / 2σ²) for all cells q of scores; 0 where the truth is unknown."""
     bells = []
     for axis, size in enumerate(scores.shape[-2:]):
         place = torch.arange(size, device=scores.device, dtype=scores.dtype)
@@ -24,20 +15,12 @@ def smoothed_indicator(truth: Tensor, scores: Tensor, sigma: float) -> Tensor:
 
 
 def indicator_distance(scores: Tensor, truth: Tensor, sigma: float, balance: float = 0.5) -> tuple[Tensor, Tensor]:
-    """L(p) = Σ_q w(q|p) (S(q|p) − g_σ(q − Γ_0(p)))², for every reference point p.
+    """Compute L(p) = Σ_q w(q|p) (S(q|p) − g_σ(q − Γ_0(p)))², for every reference point p.
 
     The paper says that "the loss must be carefully rebalanced": the weights w of the cells with g > ½ sum to
     ``balance``, and those of all others to 1 − ``balance``. Unreachable cells (−∞) have no score and no weight. A point
     without a reachable cell near the truth has no loss. With a ``balance`` of 0 all reachable cells weigh the same: the
-    paper's plain mean.
-
-    Args:
-        scores: (B, H, W, h, w), −∞ allowed.
-        truth: (B, H, W, 2) fractional (row, column), NaN where unknown.
-        sigma: in cells; at least 0.6, or a truth between cells would have no cell with g > ½.
-
-    Returns:
-        L, (B, H, W), 0 where it is undefined; and a bool mask (B, H, W) of where it is defined.
+    paper's plain mean. σ must be at least 0.6, or a truth between cells would have no cell with g > ½.
     """
     target = smoothed_indicator(truth, scores, sigma)
     reached = torch.isfinite(scores)

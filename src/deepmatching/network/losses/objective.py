@@ -13,7 +13,7 @@ from deepmatching.extensions import find_extension, is_import_path
 from deepmatching.network.losses.cross_entropy import cross_entropy
 from deepmatching.network.losses.hinge import structured_hinge
 from deepmatching.network.losses.indicator import indicator_distance
-from deepmatching.network.losses.truth import on_image, true_cells
+from deepmatching.network.losses.truth import mean_over, on_image, true_cells
 from deepmatching.network.network import Pyramid
 from deepmatching.network.operators.decoding import mask_off_image
 from deepmatching.network.operators.subpixel import SUBPIXEL_REACH, soft_offsets, surroundings
@@ -80,31 +80,24 @@ class Objective(nn.Module):
         self.kind, self.sigma, self.margin = kind, sigma, margin
         self.weights = {name: weight for name, weight in weights.items() if weight}
         self.subpixel, self.occluded, self.balance = subpixel, occluded, balance
-        self.own: Any = find_extension(kind) if is_import_path(kind) else None
-        if isinstance(self.own, type):
-            self.own = self.own()
+        own: Any = find_extension(kind) if is_import_path(kind) else None
+        self.own = own() if isinstance(own, type) else own
         log_scale = torch.full((len(self.weights),), math.log(scale))
         self.log_scale = nn.Parameter(log_scale, requires_grad=kind == "cross-entropy")
 
     def forward(
         self, pyramid: Pyramid, flow: Tensor, occluded: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of a batch.
+        """Return the loss of a batch with the flow (B, H, W, 2), NaN where unknown, and metrics to log.
 
-        Args:
-            pyramid: the network's output.
-            flow: (B, H, W, 2), NaN where unknown.
-            occluded: (B, H, W) bool, if known.
-
-        Returns:
-            The loss, and metrics to log: ``known``, the fraction of the pixels with a displacement that is known and
-            counts; each volume's own loss; and ``reachable``, the fraction of the points with a true match in the
-            window that can reach it in Q_0 (or in the first volume with a weight).
+        These are ``known``, the fraction of the pixels with a displacement that is known and counts; each volume's own
+        loss; and ``reachable``, the fraction of the points with a true match in the window that can reach it in Q_0 (or
+        in the first volume with a weight).
         """
         geometry = pyramid.geometry
-        occluded = None if self.occluded else occluded
-        counting = ~torch.isnan(flow[..., 0])
-        metrics = {"known": (counting if occluded is None else counting & ~occluded).float().mean()}
+        if occluded is not None and not self.occluded:
+            flow = flow.masked_fill(occluded[..., None], torch.nan)
+        metrics = {"known": (~torch.isnan(flow[..., 0])).float().mean()}
         total = flow.new_zeros(())
         for n, (name, weight) in enumerate(self.weights.items()):
             l = int(name[1:])
@@ -114,23 +107,21 @@ class Objective(nn.Module):
             if name == "S0":
                 # Without a gradient this masks in place, and the pyramid belongs to the caller.
                 scores = mask_off_image(scores if scores.requires_grad else scores.clone(), geometry)
-            truth = true_cells(flow, geometry, l, occluded)
+            truth = true_cells(flow, geometry, l)
             losses, found = self.loss(scores, truth, n, geometry.gamma)
-            value = losses.sum() / found.sum().clamp(min=1)
+            value = mean_over(losses, found)
             total = total + weight * value
             metrics[name] = value.detach()
             if "reachable" not in metrics:
-                known = ~torch.isnan(truth[..., 0])
-                metrics["reachable"] = found.sum() / known.sum().clamp(min=1)
+                metrics["reachable"] = found.sum() / (~torch.isnan(truth[..., 0])).sum().clamp(min=1)
         if self.subpixel:
-            truth = true_cells(flow, geometry, 0, occluded)
-            distance = geometry.gamma * self.subpixel_error(pyramid, truth)
+            distance = geometry.gamma * self.subpixel_error(pyramid, true_cells(flow, geometry))
             metrics["subpixel"] = distance.detach()
             total = total + self.subpixel * distance
         return total, metrics
 
     def loss(self, scores: Tensor, truth: Tensor, n: int = 0, gamma: int = 2) -> tuple[Tensor, Tensor]:
-        """The losses (B, H, W) of the reference points of volume number ``n``, and a mask of those that have one."""
+        """Return the losses (B, H, W) of the points of volume number ``n``, and a mask of those that have one."""
         sigma = self.sigma / gamma
         if self.kind == "hinge":
             return structured_hinge(scores, truth, sigma, self.margin)
@@ -141,7 +132,7 @@ class Objective(nn.Module):
         return cross_entropy(scores, truth, sigma, self.log_scale[n].exp())
 
     def subpixel_error(self, pyramid: Pyramid, truth: Tensor) -> Tensor:
-        """Mean distance in cells between the truth and the refined nearest cell, limited to one cell for each point."""
+        """Return the mean distance in cells from the truth to the refined nearest cell, at most one cell a point."""
         if pyramid.sharpness is None:
             raise DeepMatchingError("The sub-pixel loss needs a network with a sharpness: set model.subpixel.")
         known = ~torch.isnan(truth).any(-1)
@@ -156,4 +147,4 @@ class Objective(nn.Module):
         offset = soft_offsets(around, pyramid.sharpness)
         error = offset - torch.where(known[..., None], truth - nearest, 0)
         distance = (error.square().sum(-1) + 1e-4).sqrt().clamp(max=1.0)
-        return torch.where(known, distance, 0).sum() / known.sum().clamp(min=1)
+        return mean_over(distance, known)

@@ -7,27 +7,17 @@ from torch import Tensor
 
 from deepmatching.geometry.discretization import Geometry
 
-#: Largest difference, in pixels, between the displacements around a reference point that has a true match.
-AGREEMENT = 1.0
+AGREEMENT = 1.0  #: largest difference, in pixels, of the displacements around a reference point with a true match
 
 
-def true_cells(flow: Tensor, geometry: Geometry, l: int = 0, occluded: Tensor | None = None) -> Tensor:
-    """The true matches Γ_0(p) of the reference points of level l, as fractional indices (row, column) of their maps.
+def true_cells(flow: Tensor, geometry: Geometry, l: int = 0) -> Tensor:
+    """Return the true matches Γ_0(p) of level l, (B, H_l, W_l, 2): fractional (row, column) of their maps, or NaN.
 
     A reference point is a pixel corner and moves by the mean of the four pixels that touch it. Its truth is unknown
-    if one of them is unknown or occluded, or if they disagree (a motion boundary). A truth outside the window or off
-    the target image cannot be matched and counts as unknown, too.
-
-    Args:
-        flow: (B, H, W, 2), the displacement (x, y) of each pixel, NaN where unknown; may exceed the part of the image
-            that the network uses.
-        occluded: (B, H, W) bool mask of pixels to leave out.
-
-    Returns:
-        (B, H_l, W_l, 2), NaN where unknown.
+    if one of them is unknown or if they disagree (a motion boundary). A truth outside the window or off the target
+    image cannot be matched and counts as unknown, too. The flow (B, H, W, 2), displacements (x, y) of pixels, NaN where
+    unknown, may exceed the part of the image that the network uses.
     """
-    if occluded is not None:
-        flow = flow.masked_fill(occluded[..., None], torch.nan)
     _, _, first, limit = _places(geometry, l, flow.device)
     moved = true_displacements(flow, geometry, l).flip(-1)  # (row, column)
     cells = first + moved / geometry.stride(l)
@@ -36,7 +26,7 @@ def true_cells(flow: Tensor, geometry: Geometry, l: int = 0, occluded: Tensor | 
 
 
 def true_displacements(flow: Tensor, geometry: Geometry, l: int = 0, agreement: float = AGREEMENT) -> Tensor:
-    """The true displacements (B, H_l, W_l, 2), (x, y) in pixels, of the reference points of level l.
+    """Return the true displacements (B, H_l, W_l, 2), (x, y) in pixels, of the reference points of level l.
 
     The mean of the four pixels that touch a point; NaN if one of them is unknown, or if they differ by more than
     ``agreement`` along an axis.
@@ -51,22 +41,17 @@ def true_displacements(flow: Tensor, geometry: Geometry, l: int = 0, agreement: 
 def _places(
     geometry: Geometry, l: int, device: torch.device
 ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], Tensor, tuple[Tensor, Tensor]]:
-    """The two pixel rows and columns that touch each point, the index of zero motion, and the limits of a match.
+    """Return two pixel rows and columns that touch each point, the index of zero motion, and the limits of a match.
 
     A match must lie on the target image and at most half a cell outside the window. The last two are (H_l, W_l, 2).
     Cached, since every copy to a GPU waits for the GPU.
     """
     touching, first, low, high = [], [], [], []
-    for p, q, used0, used1, size in zip(
-        geometry.reference_points(l),
-        geometry.target_points(l),
-        geometry.used0,
-        geometry.used1,
-        geometry.window(l),
-        strict=True,
-    ):
-        after = p.long().clamp(0, used0 - 1)
-        touching.append(((p.long() - 1).clamp(0, used0 - 1).to(device), after.to(device)))
+    points = zip(geometry.reference_points(l), geometry.target_points(l), strict=True)
+    sizes = zip(geometry.used0, geometry.used1, geometry.window(l), strict=True)
+    for (p, q), (used0, used1, size) in zip(points, sizes, strict=True):
+        before, after = ((p.long() + n).clamp(0, used0 - 1).to(device) for n in (-1, 0))
+        touching.append((before, after))
         start = q[:, 0]  # position of cell 0
         first.append((p - start) / geometry.stride(l))
         low.append(((0 - start) / geometry.stride(l) + 0 * p).clamp(min=-0.5))
@@ -79,45 +64,29 @@ def _places(
 
 
 def on_image(cells: Tensor, geometry: Geometry, l: int = 0) -> Tensor:
-    """Whether positions (B, H_l, W_l, n, 2) in the maps of level l, (row, column), lie on the target image; bool.
-
-    The result is for each coordinate: a position is on the image if both are.
-    """
+    """Return which coordinates of positions (B, H_l, W_l, n, 2), (row, column) in maps, lie on the target image."""
     low, high = _places(geometry, l, cells.device)[3]
     return (cells >= low[:, :, None]) & (cells <= high[:, :, None])
 
 
 def neighbourhood(cells: Tensor, window: tuple[int, int], reach: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The cells at most ``reach`` away from fractional positions along each axis, on all sides alike.
-
-    Args:
-        cells: (…, 2) fractional (row, column); NaN allowed.
-        window: (h, w) of the maps.
+    """Find the cells at most ``reach`` away from fractional positions (…, 2) along each axis, on all sides alike.
 
     Returns:
-        Raster indices (…, n) int64, n = (2·reach + 1)², clamped into the map; their offsets (…, n, 2) from the
-        position, in cells; and a bool mask (…, n) of those on the map and within reach, False for a NaN position.
-        Only a position on a cell has all n within reach, one between the cells (2·reach)².
+        Raster indices (…, n) int64, n = (2·reach + 1)², clamped into the map of size ``window``; their offsets
+        (…, n, 2) from the position, in cells; and a bool mask (…, n) of those on the map and within reach, False for a
+        NaN position. Only a position on a cell has all n within reach, one between the cells (2·reach)².
     """
-    known = ~torch.isnan(cells)
-    low = torch.where(known, cells, 0).floor()
+    position, known = cells.nan_to_num()[..., None, :], ~torch.isnan(cells).any(-1, keepdim=True)
     steps = torch.arange(-reach, reach + 1, device=cells.device, dtype=cells.dtype)
-    rows, columns = (low[..., axis, None] + steps for axis in (0, 1))  # (…, 2·reach + 1)
-    place = torch.stack(
-        [
-            rows[..., :, None].expand(*rows.shape, len(steps)),
-            columns[..., None, :].expand(*rows.shape, len(steps)),
-        ],
-        dim=-1,
-    ).flatten(-3, -2)  # (…, n, 2)
-    inside = (place >= 0).all(-1) & (place[..., 0] < window[0]) & (place[..., 1] < window[1])
-    offset = place - torch.where(known, cells, 0)[..., None, :]
-    inside = inside & known.all(-1, keepdim=True) & (offset.abs() <= reach).all(-1)
-    row = place[..., 0].clamp(0, window[0] - 1).long()
-    column = place[..., 1].clamp(0, window[1] - 1).long()
+    place = position.floor() + torch.cartesian_prod(steps, steps)  # (…, n, 2)
+    offset = place - position
+    inside = known & ((place >= 0) & (offset.abs() <= reach)).all(-1)
+    inside &= (place[..., 0] < window[0]) & (place[..., 1] < window[1])
+    row, column = (place[..., axis].clamp(0, window[axis] - 1).long() for axis in (0, 1))
     return row * window[1] + column, offset, inside
 
 
 def mean_over(values: Tensor, counted: Tensor) -> Tensor:
-    """The mean of the values that count, a bool mask of their shape; 0 if none does."""
+    """Return the mean of the values that count, a bool mask of their shape; 0 if none does."""
     return torch.where(counted, values, 0).sum() / counted.sum().clamp(min=1)
