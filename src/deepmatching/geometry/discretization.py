@@ -229,6 +229,22 @@ class Geometry:
         """Position of the first reference point of level 0, in cells from the image's corner: (row, column)."""
         return self.beta // self.gamma, self.beta // self.gamma
 
+    @property
+    def step(self) -> int:
+        """α₀/γ₀: from one reference point to the next, in cells."""
+        return self.alpha // self.gamma
+
+    @property
+    def shift(self) -> int:
+        """Cells from one reference point's first target to the next one's: the step, or 0 on the absolute lattice."""
+        return self.step if self.relative else 0
+
+    @property
+    def first_target(self) -> tuple[int, int]:
+        """First target point of the first reference point of level 0, in cells from the corner: (row, column)."""
+        row, column = self.first_cell
+        return (row - self.R(0), column - self.R(0)) if self.relative else (0, 0)
+
     def reference_points(self, l: int) -> tuple[Tensor, Tensor]:
         """Return the pixel positions (corner convention) of the grid's rows (H_l,) and columns (W_l,)."""
         rows, columns = self.grid(l)

@@ -87,7 +87,7 @@ def target_bands(geometry: Geometry, patch: int, channels: int, pitch: int) -> t
     rows, height = geometry.grid(0)[0], geometry.used1[0] // geometry.gamma + patch
     if not geometry.relative:
         return rows, height
-    step, side = geometry.alpha // geometry.gamma, 2 * geometry.R(0) + patch
+    step, side = geometry.step, 2 * geometry.R(0) + patch
     fitting = TARGET_BYTES // (4 * channels * pitch) - side
     band = min(rows, max(fitting, side) // step + 1)
     return band, min(height, (band - 1) * step + side, rows * step + geometry.R(0) + patch)
@@ -98,7 +98,7 @@ def target_pitch(geometry: Geometry, patch: int, beyond: int) -> int:
 
     An odd multiple of a cache line, so that the rows of a patch do not compete for the same lines.
     """
-    step, first, columns = geometry.alpha // geometry.gamma, geometry.first_cell[1], geometry.grid(0)[1]
-    overhang = max(0, geometry.R(0) - first) if geometry.relative else 0
+    step, first, columns = geometry.step, geometry.first_cell[1], geometry.grid(0)[1]
+    overhang = max(0, -geometry.first_target[1])
     last = first + (columns - 1) * step + geometry.R(0) if geometry.relative else geometry.window(0)[1]
     return -(-(overhang + last + 2 * patch + beyond) // 32) * 32 + 16

@@ -45,7 +45,7 @@ class Best(NamedTuple):
 
 def bin_side(geometry: Geometry, reciprocal: Reciprocal) -> int:
     """Target positions along the side of a bin of the table: those in α₀ pixels, or one."""
-    return geometry.alpha // geometry.gamma if reciprocal == "bins" else 1
+    return geometry.step if reciprocal == "bins" else 1
 
 
 def target_indices(cells: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
@@ -87,9 +87,8 @@ def _reference_positions(geometry: Geometry, device: torch.device) -> Tensor:
 def reference_patches(cells: Tensor, geometry: Geometry, patch: int) -> Tensor:
     """φ(p|I_0) for the grid of reference points: (B, H_0, W_0, C, patch, patch)."""
     top, left = (cell - patch // 2 for cell in geometry.first_cell)
-    step = geometry.alpha // geometry.gamma
     rows, columns = geometry.grid(0)
-    patches = cells[:, :, top:, left:].unfold(2, patch, step).unfold(3, patch, step)
+    patches = cells[:, :, top:, left:].unfold(2, patch, geometry.step).unfold(3, patch, geometry.step)
     return patches[:, :, :rows, :columns].permute(0, 2, 3, 1, 4, 5).contiguous()
 
 

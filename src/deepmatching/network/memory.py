@@ -177,7 +177,7 @@ class Work:
             return result + held + self._half_cells(rows)
         pitch = target_pitch(geometry, descriptor.patch, BEYOND)
         band, height = target_bands(geometry, descriptor.patch, descriptor.channels, pitch)
-        step = geometry.alpha // geometry.gamma
+        step = geometry.step
         target = min(height, rows * step + 2 * geometry.R(0)) if geometry.relative else height
         reference = min(band, rows) * step * geometry.used0[1] // geometry.gamma
         # Every row of a narrow target takes whole pages, of up to 64 KiB. The zeros on other pages take nothing.
@@ -190,8 +190,7 @@ class Work:
         Two numbers in half precision for each channel, with zeros as far as the windows of whole tiles of points look.
         """
         geometry, patch = self.geometry, self.descriptor.patch
-        step = geometry.alpha // geometry.gamma
-        shift = step if geometry.relative else 0
+        step, shift = geometry.step, geometry.shift
         tiles = -(-rows // POINT_TILE), -(-geometry.grid(0)[1] // POINT_TILE)
         sides = (h + (POINT_TILE - 1) * shift for h in geometry.window(0))
         blocks = [-(-side // block) * block for side, block in zip(sides, TARGET_BLOCK, strict=True)]

@@ -138,7 +138,7 @@ def _rows_of_windows(filters: Tensor, cells1: Tensor, geometry: Geometry, patch:
     The points of a block share a region of target cells. Along a row of blocks, a grouped convolution correlates all
     regions with all patches of their points, and each point keeps its own part.
     """
-    (rows, columns), step, side = geometry.grid(0), geometry.alpha // geometry.gamma, 2 * geometry.R(0) + 1
+    (rows, columns), step, side = geometry.grid(0), geometry.step, 2 * geometry.R(0) + 1
     down, across = min(BLOCK, rows), min(BLOCK, columns)
     block_rows, block_columns = -(-rows // down), -(-columns // across)
     height, width = (side + patch - 1 + (points - 1) * step for points in (down, across))
@@ -166,7 +166,7 @@ class Bins:
     """
 
     def __init__(self, geometry: Geometry) -> None:
-        side = geometry.alpha // geometry.gamma
+        side = geometry.step
         (left, _, top, _), (rows, columns) = padded_window(geometry, 0)
         self.geometry, self.border, self.columns = geometry, (top, left), columns
         # Along each axis: the bin of each cell of a padded map, relative to its reference point's.

@@ -12,13 +12,6 @@ from deepmatching.network.operators.soft_pooling import soft_pooling, soft_unpoo
 from deepmatching.network.operators.unpooling import summation, unpooling
 
 __all__ = [
-    "aggregation",
-    "correlation",
-    "disaggregation",
-    "max_pooling",
-    "power",
-    "soft_pooling",
-    "soft_unpooling",
-    "summation",
-    "unpooling",
-]
+    "aggregation", "correlation", "disaggregation", "max_pooling", "power", "soft_pooling", "soft_unpooling",
+    "summation", "unpooling",
+]  # fmt: skip

@@ -19,7 +19,7 @@ TILE = 8  #: reference points of a row that share one convolution (radius only)
 
 @operator(differentiable=True)
 def correlation(cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int) -> Tensor:
-    """S̃_0(q|p) = ⟨φ(p|I_0), φ(q|I_1)⟩ for all target points q of all reference points p.
+    """Return S̃_0(q|p) = ⟨φ(p|I_0), φ(q|I_1)⟩ for all target points q of all reference points p.
 
     φ is a patch of ``patch`` × ``patch`` cells (or a single vector per position, ``patch`` = 1), so the scores of
     one p are the convolution of the target's cells with p's patch as the filter. A target patch that sticks out
@@ -27,69 +27,54 @@ def correlation(cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int) 
     Target points off the image score 0.
 
     Args:
-        cells0: descriptors of the reference image, (B, C, h0, w0). For ``patch`` > 1 these are cells between
+        cells0, cells1: descriptors, (B, C, h0, w0) and (B, C, h1, w1). For ``patch`` > 1 these are cells between
             positions, (used size) / γ₀ along each axis; for ``patch`` = 1, vectors at positions, one more.
-        cells1: descriptors of the target image, (B, C, h1, w1).
         geometry: the discretisation.
         patch: side of a patch in cells: even, or 1.
 
     Returns:
         S̃_0, (B, H_0, W_0, h_0, w_0), before ReLU and power.
     """
-    filters = reference_patches(cells0, geometry, patch)
-    if geometry.relative:
-        scores = torch.stack([_windows(f, c, geometry, patch) for f, c in zip(filters, cells1, strict=True)])
-    else:
-        scores = torch.stack([_everywhere(f, c, patch) for f, c in zip(filters, cells1, strict=True)])
+    correlate = _windows if geometry.relative else _everywhere
+    pairs = zip(reference_patches(cells0, geometry, patch), cells1, strict=True)
+    scores = torch.stack([correlate(filters, cells, geometry, patch) for filters, cells in pairs])
     rows, columns = (f.to(scores.dtype).to(scores.device) for f in rectification(geometry, patch))
     return scores.mul_(rows[:, None, :, None]).mul_(columns[None, :, None, :])
 
 
-def _everywhere(filters: Tensor, cells: Tensor, patch: int) -> Tensor:
-    """All target positions for all reference points: (H_0, W_0, h_0, w_0)."""
-    rows, columns = filters.shape[:2]
-    scores = Convolution.apply(cells[None], filters.flatten(0, 1), patch // 2, 1)
-    return scores[0].unflatten(0, (rows, columns))
+def _everywhere(filters: Tensor, cells: Tensor, geometry: Geometry, patch: int) -> Tensor:
+    """Return the scores of all target positions for all reference points: (H_0, W_0, h_0, w_0)."""
+    return Convolution.apply(cells[None], filters.flatten(0, 1), patch // 2, 1)[0].unflatten(0, geometry.grid(0))
 
 
 def _windows(filters: Tensor, cells: Tensor, geometry: Geometry, patch: int) -> Tensor:
-    """The (2R_0 + 1)² target positions around each reference point: (H_0, W_0, 2R_0 + 1, 2R_0 + 1).
+    """Return the scores of the (2R_0 + 1)² target positions around each reference point: (H_0, W_0, h_0, w_0).
 
     Along a row of reference points, ``TILE`` neighbours at a time share a band of target cells: each group of a
     grouped convolution correlates one band with its points' patches, and each point keeps its own stretch.
     """
-    rows, columns = filters.shape[:2]
-    side = 2 * geometry.R(0) + 1
-    step = geometry.alpha // geometry.gamma
-    tiles = -(-columns // TILE)
-    width = side + patch - 1 + (TILE - 1) * step
-
-    top, left = (cell - geometry.R(0) - patch // 2 for cell in geometry.first_cell)  # what the first window needs
-    height = (rows - 1) * step + side + patch - 1
-    padded = _with_surroundings(cells, top, left, height, (tiles - 1) * TILE * step + width)
+    (rows, columns), (side, _), step = geometry.grid(0), geometry.window(0), geometry.step
+    tiles, reach = -(-columns // TILE), side + patch - 1
+    width = reach + (TILE - 1) * step
+    top, left = (cell - patch // 2 for cell in geometry.first_target)
+    padded = cells.new_zeros(cells.shape[0], (rows - 1) * step + reach, (tiles - 1) * TILE * step + width)
+    used = overlap(top, padded.shape[1], cells.shape[1]), overlap(left, padded.shape[2], cells.shape[2])
+    if used[0] and used[1]:
+        padded[:, used[0][0], used[1][0]] = cells[:, used[0][1], used[1][1]]
     filters = F.pad(filters, (0, 0, 0, 0, 0, 0, 0, tiles * TILE - columns))
 
     result = []
     for i in range(rows):
-        band = padded[:, i * step : i * step + side + patch - 1]
-        bands = band.unfold(2, width, TILE * step).permute(2, 0, 1, 3)  # (tiles, C, side + patch − 1, width)
+        band = padded[:, i * step : i * step + reach]
+        bands = band.unfold(2, width, TILE * step).permute(2, 0, 1, 3)  # (tiles, C, reach, width)
         scores = Convolution.apply(bands.flatten(0, 1)[None], filters[i], 0, tiles)[0].unflatten(0, (tiles, TILE))
         own = [scores[:, t, :, t * step : t * step + side] for t in range(TILE)]
         result.append(torch.stack(own, dim=1).flatten(0, 1)[:columns])
     return torch.stack(result)
 
 
-def _with_surroundings(cells: Tensor, top: int, left: int, height: int, width: int) -> Tensor:
-    """The part (C, height, width) of a map (C, h, w) that starts at (top, left), with zeros off the map."""
-    result = cells.new_zeros(cells.shape[0], height, width)
-    rows, columns = overlap(top, height, cells.shape[1]), overlap(left, width, cells.shape[2])
-    if rows and columns:
-        result[:, rows[0], columns[0]] = cells[:, rows[1], columns[1]]
-    return result
-
-
 class Convolution(torch.autograd.Function):
-    """``conv2d`` in float32, forward and backward. TF32, PyTorch's choice on CUDA, would change the fourth digit."""
+    """Do ``conv2d`` in float32, forward and backward. TF32, PyTorch's choice on CUDA, would change the fourth digit."""
 
     @staticmethod
     def forward(ctx: Any, image: Tensor, filters: Tensor, padding: int, groups: int) -> Tensor:

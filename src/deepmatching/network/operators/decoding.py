@@ -22,28 +22,29 @@ from deepmatching.settings import RECIPROCAL, Reciprocal
 
 
 def decode(Q_0: Tensor, geometry: Geometry, reciprocal: Reciprocal = RECIPROCAL) -> Decoded:
-    """The best target of every reference point and whether it is verified.
+    """Find the best target of every reference point in Q_0, (B, H_0, W_0, h_0, w_0), and whether it is verified.
 
-    Args:
-        Q_0: refined scores, (B, H_0, W_0, h_0, w_0). Overwritten with −∞ on the image's last border, where a score
-            exists but a match must not lie, unless it requires a gradient.
+    Q_0 is overwritten with −∞ on the image's last border, where a score exists but a match must not lie, unless it
+    requires a gradient.
     """
     return verify(best_matches(Q_0, geometry, reciprocal), geometry, reciprocal)
 
 
 def best_matches(Q_0: Tensor, geometry: Geometry, reciprocal: Reciprocal) -> Best:
-    """Γ(p), its score, and the highest score at every target."""
+    """Return Γ(p), its score, and the highest score at every target."""
     Q_0 = mask_off_image(Q_0, geometry, border=False)
     scores, cells = Q_0.flatten(-2).max(dim=-1)
     if reciprocal == "none":
         return Best(scores, cells, scores.new_empty(Q_0.shape[0], 0, 0))
-    return Best(scores, cells, _block_max(_best_at_targets(Q_0, geometry), bin_side(geometry, reciprocal)))
+    side = bin_side(geometry, reciprocal)
+    blocks = _best_at_targets(Q_0, geometry).unflatten(-1, (-1, side)).unflatten(-3, (-1, side))
+    return Best(scores, cells, blocks.amax(dim=(-3, -1)))
 
 
 @operator()
 @torch.no_grad()
 def best_pooled(coarse: Tensor, pooled: Tensor, switches: Tensor, geometry: Geometry, reciprocal: Reciprocal) -> Best:
-    """As :func:`best_matches`, from Q_{1/2}, S_{1/2} and m_0 instead of Q_0; all (B, H_0, W_0, h_1, w_1)."""
+    """Do :func:`best_matches` from Q_{1/2}, S_{1/2} and m_0 instead of Q_0; all (B, H_0, W_0, h_1, w_1)."""
     Q_0 = HARD.unpool(coarse + pooled, switches, None, geometry, 0)
     return best_matches(mask_off_image(Q_0, geometry), geometry, reciprocal)
 
@@ -53,7 +54,7 @@ def best_pooled(coarse: Tensor, pooled: Tensor, switches: Tensor, geometry: Geom
 def decode_pooled(
     coarse: Tensor, pooled: Tensor, switches: Tensor, geometry: Geometry, reciprocal: Reciprocal = RECIPROCAL
 ) -> Decoded:
-    """As :func:`decode`, from Q_{1/2}, S_{1/2} and m_0 instead of Q_0."""
+    """Do :func:`decode` from Q_{1/2}, S_{1/2} and m_0 instead of Q_0."""
     return verify(best_pooled(coarse, pooled, switches, geometry, reciprocal), geometry, reciprocal)
 
 
@@ -68,29 +69,22 @@ def verify(best: Best, geometry: Geometry, reciprocal: Reciprocal) -> Decoded:
         bins = (rows * table.shape[2] + columns).clamp_(0, table.shape[1] * table.shape[2] - 1).flatten(1)
         verified &= scores >= table.flatten(1).gather(1, bins).view_as(scores)
         if reciprocal == "bins":
-            verified &= _is_first_claim(verified, bins, table)
+            order, last = torch.arange(bins.shape[1], device=bins.device).expand_as(bins), bins.shape[1]
+            first = torch.full_like(table.flatten(1), last, dtype=torch.int64)
+            first.scatter_reduce_(1, bins, order.masked_fill(~verified.flatten(1), last), "amin")
+            verified &= (first.gather(1, bins) == order).view_as(verified)
     return Decoded(*positions(cells, geometry), scores, cells, verified)
 
 
-def _is_first_claim(claims: Tensor, bins: Tensor, table: Tensor) -> Tensor:
-    """Whether a point is the first in raster order that claims its bin: (B, H_0, W_0), bool."""
-    points = bins.shape[1]
-    order = torch.arange(points, device=bins.device).expand_as(bins)
-    first = torch.full_like(table.flatten(1), points, dtype=torch.int64)
-    first.scatter_reduce_(1, bins, order.masked_fill(~claims.flatten(1), points), "amin")
-    return (first.gather(1, bins) == order).view_as(claims)
-
-
 def _best_at_targets(Q_0: Tensor, geometry: Geometry) -> Tensor:
-    """max over p of Q_0(q|p) at every target position on which a match may lie: (B, rows, columns)."""
+    """Return max over p of Q_0(q|p) at every target position on which a match may lie: (B, rows, columns)."""
     size = [used // geometry.gamma for used in geometry.used1]
     if not geometry.relative:
         return Q_0.amax(dim=(1, 2))[:, : size[0], : size[1]]
 
-    # Window cell (a, b) of point (i, j) lies at position first + step · (i, j) + (a, b) − R_0.
+    # Window cell (a, b) of point (i, j) lies at position first + step · (i, j) + (a, b).
     rows, columns, h, w = Q_0.shape[1:]
-    step = geometry.alpha // geometry.gamma
-    top, left = (cell - geometry.R(0) for cell in geometry.first_cell)
+    (top, left), step = geometry.first_target, geometry.step
     best = Q_0.new_full((Q_0.shape[0], *size), -torch.inf)
     for i in range(rows):
         inside = overlap(top + step * i, h, size[0])
@@ -102,14 +96,8 @@ def _best_at_targets(Q_0: Tensor, geometry: Geometry) -> Tensor:
     return best
 
 
-def _block_max(scores: Tensor, side: int) -> Tensor:
-    """Maximum over side × side blocks of the last two axes."""
-    blocks = scores.unflatten(-1, (-1, side)).unflatten(-3, (-1, side))
-    return blocks.amax(dim=(-3, -1))
-
-
 def mask_off_image(scores: Tensor, geometry: Geometry, border: bool = True) -> Tensor:
-    """Q_0 with −∞ at target points off the image; see :meth:`Geometry.on_target` for ``border``."""
+    """Set Q_0 to −∞ at target points off the image; see :meth:`Geometry.on_target` for ``border``."""
     masks = _off_target(geometry, border, scores.device)
     if masks is None:
         return scores
@@ -123,7 +111,7 @@ def mask_off_image(scores: Tensor, geometry: Geometry, border: bool = True) -> T
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)
 def _off_target(geometry: Geometry, border: bool, device: torch.device) -> tuple[Tensor, Tensor] | None:
-    """The complement of ``Geometry.on_target`` on a device, or None if every cell is on the target image.
+    """Return the complement of ``Geometry.on_target`` on a device, or None if every cell is on the target image.
 
     Cached: copies to a GPU wait for it, and cannot be part of a CUDA graph.
     """

@@ -25,21 +25,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from deepmatching.geometry.discretization import Geometry
-from deepmatching.geometry.targets import Decoded, bin_side, reference_patches, target_indices, target_patches
+from deepmatching.geometry.targets import Decoded, bin_side, target_indices, target_patches
 from deepmatching.kernels.constants import COARSE_SCALE, FINE_SCALE, NO_SCORE, SIMILARITY_PARTS
 from deepmatching.kernels.registry import operator
 from deepmatching.network.convolutions import in_row_bands
 from deepmatching.network.operators.lookups import sample
+from deepmatching.network.operators.subpixel import in_strips
 
-#: Numbers of the descriptors that are convolved at a time.
-BAND = 2**22
-
-#: Numbers of target patches that are gathered at a time.
-_CHUNK = 2**21
+BAND = 2**22  #: numbers of the descriptors that are convolved at a time
+_CHUNK = 2**21  #: numbers of target patches that are gathered at a time
 
 
 def channels_of_evidence(patch: int) -> int:
-    """The number of channels of :func:`gather_evidence` for a descriptor's patch."""
+    """Return the number of channels of :func:`gather_evidence` for a descriptor's patch."""
     return 72 + (SIMILARITY_PARTS if patch == 1 else patch**2)
 
 
@@ -48,12 +46,10 @@ def channels_of_evidence(patch: int) -> int:
 def gather_evidence(
     decoded: Decoded, around: Tensor, cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int
 ) -> Tensor:
-    """The table above for every reference point: (B, channels, H_0, W_0).
+    """Return the table above for every reference point: (B, channels, H_0, W_0).
 
-    Args:
-        decoded: the matches, verified by ``bins``.
-        around: S_0 of the 5 × 5 cells around each match, (B, H_0, W_0, 5, 5); −∞ off the image.
-        cells0, cells1, patch: see :func:`~deepmatching.network.operators.correlation`.
+    The matches are verified by ``bins``; ``around`` is S_0 of the 5 × 5 cells around each, (B, H_0, W_0, 5, 5), −∞ off
+    the image; for the cells see :func:`~deepmatching.network.operators.correlation`.
     """
     reached = torch.isfinite(decoded.scores)
     scores = torch.where(reached, decoded.scores / (geometry.L + 1), 0)
@@ -64,13 +60,13 @@ def gather_evidence(
         _claims(decoded, scores, moved, geometry),
         squash(moved, COARSE_SCALE),
         *(
-            squash(_to_borders(points, used), COARSE_SCALE)
-            for points, used in (
-                (decoded.points0.expand_as(moved), geometry.used0),
-                (decoded.points0 + moved, geometry.used1),
+            squash(torch.stack([x, y, width - x, height - y], dim=-1), COARSE_SCALE)
+            for (x, y), (height, width) in (
+                (decoded.points0.expand_as(moved).unbind(-1), geometry.used0),
+                ((decoded.points0 + moved).unbind(-1), geometry.used1),
             )
         ),
-        _to_limit(moved, geometry),
+        torch.ones_like(moved) if geometry.radius is None else squash(geometry.radius - moved.abs(), FINE_SCALE),
         squash(_neighbour_differences(moved), FINE_SCALE),
         peak.flatten(-2),
         _parts(decoded, cells0, cells1, geometry, patch),
@@ -79,25 +75,12 @@ def gather_evidence(
 
 
 def squash(lengths: Tensor, scale: float) -> Tensor:
-    """x / (|x| + s): linear for short lengths, ±1 for long ones."""
+    """Return x / (|x| + s): linear for short lengths, ±1 for long ones."""
     return lengths / (lengths.abs() + scale)
 
 
-def _to_borders(points: Tensor, used: tuple[int, int]) -> Tensor:
-    """Distances (…, 4) of points (…, 2) to the left, upper, right and lower border."""
-    right, lower = used[1] - points[..., 0], used[0] - points[..., 1]
-    return torch.stack([points[..., 0], points[..., 1], right, lower], dim=-1)
-
-
-def _to_limit(moved: Tensor, geometry: Geometry) -> Tensor:
-    """How far a displacement is from the radius along each axis, squashed; 1 without a radius."""
-    if geometry.radius is None:
-        return torch.ones_like(moved)
-    return squash(geometry.radius - moved.abs(), FINE_SCALE)
-
-
 def _neighbour_differences(moved: Tensor) -> Tensor:
-    """First differences to the eight neighbours and second differences along the four lines: (B, H_0, W_0, 24)."""
+    """Return differences to the eight neighbours and second differences along the four lines: (B, H_0, W_0, 24)."""
     rows, columns = moved.shape[1:3]
     padded = F.pad(moved.permute(0, 3, 1, 2), (1, 1, 1, 1), mode="replicate").permute(0, 2, 3, 1)
     first = [
@@ -109,7 +92,7 @@ def _neighbour_differences(moved: Tensor) -> Tensor:
 
 
 def _claims(decoded: Decoded, scores: Tensor, moved: Tensor, geometry: Geometry) -> Tensor:
-    """Who else claims the target: (B, H_0, W_0, 8); see the table above."""
+    """Tell who else claims the target: (B, H_0, W_0, 8); see the table above."""
     side = bin_side(geometry, "bins")
     rows1, columns1 = (-(-(used // geometry.gamma) // side) for used in geometry.used1)
     row, column = (
@@ -136,42 +119,28 @@ def _claims(decoded: Decoded, scores: Tensor, moved: Tensor, geometry: Geometry)
 
 
 def _parts(decoded: Decoded, cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int) -> Tensor:
-    """The similarity at the match, split into parts of equal weight: (B, H_0, W_0, parts)."""
-    rows, columns = target_indices(decoded.cells, geometry)
-    at_once = max(1, _CHUNK // (rows[:, 0].numel() * cells0.shape[1] * patch**2))
-    parts = []
-    for i in range(0, rows.shape[1], at_once):
-        part = slice(i, min(i + at_once, rows.shape[1]))
-        reference = reference_patches(cells0, geometry.strip((part.start, part.stop)), patch)
-        parts.append(_parts_of(reference, cells1, rows[:, part], columns[:, part]))
-    return torch.cat(parts, dim=1)
+    """Split the similarity at the match into parts of equal weight: (B, H_0, W_0, parts)."""
 
+    def compare(reference: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        target, _ = target_patches(cells1, rows, columns, -(patch // 2), patch)
+        product = target * reference.permute(0, 1, 2, 4, 5, 3)
+        if patch > 1:
+            return product.sum(-1).flatten(-2) * patch**2
+        padded = F.pad(product.flatten(3), (0, -cells1.shape[1] % SIMILARITY_PARTS))
+        return padded.unflatten(-1, (SIMILARITY_PARTS, -1)).sum(-1) * SIMILARITY_PARTS
 
-def _parts_of(reference: Tensor, cells1: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """:func:`_parts` for some rows of reference points, (B, H, W, C, patch, patch)."""
-    patch = reference.shape[-1]
-    target, _ = target_patches(cells1, rows, columns, -(patch // 2), patch)
-    product = target * reference.permute(0, 1, 2, 4, 5, 3)
-    if patch > 1:
-        return product.sum(-1).flatten(-2) * patch**2
-    vector = product.flatten(3)
-    padded = F.pad(vector, (0, -vector.shape[-1] % SIMILARITY_PARTS))
-    return padded.unflatten(-1, (SIMILARITY_PARTS, -1)).sum(-1) * SIMILARITY_PARTS
+    return in_strips(compare, cells0, *target_indices(decoded.cells, geometry), geometry, patch, _CHUNK)
 
 
 @operator(cpu=(), cuda=("float32",))
 def windows(
     cells: tuple[Tensor, ...], weight: Tensor, bias: Tensor, step: int, factor: float, dtype: torch.dtype
 ) -> Tensor:
-    """max(0, bias + factor · Σ weight · cells) over one window of cells per reference point: (n·B, C', rows, columns).
+    """Return max(0, bias + factor · Σ weight · cells) over a window of cells per point: (n·B, C', rows, columns).
 
-    Args:
-        cells: n = 1 or 2 batches of descriptors of one shape, (B, C, h, w); there are h // step rows of windows.
-        weight: (C', C, side, side).
-        bias: (C',).
-        step: cells from one window to the next.
-        factor: what the descriptors are multiplied by.
-        dtype: type of the result. Where it is half precision, kernels multiply in half precision and sum in float32.
+    n = 1 or 2 batches of descriptors have one shape, (B, C, h, w); weights are (C', C, side, side), the bias (C',).
+    Windows are ``step`` cells apart, in h // step rows. Where the result's ``dtype`` is half precision, kernels
+    multiply in half precision and sum in float32.
     """
     scaled = weight * factor
 
@@ -189,7 +158,7 @@ def windows(
 def compare_contexts(
     evidence: Tensor, context0: Tensor, context1: Tensor, points1: Tensor, beta: int, alpha: int, groups: int
 ) -> Tensor:
-    """Evidence, context of p, and the products of the contexts of p and Γ(p), summed over groups of channels.
+    """Join evidence, the context of p, and the products of the contexts of p and Γ(p), summed over groups of channels.
 
     Args:
         evidence: (B, E, H_0, W_0).

@@ -35,7 +35,7 @@ from deepmatching.network.operators.power import power
 def correlate_and_pool(
     cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int, exponent: float, half: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """S_{1/2} and m_0 from the descriptors: correlation, power with ν_0 = ``exponent``, max pooling.
+    """Return S_{1/2} and m_0 from the descriptors: correlation, power with ν_0 = ``exponent``, max pooling.
 
     With ``half``, S_{1/2} is returned in half precision. A GPU then also correlates with one product of float16
     descriptors instead of three: faster, with scores off by 1e-5 and at most 2e-4.
@@ -47,26 +47,26 @@ def correlate_and_pool(
 @operator()
 @torch.no_grad()
 def aggregate_and_pool(pooled: Tensor, geometry: Geometry, l: int, exponent: float) -> tuple[Tensor, Tensor]:
-    """S_{l+3/2} and m_{l+1} from ``pooled`` = S_{l+1/2}: aggregation, power with ν_{l+1}, max pooling."""
+    """Return S_{l+3/2} and m_{l+1} from ``pooled`` = S_{l+1/2}: aggregation, power with ν_{l+1}, max pooling."""
     return HARD.pool(aggregate(pooled, geometry, l, exponent), geometry, l + 1)
 
 
 @operator()
 @torch.no_grad()
 def aggregate(pooled: Tensor, geometry: Geometry, l: int, exponent: float) -> Tensor:
-    """S_{l+1} from ``pooled`` = S_{l+1/2}: aggregation and power with ν_{l+1}."""
+    """Return S_{l+1} from ``pooled`` = S_{l+1/2}: aggregation and power with ν_{l+1}."""
     return power(aggregation(pooled, geometry.grid(l + 1), geometry.links(l)), exponent)
 
 
 @operator()
 @torch.no_grad()
 def disaggregate(scores: Tensor, geometry: Geometry, l: int) -> Tensor:
-    """Q_{l+1/2} from ``scores`` = Q_{l+1}."""
+    """Return Q_{l+1/2} from ``scores`` = Q_{l+1}."""
     return disaggregation(scores, geometry.grid(l), geometry.links(l))
 
 
 @operator()
 @torch.no_grad()
 def unpool_and_disaggregate(coarse: Tensor, pooled: Tensor, switches: Tensor, geometry: Geometry, l: int) -> Tensor:
-    """Q_{l+1/2} from ``coarse`` = Q_{l+3/2}, ``pooled`` = S_{l+3/2} and ``switches`` = m_{l+1}."""
+    """Return Q_{l+1/2} from ``coarse`` = Q_{l+3/2}, ``pooled`` = S_{l+3/2} and ``switches`` = m_{l+1}."""
     return disaggregate(HARD.unpool(coarse + pooled, switches, None, geometry, l + 1), geometry, l)

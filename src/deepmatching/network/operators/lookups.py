@@ -14,14 +14,11 @@ _CHUNK = 2**26
 
 @operator(cuda=("float32",))
 def lookup(vectors0: Tensor, cells1: Tensor, places: Tensor, gamma: int) -> Tensor:
-    """max(0, ⟨φ(p), φ(q)⟩) for K targets q of every point p: (B, K, H, W).
+    """Return max(0, ⟨φ(p), φ(q)⟩) for K targets q of every point p: (B, K, H, W).
 
-    Args:
-        vectors0: φ(p), (B, C, H, W).
-        cells1: the descriptors of the second image, (B, C, h, w), one vector at every corner of its cells.
-        places: q in pixels from the corner, (B, K, H, W, 2), (x, y). Between the corners, descriptors are interpolated
-            bilinearly; outside the image, they are those at its border.
-        gamma: γ₀.
+    ``vectors0`` are φ(p), (B, C, H, W); ``cells1`` (B, C, h, w) has one vector at every corner of the second image's
+    cells of γ₀ pixels; ``places`` are q in pixels from the image's corner, (B, K, H, W, 2), (x, y). Between the corners
+    of cells, descriptors are interpolated bilinearly; outside the image, they are those at its border.
     """
     B, C, H, W = vectors0.shape
     at_once = max(1, _CHUNK // (B * C * H * W))
@@ -36,18 +33,16 @@ def lookup(vectors0: Tensor, cells1: Tensor, places: Tensor, gamma: int) -> Tens
 def lookup_squares(
     vectors0: Tensor, cells1: Tensor, targets: Tensor, gamma: int, squares: Sequence[tuple[int, float]]
 ) -> Tensor:
-    """As :func:`lookup`, at the points of squares around one target of every point: (B, n, H, W).
+    """Do :func:`lookup` at the points of squares around one target of every point: (B, n, H, W).
 
-    Args:
-        targets: the middles of the squares in pixels from the corner, (B, H, W, 2), (x, y).
-        squares: their reach and step; see :func:`square`.
+    ``targets`` are the middles of the squares, (B, H, W, 2), ``squares`` their reach and step; see :func:`square`.
     """
     steps = torch.cat([square(reach, step, targets.device) for reach, step in squares])
     return lookup(vectors0, cells1, targets[:, None] + steps[:, None, None], gamma)
 
 
 def sample(maps: Tensor, places: Tensor) -> Tensor:
-    """Bilinear values (B, C, H, W) of maps (B, C, h, w) at fractional places (B, H, W, 2), (x, y) in cells.
+    """Return bilinear values (B, C, H, W) of maps (B, C, h, w) at fractional places (B, H, W, 2), (x, y) in cells.
 
     Places outside take the value of the nearest place inside.
     """
@@ -58,7 +53,7 @@ def sample(maps: Tensor, places: Tensor) -> Tensor:
 
 
 def square(reach: int, step: float, device: torch.device) -> Tensor:
-    """The (2 · reach + 1)² displacements (n, 2), (x, y), from −reach · step to reach · step along each axis."""
+    """Return the (2 · reach + 1)² displacements (n, 2), (x, y), from −reach · step to reach · step along each axis."""
     steps = torch.arange(-reach, reach + 1, device=device) * step
     y, x = torch.meshgrid(steps, steps, indexing="ij")
     return torch.stack([x, y], dim=-1).flatten(0, 1)

@@ -8,14 +8,10 @@ from deepmatching.kernels.registry import operator
 
 @operator(differentiable=True)
 def power(scores: Tensor, exponent: Tensor | float) -> Tensor:
-    """max(S, 0)^ν, elementwise: a monotone rescaling that favours high scores.
+    """Return max(S, 0)^ν elementwise, with one ν > 0: a monotone rescaling that favours high scores.
 
     Negative scores, which signed descriptors give, count as 0. The gradient with respect to S and ν is 0 where
-    S ≤ 0, so that it is finite for every ν > 0.
-
-    Args:
-        scores: any shape.
-        exponent: ν > 0, a number or a tensor with one element.
+    S ≤ 0, so that it is always finite.
     """
     if not torch.is_grad_enabled() or not (scores.requires_grad or getattr(exponent, "requires_grad", False)):
         return scores.clamp(min=0).pow_(exponent)

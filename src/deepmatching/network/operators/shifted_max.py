@@ -1,11 +1,12 @@
 """The maximum over a few shifted views of a tensor: the arithmetic shared by MP, DA and UP.
 
-Max pooling, disaggregation and unpooling each take, for every output element, the largest of a handful of
-source elements that lie at fixed shifts (and, for the first and last, at a step of two). Writing this once gives
-all three the same tie rule (the first view in order wins), the same gradient (to the arg-max alone), one byte
-of memory for backward per output element, and no index tensors, so nothing overflows beyond 2³¹ elements.
+Max pooling, disaggregation and unpooling each take, for every output element, the largest of a handful of source
+elements that lie at fixed shifts (and, for the first and last, at a step of two). Writing this once gives all three the
+same tie rule (the first view in order wins), the same gradient (to the arg-max alone), one byte of memory for backward
+per output element, and no index tensors, so nothing overflows beyond 2³¹ elements.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -60,46 +61,42 @@ class ShiftedMax(torch.autograd.Function):
 def shifted_max(
     source: Tensor, shape: tuple[int, ...], views: list[View], switches: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """values[o] = max over views v of source[s_v(o)], −∞ without any view; the first view wins ties.
+    """Return values[o] = max over views v of source[s_v(o)], and the code of the winning view, uint8.
 
-    Args:
-        source: (B, …) tensor, four axes after the batch.
-        shape: shape of the result, batch included.
-        views: candidates, in the order in which they win ties.
-        switches: if given (shape of ``source``), a source element is a candidate only in the view of that code.
-
-    Returns:
-        values and choice (uint8, the winning view's code, 255 where no view contributes).
+    The first view wins ties. Without any, the value is −∞ and the code 255. ``source`` has four axes after the batch,
+    and ``shape`` includes the batch. With ``switches``, of the shape of ``source``, an element is a candidate only in
+    the view of that code.
     """
     return ShiftedMax.apply(source, shape, views, switches)
 
 
-def pooling_views(size: tuple[int, int], pooled: tuple[int, int], offset: int, reach: int) -> list[View]:
-    """Views from S_l (``size`` cells) to S_{l+1/2} (``pooled`` cells), one per window position in raster order."""
-    side = 2 * reach + 1
+def pooling_views(size: Sequence[int], pooled: Sequence[int], offset: int, reach: int) -> list[View]:
+    """Return views from S_l (``size`` cells) to S_{l+1/2} (``pooled`` cells), in raster order of the window."""
     views = []
-    for dy in range(side):
-        for dx in range(side):
-            rows = overlap(offset + dy - reach, pooled[0], size[0], step=2)
-            columns = overlap(offset + dx - reach, pooled[1], size[1], step=2)
-            if rows and columns:
-                out = (_ALL, _ALL, _ALL, rows[0], columns[0])
-                source = (_ALL, _ALL, _ALL, rows[1], columns[1])
-                views.append(View(side * dy + dx, out, source))
+    for code in range((2 * reach + 1) ** 2):
+        dy, dx = divmod(code, 2 * reach + 1)
+        rows = overlap(offset + dy - reach, pooled[0], size[0], step=2)
+        columns = overlap(offset + dx - reach, pooled[1], size[1], step=2)
+        if rows and columns:
+            out, source = ((_ALL, _ALL, _ALL, rows[n], columns[n]) for n in range(2))
+            views.append(View(code, out, source))
     return views
 
 
-def aggregation_views(
-    parents: tuple[int, int], children: tuple[int, int], window: tuple[int, int], links: Links
-) -> list[View]:
-    """Views from S_{l+1/2} (``children`` points, ``window`` cells) to S_{l+1} (``parents`` points), one per link."""
+def aggregation_views(parents: Sequence[int], children: Sequence[int], links: Links) -> list[View]:
+    """Return views from S_{l+1/2} to S_{l+1}, one per link; sizes are (H, W, h, w) of the children and parents."""
     views = []
     for code, shifts in enumerate(links):
-        axes = [
-            overlap(shift, outputs, sources)
-            for shift, outputs, sources in zip(shifts, (*parents, *window), (*children, *window), strict=True)
-        ]
+        axes = [overlap(*axis) for axis in zip(shifts, parents, children, strict=True)]
         if all(axes):
             out, source = zip(*(axis for axis in axes if axis), strict=True)
             views.append(View(code, (_ALL, *out), (_ALL, *source)))
     return views
+
+
+def reversed_views(views: list[View]) -> list[View]:
+    """Return the views from the results back to the sources.
+
+    Of the windows or parents that hold a cell, the one that comes first sees it at its last position: hence the order.
+    """
+    return [View(code, source, out) for code, out, source in reversed(views)]

@@ -8,7 +8,7 @@ from torch.autograd.function import once_differentiable
 
 from deepmatching.kernels.constants import NO_CHOICE
 from deepmatching.network.operators.max_pooling import max_pooling
-from deepmatching.network.operators.shifted_max import View, pooling_views
+from deepmatching.network.operators.shifted_max import View, pooling_views, reversed_views
 from deepmatching.settings import CROSS_ENTROPY_BETA
 
 #: c, the price in score of a weight that is e times smaller. The probability that the cross-entropy gives to a match is
@@ -19,7 +19,7 @@ COST = 1 / CROSS_ENTROPY_BETA
 def soft_pooling(
     scores: Tensor, temperature: Tensor, pooled: tuple[int, int], offset: int = 0, reach: int = 1
 ) -> tuple[Tensor, Tensor]:
-    """S_{l+1/2}(q|p) = 1/β log ( 1/n Σ exp(β S_l(q'|p)) ) over the n cells q' with ‖q' − q‖_∞ ≤ 2^l η₀.
+    """Return S_{l+1/2}(q|p) = 1/β log ( 1/n Σ exp(β S_l(q'|p)) ) over the n cells q' with ‖q' − q‖_∞ ≤ 2^l η₀.
 
     The result lies between the mean of the window and its maximum, and at most log(n)/β below the maximum. Equal scores
     are kept, whatever their number, and scores ≥ 0 give a result ≥ 0, as the power needs. The derivative with respect
@@ -31,17 +31,11 @@ def soft_pooling(
 
     Cells of −∞ do not count, neither in the sum nor in n. A window without any other gives −∞ and has no gradient.
 
-    Args:
-        scores: S_l, (B, H, W, h, w).
-        temperature: β > 0, a tensor with one element. The higher, the harder.
-        pooled: (h', w'), the size of the result.
-        offset, reach: as for :func:`~deepmatching.network.operators.max_pooling`.
-
-    Returns:
-        S_{l+1/2}, (B, H, W, h', w'), and the maximum of each window, which unpooling needs, of the same shape.
+    The second result is the maximum of each window, which unpooling needs. ``temperature`` is β > 0, a tensor with one
+    element; shapes and the other arguments are those of :func:`~deepmatching.network.operators.max_pooling`.
     """
     peak, _ = max_pooling(scores, pooled, offset, reach)
-    views = pooling_views((scores.shape[-2], scores.shape[-1]), pooled, offset, reach)
+    views = pooling_views(scores.shape[-2:], pooled, offset, reach)
     return _SoftMaximum.apply(scores, peak.detach(), temperature, views), peak
 
 
@@ -80,15 +74,9 @@ class _SoftMaximum(torch.autograd.Function):
 
 
 def soft_unpooling(
-    scores: Tensor,
-    fine: Tensor,
-    peak: Tensor,
-    temperature: Tensor,
-    offset: int = 0,
-    reach: int = 1,
-    cost: float = COST,
+    scores: Tensor, fine: Tensor, peak: Tensor, temperature: Tensor, offset: int = 0, reach: int = 1, cost: float = COST
 ) -> Tensor:
-    """U_l(q|p) = max { Q_{l+1/2}(q'|p) + c log ( w(q|q', p) / max w(·|q', p) ) : q in the window of q' }.
+    """Return U_l(q|p) = max { Q_{l+1/2}(q'|p) + c log ( w(q|q', p) / max w(·|q', p) ) : q in the window of q' }.
 
     w are the weights of :func:`soft_pooling`, so that the logarithm is
     −β (max S_l − S_l(q|p)), with the maximum over the window of q'. A pooled score goes back to all cells of its
@@ -100,21 +88,10 @@ def soft_unpooling(
     would not depend on β. With log w alone, a window with k equal maxima would never reach its limit, but stay c log k
     below. Such windows are common above level 0, at points with one child: windows below overlap and share a maximum.
 
-    Args:
-        scores: Q_{l+1/2}, (B, H, W, h', w'); −∞ stays −∞.
-        fine: S_l, (B, H, W, h, w).
-        peak: the maxima of the windows, (B, H, W, h', w'), from soft pooling.
-        temperature: β > 0, as given to it.
-        offset, reach: as given to it.
-        cost: c > 0.
-
-    Returns:
-        U_l, (B, H, W, h, w).
+    ``scores`` are Q_{l+1/2} (−∞ stays −∞) and ``peak`` the maxima from soft pooling, (B, H, W, h', w'); ``fine`` is S_l
+    and the result U_l, (B, H, W, h, w). The other arguments are as given to soft pooling; ``cost`` is c > 0.
     """
-    pooled = (scores.shape[-2], scores.shape[-1])
-    views = pooling_views((fine.shape[-2], fine.shape[-1]), pooled, offset, reach)
-    # Of the windows that hold a cell, the one that comes first sees it at its last position: hence the order.
-    views = [View(code, source, out) for code, out, source in reversed(views)]
+    views = reversed_views(pooling_views(fine.shape[-2:], scores.shape[-2:], offset, reach))
     return _Spreading.apply(scores, fine, peak, cost * temperature, views)
 
 
@@ -150,5 +127,5 @@ class _Spreading(torch.autograd.Function):
 
 
 def _finite(values: Tensor) -> Tensor:
-    """The values, with 0 in place of −∞, which 0 cannot be multiplied with and −∞ not be subtracted from."""
+    """Replace −∞, which 0 cannot be multiplied with and −∞ not be subtracted from, by 0."""
     return torch.where(torch.isinf(values), 0, values)
