@@ -21,7 +21,7 @@ import torch
 from deepmatching.bulk_matching.pairs import MANIFEST, SHARDS, Pair
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.arrays import open_npz
-from deepmatching.io.files import PathLike, atomic_write
+from deepmatching.io.files import PathLike, write_file
 from deepmatching.io.store import Store
 from deepmatching.io.structured import parse_json
 from deepmatching.matches import Matches
@@ -216,8 +216,7 @@ def write_shard(path: Path, pairs: Sequence[MatchedPair]) -> None:
         content["transformation_counts"] = np.array([0 if t is None else len(t) for t in tables], np.int64)
     stream = io.BytesIO()
     np.savez(stream, **content)  # type: ignore[arg-type]
-    with atomic_write(path) as temporary:
-        temporary.write_bytes(stream.getvalue())
+    write_file(path, stream.getbuffer())
 
 
 def read_shard(path: Path, names: list[Pair]) -> list[MatchedPair]:

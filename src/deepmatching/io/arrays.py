@@ -4,29 +4,25 @@ NumPy's own reader raises a dozen kinds of exceptions for damaged files, and all
 problem raises a clear error, and sizes are checked before anything is allocated.
 """
 
-from __future__ import annotations
-
 import io
+import itertools
 import math
 import os
 import zipfile
+from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import PathLike, read_bytes
 
-if TYPE_CHECKING:
-    import h5py
-
-#: Bytes that the arrays of one file may take together: 10⁸ numbers in double precision, more than any pair of images
-#: has matches or pixels.
+#: Bytes that the arrays of one file may take together: more numbers than any pair of images has matches or pixels.
 LARGEST_CONTENT = 2**30
 LARGEST_COMPRESSION = 1032  #: the most that deflate, the compression of ``.npz`` and ``.h5``, can shrink anything
-_MAX_DEPTH = 8  #: groups in groups of HDF5 are followed this far; other matchers have three levels at most
+_MAX_DEPTH = 64  #: of groups in groups of HDF5, which are named after images in folders
 _MAX_ITEMS = 100_000  #: groups and arrays of HDF5 that are looked at
 _MAGIC = b"\x93NUMPY"
 _NOT_NUMBERS = "does not hold an array of numbers"
@@ -72,23 +68,15 @@ def decode_npy(data: bytes) -> np.ndarray:
     return flat.reshape(shape, order="F" if is_fortran else "C").copy()
 
 
-class _Lazy(Mapping[str, np.ndarray]):
+class _Lazy(UserDict[str, Any]):
     """Arrays by name; each is read when it is asked for, and not kept."""
 
     def __init__(self, members: Mapping[str, Any], read: Callable[[str, Any], np.ndarray]) -> None:
-        self._members, self._read = members, read
+        super().__init__(members)
+        self._read = read
 
     def __getitem__(self, name: str) -> np.ndarray:
-        return self._read(name, self._members[name])
-
-    def __contains__(self, name: object) -> bool:  # that of Mapping would read the array
-        return name in self._members
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._members)
-
-    def __len__(self) -> int:
-        return len(self._members)
+        return self._read(name, self.data[name])
 
 
 class _Container:
@@ -145,7 +133,7 @@ def open_hdf5(path: PathLike, kind: str) -> Iterator[dict[str, Mapping[str, np.n
     file = _Container(path, kind)
     read_bytes(path, kind, max_bytes=1)  # raises in our words
 
-    def read(name: str, dataset: h5py.Dataset | None) -> np.ndarray:
+    def read(name: str, dataset: Any) -> np.ndarray:
         with file.reading(f"its array '{name}'"):
             if dataset is None:
                 raise Unreadable("is a link to another place")
@@ -157,29 +145,19 @@ def open_hdf5(path: PathLike, kind: str) -> Iterator[dict[str, Mapping[str, np.n
             file.claim(size, os.path.getsize(path), chunk)
             return np.asarray(dataset[()])
 
+    found, visited = dict[str, dict[str, Any]](), itertools.count(1)
+
+    def add(place: str, link: object) -> bool:
+        item = opened[place] if isinstance(link, h5py.HardLink) else None
+        if item is None or isinstance(item, h5py.Dataset):
+            group, _, name = place.rpartition("/")
+            found.setdefault(group, {})[name] = item
+        return next(visited) > _MAX_ITEMS or place.count("/") > _MAX_DEPTH  # ends the visit
+
     with file.reading(problem="is damaged, or not an HDF5 file"):
         opened = h5py.File(os.fspath(path), "r")
     with opened:
-        found: dict[str, dict[str, Any]] = {}
         with file.reading():
-            _collect(opened, "", found, set())
+            if opened.visititems_links(add):
+                raise Unreadable(f"has more than {_MAX_ITEMS} arrays, or groups more than {_MAX_DEPTH} deep")
         yield {name: _Lazy(datasets, read) for name, datasets in found.items()}
-
-
-def _collect(group: h5py.Group, place: str, found: dict[str, dict[str, Any]], seen: set[int], depth: int = 0) -> None:
-    """Add the arrays of a group and of the groups in it. A group may contain itself: each is visited once."""
-    import h5py
-
-    address = h5py.h5o.get_info(group.id).addr
-    if address in seen or depth > _MAX_DEPTH:
-        return
-    seen.add(address)
-    for name in group:
-        is_link = not isinstance(group.get(name, getlink=True), h5py.HardLink)
-        item = None if is_link else group[name]
-        if item is None or isinstance(item, h5py.Dataset):
-            found.setdefault(place, {})[name] = item
-        elif isinstance(item, h5py.Group):
-            _collect(item, f"{place}/{name}" if place else name, found, seen, depth + 1)
-        if len(seen) + sum(map(len, found.values())) > _MAX_ITEMS:
-            raise Unreadable(f"has more than {_MAX_ITEMS} arrays")

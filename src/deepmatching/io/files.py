@@ -157,9 +157,8 @@ def atomic_write(path: PathLike) -> Iterator[Path]:
     """Yield a temporary path beside `path`; rename it to `path` on success, remove it on failure.
 
     The temporary file exists (empty) and has the same suffix, because many writers choose the format by suffix. It is
-    synced to the disk before the rename, so that a power failure leaves the old file or the new one.
-    An existing file is replaced and its mode is kept, and its owner where that is allowed. Of a symbolic link, the
-    target is replaced and the link stays.
+    synced to the disk before the rename, so that a power failure leaves the old file or the new one. The new file has
+    the mode and, where that is allowed, the owner of the old one. Symbolic links stay; their target is replaced.
     """
     temporary, target = _create_temporary(path)
     try:
@@ -177,6 +176,12 @@ def atomic_write(path: PathLike) -> Iterator[Path]:
         if isinstance(error, OSError) and error.errno is not None:
             raise _cannot_write(path, error) from error
         raise
+
+
+def write_file(path: PathLike, content: bytes | memoryview | str) -> None:
+    """Write a file atomically; text in UTF-8."""
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def _create_temporary(path: PathLike) -> tuple[Path, Path]:
@@ -235,13 +240,10 @@ def _reason(error: OSError | ValueError) -> str:
 
 
 def _cannot_write(path: PathLike, error: OSError | ValueError) -> DeepMatchingError:
-    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
-        return DeepMatchingError(f"Cannot write '{path}': no space is left; free some space or write to another disk.")
-    if getattr(error, "errno", None) == errno.EFBIG:
-        return DeepMatchingError(
-            f"Cannot write '{path}': it exceeds the largest file size that is allowed; raise that (ulimit -f), or "
-            "write to another disk."
-        )
-    return DeepMatchingError(
-        f"Cannot write '{path}' ({_reason(error)}); check the permissions of its folder or choose another folder."
-    )
+    number, advice = getattr(error, "errno", None), "write to another disk"
+    problem = f" ({_reason(error)}); check the permissions of its folder or choose another folder"
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        problem = f": no space is left; free some space or {advice}"
+    elif number == errno.EFBIG:
+        problem = f": it exceeds the largest file size that is allowed; raise that (ulimit -f), or {advice}"
+    return DeepMatchingError(f"Cannot write '{path}'{problem}.")

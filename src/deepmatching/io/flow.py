@@ -5,13 +5,14 @@ In memory, a flow is float32 (H,W,2): the displacement (x,y) of every pixel, in 
 
 import io
 import math
+import re
 
 import cv2
 import numpy as np
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.arrays import read_npy, unmasked
-from deepmatching.io.files import PathLike, atomic_write, check_suffix, read_bytes, signed
+from deepmatching.io.files import PathLike, check_suffix, read_bytes, signed, write_file
 from deepmatching.io.image_files import decode_image_file
 
 _SUFFIXES = (".flo", ".png", ".pfm", ".npy")
@@ -28,12 +29,10 @@ def read_flow(path: PathLike) -> np.ndarray:
     suffix = check_flow_suffix(path)
     if suffix == ".png":
         return _decode_kitti(path)
-    if suffix == ".flo":
-        flow = _decode_flo(read_bytes(path, "flow file"), path)
-    elif suffix == ".pfm":
-        flow = _decode_pfm(read_bytes(path, "flow file"), path)
-    else:
+    if suffix == ".npy":
         flow = _flow_of(read_npy(path, "flow file"), path)
+    else:
+        flow = (_decode_flo if suffix == ".flo" else _decode_pfm)(read_bytes(path, "flow file"), path)
     with np.errstate(invalid="ignore"):
         unknown = ~(np.abs(flow) <= _FLO_UNKNOWN_ABOVE).all(axis=2)
     flow[unknown] = np.nan
@@ -46,17 +45,10 @@ def write_flow(path: PathLike, flow: np.ndarray) -> None:
     .flo, .pfm and .npy keep float32 exactly; KITTI .png rounds to 1/64 px and holds −512 to 511.98 px.
     """
     suffix = check_flow_suffix(path)
-    flow = unmasked(flow, "flow")
-    if flow.ndim != 3 or flow.shape[2] != 2 or flow.size == 0 or flow.dtype.kind not in "fiu":
-        kind = f"{flow.dtype} {flow.shape}"
-        raise DeepMatchingError(f"A flow must be a non-empty array (H,W,2) of real numbers, not {kind}.")
-    with np.errstate(over="ignore"):  # too large is unknown
-        flow = flow.astype(np.float32)  # a copy
+    flow = _flow_of(unmasked(flow, "flow"))
     flow[~np.isfinite(flow).all(axis=2)] = np.nan
     encode = {".flo": _encode_flo, ".png": _encode_kitti, ".pfm": _encode_pfm, ".npy": _encode_npy}[suffix]
-    data = encode(flow)
-    with atomic_write(path) as temporary:
-        temporary.write_bytes(data)
+    write_file(path, encode(flow))
 
 
 def check_flow_suffix(path: PathLike) -> str:
@@ -97,20 +89,13 @@ def _decode_pfm(data: bytes, path: PathLike) -> np.ndarray:
 
     The sign of the scale gives the byte order. Its magnitude and the third channel are ignored, as by other readers.
     """
-    fields = data[:200].split(maxsplit=4)
-    if fields[:1] == [b"Pf"]:
-        raise _damaged(path, "has one channel, but a flow has two (is it a disparity map?)")
-    if len(fields) < 4 or fields[0] != b"PF":
-        raise _damaged(path, "is not a colour .pfm file (its header does not begin with PF)")
-    try:
-        width, height, scale = int(fields[1]), int(fields[2]), float(fields[3])
-    except ValueError as error:
-        raise _damaged(path, "has a damaged PFM header") from error
     # One whitespace character ends the header, and the first float may begin with a byte that looks like one.
-    start = 0
-    for field in fields[:4]:
-        start = data.index(field, start) + len(field)
-    values = _floats(data, start + 1, (height, width, 3), "<f4" if scale < 0 else ">f4", path)
+    header = re.match(rb"PF\s+(\d{1,9})\s+(\d{1,9})\s+([-+]?)[\d.eE+-]+\s", data[:200])
+    if header is None:
+        kind = "has one channel (is it a disparity map?)" if data.startswith(b"Pf") else "does not begin with PF, sizes"
+        raise _damaged(path, f"{kind}, but a flow is a colour .pfm file")
+    shape = int(header[2]), int(header[1]), 3
+    values = _floats(data, header.end(), shape, "<f4" if header[3] == b"-" else ">f4", path)
     return values[::-1, :, :2].astype(np.float32)
 
 
@@ -121,11 +106,12 @@ def _encode_pfm(flow: np.ndarray) -> bytes:
     return f"PF\n{width} {height}\n-1.0\n".encode("ascii") + channels.tobytes()
 
 
-def _flow_of(array: np.ndarray, path: PathLike) -> np.ndarray:
-    if array.dtype.kind not in "fiu":
-        raise _damaged(path, "is not an .npy array of real numbers")
-    if array.ndim != 3 or array.shape[2] != 2 or array.size == 0:
-        raise _damaged(path, f"holds an array of shape {array.shape}, but a flow is (H,W,2)")
+def _flow_of(array: np.ndarray, path: PathLike | None = None) -> np.ndarray:
+    """Return a copy of a flow as float32; raise for other arrays, with the path of their file."""
+    if array.ndim != 3 or array.shape[2] != 2 or array.size == 0 or array.dtype.kind not in "fiu":
+        where = "" if path is None else f" in '{path}'"
+        found = f"{array.dtype} {array.shape}"
+        raise DeepMatchingError(f"A flow{where} must be a non-empty array (H,W,2) of real numbers, not {found}.")
     with np.errstate(over="ignore"):  # too large is unknown
         return array.astype(np.float32)
 
@@ -152,11 +138,8 @@ def _encode_kitti(flow: np.ndarray) -> bytes:
     encoded = np.rint(np.where(valid[:, :, None], flow, 0.0) * _KITTI_SCALE + _KITTI_OFFSET)
     if encoded.min() < 0 or encoded.max() > 65535:
         raise DeepMatchingError("A KITTI .png holds displacements from -512 to 511.98 px; write .flo, .pfm or .npy.")
-    bgr = np.empty((*valid.shape, 3), np.uint16)
-    bgr[:, :, 0] = valid
-    bgr[:, :, 1] = np.where(valid, encoded[:, :, 1], 0)
-    bgr[:, :, 2] = np.where(valid, encoded[:, :, 0], 0)
-    written, data = cv2.imencode(".png", bgr)
+    bgr = np.dstack([np.ones(valid.shape), encoded[:, :, ::-1]]) * valid[:, :, None]
+    written, data = cv2.imencode(".png", bgr.astype(np.uint16))
     if not written:
         raise DeepMatchingError(f"OpenCV cannot encode a PNG of {flow.shape[1]} x {flow.shape[0]} pixels.")
     return signed(data.tobytes())

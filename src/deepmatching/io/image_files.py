@@ -47,10 +47,17 @@ def decode_image_file(path: PathLike, flags: int, name: str = "image") -> np.nda
     try:
         data = _essential(data)
         header = _open(data)
-        if header is not None:
-            _check_size(header, data, f"The {name} '{path}'")
-            if header.format == "JPEG":
-                return _decode_jpeg(header, flags)
+        pixels = 0 if header is None else header.width * header.height
+        if header is not None and pixels > MAX_PIXELS:
+            size = f"{header.width} x {header.height}"
+            raise DeepMatchingError(
+                f"The {name} '{path}' has {size} pixels, more than 2^29; make it smaller or cut it."
+            )
+        # Bounded by their compression, at the best to a bit for each pixel.
+        if data.startswith((_JPEG, _PNG)) and pixels > 8 * LARGEST_COMPRESSION * len(data):
+            raise ValueError("more pixels than the file can hold")
+        if header is not None and header.format == "JPEG":
+            return _decode_jpeg(header, flags)
         with quiet_opencv():
             array = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
         assert array is not None
@@ -117,17 +124,6 @@ def _open(data: bytes) -> ImageFile | None:
         return None
 
 
-def _check_size(header: ImageFile, data: bytes, subject: str) -> None:
-    """Raise before pixels are decoded if there are too many of them."""
-    pixels = header.width * header.height
-    if pixels > MAX_PIXELS:
-        size = f"{header.width} x {header.height}"
-        raise DeepMatchingError(f"{subject} has {size} pixels, more than 2^29; make it smaller or cut it.")
-    is_bounded = data.startswith((_JPEG, _PNG))  # by their compression, at the best to a bit for each pixel
-    if is_bounded and pixels > 8 * LARGEST_COMPRESSION * len(data):
-        raise ValueError("more pixels than the file can hold")
-
-
 def _orientation(header: ImageFile) -> int:
     """Return the orientation in EXIF. Pillow's ``getexif`` would also take one in XMP, which OpenCV does not know."""
     from PIL import Image
@@ -184,31 +180,22 @@ def _essential(data: bytes) -> bytes:
 
 
 _quiet_lock = threading.Lock()
-_quiet_depth = 0
-_quiet_restore = 0
+_levels_before: list[int] = []  #: One for each thread inside :func:`quiet_opencv`; the first is that of the program.
 
 
 @contextlib.contextmanager
 def quiet_opencv() -> Iterator[None]:
-    """Silence OpenCV's own messages about a file that we report on.
-
-    The whole process has one log level: the last thread to leave restores it.
-    """
-    global _quiet_depth, _quiet_restore
+    """Silence OpenCV about a file. The process has one log level: the last thread to leave restores it."""
     # OpenCV 4 has the functions in cv2, OpenCV 5 in cv2.utils.logging.
     logging: Any = getattr(getattr(cv2, "utils", None), "logging", cv2)
     if not hasattr(logging, "getLogLevel"):
         yield
         return
     with _quiet_lock:
-        if _quiet_depth == 0:
-            _quiet_restore = logging.getLogLevel()
-            logging.setLogLevel(0)
-        _quiet_depth += 1
+        _levels_before.append(logging.getLogLevel())
+        logging.setLogLevel(0)
     try:
         yield
     finally:
         with _quiet_lock:
-            _quiet_depth -= 1
-            if _quiet_depth == 0:
-                logging.setLogLevel(_quiet_restore)
+            logging.setLogLevel(_levels_before.pop())

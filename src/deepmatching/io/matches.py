@@ -17,7 +17,7 @@ from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.arrays import open_hdf5, open_npz
-from deepmatching.io.files import PathLike, atomic_write, check_suffix, read_bytes
+from deepmatching.io.files import PathLike, check_suffix, read_bytes, write_file
 
 Size = tuple[int, int]
 Points = TypeVar("Points", np.ndarray, Tensor)
@@ -61,11 +61,21 @@ def write_matches(path: PathLike, matches: MatchArrays) -> None:
     """Write ``.txt`` (the original's format), ``.npz`` or ``.h5``, depending on the suffix."""
     suffix = check_matches_suffix(path)
     if suffix == ".txt":
-        data = format_matches(matches).encode("ascii")
-    else:  # in memory: on a full disk, the HDF5 library ends the process
-        data = (_encode_npz if suffix == ".npz" else _encode_h5)(matches)
-    with atomic_write(path) as temporary:
-        temporary.write_bytes(data)
+        return write_file(path, format_matches(matches))
+    types = {"size0": np.int64, "size1": np.int64}
+    named = {name: value for name, value in matches._asdict().items() if value is not None}
+    arrays: dict[str, Any] = {name: np.asarray(value, types.get(name)) for name, value in named.items()}
+    stream = io.BytesIO()  # in memory: on a full disk, the HDF5 library ends the process
+    if suffix == ".npz":
+        np.savez_compressed(stream, **arrays)
+    else:
+        import h5py
+
+        with h5py.File(stream, "w") as file:
+            for name, array in arrays.items():
+                file.create_dataset(name, data=array)
+            file.attrs["convention"] = "x, y in pixels; pixel centres are integers"
+    write_file(path, stream.getbuffer())
 
 
 def read_matches(path: PathLike) -> MatchArrays:
@@ -99,14 +109,9 @@ def format_matches(matches: MatchArrays) -> str:
     )
 
 
-def _arrays(matches: MatchArrays) -> dict[str, np.ndarray]:
-    types = {"size0": np.int64, "size1": np.int64}
-    return {name: np.asarray(value, types.get(name)) for name, value in matches._asdict().items() if value is not None}
-
-
 def _from_arrays(stored: Mapping[str, Any], path: Path) -> MatchArrays:
     size0, size1 = (_size(stored[name], name, path) if name in stored else None for name in ("size0", "size1"))
-    keypoints0, keypoints1, scores = _pair_of_arrays(stored, path)
+    *points, scores = _pair_of_arrays(stored, path)
     confidence = numbers = table = None
     # In the files of others, a confidence without scores is what we call scores.
     if "confidence" in stored and "scores" in stored and not any(name in stored for name in _INDICES):
@@ -115,18 +120,14 @@ def _from_arrays(stored: Mapping[str, Any], path: Path) -> MatchArrays:
             raise _unreadable(path, "its confidence is not a number from 0 to 1 for each match; write it again")
         confidence = _to_float32(confidence)
     if "transformations" in stored:
-        numbers, table = _transformations(stored, len(scores), path)
-    return MatchArrays(keypoints0, keypoints1, scores, size0, size1, confidence, numbers, table)
-
-
-def _transformations(stored: Mapping[str, Any], number: int, path: Path) -> tuple[np.ndarray, np.ndarray]:
-    numbers, table = stored["transformation"] if "transformation" in stored else np.zeros(0), stored["transformations"]
-    if table.ndim != 3 or table.shape[1:] != (3, 3) or table.dtype.kind != "f" or not np.isfinite(table).all():
-        raise _unreadable(path, "its transformations are not 3 x 3 matrices; write it again")
-    is_index = numbers.shape == (number,) and numbers.dtype.kind in "iu"
-    if not is_index or not ((numbers >= 0) & (numbers < len(table))).all():
-        raise _unreadable(path, "it does not name one of its transformations for each match; write it again")
-    return numbers.astype(np.int64), _to_float32(table)
+        numbers, table = stored.get("transformation", np.zeros(0)), stored["transformations"]
+        if table.ndim != 3 or table.shape[1:] != (3, 3) or table.dtype.kind != "f" or not np.isfinite(table).all():
+            raise _unreadable(path, "its transformations are not 3 x 3 matrices; write it again")
+        is_index = numbers.shape == scores.shape and numbers.dtype.kind in "iu"
+        if not is_index or not ((numbers >= 0) & (numbers < len(table))).all():
+            raise _unreadable(path, "it does not name one of its transformations for each match; write it again")
+        numbers, table = numbers.astype(np.int64), _to_float32(table)
+    return MatchArrays(*points, scores, size0, size1, confidence, numbers, table)
 
 
 def _size(stored: np.ndarray, name: str, path: Path) -> Size:
@@ -218,23 +219,6 @@ def _pair_group(groups: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> M
 
 def _unreadable(path: Path, problem: str) -> DeepMatchingError:
     return DeepMatchingError(f"'{path}' is not a readable matches file: {problem}.")
-
-
-def _encode_npz(matches: MatchArrays) -> bytes:
-    stream = io.BytesIO()
-    np.savez_compressed(stream, **_arrays(matches))  # type: ignore[arg-type]
-    return stream.getvalue()
-
-
-def _encode_h5(matches: MatchArrays) -> bytes:
-    import h5py
-
-    stream = io.BytesIO()
-    with h5py.File(stream, "w") as file:
-        for name, array in _arrays(matches).items():
-            file.create_dataset(name, data=array)
-        file.attrs["convention"] = "x, y in pixels; pixel centres are integers"
-    return stream.getvalue()
 
 
 def _read_text(path: Path) -> MatchArrays:

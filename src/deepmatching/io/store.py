@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 from filelock import FileLock, Timeout
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.files import atomic_write, check_writable, new_folders, remove_temporaries
+from deepmatching.io.files import check_writable, new_folders, remove_temporaries, write_file
 from deepmatching.io.structured import read_json
 
 
@@ -93,8 +93,7 @@ class Store:
 
     def write(self, content: Mapping[str, Any], indent: int | None = 1) -> None:
         """Replace the manifest."""
-        with atomic_write(self.manifest) as temporary:
-            temporary.write_text(json.dumps(content, indent=indent), encoding="utf-8")
+        write_file(self.manifest, json.dumps(content, indent=indent))
 
     def check_settings(
         self, before: Mapping[str, Any], now: Mapping[str, Any], changeable: Collection[str] = ()

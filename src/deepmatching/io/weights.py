@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.files import PathLike, atomic_write, read_bytes
+from deepmatching.io.files import PathLike, read_bytes, write_file
 
 #: Types that we write, and those of weights from elsewhere.
 _TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64)
@@ -49,8 +49,7 @@ def write_safetensors(path: PathLike, tensors: dict[str, Tensor], metadata: dict
     """Write tensors and metadata atomically."""
     # Not save_file: it would replace the temporary file by one that only its owner may read.
     data = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, metadata)
-    with atomic_write(path) as temporary:
-        temporary.write_bytes(data)
+    write_file(path, data)
 
 
 class NoInitialValues(TorchFunctionMode):

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import io
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from deepmatching.bulk_matching.pairs import Pair
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.files import PathLike, atomic_write, check_suffix
+from deepmatching.io.files import PathLike, check_suffix, write_file
 from deepmatching.io.image_files import stored_size, to_stored
 from deepmatching.reconstruction.keypoints import SharedKeypoints, SharedMatches
 
@@ -55,7 +54,7 @@ def write_hloc(keypoints: SharedKeypoints, features: PathLike, matches: PathLike
     with h5py.File(stream, "w") as file:
         for name in known.values():
             _write_features(file.create_group(name), name, keypoints)
-    _write(features, stream)
+    write_file(features, stream.getbuffer())
     stream, count = io.BytesIO(), 0
     nothing = np.zeros((0, 2), np.int64), np.zeros(0, np.float32)
     failed = (SharedMatches(names, *nothing) for names in keypoints.run.failures())
@@ -70,7 +69,7 @@ def write_hloc(keypoints: SharedKeypoints, features: PathLike, matches: PathLike
             group.create_dataset("matches0", data=matches0)
             group.create_dataset("matching_scores0", data=scores0)
             count += len(pair.indices)
-    _write(matches, stream)
+    write_file(matches, stream.getbuffer())
     return count
 
 
@@ -87,8 +86,3 @@ def _write_features(group: h5py.Group, name: str, keypoints: SharedKeypoints) ->
     group.create_dataset("scores", data=image.scores)
     rows, columns = stored_size(image.size, image.orientation)
     group.create_dataset("image_size", data=np.array([columns, rows], np.int64))
-
-
-def _write(path: PathLike, stream: io.BytesIO) -> None:
-    with atomic_write(Path(path)) as temporary:
-        temporary.write_bytes(stream.getbuffer())
