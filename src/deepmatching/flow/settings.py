@@ -85,7 +85,7 @@ def _check(settings: Any, at_least_one: tuple[str, ...], positive: tuple[str, ..
     for entry in fields(settings):
         if entry.name != "model":
             bound = {"above": 0} if entry.name in positive else {"minimum": int(entry.name in at_least_one)}
-            check_number(entry.name, getattr(settings, entry.name), whole=entry.type == "int", **bound)  # type: ignore[arg-type]
+            check_number(entry.name, getattr(settings, entry.name), whole=entry.type is int, **bound)  # type: ignore[arg-type]
 
 
 def _original(
