@@ -38,10 +38,7 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     if any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__):  # PyTorch's, on CUDA
         return True
-    is_of_a_library = (
-        isinstance(error, RuntimeError | ImportError | OSError | SystemError) or type(error).__module__ == "cv2"
-    )
-    if not is_of_a_library:
+    if not (isinstance(error, RuntimeError | ImportError | OSError | SystemError) or type(error).__module__ == "cv2"):
         return False
     cause = error.__cause__ or error.__context__
     says_so = any(part in str(error) for part in _ALLOCATION_FAILURES)
@@ -77,8 +74,7 @@ def failed_allocations() -> Iterator[None]:
         raise OutOfMemoryError(OUT_OF_MEMORY) from error
 
 
-#: Most characters of a value in a message.
-_MAX_REPR = 60
+_MAX_REPR = 60  #: most characters of a value in a message
 
 
 def check_number(
@@ -105,15 +101,13 @@ def check_number(
         and (below is None or value < below)
     ):
         return
-    kind = "a whole number" if whole else "a number"
-    bounds = [f"{word} {bound}" for word, bound in (("above", above), ("below", below)) if bound is not None]
+    bounds = {"of at least": minimum, "of at most": maximum, "above": above, "below": below}
     if minimum is not None and maximum is not None:
-        bounds.insert(0, f"from {minimum} to {maximum}")
-    elif minimum is not None or maximum is not None:
-        bounds.insert(0, f"of at least {minimum}" if maximum is None else f"of at most {maximum}")
-    range_ = f" {' and '.join(bounds)}" if bounds else ""
+        bounds = {f"from {minimum} to": maximum}
+    range_ = " and ".join(f"{word} {bound}" for word, bound in bounds.items() if bound is not None)
     words = "".join(f" or {word!r}" for word in also)
-    raise DeepMatchingError(f"{name} must be {kind}{range_}{words}, not {short_repr(value)}.")
+    kind = f"a {'whole ' * whole}number {range_}".strip()
+    raise DeepMatchingError(f"{name} must be {kind}{words}, not {short_repr(value)}.")
 
 
 def short_repr(value: Any) -> str:
@@ -135,7 +129,5 @@ def check_choice(name: str, value: Any, allowed: Collection[str]) -> None:
 def check_frame_size(number: int, before: tuple[int, int], size: tuple[int, int]) -> None:
     """Raise unless a frame of a sequence has the size (rows, columns) of the one before."""
     if size != before:
-        raise DeepMatchingError(
-            f"Frame {number} is {size[1]}x{size[0]} pixels, but the one before is {before[1]}x{before[0]}: "
-            "all frames of a sequence must be of one size."
-        )
+        sizes = f"is {size[1]}x{size[0]} pixels, but the one before is {before[1]}x{before[0]}"
+        raise DeepMatchingError(f"Frame {number} {sizes}: all frames of a sequence must be of one size.")

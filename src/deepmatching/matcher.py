@@ -55,10 +55,6 @@ class DeepMatcher:
 
     >>> matcher = DeepMatcher.from_pretrained(radius=80)
     >>> matches = matcher.match("a.png", "b.png")
-
-    Args:
-        network: the U-shaped network; ``from_pretrained`` makes one.
-        settings: see :class:`Settings`.
     """
 
     def __init__(self, network: Network, settings: Settings | None = None) -> None:
@@ -197,9 +193,8 @@ class DeepMatcher:
     ) -> Iterator[Decoded]:
         """Yield the matches of pairs from their descriptors, as many at once as memory allows, not waiting for a GPU.
 
-        Args:
-            pairs: descriptors of the two images of each pair, (1, C, h, w), on this matcher's device.
-            size0, size1: (rows, columns) of all first and all second images, before ``max_size`` reduces them.
+        The descriptors, (1, C, h, w), are on this matcher's device; the sizes (rows, columns) are those of all first
+        and all second images, before ``max_size`` reduces them.
         """
         geometry = self.geometry(size0, size1)
         plan = self._plan(geometry, len(pairs), (size0, size1))
@@ -346,12 +341,9 @@ class DeepMatcher:
         edges: EdgesLike = None,
         known: tuple[Geometry, Decoded] | None = None,
     ) -> FlowResult:
-        """Return the flow between two images that are described already, at this matcher's radius.
+        """Return the flow between two images that this matcher has described, at its radius; see :meth:`flow`.
 
-        Args:
-            first, second: both described by this matcher's network.
-            preset, edges: as for :meth:`flow`.
-            known: matches between them, of pair 0, and their geometry; they serve if flow has the same geometry.
+        Known matches between them, of pair 0, and their geometry serve if flow has the same geometry.
         """
         matcher, settings = self.for_flow(self.network.radius or FULL), settings_of(preset)
         matching = matcher._matching(first.size, second.size, settings)
@@ -378,12 +370,10 @@ class DeepMatcher:
         points: tuple[float, float] | Sequence[tuple[float, float]],
         path: str | os.PathLike[str] | None = None,
     ) -> np.ndarray:
-        """Draw both images and the score maps S_0 … S_L and Q_L … Q_0 of one point (x, y) or several.
+        """Draw both images and the score maps S_0 … S_L and Q_L … Q_0 of one point (x, y) or several: Fig. 1.
 
-        The maps are those of the reference points nearest to them; this is Fig. 1 of the paper.
-
-        Returns:
-            (rows, columns, 3) uint8 RGB; also written to ``path`` if given.
+        The maps are those of the reference points nearest to them. The picture, (rows, columns, 3) uint8 RGB, is also
+        written to ``path`` if given.
         """
         from deepmatching.drawing import points_in, write_image
 

@@ -14,18 +14,11 @@ from torch import Tensor
 from deepmatching.errors import DeepMatchingError, check_number, short_repr
 from deepmatching.geometry.homographies import apply, inside, resizing
 from deepmatching.geometry.two_view import TwoViewGeometry, find_essential, find_fundamental, find_homography
+from deepmatching.io import matches as files
 from deepmatching.io.arrays import unmasked
 from deepmatching.io.files import PathLike
 from deepmatching.io.images import check_dense
-from deepmatching.io.matches import (
-    MatchArrays,
-    Size,
-    format_matches,
-    from_corners,
-    read_matches,
-    to_corners,
-    write_matches,
-)
+from deepmatching.io.matches import MatchArrays, Size, from_corners, to_corners
 from deepmatching.settings import choose_device
 
 if TYPE_CHECKING:
@@ -36,57 +29,43 @@ if TYPE_CHECKING:
 #: The fields of matches that are tensors.
 _TENSORS = ("keypoints0", "keypoints1", "scores", "confidence", "transformation", "transformations")
 
-#: Most points of a grid: that of an image of 2^28 pixels. A larger one comes from a coordinate that is far off.
-_MAX_POINTS = 2**22
-
-#: Longest side of an image in pixels that notebooks show.
-_MAX_SIDE = 2**15
+_MAX_POINTS = 2**22  #: of a grid: that of an image of 2^28 pixels; a larger one comes from a coordinate that is far off
+_MAX_SIDE = 2**15  #: longest side of an image in pixels that notebooks show
 
 
 @dataclass(frozen=True, eq=False)
 class Matches:
-    """Correspondences between two images.
+    """Correspondences between two images."""
 
-    Attributes:
-        keypoints0: (N, 2) float32, x and y in the first image, in pixels; pixel centres are integers.
-        keypoints1: (N, 2) float32, the corresponding points in the second image.
-        scores: (N,) float32, at most L + 1 for L levels, comparable within one pair.
-        size0: (rows, columns) of the first image, if known.
-        size1: (rows, columns) of the second image, if known.
-        confidence: (N,) float32, the probability that a match is less than 3 pixels off, comparable between pairs; None
-            if the model does not judge its matches.
-        transformation: (N,) int64, the number of the transformation that a match came from; None without a search.
-        transformations: (K, 3, 3) float32, matrices from (x, y, 1) in the first image to the second; None without a
-            search. Matches may move further.
-    """
-
-    keypoints0: Tensor
-    keypoints1: Tensor
-    scores: Tensor
-    size0: Size | None = None
-    size1: Size | None = None
+    keypoints0: Tensor  #: (N, 2) float32, x and y in the first image, in pixels; pixel centres are integers
+    keypoints1: Tensor  #: (N, 2) float32, the corresponding points in the second image
+    scores: Tensor  #: (N,) float32, at most L + 1 for L levels, comparable within one pair
+    size0: Size | None = None  #: (rows, columns) of the first image, if known
+    size1: Size | None = None  #: (rows, columns) of the second image, if known
+    #: (N,) float32, the probability that a match is less than 3 pixels off, comparable between pairs; None if the model
+    #: does not judge its matches.
     confidence: Tensor | None = None
-    transformation: Tensor | None = None
+    transformation: Tensor | None = None  #: (N,) int64, the transformation of each match; None without a search
+    #: (K, 3, 3) float32, from (x, y, 1) in the first image to the second; None without a search. Matches may move on.
     transformations: Tensor | None = None
 
     def __post_init__(self) -> None:
         for name in _TENSORS:  # arrays and lists are accepted too
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, _as_tensor(getattr(self, name), name))
-        n = self.scores.numel()
+        n, (number, table) = self.scores.numel(), (self.transformation, self.transformations)
         for name in _TENSORS[:5]:
             shape = (n, 2) if name.startswith("keypoints") else (n,)
             if (tensor := getattr(self, name)) is not None and tensor.shape != shape:
                 raise DeepMatchingError(f"{n} matches need {name} of shape {shape}, not {tuple(tensor.shape)}.")
-        if (self.transformation is None) != (self.transformations is None):
+        if (number is None) != (table is None):
             raise DeepMatchingError("Matches need both transformation and transformations, or neither.")
-        if self.transformation is None or self.transformations is None:
+        if number is None or table is None:
             return
-        table = tuple(self.transformations.shape)
-        if table[1:] != (3, 3):
-            raise DeepMatchingError(f"Matches need transformations of shape (K, 3, 3), not {table}.")
-        if not ((self.transformation >= 0) & (self.transformation < table[0])).all():
-            raise DeepMatchingError(f"transformation must name one of the {table[0]} transformations for each match.")
+        if table.ndim != 3 or table.shape[1:] != (3, 3):
+            raise DeepMatchingError(f"Matches need transformations of shape (K, 3, 3), not {tuple(table.shape)}.")
+        if not ((number >= 0) & (number < len(table))).all():
+            raise DeepMatchingError(f"transformation must name one of the {len(table)} transformations for each match.")
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -132,8 +111,7 @@ class Matches:
     def expected_correct(self) -> float:
         """The number of matches that are expected to be right: the sum of the confidence; NaN without one.
 
-        If it is less than ``deepmatching.settings.MIN_EXPECTED`` of the reference points, the matches are probably
-        wrong, and matching warns.
+        Matching warns if it is less than ``deepmatching.settings.MIN_EXPECTED`` of the reference points.
         """
         return math.nan if self.confidence is None else float(self.confidence.sum())
 
@@ -141,9 +119,8 @@ class Matches:
     def agreement(self) -> float:
         """How far neighbouring matches agree: the share of the reference points, 0 … 1, whose match does.
 
-        A match agrees if it is at most half the grid's spacing off the median of the at least three matches around
-        it. A reference point without a match counts as one that does not agree. After a search, what counts
-        is the motion beyond the transformations, and points that are ``in_view``. Below
+        A match agrees if it is at most half the grid's spacing off the median of the at least three matches around it.
+        After a search, what counts is the motion beyond the transformations, and points that are ``in_view``. Below
         ``deepmatching.settings.MIN_AGREEMENT`` the matches are probably wrong. NaN for matches that do not start on a
         grid, such as those of other matchers, and for a grid smaller than 3 × 3 or larger than that of any image.
         """
@@ -299,16 +276,16 @@ class Matches:
 
     def as_text(self) -> str:
         """Return the original program's lines, ``x0 y0 x1 y1 score index``: positions from pixel corners, index 0."""
-        return format_matches(self._arrays())
+        return files.format_matches(self._arrays())
 
     def save(self, path: PathLike) -> None:
         """Write ``.txt`` (the original's format), ``.npz`` or ``.h5``, depending on the suffix."""
-        write_matches(path, self._arrays())
+        files.write_matches(path, self._arrays())
 
     @classmethod
     def load(cls, path: PathLike) -> Matches:
         """Read a file that :meth:`save` or another matcher wrote; see :func:`deepmatching.io.matches.read_matches`."""
-        return cls(*read_matches(path))  # type: ignore[arg-type]
+        return cls(*files.read_matches(path))  # type: ignore[arg-type]
 
     def draw(
         self,
@@ -377,10 +354,7 @@ def selected_mask(decoded: Decoded, b: int | slice, min_confidence: float = 0.0)
 def count_agreeing(displacements: Tensor, counts: Tensor, spacing: float) -> Tensor:
     """Return how many matches of a grid agree with their neighbours, see ``Matches.agreement``. Never waits for a GPU.
 
-    Args:
-        displacements: (rows, columns, 2).
-        counts: (rows, columns) bool, the matches that there are.
-        spacing: of the grid, in pixels.
+    The displacements are (rows, columns, 2); ``counts``, (rows, columns) bool, says which matches there are.
     """
     rows, columns = counts.shape
     field = torch.where(counts[..., None], displacements, torch.nan)
@@ -388,9 +362,7 @@ def count_agreeing(displacements: Tensor, counts: Tensor, spacing: float) -> Ten
     steps = [(i, j) for i in range(3) for j in range(3) if (i, j) != (1, 1)]
     around = torch.stack([padded[i : i + rows, j : j + columns] for i, j in steps]).sort(dim=0).values  # NaN is last
     number = torch.isfinite(around[..., 0]).sum(dim=0)
-    middle = [
-        around.gather(0, n.clamp(min=0)[None, ..., None].expand(1, -1, -1, 2))[0]
-        for n in ((number - 1) // 2, number // 2)
-    ]
-    distance = torch.hypot(*((middle[0] + middle[1]) / 2 - displacements).unbind(dim=-1))
+    places = torch.stack([(number - 1) // 2, number // 2]).clamp(min=0)
+    low, high = around.gather(0, places[..., None].expand(-1, -1, -1, 2))
+    distance = torch.hypot(*((low + high) / 2 - displacements).unbind(dim=-1))
     return (counts & (number >= 3) & (distance <= spacing / 2)).sum()

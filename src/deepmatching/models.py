@@ -29,12 +29,8 @@ from deepmatching.network.network import Network
 from deepmatching.network.operators.pooling import PoolingComponent
 from deepmatching.settings import MODELS, RADIUS, Pooling
 
-#: Format in the metadata of model files.
-MODEL_FORMAT = "deepmatching"
-
-#: Format in the metadata of the states of training runs.
-STATE_FORMAT = "deepmatching-training-state"
-
+MODEL_FORMAT = "deepmatching"  #: format in the metadata of model files
+STATE_FORMAT = "deepmatching-training-state"  #: format in the metadata of the states of training runs
 #: Descriptors by name. Each takes ``downscale``.
 DESCRIPTORS: dict[str, Callable[..., Descriptor]] = {"hog": HOG, "vgg": VGG, "compact": Compact}
 

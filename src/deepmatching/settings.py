@@ -20,65 +20,34 @@ if TYPE_CHECKING:
 else:
     Device = str  #: a name of a device, or a ``torch.device``
 
-#: How matches are verified; see ``deepmatching.network.operators.decoding``.
-Reciprocal = Literal["bins", "exact", "none"]
+Reciprocal = Literal["bins", "exact", "none"]  #: how matches are verified; see ``network.operators.decoding``
 RECIPROCAL: Reciprocal = "bins"
-
-#: The paper's own way to verify them (its first footnote).
-RECIPROCAL_IN_PAPER: Reciprocal = "exact"
-
-#: What ranks the matches that a pixel can take its displacement from: Q_0 (the paper's) or the confidence.
-Rank = Literal["score", "confidence"]
-
-#: Models that ship with the package.
-MODELS = ("compact", "vgg", "hog")
-
-#: The default model.
-MODEL = "compact"
-
-#: Largest displacement along each axis, in pixels.
-RADIUS = 80
+RECIPROCAL_IN_PAPER: Reciprocal = "exact"  #: the paper's own way to verify them (its first footnote)
+Rank = Literal["score", "confidence"]  #: what ranks the matches that a pixel can move by: the paper's Q_0 or confidence
+MODELS = ("compact", "vgg", "hog")  #: models that ship with the package
+MODEL = "compact"  #: the default model
+RADIUS = 80  #: largest displacement along each axis, in pixels
 
 #: The same for flow. It is larger because a pixel that moves further than the radius has no correct match, and a wrong
 #: object costs more than the extra time.
 FLOW_RADIUS = 160
 
-#: Larger than any image: a larger radius is a typing error.
-MAX_RADIUS = 1_000_000
-
-#: The users' word for "no limit on the displacement". Inside the package, no limit is None.
-FULL: Final = "full"
-
-#: ν, the exponent of every level before training.
-EXPONENT = 1.4
-
-#: How scores are pooled and unpooled; see ``deepmatching.network.operators.soft_pooling``.
-Pooling = Literal["hard", "soft"]
-
-#: β, the temperature of every level of soft pooling before training.
-TEMPERATURE = 50.0
-
-#: Preset of the flow settings.
-PRESET = "default"
-
-#: Thresholds T of acc@T, in pixels.
-THRESHOLDS = (2, 5, 10)
-
-#: Default number of rotations that a search tries, evenly spaced.
-SEARCH_ROTATIONS = 8
+MAX_RADIUS = 1_000_000  #: larger than any image: a larger radius is a typing error
+FULL: Final = "full"  #: the users' word for "no limit on the displacement". Inside the package, no limit is None.
+EXPONENT = 1.4  #: ν, the exponent of every level before training
+Pooling = Literal["hard", "soft"]  #: how scores are pooled and unpooled; see ``network.operators.soft_pooling``
+TEMPERATURE = 50.0  #: β, the temperature of every level of soft pooling before training
+PRESET = "default"  #: preset of the flow settings
+THRESHOLDS = (2, 5, 10)  #: thresholds T of acc@T, in pixels
+SEARCH_ROTATIONS = 8  #: default number of rotations that a search tries, evenly spaced
 
 #: Default zooms of the second image that a search tries. Every second zoom is offset by half a rotation step, so that
 #: neighbours in zoom fill the gaps between rotations.
 SEARCH_SCALES = (0.25, 0.35, 0.5, 0.71, 1.0, 1.41, 2.0, 2.83, 4.0)
 
-#: Most rotations, or scales, that can be searched.
-MAX_ROTATIONS = 72
-
-#: Smallest zoom that can be searched.
-MIN_SCALE = 0.1
-
-#: Largest zoom that can be searched.
-MAX_SCALE = 10.0
+MAX_ROTATIONS = 72  #: most rotations, or scales, that can be searched
+MIN_SCALE = 0.1  #: smallest zoom that can be searched
+MAX_SCALE = 10.0  #: largest zoom that can be searched
 
 #: Below this agreement of the matches (``Matches.agreement``), commands warn that the result is probably wrong. Pairs
 #: that the method cannot match reach 0.20, those with acc@10 above 40 % have at least 0.30; see docs/results.md.
@@ -87,43 +56,25 @@ MIN_AGREEMENT = 0.25
 #: The same for matches with a confidence: the expected fraction of reference points with a right match. Pairs that the
 #: method cannot match reach 0.06, the hardest of Sintel 0.12; pairs with acc@10 above 30 % have at least 0.28.
 MIN_EXPECTED = 0.1
-
-#: A match is right if it is less than this many pixels off; the confidence is the probability of that.
-CORRECT_WITHIN = 3.0
-
-#: Matches that are not verified are kept as well if their confidence is at least this.
-MIN_CONFIDENCE = 0.5
+CORRECT_WITHIN = 3.0  #: a match is right if it is less than this many pixels off; confidence is the probability of that
+MIN_CONFIDENCE = 0.5  #: matches that are not verified are kept as well if their confidence is at least this
 
 #: When matches are propagated, every pixel takes the displacement of the most confident match within this many pixels
 #: along each axis.
 PROPAGATION_RADIUS = 8
 
-#: σ of g_σ in the losses, in pixels.
-LOSS_SIGMA = 1.5
-
-#: Margin of the structured hinge loss.
-HINGE_MARGIN = 1.0
-
-#: β of the cross-entropy loss before training.
-CROSS_ENTROPY_BETA = 10.0
-
-#: Largest number of pixels of an image: OpenCV reads no larger one.
-MAX_PIXELS = 2**30
-
-#: Largest amount of memory that can be given: what 64-bit systems can count.
-MAX_BYTES = 2**63 - 1
-
-#: Longer side in pixels at which images are matched and searched again if a match at their own size has failed.
-AUTO_SIZE = 640
+LOSS_SIGMA = 1.5  #: σ of g_σ in the losses, in pixels
+HINGE_MARGIN = 1.0  #: margin of the structured hinge loss
+CROSS_ENTROPY_BETA = 10.0  #: β of the cross-entropy loss before training
+MAX_PIXELS = 2**30  #: largest number of pixels of an image: OpenCV reads no larger one
+MAX_BYTES = 2**63 - 1  #: largest amount of memory that can be given: what 64-bit systems can count
+AUTO_SIZE = 640  #: longer side in pixels at which images are searched if matching at their own size has failed
 
 Radius = int | Literal["full"]
 
 
 def _option(default: Any, help: str, metavar: str | None = None, shown: str | None = None) -> Any:
-    """Return a field of :class:`Settings` with what commands need to offer it as an option.
-
-    In ``--help``, ``metavar`` stands for the value (None: typer's choice), and ``shown`` says what the default is.
-    """
+    """Return a field of :class:`Settings`; ``--help`` shows ``metavar`` for its value and ``shown`` for its default."""
     return field(default=default, metadata={"help": help, "metavar": metavar, "shown": shown})
 
 
@@ -131,30 +82,7 @@ def _option(default: Any, help: str, metavar: str | None = None, shown: str | No
 class Settings:
     """The settings of a matcher. Every value is checked here, once; commands make their options from these fields.
 
-    Attributes:
-        radius: largest displacement along each axis in pixels, or ``"full"`` for no limit. None for the default:
-            ``deepmatching.settings.RADIUS``, and ``FLOW_RADIUS`` for flow.
-        levels: number of times that patches are aggregated, or None for the original's rule.
-        downscale: a descriptor cell is 2^downscale pixels wide. None for the model's own value (1 for ``hog``).
-        reciprocal: how matches are verified, see ``deepmatching.network.operators.decoding``.
-        device: ``"auto"`` (cuda, else mps, else cpu), ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``.
-        memory: bytes that matching may use, with its images and the libraries that it loads. None for four fifths of
-            the free memory. With less than one pass needs, the scores are computed in strips and the matches are the
-            same. Images and descriptors are never split, so very large inputs still raise ``OutOfMemoryError``.
-        half: correlate and store scores in half precision (CUDA only). Faster; a few matches may differ.
-        subpixel: move matches between the cells of 2 pixels, if the model has learned to (``hog`` has not).
-        max_size: images whose longer side exceeds this many pixels are matched at a reduced size. Results are still in
-            original pixels, but coarser. None for no limit.
-        bit_depth: bits in use of 16-bit images, such as 12; None for all 16.
-        pooling: ``"hard"``, or ``"soft"``, which is slower and needs several times the memory (docs/soft_pooling.md).
-            None for the way in which the model was trained: hard for the models of the package.
-        search: try rotations and scales of the second image, at a reduced size first, see ``deepmatching.search``.
-        rotations: those to try: degrees, or a number of evenly spaced ones. None for
-            ``deepmatching.settings.SEARCH_ROTATIONS`` with ``search``, else for 0.
-        scales: zooms of the second image to try. None for ``deepmatching.settings.SEARCH_SCALES`` with ``search``, else
-            for 1.
-        auto: match again if the confidence says that less than a tenth is right and no radius was set: without a limit
-            on the displacement and with a search, at a reduced size. The matches of which more are right are kept.
+    None stands for the default in brackets; ``memory`` is a number of bytes, ``rotations`` and ``scales`` are lists.
     """
 
     radius: Radius | None = _option(
@@ -182,7 +110,9 @@ class Settings:
         "SIZE",
         "4/5 of the free memory",
     )
-    half: bool = _option(False, "Correlate and store scores in half precision: faster, needs CUDA.")
+    half: bool = _option(
+        False, "Correlate and store scores in half precision: faster, needs CUDA; a few matches may differ."
+    )
     subpixel: bool = _option(
         True, "Move matches between the cells of 2 pixels, if the model has learned to; or leave them on the cells."
     )
@@ -214,7 +144,7 @@ class Settings:
     auto: bool = _option(
         True,
         "If less than a tenth of the matches is probably right and no radius is given, match again without a limit "
-        "and with a search, at 640 pixels.",
+        "and with a search, at 640 pixels; keep what is better.",
     )
 
     def __post_init__(self) -> None:
@@ -234,9 +164,8 @@ class Settings:
     def of(cls, **settings: Any) -> Settings:
         """Build settings; raise on an unknown name."""
         known = [setting.name for setting in fields(cls)]
-        for name in settings:
-            if name not in known:
-                raise DeepMatchingError(f"There is no setting '{name}': use {', '.join(known)}.")
+        if unknown := [name for name in settings if name not in known]:
+            raise DeepMatchingError(f"There is no setting '{unknown[0]}': use {', '.join(known)}.")
         return cls(**settings)
 
     @property
@@ -253,9 +182,8 @@ class Settings:
         left_out = {"device", "memory", "auto"} | ({"pooling"} if self.pooling is None else set())
         if not self.searches:  # older runs, which do not name them, can be continued
             left_out |= {"search", "rotations", "scales"}
-        values = {setting.name: getattr(self, setting.name) for setting in fields(self)}
-        values = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-        return {name: value for name, value in values.items() if name not in left_out}
+        values = {name: value for name, value in vars(self).items() if name not in left_out}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     @property
     def transformations(self) -> list[tuple[float, float]]:
@@ -268,8 +196,14 @@ class Settings:
         return [(rotation, scale) for scale in scales for rotation in rotations]
 
 
+Settings.__doc__ = f"{Settings.__doc__}\n    Attributes:\n" + "".join(
+    f"        {each.name}: {each.metadata['help']} [{each.metadata['shown'] or each.default}]\n"
+    for each in fields(Settings)
+)
+
+
 def rotations_in_degrees(rotations: Any) -> tuple[float, ...]:
-    """Return the rotations to try, in degrees: those of a list, or a number of them, evenly spaced from 0."""
+    """Return the rotations to try, in degrees: those of a list, or a number of them from 0 on."""
     if isinstance(rotations, Integral) and not isinstance(rotations, bool):
         if not 1 <= int(rotations) <= MAX_ROTATIONS:
             raise DeepMatchingError(

@@ -24,11 +24,10 @@ from deepmatching.kernels.registry import has_kernels
 if TYPE_CHECKING:
     from deepmatching.io.images import ImageLike
 
-
 Value = TypeVar("Value")
-
-#: What to say without a match.
-NOTHING = "There are no matches, so there is nothing to interpolate; try an easier pair."
+NOTHING = (
+    "There are no matches, so there is nothing to interpolate; try an easier pair."  #: what to say without a match
+)
 
 
 class FlowTensors(NamedTuple):
@@ -41,8 +40,7 @@ class FlowTensors(NamedTuple):
     occlusion: Tensor | None = None  #: (H, W) float32
 
 
-#: Called with the name of each stage of a flow when it ends.
-Finish: TypeAlias = Callable[[str], None]
+Finish: TypeAlias = Callable[[str], None]  #: called with the name of each stage of a flow when it ends
 
 
 def on_device(image: Tensor) -> bool:
@@ -62,15 +60,12 @@ def unknown_like(tensor: Tensor) -> Tensor:
 class Stopwatch:
     """Measure the stages of a flow, and make its result; on a GPU with kernels by events, and nothing waits for it.
 
-    Within its context, the device of the image is the current one.
-
-    Args:
-        start: when the first stage began, by ``time.perf_counter``; None for now, as always on such a GPU.
+    The first stage began at ``start``, by ``time.perf_counter``; None for now, as always on such a GPU. Within its
+    context, the device of the image is the current one.
     """
 
     def __init__(self, image: Tensor, start: float | None = None) -> None:
-        self.is_lazy = on_device(image)
-        self._device = torch.cuda.device_of(image)
+        self.is_lazy, self._device = on_device(image), torch.cuda.device_of(image)
         self._start: Any = start
         self._ends: dict[str, Any] = {}
 
@@ -137,27 +132,21 @@ class OnDemand(Generic[Value]):
 
 @dataclass(frozen=True, eq=False)
 class FlowResult:
-    """The motion of every pixel of the first image.
+    """The motion of every pixel of the first image."""
 
-    Attributes:
-        flow: (H, W, 2) float32, displacement (x, y) in pixels; pixel (x, y) of the first image is at
-            (x + flow[y, x, 0], y + flow[y, x, 1]) in the second. Never NaN.
-        confidence: (H, W) float32 in [0, 1], the estimated probability that the displacement is less than 3 pixels off.
-        matches: the number of matches that the flow was interpolated from, after the filters.
-        seconds: time of each stage.
-        agreement: of the matches before the filters, see ``Matches.agreement``; NaN if they came from elsewhere.
-        occlusion: (H, W) float32 in [0, 1], the estimated probability that a pixel is not visible in the second image;
-            None if the matches were not judged, or came through the transformations of a search.
-        tensors: the same on the GPU that computed them, else None. The other attributes are copied from there when they
-            are first read; until then, nothing waits for the GPU.
-    """
-
+    #: (H, W, 2) float32, displacement (x, y) in pixels; pixel (x, y) of the first image is at
+    #: (x + flow[y, x, 0], y + flow[y, x, 1]) in the second. Never NaN.
     flow: OnDemand[np.ndarray] = OnDemand()
+    #: (H, W) float32 in [0, 1], the estimated probability that the displacement is less than 3 pixels off
     confidence: OnDemand[np.ndarray] = OnDemand()
-    matches: OnDemand[int] = OnDemand(0)
-    seconds: OnDemand[Mapping[str, float]] = OnDemand(dict)
-    agreement: OnDemand[float] = OnDemand(math.nan)
+    matches: OnDemand[int] = OnDemand(0)  #: number of matches that the flow was interpolated from, after the filters
+    seconds: OnDemand[Mapping[str, float]] = OnDemand(dict)  #: time of each stage
+    agreement: OnDemand[float] = OnDemand(math.nan)  #: of the matches before the filters; NaN for those of others
+    #: The same on the GPU that computed them, else None. The other fields are copied from there when they are first
+    #: read; until then, nothing waits for the GPU.
     tensors: FlowTensors | None = None
+    #: (H, W) float32 in [0, 1], the estimated probability that a pixel is not visible in the second image; None if the
+    #: matches were not judged, or came through the transformations of a search.
     occlusion: OnDemand[np.ndarray | None] = OnDemand(None)
 
     @classmethod

@@ -21,11 +21,8 @@ from deepmatching.network.convolutions import as_rgb, channels_last, in_row_band
 from deepmatching.network.operators.evidence import squash
 from deepmatching.network.operators.lookups import lookup, lookup_squares
 
-#: Windows whose fits a point can choose from, at every scale: its own and its eight neighbours.
-NEIGHBOURS = 9
-
-#: Points of the grid in one unit of the fits' coordinates, for precision.
-_UNIT = 16.0
+NEIGHBOURS = 9  #: windows whose fits a point can choose from, at every scale: its own and its eight neighbours
+_UNIT = 16.0  #: points of the grid in one unit of the fits' coordinates, for precision
 
 #: Displacements of candidates, the interpolated flow included, are limited to this many pixels along each axis, and
 #: training leaves out pixels that move further.
@@ -101,32 +98,15 @@ def _fit(sums: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
     return torch.cat([x, y, moved, slope_x, slope_y], dim=1), total
 
 
-#: Pixels between the points of the finer grid.
-FINE = 4
-
-#: Squares of lookups: the reach of each, and its step in pixels.
-Squares: TypeAlias = tuple[tuple[int, float], ...]
-
-#: Lookups around the current motion in coarse updates.
-_COARSE_SQUARES: Squares = ((2, 2.0), (2, 8.0))
-
-#: The same in fine updates.
-_FINE_SQUARES: Squares = ((2, 2.0),)
-
-#: Scale of the mixture's first component, in pixels.
-NARROW = 0.4
-
-#: Range of the log of the mixture's second scale, in log pixels.
-LOG_SCALE = (-2.0, 6.0)
-
-#: Rows that an update computes at a time on a CPU.
-_BAND = 64
-
-#: Rows around them that their result depends on: five 3×3 operations.
-_REACH = 5
-
-#: Scale of squashed lengths, in pixels.
-_NEAR = 4.0
+FINE = 4  #: pixels between the points of the finer grid
+Squares: TypeAlias = tuple[tuple[int, float], ...]  #: squares of lookups: the reach of each, and its step in pixels
+_COARSE_SQUARES: Squares = ((2, 2.0), (2, 8.0))  #: lookups around the current motion in coarse updates
+_FINE_SQUARES: Squares = ((2, 2.0),)  #: the same in fine updates
+NARROW = 0.4  #: scale of the mixture's first component, in pixels
+LOG_SCALE = (-2.0, 6.0)  #: range of the log of the mixture's second scale, in log pixels
+_BAND = 64  #: rows that an update computes at a time on a CPU
+_REACH = 5  #: rows around them that their result depends on: five 3×3 operations
+_NEAR = 4.0  #: scale of squashed lengths, in pixels
 
 
 class InitialFlow(NamedTuple):

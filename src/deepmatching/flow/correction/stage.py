@@ -19,8 +19,7 @@ from deepmatching.geometry.targets import Decoded, pair_of
 from deepmatching.kernels.cuda_graphs import Replayed
 from deepmatching.settings import CORRECT_WITHIN
 
-#: Larger corrections of the interpolated flow by the dense network do not count, in pixels.
-LARGEST_CORRECTION = 10.0
+LARGEST_CORRECTION = 10.0  #: larger corrections of the interpolated flow by the dense network do not count, in pixels
 
 
 class InitialFlows:
