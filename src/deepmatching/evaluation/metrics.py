@@ -1,12 +1,10 @@
 """Accuracy of the matches and of the dense flow of one pair, as the paper, Sintel and KITTI measure it.
 
-Pixel centres are at integer coordinates: the pixel in column j and row i is at (x, y) = (j, i). Keypoints are (N, 2)
-arrays of (x, y), and match n goes from keypoints0[n] to keypoints1[n]. Displacement fields and ground truth are
-(H, W, 2), NaN where unknown.
+Pixel centres are at integer coordinates: column j and row i are at (x, y) = (j, i). Keypoints are (N, 2) arrays of
+(x, y). Displacement fields and ground truth are (H, W, 2), NaN where unknown.
 
 The metrics of a pair are given for sets of pixels. ``all`` is every pixel with ground truth, which KITTI and the paper
-call OCC. A data set with occlusion masks has two more: ``noc``, the pixels visible in both images, and ``occ``, the
-others.
+call OCC. With occlusion masks there are ``noc``, the pixels visible in both images, and ``occ``, the others.
 """
 
 from collections.abc import Sequence
@@ -29,20 +27,15 @@ def match_metrics(
     spread: float = PROPAGATION_RADIUS,
     rank: Rank = "confidence",
 ) -> tuple[PairMetrics, np.ndarray]:
-    """Return metrics of matches, and the displacement field (H, W, 2) that they spread to.
+    """Return metrics of matches, and the displacement field (H, W, 2) that they :func:`propagate` to.
 
     * ``acc@T`` in %: pixels with ground truth whose displacement is off by at most T px; a pixel without one is wrong
     * ``epe`` in px: mean end-point error of the matches themselves
     * ``coverage`` in %: pixels with a displacement, whether their ground truth is known or not
     * ``matches``: number of matches that start in the set
 
-    Args:
-        matches: of the pair.
-        truth: (H, W, 2), NaN where unknown.
-        occluded: (H, W) bool; None if the data set has no masks.
-        spread: see :func:`propagate`.
-        rank: which match a pixel takes: that of the highest score, as in the paper, or of the highest confidence if
-            there is one.
+    ``occluded`` is (H, W) bool. ``rank`` says which match a pixel takes: that of the highest score, as in the paper, or
+    of the highest confidence if there is one.
     """
     keypoints0, keypoints1, scores = matches.numpy()
     if rank == "confidence":
@@ -71,21 +64,18 @@ def flow_metrics(flow: np.ndarray, truth: np.ndarray, occluded: np.ndarray | Non
 def endpoint_metrics(flow: np.ndarray, truth: np.ndarray, mask: np.ndarray | None = None) -> dict[str, float]:
     """Return metrics of a flow over the pixels with ground truth, within ``mask`` if given; NaN if there are none.
 
-    With e = ‖flow − truth‖:
+    The flow must be known wherever the truth is. With e = ‖flow − truth‖:
 
     * ``epe`` in px: the mean of e
     * ``err@3`` in %: e > 3 px (KITTI 2012, the paper's Err)
     * ``fl`` in %: e > 3 px and e > 5 % of ‖truth‖ (KITTI 2015)
     * ``s0-10``, ``s10-40``, ``s40+`` in px: the mean of e where ‖truth‖ is below 10, 10 to 40, above 40 px (Sintel)
     * ``pixels``, ``pixels s0-10`` …: the number of pixels in these means
-
-    ``flow`` and ``truth`` are (H, W, 2); the flow must be known wherever the truth is.
     """
     counted = _comparable(flow, truth, mask)
     true = truth[counted].astype(np.float64)
     error = np.hypot(*(flow[counted] - true).T)
-    if not np.isfinite(error).all():
-        unknown = int(np.count_nonzero(~np.isfinite(error)))
+    if unknown := np.count_nonzero(~np.isfinite(error)):
         raise DeepMatchingError(
             f"The flow is unknown (NaN) at {unknown} pixels; a dense flow must have a value at each."
         )
@@ -113,13 +103,11 @@ def propagate(
 ) -> np.ndarray:
     """Spread quasi-dense matches to every pixel: float32 (H, W, 2) displacements.
 
-    A pixel takes the displacement of the most confident match at most ``spread`` px away in both x and y (L∞
-    distance), the first among equals, and NaN if no match is that near. A match starts at the nearest pixel; halfway
-    between two, at the right or lower one. The original's corner x = 4 thus counts as pixel 4 and reaches 17 pixels
-    at a spread of 8, as in published results.
-
-    Matches of a search have ``derivatives`` (N, 2, 2) of their transformations: where the second image is turned or
-    zoomed, the displacement changes from the match to the pixel as the transformation says.
+    A pixel takes the displacement of the match with the highest score at most ``spread`` px away in both x and y, the
+    first among equals, and NaN if no match is that near. A match starts at the nearest pixel; halfway between two, at
+    the right or lower one. The original's corner x = 4 thus counts as pixel 4 and reaches 17 pixels at a spread of 8,
+    as in published results. Matches of a search have ``derivatives`` (N, 2, 2) of their transformations, by which the
+    displacement changes from the match to the pixel.
     """
     start, end = _as_points(keypoints0), _as_points(keypoints1)
     scores = np.asarray(scores, np.float64).reshape(-1)
@@ -135,25 +123,24 @@ def propagate(
     right, bottom = np.clip(np.floor(centre + spread) + 1, 0, size).astype(np.int64).T
 
     # Squares are painted from the least to the most confident, so the last coat is the answer.
-    best_first = np.argsort(-scores, kind="stable")
+    order = np.argsort(-scores, kind="stable")[::-1]
+    order = order[(right > left)[order] & (bottom > top)[order]]
     owner = np.full((height, width), -1, np.int64)
-    visible = best_first[(right > left)[best_first] & (bottom > top)[best_first]]
-    squares = np.stack([visible, top[visible], bottom[visible], left[visible], right[visible]], axis=1)
     if spread < 1:  # squares of one pixel, often all pixels of an image; among equal indices the last counts
-        owner[squares[::-1, 1], squares[::-1, 3]] = squares[::-1, 0]
-        squares = squares[:0]
-    for match, row0, row1, column0, column1 in squares[::-1].tolist():
-        owner[row0:row1, column0:column1] = match
+        owner[top[order], left[order]] = order
+    else:
+        squares = np.stack([order, top[order], bottom[order], left[order], right[order]], axis=1)
+        for match, row0, row1, column0, column1 in squares.tolist():
+            owner[row0:row1, column0:column1] = match
 
     displacements = np.full((len(start) + 1, 2), np.nan, np.float32)  # the last row serves owner −1
     displacements[:-1] = end - start
     field = displacements[owner]
     if derivatives is not None and len(start):
-        changes = derivatives - np.eye(2)
         rows, columns = np.nonzero(owner >= 0)
         chosen = owner[rows, columns]
         steps = np.stack([columns, rows], axis=1) - start[chosen]
-        field[rows, columns] += (changes[chosen] @ steps[..., None])[..., 0].astype(np.float32)
+        field[rows, columns] += ((derivatives - np.eye(2))[chosen] @ steps[..., None])[..., 0].astype(np.float32)
     return field
 
 
@@ -162,8 +149,7 @@ def accuracy(
 ) -> dict[float, float]:
     """Return acc@T: the fraction of pixels with ground truth whose end-point error is at most T px, for every T.
 
-    ``field`` and ``truth`` are (H, W, 2). Pixels count if ``truth`` is known and ``mask`` (H, W), if given, is true;
-    a pixel without a displacement is wrong. NaN if no pixel counts.
+    Pixels count where ``mask`` (H, W), if given, is true. One without a displacement is wrong. NaN if no pixel counts.
     """
     counted = _comparable(field, truth, mask)
     error = np.hypot(*(field[counted].astype(np.float64) - truth[counted]).T)
@@ -200,10 +186,7 @@ def area_under_roc(scores: np.ndarray, is_right: np.ndarray) -> float:
 
 
 def reliability(confidence: np.ndarray, is_right: np.ndarray, bins: int = 10) -> list[tuple[int, float, float]]:
-    """Return the number of matches, their mean confidence and the correct fraction, by ``bins`` equal intervals of it.
-
-    The means are NaN for an empty interval.
-    """
+    """Return number, mean confidence and correct fraction of matches, by equal intervals of it; NaN for empty ones."""
     place = np.minimum((confidence * bins).astype(np.int64), bins - 1)
     return [(int((place == n).sum()), _mean(confidence[place == n]), _mean(is_right[place == n])) for n in range(bins)]
 
@@ -228,20 +211,16 @@ def _comparable(field: np.ndarray, truth: np.ndarray, mask: np.ndarray | None) -
             "both must be (H, W, 2) of the size of the first image."
         )
     known = np.isfinite(truth).all(axis=2)
-    if mask is None:
-        return known
-    if mask.shape != known.shape:
+    if mask is not None and mask.shape != known.shape:
         raise DeepMatchingError(f"The mask is {mask.shape} and the field {known.shape}; make them equal.")
-    return known & mask.astype(bool)
+    return known if mask is None else known & mask.astype(bool)
 
 
 def _as_points(points: np.ndarray) -> np.ndarray:
     points = np.asarray(points, np.float64)
-    if points.size == 0:
-        return points.reshape(0, 2)
-    if points.ndim != 2 or points.shape[1] != 2:
+    if points.size and points.shape[1:] != (2,):
         raise DeepMatchingError(f"Keypoints must be an array (N, 2) of (x, y), but these are {points.shape}.")
-    return points
+    return points.reshape(-1, 2)
 
 
 def _mean(values: np.ndarray) -> float:

@@ -26,7 +26,7 @@ class PairMatcher(Protocol):
     def match(self, image0: Tensor, image1: Tensor, /) -> Matches: ...
 
 
-FlowFunction = Callable[[Tensor, Tensor], np.ndarray]  #: from two images (3, H, W) to a flow (H, W, 2)
+FlowFunction = Callable[[Tensor, Tensor], np.ndarray]  #: from two images (3, H, W) in [0, 1] to a flow (H, W, 2)
 
 #: Called after each pair with the pair, its result, and either (matches, field or None) or the flow.
 OnPair = Callable[[Pair, PairResult, Any], None]
@@ -40,7 +40,7 @@ def evaluate(
     warm_up: bool = False,
     rank: Rank = "confidence",
 ) -> Evaluation:
-    """Measure a matcher on every pair of a data set, as the paper does.
+    """Measure a matcher on every pair of a data set, as the paper does with the ``rank`` ``score``.
 
     Of pairs in files, those with a homography, points or a pose also get :mod:`deepmatching.evaluation.two_view`.
 
@@ -48,12 +48,9 @@ def evaluate(
     >>> evaluation.means("sintel-clean")["acc@10"]
 
     Args:
-        matcher: any object with ``match(image0, image1) -> Matches``.
-        dataset: see ``deepmatching.data.datasets``.
         recorder: keeps results in a file and skips the pairs that are done.
         on_pair: receives each pair, its result, and (matches, field).
         warm_up: match the first pair once before the clock starts, since that may compile kernels.
-        rank: see :func:`~deepmatching.evaluation.match_metrics`; the paper's is ``score``.
     """
     recorder = recorder or Recorder(Evaluation("matches", total=len(dataset)))
     _run([_matching(matcher, recorder, rank)], dataset, on_pair, warm_up)
@@ -67,13 +64,7 @@ def evaluate_flow(
     on_pair: OnPair | None = None,
     warm_up: bool = False,
 ) -> Evaluation:
-    """Measure a dense flow on every pair of a data set.
-
-    Args:
-        function: from two images (3, H, W) in [0, 1] to a flow (H, W, 2) in pixels.
-        dataset, recorder, warm_up: as for :func:`evaluate`.
-        on_pair: receives each pair, its result, and the flow.
-    """
+    """Measure a dense flow on every pair of a data set; see :func:`evaluate`. ``on_pair`` receives the flow last."""
     recorder = recorder or Recorder(Evaluation("flow", total=len(dataset)))
     stage = Stage(lambda image0, image1, before: function(image0, image1), _measure_flow, recorder)
     _run([stage], dataset, on_pair, warm_up)
@@ -89,13 +80,10 @@ def evaluate_with_flow(
     warm_up: bool = False,
     rank: Rank = "confidence",
 ) -> tuple[Evaluation, Evaluation]:
-    """Measure a matcher and the flow that is made from its matches. Each pair is matched once.
+    """Measure a matcher and the ``flow`` that is made from its matches, with a recorder for either.
 
-    Args:
-        matcher, dataset, warm_up, rank: as for :func:`evaluate`.
-        flow: from two images (3, H, W) and their matches to a flow (H, W, 2).
-        recorders: of the matches and of the flow. A pair's time for the flow includes that for the matches.
-        on_pair: receives each pair, and the last result and what was measured for it.
+    Each pair is matched once; its time for the flow includes that for the matches. See :func:`evaluate`. ``on_pair``
+    receives the last result and what was measured for it.
     """
     stages = [_matching(matcher, recorders[0], rank), Stage(flow, _measure_flow, recorders[1])]
     _run(stages, dataset, on_pair, warm_up)

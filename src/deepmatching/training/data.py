@@ -23,7 +23,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset
 
 from deepmatching.data.datasets import FilePairs, Pair, open_dataset
 from deepmatching.data.datasets.opening import WITH_PASSES, WITH_SPLIT_FILE, WITH_SPLITS
-from deepmatching.data.datasets.pairs import PairDataset, center_crop, random_crop, random_flip
+from deepmatching.data.datasets.pairs import PairDataset, crop, random_crop, random_flip
 from deepmatching.errors import DeepMatchingError, check_choice
 from deepmatching.extensions import is_import_path
 from deepmatching.training.config import DataConfig
@@ -212,7 +212,7 @@ class TrainingData:
             if config.overfit:
                 count = min(config.overfit, len(self.pairs))
                 first = [self.pairs[n] for n in range(count)]
-                self.pairs = [center_crop(pair, config.crop) for pair in first] if any(config.crop) else first
+                self.pairs = [crop(pair, config.crop) for pair in first] if any(config.crop) else first
 
     def batches(self, first: int) -> Iterator[Batch]:
         """Yield batches on the device, from number ``first`` on."""

@@ -34,12 +34,8 @@ MIN_CONFIDENCE = 0.5  #: matches of at least this confidence are interpolated by
 class TrainedModel(nn.Module):
     """Images and ground truth in, loss out. One module, so that DDP sees every parameter that has a gradient.
 
-    Args:
-        network, objective: the network and the loss that it is trained on.
-        amp: precision inside the descriptor.
-        learn: ``confidence`` or ``flow`` if the loss of that network is the only one.
-        confidence: weight of the confidence network's loss otherwise.
-        flow: weight of the error of the flow that the matches interpolate to.
+    If ``learn`` is ``confidence`` or ``flow``, the loss of that network is the only one. Otherwise ``objective`` is
+    joined by the losses that the weights ``confidence`` and ``flow`` ask for.
     """
 
     def __init__(
@@ -155,7 +151,11 @@ def _bfloat16(descriptor: Descriptor) -> Iterator[None]:
 def build_model(model: ModelConfig, loss: LossConfig, amp: Amp = "off") -> TrainedModel:
     """Build the network at the start of a run, with ``requires_grad`` set on what is learned."""
     network = _network(model)
-    _set_sharpness(network, model, loss)
+    kappa = model.subpixel
+    if kappa == "auto" and network.sharpness is None and loss.subpixel:
+        kappa = FIRST_SHARPNESS
+    if kappa != "auto":
+        network.sharpness = nn.Parameter(torch.tensor(float(kappa))) if kappa else None
     if model.pooling != "auto":
         network.use_pooling(pooling_of(model.pooling), model.temperature)
     if model.nu0 != "auto":
@@ -191,8 +191,8 @@ def build_model(model: ModelConfig, loss: LossConfig, amp: Amp = "off") -> Train
         network.descriptor.requires_grad_(False)
     if not learns_matches:
         objective.requires_grad_(False)
-    if learns_exponents and not model.learn_nu0:
-        network.exponents.register_hook(_without_first)
+    if learns_exponents and not model.learn_nu0:  # without a gradient, no optimizer moves ν_0
+        network.exponents.register_hook(lambda gradient: torch.cat([torch.zeros_like(gradient[:1]), gradient[1:]]))
     return TrainedModel(network, objective, amp, model.learn, loss.confidence, loss.flow)
 
 
@@ -212,13 +212,6 @@ def untrained_parts(network: Network, init: str) -> str:
     )
 
 
-def _without_first(gradient: Tensor) -> Tensor:
-    """Return the gradient of the exponents with 0 for ν_0, so that no optimizer moves it."""
-    gradient = gradient.clone()
-    gradient[0] = 0
-    return gradient
-
-
 def check_sizes(network: Network, config: Config) -> None:
     """Raise for crops, radii, levels and score volumes that contradict one another, as far as the config tells."""
     descriptor = network.descriptor
@@ -228,14 +221,14 @@ def check_sizes(network: Network, config: Config) -> None:
             Geometry.for_downscale((patch, patch), (patch, patch), downscale, value, patch=descriptor.cells_of_patch)
         except DeepMatchingError as error:
             raise DeepMatchingError(f"{key}.radius={value} cannot be used: {error}") from error
-    rows, columns = config.data.crop
-    if not rows:
+    size = config.data.crop
+    if not any(size):
         return
-    crop = f"data.crop=[{rows}, {columns}]"
-    if min(rows, columns) < patch:
+    crop = f"data.crop={list(size)}"
+    if min(size) < patch:
         raise DeepMatchingError(f"{crop} is smaller than one patch: use at least [{patch}, {patch}].")
     try:
-        levels = network.geometry((rows, columns), (rows, columns)).L
+        levels = network.geometry((size[0], size[1]), (size[0], size[1])).L
     except DeepMatchingError as error:
         raise DeepMatchingError(f"With {crop}, model.{error}") from error
     for name, weight in config.loss.weights.items():
@@ -264,23 +257,12 @@ def _network(model: ModelConfig) -> Network:
             f"The model {model.init} has another descriptor than model.descriptor={model.descriptor}: "
             f"set model.descriptor={name}."
         )
-    if model.settings:
-        asked = build_network(name, radius, levels, **model.settings).descriptor
-        if asked.settings() != network.descriptor.settings():
-            if not isinstance(asked, Compact) or not isinstance(network.descriptor, Compact):
-                raise DeepMatchingError(
-                    f"The descriptor of the model {model.init} was built with other model.settings: leave them out."
-                )
-            grow(network.descriptor, asked)
-            network.descriptor = asked
+    asked = build_network(name, radius, levels, **model.settings).descriptor if model.settings else network.descriptor
+    if asked.settings() != network.descriptor.settings():
+        if not isinstance(asked, Compact) or not isinstance(network.descriptor, Compact):
+            raise DeepMatchingError(
+                f"The descriptor of the model {model.init} was built with other model.settings: leave them out."
+            )
+        grow(network.descriptor, asked)
+        network.descriptor = asked
     return network
-
-
-def _set_sharpness(network: Network, model: ModelConfig, loss: LossConfig) -> None:
-    """Give the network the κ of ``ModelConfig.subpixel``, or none."""
-    kappa = model.subpixel
-    if kappa == "auto":
-        if network.sharpness is not None or not loss.subpixel:
-            return
-        kappa = FIRST_SHARPNESS
-    network.sharpness = nn.Parameter(torch.tensor(float(kappa))) if kappa else None

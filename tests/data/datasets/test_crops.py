@@ -72,7 +72,7 @@ def test_a_crop_of_a_pair_is_a_pair(
 
 def test_a_whole_crop_finds_all() -> None:
     pair = random_pair(3, (6, 5), (6, 5))
-    assert check(crop(pair, 0, 0, (6, 5))) == check(pair) > 10
+    assert check(crop(pair, (6, 5))) == check(pair) > 10
 
 
 def test_the_generator_alone_determines_the_crop() -> None:

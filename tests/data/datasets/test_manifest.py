@@ -69,7 +69,7 @@ def test_photographs_have_points_or_a_pose_and_no_known_motion(tmp_path: Path) -
     ]
     assert posed.pose is not None and posed.pose.K0[0, 0] == 2 and posed.pose.T_0to1.shape == (4, 4)
     for photograph in (marked, posed):
-        assert not photograph.knows_motion and photograph.read().flow.isnan().all()
+        assert photograph.read().flow.isnan().all()
     with pytest.raises(DeepMatchingError, match="which training needs"):
         Manifest(write_manifest(tmp_path, [{**images, "pose": pose}])).with_motion()
 

@@ -52,7 +52,7 @@ def test_kitti_2012_is_grey_or_in_colour_as_its_name_says(tmp_path: Path) -> Non
         (("imagenet",), {}, "Unknown data set 'imagenet': use sintel-clean, .* or the path of a .json manifest"),
         (("sintel-clean",), {}, "'sintel-clean' needs its folder: give --root"),
         (("chairs",), {}, "'chairs' needs its folder"),
-        (("sintel-foggy", "here"), {}, "must be 'clean' or 'final', not 'foggy'"),
+        (("sintel-foggy", "here"), {}, "Unknown data set 'sintel-foggy'"),
         (("sintel-clean", "here"), {"passes": "final"}, "contradict"),
         (("sintel-clean", "here", "train"), {}, "'sintel-clean' has no splits: leave 'train' out"),
         (("kitti2012", "here"), {"passes": "final"}, "'kitti2012' has no passes"),

@@ -99,7 +99,7 @@ def test_the_split_file_may_lie_elsewhere_or_be_missing(tmp_path: Path) -> None:
     assert len(FlyingChairs(tmp_path / "chairs", "all")) == 2
     with pytest.raises(DeepMatchingError, match=r"chairs/FlyingChairs_train_val.txt'.*--split all"):
         FlyingChairs(tmp_path / "chairs", "train")
-    with pytest.raises(DeepMatchingError, match=r"'.*none.txt' cannot be read"):
+    with pytest.raises(DeepMatchingError, match=r"none\.txt"):
         FlyingChairs(tmp_path / "chairs", "train", tmp_path / "none.txt")
 
 

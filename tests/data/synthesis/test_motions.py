@@ -64,7 +64,7 @@ def test_the_planes_of_a_street_lie_where_their_normals_say() -> None:
 @settings(max_examples=20, deadline=None)
 def test_bending_is_undone_to_a_twentieth_of_a_pixel(seed: int, height: float) -> None:
     rng = np.random.default_rng(seed)
-    waves = motions.draw_waves(rng, (3,), rng.uniform(20, 300, 3), np.full(3, height))
+    waves = motions.draw_waves(rng, rng.uniform(20, 300, 3), np.full(3, height))
     tensors = Waves(*(torch.from_numpy(values).float() for values in vars(waves).values()))
     target = torch.from_numpy(rng.uniform(0, 300, (3, 8, 8, 2))).float()
     point = unbend(tensors, target)
@@ -73,7 +73,7 @@ def test_bending_is_undone_to_a_twentieth_of_a_pixel(seed: int, height: float) -
 
 def test_a_displacement_is_the_sum_of_its_waves() -> None:
     rng = np.random.default_rng(3)
-    waves = motions.draw_waves(rng, (2,), np.array([40.0, 90.0]), np.array([3.0, 5.0]))
+    waves = motions.draw_waves(rng, np.array([40.0, 90.0]), np.array([3.0, 5.0]))
     point = rng.uniform(0, 100, (2, 3, 4, 2))
     expected = np.zeros_like(point)
     for m in range(2):

@@ -45,16 +45,14 @@ def open_dataset(
     masks: bool = True,
     limit: int | None = None,
 ) -> FilePairs:
-    """Open a data set.
+    """Open one of :data:`NAMES`, a ``.json`` manifest, or what an import path names.
+
+    That takes ``root``, ``split``, ``masks`` and ``limit`` by name and returns a :class:`FilePairs`.
 
     Args:
-        name_or_path: one of :data:`NAMES`, the path of a ``.json`` manifest, or the import path of something that takes
-            ``root``, ``split``, ``masks`` and ``limit`` by name and returns a :class:`FilePairs` (see
-            :mod:`deepmatching.extensions`). ``kitti2012`` uses the grey images if they exist.
-        root: the folder of the data set; not for a manifest.
+        root: the folder of the data set; not for a manifest. ``kitti2012`` uses the grey images if they exist.
         split: of ``sintelmini`` (train, val) and ``chairs`` (train, val, all); val by default.
-        passes: of ``sintel`` and ``sintelmini``: clean or final; clean by default. ``sintel`` with a pass is
-            ``sintel-clean`` or ``sintel-final``.
+        passes: of ``sintel`` and ``sintelmini``: clean (the default) or final.
         split_file: of ``chairs``, if it is not in its folder.
         masks: use the masks of occluded and of invalid pixels; otherwise all known flow counts.
         limit: take only this many evenly spaced pairs. Others may lack files; a data set takes complete pairs only.
@@ -65,7 +63,7 @@ def open_dataset(
     name = text.lower()
     is_manifest = name.endswith(".json")
     family = "" if is_manifest else name.partition("-")[0]
-    if not is_manifest and name not in NAMES and family != "sintel":
+    if not (is_manifest or is_published(name)):
         raise DeepMatchingError(
             f"Unknown data set '{text}': use {', '.join(NAMES)}, package.module:Class or the path of a .json manifest."
         )
@@ -98,13 +96,12 @@ def open_dataset(
 
 
 class Manifest(FilePairs):
-    """The pairs that a JSON file lists.
+    """The pairs that a JSON file lists. ``masks`` and ``limit`` are those of :class:`LayoutPairs`.
 
     Each is an object with ``image0``, ``image1``, and one of ``flow``, ``homography``, ``points`` and ``pose`` (an
-    object with the matrices ``K0``, ``K1`` and ``T_0to1``). It may have the masks ``occ``, ``visible`` and
-    ``invalid``, or ``flow_noc`` (the flow of visible pixels only), ``dataset`` (the group it is averaged with; by
-    default the name of the manifest) and ``scene``. Paths are relative to the manifest. Other keys and null are
-    ignored. ``masks`` and ``limit`` are those of :class:`LayoutPairs`.
+    object with the matrices ``K0``, ``K1`` and ``T_0to1``). It may have the masks ``occ``, ``visible`` and ``invalid``,
+    or ``flow_noc`` (the flow of visible pixels only), ``dataset`` (the group it is averaged with; by default the name
+    of the manifest) and ``scene``. Paths are relative to the manifest. Other keys and null are ignored.
     """
 
     def __init__(self, path: PathLike, masks: bool = True, limit: int | None = None) -> None:
@@ -135,9 +132,8 @@ def _entry(manifest: Path, number: int, item: Any) -> Entry:
     for key in (*_FILES, "dataset", "scene"):
         if key in item and (not isinstance(item[key], str) or not item[key]):
             raise DeepMatchingError(f"{where} has a '{key}' that is not a string; write its name in quotes.")
-    for key in ("image0", "image1"):
-        if key not in item:
-            raise DeepMatchingError(f"{where} has no '{key}'; write {_EXAMPLE}.")
+    if missing := {"image0", "image1"} - set(item):
+        raise DeepMatchingError(f"{where} has no '{min(missing)}'; write {_EXAMPLE}.")
     if sum(key in item for key in _TRUTHS) != 1:
         raise DeepMatchingError(f"{where} must have one of {', '.join(map(repr, _TRUTHS))}, its ground truth.")
     pose = _pose(item["pose"], where) if "pose" in item else None
@@ -163,8 +159,8 @@ def _with_distinct_names(entries: list[Entry]) -> list[Entry]:
     seen: Counter[tuple[str, str]] = Counter()
     distinct = []
     for entry in entries:
-        frames = f"/{entry.image0.stem}-{entry.image1.stem}" if shared[entry.group, entry.name] > 1 else ""
-        name = entry.name + frames
+        is_shared = shared[entry.group, entry.name] > 1
+        name = f"{entry.name}/{entry.image0.stem}-{entry.image1.stem}" if is_shared else entry.name
         seen[entry.group, name] += 1
         count = seen[entry.group, name]
         distinct.append(replace(entry, name=name if count == 1 else f"{name} ({count})"))

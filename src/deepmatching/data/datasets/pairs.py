@@ -77,11 +77,6 @@ class Entry:
     flow_noc: Path | None = None  #: the flow, unknown where the pixel is not visible in image 1
 
     @property
-    def knows_motion(self) -> bool:
-        """Tell whether the files say where pixels move, not only how the two views are related."""
-        return self.flow is not None or self.homography is not None
-
-    @property
     def knows_occlusion(self) -> bool:
         """Tell whether the files say which pixels are occluded."""
         return any((self.occluded, self.visible, self.flow_noc))
@@ -138,12 +133,7 @@ def _read_mask(path: Path) -> np.ndarray:
 
 
 class FilePairs(Dataset[Pair]):
-    """Pairs in files, by index; workers of a ``DataLoader`` may read them.
-
-    Args:
-        name, entries: of the data set, for display, and of each pair.
-        incomplete: number of pairs that were left out because they lack files.
-    """
+    """Pairs in files, by index; ``incomplete`` is the number of pairs that were left out because they lack files."""
 
     def __init__(self, name: str, entries: Sequence[Entry], incomplete: int = 0) -> None:
         self.name, self.entries, self.incomplete = name, tuple(entries), incomplete
@@ -171,7 +161,7 @@ class FilePairs(Dataset[Pair]):
 
     def with_motion(self) -> "FilePairs":
         """Return the pairs whose files tell where pixels move."""
-        entries = [entry for entry in self.entries if entry.knows_motion]
+        entries = [entry for entry in self.entries if entry.flow or entry.homography]
         if not entries:
             raise DeepMatchingError(f"No pair of {self.name} has a flow or a homography, which training needs.")
         return self if len(entries) == len(self) else FilePairs(self.name, entries, self.incomplete)
@@ -211,10 +201,8 @@ def list_folder(folder: Path) -> list[str]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise DeepMatchingError(
-            f"The folder '{folder}' cannot be read ({reason}); check its name and its permissions."
-        ) from error
+        reason = getattr(error, "strerror", None) or error
+        raise DeepMatchingError(f"The folder '{folder}' cannot be read ({reason}); check its permissions.") from error
 
 
 def read_homography(path: Path) -> np.ndarray:
@@ -258,48 +246,34 @@ def homography_flow(homography: np.ndarray, height: int, width: int, height1: in
     NaN where the point leaves the area [−0.5, W'−0.5] × [−0.5, H'−0.5] that the target's pixels cover, or lies beyond
     the horizon, that is, not on the side of the image's centre.
     """
-    matrix = np.asarray(homography, np.float64)
-    if matrix.shape != (3, 3) or not np.isfinite(matrix).all():
-        raise DeepMatchingError(f"A homography is a finite 3 x 3 matrix, but this one is {matrix.shape}.")
     x, y = np.meshgrid(np.arange(width, dtype=np.float64), np.arange(height, dtype=np.float64))
-    x1, y1, weight = (row[0] * x + row[1] * y + row[2] for row in matrix)
+    x1, y1, weight = (row[0] * x + row[1] * y + row[2] for row in homography)
     with np.errstate(divide="ignore", invalid="ignore"):
         x1, y1 = x1 / weight, y1 / weight
         # A homography is known up to scale, even a negative one: only the sign relative to the centre counts.
-        is_seen = weight * (matrix[2] @ (*homographies.centre((height, width)), 1.0)) > 0
+        is_seen = weight * (homography[2] @ (*homographies.centre((height, width)), 1.0)) > 0
         is_seen &= (x1 >= -0.5) & (x1 <= width1 - 0.5) & (y1 >= -0.5) & (y1 <= height1 - 0.5)
         flow = np.stack([x1 - x, y1 - y], axis=2)
     return np.where(is_seen[..., None], flow, np.nan).astype(np.float32)
 
 
-def random_crop(pair: Pair, size: Sequence[int], generator: Generator | None = None) -> Pair:
-    """Return the same window of both images, of ``size`` (rows, columns) or what fits, at a random place.
+def crop(pair: Pair, size: Sequence[int], place: Callable[[int], int] = lambda rest: rest // 2) -> Pair:
+    """Return the same window of both images, of ``size`` (rows, columns) or what fits; the middle one by default.
 
-    Displacements do not change; some point outside the window, as at the border of an image.
+    ``place`` chooses its first row and column, given how many rows and columns it leaves over. Displacements do not
+    change; some point outside the window, as at the border of an image.
     """
-    size, left_over = _fit(pair, size)
-    top, left = (int(torch.randint(rest + 1, (), generator=generator)) for rest in left_over)
-    return crop(pair, top, left, size)
-
-
-def center_crop(pair: Pair, size: Sequence[int]) -> Pair:
-    """Return the middle of both images, of ``size`` (rows, columns) or what fits."""
-    size, left_over = _fit(pair, size)
-    return crop(pair, left_over[0] // 2, left_over[1] // 2, size)
-
-
-def _fit(pair: Pair, size: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Return the size of a crop that fits into both images, and how many rows and columns it leaves over."""
-    whole = [min(sides) for sides in zip(pair.image0.shape[-2:], pair.image1.shape[-2:], strict=True)]
-    fitting = [min(sides) for sides in zip(size, whole, strict=True)]
-    return fitting, [side - part for side, part in zip(whole, fitting, strict=True)]
-
-
-def crop(pair: Pair, top: int, left: int, size: Sequence[int]) -> Pair:
-    """Return the window of both images whose first pixel is in row ``top`` and column ``left``."""
-    rows, columns = slice(top, top + size[0]), slice(left, left + size[1])
+    whole = zip(pair.image0.shape[-2:], pair.image1.shape[-2:], strict=True)
+    sides = [(min(part, *both), min(both)) for part, both in zip(size, whole, strict=True)]
+    starts = [place(side - part) for part, side in sides]
+    rows, columns = (slice(start, start + part) for start, (part, _) in zip(starts, sides, strict=True))
     image0, image1, occluded = (field[..., rows, columns] for field in (pair.image0, pair.image1, pair.occluded))
     return Pair(image0, image1, pair.flow[..., rows, columns, :], occluded, pair.name)
+
+
+def random_crop(pair: Pair, size: Sequence[int], generator: Generator | None = None) -> Pair:
+    """Return a :func:`crop` at a random place."""
+    return crop(pair, size, lambda rest: int(torch.randint(rest + 1, (), generator=generator)))
 
 
 def random_flip(pair: Pair, generator: Generator | None = None, horizontal: float = 0.5, vertical: float = 0.0) -> Pair:

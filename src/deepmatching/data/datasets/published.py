@@ -3,12 +3,12 @@
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from deepmatching.data.datasets.pairs import MASKS, Entry, FilePairs, evenly_spaced, list_folder, missing_files
 from deepmatching.errors import DeepMatchingError, check_choice
-from deepmatching.io.files import PathLike
+from deepmatching.io.files import PathLike, read_bytes
 
 PASSES = ("clean", "final")  #: the parts of MPI Sintel that have their own images: without and with motion blur and fog
 
@@ -42,10 +42,9 @@ class Layout:
 
     def training(self, root: PathLike, signs: Sequence[str]) -> Path:
         """Return the folder ``training`` of the root, or the root itself if it holds one of that folder's ``signs``."""
-        root = self.folder(Path(root))
-        if not (root / "training").is_dir() and any((root / sign).exists() for sign in signs):
-            return root
-        return self.folder(root / "training")
+        inner = self.folder(Path(root)) / "training"
+        is_inside = not inner.is_dir() and any((inner.parent / sign).exists() for sign in signs)
+        return inner.parent if is_inside else self.folder(inner)
 
     def names(self, folder: Path) -> list[str]:
         """Return the names in a folder, which must exist."""
@@ -70,13 +69,9 @@ _KITTI2012, _KITTI2015 = (
 
 
 class LayoutPairs(FilePairs):
-    """A data set in a published layout, with all its files.
+    """A data set in a published layout, with all its files. Without ``masks``, all known flow counts.
 
-    Args:
-        name, entries: as for :class:`FilePairs`.
-        layout: names what is missing.
-        masks: use the masks; otherwise all known flow counts.
-        limit: take only this many evenly spaced pairs of the complete ones; None for all pairs, which must be complete.
+    With a ``limit``, it takes that many evenly spaced pairs of the complete ones; without, all must be complete.
     """
 
     def __init__(
@@ -89,8 +84,8 @@ class LayoutPairs(FilePairs):
         if limit is not None and len(incomplete) < len(entries):
             entries = [entry for index, entry in enumerate(entries) if index not in incomplete]
         elif missing:
-            others = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
             _, field, path = missing[0]
+            others = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
             hint = "; or do without masks (--no-masks; data.masks=false in training)" if field in MASKS else ""
             raise layout.error(f"there is no file '{path}'{others}", hint)
         super().__init__(name, evenly_spaced(entries, limit), len(incomplete))
@@ -102,9 +97,8 @@ class Sintel(LayoutPairs):
     Args:
         root: the folder that has ``training/``, or ``training`` itself.
         passes: ``"clean"``, or ``"final"`` with motion blur and fog.
-        scenes: names of the scenes; None for all 23.
+        scenes, step: take every ``step``-th pair of these scenes; None for all 23.
         masks, limit: see :class:`LayoutPairs`; with a limit, whole scenes may be missing.
-        step: take every ``step``-th pair of a scene.
     """
 
     def __init__(
@@ -135,20 +129,18 @@ class Sintel(LayoutPairs):
             # With a successor or a flow: either file may then be reported as missing.
             numbers = {n for n in frames if n + 1 in frames} | numbers_of(flow, "flo")
             for number in sorted(numbers)[::step]:
-                frame, following = (f"frame_{n:04d}" for n in (number, number + 1))
-                entry = Entry(name, f"{scene}/{frame}", images / f"{frame}.png", images / f"{following}.png")
-                occluded, invalid = (training / part / scene / f"{frame}.png" for part in ("occlusions", "invalid"))
-                entries.append(replace(entry, flow=flow / f"{frame}.flo", occluded=occluded, invalid=invalid))
+                image0, image1 = (images / f"frame_{n:04d}.png" for n in (number, number + 1))
+                truth = flow / f"{image0.stem}.flo"
+                occluded, invalid = (training / part / scene / image0.name for part in ("occlusions", "invalid"))
+                entry = Entry(name, f"{scene}/{image0.stem}", image0, image1, truth, occluded=occluded, invalid=invalid)
+                entries.append(entry)
         if not entries:
             raise _SINTEL.error(f"there are no pairs of frames in '{training / passes}'")
         super().__init__(name, _SINTEL, entries, masks, limit)
 
 
 class SintelMini(Sintel):
-    """The paper's SintelMini: 313 pairs of 7 scenes for training, 25 of 5 others for validation; see above.
-
-    The arguments are those of :class:`Sintel`, and ``split``: ``"train"`` or ``"val"``.
-    """
+    """The paper's SintelMini: 313 pairs of 7 scenes for training (``"train"``), 25 of 5 others (``"val"``)."""
 
     def __init__(
         self, root: PathLike, split: str = "val", passes: str = "clean", masks: bool = True, limit: int | None = None
@@ -161,13 +153,13 @@ class SintelMini(Sintel):
 class FlyingChairs(LayoutPairs):
     """Chairs in front of photographs (Fischer et al., ICCV 2015): 22232 pairs for training and 640 for validation.
 
-    ``deepmatching synthesize`` writes this layout too.
+    ``deepmatching synthesize`` writes this layout too. The masks are ``NNNNN_occ.png``, if there are any.
 
     Args:
         root: the folder that has ``data/``, or ``data`` itself.
         split: ``"train"``, ``"val"``, or ``"all"``, which needs no split file.
         split_file: a line for each pair, 1 (train) or 2 (val); None for :data:`SPLIT_FILE` in the root or in ``data``.
-        masks, limit: see :class:`LayoutPairs`; the masks are ``NNNNN_occ.png``, if there are any.
+        masks, limit: see :class:`LayoutPairs`.
     """
 
     def __init__(
@@ -197,32 +189,26 @@ class FlyingChairs(LayoutPairs):
                     "data.split_file=FILE), or use all pairs with --split all (data.split=all)",
                 )
             numbers = _numbers_of_split(numbers, split, path)
-        has_masks = any(name.endswith("_occ.png") for name in names)
         entries = []
         for number in numbers:
             image0, image1, flow, mask = (folder / f"{number}_{name}" for name in _CHAIRS_FILES)
-            occluded = mask if has_masks else None
-            entries.append(Entry(f"chairs-{split}", number, image0, image1, flow=flow, occluded=occluded))
-        super().__init__(f"chairs-{split}", _CHAIRS, entries, masks, limit)
+            entries.append(Entry(f"chairs-{split}", number, image0, image1, flow, occluded=mask))
+        has_masks = any(name.endswith("_occ.png") for name in names)
+        super().__init__(f"chairs-{split}", _CHAIRS, entries, masks and has_masks, limit)
 
 
 def _numbers_of_split(numbers: list[str], split: str, path: Path) -> list[str]:
     """Return the pairs of a split; line i of the file is about pair i, counted from 1."""
-    try:
-        labels = path.read_text(encoding="ascii").split()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
-        raise DeepMatchingError(f"The split file '{path}' cannot be read ({reason}); check the path.") from error
+    labels = read_bytes(path, "split file").decode(errors="replace").split()
     for line, label in enumerate(labels, 1):
         if label not in ("1", "2"):
             raise DeepMatchingError(
                 f"Line {line} of the split file '{path}' is '{label}'; each must be 1 (train) or 2 (val)."
             )
     existing = {int(number): number for number in numbers}
-    if max(existing) > len(labels) or min(existing) < 1:
-        beyond = existing[min(existing) if min(existing) < 1 else max(existing)]
+    if beyond := [number for index, number in existing.items() if not 1 <= index <= len(labels)]:
         raise DeepMatchingError(
-            f"The split file '{path}' has {len(labels)} lines, none for pair {beyond}; use the file of this data set."
+            f"The split file '{path}' has {len(labels)} lines, none for pair {beyond[-1]}; use this data set's file."
         )
     width = len(numbers[0])
     chosen = [existing.get(i, f"{i:0{width}d}") for i, label in enumerate(labels, 1) if label in _LABELS[split]]
@@ -235,10 +221,8 @@ def _numbers_of_split(numbers: list[str], split: str, path: Path) -> list[str]:
 class KITTI2012(LayoutPairs):
     """194 pairs from a driving car (Geiger et al., CVPR 2012); a laser scanner measured a third of the pixels.
 
-    Args:
-        root: the folder that has ``training/``, or ``training`` itself.
-        color: read ``colored_0`` (True) or the grey ``image_0`` (False); None for grey if it exists.
-        masks, limit: see :class:`LayoutPairs`; a pixel known in ``flow_occ`` but not in ``flow_noc`` is occluded.
+    ``root`` has ``training/``, or is ``training`` itself. ``color`` reads ``colored_0`` (True) or the grey ``image_0``
+    (False); None takes grey if it exists. A pixel known in ``flow_occ`` but not in ``flow_noc`` is occluded.
     """
 
     def __init__(self, root: PathLike, color: bool | None = None, masks: bool = True, limit: int | None = None) -> None:

@@ -47,6 +47,7 @@ class Photometry(Light[Numbers]):
 
 
 def draw_photometry(rng: np.random.Generator, count: int, settings: SynthesisSettings) -> Photometry[np.ndarray]:
+    """Draw the effects on `count` pairs."""
     light = _draw_light(rng, count, settings)
     smeared = np.flatnonzero(rng.uniform(size=count) < settings.motion_blur)
     filters = _draw_filters(rng, count, settings)
@@ -56,19 +57,18 @@ def draw_photometry(rng: np.random.Generator, count: int, settings: SynthesisSet
     coloured = np.where(is_grey, 0, rng.uniform(size=count))
     # Mostly, both frames come from the same camera.
     worst = rng.uniform(10, 60, count)
-    is_compressed = one_or_both(rng, rng.uniform(size=count) < settings.compression, 0.8)
-    compressed = np.flatnonzero(is_compressed)
+    compressed = _choose_frames(rng, rng.uniform(size=count) < settings.compression, 0.8)
     shutter = rng.uniform(0.2, 0.9, len(smeared))
     deviations = np.repeat(noise[:, None] * np.stack([1 - 0.5 * coloured, coloured], 1), 2, axis=0)
-    quality = np.repeat(worst, 2)[compressed] + rng.uniform(0, 20, len(compressed))
+    quality = worst[compressed // 2] + rng.uniform(0, 20, len(compressed))
     return Photometry(*light, smeared, shutter, *filters, *colours, deviations, compressed, quality)
 
 
-def one_or_both(rng: np.random.Generator, chosen: np.ndarray, both: float) -> np.ndarray:
-    """Choose both frames of a chosen pair with probability `both`, else one at random: (n,) bool to (2 n,)."""
+def _choose_frames(rng: np.random.Generator, chosen: np.ndarray, both: float) -> np.ndarray:
+    """Choose both frames of a chosen pair with probability `both`, else one at random: (n,) bool to indices."""
     draw = rng.uniform(size=len(chosen))
     first, second = draw < (1 + both) / 2, (draw < both) | (draw >= (1 + both) / 2)
-    return (chosen[:, None] & np.stack([first, second], 1)).ravel()
+    return np.flatnonzero(chosen[:, None] & np.stack([first, second], 1))
 
 
 def _paired(common: np.ndarray, own: np.ndarray) -> np.ndarray:
@@ -82,9 +82,8 @@ def _draw_light(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Draw smooth fields that objects move through; they change a little between the frames."""
     has = rng.uniform(size=(3, count)) < np.array([[settings.lighting], [settings.shadow], [settings.fog]])
-    shape = (count, *CONTROL)
-    own = (count, 2, *CONTROL)
-    y, x = np.meshgrid(np.linspace(-1, 1, CONTROL[0]), np.linspace(-1, 1, CONTROL[1]), indexing="ij")
+    shape, own = (count, *CONTROL), (count, 2, *CONTROL)
+    y, x = np.meshgrid(*(np.linspace(-1, 1, points) for points in CONTROL), indexing="ij")
     slope = rng.normal(0, 0.25, (2, count, 1, 1))
     vignette = rng.uniform(0, 0.5, (count, 1, 1)) * (rng.uniform(size=(count, 1, 1)) < 0.5)
     smooth = slope[0] * x + slope[1] * y - vignette * (x**2 + y**2) / 2 + 0.15 * rng.normal(size=shape)
@@ -94,11 +93,16 @@ def _draw_light(
     veil = _paired(density, 0.06 * rng.normal(size=own)) * np.repeat(has[2], 2)[:, None, None]
     # A shade removes light; a negative one is a patch of sunlight.
     depth = rng.uniform(0.1, 0.6, count) * np.where(rng.uniform(size=count) < 0.7, 1, -0.7) * has[1]
-    shade = np.stack([np.exp(rng.uniform(np.log(2), np.log(40), count)), depth], 1)
-    colour = rng.uniform(0.3, 0.9, (count, 1)) + rng.normal(0, 0.05, (count, 3))
+    shade, colour = _draw_shade(rng, depth)
     lit = np.flatnonzero(np.repeat(has.any(0), 2))
     fields = np.stack([gain, outline, veil], axis=1)
-    return lit, fields[lit], np.repeat(shade, 2, axis=0)[lit], np.repeat(colour, 2, axis=0)[lit]
+    return lit, fields[lit], shade[lit // 2], colour[lit // 2]
+
+
+def _draw_shade(rng: np.random.Generator, depth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Draw the sharpness of shades of this depth, and the colour of the fog."""
+    shade = np.stack([np.exp(rng.uniform(np.log(2), np.log(40), len(depth))), depth], 1)
+    return shade, rng.uniform(0.3, 0.9, (len(depth), 1)) + rng.normal(0, 0.05, (len(depth), 3))
 
 
 def _draw_filters(
@@ -108,9 +112,8 @@ def _draw_filters(
     is_blurred, is_sharpened = draw < settings.blur, (draw >= settings.blur) & (draw < settings.blur + settings.sharpen)
     deviation = np.where(is_blurred, rng.uniform(0.15, 1, count) * settings.max_blur, rng.uniform(0.6, 1.5, count))
     weight = np.where(is_blurred, 1.0, -rng.uniform(0.2, 1.2, count))
-    chosen = np.flatnonzero(one_or_both(rng, is_blurred | is_sharpened, 0.75))
-    deviation = np.repeat(deviation, 2)[chosen] * rng.uniform(0.8, 1.25, len(chosen))
-    return chosen, deviation, np.repeat(weight, 2)[chosen]
+    chosen = _choose_frames(rng, is_blurred | is_sharpened, 0.75)
+    return chosen, deviation[chosen // 2] * rng.uniform(0.8, 1.25, len(chosen)), weight[chosen // 2]
 
 
 def _draw_colours(
@@ -164,13 +167,11 @@ class Differences(Light[Numbers]):
 def draw_differences(rng: np.random.Generator, count: int, settings: SynthesisSettings) -> Differences[np.ndarray]:
     """Draw the effects on `count` pairs; there are none while `photographs` is 0."""
     is_photo = rng.uniform(size=count) < settings.photographs
-
-    def choose_frames(share: float, both: float) -> np.ndarray:
-        return np.flatnonzero(one_or_both(rng, is_photo & (rng.uniform(size=count) < share), both))
-
     wide = np.flatnonzero(is_photo & (rng.uniform(size=count) < settings.wide))
-    lit = choose_frames(settings.relit, _BOTH_LIT)
-    styled, sensed, grainy = (choose_frames(x, _BOTH) for x in (settings.styled, settings.sensor, settings.grain))
+    lit, styled, sensed, grainy = (
+        _choose_frames(rng, is_photo & (rng.uniform(size=count) < getattr(settings, name)), both)
+        for name, both in {"relit": _BOTH_LIT, "styled": _BOTH, "sensor": _BOTH, "grain": _BOTH}.items()
+    )
     fields, shade, fog, gain, gamma = _draw_other_light(rng, len(lit))
     rest = rng.uniform(0, 0.6, (len(styled), 1)) ** 2  # of the frame itself
     style = np.eye(_STYLES)[rng.integers(0, _STYLES, len(styled))] * (1 - rest)
@@ -185,15 +186,14 @@ def draw_differences(rng: np.random.Generator, count: int, settings: SynthesisSe
 def _draw_other_light(rng: np.random.Generator, count: int) -> tuple[np.ndarray, ...]:
     """Draw sun from elsewhere, shadows, haze, dusk and night, and another colour temperature."""
     shape = (count, *CONTROL)
-    y, x = np.meshgrid(np.linspace(-1, 1, CONTROL[0]), np.linspace(-1, 1, CONTROL[1]), indexing="ij")
+    y, x = np.meshgrid(*(np.linspace(-1, 1, points) for points in CONTROL), indexing="ij")
     slope = rng.normal(0, 0.3, (2, count, 1, 1))
     gain = slope[0] * x + slope[1] * y + rng.normal(0, 0.2, shape)
     is_hazy = rng.uniform(size=(count, 1, 1)) < 0.3
     haze = is_hazy * rng.uniform(0.1, 0.8, (count, 1, 1)) * (1 + 0.3 * rng.normal(size=shape) - 0.3 * y)
     fields = np.stack([gain, rng.normal(size=shape), haze], axis=1)
     depth = rng.uniform(0.2, 0.75, count) * rng.choice([0.0, 1.0, -1.0], count, p=[0.5, 0.4, 0.1])
-    shade = np.stack([np.exp(rng.uniform(np.log(2), np.log(40), count)), depth], 1)
-    colour = rng.uniform(0.3, 0.9, (count, 1)) + rng.normal(0, 0.05, (count, 3))
+    shade, colour = _draw_shade(rng, depth)
     warmth = rng.normal(0, 0.2, (count, 1)) * np.array([1, 0, -1]) + rng.normal(0, 0.07, (count, 3))
     brightness = rng.normal(-0.1, 0.3, (count, 1)) - 1.2 * (rng.uniform(size=(count, 1)) < _NIGHT)
     return fields, shade, colour, np.exp(brightness + warmth), np.exp(rng.normal(0, 0.35, count))

@@ -105,19 +105,18 @@ def planes(
     return camera[:, None] @ moved @ np.linalg.inv(camera)[:, None]
 
 
-def draw_waves(
-    rng: np.random.Generator, shape: tuple[int, ...], size: np.ndarray, height: np.ndarray
-) -> Waves[np.ndarray]:
-    """Draw waves that bend objects of the given `size` in pixels by about `height` pixels; both of `shape`."""
-    length = size[..., None] * rng.uniform(0.6, 2.0, (*shape, WAVES))
-    angle = rng.uniform(0, 2 * np.pi, (2, *shape, WAVES))
+def draw_waves(rng: np.random.Generator, size: np.ndarray, height: np.ndarray) -> Waves[np.ndarray]:
+    """Draw waves that bend objects of the given `size` in pixels by about `height` pixels, an array of that shape."""
+    shape = (*size.shape, WAVES)
+    length = size[..., None] * rng.uniform(0.6, 2.0, shape)
+    angle = rng.uniform(0, 2 * np.pi, (2, *shape))
     frequency = (2 * np.pi / length)[..., None] * np.stack([np.cos(angle[0]), np.sin(angle[0])], -1)
-    weight = rng.uniform(0.2, 1, (*shape, WAVES))
+    weight = rng.uniform(0.2, 1, shape)
     strength = height[..., None] * weight / weight.sum(-1, keepdims=True)
     slope = (strength * 2 * np.pi / length).sum(-1, keepdims=True)
     strength *= np.minimum(1, _STEEPEST / np.maximum(slope, 1e-9))
     amplitude = strength[..., None] * np.stack([np.cos(angle[1]), np.sin(angle[1])], -1)
-    return Waves(amplitude, frequency, rng.uniform(0, 2 * np.pi, (*shape, WAVES)))
+    return Waves(amplitude, frequency, rng.uniform(0, 2 * np.pi, shape))
 
 
 PLANES = 4  # of a street, front to back: left wall, right wall, near ground, far ground
@@ -127,14 +126,14 @@ _MAX_TILT = 0.7  # largest change of a plane's depth over the frame, for a wide 
 
 @dataclass
 class Kinds:
-    """Indices of the pairs of each kind."""
+    """Number of the pairs, and indices of those of each kind."""
 
+    count: int
+    wide: np.ndarray
     small: np.ndarray
     still: np.ndarray
     driving: np.ndarray
     viewpoint: np.ndarray
-    wide: np.ndarray
-    count: int
 
 
 @dataclass
@@ -154,10 +153,8 @@ def draw_kinds(rng: np.random.Generator, count: int, settings: SynthesisSettings
     kind = rng.uniform(size=count)
     kind[wide] = np.nan  # none of the others
     edges = np.cumsum([0, settings.small, settings.still, settings.driving, settings.viewpoint])
-    small, still, driving, viewpoint = (
-        np.flatnonzero((kind >= low) & (kind < high)) for low, high in itertools.pairwise(edges)
-    )
-    return Kinds(small, still, driving, viewpoint, wide, count)
+    drawn = (np.flatnonzero((kind >= low) & (kind < high)) for low, high in itertools.pairwise(edges))
+    return Kinds(count, wide, *drawn)
 
 
 def draw_streets(rng: np.random.Generator, size: tuple[int, int], scenes: np.ndarray, tile: int) -> Streets:

@@ -20,7 +20,6 @@ from deepmatching.io.image_files import PICTURE_SUFFIXES, decode_image_file
 
 LEVELS = 4  #: sizes of every picture: 1, 1/2, 1/4, 1/8
 
-SPLITS = ("train", "val", "all")
 
 _VALIDATION_PERIOD = 16  #: one file in 16 is held out
 _MAX_PHOTO = 640  #: longest side of a photograph in texels
@@ -49,31 +48,16 @@ class Photos:
             raise DeepMatchingError("Scenes need at least one photograph as their background; add some.")
         self.photograph_count, self.cutout_count, self.shape_count = len(photographs), len(cutouts), _SHAPES
         with ThreadPoolExecutor() as pool:
-            pyramids = list(pool.map(_photo_pyramid, photographs)) + list(pool.map(_cutout_pyramid, cutouts))
-        pyramids += _masks()
+            pyramids = [*pool.map(_pyramid, photographs), *pool.map(_cutout_pyramid, cutouts), *_masks()]
         sizes = np.array([[level.shape[:2] for level in pyramid] for pyramid in pyramids])  # (N, LEVELS, 2)
         ends = sizes.prod(-1).cumsum().reshape(sizes.shape[:2])
         self.table = np.concatenate([(ends - sizes.prod(-1))[..., None], sizes], axis=-1)
         buffer = np.concatenate([level.reshape(-1) for pyramid in pyramids for level in pyramid])
         self.texels = torch.from_numpy(buffer.view(np.int32)).to(device)
-
-    @property
-    def device(self) -> torch.device:
-        return self.texels.device
-
-    @property
-    def first_shape(self) -> int:
-        return self.photograph_count + self.cutout_count
-
-    @property
-    def white(self) -> int:
-        """Return the index of the mask that is opaque everywhere."""
-        return len(self.table) - 2
-
-    @property
-    def box(self) -> int:
-        """Return the index of the mask of 3 × 3 texels, the middle one opaque."""
-        return len(self.table) - 1
+        self.device = self.texels.device
+        self.first_shape = self.photograph_count + self.cutout_count
+        self.white = len(self.table) - 2  #: index of the mask that is opaque everywhere
+        self.box = len(self.table) - 1  #: index of the mask of 3 × 3 texels, the middle one opaque
 
     @classmethod
     def load(
@@ -85,7 +69,7 @@ class Photos:
         pictures are skipped, because folders of photographs often hold masks and labels too. At most `most` evenly
         spaced pictures are read; each takes up to 2.2 MB.
         """
-        check_choice("The split", split, SPLITS)
+        check_choice("The split", split, ("train", "val", "all"))
         paths = [path for path in find_pictures(folder) if split in ("all", _split_of(path))]
         paths = paths[:: -(-len(paths) // most) or 1]
         with ThreadPoolExecutor() as pool:
@@ -131,10 +115,6 @@ def _read(path: Path) -> np.ndarray | None:
     return cv2.cvtColor(picture, cv2.COLOR_BGR2RGB if picture.shape[2] == 3 else cv2.COLOR_BGRA2RGBA)
 
 
-def _photo_pyramid(photo: np.ndarray) -> list[np.ndarray]:
-    return _pyramid(np.dstack([photo, np.full(photo.shape[:2], 255, np.uint8)]))
-
-
 def _cutout_pyramid(cutout: np.ndarray) -> list[np.ndarray]:
     colours = cutout[:, :, :3].astype(np.float32) * (cutout[:, :, 3:].astype(np.float32) / 255)
     picture = np.dstack([np.rint(colours).astype(np.uint8), cutout[:, :, 3]])
@@ -151,6 +131,9 @@ def _masks() -> list[list[np.ndarray]]:
 
 
 def _pyramid(picture: np.ndarray) -> list[np.ndarray]:
+    """Return RGBA, halved three times, of a photograph or of a picture whose colours are multiplied by alpha."""
+    if picture.shape[2] == 3:
+        picture = np.dstack([picture, np.full(picture.shape[:2], 255, np.uint8)])
     levels = [picture]
     while len(levels) < LEVELS:
         height, width = levels[-1].shape[:2]
@@ -166,15 +149,12 @@ def draw_shapes(count: int, side: int, seed: int = 0) -> tuple[np.ndarray, ...]:
     """Draw `count` masks (side, side) uint8, transparent at their borders; the same for the same seed."""
     rng = np.random.default_rng(seed)
     kinds = (_blob, _blob, _polygon, _limb, _branches, _fence, _ring)
-    return tuple(_finish(kinds[index % len(kinds)](rng, side * _OVERSAMPLING), side) for index in range(count))
-
-
-def _finish(mask: np.ndarray, side: int) -> np.ndarray:
-    mask = cv2.resize(mask, (side, side), interpolation=cv2.INTER_AREA)
-    # A mipmap of the mask must be empty at its border too.
-    margin = side // 18
-    mask[:margin], mask[-margin:], mask[:, :margin], mask[:, -margin:] = 0, 0, 0, 0
-    return mask
+    drawn = (kinds[index % len(kinds)](rng, side * _OVERSAMPLING) for index in range(count))
+    masks = tuple(cv2.resize(mask, (side, side), interpolation=cv2.INTER_AREA) for mask in drawn)
+    margin = side // 18  # a mipmap of the mask must be empty at its border too
+    for mask in masks:
+        mask[:margin], mask[-margin:], mask[:, :margin], mask[:, -margin:] = 0, 0, 0, 0
+    return masks
 
 
 def _fill(outline: np.ndarray, side: int) -> np.ndarray:
@@ -250,11 +230,7 @@ def _fence(rng: np.random.Generator, side: int) -> np.ndarray:
         bars = rng.integers(2, 7)
         width = side * rng.uniform(0.015, 0.4 / bars)
         for place in (np.arange(bars) + rng.uniform(0.3, 0.7, bars)) / bars * 0.84 * side + 0.08 * side:
-            start, end = int(place - width / 2), int(place + width / 2) + 2
-            if vertical:
-                mask[low:high, start:end] = 255
-            else:
-                mask[start:end, low:high] = 255
+            (mask if vertical else mask.T)[low:high, int(place - width / 2) : int(place + width / 2) + 2] = 255
     return mask
 
 

@@ -45,16 +45,6 @@ class Objects:
     is_present: np.ndarray  #: (n, K)
 
 
-def background_tile(size: tuple[int, int], settings: SynthesisSettings) -> int:
-    """Return the side of the background's window: the frame, its motion and some turning."""
-    return int(1.2 * (max(size) + settings.max_displacement)) // 8 * 8 + 8
-
-
-def layer_tile(size: tuple[int, int]) -> int:
-    """Return the side of the layers' windows: the largest layer, or the largest cut-out if that is less."""
-    return min(LARGEST_CUTOUT, int(_SHARPEST * _LARGEST * min(size))) // 8 * 8 + 8
-
-
 def _level_of(rng: np.random.Generator, density: np.ndarray, settings: SynthesisSettings) -> np.ndarray:
     """Draw the level of a picture whose full size has `density` texels per pixel; out of focus, one level more."""
     level = np.ceil(np.log2(density / _SHARPEST)) + (rng.uniform(size=density.shape) < settings.soft)
@@ -112,8 +102,7 @@ def draw_layers(
     for windows in (textures, masks):
         windows.row, windows.column = windows.height // 2, windows.width // 2
     shift = np.rint(rng.uniform(-0.5, 0.5, (2, *shape)) * np.stack([textures.height, textures.width]))
-    textures.row = textures.row + np.where(is_cutout, 0, shift[0])
-    textures.column = textures.column + np.where(is_cutout, 0, shift[1])
+    textures.row, textures.column = np.stack([textures.row, textures.column]) + np.where(is_cutout, 0, shift)
 
     angle = np.where(is_cutout, rng.normal(0, 0.25, shape), rng.uniform(-np.pi, np.pi, shape))
     stretch = np.exp(rng.normal(0, 0.2, shape))
@@ -170,8 +159,7 @@ def support(objects: Objects, size: tuple[int, int]) -> np.ndarray:
     """Return the corners of the rectangle around each layer in frame 0, clipped to the frame, (n, K, 4, 2)."""
     signs = np.array([[-1, -1], [1, -1], [-1, 1], [1, 1]])
     corners = 0.48 * objects.box[..., None, :] * signs
-    points = motions.apply(np.linalg.inv(objects.placement), corners)
-    points = np.clip(points, 0, np.array(size[::-1]) - 1)
+    points = np.clip(motions.apply(np.linalg.inv(objects.placement), corners), 0, np.array(size[::-1]) - 1)
     return np.where(signs < 0, points.min(2, keepdims=True), points.max(2, keepdims=True))
 
 
@@ -209,7 +197,9 @@ def draw_scene(
     """Draw `count` scenes for frames of `size` (rows, columns); those with an index in `wide` have a wide baseline."""
     kinds = motions.draw_kinds(rng, count, settings, np.zeros(0, np.int64) if wide is None else wide)
     layers = rng.integers(settings.min_layers, settings.max_layers + 1, count)
-    tile, far_tile = layer_tile(size), background_tile(size, settings)
+    # The largest layer, or the largest cut-out if that is less; for the background, the frame, its motion and turning.
+    tile = min(LARGEST_CUTOUT, int(_SHARPEST * _LARGEST * min(size))) // 8 * 8 + 8
+    far_tile = int(1.2 * (max(size) + settings.max_displacement)) // 8 * 8 + 8
     street = motions.draw_streets(rng, size, kinds.driving, tile)
     slots = int(max(1, layers.max(), (layers[kinds.driving] + PLANES).max(initial=0)))
 
@@ -220,7 +210,11 @@ def draw_scene(
     hide(photos, objects.masks, ~objects.is_present)
 
     motion = motions.draw_motion(rng, size, kinds, street, objects.centre, support(objects, size), settings)
-    waves = _draw_bending(rng, size, objects.extent, settings)
+    # Some layers and backgrounds bend, by waves of about their own size.
+    extent = np.concatenate([objects.extent, np.full((count, 1), 0.6 * max(size))], axis=1)
+    bends = rng.uniform(size=extent.shape) < settings.nonrigid
+    height = bends * rng.uniform(0.1, 1, extent.shape) ** 2 * settings.bending
+    waves = motions.draw_waves(rng, extent, height)
     waves.amplitude[kinds.small] *= 0.3
     waves.amplitude[kinds.driving, -PLANES - 1 :] = 0  # streets are flat
     waves.amplitude[:, :slots][~objects.is_present] = 0
@@ -233,9 +227,10 @@ def draw_scene(
     inverse = np.linalg.inv(motion)
     lookup = np.concatenate([to_window(tile) @ objects.placement, to_window(far_tile) @ far_placement[:, None]], axis=1)
     lookup = np.stack([lookup, lookup @ inverse], axis=2)
+    both = (vars(_layer_first(windows)).values() for windows in (objects.textures, objects.masks))
     return Scene(
         background,
-        _stacked(_layer_first(objects.textures), _layer_first(objects.masks)),
+        Windows(*(np.stack(arrays) for arrays in zip(*both, strict=True))),
         lookup.swapaxes(0, 1),
         motion.swapaxes(0, 1),
         inverse.swapaxes(0, 1),
@@ -250,18 +245,3 @@ def draw_scene(
 def _layer_first(values: Group) -> Group:
     """Return the same dataclass with arrays (K, n, …) instead of (n, K, …)."""
     return type(values)(*(array.swapaxes(0, 1) for array in vars(values).values()))
-
-
-def _stacked(textures: Windows[np.ndarray], masks: Windows[np.ndarray]) -> Windows[np.ndarray]:
-    return Windows(*(np.stack(arrays) for arrays in zip(vars(textures).values(), vars(masks).values(), strict=True)))
-
-
-def _draw_bending(
-    rng: np.random.Generator, size: tuple[int, int], extent: np.ndarray, settings: SynthesisSettings
-) -> Waves[np.ndarray]:
-    """Draw waves: some layers and backgrounds bend, by waves of about their own size."""
-    count, slots = extent.shape
-    extent = np.concatenate([extent, np.full((count, 1), 0.6 * max(size))], axis=1)
-    bends = rng.uniform(size=extent.shape) < settings.nonrigid
-    height = bends * rng.uniform(0.1, 1, extent.shape) ** 2 * settings.bending
-    return motions.draw_waves(rng, (count, slots + 1), extent, height)
