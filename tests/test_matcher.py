@@ -255,12 +255,12 @@ def test_the_points_of_score_maps_are_the_nearest_reference_points_and_their_mat
     pair: Pictures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[Any] = []
-    monkeypatch.setattr("deepmatching.drawing.scores.draw_score_maps", lambda *arguments: drawn.append(arguments))
+    monkeypatch.setattr("deepmatching.drawing.draw_score_maps", lambda *arguments: drawn.append(arguments))
     matcher = dm.DeepMatcher.from_pretrained("hog", radius=16, device="cpu", reciprocal="none")
     matcher.draw_scores(*pair, [(40, 30), (20, 20)])
-    (rows, marked), matches = drawn[0], matcher.match(*pair)
+    (rows, _, starts, ends), matches = drawn[0], matcher.match(*pair)
     assert [row[0][0] for row in rows] == ["1: S_0", "1: Q_0", "2: S_0", "2: Q_0"]
-    for point, match, asked in zip(marked.points, marked.matches, ((40, 30), (20, 20)), strict=True):
+    for point, match, asked in zip(starts, ends, ((40, 30), (20, 20)), strict=True):
         nearest = (matches.keypoints0 - torch.tensor(asked)).norm(dim=1).argmin()
         assert point == tuple(matches.keypoints0[nearest].tolist())
         assert match == tuple(matches.keypoints1[nearest].tolist())

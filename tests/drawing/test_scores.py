@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgba
 
-from deepmatching.drawing.scores import NO_SCORE, MarkedPair, draw_score_maps
+from deepmatching.drawing.scores import NO_SCORE, draw_score_maps
 from deepmatching.errors import DeepMatchingError
 
 build_score_maps = unwrap(draw_score_maps)
@@ -66,9 +66,8 @@ def test_constant_unknown_and_single_cell_maps_draw() -> None:
 
 def test_points_are_marked_in_both_images_and_frame_their_maps_in_their_colours(rng: np.random.Generator) -> None:
     images = np.zeros((48, 64, 3), np.uint8), np.zeros((40, 64, 3), np.uint8)
-    pair = MarkedPair(images, [(10, 20), (30.5, 5)], [(12, 18), None])
     rows = [[(f"{n}: {letter}_0", rng.random((5, 5)))] * 4 for n in (1, 2) for letter in "SQ"]
-    figure = build_score_maps(rows, pair)
+    figure = build_score_maps(rows, images, [(10, 20), (30.5, 5)], [(12, 18), None])
     first, second, *maps = figure.axes[:-1]  # the last one is the colour bar
     for axes, expected in ((first, {(10.0, 20.0), (30.5, 5.0)}), (second, {(12.0, 18.0)})):
         assert {(float(line.get_xdata()[0]), float(line.get_ydata()[0])) for line in axes.lines} == expected

@@ -6,15 +6,13 @@ only the functions that draw a figure import it.
 
 from deepmatching.drawing.matches import draw_displacement, draw_match_figure
 from deepmatching.drawing.pictures import check_picture_path, flow_to_color, html_picture, to_uint8_rgb, write_image
-from deepmatching.drawing.scores import MarkedPair, draw_score_maps, draw_scores_of_points, points_in
+from deepmatching.drawing.scores import draw_score_maps, points_in
 
 __all__ = [
-    "MarkedPair",
     "check_picture_path",
     "draw_displacement",
     "draw_match_figure",
     "draw_score_maps",
-    "draw_scores_of_points",
     "flow_to_color",
     "html_picture",
     "points_in",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,13 +10,12 @@ import numpy as np
 from deepmatching.drawing.figure import fit, new_figure, picture
 from deepmatching.drawing.pictures import Color
 from deepmatching.errors import DeepMatchingError, short_repr
-from deepmatching.geometry.discretization import Geometry
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from torch import Tensor
 
+Point = tuple[float, float]  #: (x, y) in pixels, centres at integers
 NO_SCORE: Color = (150, 150, 150)
 _SIDE = 170  #: the side of a map, in px as all lengths here
 _GAP = 12  #: between two maps of a row
@@ -27,7 +25,7 @@ _BAR = 40  #: height of the colour bar with its labels
 _POINT_COLORS = ("#e6194b", "#ff9f1a", "#00a0ff", "#c837f0", "#19b04b")  #: colours of the points, again and again
 
 
-def points_in(points: Any, size: tuple[int, int], shrunk: tuple[int, int]) -> list[tuple[float, float]]:
+def points_in(points: Any, size: tuple[int, int], shrunk: tuple[int, int]) -> list[Point]:
     """Return one point (x, y) or several of an image of this size (rows, columns), in the image it was shrunk to."""
     try:
         places = np.asarray(points, float).reshape(-1, 2)
@@ -43,31 +41,29 @@ def points_in(points: Any, size: tuple[int, int], shrunk: tuple[int, int]) -> li
     return [(x, y) for x, y in ((places + 0.5) * scale - 0.5).tolist()]
 
 
-@dataclass(frozen=True)
-class MarkedPair:
-    """Two images with points in them: (x, y) in pixels, centres at integers."""
-
-    images: tuple[np.ndarray, np.ndarray]  #: uint8 RGB (H,W,3) each
-    points: Sequence[tuple[float, float]]  #: in the first image
-    matches: Sequence[tuple[float, float] | None]  #: of each point, in the second image
-
-
 @picture
-def draw_score_maps(rows: Sequence[Sequence[tuple[str, np.ndarray]]], pair: MarkedPair | None = None) -> Figure:
+def draw_score_maps(
+    rows: Sequence[Sequence[tuple[str, np.ndarray]]],
+    images: Sequence[np.ndarray] = (),
+    points: Sequence[Point] = (),
+    matches: Sequence[Point | None] = (),
+) -> Figure:
     """Draw a figure of score maps: rows of (title, map (H,W)).
 
     Every map is coloured by its own range, which is written below it; −inf (and NaN) is grey, a ring marks the maximum.
     Columns line up, so that rows of the same levels can be compared.
 
-    With a pair, its images come first, with the points marked. The rows are then divided equally among the points, and
-    maps are framed in the colours of their points.
+    Two images (H,W,3), if given, come first, with the points of the first one and their matches in the second marked.
+    The rows are then divided equally among the points, and maps are framed in the colours of their points.
     """
     from matplotlib.cm import ScalarMappable
 
     if not any(rows):
         raise DeepMatchingError("There are no score maps to draw; pass at least one (title, map).")
     width = 2 * _MARGIN - _GAP + max(len(row) for row in rows) * (_SIDE + _GAP)
-    panels = [] if pair is None else [_panel(image, (width - 2 * _MARGIN - _GAP) / 2) for image in pair.images]
+    room = (width - 2 * _MARGIN - _GAP) / 2  # of an image, which is not taller than three maps
+    scales = [min(room / image.shape[1], 3 * _SIDE / image.shape[0]) for image in images]
+    panels = [(image.shape[1] * scale, image.shape[0] * scale) for image, scale in zip(images, scales, strict=True)]
     top = _MARGIN + (round(max(down for _, down in panels)) + _TEXT // 2 if panels else 0)
     height = top + len(rows) * (_SIDE + _TEXT) + _BAR
     figure = new_figure(width, height)
@@ -76,24 +72,22 @@ def draw_score_maps(rows: Sequence[Sequence[tuple[str, np.ndarray]]], pair: Mark
         """Return axes at this place: px from the left border and, to their lower side, from the upper one."""
         return figure.add_axes((left / width, 1 - bottom / height, across / width, down / height))
 
-    if pair is not None:
-        left = float(_MARGIN)
-        titles = "first image, the points", "second image, their matches"
-        marks = zip(pair.images, panels, titles, (pair.points, pair.matches), "+o", strict=True)
-        for image, (across, down), title, points, marker in marks:
-            axes = axes_at(left, _MARGIN + _TEXT / 2 + down, across, down)
-            axes.imshow(image, origin="upper", interpolation="antialiased", aspect="auto")
-            axes.set_axis_off()
-            fit(axes.set_title(title, loc="left", fontsize=9, pad=4), across)
-            _mark(axes, points, marker)
-            left += across + _GAP
+    left = float(_MARGIN)
+    marks = ("first image, the points", points, "+"), ("second image, their matches", matches, "o")
+    for image, (across, down), (title, places, marker) in zip(images, panels, marks, strict=False):
+        axes = axes_at(left, _MARGIN + _TEXT / 2 + down, across, down)
+        axes.imshow(image, origin="upper", interpolation="antialiased", aspect="auto")
+        axes.set_axis_off()
+        fit(axes.set_title(title, loc="left", fontsize=9, pad=4), across)
+        _mark(axes, places, marker)
+        left += across + _GAP
     for i, row in enumerate(rows):
         for j, (title, scores) in enumerate(row):
             bottom = top + (i + 1) * (_SIDE + _TEXT) - _TEXT / 2
             axes = axes_at(_MARGIN + j * (_SIDE + _GAP), bottom, _SIDE, _SIDE)
             _show_map(axes, title, scores)
-            if pair is not None:
-                axes.spines[:].set(color=_color(i * len(pair.points) // len(rows)), linewidth=2)
+            if points:
+                axes.spines[:].set(color=_color(i * len(points) // len(rows)), linewidth=2)
     bar = axes_at(_MARGIN, height - 24, _SIDE, 10)
     figure.colorbar(ScalarMappable(cmap="viridis"), cax=bar, orientation="horizontal", ticks=(0, 1))
     bar.set_xticks((0, 1), ("minimum", "maximum"), fontsize=8)
@@ -103,49 +97,11 @@ def draw_score_maps(rows: Sequence[Sequence[tuple[str, np.ndarray]]], pair: Mark
     return figure
 
 
-def draw_scores_of_points(
-    images: tuple[np.ndarray, np.ndarray],
-    points: Sequence[tuple[float, float]],
-    S: Sequence[Tensor],
-    Q: Sequence[Tensor],
-    matches: Tensor,
-    geometry: Geometry,
-) -> np.ndarray:
-    """Draw both images, and for each point a row of S_0 … S_L and one of Q_0 … Q_L of the nearest reference points.
-
-    Args:
-        images: uint8 RGB (H,W,3) each.
-        points: (x, y) in the first image, in pixels, centres at integers.
-        S, Q: score volumes (1, H_l, W_l, h_l, w_l).
-        matches: (H_0, W_0, 2), the target (x, y) of every reference point, as pixel corners.
-        geometry: of the pair.
-    """
-    rows: list[list[tuple[str, np.ndarray]]] = []
-    starts, ends = [], []
-    ys, xs = geometry.reference_points(0)
-    for n, point in enumerate(points):
-        number = f"{n + 1}: " if len(points) > 1 else ""
-        at = [geometry.nearest_point(l, point) for l in range(geometry.L + 1)]
-        for letter, volumes in (("S", S), ("Q", Q)):
-            maps = [volume[0][index].cpu().numpy() for volume, index in zip(volumes, at, strict=True)]
-            rows.append([(f"{number}{letter}_{l}", scores) for l, scores in enumerate(maps)])
-        (i, j), (x, y) = at[0], matches[at[0]].tolist()
-        starts.append((float(xs[j]) - 0.5, float(ys[i]) - 0.5))
-        ends.append((x - 0.5, y - 0.5))
-    return draw_score_maps(rows, MarkedPair(images, starts, ends))
-
-
 def _color(point: int) -> str:
     return _POINT_COLORS[point % len(_POINT_COLORS)]
 
 
-def _panel(image: np.ndarray, room: float) -> tuple[float, float]:
-    """Return (width, height) of an image that is as wide as its room, but not taller than three maps."""
-    scale = min(room / image.shape[1], 3 * _SIDE / image.shape[0])
-    return image.shape[1] * scale, image.shape[0] * scale
-
-
-def _mark(axes: Axes, points: Sequence[tuple[float, float] | None], marker: str) -> None:
+def _mark(axes: Axes, points: Sequence[Point | None], marker: str) -> None:
     """Draw numbered marks in the colours of the points."""
     for n, point in enumerate(points):
         if point is None:

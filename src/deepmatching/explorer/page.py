@@ -13,7 +13,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from deepmatching.drawing import MarkedPair, draw_displacement, draw_score_maps, to_uint8_rgb, write_image
+from deepmatching.drawing import draw_displacement, draw_score_maps, to_uint8_rgb, write_image
 from deepmatching.errors import DeepMatchingError
 from deepmatching.explorer import payloads
 from deepmatching.explorer.pictures import Unknown
@@ -87,8 +87,8 @@ def scores_picture(result: Result, inspection: Inspection) -> bytes:
     rows = [[(f"{letter}_{m.level}", getattr(m, letter)) for m in inspection.maps] for letter in "SQ"]
     points, ends = result.decoded.at_pixel_centres(0)
     start, end = (tuple(place[inspection.index].tolist()) for place in (points, ends))
-    first, second = map(to_uint8_rgb, result.pair.images)
-    picture = draw_score_maps(rows, MarkedPair((first, second), [start], [end if inspection.path else None]))  # type: ignore[list-item]
+    images = [to_uint8_rgb(image) for image in result.pair.images]
+    picture = draw_score_maps(rows, images, [start], [end if inspection.path else None])
     return _written(".png", lambda path: write_image(path, picture))
 
 

@@ -7,21 +7,12 @@ from torch import Tensor
 def affine_fit(
     offsets: Tensor, values: Tensor, weights: Tensor, ridge: float = 0.0, offset_ridge: float = 0.0
 ) -> Tensor:
-    """Return the affine maps A x + b that fit values best.
+    """Return the affine maps A x + b that fit values best, (…, 3, C): the derivatives along x and y (Aᵀ), and b.
 
     Minimises Σ_k w_k² |values_k − (A offsets_k + b)|² + ridge |A|² + offset_ridge |b|² by the normal
-    equations. The weights multiply rows of the system, so they count squared.
-
-    Args:
-        offsets: (…, K, 2), x and y.
-        values: (…, K, C).
-        weights: (…, K). Points of weight 0 do not count. At least one weight must be positive; without a ridge, those
-            of three points that are not on a line.
-        ridge: the weight of |A|².
-        offset_ridge: the weight of |b|²; a tiny one lets all weights be 0.
-
-    Returns:
-        (…, 3, C): the derivatives along x and y (A transposed), and b.
+    equations, with offsets (…, K, 2), values (…, K, C) and weights (…, K). Points of weight 0 do not count. At least
+    one weight must be positive; without a ridge, those of three points that are not on a line. A tiny
+    ``offset_ridge`` lets all weights be 0.
     """
     rows = torch.cat([offsets, torch.ones_like(offsets[..., :1])], dim=-1)
     weighted = rows * weights.square()[..., None]

@@ -11,7 +11,7 @@ Size = tuple[int, int]  #: rows and columns
 
 
 def apply(matrix: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """The points (N, 2) where a transformation takes these points; NaN beyond its horizon."""
+    """Return the points (N, 2) where a transformation takes these points; NaN beyond its horizon."""
     mapped = np.asarray(points, np.float64) @ matrix[:, :2].T + matrix[:, 2]
     weight = mapped[:, 2:]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -19,7 +19,7 @@ def apply(matrix: np.ndarray, points: np.ndarray) -> np.ndarray:
 
 
 def jacobians(matrix: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """The derivative of a transformation at these points, (N, 2, 2): row by coordinate, column by x and y."""
+    """Return the derivative of a transformation at points, (N, 2, 2): row by coordinate, column by x and y."""
     mapped = np.asarray(points, np.float64) @ matrix[:, :2].T + matrix[:, 2]
     weight = mapped[:, 2, None, None]
     ends = mapped[:, :2, None] / weight
@@ -27,7 +27,7 @@ def jacobians(matrix: np.ndarray, points: np.ndarray) -> np.ndarray:
 
 
 def rotation_and_zoom(jacobian: np.ndarray) -> tuple[float, float]:
-    """The rotation in degrees, −180 … 180, and the zoom of the similarity nearest to a 2 × 2 matrix.
+    """Return the rotation in degrees, −180 … 180, and the zoom of the similarity nearest to a 2 × 2 matrix.
 
     Rotations are counted as the axes turn: from x to y, which is clockwise on a screen.
     """
@@ -36,7 +36,7 @@ def rotation_and_zoom(jacobian: np.ndarray) -> tuple[float, float]:
 
 
 def similarity(rotation: float, zoom: float, centre0: np.ndarray, centre1: np.ndarray) -> np.ndarray:
-    """The turn by ``rotation`` degrees and the zoom that take one point, ``centre0``, to another."""
+    """Return the turn by ``rotation`` degrees and the zoom that take one point, ``centre0``, to another."""
     cos, sin = zoom * math.cos(math.radians(rotation)), zoom * math.sin(math.radians(rotation))
     linear = np.array([[cos, -sin], [sin, cos]])
     matrix = np.eye(3)
@@ -45,18 +45,18 @@ def similarity(rotation: float, zoom: float, centre0: np.ndarray, centre1: np.nd
 
 
 def resizing(old: Size, new: Size) -> np.ndarray:
-    """The transformation of an image that is resized: corners stay corners."""
+    """Return the transformation of an image that is resized: corners stay corners."""
     y, x = (to / of for to, of in zip(new, old, strict=True))
     return np.array([[x, 0, (x - 1) / 2], [0, y, (y - 1) / 2], [0, 0, 1.0]])
 
 
 def centre(size: Size) -> np.ndarray:
-    """The middle (x, y) of an image."""
+    """Return the middle (x, y) of an image."""
     return np.array([(size[1] - 1) / 2, (size[0] - 1) / 2])
 
 
 def inside(points: np.ndarray, size: Size) -> np.ndarray:
-    """Which of the points (N, 2) lie in the area that an image's pixels cover, (N,) bool."""
+    """Return which of the points (N, 2) lie in the area that an image's pixels cover, (N,) bool."""
     with np.errstate(invalid="ignore"):
         within: np.ndarray = (points >= -0.5) & (points < (size[1] - 0.5, size[0] - 0.5))
     return within[:, 0] & within[:, 1]

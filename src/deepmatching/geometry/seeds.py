@@ -11,11 +11,9 @@ Graph = tuple[Tensor, Tensor, Tensor]
 
 
 def graph_of(ends: Tensor, lengths: Tensor, seeds: int) -> Graph:
-    """The graph of S seeds from its edges, in any order.
+    """Build the graph of S seeds from its edges (E,), in any order.
 
-    Args:
-        ends: (E,) int64, the two ends a < b of an edge as a (S + 1) + b; (S + 1)² where there is none.
-        lengths: (E,).
+    ``ends`` holds the two ends a < b of an edge as a (S + 1) + b, int64; (S + 1)² where there is none.
     """
     last = (seeds + 1) ** 2
     a, b = ends // (seeds + 1), ends % (seeds + 1)

@@ -7,44 +7,33 @@ from itertools import pairwise
 from deepmatching.geometry.discretization import Geometry, Strip
 
 Rows = tuple[int, int]  #: first, and one past the last
+TARGET_BYTES = 2**26  #: on a CPU, the target's cells are copied in pieces of about this many bytes
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """How the work on one batch is cut.
+    """How the work on one batch is cut."""
 
-    Attributes:
-        strips: number of strips; 1 for none.
-        levels: number of levels, from level 0 on, that are held one strip at a time; fewer than L.
-    """
-
-    strips: int = 1
-    levels: int = 1
+    strips: int = 1  #: number of strips; 1 for none
+    levels: int = 1  #: number of levels, from level 0 on, that are held one strip at a time; fewer than L
 
     def is_split(self, geometry: Geometry) -> bool:
-        """Whether anything is cut: strips need a level above them."""
+        """Return whether anything is cut: strips need a level above them."""
         return self.strips > 1 and geometry.L > 1
 
 
-#: On a CPU, the target's cells are copied in pieces of about this many bytes.
-TARGET_BYTES = 2**26
-
-#: Nothing is cut.
-WHOLE = Tiling()
+WHOLE = Tiling()  #: nothing is cut
 
 
 def strips_up(geometry: Geometry, tiling: Tiling) -> Iterator[Strip]:
-    """Strips that partition the rows of the first level that is held whole, each with all that it is computed from."""
+    """Yield strips that partition the rows of the first level held whole, each with all that it is computed from."""
     top = min(tiling.levels, geometry.L - 1)
     for rows in ranges(geometry.grid(top)[0], tiling.strips):
-        found = [rows]
-        for l in reversed(range(top)):
-            found.insert(0, children(geometry, l, found[0]))
-        yield geometry.strip(*found)
+        yield _with_children(geometry, top, rows)
 
 
 def strips_down(geometry: Geometry, tiling: Tiling) -> Iterator[tuple[Strip, Strip]]:
-    """Strips that partition the rows of level 0, each with its ancestors up to the first level that is held whole.
+    """Yield strips that partition the rows of level 0, each with its ancestors up to the first level held whole.
 
     The second strip of each is what the ancestors below that level are computed from.
     """
@@ -53,10 +42,15 @@ def strips_down(geometry: Geometry, tiling: Tiling) -> Iterator[tuple[Strip, Str
         found = [rows]
         for l in range(top):
             found.append(parents(geometry, l, found[-1]))
-        below = [found[top - 1]]
-        for l in reversed(range(top - 1)):
-            below.insert(0, children(geometry, l, below[0]))
-        yield geometry.strip(*found), geometry.strip(*below)
+        yield geometry.strip(*found), _with_children(geometry, top - 1, found[top - 1])
+
+
+def _with_children(geometry: Geometry, top: int, rows: Rows) -> Strip:
+    """Return the strip of rows of level ``top`` and of all that they are computed from."""
+    found = [rows]
+    for l in reversed(range(top)):
+        found.insert(0, children(geometry, l, found[0]))
+    return geometry.strip(*found)
 
 
 def children(geometry: Geometry, l: int, rows: Rows, axis: int = 0) -> Rows:
@@ -72,13 +66,13 @@ def parents(geometry: Geometry, l: int, rows: Rows, axis: int = 0) -> Rows:
 
 
 def ranges(rows: int, count: int) -> Iterator[Rows]:
-    """``count`` consecutive ranges of about equal length that make up 0 … rows − 1; fewer if there are fewer rows."""
+    """Cut 0 … rows − 1 into ``count`` consecutive ranges of about equal length; fewer if there are fewer rows."""
     count = min(count, rows)
     return pairwise(rows * n // count for n in range(count + 1))
 
 
 def target_bands(geometry: Geometry, patch: int, channels: int, pitch: int) -> tuple[int, int]:
-    """How a CPU cuts correlation: reference rows at a time, and the most rows of the target's cells that these need.
+    """Return how many reference rows a CPU correlates at a time, and the most rows of target cells that these need.
 
     The target's cells are copied into rows of ``channels`` × ``pitch`` floats, up to ``TARGET_BYTES``. With a radius,
     neighbouring bands need some of the same rows: a band is at least as high as a window, so that none is copied more
@@ -94,7 +88,7 @@ def target_bands(geometry: Geometry, patch: int, channels: int, pitch: int) -> t
 
 
 def target_pitch(geometry: Geometry, patch: int, beyond: int) -> int:
-    """Floats from one channel of a row of the target's cells to the next, with zeros around them and ``beyond``.
+    """Return the floats from one channel of a row of the target's cells to the next, with zeros around and ``beyond``.
 
     An odd multiple of a cache line, so that the rows of a patch do not compete for the same lines.
     """

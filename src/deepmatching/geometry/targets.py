@@ -11,10 +11,7 @@ from deepmatching.settings import Reciprocal
 
 
 class Decoded(NamedTuple):
-    """The best match of every reference point of a batch, on the grid of level 0.
-
-    Positions are pixel corners, (x, y).
-    """
+    """The best match of each reference point of a batch, on the grid of level 0. Positions are pixel corners (x, y)."""
 
     points0: Tensor  #: (H_0, W_0, 2), the reference points p
     points1: Tensor  #: (B, H_0, W_0, 2), Γ(p)
@@ -30,7 +27,7 @@ class Decoded(NamedTuple):
 
 
 def pair_of(decoded: Decoded, b: int) -> Decoded:
-    """The matches of pair b of a batch, as a batch of one."""
+    """Return the matches of pair b of a batch, as a batch of one."""
     own = (None if tensor is None else tensor[b : b + 1] for tensor in decoded[1:])
     return Decoded._make((decoded.points0, *own))
 
@@ -44,14 +41,14 @@ class Best(NamedTuple):
 
 
 def bin_side(geometry: Geometry, reciprocal: Reciprocal) -> int:
-    """Target positions along the side of a bin of the table: those in α₀ pixels, or one."""
+    """Return the target positions along the side of a bin of the table: those in α₀ pixels, or one."""
     return geometry.step if reciprocal == "bins" else 1
 
 
 def target_indices(cells: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
-    """(row, column) of Γ(p) in units of γ₀ from the image's corner, each (B, H_0, W_0)."""
-    columns_of_window = geometry.window(0)[1]
-    rows, columns = cells // columns_of_window, cells % columns_of_window
+    """Return (row, column) of Γ(p) in units of γ₀ from the image's corner, each (B, H_0, W_0)."""
+    width = geometry.window(0)[1]
+    rows, columns = cells // width, cells % width
     if geometry.relative:
         y, x = _first_targets(geometry, cells.device)
         rows, columns = rows + y[:, None], columns + x[None, :]
@@ -59,7 +56,7 @@ def target_indices(cells: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
 
 
 def positions(cells: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
-    """p (H_0, W_0, 2) and Γ(p) (B, H_0, W_0, 2), from the cells of Γ(p)."""
+    """Return p (H_0, W_0, 2) and Γ(p) (B, H_0, W_0, 2), from the cells of Γ(p)."""
     points0 = _reference_positions(geometry, cells.device).clone()  # the caller may write to its own
     rows, columns = target_indices(cells, geometry)
     return points0, torch.stack([columns, rows], dim=-1).to(torch.float32) * geometry.gamma
@@ -71,7 +68,7 @@ def positions(cells: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)
 def _first_targets(geometry: Geometry, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Index of each reference point's first target row (H_0,) and column (W_0,), in units of γ₀ from the corner."""
+    """Return the first target row (H_0,) and column (W_0,) of the points, in units of γ₀ from the corner."""
     y, x = ((p.long() // geometry.gamma - geometry.R(0)).to(device) for p in geometry.reference_points(0))
     return y, x
 
@@ -79,13 +76,13 @@ def _first_targets(geometry: Geometry, device: torch.device) -> tuple[Tensor, Te
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)
 def _reference_positions(geometry: Geometry, device: torch.device) -> Tensor:
-    """(x, y) of the reference points, (H_0, W_0, 2)."""
+    """Return (x, y) of the reference points, (H_0, W_0, 2)."""
     y, x = (p.to(torch.float32) for p in geometry.reference_points(0))
-    return torch.stack([x[None, :].expand(len(y), -1), y[:, None].expand(-1, len(x))], dim=-1).to(device)
+    return torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1).to(device)
 
 
 def reference_patches(cells: Tensor, geometry: Geometry, patch: int) -> Tensor:
-    """φ(p|I_0) for the grid of reference points: (B, H_0, W_0, C, patch, patch)."""
+    """Return φ(p|I_0) for the grid of reference points: (B, H_0, W_0, C, patch, patch)."""
     top, left = (cell - patch // 2 for cell in geometry.first_cell)
     rows, columns = geometry.grid(0)
     patches = cells[:, :, top:, left:].unfold(2, patch, geometry.step).unfold(3, patch, geometry.step)
@@ -95,14 +92,8 @@ def reference_patches(cells: Tensor, geometry: Geometry, patch: int) -> Tensor:
 def target_patches(cells: Tensor, rows: Tensor, columns: Tensor, first: int, side: int) -> tuple[Tensor, Tensor]:
     """Return the cells around one target of every reference point, and which of them are in the image.
 
-    Args:
-        cells: descriptors of the target image, (B, C, h, w).
-        rows, columns: (B, H, W) int64, the targets.
-        first: the first row and column of a patch, from the target.
-        side: of a patch.
-
-    Returns:
-        (B, H, W, side, side, C), 0 outside, and (B, H, W, side, side) bool.
+    From descriptors (B, C, h, w) of the target image and targets (B, H, W) int64, with ``first`` for the first row and
+    column of a patch from the target: (B, H, W, side, side, C), 0 outside, and (B, H, W, side, side) bool.
     """
     h, w = cells.shape[-2:]
     span = torch.arange(side, device=cells.device) + first
@@ -114,7 +105,7 @@ def target_patches(cells: Tensor, rows: Tensor, columns: Tensor, first: int, sid
 
 
 def rectification(geometry: Geometry, patch: int) -> tuple[Tensor, Tensor]:
-    """patch / (visible cells of the target patch) along each axis, 0 off the image: (H_0 | 1, h_0), (W_0 | 1, w_0)."""
+    """Return patch / (visible cells of a target patch) by axis, 0 off the image: (H_0 | 1, h_0), (W_0 | 1, w_0)."""
     factors = []
     for q, on, size in zip(geometry.target_points(0), geometry.on_target(), geometry.used1, strict=True):
         start = q / geometry.gamma - patch // 2

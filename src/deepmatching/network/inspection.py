@@ -31,29 +31,29 @@ from deepmatching.network.operators.decoding import decode
 from deepmatching.network.operators.fused import aggregate_and_pool, correlate_and_pool
 from deepmatching.network.operators.pooling import HARD
 
-#: In the quadtree: no such patch, because it would lie off the grid or off the target map.
-NO_PATCH = 255
+NO_PATCH = 255  #: in the quadtree: no such patch, because it would lie off the grid or off the target map
 
 
 @torch.no_grad()
 def draw_scores(
     network: Network, image0: Tensor, image1: Tensor, points: Sequence[tuple[float, float]], memory: int | None = None
 ) -> np.ndarray:
-    """Draw the score maps S_0 … S_L and Q_0 … Q_L of points of the first image: (rows, columns, 3) uint8 RGB.
-
-    Args:
-        image0, image1: (C, H, W) each, on the network's device.
-        points: (x, y) in the first image.
-        memory: bytes that may be used; None for a safe fraction of the free memory.
-    """
-    from deepmatching.drawing import draw_scores_of_points, to_uint8_rgb
+    """Draw S_0 … S_L and Q_0 … Q_L of points (x, y) of the first of two images (C, H, W): (rows, columns, 3) uint8."""
+    from deepmatching.drawing import draw_score_maps, to_uint8_rgb
 
     geometry = network.geometry_of(image0[None], image1[None])
     require_pyramid(network, geometry, 1, image0.device, memory)
     pyramid = network(image0[None], image1[None])
-    matches = decode(pyramid.Q[0], geometry, "none").points1[0]
-    images = to_uint8_rgb(image0), to_uint8_rgb(image1)
-    return draw_scores_of_points(images, points, pyramid.S, pyramid.Q, matches, geometry)
+    starts, ends = decode(pyramid.Q[0], geometry, "none").at_pixel_centres(0)
+    indices = [[geometry.nearest_point(l, point) for l in range(geometry.L + 1)] for point in points]
+    numbers = [f"{n + 1}: " for n in range(len(points))] if len(points) > 1 else [""]
+    rows = [
+        [(f"{number}{letter}_{l}", volumes[l][0][index].cpu().numpy()) for l, index in enumerate(at)]
+        for number, at in zip(numbers, indices, strict=True)
+        for letter, volumes in (("S", pyramid.S), ("Q", pyramid.Q))
+    ]
+    marked = [[tuple(places[at[0]].tolist()) for at in indices] for places in (starts, ends)]
+    return draw_score_maps(rows, [to_uint8_rgb(image0), to_uint8_rgb(image1)], *marked)
 
 
 @dataclass(frozen=True)
@@ -108,9 +108,10 @@ class Block(NamedTuple):
         """The number of rows and columns."""
         return self.rows[1] - self.rows[0], self.columns[1] - self.columns[0]
 
-    def holds(self, index: tuple[int, int]) -> bool:
-        """Return whether a point is in this block."""
-        return index[0] in range(*self.rows) and index[1] in range(*self.columns)
+    @property
+    def slices(self) -> tuple[slice, slice]:
+        """The rows and columns."""
+        return slice(*self.rows), slice(*self.columns)
 
     def links_to(self, below: "Block", geometry: Geometry, l: int) -> Links:
         """Return the links from this block of level l + 1 down to a block of level l, as ``Geometry.links``."""
@@ -119,13 +120,9 @@ class Block(NamedTuple):
 
 
 class Trace:
-    """What is kept of a pair in order to inspect its points.
+    """What is kept of a pair, with descriptors (1, C, h, w) of both images, in order to inspect its points.
 
-    Args:
-        network: the network that matched the pair.
-        cells0, cells1: the descriptors of both images, (1, C, h, w).
-        geometry: of the pair.
-        memory: bytes that may be used; None for four fifths of the free memory.
+    ``memory`` is how many bytes may be used; None for a safe fraction of the free memory.
     """
 
     def __init__(
@@ -136,22 +133,20 @@ class Trace:
         self.patch = network.descriptor.patch
         nu = network.exponents.tolist()
         self.exponents = nu + nu[-1:] * (geometry.L + 1 - len(nu))
-        self.pooled, self.switches = self._pool()
+        volumes = self._pool()
+        self.pooled, self.switches = [pooled for pooled, _ in volumes], [switches for _, switches in volumes]
         self._row: tuple[int, Tensor] | None = None  # S_0 of the last row of points that was looked at
 
     @torch.no_grad()
     @failed_allocations()
-    def _pool(self) -> tuple[list[Tensor], list[Tensor]]:
-        """S_{l+1/2} and m_l for l = 0 … L − 1."""
-        volumes: list[tuple[Tensor, Tensor]] = []
-        for l in range(self.geometry.L):
-            if l == 0:
-                volumes.append(
-                    correlate_and_pool(self.cells0, self.cells1, self.geometry, self.patch, self.exponents[0])
-                )
-            else:
-                volumes.append(aggregate_and_pool(volumes[-1][0], self.geometry, l - 1, self.exponents[l]))
-        return [pooled for pooled, _ in volumes], [switches for _, switches in volumes]
+    def _pool(self) -> list[tuple[Tensor, Tensor]]:
+        """Compute S_{l+1/2} and m_l for l = 0 … L − 1."""
+        if self.geometry.L == 0:
+            return []
+        volumes = [correlate_and_pool(self.cells0, self.cells1, self.geometry, self.patch, self.exponents[0])]
+        for l in range(1, self.geometry.L):
+            volumes.append(aggregate_and_pool(volumes[-1][0], self.geometry, l - 1, self.exponents[l]))
+        return volumes
 
     @cached_property
     def bytes(self) -> int:
@@ -165,10 +160,8 @@ class Trace:
         """The maps, the path and the quadtree of a reference point of level 0."""
         rows, columns = self.geometry.grid(0)
         if not (0 <= row < rows and 0 <= column < columns):
-            raise DeepMatchingError(
-                f"There is no reference point in row {row}, column {column}: the grid has {rows} rows and {columns} "
-                "columns."
-            )
+            grid = f"the grid has {rows} rows and {columns} columns"
+            raise DeepMatchingError(f"There is no reference point in row {row}, column {column}: {grid}.")
         around = _Ancestors(self, row, column)
         path = around.path(around.best)
         second = around.path(around.second)[:1] if path else []
@@ -178,7 +171,7 @@ class Trace:
         return Inspection((row, column), path, maps, second[0] if second else None, tree)
 
     def first_scores(self, row: int, column: int) -> Tensor:
-        """S_0(·|p), (h_0, w_0)."""
+        """Return S_0(·|p), (h_0, w_0)."""
         if self._row is None or self._row[0] != row:
             strip = self.geometry.strip((row, row + 1))
             scores = power(correlation(self.cells0, self.cells1, strip, self.patch), self.exponents[0])
@@ -189,11 +182,11 @@ class Trace:
         """Return S_l of a block of points, l ≥ 1: (rows, columns, h_l, w_l)."""
         geometry = self.geometry
         below = Block(*(children(geometry, l - 1, span, axis) for axis, span in enumerate(points)))
-        pooled = self.pooled[l - 1][:, slice(*below.rows), slice(*below.columns)].float()
+        pooled = self.pooled[l - 1][:, *below.slices].float()
         return power(aggregation(pooled, points.size, points.links_to(below, geometry, l - 1)), self.exponents[l])[0]
 
     def tree(self, top: Step) -> np.ndarray:
-        """The quadtree below a patch of the top level, as the switches that moved its patches.
+        """Return the quadtree below a patch of the top level, as the switches that moved its patches.
 
         Level by level from L − 1 down to 0, the four children of every patch in the order of ``geometry.CORNERS``. The
         number of a child is the raster index of d in {−1, 0, 1}²: it has moved by 2^l γ₀ d from where its parent is.
@@ -208,8 +201,8 @@ class Trace:
             i, j, y, x = nodes.T
             alive = np.repeat(alive, 4) & (i >= 0) & (i < rows) & (j >= 0) & (j < columns)
             alive &= (y >= 0) & (y < h) & (x >= 0) & (x < w)
-            at = [torch.from_numpy(np.where(alive, index, 0)).to(self.switches[l].device) for index in (i, j, y, x)]
-            code = self.switches[l][0][at[0], at[1], at[2], at[3]].cpu().numpy().astype(np.int64)
+            at = tuple(torch.from_numpy(np.where(alive, k, 0)).to(self.switches[l].device) for k in (i, j, y, x))
+            code = self.switches[l][0][at].cpu().numpy().astype(np.int64)
             codes.append(np.where(alive, code, NO_PATCH).astype(np.uint8))
             offset = geometry.pool_offset(l) - geometry.pool_reach
             nodes = np.stack([i, j, 2 * y + offset + code // side, 2 * x + offset + code % side], axis=1)
@@ -233,16 +226,14 @@ class _Ancestors:
         self._descend()
 
     def _descend(self) -> None:
-        """Q_l from the top down, and Q_{l+1/2}, which the path needs."""
-        geometry = self.geometry
-        top = len(self.S) - 1
+        """Compute Q_l from the top down, and Q_{l+1/2}, which the path needs."""
+        geometry, top = self.geometry, len(self.S) - 1
         self.Q = [self.S[top] if top == geometry.L else torch.full_like(self.S[top], -torch.inf)]
         self.above: list[Tensor] = []
         for l in reversed(range(top)):
             links = self.points[l + 1].links_to(self.points[l], geometry, l)
             above = disaggregation(self.Q[0][None], self.points[l].size, links)
-            rows, columns = (slice(*span) for span in self.points[l])
-            reached = HARD.unpool(above, self.trace.switches[l][:, rows, columns], None, geometry, l)
+            reached = HARD.unpool(above, self.trace.switches[l][:, *self.points[l].slices], None, geometry, l)
             self.Q.insert(0, self.S[l] + reached[0])
             self.above.insert(0, above[0])
         # Targets off the image have no Q_0, and a match lies on none of its last border lines.
@@ -250,7 +241,7 @@ class _Ancestors:
         self.match_scores = self.Q[0][0, 0].masked_fill(self._off_image(border=False), -torch.inf)
 
     def _off_image(self, border: bool) -> Tensor:
-        """Which targets of the point at level 0 a score, or without the ``border`` a match, cannot have: (h_0, w_0)."""
+        """Return which targets of the point a score, or without the ``border`` a match, cannot have: (h_0, w_0)."""
         rows, columns = self.geometry.on_target(border)
         place = self.points[0].first if self.geometry.relative else (0, 0)
         return ~(rows[place[0]][:, None] & columns[place[1]]).to(self.S[0].device)
@@ -267,24 +258,22 @@ class _Ancestors:
             return None
         scores = self.match_scores.clone()
         reach = self.geometry.patch - 1
-        rows, columns = (slice(max(0, at - reach), at + reach + 1) for at in best)
-        scores[rows, columns] = -torch.inf
+        scores[*(slice(max(0, at - reach), at + reach + 1) for at in best)] = -torch.inf
         return _highest(scores)
 
     def path(self, cell: tuple[int, int] | None) -> list[Step]:
-        """The patches whose scores add up to Q_0 of a cell, from level 0 up."""
+        """Return the patches whose scores add up to Q_0 of a cell, from level 0 up."""
         if cell is None:
             return []
-        geometry = self.geometry
-        index, steps = self.points[0].first, []
-        for l in range(geometry.L + 1):
-            steps.append(self._step(l, index, cell))
-            if l < geometry.L:
-                index, cell = self._up(l, index, cell)
+        index = self.points[0].first
+        steps = [self._step(0, index, cell)]
+        for l in range(self.geometry.L):
+            index, cell = self._up(l, index, cell)
+            steps.append(self._step(l + 1, index, cell))
         return steps
 
     def _up(self, l: int, index: tuple[int, int], cell: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
-        """The parent and its cell that gave Q_l of a cell; the first in raster order wins ties."""
+        """Find the parent and its cell that gave Q_l of a cell; the first in raster order wins ties."""
         geometry, side = self.geometry, 2 * self.geometry.pool_reach + 1
         above = self.above[l][self._at(l, index)]
         m = self.trace.switches[l][0][index]
@@ -301,9 +290,9 @@ class _Ancestors:
         h, w = geometry.window(l + 1)
         for down, right, y, x in reversed(geometry.links(l)):
             parent, at = (index[0] - down, index[1] - right), (chosen[0] - y, chosen[1] - x)
-            if not self.points[l + 1].holds(parent) or not (0 <= at[0] < h and 0 <= at[1] < w):
-                continue
-            if float(self.Q[l + 1][self._at(l + 1, parent)][at]) == best:
+            is_there = all(k in range(*span) for k, span in zip(parent, self.points[l + 1], strict=True))
+            is_there = is_there and 0 <= at[0] < h and 0 <= at[1] < w
+            if is_there and float(self.Q[l + 1][self._at(l + 1, parent)][at]) == best:
                 return parent, at
         raise AssertionError("a score of Q_{l+1/2} has a parent")
 
@@ -318,7 +307,7 @@ class _Ancestors:
         return Step(l, index, cell, p, q, float(self.S[l][at][cell]), float(self.Q[l][at][cell]))
 
     def nearest(self, l: int) -> Step:
-        """For a point that no path reaches: its ancestor of level l nearest to it, and the best cell of S_l there."""
+        """Return the ancestor of level l nearest to a point that no path reaches, and the best cell of S_l there."""
         x, y = self._position(0, self.points[0].first)
         ys, xs = (points.tolist() for points in self.geometry.reference_points(l))
         row = min(range(*self.points[l].rows), key=lambda i: abs(ys[i] - y))
@@ -327,7 +316,7 @@ class _Ancestors:
         return self._step(l, (row, column), _highest(scores) or (0, 0))
 
     def map(self, step: Step) -> Map:
-        """The maps of a patch."""
+        """Return the maps of a patch."""
         at = self._at(step.level, step.index)
         S, Q = (volumes[step.level][at].cpu().numpy() for volumes in (self.S, self.Q))
         first = self._first(step.level, step.index)
@@ -338,7 +327,7 @@ class _Ancestors:
         return float(xs[index[1]]), float(ys[index[0]])
 
     def _first(self, l: int, index: tuple[int, int]) -> tuple[float, float]:
-        """(x, y) of the first cell of a point's map."""
+        """Return (x, y) of the first cell of a point's map."""
         if not self.geometry.relative:
             return 0.0, 0.0
         x, y = self._position(l, index)
@@ -347,13 +336,11 @@ class _Ancestors:
 
 
 def trace_bytes(geometry: Geometry) -> int:
-    """Memory of the trace of a pair: a score and a switch for each cell of S_{l+1/2}."""
+    """Return the memory of the trace of a pair: a score and a switch for each cell of S_{l+1/2}."""
     return 5 * sum(pooled_cells(geometry, l) for l in range(geometry.L))
 
 
 def _highest(scores: Tensor) -> tuple[int, int] | None:
-    """The first cell with the highest score; None if all are −∞."""
-    at = int(scores.flatten().argmax())
-    if not torch.isfinite(scores.flatten()[at]):
-        return None
-    return at // scores.shape[1], at % scores.shape[1]
+    """Return the first cell with the highest score; None if all are −∞."""
+    row, column = divmod(int(scores.argmax()), scores.shape[1])
+    return (row, column) if scores[row, column].isfinite() else None
