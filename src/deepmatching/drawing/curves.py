@@ -27,9 +27,8 @@ def draw_training_curves(rows: Sequence[Mapping[str, float]]) -> Figure:
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     figure = new_figure(960, 320)
-    loss_axes, accuracy_axes = figure.subplots(
-        1, 2, gridspec_kw={"left": 0.075, "right": 0.98, "bottom": 0.15, "top": 0.9, "wspace": 0.18}
-    )
+    grid = {"left": 0.075, "right": 0.98, "bottom": 0.15, "top": 0.9, "wspace": 0.18}
+    loss_axes, accuracy_axes = figure.subplots(1, 2, gridspec_kw=grid)
     last = max((row["step"] for row in rows), default=0.0)
     _draw_loss(loss_axes, *_series(rows, "loss"))
     for name in ("acc@2", "acc@5", "acc@10"):

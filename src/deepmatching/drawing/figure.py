@@ -83,8 +83,7 @@ class Panels:
 
         With `max_norm`, the legend of the displacement colours is above all that is drawn in the panel.
         """
-        if enlarge is not None:
-            rgb = resize(rgb, self.scale, enlarge)
+        rgb = rgb if enlarge is None else resize(rgb, self.scale, enlarge)
         height, width = rgb.shape[:2]
         parts = [(slice(0, height), slice(0, width))]
         if max_norm is not None and (legend := add_legend(rgb, max_norm)) is not None:
@@ -123,14 +122,9 @@ def panel_figure(mosaic: list[Any], images: Sequence[np.ndarray], caption: str =
     down = top + rows * panel_height + (rows - 1) * (gap + title) + bottom
     figure = new_figure(across, down, dpi)
     # Matplotlib before 3.11 stretches an image over one pixel more if its panel is the least bit too large.
-    grid = {
-        "left": gap / across,
-        "right": 1 - (gap + 2e-3 * columns) / across,
-        "bottom": (bottom + 2e-3 * rows) / down,
-        "top": 1 - top / down,
-        "wspace": gap / panel_width,
-        "hspace": (gap + title) / panel_height,
-    }
+    right, lowest = (gap + 2e-3 * columns) / across, (bottom + 2e-3 * rows) / down
+    grid = {"left": gap / across, "right": 1 - right, "bottom": lowest, "top": 1 - top / down}
+    grid |= {"wspace": gap / panel_width, "hspace": (gap + title) / panel_height}
     if caption:
         text = figure.text(gap / across, 1 - gap / down, caption, fontsize=11, weight="bold", va="top")
         fit(text, across - 2 * gap)

@@ -6,11 +6,19 @@ from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
-import torch
 
 from deepmatching.drawing.figure import Panels, add_legend, panel_figure, picture
 from deepmatching.drawing.matches import PANELS, show_matches, sorted_matches
-from deepmatching.drawing.pictures import LIGHT_GREY, Color, flow_range, flow_to_color, range_of, to_uint8_rgb
+from deepmatching.drawing.pictures import (
+    LIGHT_GREY,
+    Color,
+    Image,
+    flow_range,
+    flow_to_color,
+    is_known,
+    range_of,
+    to_uint8_rgb,
+)
 from deepmatching.errors import DeepMatchingError
 
 if TYPE_CHECKING:
@@ -19,9 +27,7 @@ if TYPE_CHECKING:
 #: Errors in px at which the colour changes: nearly a logarithmic scale, with the paper's thresholds 2, 5 and 10.
 STEPS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
 #: Blue up to 2 px, yellow up to 10, red beyond (ColorBrewer's RdYlBu).
-_COLORS = np.frombuffer(bytes.fromhex("313695 4575b4 91bfdb fee090 fdae61 f46d43 d73027 7d001e"), np.uint8).reshape(
-    -1, 3
-)
+_COLORS = np.array([*bytes.fromhex("313695 4575b4 91bfdb fee090 fdae61 f46d43 d73027 7d001e")], np.uint8).reshape(-1, 3)
 UNMATCHED: Color = (95, 95, 95)
 NO_TRUTH: Color = LIGHT_GREY
 
@@ -43,7 +49,7 @@ def draw_confidence(confidence: np.ndarray) -> np.ndarray:
     return cv2.applyColorMap(levels, cv2.COLORMAP_VIRIDIS)[:, :, ::-1]
 
 
-def draw_frame(image: np.ndarray | torch.Tensor, flow: np.ndarray, max_norm: float) -> np.ndarray:
+def draw_frame(image: Image, flow: np.ndarray, max_norm: float) -> np.ndarray:
     """Draw one frame of a video: the image above its flow, with even sides because codecs need them."""
     stacked = np.concatenate([to_uint8_rgb(image), draw_flow(flow, max_norm)])
     rows, columns = (side - side % 2 for side in stacked.shape[:2])
@@ -58,12 +64,7 @@ def warped(image1: np.ndarray, flow: np.ndarray) -> np.ndarray:
 
 
 @picture
-def draw_flow_figure(
-    image0: np.ndarray | torch.Tensor,
-    flow: np.ndarray,
-    confidence: np.ndarray,
-    image1: np.ndarray | torch.Tensor | None = None,
-) -> Figure:
+def draw_flow_figure(image0: Image, flow: np.ndarray, confidence: np.ndarray, image1: Image | None = None) -> Figure:
     """Draw image 0, the flow (H,W,2), its confidence (H,W) and, if image 1 is given, that image warped by the flow."""
     from matplotlib.cm import ScalarMappable
 
@@ -71,10 +72,8 @@ def draw_flow_figure(
     if not rgb.shape[:2] == flow.shape[:2] == confidence.shape:
         sizes = f"{rgb.shape[:2]}, {flow.shape[:2]} and {confidence.shape}"
         raise DeepMatchingError(f"The image, its flow and the confidence must be of one size, but they are {sizes}.")
-    mosaic = (
-        [["image0"], ["flow"], ["confidence"]] if image1 is None else [["image0", "warped"], ["flow", "confidence"]]
-    )
-    panels = panel_figure(mosaic, [rgb], bar=True)
+    column, square = [["image0"], ["flow"], ["confidence"]], [["image0", "warped"], ["flow", "confidence"]]
+    panels = panel_figure(column if image1 is None else square, [rgb], bar=True)
     panels.show("image0", rgb, "Image 0")
     if image1 is not None:
         panels.show("warped", warped(to_uint8_rgb(image1), flow), "Image 1 warped by the flow")
@@ -95,14 +94,14 @@ def error_colors(field: np.ndarray, truth: np.ndarray) -> np.ndarray:
     error = np.hypot(*np.moveaxis(field.astype(np.float64) - truth, 2, 0))
     rgb = _COLORS[np.searchsorted(STEPS, error)]
     rgb[np.isnan(error)] = UNMATCHED
-    rgb[~_is_known(truth)] = NO_TRUTH
+    rgb[~is_known(truth)] = NO_TRUTH
     return rgb
 
 
 @picture
 def draw_match_errors(
-    image0: np.ndarray | torch.Tensor,
-    image1: np.ndarray | torch.Tensor,
+    image0: Image,
+    image1: Image,
     matches: tuple[np.ndarray, np.ndarray, np.ndarray],
     field: np.ndarray,
     truth: np.ndarray,
@@ -117,7 +116,7 @@ def draw_match_errors(
     rgb0, rgb1 = to_uint8_rgb(image0), to_uint8_rgb(image1)
     panels = panel_figure([*PANELS, ["truth", "error"]], [rgb0, rgb1], caption, bar=True)
     start, end, confidence, _ = sorted_matches(*matches, confidence)
-    max_norm = flow_range(truth) if _is_known(truth).any() else range_of(end - start)
+    max_norm = flow_range(truth) if is_known(truth).any() else range_of(end - start)
     show_matches(panels, rgb0, rgb1, start, end, max_norm, confidence)
     _show_truth(panels, truth, max_norm)
     _show_errors(panels, field, truth)
@@ -125,27 +124,21 @@ def draw_match_errors(
 
 
 @picture
-def draw_flow_errors(
-    image0: np.ndarray | torch.Tensor, flow: np.ndarray, truth: np.ndarray, caption: str = ""
-) -> Figure:
+def draw_flow_errors(image0: Image, flow: np.ndarray, truth: np.ndarray, caption: str = "") -> Figure:
     """Draw image 0 and the true displacement; below them a flow (H,W,2) in the same scale of colours and its error."""
     rgb = to_uint8_rgb(image0)
     panels = panel_figure([["image0", "truth"], ["flow", "error"]], [rgb], caption, bar=True)
     panels.show("image0", rgb, "Image 0")
-    max_norm = flow_range(truth if _is_known(truth).any() else flow)
+    max_norm = flow_range(truth if is_known(truth).any() else flow)
     _show_truth(panels, truth, max_norm)
     panels.show("flow", flow_to_color(flow, max_norm, NO_TRUTH), "Flow", cv2.INTER_NEAREST, max_norm)
     _show_errors(panels, flow, truth)
     return panels.figure
 
 
-def _is_known(field: np.ndarray) -> np.ndarray:
-    return np.isfinite(field).all(axis=2)
-
-
 def _show_truth(panels: Panels, truth: np.ndarray, max_norm: float) -> None:
     """Draw the true displacements (H,W,2) by colour."""
-    rgb = _thickened(flow_to_color(truth, max_norm, NO_TRUTH), _is_known(truth))
+    rgb = _thickened(flow_to_color(truth, max_norm, NO_TRUTH), is_known(truth))
     panels.show("truth", rgb, "True displacement; grey: unknown", cv2.INTER_NEAREST, max_norm)
 
 
@@ -154,9 +147,9 @@ def _show_errors(panels: Panels, field: np.ndarray, truth: np.ndarray) -> None:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import BoundaryNorm, ListedColormap
 
-    is_known = _is_known(truth)
-    rgb = _thickened(error_colors(field, truth), is_known)
-    has_gaps = bool((is_known & ~_is_known(field)).any())
+    known = is_known(truth)
+    rgb = _thickened(error_colors(field, truth), known)
+    has_gaps = bool((known & ~is_known(field)).any())
     title = "Error in px; dark: no match, light: truth unknown" if has_gaps else "Error in px; grey: truth unknown"
     panels.show("error", rgb, title, cv2.INTER_NEAREST)
     steps = BoundaryNorm([0, *STEPS, 2 * STEPS[-1]], len(_COLORS))

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import cv2
 import numpy as np
-import torch
 
 from deepmatching.drawing.figure import Panels, add_legend, panel_figure, picture
-from deepmatching.drawing.pictures import LIGHT_GREY, displacement_colors, range_of, resize, to_uint8_rgb
+from deepmatching.drawing.pictures import LIGHT_GREY, Image, displacement_colors, range_of, resize, to_uint8_rgb
 from deepmatching.errors import DeepMatchingError
 
 if TYPE_CHECKING:
@@ -49,8 +48,8 @@ def draw_displacement(
 
 @picture
 def draw_match_figure(
-    image0: np.ndarray | torch.Tensor,
-    image1: np.ndarray | torch.Tensor,
+    image0: Image,
+    image1: Image,
     keypoints0: np.ndarray,
     keypoints1: np.ndarray,
     scores: np.ndarray | None = None,

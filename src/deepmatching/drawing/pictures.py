@@ -17,6 +17,7 @@ from deepmatching.io.files import atomic_write, check_suffix, check_writable, si
 from deepmatching.io.image_files import PICTURE_SUFFIXES
 
 Color = tuple[int, int, int]
+Image = np.ndarray | torch.Tensor  #: see :func:`to_uint8_rgb`
 
 BLACK: Color = (0, 0, 0)
 LIGHT_GREY: Color = (222, 222, 222)
@@ -31,7 +32,7 @@ _SMALLEST_SIDE = 560  #: an image with a shorter longer side is enlarged when it
 _LARGEST_SIDE = 1280  #: one with a longer side is reduced, in px
 
 
-def to_uint8_rgb(image: np.ndarray | torch.Tensor) -> np.ndarray:
+def to_uint8_rgb(image: Image) -> np.ndarray:
     """Copy a uint8 (H,W), (H,W,1) or (H,W,3), or a tensor (C,H,W) from `load_image`, to uint8 RGB (H,W,3)."""
     if isinstance(image, torch.Tensor):
         planar = image.detach().to("cpu", torch.float32).numpy()
@@ -99,7 +100,7 @@ def displacement_colors(displacement: np.ndarray, max_norm: float, unknown: Colo
     From `max_norm` on the colour is full. It is not darkened further out, as Middlebury's is: darker patches would look
     like another kind of motion.
     """
-    known = np.isfinite(displacement).all(axis=-1)
+    known = is_known(displacement)
     u, v = np.moveaxis(np.where(known[..., None], displacement, 0.0).astype(np.float64), -1, 0)
     saturation = np.minimum(np.hypot(u, v) / max_norm, 1.0)[..., None]
     position = (np.arctan2(-v, -u) / np.pi + 1.0) / 2.0 * (len(WHEEL) - 1)
@@ -120,7 +121,12 @@ def flow_to_color(flow: np.ndarray, max_norm: float | None = None, unknown: Colo
 
 def flow_range(flow: np.ndarray) -> float:
     """Return the displacement in px that gets full colour in a flow (H,W,2): nearly the largest of the known ones."""
-    return range_of(flow[np.isfinite(flow).all(axis=2)])
+    return range_of(flow[is_known(flow)])
+
+
+def is_known(displacement: np.ndarray) -> np.ndarray:
+    """Return which displacements (...,2) are finite."""
+    return np.isfinite(displacement).all(axis=-1)
 
 
 def range_of(displacement: np.ndarray) -> float:
