@@ -8,9 +8,8 @@ from deepmatching.flow.interpolation import Interpolation, MatchSource
 from deepmatching.flow.operators.refinement_step import warp
 from deepmatching.flow.refinement import smooth
 
-#: Constant of a logistic regression of "the error is below 3 pixels" on :func:`evidence`. It was fitted by
-#: ``benchmarks/confidence.py`` on pairs of MPI Sintel, KITTI, Flying Chairs and Middlebury, with equal weight for each
-#: data set, the model ``compact`` and default settings.
+#: Constant of a logistic regression of "the error is below 3 pixels" on :func:`evidence`, which
+#: ``benchmarks/confidence.py`` fitted on MPI Sintel, KITTI, Flying Chairs and Middlebury, with equal weight for each.
 CONSTANT = 5.60
 WEIGHTS = (-2.29, -0.81, -0.57, -2.19)  #: its weights
 #: Reference points are 8 pixels apart, so with a match at each of them no pixel is further than this from a match.
@@ -27,9 +26,7 @@ def confidence(flow: Tensor, interpolation: Interpolation, image0: Tensor, image
 def probability(flow: Tensor, source: MatchSource, image0: Tensor, image1: Tensor) -> Tensor:
     """Return the estimated probability that a flow is less than 3 pixels off: (H, W) float32, 0 … 1.
 
-        1 / (1 + exp(−(5.60 − 2.29 ln(0.1 + spread + 8/n) − 0.81 ln(4 + reach) − 0.57 ln(1 + misfit) − 2.19 edge)))
-
-    See :func:`evidence` for the terms and the arguments.
+    1 / (1 + exp(−(5.60 − 2.29 ln(0.1 + spread + 8/n) − 0.81 ln(4 + reach) − 0.57 ln(1 + misfit) − 2.19 edge)))
     """
     logit = torch.full_like(source.edges, CONSTANT)
     for weight, values in zip(WEIGHTS, evidence(flow, source, image0, image1), strict=True):
@@ -41,7 +38,7 @@ def probability(flow: Tensor, source: MatchSource, image0: Tensor, image1: Tenso
 def evidence(
     flow: Tensor, source: MatchSource, image0: Tensor, image1: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the evidence against each pixel of a flow: four tensors (H, W) float32.
+    """Return the evidence against each pixel of a flow (H, W, 2), refined or not: four tensors (H, W) float32.
 
     * ln(0.1 + spread + 8/n): how much the n neighbouring matches disagree with their common model, in pixels.
     * ln(4 + reach): distance to the nearest match beyond 6 pixels, plus the distance of the target to the second image.
@@ -49,9 +46,7 @@ def evidence(
       1 pixel, averaged over a neighbourhood of about 3 pixels.
     * edge: the edge strength, averaged over a neighbourhood of about 2 pixels.
 
-    Args:
-        flow: (H, W, 2) float32, refined or not.
-        image0, image1: (1 or 3, H, W) in [0, 1], on the flow's device.
+    The images are (1 or 3, H, W) in [0, 1], on the flow's device.
     """
     if image0.shape[0] != image1.shape[0]:
         image0, image1 = (image.expand(3, -1, -1) for image in (image0, image1))

@@ -32,9 +32,8 @@ class MatchTensors(NamedTuple):
     @classmethod
     def of(cls, matches: Matches, device: torch.device) -> "MatchTensors":
         """Return matches of any matcher, all of which count."""
-        tensors = (matches.keypoints0, matches.keypoints1, matches.scores)
-        points0, points1, scores = (tensor.detach().to(device) for tensor in tensors)
-        confidence = None if matches.confidence is None else matches.confidence.detach().to(device)
+        tensors = matches.keypoints0, matches.keypoints1, matches.scores, matches.confidence
+        points0, points1, scores, confidence = (None if t is None else t.detach().to(device) for t in tensors)
         return cls(points0, points1, scores, torch.ones_like(scores, dtype=torch.bool), confidence)
 
     @classmethod
@@ -87,13 +86,10 @@ def unless_empty(counts: Tensor, stays: Tensor) -> Tensor:
 
 
 def round_trip_errors(start: Tensor, displacements: Tensor, backward: MatchTensors) -> Tensor:
-    """Return how far from its start the way of each match forward and back ends, (N,) in pixels.
+    """Return how far from its start the way of each match (N, 2) forward and back ends, (N,) in pixels.
 
     The way back is the best of the backward matches in the 3 × 3 bins around the target; of several in a bin, the last.
     The error is ∞ if these bins are empty.
-
-    Args:
-        start, displacements: (N, 2), of the forward matches.
     """
     if not len(backward.points0):
         return torch.full_like(start[:, 0], torch.inf)
@@ -135,7 +131,7 @@ def in_groups(graph: Graph, displacements: Tensor, tolerance: float, size: int) 
 def inconsistency(neighbours: Nearest, displacements: Tensor, falloff: float, voters: Tensor) -> Tensor:
     """Return the distance of each displacement to the weighted mean of its neighbours' and its own, (S,) in pixels.
 
-    Only the seeds among ``voters``, (S,) bool, count in the means; the result of the others is undefined.
+    Only the ``voters``, (S,) bool, count in the means; the result of the others is undefined.
     """
     shares = torch.where(voters, 1.0, _DROPPED_WEIGHT).double()
     weights = falloff_weights(*neighbours, falloff, shares)

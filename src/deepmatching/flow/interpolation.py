@@ -105,26 +105,26 @@ def interpolate(
        in small groups, and matches that are inconsistent with their neighbours. A filter that would drop all matches is
        skipped.
     3. Every pixel is assigned to its geodesically nearest match, and every match to its nearest neighbours.
-    4. A motion model is fitted to the neighbours of each match and moves the pixels assigned to that match.
+    4. A motion model is around to the neighbours of each match and moves the pixels assigned to that match.
 
     Args:
         keypoints0, keypoints1: (N, 2), x and y in pixels; pixel centres are integers.
         edges: (H, W), edge strength from 0 to 1.
         image0: the first image, (1 or 3, H, W) in [0, 1], for the filter of flat places; None skips it.
-        scores: (N,), higher is better. Of several matches in a pixel, the one with the highest score is kept; without
-            scores, the one with the highest weight. A match whose score is not finite is dropped.
-        weights: (N,), weights of the matches; None for equal weights. A match whose weight is not positive and finite
-            is dropped.
+        scores: (N,), or None for the weights. Of several matches in a pixel, the highest is kept. A match whose score
+            is not finite is dropped.
+        weights: (N,), or None for equal ones. A match whose weight is not positive and finite is dropped.
         confidence: (N,), probability that each match is right; None if unknown. Without ``weights``, it is the weight.
         backward: keypoints (M, 2), (M, 2) of matches from the second image to the first.
-        settings: the settings of the interpolation.
     """
     strength = _as_edges(edges)
     start, end = _as_points(keypoints0, keypoints1)
-    score, weight, certainty = (
-        None if values is None else _as_numbers(values, name, len(start))
-        for values, name in ((scores, "scores"), (weights, "weights"), (confidence, "confidences"))
-    )
+    given: list[Tensor | None] = []
+    for values, name in ((scores, "scores"), (weights, "weights"), (confidence, "confidences")):
+        given.append(None if values is None else _as_array(values).flatten())
+        if (array := given[-1]) is not None and len(array) != len(start):
+            raise DeepMatchingError(f"There are {len(start)} matches and {len(array)} {name}; each match needs one.")
+    score, weight, certainty = given
     if score is None:
         score = torch.zeros(len(start)) if weight is None else weight.nan_to_num()
     forward, back = MatchTensors(start, end, score, torch.ones(len(start), dtype=torch.bool), certainty), None
@@ -173,11 +173,8 @@ def sparse_to_dense(
 ) -> SparseToDense:
     """Interpolate matches without crossing edges, as :func:`interpolate` does, in tensors of one device.
 
-    Args:
-        matches, backward: from the first image to the second; and back, None to skip their filter.
-        edges, image0, settings, weights: see :func:`interpolate`.
-        fixed_shapes: matches that do not count stay in the tensors. If none counts, the flow has no meaning then; to
-            raise would wait for the device. None for GPUs only.
+    With ``fixed_shapes`` (None: on GPUs), matches that do not count stay in the tensors. If none counts, the flow has
+    no meaning then; to raise would wait for the device.
     """
     if edges.is_cuda and not has_kernels("cuda"):  # a CPU is faster than a GPU without kernels
         tensors = (matches, edges, image0, backward, settings, weights)
@@ -204,16 +201,15 @@ def sparse_to_dense(
         seeds = seeds.that_also(round_trip_errors(start, displacements, backward) < settings.backward)
     seeds = seeds if is_fixed else seeds.that_count()
     label, graph = _cells(cost, seeds)
-    if settings.group > 1 or settings.consistency > 0:
-        if settings.group > 1:
-            seeds = seeds.that_also(in_groups(graph, seeds.displacements, settings.group_tolerance, settings.group))
-        if settings.consistency > 0:
-            neighbours = nearest_seeds(graph, settings.filter_neighbours + 1)
-            error = inconsistency(neighbours, seeds.displacements, settings.falloff, seeds.counts)
-            seeds = seeds.that_also(error < settings.consistency)
-        if is_fixed or not seeds.counts.all():
-            seeds = seeds if is_fixed else seeds.that_count()
-            label, graph = _cells(cost, seeds)
+    if settings.group > 1:
+        seeds = seeds.that_also(in_groups(graph, seeds.displacements, settings.group_tolerance, settings.group))
+    if settings.consistency > 0:
+        neighbours = nearest_seeds(graph, settings.filter_neighbours + 1)
+        error = inconsistency(neighbours, seeds.displacements, settings.falloff, seeds.counts)
+        seeds = seeds.that_also(error < settings.consistency)
+    if (settings.group > 1 or settings.consistency > 0) and (is_fixed or not seeds.counts.all()):
+        seeds = seeds if is_fixed else seeds.that_count()
+        label, graph = _cells(cost, seeds)
     neighbours = nearest_seeds(graph, settings.neighbours)
     flow, spread = _render(label, neighbours, seeds, settings)
     source = MatchSource(label, seeds.points, spread, (neighbours.seeds >= 0).sum(dim=1), edges)
@@ -244,12 +240,10 @@ def _render(
     if weights is not None:  # only ratios matter, and the ridge is tuned for weights around 1
         mean = torch.where(seeds.counts, weights, 0).sum() / seeds.counts.sum()
         weights = torch.where(seeds.counts, (weights / mean).clamp(min=_TINY), 1)
-    fall = falloff_weights(*neighbours, settings.falloff, weights)
-    models, spread = affine_models(
-        neighbours.seeds, fall, seeds.points, seeds.displacements, settings.ridge, settings.wide
-    )
+    around = neighbours.seeds, falloff_weights(*neighbours, settings.falloff, weights)
+    models, spread = affine_models(*around, seeds.points, seeds.displacements, settings.ridge, settings.wide)
     if settings.model == "mean":
-        means = weighted_means(neighbours.seeds, fall, seeds.displacements)
+        means = weighted_means(*around, seeds.displacements)
         models = torch.cat([torch.zeros_like(models[:, :2]), means[:, None]], dim=1)
     return paint(label, seeds.points, models).float(), spread
 
@@ -272,13 +266,6 @@ def _as_points(*keypoints: Any) -> list[Tensor]:
         counts = f"{len(points[0])} keypoints in one image and {len(points[1])} in the other"
         raise DeepMatchingError(f"There are {counts}, but they must correspond one to one.")
     return points
-
-
-def _as_numbers(values: Any, name: str, number: int) -> Tensor:
-    array = _as_array(values).flatten()
-    if len(array) != number:
-        raise DeepMatchingError(f"There are {number} matches and {len(array)} {name}; each match needs one.")
-    return array
 
 
 def _as_edges(edges: Any) -> Tensor:

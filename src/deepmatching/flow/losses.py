@@ -4,6 +4,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from deepmatching.flow.correction import DenseFlow
 from deepmatching.flow.correction.dense_network import FARTHEST, LOG_SCALE, NARROW
@@ -21,10 +22,8 @@ def dense_loss(found: DenseFlow, flow: Tensor) -> tuple[Tensor, dict[str, Tensor
 
     Occluded pixels count. So do the motions on its way, at the points of their grids, and the likelihood of the truth
     under the mixture of two Laplace distributions, of scale 0.4 pixels and of a learned one. The metrics are ``epe``,
-    of the final flow, ``filled``, of the motion that was filled in, and ``likelihood``.
-
-    Args:
-        flow: (B, H, W, 2), NaN where unknown; it may exceed the part of the image that the network uses.
+    of the final flow, ``filled``, of the motion that was filled in, and ``likelihood``. The true flow, (B, H, W, 2), is
+    NaN where unknown; it may exceed the part of the image that the network uses.
     """
     truth = flow[:, : found.flow.shape[2], : found.flow.shape[3]].permute(0, 3, 1, 2)
     known = (truth.abs() < FARTHEST).all(dim=1)  # false for NaN; what passes the camera has no end in the frame
@@ -45,17 +44,10 @@ def dense_loss(found: DenseFlow, flow: Tensor) -> tuple[Tensor, dict[str, Tensor
 
 def log_likelihood(errors: Tensor, mixture: Tensor) -> Tensor:
     """Return log p of errors (B, 2, H, W), each coordinate of w Laplace(0.4) + (1 − w) Laplace(b), summed over both."""
-    first, second, scale = _components(mixture)
-    size = errors.abs()
-    narrow = first[:, None] - math.log(NARROW) - size / NARROW
-    parts = torch.stack([narrow, second[:, None] - scale[:, None] - size * (-scale[:, None]).exp()])
+    weight, scale, size = mixture[:, :1], mixture[:, 1:].clamp(*LOG_SCALE), errors.abs()
+    narrow = logsigmoid(weight) - math.log(NARROW) - size / NARROW
+    parts = torch.stack([narrow, logsigmoid(-weight) - scale - size * (-scale).exp()])
     return (parts.logsumexp(dim=0) - math.log(2)).sum(dim=1)
-
-
-def _components(mixture: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the logs of the two weights and of the second scale, (B, H, W) each."""
-    logsigmoid = torch.nn.functional.logsigmoid
-    return logsigmoid(mixture[:, 0]), logsigmoid(-mixture[:, 0]), mixture[:, 1].clamp(*LOG_SCALE)
 
 
 def interpolation_loss(
@@ -72,15 +64,14 @@ def interpolation_loss(
     """Return the mean end-point error of the flow that matches interpolate to, over all known pixels.
 
     Each pixel moves by the affine motion fitted to the matches around its nearest one, along paths that avoid edges.
-    The choice of the neighbours has no gradient; the fit has, with respect to displacements and weights.
+    The choice of the neighbours has no gradient; the fit has, with respect to displacements and weights. The last four
+    arguments are those of ``deepmatching.flow.InterpolationSettings``.
 
     Args:
-        moved: (N, 2), displacements of the matches in pixels.
-        points: (N, 2), where they start; pixel centres are integers.
+        moved, points: (N, 2), displacements of the matches in pixels, and where they start; pixel centres are integers.
         weights: (N,), from 0 (does not count) to 1.
         edges: (H, W), edge strength of the first image.
         flow: (H, W, 2), NaN where unknown.
-        neighbours, falloff, contrast, ridge: see ``deepmatching.flow.InterpolationSettings``.
     """
     counts = weights > 0
     moved, points, weights = moved[counts], points[counts], weights[counts]

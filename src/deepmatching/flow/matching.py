@@ -64,9 +64,7 @@ class Matching:
 
         They are those at the radius of ``match``, if that may be and none is missing there. Only the confidence of
         matches tells what is missing. Frames that are matched in strips are matched at the whole radius at once.
-
-        Args:
-            known: matches that :meth:`decode` has found.
+        ``known`` are matches that :meth:`decode` has found.
         """
         few, is_split = self.fewer_levels(settings), self.decoding.tiling.is_split(self.geometry)
         if known is not None:
@@ -87,9 +85,7 @@ def consecutive(
 ) -> Iterator[tuple[Frame, Frame, Matching]]:
     """Yield every frame of a sequence with the next one, and how they are matched. Each frame is described once.
 
-    Args:
-        images: (C, H, W), all of one size; taken one at a time.
-        plan: from the sizes of the first frames to how all are matched.
+    The images (C, H, W), all of one size, are taken one at a time. ``plan`` says how two of this size are matched.
     """
     previous: Frame | None = None
     matching: Matching | None = None

@@ -75,10 +75,8 @@ def flow_between(
     On a GPU with kernels, nothing waits for it, and the result stays there until it is read.
 
     Args:
-        settings: of the stages, or the name of a preset.
-        matching: how the frames are matched.
         edges: of the first frame.
-        known: matches from the first frame to the second that were found by ``matching``; None to find them.
+        known: matches from the first frame to the second that ``matching`` has found; None to find them.
         graphs: recordings of earlier pairs, for a GPU.
         start: when the work on these frames began, by ``time.perf_counter``; None for now.
     """
@@ -123,16 +121,15 @@ def matches_to_flow(
     Args:
         matches: from the first image to the second.
         image0, image1: (1 or 3, H, W) in [0, 1], of one size, on one device.
-        settings: of interpolation and refinement.
-        edges: edges of the first image.
-        backward: matches from the second image to the first, used for the forward-backward check; None skips it. No
-            effect on matches of a search.
+        edges: of the first image.
+        backward: matches from the second image to the first, for the forward-backward check; None skips it. No effect
+            on matches of a search.
         occluded: (H_0, W_0), probability that a reference point is not visible in the second image; None if unknown.
     """
     size = check_pair(image0, image1)
-    for stated in (matches.size0, matches.size1):
-        if stated is not None and tuple(stated) != size:
-            sizes = f"{stated[1]}x{stated[0]} pixels, but these have {size[1]}x{size[0]}"
+    for rows, columns in filter(None, (matches.size0, matches.size1)):
+        if (rows, columns) != size:
+            sizes = f"{columns}x{rows} pixels, but these have {size[1]}x{size[0]}"
             raise DeepMatchingError(f"The matches are of images of {sizes}: match these images.")
     if len(matches) == 0:
         raise DeepMatchingError(NOTHING)
@@ -143,12 +140,10 @@ def matches_to_flow(
         forward, views = MatchTensors.of(matches, image0.device), views_of(matches, image0, image1)
         forward = forward if views is None else forward._replace(points1=views.ends)
         back = None if backward is None or views is not None else MatchTensors.of(backward, image0.device)
-        strength = edge_tensor(image0, edges)
+        images = image0, image1, edge_tensor(image0, edges)
         finish("edges")
-        images = image0, image1, strength
-        return watch.result(
-            _interpolate_and_refine(*images, settings, forward, back, None, occluded, views, finish=finish)
-        )
+        found = _interpolate_and_refine(*images, settings, forward, back, None, occluded, views, finish=finish)
+        return watch.result(found)
 
 
 @failed_allocations()
@@ -214,8 +209,7 @@ def _flow_of_decoded(
 ) -> FlowTensors:
     """Return the flow of decoded matches, forward and perhaps backward; without ``strength``, detect the edges.
 
-    Args:
-        correction: the dense network, if it is used, and the geometry; the descriptors are then the first two tensors.
+    If the dense network makes the correction, the first two tensors are the descriptors.
     """
     matches = tensors if correction is None else tensors[2:]
     forward, *others = (Decoded._make(matches[n : n + FIELDS]) for n in range(0, len(matches), FIELDS))
@@ -235,9 +229,8 @@ def _flow_of_decoded(
     finish("dense network")
     moved, likely = (extended(maps, edges.shape)[0] for maps in corrected(start, found))
     flow = refine_finite(moved.permute(1, 2, 0).contiguous(), image0, image1, settings.refinement)
-    return FlowTensors(
-        flow, likely[0], start.matches[0], agreement, None if occluded is None else occlusion_of(occluded, flow)
-    )
+    occlusion = None if occluded is None else occlusion_of(occluded, flow)
+    return FlowTensors(flow, likely[0], start.matches[0], agreement, occlusion)
 
 
 def check_pair(image0: Tensor, image1: Tensor) -> tuple[int, int]:

@@ -40,15 +40,7 @@ def refine(
     image1: Tensor,
     settings: RefinementSettings = RefinementSettings(),  # noqa: B008 - frozen
 ) -> Tensor:
-    """Refine a flow (H, W, 2) between two images, on their device.
-
-    Args:
-        image0, image1: (1 or 3, H, W) and (1 or 3, H', W') in [0, 1].
-        settings: of the energy and its minimisation.
-
-    Returns:
-        (H, W, 2) float32.
-    """
+    """Refine a flow (H, W, 2) between images (1 or 3, H, W) and (1 or 3, H', W') in [0, 1], on their device."""
     start = torch.as_tensor(flow).to(image0.device, torch.float32)
     if start.ndim != 3 or start.shape[2] != 2 or start.shape[:2] != image0.shape[1:]:
         sizes = f"{tuple(start.shape)} and the first image {tuple(image0.shape[1:])}"

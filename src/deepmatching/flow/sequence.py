@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,6 @@ class FlowFolder:
     may end at any moment. A flow is outdated once its frames have changed. The folder must be reserved (``io.store``).
 
     Args:
-        path: the folder; created if missing.
-        suffix: of the flow files, such as ``".flo"``.
         settings: everything that the flows depend on, JSON-serializable.
         origins: for each flow, in order, the stamps of the files that its frames come from. Files with these names are
             not replaced unless an earlier run made them.
@@ -105,11 +104,7 @@ def compute_flows(
 ) -> list[str]:
     """Compute the flows that the folder lacks; return the names of those that are probably wrong.
 
-    Args:
-        frames: of the sequence; ``folder.origins`` are theirs.
-        flow_sequence: from consecutive frames to the flows between them.
-        on_flow: called after each flow.
-        confidence: folder for the confidence of each flow, written before the flow is recorded as finished.
+    ``on_flow`` is called after each. The folder ``confidence`` gets its confidence before the flow counts as finished.
     """
     doubtful = []
     for first, end in ranges(folder.missing):
@@ -131,11 +126,9 @@ def confidence_file(folder: Path, name: str) -> Path:
 
 def ranges(numbers: list[int]) -> Iterator[tuple[int, int]]:
     """Yield ascending numbers as ranges (first, end): 1 2 3 7 8 are (1, 4) and (7, 9)."""
-    start = 0
-    for place in range(1, len(numbers) + 1):
-        if place == len(numbers) or numbers[place] != numbers[place - 1] + 1:
-            yield numbers[start], numbers[place - 1] + 1
-            start = place
+    for _, group in groupby(enumerate(numbers), lambda entry: entry[1] - entry[0]):
+        run = [number for _, number in group]
+        yield run[0], run[-1] + 1
 
 
 def draw_flows(frames: Frames, folder: FlowFolder, target: Path) -> None:

@@ -39,9 +39,9 @@ class InterpolationSettings:
 
     def __post_init__(self) -> None:
         check_choice("model", self.model, get_args(Model))
+        _check(self, at_least_one=("neighbours", "filter_neighbours"), positive=("contrast", "ridge"))
         for name in ("confidence", "least_kept"):
             check_number(name, getattr(self, name), minimum=0, maximum=1)
-        _check(self, at_least_one=("neighbours", "filter_neighbours"), positive=("contrast", "ridge"))
 
 
 @dataclass(frozen=True)
@@ -134,10 +134,9 @@ def describe_preset(name: str) -> dict[str, Any]:
 
 
 def adapt_to_model(settings: FlowSettings, has_confidence: bool, has_dense: bool) -> FlowSettings:
-    """Return the settings for matches with or without a confidence and for a model with or without a dense network.
+    """Return the settings, or what takes the place of ``default``.
 
-    Other presets take the place of ``default``: ``interpolated`` without a dense network, ``classic`` without a
-    confidence.
+    That is ``interpolated`` for a model without a dense network, ``classic`` for matches without a confidence.
     """
     if not has_confidence and settings in (PRESETS["default"], PRESETS["interpolated"]):
         return PRESETS["classic"]

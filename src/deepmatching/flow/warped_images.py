@@ -39,10 +39,7 @@ def is_upright(matches: Matches) -> bool:
 
 
 def views_of(matches: Matches, image0: Tensor, image1: Tensor) -> Views | None:
-    """Return the views that the flow of these matches needs; None without a search, or if it found no transformation.
-
-    The images are (1 or 3, H, W) in [0, 1].
-    """
+    """Return the views that the flow of these matches needs; None if no search found a transformation."""
     if is_upright(matches):
         return None
     assert matches.transformation is not None and matches.transformations is not None
@@ -79,18 +76,12 @@ def views_of(matches: Matches, image0: Tensor, image1: Tensor) -> Views | None:
 
 @torch.no_grad()
 def refine_through(views: Views, left: Tensor, match: Tensor, image0: Tensor, settings: RefinementSettings) -> Tensor:
-    """Refine what is left of the motion, and compose it with the transformations: the flow (H, W, 2) float32.
+    """Refine what is left of the motion, r (H, W, 2), and compose it with the transformations: the flow, float32.
 
-    Never waits for a GPU.
-
-    Args:
-        left: (H, W, 2), r, interpolated.
-        match: (H, W), the number of the match that each pixel belongs to.
-        image0: (1 or 3, H, W) in [0, 1].
+    Each pixel belongs to the match of a number in ``match``, (H, W). Never waits for a GPU.
     """
     number = views.numbers[match]
-    channels = views.images.shape[1]
-    view = views.images.gather(0, number[None, None].expand(1, channels, -1, -1))[0]
+    view = views.images.gather(0, number[None, None].expand(1, views.images.shape[1], -1, -1))[0]
     covered = views.covered.gather(0, number[None])[0]
     refined = refine_finite(left, image0, view, settings)
     return _composed(views, torch.where(covered[..., None], refined, left), number)

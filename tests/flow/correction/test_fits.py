@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepmatching.flow.correction.dense_network import NEIGHBOURS, affine_candidates, candidate_count
+from deepmatching.flow.correction.dense_network import NEIGHBOURS, affine_candidates
 
 
 def _affine(rows: int, columns: int, slopes: list[list[float]], shift: list[float]) -> torch.Tensor:
@@ -30,7 +30,7 @@ def test_every_fit_of_an_affine_motion_is_that_motion(rows: int, columns: int, n
         1, 1, rows, columns, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
     )
     found = affine_candidates(moved, weights, 2, ridge=1e-9)
-    assert found.moved.shape == (1, candidate_count(2), 2, rows, columns)
+    assert found.moved.shape == (1, NEIGHBOURS * 2, 2, rows, columns)
     torch.testing.assert_close(found.moved, moved[:, None].expand_as(found.moved), atol=1e-3, rtol=0)
 
 

@@ -36,11 +36,6 @@ class Fits(NamedTuple):
     support: Tensor  #: (B, K, H, W), the sum of the weights that each fit rests on
 
 
-def candidate_count(scales: int) -> int:
-    """Return K, the number of candidates that :func:`affine_candidates` gives."""
-    return NEIGHBOURS * scales
-
-
 def affine_candidates(moved: Tensor, weights: Tensor, scales: int, ridge: float = 0.004) -> Fits:
     """Return the motion at every point by the affine motions of the windows around it.
 
@@ -49,12 +44,8 @@ def affine_candidates(moved: Tensor, weights: Tensor, scales: int, ridge: float 
 
         d(p) = d̄ + A (p − p̄),   A = Cov(d, p) (Cov(p, p) + λ_s 1)⁻¹,   λ_s ∝ ridge · 4^s (1 + 20 / Σw)
 
-    has weighted means d̄ and p̄ and weighted covariances. A point's candidates are the fits of its own square and of
-    the eight around it.
-
-    Args:
-        moved: (B, 2, H, W), the displacement of each match in pixels.
-        weights: (B, 1, H, W), from 0 (does not count) to 1.
+    has weighted means d̄ and p̄ and weighted covariances. A point's K candidates are the fits of its own square and of
+    the eight around it. Matches have displacements (B, 2, H, W) in pixels and weights (B, 1, H, W) from 0 to 1.
     """
     (B, _, H, W), device = moved.shape, moved.device
     y, x = ((torch.arange(n, device=device, dtype=moved.dtype) - n / 2) / _UNIT for n in (H, W))
@@ -138,10 +129,10 @@ class DenseNetwork(nn.Module):
     stay.
 
     Args:
-        channels: channels of the descriptor, which must have one vector per position (``patch`` 1).
+        channels, patch: of the descriptor, which must have one vector per position (``patch`` 1).
         step: cells between reference points.
         width, fine: channels at 1/8 and at 1/4.
-        scales: scales of the fits.
+        scales: of the fits.
         updates: numbers of coarse and fine updates.
     """
 
@@ -159,7 +150,7 @@ class DenseNetwork(nn.Module):
         if patch != 1 or step != 4:
             raise DeepMatchingError("The dense network needs a descriptor with one vector per position: use compact.")
         self.channels, self.width, self.fine, self.scales, self.updates = channels, width, fine, scales, tuple(updates)
-        count = candidate_count(scales) + 2
+        count = NEIGHBOURS * scales + 2
         self.stem = nn.Conv2d(3, 32, 8, stride=FINE, padding=2)
         self.cells = nn.Conv2d(channels, fine, 3, stride=2)
         self.context_fine = nn.Conv2d(32 + fine, fine, 3, padding=1)
@@ -184,13 +175,7 @@ class DenseNetwork(nn.Module):
     def forward(
         self, image0: Tensor, decoded: Decoded, cells0: Tensor, cells1: Tensor, geometry: Geometry, start: InitialFlow
     ) -> DenseFlow:
-        """Return the flow of a batch of images (B, 1 or 3, H, W) in [0, 1].
-
-        Args:
-            decoded: the matches, with their confidence.
-            cells0, cells1: the descriptors of both images.
-            start: the flow that the matches interpolate to.
-        """
+        """Return the flow of a batch of images (B, 1 or 3, H, W) in [0, 1] from their matches and descriptors."""
         if decoded.confidence is None or decoded.occluded is None:
             raise DeepMatchingError("The dense network needs matches with a confidence.")
         reached = torch.isfinite(decoded.scores)[:, None]
@@ -300,10 +285,8 @@ class _Update(nn.Module):
     ) -> tuple[Tensor, list[Tensor]]:
         """Return the state after some steps, and the motions before, between and after them.
 
-        Args:
-            known: (B, 2 n, H, W), n motions that the current one is compared with.
-            certain: (B, m, H, W), how certain they are.
-            around: from a motion and squares to the scores there.
+        The n ``known`` motions, (B, 2 n, H, W), are compared with the current one; ``certain``, (B, m, H, W), says how
+        certain they are. ``around`` gives the scores in squares around a motion.
         """
         motions, (seen,) = [moved], in_bands(self.seen, context)
         for _ in range(number):

@@ -25,14 +25,11 @@ LARGEST_CORRECTION = 10.0  #: larger corrections of the interpolated flow by the
 class InitialFlows:
     """The interpolated flow of a batch of pairs.
 
-    On a GPU, where a pair takes many small kernels, they are replayed as graphs.
-
-    Args:
-        streams: pairs at a time.
+    On a GPU, where a pair takes many small kernels, they are replayed as graphs, those of four pairs at a time.
     """
 
-    def __init__(self, streams: int = 4) -> None:
-        self._replayed = [Replayed(initial_flow) for _ in range(streams)]
+    def __init__(self) -> None:
+        self._replayed = [Replayed(initial_flow) for _ in range(4)]
         self._streams: list[torch.cuda.Stream] = []
 
     @torch.no_grad()
@@ -64,17 +61,11 @@ class InitialFlows:
 
 @torch.no_grad()
 def initial_flow(
-    image0: Tensor,
-    image1: Tensor,
-    edges: Tensor | None,
-    settings: InterpolationSettings,
-    *matches: Tensor | None,
+    image0: Tensor, image1: Tensor, edges: Tensor | None, settings: InterpolationSettings, *matches: Tensor | None
 ) -> InitialFlow:
     """Return the interpolated flow of one pair (1 or 3, H, W) of images, and how likely it is right.
 
-    Args:
-        edges: (H, W), edge strength of the first image; None to detect them.
-        matches: the tensors of ``Decoded`` of one pair.
+    The edge strength (H, W) of the first image is detected if it is None; the matches are the tensors of ``Decoded``.
     """
     found = MatchTensors.of_decoded(Decoded._make(matches), 0, settings.confidence)
     if not on_device(image0) and not found.counts.any():
@@ -96,10 +87,8 @@ def corrected(start: InitialFlow, found: DenseFlow) -> tuple[Tensor, Tensor]:
     rows, columns = found.flow.shape[2:]
     flow, likely = (maps[:, :, :rows, :columns] for maps in start[:2])
     stays = (found.flow - flow).square().sum(dim=1, keepdim=True) > LARGEST_CORRECTION**2
-    return (
-        torch.where(stays, flow, found.flow),
-        torch.where(stays, likely, probability_within(found.mixture, CORRECT_WITHIN)[:, None]),
-    )
+    within = probability_within(found.mixture, CORRECT_WITHIN)[:, None]
+    return torch.where(stays, flow, found.flow), torch.where(stays, likely, within)
 
 
 def occlusion_of(occluded: Tensor, flow: Tensor) -> Tensor:

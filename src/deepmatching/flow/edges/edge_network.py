@@ -121,9 +121,8 @@ class EdgeNetwork(nn.Module):
     def _by_rows(self, layers: Callable[..., Tensor], maps: tuple[Tensor, ...], height: int, stride: int) -> Tensor:
         """Return layers(*maps), for inference on a CPU in bands of rows: features at stride 2 take the most memory.
 
-        Args:
-            layers: their results depend on at most ``REACH`` rows around, at stride 2.
-            maps: (B, C, n · H, W), each with an n of its own, and H = ``height`` rows at this stride.
+        Results depend on at most ``REACH`` rows around, at stride 2. The maps are (B, C, n · H, W), each with an n of
+        its own, and H = ``height`` rows at this stride.
         """
         if self.training or maps[0].device.type != "cpu" or torch.is_grad_enabled():
             return layers(*maps)

@@ -56,30 +56,26 @@ def structured_forest_edges(image: Tensor, model: PathLike) -> np.ndarray:
 
 
 def check_forest(path: PathLike) -> None:
-    """Raise unless the file is a structured forest. The same file is checked once."""
-    data = read_bytes(path, "structured-forest model", max_bytes=2)
+    """Raise unless the file is a structured forest. A good one is checked once."""
     about = os.stat(path)
-    if problem := _problem(os.fspath(path), about.st_mtime_ns, about.st_size, data == b"\x1f\x8b"):
-        raise DeepMatchingError(f"'{path}' is no structured forest of OpenCV ({problem}); download model.yml.gz again.")
+    try:
+        _check(os.fspath(path), about.st_mtime_ns, about.st_size)
+    except DeepMatchingError:
+        raise
+    except (ValueError, zlib.error) as error:
+        problem = f"'{path}' is no structured forest of OpenCV ({error})"
+        raise DeepMatchingError(f"{problem}; download model.yml.gz again.") from error
 
 
 @functools.lru_cache(maxsize=8)
-def _problem(path: str, time: int, size: int, is_compressed: bool) -> str:
-    """Return a description of the problem, or "". The time and size are part of the cache key."""
-    data = read_bytes(path, "structured-forest model")
-    try:
-        if is_compressed:
-            unpacking = zlib.decompressobj(wbits=31)
-            data = unpacking.decompress(data, LARGEST_CONTENT)
-            if not unpacking.eof:
-                raise ValueError("it is cut short or too large")
-        _check(data)
-    except (ValueError, zlib.error) as error:
-        return str(error)
-    return ""
-
-
-def _check(text: bytes) -> None:
+def _check(path: str, time: int, size: int) -> None:
+    """Raise unless a file, of a certain time and size, is a structured forest."""
+    text = read_bytes(path, "structured-forest model")
+    if text.startswith(b"\x1f\x8b"):
+        unpacking = zlib.decompressobj(wbits=31)
+        text = unpacking.decompress(text, LARGEST_CONTENT)
+        if not unpacking.eof:
+            raise ValueError("it is cut short or too large")
     if not text.startswith(b"%YAML"):
         raise ValueError("it is not YAML")
     names, bodies = (re.split(rb"(?m)^(\w+):", text)[start::2] for start in (1, 2))

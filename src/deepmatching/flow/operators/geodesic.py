@@ -30,15 +30,12 @@ def distance_transform(cost: Tensor, pixels: Tensor, counts: Tensor | None = Non
         D = (a + b + √(2 cost² − (a − b)²)) / 2   if |a − b| < cost,   else min(a, b) + cost.
 
     A seed's own pixel counts its cost, as in the original (found by comparison with its output). On a strong edge, two
-    cheap paths that meet there may cost less; the seed then has no cell.
+    cheap paths that meet there may cost less; the seed then has no cell. D is (H, W) float32, the numbers are int32.
 
     Args:
         cost: (H, W) float32, positive.
         pixels: (S, 2) int64, column and row of each seed; no two of those that count in the same pixel.
         counts: (S,) bool, the seeds that count; None for all. At least one must.
-
-    Returns:
-        D (H, W) float32 and the seeds' numbers (H, W) int32.
     """
     height, width = cost.shape
     padded = cost.new_full((height + 2, width + 2), torch.inf)
@@ -72,7 +69,7 @@ def seed_map(pixels: Tensor, counts: Tensor | None, size: tuple[int, int]) -> Te
 
 
 def _lower(
-    values: Tensor, labels: Tensor, first: tuple[slice, slice], second: tuple[slice, slice]
+    values: Tensor, labels: Tensor, first: tuple[slice, ...], second: tuple[slice, ...]
 ) -> tuple[Tensor, Tensor]:
     """Return the lower of two neighbours' values, and its label."""
     lower = values[second] < values[first]

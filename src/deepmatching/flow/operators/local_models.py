@@ -14,12 +14,9 @@ from deepmatching.kernels.registry import operator
 
 
 def falloff_weights(index: Tensor, distances: Tensor, falloff: float, confidence: Tensor | None = None) -> Tensor:
-    """Return w = exp(−k D) + 10⁻⁸, times the neighbour's confidence; 0 for a missing neighbour.
+    """Return w = exp(−k D) + 10⁻⁸, (S, K), times the neighbour's confidence (S,); 0 for a missing neighbour.
 
-    Args:
-        index, distances: (S, K), the neighbours and their distances.
-        falloff: k.
-        confidence: (S,) of each seed, or None for 1.
+    The neighbours and their distances D are (S, K); k is the falloff.
     """
     weights = distances.double().mul_(-falloff).exp_().add_(1e-8).masked_fill_(index < 0, 0.0)
     return weights if confidence is None else weights * confidence.double()[index.clamp(min=0).long()]
@@ -27,12 +24,7 @@ def falloff_weights(index: Tensor, distances: Tensor, falloff: float, confidence
 
 @operator(cpu=("float64",), cuda=("float64",))
 def weighted_means(index: Tensor, weights: Tensor, values: Tensor) -> Tensor:
-    """Return Σ_n w_n v_n / Σ_n w_n over each seed's neighbours (Nadaraya-Watson), (S, 2).
-
-    Args:
-        index, weights: (S, K).
-        values: (S, 2).
-    """
+    """Return Σ_n w_n v_n / Σ_n w_n, (S, 2), over each seed's neighbours (S, K) (Nadaraya-Watson)."""
     differences = values[index.clamp(min=0).long()] - values[:, None]
     return values + (weights[..., None] * differences).sum(dim=1) / weights.sum(dim=1, keepdim=True)
 
@@ -50,14 +42,12 @@ def affine_models(
 
     Args:
         index, weights: (S, K), each seed itself first.
-        points: (S, 2), p_s.
-        values: (S, 2), the seeds' displacements.
+        points, values: (S, 2), the seeds' p_s and displacements.
         ridge: see :func:`deepmatching.geometry.affine.affine_fit`.
         wide: 0 … 1; 0: A_0 = 0.
 
     Returns:
-        the models (S, 3, 2): A's row for x, its row for y, b; and the weighted mean (S,) of |v(p_n) − v_n|, a measure
-        of how well the neighbours agree.
+        the models (S, 3, 2): A's row for x, its row for y, b; and the weighted mean (S,) of |v(p_n) − v_n|.
     """
     neighbours = index.clamp(min=0).long()
     weights = torch.cat([OWN_WEIGHT * weights[:, :1], weights[:, 1:]], dim=1)

@@ -10,11 +10,7 @@ from deepmatching.kernels.registry import operator
 
 @operator()
 def warp(image0: Tensor, image1: Tensor, flow: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return I_w(p) = I_1(p + flow(p)), compared with I_0. Bilinear; the border of I_1 is repeated.
-
-    Args:
-        image0, image1: (C, H, W), (C, H', W').
-        flow: (2, H, W).
+    """Warp I_1 (C, H', W') by a flow (2, H, W): I_w(p) = I_1(p + flow(p)). Bilinear; the border of I_1 is repeated.
 
     Returns:
         (I_0 + I_w) / 2 and I_w − I_0, both (C, H, W), and a mask (H, W): 1 where p + flow(p) is in the image, else 0.
@@ -42,15 +38,10 @@ def derivative(image: Tensor, dim: int) -> Tensor:
 
 
 def data_term(mean: Tensor, difference: Tensor, inside: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
-    """Return the linearised constraints of constant gradients, with their weight γ Ψ′: A_11, A_12, A_22 and b.
+    """Return the linearised constraints of constant gradients after :func:`warp`, with their weight γ Ψ′.
 
-    A grey image counts as three equal channels: the original reads it as such.
-
-    Args:
-        mean, difference, inside: from :func:`~deepmatching.flow.operators.refinement_step.warp`.
-
-    Returns:
-        (3, H, W) and (2, H, W).
+    They are A_11, A_12, A_22, (3, H, W), and b, (2, H, W). A grey image counts as three equal channels: the original
+    reads it as such.
     """
     x, y = derivative(mean, 2), derivative(mean, 1)
     xx, xy, yy = derivative(x, 2), derivative(x, 1), derivative(y, 1)
@@ -88,11 +79,8 @@ def relax(
 ) -> Tensor:
     """Return the increments d (2, H, W) after some iterations of red-black successive over-relaxation from d = 0.
 
-    Args:
-        matrix, right: (3, H, W), (2, H, W), the data term.
-        across, along: (H, W), weights between column x and x + 1, and between row y and y + 1.
-        flow: (2, H, W).
-        omega: ω, between 0 and 2.
+    ``matrix`` and ``right`` are the data term; ``across`` and ``along`` are weights between column x and x + 1, and
+    between row y and y + 1, see :func:`smoothness_weights`. ω is between 0 and 2.
     """
     diagonal = _sum_over_neighbours(torch.ones_like(flow[:1]), across, along)[0]
     right = right + _sum_over_neighbours(flow, across, along) - diagonal * flow
@@ -140,9 +128,7 @@ def refinement_step(
         start: (2, H, W), the flow before the first step.
         image0, image1: (C, H, W), (C, H', W'), smoothed, in 0 … 255.
         smoothness: (H, W), α λ.
-        gamma: weight of constant gradients.
         hold: how strongly pixels that leave the second image are held at ``start``.
-        iterations, omega: of successive over-relaxation.
     """
     mean, difference, inside = warp(image0, image1, flow)
     across, along = smoothness_weights(flow, smoothness)
