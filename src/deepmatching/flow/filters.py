@@ -32,8 +32,10 @@ class MatchTensors(NamedTuple):
     @classmethod
     def of(cls, matches: Matches, device: torch.device) -> "MatchTensors":
         """Return matches of any matcher, all of which count."""
-        tensors = matches.keypoints0, matches.keypoints1, matches.scores, matches.confidence
-        points0, points1, scores, confidence = (None if t is None else t.detach().to(device) for t in tensors)
+        points0, points1, scores = (
+            t.detach().to(device) for t in (matches.keypoints0, matches.keypoints1, matches.scores)
+        )
+        confidence = None if matches.confidence is None else matches.confidence.detach().to(device)
         return cls(points0, points1, scores, torch.ones_like(scores, dtype=torch.bool), confidence)
 
     @classmethod
