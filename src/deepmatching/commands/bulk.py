@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -117,7 +115,7 @@ def bulk(
         )
     _summarize(run, display.progress)
     if graph is not None:
-        runs.draw_graph(run, graph, None, runs.MIN_MATCHES if min_matches is None else min_matches)
+        runs.draw_graph(run, graph, min_matches)
         messages.say_written(graph)
 
 
@@ -134,20 +132,14 @@ def _pairs(
 
     if retrieval is None:
         refuse({"neighbours": neighbours}, "is for --retrieval: leave it out.")
-    ways: dict[str, Callable[[], list[Pair]]] = {}
-    if exhaustive:
-        ways["--exhaustive"] = partial(exhaustive_pairs, source)
-    if sequential is not None:
-        ways["--sequential"] = partial(sequential_pairs, source, sequential)
-    if retrieval is not None:
-        ways["--retrieval"] = partial(
-            retrieved_pairs, retrieval, source, NEIGHBOURS if neighbours is None else neighbours
-        )
-    if len(ways) > 1:
-        raise DeepMatchingError(f"{' and '.join(ways)} exclude each other: give one of them.")
-    for name, pairs in ways.items():
-        refuse({"images": images}, f"is for a file of pairs: with {name}, give the folder itself.")
-        return source, pairs()
+    ways = {"--exhaustive": exhaustive or None, "--sequential": sequential, "--retrieval": retrieval}
+    if chosen := [name for name, value in ways.items() if value is not None]:
+        if len(chosen) > 1:
+            raise DeepMatchingError(f"{' and '.join(chosen)} exclude each other: give one of them.")
+        refuse({"images": images}, f"is for a file of pairs: with {chosen[0]}, give the folder itself.")
+        if retrieval is not None:
+            return source, retrieved_pairs(retrieval, source, NEIGHBOURS if neighbours is None else neighbours)
+        return source, exhaustive_pairs(source) if sequential is None else sequential_pairs(source, sequential)
     if os.path.isdir(source):
         raise DeepMatchingError(
             f"'{source}' is a folder: say which pairs of its images to match with --exhaustive, --sequential N or "

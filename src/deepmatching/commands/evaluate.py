@@ -27,9 +27,8 @@ def evaluate(
     dataset: str = argument(
         ...,
         "DATASET",
-        "sintel-clean, sintel-final, sintelmini, chairs, kitti2012 (or kitti2012-grey, kitti2012-color), "
-        "kitti2015, or a .json list of your own pairs.",
-        show_default=False,
+        "sintel-clean, sintel-final, sintelmini, chairs, kitti2012 (or kitti2012-grey, kitti2012-color), kitti2015, or "
+        "a .json list of your own pairs.",
     ),
     *,
     root: Path | None = option(None, "Folder of the data set.", "DIR"),
@@ -68,24 +67,20 @@ def evaluate(
 ) -> None:
     """Measure accuracy on pairs with ground truth.
 
-    acc@T: pixels with ground truth, in %, whose displacement is off by at most
-    T px. A pixel takes the displacement of the most confident match within 8 px
-    along each axis (--rank score: of the highest score, as in the paper); without one
-    it is wrong. After a search, the displacement
-    changes from the match to the pixel by the match's transformation. EPE: mean error of the matches
-    themselves, in px. Means over pairs, as in the paper.
+    acc@T: pixels with ground truth, in %, whose displacement is off by at most T px. A pixel takes the displacement of
+    the most confident match within 8 px along each axis (--rank score: of the highest score, as in the paper); without
+    one it is wrong. After a search, the displacement changes from the match to the pixel by the match's transformation.
+    EPE: mean error of the matches themselves, in px. Means over pairs, as in the paper.
 
-    With --flow, EPE: mean error of all pixels, in px. >3px: pixels off by more
-    than 3 px, in %. Fl: pixels off by more than 3 px and 5 % of the true
-    displacement, in %. s0-10, s10-40, s40+: EPE where the true displacement is
-    below 10, 10 to 40, above 40 px. Means over pairs, and over all pixels.
+    With --flow, EPE: mean error of all pixels, in px. >3px: pixels off by more than 3 px, in %. Fl: pixels off by more
+    than 3 px and 5 % of the true displacement, in %. s0-10, s10-40, s40+: EPE where the true displacement is below 10,
+    10 to 40, above 40 px. Means over pairs, and over all pixels.
 
-    AUC@T: for pairs of a .json list with a homography, points or a pose, the
-    mean of max(0, 1 - error / T), in %. The error is that of the geometry that
-    MAGSAC finds in the matches, in px of images of 1024 px, or in degrees.
+    AUC@T: for pairs of a .json list with a homography, points or a pose, the mean of max(0, 1 - error / T), in %. The
+    error is that of the geometry that MAGSAC finds in the matches, in px of images of 1024 px, or in degrees.
 
-    Rows are sets of pixels, all: those with ground truth. With masks, noc: those
-    visible in the second image, and occ: those hidden in it.
+    Rows are sets of pixels, all: those with ground truth. With masks, noc: those visible in the second image, and occ:
+    those hidden in it.
     """
     from deepmatching.data.datasets import Pair, open_dataset
     from deepmatching.evaluation import Evaluation, PairResult, Recorder, evaluate_flow, report
@@ -104,10 +99,8 @@ def evaluate(
             "subpixel": False,
             "no_subpixel": not settings["subpixel"],
         }
-        refuse(
-            {**changed, "threads": threads, "rank": rank, **of_flow},
-            "has no effect on methods of OpenCV: leave it out.",
-        )
+        changed |= {"threads": threads, "rank": rank, **of_flow}
+        refuse(changed, "has no effect on methods of OpenCV: leave it out.")
     elif not flow:
         refuse(of_flow, "is for --flow: leave it out.")
     if flow:

@@ -40,13 +40,12 @@ def export(
         raise DeepMatchingError("Nothing would be written: give --hloc, --colmap or --graph.")
     features, matches = hloc or (None, None)
     opened = RunFolder(run)
-    options.check_outputs(
-        [
-            *((features, check_hloc_suffix), (matches, check_hloc_suffix)),
-            *((colmap, check_database_path), (graph, check_picture_path)),
-        ],
-        (folder / name for folder in {Path(opened.plan.images), images} if folder for name in opened.plan.names),
-    )
+    checks = [
+        *((features, check_hloc_suffix), (matches, check_hloc_suffix)),
+        *((colmap, check_database_path), (graph, check_picture_path)),
+    ]
+    folders = filter(None, (Path(opened.plan.images), images))
+    options.check_outputs(checks, (folder / name for folder in folders for name in opened.plan.names))
     if colmap is None:
         of_cameras = {
             "images": images,
@@ -57,9 +56,8 @@ def export(
         options.refuse(of_cameras, "is for --colmap: leave it out.")
         if graph is None:
             options.refuse({"min_matches": min_matches}, "is for --colmap and --graph: leave it out.")
-    least = runs.MIN_MATCHES if min_matches is None else min_matches
     setup = runs.camera_setup(cameras, camera_model, camera_params)
-    verified: dict[tuple[str, str], int] | None = None
+    verified = None
     if hloc is not None or colmap is not None:
         keypoints = runs.share_keypoints(opened, cell, max_keypoints, refine, min_confidence)
         if features is not None and matches is not None:
@@ -67,7 +65,7 @@ def export(
             points = sum(len(image.points) for image in keypoints.images.values())
             say(f"{count} matches of {points} keypoints in {len(keypoints.images)} images")
         if colmap is not None:
-            verified = runs.export_database(keypoints, colmap, images, setup, least).verified
+            verified = runs.export_database(keypoints, colmap, images, setup, min_matches).verified
     if graph is not None:
-        runs.draw_graph(opened, graph, verified, least)
+        runs.draw_graph(opened, graph, min_matches, verified)
     messages.say_written(features, matches, colmap, graph)

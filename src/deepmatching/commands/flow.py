@@ -42,14 +42,14 @@ def flow(
     ),
     confidence: Path | None = option(
         None,
-        "Also write the confidence of each pixel, 0 to 1: .npy, or .png (16 bits). For a video or folder: a "
-        "folder for .png files.",
+        "Also write the confidence of each pixel, 0 to 1: .npy, or .png (16 bits). For a video or folder: a folder for "
+        ".png files.",
         "FILE",
     ),
     preset: str = option(
         PRESET,
-        f"Flow settings: {PRESET}; interpolated, without the dense network; classic, also without the "
-        "confidence of matches; or EpicFlow's own: original, sintel, kitti, middlebury.",
+        f"Flow settings: {PRESET}; interpolated, without the dense network; classic, also without the confidence of "
+        "matches; or EpicFlow's own: original, sintel, kitti, middlebury.",
         "NAME",
     ),
     edges: str = option(
@@ -120,8 +120,7 @@ def flow(
         bits = settings["bit_depth"]
         first, second = load_image(image0, "image0", bits), load_image(image1, "image1", bits)
         given = Matches.load(matches)
-        if messages.is_verbose():
-            say(f"{len(given)} matches in {matches}")
+        messages.say_if_verbose(f"{len(given)} matches in {matches}")
         if outside := count_outside(given, (first.shape[1], first.shape[2])):
             say(f"note: {outside} of {len(given)} matches start outside the image")
         use_threads(threads)
@@ -151,10 +150,7 @@ def _flow_of_frames(
     draw: Path | None,
     confidence: Path | None,
 ) -> None:
-    """Compute the flows that the folder ``out`` lacks, then draw all of them.
-
-    ``recorded`` are options that results depend on.
-    """
+    """Compute the flows that the folder ``out`` lacks, then draw all; results depend on the options ``recorded``."""
     from deepmatching.flow import describe_preset
     from deepmatching.flow.sequence import FlowFolder, draw_flows
     from deepmatching.io.files import check_writable, new_folders
@@ -182,9 +178,8 @@ def _flow_of_frames(
             say(f"{changed} of {total} flows are computed again: their frames have changed")
         if gone:
             say(f"note: {folder.path} still holds flows of frames that are gone: {first_names(gone, 3)}")
-        if messages.is_verbose():
-            radius = matcher.settings.radius
-            say(f"{len(frames)} frames, {missing} flows to compute, radius {radius} on {matcher.device}")
+        on = f"radius {matcher.settings.radius} on {matcher.device}"
+        messages.say_if_verbose(f"{len(frames)} frames, {missing} flows to compute, {on}")
         start = time.perf_counter()
         doubtful = _compute_missing(frames, folder, flow_sequence, confidence)
         if missing:

@@ -5,6 +5,7 @@ other at every step: ten times slower than one thread has been measured. The lib
 PyTorch.
 """
 
+import contextlib
 import os
 import sys
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from deepmatching.commands.messages import is_verbose, say
+from deepmatching.commands.messages import say_if_verbose
 from deepmatching.errors import OutOfMemoryError
 
 #: Addresses in bytes that NumPy, PyTorch, OpenCV and Numba take at least. NumPy ends the process itself without them.
@@ -50,17 +51,13 @@ def use_threads(requested: int | None, environ: Mapping[str, str] = os.environ) 
         busy = max(0.0, sum(percents) / 100 - own) if any(percents) else psutil.getloadavg()[0]
         threads, why = choose_threads(len(cores), read_quota(), busy)
     torch.set_num_threads(threads)
-    if is_verbose():
-        say(f"{threads} {'thread' if threads == 1 else 'threads'} ({why})")
+    say_if_verbose(f"{threads} {'thread' if threads == 1 else 'threads'} ({why})")
 
 
 def choose_threads(cores: int, quota: float | None, busy: float) -> tuple[int, str]:
     """Return the number of threads, at least 1, and why.
 
-    Args:
-        cores: number of cores that this process may run on.
-        quota: number of cores whose time it may use, from its container; None for no limit.
-        busy: number of cores that other processes use now.
+    This process may run on ``cores`` cores and use the time of ``quota`` (of its container); others use ``busy`` now.
     """
     allowed = cores - busy if quota is None else min(cores - busy, quota)
     limit = "" if quota is None else f", {quota:g} allowed"
@@ -69,15 +66,10 @@ def choose_threads(cores: int, quota: float | None, busy: float) -> tuple[int, s
 
 def read_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
     """Return the number of cores that the container's limit grants, or None."""
-    try:
-        for file in (root / "cpu.max", root / "cpu" / "cpu.cfs_quota_us"):
-            if file.is_file():
-                words = file.read_text().split()
-                if file.name != "cpu.max":
-                    words.append((root / "cpu" / "cpu.cfs_period_us").read_text())
-                return None if words[0] in ("max", "-1") else int(words[0]) / int(words[1])
-    except (OSError, ValueError, IndexError, ZeroDivisionError):
-        pass
+    for names in (["cpu.max"], ["cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"]):  # versions 2 and 1 of cgroups
+        with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
+            quota, period = " ".join((root / name).read_text() for name in names).split()
+            return None if quota in ("max", "-1") else int(quota) / int(period)
     return None
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from deepmatching.commands import messages, options
 from deepmatching.commands.messages import say
 from deepmatching.commands.options import option
-from deepmatching.commands.output import discard_output
+from deepmatching.commands.output import OutputError
 from deepmatching.errors import DeepMatchingError
 from deepmatching.settings import RADIUS
 
@@ -89,7 +89,6 @@ def _print(text: str) -> None:
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
-    except OSError as error:
-        discard_output()
-        if not isinstance(error, BrokenPipeError):
-            raise DeepMatchingError(f"Cannot write to standard output ({error.strerror}): use -o FILE.") from error
+    except OutputError as error:
+        if not isinstance(error.__cause__, BrokenPipeError):
+            raise DeepMatchingError(f"Cannot write to standard output ({error}): use -o FILE.") from error

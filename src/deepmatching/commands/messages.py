@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from deepmatching.settings import MIN_AGREEMENT
 
 if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn
     from torch import Tensor
 
     from deepmatching.data.datasets import FilePairs
@@ -46,15 +47,16 @@ def is_quiet() -> bool:
     return _is_quiet
 
 
-def is_verbose() -> bool:
-    """Tell whether it is printed what is being done."""
-    return _is_verbose
-
-
 def say(text: str) -> None:
     """Print one line to standard error, unless the command is quiet."""
     if not _is_quiet:
         print(text.translate(_ESCAPES), file=sys.stderr)
+
+
+def say_if_verbose(text: str) -> None:
+    """Print one line to standard error, if the command is verbose."""
+    if _is_verbose:
+        say(text)
 
 
 def complain(text: str) -> None:
@@ -100,23 +102,25 @@ class Advance(Protocol):
     def __call__(self, text: str = "", count: int = 1) -> None: ...
 
 
+def _progress(*columns: ProgressColumn | str) -> Progress:
+    """Return a progress display on standard error, disabled unless that is a terminal and the command is not quiet."""
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn
+
+    console = Console(stderr=True)
+    shown = (TextColumn(column, markup=False) if isinstance(column, str) else column for column in columns)
+    is_shown = console.is_terminal and not _is_quiet
+    return Progress(*shown, console=console, transient=True, disable=not is_shown, refresh_per_second=4)
+
+
 @contextmanager
 def progress_bar(title: str, total: int, done: int = 0) -> Iterator[Advance]:
     """Show how many of ``total`` items are done; the block gets the function that counts them."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[text]}", markup=False),
-    )
-    is_shown = console.is_terminal and not _is_quiet
-    progress = Progress(*columns, console=console, transient=True, disable=not is_shown)
-    with progress if is_shown else nullcontext():  # else older versions of rich print a newline
+    columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    progress = _progress("{task.description}", *columns, "{task.fields[text]}")
+    with nullcontext() if progress.disable else progress:  # else older versions of rich print a newline
         task = progress.add_task(title, total=total, completed=done, text="")
         start = last_line = time.monotonic()
         before = done
@@ -125,7 +129,7 @@ def progress_bar(title: str, total: int, done: int = 0) -> Iterator[Advance]:
             nonlocal done, last_line
             done += count
             progress.update(task, completed=done, text=text)
-            if not console.is_terminal and done < total and time.monotonic() - last_line > LINES_EVERY:
+            if not progress.console.is_terminal and done < total and time.monotonic() - last_line > LINES_EVERY:
                 last_line = time.monotonic()
                 left = duration((total - done) * (last_line - start) / max(1, done - before))
                 say(", ".join(filter(None, (f"{title}: {done} of {total}", text, f"{left} left"))))
@@ -139,13 +143,9 @@ def working(title: str) -> Iterator[threading.Timer]:
 
     Only on a terminal. The block gets the timer that starts the spinner.
     """
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import SpinnerColumn, TimeElapsedColumn
 
-    console = Console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    is_shown = console.is_terminal and not _is_quiet
-    progress = Progress(*columns, console=console, transient=True, disable=not is_shown, refresh_per_second=4)
+    progress = _progress(SpinnerColumn(), "{task.description}", TimeElapsedColumn())
     progress.add_task(title, total=None)
     timer = threading.Timer(PATIENCE, progress.start)
     timer.daemon = True
@@ -155,7 +155,7 @@ def working(title: str) -> Iterator[threading.Timer]:
     finally:
         timer.cancel()
         timer.join()  # or it might start the spinner after the end
-        if is_shown:  # older versions of rich end even a disabled spinner with a newline
+        if not progress.disable:  # older versions of rich end even a disabled spinner with a newline
             progress.stop()
 
 
@@ -261,8 +261,7 @@ def warn_if_wrong(matches: Matches, matcher: DeepMatcher) -> None:
     """Print a warning if the matches are probably wrong."""
     from deepmatching.search import doubt, expected_fraction, has_failed
 
-    if matches.size0 is None or matches.size1 is None:
-        return
+    assert matches.size0 is not None and matches.size1 is not None
     geometry = matcher.geometry(matches.size0, matches.size1)
     if reason := doubt(matches, geometry):
         _warn(reason, matcher, has_failed(matcher.settings, expected_fraction(matches, geometry)))

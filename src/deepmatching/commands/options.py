@@ -36,15 +36,10 @@ def argument(default: Any, metavar: str, help: str, **more: Any) -> Any:
 def option(
     default: Any, help: str, metavar: str | None = None, shown: str | None = None, flags: str = "", **more: Any
 ) -> Any:
-    """Return an option for typer, as the default of a parameter.
+    """Return an option for typer, as the default of a parameter; it must be given if its own default is ``...``.
 
-    Args:
-        default: the option's own, or ``...`` if it must be given.
-        help: the line in ``--help``.
-        metavar: stands for the value in ``--help``; None for typer's choice.
-        shown: says in words what the default is.
-        flags: names with spaces between them, if they do not follow from the parameter's.
-        more: for ``typer.Option``.
+    In ``--help``, ``metavar`` stands for the value, and ``shown`` says in words what the default is. Names that do not
+    follow from the parameter's are ``flags``, with spaces between them.
     """
     return typer.Option(default, *flags.split(), metavar=metavar, help=help, show_default=shown or True, **more)
 
@@ -61,12 +56,7 @@ IMAGE0 = argument(..., "A", "First image; matches start here.")
 IMAGE1 = argument(..., "B", "Second image.")
 NETWORK = option(MODEL, MODEL_HELP, "NAME|PATH")
 LEAST_CONFIDENCE = option(
-    None,
-    "Keep matches with at least this probability of being right, 0 to 1; not for hog.",
-    "P",
-    "all",
-    min=0.0,
-    max=1.0,
+    None, "Keep matches with at least this probability of being right, 0 to 1; not for hog.", "P", "all", min=0, max=1
 )
 THREADS = option(None, "Number of threads on the CPU.", "N", "OMP_NUM_THREADS, or the cores that are free", min=1)
 STRUCTURED_FOREST = option(
@@ -84,14 +74,11 @@ MATCHING = (
 
 
 def command(*names: str, shown: Mapping[str, str] | None = None, **defaults: Any) -> Callable[..., Any]:
-    """Make a function a command, with ``--verbose``, ``--quiet`` and options for fields of ``Settings``.
+    """Make a function a command, with ``--verbose``, ``--quiet`` and options for the fields ``names`` of ``Settings``.
 
-    Args:
-        names: the fields, in the order of ``--help``. They stand in place of the parameter ``settings``, which gets a
-            dictionary of their values. These are checked, except for the device: a cluster may have one that this
-            machine lacks.
-        shown: what ``--help`` says of a default, if not what ``Settings`` says.
-        defaults: the command's own defaults, by name.
+    These stand in place of the parameter ``settings``, which gets a dictionary of their values. They are checked, but
+    not the device: a cluster may have one that this machine lacks. The command may have its own defaults, and its own
+    words for a default (``shown``).
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -111,7 +98,9 @@ def command(*names: str, shown: Mapping[str, str] | None = None, **defaults: Any
             values = bound.arguments
             set_verbosity(values.pop("quiet"), values.pop("verbose"))
             if names:
-                values["settings"] = {name: _value(name, values.pop(name)) for name in names}
+                given = {name: values.pop(name) for name in names}
+                parsed = {name: PARSERS[name](given[name]) for name in PARSERS if isinstance(given.get(name), str)}
+                values["settings"] = given | parsed
                 Settings(**{**values["settings"], "device": "cpu"})
             function(**values)
 
@@ -135,32 +124,19 @@ def _of_typer(
     return inspect.Parameter(name, place, default=default, annotation=Annotated[kind, of_typer])
 
 
+_TYPES = get_type_hints(Settings)
 _FIELDS = {field.name: field for field in fields(Settings)}
+SUBPIXEL_HELP: str = _FIELDS["subpixel"].metadata["help"]
 
 
 def _of_setting(name: str, defaults: Mapping[str, Any], shown: Mapping[str, str]) -> inspect.Parameter:
     """Return the parameter for typer that stands for a field of ``Settings``."""
-    field = _FIELDS[name]
-    default, kind = defaults.get(name, field.default), _setting_types()[name]
+    field, kind = _FIELDS[name], _TYPES[name]
+    default = defaults.get(name, field.default)
     if name in PARSERS:
         default, kind = (None, str | None) if default is None else (str(default), str)
     in_words = shown.get(name) or (field.metadata["shown"] if default is None else None)
     return _of_typer(name, kind, option(default, field.metadata["help"], field.metadata["metavar"], in_words))
-
-
-@functools.cache
-def _setting_types() -> dict[str, Any]:
-    return get_type_hints(Settings)
-
-
-def _value(name: str, given: Any) -> Any:
-    """Return the value of a setting from that of its option."""
-    return PARSERS[name](given) if name in PARSERS and isinstance(given, str) else given
-
-
-def setting_help(name: str) -> str:
-    """Return the help of a field of ``Settings``, for a command that declares its option itself."""
-    return str(_FIELDS[name].metadata["help"])
 
 
 def parse_radius(text: str) -> int | str:
@@ -187,8 +163,8 @@ def parse_list(text: str) -> str | tuple[float, ...]:
 def parse_memory(text: str) -> int:
     """Return the number of bytes of ``500MB``, ``2 GB`` or ``1.5g``."""
     parsed = re.fullmatch(r"\s*([0-9.]+)\s*([kmg]?)b?\s*", text, re.IGNORECASE)
+    number, unit = parsed.groups() if parsed else ("", "")
     try:
-        number, unit = parsed.groups() if parsed else ("", "")
         size = int(float(number) * {"k": 1e3, "m": 1e6, "g": 1e9}[unit.lower()]) if unit else int(number)
     except (ValueError, OverflowError):
         raise DeepMatchingError(f"--memory needs a size such as 500MB or 2GB, not {short_repr(text)}.") from None
@@ -211,9 +187,6 @@ def build_matcher(model: str, settings: Mapping[str, Any], threads: int | None =
 
     use_threads(threads)
     return DeepMatcher.from_pretrained(model, **settings)
-
-
-# ---------------------------------------------------------------------- other options
 
 
 def parse_size(text: str) -> tuple[int, int]:
@@ -245,9 +218,6 @@ def edge_source(edges: str, structured_forest: Path | None) -> EdgesLike:
     return functools.partial(structured_forest_edges, model=structured_forest)
 
 
-# ---------------------------------------------------------------------- checks
-
-
 def refuse(options: Mapping[str, object], reason: str) -> None:
     """Raise if one of these options is given, that is, neither None nor False."""
     for name, value in options.items():
@@ -261,11 +231,8 @@ def check_outputs(
 ) -> None:
     """Raise before the work, not after it, if an output cannot be written.
 
-    An output has the right suffix, is no input and no other output, and replaces no file that is not from this package.
-
-    Args:
-        outputs: each path, if given, with the check of its suffix.
-        inputs: files that no output may replace.
+    An output, which comes with the check of its suffix, is no input and no other output, and replaces no file that is
+    not from this package.
     """
     from deepmatching.io.files import check_replaceable, check_writable
 

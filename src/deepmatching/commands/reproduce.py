@@ -40,9 +40,7 @@ def reproduce(
         "ROW=FILE",
     ),
     settings: dict[str, Any],
-    subpixel: bool | None = option(
-        None, options.setting_help("subpixel"), shown="on cells in the paper's rows, as in the paper"
-    ),
+    subpixel: bool | None = option(None, options.SUBPIXEL_HELP, shown="on cells in the paper's rows, as in the paper"),
     rank: Rank | None = option(None, options.RANK_HELP, shown="by score in the paper's rows, as in the paper"),
     limit: int | None = option(None, "Evaluate N evenly spaced pairs of each data set only.", "N", "all pairs", min=1),
     masks: bool = option(True, "Leave out pixels that the data sets' masks call invalid, and measure NOC."),
@@ -65,14 +63,11 @@ def reproduce(
 ) -> None:
     """Run a table of the paper on the real data sets.
 
-    Rows without a model and data sets that are not below the root get a dash.
-    Matches are verified, ranked and lie on cells as in the paper, unless options say
-    otherwise; our own model (h, compact) has sub-pixel matches, ranked by its confidence.
-    Flow is made from the same matches as in the paper, with EpicFlow's settings for
-    Sintel and KITTI. The paper's EpicFlow had the edges of a structured forest: give its
-    model with --structured-forest.
-    The paper does not name SintelMini's scenes, so ours differ: compare the rows
-    of table1 with each other, not with the paper's.
+    Rows without a model and data sets that are not below the root get a dash. Matches are verified, ranked and lie on
+    cells as in the paper, unless options say otherwise; our own model (h, compact) has sub-pixel matches, ranked by its
+    confidence. Flow is made from the same matches as in the paper, with EpicFlow's settings for Sintel and KITTI. The
+    paper's EpicFlow had the edges of a structured forest: give its model with --structured-forest. The paper does not
+    name SintelMini's scenes, so ours differ: compare the rows of table1 with each other, not with the paper's.
     """
     from deepmatching.evaluation.paper_tables import METHODS, PAPER, comparison_table
     from deepmatching.evaluation.report import print_table

@@ -45,7 +45,7 @@ REFINE = option(
 )
 
 
-def camera_setup(mode: Literal["auto", "image"] | None, model: str | None, params: str | None) -> Cameras:
+def camera_setup(mode: CameraMode | None, model: str | None, params: str | None) -> Cameras:
     """Return how cameras are set up, from the words of the command."""
     from deepmatching.reconstruction.colmap import Cameras
 
@@ -71,21 +71,20 @@ def share_keypoints(
 
 def images_of(run: RunFolder, images: Path | None) -> Path:
     """Return the folder of a run's images."""
-    folder = Path(run.plan.images) if images is None else images
-    if not os.path.isdir(folder):
+    if not os.path.isdir(folder := images or Path(run.plan.images)):
         raise DeepMatchingError(f"There is no folder of images '{folder}': give it with --images.")
     return folder
 
 
 def export_database(
-    keypoints: SharedKeypoints, path: Path, images: Path | None, cameras: Cameras, min_matches: int
+    keypoints: SharedKeypoints, path: Path, images: Path | None, cameras: Cameras, min_matches: int | None
 ) -> DatabaseSummary:
     """Write the database, and say how many pairs survive."""
     from deepmatching.reconstruction.colmap import write_database
 
     folder = images_of(keypoints.run, images)
     with working("verifying pairs"):
-        summary = write_database(keypoints, path, folder, cameras, min_matches)
+        summary = write_database(keypoints, path, folder, cameras, min_matches or MIN_MATCHES)
     say(
         f"{len(summary.verified)} of {len(summary.matches)} pairs survive geometric verification, with "
         f"{sum(summary.verified.values())} of {sum(summary.matches.values())} matches and {summary.keypoints} keypoints"
@@ -93,13 +92,16 @@ def export_database(
     return summary
 
 
-def draw_graph(run: RunFolder, path: Path, verified: dict[tuple[str, str], int] | None, min_matches: int) -> None:
+def draw_graph(
+    run: RunFolder, path: Path, min_matches: int | None, verified: dict[tuple[str, str], int] | None = None
+) -> None:
     """Draw the match graph; without verified pairs, verify them with OpenCV first."""
     from deepmatching.drawing.pictures import write_image
     from deepmatching.drawing.reconstruction import draw_match_graph
     from deepmatching.reconstruction.verification import verify_pairs
 
     if verified is None:
+        min_matches = min_matches or MIN_MATCHES
         with progress_bar("verified pairs", len(run)) as advance:
             verified = verify_pairs(run, min_matches, advance)
         say(f"{len(verified)} of {len(run)} pairs have at least {min_matches} matches that fit one geometry")

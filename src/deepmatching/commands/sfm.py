@@ -45,7 +45,7 @@ def sfm(
     if max_error is not None:
         check_number("--max-error", max_error, above=0)
     load_pycolmap()
-    opened, least = RunFolder(run), runs.MIN_MATCHES if min_matches is None else min_matches
+    opened = RunFolder(run)
     folder = runs.images_of(opened, images)
     setup = runs.camera_setup(cameras, camera_model, camera_params)
     if options.is_same(out, run) or options.is_same(out, folder):
@@ -57,8 +57,8 @@ def sfm(
     with Store(out, DATABASE, "models").reserve():
         try:
             keypoints = runs.share_keypoints(opened, cell, max_keypoints, refine, min_confidence)
-            summary = runs.export_database(keypoints, database, folder, setup, least)
-            runs.draw_graph(opened, graph, summary.verified, least)
+            summary = runs.export_database(keypoints, database, folder, setup, min_matches)
+            runs.draw_graph(opened, graph, min_matches, summary.verified)
             limit = max(1.0, _MAX_ERROR_IN_CELLS * keypoints.precision()) if max_error is None else max_error
             prepared = time.perf_counter()
             with progress_bar("cameras", len(keypoints.images)) as advance:

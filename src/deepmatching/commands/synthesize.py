@@ -32,9 +32,8 @@ def synthesize(
 ) -> None:
     """Make pairs of frames with known flow and occlusion from photographs.
 
-    The files have the layout of Flying Chairs, OUT/data/00001_img1.ppm,
-    00001_img2.ppm and 00001_flow.flo, plus 00001_occ.png, a mask that is white
-    where the second frame does not show a pixel of the first. The same command
+    The files have the layout of Flying Chairs, OUT/data/00001_img1.ppm, 00001_img2.ppm and 00001_flow.flo, plus
+    00001_occ.png, a mask that is white where the second frame does not show a pixel of the first. The same command
     continues an interrupted run; a smaller count removes no pairs.
     """
     from dataclasses import replace
