@@ -70,8 +70,7 @@ def test_the_pair_of_the_command_line_has_the_same_id_in_the_next_run(tmp_path: 
         path.write_bytes(png(np.zeros((16, 24, 3), np.uint8)))
     ids = []
     for given in (paths, paths, paths[::-1]):
-        store = Pictures(64)
-        store.given = (given[0], given[1])
+        store = Pictures(64, given=(given[0], given[1]))
         assert store.given_id is not None
         assert store.pair(store.given_id).names == (given[0].name, given[1].name)
         ids.append(store.given_id)

@@ -37,9 +37,7 @@ def bulk(
     exhaustive: bool = option(False, "Match every image with every other."),
     sequential: int | None = option(None, "Match every image with the N that follow it by name.", "N"),
     retrieval: Path | None = option(
-        None,
-        "Match every image with the ones most similar to it: lines of two names, or hloc's global descriptors (.h5).",
-        "FILE",
+        None, "Match every image with the most similar ones: lines of two names, or hloc's descriptors (.h5).", "FILE"
     ),
     neighbours: int | None = option(None, "With --retrieval: how many similar images for each.", "N", f"{NEIGHBOURS}"),
     model: str = options.NETWORK,
@@ -48,25 +46,19 @@ def bulk(
     threads: int | None = options.THREADS,
     min_confidence: float | None = options.LEAST_CONFIDENCE,
     batch: int | None = option(None, "Pairs of equal sizes that are matched at once.", "N", "1; on a GPU 16"),
-    engine: Literal["local", "ray"] = option(
-        "local", "Match in this process, or with Ray on this machine or a cluster."
-    ),
+    engine: Literal["local", "ray"] = option("local", "Match in this process, or with Ray, here or on a cluster."),
     address: str | None = option(None, "With --engine ray: the cluster.", "auto|HOST:PORT", "Ray on this machine"),
     workers: int | None = option(None, "With --engine ray: number of workers.", "N", "as many as fit"),
     gpus_per_worker: float | None = option(
-        None, "With --engine ray: number of GPUs for each worker.", "N", "1 if there are some"
+        None, "With --engine ray: GPUs for each worker.", "N", "1 if there are some"
     ),
     cpus_per_worker: int | None = option(
-        None, "With --engine ray: number of CPU cores for each worker.", "N", "1 beside a GPU, else up to 4"
+        None, "With --engine ray: CPU cores for each worker.", "N", "1 beside a GPU, else up to 4"
     ),
-    resume: bool = option(
-        True, "Continue the run in the folder, or remove it and start again.", flags="--resume/--restart"
-    ),
+    resume: bool = option(True, "Continue the run in the folder, or remove it first.", flags="--resume/--restart"),
     retry: bool = option(False, "Match failed pairs of an earlier run again."),
     graph: Path | None = option(
-        None,
-        "At the end, verify the pairs geometrically and draw the match graph: images, and pairs with verified matches.",
-        "PICTURE",
+        None, "At the end, verify the pairs geometrically and draw the match graph of those that pass.", "PICTURE"
     ),
     min_matches: int | None = runs.LEAST_MATCHES,
 ) -> None:

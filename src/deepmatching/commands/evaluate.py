@@ -33,14 +33,10 @@ def evaluate(
     *,
     root: Path | None = option(None, "Folder of the data set.", "DIR"),
     split: str | None = option(None, "Split of chairs or sintelmini; all is for chairs.", "train|val|all", "val"),
-    passes: Literal["clean", "final"] | None = option(
-        None, "Rendering of sintel or sintelmini.", "clean|final", "clean", flags="--pass"
-    ),
+    passes: Literal["clean", "final"] | None = option(None, "Rendering of Sintel.", shown="clean", flags="--pass"),
     split_file: Path | None = option(None, "Split file of chairs.", "FILE", "FlyingChairs_train_val.txt in its folder"),
     masks: bool = option(True, "Measure visible and occluded pixels separately too, and leave out invalid pixels."),
-    only: list[str] | None = option(
-        None, "Evaluate this 'dataset' of a .json list only; may be repeated.", "NAME", "all"
-    ),
+    only: list[str] | None = option(None, "Evaluate this 'dataset' of a .json list; may be repeated.", "NAME", "all"),
     limit: int | None = option(None, "Evaluate N evenly spaced pairs only.", "N", "all pairs", min=1),
     model: str | None = option(None, options.MODEL_HELP, "NAME|PATH", MODEL),
     method: str | None = option(
@@ -60,9 +56,7 @@ def evaluate(
     threads: int | None = options.THREADS,
     json_file: Path | None = options.JSON,
     resume: bool = option(False, "Continue an interrupted evaluation from its --json file."),
-    pictures: Path | None = option(
-        None, "Draw a picture of each pair into this folder: matches, ground truth, error.", "DIR"
-    ),
+    pictures: Path | None = option(None, "Draw each pair into this folder: matches, ground truth, error.", "DIR"),
     per_pair: bool = option(False, "Print the metrics of each pair too."),
 ) -> None:
     """Measure accuracy on pairs with ground truth.
@@ -121,8 +115,9 @@ def evaluate(
             settings["radius"] = RADIUS
         source = options.edge_source(edges or "network", structured_forest)
         built = options.build_matcher(name, settings, threads)
-        matcher, flow_function, described = _our_method(name, built, (preset or PRESET) if flow else None, source)
-        described |= options.describe_rank(built, rank)
+        used = (preset or PRESET) if flow else None
+        matcher, flow_function = _our_method(built, used, source)
+        described = options.describe(name, matcher, used, options.edges_in_words(source), rank)
     recorded = {
         "dataset": dataset if dataset.endswith(".json") else data.name,
         "only": sorted(only or []),
@@ -187,16 +182,11 @@ def _opencv_method(name: str, flow: bool, max_size: int | None) -> Method:
     return method, method.flow, {"method": name}
 
 
-def _our_method(model: str, matcher: DeepMatcher, preset: str | None, edges: EdgesLike) -> Method:
+def _our_method(matcher: DeepMatcher, preset: str | None, edges: EdgesLike) -> tuple[DeepMatcher, FlowFunction | None]:
     """Return the matcher of a model, with the flow of a preset or without flow (None)."""
-    from deepmatching.flow import describe_preset
     from deepmatching.flow import preset as preset_of
-    from deepmatching.models import describe_model
 
     if preset is None:
-        return matcher, None, {**describe_model(model), **matcher.describe()}
-    settings = preset_of(preset)
-    matcher = matcher.for_flow()
-    others = {} if edges == "network" else {"edges": edges if isinstance(edges, str) else "structured forest"}
-    described = {**describe_preset(preset), **others, **describe_model(model), **matcher.describe()}
-    return matcher, lambda image0, image1: matcher.flow(image0, image1, settings, edges=edges).flow, described
+        return matcher, None
+    settings, for_flow = preset_of(preset), matcher.for_flow()
+    return for_flow, lambda image0, image1: for_flow.flow(image0, image1, settings, edges=edges).flow

@@ -30,8 +30,7 @@ def explore(
     *,
     export: Path | None = option(
         None,
-        "Write one .html file that shows the pair without a server, and exit; score maps of a grid of points "
-        "are in it.",
+        "Write a .html file that shows the pair without a server, with maps of a grid of points, and exit.",
         "PAGE",
     ),
     model: list[str] | None = option(None, f"{options.MODEL_HELP} Give it twice to compare two.", "NAME|PATH", MODEL),
@@ -66,16 +65,12 @@ def explore(
     from deepmatching.explorer.results import RunSettings
 
     of_runs = tuple(RunSettings(name, settings["radius"], settings["levels"]) for name in models)
-    pictures = Pictures(max_size, settings["bit_depth"])
-    try:
-        if image0 is not None and image1 is not None:
-            pictures.given = (image0, image1)
+    given = None if image0 is None or image1 is None else (image0, image1)
+    with contextlib.closing(Pictures(max_size, settings["bit_depth"], given)) as pictures:
         if export is not None:
             export_page(pictures, of_runs, export, settings["device"])
         else:
             run_server(pictures, of_runs, settings["device"], host, port, browser)
-    finally:
-        pictures.close()
 
 
 def export_page(pictures: Pictures, of_runs: tuple[RunSettings, ...], path: Path, device: str) -> None:

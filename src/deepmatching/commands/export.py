@@ -11,9 +11,7 @@ from deepmatching.errors import DeepMatchingError
 @options.command()
 def export(
     run: Path = runs.RUN,
-    hloc: tuple[Path, Path] | None = option(
-        None, "Write hloc's files of features and matches.", "FEATURES.h5 MATCHES.h5"
-    ),
+    hloc: tuple[Path, Path] | None = option(None, "Write hloc's features and matches.", "FEATURES.h5 MATCHES.h5"),
     colmap: Path | None = option(None, "Write a COLMAP database, verified geometrically.", "DATABASE"),
     images: Path | None = runs.IMAGES,
     cameras: runs.CameraMode | None = runs.CAMERAS,

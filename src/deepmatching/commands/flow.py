@@ -13,13 +13,11 @@ from deepmatching import __version__
 from deepmatching.commands import messages, options
 from deepmatching.commands.machine import use_threads
 from deepmatching.commands.messages import first_names, progress_bar, say
-from deepmatching.commands.options import argument, build_matcher, is_same, option, refuse
+from deepmatching.commands.options import argument, build_matcher, describe, is_same, option, refuse
 from deepmatching.errors import DeepMatchingError
 from deepmatching.settings import FLOW_RADIUS, MODEL, PRESET, choose_device
 
 if TYPE_CHECKING:
-    from deepmatching.flow.sequence import FlowFolder
-    from deepmatching.io.video import Frames
     from deepmatching.matcher import DeepMatcher
 
 FlowFormat = Literal["flo", "png", "pfm", "npy"]
@@ -41,10 +39,7 @@ def flow(
         None, "Also draw the flow. For a video or folder: an .mp4 or .avi file, or a folder for pictures.", "PICTURE"
     ),
     confidence: Path | None = option(
-        None,
-        "Also write the confidence of each pixel, 0 to 1: .npy, or .png (16 bits). For a video or folder: a folder for "
-        ".png files.",
-        "FILE",
+        None, "Also write each pixel's confidence, 0 to 1: .npy, or .png (16 bits). With --out: a folder.", "FILE"
     ),
     preset: str = option(
         PRESET,
@@ -52,9 +47,7 @@ def flow(
         "matches; or EpicFlow's own: original, sintel, kitti, middlebury.",
         "NAME",
     ),
-    edges: str = option(
-        "network", "Edge detector for the first image, or a file with its edge map.", "network|gradient|FILE"
-    ),
+    edges: str = option("network", "Edge detector, or the first image's edge map.", "network|gradient|FILE"),
     structured_forest: Path | None = options.STRUCTURED_FOREST,
     matches: Path | None = option(
         None, "Interpolate these matches of any matcher (.txt, .npz or .h5) instead of matching the images.", "FILE"
@@ -62,10 +55,8 @@ def flow(
     model: str | None = option(None, options.MODEL_HELP, "NAME|PATH", MODEL),
     settings: dict[str, Any],
     threads: int | None = options.THREADS,
-    file_format: FlowFormat | None = option(
-        None, "For a video or folder: format of the flow files.", shown="flo", flags="--format"
-    ),
-    restart: bool = option(False, "For a video or folder: compute finished flows again."),
+    file_format: FlowFormat | None = option(None, "With --out: format of the files.", shown="flo", flags="--format"),
+    restart: bool = option(False, "With --out: compute finished flows again."),
 ) -> None:
     """Compute dense optical flow.
 
@@ -151,11 +142,9 @@ def _flow_of_frames(
     confidence: Path | None,
 ) -> None:
     """Compute the flows that the folder ``out`` lacks, then draw all; results depend on the options ``recorded``."""
-    from deepmatching.flow import describe_preset
-    from deepmatching.flow.sequence import FlowFolder, draw_flows
+    from deepmatching.flow.sequence import FlowFolder, compute_flows, draw_flows
     from deepmatching.io.files import check_writable, new_folders
-    from deepmatching.io.video import CODECS, open_frames
-    from deepmatching.models import describe_model
+    from deepmatching.io.video import CODECS, BadFrame, open_frames
 
     frames = open_frames(source)
     _check_folders(source, out, draw, confidence, frames.origins)
@@ -164,7 +153,7 @@ def _flow_of_frames(
     settings = {
         **{"version": __version__, "source": os.path.realpath(source), **recorded},
         **({} if confidence is None else {"confidence": os.path.realpath(confidence)}),
-        **{**describe_preset(recorded["preset"]), **describe_model(recorded["model"]), **matcher.describe()},
+        **describe(recorded["model"], matcher, recorded["preset"]),
     }
     video = draw if draw is not None and draw.suffix.lower() in CODECS else None
     folders = [folder for folder in (draw, confidence) if folder is not None and folder is not video]
@@ -181,7 +170,16 @@ def _flow_of_frames(
         on = f"radius {matcher.settings.radius} on {matcher.device}"
         messages.say_if_verbose(f"{len(frames)} frames, {missing} flows to compute, {on}")
         start = time.perf_counter()
-        doubtful = _compute_missing(frames, folder, flow_sequence, confidence)
+        try:
+            with progress_bar("flows", total, total - missing) as advance:
+                doubtful = compute_flows(frames, folder, flow_sequence, advance, confidence)
+        except BaseException as error:
+            done = f"{total - len(folder.missing)} of {total} flows are finished in {out}"
+            if isinstance(error, DeepMatchingError):
+                repair = "replace or remove that frame" if isinstance(error, BadFrame) else "fix that"
+                raise DeepMatchingError(f"{error} {done}: {repair}, then run the same command to continue.") from error
+            say(f"{done}: run the same command to continue" if isinstance(error, KeyboardInterrupt) else done)
+            raise
         if missing:
             say(f"wrote {missing} flows to {out}, {(time.perf_counter() - start) / missing:.2f} s each")
         if doubtful:
@@ -192,26 +190,6 @@ def _flow_of_frames(
         if draw is not None:
             draw_flows(frames, folder, draw)
             say(f"wrote {draw}")
-
-
-def _compute_missing(
-    frames: Frames, folder: FlowFolder, flow_sequence: Callable[..., Any], confidence: Path | None
-) -> list[str]:
-    """Compute the flows that a folder lacks; return the names of those that are probably wrong."""
-    from deepmatching.flow.sequence import compute_flows
-    from deepmatching.io.video import BadFrame
-
-    total = len(folder.origins)
-    try:
-        with progress_bar("flows", total, total - len(folder.missing)) as advance:
-            return compute_flows(frames, folder, flow_sequence, advance, confidence)
-    except BaseException as error:
-        done = f"{total - len(folder.missing)} of {total} flows are finished in {folder.path}"
-        if isinstance(error, DeepMatchingError):
-            repair = "replace or remove that frame" if isinstance(error, BadFrame) else "fix that"
-            raise DeepMatchingError(f"{error} {done}: {repair}, then run the same command to continue.") from error
-        say(f"{done}: run the same command to continue" if isinstance(error, KeyboardInterrupt) else done)
-        raise
 
 
 def _check_folders(source: Path, out: Path, draw: Path | None, confidence: Path | None, names: Iterable[str]) -> None:

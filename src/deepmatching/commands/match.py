@@ -21,7 +21,7 @@ def match(
     *,
     output: Path | None = option(
         None,
-        "Write the matches to this .txt, .npz or .h5 file, or the --geometry to a .json file.",
+        "Write the matches to this .txt, .npz or .h5 file, or the --geometry to .json.",
         "FILE",
         flags="-o --output",
     ),

@@ -42,11 +42,6 @@ def set_verbosity(quiet: bool = False, verbose: bool = False) -> None:
     logging.getLogger("deepmatching").setLevel(logging.ERROR if quiet else logging.NOTSET)
 
 
-def is_quiet() -> bool:
-    """Tell whether only errors are printed."""
-    return _is_quiet
-
-
 def say(text: str) -> None:
     """Print one line to standard error, unless the command is quiet."""
     if not _is_quiet:
@@ -102,15 +97,15 @@ class Advance(Protocol):
     def __call__(self, text: str = "", count: int = 1) -> None: ...
 
 
-def _progress(*columns: ProgressColumn | str) -> Progress:
+def progress_display(*columns: ProgressColumn | str, transient: bool = True) -> Progress:
     """Return a progress display on standard error, disabled unless that is a terminal and the command is not quiet."""
     from rich.console import Console
     from rich.progress import Progress, TextColumn
 
-    console = Console(stderr=True)
+    console = Console(stderr=True, quiet=_is_quiet)
     shown = (TextColumn(column, markup=False) if isinstance(column, str) else column for column in columns)
     is_shown = console.is_terminal and not _is_quiet
-    return Progress(*shown, console=console, transient=True, disable=not is_shown, refresh_per_second=4)
+    return Progress(*shown, console=console, transient=transient, disable=not is_shown, refresh_per_second=4)
 
 
 @contextmanager
@@ -119,7 +114,7 @@ def progress_bar(title: str, total: int, done: int = 0) -> Iterator[Advance]:
     from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 
     columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    progress = _progress("{task.description}", *columns, "{task.fields[text]}")
+    progress = progress_display("{task.description}", *columns, "{task.fields[text]}")
     with nullcontext() if progress.disable else progress:  # else older versions of rich print a newline
         task = progress.add_task(title, total=total, completed=done, text="")
         start = last_line = time.monotonic()
@@ -145,7 +140,7 @@ def working(title: str) -> Iterator[threading.Timer]:
     """
     from rich.progress import SpinnerColumn, TimeElapsedColumn
 
-    progress = _progress(SpinnerColumn(), "{task.description}", TimeElapsedColumn())
+    progress = progress_display(SpinnerColumn(), "{task.description}", TimeElapsedColumn())
     progress.add_task(title, total=None)
     timer = threading.Timer(PATIENCE, progress.start)
     timer.daemon = True

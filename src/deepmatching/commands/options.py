@@ -59,9 +59,7 @@ LEAST_CONFIDENCE = option(
     None, "Keep matches with at least this probability of being right, 0 to 1; not for hog.", "P", "all", min=0, max=1
 )
 THREADS = option(None, "Number of threads on the CPU.", "N", "OMP_NUM_THREADS, or the cores that are free", min=1)
-STRUCTURED_FOREST = option(
-    None, "Detect edges with OpenCV's structured forest and this model file (model.yml.gz).", "MODEL"
-)
+STRUCTURED_FOREST = option(None, "Detect edges with OpenCV's structured forest of this file (.yml.gz).", "MODEL")
 JSON = option(None, "Also write the measurements to this file.", "FILE", flags="--json")
 VERBOSE = option(False, "Print what is being done.", flags="-v --verbose")
 QUIET = option(False, "Print errors only: no summary, notes or progress.", flags="-q --quiet")
@@ -200,9 +198,26 @@ def parse_size(text: str) -> tuple[int, int]:
     return height, width
 
 
-def describe_rank(matcher: DeepMatcher, rank: Rank | None) -> dict[str, str]:
-    """Return what to record of ``--rank``: the score, where results would differ with the confidence."""
-    return {"rank": "score"} if rank == "score" and matcher.network.confidence is not None else {}
+def describe(
+    model: str, matcher: DeepMatcher, preset: str | None, edges: str = "network", rank: Rank | None = None
+) -> dict[str, Any]:
+    """Return what to record of a model's matches, or of its flow with a preset; edges and ranks that change them, too.
+
+    Ranks differ for models with a confidence only.
+    """
+    from deepmatching.flow import describe_preset
+    from deepmatching.models import describe_model
+
+    if preset is not None:
+        more = {**describe_preset(preset), **({} if edges == "network" else {"edges": edges})}
+    else:
+        more = {"rank": "score"} if rank == "score" and matcher.network.confidence is not None else {}
+    return {**more, **describe_model(model), **matcher.describe()}
+
+
+def edges_in_words(edges: EdgesLike) -> str:
+    """Return what is recorded of the edge detector that :func:`edge_source` gives."""
+    return edges if isinstance(edges, str) else "structured forest"
 
 
 def edge_source(edges: str, structured_forest: Path | None) -> EdgesLike:

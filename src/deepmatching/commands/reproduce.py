@@ -33,10 +33,10 @@ def reproduce(
     *,
     checkpoint: list[str] | None = option(
         None,
-        "Model of a row, such as b=runs/b/last.safetensors; may be repeated. Give last.safetensors: "
-        "best.safetensors is chosen on the validation pairs, so report it on other pairs only. Rows are a to h in "
-        "table1; hog, cnn, vgg and compact in table2. Rows c and cnn also take ImageNet's VGG-16: c=vgg16.npz, "
-        ".pth or .safetensors, or c=download.",
+        "Model of a row, such as b=runs/b/last.safetensors; may be repeated. Give last.safetensors: best.safetensors "
+        "is chosen on the validation pairs, so report it on other pairs only. Rows are a to h in table1; hog, cnn, vgg "
+        "and compact in table2. Rows c and cnn also take ImageNet's VGG-16: c=vgg16.npz, .pth or .safetensors, or "
+        "c=download.",
         "ROW=FILE",
     ),
     settings: dict[str, Any],
@@ -77,8 +77,7 @@ def reproduce(
     chosen = _with_checkpoints([row for row in METHODS[table] if row.key in keys], checkpoint or [])
     names = _listed("--datasets", datasets, list(PAPER[table]))
     edge_source = options.edge_source(edges, structured_forest)
-    in_words = edge_source if isinstance(edge_source, str) else "structured forest"
-    protocol = Protocol(table, rank, limit, masks, edge_source, in_words, default_flow, out)
+    protocol = Protocol(table, rank, limit, masks, edge_source, default_flow, out)
     opened, matchers = protocol.open(names, root, kitti_images), {}
     for row in chosen:
         own = {**settings, "subpixel": row.is_ours if subpixel is None else subpixel}
@@ -89,17 +88,13 @@ def reproduce(
         pairs = product(opened.items(), matchers.items())
         ours = {(name, row.key): protocol.measure(name, data, row, own) for (name, data), (row, own) in pairs}
     own_rows = ", ".join(row.key for row in chosen if row.is_ours)
-    on_cells, by_rank = "matches on cells", f"ranked by {rank or 'score'}"
-    if subpixel is None and own_rows:
-        on_cells += f", sub-pixel matches in row {own_rows}"
-    elif subpixel:
-        on_cells = "sub-pixel matches where the model has learned them"
-    if rank is None and own_rows:
-        by_rank += f", by confidence in row {own_rows}"
-    words = (
-        f"radius {settings['radius']}, reciprocal {settings['reciprocal']}, {on_cells}, {by_rank}, edges: {in_words}"
-    )
-    print_table(comparison_table(table, chosen, names, ours, masks, words))
+    words = [f"radius {settings['radius']}", f"reciprocal {settings['reciprocal']}"]
+    words += ["sub-pixel matches where the model has learned them" if subpixel else "matches on cells"]
+    words += [f"sub-pixel matches in row {own_rows}"] * (subpixel is None and own_rows != "")
+    words += [f"ranked by {rank or 'score'}"]
+    words += [f"by confidence in row {own_rows}"] * (rank is None and own_rows != "")
+    words += [f"edges: {options.edges_in_words(edge_source)}"]
+    print_table(comparison_table(table, chosen, names, ours, masks, ", ".join(words)))
 
 
 def _listed(option: str, text: str | None, known: Sequence[str]) -> list[str]:
@@ -119,7 +114,6 @@ class Protocol:
     limit: int | None
     masks: bool
     edges: EdgesLike
-    edges_in_words: str
     default_flow: bool
     out: Path | None
 
@@ -131,12 +125,12 @@ class Protocol:
         folders = {name: root / FOLDERS[name] for name in names}
         found = {}
         for name, folder in folders.items():
-            if not os.path.isdir(folder):
+            if os.path.isdir(folder):
+                images = f"-{kitti_images}" if kitti_images is not None and name == "kitti2012" else ""
+                found[name] = open_dataset(name + images, folder, masks=self.masks, limit=self.limit)
+                say_incomplete(found[name])
+            else:
                 say(f"there is no folder '{folder}': {name} is left out")
-                continue
-            images = f"-{kitti_images}" if kitti_images is not None and name == "kitti2012" else ""
-            found[name] = open_dataset(name + images, folder, masks=self.masks, limit=self.limit)
-            say_incomplete(found[name])
         if not found:
             places = " or ".join(dict.fromkeys(map(str, folders.values())))
             raise DeepMatchingError(f"There is nothing to evaluate: put or link the data set to {places}.")
@@ -184,16 +178,12 @@ class Protocol:
     ) -> Recorder:
         """Return the keeper of a row's results of that kind, which knows what is in its file already."""
         from deepmatching.evaluation import Evaluation, Recorder
-        from deepmatching.flow import describe_preset
-        from deepmatching.models import describe_model
 
         assert row.model is not None
-        has_own_edges = preset is not None and self.edges_in_words != "network"
+        edges, rank = options.edges_in_words(self.edges), self.rank_of(row)
         settings = {
-            **{"dataset": dataset.name, "limit": self.limit, **describe_model(row.model), **matcher.describe()},
-            **({} if self.masks else {"masks": False}),
-            **(options.describe_rank(matcher, self.rank_of(row)) if preset is None else describe_preset(preset)),
-            **({"edges": self.edges_in_words} if has_own_edges else {}),
+            **{"dataset": dataset.name, "limit": self.limit, **({} if self.masks else {"masks": False})},
+            **options.describe(row.model, matcher, preset, edges, rank),
             "contents": dataset.contents_hash,
         }
         empty = Evaluation("matches" if preset is None else "flow", settings, len(dataset))
@@ -206,16 +196,18 @@ def _with_checkpoints(rows: Sequence[Method], checkpoints: Iterable[str]) -> tup
     """Return the rows with the models that ``--checkpoint`` gives them."""
     from deepmatching.network.descriptors.pretrained import is_published
 
-    given: dict[str, dict[str, Any]] = {}
+    known = {row.key: row for row in rows}
     for text in checkpoints:
-        key, equals, path = text.partition("=")
-        if not equals or key not in [row.key for row in rows]:
-            keys = ", ".join(row.key for row in rows)
-            raise DeepMatchingError(f"--checkpoint must be ROW=FILE with one of the rows {keys}, not '{text}'.")
+        key, _, path = text.partition("=")
+        if key not in known or not path:
+            raise DeepMatchingError(
+                f"--checkpoint must be ROW=FILE with one of the rows {', '.join(known)}, not '{text}'."
+            )
         train, _, is_best = _card(path)
         training = f"{'+'.join(train)}, {'best' if is_best else 'last'}" if train else "yours"
-        given[key] = {"model": path, "ours": "ImageNet" if is_published(path) else training}
-    return tuple(replace(row, **given[row.key], is_given=True) if row.key in given else row for row in rows)
+        ours = "ImageNet" if is_published(path) else training
+        known[key] = replace(known[key], model=path, ours=ours, is_given=True)
+    return tuple(known.values())
 
 
 def _card(path: str) -> tuple[list[str], list[str], bool]:
@@ -237,7 +229,7 @@ def _warn_if_chosen_on(datasets: Iterable[str], row: Method) -> None:
     """Say so if the model of a row is the best one of a run on pairs that it is reported on here."""
     from deepmatching.evaluation.paper_tables import FOLDERS
 
-    _, names, is_best = _card(row.model) if row.is_given and row.model is not None else ([], [], False)
+    _, names, is_best = _card(row.model) if row.is_given and row.model else ([], [], False)
     families = {name.partition("-")[0].replace("sintelmini", "sintel") for name in names}
     if is_best and (same := [name for name in datasets if FOLDERS[name] in families]):
         say(

@@ -30,16 +30,14 @@ CAMERA_PARAMS = option(None, "Known parameters of all cameras, such as 1200,640,
 LEAST_MATCHES = option(None, "Drop pairs with fewer matches that fit one geometry.", "N", f"{MIN_MATCHES}", min=8)
 LEAST_CONFIDENCE = option(
     None,
-    "Leave out matches with a lower probability of being right, 0 to 1.",
+    "Leave out matches with less confidence, 0 to 1.",
     "P",
-    f"{MIN_CONFIDENCE}; 0 for a model that does not judge its matches",
-    min=0.0,
-    max=1.0,
+    f"{MIN_CONFIDENCE}; 0 for models without",
+    min=0,
+    max=1,
 )
 MAX_KEYPOINTS = option(None, "Keep the best N keypoints of each image.", "N", "all")
-CELL = option(
-    None, "Merge points of an image that are this close.", "PIXELS", "half the cells that matches were found on"
-)
+CELL = option(None, "Merge points of an image that are this close.", "PIXELS", "half a descriptor cell")
 REFINE = option(
     True, "Refine matches by their neighbours, and add matches of the second image's keypoints between them."
 )

@@ -24,10 +24,7 @@ def sfm(
     max_keypoints: int | None = runs.MAX_KEYPOINTS,
     min_confidence: float | None = runs.LEAST_CONFIDENCE,
     max_error: float | None = option(
-        None,
-        "Drop observations with a larger reprojection error.",
-        "PIXELS",
-        f"{_MAX_ERROR_IN_CELLS} of the cells that matches were found on",
+        None, "Drop observations with a larger reprojection error.", "PIXELS", f"{_MAX_ERROR_IN_CELLS} descriptor cells"
     ),
     cell: float | None = runs.CELL,
     refine: bool = runs.REFINE,

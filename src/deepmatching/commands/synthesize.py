@@ -14,19 +14,13 @@ def synthesize(
     out: Path = argument(..., "OUT", "Folder for the pairs."),
     *,
     photos: Path = option(
-        ...,
-        "Folder of photographs and, optionally, cut-outs (pictures with transparency); subfolders count too.",
-        "DIR",
+        ..., "Folder of photographs and, optionally, cut-outs (with transparency); subfolders count too.", "DIR"
     ),
     count: int = option(1000, "Number of pairs.", "N"),
     size: str = option("512x384", "Size of the frames in pixels.", "WIDTHxHEIGHT"),
     seed: int = option(0, "Seed of the random numbers; pair i depends on it and on i alone.", "N"),
-    preset: str = option(
-        "default", "default: varied scenes, light and camera effects; chairs: affine motions only.", "NAME"
-    ),
-    max_displacement: float | None = option(
-        None, "Largest motion along each axis, in pixels.", "PIXELS", "that of the preset"
-    ),
+    preset: str = option("default", "default: varied scenes and camera effects; chairs: affine motions only.", "NAME"),
+    max_displacement: float | None = option(None, "Largest motion along each axis.", "PIXELS", "that of the preset"),
     settings: dict[str, Any],
     threads: int | None = options.THREADS,
 ) -> None:

@@ -5,10 +5,9 @@ import shutil
 import time
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn
 
-from deepmatching.commands.messages import LINES_EVERY, duration, is_quiet, say, say_written
+from deepmatching.commands.messages import LINES_EVERY, duration, progress_display, say, say_written
 from deepmatching.drawing import write_image
 from deepmatching.drawing.curves import draw_training_curves
 from deepmatching.errors import DeepMatchingError
@@ -26,17 +25,8 @@ class Display:
     """Shows a run on the command line; see :class:`deepmatching.training.Watcher`."""
 
     def __init__(self) -> None:
-        self.console = Console(stderr=True, quiet=is_quiet())
-        self.has_bar = self.console.is_terminal and not is_quiet()  # older versions of rich would print an empty line
-        self.bar = Progress(
-            TextColumn("step {task.fields[step]}"),
-            BarColumn(bar_width=None),
-            TextColumn("{task.percentage:.0f} %"),
-            TextColumn("{task.fields[text]}", markup=False),
-            console=self.console,
-            expand=True,
-            disable=not self.has_bar,
-        )
+        columns = "step {task.fields[step]}", BarColumn(), "{task.percentage:.0f} %", "{task.fields[text]}"
+        self.bar = progress_display(*columns, transient=False)
         self.task = self.bar.add_task("", start=False, total=1.0, step=0, text="validating …")
         self.board: TensorBoard | None = None
         self.folder = RunFolder(".")
@@ -66,8 +56,7 @@ class Display:
         if progress.step:
             say(f"resuming {self.folder.path} at step {progress.step}")
         self.bar.update(self.task, step=progress.step)
-        if self.has_bar:
-            self.bar.start()
+        self.bar.start()
 
     def warned(self, sentence: str) -> None:
         say(f"note: {sentence}")
@@ -87,7 +76,7 @@ class Display:
         self.texts["speed"] = f"{row['steps_per_s']:.3g} steps/s"
         if self.board is not None:
             self.board.add(row)
-        if not self.has_bar and time.monotonic() - self.last_line > LINES_EVERY:
+        if self.bar.disable and time.monotonic() - self.last_line > LINES_EVERY:
             self.last_line = time.monotonic()
             say(f"step {row['step']:.0f}  {self._text()}")
 
@@ -95,7 +84,7 @@ class Display:
         accuracies = " / ".join(f"{row[name]:.1f}" for name in _ACCURACIES)
         self.texts["accuracy"] = f"acc {accuracies}"
         line = f"step {row['step']:.0f}: {_ACCURACY_NAMES} {accuracies} %, EPE {row['epe']:.2f} px"
-        self.console.print(line + (" (best so far)" if is_best else ""), highlight=False, soft_wrap=True)
+        self.bar.console.print(line + (" (best so far)" if is_best else ""), highlight=False, soft_wrap=True)
         if self.board is not None:
             self.board.add({f"validation/{n}" if n != "step" else n: v for n, v in row.items() if n != "seconds"})
         self._draw()
@@ -119,7 +108,7 @@ class Display:
     # ------------------------------------------------------------------ helpers
 
     def _stop_bar(self) -> None:
-        if self.has_bar:
+        if not self.bar.disable:  # else older versions of rich print an empty line
             self.bar.stop()
 
     def _text(self) -> str:

@@ -8,7 +8,7 @@ import tempfile
 import zlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import lru_cache
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,8 @@ from deepmatching.network.inspection import Inspection
 
 STATIC = Path(__file__).parent / "static"
 
-_TYPES = {
-    ".html": "text/html; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
-    ".txt": "text/plain; charset=utf-8",
-    ".png": "image/png",
-}
+_TEXTS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".txt": "text/plain"}
+_TYPES = {**_TEXTS, ".svg": "image/svg+xml", ".png": "image/png"}
 
 #: The files of a result that can be downloaded. Those with "picture" in their name are drawn at the size that is shown.
 DOWNLOADS = (
@@ -47,7 +41,7 @@ _POLICY = (
 )
 
 
-@lru_cache(maxsize=1)
+@cache
 def assets() -> dict[str, bytes]:
     """Return the files of the page by their names, such as ``js/main.js``."""
     found = (path for path in STATIC.rglob("*") if path.suffix in _TYPES)

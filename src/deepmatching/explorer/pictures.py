@@ -101,19 +101,18 @@ class Pair:
 
 
 class Pictures:
-    """Everything that was opened. Uploads lie in a private folder that goes with :meth:`close`.
+    """Everything that was opened: uploads, in a private folder that goes with :meth:`close`, and the ``given`` pair.
 
-    Args:
-        max_size: longer side in pixels to which larger images are reduced, or None.
-        bit_depth: bits in use of 16-bit images, or None.
+    Images with a longer side than ``max_size`` are reduced to it; ``bit_depth`` is as in the settings of a matcher.
     """
 
-    def __init__(self, max_size: int | None = None, bit_depth: int | None = None) -> None:
-        self.max_size, self.bit_depth = max_size, bit_depth
+    def __init__(
+        self, max_size: int | None = None, bit_depth: int | None = None, given: tuple[Path, Path] | None = None
+    ) -> None:
+        self.max_size, self.bit_depth, self.given = max_size, bit_depth, given
         self.folder = Path(tempfile.mkdtemp(prefix="deepmatching-explore-"))  # mode 700
         self.pictures: LRUCache[Picture] = LRUCache(MAX_PICTURES, "picture")
         self.pairs: LRUCache[Pair] = LRUCache(MAX_PAIRS, "pair")
-        self.given: tuple[Path, Path] | None = None
 
     def close(self) -> None:
         """Remove the uploads."""
