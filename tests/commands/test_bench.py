@@ -4,7 +4,6 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -50,21 +49,6 @@ def test_the_timing_process_runs_nothing_from_the_current_folder(
     monkeypatch.setattr(sys, "path", [os.path.abspath(path) for path in sys.path if path])
     assert measure(Case("hog", 64, 48, radius=16, device="cpu"), repeats=1).peak >= 0
     assert not Path("executed").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ("--size large", "1024x436"),
-        ("--size 4x4", "patch"),
-        ("--size 10000000x10000000", "1073741824"),
-        (f"--size 8x{'9' * 5000}", "1073741824"),
-        ("--batch 0", "--batch"),
-        ("--repeats 0", "--repeats"),
-    ],
-)
-def test_bad_input_is_refused(is_refused: Callable[[str, str], None], arguments: str, words: str) -> None:
-    is_refused(f"bench {arguments}", words)
 
 
 @pytest.mark.slow

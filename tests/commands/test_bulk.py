@@ -58,29 +58,3 @@ def test_unrelated_photographs_are_not_verified_and_the_summary_says_so(
     printed = command(*arguments, "--graph", tmp_path / "graph.png")
     assert "3 of 3 pairs" in printed and "warning: most pairs are probably wrong" in printed and "--search" in printed
     assert "0 of 3 pairs have at least 15 matches that fit one geometry" in printed
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ("bulk photos --out run", "--exhaustive"),
-        ("bulk s3://bucket/photos --exhaustive --out run", "s3://"),
-        ("bulk photos --exhaustive --out gs://bucket/run", "gs://"),
-        ("bulk photos --exhaustive --sequential 2 --out run", "--exhaustive and --sequential"),
-        ("bulk photos --exhaustive --images photos --out run", "--images"),
-        ("bulk photos --exhaustive --neighbours 3 --out run", "--neighbours"),
-        ("bulk photos --exhaustive --min-matches 20 --out run", "--min-matches"),
-        ("bulk photos --exhaustive --out new/run --device toaster", "toaster"),
-        ("bulk pairs.txt --out run", "--images"),
-        ("bulk pairs.txt --images photos --out run", "pairs.txt"),
-        ("bulk photos --sequential 0 --out run", "--sequential"),
-        ("bulk photos --exhaustive --out photos", "photos"),
-        ("bulk photos --exhaustive --out run --batch 0", "batch_size"),
-        ("bulk empty --exhaustive --out run", "two images"),
-    ],
-)
-def test_mistakes_are_reported(
-    photos: Path, tmp_path: Path, is_refused: Callable[[str, str], None], arguments: str, words: str
-) -> None:
-    (tmp_path / "empty").mkdir()
-    is_refused(arguments, words)

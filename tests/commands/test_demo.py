@@ -1,6 +1,5 @@
 """``deepmatching demo`` as a user runs it."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import cv2
@@ -19,7 +18,3 @@ def test_demo_writes_its_files(tmp_path: Path) -> None:
     for name in ("matches.png", "displacement.png", "scores.png", "flow.png"):
         assert cv2.imread(str(tmp_path / "demo" / name)) is not None
     assert read_flow(tmp_path / "demo" / "flow.flo").shape[2] == 2
-
-
-def test_a_file_cannot_be_the_folder(pictures: tuple[Path, Path], is_refused: Callable[[str, str], None]) -> None:
-    is_refused("demo --out a.png", "folder")

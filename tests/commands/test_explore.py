@@ -14,37 +14,6 @@ from helpers.explorer import QUICK_SERVER, Server
 from helpers.processes import started
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ("explore a.png", "two images"),
-        ("explore a.png none.png --no-browser", "none.png"),
-        ("explore --export page.html", "--export"),
-        ("explore a.png b.png --export page.txt", "page.txt"),
-        ("explore a.png b.png --export none/page.html", "none"),
-        ("explore a.png b.png --export page.html --model hog --model vgg", "--model"),
-        ("explore --model hog --model vgg --model compact", "--model"),
-        ("explore a.png b.png --device tpu", "tpu"),
-        ("explore --model none.safetensors", "none.safetensors"),
-        ("explore --host 203.0.113.1 --port 0", "203.0.113.1"),
-        ("explore --max-size 3", "--max-size"),
-        ("explore --port 99999", "--port"),
-    ],
-)
-@pytest.mark.usefixtures("pictures")
-def test_bad_arguments_are_refused(is_refused: Callable[[str, str], None], arguments: str, words: str) -> None:
-    pytest.importorskip("starlette")
-    pytest.importorskip("uvicorn")
-    is_refused(arguments, words)
-
-
-def test_without_the_extra_the_error_says_what_to_install(
-    is_refused: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "starlette", None)
-    is_refused("explore", "pip install starlette uvicorn")
-
-
 @pytest.mark.slow
 def test_a_page_is_exported_without_the_extra(
     pictures: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Callable[..., str]

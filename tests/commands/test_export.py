@@ -46,27 +46,6 @@ def test_a_database_is_written_with_the_images_where_they_were(
         assert database.num_images() == 3 and database.num_matched_image_pairs() == 3
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ("export run --colmap photos/a.png", "photos/a.png"),
-        ("export run --colmap run/run.json", "run/run.json"),
-        ("export run --colmap notes.db", "notes.db"),
-        ("export run --hloc notes.h5 m.h5", "notes.h5"),
-        ("export run --graph photos/a.png", "is an input"),
-        ("bulk photos --exhaustive --out other --graph photos/b.png", "is an input"),
-        ("bench --json photos/a.png", "photos/a.png"),
-        ("evaluate demo --json photos/a.png", "photos/a.png"),
-    ],
-)
-def test_inputs_and_files_of_others_are_not_replaced(
-    run: RunFolder, tmp_path: Path, is_refused: Callable[[str, str], None], arguments: str, words: str
-) -> None:
-    for name in ("notes.db", "notes.h5"):
-        (tmp_path / name).write_text("do not lose this")
-    is_refused(arguments, words)
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="the limit is of POSIX")
 @pytest.mark.parametrize("limit", [8 * 2**10, 200 * 2**10])
 def test_a_full_disk_is_reported_and_leaves_nothing(run: RunFolder, tmp_path: Path, limit: int) -> None:
@@ -91,60 +70,6 @@ def test_photographs_that_cannot_be_reconstructed_are_reported(
     pytest.importorskip("pycolmap")
     assert "No camera could be found" in command("sfm", run.path, "--out", tmp_path / "model", "--quiet", code=2)
     assert not (tmp_path / "model").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ("export run", "--hloc"),
-        ("export photos --graph g.png", "photos"),
-        ("export run --hloc feats.txt matches.h5", "feats.txt"),
-        ("export run --hloc same.h5 same.h5", "same.h5"),
-        ("export run --hloc a.h5 b.h5 --images photos", "--images"),
-        ("export run --hloc a.h5 b.h5 --camera-model PINHOLE", "--camera-model"),
-        ("export run --hloc a.h5 b.h5 --min-matches 20", "--min-matches"),
-        ("export run --graph g.png --min-matches -1", "--min-matches"),
-        ("export run --hloc a.h5 b.h5 --max-keypoints 0", "max_keypoints"),
-        ("export run --hloc a.h5 b.h5 --cell 0", "cell"),
-        ("export run --graph nowhere/g.png", "nowhere"),
-        ("export run --colmap s.db --camera-params 1,x", "--camera-params"),
-    ],
-)
-def test_mistakes_are_reported(
-    run: RunFolder, is_refused: Callable[[str, str], None], arguments: str, words: str
-) -> None:
-    is_refused(arguments, words)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ("sfm run --out run", "run"),
-        ("sfm run --out mine", "mine/database.db"),
-        ("sfm run --out model --images nowhere", "nowhere"),
-        ("sfm run --out model --max-error 0", "--max-error"),
-        ("sfm run --out s3://bucket/model", "s3://"),
-        ("sfm run --out new/model --cell 0", "cell"),
-        ("sfm run --out new/model --camera-model FISH", "FISH"),
-        ("export run --colmap s.db --min-matches 2", "--min-matches"),
-        ("export run --colmap s.db --camera-model FISH", "FISH"),
-    ],
-)
-def test_mistakes_with_pycolmap_are_reported(
-    run: RunFolder, is_refused: Callable[[str, str], None], arguments: str, words: str
-) -> None:
-    pytest.importorskip("pycolmap")
-    mine = run.path.parent / "mine" / "database.db"
-    mine.parent.mkdir()
-    mine.write_text("do not lose this")
-    is_refused(arguments, words)
-
-
-def test_without_pycolmap_the_command_says_how_to_install_it(
-    run: RunFolder, is_refused: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "pycolmap", None)
-    is_refused("sfm run --out model", "pip install pycolmap")
 
 
 @pytest.mark.slow

@@ -14,7 +14,6 @@ import torch
 from deepmatching.commands.evaluate import evaluate
 from deepmatching.commands.flow import flow
 from deepmatching.errors import DeepMatchingError
-from deepmatching.flow import PRESETS
 from deepmatching.io.flow import read_flow
 from deepmatching.matcher import DeepMatcher
 from deepmatching.matches import Matches
@@ -136,59 +135,6 @@ def test_matches_outside_the_image_get_a_note_and_are_an_error_if_they_are_the_m
     with pytest.raises(DeepMatchingError, match="4 of 7"):
         run(*pictures, output=tmp_path / "g.flo", matches=tmp_path / "m.txt")
     assert not (tmp_path / "g.flo").exists()
-
-
-BAD: list[tuple[dict[str, Any], str]] = [
-    ({}, "-o"),
-    ({"output": "f.csv"}, "f.csv"),
-    ({"output": "no/such/f.flo"}, "no/such"),
-    ({"output": "f.flo", "draw": "p.docx"}, "p.docx"),
-    ({"output": "f.flo", "confidence": "c.jpg"}, "c.jpg"),
-    ({"output": "f.png", "confidence": "f.png"}, "f.png"),
-    ({"output": "f.flo", "preset": "best"}, f"'best': .*{', '.join(PRESETS)}"),
-    ({"output": "f.flo", "edges": "wrong.npy"}, "wrong.npy"),
-    ({"output": "f.flo", "edges": "missing.png"}, "missing.png"),
-    ({"output": "f.flo", "structured_forest": Path("model.yml.gz")}, "model.yml.gz"),
-    ({"output": "f.flo", "structured_forest": Path("m.txt"), "edges": "gradient"}, "--edges and --structured-forest"),
-    ({"output": "f.flo", "matches": Path("missing.txt")}, "missing.txt"),
-    ({"output": "f.flo", "matches": Path("m.txt")}, "m.txt"),
-    ({"output": "f.flo", "matches": Path("m.csv")}, "m.csv"),
-    ({"output": "f.flo", "matches": Path("none.txt")}, "no matches"),
-    ({"output": "f.flo", "matches": Path("m.txt"), "radius": "80"}, "--radius"),
-    ({"output": "f.flo", "matches": Path("m.txt"), "model": "hog"}, "--model"),
-    ({"output": "f.flo", "matches": Path("m.txt"), "search": True}, "--search"),
-    ({"output": "f.flo", "device": "toaster"}, "toaster"),
-    ({"out": "flows"}, "--out"),
-    ({"output": "f.flo", "restart": True}, "--restart"),
-    ({"output": "f.flo", "file_format": "flo"}, "--format"),
-    ({"output": "a.png"}, "'a.png'"),
-    ({"output": "f.flo", "draw": "b.png"}, "'b.png'"),
-    ({"output": "f.flo", "draw": "../{folder}/b.png"}, "b.png'"),
-    ({"output": "f.flo", "confidence": "wrong.npy", "edges": "wrong.npy"}, "'wrong.npy'"),
-]
-
-
-@pytest.mark.parametrize(("options", "words"), BAD, ids=[str(options) for options, _ in BAD])
-def test_bad_options_are_reported_and_nothing_is_written(
-    pictures: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], words: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    np.save("wrong.npy", np.zeros((10, 10), np.float32))
-    (tmp_path / "m.txt").write_text("1 2 3\n")
-    (tmp_path / "none.txt").write_text("# nothing\n")
-    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    outputs = {n: v for n, v in options.items() if n in ("output", "draw", "confidence", "out")}
-    paths = {name: Path(value.format(folder=tmp_path.name)) for name, value in outputs.items()}
-    with pytest.raises(DeepMatchingError, match=words):
-        run(*pictures, **{**options, **paths})
-    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
-def test_images_of_two_sizes_are_refused(pictures: tuple[Path, Path], tmp_path: Path) -> None:
-    write_image(tmp_path / "small.png", texture()[:40])
-    with pytest.raises(DeepMatchingError, match="80x64 and 80x40"):
-        run(pictures[0], tmp_path / "small.png", output=tmp_path / "f.flo")
-    assert not (tmp_path / "f.flo").exists()
 
 
 # ---------------------------------------------------------------------- evaluation

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import cv2
@@ -105,53 +104,6 @@ def test_options_reach_the_matcher(pictures: tuple[Path, Path]) -> None:
     assert len(result.stdout.splitlines()) == 16 * 24
     assert "384 reference points, 2 levels" in result.stderr
     assert "of memory on" in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ("a.png missing.png", "missing.png"),
-        ("a.png folder", "folder"),
-        ("a.png text.png", "text.png"),
-        ("a.png cut.png", "cut.png"),
-        ("a.png empty.png", "empty.png"),
-        ("a.png tiny.png", "patch"),
-        ("a.png b.png --radius 7", "7"),
-        ("a.png b.png --radius=-8", "-8"),
-        ("a.png b.png --radius far", "'far'"),
-        ("a.png b.png --rotations 0,nan", "rotations"),
-        ("a.png b.png --scales ,", "scales"),
-        ("a.png b.png --levels 40", "levels"),
-        ("a.png b.png --model sift", "sift"),
-        ("a.png b.png --device toaster", "toaster"),
-        ("a.png b.png --memory 1MB", "memory"),
-        ("a.png b.png -o out.csv", "out.csv"),
-        ("a.png b.png -o no/such/folder/m.txt", "no/such/folder"),
-        ("a.png b.png -o folder", "folder"),
-        ("a.png b.png -o folder.txt", "folder.txt"),
-        ("a.png b.png --draw m.docx", "m.docx"),
-        ("a.png b.png --draw a.png", "a.png"),
-        ("a.png b.png --min-confidence 1.5", "--min-confidence"),
-        ("a.png b.png --min-confidence 0.5 --model hog -o m.npz", "confidence"),
-    ],
-)
-def test_bad_input_is_refused(
-    pictures: tuple[Path, Path], tmp_path: Path, is_refused: Callable[[str, str], None], arguments: str, words: str
-) -> None:
-    (tmp_path / "text.png").write_text("not a picture")
-    (tmp_path / "cut.png").write_bytes(pictures[0].read_bytes()[:2000])
-    (tmp_path / "empty.png").write_bytes(b"")
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder.txt").mkdir()
-    cv2.imwrite(str(tmp_path / "tiny.png"), np.zeros((4, 4, 3), np.uint8))
-    is_refused(f"match {arguments}", words)
-
-
-@pytest.mark.slow
-def test_a_wrong_path_ends_the_process_with_one_line_and_code_2(tmp_path: Path) -> None:
-    result = run("match", "no.png", "no.png", cwd=tmp_path)
-    assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr.count("\n") == 1 and "'no.png'" in result.stderr
 
 
 @pytest.mark.slow

@@ -191,39 +191,3 @@ def test_training_on_the_validation_pairs_is_said_at_the_start(
 ) -> None:
     train(str(small), ["steps=1", f"validation.data={manifest}"])
     assert "4 of the 4 validation pairs are also training pairs" in capsys.readouterr().err
-
-
-BAD = [
-    (["nonsense"], "quickstart"),
-    (["{small}", "optimizer.lr=fast"], "optimizer.lr"),
-    (["{small}", "optimizr.lr=1"], "optimizer.lr"),
-    (["{small}", "data.train=missing.json"], "missing.json"),
-    (["{small}", "data.train=chairs"], "root"),
-    (["{small}", "data.train={folder}/empty.json"], "empty"),
-    (["{small}", "validation.data=missing.json"], "missing.json"),
-    (["{small}", "model.init=missing.safetensors"], "missing.safetensors"),
-    (["{small}", "model.init={folder}/empty.json"], "empty.json"),
-    (["{small}", "model.init=vgg"], "model.descriptor=vgg"),
-    (["{small}", "model.descriptor=sift"], "sift"),
-    (["{small}", "model.settings.colour=3"], "colour"),
-    (["{small}", "device=toaster"], "toaster"),
-    (["{small}", "out={folder}/empty.json"], "file"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "says"), BAD, ids=[" ".join(words) for words, _ in BAD])
-def test_bad_input_is_reported(arguments: list[str], says: str, small: Path, tmp_path: Path) -> None:
-    (tmp_path / "empty.json").write_text("[]")
-    config, *settings = (argument.format(small=small, folder=tmp_path) for argument in arguments)
-    with pytest.raises(DeepMatchingError) as raised:
-        train(config, settings)
-    assert says in str(raised.value)
-    assert "\n" not in str(raised.value)
-
-
-@pytest.mark.slow
-def test_the_error_is_all_that_is_printed(small: Path, tmp_path: Path) -> None:
-    result = run(small, "--resume")
-    assert result.returncode == 2
-    assert len(result.stderr.strip().splitlines()) == 1 and "no run to resume" in result.stderr
-    assert list(tmp_path.iterdir()) == [small]

@@ -123,18 +123,18 @@ class Protocol:
         from deepmatching.evaluation.paper_tables import FOLDERS
 
         folders = {name: root / FOLDERS[name] for name in names}
-        found = {}
+        if not any(map(os.path.isdir, folders.values())):
+            places = " or ".join(dict.fromkeys(map(str, folders.values())))
+            raise DeepMatchingError(f"There is nothing to evaluate: put or link the data set to {places}.")
+        opened = {}
         for name, folder in folders.items():
             if os.path.isdir(folder):
                 images = f"-{kitti_images}" if kitti_images is not None and name == "kitti2012" else ""
-                found[name] = open_dataset(name + images, folder, masks=self.masks, limit=self.limit)
-                say_incomplete(found[name])
+                opened[name] = open_dataset(name + images, folder, masks=self.masks, limit=self.limit)
+                say_incomplete(opened[name])
             else:
                 say(f"there is no folder '{folder}': {name} is left out")
-        if not found:
-            places = " or ".join(dict.fromkeys(map(str, folders.values())))
-            raise DeepMatchingError(f"There is nothing to evaluate: put or link the data set to {places}.")
-        return found
+        return opened
 
     def measure(self, name: str, dataset: FilePairs, row: Method, matcher: DeepMatcher) -> dict[str, TableRow]:
         """Return our lines of a row, continued from its files. Each pair is matched once for matches and flow."""
