@@ -9,16 +9,7 @@ import numpy as np
 
 from deepmatching.drawing.figure import Panels, add_legend, panel_figure, picture
 from deepmatching.drawing.matches import PANELS, show_matches, sorted_matches
-from deepmatching.drawing.pictures import (
-    LIGHT_GREY,
-    Color,
-    Image,
-    flow_range,
-    flow_to_color,
-    is_known,
-    range_of,
-    to_uint8_rgb,
-)
+from deepmatching.drawing.pictures import LIGHT_GREY, Image, flow_range, flow_to_color, is_known, range_of, to_uint8_rgb
 from deepmatching.errors import DeepMatchingError
 
 if TYPE_CHECKING:
@@ -28,8 +19,8 @@ if TYPE_CHECKING:
 STEPS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
 #: Blue up to 2 px, yellow up to 10, red beyond (ColorBrewer's RdYlBu).
 _COLORS = np.array([*bytes.fromhex("313695 4575b4 91bfdb fee090 fdae61 f46d43 d73027 7d001e")], np.uint8).reshape(-1, 3)
-UNMATCHED: Color = (95, 95, 95)
-NO_TRUTH: Color = LIGHT_GREY
+UNMATCHED = (95, 95, 95)
+NO_TRUTH = LIGHT_GREY
 
 
 def draw_flow(flow: np.ndarray, max_norm: float | None = None, legend: bool = True) -> np.ndarray:

@@ -17,6 +17,7 @@ from deepmatching.errors import DeepMatchingError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+Numbers = np.ndarray | None  #: of each match, (N)
 PANELS = [["image0", "image1"], ["arrows", "field"]]
 NO_MATCH = LIGHT_GREY
 _MIN_CONFIDENCE = 0.5  #: lines of matches below this confidence are thin and dashed
@@ -29,12 +30,7 @@ _MIN_ARROW_LENGTH = 2  #: arrows shorter than this many times their width are do
 
 
 def draw_displacement(
-    keypoints0: np.ndarray,
-    keypoints1: np.ndarray,
-    height: int,
-    width: int,
-    cell: int = 8,
-    scores: np.ndarray | None = None,
+    keypoints0: np.ndarray, keypoints1: np.ndarray, height: int, width: int, cell: int = 8, scores: Numbers = None
 ) -> np.ndarray:
     """Draw the displacements as uint8 (height,width,3): squares of `cell` px, the most confident on top; else grey."""
     start, end, *_ = sorted_matches(keypoints0, keypoints1, scores)
@@ -52,9 +48,9 @@ def draw_match_figure(
     image1: Image,
     keypoints0: np.ndarray,
     keypoints1: np.ndarray,
-    scores: np.ndarray | None = None,
-    confidence: np.ndarray | None = None,
-    inliers: np.ndarray | None = None,
+    scores: Numbers = None,
+    confidence: Numbers = None,
+    inliers: Numbers = None,
 ) -> Figure:
     """Draw lines between the two images; below them, displacements on image 0 and as a field of colours.
 
@@ -75,8 +71,8 @@ def show_matches(
     start: np.ndarray,
     end: np.ndarray,
     max_norm: float | None = None,
-    confidence: np.ndarray | None = None,
-    inliers: np.ndarray | None = None,
+    confidence: Numbers = None,
+    inliers: Numbers = None,
 ) -> None:
     """Fill :data:`PANELS` with :func:`sorted_matches`; `max_norm` is the displacement in px that gets full colour."""
     max_norm = range_of(end - start) if max_norm is None else max_norm
@@ -117,14 +113,13 @@ def show_matches(
 def sorted_matches(
     keypoints0: np.ndarray,
     keypoints1: np.ndarray,
-    scores: np.ndarray | None = None,
-    confidence: np.ndarray | None = None,
-    inliers: np.ndarray | None = None,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]:
-    """Start (N,2), end (N,2), and confidence and inliers (N), if given, of the finite matches, most confident last."""
+    scores: Numbers = None,
+    confidence: Numbers = None,
+    inliers: Numbers = None,
+) -> tuple[np.ndarray, np.ndarray, Numbers, Numbers]:
+    """Return start (N,2), end (N,2), confidence and inliers (N) of the finite matches, the most confident last."""
     scores = scores if confidence is None else confidence
-    start = np.asarray(keypoints0, np.float64).reshape(-1, 2)
-    end = np.asarray(keypoints1, np.float64).reshape(-1, 2)
+    start, end = (np.asarray(points, np.float64).reshape(-1, 2) for points in (keypoints0, keypoints1))
     score = np.zeros(len(start)) if scores is None else np.asarray(scores, np.float64).reshape(-1)
     if not len(start) == len(end) == len(score) == (len(start) if inliers is None else len(inliers)):
         counts = f"{len(start)} and {len(end)} keypoints and {len(score)} scores"
@@ -192,19 +187,11 @@ def _draw_arrows(panels: Panels, start: np.ndarray, end: np.ndarray) -> None:
     square = start / max(_ARROW_SPACING * inch, 0.6 * float(np.median(length)))
     order = np.argsort(np.abs(square % 1 - 0.5).max(axis=1), kind="stable")
     shown = order[np.unique(np.floor(square[order]), axis=0, return_index=True)[1]]
-    panels.axes["arrows"].quiver(
-        *np.clip(start[shown], -1e4, 1e4).T,  # coordinates far outside the picture would overflow
-        *np.clip(end[shown] - start[shown], -1e4, 1e4).T,
-        angles="xy",
-        scale_units="xy",
-        scale=1,
-        units="inches",
-        width=_ARROW_WIDTH,
-        minlength=_MIN_ARROW_LENGTH,
-        color="white",
-        edgecolor="black",
-        linewidth=0.7,
-    )
+    # Coordinates far outside the picture would overflow.
+    tails, arrows = (np.clip(points[shown], -1e4, 1e4).T for points in (start, end - start))
+    scale: dict[str, Any] = {"angles": "xy", "scale_units": "xy", "scale": 1, "units": "inches"}
+    shape: dict[str, Any] = {"width": _ARROW_WIDTH, "minlength": _MIN_ARROW_LENGTH, "linewidth": 0.7}
+    panels.axes["arrows"].quiver(*tails, *arrows, **scale, **shape, color="white", edgecolor="black")
 
 
 def _paint_cells(canvas: np.ndarray, start: np.ndarray, colors: np.ndarray, cell: int) -> None:

@@ -18,30 +18,24 @@ _KINDS = {
     "essential": ("an essential matrix", 6, 0.99999),
 }
 
-#: Largest number of trials of MAGSAC.
-_MAX_ITERATIONS = 10_000
+_MAX_ITERATIONS = 10_000  #: largest number of trials of MAGSAC
 
 
 @dataclass(frozen=True, eq=False)
 class TwoViewGeometry:
     """A matrix that relates two views, and the matches that fit it.
 
-    Attributes:
-        name: ``"homography"``, ``"fundamental"`` or ``"essential"``.
-        matrix: (3, 3) float64. A homography takes (x, y, 1) of the first image to the second. The others give 0 for
-            (x1, y1, 1) · matrix · (x0, y0, 1); the essential matrix, for points in units of the focal length.
-        inliers: (N,) bool, the matches that fit the matrix within the threshold.
-        threshold: in pixels.
-        rotation, translation: (3, 3) and (3,) of length 1, for an essential matrix: the second camera sees the point X
-            of the first one's coordinates at rotation · X + s · translation, for an unknown s > 0.
+    A homography takes (x, y, 1) of the first image to the second. The other matrices give 0 for
+    (x1, y1, 1) · matrix · (x0, y0, 1); the essential matrix, for points in units of the focal length. With it, the
+    second camera sees the point X of the first one at rotation · X + s · translation, for an unknown s > 0.
     """
 
-    name: str
-    matrix: np.ndarray
-    inliers: np.ndarray
-    threshold: float
-    rotation: np.ndarray | None = None
-    translation: np.ndarray | None = None
+    name: str  #: ``"homography"``, ``"fundamental"`` or ``"essential"``
+    matrix: np.ndarray  #: (3, 3) float64
+    inliers: np.ndarray  #: (N,) bool, the matches that fit the matrix within the threshold
+    threshold: float  #: in pixels
+    rotation: np.ndarray | None = None  #: (3, 3), of an essential matrix
+    translation: np.ndarray | None = None  #: (3,) of length 1, of an essential matrix
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self.inliers.sum()} of {len(self.inliers)} matches fit within {self.threshold:g} px>"
@@ -92,9 +86,8 @@ def find_essential(
     cameras = [_check_camera(f"K{number}", camera) for number, camera in enumerate((camera0, camera1))]
     # Given points in units of the focal length instead of the cameras, OpenCV's MAGSAC is several times less exact.
     (first, second), (k0, k1) = points, cameras
-    found = cv2.findEssentialMat(
-        first, second, k0, None, k1, None, method=method, prob=_KINDS["essential"][2], threshold=threshold
-    )
+    options: dict[str, Any] = {"method": method, "prob": _KINDS["essential"][2], "threshold": threshold}
+    found = cv2.findEssentialMat(first, second, k0, None, k1, None, **options)
     views = _found("essential", found, threshold)
     rays0, rays1 = (cv2.undistortPoints(p[:, None], k, None)[:, 0] for p, k in zip(points, cameras, strict=True))
     _, rotation, translation, _ = cv2.recoverPose(views.matrix, rays0, rays1, np.eye(3), mask=found[1].copy())
@@ -106,9 +99,8 @@ def _check(name: str, points0: np.ndarray, points1: np.ndarray, threshold: float
     check_number("threshold", threshold, above=0)
     phrase, fewest, _ = _KINDS[name]
     if len(points0) < fewest:
-        raise DeepMatchingError(
-            f"There are {len(points0)} matches, but {phrase} needs at least {fewest}: keep more matches."
-        )
+        words = f"There are {len(points0)} matches, but {phrase} needs at least {fewest}"
+        raise DeepMatchingError(f"{words}: keep more matches.")
     return np.asarray(points0, np.float64), np.asarray(points1, np.float64)
 
 
@@ -127,7 +119,6 @@ def _check_camera(name: str, camera: np.ndarray) -> np.ndarray:
 def _found(name: str, found: tuple[Any, Any], threshold: float) -> TwoViewGeometry:
     matrix, mask = found
     if matrix is None or matrix.shape != (3, 3):
-        raise DeepMatchingError(
-            f"The matches do not fit {_KINDS[name][0]}: match other images, or raise the threshold."
-        )
+        words = f"The matches do not fit {_KINDS[name][0]}"
+        raise DeepMatchingError(f"{words}: match other images, or raise the threshold.")
     return TwoViewGeometry(name, matrix, mask.ravel() != 0, threshold)

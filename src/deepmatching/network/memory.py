@@ -9,6 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import Self
 
 import torch
 
@@ -67,15 +68,15 @@ class Work:
     fewer_levels: int | None = None  #: see ``inference.Decoding``
 
     @classmethod
-    def of(cls, network: Network, geometry: Geometry, device: str) -> "Work":
+    def of(cls, network: Network, geometry: Geometry, device: str) -> Self:
         """Return the work of a network on a type of device."""
         return cls(geometry, network.descriptor, device, "hard" if network.is_fusable else "other")
 
     def peak(self, batch: int = 1, tiling: Tiling = WHOLE) -> int:
         """Return the peak of matching a batch: images in float32, descriptors and scores."""
-        before = after = 0
-        if self.device == "cpu":
-            before, after = (NUMBA, CPU_KERNELS) if has_kernels(self.device) else (PLAIN_OPERATORS, PLAIN_OPERATORS)
+        before = after = 0 if self.device != "cpu" else PLAIN_OPERATORS
+        if self.device == "cpu" and has_kernels(self.device):
+            before, after = NUMBA, CPU_KERNELS
         images = images_bytes(self.geometry) * (2 if batch > 1 else 1)  # a batch is a copy
         scores = batch * (self.fused(tiling, batch) if self.pooling == "hard" else self.volumes())
         if self.descriptor.working:  # learned descriptors refine their matches and estimate their confidence
@@ -108,11 +109,8 @@ class Work:
         soft pooling. Training adds what backward needs from correlation, power, pooling and unpooling, and the
         gradients themselves; kernels on a GPU keep less.
         """
-        is_fused = has_kernels(self.device) and self.device == "cuda"
-        if self.pooling == "hard":
-            per_score = 11 if not training else 24 if is_fused else 46
-        else:
-            per_score = 16 if not training else 32 if is_fused else 56
+        state = 0 if not training else 1 if self.device == "cuda" and has_kernels(self.device) else 2
+        per_score = ((11, 24, 46) if self.pooling == "hard" else (16, 32, 56))[state]
         return per_score * sum(self.geometry.cells(l) for l in range(self.geometry.L + 1))
 
     def fused(self, tiling: Tiling, batch: int) -> int:
@@ -217,8 +215,7 @@ def require_pyramid(
     network: Network, geometry: Geometry, batch: int, device: torch.device, memory: int | None = None
 ) -> None:
     """Raise if ``Network.forward`` needs more memory than it may use, with its backward pass if gradients are on."""
-    work = Work.of(network, geometry, device.type)
-    require(work.pyramid(batch, torch.is_grad_enabled()), device, memory)
+    require(Work.of(network, geometry, device.type).pyramid(batch, torch.is_grad_enabled()), device, memory)
 
 
 def flow_bytes(work: Work, sizes: Sequence[Size] = (), dense: bool = False) -> int:

@@ -1,6 +1,7 @@
 """Describing and decoding as CUDA graphs: pairs of equal sizes without the launch cost of about forty small kernels."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,8 +14,7 @@ from deepmatching.network.memory import is_banded
 from deepmatching.network.network import Network
 from deepmatching.network.operators.decoding import Decoded
 
-Exponents = tuple[float, ...]
-Decode = Callable[[Tensor, Tensor, Geometry, Decoding, Exponents], Decoded]
+Decode = Callable[[Tensor, Tensor, Geometry, Decoding, tuple[float, ...]], Decoded]
 
 
 class GraphedDescribe:
@@ -65,7 +65,7 @@ class GraphedDecode:
     def of_descriptors(
         self, cells0: Tensor, cells1: Tensor, geometry: Geometry, decoding: Decoding, needed: int = 0
     ) -> Decoded:
-        """Return the matches of a batch of pairs, which takes ``needed`` bytes; see ``Network.decode_descriptors``."""
+        """Return the matches of descriptors, which takes ``needed`` bytes; see ``Network.decode_descriptors``."""
         return self._run(self._decode_descriptors, cells0, cells1, geometry, decoding, needed)
 
     @torch.no_grad()
@@ -76,18 +76,19 @@ class GraphedDecode:
         run = self._replayed[decode] if is_recorded else decode
         return run(first, second, geometry, decoding, self._current_exponents())
 
-    def _decode(self, image0: Tensor, image1: Tensor, geometry: Geometry, decoding: Decoding, nu: Exponents) -> Decoded:
+    def _decode(self, image0: Tensor, image1: Tensor, geometry: Geometry, *options: Any) -> Decoded:
         if image0.is_cuda:
-            return self._network.decode(image0, image1, decoding, geometry, list(nu))
-        cells0, cells1 = self._describe(image0, geometry.used0), self._describe(image1, geometry.used1)
-        return self._network.decode_descriptors(cells0, cells1, geometry, decoding, list(nu))
+            cells = self._network.describe(image0, image1, geometry)
+        else:
+            cells = self._describe(image0, geometry.used0), self._describe(image1, geometry.used1)
+        return self._decode_descriptors(*cells, geometry, *options)
 
     def _decode_descriptors(
-        self, cells0: Tensor, cells1: Tensor, geometry: Geometry, decoding: Decoding, nu: Exponents
+        self, cells0: Tensor, cells1: Tensor, geometry: Geometry, decoding: Decoding, nu: tuple[float, ...]
     ) -> Decoded:
         return self._network.decode_descriptors(cells0, cells1, geometry, decoding, list(nu))
 
-    def _current_exponents(self) -> Exponents:
+    def _current_exponents(self) -> tuple[float, ...]:
         """Return ν_l as numbers. Reading them waits for the GPU, so they are kept until they change."""
         exponents = self._network.exponents
         version = exponents._version, exponents.data_ptr()

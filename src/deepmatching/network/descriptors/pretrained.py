@@ -30,13 +30,11 @@ TORCHVISION = ((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
 #: The first kernel, (3, 3) of the red channel, tells which training a file comes from, whatever its name.
 AUTHORS_KERNEL = ((0.4800, 0.4085, -0.0651), (0.3105, 0.0502, -0.4034), (-0.0509, -0.2852, -0.4185))
 TORCHVISION_KERNEL = ((-0.5537, 0.1427, 0.5290), (-0.5831, 0.3566, 0.7657), (-0.6902, -0.0480, 0.4841))
-
-#: Tolerance in comparing kernels: half precision and a little further training are allowed.
-TOLERANCE = 0.02
+TOLERANCE = 0.02  #: in comparing kernels: half precision and a little further training are allowed
 
 
 def is_published(source: PathLike) -> bool:
-    """Whether :func:`load_vgg` reads this source: ``"download"``, or a file of weights other than our models."""
+    """Return whether :func:`load_vgg` reads this source: ``"download"``, or a file of weights other than our models."""
     path = Path(source)
     if path.suffix != ".safetensors":
         return str(source) == "download" or path.suffix in (".npz", ".pth", ".pt")
@@ -62,8 +60,7 @@ def load_vgg(descriptor: VGG, source: PathLike = "download") -> None:
     filled = {}
     for layer in LAYERS:
         for kind in ("weight", "bias"):
-            names = _names(layer, kind)
-            found = next((tensors[name] for name in names if name in tensors), None)
+            found = next((tensors[name] for name in _names(layer, kind) if name in tensors), None)
             expected = getattr(getattr(descriptor, layer), kind).shape
             if found is None or found.shape != expected:
                 what = "has no" if found is None else f"has a tensor of shape {tuple(found.shape)} instead of the"
@@ -73,34 +70,24 @@ def load_vgg(descriptor: VGG, source: PathLike = "download") -> None:
             if not torch.isfinite(found).all():
                 raise DeepMatchingError(f"{source} holds NaN or infinite numbers in {layer}.{kind}; use another file.")
             filled[f"{layer}.{kind}"] = found.float()
-    _renormalise(filled, *_normalisation(tensors, filled["conv1_1.weight"], source))
+    weight = filled["conv1_1.weight"]
+    known = TORCHVISION if _is_close(weight[0, 0], TORCHVISION_KERNEL) else AUTHORS
+    named = zip(("mean_rgb", "std_rgb"), known, strict=True)
+    mean, std = (tensors.get(name, torch.tensor(numbers)).flatten().float() for name, numbers in named)
+    if len(mean) != 3 or len(std) != 3 or not (std > 0).all():
+        what = f"mean_rgb and std_rgb of {source}"
+        raise DeepMatchingError(f"The {what} must be 3 numbers each, std_rgb positive; correct them.")
+    if _is_close(weight[0, 2], AUTHORS_KERNEL):  # the authors' own file is in BGR order
+        weight = weight.flip(1)
+    # From weights for (x − mean)/std to weights for x − MEAN_RGB.
+    filled["conv1_1.weight"] = weight = weight / std[:, None, None]
+    filled["conv1_1.bias"] = filled["conv1_1.bias"] + weight.sum((2, 3)) @ (torch.tensor(MEAN_RGB) - mean)
     descriptor.load_state_dict(filled)
 
 
 def _names(layer: str, kind: str) -> tuple[str, str, str]:
-    """The names that files give to the weight or the bias of a layer."""
+    """Return the names that files give to the weight or the bias of a layer."""
     return f"{layer}.{kind}", f"features.{LAYERS[layer]}.{kind}", f"{LAYERS[layer]}.{kind}"
-
-
-def _normalisation(tensors: dict[str, Tensor], weight: Tensor, source: object) -> tuple[Tensor, Tensor]:
-    """The mean and standard deviation, (3,) each, of the images that these weights expect."""
-    known = TORCHVISION if _is_close(weight[0, 0], TORCHVISION_KERNEL) else AUTHORS
-    mean = tensors.get("mean_rgb", torch.tensor(known[0])).flatten().float()
-    std = tensors.get("std_rgb", torch.tensor(known[1])).flatten().float()
-    if len(mean) != 3 or len(std) != 3 or not (std > 0).all():
-        raise DeepMatchingError(
-            f"The mean_rgb and std_rgb of {source} must be 3 numbers each, std_rgb positive; correct them."
-        )
-    return mean, std
-
-
-def _renormalise(tensors: dict[str, Tensor], mean: Tensor, std: Tensor) -> None:
-    """Convert weights for (x − mean)/std to weights for x − MEAN_RGB, and weights for BGR to weights for RGB."""
-    weight = tensors["conv1_1.weight"]
-    if _is_close(weight[0, 2], AUTHORS_KERNEL):  # the authors' own file is in BGR order
-        weight = weight.flip(1)
-    tensors["conv1_1.weight"] = weight = weight / std[:, None, None]
-    tensors["conv1_1.bias"] = tensors["conv1_1.bias"] + weight.sum((2, 3)) @ (torch.tensor(MEAN_RGB) - mean)
 
 
 def _is_close(kernel: Tensor, known: tuple[tuple[float, ...], ...]) -> bool:
@@ -114,14 +101,22 @@ def _read(path: Path) -> dict[str, Tensor]:
         raise DeepMatchingError(f"{path} is empty; download the weights again.")
     if path.suffix == ".npz":
         archive = open_npz(path, "file of VGG-16 weights")
-        known = {name for layer in LAYERS for kind in ("weight", "bias") for name in _names(layer, kind)}
-        wanted = [name for name in (*sorted(known), "mean_rgb", "std_rgb") if name in archive]
+        known = [name for layer in LAYERS for kind in ("weight", "bias") for name in _names(layer, kind)]
+        wanted = (name for name in (*known, "mean_rgb", "std_rgb") if name in archive)
         return {name: torch.from_numpy(archive[name].astype(np.float32)) for name in wanted}
     if path.suffix == ".safetensors":
         return read_safetensors(path)[0]
+    if path.suffix not in (".pth", ".pt"):
+        raise DeepMatchingError(
+            f"{path} is not a supported file of weights; use .npz, .safetensors or torchvision's .pth."
+        )
     try:
-        if path.suffix in (".pth", ".pt"):
-            return _unpickled_tensors(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about pickle protocols
+            tensors = torch.load(path, map_location="cpu", weights_only=True)  # runs no code in the file
+        if not isinstance(tensors, dict):
+            raise pickle.UnpicklingError("not a dictionary of tensors")
+        return {name: tensor for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
     except Exception as error:  # PyTorch's reader raises a dozen kinds for files that are damaged or hold other things
         if isinstance(error, pickle.UnpicklingError) or "pickle" in str(error):
             # Our own message, because those of PyTorch and NumPy advise running the code in the file.
@@ -131,17 +126,6 @@ def _read(path: Path) -> dict[str, Tensor]:
             ) from error
         reason = str(error).splitlines()[0] if str(error) else "it is damaged"
         raise DeepMatchingError(f"{path} cannot be read as VGG-16 weights ({reason}); download it again.") from error
-    raise DeepMatchingError(f"{path} is not a supported file of weights; use .npz, .safetensors or torchvision's .pth.")
-
-
-def _unpickled_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a PyTorch file, without running code in it; raises ``UnpicklingError`` for other content."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about pickle protocols
-        tensors = torch.load(path, map_location="cpu", weights_only=True)
-    if not isinstance(tensors, dict):
-        raise pickle.UnpicklingError("not a dictionary of tensors")
-    return {name: tensor for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
 
 
 def _download() -> dict[str, Tensor]:
