@@ -149,7 +149,7 @@ def time_matcher(matcher: dm.DeepMatcher, images: Path, count: int, batch: int) 
 
 def engine_of(matcher: dm.DeepMatcher, images: Path, batch: int) -> ShardMatcher:
     """Return the engine with all images in memory."""
-    engine = ShardMatcher(matcher, images, batch)
+    engine = ShardMatcher(matcher, images, images, batch)
     read, memory = engine.images, InMemory(matcher, images)
     memory.images = {name: read.read(name) for name in list_images(images)}
     read.close()

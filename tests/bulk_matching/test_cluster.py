@@ -1,7 +1,6 @@
 """Ray: the same matches on one machine and on a cluster, whatever dies."""
 
 import contextlib
-import functools
 import os
 import secrets
 import signal
@@ -9,17 +8,22 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial, wraps
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
+import torch
 
 import deepmatching as dm
 from deepmatching.bulk_matching import Cluster, Progress, RunFolder, ShardReport, exhaustive_pairs
 from deepmatching.bulk_matching import cluster as cluster_module
+from deepmatching.bulk_matching.engine import ShardMatcher
+from deepmatching.bulk_matching.pairs import Pair
 from deepmatching.bulk_matching.storage import SHARDS
 from deepmatching.errors import DeepMatchingError
 
@@ -30,12 +34,13 @@ def shards(run: RunFolder) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((run.path / SHARDS).iterdir())}
 
 
-def test_without_ray_the_error_says_how_to_install_it(
+def test_without_ray_the_error_says_how_to_install_it_and_nothing_is_written(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(DeepMatchingError, match="pip install ray"):
         dm.bulk(exhaustive_pairs(photos), photos, tmp_path / "run", engine="ray", **SETTINGS)
+    assert not (tmp_path / "run").exists()
 
 
 def _stub(init: Any) -> SimpleNamespace:
@@ -80,36 +85,108 @@ def test_a_restart_without_a_cluster_keeps_the_run(
     assert shards(RunFolder(tmp_path / "run")) == before
 
 
-def test_a_shard_whose_worker_ray_ends_for_want_of_memory_is_given_up_and_the_others_go_on(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class OutOfMemoryError(Exception):
-        """Ray's, which is no RayActorError."""
+class _RayError(Exception):
+    """Stands for all errors of Ray but those of tasks."""
 
-    def get(number: int) -> Any:
-        if number == 3:
-            raise OutOfMemoryError("The node is low on memory.\nMore about it.")
-        return number, 1, 0, {}, 0, 0
 
-    kinds = SimpleNamespace(OutOfMemoryError=OutOfMemoryError, RayActorError=KeyError, RayTaskError=IndexError)
-    actor = SimpleNamespace(run=SimpleNamespace(remote=lambda number, pairs: number))
-    stub = SimpleNamespace(
-        is_initialized=lambda: True,
-        cluster_resources=dict,
-        nodes=lambda: [{"Alive": True, "Resources": {"CPU": 2.0}}],
-        remote=lambda _: SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda *_: actor)),
-        wait=lambda pending, num_returns: (pending[:1], pending[1:]),
-        get=get,
-        exceptions=kinds,
-    )
-    monkeypatch.setattr(cluster_module, "load_ray", lambda: stub)
+class _FakeRay:
+    """A cluster whose workers match in this process, one task after the other, and die if ``is_deadly`` says so.
+
+    A function stands for the reference of a result.
+    """
+
+    exceptions = SimpleNamespace(RayError=_RayError, RayTaskError=KeyError)
+
+    def __init__(self, is_deadly: Callable[[Sequence[Pair]], bool], *rooms: dict[str, float]) -> None:
+        self.is_deadly, self.rooms = is_deadly, iter(rooms)  # what the machine has, each time somebody looks
+        self.room: dict[str, float] = {}
+        self.hired: list[dict[str, Any]] = []
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def nodes(self) -> list[dict[str, Any]]:
+        self.room = next(self.rooms, self.room)
+        return [{"Alive": True, "Resources": self.room}]
+
+    def remote(self, _: object) -> Any:
+        return SimpleNamespace(options=lambda **options: SimpleNamespace(remote=partial(self._start, options)))
+
+    def _start(self, options: dict[str, Any], make_worker: Callable[[], ShardMatcher], _: float) -> Any:
+        self.hired.append(options)
+        worker = make_worker()
+
+        def run(number: int, pairs: Sequence[Pair], is_whole: bool) -> ShardReport:
+            if self.is_deadly(pairs):
+                raise _RayError("The actor died.\nMore about it.")
+            return worker.submit(number, pairs, is_whole=is_whole).result()
+
+        class Actor:
+            __ray_ready__ = SimpleNamespace(remote=lambda: lambda: True)
+
+        Actor.run = SimpleNamespace(remote=lambda *task: lambda: run(*task))  # type: ignore[attr-defined]
+        return Actor()
+
+    def wait(self, pending: list[Any], num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
+        return pending[:num_returns], pending[num_returns:]
+
+    def get(self, reference: Callable[[], object]) -> object:
+        return reference()
+
+    def kill(self, worker: object) -> None:
+        pass
+
+
+@pytest.fixture
+def run_on(monkeypatch: pytest.MonkeyPatch, photos: Path, tmp_path: Path) -> Callable[..., RunFolder]:
+    """Matches the photographs, ten pairs in three shards, in this process or on a made-up cluster."""
+    monkeypatch.setattr("deepmatching.bulk_matching.running._MIN_SHARDS", 3)
+    monkeypatch.setattr(cluster_module, "_PAUSE", 0.0)
+    monkeypatch.setattr(cluster_module, "_LOOK_EVERY", 0.0)
+
+    def run(ray: _FakeRay | None, **options: Any) -> RunFolder:
+        monkeypatch.setattr(cluster_module, "load_ray", lambda: ray)
+        out, engine = (tmp_path / "local", "local") if ray is None else (tmp_path / "ray", "ray")
+        return dm.bulk(exhaustive_pairs(photos), photos, out, engine=engine, **options, **SETTINGS)
+
+    return run
+
+
+def test_a_pair_that_kills_its_workers_costs_itself_alone(run_on: Callable[..., RunFolder]) -> None:
+    deadly = ("photo 1.png", "wide.png")
+    expected = {pair.names: pair for pair in run_on(None)}
+    ray = _FakeRay(lambda pairs: deadly in pairs, {"CPU": 2.0})
     reports: list[ShardReport] = []
-    pairs = exhaustive_pairs(photos)
-    run = dm.bulk(pairs, photos, tmp_path / "run", engine="ray", on_shard=lambda _, r: reports.append(r), **SETTINGS)
-    assert len(reports) == 10 and run.done == {3}
-    assert [reason for report in reports for reason in report.failures.values()] == [
-        "Its worker died 3 times (The node is low on memory.); try again with --retry."
-    ]
+    run = run_on(ray, on_shard=lambda _, report: reports.append(report))
+    assert run.failures() == {deadly: "Its worker died 5 times (The actor died.); try again with --retry."}
+    assert run.missing == [] and len(ray.hired) == 5
+    assert sum(report.pairs for report in reports) == 10
+    for pair in run:
+        if pair.names != deadly:
+            assert torch.equal(pair.matches.keypoints1, expected[pair.names].matches.keypoints1)
+
+
+def test_workers_that_die_at_every_second_task_lose_nothing(run_on: Callable[..., RunFolder]) -> None:
+    tasks = count()
+    ray = _FakeRay(lambda _: next(tasks) % 2 == 0, {"CPU": 8.0})
+    assert shards(run_on(ray)) == shards(run_on(None))
+    assert len(ray.hired) > 4
+
+
+def test_machines_that_come_later_get_workers_and_a_cluster_without_room_is_an_error(
+    run_on: Callable[..., RunFolder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = _FakeRay(lambda _: False, {"CPU": 1.0}, {"CPU": 1.0}, {"CPU": 2.0, "GPU": 1.0})
+    assert run_on(ray).missing == []
+    assert [options["num_gpus"] for options in ray.hired] == [0, 1]
+    for address, patience in ((None, 1e9), ("auto", -1.0)):
+        monkeypatch.setattr(cluster_module, "_PATIENCE", patience)
+        with pytest.raises(DeepMatchingError, match="0 GPUs and 4 CPU cores"):
+            run_on(
+                _FakeRay(lambda _: False, {"CPU": 2.0}),
+                restart=True,
+                cluster=Cluster(address=address, cpus_per_worker=4),
+            )
 
 
 def test_impossible_clusters_are_refused() -> None:
@@ -133,7 +210,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def _patient(start: Any) -> Any:
     """Skips the test if Ray is not started within its own 30 seconds, as on a busy machine."""
 
-    @functools.wraps(start)
+    @wraps(start)
     def started(*arguments: Any, **options: Any) -> Any:
         try:
             return start(*arguments, **options)
@@ -146,9 +223,7 @@ def _patient(start: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_two_workers_on_one_machine_give_the_same_bytes_and_one_that_is_killed_loses_nothing(
-    photos: Path, tmp_path: Path, ray: Any
-) -> None:
+def test_a_worker_that_is_killed_loses_nothing(photos: Path, tmp_path: Path, ray: Any) -> None:
     pairs = exhaustive_pairs(photos)
     expected = shards(dm.bulk(pairs, photos, tmp_path / "local", **SETTINGS))
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
@@ -167,50 +242,30 @@ def test_two_workers_on_one_machine_give_the_same_bytes_and_one_that_is_killed_l
 
 
 @pytest.mark.slow
-def test_a_cluster_of_two_machines_gives_the_same_bytes(photos: Path, tmp_path: Path, ray: Any) -> None:
+def test_machines_may_come_and_go(photos: Path, tmp_path: Path, ray: Any) -> None:
+    """The only machine with room goes after the third shard, and another comes after that."""
     from ray.cluster_utils import Cluster as SimulatedCluster
 
     pairs = exhaustive_pairs(photos)
     expected = shards(dm.bulk(pairs, photos, tmp_path / "local", **SETTINGS))
-    machines = _patient(SimulatedCluster)(initialize_head=True, head_node_args={"num_cpus": 1})
+    machines = _patient(SimulatedCluster)(initialize_head=True, head_node_args={"num_cpus": 0})
     try:
-        _patient(machines.add_node)(num_cpus=1)
+        first = _patient(machines.add_node)(num_cpus=1)
+
+        def swap(progress: Progress, _: ShardReport) -> None:
+            if progress.done == 3:
+                machines.remove_node(first, allow_graceful=False)
+                machines.add_node(num_cpus=2)
+
         cluster = Cluster(address=machines.address, cpus_per_worker=1)
-        run = dm.bulk(pairs, photos, tmp_path / "run", engine="ray", cluster=cluster, **SETTINGS)
+        run = dm.bulk(pairs, photos, tmp_path / "run", engine="ray", cluster=cluster, on_shard=swap, **SETTINGS)
         assert shards(run) == expected
     finally:
         ray.shutdown()
         machines.shutdown()
 
 
-@pytest.mark.slow
-def test_a_shard_that_kills_its_workers_is_given_up_and_the_others_go_on(
-    photos: Path, tmp_path: Path, ray: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pairs = exhaustive_pairs(photos)
-    monkeypatch.setattr(cluster_module, "_RayWorker", _Deadly)
-    cluster = Cluster(workers=1, cpus_per_worker=1)
-    run = dm.bulk(pairs, photos, tmp_path / "run", engine="ray", cluster=cluster, **SETTINGS)
-    failures = run.failures()
-    assert len(failures) == 1 and "died 3 times" in next(iter(failures.values()))
-    assert len(run.missing) == 0
-    again = dm.bulk(pairs, photos, tmp_path / "run", retry=True, **SETTINGS)
-    assert again.failures() == {}
-
-
-class _Deadly:
-    """A worker that one shard kills."""
-
-    def __init__(self, make_worker: Any, cores: float) -> None:
-        self._worker = make_worker()
-
-    def run(self, number: int, pairs: Any) -> tuple[Any, ...]:
-        if number == 3:
-            os.kill(os.getpid(), signal.SIGTERM if os.name == "nt" else signal.SIGKILL)
-        return tuple(self._worker.start(number, pairs).result())
-
-
-class _Broken(_Deadly):
+class _Broken:
     """A worker that cannot start."""
 
     def __init__(self, make_worker: Any, cores: float) -> None:

@@ -32,7 +32,7 @@ def assert_equal(found: Matches, expected: Matches) -> None:
 def test_the_matches_are_those_of_the_matcher(photos: Path, settings: dict[str, int]) -> None:
     matcher = DeepMatcher.from_pretrained("hog", radius=32, device="cpu", **settings)
     pairs = exhaustive_pairs(photos)
-    shard = ShardMatcher(matcher, photos).match(pairs)
+    shard = ShardMatcher(matcher, photos, photos).start(pairs)()
     assert [pair.names for pair in shard] == pairs
     assert sum(len(pair.matches) for pair in shard) > 10 * len(pairs)
     for pair in shard:
@@ -41,20 +41,20 @@ def test_the_matches_are_those_of_the_matcher(photos: Path, settings: dict[str, 
 
 def test_matches_do_not_depend_on_the_batch_or_on_the_memory(photos: Path, matcher: DeepMatcher) -> None:
     pairs = exhaustive_pairs(photos)
-    alone = ShardMatcher(matcher, photos).match(pairs)
-    for other in (ShardMatcher(matcher, photos, batch_size=4), ShardMatcher(matcher, photos, memory=0)):
-        for expected, found in zip(alone, other.match(pairs), strict=True):
+    alone = ShardMatcher(matcher, photos, photos).start(pairs)()
+    for other in (ShardMatcher(matcher, photos, photos, batch_size=4), ShardMatcher(matcher, photos, photos, memory=0)):
+        for expected, found in zip(alone, other.start(pairs)(), strict=True):
             assert_equal(found.matches, expected.matches)
 
 
 def test_each_image_is_described_once_if_memory_allows(photos: Path, matcher: DeepMatcher) -> None:
-    shards = ShardMatcher(matcher, photos)
+    shards = ShardMatcher(matcher, photos, photos)
     pairs = exhaustive_pairs(photos)
-    shards.match(pairs[:4], pairs[4:])
-    shards.match(pairs[4:])
+    shards.start(pairs[:4], pairs[4:])()
+    shards.start(pairs[4:])()
     assert shards.images.described == 5
-    frugal = ShardMatcher(matcher, photos, memory=0)
-    frugal.match(pairs)
+    frugal = ShardMatcher(matcher, photos, photos, memory=0)
+    frugal.start(pairs)()
     assert 5 < frugal.images.described < 2 * len(pairs)
 
 
@@ -64,7 +64,7 @@ def test_pairs_with_unreadable_images_fail_with_the_reason_and_the_others_go_on(
     (photos / "text.png").write_text("not a picture")
     names = [*list_images(photos)[:2], "text.png", "missing.png"]
     pairs = list(combinations(names, 2))
-    shard = ShardMatcher(matcher, photos).match(pairs)
+    shard = ShardMatcher(matcher, photos, photos).start(pairs)()
     failed = {pair.names: pair.failure for pair in shard if pair.failure}
     assert set(failed) == set(pairs[1:])
     assert "cannot be decoded" in failed[names[0], "text.png"]
@@ -74,12 +74,12 @@ def test_pairs_with_unreadable_images_fail_with_the_reason_and_the_others_go_on(
 
 def test_a_pair_that_needs_too_much_memory_fails_and_the_others_go_on(photos: Path) -> None:
     tight = DeepMatcher.from_pretrained("hog", radius="full", device="cpu", memory=1)
-    shard = ShardMatcher(tight, photos).match(exhaustive_pairs(photos)[:2])
+    shard = ShardMatcher(tight, photos, photos).start(exhaustive_pairs(photos)[:2])()
     assert all("of memory" in pair.failure for pair in shard)
 
 
 def test_the_orientation_of_the_stored_pixels_is_recorded(photos: Path, matcher: DeepMatcher) -> None:
-    (pair,) = ShardMatcher(matcher, photos).match([("photo 1.png", "photo_10.png")])
+    (pair,) = ShardMatcher(matcher, photos, photos).start([("photo 1.png", "photo_10.png")])()
     assert pair.orientations == (1, 6)
     assert pair.matches.size0 == pair.matches.size1 == (48, 64)
 
@@ -87,7 +87,7 @@ def test_the_orientation_of_the_stored_pixels_is_recorded(photos: Path, matcher:
 def test_flow_is_that_of_the_matcher_and_needs_images_of_one_size(photos: Path, tmp_path: Path) -> None:
     matcher = DeepMatcher.from_pretrained("hog", radius=32, device="cpu")
     pairs = [("photo 1.png", "left side/grey.png"), ("photo 1.png", "photo 2.jpg"), ("photo 1.png", "wide.png")]
-    shard = ShardMatcher(matcher, photos, flow=tmp_path / "flow").match(pairs)
+    shard = ShardMatcher(matcher, photos, tmp_path, flow=True).start(pairs)()
     assert [bool(pair.failure) for pair in shard] == [False, False, True]
     assert "one size" in shard[2].failure
     for pair in pairs[:2]:
@@ -110,7 +110,7 @@ def test_a_search_keeps_the_matches_of_high_confidence_and_writes_the_flow_of_th
     turned[:48, :64] = draw_photo(1, 48, 64)  # matches of what lies behind are uncertain
     for name, image in zip(pair, (picture, turned), strict=True):
         write_image(tmp_path / name, image)
-    shard = ShardMatcher(matcher, tmp_path, flow=tmp_path / "flow", min_confidence=0.95).match([pair])
+    shard = ShardMatcher(matcher, tmp_path, tmp_path, flow=True, min_confidence=0.95).start([pair])()
     expected = matcher.match(*(tmp_path / name for name in pair))
     assert_equal(shard[0].matches, expected.filter(0.95))
     assert 0 < len(expected.filter(0.95)) < len(expected)
@@ -123,7 +123,7 @@ def test_a_search_gives_the_matches_of_the_matcher_and_shards_keep_their_transfo
 ) -> None:
     matcher = DeepMatcher.from_pretrained("hog", radius=32, device="cpu", rotations=(0, 180))
     pairs = [*exhaustive_pairs(photos)[:2], ("photo 1.png", "missing.png")]
-    shard = ShardMatcher(matcher, photos).match(pairs)
+    shard = ShardMatcher(matcher, photos, photos).start(pairs)()
     write_shard(tmp_path / "shard.npz", shard)
     read = read_shard(tmp_path / "shard.npz", pairs)
     assert read[2].failure and read[2].matches.transformation is None

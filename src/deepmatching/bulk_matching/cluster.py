@@ -1,27 +1,34 @@
 """Matching shards on a Ray cluster, or on this machine with Ray: the extra ``bulk``.
 
-Each worker is a Ray actor with a matcher of its own, on a GPU or on a few CPU cores. Ray places the actors, restarts
-one that dies and runs its shard again. All machines must see the folders of the images and of the run under the same
-paths.
+Each worker is a Ray actor with a matcher of its own, on a GPU or on a few CPU cores. Ray places them. This process
+gives them shards, and starts others in place of lost ones. All machines must see the folders of the images and of the
+run under the same paths.
 """
 
 import contextlib
 import logging
+import math
 import os
 import socket
 import tempfile
 import threading
-from collections import deque
+import time
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from deepmatching.bulk_matching.engine import ShardReport, Worker
+from deepmatching.bulk_matching.engine import ShardMatcher, ShardReport
+from deepmatching.bulk_matching.pairs import Pair
 from deepmatching.bulk_matching.storage import MatchedPair, RunFolder, shard_file, write_shard
 from deepmatching.errors import DeepMatchingError, check_number
 from deepmatching.matches import NO_MATCHES
 
-_MAX_ATTEMPTS = 3  #: A shard is given up once its worker has died this often: one of its pairs is probably the reason.
+_MAX_WHOLE_DEATHS = 2  #: Workers that a shard may cost before its pairs are matched one by one.
+_MAX_DEATHS = 5  #: Workers that a pair may cost, with those of its shard, before it is given up.
+_PAUSE = 1.0  #: Seconds from a worker's death to another's start. Each death until a shard is finished doubles them.
+_LOOK_EVERY = 5.0  #: Seconds between looks at what machines the cluster has.
+_PATIENCE = 600.0  #: Seconds to wait for a machine where a worker can start.
 _TIMEOUT = 5.0  #: Seconds to wait for a cluster's answer.
 _MAX_CORES = 4  #: Largest number of CPU cores of a worker without a GPU.
 _MAX_REASON = 300  #: Largest number of characters of Ray's errors that are repeated.
@@ -46,43 +53,121 @@ class Cluster:
             check_number("The number of CPU cores per worker", self.cpus_per_worker, minimum=1, whole=True)
 
 
-def run_on_ray(
-    run: RunFolder, make_worker: Callable[[], Worker], missing: Sequence[int], cluster: Cluster
-) -> Iterator[ShardReport]:
+def run_on_ray(run: RunFolder, make_worker: Callable[[], ShardMatcher], cluster: Cluster) -> Iterator[ShardReport]:
     """Match the missing shards with the workers of a cluster; yield reports as shards are finished."""
-    if not missing:
-        return
-    ray = load_ray()
-    with _connected(ray, cluster.address):
-        count, gpus, cpus = _resources(ray, cluster)
-        at_once = 2 if gpus else 1  # a GPU matches a shard while the one before is written
-        options = {"max_restarts": -1, "max_task_retries": _MAX_ATTEMPTS - 1, "max_concurrency": at_once}
-        worker = ray.remote(_RayWorker).options(num_cpus=cpus, num_gpus=gpus, **options)
-        idle = deque(at_once * [worker.remote(make_worker, cpus) for _ in range(min(count, len(missing)))])
-        waiting, pending = deque(missing), dict[Any, tuple[Any, int]]()
-        while waiting or pending:
-            while waiting and idle:
-                actor, number = idle.popleft(), waiting.popleft()
-                pending[actor.run.remote(number, run.plan.shard(number))] = (actor, number)
-            (ready, *_), _ = ray.wait(list(pending), num_returns=1)
-            actor, number = pending.pop(ready)
-            try:
-                yield ShardReport(*ray.get(ready))
-            except (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError) as error:
-                lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-                if getattr(error, "actor_init_failed", False):  # as it would for every other shard
-                    raise DeepMatchingError(
-                        # Ray gives the remote traceback, which ends with the error.
-                        f"A worker of the Ray cluster cannot start ({lines[-1][:_MAX_REASON].rstrip('.')}): every "
-                        "machine needs the same deepmatching, and the model's file under the same path."
-                    ) from error
-                reason = f"Its worker died {_MAX_ATTEMPTS} times ({lines[0]}); try again with --retry."
-                failed = [MatchedPair(pair, NO_MATCHES, failure=reason) for pair in run.plan.shard(number)]
-                write_shard(shard_file(run.path, number), failed)
-                yield ShardReport(number, len(failed), 0, {pair.names: reason for pair in failed}, 0, 0)
-            except ray.exceptions.RayTaskError as error:
-                raise error.cause if isinstance(error.cause, DeepMatchingError) else error from None
-            idle.append(actor)
+    if run.missing:
+        ray = load_ray()
+        with _connected(ray, cluster.address):
+            yield from _Crew(ray, run, make_worker, cluster).reports()
+
+
+class _Task(NamedTuple):
+    """What a worker is given: a shard or, where workers have died, one of its pairs."""
+
+    number: int  #: of the shard
+    pair: Pair | None = None  #: None for the whole shard
+    deaths: int = 0  #: number of workers that have died at it
+
+
+class _Crew:
+    """The workers of a run. What a lost worker was at goes back into the queue, which belongs to this process."""
+
+    def __init__(self, ray: Any, run: RunFolder, make_worker: Callable[[], ShardMatcher], cluster: Cluster) -> None:
+        self.ray, self.run, self.make_worker, self.cluster = ray, run, make_worker, cluster
+        self.queue = deque(map(_Task, run.missing))
+        self.workers: dict[Any, float] = {}  # and how many GPUs each has; some still wait for a place
+        self.idle: list[Any] = []  # workers, each as often as it can take another task
+        self.pending: dict[Any, tuple[Any, _Task | None]] = {}  # what workers are at; None while they start
+        self.parts: defaultdict[int, list[ShardReport]] = defaultdict(list)  # of shards
+        self.deaths, self.hire_at, self.last_seen = 0, 0.0, time.monotonic()
+
+    def reports(self) -> Iterator[ShardReport]:
+        """Have all shards matched; yield a report when one is finished."""
+        while self.queue or any(task for _, task in self.pending.values()):
+            self._hire()
+            while self.queue and self.idle:
+                worker, task = self.idle.pop(0), self.queue.popleft()
+                pairs = self.run.plan.shard(task.number) if task.pair is None else [task.pair]
+                self.pending[worker.run.remote(task.number, pairs, task.pair is None)] = worker, task
+            if not self.pending:  # all are dead, and it is too early for others
+                time.sleep(0.1)
+                continue
+            for reference in self.ray.wait(list(self.pending), num_returns=1, timeout=_LOOK_EVERY)[0]:
+                worker, started = self.pending.pop(reference)
+                try:
+                    report = self.ray.get(reference)
+                except self.ray.exceptions.RayTaskError as error:
+                    raise error.cause if isinstance(error.cause, DeepMatchingError) else error from None
+                except self.ray.exceptions.RayError as error:  # of the worker, its machine or the way to it
+                    report = self._lose(worker, started, error)
+                else:
+                    self.idle += [worker] * (2 if started is None and self.workers[worker] else 1)
+                if started is not None and report is not None:
+                    yield from self._count(report)
+
+    def _hire(self) -> None:
+        """Start workers for the tasks that wait, as many as there is room for by now."""
+        now = time.monotonic()
+        if self.idle or any(task for _, task in self.pending.values()):
+            self.last_seen = now
+        wanted = len(self.queue) - len(self.idle) - sum(task is None for _, task in self.pending.values())
+        if wanted < 1 or now < self.hire_at:
+            return
+        room, gpus, cpus = _resources(self.ray, self.cluster)
+        if room < 1 and (self.cluster.address is None or now > self.last_seen + _PATIENCE):
+            raise DeepMatchingError(
+                f"No machine of the Ray cluster has {gpus:g} GPUs and {cpus} CPU cores for a worker: ask for fewer."
+            )
+        hired = sum(each == gpus for each in self.workers.values())
+        wanted = min(wanted, max(1, room) - hired)  # one without a place tells a cluster that can grow what is needed
+        if self.cluster.workers is not None:
+            wanted = min(wanted, self.cluster.workers - len(self.workers))
+        # A GPU matches a shard while the one before is written.
+        kind = self.ray.remote(_RayWorker).options(num_cpus=cpus, num_gpus=gpus, max_concurrency=2 if gpus else 1)
+        for _ in range(wanted):
+            worker = kind.remote(self.make_worker, cpus)
+            self.workers[worker] = gpus
+            self.pending[worker.__ray_ready__.remote()] = worker, None
+        self.hire_at = now + _LOOK_EVERY
+
+    def _lose(self, worker: Any, task: _Task | None, error: Exception) -> ShardReport | None:
+        """Give back what a lost worker was at; return a report of its pair if that has cost too many workers."""
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        if getattr(error, "actor_init_failed", False):  # as it would anywhere
+            raise DeepMatchingError(
+                # Ray gives the remote traceback, which ends with the error.
+                f"A worker of the Ray cluster cannot start ({lines[-1][:_MAX_REASON].rstrip('.')}): every "
+                "machine needs the same deepmatching, and the model's file under the same path."
+            ) from error
+        if self.workers.pop(worker, None) is not None:  # the first of its tasks that is lost
+            self.ray.kill(worker)  # it may only be out of reach
+            self.idle = [other for other in self.idle if other != worker]
+            self.hire_at = time.monotonic() + _PAUSE * 2 ** min(self.deaths, 6)
+            self.deaths += 1
+        if task is None:
+            return None
+        number, pair, deaths = task.number, task.pair, task.deaths + 1
+        if deaths < _MAX_DEATHS or pair is None:
+            pairs = self.run.plan.shard(number) if pair is None and deaths >= _MAX_WHOLE_DEATHS else [pair]
+            self.queue.extend(_Task(number, each, deaths) for each in pairs)
+            return None
+        reason = f"Its worker died {deaths} times ({lines[0]}); try again with --retry."
+        return ShardReport(number, 1, 0, {pair: reason}, 0, 0, 0, (MatchedPair(pair, NO_MATCHES, failure=reason),))
+
+    def _count(self, report: ShardReport) -> Iterator[ShardReport]:
+        """Yield the report of a whole shard; write a shard of which this is the last part, and yield its report."""
+        self.deaths = 0
+        if not report.unwritten:
+            yield report
+            return
+        number, parts = report.number, self.parts[report.number]
+        parts.append(report)
+        if len(parts) == self.run.plan.count(number):
+            pairs = {pair.names: pair for part in parts for pair in part.unwritten}
+            write_shard(shard_file(self.run.path, number), [pairs[names] for names in self.run.plan.shard(number)])
+            failures = {pair: reason for part in parts for pair, reason in part.failures.items()}
+            _, _, matches, _, described, memory, doubtful, _ = zip(*self.parts.pop(number), strict=True)
+            yield ShardReport(number, len(pairs), sum(matches), failures, sum(described), max(memory), sum(doubtful))
 
 
 def check_cluster(cluster: Cluster) -> None:
@@ -104,16 +189,16 @@ def load_ray() -> Any:
 class _RayWorker:
     """A worker in a process of its own."""
 
-    def __init__(self, make_worker: Callable[[], Worker], cores: float) -> None:
+    def __init__(self, make_worker: Callable[[], ShardMatcher], cores: float) -> None:
         import torch
 
         torch.set_num_threads(max(1, int(cores)))
         self._worker, self._lock = make_worker(), threading.Lock()
 
-    def run(self, number: int, pairs: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
+    def run(self, number: int, pairs: Sequence[Pair], is_whole: bool) -> ShardReport:
         with self._lock:
-            writing = self._worker.start(number, pairs)
-        return tuple(writing.result())
+            writing = self._worker.submit(number, pairs, is_whole=is_whole)
+        return writing.result()
 
 
 @contextlib.contextmanager
@@ -191,17 +276,12 @@ def _no_cluster(address: str | None, error: Exception, printed: str = "") -> Dee
 
 
 def _resources(ray: Any, cluster: Cluster) -> tuple[int, float, float]:
-    """Return the number of workers, and the GPUs and CPU cores of each."""
-    there = ray.cluster_resources()
+    """Return how many workers there is room for now, and the GPUs and CPU cores of each."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     gpus = cluster.gpus_per_worker
     if gpus is None:
-        gpus = 1.0 if there.get("GPU", 0) >= 1 else 0.0
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    smallest = min((int(node.get("CPU", 0)) for node in nodes if node.get("CPU", 0) >= 1), default=1)
+        gpus = 1.0 if any(node.get("GPU", 0) >= 1 for node in nodes) else 0.0
+    smallest = min((int(node["CPU"]) for node in nodes if node.get("CPU", 0) >= 1), default=1)
     cpus = cluster.cpus_per_worker or (1 if gpus else min(_MAX_CORES, smallest))
-    room = sum(int(min([node.get("CPU", 0) / cpus, *([node.get("GPU", 0) / gpus] if gpus else [])])) for node in nodes)
-    if room < 1:
-        raise DeepMatchingError(
-            f"No machine of the Ray cluster has {gpus:g} GPUs and {cpus} CPU cores for a worker: ask for fewer."
-        )
-    return min(room, cluster.workers or room), gpus, cpus
+    room = sum(int(min(node.get("CPU", 0) / cpus, node.get("GPU", 0) / gpus if gpus else math.inf)) for node in nodes)
+    return room, gpus, cpus

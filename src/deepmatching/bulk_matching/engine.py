@@ -34,37 +34,88 @@ _Work = tuple[Pair, Described, Described]
 Finish = Callable[[], list[MatchedPair]]  #: Waits for a GPU, and returns the pairs that it was given.
 
 
+class ShardReport(NamedTuple):
+    """What a worker says about a finished shard."""
+
+    number: int
+    pairs: int
+    matches: int
+    failures: dict[Pair, str]
+    described: int  #: images that were described for it
+    memory: int  #: bytes that the worker's process holds
+    doubtful: int = 0  #: pairs whose matches are probably wrong
+    unwritten: tuple[MatchedPair, ...] = ()  #: pairs that the worker did not write, as they are part of a shard
+
+
 class ShardMatcher:
-    """Matches shards with one matcher, and keeps the descriptors for the next ones.
+    """Matches shards with one matcher, keeps the descriptors for the next ones, and writes the shards.
 
     The matches of a pair are those of ``DeepMatcher.match``. They do not depend on the shards that came before.
 
     Args:
         matcher, images: the folder of the images.
-        batch_size: consecutive pairs of equal sizes that are matched at once.
-        flow: folder for a flow file per pair; None for matches only.
+        out: the folder of the run.
+        batch_size: consecutive pairs of equal sizes that are matched at once; None for :func:`default_batch`.
+        flow: write the flow of each pair, too.
+        min_confidence: keep only matches with at least this confidence. The flow uses them all.
         memory: bytes for described images, see :class:`DescribedImages`.
-        min_confidence: give out only matches with at least this confidence. The flow uses them all.
     """
 
     def __init__(
         self,
         matcher: DeepMatcher,
         images: PathLike,
-        batch_size: int = 1,
-        flow: Path | None = None,
-        memory: int | None = None,
+        out: PathLike,
+        batch_size: int | None = None,
+        flow: bool = False,
         min_confidence: float | None = None,
+        memory: int | None = None,
     ) -> None:
-        self.matcher, self.batch_size, self.flow, self.min_confidence = matcher, batch_size, flow, min_confidence
-        self.images = DescribedImages(matcher, images, flow is not None or matcher.settings.searches, memory)
+        self.matcher, self.out, self.flow, self.min_confidence = matcher, Path(out), flow, min_confidence
+        self.batch_size = default_batch(matcher.device) if batch_size is None else batch_size
+        self.images = DescribedImages(matcher, images, flow or matcher.settings.searches, memory)
+        self._writer = ThreadPoolExecutor(1, "deepmatching-writer")
 
-    def match(self, pairs: Sequence[Pair], upcoming: Sequence[Pair] = ()) -> list[MatchedPair]:
-        """Return the matches of a shard's pairs, in order; the images of ``upcoming`` pairs are read ahead."""
-        return self.start(pairs, upcoming)()
+    @classmethod
+    def load(cls, model: str, settings: dict[str, Any], *arguments: Any) -> "ShardMatcher":
+        """Return one with a matcher of its own: arguments can travel to other machines."""
+        return cls(DeepMatcher.from_pretrained(model, **settings), *arguments)
+
+    def close(self) -> None:
+        """Stop the threads; started shards are written."""
+        self.images.close()
+        self._writer.shutdown()
+
+    def submit(
+        self, number: int, pairs: Sequence[Pair], upcoming: Sequence[Pair] = (), is_whole: bool = True
+    ) -> Future[ShardReport]:
+        """Match a shard, or a part of it, which is not written; another thread waits for a GPU and writes."""
+        before = self.images.described
+        finish = self.start(pairs, upcoming)
+        return self._writer.submit(self._report, number, finish, self.images.described - before, is_whole)
+
+    def _report(self, number: int, finish: Finish, described: int, is_whole: bool) -> ShardReport:
+        pairs = finish()
+        if is_whole:
+            write_shard(shard_file(self.out, number), pairs)
+        right = [pair.matches for pair in pairs if not pair.failure]
+        geometries = [self.matcher.geometry(each.size0, each.size1) for each in right]  # type: ignore[arg-type]
+        return ShardReport(
+            number,
+            len(pairs),
+            sum(map(len, right)),
+            {pair.names: pair.failure for pair in pairs if pair.failure},
+            described,
+            psutil.Process().memory_info().rss,
+            sum(bool(doubt(*each)) for each in zip(right, geometries, strict=True)),
+            () if is_whole else tuple(pairs),
+        )
 
     def start(self, pairs: Sequence[Pair], upcoming: Sequence[Pair] = ()) -> Finish:
-        """Match a shard without waiting for a GPU; call the result, in any thread, for what :meth:`match` returns."""
+        """Match pairs without waiting for a GPU; call the result, in any thread, for their matches, in order.
+
+        The images of ``upcoming`` pairs are read ahead.
+        """
         parts: list[Finish] = []
         batch: list[_Work] = []
         following = [name for pair in (*pairs, *upcoming) for name in pair]
@@ -119,7 +170,7 @@ class ShardMatcher:
         for decoded in self.matcher.decode_described(cells, *sizes):
             works = list(islice(left, len(decoded.points1)))
             copied = _to_cpu(decoded, self.matcher.device)
-            if self.flow is not None:
+            if self.flow:
                 for n, work in enumerate(works):
                     one, two = work[1].frame, work[2].frame
                     self._write_flow(work, self.matcher.flow_between(one, two, known=(geometry, pair_of(decoded, n))))
@@ -130,7 +181,7 @@ class ShardMatcher:
         """Match a pair at the transformations of the settings."""
         one, two = work[1].frame, work[2].frame
         matches = self.matcher.match(one.image, two.image).to("cpu")
-        if self.flow is not None:
+        if self.flow:
             if is_upright(matches):  # the flow that the pair has without a search
                 result = self.matcher.flow_between(one, two)
             else:
@@ -152,70 +203,9 @@ class ShardMatcher:
         return finish
 
     def _write_flow(self, work: _Work, result: FlowResult) -> None:
-        assert self.flow is not None
-        path = flow_file(self.flow, work[0])
+        path = flow_file(self.out / FLOW, work[0])
         make_folder(path.parent)
         write_flow(path, result.flow)
-
-
-class ShardReport(NamedTuple):
-    """What a worker says about a finished shard."""
-
-    number: int
-    pairs: int
-    matches: int
-    failures: dict[Pair, str]
-    described: int  #: images that were described for it
-    memory: int  #: bytes that the worker's process holds
-    doubtful: int = 0  #: pairs whose matches are probably wrong
-
-
-class Worker:
-    """Matches shards and writes them, in this process or on a cluster; one per process.
-
-    The arguments are those of :class:`ShardMatcher`; ``out`` is the folder of the run, which gets flow files too.
-    """
-
-    def __init__(
-        self,
-        matcher: DeepMatcher,
-        images: PathLike,
-        out: PathLike,
-        batch_size: int | None = None,
-        flow: bool = False,
-        min_confidence: float | None = None,
-    ) -> None:
-        self.out = Path(out)
-        batch_size = default_batch(matcher.device) if batch_size is None else batch_size
-        folder = self.out / FLOW if flow else None
-        self.shards = ShardMatcher(matcher, images, batch_size, folder, min_confidence=min_confidence)
-        self._writer = ThreadPoolExecutor(1, "deepmatching-writer")
-
-    @classmethod
-    def load(cls, model: str, settings: dict[str, Any], *arguments: Any) -> "Worker":
-        """Return a worker with a matcher of its own: arguments can travel to other machines."""
-        return cls(DeepMatcher.from_pretrained(model, **settings), *arguments)
-
-    def start(self, number: int, pairs: Sequence[Pair], upcoming: Sequence[Pair] = ()) -> Future[ShardReport]:
-        """Match a shard; another thread waits for the matches of a GPU and writes them."""
-        before = self.shards.images.described
-        finish = self.shards.start(pairs, upcoming)
-        return self._writer.submit(self._finish, number, finish, self.shards.images.described - before)
-
-    def _finish(self, number: int, finish: Finish, described: int) -> ShardReport:
-        pairs = finish()
-        write_shard(shard_file(self.out, number), pairs)
-        matches = sum(len(pair.matches) for pair in pairs)
-        failures = {pair.names: pair.failure for pair in pairs if pair.failure}
-        memory, geometry = psutil.Process().memory_info().rss, self.shards.matcher.geometry
-        right = [pair.matches for pair in pairs if not pair.failure]
-        doubtful = sum(bool(doubt(each, geometry(each.size0, each.size1))) for each in right)  # type: ignore[arg-type]
-        return ShardReport(number, len(pairs), matches, failures, described, memory, doubtful)
-
-    def close(self) -> None:
-        """Stop the threads; started shards are written."""
-        self.shards.images.close()
-        self._writer.shutdown()
 
 
 def default_batch(device: torch.device) -> int:

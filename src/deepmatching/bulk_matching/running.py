@@ -3,7 +3,7 @@
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,7 +12,7 @@ from typing import Any
 
 from deepmatching import __version__
 from deepmatching.bulk_matching.cluster import Cluster, check_cluster, run_on_ray
-from deepmatching.bulk_matching.engine import ShardReport, Worker, default_batch
+from deepmatching.bulk_matching.engine import ShardMatcher, ShardReport, default_batch
 from deepmatching.bulk_matching.pairs import Pair, order_by_image, read_pairs, unique_pairs
 from deepmatching.bulk_matching.storage import RunFolder
 from deepmatching.errors import DeepMatchingError, check_choice, check_number
@@ -128,18 +128,17 @@ def bulk(
         **{"flow": flow, "min_confidence": min_confidence},
         **{"cell": matcher.network.descriptor.stride, "step": matcher.network.geometry((64, 64), (64, 64)).alpha},
     }
+    if engine == "ray":
+        check_cluster(cluster or Cluster())  # before anything is written or lost
     with RunFolder.store(out).reserve():
         largest = _LARGEST_SHARD.get("ray" if engine == "ray" else matcher.device.type, 8)
         size = max(1, min(largest, -(-len(named) // _MIN_SHARDS)))
         batch = default_batch(matcher.device) if batch_size is None else batch_size
         size = -(-size // batch) * batch if size > batch else size  # so that a shard has only full batches
         if restart:
-            if engine == "ray":
-                check_cluster(cluster or Cluster())  # before anything is lost
             RunFolder.clear(out)
         run = RunFolder.prepare(out, recorded, order_by_image(named), images, size, retry)
-        missing = run.missing
-        todo = sum(run.plan.count(number) for number in missing)
+        todo = sum(run.plan.count(number) for number in run.missing)
         progress = Progress(len(run), len(run) - todo)
         if on_start is not None:
             on_start(progress)
@@ -147,9 +146,9 @@ def bulk(
         work = os.path.abspath(images), os.path.abspath(out), batch_size, flow, min_confidence
         if engine == "ray":
             file = os.path.abspath(model) if model not in MODELS and os.path.isfile(model) else model
-            reports = run_on_ray(run, partial(Worker.load, file, settings, *work), missing, cluster or Cluster())
+            reports = run_on_ray(run, partial(ShardMatcher.load, file, settings, *work), cluster or Cluster())
         else:
-            reports = _run_here(run, partial(Worker, matcher, *work), missing)
+            reports = _run_here(run, partial(ShardMatcher, matcher, *work))
         for report in reports:
             progress.add(report)
             if on_shard is not None:
@@ -157,16 +156,16 @@ def bulk(
     return run
 
 
-def _run_here(run: RunFolder, make_worker: Callable[[], Worker], missing: Sequence[int]) -> Iterator[ShardReport]:
+def _run_here(run: RunFolder, make_worker: Callable[[], ShardMatcher]) -> Iterator[ShardReport]:
     """Match the missing shards in this process."""
-    if not missing:
+    if not (missing := run.missing):
         return
     worker = make_worker()
     writing: deque[Future[ShardReport]] = deque()
     try:
         for place, number in enumerate(missing):
             upcoming = [pair for later in missing[place + 1 : place + 2] for pair in run.plan.shard(later)]
-            writing.append(worker.start(number, run.plan.shard(number), upcoming))
+            writing.append(worker.submit(number, run.plan.shard(number), upcoming))
             if len(writing) > 1:  # this thread goes on while another one writes
                 yield writing.popleft().result()
         while writing:

@@ -141,8 +141,8 @@ def _planar_from_array(array: np.ndarray, name: str) -> torch.Tensor:
     if array.ndim != 3 or array.shape[2] not in (1, 3, 4):
         is_planar = array.ndim == 3 and array.shape[0] in (1, 3, 4)
         hint = " (for channels first, transpose it or pass a torch tensor)" if is_planar else ""
-        shapes = f"{tuple(array.shape)}; it must be (H,W), (H,W,1), (H,W,3) or (H,W,4){hint}"
-        raise DeepMatchingError(f"The {name} is an array of shape {shapes}.")
+        form = f"(H,W), (H,W,1), (H,W,3) or (H,W,4){hint}"
+        raise DeepMatchingError(f"The {name} is an array of shape {array.shape}; it must be {form}.")
     colours = array[:, :, :3] if array.shape[2] == 4 else array
     # A copy in native byte order: the result must neither alias the caller's memory nor inherit its strides.
     planar = np.array(colours.transpose(2, 0, 1), dtype=array.dtype.newbyteorder("="), order="C", copy=True)
@@ -164,13 +164,11 @@ def _planar_from_tensor(tensor: torch.Tensor, name: str) -> torch.Tensor:
     elif tensor.ndim == 4 and shape[0] == 1:
         tensor = tensor[0]
     if tensor.ndim != 3 or tensor.shape[0] not in (1, 3, 4):
-        hint = ""
-        if tensor.ndim == 3 and shape[-1] in (1, 3, 4):
-            hint = " (for channels last, call .permute(2, 0, 1))"
-        elif tensor.ndim == 4:
-            hint = " (one image at a time)"
-        shapes = f"{shape}; it must be (H,W), (C,H,W) or (1,C,H,W) with C = 1, 3 or 4{hint}"
-        raise DeepMatchingError(f"The {name} is a tensor of shape {shapes}.")
+        is_interleaved = tensor.ndim == 3 and shape[-1] in (1, 3, 4)
+        hint = " (for channels last, call .permute(2, 0, 1))" if is_interleaved else ""
+        hint = " (one image at a time)" if tensor.ndim == 4 else hint
+        form = f"(H,W), (C,H,W) or (1,C,H,W) with C = 1, 3 or 4{hint}"
+        raise DeepMatchingError(f"The {name} is a tensor of shape {shape}; it must be {form}.")
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.float()  # NumPy has no such dtype, so WHITE has none either
     return tensor[:3] if tensor.shape[0] == 4 else tensor
@@ -182,8 +180,7 @@ def scale_to_unit(planar: torch.Tensor, name: str = "image", bit_depth: int | No
     if white is None:
         raise DeepMatchingError(f"The {name} has dtype {planar.dtype}; {_DTYPE_RULE}.")
     if planar.numel() == 0:
-        size = f"height {planar.shape[1]}, width {planar.shape[2]}"
-        raise DeepMatchingError(f"The {name} has no pixels ({size}); pass a picture.")
+        raise DeepMatchingError(f"The {name} has no pixels (its size is {size_of(planar)}); pass a picture.")
     if planar.dtype == torch.uint16:
         white = _white_of_16_bits(int(planar.to(torch.int32).max()), name, bit_depth)
     if not planar.is_floating_point() and planar.device.type == "cpu":
@@ -210,9 +207,8 @@ def _white_of_16_bits(largest: int, name: str, bit_depth: int | None) -> float:
     if bit_depth is None and largest > 0 and bits < 16 and bits not in _warned_depths:
         _warned_depths.add(bits)  # once, not for every frame of a video
         _log.warning(
-            "The %s has 16 bits a pixel, but all its values are below %d: if it holds %d-bit data, say so with "
-            "--bit-depth %d (bit_depth=%d in Python), or it is nearly black.",
-            *(name, 2**bits, bits, bits, bits),
+            f"The {name} has 16 bits a pixel, but all its values are below {2**bits}: if it holds {bits}-bit data, "
+            f"say so with --bit-depth {bits} (bit_depth={bits} in Python), or it is nearly black."
         )
     return float(2**depth - 1)
 

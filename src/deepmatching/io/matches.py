@@ -111,7 +111,7 @@ def format_matches(matches: MatchArrays) -> str:
 
 def _from_arrays(stored: Mapping[str, Any], path: Path) -> MatchArrays:
     size0, size1 = (_size(stored[name], name, path) if name in stored else None for name in ("size0", "size1"))
-    *points, scores = _pair_of_arrays(stored, path)
+    keypoints0, keypoints1, scores = _pair_of_arrays(stored, path)
     confidence = numbers = table = None
     # In the files of others, a confidence without scores is what we call scores.
     if "confidence" in stored and "scores" in stored and not any(name in stored for name in _INDICES):
@@ -127,7 +127,7 @@ def _from_arrays(stored: Mapping[str, Any], path: Path) -> MatchArrays:
         if not is_index or not ((numbers >= 0) & (numbers < len(table))).all():
             raise _unreadable(path, "it does not name one of its transformations for each match; write it again")
         numbers, table = numbers.astype(np.int64), _to_float32(table)
-    return MatchArrays(*points, scores, size0, size1, confidence, numbers, table)
+    return MatchArrays(keypoints0, keypoints1, scores, size0, size1, confidence, numbers, table)
 
 
 def _size(stored: np.ndarray, name: str, path: Path) -> Size:

@@ -58,11 +58,7 @@ class Store:
 
     @contextlib.contextmanager
     def reserve(self) -> Iterator[None]:
-        """Create the folder, keep other processes out of it, and remove what killed ones left half written.
-
-        Raises:
-            DeepMatchingError: if nothing can be written there, or if another process is at work there.
-        """
+        """Create the folder, keep other processes out of it, and remove what killed ones left half written."""
         with new_folders(self.path, *(self.path / name for name in self.subfolders)):
             check_writable(self.manifest)
             with lock_folder(self.path, self.option):

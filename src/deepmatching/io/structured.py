@@ -16,11 +16,9 @@ _DEEPEST = 100  #: lists in lists, tables in tables
 
 
 def parse_json(text: str | bytes, allow_nan: bool = False) -> Any:
-    """Parse a JSON text; raise ValueError with a short reason.
+    """Parse a JSON text or its bytes in UTF-8; raise ValueError with a short reason.
 
-    Args:
-        text: a string, or UTF-8 with or without the byte order mark of Windows.
-        allow_nan: accept the words NaN and Infinity, which Python writes.
+    With ``allow_nan``, the words NaN and Infinity, which Python writes, are accepted.
     """
     constant = float if allow_nan else _refuse_constant
     return _parse(text, partial(json.loads, parse_float=_finite, parse_int=_whole, parse_constant=constant))

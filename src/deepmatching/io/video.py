@@ -44,12 +44,7 @@ class Frames:
         return {n: self.stamps[i : i + 2] if per_frame else self.stamps for i, n in enumerate(self.names[:-1])}
 
     def between(self, first: int, end: int) -> Iterator[Tensor]:
-        """Read frames first, …, end − 1 as (C, H, W) in [0, 1].
-
-        Raises:
-            BadFrame: if a picture cannot be read or differs in size from the one before.
-            DeepMatchingError: if a video cannot be read.
-        """
+        """Read frames first, …, end − 1 as (C, H, W) in [0, 1]; BadFrame if one differs in size from the one before."""
         size: tuple[int, int] | None = None
         for name, frame in zip(self.names[first:end], self.read(first, end), strict=True):
             found = size_of(frame)
