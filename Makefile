@@ -14,7 +14,7 @@ PARALLEL ?= -n logical --maxprocesses 4 --dist worksteal
 
 .PHONY: demo test test-fast test-order test-browser test-oldest lint docs clean
 
-demo: .venv/installed
+demo: .venv/package
 	$(BIN)/deepmatching demo --out demo-output
 
 test: .venv/installed lint
@@ -48,8 +48,15 @@ docs: .venv/installed
 	$(BIN)/python docs/network_figure.py
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going -b html docs docs/_build
 
-.venv/installed: pyproject.toml constraints.txt
+# What the package needs, and no tools of developers.
+.venv/package: pyproject.toml constraints.txt
+	@echo "installing the package and PyTorch into .venv: a minute or two"
 	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+.venv/installed: .venv/package
+	@echo "adding the tools of developers"
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@# Once more, and last: the other package of OpenCV may just have replaced its files.
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --force-reinstall --no-deps opencv-contrib-python-headless
