@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deepmatching.drawing import write_image
 from deepmatching.errors import DeepMatchingError
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.strips import Tiling
@@ -69,7 +70,6 @@ class Timing:
 
     @property
     def ratio(self) -> float:
-        """Time over floor."""
         return self.time / self.floor
 
     def as_dict(self) -> dict[str, object]:
@@ -177,25 +177,16 @@ def demo_files(width: int, height: int) -> Iterator[list[str]]:
     with tempfile.TemporaryDirectory() as folder:
         paths = [str(Path(folder) / f"{i}.png") for i in (0, 1)]
         for path, image in zip(paths, demo_images(width, height), strict=True):
-            pixels = image[0].mul(255).round().byte().permute(1, 2, 0).numpy()
-            cv2.imwrite(path, cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR))
+            write_image(path, image[0].mul(255).round().byte().permute(1, 2, 0).numpy())
         yield paths
 
 
-def bytes_moved(geometry: Geometry, network: Network, batch: int = 1) -> int:
+def bytes_moved(geometry: Geometry, network: Network) -> int:
     """Return the bytes that decoding must move: images, descriptors, S_{l+1/2} (read twice), m_l and Q_{l+1/2}."""
     pixels = sum(rows * columns for rows, columns in (geometry.used0, geometry.used1))
+    pooled = sum(pooled_cells(geometry, l) for l in range(geometry.L))
     cells = pixels // geometry.gamma**2
-    total = 4 * 3 * pixels + 2 * 4 * network.descriptor.channels * cells
-    for l in range(geometry.L):
-        total += pooled_cells(geometry, l) * (3 * 4 + 2 * 1 + 2 * 4)
-    return batch * total
-
-
-def operations(geometry: Geometry, network: Network, batch: int = 1) -> int:
-    """Return the number of multiplications and additions of correlation."""
-    values = network.descriptor.patch**2 * network.descriptor.channels
-    return batch * 2 * geometry.cells(0) * values
+    return 4 * 3 * pixels + 2 * 4 * network.descriptor.channels * cells + pooled * (3 * 4 + 2 * 1 + 2 * 4)
 
 
 def copy_bandwidth(device: torch.device) -> float:
@@ -270,14 +261,15 @@ def run_case(case: Case, repeats: int) -> dict[str, object]:
     peak = peak_memory(device) - before
 
     geometry = network.geometry((case.height, case.width), (case.height, case.width))
+    operations = 2 * geometry.cells(0) * network.descriptor.patch**2 * network.descriptor.channels  # of correlation
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
         "threads": torch.get_num_threads(),
         "first": first,
         "time": median(times),
         "best": min(times),
-        "memory_floor": bytes_moved(geometry, network, case.batch) / copy_bandwidth(device),
-        "arithmetic_floor": operations(geometry, network, case.batch) / matrix_rate(device),
+        "memory_floor": case.batch * bytes_moved(geometry, network) / copy_bandwidth(device),
+        "arithmetic_floor": case.batch * operations / matrix_rate(device),
         "peak": peak,
     }
 

@@ -32,19 +32,14 @@ from deepmatching.training.config_file import config_to_dict
 from deepmatching.training.optimization import Learner
 
 #: Settings that may change when a run is resumed: they do not affect what is learned.
-CHANGEABLE = frozenset(
-    {
-        *("out", "device", "steps", "minutes", "accumulate", "log_every", "checkpoint_every"),
-        *("data.root", "data.split_file", "data.photos", "data.workers", "model.init", "validation"),
-    }
+CHANGEABLE = (
+    *("out", "device", "steps", "minutes", "accumulate", "log_every", "checkpoint_every"),
+    *("data.root", "data.split_file", "data.photos", "data.workers", "model.init", "validation"),
 )
-
 #: Batches of a step, as a setting: processes may become fewer if ``accumulate`` grows.
 _BATCHES = "processes x accumulate"
-
 #: Settings of the validation that its metrics depend on.
 _COMPARABLE = ("data", "split", "limit", "radius", "reciprocal", "rank", "criterion")
-
 _BEFORE = {"reciprocal": "bins", "rank": "confidence"}  #: what older runs did, which had no settings for it
 
 
@@ -101,36 +96,28 @@ class RunFolder:
 
     def best_score(self, config: Config) -> float:
         """Return the score in the file of the best model; −∞ if there is none that was validated in the same way."""
-        if not self.best.is_file():
-            return -math.inf
-        try:
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # missing, unreadable, or not written by a run
             card = read_model(self.best)[1]
             before, now = {**_BEFORE, **parse_json(card["config"])["validation"]}, config_to_dict(config.validation)
             score = float(card["score"])
-            is_comparable = all(before[key] == now[key] for key in _COMPARABLE)
-            return score if is_comparable and math.isfinite(score) else -math.inf
-        except (ValueError, KeyError, TypeError):  # unreadable, or not written by a run
-            return -math.inf
+            if math.isfinite(score) and all(before[key] == now[key] for key in _COMPARABLE):
+                return score
+        return -math.inf
 
     def save_model(
         self, path: Path, network: Network, config: Config, progress: Progress, score: float | None = None
     ) -> None:
         """Write a model with its step, config and metrics."""
-        metrics = json.dumps(progress.metrics if progress.validated == progress.step else {})
-        card = {"step": str(progress.step), "config": json.dumps(config_to_dict(config)), "metrics": metrics}
-        if score is not None:
-            card["score"] = repr(score)
+        card = {} if score is None else {"score": repr(score)}
+        card |= {"step": str(progress.step), "config": json.dumps(config_to_dict(config))}
+        card["metrics"] = json.dumps(progress.metrics if progress.validated == progress.step else {})
         save_network(network, path, **card)  # type: ignore[arg-type]
 
     def save_state(self, config: Config, processes: int, learner: Learner, progress: Progress) -> None:
         """Replace the state; return when it is on the disk."""
         tensors = _tensors(learner)
-        content = {
-            "config": config_to_dict(config),
-            "processes": processes,
-            "progress": asdict(progress),
-            "optimizer_tensors": _of_optimizer(tensors),
-        }
+        content = {"config": config_to_dict(config), "processes": processes, "progress": asdict(progress)}
+        content["optimizer_tensors"] = _of_optimizer(tensors)
         metadata = {"format": STATE_FORMAT, **{name: json.dumps(value) for name, value in content.items()}}
         write_safetensors(self.state, tensors, metadata)
 

@@ -15,7 +15,7 @@ from dataclasses import fields, replace
 from functools import cache, lru_cache, partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -48,9 +48,9 @@ def seed_for(seed: int, purpose: str, *numbers: int) -> int:
     return int(sequence.generate_state(1, np.uint64)[0] >> 1)
 
 
-def generator_for(seed: int, purpose: str, *numbers: int) -> torch.Generator:
+def generator_for(*of: Any) -> torch.Generator:
     """Return a CPU generator with :func:`seed_for`'s seed."""
-    return torch.Generator().manual_seed(seed_for(seed, purpose, *numbers))
+    return torch.Generator().manual_seed(seed_for(*of))
 
 
 def open_pairs(names: Sequence[str], roots: Sequence[str], split: str, config: DataConfig) -> PairDataset:
@@ -133,8 +133,8 @@ def collate(items: Sequence[Batch]) -> Batch:
             f"Pairs of different sizes cannot share a batch ({names}): set data.crop to a size that fits into all of "
             "them, or data.batch=1."
         )
-    tensors = [torch.stack(column) for column in zip(*(pair[:4] for pair in pairs), strict=True)]
-    return Pair._make([*tensors, ", ".join(pair.name for pair in pairs)])
+    *tensors, labels = zip(*pairs, strict=True)
+    return Pair._make([*map(torch.stack, tensors), ", ".join(labels)])
 
 
 # ---------------------------------------------------------------------- batches
@@ -142,13 +142,11 @@ def collate(items: Sequence[Batch]) -> Batch:
 
 def synthetic_batches(maker: Synthesizer, seed: int, batch: int, world: World, first: int) -> Iterator[Batch]:
     """Yield batches of generated pairs, on the device, from this process's batch number ``first`` on."""
-    for n in count(first):
+    for n in count(first * world.size + world.rank, world.size):
         try:
-            made = maker.batch(batch, generator_for(seed, "pairs", n * world.size + world.rank))
+            yield maker.batch(batch, generator_for(seed, "pairs", n)).map(lambda tensor: tensor.to(world.device))
         except DeepMatchingError as error:
             yield error
-        else:
-            yield made.map(lambda tensor: tensor.to(world.device))
 
 
 def dataset_batches(samples: Samples, batch: int, workers: int, world: World, first: int) -> Iterator[Batch]:
@@ -210,8 +208,7 @@ class TrainingData:
         else:
             self.pairs = open_pairs(config.train, config.root, config.split or "train", config)
             if config.overfit:
-                count = min(config.overfit, len(self.pairs))
-                first = [self.pairs[n] for n in range(count)]
+                first = [self.pairs[n] for n in range(min(config.overfit, len(self.pairs)))]
                 self.pairs = [crop(pair, config.crop) for pair in first] if any(config.crop) else first
 
     def batches(self, first: int) -> Iterator[Batch]:
@@ -220,10 +217,10 @@ class TrainingData:
         if self.pairs is None:
             assert self.maker is not None
             return synthetic_batches(self.maker, self.seed, config.batch, self.world, first)
-        augment = not config.overfit
-        size = config.crop if augment and any(config.crop) else None
-        samples = Samples(self.pairs, self.seed, size, config.flips and augment)
-        return dataset_batches(samples, config.batch, config.workers if augment else 0, self.world, first)
+        if config.overfit:  # unaugmented, and in memory
+            return dataset_batches(Samples(self.pairs, self.seed, None, False), config.batch, 0, self.world, first)
+        samples = Samples(self.pairs, self.seed, config.crop if any(config.crop) else None, config.flips)
+        return dataset_batches(samples, config.batch, config.workers, self.world, first)
 
 
 def synthesizer(config: DataConfig, world: World, split: str) -> Synthesizer:
@@ -234,9 +231,8 @@ def synthesizer(config: DataConfig, world: World, split: str) -> Synthesizer:
     preset = changes.pop("preset", "default")
     check_choice("data.synthesis.preset", preset, PRESETS)
     known = [field.name for field in fields(SynthesisSettings)]
-    for name in changes:
-        if name not in known:
-            raise DeepMatchingError(f"There is no setting 'data.synthesis.{name}': use {', '.join(known)}.")
+    if unknown := [name for name in changes if name not in known]:
+        raise DeepMatchingError(f"There is no setting 'data.synthesis.{unknown[0]}': use {', '.join(known)}.")
     # PyTorch does not sample volumes on Apple's GPUs.
     device = torch.device("cpu") if world.device.type == "mps" else world.device
     photos = Photos.load(config.photos, device, split)

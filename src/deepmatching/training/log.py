@@ -1,5 +1,6 @@
 """The metrics of a run over time: summed over steps, written to ``log.csv`` and, if it is installed, TensorBoard."""
 
+import contextlib
 import csv
 import time
 from collections.abc import Mapping, Sequence
@@ -44,15 +45,9 @@ class StepMetrics:
         """Return a row for the log, with the means since the last row, and start over."""
         means = {name: total / max(1, self.count) for name, total in self.totals().items()}
         now, (then, step) = time.monotonic(), self._last_row
-        row: Row = {
-            "step": progress.step,
-            "seconds": elapsed,
-            "lr": rate,
-            **means,
-            "skipped": progress.skipped,
-            "steps_per_s": (progress.step - step) / max(now - then, 1e-9),
-            **{f"nu_{l}": value for l, value in enumerate(network.exponents.tolist())},
-        }
+        row: Row = {"step": progress.step, "seconds": elapsed, "lr": rate, **means, "skipped": progress.skipped}
+        row["steps_per_s"] = (progress.step - step) / max(now - then, 1e-9)
+        row |= {f"nu_{l}": value for l, value in enumerate(network.exponents.tolist())}
         if network.sharpness is not None:
             row["kappa"] = network.sharpness.item()
         if network.log_temperatures is not None:
@@ -117,13 +112,9 @@ def read_log(path: Path) -> list[Row]:
         raise DeepMatchingError(f"The log '{path}' cannot be read ({error}): move it away.") from error
     rows = []
     for values in table:
-        try:
-            row = {name: float(value) for name, value in values.items() if name and value}
-        except (TypeError, ValueError):
-            continue
-        if "step" in row:
-            rows.append(row)
-    return rows
+        with contextlib.suppress(TypeError, ValueError):
+            rows.append({name: float(value) for name, value in values.items() if name and value})
+    return [row for row in rows if "step" in row]
 
 
 class TensorBoard:
@@ -136,10 +127,8 @@ class TensorBoard:
         self._writer = SummaryWriter(str(folder), purge_step=step + 1)  # type: ignore[no-untyped-call]
 
     def add(self, row: Mapping[str, float]) -> None:
-        step = int(row["step"])
-        for name, value in row.items():
-            if name != "step":
-                self._writer.add_scalar(name, value, step)  # type: ignore[no-untyped-call]
+        for name in sorted(row.keys() - {"step"}):
+            self._writer.add_scalar(name, row[name], int(row["step"]))  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
         self._writer.close()  # type: ignore[no-untyped-call]

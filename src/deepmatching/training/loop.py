@@ -41,19 +41,14 @@ class TrainingFailed(DeepMatchingError):
 def train(config: Config, device: torch.device, resume: bool = False, watchers: "Sequence[Watcher]" = ()) -> "Outcome":
     """Train a network until the run is complete or a signal asks it to stop. Everything is saved on return.
 
-    Args:
-        config: all settings.
-        device: where to compute; under torchrun, the type of device.
-        resume: continue the run in ``config.out``.
-        watchers: notified of events, in the main process.
+    ``resume`` continues the run in ``config.out``. The main process notifies the ``watchers``.
     """
     with process_group(device) as world, interruptible() as interruption, contextlib.ExitStack() as stack:
-        folder = RunFolder(config.out)
         with world.synchronized("Preparing the folder"):
             if world.is_main:
                 check_folders(config)
-                stack.enter_context(folder.reserve(resume))
-        run = Run(config, world, interruption, folder, resume, watchers)
+                stack.enter_context(RunFolder(config.out).reserve(resume))
+        run = Run(config, world, interruption, resume, watchers)
         try:
             signal = _train(run)
         except TrainingFailed:
@@ -130,9 +125,8 @@ def _train(run: "Run") -> int:
         progress.skipped_in_a_row = 0 if is_finite else progress.skipped_in_a_row + 1
         if progress.skipped_in_a_row >= MAX_SKIPPED:
             raise TrainingFailed(
-                f"The gradient was not finite in {MAX_SKIPPED} consecutive steps, up to step {progress.step}: "
-                f"start another run from model.init={run.folder.last} with a lower optimizer.lr, an optimizer.clip or "
-                "amp=off."
+                f"The gradient was not finite in {MAX_SKIPPED} consecutive steps, up to step {progress.step}: start "
+                f"again from model.init={run.folder.last} with a lower optimizer.lr, an optimizer.clip or amp=off."
             )
 
         # Log, validate, save.
@@ -186,17 +180,11 @@ class Run:
     """The parts of a run in one process. Its folder is reserved by the main process, which notifies the watchers."""
 
     def __init__(
-        self,
-        config: Config,
-        world: World,
-        interruption: Interruption,
-        folder: RunFolder,
-        resume: bool,
-        watchers: Sequence[Watcher],
+        self, config: Config, world: World, interruption: Interruption, resume: bool, watchers: Sequence[Watcher]
     ) -> None:
         self.config, self.world, self.interruption = config, world, interruption
         self.watchers = tuple(watchers) if world.is_main else ()
-        self.folder = folder
+        self.folder = RunFolder(config.out)
 
         torch.manual_seed(config.seed)
         self.model = self._build_model(resume).to(world.device).train()
@@ -259,12 +247,11 @@ class Run:
         progress.sums, progress.count = self.metrics.totals(), self.metrics.count
         with self.world.synchronized("Saving"):
             if self.world.is_main:
-                is_new = not self.folder.state.exists()
+                if is_new := not self.folder.state.exists():
+                    self.folder.save_state(self.config, self.world.size, self.learner, progress)
+                self.folder.save_model(self.folder.last, self.network, self.config, progress)
                 if not is_new:
-                    self.folder.save_model(self.folder.last, self.network, self.config, progress)
-                self.folder.save_state(self.config, self.world.size, self.learner, progress)
-                if is_new:
-                    self.folder.save_model(self.folder.last, self.network, self.config, progress)
+                    self.folder.save_state(self.config, self.world.size, self.learner, progress)
 
     def validate(self) -> int:
         """Validate the network (its moving average, if there is one), and save it if it is the best so far.
@@ -281,9 +268,9 @@ class Run:
         is_best = score > self.best
         row: Row = {"step": self.progress.step, "seconds": self.elapsed, **metrics}
         with self.world.synchronized("Saving the best model"):
-            if is_best and self.world.is_main:
-                self.folder.save_model(self.folder.best, network, self.config, self.progress, score)
             if self.world.is_main:
+                if is_best:
+                    self.folder.save_model(self.folder.best, network, self.config, self.progress, score)
                 self.log.add(row)
         self.best = max(self.best, score)
         for watcher in self.watchers:

@@ -109,28 +109,21 @@ def process_group(device: torch.device) -> Iterator[World]:
         yield World(rank, size, device)
         dist.barrier()  # a process that closes its connections early would bring down the others
     except BaseException as error:
-        _forget_frames(error)
+        # A DDP module that a traceback keeps alive can wait for ever for the threads of the group that has ended.
+        failed: BaseException | None = error
+        while failed is not None:
+            traceback.clear_frames(failed.__traceback__)
+            failed = failed.__context__
         raise
     finally:
         dist.destroy_process_group()
 
 
-def _forget_frames(error: BaseException | None) -> None:
-    """Free the local variables of the functions that failed.
-
-    A DDP module that the traceback keeps alive can wait for ever for the threads of the process group that has ended.
-    """
-    while error is not None:
-        traceback.clear_frames(error.__traceback__)
-        error = error.__context__
-
-
 def _from_environment(name: str, default: int) -> int:
     text = os.environ.get(name, str(default))
-    try:
-        return int(text)
-    except ValueError:
-        raise DeepMatchingError(f"The environment variable {name} must be a number, not '{text}'.") from None
+    if not text.isdecimal():
+        raise DeepMatchingError(f"The environment variable {name} must be a number, not '{text}'.")
+    return int(text)
 
 
 class StepOutcome(NamedTuple):
