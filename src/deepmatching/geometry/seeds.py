@@ -27,3 +27,13 @@ class Nearest(NamedTuple):
 
     seeds: Tensor  #: (S, K) int32, nearest first, itself among them; −1 beyond the last
     distances: Tensor  #: (S, K) float32; ∞ beyond the last
+
+
+def seed_map(pixels: Tensor, counts: Tensor | None, size: tuple[int, int]) -> Tensor:
+    """Return the seed in each pixel, (H, W) int32; −1 where there is none."""
+    number = torch.arange(len(pixels), dtype=torch.int32, device=pixels.device)
+    if counts is not None:
+        number = torch.where(counts, number, -1)
+    found = torch.full((size[0] * size[1],), -1, dtype=torch.int32, device=pixels.device)
+    found.scatter_reduce_(0, pixels[:, 1] * size[1] + pixels[:, 0], number, "amax")
+    return found.view(size)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepmatching.geometry.seeds import Graph, Nearest, graph_of
+from deepmatching.geometry.seeds import Graph, Nearest, graph_of, seed_map
 from deepmatching.kernels.constants import DISTANCE_TOLERANCE
 from deepmatching.kernels.registry import operator
 
@@ -56,16 +56,6 @@ def distance_transform(cost: Tensor, pixels: Tensor, counts: Tensor | None = Non
         label.copy_(torch.where(change > 0, torch.where(a <= b, a_label, b_label), label))
         distance.copy_(torch.where(change > 0, arrival, distance))
     return distance.clone(), label.clone()
-
-
-def seed_map(pixels: Tensor, counts: Tensor | None, size: tuple[int, int]) -> Tensor:
-    """Return the seed in each pixel, (H, W) int32; −1 where there is none."""
-    number = torch.arange(len(pixels), dtype=torch.int32, device=pixels.device)
-    if counts is not None:
-        number = torch.where(counts, number, -1)
-    found = torch.full((size[0] * size[1],), -1, dtype=torch.int32, device=pixels.device)
-    found.scatter_reduce_(0, pixels[:, 1] * size[1] + pixels[:, 0], number, "amax")
-    return found.view(size)
 
 
 def _lower(

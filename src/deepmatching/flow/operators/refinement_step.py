@@ -111,16 +111,9 @@ def _sum_over_neighbours(values: Tensor, across: Tensor, along: Tensor) -> Tenso
 @operator()
 @torch.no_grad()
 def refinement_step(
-    flow: Tensor,
-    start: Tensor,
-    image0: Tensor,
-    image1: Tensor,
-    smoothness: Tensor,
-    gamma: float,
-    hold: float,
-    iterations: int,
-    omega: float,
-) -> None:
+    flow: Tensor, start: Tensor, image0: Tensor, image1: Tensor, smoothness: Tensor,
+    gamma: float, hold: float, iterations: int, omega: float,
+) -> None:  # fmt: skip
     """Warp the second image, linearise the constraints, relax the linear system, and add the increments to the flow.
 
     Args:

@@ -40,6 +40,26 @@ def launch_on_volume(kernel: Any, volume: Tensor, *arguments: Any, **constants: 
 
 
 @triton.jit
+def fetch(pointer, on):
+    """Load numbers where ``on``, and 0 elsewhere."""
+    return tl.load(pointer, mask=on, other=0.0)
+
+
+@triton.jit
+def store_planes(out, plane, values, on):
+    """Store a tuple of values, each ``plane`` numbers after the one before."""
+    for n in tl.static_range(len(values)):
+        tl.store(out + n * plane, values[n], mask=on)
+
+
+@triton.jit
+def pixels_of(pixels, w, PIXELS: tl.constexpr):
+    """Return this program's pixels of :func:`launch_on_pixels`: indices, rows, columns, and which exist."""
+    at = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
+    return at, at // w, at % w, at < pixels
+
+
+@triton.jit
 def reference_point(rows, columns):
     """Return (pair, row, column) of this program's reference point; the pair as int64."""
     point = tl.program_id(0)

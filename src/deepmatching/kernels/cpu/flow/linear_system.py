@@ -59,14 +59,9 @@ def _warp(begin, end, top, image0, image1, flow, mean, difference, inside):
 
 
 def linear_system(
-    image0: np.ndarray,
-    image1: np.ndarray,
-    flow: np.ndarray,
-    start: np.ndarray,
-    smoothness: np.ndarray,
-    gamma: float,
-    hold: float,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    image0: np.ndarray, image1: np.ndarray, flow: np.ndarray, start: np.ndarray, smoothness: np.ndarray,
+    gamma: float, hold: float,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
     """Return M⁻¹, b and the weights s for :func:`deepmatching.kernels.cpu.flow.refinement.relax`.
 
     Images are (C, H, W) and (C, H', W'), the flow and that before the first step (2, H, W), ``smoothness`` (H, W): α λ.

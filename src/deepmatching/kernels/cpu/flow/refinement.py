@@ -18,16 +18,9 @@ EMPTY = np.float32(0)
 
 
 def refinement_step(
-    flow: Tensor,
-    start: Tensor,
-    image0: Tensor,
-    image1: Tensor,
-    smoothness: Tensor,
-    gamma: float,
-    hold: float,
-    iterations: int,
-    omega: float,
-) -> None:
+    flow: Tensor, start: Tensor, image0: Tensor, image1: Tensor, smoothness: Tensor,
+    gamma: float, hold: float, iterations: int, omega: float,
+) -> None:  # fmt: skip
     """See :func:`deepmatching.flow.operators.refinement_step.refinement_step`."""
     first, second, weights = arrays_of(image0, image1, smoothness)
     result = flow.detach().numpy()

@@ -9,9 +9,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from deepmatching.geometry.seeds import Graph, Nearest, graph_of
+from deepmatching.geometry.seeds import Graph, Nearest, graph_of, seed_map
 from deepmatching.kernels.constants import DISTANCE_TOLERANCE
-from deepmatching.kernels.gpu.indexing import launch, launch_on_pixels
+from deepmatching.kernels.gpu.indexing import fetch, launch, launch_on_pixels, pixels_of
 
 # Chosen by measurements on an H200 with 1024×436 pixels: 0.58 ms, and 0.79 with tiles of 32.
 TILE = 16  #: side of the tiles that distances spread in
@@ -20,6 +20,15 @@ VISIT = 4  #: looks at most in a round, so that a round crosses a tile twice
 EXTRA = 24  #: rounds beyond those that cross the whole image
 
 SMALL = tl.constexpr(DISTANCE_TOLERANCE)
+INFINITE = tl.constexpr(float("inf"))
+
+
+@triton.jit
+def lower_of(distance, first, second, has_first, has_second):
+    """Return the lower of two distances, ∞ where there is none, and its place, the first one's if they are equal."""
+    a = tl.load(distance + first, mask=has_first, other=INFINITE)
+    b = tl.load(distance + second, mask=has_second, other=INFINITE)
+    return tl.minimum(a, b), tl.where(b < a, second, first)
 
 
 @triton.jit
@@ -46,8 +55,8 @@ def _spread(
     tiles = tiles_y * tiles_x
     before = moved + source * tiles + tile
     active = tl.load(before)
-    active |= tl.load(before - 1, mask=x > 0, other=0) | tl.load(before + 1, mask=x + 1 < tiles_x, other=0)
-    active |= tl.load(before - tiles_x, mask=y > 0, other=0) | tl.load(before + tiles_x, mask=y + 1 < tiles_y, other=0)
+    active |= fetch(before - 1, x > 0) | fetch(before + 1, x + 1 < tiles_x)
+    active |= fetch(before - tiles_x, y > 0) | fetch(before + tiles_x, y + 1 < tiles_y)
     if active != 0:
         i, j = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]
         row, column = y * TILE + i, x * TILE + j
@@ -55,7 +64,7 @@ def _spread(
         at = row * w + column
         old, new = source * h * w + at, (1 - source) * h * w + at
         price = tl.load(cost + at, mask=inside, other=1.0)
-        first = tl.load(distance + old, mask=inside, other=float("inf"))
+        first = tl.load(distance + old, mask=inside, other=INFINITE)
         value = first
         tl.store(distance + new, value, mask=inside)
         tl.debug_barrier()
@@ -70,14 +79,8 @@ def _spread(
         while (looks < VISIT) & (fall > 0.0):
             seen = value
             for _ in range(CHECK):
-                a = tl.minimum(
-                    tl.load(distance + left, mask=has_left, other=float("inf")),
-                    tl.load(distance + right, mask=has_right, other=float("inf")),
-                )
-                b = tl.minimum(
-                    tl.load(distance + up, mask=has_up, other=float("inf")),
-                    tl.load(distance + down, mask=has_down, other=float("inf")),
-                )
+                a, _beside = lower_of(distance, left, right, has_left, has_right)
+                b, _above = lower_of(distance, up, down, has_up, has_down)
                 value = tl.minimum(value, arrival_of(a, b, price))
                 tl.debug_barrier()
                 tl.store(distance + new, value, mask=inside)
@@ -96,17 +99,10 @@ def _spread(
 @triton.jit
 def _parents(cost, distance, seeds, parents, h, w, PIXELS: tl.constexpr):
     """Store the pixel that each pixel's path comes from; a pixel where one starts is its own."""
-    at = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
-    inside = at < h * w
-    row, column = at // w, at % w
-    left = tl.load(distance + at - 1, mask=inside & (column > 0), other=float("inf"))
-    right = tl.load(distance + at + 1, mask=inside & (column + 1 < w), other=float("inf"))
-    up = tl.load(distance + at - w, mask=inside & (row > 0), other=float("inf"))
-    down = tl.load(distance + at + w, mask=inside & (row + 1 < h), other=float("inf"))
-    beside = tl.where(right < left, at + 1, at - 1)
-    above = tl.where(down < up, at + w, at - w)
-    a, b = tl.minimum(left, right), tl.minimum(up, down)
-    value = tl.load(distance + at, mask=inside, other=float("inf"))
+    at, row, column, inside = pixels_of(h * w, w, PIXELS)
+    a, beside = lower_of(distance, at - 1, at + 1, inside & (column > 0), inside & (column + 1 < w))
+    b, above = lower_of(distance, at - w, at + w, inside & (row > 0), inside & (row + 1 < h))
+    value = tl.load(distance + at, mask=inside, other=INFINITE)
     price = tl.load(cost + at, mask=inside, other=1.0)
     is_start = (tl.load(seeds + at, mask=inside, other=-1) >= 0) & (value >= price)
     reached = tl.minimum(a, b) < value
@@ -119,11 +115,11 @@ def _follow(parents, seeds, fallback, label, pixels, PIXELS: tl.constexpr):
     """Store the seed at the end of each pixel's path; ``fallback`` where no path arrived."""
     at = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
     inside = at < pixels
-    here = tl.load(parents + at, mask=inside, other=0)
+    here = fetch(parents + at, inside)
     steps = 0
     going = 1
     while (going > 0) & (steps < pixels):  # a plateau of equal distances might be a circle
-        further = tl.load(parents + here, mask=inside, other=0)
+        further = fetch(parents + here, inside)
         going = tl.max((further != here).to(tl.int32))
         here = further
         steps += 1
@@ -140,12 +136,8 @@ def distance_transform(cost: Tensor, pixels: Tensor, counts: Tensor | None = Non
     """
     h, w = cost.shape
     cost = cost.contiguous()
-    number = torch.arange(len(pixels), dtype=torch.int32, device=cost.device)
-    if counts is not None:
-        number = torch.where(counts, number, -1)
-    seeds = torch.full((h * w,), -1, dtype=torch.int32, device=cost.device)
-    seeds.scatter_reduce_(0, pixels[:, 1] * w + pixels[:, 0], number, "amax")
-    distance = torch.where(seeds.view(h, w) >= 0, cost, torch.inf).expand(2, h, w).contiguous()
+    seeds = seed_map(pixels, counts, (h, w))
+    distance = torch.where(seeds >= 0, cost, torch.inf).expand(2, h, w).contiguous()
     tiles = triton.cdiv(h, TILE), triton.cdiv(w, TILE)
     moved = torch.ones((2, *tiles), dtype=torch.int32, device=cost.device)
     rounds = tiles[0] + tiles[1] + EXTRA
@@ -157,8 +149,8 @@ def distance_transform(cost: Tensor, pixels: Tensor, counts: Tensor | None = Non
         )  # fmt: skip
     parents, label = torch.empty_like(seeds), torch.empty_like(seeds)
     launch_on_pixels(_parents, h * w, cost, distance, seeds, parents, h, w)
-    launch_on_pixels(_follow, h * w, parents, seeds, number.amax().clamp(min=0), label, h * w)
-    return distance[0], label.view(h, w)
+    launch_on_pixels(_follow, h * w, parents, seeds, seeds.amax().clamp(min=0), label, h * w)
+    return distance[0], label
 
 
 @triton.jit
@@ -167,21 +159,19 @@ def _borders(distance, label, pairs, lengths, h, w, seeds, last, WIDE: tl.conste
 
     First the pairs beside each other, then those below each other; ``last`` where there is no border.
     """
-    at = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
     pixels = h * w
-    on = at < pixels
-    row, column = at // w, at % w
-    here, own = tl.load(label + at, mask=on, other=0), tl.load(distance + at, mask=on, other=0.0)
+    at, row, column, on = pixels_of(pixels, w, PIXELS)
+    here, own = fetch(label + at, on), fetch(distance + at, on)
     for below in tl.static_range(2):
         step = w if below else 1
         has = on & (row + 1 < h) if below else on & (column + 1 < w)
-        there = tl.load(label + at + step, mask=has, other=0)
+        there = fetch(label + at + step, has)
         low, high = tl.minimum(here, there), tl.maximum(here, there)
         if WIDE:
             low = low.to(tl.int64)
         pair = tl.where(has & (here != there), low * (seeds + 1) + high, last)
         tl.store(pairs + below * pixels + at, pair, mask=on)
-        tl.store(lengths + below * pixels + at, own + tl.load(distance + at + step, mask=has, other=0.0), mask=on)
+        tl.store(lengths + below * pixels + at, own + fetch(distance + at + step, has), mask=on)
 
 
 @triton.jit
@@ -189,8 +179,8 @@ def _shortest(pairs, order, places, lengths, ends, shortest, number, last, most,
     """Store every edge once, with the least of its lengths. Positive numbers are in the order of their bits."""
     n = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
     on = n < number
-    pair = tl.load(pairs + n, mask=on, other=0)
-    place = tl.load(places + n - 1, mask=on & (n > 0), other=0)
+    pair = fetch(pairs + n, on)
+    place = fetch(places + n - 1, on & (n > 0))
     is_edge = on & (pair < last) & (place < most)
     length = tl.load(lengths + tl.load(order + n, mask=is_edge, other=0), mask=is_edge, other=0.0)
     tl.store(ends + place, pair.to(tl.int64), mask=is_edge)
@@ -201,13 +191,11 @@ def cell_graph(distance: Tensor, label: Tensor, seeds: int) -> Graph:
     """See :func:`deepmatching.flow.operators.geodesic.cell_graph`."""
     h, w = label.shape
     last, most, number = (seeds + 1) ** 2, 3 * seeds, 2 * h * w
-    kind = torch.int32 if last < 2**31 else torch.int64
-    pairs = torch.empty(number, dtype=kind, device=label.device)
+    is_wide = last >= 2**31
+    pairs = torch.empty(number, dtype=torch.int64 if is_wide else torch.int32, device=label.device)
     lengths = torch.empty(number, device=label.device)
-    launch_on_pixels(
-        _borders, h * w, distance.contiguous(), label.contiguous(), pairs, lengths, h, w, seeds, last,
-        WIDE=kind == torch.int64,
-    )  # fmt: skip
+    tensors = (distance.contiguous(), label.contiguous(), pairs, lengths)
+    launch_on_pixels(_borders, h * w, *tensors, h, w, seeds, last, WIDE=is_wide)
     pairs, order = pairs.sort()
     places = (pairs[1:] != pairs[:-1]).cumsum(0, dtype=torch.int32)
     ends = torch.full((most,), last, dtype=torch.int64, device=label.device)
@@ -227,19 +215,19 @@ def _search(starts, others, lengths, index, distance, number, PLACES: tl.constex
     source = tl.program_id(0)
     place = tl.arange(0, PLACES)
     who = tl.where(place == 0, source, -1)
-    path = tl.where(place == 0, 0.0, float("inf"))
+    path = tl.where(place == 0, 0.0, INFINITE)
     waiting = path  # ∞ where a seed is found, or none is
     index += source.to(tl.int64) * number
     distance += source.to(tl.int64) * number
     taken = 1
     for found in range(number):
         length = tl.min(waiting)
-        if length < float("inf"):
+        if length < INFINITE:
             here = tl.min(tl.where(waiting == length, place, PLACES))
             seed = tl.max(tl.where(place == here, who, -1))
             tl.store(index + found, seed)
             tl.store(distance + found, length)
-            waiting = tl.where(place == here, float("inf"), waiting)
+            waiting = tl.where(place == here, INFINITE, waiting)
             first, end = tl.load(starts + seed).to(tl.int32), tl.load(starts + seed + 1).to(tl.int32)
             for n in range(first, end):
                 other, arrival = tl.load(others + n), length + tl.load(lengths + n)
@@ -247,28 +235,25 @@ def _search(starts, others, lengths, index, distance, number, PLACES: tl.constex
                 is_known = tl.max(same.to(tl.int32)) > 0
                 target = taken
                 if taken >= PLACES:
-                    furthest = tl.max(tl.where(waiting < float("inf"), waiting, -1.0))
+                    furthest = tl.max(tl.where(waiting < INFINITE, waiting, -1.0))
                     worst = tl.min(tl.where(waiting == furthest, place, PLACES))
                     target = tl.where(arrival < furthest, worst, PLACES)
                 same = tl.where(is_known, same, place == target)
-                shorter = same & (arrival < tl.where(is_known, path, float("inf")))
+                shorter = same & (arrival < tl.where(is_known, path, INFINITE))
                 path = tl.where(shorter, arrival, path)
                 waiting = tl.where(shorter, arrival, waiting)
                 who = tl.where(shorter, other, who)
-                new = (not is_known) & (arrival < float("inf"))
+                new = (not is_known) & (arrival < INFINITE)
                 taken = tl.where(new, tl.minimum(taken + 1, PLACES), taken)
 
 
 def nearest_seeds(graph: Graph, number: int) -> Nearest:
     """See :func:`deepmatching.flow.operators.geodesic.nearest_seeds`."""
-    starts, others, lengths = graph
-    seeds = len(starts) - 1
-    number = min(number, seeds)
+    starts = graph[0]
+    seeds, number = len(starts) - 1, min(number, len(starts) - 1)
     index = torch.full((seeds, number), -1, dtype=torch.int32, device=starts.device)
     distance = torch.full((seeds, number), torch.inf, device=starts.device)
     places = max(32, triton.next_power_of_2(number))
-    launch(
-        _search, (seeds,), starts, others, lengths, index, distance, number,
-        PLACES=places, num_warps=max(1, min(8, places // 256)),
-    )  # fmt: skip
+    warps = max(1, min(8, places // 256))
+    launch(_search, (seeds,), *graph, index, distance, number, PLACES=places, num_warps=warps)
     return Nearest(index, distance)

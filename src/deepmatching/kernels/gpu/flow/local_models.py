@@ -6,7 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 from deepmatching.kernels.constants import OWN_WEIGHT, WIDE_RIDGE
-from deepmatching.kernels.gpu.indexing import launch, launch_on_pixels
+from deepmatching.kernels.gpu.indexing import fetch, launch, launch_on_pixels, pixels_of, store_planes
 
 OWN = tl.constexpr(OWN_WEIGHT)
 CALM = tl.constexpr(WIDE_RIDGE)
@@ -34,21 +34,19 @@ def slopes_and_shift(dx, dy, du, dv, weight, pull_xu, pull_xv, pull_yu, pull_yv,
 
 
 @triton.jit
-def _fit(
-    index, weights, points, values, models, spread, ridge, wide, number, WIDE: tl.constexpr, BLOCK: tl.constexpr
-):  # fmt: skip
+def _fit(index, weights, points, values, models, spread, ridge, wide, number, WIDE: tl.constexpr, BLOCK: tl.constexpr):
     s = tl.program_id(0).to(tl.int64)
     n = tl.arange(0, BLOCK)
     at = s * number + n
     j = tl.load(index + at, mask=n < number, other=-1)
     there = j >= 0
-    weight = tl.where(there, tl.load(weights + at, mask=n < number, other=0.0), 0.0)
+    weight = tl.where(there, fetch(weights + at, n < number), 0.0)
     weight = tl.where(n == 0, OWN * weight, weight)
     u, v = tl.load(values + 2 * s), tl.load(values + 2 * s + 1)
-    dx = tl.where(there, tl.load(points + 2 * j, mask=there, other=0.0) - tl.load(points + 2 * s), 0.0)
-    dy = tl.where(there, tl.load(points + 2 * j + 1, mask=there, other=0.0) - tl.load(points + 2 * s + 1), 0.0)
-    du = tl.where(there, tl.load(values + 2 * j, mask=there, other=0.0) - u, 0.0)
-    dv = tl.where(there, tl.load(values + 2 * j + 1, mask=there, other=0.0) - v, 0.0)
+    dx = tl.where(there, fetch(points + 2 * j, there) - tl.load(points + 2 * s), 0.0)
+    dy = tl.where(there, fetch(points + 2 * j + 1, there) - tl.load(points + 2 * s + 1), 0.0)
+    du = tl.where(there, fetch(values + 2 * j, there) - u, 0.0)
+    dv = tl.where(there, fetch(values + 2 * j + 1, there) - v, 0.0)
     zero = u * 0.0
     a_xu, a_xv, a_yu, a_yv = zero, zero, zero, zero
     if WIDE:
@@ -58,12 +56,7 @@ def _fit(
     a_xu, a_xv, a_yu, a_yv, b_u, b_v = slopes_and_shift(dx, dy, du, dv, weight, a_xu, a_xv, a_yu, a_yv, ridge)
     e_u, e_v = du - (a_xu * dx + a_yu * dy + b_u), dv - (a_xv * dx + a_yv * dy + b_v)
     tl.store(spread + s, tl.sum(weight * tl.sqrt(e_u * e_u + e_v * e_v)) / tl.sum(weight))
-    tl.store(models + 6 * s, a_xu)
-    tl.store(models + 6 * s + 1, a_xv)
-    tl.store(models + 6 * s + 2, a_yu)
-    tl.store(models + 6 * s + 3, a_yv)
-    tl.store(models + 6 * s + 4, u + b_u)
-    tl.store(models + 6 * s + 5, v + b_v)
+    store_planes(models + 6 * s, 1, (a_xu, a_xv, a_yu, a_yv, u + b_u, v + b_v), None)
 
 
 @triton.jit
@@ -72,12 +65,12 @@ def _average(index, weights, values, means, number, BLOCK: tl.constexpr):
     n = tl.arange(0, BLOCK)
     j = tl.load(index + s * number + n, mask=n < number, other=-1)
     there = j >= 0
-    weight = tl.load(weights + s * number + n, mask=there, other=0.0)
+    weight = fetch(weights + s * number + n, there)
     total = tl.sum(weight)
     for c in tl.static_range(2):
         own = tl.load(values + 2 * s + c)
         # Differences to the seed's own value: equal values give exactly that value.
-        difference = tl.where(there, tl.load(values + 2 * j + c, mask=there, other=0.0) - own, 0.0)
+        difference = tl.where(there, fetch(values + 2 * j + c, there) - own, 0.0)
         tl.store(means + 2 * s + c, own + tl.sum(weight * difference) / total)
 
 
@@ -109,16 +102,13 @@ def affine_models(
 
 @triton.jit
 def _paint(label, points, models, flow, pixels, w, PIXELS: tl.constexpr):
-    at = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
-    inside = at < pixels
-    row, column = (at // w).to(tl.float64), (at % w).to(tl.float64)
-    s = tl.load(label + at, mask=inside, other=0)
-    dx = column - tl.load(points + 2 * s, mask=inside, other=0.0)
-    dy = row - tl.load(points + 2 * s + 1, mask=inside, other=0.0)
+    at, row, column, inside = pixels_of(pixels, w, PIXELS)
+    s = fetch(label + at, inside)
+    dx = column.to(tl.float64) - fetch(points + 2 * s, inside)
+    dy = row.to(tl.float64) - fetch(points + 2 * s + 1, inside)
     for c in tl.static_range(2):
-        a_x = tl.load(models + 6 * s + c, mask=inside, other=0.0)
-        a_y = tl.load(models + 6 * s + 2 + c, mask=inside, other=0.0)
-        b = tl.load(models + 6 * s + 4 + c, mask=inside, other=0.0)
+        a_x, a_y = fetch(models + 6 * s + c, inside), fetch(models + 6 * s + 2 + c, inside)
+        b = fetch(models + 6 * s + 4 + c, inside)
         tl.store(flow + 2 * at + c, (a_x * dx + a_y * dy + b).to(tl.float32), mask=inside)
 
 

@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from deepmatching.kernels.constants import EPSILON, ZETA
-from deepmatching.kernels.gpu.indexing import launch_on_pixels
+from deepmatching.kernels.gpu.indexing import fetch, launch_on_pixels, pixels_of, store_planes
 
 ROUND = tl.constexpr(ZETA**2)
 TINY = tl.constexpr(EPSILON**2)
@@ -22,10 +22,8 @@ TINY = tl.constexpr(EPSILON**2)
 def _warp(
     image0, image1, flow, mean, difference, inside, pixels, w, h1, w1, CHANNELS: tl.constexpr, PIXELS: tl.constexpr
 ):  # fmt: skip
-    at = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
-    on = at < pixels
-    x = (at % w).to(tl.float32) + tl.load(flow + at, mask=on, other=0.0)
-    y = (at // w).to(tl.float32) + tl.load(flow + pixels + at, mask=on, other=0.0)
+    at, row, column, on = pixels_of(pixels, w, PIXELS)
+    x, y = column.to(tl.float32) + fetch(flow + at, on), row.to(tl.float32) + fetch(flow + pixels + at, on)
     right, bottom = w1 - 1.0, h1 - 1.0
     is_inside = (x >= 0) & (y >= 0) & (x <= right) & (y <= bottom)
     tl.store(inside + at, is_inside.to(tl.float32), mask=on)
@@ -35,11 +33,11 @@ def _warp(
     k, l = tl.minimum(j + 1, w1 - 1), tl.minimum(i + 1, h1 - 1)
     for c in tl.static_range(CHANNELS):
         source = image1 + c * h1 * w1
-        a, b = tl.load(source + i * w1 + j, mask=on, other=0.0), tl.load(source + i * w1 + k, mask=on, other=0.0)
-        d, e = tl.load(source + l * w1 + j, mask=on, other=0.0), tl.load(source + l * w1 + k, mask=on, other=0.0)
+        a, b = fetch(source + i * w1 + j, on), fetch(source + i * w1 + k, on)
+        d, e = fetch(source + l * w1 + j, on), fetch(source + l * w1 + k, on)
         above, below = a + p * (b - a), d + p * (e - d)
         warped = above + q * (below - above)
-        first = tl.load(image0 + c * pixels + at, mask=on, other=0.0)
+        first = fetch(image0 + c * pixels + at, on)
         tl.store(mean + c * pixels + at, 0.5 * (first + warped), mask=on)
         tl.store(difference + c * pixels + at, warped - first, mask=on)
 
@@ -59,10 +57,10 @@ def warp(image0: Tensor, image1: Tensor, flow: Tensor) -> tuple[Tensor, Tensor, 
 @triton.jit
 def slope(line, place, last, step, on):
     """Take (1, −8, 0, 8, −1) / 12 along a line whose numbers are ``step`` apart; borders are repeated."""
-    a = tl.load(line + tl.maximum(place - 2, 0) * step, mask=on, other=0.0)
-    b = tl.load(line + tl.maximum(place - 1, 0) * step, mask=on, other=0.0)
-    d = tl.load(line + tl.minimum(place + 1, last) * step, mask=on, other=0.0)
-    e = tl.load(line + tl.minimum(place + 2, last) * step, mask=on, other=0.0)
+    a = fetch(line + tl.maximum(place - 2, 0) * step, on)
+    b = fetch(line + tl.maximum(place - 1, 0) * step, on)
+    d = fetch(line + tl.minimum(place + 1, last) * step, on)
+    e = fetch(line + tl.minimum(place + 2, last) * step, on)
     return (d - b) * (8.0 / 12.0) - (e - a) * (1.0 / 12.0)
 
 
@@ -75,44 +73,42 @@ def slopes(plane, row, column, h, w, on):
 @triton.jit
 def _gradients(mean, gradients, h, w, CHANNELS: tl.constexpr, PIXELS: tl.constexpr):
     """Take the first derivatives of all channels: (2 · CHANNELS, H, W)."""
-    at = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
-    on = at < h * w
-    row, column = at // w, at % w
+    at, row, column, on = pixels_of(h * w, w, PIXELS)
     for c in tl.static_range(CHANNELS):
         x, y = slopes(mean + c * h * w, row, column, h, w, on)
-        tl.store(gradients + 2 * c * h * w + at, x, mask=on)
-        tl.store(gradients + (2 * c + 1) * h * w + at, y, mask=on)
+        store_planes(gradients + 2 * c * h * w + at, h * w, (x, y), on)
 
 
 @triton.jit
 def _smoothness(flow, smoothness, across, along, h, w, PIXELS: tl.constexpr):
     """Store s between column x and x + 1, and between row y and y + 1."""
-    at = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
-    on = at < h * w
-    row, column = at // w, at % w
+    at, row, column, on = pixels_of(h * w, w, PIXELS)
     has_right, has_below = on & (column + 1 < w), on & (row + 1 < h)
     up, down = tl.maximum(row - 1, 0), tl.minimum(row + 1, h - 1)
     left, right = tl.maximum(column - 1, 0), tl.minimum(column + 1, w - 1)
     squares_x, squares_y = tl.zeros((PIXELS,), tl.float32), tl.zeros((PIXELS,), tl.float32)
     for c in tl.static_range(2):
         f = flow + c * h * w
-        own = tl.load(f + at, mask=on, other=0.0)
-        beside = tl.load(f + row * w + right, mask=on, other=0.0)
-        below = tl.load(f + down * w + column, mask=on, other=0.0)
-        diagonal = tl.load(f + down * w + right, mask=on, other=0.0)
-        above = tl.load(f + up * w + column, mask=on, other=0.0)
-        above_right = tl.load(f + up * w + right, mask=on, other=0.0)
+        own, beside = fetch(f + at, on), fetch(f + row * w + right, on)
+        below, diagonal = fetch(f + down * w + column, on), fetch(f + down * w + right, on)
+        above, above_right = fetch(f + up * w + column, on), fetch(f + up * w + right, on)
         slope = 0.25 * ((below - above) + (diagonal - above_right))
         squares_x += (beside - own) * (beside - own) + slope * slope
-        before = tl.load(f + row * w + left, mask=on, other=0.0)
-        below_left = tl.load(f + down * w + left, mask=on, other=0.0)
+        before, below_left = fetch(f + row * w + left, on), fetch(f + down * w + left, on)
         slope = 0.25 * ((beside - before) + (diagonal - below_left))
         squares_y += (below - own) * (below - own) + slope * slope
-    own = tl.load(smoothness + at, mask=on, other=0.0)
-    beside = tl.load(smoothness + row * w + right, mask=on, other=0.0)
-    below = tl.load(smoothness + down * w + column, mask=on, other=0.0)
+    own, beside = fetch(smoothness + at, on), fetch(smoothness + row * w + right, on)
+    below = fetch(smoothness + down * w + column, on)
     tl.store(across + at, tl.where(has_right, 0.5 * (own + beside) / tl.sqrt(squares_x + TINY), 0.0), mask=on)
     tl.store(along + at, tl.where(has_below, 0.5 * (own + below) / tl.sqrt(squares_y + TINY), 0.0), mask=on)
+
+
+@triton.jit
+def with_equation(p, q, t, a11, a12, a22, b1, b2, error):
+    """Add the normal equations of p du + q dv + t = 0, with the weight 1 / (p² + q² + ζ²), and its squared error."""
+    norm = 1.0 / (p * p + q * q + ROUND)
+    a11, a12, a22 = a11 + norm * p * p, a12 + norm * p * q, a22 + norm * q * q
+    return a11, a12, a22, b1 - norm * p * t, b2 - norm * q * t, error + norm * t * t
 
 
 @triton.jit
@@ -121,61 +117,40 @@ def _system(
     gamma, hold, h, w, CHANNELS: tl.constexpr, PIXELS: tl.constexpr
 ):  # fmt: skip
     """Fill in the nine planes of the relaxation: M⁻¹ (3), b (2), s to the right and below, and d = 0 (2)."""
-    at = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
     pixels = h * w
-    on = at < pixels
-    row, column = at // w, at % w
+    at, row, column, on = pixels_of(pixels, w, PIXELS)
     zero = tl.zeros((PIXELS,), tl.float32)
     a11, a12, a22, b1, b2, error = zero, zero, zero, zero, zero, zero
     for c in tl.static_range(CHANNELS):
         xx, xy = slopes(gradients + 2 * c * pixels, row, column, h, w, on)
         yy = slope(gradients + (2 * c + 1) * pixels + column, row, h - 1, w, on)
         xt, yt = slopes(difference + c * pixels, row, column, h, w, on)
-        norm = 1.0 / (xx * xx + xy * xy + ROUND)
-        a11 += norm * xx * xx
-        a12 += norm * xx * xy
-        a22 += norm * xy * xy
-        b1 -= norm * xx * xt
-        b2 -= norm * xy * xt
-        error += norm * xt * xt
-        norm = 1.0 / (xy * xy + yy * yy + ROUND)
-        a11 += norm * xy * xy
-        a12 += norm * xy * yy
-        a22 += norm * yy * yy
-        b1 -= norm * xy * yt
-        b2 -= norm * yy * yt
-        error += norm * yt * yt
-    is_inside = tl.load(inside + at, mask=on, other=0.0)
+        a11, a12, a22, b1, b2, error = with_equation(xx, xy, xt, a11, a12, a22, b1, b2, error)
+        a11, a12, a22, b1, b2, error = with_equation(xy, yy, yt, a11, a12, a22, b1, b2, error)
+    is_inside = fetch(inside + at, on)
     scale = gamma / CHANNELS * is_inside / tl.sqrt(3.0 / CHANNELS * error + TINY)
     pull = hold * (1.0 - is_inside)
-    s_right, s_down = tl.load(across + at, mask=on, other=0.0), tl.load(along + at, mask=on, other=0.0)
+    s_right, s_down = fetch(across + at, on), fetch(along + at, on)
     has_left, has_up = on & (column > 0), on & (row > 0)
-    s_left, s_up = tl.load(across + at - 1, mask=has_left, other=0.0), tl.load(along + at - w, mask=has_up, other=0.0)
+    s_left, s_up = fetch(across + at - 1, has_left), fetch(along + at - w, has_up)
     has_right, has_down = on & (column + 1 < w), on & (row + 1 < h)
     half = (w + 1) // 2
     plane = 2 * h * half
     target = system + (2 * row + column % 2) * half + column // 2
     for c in tl.static_range(2):
         f = flow + c * pixels + at
-        own = tl.load(f, mask=on, other=0.0)
+        own = fetch(f, on)
         side = scale * b1 if c == 0 else scale * b2
-        side += pull * (tl.load(start + c * pixels + at, mask=on, other=0.0) - own)
-        side += s_right * (tl.load(f + 1, mask=has_right, other=0.0) - own)
-        side += s_left * (tl.load(f - 1, mask=has_left, other=0.0) - own)
-        side += s_down * (tl.load(f + w, mask=has_down, other=0.0) - own)
-        side += s_up * (tl.load(f - w, mask=has_up, other=0.0) - own)
+        side += pull * (fetch(start + c * pixels + at, on) - own)
+        side = side + s_right * (fetch(f + 1, has_right) - own) + s_left * (fetch(f - 1, has_left) - own)
+        side = side + s_down * (fetch(f + w, has_down) - own) + s_up * (fetch(f - w, has_up) - own)
         tl.store(target + (3 + c) * plane, side, mask=on)
     diagonal = s_right + s_left + s_down + s_up + pull
     a11, a12, a22 = scale * a11 + diagonal, scale * a12, scale * a22 + diagonal
     determinant = a11 * a22 - a12 * a12
     factor = tl.where(determinant > 0, 1.0 / determinant, 0.0)
-    tl.store(target, a22 * factor, mask=on)
-    tl.store(target + plane, -a12 * factor, mask=on)
-    tl.store(target + 2 * plane, a11 * factor, mask=on)
-    tl.store(target + 5 * plane, s_right, mask=on)
-    tl.store(target + 6 * plane, s_down, mask=on)
-    tl.store(target + 7 * plane, zero, mask=on)
-    tl.store(target + 8 * plane, zero, mask=on)
+    store_planes(target, plane, (a22 * factor, -a12 * factor, a11 * factor), on)
+    store_planes(target + 5 * plane, plane, (s_right, s_down, zero, zero), on)
 
 
 @triton.jit
@@ -195,22 +170,17 @@ def _relax(system, omega, h, w, odd, PIXELS: tl.constexpr):
     has_left, has_right = on & (column > 0), on & (column + 1 < w)
     has_up, has_down = on & (row > 0), on & (row + 1 < h)
     across, along = system + 5 * plane, system + 6 * plane
-    s_right, s_down = tl.load(across + at, mask=on, other=0.0), tl.load(along + at, mask=on, other=0.0)
-    s_left, s_up = tl.load(across + left, mask=has_left, other=0.0), tl.load(along + up, mask=has_up, other=0.0)
+    s_right, s_down = fetch(across + at, on), fetch(along + at, on)
+    s_left, s_up = fetch(across + left, has_left), fetch(along + up, has_up)
     u, v = system + 7 * plane, system + 8 * plane
-    sum_u = tl.load(system + 3 * plane + at, mask=on, other=0.0)
-    sum_v = tl.load(system + 4 * plane + at, mask=on, other=0.0)
-    sum_u += s_left * tl.load(u + left, mask=has_left, other=0.0)
-    sum_v += s_left * tl.load(v + left, mask=has_left, other=0.0)
-    sum_u += s_right * tl.load(u + right, mask=has_right, other=0.0)
-    sum_v += s_right * tl.load(v + right, mask=has_right, other=0.0)
-    sum_u += s_up * tl.load(u + up, mask=has_up, other=0.0)
-    sum_v += s_up * tl.load(v + up, mask=has_up, other=0.0)
-    sum_u += s_down * tl.load(u + down, mask=has_down, other=0.0)
-    sum_v += s_down * tl.load(v + down, mask=has_down, other=0.0)
-    i11, i12 = tl.load(system + at, mask=on, other=0.0), tl.load(system + plane + at, mask=on, other=0.0)
-    i22 = tl.load(system + 2 * plane + at, mask=on, other=0.0)
-    old_u, old_v = tl.load(u + at, mask=on, other=0.0), tl.load(v + at, mask=on, other=0.0)
+    sum_u, sum_v = fetch(system + 3 * plane + at, on), fetch(system + 4 * plane + at, on)
+    sum_u = sum_u + s_left * fetch(u + left, has_left) + s_right * fetch(u + right, has_right)
+    sum_v = sum_v + s_left * fetch(v + left, has_left) + s_right * fetch(v + right, has_right)
+    sum_u = sum_u + s_up * fetch(u + up, has_up) + s_down * fetch(u + down, has_down)
+    sum_v = sum_v + s_up * fetch(v + up, has_up) + s_down * fetch(v + down, has_down)
+    i11, i12 = fetch(system + at, on), fetch(system + plane + at, on)
+    i22 = fetch(system + 2 * plane + at, on)
+    old_u, old_v = fetch(u + at, on), fetch(v + at, on)
     tl.store(u + at, old_u + omega * (i11 * sum_u + i12 * sum_v - old_u), mask=on)
     tl.store(v + at, old_v + omega * (i12 * sum_u + i22 * sum_v - old_v), mask=on)
 
@@ -218,34 +188,24 @@ def _relax(system, omega, h, w, odd, PIXELS: tl.constexpr):
 @triton.jit
 def _add(system, flow, h, w, PIXELS: tl.constexpr):
     """Add d to the flow."""
-    at = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
     pixels = h * w
-    on = at < pixels
-    row, column = at // w, at % w
+    at, row, column, on = pixels_of(pixels, w, PIXELS)
     half = (w + 1) // 2
     source = system + (2 * row + column % 2) * half + column // 2
     for c in tl.static_range(2):
-        value = tl.load(flow + c * pixels + at, mask=on, other=0.0)
-        value += tl.load(source + (7 + c) * (2 * h * half), mask=on, other=0.0)
+        value = fetch(flow + c * pixels + at, on)
+        value += fetch(source + (7 + c) * (2 * h * half), on)
         tl.store(flow + c * pixels + at, value, mask=on)
 
 
 def refinement_step(
-    flow: Tensor,
-    start: Tensor,
-    image0: Tensor,
-    image1: Tensor,
-    smoothness: Tensor,
-    gamma: float,
-    hold: float,
-    iterations: int,
-    omega: float,
-) -> None:
+    flow: Tensor, start: Tensor, image0: Tensor, image1: Tensor, smoothness: Tensor,
+    gamma: float, hold: float, iterations: int, omega: float,
+) -> None:  # fmt: skip
     """See :func:`deepmatching.flow.operators.refinement_step.refinement_step`."""
     channels, h, w = image0.shape
     mean, difference, inside = warp(image0, image1, flow)
-    half = (w + 1) // 2
-    gradients, (across, along) = flow.new_empty((2 * channels, h, w)), flow.new_empty((2, h, w))
+    gradients, (across, along), half = flow.new_empty((2 * channels, h, w)), flow.new_empty((2, h, w)), (w + 1) // 2
     system = flow.new_empty((9, h, 2, half))
     now = flow.contiguous()
     launch_on_pixels(_gradients, h * w, mean, gradients, h, w, CHANNELS=channels)

@@ -6,7 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 from deepmatching.kernels.constants import LAB_REACH, RGB_TO_XYZ, TENSOR_REACH, WHITE_XYZ
-from deepmatching.kernels.gpu.indexing import launch_on_pixels
+from deepmatching.kernels.gpu.indexing import fetch, launch_on_pixels, pixels_of, store_planes
 
 X_R, X_G, X_B = (tl.constexpr(value / WHITE_XYZ[0]) for value in RGB_TO_XYZ[0])
 Y_R, Y_G, Y_B = (tl.constexpr(value / WHITE_XYZ[1]) for value in RGB_TO_XYZ[1])
@@ -14,9 +14,7 @@ Z_R, Z_G, Z_B = (tl.constexpr(value / WHITE_XYZ[2]) for value in RGB_TO_XYZ[2])
 
 
 @triton.jit
-def _blur(
-    image, out, numbers, size, step, sharpness, factor, REACH: tl.constexpr, PIXELS: tl.constexpr
-):  # fmt: skip
+def _blur(image, out, numbers, size, step, sharpness, factor, REACH: tl.constexpr, PIXELS: tl.constexpr):
     """Blur along an axis of this ``size`` with entries ``step`` numbers apart; weights are e^{−sharpness t²}."""
     at = tl.program_id(0).to(tl.int64) * PIXELS + tl.arange(0, PIXELS)
     on = at < numbers
@@ -25,7 +23,7 @@ def _blur(
     for t in tl.static_range(-REACH, REACH + 1):
         weight = tl.exp(-sharpness * (t * t))
         there = tl.minimum(tl.maximum(place + t, 0), size - 1)
-        total += weight * tl.load(image + at + (there - place) * step, mask=on, other=0.0)
+        total += weight * fetch(image + at + (there - place) * step, on)
         mass += weight
     tl.store(out + at, factor / mass * total, mask=on)
 
@@ -54,36 +52,27 @@ def _lab(image, out, pixels, CHANNELS: tl.constexpr, PIXELS: tl.constexpr):
     at = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
     on = at < pixels
     step = 0 if CHANNELS == 1 else pixels
-    red = tl.load(image + at, mask=on, other=0.0)
-    green = tl.load(image + step + at, mask=on, other=0.0)
-    blue = tl.load(image + 2 * step + at, mask=on, other=0.0)
+    red, green, blue = fetch(image + at, on), fetch(image + step + at, on), fetch(image + 2 * step + at, on)
     x = lightness(X_R * red + X_G * green + X_B * blue)
     y = lightness(Y_R * red + Y_G * green + Y_B * blue)
     z = lightness(Z_R * red + Z_G * green + Z_B * blue)
-    tl.store(out + at, 116.0 * y - 16.0, mask=on)
-    tl.store(out + pixels + at, 500.0 * (x - y), mask=on)
-    tl.store(out + 2 * pixels + at, 200.0 * (y - z), mask=on)
+    store_planes(out + at, pixels, (116.0 * y - 16.0, 500.0 * (x - y), 200.0 * (y - z)), on)
 
 
 @triton.jit
 def _structure(lab, tensor, h, w, PIXELS: tl.constexpr):
     """Sum g_x², g_x g_y and g_y² over the channels."""
-    at = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
-    on = at < h * w
-    row, column = at // w, at % w
+    at, row, column, on = pixels_of(h * w, w, PIXELS)
     left, right = row * w + tl.maximum(column - 1, 0), row * w + tl.minimum(column + 1, w - 1)
     up, down = tl.maximum(row - 1, 0) * w + column, tl.minimum(row + 1, h - 1) * w + column
-    xx, xy, yy = tl.zeros((PIXELS,), tl.float32), tl.zeros((PIXELS,), tl.float32), tl.zeros((PIXELS,), tl.float32)
+    zero = tl.zeros((PIXELS,), tl.float32)
+    xx, xy, yy = zero, zero, zero
     for c in tl.static_range(3):
         plane = lab + c * h * w
-        x = 0.5 * (tl.load(plane + right, mask=on, other=0.0) - tl.load(plane + left, mask=on, other=0.0))
-        y = 0.5 * (tl.load(plane + down, mask=on, other=0.0) - tl.load(plane + up, mask=on, other=0.0))
-        xx += x * x
-        xy += x * y
-        yy += y * y
-    tl.store(tensor + at, xx, mask=on)
-    tl.store(tensor + h * w + at, xy, mask=on)
-    tl.store(tensor + 2 * h * w + at, yy, mask=on)
+        x = 0.5 * (fetch(plane + right, on) - fetch(plane + left, on))
+        y = 0.5 * (fetch(plane + down, on) - fetch(plane + up, on))
+        xx, xy, yy = xx + x * x, xy + x * y, yy + y * y
+    store_planes(tensor + at, h * w, (xx, xy, yy), on)
 
 
 @triton.jit
@@ -91,9 +80,7 @@ def _smallest(tensor, out, pixels, PIXELS: tl.constexpr):
     """Take the square root of the smaller eigenvalue."""
     at = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
     on = at < pixels
-    xx = tl.load(tensor + at, mask=on, other=0.0)
-    xy = tl.load(tensor + pixels + at, mask=on, other=0.0)
-    yy = tl.load(tensor + 2 * pixels + at, mask=on, other=0.0)
+    xx, xy, yy = fetch(tensor + at, on), fetch(tensor + pixels + at, on), fetch(tensor + 2 * pixels + at, on)
     smallest = 0.5 * (xx + yy - tl.sqrt((xx - yy) * (xx - yy) + 4.0 * xy * xy))
     tl.store(out + at, tl.sqrt(tl.maximum(smallest, 0.0)), mask=on)
 

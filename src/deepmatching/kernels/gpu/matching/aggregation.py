@@ -17,6 +17,7 @@ from deepmatching.kernels.gpu.indexing import (
     NOTHING,
     block_of_cells,
     cells_of,
+    fetch,
     launch_on_volume,
     powered,
     reference_point,
@@ -40,12 +41,6 @@ def existing(index, points):
 
 
 @triton.jit
-def weight_of_child(index, minus, plus, children):
-    """Return 1 / (number of existing children along an axis), 1 without children."""
-    return 1.0 / tl.maximum(existing(index + minus, children) + existing(index + plus, children), 1.0)
-
-
-@triton.jit
 def linked(
     pair, i, j, y, x, inside, rows, columns, h, w, up, down, left, right, cell_shift,
     SIDE_Y: tl.constexpr, SIDE_X: tl.constexpr, SHIFTED: tl.constexpr
@@ -64,52 +59,46 @@ def linked(
 
 
 @triton.jit
-def _aggregate(
-    scores, out, exponent, rows_up, columns_up, rows, columns, h, w, up, down, left, right, cell_shift,
-    SHIFTED: tl.constexpr, POWER: tl.constexpr, BLOCK: tl.constexpr
+def _sum_linked(
+    source, choices, out, exponent, rows_out, columns_out, rows, columns, h, w, up, down, left, right, cell_shift,
+    KIND: tl.constexpr, POWER: tl.constexpr, SHIFTED: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Take the mean of S_{l+1/2} over the children of a point, summed in the links' order."""
-    pair, i, j = reference_point(rows_up, columns_up)
+    """Sum the cells of the points on the other grid that a point is linked with.
+
+    * ``mean``: of the existing children, summed in the links' order, and divided by their number;
+    * ``shares``: of the parents, each divided by the number of its existing children (the gradient of the mean);
+    * ``chosen``: of the children that chose this parent (the gradient of disaggregation).
+    """
+    pair, i, j = reference_point(rows_out, columns_out)
     cell, y, x, inside = block_of_cells(h, w, BLOCK)
-    mean = tl.zeros((BLOCK,), tl.float32)
-    whole = weight_of_child(i, up, down, rows) * weight_of_child(j, left, right, columns)
+    total = tl.zeros((BLOCK,), tl.float32)
+    count_y = existing(i + up, rows) + existing(i + down, rows)
+    count_x = existing(j + left, columns) + existing(j + right, columns)
     for side_y in tl.static_range(2):
+        if KIND == "shares":
+            parent = shifted(i, up, down, side_y)
+            count_y = existing(parent - up, rows_out) + existing(parent - down, rows_out)
         for side_x in tl.static_range(2):
-            child, at, on, exists = linked(
+            if KIND == "shares":
+                parent = shifted(j, left, right, side_x)
+                count_x = existing(parent - left, columns_out) + existing(parent - right, columns_out)
+            point, at, on, exists = linked(
                 pair, i, j, y, x, inside, rows, columns, h, w, up, down, left, right, cell_shift,
                 side_y, side_x, SHIFTED,
             )  # fmt: skip
-            # Weights are powers of two: the sum of the products is the mean to the last bit.
-            mean += whole * exists * tl.load(scores + child + at, mask=on, other=0.0).to(tl.float32)
+            if KIND == "chosen":
+                on = on & (tl.load(choices + point + at, mask=on, other=255).to(tl.int32) == 2 * side_y + side_x)
+            else:  # weights are powers of two: the sum of the products is the mean to the last bit
+                exists = exists / (tl.maximum(count_y, 1.0) * tl.maximum(count_x, 1.0))
+            total += exists * fetch(source + point + at, on).to(tl.float32)
     if POWER:
-        mean = powered(mean, exponent)
-    tl.store(out + cells_of(pair, i, j, rows_up, columns_up, h * w) + cell, mean, mask=inside)
-
-
-@triton.jit
-def _aggregate_gradient(
-    gradient, out, rows_up, columns_up, rows, columns, h, w, up, down, left, right, cell_shift,
-    SHIFTED: tl.constexpr, BLOCK: tl.constexpr
-):  # fmt: skip
-    """Sum over a child's parents their gradient times the child's weight in the mean: ∂S_{l+1/2}."""
-    pair, i, j = reference_point(rows, columns)
-    cell, y, x, inside = block_of_cells(h, w, BLOCK)
-    total = tl.zeros((BLOCK,), tl.float32)
-    for side_y in tl.static_range(2):
-        weight_y = weight_of_child(shifted(i, -up, -down, side_y), up, down, rows)
-        for side_x in tl.static_range(2):
-            weight = weight_y * weight_of_child(shifted(j, -left, -right, side_x), left, right, columns)
-            parent, at, on, exists = linked(
-                pair, i, j, y, x, inside, rows_up, columns_up, h, w, -up, -down, -left, -right, -cell_shift,
-                side_y, side_x, SHIFTED,
-            )  # fmt: skip
-            total += weight * exists * tl.load(gradient + parent + at, mask=on, other=0.0)
-    tl.store(out + cells_of(pair, i, j, rows, columns, h * w) + cell, total, mask=inside)
+        total = powered(total, exponent)
+    tl.store(out + cells_of(pair, i, j, rows_out, columns_out, h * w) + cell, total, mask=inside)
 
 
 @triton.jit
 def _disaggregate(
-    scores, values, choices, rows_up, columns_up, rows, columns, h, w, up, down, left, right, cell_shift,
+    scores, values, choices, rows, columns, rows_up, columns_up, h, w, up, down, left, right, cell_shift,
     SHIFTED: tl.constexpr, RECORD: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """Find the best parent of each child. Parents come in the reverse order of the links that lead from them."""
@@ -120,7 +109,7 @@ def _disaggregate(
     for n_y in tl.static_range(2):
         for n_x in tl.static_range(2):
             parent, at, on, exists = linked(
-                pair, i, j, y, x, inside, rows_up, columns_up, h, w, -up, -down, -left, -right, -cell_shift,
+                pair, i, j, y, x, inside, rows_up, columns_up, h, w, up, down, left, right, cell_shift,
                 1 - n_y, 1 - n_x, SHIFTED,
             )  # fmt: skip
             score = tl.load(scores + parent + at, mask=on, other=float("-inf"))
@@ -134,58 +123,34 @@ def _disaggregate(
         tl.store(choices + out + cell, choice.to(tl.uint8), mask=inside)
 
 
-@triton.jit
-def _disaggregate_gradient(
-    gradient, choices, out, rows_up, columns_up, rows, columns, h, w, up, down, left, right, cell_shift,
-    SHIFTED: tl.constexpr, BLOCK: tl.constexpr
-):  # fmt: skip
-    """Sum the gradients of the children that chose a parent: ∂Q_{l+1}."""
-    pair, i, j = reference_point(rows_up, columns_up)
-    cell, y, x, inside = block_of_cells(h, w, BLOCK)
-    total = tl.zeros((BLOCK,), tl.float32)
-    for side_y in tl.static_range(2):
-        for side_x in tl.static_range(2):
-            child, at, on, exists = linked(
-                pair, i, j, y, x, inside, rows, columns, h, w, up, down, left, right, cell_shift,
-                side_y, side_x, SHIFTED,
-            )  # fmt: skip
-            code = tl.load(choices + child + at, mask=on, other=255).to(tl.int32)
-            chosen = on & (code == 2 * side_y + side_x)
-            total += exists * tl.load(gradient + child + at, mask=chosen, other=0.0)
-    tl.store(out + cells_of(pair, i, j, rows_up, columns_up, h * w) + cell, total, mask=inside)
-
-
 Grid = tuple[int, int]
 
 
 def _launch(
-    kernel: Any, out: Tensor, tensors: tuple[Any, ...], grids: tuple[Grid, Grid], links: Links, **constants: Any
+    kernel: Any, out: Tensor, tensors: tuple[Any, ...], grid: Grid, links: Links, sign: int, **kind: Any
 ) -> None:
-    """Launch a kernel for all cells of ``out``; ``grids`` are those of level l + 1 and l."""
+    """Launch a kernel for all cells of ``out``, linked with points of a grid: children (sign +1) or parents (−1)."""
     # Row shifts for ε = −1 and +1, column shifts for both, and the cell shift: the links are their combinations.
-    shifts = links[0][0], links[3][0], links[0][1], links[3][1], links[3][2]
-    launch_on_volume(
-        kernel, out, *tensors, *grids[0], *grids[1], *out.shape[-2:], *shifts, **constants, SHIFTED=shifts[-1] != 0
-    )
+    shifts = (sign * n for n in (links[0][0], links[3][0], links[0][1], links[3][1], links[3][2]))
+    sizes = (*out.shape[1:3], *grid, *out.shape[3:])
+    launch_on_volume(kernel, out, *tensors, *sizes, *shifts, **kind, SHIFTED=links[3][2] != 0)
 
 
-def _grid_of(scores: Tensor) -> Grid:
-    return scores.shape[1], scores.shape[2]
-
-
-def aggregate_mean(scores: Tensor, grid: Grid, links: Links, exponent: float | None = None) -> Tensor:
-    """Do ``operators.aggregation`` without gradient, and apply max(·, 0)^ν if ``exponent`` is given."""
-    out = scores.new_empty((scores.shape[0], *grid, *scores.shape[-2:]))
-    tensors = (scores, out, exponent or 1.0)
-    _launch(_aggregate, out, tensors, (grid, _grid_of(scores)), links, POWER=exponent is not None)
+def _sum(
+    kind: str, source: Tensor, grid: Grid, links: Links, choices: Tensor | None = None, exponent: float | None = None
+) -> Tensor:
+    """Return the sum of this kind for all points of a ``grid``."""
+    out = source.new_empty((source.shape[0], *grid, *source.shape[3:]))
+    tensors, sign = (source, out if choices is None else choices, out, exponent or 1.0), -1 if kind == "shares" else 1
+    _launch(_sum_linked, out, tensors, source.shape[1:3], links, sign, KIND=kind, POWER=exponent is not None)
     return out
 
 
 def best_parent(scores: Tensor, grid: Grid, links: Links, record: bool = False) -> tuple[Tensor, Tensor]:
     """Return Q_{l+1/2}, (B, *grid, h, w), from Q_{l+1} and, with ``record``, the number of the link it came by."""
-    values = scores.new_empty((scores.shape[0], *grid, *scores.shape[-2:]))
+    values = scores.new_empty((scores.shape[0], *grid, *scores.shape[3:]))
     choices = torch.empty(values.shape if record else 1, dtype=torch.uint8, device=scores.device)
-    _launch(_disaggregate, values, (scores, values, choices), (_grid_of(scores), grid), links, RECORD=record)
+    _launch(_disaggregate, values, (scores, values, choices), scores.shape[1:3], links, -1, RECORD=record)
     return values, choices
 
 
@@ -194,16 +159,13 @@ class Aggregation(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, grid: Grid, links: Links) -> Tensor:
-        ctx.grid, ctx.links = _grid_of(scores), links
-        return aggregate_mean(scores.contiguous(), grid, links)
+        ctx.grid, ctx.links = scores.shape[1:3], links
+        return _sum("mean", scores.contiguous(), grid, links)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        out = gradient.new_empty((gradient.shape[0], *ctx.grid, *gradient.shape[-2:]))
-        grids = (_grid_of(gradient), ctx.grid)
-        _launch(_aggregate_gradient, out, (gradient.contiguous(), out), grids, ctx.links)
-        return out, None, None
+        return _sum("shares", gradient.contiguous(), ctx.grid, ctx.links), None, None
 
 
 class Disaggregation(torch.autograd.Function):
@@ -213,17 +175,13 @@ class Disaggregation(torch.autograd.Function):
     def forward(ctx: Any, scores: Tensor, grid: Grid, links: Links) -> Tensor:
         values, choices = best_parent(scores.contiguous(), grid, links, record=ctx.needs_input_grad[0])
         ctx.save_for_backward(choices)
-        ctx.grid, ctx.links = _grid_of(scores), links
+        ctx.grid, ctx.links = scores.shape[1:3], links
         return values
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        (choices,) = ctx.saved_tensors
-        out = gradient.new_empty((gradient.shape[0], *ctx.grid, *gradient.shape[-2:]))
-        grids = (ctx.grid, _grid_of(gradient))
-        _launch(_disaggregate_gradient, out, (gradient.contiguous(), choices, out), grids, ctx.links)
-        return out, None, None
+        return _sum("chosen", gradient.contiguous(), ctx.grid, ctx.links, *ctx.saved_tensors), None, None
 
 
 def aggregation(scores: Tensor, grid: tuple[int, int], links: Links) -> Tensor:
@@ -238,7 +196,7 @@ def disaggregation(scores: Tensor, grid: tuple[int, int], links: Links) -> Tenso
 
 def aggregate(pooled: Tensor, geometry: Geometry, l: int, exponent: float) -> Tensor:
     """See :func:`deepmatching.network.operators.fused.aggregate`."""
-    return aggregate_mean(pooled.contiguous(), geometry.grid(l + 1), geometry.links(l), exponent)
+    return _sum("mean", pooled.contiguous(), geometry.grid(l + 1), geometry.links(l), exponent=exponent)
 
 
 def aggregate_and_pool(pooled: Tensor, geometry: Geometry, l: int, exponent: float) -> tuple[Tensor, Tensor]:
@@ -246,7 +204,7 @@ def aggregate_and_pool(pooled: Tensor, geometry: Geometry, l: int, exponent: flo
 
     The means are stored in between, since windows overlap. ν is applied to the maxima alone: the power is monotone.
     """
-    mean = aggregate_mean(pooled.contiguous(), geometry.grid(l + 1), geometry.links(l))
+    mean = _sum("mean", pooled.contiguous(), geometry.grid(l + 1), geometry.links(l))
     return pool(mean, geometry.window(l + 2), geometry.pool_offset(l + 1), geometry.pool_reach, exponent)
 
 

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from deepmatching.kernels.gpu.indexing import launch
+from deepmatching.kernels.gpu.indexing import fetch, launch
 
 WINDOWS = 32  #: windows of one program
 POINTS = 16  #: reference points of one program of a lookup or of the comparison
@@ -23,8 +23,8 @@ def _lookup(
     k, b = tl.program_id(1), tl.program_id(2).to(tl.int64)
     inside = n < points
     at = ((b * targets + k) * points + n) * 2
-    x = tl.load(places + at, mask=inside, other=0.0) * factor
-    y = tl.load(places + at + 1, mask=inside, other=0.0) * factor
+    x = fetch(places + at, inside) * factor
+    y = fetch(places + at + 1, inside) * factor
     x = tl.minimum(tl.maximum(x, 0.0), width - 1.0)
     y = tl.minimum(tl.maximum(y, 0.0), height - 1.0)
     left, top = tl.floor(x).to(tl.int32), tl.floor(y).to(tl.int32)
@@ -34,12 +34,12 @@ def _lookup(
     for block in range(BLOCKS):
         c = block * CHANNELS + tl.arange(0, CHANNELS)
         mask = inside[:, None] & (c < channels)[None, :]
-        own = tl.load(vectors + (b * points + n)[:, None] * channels + c[None, :], mask=mask, other=0.0)
+        own = fetch(vectors + (b * points + n)[:, None] * channels + c[None, :], mask)
         base = cells + b * height * width * channels + c[None, :]
-        upper_left = tl.load(base + ((top * width + left) * channels)[:, None], mask=mask, other=0.0)
-        upper_right = tl.load(base + ((top * width + right) * channels)[:, None], mask=mask, other=0.0)
-        lower_left = tl.load(base + ((low * width + left) * channels)[:, None], mask=mask, other=0.0)
-        lower_right = tl.load(base + ((low * width + right) * channels)[:, None], mask=mask, other=0.0)
+        upper_left = fetch(base + ((top * width + left) * channels)[:, None], mask)
+        upper_right = fetch(base + ((top * width + right) * channels)[:, None], mask)
+        lower_left = fetch(base + ((low * width + left) * channels)[:, None], mask)
+        lower_right = fetch(base + ((low * width + right) * channels)[:, None], mask)
         upper = upper_left + (upper_right - upper_left) * x[:, None]
         lower = lower_left + (lower_right - lower_left) * x[:, None]
         total += tl.sum(own * (upper + (lower - upper) * y[:, None]), axis=1)
@@ -84,19 +84,15 @@ def _windows(
         y, x = place // SIDE, place % SIDE
         channel = block * CHANNELS + tl.arange(0, CHANNELS)
         at = source + (y * stride_y + x * stride_x)
-        a = tl.load(
-            cells + at[:, None] + (channel * stride_c)[None, :],
-            mask=inside[:, None] & (channel < channels)[None, :], other=0.0,
-        )  # fmt: skip
-        b = tl.load(
-            weight + (y * weight_y + x * weight_x) + (channel * weight_c)[:, None] + (n * weight_n)[None, :],
-            mask=(channel < channels)[:, None] & (n < OUTPUTS)[None, :], other=0.0,
-        )  # fmt: skip
+        real = channel < channels
+        a = fetch(cells + at[:, None] + (channel * stride_c)[None, :], inside[:, None] & real[None, :])
+        weights = weight + (y * weight_y + x * weight_x) + (channel * weight_c)[:, None] + (n * weight_n)[None, :]
+        b = fetch(weights, real[:, None] & (n < OUTPUTS)[None, :])
         if HALF:
             total = tl.dot((a * factor).to(tl.float16), b.to(tl.float16), total)
         else:
             total = tl.dot(a * factor, b, total, input_precision="ieee")
-    total += tl.load(bias + n, mask=n < OUTPUTS, other=0.0)[None, :]
+    total += fetch(bias + n, n < OUTPUTS)[None, :]
     target = (tl.program_id(1).to(tl.int64) * per_batch + window) * OUTPUTS
     mask = inside[:, None] & (n < OUTPUTS)[None, :]
     tl.store(out + target[:, None] + n[None, :], tl.maximum(total, 0.0).to(out.dtype.element_ty), mask=mask)
@@ -140,11 +136,11 @@ def _compare(
     e = tl.arange(0, PADDED)
     mask = on[:, None] & (e < EVIDENCE)[None, :]
     source = evidence + pair * evidence_b + i * evidence_y + j * evidence_x
-    value = tl.load(source[:, None] + (e * evidence_c)[None, :], mask=mask, other=0.0)
+    value = fetch(source[:, None] + (e * evidence_c)[None, :], mask)
     tl.store(target[:, None] + e[None, :], value.to(out.dtype.element_ty), mask=mask)
 
-    x = (tl.load(points1 + 2 * point, mask=on, other=0.0) - beta) / alpha
-    y = (tl.load(points1 + 2 * point + 1, mask=on, other=0.0) - beta) / alpha
+    x = (fetch(points1 + 2 * point, on) - beta) / alpha
+    y = (fetch(points1 + 2 * point + 1, on) - beta) / alpha
     x = tl.minimum(tl.maximum(x, 0.0), columns1 - 1.0)
     y = tl.minimum(tl.maximum(y, 0.0), rows1 - 1.0)
     left, top = x.to(tl.int32), y.to(tl.int32)
@@ -154,11 +150,11 @@ def _compare(
     channel = (g[:, None] * PER_GROUP + n[None, :])[None, :, :]
     mask = on[:, None, None] & ((g < GROUPS)[:, None] & (n < PER_GROUP)[None, :])[None, :, :]
     near = context1 + pair * b_b
-    a = tl.load((context0 + pair * a_b + i * a_y + j * a_x)[:, None, None] + channel * a_c, mask=mask, other=0.0)
-    b00 = tl.load((near + top * b_y + left * b_x)[:, None, None] + channel * b_c, mask=mask, other=0.0)
-    b01 = tl.load((near + top * b_y + right * b_x)[:, None, None] + channel * b_c, mask=mask, other=0.0)
-    b10 = tl.load((near + bottom * b_y + left * b_x)[:, None, None] + channel * b_c, mask=mask, other=0.0)
-    b11 = tl.load((near + bottom * b_y + right * b_x)[:, None, None] + channel * b_c, mask=mask, other=0.0)
+    a = fetch((context0 + pair * a_b + i * a_y + j * a_x)[:, None, None] + channel * a_c, mask)
+    b00 = fetch((near + top * b_y + left * b_x)[:, None, None] + channel * b_c, mask)
+    b01 = fetch((near + top * b_y + right * b_x)[:, None, None] + channel * b_c, mask)
+    b10 = fetch((near + bottom * b_y + left * b_x)[:, None, None] + channel * b_c, mask)
+    b11 = fetch((near + bottom * b_y + right * b_x)[:, None, None] + channel * b_c, mask)
     upper = (1.0 - p) * b00.to(tl.float32) + p * b01.to(tl.float32)
     lower = (1.0 - p) * b10.to(tl.float32) + p * b11.to(tl.float32)
     product = tl.sum(a.to(tl.float32) * ((1.0 - q) * upper + q * lower), axis=2)

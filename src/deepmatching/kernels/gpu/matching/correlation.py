@@ -25,7 +25,7 @@ from torch import Tensor
 
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.kernels.constants import CHUNK_BYTES, POINT_TILE, TARGET_BLOCK
-from deepmatching.kernels.gpu.indexing import launch
+from deepmatching.kernels.gpu.indexing import fetch, launch
 from deepmatching.kernels.gpu.matching.pooling import pool_into
 
 
@@ -78,7 +78,7 @@ def _split_cells(
     for start in tl.static_range(0, PADDED, CHANNELS):
         channel = start + tl.arange(0, CHANNELS)
         read = inside[:, None] & (channel < channels)[None, :]
-        x32 = tl.load(source[:, None] + (channel * stride_c)[None, :], mask=read, other=0.0)
+        x32 = fetch(source[:, None] + (channel * stride_c)[None, :], read)
         x_high, x_low = split(x32 * scale)
         write = (column < columns)[:, None] & (channel < PADDED)[None, :]
         tl.store(high + out[:, None] + channel[None, :], x_high, mask=write)
@@ -149,20 +149,9 @@ class Layout(NamedTuple):
 
 def layout(geometry: Geometry, patch: int) -> Layout:
     """Return the indices of a geometry, in cells."""
-    step = geometry.alpha // geometry.gamma
-    first_y, first_x = geometry.first_cell
-    reach = geometry.R(0) if geometry.relative else 0
-    return Layout(
-        *geometry.shape(0),
-        step=step,
-        shift=step if geometry.relative else 0,
-        first_y=first_y - patch // 2,
-        first_x=first_x - patch // 2,
-        origin_y=first_y - reach if geometry.relative else 0,
-        origin_x=first_x - reach if geometry.relative else 0,
-        end_y=geometry.used1[0] // geometry.gamma,
-        end_x=geometry.used1[1] // geometry.gamma,
-    )
+    first = (cell - patch // 2 for cell in geometry.first_cell)
+    ends = (size // geometry.gamma for size in geometry.used1)
+    return Layout(*geometry.shape(0), geometry.step, geometry.shift, *first, *geometry.first_target, *ends)
 
 
 def reference_and_target(cells0: Tensor, cells1: Tensor, at: Layout, patch: int) -> tuple[HalfCells, HalfCells]:

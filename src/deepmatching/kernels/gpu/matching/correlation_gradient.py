@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.kernels.constants import POINT_TILE
-from deepmatching.kernels.gpu.indexing import launch
+from deepmatching.kernels.gpu.indexing import fetch, launch
 from deepmatching.kernels.gpu.matching.correlation import (
     HalfCells,
     Layout,
@@ -41,11 +41,13 @@ CELLS_Y, CELLS_X = 4, 16  #: block of target cells of one program
 
 
 @triton.jit
-def add_products(total, a_high, a_low, b_high, b_low):
-    """Return total + a · b for split a and b."""
-    total = tl.dot(a_high, b_high, total)
-    total = tl.dot(a_high, b_low, total)
-    return tl.dot(a_low, b_high, total)
+def with_products(total, g, high, low, at, read):
+    """Return total + G · c, with both split, for cells c at these places."""
+    g_high, g_low = split(g)
+    c_high, c_low = fetch(high + at, read), fetch(low + at, read)
+    total = tl.dot(g_high, c_high, total)
+    total = tl.dot(g_high, c_low, total)
+    return tl.dot(g_low, c_high, total)
 
 
 @triton.jit
@@ -79,17 +81,12 @@ def _reference_gradient(
         y = (block // blocks_x) * BLOCK_Y + m // BLOCK_X
         x = (block % blocks_x) * BLOCK_X + m % BLOCK_X
         mine = in_window(y[None, :] - first_y[:, None], x[None, :] - first_x[:, None], h, w)
-        g = tl.load(source + (y * w + x)[None, :], mask=mine, other=0.0)
-        weight = rectify(origin_y + row0 * shift + y, end_y, PATCH) * rectify(
-            origin_x + column0 * shift + x, end_x, PATCH
-        )
+        weight = rectify(origin_y + row0 * shift + y, end_y, PATCH)
+        weight *= rectify(origin_x + column0 * shift + x, end_x, PATCH)
         # Rectification is up to 2 along each axis; a quarter of it cannot leave float16's range.
-        g_high, g_low = split(g * (weight * (0.25 * scale))[None, :])
+        g = fetch(source + (y * w + x)[None, :], mine) * (weight * (0.25 * scale))[None, :]
         at = ((row0 * shift + y + o_y) * columns1 + column0 * shift + x) * PADDED
-        read = (run < PATCH * PADDED)[None, :]
-        c_high = tl.load(high1 + at[:, None] + run[None, :], mask=read, other=0.0)
-        c_low = tl.load(low1 + at[:, None] + run[None, :], mask=read, other=0.0)
-        total = add_products(total, g_high, g_low, c_high, c_low)
+        total = with_products(total, g, high1, low1, at[:, None] + run[None, :], (run < PATCH * PADDED)[None, :])
     total *= power_of_two(-exponent) * 4.0
     total *= power_of_two(-scale_exponent(tl.load(peak1 + pair)))
     channel = run % PADDED
@@ -143,14 +140,11 @@ def _target_gradient(
         mine = in_window(y[:, None] - first_y[None, :], x[:, None] - first_x[None, :], h, w)
         point = (pair * rows + i) * columns + j
         source = gradient + (point * (h * w) - (i * w + j) * shift)[None, :]
-        g = tl.load(source + (y * w + x)[:, None], mask=mine, other=0.0)
         weight = rectify(position_y, end_y, PATCH) * rectify(position_x, end_x, PATCH)
-        g_high, g_low = split(g * (weight * (0.25 * scale))[:, None])
+        g = fetch(source + (y * w + x)[:, None], mine) * (weight * (0.25 * scale))[:, None]
         at = ((i * step + o_y) * columns0 + j * step + o_x) * PADDED
         read = exists[:, None] & (channel < PADDED)[None, :]
-        c_high = tl.load(high0 + at[:, None] + channel[None, :], mask=read, other=0.0)
-        c_low = tl.load(low0 + at[:, None] + channel[None, :], mask=read, other=0.0)
-        total = add_products(total, g_high, g_low, c_high, c_low)
+        total = with_products(total, g, high0, low0, at[:, None] + channel[None, :], read)
     total *= power_of_two(-exponent) * 4.0
     total *= power_of_two(-scale_exponent(tl.load(peak0 + pair)))
     out = result + pair * channels * h1 * w1 + (v_y * w1 + v_x)[:, None] + (channel * h1 * w1)[None, :]

@@ -4,8 +4,6 @@
 then two passes over the reference points decide which point keeps a bin.
 """
 
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
@@ -13,7 +11,7 @@ from torch import Tensor
 
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.targets import Best, Decoded, bin_side, positions
-from deepmatching.kernels.gpu.indexing import NOTHING, cells_of, launch, reference_point, row_and_column
+from deepmatching.kernels.gpu.indexing import NOTHING, cells_of, fetch, launch, reference_point, row_and_column
 from deepmatching.settings import RECIPROCAL, Reciprocal
 
 LOWEST = -2139095041  #: ``ordered`` of −∞
@@ -49,7 +47,7 @@ def _best_cells(
         code = tl.load(switches + q, mask=inside, other=255).to(tl.int32)
         on = inside & (code != NOTHING)
         score = tl.load(coarse + q, mask=on, other=float("-inf"))
-        score += tl.load(pooled + q, mask=on, other=0.0).to(tl.float32)
+        score += fetch(pooled + q, on).to(tl.float32)
         q_y, q_x = row_and_column(q, w)
         k_y = 2 * q_y + offset - REACH + code // SIDE
         k_x = 2 * q_x + offset - REACH + code % SIDE
@@ -81,65 +79,44 @@ def claim_of(
 ):
     """Tell whether a point's score is the best in its bin, and return the bin's index in the table."""
     score = tl.load(scores + point, mask=inside, other=float("-inf"))
-    cell = tl.load(cells + point, mask=inside, other=0).to(tl.int32)
+    cell = fetch(cells + point, inside).to(tl.int32)
     finite = inside & (score > float("-inf")) & (score < float("inf"))
     i, j = (point // columns) % rows, point % columns
     y = (origin_y + step * i + cell // w_fine) // per_bin
     x = (origin_x + step * j + cell % w_fine) // per_bin
     at = (point // (rows * columns)) * (bin_rows * bin_columns) + y * bin_columns + x
-    return finite & (ordered(score) >= tl.load(table + at, mask=finite, other=0)), at
-
-
-@triton.jit
-def _first_claims(
-    scores, cells, table, first, points,
-    rows, columns, w_fine, origin_y, origin_x, step, per_bin, bin_rows, bin_columns,
-    BLOCK: tl.constexpr
-):  # fmt: skip
-    """Set first[bin] to the first reference point in raster order that claims the bin."""
-    point = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    claims, at = claim_of(
-        scores, cells, table, point, point < points,
-        rows, columns, w_fine, origin_y, origin_x, step, per_bin, bin_rows, bin_columns,
-    )  # fmt: skip
-    tl.atomic_min(first + at, point, mask=claims, sem="relaxed")
+    return finite & (ordered(score) >= fetch(table + at, finite)), at
 
 
 @triton.jit
 def _verify(
     scores, cells, table, first, verified, points,
     rows, columns, w_fine, origin_y, origin_x, step, per_bin, bin_rows, bin_columns,
-    FIRST: tl.constexpr, BLOCK: tl.constexpr
+    CLAIM: tl.constexpr, FIRST: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
+    """With ``CLAIM``, set first[bin] to the first reference point in raster order that claims the bin; else verify."""
     point = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     claims, at = claim_of(
         scores, cells, table, point, point < points,
         rows, columns, w_fine, origin_y, origin_x, step, per_bin, bin_rows, bin_columns,
     )  # fmt: skip
-    if FIRST:
-        claims = claims & (tl.load(first + at, mask=claims, other=-1) == point)
-    tl.store(verified + point, claims.to(tl.uint8), mask=point < points)
+    if CLAIM:
+        tl.atomic_min(first + at, point, mask=claims, sem="relaxed")
+    else:
+        if FIRST:
+            claims = claims & (tl.load(first + at, mask=claims, other=-1) == point)
+        tl.store(verified + point, claims.to(tl.uint8), mask=point < points)
 
 
-class Targets(NamedTuple):
-    """Where a point's targets lie, in cells from the image's corner, and the bins of the table."""
+def targets(geometry: Geometry, reciprocal: Reciprocal) -> tuple[int, ...]:
+    """Return (w_fine, origin_y, origin_x, step, per_bin, bin_rows, bin_columns): where a point's targets lie.
 
-    w_fine: int  #: w_0, columns of a level-0 window
-    origin_y: int  #: first target of point (0, 0)
-    origin_x: int
-    step: int  #: from point to point; 0 on the absolute lattice
-    per_bin: int
-    bin_rows: int
-    bin_columns: int
-
-
-def targets(geometry: Geometry, reciprocal: Reciprocal) -> Targets:
-    """Return the indices of a geometry, with bins of α₀ pixels or, for ``exact``, of one target position."""
+    These are w_0, the first target of point (0, 0) in cells from the image's corner, the step from point to point, and
+    the bins of the table, of α₀ pixels or, for ``exact``, of one target position.
+    """
     per_bin = bin_side(geometry, reciprocal)
-    bins = [-(-(size // geometry.gamma) // per_bin) for size in geometry.used1]
-    origin = [cell - geometry.R(0) if geometry.relative else 0 for cell in geometry.first_cell]
-    shift = geometry.alpha // geometry.gamma if geometry.relative else 0
-    return Targets(geometry.window(0)[1], origin[0], origin[1], shift, per_bin, bins[0], bins[1])
+    bins = (-(-(size // geometry.gamma) // per_bin) for size in geometry.used1)
+    return geometry.window(0)[1], *geometry.first_target, geometry.shift, per_bin, *bins
 
 
 def _best(
@@ -149,16 +126,16 @@ def _best(
     pairs, rows, columns, h, w = coarse.shape
     scores = coarse.new_empty((pairs, rows, columns))
     cells = torch.empty_like(scores, dtype=torch.int64)
-    at = targets(geometry, reciprocal)
-    bins = (pairs, at.bin_rows, at.bin_columns) if reciprocal != "none" else (pairs, 0, 0)
+    w_fine, *origin, step, per_bin, bin_rows, bin_columns = targets(geometry, reciprocal)
+    bins = (pairs, bin_rows, bin_columns) if reciprocal != "none" else (pairs, 0, 0)
     table = torch.full(bins, LOWEST, dtype=torch.int32, device=coarse.device)
     block = min(2048, triton.next_power_of_2(h * w))
     launch(
         _best_cells, (pairs * rows * columns,),
         coarse.contiguous(), pooled.contiguous(), switches.contiguous(), scores, cells, table,
-        rows, columns, h, w, at.w_fine, geometry.pool_offset(0), at.origin_y, at.origin_x, at.step,
-        *(size // geometry.gamma for size in geometry.used1), at.bin_rows, at.bin_columns,
-        PER_BIN=at.per_bin, REACH=geometry.pool_reach, TABLE=reciprocal != "none", BLOCK=block, num_warps=4,
+        rows, columns, h, w, w_fine, geometry.pool_offset(0), *origin, step,
+        *(size // geometry.gamma for size in geometry.used1), bin_rows, bin_columns,
+        PER_BIN=per_bin, REACH=geometry.pool_reach, TABLE=reciprocal != "none", BLOCK=block, num_warps=4,
     )  # fmt: skip
     return scores, cells, table
 
@@ -179,11 +156,9 @@ def decode_pooled(
     verified = torch.empty_like(scores, dtype=torch.bool)
     at = (scores.numel(), *scores.shape[1:], *targets(geometry, reciprocal))
     grid = (triton.cdiv(scores.numel(), POINTS),)
-    first = torch.full_like(table, 2**31 - 1) if reciprocal == "bins" else table
-    if reciprocal == "bins":
-        launch(_first_claims, grid, scores, cells, table, first, *at, BLOCK=POINTS)
-    launch(
-        _verify, grid, scores, cells, table, first, verified.view(torch.uint8), *at,
-        FIRST=reciprocal == "bins", BLOCK=POINTS,
-    )  # fmt: skip
+    has_first = reciprocal == "bins"
+    first = torch.full_like(table, 2**31 - 1) if has_first else table
+    for claim in (True, False) if has_first else (False,):
+        tensors = (scores, cells, table, first, verified.view(torch.uint8))
+        launch(_verify, grid, *tensors, *at, CLAIM=claim, FIRST=has_first, BLOCK=POINTS)
     return Decoded(*positions(cells, geometry), scores, cells, verified)

@@ -4,6 +4,8 @@ A claim on a bin is one 64-bit number with the score above and, below, the point
 highest: an atomic maximum leaves the first of the best claims.
 """
 
+import math
+
 import torch
 import triton
 import triton.language as tl
@@ -12,7 +14,7 @@ from torch import Tensor
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.targets import Decoded
 from deepmatching.kernels import constants
-from deepmatching.kernels.gpu.indexing import launch
+from deepmatching.kernels.gpu.indexing import fetch, launch
 from deepmatching.kernels.gpu.matching.decoding import ordered, targets
 
 POINTS = 32  #: reference points of one program
@@ -35,7 +37,7 @@ def squashed(length, SCALE: tl.constexpr):
 @triton.jit
 def target_of(cells, point, on, rows, columns, w_fine, origin_y, origin_x, step):
     """Return (row, column) of Γ(p), in cells from the image's corner."""
-    cell = tl.load(cells + point, mask=on, other=0).to(tl.int32)
+    cell = fetch(cells + point, on).to(tl.int32)
     i, j = (point // columns) % rows, point % columns
     return origin_y + step * i + cell // w_fine, origin_x + step * j + cell % w_fine
 
@@ -56,14 +58,14 @@ def _claim(
     """Store Q/(L+1) and d(p), 0 where no path reaches p, and the best claim on every bin."""
     point = tl.program_id(0) * POINTS + tl.arange(0, POINTS)
     on = point < points
-    score = tl.load(scores + point, mask=on, other=0.0)
+    score = fetch(scores + point, on)
     reached = (score > float("-inf")) & (score < float("inf"))
     score = tl.where(reached, score / levels, 0.0)
     tl.store(shares + point, score, mask=on)
     pair, place = point // (rows * columns), point % (rows * columns)
     for c in tl.static_range(2):
-        to = tl.load(points1 + 2 * point + c, mask=on & reached, other=0.0)
-        start = tl.load(points0 + 2 * place + c, mask=on & reached, other=0.0)
+        to = fetch(points1 + 2 * point + c, on & reached)
+        start = fetch(points0 + 2 * place + c, on & reached)
         tl.store(moved + 2 * point + c, to - start, mask=on)
     y, x = target_of(cells, point, on, rows, columns, w_fine, origin_y, origin_x, step)
     row, column = bin_of(y, x, per_bin, bin_rows, bin_columns)
@@ -77,17 +79,15 @@ def against(claim, score, own_x, own_y, moved, start, on):
     bits = (claim >> 32).to(tl.int32)  # ``ordered`` of its score
     excess = (tl.where(bits >= 0, bits, bits ^ 0x7FFFFFFF).to(tl.float32, bitcast=True) - score) * 4.0
     other = start + (0x7FFFFFFF - (claim & 0xFFFFFFFF)).to(tl.int32)
-    x = tl.load(moved + 2 * other, mask=on, other=0.0) - own_x
-    return excess, x, tl.load(moved + 2 * other + 1, mask=on, other=0.0) - own_y
+    x = fetch(moved + 2 * other, on) - own_x
+    return excess, x, fetch(moved + 2 * other + 1, on) - own_y
 
 
 @triton.jit
-def borders(out, x, y, height, width, on):
-    """Store the distances to the left, upper, right and lower border."""
-    tl.store(out, squashed(x, COARSE_SCALE), mask=on)
-    tl.store(out + 1, squashed(y, COARSE_SCALE), mask=on)
-    tl.store(out + 2, squashed(width - x, COARSE_SCALE), mask=on)
-    tl.store(out + 3, squashed(height - y, COARSE_SCALE), mask=on)
+def store_squashed(out, lengths, SCALE: tl.constexpr, on):
+    """Store a tuple of lengths, squashed, beside each other."""
+    for n in tl.static_range(len(lengths)):
+        tl.store(out + n, squashed(lengths[n], SCALE), mask=on)
 
 
 @triton.jit
@@ -99,52 +99,47 @@ def _describe_match(
     """Store all channels but the parts of the similarity. ``out`` has the points' first channels."""
     pair, place = point // (rows * columns), point % (rows * columns)
     start = pair * (rows * columns)
-    score = tl.load(shares + point, mask=on, other=0.0)
-    own_x, own_y = tl.load(moved + 2 * point, mask=on, other=0.0), tl.load(moved + 2 * point + 1, mask=on, other=0.0)
-    raw = tl.load(scores + point, mask=on, other=0.0)
+    score = fetch(shares + point, on)
+    own_x, own_y = fetch(moved + 2 * point, on), fetch(moved + 2 * point + 1, on)
+    raw = fetch(scores + point, on)
     k = tl.arange(0, 32)
-    peak = tl.load(around + (25 * point)[:, None] + k[None, :], mask=on[:, None] & (k < 25)[None, :], other=0.0)
+    peak = fetch(around + (25 * point)[:, None] + k[None, :], on[:, None] & (k < 25)[None, :])
     peak = tl.where((peak > float("-inf")) & (peak < float("inf")), peak, NO_SCORE)
     tl.store((out + 47)[:, None] + k[None, :], peak, mask=on[:, None] & (k < 25)[None, :])
     tl.store(out, score, mask=on)
     tl.store(out + 1, tl.sum(tl.where((k == 12)[None, :], peak, 0.0), axis=1), mask=on)
     tl.store(out + 2, ((raw > float("-inf")) & (raw < float("inf"))).to(tl.float32), mask=on)
 
-    tl.store(out + 3, (tl.load(verified + point, mask=on, other=0) != 0).to(tl.float32), mask=on)
-    y, x = target_of(cells, point, on, rows, columns, w_fine, origin_y, origin_x, step)
-    row, column = bin_of(y, x, per_bin, bin_rows, bin_columns)
+    tl.store(out + 3, (fetch(verified + point, on) != 0).to(tl.float32), mask=on)
+    bin_y, bin_x = target_of(cells, point, on, rows, columns, w_fine, origin_y, origin_x, step)
+    row, column = bin_of(bin_y, bin_x, per_bin, bin_rows, bin_columns)
     table += pair * (bin_rows * bin_columns)
-    claim = tl.load(table + row * bin_columns + column, mask=on, other=0)
+    claim = fetch(table + row * bin_columns + column, on)
     excess, dx, dy = against(claim, score, own_x, own_y, moved, start, on)
     tl.store(out + 4, excess, mask=on)
-    tl.store(out + 5, squashed(dx, FINE_SCALE), mask=on)
-    tl.store(out + 6, squashed(dy, FINE_SCALE), mask=on)
+    store_squashed(out + 5, (dx, dy), FINE_SCALE, on)
     best = claim
     found = tl.zeros((POINTS,), tl.int32)
     for n in tl.static_range(9):  # of equal scores, that of the first bin
         near_y, near_x = row + (n // 3 - 1), column + (n % 3 - 1)
         valid = on & (near_y >= 0) & (near_y < bin_rows) & (near_x >= 0) & (near_x < bin_columns)
-        near = tl.load(table + near_y * bin_columns + near_x, mask=valid, other=0)
+        near = fetch(table + near_y * bin_columns + near_x, valid)
         better = valid & ((found == 0) | ((near >> 32) > (best >> 32)))
         best = tl.where(better, near, best)
         found = tl.where(valid, 1, found)
     excess, dx, dy = against(best, score, own_x, own_y, moved, start, on)
     tl.store(out + 7, excess, mask=on)
-    tl.store(out + 8, squashed(dx, FINE_SCALE), mask=on)
-    tl.store(out + 9, squashed(dy, FINE_SCALE), mask=on)
-    tl.store(out + 10, squashed(tl.sqrt(dx * dx + dy * dy), FINE_SCALE), mask=on)
+    store_squashed(out + 8, (dx, dy, tl.sqrt(dx * dx + dy * dy)), FINE_SCALE, on)
 
-    tl.store(out + 11, squashed(own_x, COARSE_SCALE), mask=on)
-    tl.store(out + 12, squashed(own_y, COARSE_SCALE), mask=on)
-    p_x, p_y = tl.load(points0 + 2 * place, mask=on, other=0.0), tl.load(points0 + 2 * place + 1, mask=on, other=0.0)
-    borders(out + 13, p_x, p_y, height0, width0, on)
-    borders(out + 17, p_x + own_x, p_y + own_y, height1, width1, on)
+    x, y = fetch(points0 + 2 * place, on), fetch(points0 + 2 * place + 1, on)
+    store_squashed(out + 11, (own_x, own_y, x, y, width0 - x, height0 - y), COARSE_SCALE, on)
+    x, y = x + own_x, y + own_y
+    store_squashed(out + 17, (x, y, width1 - x, height1 - y), COARSE_SCALE, on)
     if LIMITED:
-        tl.store(out + 21, squashed(radius - tl.abs(own_x), FINE_SCALE), mask=on)
-        tl.store(out + 22, squashed(radius - tl.abs(own_y), FINE_SCALE), mask=on)
+        store_squashed(out + 21, (radius - tl.abs(own_x), radius - tl.abs(own_y)), FINE_SCALE, on)
     else:
-        tl.store(out + 21, tl.full((POINTS,), 1.0, tl.float32), mask=on)
-        tl.store(out + 22, tl.full((POINTS,), 1.0, tl.float32), mask=on)
+        tl.store(out + 21, 1.0, mask=on)
+        tl.store(out + 22, 1.0, mask=on)
 
     i, j = place // columns, place % columns
     for n in tl.static_range(4):  # a neighbour and the opposite one
@@ -155,8 +150,8 @@ def _describe_match(
         before, after = moved + 2 * (start + up * columns + left), moved + 2 * (start + down * columns + right)
         for c in tl.static_range(2):
             own = own_x if c == 0 else own_y
-            one = tl.load(before + c, mask=on, other=0.0) - own
-            other = tl.load(after + c, mask=on, other=0.0) - own
+            one = fetch(before + c, on) - own
+            other = fetch(after + c, on) - own
             tl.store(out + (23 + 2 * n + c), squashed(one, FINE_SCALE), mask=on)
             tl.store(out + (23 + 2 * (7 - n) + c), squashed(other, FINE_SCALE), mask=on)
             tl.store(out + (39 + 2 * n + c), squashed(one + other, FINE_SCALE), mask=on)
@@ -200,8 +195,8 @@ def _evidence(
                 channel = g[:, None] * PER_PART + begin + n[None, :]
                 valid = (begin + n < PER_PART)[None, :] & (channel < channels)
                 mask = seen[:, None, None] & valid[None, :, :]
-                ours = tl.load(a[:, None, None] + (channel * a_c)[None, :, :], mask=mask, other=0.0)
-                theirs = tl.load(b[:, None, None] + (channel * b_c)[None, :, :], mask=mask, other=0.0)
+                ours = fetch(a[:, None, None] + (channel * a_c)[None, :, :], mask)
+                theirs = fetch(b[:, None, None] + (channel * b_c)[None, :, :], mask)
                 total += tl.sum(ours * theirs, axis=2)
             tl.store((out + FIXED)[:, None] + g[None, :], total * PARTS, mask=on[:, None])
         else:
@@ -209,8 +204,8 @@ def _evidence(
             for begin in range(0, channels, CHANNELS):
                 channel = begin + tl.arange(0, CHANNELS)
                 mask = seen[:, None] & (channel < channels)[None, :]
-                ours = tl.load(a[:, None] + (channel * a_c)[None, :], mask=mask, other=0.0)
-                theirs = tl.load(b[:, None] + (channel * b_c)[None, :], mask=mask, other=0.0)
+                ours = fetch(a[:, None] + (channel * a_c)[None, :], mask)
+                theirs = fetch(b[:, None] + (channel * b_c)[None, :], mask)
                 sums += tl.sum(ours * theirs, axis=1)
             tl.store(out + FIXED + part, sums * (PATCH * PATCH), mask=on)
 
@@ -221,9 +216,8 @@ def gather_evidence(
     """See :func:`deepmatching.network.operators.evidence.gather_evidence`."""
     batch, rows, columns = decoded.scores.shape
     scores, cells, points0 = decoded.scores.contiguous(), decoded.cells.contiguous(), decoded.points0.contiguous()
-    at, points = targets(geometry, "bins"), scores.numel()
-    places = (rows, columns, *at)
-    table = torch.full((batch * at.bin_rows * at.bin_columns,), NO_CLAIM, dtype=torch.int64, device=scores.device)
+    places, points = (rows, columns, *targets(geometry, "bins")), scores.numel()
+    table = torch.full((batch * math.prod(places[-2:]),), NO_CLAIM, dtype=torch.int64, device=scores.device)
     shares, moved = torch.empty_like(scores), scores.new_empty((batch, rows, columns, 2))
     blocks = triton.cdiv(points, POINTS)
     launch(
@@ -231,18 +225,15 @@ def gather_evidence(
         scores, cells, points0, decoded.points1.contiguous(), table, shares, moved, points, float(geometry.L + 1),
         *places, POINTS=POINTS, num_warps=1,
     )  # fmt: skip
-    parts = PARTS.value if patch == 1 else patch**2
-    out = scores.new_empty((batch, rows, columns, FIXED.value + parts))
-    channels = cells0.shape[1]
-    per_part = triton.cdiv(channels, PARTS.value)
+    out = scores.new_empty((batch, rows, columns, FIXED.value + (PARTS.value if patch == 1 else patch**2)))
+    channels, per_part = cells0.shape[1], triton.cdiv(cells0.shape[1], PARTS.value)
     top, left = (cell - patch // 2 for cell in geometry.first_cell)
     launch(
         _evidence, (blocks, 1 + patch**2),
         shares, moved, scores, decoded.verified.contiguous().view(torch.uint8), around.contiguous(), points0, cells,
         table, cells0, cells1, out, points, *places,
         *(float(side) for side in (*geometry.used0, *geometry.used1, geometry.radius or 0)),
-        channels, *cells1.shape[2:], top, left, geometry.alpha // geometry.gamma,
-        *cells0.stride(), *cells1.stride(),
+        channels, *cells1.shape[2:], top, left, geometry.step, *cells0.stride(), *cells1.stride(),
         LIMITED=geometry.radius is not None, PATCH=patch,
         PER_PART=per_part, WIDTH=min(8, triton.next_power_of_2(per_part)),
         POINTS=POINTS, CHANNELS=CHANNELS, num_warps=4,

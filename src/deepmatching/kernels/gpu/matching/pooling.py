@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from deepmatching.kernels.gpu.indexing import NOTHING, block_of_cells, launch_on_volume, powered
+from deepmatching.kernels.gpu.indexing import NOTHING, block_of_cells, fetch, launch_on_volume, powered
 
 
 @triton.jit
@@ -47,37 +47,20 @@ def _pool(
 
 
 @triton.jit
-def _pool_gradient(gradient, switches, result, h, w, h_out, w_out, offset, REACH: tl.constexpr, BLOCK: tl.constexpr):
-    """Sum ∂S_{l+1/2} over the windows whose switch is k: ∂S_l(k)."""
-    point = tl.program_id(0).to(tl.int64)
-    cell, y, x, inside = block_of_cells(h, w, BLOCK)
-    gradient += point * (h_out * w_out)
-    switches += point * (h_out * w_out)
-    total = tl.zeros((BLOCK,), tl.float32)
-    for n_y in tl.static_range(REACH + 1):
-        k_y, d_y, row = window_over(y, offset, h_out, n_y, REACH)
-        for n_x in tl.static_range(REACH + 1):
-            k_x, d_x, column = window_over(x, offset, w_out, n_x, REACH)
-            on = inside & row & column
-            at = k_y * w_out + k_x
-            code = tl.load(switches + at, mask=on, other=255).to(tl.int32)
-            chosen = on & (code == d_y * (2 * REACH + 1) + d_x)
-            total += tl.load(gradient + at, mask=chosen, other=0.0)
-    tl.store(result + point * (h * w) + cell, total, mask=inside)
-
-
-@triton.jit
 def _unpool(
     coarse, pooled, switches, values, choices, h, w, h_in, w_in, offset,
-    REACH: tl.constexpr, ADD: tl.constexpr, RECORD: tl.constexpr, BLOCK: tl.constexpr
+    SUM: tl.constexpr, REACH: tl.constexpr, ADD: tl.constexpr, RECORD: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Find each cell's largest score of the windows that chose it, the first window in raster order on ties."""
+    """Find each cell's largest score of the windows that chose it, the first window in raster order on ties.
+
+    With ``SUM``, add up the scores instead: from ∂S_{l+1/2}, this gives ∂S_l.
+    """
     point = tl.program_id(0).to(tl.int64)
     cell, y, x, inside = block_of_cells(h, w, BLOCK)
     coarse += point * (h_in * w_in)
     pooled += point * (h_in * w_in)
     switches += point * (h_in * w_in)
-    best = tl.full((BLOCK,), float("-inf"), tl.float32)
+    best = tl.full((BLOCK,), 0.0 if SUM else float("-inf"), tl.float32)
     choice = tl.full((BLOCK,), NOTHING, tl.int32)
     for n_y in tl.static_range(REACH + 1):
         k_y, d_y, row = window_over(y, offset, h_in, n_y, REACH)
@@ -87,12 +70,15 @@ def _unpool(
             at = k_y * w_in + k_x
             code = d_y * (2 * REACH + 1) + d_x
             chosen = on & (tl.load(switches + at, mask=on, other=255).to(tl.int32) == code)
-            score = tl.load(coarse + at, mask=chosen, other=float("-inf"))
-            if ADD:
-                score += tl.load(pooled + at, mask=chosen, other=0.0).to(tl.float32)
-            better = score > best
-            best = tl.where(better, score, best)
-            choice = tl.where(better, code, choice)
+            if SUM:
+                best += fetch(coarse + at, chosen)
+            else:
+                score = tl.load(coarse + at, mask=chosen, other=float("-inf"))
+                if ADD:
+                    score += fetch(pooled + at, chosen).to(tl.float32)
+                better = score > best
+                best = tl.where(better, score, best)
+                choice = tl.where(better, code, choice)
     tl.store(values + point * (h * w) + cell, best, mask=inside)
     if RECORD:
         tl.store(choices + point * (h * w) + cell, choice.to(tl.uint8), mask=inside)
@@ -112,7 +98,7 @@ def _unpool_gradient(
     on = inside & (code != NOTHING)
     at = y * w + x
     counted = on & (tl.load(choices + point * (h * w) + at, mask=on, other=255).to(tl.int32) == code)
-    total = tl.load(gradient + point * (h * w) + at, mask=counted, other=0.0)
+    total = fetch(gradient + point * (h * w) + at, counted)
     tl.store(result + point * (h_in * w_in) + window, total, mask=inside)
 
 
@@ -137,20 +123,18 @@ def pool_into(
 
 
 def unpool(
-    coarse: Tensor,
-    pooled: Tensor | None,
-    switches: Tensor,
-    window: tuple[int, int],
-    offset: int,
-    reach: int,
-    record: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """Return U_l of ``coarse`` (+ ``pooled``) and, with ``record``, the position that each cell's score came from."""
+    coarse: Tensor, pooled: Tensor | None, switches: Tensor, window: tuple[int, int], offset: int, reach: int,
+    record: bool = False, total: bool = False,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Return U_l of ``coarse`` (+ ``pooled``) and, with ``record``, the position that each cell's score came from.
+
+    With ``total``, return the sum of the scores that come back to each cell in place of their maximum.
+    """
     values = coarse.new_empty((*coarse.shape[:-2], *window))
     choices = torch.empty_like(values, dtype=torch.uint8) if record else switches
     launch_on_volume(
         _unpool, values, coarse, coarse if pooled is None else pooled, switches, values, choices,
-        *window, *coarse.shape[-2:], offset, REACH=reach, ADD=pooled is not None, RECORD=record,
+        *window, *coarse.shape[-2:], offset, SUM=total, REACH=reach, ADD=pooled is not None, RECORD=record,
     )  # fmt: skip
     return values, choices
 
@@ -163,19 +147,13 @@ class MaxPooling(torch.autograd.Function):
         values, switches = pool(scores.contiguous(), pooled, offset, reach)
         ctx.save_for_backward(switches)
         ctx.mark_non_differentiable(switches)
-        ctx.window, ctx.offset, ctx.reach = scores.shape[-2:], offset, reach
+        ctx.window = scores.shape[-2:], offset, reach
         return values, switches
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:
-        (switches,) = ctx.saved_tensors
-        result = gradient.new_empty((*gradient.shape[:-2], *ctx.window))
-        sizes = (*ctx.window, *gradient.shape[-2:])
-        launch_on_volume(
-            _pool_gradient, result, gradient.contiguous(), switches, result, *sizes, ctx.offset, REACH=ctx.reach
-        )
-        return result, None, None, None
+        return unpool(gradient.contiguous(), None, *ctx.saved_tensors, *ctx.window, total=True)[0], None, None, None
 
 
 class Unpooling(torch.autograd.Function):
@@ -194,10 +172,9 @@ class Unpooling(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
         choices, switches = ctx.saved_tensors
         result = gradient.new_empty(switches.shape)
-        sizes = (*gradient.shape[-2:], *switches.shape[-2:])
         launch_on_volume(
-            _unpool_gradient, result, gradient.contiguous(), choices, switches, result, *sizes, ctx.offset,
-            REACH=ctx.reach,
+            _unpool_gradient, result, gradient.contiguous(), choices, switches, result,
+            *gradient.shape[-2:], *switches.shape[-2:], ctx.offset, REACH=ctx.reach,
         )  # fmt: skip
         return result, None, None, None, None
 

@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from deepmatching.kernels.gpu.indexing import launch, powered
+from deepmatching.kernels.gpu.indexing import fetch, launch, powered
 
 SIZE = 2048  #: scores of one program
 
@@ -25,8 +25,8 @@ def _power_gradient(scores, exponent, gradient, out, partial, elements, SIZE: tl
     """Store ∂S = ∂ ν S^{ν−1}, and this block's part of ∂ν = Σ ∂ S^ν ln S; both 0 where S ≤ 0."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     inside = at < elements
-    score = tl.load(scores + at, mask=inside, other=0.0)
-    upstream = tl.load(gradient + at, mask=inside, other=0.0)
+    score = fetch(scores + at, inside)
+    upstream = fetch(gradient + at, inside)
     nu = tl.load(exponent)
     positive = score > 0
     log = tl.log2(tl.where(positive, score, 1.0))
