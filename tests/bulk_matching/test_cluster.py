@@ -24,14 +24,8 @@ from deepmatching.bulk_matching import Cluster, Progress, RunFolder, ShardReport
 from deepmatching.bulk_matching import cluster as cluster_module
 from deepmatching.bulk_matching.engine import ShardMatcher
 from deepmatching.bulk_matching.pairs import Pair
-from deepmatching.bulk_matching.storage import SHARDS
 from deepmatching.errors import DeepMatchingError
-
-SETTINGS: dict[str, Any] = {"model": "hog", "radius": 32, "device": "cpu"}
-
-
-def shards(run: RunFolder) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted((run.path / SHARDS).iterdir())}
+from helpers.bulk_runs import SETTINGS, shards
 
 
 def test_without_ray_the_error_says_how_to_install_it_and_nothing_is_written(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from deepmatching.bulk_matching.storage import SHARDS
+from helpers.bulk_runs import shards
 from helpers.processes import run, started
 
 
@@ -20,7 +21,7 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_bytes(engine: str, ph
         pytest.importorskip("ray")
         command += ["--engine", "ray", "--workers", 2, "--cpus-per-worker", 1]
     command.append("--out")
-    expected = {path.name: path.read_bytes() for path in (tmp_path / "whole" / SHARDS).iterdir()}
+    expected = shards(tmp_path / "whole")
     folder = tmp_path / "run" / SHARDS
     for kill in range(3):
         there = _finished(folder)
@@ -32,7 +33,7 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_bytes(engine: str, ph
             time.sleep(random.uniform(0, 0.02))
         assert there <= _finished(folder)  # what is finished stays
     assert run(*command, tmp_path / "run").returncode == 0
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == expected
+    assert shards(tmp_path / "run") == expected
 
 
 def _finished(folder: Path) -> set[str]:

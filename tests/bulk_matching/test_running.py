@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,19 @@ from PIL import Image
 
 import deepmatching as dm
 from deepmatching.bulk_matching import Progress, RunFolder, ShardReport, exhaustive_pairs, sequential_pairs
-from deepmatching.bulk_matching.storage import MANIFEST, SHARDS, MatchedPair, write_shard
+from deepmatching.bulk_matching.storage import MANIFEST, MISSING, SHARDS, MatchedPair, is_same, stamp, write_shard
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.store import lock_folder
 from deepmatching.matches import Matches
+from helpers.bulk_runs import SETTINGS, shards
 
-SETTINGS: dict[str, Any] = {"model": "hog", "radius": 32, "device": "cpu"}
 
-
-def shards(run: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted((run / SHARDS).iterdir())}
+def matched_again(photos: Path, out: Path, **options: Any) -> list[ShardReport]:
+    """Run again with the pairs of neighbours; return the reports of what was matched."""
+    reports: list[ShardReport] = []
+    pairs = options.pop("pairs", sequential_pairs(photos, 1))
+    dm.bulk(pairs, photos, out, on_shard=lambda _, report: reports.append(report), **options, **SETTINGS)
+    return reports
 
 
 def test_a_run_has_the_matches_of_every_pair(photos: Path, tmp_path: Path) -> None:
@@ -63,8 +67,7 @@ def test_an_interrupted_run_goes_on_and_ends_with_the_same_bytes(photos: Path, t
 
 def test_a_run_with_other_settings_is_refused_and_keeps_its_matches(photos: Path, tmp_path: Path) -> None:
     pairs = sequential_pairs(photos, 1)
-    dm.bulk(pairs, photos, tmp_path, **SETTINGS)
-    before = shards(tmp_path)
+    before = shards(dm.bulk(pairs, photos, tmp_path, **SETTINGS))
     with pytest.raises(DeepMatchingError, match="radius 32, and now it is 16"):
         dm.bulk(pairs, photos, tmp_path, **{**SETTINGS, "radius": 16})
     assert shards(tmp_path) == before
@@ -74,57 +77,72 @@ def test_a_run_with_other_settings_is_refused_and_keeps_its_matches(photos: Path
 
 
 def test_a_second_run_into_the_same_folder_at_once_is_refused(photos: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    with (
-        lock_folder(run),
-        pytest.raises(DeepMatchingError, match="Another process"),
-    ):
-        dm.bulk(exhaustive_pairs(photos), photos, run, **SETTINGS)
+    with lock_folder(tmp_path), pytest.raises(DeepMatchingError, match="Another process"):
+        dm.bulk(exhaustive_pairs(photos), photos, tmp_path, **SETTINGS)
 
 
 def test_new_pairs_are_added_to_a_run(photos: Path, tmp_path: Path) -> None:
-    dm.bulk(sequential_pairs(photos, 1), photos, tmp_path / "run", **SETTINGS)
-    before = shards(tmp_path / "run")
+    before = shards(dm.bulk(sequential_pairs(photos, 1), photos, tmp_path / "run", **SETTINGS))
     run = dm.bulk(exhaustive_pairs(photos), photos, tmp_path / "run", **SETTINGS)
-    after = shards(tmp_path / "run")
+    after = shards(run)
     assert {name: after[name] for name in before} == before
     assert len(run) == 10 and len({frozenset(pair.names) for pair in run}) == 10
 
 
-def test_pairs_of_changed_images_are_matched_again(photos: Path, tmp_path: Path) -> None:
+def test_pairs_of_changed_images_are_matched_again_and_of_copied_ones_not(photos: Path, tmp_path: Path) -> None:
     pairs = exhaustive_pairs(photos)
-    dm.bulk(pairs, photos, tmp_path / "run", **SETTINGS)
+    assert len(matched_again(photos, tmp_path / "run", pairs=pairs)) == 10
+    for path in photos.rglob("*.*"):
+        os.utime(path, ns=(0, 0))
+    assert matched_again(photos, tmp_path / "run", pairs=pairs) == []
     Image.fromarray(np.zeros((64, 64, 3), np.uint8)).save(photos / "wide.png")
-    reports: list[ShardReport] = []
-    run = dm.bulk(pairs, photos, tmp_path / "run", on_shard=lambda _, report: reports.append(report), **SETTINGS)
-    assert len(reports) == 4
+    assert len(matched_again(photos, tmp_path / "run", pairs=pairs)) == 4
+    run = RunFolder(tmp_path / "run")
     assert all(pair.matches.size1 == (64, 64) for pair in run if pair.names[1] == "wide.png")
+
+
+@pytest.mark.parametrize("suffix", [".png", ".jpg", ".bmp"])
+def test_other_pixels_in_the_middle_are_noticed(suffix: str, tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (200, 200, 3), np.uint8)
+    path = tmp_path / f"a{suffix}"
+    assert stamp(path) == MISSING and is_same(path.name, MISSING, MISSING)
+    Image.fromarray(pixels).save(path)
+    before = stamp(path)
+    assert is_same(path.name, before, stamp(path)) and stamp(path, before) is before
+    assert not is_same(path.name, MISSING, before) and not is_same(path.name, before, MISSING)
+    pixels[100, 100] += 100
+    Image.fromarray(pixels).save(path)
+    os.utime(path, ns=(0, 0))
+    assert not is_same(path.name, before, stamp(path))
+
+
+def test_a_folder_without_any_of_the_images_is_refused_and_the_run_keeps_its_matches(
+    photos: Path, tmp_path: Path
+) -> None:
+    pairs = sequential_pairs(photos, 1)
+    before = shards(dm.bulk(pairs, photos, tmp_path / "run", **SETTINGS))
+    (tmp_path / "empty").mkdir()
+    for folder in ("empty", "nowhere"):
+        with pytest.raises(DeepMatchingError, match="has none of the images, such as 'left side/"):
+            dm.bulk(pairs, tmp_path / folder, tmp_path / "run", **SETTINGS)
+    assert shards(tmp_path / "run") == before
 
 
 def test_failures_are_recorded_once_and_tried_again_on_request(photos: Path, tmp_path: Path) -> None:
     pairs = [*sequential_pairs(photos, 1), ("wide.png", "missing.png")]
     run = dm.bulk(pairs, photos, tmp_path / "run", **SETTINGS)
     assert list(run.failures()) == [("wide.png", "missing.png")]
-    reports: list[ShardReport] = []
-
-    def keep(_: Progress, report: ShardReport) -> None:
-        reports.append(report)
-
-    dm.bulk(pairs, photos, tmp_path / "run", on_shard=keep, **SETTINGS)
-    assert reports == []
-    dm.bulk(pairs, photos, tmp_path / "run", on_shard=keep, retry=True, **SETTINGS)
-    assert [list(report.failures) for report in reports] == [[("wide.png", "missing.png")]]
+    assert matched_again(photos, tmp_path / "run", pairs=pairs) == []
+    (report,) = matched_again(photos, tmp_path / "run", pairs=pairs, retry=True)
+    assert list(report.failures) == [("wide.png", "missing.png")]
     (photos / "missing.png").write_bytes((photos / "wide.png").read_bytes())  # a file that appears has changed
     assert dm.bulk(pairs, photos, tmp_path / "run", **SETTINGS).failures() == {}
 
 
 def test_what_a_killed_run_left_half_written_is_removed(photos: Path, tmp_path: Path) -> None:
-    dm.bulk(sequential_pairs(photos, 1), photos, tmp_path / "run", **SETTINGS)
-    names = set(os.listdir(tmp_path / "run" / SHARDS))
+    before = shards(dm.bulk(sequential_pairs(photos, 1), photos, tmp_path / "run", **SETTINGS))
     (tmp_path / "run" / SHARDS / f".deepmatching-{'0' * 32}.npz").write_bytes(b"half")
-    dm.bulk(sequential_pairs(photos, 1), photos, tmp_path / "run", **SETTINGS)
-    assert set(os.listdir(tmp_path / "run" / SHARDS)) == names
+    assert matched_again(photos, tmp_path / "run") == [] and shards(tmp_path / "run") == before
 
 
 def test_damaged_files_of_a_run_are_one_sentence(photos: Path, tmp_path: Path) -> None:
@@ -143,13 +161,13 @@ def test_damaged_files_of_a_run_are_one_sentence(photos: Path, tmp_path: Path) -
             RunFolder(tmp_path)
 
 
-def test_a_shard_keeps_confidences_where_matches_have_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shard_keeps_confidences_where_matches_have_them(tmp_path: Path) -> None:
     points = torch.rand(3, 2)
     pair = MatchedPair(("a", "b"), Matches(points, points + 1, torch.rand(3), (4, 4), (4, 4)))
     write_shard(tmp_path / "a.npz", [pair, pair])
     assert "confidence" not in np.load(tmp_path / "a.npz")
-    object.__setattr__(pair.matches, "confidence", torch.tensor([0.1, 0.2, 0.3]))
-    write_shard(tmp_path / "b.npz", [pair])
+    judged = replace(pair.matches, confidence=torch.tensor([0.1, 0.2, 0.3]))
+    write_shard(tmp_path / "b.npz", [replace(pair, matches=judged)])
     np.testing.assert_allclose(np.load(tmp_path / "b.npz")["confidence"], [0.1, 0.2, 0.3])
 
 

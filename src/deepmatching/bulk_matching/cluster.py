@@ -45,12 +45,9 @@ class Cluster:
     cpus_per_worker: int | None = None  #: None for one beside a GPU, else up to four
 
     def __post_init__(self) -> None:
-        if self.workers is not None:
-            check_number("The number of workers", self.workers, minimum=1, whole=True)
-        if self.gpus_per_worker is not None:
-            check_number("The number of GPUs per worker", self.gpus_per_worker, minimum=0)
-        if self.cpus_per_worker is not None:
-            check_number("The number of CPU cores per worker", self.cpus_per_worker, minimum=1, whole=True)
+        for name, minimum in (("workers", 1), ("gpus_per_worker", 0), ("cpus_per_worker", 1)):
+            if (value := getattr(self, name)) is not None:
+                check_number(name, value, minimum=minimum, whole=name != "gpus_per_worker")
 
 
 def run_on_ray(run: RunFolder, make_worker: Callable[[], ShardMatcher], cluster: Cluster) -> Iterator[ShardReport]:
@@ -100,8 +97,9 @@ class _Crew:
                     raise error.cause if isinstance(error.cause, DeepMatchingError) else error from None
                 except self.ray.exceptions.RayError as error:  # of the worker, its machine or the way to it
                     report = self._lose(worker, started, error)
-                else:
-                    self.idle += [worker] * (2 if started is None and self.workers[worker] else 1)
+                else:  # another task of the worker may have been lost
+                    slots = 2 if started is None and self.workers.get(worker) else 1
+                    self.idle += slots * [worker] if worker in self.workers else []
                 if started is not None and report is not None:
                     yield from self._count(report)
 
@@ -209,13 +207,11 @@ def _connected(ray: Any, address: str | None) -> Iterator[None]:
         return
     _check_address(address)
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # silences a warning about future defaults
-    options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-    if address is None:
-        options["include_dashboard"] = False
+    options: dict[str, Any] = {} if address is not None else {"include_dashboard": False}
     printed: list[str] = []
     try:
         with _printed(printed) if address is not None else contextlib.nullcontext():
-            ray.init(address=address or "local", **options)
+            ray.init(address=address or "local", logging_level=logging.ERROR, log_to_driver=False, **options)
     except Exception as error:  # Ray raises plain ones too: a busy machine may not start it in time
         raise _no_cluster(address, error, "".join(printed)) from error
     try:

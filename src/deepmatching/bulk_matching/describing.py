@@ -22,6 +22,9 @@ from deepmatching.network.replay import GraphedDescribe
 MEMORY_SHARE = 0.25  #: Share of the free memory that described images may take. Matching a pair needs the rest.
 
 
+_Read = tuple[Tensor, tuple[int, int], int]
+
+
 class Described(NamedTuple):
     """An image, ready to be matched."""
 
@@ -37,23 +40,11 @@ class Described(NamedTuple):
         return Frame(self.image, self.image, self.cells, self.size)
 
 
-class ReadImage(NamedTuple):
-    """An image as the threads read it."""
-
-    pixels: Tensor  #: (C, H, W), shrunk; float32 in [0, 1], or uint8, which a GPU scales faster
-    size: tuple[int, int]  #: (rows, columns) of the file
-    orientation: int  #: of the stored pixels
-
-
 class DescribedImages:
-    """Described images by name. The ones that were not used for longest are dropped.
+    """Described images of a folder by name, with their pixels if ``keep_images``.
 
-    Args:
-        matcher: describes them.
-        folder: where they are.
-        keep_images: keep the pixels too.
-        memory: bytes that they may take; None for a share of the memory that is free now. Two images are kept whatever
-            their size.
+    They may take ``memory`` bytes, or a share of the memory that is free now. The ones that were not used for longest
+    are dropped, but two are kept whatever their size.
     """
 
     def __init__(
@@ -71,7 +62,7 @@ class DescribedImages:
         threads = min(16, os.cpu_count() or 1)
         self._ahead = 2 * threads if self._is_cuda else threads  # a GPU takes the images of a batch at once
         self._pool = ThreadPoolExecutor(threads, "deepmatching-reader")
-        self._reading: dict[str, Future[ReadImage]] = {}
+        self._reading: dict[str, Future[_Read]] = {}
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -101,7 +92,7 @@ class DescribedImages:
         else:
             reading = self._reading.pop(name, None)
             try:
-                kept: Described | str = self._describe(self.read(name) if reading is None else reading.result())
+                kept: Described | str = self._describe(*(self.read(name) if reading is None else reading.result()))
             except DeepMatchingError as error:
                 kept = str(error)  # the error itself would keep the content of the file
             self._kept[name] = kept
@@ -113,8 +104,11 @@ class DescribedImages:
             raise DeepMatchingError(found)
         return found
 
-    def read(self, name: str) -> ReadImage:
-        """Read an image, in any thread."""
+    def read(self, name: str) -> _Read:
+        """Read an image, in any thread: shrunk pixels, size of the file, orientation of the stored pixels.
+
+        The pixels are float32 in [0, 1], or uint8, which a GPU scales faster.
+        """
         path, settings = self.folder / name, self.matcher.settings
         pixels = read_pixels(path)
         size = size_of(pixels)
@@ -122,18 +116,18 @@ class DescribedImages:
             pixels = shrink(scale_to_unit(pixels, f"image ('{path}')", settings.bit_depth), settings.max_size)
         if self._is_cuda:  # a copy from pinned memory does not wait
             pixels = pixels.pin_memory()
-        return ReadImage(pixels, size, read_orientation(path))
+        return pixels, size, read_orientation(path)
 
     @torch.no_grad()
-    def _describe(self, read: ReadImage) -> Described:
-        shape = size_of(read.pixels)
+    def _describe(self, pixels: Tensor, size: tuple[int, int], orientation: int) -> Described:
+        shape = size_of(pixels)
         if shape not in self._used:
             self._used[shape] = self.matcher.network.geometry(shape, shape).used0  # raises if the image is too small
-        image = read.pixels.to(self.matcher.device, non_blocking=self._is_cuda)
+        image = pixels.to(self.matcher.device, non_blocking=self._is_cuda)
         image = image if image.is_floating_point() else scale_to_unit(image)
         cells = self._describe_image(image[None], self._used[shape])
         self.described += 1
-        return Described(image if self.keep_images else None, cells, read.size, read.orientation)
+        return Described(image if self.keep_images else None, cells, size, orientation)
 
 
 def _bytes(kept: Described | str) -> int:

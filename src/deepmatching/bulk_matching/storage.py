@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
@@ -91,16 +92,15 @@ class Plan:
             numbers = (place[pair[0]], place[pair[1]])
             if frozenset(numbers) not in known:
                 self.pairs.append(numbers)
-        self.ends += [
-            min(end, len(self.pairs)) for end in range(before + shard_size, len(self.pairs) + shard_size, shard_size)
-        ]
+        now = len(self.pairs)
+        self.ends += [min(end, now) for end in range(before + shard_size, now + shard_size, shard_size)]
 
     def renew_stamps(self, folder: PathLike) -> list[int]:
         """Record the stamps of the images in the folder; return the numbers of the shards whose images have changed."""
-        before = [*self.stamps, *([""] * (len(self.names) - len(self.stamps)))]
-        self.stamps = [stamp(Path(folder, name), old) for name, old in zip(self.names, before, strict=True)]
-        changes = enumerate(zip(self.names, before, self.stamps, strict=True))
-        changed = {number for number, (name, old, new) in changes if old and not is_same(name, old, new)}
+        before = self.stamps
+        self.stamps = [stamp(Path(folder, name), old) for name, old in zip_longest(self.names, before, fillvalue="")]
+        changes = enumerate(zip(self.names, before, self.stamps, strict=False))
+        changed = {number for number, (name, old, new) in changes if not is_same(name, old, new)}
         places = {place for place, pair in enumerate(self.pairs) if changed.intersection(pair)}
         return [number for number in range(len(self.ends)) if places.intersection(range(*self._range(number)))]
 
@@ -162,10 +162,7 @@ class RunFolder:
     @property
     def done(self) -> set[int]:
         """The numbers of the finished shards."""
-        try:
-            there = {int(name[:-4]) for name in os.listdir(self.path / SHARDS) if _SHARD_NAME.fullmatch(name)}
-        except OSError:
-            return set()
+        there = {int(file.stem) for file in (self.path / SHARDS).glob("*.npz") if _SHARD_NAME.fullmatch(file.name)}
         return there.intersection(range(len(self.plan.ends)))
 
     @property
@@ -284,5 +281,4 @@ def is_same(name: str, before: str, now: str) -> bool:
     (size0, *rest0), (size1, *rest1) = before.split(", "), now.split(", ")
     if size0 != size1 or rest0[:1] == rest1[:1]:
         return size0 == size1
-    is_compressed = Path(name).suffix.lower() in _COMPRESSED
-    return is_compressed and len(rest0) == 2 and rest0[1:] == rest1[1:]  # the first runs had no digests
+    return Path(name).suffix.lower() in _COMPRESSED and rest0[1:] == rest1[1:]
