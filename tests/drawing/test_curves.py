@@ -50,19 +50,11 @@ def test_the_strong_line_is_the_running_mean_of_the_pale_one() -> None:
     np.testing.assert_allclose(strong.get_ydata()[10:90], 0.5, atol=0.06)
 
 
+loss = st.floats(-1e9, 1e9) | st.just(math.nan)
+optional = {"loss": loss, "acc@2": st.floats(0, 100), "acc@10": st.just(math.inf)}
+
+
 @settings(max_examples=15, deadline=None)
-@given(
-    st.lists(
-        st.fixed_dictionaries(
-            {"step": st.integers(0, 10**7).map(float)},
-            optional={
-                "loss": st.floats(-1e9, 1e9) | st.just(math.nan),
-                "acc@2": st.floats(0, 100),
-                "acc@10": st.just(math.inf),
-            },
-        ),
-        max_size=6,
-    )
-)
+@given(st.lists(st.fixed_dictionaries({"step": st.integers(0, 10**7).map(float)}, optional=optional), max_size=6))
 def test_any_log_can_be_drawn(rows: list[dict[str, float]]) -> None:
     assert draw_training_curves(rows).std() > 0

@@ -35,8 +35,7 @@ def test_the_panels_are_named_and_the_confidence_has_a_scale_from_0_to_1(rng: np
 
 
 def test_a_flow_of_usual_size_has_a_legend_unless_told_otherwise() -> None:
-    flow = np.full((200, 300, 2), 0, np.float32)
-    flow[..., 0] = 5
+    flow = np.full((200, 300, 2), (5, 0), np.float32)
     plain = draw_flow(flow, legend=False)
     assert (plain == plain[0, 0]).all()
     changed = (draw_flow(flow) != plain).any(axis=2)
@@ -109,12 +108,9 @@ def test_estimate_and_truth_have_one_scale_of_colours() -> None:
     start = np.array([[300.0, 300.0]])
     matches = (start, start + 5.0, np.ones(1))  # half as long as the truth
     figure = unwrap(draw_match_errors)(image, image, matches, truth / 2, truth)
-    field, true = (figure.axes[number].images[0].get_array()[300, 300].tolist() for number in (3, 4))
-    (expected_field, expected_true) = displacement_colors(np.array([[5.0, 5.0], [10.0, 10.0]]), flow_range(truth))
-    assert field == expected_field.tolist() and true == expected_true.tolist()
-    figure = unwrap(draw_flow_errors)(image, truth / 2, truth)
-    flow, true = (figure.axes[number].images[0].get_array()[300, 300].tolist() for number in (2, 1))
-    assert flow == expected_field.tolist() and true == expected_true.tolist()
+    expected = displacement_colors(np.array([[5.0, 5.0], [10.0, 10.0]]), flow_range(truth)).tolist()
+    for drawn, panels in ((figure, (3, 4)), (unwrap(draw_flow_errors)(image, truth / 2, truth), (2, 1))):
+        assert [drawn.axes[number].images[0].get_array()[300, 300].tolist() for number in panels] == expected
 
 
 def test_sparse_truth_is_drawn_as_crosses_of_its_own_colour() -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
+from deepmatching.drawing.figure import render
 from deepmatching.drawing.matches import NO_MATCH, choose_lines, draw_displacement, draw_match_figure, sorted_matches
 from deepmatching.drawing.pictures import flow_to_color
 from deepmatching.errors import DeepMatchingError
@@ -16,18 +17,17 @@ NONE = np.zeros((0, 2))
 build_match_figure = unwrap(draw_match_figure)
 
 
-def some_matches(
-    rng: np.random.Generator, height: int, width: int, count: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def some_matches(rng: np.random.Generator, height: int, width: int, count: int) -> tuple[np.ndarray, ...]:
     start = rng.uniform(0, (width - 1, height - 1), (count, 2))
     return start, start + rng.normal(0, 6, (count, 2)), rng.random(count)
 
 
-def panel_of(picture: np.ndarray, figure: Figure, number: int) -> np.ndarray:
-    """The pixels of one panel (0 to 3) of the picture of a figure."""
-    box = figure.axes[number].get_window_extent()
-    top, bottom = (len(picture) - round(y) for y in (box.y1, box.y0))
-    return picture[top:bottom, round(box.x0) : round(box.x1)].astype(int)
+def panels_of(figure: Figure) -> list[np.ndarray]:
+    """The pixels of the four panels of a figure."""
+    picture = render(figure).astype(int)
+    boxes = [axes.get_window_extent() for axes in figure.axes]
+    down = len(picture)
+    return [picture[down - round(b.y1) : down - round(b.y0), round(b.x0) : round(b.x1)] for b in boxes]
 
 
 def test_displacement_squares_are_where_the_matches_are() -> None:
@@ -76,24 +76,19 @@ def test_the_title_counts_the_matches(count: int, words: str) -> None:
 def test_the_second_row_shows_where_matches_are() -> None:
     image = np.full((600, 800, 3), 128, np.uint8)
     start = np.array([[400.0, 300.0]])
-    figure = build_match_figure(image, image, start, start + np.array([3.0, 0.0]))
-    picture = draw_match_figure(image, image, start, start + np.array([3.0, 0.0]))
-    tinted, field = panel_of(picture, figure, 2), panel_of(picture, figure, 3)
+    *_, tinted, field = panels_of(build_match_figure(image, image, start, start + np.array([3.0, 0.0])))
     assert tinted[295, 395, 0] > tinted[295, 395, 1] + 50  # to the right: red, beside the dot of a short displacement
     assert field[300, 400, 0] > field[300, 400, 1] + 50
     assert np.ptp(tinted[100, 100]) == 0 and tinted[100, 100, 0] < 60  # dark elsewhere
     assert field[100, 100].tolist() == list(NO_MATCH)
-    picture = draw_match_figure(image, image, NONE, NONE)
-    for number in (2, 3):
-        plain = panel_of(picture, figure, number)
+    for plain in panels_of(build_match_figure(image, image, NONE, NONE))[2:]:
         assert (plain == plain[0, 0]).all()  # without a legend, for there is nothing to explain
 
 
 def test_an_arrow_points_from_the_start_of_a_match_to_its_end() -> None:
     image = np.zeros((600, 800, 3), np.uint8)
     start, end = np.array([[200.0, 300.0]]), np.array([[400.0, 300.0]])
-    figure = build_match_figure(image, image, start, end)
-    tinted = panel_of(draw_match_figure(image, image, start, end), figure, 2)[:450]  # above the legend
+    tinted = panels_of(build_match_figure(image, image, start, end))[2][:450]  # above the legend
     columns = np.flatnonzero((tinted > 200).all(axis=2).any(axis=0))
     assert abs(columns.min() - 200) < 6 and abs(columns.max() - 400) < 10
     heights = (tinted > 60).all(axis=2).sum(axis=0)
@@ -115,20 +110,15 @@ def test_arrows_and_dots_are_spread_evenly_whatever_the_length_of_the_displaceme
 def test_no_arrow_is_drawn_over_the_legend() -> None:
     image = np.zeros((600, 800, 3), np.uint8)
     start, end = np.array([[600.0, 560.0]]), np.array([[799.0, 560.0]])  # through the corner of the legend
-    pictures = {}
-    for name, (tail, head) in {"across": (start, end), "elsewhere": (start - 300, end - 300)}.items():
-        figure = build_match_figure(image, image, tail, head)
-        panel = panel_of(draw_match_figure(image, image, tail, head), figure, 2)
-        pictures[name] = panel[-40:-12, -40:-12]
-    assert (pictures["across"] == pictures["elsewhere"]).all()
+    across, elsewhere = (panels_of(build_match_figure(image, image, start - n, end - n))[2] for n in (0, 300))
+    assert (across[-40:-12, -40:-12] == elsewhere[-40:-12, -40:-12]).all()
 
 
 def test_a_line_leads_from_a_circle_at_the_start_to_a_square_at_the_end() -> None:
     image = np.full((600, 700, 3), 255, np.uint8)
     start, end = np.array([[100.0, 50.0]]), np.array([[300.0, 400.0]])
     figure = build_match_figure(image, image, start, end)
-    picture = draw_match_figure(image, image, start, end)
-    left, right = panel_of(picture, figure, 0), panel_of(picture, figure, 1)
+    left, right, *_ = panels_of(figure)
 
     def ink(panel: np.ndarray, x: int, y: int) -> int:
         return int((panel[y - 2 : y + 3, x - 2 : x + 3] < 250).any(axis=2).sum())
@@ -192,13 +182,9 @@ def test_lines_of_matches_that_are_no_inliers_are_grey() -> None:
     image = np.zeros((600, 800, 3), np.uint8)
     start = np.array([[200.0, 150.0], [400.0, 450.0]])
     arguments = (image, image, start, start, np.array([2.0, 1.0]))
-    figure = build_match_figure(*arguments)
-    is_colored = []
-    for inliers in (None, np.array([False, True])):
-        panel = panel_of(draw_match_figure(*arguments, inliers=inliers), figure, 1)
-        rows = [np.ptp(panel[row - 4 : row + 5].astype(int), axis=2).max() > 60 for row in (150, 450)]
-        is_colored.append(rows)
-    assert is_colored == [[True, True], [False, True]]
+    for inliers, is_colored in ((None, [True, True]), (np.array([False, True]), [False, True])):
+        panel = panels_of(build_match_figure(*arguments, inliers=inliers))[1]
+        assert [np.ptp(panel[row - 4 : row + 5], axis=2).max() > 60 for row in (150, 450)] == is_colored
     with pytest.raises(DeepMatchingError, match="each match needs one"):
         draw_match_figure(*arguments, inliers=np.ones(3, bool))
 
@@ -207,11 +193,7 @@ def test_uncertain_matches_are_paler_but_not_invisible() -> None:
     image = np.full((600, 800, 3), 128, np.uint8)
     start = np.array([[200.0, 300.0], [400.0, 300.0], [600.0, 300.0]])
     arguments = (image, image, start, start + np.array([30.0, 0.0]), np.ones(3))
-    figure = build_match_figure(*arguments)
-    sure, judged = (
-        panel_of(draw_match_figure(*arguments, confidence), figure, 3)
-        for confidence in (None, np.array([1.0, 0.4, 0.0]))
-    )
+    sure, judged = (panels_of(build_match_figure(*arguments, c))[3] for c in (None, np.array([1.0, 0.4, 0.0])))
     red, pale, palest = (judged[300, x] for x in (200, 400, 600))
     assert red.tolist() == sure[300, 200].tolist() == sure[300, 400].tolist()
     saturation = [int(np.ptp(color)) for color in (red, pale, palest)]

@@ -1,5 +1,6 @@
 """The paper's discretisation to the letter: γ₀ = 1, α₀ = δ₀ = 8, β₀ = 4 pixels, descriptors at full resolution."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,12 +25,6 @@ def literal(radius: int | None = 80, levels: int | None = None) -> Network:
     return Network(HOG(downscale=0, patch=8), radius, levels)
 
 
-def random_pair(rows: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    image0, image1 = (torch.rand(1, 3, rows, columns, generator=generator) for _ in (0, 1))
-    return image0, image1
-
-
 def test_it_is_that_of_the_papers_implementation_details() -> None:
     """Sect. 3: "R = 80 pixels, α₀ = δ = 8, β₀ = 4, γ₀ = 1"; Sect. 2.3: usually η₀ = γ₀."""
     geometry = literal().geometry((436, 1024), (436, 1024))
@@ -44,9 +39,7 @@ def test_it_is_that_of_the_papers_implementation_details() -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("radius", [6, 5, None])
 def test_its_network_equals_the_recursion(radius: int | None) -> None:
-    network = literal(radius, levels=2).double()
-    image0, image1 = (image.double() for image in random_pair(32, 40))
-    pyramid = network(image0, image1)
+    pyramid = literal(radius, levels=2).double()(*torch.rand(2, 1, 3, 32, 40, dtype=torch.float64))
     assert torch.equal(pyramid.Q[0][0], recursive_decoding([S[0] for S in pyramid.S], pyramid.geometry))
 
 
@@ -54,13 +47,11 @@ def test_its_network_equals_the_recursion(radius: int | None) -> None:
 @pytest.mark.parametrize("radius", [16, 7, None])
 @pytest.mark.parametrize("reciprocal", ["exact", "bins"])
 def test_matches_with_and_without_kernels_are_the_maxima_of_Q_0(radius: int | None, reciprocal: str) -> None:
-    network, (image0, image1) = literal(radius), random_pair(64, 80)
-    decoding = Decoding(reciprocal=reciprocal)  # type: ignore[arg-type]
-    fast = network.decode(image0, image1, decoding)
-    strips = network.decode(image0, image1, Decoding(reciprocal=reciprocal, tiling=Tiling(3, 2)))  # type: ignore[arg-type]
+    network, images = literal(radius), torch.rand(2, 1, 3, 64, 80)
+    decoding = Decoding(reciprocal)  # type: ignore[arg-type]
+    fast, strips = (network.decode(*images, replace(decoding, tiling=tiling)) for tiling in (Tiling(), Tiling(3, 2)))
     with plain_operators():
-        plain = network.decode(image0, image1, decoding)
-        pyramid = network(image0, image1)
+        plain, pyramid = network.decode(*images, decoding), network(*images)
         slow = decode(pyramid.Q[0], pyramid.geometry, decoding.reciprocal)
     assert torch.equal(strips.cells, fast.cells) and torch.equal(strips.verified, fast.verified)
     for other in (plain, slow):
@@ -69,7 +60,7 @@ def test_matches_with_and_without_kernels_are_the_maxima_of_Q_0(radius: int | No
 
 
 def test_patches_have_norm_1() -> None:
-    cells = HOG(downscale=0, patch=8)(random_pair(16, 16)[0])
+    cells = HOG(downscale=0, patch=8)(torch.rand(1, 3, 16, 16))
     patches = cells.unfold(2, 8, 1).unfold(3, 8, 1)
     assert torch.allclose(patches.square().sum((1, 4, 5)), torch.ones(()), atol=1e-5)
 
@@ -91,7 +82,7 @@ def test_odd_displacements_are_matched_exactly(tmp_path: Path) -> None:
 
 def test_gradients_reach_the_exponents() -> None:
     network = literal(4, levels=1)
-    network(*random_pair(16, 24)).Q[0].nan_to_num(neginf=0).sum().backward()
+    network(*torch.rand(2, 1, 3, 16, 24)).Q[0].nan_to_num(neginf=0).sum().backward()
     assert network.exponents.grad is not None and (network.exponents.grad[:2] != 0).all()
 
 

@@ -1,4 +1,6 @@
 import sys
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -11,17 +13,21 @@ from deepmatching.network.descriptors import HOG
 from deepmatching.network.memory import Work, amount, budget_for, plan_decoding, plan_flow
 from helpers.benchmarks import imported
 
+SINTEL = (436, 1024)
+
+
+def work_of(model: str, size: tuple[int, int], radius: int | None = 80, **options: int) -> Work:
+    network = load_network(model, radius, **options)
+    return Work(network.geometry(size, size), network.descriptor)
+
 
 def test_more_work_needs_more_memory() -> None:
-    size = (436, 1024)
-    amounts = [Work(Geometry(size, size, radius=r), HOG()).peak() for r in (40, 80, 160, None)]
-    assert amounts == sorted(amounts)
-    assert amounts[3] > 2e9
-    pair = Geometry(size, size)
-    one, two, three = (Work(pair, HOG()).peak(batch) for batch in (1, 2, 3))
-    assert one < two < three
-    assert Work(pair, HOG()).pyramid(training=True) > Work(pair, HOG()).pyramid(training=False)
-    assert Work(pair, HOG()).pyramid(training=False) > 8 * sum(pair.cells(l) for l in range(pair.L + 1))
+    amounts = [Work(Geometry(SINTEL, SINTEL, radius=r), HOG()).peak() for r in (40, 80, 160, None)]
+    assert amounts == sorted(amounts) and amounts[3] > 2e9
+    work = Work(Geometry(SINTEL, SINTEL), HOG())
+    assert work.peak(1) < work.peak(2) < work.peak(3)
+    volumes = 8 * sum(work.geometry.cells(l) for l in range(work.geometry.L + 1))
+    assert work.pyramid(training=True) > work.pyramid(training=False) > volumes
 
 
 def test_a_limit_above_the_free_memory_is_the_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,29 +42,26 @@ def test_amounts_read_well() -> None:
 
 
 def test_less_memory_means_smaller_pieces() -> None:
-    pair = Geometry((436, 1024), (436, 1024), radius=None)
-    whole = Work(pair, HOG()).peak()
-    assert (
-        plan_decoding(Work(pair, HOG()), 3, 4 * whole).batch,
-        plan_decoding(Work(pair, HOG()), 3, whole).batch,
-    ) == (3, 1)
-    plans = [plan_decoding(Work(pair, HOG()), 1, int(fraction * whole)) for fraction in (1.0, 0.6, 0.2)]
+    work = Work(Geometry(SINTEL, SINTEL, radius=None), HOG())
+    whole = work.peak()
+    assert [plan_decoding(work, 3, budget).batch for budget in (4 * whole, whole)] == [3, 1]
+    plans = [plan_decoding(work, 1, int(fraction * whole)) for fraction in (1.0, 0.6, 0.2)]
     assert plans[0].tiling == Tiling() and plans[1].tiling.strips > 1
     assert (plans[1].tiling.levels, plans[2].tiling.levels) == (1, 2)
     assert all(plan.needed <= fraction * whole for plan, fraction in zip(plans, (1.0, 0.6, 0.2), strict=True))
 
 
-@pytest.mark.parametrize("model", ["compact", "hog"])
-def test_half_a_gigabyte_is_enough_for_a_sintel_frame_without_a_radius(model: str) -> None:
-    network = load_network(model, None)
-    plan = plan_decoding(Work(network.geometry((436, 1024), (436, 1024)), network.descriptor), 1, 500_000_000)
-    assert plan.needed <= 500_000_000
-
-
-def test_three_gigabytes_are_enough_for_a_pair_of_12_megapixels() -> None:
-    network = load_network("compact", 80)
-    plan = plan_decoding(Work(network.geometry((3000, 4000), (3000, 4000)), network.descriptor), 1, 3_000_000_000)
-    assert plan.needed <= 3_000_000_000
+@pytest.mark.parametrize(
+    ("model", "size", "radius", "budget"),
+    [
+        ("compact", SINTEL, None, 500_000_000),
+        ("hog", SINTEL, None, 500_000_000),
+        ("compact", (3000, 4000), 80, 3 * 10**9),
+    ],
+)
+def test_little_memory_is_enough(model: str, size: tuple[int, int], radius: int | None, budget: int) -> None:
+    """Half a gigabyte for a Sintel frame without a radius, three for 12 megapixels."""
+    assert plan_decoding(work_of(model, size, radius), 1, budget).needed <= budget
 
 
 def test_the_plan_is_the_first_number_of_strips_that_fits() -> None:
@@ -69,39 +72,34 @@ def test_the_plan_is_the_first_number_of_strips_that_fits() -> None:
 
 
 def test_a_refusal_advises_only_what_helps_with_the_model() -> None:
-    """Smaller radii help if the scores are large, a larger downscale only where the model has one."""
-    hog, compact = load_network("hog", None), load_network("compact", None)
-    size = (436, 1024)
-    for network, budget, advice in (
-        (hog, 240_000_000, "use a smaller radius, a larger downscale, smaller images .max_size. or allow more memory"),
-        (compact, 400_000_000, "use a smaller radius, smaller images .max_size. or allow more memory"),
+    """Smaller radii help if the scores are large, a larger downscale only where the model has one.
+
+    Nothing but more memory helps if the libraries alone take too much.
+    """
+    hog, compact = work_of("hog", SINTEL, None), work_of("compact", SINTEL, None)
+    for plan, budget, advice in (
+        (partial(plan_decoding, hog, 1), 240, "use a smaller radius, a larger downscale, smaller images .* or allow"),
+        (partial(plan_decoding, compact, 1), 400, "use a smaller radius, smaller images .max_size. or allow"),
+        (partial(plan_decoding, compact, 1), 200, "use smaller images .max_size. or allow"),
+        (
+            partial(plan_decoding, work_of("hog", (1500, 2000), None, downscale=2), 1),
+            300,
+            "use a smaller radius, smaller images .max_size. or allow",
+        ),
+        (partial(plan_decoding, work_of("compact", (64, 64)), 1), 50, r"only 50 MB: allow more memory\.$"),
+        (partial(plan_flow, work_of("compact", SINTEL)), 50, "50 MB: allow more memory"),
+        (partial(plan_flow, work_of("compact", SINTEL)), 220, "use smaller images .max_size. or"),
     ):
         with pytest.raises(OutOfMemoryError, match=advice):
-            plan_decoding(Work(network.geometry(size, size), network.descriptor), 1, budget)
-    with pytest.raises(OutOfMemoryError, match=r"use smaller images .max_size. or allow more memory"):
-        plan_decoding(Work(compact.geometry(size, size), compact.descriptor), 1, 200_000_000)
-    coarse = load_network("hog", None, downscale=2)
-    with pytest.raises(OutOfMemoryError, match=r"use a smaller radius, smaller images .max_size. or allow more memory"):
-        plan_decoding(Work(coarse.geometry((1500, 2000), (1500, 2000)), coarse.descriptor), 1, 300_000_000)
-
-
-def test_smaller_images_are_not_advised_if_the_libraries_alone_take_too_much() -> None:
-    network = load_network("compact", 80)
-    with pytest.raises(OutOfMemoryError, match=r"may use only 50 MB: allow more memory\.$"):
-        plan_decoding(Work(network.geometry((64, 64), (64, 64)), network.descriptor), 1, 50_000_000)
-    geometry = network.geometry((436, 1024), (436, 1024))
-    for budget, advice in ((50_000_000, "50 MB: allow more memory"), (220_000_000, "use smaller images .max_size. or")):
-        with pytest.raises(OutOfMemoryError, match=advice):
-            plan_flow(Work(geometry, network.descriptor), budget)
+            plan(1_000_000 * budget)
 
 
 def test_images_that_are_matched_at_a_smaller_size_count_at_their_own() -> None:
-    network = load_network("compact", 80)
-    geometry, sizes = network.geometry((300, 400), (300, 400)), ((3000, 4000), (3000, 4000))
-    plain, shrunk = (plan_decoding(Work(geometry, network.descriptor), 1, 2**40, s) for s in ((), sizes))
+    work, sizes = work_of("compact", (300, 400)), ((3000, 4000), (3000, 4000))
+    plain, shrunk = (plan_decoding(work, 1, 2**40, s) for s in ((), sizes))
     assert shrunk.needed - plain.needed == 2 * 12 * 3000 * 4000
     with pytest.raises(OutOfMemoryError, match=r"may use only 280 MB: use smaller images .max_size. or allow"):
-        plan_decoding(Work(geometry, network.descriptor), 1, 280_000_000, sizes)
+        plan_decoding(work, 1, 280_000_000, sizes)
 
 
 # ---------------------------------------------------------------------- measured in processes of their own
@@ -161,17 +159,9 @@ MEASURED_ON_A_GPU = [
 ]
 
 
-@pytest.mark.parametrize(("model", "size0", "size1", "radius", "tiling", "batch", "measured"), MEASURED_ON_A_GPU)
-def test_predictions_for_a_gpu_are_those_that_were_measured(
-    monkeypatch: pytest.MonkeyPatch,
-    model: str,
-    size0: tuple[int, int],
-    size1: tuple[int, int],
-    radius: int,
-    tiling: tuple[int, int],
-    batch: int,
-    measured: float,
-) -> None:
+@pytest.mark.parametrize("case", MEASURED_ON_A_GPU, ids=str)
+def test_predictions_for_a_gpu_are_those_that_were_measured(monkeypatch: pytest.MonkeyPatch, case: Any) -> None:
+    model, size0, size1, radius, tiling, batch, measured = case
     monkeypatch.setattr("deepmatching.network.memory.has_kernels", lambda device: True)
     network = load_network(model, radius or None)
     geometry = network.geometry(size0[::-1], size1[::-1])
@@ -180,15 +170,13 @@ def test_predictions_for_a_gpu_are_those_that_were_measured(
 
 
 def test_soft_pooling_holds_all_volumes_and_is_refused_instead_of_cut() -> None:
-    pair = Geometry((436, 1024), (436, 1024), radius=80)
-    hard, soft = (Work(pair, HOG(), pooling=pooling).peak() for pooling in ("hard", "soft"))
-    assert soft > 3 * hard
-    for training in (False, True):
-        amounts = [Work(pair, HOG(), pooling=pooling).pyramid(training=training) for pooling in ("hard", "soft")]
-        assert amounts[0] < amounts[1]
-    plan = plan_decoding(Work(pair, HOG(), pooling="soft"), 3, 2 * soft)
-    assert plan.tiling == Tiling() and 1 <= plan.batch < 3 and plan.needed <= 2 * soft
+    hard, soft = (Work(Geometry(SINTEL, SINTEL, radius=80), HOG(), pooling=pooling) for pooling in ("hard", "soft"))
+    peak = soft.peak()
+    assert peak > 3 * hard.peak()
+    assert all(hard.pyramid(training=training) < soft.pyramid(training=training) for training in (False, True))
+    plan = plan_decoding(soft, 3, 2 * peak)
+    assert plan.tiling == Tiling() and 1 <= plan.batch < 3 and plan.needed <= 2 * peak
     with pytest.raises(OutOfMemoryError, match="use hard pooling, a smaller radius"):
-        plan_decoding(Work(pair, HOG(), pooling="soft"), 1, soft - 1)
+        plan_decoding(soft, 1, peak - 1)
     with pytest.raises(OutOfMemoryError, match="use hard pooling"):
-        plan_flow(Work(pair, HOG(), pooling="soft"), soft - 1)
+        plan_flow(soft, peak - 1)

@@ -26,31 +26,23 @@ class Pixels(Descriptor):
         return vectors.unflatten(2, (image.shape[2] // 2 + 1, image.shape[3] // 2 + 1))
 
 
-@pytest.mark.parametrize("radius", [None, 6, 8])
-def test_gradient_through_the_whole_network(radius: int | None) -> None:
-    """From Q_0 to the pixels and the exponents, by finite differences."""
-    torch.manual_seed(0)
-    network = Network(Pixels(), radius, levels=2).double()
-    images = [torch.rand(1, 1, 16, 16, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+@pytest.mark.parametrize(
+    ("descriptor", "radius", "levels", "size"),
+    [(Pixels, None, 2, (16, 16)), (Pixels, 6, 2, (16, 16)), (Pixels, 8, 2, (16, 16)), (HOG, 6, 1, (8, 16))],
+)
+def test_gradient_through_the_whole_network(
+    descriptor: type[Descriptor], radius: int | None, levels: int, size: tuple[int, int]
+) -> None:
+    """From S and Q to the pixels and the exponents, by finite differences."""
+    network = Network(descriptor(), radius, levels).double()
+    images = [torch.rand(1, 1, *size, dtype=torch.float64, requires_grad=True) for _ in range(2)]
 
     def refined(image0: torch.Tensor, image1: torch.Tensor, exponents: torch.Tensor) -> torch.Tensor:
         pyramid = torch.func.functional_call(network, {"exponents": exponents}, (image0, image1))
         return torch.cat([scores[torch.isfinite(scores)] for scores in (*pyramid.S, *pyramid.Q)])
 
     exponents = torch.full((8,), 1.4, dtype=torch.float64, requires_grad=True)
-    assert gradcheck(refined, (*images, exponents), fast_mode=True)
-
-
-def test_gradient_through_hog() -> None:
-    torch.manual_seed(0)
-    network = Network(HOG(), 6, levels=1).double()
-    images = [torch.rand(1, 1, 8, 16, dtype=torch.float64, requires_grad=True) for _ in range(2)]
-
-    def refined(image0: torch.Tensor, image1: torch.Tensor) -> torch.Tensor:
-        scores = network(image0, image1).Q[0]
-        return scores[torch.isfinite(scores)]
-
-    assert gradcheck(refined, images, atol=1e-4, fast_mode=True)
+    assert gradcheck(refined, (*images, exponents), atol=1e-4, fast_mode=True)
 
 
 @pytest.mark.parametrize("radius", [None, 10])
@@ -79,7 +71,6 @@ def test_scores_are_at_most_the_number_of_levels() -> None:
 def test_decoding_without_the_volumes_equals_decoding_q0(
     descriptor: Descriptor, reciprocal: str, radius: int | None
 ) -> None:
-    torch.manual_seed(0)
     network = Network(descriptor, radius)
     image0, image1 = torch.rand(2, 3, 48, 40), torch.rand(2, 3, 40, 56)
     with torch.no_grad():
@@ -133,14 +124,9 @@ class Wrong(Descriptor):
 
 @pytest.mark.parametrize("shape", [(3, 5, 8), (3, 9, 9), (4, 8, 8), (3, 16, 16), (8, 8)])
 def test_a_descriptor_that_breaks_its_promised_shape_is_refused(shape: tuple[int, ...]) -> None:
-    images = torch.rand(1, 3, 16, 16), torch.rand(1, 3, 16, 16)
-    network = Network(Wrong(shape), 8)
+    network, images = Network(Wrong(shape), 8), torch.rand(2, 1, 3, 16, 16)
     words = r"descriptor Wrong gives .* channels=3, stride=2 and patch=4 that must be \(1, 3, 8, 8\)"
-    for call in (
-        network,
-        network.decode,
-        lambda image, _: network.describe_image(image, (16, 16)),
-    ):
+    for call in (network, network.decode, lambda image, _: network.describe_image(image, (16, 16))):
         with pytest.raises(DeepMatchingError, match=words):
             call(*images)
     Network(Wrong((3, 8, 8)), 8).decode(*images)
@@ -148,9 +134,8 @@ def test_a_descriptor_that_breaks_its_promised_shape_is_refused(shape: tuple[int
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_descriptor_that_is_not_finite_is_refused(value: float) -> None:
-    images = torch.rand(1, 3, 16, 16), torch.rand(1, 3, 16, 16)
     with pytest.raises(DeepMatchingError, match="Wrong gives values that are not finite"):
-        Network(Wrong((3, 8, 8), value), 8).decode(*images)
+        Network(Wrong((3, 8, 8), value), 8).decode(*torch.rand(2, 1, 3, 16, 16))
 
 
 def test_volumes_that_would_not_fit_are_refused_before_they_are_made() -> None:
