@@ -26,17 +26,7 @@ PUBLISHED = [
 def test_the_published_lines_for_liberty(shared: Path) -> None:
     """The GPU program's README prints five lines: same coordinates, scores to six digits."""
     pictures = [shared / "oracle" / "liberty" / f"img{i}.png" for i in (0, 1)]
-    command = [
-        sys.executable,
-        "-m",
-        "deepmatching",
-        "match",
-        *map(str, pictures),
-        "--model",
-        "hog",
-        "--radius",
-        "full",
-    ]
+    command = [sys.executable, "-m", "deepmatching", "match", *map(str, pictures), "--model", "hog", "--radius", "full"]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     assert len(lines) == 49
     for line in PUBLISHED:

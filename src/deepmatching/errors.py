@@ -2,6 +2,7 @@
 
 import errno
 import math
+import operator
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from numbers import Integral, Real
@@ -92,13 +93,11 @@ def check_number(
     if isinstance(value, str) and value in also:
         return
     is_number = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
+    tests = ((minimum, operator.ge), (maximum, operator.le), (above, operator.gt), (below, operator.lt))
     if (
         is_number
         and (isinstance(value, Integral) or math.isfinite(value))  # 400 digits are whole, but too many for isfinite
-        and (minimum is None or value >= minimum)
-        and (maximum is None or value <= maximum)
-        and (above is None or value > above)
-        and (below is None or value < below)
+        and all(bound is None or compare(value, bound) for bound, compare in tests)
     ):
         return
     bounds = {"of at least": minimum, "of at most": maximum, "above": above, "below": below}

@@ -27,9 +27,8 @@ def import_plugins() -> None:
         try:
             importlib.import_module(module)
         except (ImportError, ValueError, TypeError) as error:
-            raise DeepMatchingError(
-                f"The plugin '{module}' cannot be imported ({error}): install its package, or correct the name."
-            ) from error
+            problem = f"The plugin '{module}' cannot be imported ({error})"
+            raise DeepMatchingError(f"{problem}: install its package, or correct the name.") from error
 
 
 def find_extension(path: str) -> Any:
@@ -37,10 +36,8 @@ def find_extension(path: str) -> Any:
     import_plugins()
     module, _, name = path.partition(":")
     if module not in sys.modules:
-        raise DeepMatchingError(
-            f"'{path}' is code that has not been imported: if you trust it, name its module with "
-            f"`deepmatching --plugin {module}`, or import it in Python."
-        )
+        how = f"name its module with `deepmatching --plugin {module}`, or import it in Python"
+        raise DeepMatchingError(f"'{path}' is code that has not been imported: if you trust it, {how}.")
     try:
         return getattr(sys.modules[module], name)
     except AttributeError:

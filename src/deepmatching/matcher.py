@@ -119,9 +119,8 @@ class DeepMatcher:
         If the model judges its matches and ``reciprocal`` is ``bins``, unverified ones with a confidence of at least
         ``deepmatching.settings.MIN_CONFIDENCE`` are kept as well. If few are right, see ``Settings.auto``.
 
-        Args:
-            image0, image1: path, PIL image, array (rows, columns[, channels]) or tensor (channels, rows, columns).
-                Floating-point values are in [0, 1]. Sizes may differ.
+        An image is a path, a PIL image, an array (rows, columns[, channels]) or a tensor (channels, rows, columns)
+        with floating-point values in [0, 1]. Sizes may differ.
         """
         return next(self.match_pairs([(image0, image1)]))
 
@@ -133,9 +132,8 @@ class DeepMatcher:
         The matches do not depend on ``batch_size``, except for rounding: PyTorch may sum the convolutions of a batch in
         another order, which moves matches of ``vgg`` and ``compact`` between cells by less than 0.001 px.
 
-        Args:
-            on_error: gets the number of a pair that cannot be read, counted from 0, and the error. The pair then has no
-                matches, and the work goes on. Without ``on_error``, such an error ends the work.
+        ``on_error`` gets the number of a pair that cannot be read, counted from 0, and the error. The pair then has no
+        matches, and the work goes on. Without ``on_error``, such an error ends the work.
         """
         check_number("batch_size", batch_size, minimum=1, whole=True)
         for batch in batches_of_equal_sizes(pairs, self.load, batch_size, on_error):

@@ -87,8 +87,7 @@ class Matches:
         from deepmatching.drawing import draw_displacement, html_picture
 
         keypoints0, keypoints1, _ = self.numpy()
-        columns, rows = (int(side) + 5 for side in keypoints0.max(axis=0, initial=0))
-        rows, columns = (rows, columns) if self.size0 is None else self.size0
+        rows, columns = self.size0 or [int(side) + 5 for side in keypoints0.max(axis=0, initial=0)[::-1]]
         if not len(self) or max(rows, columns) > _MAX_SIDE:
             return html_picture(repr(self))
         cell = int(np.clip(np.ceil(np.sqrt(1.3 * rows * columns / len(self))), 2, 64))
@@ -179,7 +178,7 @@ class Matches:
         check_number("min_confidence", min_confidence, minimum=0, maximum=1)
         if self.confidence is None:
             raise DeepMatchingError(
-                "These matches have no confidence: use a model that judges its matches, such as 'compact'."
+                "These matches have no confidence: use a model that judges them, such as 'compact'."
             )
         return self[self.confidence >= min_confidence]
 
@@ -216,11 +215,10 @@ class Matches:
         """Return the matches of each pair of a batch that :func:`selected_mask` selects; waits for a GPU twice."""
         kept = selected_mask(decoded, slice(None), min_confidence)
         pairs, rows, columns = kept.nonzero(as_tuple=True)
-        counts = kept.flatten(1).sum(dim=1).tolist()
+        counts, confidence = kept.flatten(1).sum(dim=1).tolist(), decoded.confidence
         points0, points1 = decoded.at_pixel_centres()
         points = (points0[rows, columns], *(values[pairs, rows, columns] for values in (points1, decoded.scores)))
         parts = [values.split(counts) for values in points]
-        confidence = decoded.confidence
         sure = [None] * len(counts) if confidence is None else confidence[pairs, rows, columns].split(counts)
         return [cls(*own, size0, size1, certain) for *own, certain in zip(*parts, sure, strict=True)]  # type: ignore[call-arg]
 

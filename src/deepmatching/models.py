@@ -47,9 +47,8 @@ def build_network(
     try:
         built = kind(**settings)
     except (TypeError, RuntimeError, OverflowError) as error:  # PyTorch's words are more than a line
-        raise DeepMatchingError(
-            f"The {descriptor} descriptor cannot be built with these settings ({_first_line(error)})."
-        ) from error
+        reason = f"cannot be built with these settings ({_first_line(error)})"
+        raise DeepMatchingError(f"The {descriptor} descriptor {reason}.") from error
     return Network(built, radius, levels, sharpness=sharpness)
 
 
@@ -124,9 +123,8 @@ def load_network(
     except DeepMatchingError:
         raise
     except (TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
-        raise DeepMatchingError(
-            f"The settings in '{path}' do not fit its descriptor ({_first_line(error)}); save the model again."
-        ) from error
+        problem = f"The settings in '{path}' do not fit its descriptor ({_first_line(error)})"
+        raise DeepMatchingError(f"{problem}; save the model again.") from error
     network.exponents.data = tensors["exponents"].to(network.exponents.dtype)
     network.load_state_dict(tensors)
     if pooling is not None:
@@ -145,9 +143,8 @@ def model_path(model: PathLike) -> Path:
         return Path(str(shipped))
     path = as_path(model)
     if not os.path.isfile(path):
-        raise DeepMatchingError(
-            f"Unknown model '{model}': use {', '.join(map(repr, MODELS))} or the path of a .safetensors file."
-        )
+        names = ", ".join(map(repr, MODELS))
+        raise DeepMatchingError(f"Unknown model '{model}': use {names} or the path of a .safetensors file.")
     return path
 
 
@@ -162,35 +159,28 @@ def read_model(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return the tensors and the metadata of a model file."""
     tensors, metadata = read_safetensors(path)
     if metadata.get("format") == STATE_FORMAT:
-        raise DeepMatchingError(
-            f"'{path}' is the state of a training run; use best.safetensors or last.safetensors beside it."
-        )
+        raise DeepMatchingError(f"'{path}' is the state of a training run; use best.safetensors beside it.")
     if metadata.get("format") != MODEL_FORMAT or not (name := metadata.get("descriptor")):
         raise DeepMatchingError(f"'{path}' is not a deepmatching model; save one with DeepMatcher.save.")
     if name not in DESCRIPTORS and not is_import_path(name):
-        raise DeepMatchingError(
-            f"'{path}' has the descriptor '{name}', which is unknown here: add its class under this name to "
-            "deepmatching.models.DESCRIPTORS first, as where it was saved."
-        )
+        where = "deepmatching.models.DESCRIPTORS"
+        raise DeepMatchingError(f"'{path}' has the unknown descriptor '{name}': first add its class to {where}.")
     return tensors, metadata
 
 
 def _check_tensors(network: Network, tensors: dict[str, Tensor], path: Path) -> None:
     """Raise unless the network can be filled with the tensors of a model file."""
-    own = network.state_dict()
+    own, problem = network.state_dict(), ""
     if odd := ", ".join(sorted(set(own) ^ set(tensors))):
-        raise DeepMatchingError(
-            f"'{path}' holds the tensors of another architecture (differing: {odd}); save the model again."
-        )
-    exponents = tensors["exponents"]
-    if exponents.ndim != 1 or len(exponents) < 1 or not (exponents > 0).all():
-        raise DeepMatchingError(f"'{path}' holds exponents that are not positive numbers; train or save it again.")
-    if "sharpness" in tensors and not (tensors["sharpness"] > 0).all():
-        raise DeepMatchingError(f"'{path}' holds a sharpness that is not positive; train or save it again.")
-    if mismatched := [n for n in own if n != "exponents" and own[n].shape != tensors[n].shape]:
-        raise DeepMatchingError(
-            f"'{path}' holds tensors of unexpected shapes ({', '.join(mismatched)}); save the model again."
-        )
+        problem = f"the tensors of another architecture (differing: {odd})"
+    elif tensors["exponents"].ndim != 1 or not len(tensors["exponents"]) or not (tensors["exponents"] > 0).all():
+        problem = "exponents that are not positive numbers"
+    elif "sharpness" in tensors and not (tensors["sharpness"] > 0).all():
+        problem = "a sharpness that is not positive"
+    elif mismatched := [n for n in own if n != "exponents" and own[n].shape != tensors[n].shape]:
+        problem = f"tensors of unexpected shapes ({', '.join(mismatched)})"
+    if problem:
+        raise DeepMatchingError(f"'{path}' holds {problem}; train or save it again.")
 
 
 def name_of(descriptor: Descriptor) -> str:
@@ -200,9 +190,8 @@ def name_of(descriptor: Descriptor) -> str:
 
 def _path_of(part: object) -> str:
     if (path := import_path_of(type(part))) is None:
-        raise DeepMatchingError(
-            f"{type(part).__name__} cannot be saved: define it in a module that can be imported where it is loaded."
-        )
+        where = "in a module that can be imported where it is loaded"
+        raise DeepMatchingError(f"{type(part).__name__} cannot be saved: define it {where}.")
     return path
 
 
@@ -211,9 +200,7 @@ def save_network(network: Network, path: PathLike, dtype: torch.dtype = torch.fl
 
     The file holds the descriptor's tensors in ``dtype``: float16 halves its size. A loaded network is always float32.
     """
-    tensors = {
-        name: tensor.to(dtype if tensor.ndim > 1 else torch.float32) for name, tensor in network.state_dict().items()
-    }
+    tensors = {n: t.to(dtype if t.ndim > 1 else torch.float32) for n, t in network.state_dict().items()}
     descriptor, settings = name_of(network.descriptor), json.dumps(network.descriptor.settings())
     structure = {"format": MODEL_FORMAT, "descriptor": descriptor, "settings": settings}
     if network.pooling != "hard":

@@ -92,7 +92,7 @@ class Settings:
         None,
         "Number of aggregation levels.",
         "N",
-        "the original's rule for the size of the image; flow matches again with 3",
+        "the original's rule for the image's size; flow matches again with 3",
     )
     downscale: int | None = _option(
         None, "Make descriptor cells 2^N pixels wide.", "0|1|2", "as the model was trained; hog: 1"
@@ -205,12 +205,10 @@ Settings.__doc__ = f"{Settings.__doc__}\n    Attributes:\n" + "".join(
 def rotations_in_degrees(rotations: Any) -> tuple[float, ...]:
     """Return the rotations to try, in degrees: those of a list, or a number of them from 0 on."""
     if isinstance(rotations, Integral) and not isinstance(rotations, bool):
-        if not 1 <= int(rotations) <= MAX_ROTATIONS:
-            raise DeepMatchingError(
-                f"rotations must be a number of rotations from 1 to {MAX_ROTATIONS}, or a list of degrees with a comma "
-                f"such as 0,90 or 90, and not {short_repr(rotations)}."
-            )
-        return tuple(360.0 * n / int(rotations) for n in range(int(rotations)))
+        if not 1 <= (number := int(rotations)) <= MAX_ROTATIONS:
+            degrees = f"a list of degrees with a comma such as 0,90 or 90, and not {short_repr(rotations)}"
+            raise DeepMatchingError(f"rotations must be a number of rotations from 1 to {MAX_ROTATIONS}, or {degrees}.")
+        return tuple(360.0 * n / number for n in range(number))
     return _numbers(rotations, "rotations", "a number of rotations or a list of degrees", -360.0, 360.0)
 
 

@@ -32,11 +32,10 @@ class MatchTensors(NamedTuple):
     @classmethod
     def of(cls, matches: Matches, device: torch.device) -> "MatchTensors":
         """Return matches of any matcher, all of which count."""
-        points0, points1, scores = (
-            t.detach().to(device) for t in (matches.keypoints0, matches.keypoints1, matches.scores)
-        )
-        confidence = None if matches.confidence is None else matches.confidence.detach().to(device)
-        return cls(points0, points1, scores, torch.ones_like(scores, dtype=torch.bool), confidence)
+        own, sure = (matches.keypoints0, matches.keypoints1, matches.scores), matches.confidence
+        points0, points1, scores = (tensor.detach().to(device) for tensor in own)
+        counts = torch.ones_like(scores, dtype=torch.bool)
+        return cls(points0, points1, scores, counts, None if sure is None else sure.detach().to(device))
 
     @classmethod
     def of_decoded(cls, decoded: Decoded, b: int = 0, min_confidence: float = 0.0) -> "MatchTensors":
@@ -79,12 +78,6 @@ def least_confidence(judged: Tensor, counts: Tensor, settings: InterpolationSett
     best = torch.where(counts, judged, -1).sort(descending=True).values
     last = (settings.least_kept * counts.sum()).ceil().long().clamp(min=1) - 1
     return best.gather(0, last.view(1)).clamp(max=settings.confidence)  # an index would wait for the device
-
-
-def unless_empty(counts: Tensor, stays: Tensor) -> Tensor:
-    """Return the matches that count and stay, or if there are none, all that count."""
-    both = counts & stays
-    return torch.where(both.any(), both, counts)
 
 
 def round_trip_errors(start: Tensor, displacements: Tensor, backward: MatchTensors) -> Tensor:

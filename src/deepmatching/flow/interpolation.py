@@ -18,7 +18,6 @@ from deepmatching.flow.filters import (
     inconsistency,
     least_confidence,
     round_trip_errors,
-    unless_empty,
     usable,
 )
 from deepmatching.flow.operators.geodesic import FLOOR, cell_graph, distance_transform, nearest_seeds
@@ -154,7 +153,8 @@ class _Seeds(NamedTuple):
 
     def that_also(self, holds: Tensor) -> "_Seeds":
         """Let those count for which this holds, too; all as before if there are none."""
-        return self._replace(counts=unless_empty(self.counts, holds))
+        both = self.counts & holds
+        return self._replace(counts=torch.where(both.any(), both, self.counts))
 
     def that_count(self) -> "_Seeds":
         """Take the others out."""

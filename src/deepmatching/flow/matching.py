@@ -79,9 +79,7 @@ class Matching:
 
 
 def consecutive(
-    images: Iterable[Tensor],
-    plan: Callable[[Size, Size], Matching],
-    describe: Callable[[Tensor, Matching], Frame],
+    images: Iterable[Tensor], plan: Callable[[Size, Size], Matching], describe: Callable[[Tensor, Matching], Frame]
 ) -> Iterator[tuple[Frame, Frame, Matching]]:
     """Yield every frame of a sequence with the next one, and how they are matched. Each frame is described once.
 

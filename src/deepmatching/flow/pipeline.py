@@ -18,7 +18,7 @@ from deepmatching.flow.filters import MatchTensors
 from deepmatching.flow.interpolation import sparse_to_dense
 from deepmatching.flow.matching import Frame, Matching, needs_backward
 from deepmatching.flow.refinement import refine_finite
-from deepmatching.flow.result import NOTHING, Finish, FlowResult, FlowTensors, Stopwatch, ignore_stage, unknown_like
+from deepmatching.flow.result import NOTHING, Finish, FlowResult, FlowTensors, Stopwatch, ignore_stage
 from deepmatching.flow.settings import FlowSettings, adapt_to_model, preset
 from deepmatching.flow.warped_images import Views, refine_through, views_of
 from deepmatching.geometry.discretization import Geometry
@@ -38,8 +38,8 @@ FIELDS = len(Decoded._fields)  #: number of tensors of the decoded matches of on
 class FlowGraphs:
     """CUDA graphs of flow: one that decodes matches, used for both directions, and one from matches to flow.
 
-    Several hundred small kernels are launched for each pair. From the second pair of equal sizes and settings on, they
-    are replayed, and nothing waits for the GPU. The network is on a CUDA device, in ``eval`` mode.
+    From the second pair of equal sizes and settings on, the several hundred small kernels of a pair are replayed, and
+    nothing waits for the GPU. The network is on a CUDA device, in ``eval`` mode.
     """
 
     def __init__(self, network: Network) -> None:
@@ -157,10 +157,10 @@ def searched_to_flow(
     device: torch.device,
     start: float,
 ) -> FlowResult:
-    """Return the flow of a pair of images in main memory that is turned or zoomed.
+    """Return the flow of a pair of images in main memory that needs these transformations of a search.
 
-    ``models`` are the transformations that it needs, see ``deepmatching.search``; ``match`` is plain matching. The
-    stages after it run on ``device``. The search began at ``start``, by ``time.perf_counter``.
+    ``match`` is plain matching. The stages after it run on ``device``. The search began at ``start``, by
+    ``time.perf_counter``.
     """
     found = match_through(image0, image1, models, match)
     seconds = {"matching": time.perf_counter() - start}
@@ -183,8 +183,7 @@ def _interpolate_and_refine(
 ) -> FlowTensors:
     """Return the flow of matches, see :func:`matches_to_flow`, in tensors of one device. Never waits for a GPU.
 
-    ``views`` are those of the forward matches, which then end in them; None if they are not transformed. Each stage
-    but the last calls ``finish`` with its name when it ends.
+    Forward matches end in their ``views`` if they are transformed. Each stage but the last calls ``finish`` at its end.
     """
     flow, source, numbers, counts, _ = sparse_to_dense(forward, edges, image0, backward, settings.interpolation)
     finish("interpolation")
@@ -194,7 +193,8 @@ def _interpolate_and_refine(
         flow = refine_through(views, flow, numbers[source.label.long()], image0, settings.refinement)
     likely = probability(flow, source, image0, image1)
     occlusion = None if occluded is None else occlusion_of(occluded, flow)
-    return FlowTensors(flow, likely, counts.sum(), unknown_like(likely) if agreement is None else agreement, occlusion)
+    agreement = likely.new_full((), torch.nan) if agreement is None else agreement
+    return FlowTensors(flow, likely, counts.sum(), agreement, occlusion)
 
 
 def _flow_of_decoded(
@@ -216,7 +216,7 @@ def _flow_of_decoded(
     edges = edge_strength(image0) if strength is None else strength
     verified, occluded = forward.verified[0], None if forward.occluded is None else forward.occluded[0]
     agreeing = count_agreeing(forward.points1[0] - forward.points0, verified, spacing)
-    agreement = agreeing.double() / verified.numel() if min(verified.shape) >= 3 else unknown_like(edges).double()
+    agreement = agreeing.double() / (verified.numel() if min(verified.shape) >= 3 else torch.nan)
     if correction is None:
         matched = MatchTensors.of_decoded(forward, 0, settings.interpolation.confidence)
         back = MatchTensors.of_decoded(others[0]) if others else None

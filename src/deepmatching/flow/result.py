@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from deepmatching.io.images import ImageLike
 
 Value = TypeVar("Value")
-NOTHING = (
-    "There are no matches, so there is nothing to interpolate; try an easier pair."  #: what to say without a match
-)
+NOTHING = "There are no matches, so there is nothing to interpolate; try an easier pair."  #: what to say without any
 
 
 class FlowTensors(NamedTuple):
@@ -50,11 +48,6 @@ def on_device(image: Tensor) -> bool:
 
 def ignore_stage(name: str) -> None:
     """Take no time."""
-
-
-def unknown_like(tensor: Tensor) -> Tensor:
-    """Return NaN as a scalar on the tensor's device."""
-    return tensor.new_full((), torch.nan)
 
 
 class Stopwatch:
@@ -153,20 +146,15 @@ class FlowResult:
     def on_device(cls, tensors: FlowTensors, seconds: Callable[[], Mapping[str, float]]) -> FlowResult:
         """Return a flow that stays on its device until it is read; reading it raises an error without any match."""
 
-        def array(tensor: Tensor) -> np.ndarray:
-            if not tensors.matches:
+        def array(tensor: Tensor | None) -> Any:
+            if tensor is not None and not tensors.matches:
                 raise DeepMatchingError(NOTHING)
-            return np.asarray(tensor.cpu().numpy())
+            return None if tensor is None else tensor.cpu().numpy()
 
-        return cls(
-            lambda: array(tensors.flow),
-            lambda: array(tensors.confidence),
-            lambda: int(tensors.matches),
-            seconds,
-            lambda: float(tensors.agreement),
-            tensors,
-            lambda: None if tensors.occlusion is None else array(tensors.occlusion),
-        )
+        own = (tensors.flow, tensors.confidence, tensors.occlusion)
+        flow, confidence, occlusion = (partial(array, tensor) for tensor in own)
+        matches, agreement = partial(int, tensors.matches), partial(float, tensors.agreement)
+        return cls(flow, confidence, matches, seconds, agreement, tensors, occlusion)
 
     def read(self) -> FlowResult:
         """Wait for the GPU, if one computes the flow, and copy the flow and the confidence; returns this result."""
@@ -218,8 +206,8 @@ class FlowResult:
     ) -> np.ndarray:
         """Return a picture of the flow, uint8 RGB (rows, columns, 3); also written to ``path`` if given.
 
-        Without images, it shows the colours of the flow; with the first, also that image and the confidence; with both,
-        also the second image warped by the flow, which looks like the first where the flow is right.
+        With the first image, it shows that image and the confidence, too; with both, also the second image warped by
+        the flow, which looks like the first where the flow is right.
         """
         from deepmatching.drawing.flow import draw_flow, draw_flow_figure
         from deepmatching.drawing.pictures import write_image

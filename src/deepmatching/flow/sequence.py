@@ -136,10 +136,8 @@ def draw_flows(frames: Frames, folder: FlowFolder, target: Path) -> None:
     names = list(folder.origins)
     norms = np.array([flow_range(read_flow(folder.file(name))) for name in names])
     max_norm = range_of(np.stack([norms, np.zeros_like(norms)], axis=1))
-    pictures = (
-        draw_frame(image, read_flow(folder.file(name)), max_norm)
-        for name, image in zip(names, frames.between(0, len(names)), strict=True)
-    )
+    both = zip(names, frames.between(0, len(names)), strict=True)
+    pictures = (draw_frame(image, read_flow(folder.file(name)), max_norm) for name, image in both)
     if target.suffix.lower() in CODECS:
         write_video(target, pictures, frames.rate)
     else:

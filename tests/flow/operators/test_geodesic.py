@@ -12,12 +12,7 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import dijkstra
 from torch import Tensor
 
-from deepmatching.flow.operators.geodesic import (
-    FLOOR,
-    cell_graph,
-    distance_transform,
-    nearest_seeds,
-)
+from deepmatching.flow.operators.geodesic import FLOOR, cell_graph, distance_transform, nearest_seeds
 from deepmatching.geometry.seeds import Graph
 from deepmatching.kernels.registry import plain_operators
 from helpers.threads import threads

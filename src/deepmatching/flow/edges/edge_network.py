@@ -8,7 +8,7 @@ import functools
 import itertools
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -52,20 +52,15 @@ class EdgeNetwork(nn.Module):
     """
 
     def __init__(
-        self,
-        widths: tuple[int, ...] = (24, 32, 48, 48),
-        depths: tuple[int, ...] = (1, 2, 2, 2),
-        normalise: bool = False,
+        self, widths: Sequence[int] = (24, 32, 48, 48), depths: Sequence[int] = (1, 2, 2, 2), normalise: bool = False
     ) -> None:
         super().__init__()
         self.widths, self.depths = tuple(widths), tuple(depths)
         scales = list(itertools.pairwise(widths))
         self.stem = _convolution(3, widths[0], normalise, kernel=6, stride=2)
         self.down = nn.ModuleList(_convolution(fine, coarse, normalise, stride=2) for fine, coarse in scales)
-        self.blocks = nn.ModuleList(
-            nn.Sequential(*(Block(width, normalise) for _ in range(depth)))
-            for width, depth in zip(widths, depths, strict=True)
-        )
+        parts = ([Block(width, normalise) for _ in range(depth)] for width, depth in zip(widths, depths, strict=True))
+        self.blocks = nn.ModuleList(nn.Sequential(*blocks) for blocks in parts)
         self.up = nn.ModuleList(_convolution(coarse, fine, normalise, kernel=1) for fine, coarse in scales)
         self.smooth = nn.ModuleList(_convolution(width, width, normalise) for width in widths[:-1])
         self.head = nn.Conv2d(widths[0], 4, 3, padding=1)

@@ -10,23 +10,15 @@ from deepmatching.kernels.constants import LAB_REACH, RGB_TO_XYZ, TENSOR_REACH, 
 from deepmatching.kernels.registry import operator
 
 
-def taps_of(sigma: float, reach: int) -> list[float]:
-    """Return the weights of a Gaussian at −reach … reach; their sum is 1."""
-    weights = [math.exp(-(t**2) / (2 * sigma**2)) for t in range(-reach, reach + 1)]
-    return [weight / sum(weights) for weight in weights]
-
-
 @operator(cpu=("float32", "float64"), cuda=("float32",))
 def gaussian(image: Tensor, sigma: float, reach: int, factor: float = 1.0) -> Tensor:
     """Convolve (C, H, W) with a Gaussian, cut off beyond ``reach`` pixels, and multiply; borders are repeated."""
-    taps = taps_of(sigma, reach)
-    result = image
+    weights = [math.exp(-(t**2) / (2 * sigma**2)) for t in range(-reach, reach + 1)]
+    result, taps = image, [weight / sum(weights) for weight in weights]
     for dim, scale in ((2, factor), (1, 1.0)):
         place = torch.arange(image.shape[dim], device=image.device)
-        parts = (
-            scale * weight * result.index_select(dim, (place + t - reach).clamp(0, image.shape[dim] - 1))
-            for t, weight in enumerate(taps)
-        )
+        places = ((place + t - reach).clamp(0, image.shape[dim] - 1) for t in range(len(taps)))
+        parts = (scale * tap * result.index_select(dim, each) for tap, each in zip(taps, places, strict=True))
         result = sum(parts, torch.zeros_like(image))
     return result
 
