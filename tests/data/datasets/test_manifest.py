@@ -23,18 +23,9 @@ def test_paths_are_relative_to_the_manifest_and_groups_are_kept(
     assert dataset[1].flow[0, 0].tolist() == [6.0, -4.0]
 
 
-def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
-    path = write_pairs(tmp_path)
-    path.write_text(path.read_text(encoding="utf-8"), encoding="utf-8-sig")
-    assert len(Manifest(path)) == 2
-
-
-def test_the_names_of_the_files_are_the_default_names(tmp_path: Path) -> None:
+def test_names_are_those_of_the_files_and_distinct_within_a_group(tmp_path: Path) -> None:
     dataset = Manifest(write_pairs(tmp_path))
     assert [(entry.group, entry.name) for entry in dataset.entries] == [("pairs", "0_a-0_b"), ("pairs", "1_a-1_b")]
-
-
-def test_names_are_distinct_within_a_group(tmp_path: Path) -> None:
     entry = json.loads(write_pairs(tmp_path, 1).read_text())[0]
     path = write_manifest(tmp_path, [{**entry, "scene": "s"}, {**entry, "scene": "t"}, {**entry, "scene": "t"}])
     assert [e.name for e in Manifest(path).entries] == ["s", "t/0_a-0_b", "t/0_a-0_b (2)"]
@@ -44,12 +35,15 @@ def test_homographies_and_masks(tmp_path: Path) -> None:
     entry = json.loads(write_pairs(tmp_path, 1).read_text())[0]
     np.savetxt(tmp_path / "h.txt", np.array([[1, 0, 6], [0, 1, -4], [0, 0, 1.0]]))
     write_image(tmp_path / "occ.png", mask(slice(7)))
-    with_flow = {**entry, "occ": "occ.png", "invalid": "occ.png", "flow_noc": "0.flo"}
+    write_image(tmp_path / "invalid.png", mask(slice(-2, None)) // 255)  # 1 means the same as 255
+    with_flow = {**entry, "occ": "occ.png", "invalid": "invalid.png", "flow_noc": "0.flo"}
     del entry["flow"]
     path = write_manifest(tmp_path, [{**entry, "homography": "h.txt"}, with_flow])
     dataset = Manifest(path)
     assert dataset[0].flow[20, 20].tolist() == [6.0, -4.0]
-    assert dataset[1].occluded[:7].all() and dataset[1].flow[:7].isnan().all()
+    masked = dataset[1]
+    assert masked.occluded[:7].all() and not masked.occluded[7:].any()
+    assert masked.flow[-2:].isnan().all() and not masked.flow[:-2].isnan().any()
     assert [e.knows_occlusion for e in dataset.entries] == [False, True]
     plain = Manifest(path, masks=False)
     assert not plain[1].occluded.any() and not plain[1].flow.isnan().any()
@@ -63,10 +57,8 @@ def test_photographs_have_points_or_a_pose_and_no_known_motion(tmp_path: Path) -
     dataset = Manifest(write_manifest(tmp_path, [{**images, "points": "p.txt"}, {**images, "pose": pose}, entry]))
     assert dataset.with_motion().entries == dataset.entries[2:]
     marked, posed = dataset.entries[:2]
-    assert marked.points is not None and [ends.tolist() for ends in read_points(marked.points)] == [
-        [[1, 2], [5, 6]],
-        [[3, 4], [7, 8]],
-    ]
+    assert marked.points is not None
+    assert [ends.tolist() for ends in read_points(marked.points)] == [[[1, 2], [5, 6]], [[3, 4], [7, 8]]]
     assert posed.pose is not None and posed.pose.K0[0, 0] == 2 and posed.pose.T_0to1.shape == (4, 4)
     for photograph in (marked, posed):
         assert photograph.read().flow.isnan().all()
@@ -85,12 +77,8 @@ def test_a_mask_of_visible_pixels_is_the_opposite_of_one_of_occluded_pixels(tmp_
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("", "is an empty file"),
         ("[{]", "is not JSON"),
-        ("[" * 100_000, "is not JSON"),
-        ('[{"image0": "\\ud800.png", "image1": "b.png", "flow": "c.flo"}]', "surrogate"),
         ('[{"image0": "' + "x" * 300 + '.png", "image1": "b.png", "flow": "c.flo"}]', "There is no file"),
-        ("[1e999]", "is not JSON"),
         ('{"image0": "a.png"}', "is not a JSON list"),
         ("[]", "is empty"),
         ("[3]", "Entry 1 .* is not an object"),
@@ -118,17 +106,6 @@ def test_a_bad_manifest_is_one_sentence_with_its_name(tmp_path: Path, content: s
     with pytest.raises(DeepMatchingError, match=words) as raised:
         Manifest(path)
     assert str(path) in str(raised.value) and "\n" not in str(raised.value)
-
-
-def test_a_manifest_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(DeepMatchingError, match=r"no manifest '.*none.json'"):
-        Manifest(tmp_path / "none.json")
-    (tmp_path / "folder.json").mkdir()
-    with pytest.raises(DeepMatchingError, match=r"folder.json' is a folder"):
-        Manifest(tmp_path / "folder.json")
-    (tmp_path / "latin.json").write_bytes(b'["\xe4"]')
-    with pytest.raises(DeepMatchingError, match=r"latin.json' is not JSON"):
-        Manifest(tmp_path / "latin.json")
 
 
 def test_null_is_as_good_as_nothing(tmp_path: Path) -> None:

@@ -56,11 +56,7 @@ def test_kitti_2012_is_grey_or_in_colour_as_its_name_says(tmp_path: Path) -> Non
         (("sintel-clean", "here"), {"passes": "final"}, "contradict"),
         (("sintel-clean", "here", "train"), {}, "'sintel-clean' has no splits: leave 'train' out"),
         (("kitti2012", "here"), {"passes": "final"}, "'kitti2012' has no passes"),
-        (
-            ("kitti2012-colour", "here"),
-            {},
-            "Unknown data set 'kitti2012-colour': use .*kitti2012-grey, kitti2012-color",
-        ),
+        (("kitti2012-colour", "here"), {}, "'kitti2012-colour': use .*kitti2012-grey, kitti2012-color"),
         (("sintelmini", "here"), {"split_file": "s.txt"}, "no split file"),
         (("pairs.json", "here"), {}, "needs no root"),
         (("pairs.json", None, "val"), {}, "The manifest 'pairs.json' has no splits"),

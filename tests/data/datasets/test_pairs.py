@@ -32,34 +32,6 @@ def test_images_are_rgb_in_0_to_1_and_the_flow_is_as_written(entry: Entry) -> No
     assert pair.name == "a-b" and not entry.knows_occlusion
 
 
-def test_grey_images_have_three_equal_channels(entry: Entry) -> None:
-    write_image(entry.image0, texture()[:, :, 0])
-    image = entry.read().image0
-    assert image.shape == (3, *SIZE) and (image == image[:1]).all()
-
-
-def test_masks(entry: Entry, tmp_path: Path) -> None:
-    write_image(tmp_path / "occ.png", mask(slice(4)))
-    write_image(tmp_path / "invalid.png", mask(slice(-2, None)) // 255)  # 1 means the same as 255
-    masked = replace(entry, occluded=tmp_path / "occ.png", invalid=tmp_path / "invalid.png")
-    pair = masked.read()
-    assert masked.knows_occlusion
-    assert pair.occluded[:4].all() and not pair.occluded[4:].any()
-    assert pair.flow[-2:].isnan().all() and not pair.flow[:-2].isnan().any()
-    plain = masked.without_masks().read()
-    assert not plain.occluded.any() and not plain.flow.isnan().any()
-
-
-def test_what_only_the_occ_flow_knows_is_occluded(entry: Entry, tmp_path: Path) -> None:
-    known, visible = constant_flow(), constant_flow()
-    known[:, :10] = np.nan
-    visible[:, :25] = np.nan
-    write_field(tmp_path / "occ.png", known)
-    write_field(tmp_path / "noc.png", visible)
-    pair = replace(entry, flow=tmp_path / "occ.png", flow_noc=tmp_path / "noc.png").read()
-    assert pair.occluded[:, 10:25].all() and not pair.occluded[:, :10].any() and not pair.occluded[:, 25:].any()
-
-
 def test_a_homography_is_a_flow_and_image_sizes_may_differ(entry: Entry, tmp_path: Path) -> None:
     write_image(entry.image1, texture((50, 90)))
     matrix = np.array([[1.1, 0.02, 3.0], [-0.01, 0.9, 2.0], [1e-4, 0.0, 1.0]])
@@ -74,16 +46,6 @@ def test_a_homography_may_have_any_scale_and_numbers_of_any_size(entry: Entry, t
     matrix = np.array([[1.0, 0.0, -4e4], [0.0, 1.0, 3e4], [1e-7, 0.0, 1.0]])
     np.savetxt(tmp_path / "h.txt", factor * matrix)
     replace(entry, flow=None, homography=tmp_path / "h.txt").read()  # not taken for a singular one
-
-
-def test_middleburys_unknown_flow_is_nan(entry: Entry) -> None:
-    flow = constant_flow()
-    flow[3, 5] = 1.7e9
-    assert entry.flow is not None
-    header = b"PIEH" + np.array(SIZE[::-1], "<i4").tobytes()
-    entry.flow.write_bytes(header + flow.astype("<f4").tobytes())
-    read = entry.read().flow
-    assert read[3, 5].isnan().all() and read.isnan().sum() == 2
 
 
 def cut(path: Path) -> None:
@@ -103,29 +65,25 @@ def cut(path: Path) -> None:
         ("invalid", lambda path: write_image(path, mask(size=(4, 5))), "5 x 4 pixels, but its image"),
         ("flow_noc", lambda path: write_field(path, constant_flow((9, 9))), "9 x 9 pixels, but its image"),
         ("flow", lambda path: path.unlink(), "no flow file"),
-        ("homography", lambda path: path.write_text("1 2 3\n4 5"), "three lines of three numbers"),
-        ("homography", lambda path: path.write_text("one two"), "three lines of three numbers"),
-        ("homography", lambda path: path.write_text("1 2\n3 4"), "three lines of three numbers"),
+        *(
+            ("homography", lambda path, data=data: path.write_bytes(data), "three lines of three numbers")
+            for data in (b"1 2 3\n4 5", b"one two", b"1 2\n3 4", b"\x1f\x8b\xff", b"# a remark\n", b"\xff\xfe")
+        ),
         ("homography", lambda path: path.write_text("1e999 0 0\n0 1 0\n0 0 1"), "not finite"),
-        ("homography", lambda path: path.write_bytes(b"\x1f\x8b\xff"), "three lines of three numbers"),
         ("homography", lambda path: path.write_text("nan 0 0\n0 1 0\n0 0 1"), "not finite"),
-        ("homography", lambda path: path.write_text("0 0 0\n0 0 0\n0 0 0"), "is singular"),
         ("homography", lambda path: path.write_text("1 2 3\n4 5 6\n7 8 9"), "is singular"),
         ("homography", lambda path: path.unlink(), "no homography"),
-        ("homography", lambda path: path.write_text("# nothing but a remark\n"), "three lines of three numbers"),
-        ("homography", lambda path: path.write_bytes(b"\xff\xfe"), "three lines of three numbers"),
     ],
 )
 @pytest.mark.filterwarnings("error")
 def test_a_bad_file_is_one_sentence_with_its_name(entry: Entry, tmp_path: Path, field: str, spoil, words: str) -> None:
-    write_image(tmp_path / "occ.png", mask())
-    write_image(tmp_path / "invalid.png", mask())
+    for name in ("occ.png", "invalid.png"):
+        write_image(tmp_path / name, mask())
     write_field(tmp_path / "noc.flo", constant_flow())
     np.savetxt(tmp_path / "h.txt", np.eye(3))
+    truth = {"flow": None, "homography": tmp_path / "h.txt"} if field == "homography" else {}
     masks = {"occluded": "occ.png", "invalid": "invalid.png", "flow_noc": "noc.flo"}
-    whole = replace(entry, **{name: tmp_path / file for name, file in masks.items()})
-    if field == "homography":
-        whole = replace(whole, flow=None, homography=tmp_path / "h.txt")
+    whole = replace(entry, **{name: tmp_path / file for name, file in masks.items()}, **truth)
     whole.read()
     path = getattr(whole, field)
     spoil(path)
@@ -145,22 +103,16 @@ def test_workers_of_a_loader_read_the_same_pairs(entry: Entry) -> None:
     assert batch.image0.shape == (2, 3, *SIZE) and batch.flow.shape == (2, *SIZE, 2)
 
 
-def test_a_thinned_data_set_is_evenly_spread() -> None:
-    entries = [Entry("g", str(i), Path("a"), Path("b"), flow=Path("f")) for i in range(10)]
+def test_a_data_set_may_be_thinned_evenly_and_to_its_groups() -> None:
+    entries = [Entry("odd" if i % 2 else "even", str(i), Path("a"), Path("b"), flow=Path("f")) for i in range(10)]
     dataset = FilePairs("ten", entries)
     assert [entry.name for entry in dataset.thinned(3).entries] == ["0", "3", "6"]
     assert [entry.name for entry in dataset.thinned(1).entries] == ["0"]
-    assert len(dataset.thinned(99)) == 10
+    assert [entry.name for entry in dataset.only(["odd"]).entries] == ["1", "3", "5", "7", "9"]
+    assert len(dataset.thinned(99)) == len(dataset.only(["odd", "even"])) == 10
     with pytest.raises(DeepMatchingError, match="whole number of at least 1"):
         dataset.thinned(0)
-
-
-def test_only_keeps_the_groups_that_are_named() -> None:
-    entries = [Entry("odd" if i % 2 else "even", str(i), Path("a"), Path("b"), flow=Path("f")) for i in range(5)]
-    dataset = FilePairs("five", entries)
-    assert [entry.name for entry in dataset.only(["odd"]).entries] == ["1", "3"]
-    assert len(dataset.only(["odd", "even"])) == 5
-    with pytest.raises(DeepMatchingError, match="no pairs of 'prime' in five: choose from even, odd"):
+    with pytest.raises(DeepMatchingError, match="no pairs of 'prime' in ten: choose from even, odd"):
         dataset.only(["prime"])
 
 
@@ -181,14 +133,6 @@ def test_homography_flow_is_its_definition(matrix: list[float], sign: float) -> 
                 np.testing.assert_allclose(flow[i, j], (x - j, y - i), atol=1e-4)
             elif w <= 0 or not (-0.501 <= x <= 7.501 and -0.501 <= y <= 10.501):
                 assert np.isnan(flow[i, j]).all()
-
-
-def test_homography_flow_of_the_identity_and_of_a_shift() -> None:
-    assert (homography_flow(np.eye(3), 4, 5, 4, 5) == 0).all()
-    shift = np.array([[1.0, 0, 2], [0, 1, 0], [0, 0, 1]])
-    flow = homography_flow(shift, 4, 5, 4, 5)
-    assert (flow[:, :3] == (2, 0)).all()
-    assert np.isnan(flow[:, 3:]).all()
 
 
 def test_the_horizon_is_not_crossed() -> None:

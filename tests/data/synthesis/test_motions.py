@@ -110,8 +110,7 @@ def test_small_scenes_move_little_and_still_backgrounds_hardly(photos: Photos) -
 
 
 def test_the_support_of_a_layer_is_the_rectangle_around_it(photos: Photos) -> None:
-    rng = np.random.default_rng(0)
-    objects = draw_layers(rng, photos, (96, 128), (2, 3), SynthesisSettings())
+    objects = draw_layers(np.random.default_rng(0), photos, (96, 128), (2, 3), SynthesisSettings())
     rectangles = support(objects, (96, 128))
     assert rectangles.min() >= 0 and rectangles[..., 0].max() <= 127 and rectangles[..., 1].max() <= 95
     assert (rectangles[:, :, 3] >= rectangles[:, :, 0]).all()

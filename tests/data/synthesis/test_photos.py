@@ -5,7 +5,6 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-import torch
 
 from deepmatching.data.synthesis import Photos
 from deepmatching.data.synthesis.photos import LEVELS, draw_shapes
@@ -104,7 +103,3 @@ def test_a_bad_folder_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8\xff\xe0 cut short")
     with pytest.raises(DeepMatchingError, match=r"broken\.jpg"):
         Photos.load(tmp_path, split="all")
-
-
-def test_texels_are_four_bytes() -> None:
-    assert Photos([draw_photo(0)]).texels.dtype is torch.int32

@@ -112,14 +112,8 @@ def test_a_window_repeats_the_edge_or_mirrors_the_picture(photos: Photos) -> Non
 
 
 def test_plain_scenes_keep_their_motion_and_lose_their_detail(photos: Photos) -> None:
-    textured, plain = (
-        render(
-            to_device(draw_scene(np.random.default_rng(4), photos, SIZE, 3, s), torch.device("cpu")),
-            photos.texels,
-            SIZE,
-        )
-        for s in (PLAIN, replace(PLAIN, plain=1.0))
-    )
+    scenes = (draw_scene(np.random.default_rng(4), photos, SIZE, 3, s) for s in (PLAIN, replace(PLAIN, plain=1.0)))
+    textured, plain = (render(to_device(scene, torch.device("cpu")), photos.texels, SIZE) for scene in scenes)
     assert torch.equal(textured.flow, plain.flow) and torch.equal(textured.visible, plain.visible)
     roughness = [(r.frames.diff(dim=-1).abs()).mean() for r in (textured, plain)]
     assert roughness[1] < 0.6 * roughness[0]  # outlines stay
