@@ -68,19 +68,10 @@ def test_headers_that_are_wrong_are_refused(tmp_path: Path, header: str, monkeyp
     assert str(raised.value).startswith("The edge map '") and not (tmp_path / "made").exists()
 
 
-def archive_of(size: int, path: Path) -> None:
-    """An archive of zeros, compressed as far as deflate can."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("keypoints0.npy", "w") as member:
-        header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({size // 8}, 2)}}"
-        member.write(npy(header))
-        for _ in range(size // 2**20):
-            member.write(bytes(2**20))
-
-
 def test_an_archive_of_more_than_any_pair_has_is_refused_unread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    archive_of(2**25, tmp_path / "m.npz")
+    np.savez_compressed(tmp_path / "m.npz", keypoints0=np.zeros((2**22, 2), np.float32))
     (info,) = zipfile.ZipFile(tmp_path / "m.npz").infolist()
     assert info.file_size / info.compress_size <= LARGEST_COMPRESSION
     assert open_npz(tmp_path / "m.npz", "matches file")["keypoints0"].shape == (2**22, 2)
@@ -110,12 +101,12 @@ def test_an_archive_cannot_declare_more_than_its_bytes_can_hold(tmp_path: Path) 
         open_npz(tmp_path / "m.npz", "matches file")["keypoints0"]
 
 
-@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_other_compressions_are_refused(tmp_path: Path, method: int) -> None:
-    with zipfile.ZipFile(tmp_path / "m.npz", "w", method) as archive:
-        archive.writestr("keypoints0.npy", bytes(100))
-    with pytest.raises(DeepMatchingError, match="unknown compression"):
-        open_npz(tmp_path / "m.npz", "matches file")["keypoints0"]
+def test_other_compressions_are_refused(tmp_path: Path) -> None:
+    for method in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
+        with zipfile.ZipFile(tmp_path / "m.npz", "w", method) as archive:
+            archive.writestr("keypoints0.npy", bytes(100))
+        with pytest.raises(DeepMatchingError, match=r"'keypoints0'.*compression"):
+            open_npz(tmp_path / "m.npz", "matches file")["keypoints0"]
 
 
 def write(path: Path, **arrays: Any) -> None:
@@ -131,9 +122,7 @@ def test_a_small_file_that_declares_terabytes_or_a_large_chunk_is_refused(tmp_pa
         file.create_dataset("keypoints0", (rows, 2), "f4", maxshape=(None, 2), chunks=(chunk, 2), compression="gzip")
         file["keypoints1"] = POINTS
     assert (tmp_path / "m.h5").stat().st_size < 10_000
-    with pytest.raises(
-        DeepMatchingError, match=r"its array 'keypoints0' declares \d{10,} bytes, more than the file can"
-    ):
+    with pytest.raises(DeepMatchingError, match=r"its array 'keypoints0' declares \d{10,} bytes"):
         read_matches(tmp_path / "m.h5")
 
 
@@ -148,12 +137,6 @@ def test_links_are_not_followed(tmp_path: Path, link: h5py.ExternalLink | h5py.S
         place["keypoints1"] = POINTS
     with pytest.raises(DeepMatchingError, match="its array 'keypoints0' is a link to another place"):
         read_matches(tmp_path / "m.h5")
-
-
-def test_links_that_nobody_asks_for_do_no_harm(tmp_path: Path) -> None:
-    links = {"notes": h5py.ExternalLink("none.h5", "notes"), "again": h5py.SoftLink("/nowhere")}
-    write(tmp_path / "m.h5", keypoints0=POINTS, keypoints1=POINTS, **links)
-    np.testing.assert_array_equal(read_matches(tmp_path / "m.h5").keypoints0, POINTS)
 
 
 @pytest.mark.parametrize("is_virtual", [False, True])
@@ -172,12 +155,20 @@ def test_arrays_in_other_files_are_refused(tmp_path: Path, is_virtual: bool) -> 
         read_matches(tmp_path / "m.h5")
 
 
-def test_a_group_that_contains_itself_is_visited_once(tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "m.h5", "w") as file:
-        group = file.create_group("a")
+def test_links_that_nobody_asks_for_and_a_group_that_contains_itself_do_no_harm(tmp_path: Path) -> None:
+    links = {"notes": h5py.ExternalLink("none.h5", "notes"), "again": h5py.SoftLink("/nowhere")}
+    write(tmp_path / "m.h5", **{f"a/{name}": value for name, value in links.items()})
+    with h5py.File(tmp_path / "m.h5", "a") as file:
+        group = file["a"]
         group["b"] = group
         group["keypoints0"], group["keypoints1"] = POINTS, POINTS
     np.testing.assert_array_equal(read_matches(tmp_path / "m.h5").keypoints1, POINTS)
+
+
+def test_groups_in_groups_without_end_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "m.h5", **{"a/" * 100 + "keypoints0": POINTS})
+    with pytest.raises(DeepMatchingError, match="64 deep"):
+        read_matches(tmp_path / "m.h5")
 
 
 @pytest.mark.parametrize("value", ["text", h5py.Empty("f4")])

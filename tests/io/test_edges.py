@@ -17,12 +17,13 @@ def edges() -> np.ndarray:
 
 @pytest.mark.parametrize("name", ["edges", "edges.bin", "edges.edge"])
 def test_raw_floats_and_npy_come_back_exactly(tmp_path: Path, edges: np.ndarray, name: str) -> None:
+    edges[2, 3] = 1.2  # a small overshoot is clipped
     edges.astype("<f4").tofile(tmp_path / name)
     np.save(tmp_path / "edges.npy", edges)
     for path in (tmp_path / name, tmp_path / "edges.npy"):
         loaded = load_edges(path, SIZE)
         assert loaded.dtype == np.float32
-        np.testing.assert_array_equal(loaded, edges)
+        np.testing.assert_array_equal(loaded, np.minimum(edges, 1))
 
 
 @pytest.mark.parametrize(("dtype", "white"), [(np.uint8, 255), (np.uint16, 65535)])
@@ -45,12 +46,6 @@ def test_a_grey_picture_of_three_channels_is_fine_and_a_colour_picture_is_not(
         load_edges(tmp_path / "colour.png", SIZE)
 
 
-def test_a_small_overshoot_is_clipped(tmp_path: Path, edges: np.ndarray) -> None:
-    edges[2, 3] = 1.2
-    np.save(tmp_path / "edges.npy", edges)
-    assert load_edges(tmp_path / "edges.npy", SIZE)[2, 3] == 1
-
-
 @pytest.mark.parametrize(
     ("array", "message"),
     [
@@ -61,8 +56,11 @@ def test_a_small_overshoot_is_clipped(tmp_path: Path, edges: np.ndarray) -> None
         (np.full(SIZE, 255.0), "to 255"),
         (np.zeros(SIZE, np.int32), "dtype int32"),
         (np.zeros(SIZE, "U3"), "array of numbers"),
+        (np.array([{}], dtype=object), "array of numbers"),
+        (np.full(SIZE, 1e300), "infinite"),  # in float32
     ],
 )
+@pytest.mark.filterwarnings("error")
 def test_arrays_that_cannot_be_edges_are_refused(tmp_path: Path, array: np.ndarray, message: str) -> None:
     np.save(tmp_path / "edges.npy", array)
     with pytest.raises(DeepMatchingError, match=message):
@@ -73,20 +71,10 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path, edges: np.ndarray
     (tmp_path / "short.bin").write_bytes(edges.tobytes()[:-4])
     with pytest.raises(DeepMatchingError, match=r"212 bytes.*9 x 6 pixels takes 216"):
         load_edges(tmp_path / "short.bin", SIZE)
-    np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
-    with pytest.raises(DeepMatchingError, match="does not hold an array of numbers"):
-        load_edges(tmp_path / "objects.npy", SIZE)
-    np.savez(tmp_path / "archive.npz", edges=edges)
-    (tmp_path / "archive.npz").rename(tmp_path / "archive.npy")
+    with (tmp_path / "archive.npy").open("wb") as file:
+        np.savez(file, edges=edges)
     with pytest.raises(DeepMatchingError, match="archive of arrays"):
         load_edges(tmp_path / "archive.npy", SIZE)
     for name in ("missing.npy", "missing.bin", "missing.png"):
         with pytest.raises(DeepMatchingError, match="There is no edge map"):
             load_edges(tmp_path / name, SIZE)
-
-
-@pytest.mark.filterwarnings("error")
-def test_numbers_beyond_float32_are_refused_without_a_warning(tmp_path: Path) -> None:
-    np.save(tmp_path / "e.npy", np.full((2, 3), 1e300))
-    with pytest.raises(DeepMatchingError, match="infinite"):
-        load_edges(tmp_path / "e.npy", (2, 3))

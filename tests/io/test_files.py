@@ -10,7 +10,7 @@ import pytest
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io import files
-from deepmatching.io.files import atomic_write
+from deepmatching.io.files import atomic_write, write_file
 
 
 def test_success_renames_and_leaves_nothing_else(tmp_path: Path) -> None:
@@ -79,19 +79,15 @@ def test_a_file_that_another_program_holds_briefly_is_replaced_later(
             raise PermissionError(13, "Access is denied")
         replace(*paths)
 
-    def write() -> None:
-        with atomic_write(tmp_path / "a") as temporary:
-            temporary.write_text("new")
-
     monkeypatch.setattr(os, "replace", held_at_first)
     monkeypatch.setattr(files, "_PAUSES", (0.0, 0.0))  # as on Windows, but quick
-    write()
+    write_file(tmp_path / "a", "new")
     assert (tmp_path / "a").read_text() == "new" and len(attempts) == 3
     for pauses, count in (((0.0,), 2), ((), 1)):  # held for too long, or not on Windows: the error is reported
         attempts.clear()
         monkeypatch.setattr(files, "_PAUSES", pauses)
         with pytest.raises(DeepMatchingError, match="Access is denied"):
-            write()
+            write_file(tmp_path / "a", "new")
         assert len(attempts) == count and [file.name for file in tmp_path.iterdir()] == ["a"]
 
 
@@ -100,19 +96,13 @@ def test_devices_are_refused_modes_kept_and_links_followed(tmp_path: Path) -> No
     with pytest.raises(DeepMatchingError, match="not a regular file"), atomic_write(os.devnull):
         pytest.fail("the body must not run")
     assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
-
-    ordinary, atomic = tmp_path / "ordinary", tmp_path / "atomic"
+    ordinary, atomic, link = (tmp_path / name for name in ("ordinary", "atomic", "link"))
     ordinary.write_text("")
-    with atomic_write(atomic) as temporary:
-        temporary.write_text("")
+    write_file(atomic, "")
     assert atomic.stat().st_mode == ordinary.stat().st_mode
-
-    link = tmp_path / "link"
     link.symlink_to(ordinary)
-    with atomic_write(link) as temporary:
-        temporary.write_text("through")
-    assert link.is_symlink()
-    assert ordinary.read_text() == "through"
+    write_file(link, "through")
+    assert link.is_symlink() and ordinary.read_text() == "through"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX modes")
@@ -139,8 +129,7 @@ def test_a_replaced_file_keeps_its_owner_where_that_is_allowed(tmp_path: Path, m
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "chown", chown)
-    with atomic_write(target) as temporary:
-        temporary.write_text("new")
+    write_file(target, "new")
     assert target.read_text() == "new"
     assert wanted == [(about.st_uid, -1), (-1, about.st_gid)]
 

@@ -36,11 +36,12 @@ def test_round_trip(tmp_path: Path, flow: np.ndarray, suffix: str) -> None:
     np.testing.assert_array_equal(read, expected)
 
 
-@pytest.mark.parametrize("suffix", [".flo", ".pfm", ".npy"])
-def test_float_formats_are_exact_and_write_any_real_dtype(tmp_path: Path, suffix: str) -> None:
+def test_float_formats_are_exact_and_write_any_real_dtype(tmp_path: Path) -> None:
     flow = np.random.default_rng(0).normal(0, 1000, (5, 6, 2))
-    write_flow(tmp_path / f"a{suffix}", flow)
-    np.testing.assert_array_equal(read_flow(tmp_path / f"a{suffix}"), flow.astype(np.float32))
+    flow[0, 0, 0] = struct.unpack("<f", b"\n \n?")[0]  # in a PFM, the first byte looks like more of the header's end
+    for suffix in (".flo", ".pfm", ".npy"):
+        write_flow(tmp_path / f"a{suffix}", flow)
+        np.testing.assert_array_equal(read_flow(tmp_path / f"a{suffix}"), flow.astype(np.float32))
 
 
 def test_flo_bytes_are_middleburys(tmp_path: Path) -> None:
@@ -65,18 +66,11 @@ def test_kitti_stores_64_times_the_displacement_in_16_bits(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("order", ["<", ">"])
 def test_pfm_is_bottom_up_in_either_byte_order(tmp_path: Path, order: str) -> None:
-    bottom, top = [1.0, 2.0, 9.0], [3.0, np.inf, 9.0]
+    rows = struct.pack(f"{order}6f", 1.0, 2.0, 9.0, 3.0, np.inf, 9.0)
     scale = "-1" if order == "<" else "1"
     path = tmp_path / "a.pfm"
-    path.write_bytes(f"PF\n1 2\n{scale}\n".encode() + struct.pack(f"{order}6f", *bottom, *top))
+    path.write_bytes(f"PF\n1 2\n{scale}\n".encode() + rows)
     np.testing.assert_array_equal(read_flow(path), np.float32([[[np.nan, np.nan]], [[1, 2]]]))
-
-
-def test_pfm_data_may_begin_with_a_byte_that_looks_like_space(tmp_path: Path) -> None:
-    first = struct.unpack("<f", b"\n \n?")[0]
-    path = tmp_path / "a.pfm"
-    write_flow(path, np.float32([[[first, 1.0]]]))
-    np.testing.assert_array_equal(read_flow(path), np.float32([[[first, 1.0]]]))
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -94,11 +88,6 @@ def test_every_truncation_and_surplus_is_refused(tmp_path: Path, suffix: str) ->
             read_flow(path)
 
 
-def npy_bytes(array: np.ndarray, tmp_path: Path) -> bytes:
-    np.save(tmp_path / "scratch.npy", array, allow_pickle=True)
-    return (tmp_path / "scratch.npy").read_bytes()
-
-
 def test_damaged_and_mismatched_files_are_one_sentence(tmp_path: Path) -> None:
     rgb8 = cv2.imencode(".png", np.zeros((4, 4, 3), np.uint8))[1].tobytes()
     grey16 = cv2.imencode(".png", np.zeros((4, 4), np.uint16))[1].tobytes()
@@ -111,14 +100,14 @@ def test_damaged_and_mismatched_files_are_one_sentence(tmp_path: Path) -> None:
         "one.pfm": b"Pf\n2 2\n-1\n" + b"\0" * 16,
         "words.pfm": b"PF\ntwo 2\n-1\n",
         "zero.pfm": b"PF\n0 2\n-1\n",
-        "shape.npy": npy_bytes(np.zeros((2, 4, 4), np.float32), tmp_path),
-        "complex.npy": npy_bytes(np.zeros((4, 4, 2), complex), tmp_path),
-        "object.npy": npy_bytes(np.array([[[1, None]]]), tmp_path),
+        "shape.npy": np.zeros((2, 4, 4), np.float32),
+        "complex.npy": np.zeros((4, 4, 2), complex),
+        "object.npy": np.array([[[1, None]]]),
         "pickle.npy": pickle.dumps([1, 2, 3]),
     }
-    for name, data in cases.items():
+    for name, content in cases.items():
         path = tmp_path / name
-        path.write_bytes(data)
+        np.save(path, content) if isinstance(content, np.ndarray) else path.write_bytes(content)
         with pytest.raises(DeepMatchingError, match=name) as caught:
             read_flow(path)
         assert "\n" not in str(caught.value)

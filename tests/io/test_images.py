@@ -11,6 +11,7 @@ from PIL import Image
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io import image_files, images
+from deepmatching.io.image_files import quiet_opencv
 from deepmatching.io.images import load_image, shrink
 from helpers.synthetic_pictures import draw_photo
 
@@ -64,16 +65,8 @@ def test_lossless_files_are_exact(tmp_path: Path, kind: str) -> None:
     data, expected = LOSSLESS[kind]
     image = load_bytes(tmp_path, data, "größe 画像")
     assert image.dtype == torch.float32
-    assert image.is_contiguous()
+    assert image.is_contiguous() and torch.equal(image, load_image(str(tmp_path / "größe 画像")))
     np.testing.assert_array_equal(image.numpy(), expected)
-
-
-@pytest.mark.parametrize("mode", ["P", "LA", "1"])
-def test_png_modes_equal_pils_conversion(tmp_path: Path, mode: str) -> None:
-    image = Image.fromarray(GREY if mode == "1" else RGB).convert("L" if mode == "LA" else "RGB").convert(mode)
-    loaded = load_bytes(tmp_path, encode_pil(image, "PNG"))
-    expected = np.asarray(image.convert("RGB"))
-    np.testing.assert_array_equal(loaded.expand(3, -1, -1).numpy(), chw(expected))
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
@@ -82,12 +75,6 @@ def test_jpegs_have_the_pixels_that_opencv_finds(tmp_path: Path, mode: str) -> N
     expected = cv2.imdecode(np.frombuffer(data, np.uint8), image_files.AS_STORED)
     expected = expected if mode == "L" else expected[:, :, ::-1]
     np.testing.assert_array_equal(load_bytes(tmp_path, data).numpy(), chw(expected))
-
-
-def test_a_string_path_and_a_path_are_the_same(tmp_path: Path) -> None:
-    path = tmp_path / "a.png"
-    path.write_bytes(LOSSLESS["rgb"][0])
-    assert torch.equal(load_image(str(path)), load_image(path))
 
 
 def test_jpeg_trailing_data_and_thumbnails_do_not_count_as_truncation(tmp_path: Path) -> None:
@@ -124,36 +111,24 @@ def test_every_truncated_file_is_refused(tmp_path: Path, kind: str) -> None:
             load_bytes(tmp_path, data[:length])
 
 
-def test_the_log_level_of_opencv_is_restored(tmp_path: Path) -> None:
+def test_the_log_level_of_opencv_is_restored_by_the_last_who_changes_it() -> None:
     module = getattr(cv2.utils, "logging", cv2)
     before = module.getLogLevel()
-    with pytest.raises(DeepMatchingError):
-        load_bytes(tmp_path, TRUNCATED["tiff"][:-9])
-    assert module.getLogLevel() == before
+    first, second = quiet_opencv(), quiet_opencv()
+    for block in (first, second):
+        block.__enter__()
+    for block, level in ((first, 0), (second, before)):
+        block.__exit__(None, None, None)
+        assert module.getLogLevel() == level
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"", "empty file"),
-        (b"hello", "cannot be decoded"),
-        (b"\0" * 1000, "cannot be decoded"),
-        (b"\xff\xd8\xff", "cut short"),
-        (b"\x89PNG\r\n\x1a\n", "cut short"),
-    ],
-)
-def test_a_file_that_is_not_an_image_is_refused(tmp_path: Path, data: bytes, message: str) -> None:
-    with pytest.raises(DeepMatchingError, match=message):
-        load_bytes(tmp_path, data)
-
-
-def test_bad_paths_are_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(DeepMatchingError, match=r"no first image '.*missing\.png'"):
-        load_image(tmp_path / "missing.png", "first image")
-    with pytest.raises(DeepMatchingError, match="is a folder"):
-        load_image(tmp_path)
-    with pytest.raises(DeepMatchingError):
-        load_image("nul\0byte.png")
+def test_files_that_are_no_images_and_bad_paths_are_refused_by_name(tmp_path: Path) -> None:
+    for data in (b"", b"hello", b"\0" * 1000, b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"):
+        with pytest.raises(DeepMatchingError, match=r"'.*picture'"):
+            load_bytes(tmp_path, data)
+    for path in (tmp_path / "missing.png", tmp_path, "nul\0byte.png"):
+        with pytest.raises(DeepMatchingError, match="first image '"):
+            load_image(path, "first image")
 
 
 @pytest.mark.parametrize("suffix", [".ppm", ".bmp", ".tiff", ".jpg", ".png", ".webp"])
@@ -183,15 +158,12 @@ def test_a_float_file_beyond_one_is_refused(tmp_path: Path) -> None:
         load_bytes(tmp_path, encode_cv(".tiff", GREY.astype(np.float32)))
 
 
-@pytest.mark.parametrize("array", [GREY, GREY[:, :, None], RGB, RGBA], ids=["hw", "hw1", "hw3", "hw4"])
-def test_array_shapes(array: np.ndarray) -> None:
-    np.testing.assert_array_equal(load_image(array).numpy(), chw(array[:, :, :3] if array.ndim == 3 else array))
-
-
-@pytest.mark.parametrize("shape", [(30, 40), (1, 30, 40), (3, 30, 40), (4, 30, 40), (1, 3, 30, 40)])
-def test_tensor_shapes(shape: tuple[int, ...]) -> None:
-    tensor = torch.rand(shape)
-    assert torch.equal(load_image(tensor), tensor.reshape(-1, 30, 40)[:3])
+def test_shapes_of_arrays_and_tensors() -> None:
+    for array in (GREY, GREY[:, :, None], RGB, RGBA):
+        np.testing.assert_array_equal(load_image(array).numpy(), chw(array[:, :, :3] if array.ndim == 3 else array))
+    for shape in ((30, 40), (1, 30, 40), (3, 30, 40), (4, 30, 40), (1, 3, 30, 40)):
+        tensor = torch.rand(shape)
+        assert torch.equal(load_image(tensor), tensor.reshape(-1, 30, 40)[:3])
 
 
 @pytest.mark.parametrize(
@@ -201,6 +173,8 @@ def test_tensor_shapes(shape: tuple[int, ...]) -> None:
         (np.uint16, 13107, 0.2),
         (">u2", 13107, 0.2),
         (np.bool_, True, 1.0),
+        (np.float32, -0.1, -0.1),  # a small overshoot is accepted
+        (np.float32, 1.1, 1.1),
         (np.float16, 0.25, 0.25),
         (np.float32, 0.25, 0.25),
         (">f8", 0.25, 0.25),
@@ -248,11 +222,6 @@ def test_a_loaded_image_is_checked_again_only_if_it_was_changed(monkeypatch: pyt
         assert torch.equal(load_image(load_image(RGB)), load_image(RGB))
 
 
-def test_a_small_overshoot_is_accepted() -> None:
-    array = np.array([[-0.1, 1.1]], np.float32)
-    np.testing.assert_array_equal(load_image(array).numpy(), array[None])
-
-
 @pytest.mark.parametrize(
     ("image", "message"),
     [
@@ -280,22 +249,19 @@ def test_a_small_overshoot_is_accepted() -> None:
 def test_anything_but_an_image_is_refused_in_one_sentence(image: object, message: str) -> None:
     with pytest.raises(DeepMatchingError, match=message) as caught:
         load_image(image, "second image")  # type: ignore[arg-type]
-    text = str(caught.value)
-    assert "second image" in text
-    assert text.endswith(".")
-    assert "\n" not in text
+    assert "second image" in str(caught.value) and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "P", "LA", "1", "CMYK", "YCbCr", "HSV"])
-def test_pil_modes_equal_pils_own_conversion(mode: str) -> None:
-    image = Image.fromarray(RGB).convert(mode)
-    loaded = load_image(image)
-    assert loaded.shape[0] == (1 if mode in ("L", "LA", "1") else 3)
-    np.testing.assert_array_equal(loaded.expand(3, -1, -1).numpy(), chw(np.asarray(image.convert("RGB"))))
-
-
-def test_pil_alpha_is_dropped_not_blended() -> None:
-    np.testing.assert_array_equal(load_image(Image.fromarray(RGBA)).numpy(), chw(RGB))
+def test_pil_modes_equal_pils_own_conversion(tmp_path: Path, mode: str) -> None:
+    """Alpha is dropped, not blended, in a file as well."""
+    image = Image.fromarray(RGBA).convert("RGBA" if mode == "RGBA" else "RGB").convert(mode)
+    loaded = [load_image(image)]
+    if mode in ("P", "LA", "1"):
+        loaded.append(load_bytes(tmp_path, encode_pil(image, "PNG")))
+    assert loaded[0].shape[0] == (1 if mode in ("L", "LA", "1") else 3)
+    for found in loaded:
+        np.testing.assert_array_equal(found.expand(3, -1, -1).numpy(), chw(np.asarray(image.convert("RGB"))))
 
 
 def test_pil_deep_modes() -> None:
@@ -330,25 +296,18 @@ def test_16_bit_images_of_fewer_bits_get_one_warning_that_says_what_to_do(
     for name in ("image0", "image1"):
         loaded = load_image(image, name)
     assert loaded.max().item() == pytest.approx(largest / 65535)  # never rescaled on its own
-    assert [record.getMessage() for record in caplog.records] == [
-        f"The image0 has 16 bits a pixel, but all its values are below {2**bits}: if it holds {bits}-bit data, say so "
-        f"with --bit-depth {bits} (bit_depth={bits} in Python), or it is nearly black."
-    ]
+    (record,) = caplog.records
+    assert "image0" in record.getMessage() and f"--bit-depth {bits}" in record.getMessage()
     assert load_image(image, bit_depth=bits).max().item() == pytest.approx(largest / (2**bits - 1))
 
 
 @pytest.mark.usefixtures("no_warning_so_far")
-@pytest.mark.parametrize(
-    "image", [np.array([[0, 16384]], np.uint16), np.zeros((2, 2), np.uint16), np.full((2, 2), 9, np.uint8)]
-)
-def test_other_images_get_no_warning_of_their_depth(caplog: pytest.LogCaptureFixture, image: np.ndarray) -> None:
-    load_image(image)
+def test_other_images_get_no_warning_of_their_depth(caplog: pytest.LogCaptureFixture) -> None:
+    for image in (np.uint16([[0, 16384]]), np.zeros((2, 2), np.uint16), np.full((2, 2), 9, np.uint8)):
+        load_image(image)
     assert caplog.records == []
-
-
-def test_values_beyond_the_stated_depth_are_refused() -> None:
-    with pytest.raises(DeepMatchingError, match="values up to 4096, more than 12 bits hold"):
-        load_image(np.array([[0, 4096]], np.uint16), bit_depth=12)
+    with pytest.raises(DeepMatchingError, match="up to 4096, more than 12"):
+        load_image(np.uint16([[0, 4096]]), bit_depth=12)
 
 
 def test_a_smaller_image_holds_the_means_and_keeps_its_proportions() -> None:

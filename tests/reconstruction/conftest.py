@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 from deepmatching.bulk_matching import MatchedPair, RunFolder
-from deepmatching.bulk_matching.pairs import Pair
 from deepmatching.bulk_matching.storage import shard_file, write_shard
-from deepmatching.matches import Matches
-from helpers.bulk_runs import MakeRun
+from helpers.bulk_runs import MakeRun, matched
 
 
 @pytest.fixture
@@ -18,8 +16,7 @@ def make_run(tmp_path: Path) -> MakeRun:
     """Writes a run of these pairs."""
 
     def make(pairs: Sequence[MatchedPair], **settings: object) -> RunFolder:
-        names: list[Pair] = [pair.names for pair in pairs]
-        content = {"cell": 2, "step": 8, "max_size": None, **settings}
+        names, content = [pair.names for pair in pairs], {"cell": 2, "step": 8, "max_size": None, **settings}
         with RunFolder.store(tmp_path / "run").reserve():
             run = RunFolder.prepare(tmp_path / "run", content, names, tmp_path, len(names))
         write_shard(shard_file(run.path, 0), pairs)
@@ -36,7 +33,5 @@ def three_views() -> list[MatchedPair]:
     pairs = []
     for first, second in ((0, 1), (0, 2), (1, 2)):
         ends = starts - (10.0 * (second - first), 0) + generator.normal(0, 0.1, starts.shape)
-        scores = generator.uniform(2, 3, len(starts))
-        matches = Matches(*(np.float32(array) for array in (starts, ends, scores)), (64, 96), (64, 96))  # type: ignore[arg-type]
-        pairs.append(MatchedPair((f"{first}.png", f"{second}.png"), matches))
+        pairs.append(matched(f"{first}.png", f"{second}.png", starts, ends, generator.uniform(2, 3, len(starts))))
     return pairs

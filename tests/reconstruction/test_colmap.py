@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from deepmatching.bulk_matching import MatchedPair, RunFolder
+from deepmatching.bulk_matching import RunFolder
 from deepmatching.errors import DeepMatchingError
-from deepmatching.matches import Matches
 from deepmatching.reconstruction.colmap import DATABASE, PICTURE, POINTS, Cameras, reconstruct, write_database
 from deepmatching.reconstruction.keypoints import SharedKeypoints
-from helpers.bulk_runs import MakeRun
+from helpers.bulk_runs import MakeRun, matched
 
 pycolmap: Any = pytest.importorskip("pycolmap")
 
@@ -49,10 +48,8 @@ def scene_run(make_run: MakeRun, folder: Path, count: int = 5, orientation: int 
         ends = [np.concatenate([views[n], wrong[side]]) for side, n in enumerate((i, j))]
         ends[1] = ends[1] + generator.normal(0, 0.05, ends[1].shape)
         scores = np.concatenate([np.full(300, 3.0), np.full(60, 2.0)])
-        arrays = [np.float32(array) for array in (*ends, scores)]
-        matches = Matches(*arrays, (ROWS, COLUMNS), (ROWS, COLUMNS))  # type: ignore[arg-type]
-        turned = (orientation if i == 0 else 1, 1)
-        pairs.append(MatchedPair((f"{i}.png", f"{j}.png"), matches, turned))
+        turned = orientation if i == 0 else 1
+        pairs.append(matched(f"{i}.png", f"{j}.png", *ends, scores, size=(ROWS, COLUMNS), turned=turned))
     return make_run(pairs)
 
 

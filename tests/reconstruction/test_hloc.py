@@ -9,10 +9,10 @@ import pytest
 from deepmatching.bulk_matching import MatchedPair
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.image_files import to_stored
-from deepmatching.matches import NO_MATCHES, Matches
+from deepmatching.matches import NO_MATCHES
 from deepmatching.reconstruction.hloc import write_hloc
 from deepmatching.reconstruction.keypoints import SharedKeypoints
-from helpers.bulk_runs import MakeRun
+from helpers.bulk_runs import MakeRun, matched
 
 
 class Reader:
@@ -30,7 +30,9 @@ class Reader:
         """The groups that have a dataset, as ``list_h5_names`` finds them."""
         found = set()
         with h5py.File(self.features, "r", libver="latest") as file:
-            file.visititems(lambda _, item: found.add(item.parent.name.strip("/")) if _is_dataset(item) else None)
+            file.visititems(
+                lambda _, it: found.add(it.parent.name.strip("/")) if isinstance(it, h5py.Dataset) else None
+            )
         return found
 
     def pairs(self, name0: str, name1: str) -> tuple[np.ndarray, np.ndarray]:
@@ -47,10 +49,6 @@ class Reader:
         return matches[:, ::-1] if is_reversed else matches, scores0[kept]
 
 
-def _is_dataset(item: object) -> bool:
-    return isinstance(item, h5py.Dataset)
-
-
 def test_hloc_finds_keypoints_and_pairs_in_both_orders_whatever_the_names(make_run: MakeRun, tmp_path: Path) -> None:
     names = ["left side/a b.jpg", "left side/deeper/c.jpg", "d.JPG"]
     generator = np.random.default_rng(0)
@@ -59,16 +57,14 @@ def test_hloc_finds_keypoints_and_pairs_in_both_orders_whatever_the_names(make_r
     for first, second in ((0, 1), (2, 1)):
         ends = starts + generator.uniform(-3, 3, starts.shape)
         confidence = generator.uniform(0, 1, len(starts))
-        arrays = [np.float32(array) for array in (starts, ends, 3 * confidence)]
-        sizes = {"size0": (64, 96), "size1": (64, 96)}
-        made[names[first], names[second]] = Matches(*arrays, **sizes, confidence=np.float32(confidence))  # type: ignore[arg-type]
-    run = make_run([MatchedPair(pair, matches) for pair, matches in made.items()], max_size=48)
-    shared = SharedKeypoints(run, cell=0.01, is_refined=False)
+        pair = matched(names[first], names[second], starts, ends, 3 * confidence, confidence)
+        made[pair.names] = pair
+    shared = SharedKeypoints(make_run(list(made.values()), max_size=48), cell=0.01, is_refined=False)
     count = write_hloc(shared, tmp_path / "feats.h5", tmp_path / "matches.h5")
-    assert count == sum(len(matches) for matches in made.values())
+    assert count == 2 * len(starts)
     reader = Reader(tmp_path / "feats.h5", tmp_path / "matches.h5")
     assert reader.names() == set(names)
-    for pair, expected in made.items():
+    for pair, expected in ((names, made.matches) for names, made in made.items()):
         matches, scores = reader.pairs(*pair)
         assert matches.shape == (len(starts), 2) and scores.dtype == np.float16 and scores.shape == (len(starts),)
         points = [reader.keypoints(name) for name in pair]
@@ -86,11 +82,10 @@ def test_hloc_finds_keypoints_and_pairs_in_both_orders_whatever_the_names(make_r
 def test_hloc_finds_failed_pairs_and_pairs_without_matches_too(
     make_run: MakeRun, three_views: list[MatchedPair], tmp_path: Path
 ) -> None:
-    points = np.zeros((0, 2), np.float32)
-    nothing = Matches(points, points, np.zeros(0, np.float32), (64, 96), (64, 96))  # type: ignore[arg-type]
+    nothing = np.zeros((0, 2)), np.zeros((0, 2)), np.zeros(0)
     alone = [
-        MatchedPair(("sky/1.png", "0.png"), nothing),
-        MatchedPair(("sky/1.png", "sky/2.png"), nothing),
+        matched("sky/1.png", "0.png", *nothing),
+        matched("sky/1.png", "sky/2.png", *nothing),
         MatchedPair(("1.png", "broken.png"), NO_MATCHES, failure="It cannot be read."),
     ]
     write_hloc(SharedKeypoints(make_run([*three_views, *alone])), tmp_path / "feats.h5", tmp_path / "matches.h5")
@@ -105,9 +100,7 @@ def test_hloc_finds_failed_pairs_and_pairs_without_matches_too(
 
 
 def test_names_that_hloc_cannot_tell_apart_are_one_sentence(make_run: MakeRun, tmp_path: Path) -> None:
-    points = np.float32([[10.0, 20.0]])
-    matches = Matches(points, points, np.float32([1]), (64, 96), (64, 96))  # type: ignore[arg-type]
-    run = make_run([MatchedPair(("a/b.png", "c.png"), matches), MatchedPair(("a-b.png", "c.png"), matches)])
+    run = make_run([matched(name, "c.png", [[10, 20]], [[10, 20]], [1]) for name in ("a/b.png", "a-b.png")])
     with pytest.raises(DeepMatchingError, match=r"the images 'a/b\.png' and 'a-b\.png' apart"):
         write_hloc(SharedKeypoints(run), tmp_path / "feats.h5", tmp_path / "matches.h5")
     assert list(tmp_path.glob("*.h5")) == []
@@ -115,8 +108,7 @@ def test_names_that_hloc_cannot_tell_apart_are_one_sentence(make_run: MakeRun, t
 
 def test_keypoints_are_in_the_stored_pixels_of_turned_photographs(make_run: MakeRun, tmp_path: Path) -> None:
     points = np.float32([[10.0, 20.0], [50.0, 30.0]])
-    matches = Matches(points, points, np.float32([2, 1]), (64, 96), (64, 96))  # type: ignore[arg-type]
-    run = make_run([MatchedPair(("sub folder/a.jpg", "b.jpg"), matches, (6, 1))])
+    run = make_run([matched("sub folder/a.jpg", "b.jpg", points, points, [2, 1], turned=6)])
     write_hloc(SharedKeypoints(run), tmp_path / "feats.h5", tmp_path / "matches.h5")
     with h5py.File(tmp_path / "feats.h5") as features:
         group = features["sub folder/a.jpg"]

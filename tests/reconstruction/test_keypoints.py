@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from deepmatching.bulk_matching import MatchedPair, RunFolder
 from deepmatching.bulk_matching.storage import shard_file, write_shard
 from deepmatching.errors import DeepMatchingError
-from deepmatching.matches import NO_MATCHES, Matches
+from deepmatching.matches import NO_MATCHES
 from deepmatching.reconstruction.keypoints import SharedKeypoints, _Cells
-from helpers.bulk_runs import MakeRun
+from helpers.bulk_runs import MakeRun, matched
 
 
 def tracks(shared: SharedKeypoints) -> list[set[str]]:
@@ -66,7 +66,9 @@ def test_points_of_a_cell_become_their_mean_best_first() -> None:
 
 @pytest.mark.parametrize("is_refined", [False, True])
 def test_tracks_run_through_three_images(make_run: MakeRun, three_views: list[MatchedPair], is_refined: bool) -> None:
-    shared = SharedKeypoints(make_run(three_views), is_refined=is_refined)
+    failed = MatchedPair(("0.png", "lost.png"), NO_MATCHES, failure="There is no such file.")  # is left out
+    shared = SharedKeypoints(make_run([*three_views, failed]), is_refined=is_refined)
+    assert set(shared.images) == {"0.png", "1.png", "2.png"} and len(list(shared.matches())) == 3
     through_all = [track for track in tracks(shared) if len(track) == 3]
     assert len(through_all) >= len(three_views[0].matches)  # at least the grid of the first image
 
@@ -104,9 +106,8 @@ def test_the_best_keypoints_are_kept(make_run: MakeRun, three_views: list[Matche
 
 
 def test_cells_grow_with_the_reduction_of_the_images(make_run: MakeRun) -> None:
-    points = np.float32([[100.0, 100.0], [103.0, 100.0]])
-    matches = Matches(points, points, np.float32([1, 1]), (400, 800), (400, 800))  # type: ignore[arg-type]
-    pair = MatchedPair(("a.png", "b.png"), matches)
+    points = [[100, 100], [103, 100]]
+    pair = matched("a.png", "b.png", points, points, [1, 1], size=(400, 800))
     shared = SharedKeypoints(make_run([pair], max_size=100), is_refined=False)
     assert len(shared.images["a.png"].points) == 1  # matched at an eighth: precise to 16 px
 
@@ -120,13 +121,6 @@ def test_pairs_that_a_run_finishes_meanwhile_are_left_out(three_views: list[Matc
     for number, pair in enumerate(three_views[1:], 1):
         write_shard(shard_file(run.path, number), [pair])
     assert [pair.names for pair in shared.matches()] == names[:1]
-
-
-def test_failed_pairs_are_left_out(make_run: MakeRun, three_views: list[MatchedPair]) -> None:
-    failed = MatchedPair(("0.png", "lost.png"), NO_MATCHES, failure="There is no such file.")
-    shared = SharedKeypoints(make_run([*three_views, failed]))
-    assert set(shared.images) == {"0.png", "1.png", "2.png"}
-    assert len(list(shared.matches())) == 3
 
 
 def test_the_confidence_ranks_keypoints_and_matches_where_there_is_one(

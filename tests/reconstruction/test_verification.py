@@ -2,10 +2,8 @@
 
 import numpy as np
 
-from deepmatching.bulk_matching import MatchedPair
-from deepmatching.matches import Matches
 from deepmatching.reconstruction.verification import verify_pairs
-from helpers.bulk_runs import MakeRun
+from helpers.bulk_runs import MakeRun, matched
 
 
 def two_views(count: int, wrong: int) -> tuple[np.ndarray, np.ndarray]:
@@ -20,11 +18,10 @@ def two_views(count: int, wrong: int) -> tuple[np.ndarray, np.ndarray]:
 def test_pairs_are_kept_for_their_confident_matches_that_fit_one_geometry(make_run: MakeRun) -> None:
     pairs = []
     for number, (right, wrong, share) in enumerate(((200, 20, 1.0), (0, 220, 1.0), (200, 20, 0.4), (5, 0, 1.0))):
-        ends = [np.float32(end) for end in two_views(right, wrong)]
         count = right + wrong
-        confidence = np.where(np.arange(count) < share * count, 0.9, 0.1).astype(np.float32)
-        matches = Matches(*ends, np.ones(count, np.float32), (400, 400), (400, 400), confidence)  # type: ignore[arg-type]
-        pairs.append(MatchedPair(("a.png", f"{number}.png"), matches))
+        confidence = np.where(np.arange(count) < share * count, 0.9, 0.1)
+        arrays = *two_views(right, wrong), np.ones(count), confidence
+        pairs.append(matched("a.png", f"{number}.png", *arrays, size=(400, 400)))
     counted: list[None] = []
     verified = verify_pairs(make_run(pairs), 100, lambda: counted.append(None))
     assert list(verified) == [("a.png", "0.png")] and 195 <= verified["a.png", "0.png"] <= 220
