@@ -17,38 +17,23 @@ def test_sintel_has_the_levels_and_radii_of_the_original() -> None:
     assert geometry.grid(1) == geometry.grid(6) == (55, 129)
 
 
-def test_radius_160_cells_shrinks_by_the_ceiling() -> None:
-    geometry = Geometry(SINTEL, SINTEL, radius=160)
-    assert [geometry.R(l) for l in range(7)] == [80, 40, 20, 10, 5, 3, 2]
-
-
-def test_padding_is_one_or_two_cells() -> None:
+def test_radii_shrink_by_the_ceiling_and_padding_is_one_or_two_cells() -> None:
+    assert [Geometry(SINTEL, SINTEL, radius=160).R(l) for l in range(7)] == [80, 40, 20, 10, 5, 3, 2]
     geometry = Geometry(SINTEL, SINTEL)
     assert [geometry.pool_reach - geometry.pool_offset(l) for l in range(6)] == [1, 1, 1, 2, 2, 1]
 
 
 def test_tau_and_children_of_level_one() -> None:
     geometry = Geometry((64, 64), (64, 64))
-    assert geometry.tau(0) == 0
-    assert geometry.tau(1) == geometry.tau(3) == -0.5
-    assert geometry.child_shifts(0) == (-1, 0)  # the printed sign of the paper would give (0, 1)
-    assert geometry.child_shifts(1) == (-1, 1)
-    assert geometry.child_shifts(3) == (-4, 4)
+    assert [geometry.tau(l) for l in (0, 1, 3)] == [0, -0.5, -0.5]
+    # The printed sign of the paper would give (0, 1) at level 0.
+    assert [geometry.child_shifts(l) for l in (0, 1, 3)] == [(-1, 0), (-1, 1), (-4, 4)]
+    denser = Geometry((64, 64), (64, 64), alpha=4)
+    assert (denser.tau(1), denser.child_shifts(0)) == (0, (-1, 1))
+    assert denser.grid(0) == denser.grid(1) == (15, 15)
 
 
-def test_a_denser_grid_has_no_offset() -> None:
-    geometry = Geometry((64, 64), (64, 64), alpha=4)
-    assert geometry.tau(1) == 0
-    assert geometry.grid(0) == geometry.grid(1) == (15, 15)
-    assert geometry.child_shifts(0) == (-1, 1)
-
-
-@given(
-    rows=st.integers(16, 200),
-    columns=st.integers(16, 200),
-    downscale=st.integers(0, 2),
-    radius=st.one_of(st.none(), st.integers(1, 20)),
-)
+@given(st.integers(16, 200), st.integers(16, 200), st.integers(0, 2), st.none() | st.integers(1, 20))
 def test_children_lie_where_the_paper_puts_them(rows: int, columns: int, downscale: int, radius: int | None) -> None:
     f = 2**downscale
     geometry = Geometry.for_downscale((rows, columns), (rows, columns), downscale, radius and radius * f)
@@ -92,9 +77,8 @@ def test_on_target_keeps_the_border_for_scores_but_not_for_matches() -> None:
     geometry = Geometry((16, 16), (16, 16), radius=8)
     rows, _ = geometry.on_target()
     assert torch.equal(geometry.target_points(0)[0][0], torch.arange(-4.0, 13.0, 2, dtype=torch.float64))
-    assert rows[0].tolist() == [False, False, True, True, True, True, True, True, True]
-    assert geometry.on_target()[0][1].tolist()[-2:] == [False, False]  # 18 and 20 are off, 16 is the border
-    assert geometry.on_target()[0][1].tolist()[-3] is True
+    assert rows[0].tolist() == [False] * 2 + [True] * 7
+    assert rows[1].tolist()[-3:] == [True, False, False]  # 18 and 20 are off, 16 is the border
     assert geometry.on_target(border=False)[0][1].tolist()[-3] is False
 
 

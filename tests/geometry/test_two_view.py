@@ -79,12 +79,11 @@ def test_the_essential_matrix_comes_with_the_motion_of_the_camera(spatial: Point
 
 def test_the_same_matches_always_give_the_same_result(planar: Points, spatial: Points) -> None:
     for find, points in ((find_homography, planar), (find_fundamental, spatial)):
-        results = []
-        for seed in (0, 1):
-            cv2.setRNGSeed(seed)
-            results.append(find(*points))
-        assert np.array_equal(results[0].matrix, results[1].matrix)
-        assert np.array_equal(results[0].inliers, results[1].inliers)
+        cv2.setRNGSeed(0)
+        first = find(*points)
+        cv2.setRNGSeed(1)
+        second = find(*points)
+        assert np.array_equal(first.matrix, second.matrix) and np.array_equal(first.inliers, second.inliers)
 
 
 def test_a_larger_threshold_takes_more_matches(planar: Points) -> None:
@@ -102,11 +101,7 @@ def test_a_result_can_be_written_as_json(spatial: Points) -> None:
 
 @pytest.mark.parametrize(
     ("find", "fewest"),
-    [
-        (find_homography, 4),
-        (find_fundamental, 8),
-        (lambda *points: find_essential(*points, K0, K1), 6),
-    ],
+    [(find_homography, 4), (find_fundamental, 8), (lambda *points: find_essential(*points, K0, K1), 6)],
 )
 def test_too_few_or_unfit_matches_are_one_sentence(find: Callable[..., Any], fewest: int, spatial: Points) -> None:
     first, second = spatial
@@ -119,17 +114,9 @@ def test_too_few_or_unfit_matches_are_one_sentence(find: Callable[..., Any], few
             find(useless, useless)
 
 
-@pytest.mark.parametrize(
-    ("camera", "words"),
-    [
-        (np.eye(2), "K1 must be a 3 x 3"),
-        (np.zeros((3, 3)), "focal lengths"),
-        (np.full((3, 3), np.nan), "K1 must be"),
-        ([[1], "x"], "K1 must be"),
-    ],
-)
-def test_a_camera_matrix_must_be_one(camera: Any, words: str, spatial: Points) -> None:
-    with pytest.raises(DeepMatchingError, match=words):
+@pytest.mark.parametrize("camera", [np.eye(2), np.zeros((3, 3)), np.full((3, 3), np.nan), [[1], "x"]])
+def test_a_camera_matrix_must_be_one(camera: Any, spatial: Points) -> None:
+    with pytest.raises(DeepMatchingError, match="K1"):
         find_essential(*spatial, K0, camera)
 
 

@@ -43,16 +43,16 @@ def looked_at(request: pytest.FixtureRequest) -> tuple[Pyramid, Trace]:
         return pyramid, Trace(network, *pyramid.cells, pyramid.geometry)
 
 
-def points(geometry: Geometry) -> list[tuple[int, int]]:
+def inspections(trace: Trace) -> list[Inspection]:
     """Every third point of the grid, and its corners."""
-    rows, columns = geometry.grid(0)
-    return [*[divmod(n, columns) for n in range(0, rows * columns, 3)], (0, columns - 1), (rows - 1, columns - 1)]
+    rows, columns = trace.geometry.grid(0)
+    points = [*[divmod(n, columns) for n in range(0, rows * columns, 3)], (0, columns - 1), (rows - 1, columns - 1)]
+    return [trace.inspect(*index) for index in points]
 
 
 def test_the_maps_are_those_of_the_volumes(looked_at: tuple[Pyramid, Trace]) -> None:
     pyramid, trace = looked_at
-    for index in points(pyramid.geometry):
-        inspection = trace.inspect(*index)
+    for inspection in inspections(trace):
         assert [item.level for item in inspection.maps] == list(range(pyramid.geometry.L + 1))
         for step, item in zip(inspection.path, inspection.maps, strict=True):
             for volumes, found in ((pyramid.S, item.S), (pyramid.Q, item.Q)):
@@ -62,7 +62,8 @@ def test_the_maps_are_those_of_the_volumes(looked_at: tuple[Pyramid, Trace]) -> 
 def test_a_map_says_where_its_cells_lie(looked_at: tuple[Pyramid, Trace]) -> None:
     pyramid, trace = looked_at
     geometry = pyramid.geometry
-    for step, item in zip(*(lambda i: (i.path, i.maps))(trace.inspect(1, 2)), strict=True):
+    inspection = trace.inspect(1, 2)
+    for step, item in zip(inspection.path, inspection.maps, strict=True):
         ys, xs = geometry.target_points(item.level)
         row, column = step.index if geometry.relative else (0, 0)
         x, y = item.first
@@ -73,8 +74,8 @@ def test_a_map_says_where_its_cells_lie(looked_at: tuple[Pyramid, Trace]) -> Non
 def test_the_path_ends_at_the_match_and_its_scores_add_up(looked_at: tuple[Pyramid, Trace]) -> None:
     pyramid, trace = looked_at
     decoded = decode(pyramid.Q[0].clone(), pyramid.geometry, "none")
-    for index in points(pyramid.geometry):
-        path = trace.inspect(*index).path
+    for inspection in inspections(trace):
+        path, index = inspection.path, inspection.index
         assert [step.level for step in path] == list(range(pyramid.geometry.L + 1))
         assert path[0].q == tuple(decoded.points1[0][index].tolist())
         assert pytest.approx(float(decoded.scores[0][index]), rel=1e-5) == path[0].Q
@@ -85,11 +86,9 @@ def test_the_path_ends_at_the_match_and_its_scores_add_up(looked_at: tuple[Pyram
 def test_each_patch_of_the_path_is_a_child_of_the_next_and_moves_by_one_cell_at_most(
     looked_at: tuple[Pyramid, Trace],
 ) -> None:
-    pyramid, trace = looked_at
-    geometry = pyramid.geometry
-    for index in points(geometry):
-        path = trace.inspect(*index).path
-        for child, parent in pairwise(path):
+    geometry = looked_at[0].geometry
+    for inspection in inspections(looked_at[1]):
+        for child, parent in pairwise(inspection.path):
             half = 2**child.level * geometry.delta / 2
             assert [abs(a - b) for a, b in zip(child.p, parent.p, strict=True)] == [half, half]
             for axis in (0, 1):
@@ -99,20 +98,13 @@ def test_each_patch_of_the_path_is_a_child_of_the_next_and_moves_by_one_cell_at_
 
 def test_the_second_peak_is_the_best_score_a_patch_away(looked_at: tuple[Pyramid, Trace]) -> None:
     pyramid, trace = looked_at
-    for index in points(pyramid.geometry):
-        inspection = trace.inspect(*index)
-        best, scores = inspection.path[0], inspection.maps[0].Q.copy()
-        ys, xs = (
-            start + 2 * np.arange(count)
-            for start, count in zip(inspection.maps[0].first[::-1], scores.shape, strict=True)
-        )
+    for inspection in inspections(trace):
+        best, scores, (left, top) = inspection.path[0], inspection.maps[0].Q, inspection.maps[0].first
+        ys, xs = (start + 2 * np.arange(n) for start, n in zip((top, left), scores.shape, strict=True))
         near = (np.abs(ys - best.q[1]) < 8)[:, None] & (np.abs(xs - best.q[0]) < 8)[None]
         off = (ys >= pyramid.geometry.used1[0])[:, None] | (xs >= pyramid.geometry.used1[1])[None]
         expected = np.where(near | off, -np.inf, scores).max()
-        if np.isfinite(expected):
-            assert inspection.second is not None and expected == inspection.second.Q
-        else:
-            assert inspection.second is None
+        assert (inspection.second.Q if inspection.second else -np.inf) == expected
 
 
 def positions_of(inspection: Inspection, geometry: Geometry) -> list[list[tuple[float, ...] | None]]:
@@ -155,16 +147,18 @@ def test_every_patch_of_the_quadtree_is_the_best_one_near_its_parent(looked_at: 
             parent = parents[n // 4]
             assert parent is not None
             i, j = ys.index(y), xs.index(x)
-            rows, columns = (points.tolist() for points in geometry.target_points(l))
+            rows, columns = (
+                points[at if geometry.relative else 0].tolist()
+                for points, at in zip(geometry.target_points(l), (i, j), strict=True)
+            )
             near = {
                 (a, b): float(pyramid.S[l][0, i, j, a, b])
-                for a, q in enumerate(rows[i if geometry.relative else 0])
-                for b, r in enumerate(columns[j if geometry.relative else 0])
+                for a, q in enumerate(rows)
+                for b, r in enumerate(columns)
                 if abs(q - y - parent[3]) <= geometry.stride(l) and abs(r - x - parent[2]) <= geometry.stride(l)
             }
-            (a, b) = max(near, key=lambda cell: near[cell])
-            assert columns[j if geometry.relative else 0][b] - x == pytest.approx(u)
-            assert rows[i if geometry.relative else 0][a] - y == pytest.approx(v)
+            a, b = max(near, key=lambda cell: near[cell])
+            assert (columns[b] - x, rows[a] - y) == pytest.approx((u, v))
 
 
 def test_a_point_off_the_grid_is_refused(looked_at: tuple[Pyramid, Trace]) -> None:
@@ -176,13 +170,10 @@ def test_a_point_off_the_grid_is_refused(looked_at: tuple[Pyramid, Trace]) -> No
 
 
 def test_a_trace_that_does_not_fit_is_refused_before_anything_is_allocated() -> None:
-    network = Network(HOG(), 16)
-    image = torch.rand(1, 1, 64, 64)
-    with torch.no_grad():
-        geometry = network.geometry_of(image, image)
-        cells = network.describe(image, image, geometry)
+    network, image = Network(HOG(), 16), torch.rand(1, 1, 64, 64)
+    geometry = network.geometry_of(image, image)
     with pytest.raises(OutOfMemoryError):
-        Trace(network, *cells, geometry, memory=1000)
+        Trace(network, *network.describe(image, image, geometry), geometry, memory=1000)
 
 
 def test_a_trace_takes_the_memory_that_is_predicted(looked_at: tuple[Pyramid, Trace]) -> None:

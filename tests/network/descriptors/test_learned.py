@@ -17,6 +17,7 @@ from deepmatching.geometry.discretization import Geometry
 from deepmatching.models import build_network, load_network, save_network
 from deepmatching.network.convolutions import band_rows
 from deepmatching.network.descriptors import VGG, Compact
+from deepmatching.network.descriptors.compact import grow
 from deepmatching.network.descriptors.pretrained import load_vgg
 
 
@@ -94,9 +95,7 @@ def test_published_weights_load_from_every_kind_of_file(tmp_path: Path) -> None:
     save_file(tensors, tmp_path / "a.safetensors")
     torch.save(published("features.{index}"), tmp_path / "a.pth")
     for name in ("a.npz", "a.safetensors", "a.pth"):
-        descriptor = VGG()
-        load_vgg(descriptor, tmp_path / name)
-        for key, tensor in descriptor.state_dict().items():
+        for key, tensor in loaded(tmp_path / name).state_dict().items():
             assert torch.equal(tensor, tensors[key]), name
 
 
@@ -105,12 +104,16 @@ TORCHVISION = [[-0.5537, 0.1427, 0.5290], [-0.5831, 0.3566, 0.7657], [-0.6902, -
 AUTHORS = [[0.48002, 0.40855, -0.06515], [0.31048, 0.05020, -0.40338], [-0.05087, -0.28523, -0.41852]]
 
 
-def starting_with(
-    kernel: list[list[float]], prefix: str, dtype: torch.dtype = torch.float32
-) -> dict[str, torch.Tensor]:
-    tensors = published(prefix)
-    tensors[f"{prefix.format(layer='conv1_1', index=0)}.weight"][0, 0] = torch.tensor(kernel)
+def starting_with(kernel: list[list[float]], dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
+    tensors = published("features.{index}")
+    tensors["features.0.weight"][0, 0] = torch.tensor(kernel)
     return {name: tensor.to(dtype) for name, tensor in tensors.items()}
+
+
+def loaded(path: Path) -> VGG:
+    descriptor = VGG()
+    load_vgg(descriptor, path)
+    return descriptor
 
 
 def check_response(descriptor: VGG, weight: torch.Tensor, bias: torch.Tensor, mean: Any, std: Any) -> None:
@@ -125,7 +128,7 @@ def check_response(descriptor: VGG, weight: torch.Tensor, bias: torch.Tensor, me
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_torchvisions_own_weights_are_recognised_by_their_values(tmp_path: Path, dtype: torch.dtype) -> None:
     """Whatever the name of the file. Its images are in [0, 1] and normalised."""
-    theirs = starting_with(TORCHVISION, "features.{index}", dtype)
+    theirs = starting_with(TORCHVISION, dtype)
     torch.save(theirs, tmp_path / "mine.pth")
     save_file(theirs, tmp_path / "mine.safetensors")
     files = ["mine.pth", "mine.safetensors"]
@@ -134,27 +137,20 @@ def test_torchvisions_own_weights_are_recognised_by_their_values(tmp_path: Path,
         files.append("mine.npz")
     mean, std = (255 * np.array(values, np.float32) for values in ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]))
     for name in files:
-        descriptor = VGG()
-        load_vgg(descriptor, tmp_path / name)
-        check_response(descriptor, theirs["features.0.weight"], theirs["features.0.bias"], mean, std)
+        check_response(loaded(tmp_path / name), theirs["features.0.weight"], theirs["features.0.bias"], mean, std)
 
 
-def test_the_authors_weights_are_used_unchanged_whatever_the_file_is_called(tmp_path: Path) -> None:
-    theirs = starting_with(AUTHORS, "features.{index}")
-    torch.save(theirs, tmp_path / "vgg16-397923af.pth")
-    descriptor = VGG()
-    load_vgg(descriptor, tmp_path / "vgg16-397923af.pth")
-    assert torch.equal(descriptor.conv1_1.weight, theirs["features.0.weight"])
-    assert torch.equal(descriptor.conv1_1.bias, theirs["features.0.bias"])
-
-
-def test_the_authors_order_of_channels_is_reversed(tmp_path: Path) -> None:
-    theirs = starting_with(AUTHORS, "features.{index}")
-    blue_first = {**theirs, "features.0.weight": theirs["features.0.weight"].flip(1)}
-    torch.save(blue_first, tmp_path / "bgr.pth")
-    descriptor = VGG()
-    load_vgg(descriptor, tmp_path / "bgr.pth")
-    assert torch.equal(descriptor.conv1_1.weight, theirs["features.0.weight"])
+@pytest.mark.parametrize("blue_first", [False, True])
+def test_the_authors_weights_are_used_whatever_the_file_and_the_order_of_channels(
+    tmp_path: Path, blue_first: bool
+) -> None:
+    theirs = starting_with(AUTHORS)
+    weight, bias = theirs["features.0.weight"], theirs["features.0.bias"]
+    torch.save(
+        {**theirs, "features.0.weight": weight.flip(1) if blue_first else weight}, tmp_path / "vgg16-397923af.pth"
+    )
+    descriptor = loaded(tmp_path / "vgg16-397923af.pth")
+    assert torch.equal(descriptor.conv1_1.weight, weight) and torch.equal(descriptor.conv1_1.bias, bias)
 
 
 def test_other_weights_may_state_the_normalisation_of_images(tmp_path: Path) -> None:
@@ -162,32 +158,28 @@ def test_other_weights_may_state_the_normalisation_of_images(tmp_path: Path) -> 
     mean, std = np.array([120.0, 110.0, 100.0], np.float32), np.array([60.0, 50.0, 40.0], np.float32)
     arrays = {name: tensor.numpy() for name, tensor in theirs.items()}
     np.savez(tmp_path / "said.npz", mean_rgb=mean, std_rgb=std, note=np.array("text"), **arrays)
-    descriptor = VGG()
-    load_vgg(descriptor, tmp_path / "said.npz")
-    check_response(descriptor, theirs["conv1_1.weight"], theirs["conv1_1.bias"], mean, std)
+    check_response(loaded(tmp_path / "said.npz"), theirs["conv1_1.weight"], theirs["conv1_1.bias"], mean, std)
     np.savez(tmp_path / "wrong.npz", mean_rgb=np.float32(120), **arrays)
     with pytest.raises(DeepMatchingError, match="must be 3 numbers each"):
-        load_vgg(VGG(), tmp_path / "wrong.npz")
+        loaded(tmp_path / "wrong.npz")
 
 
 def test_the_published_file_has_the_authors_first_kernel(shared: Path) -> None:
     theirs = np.load(shared / "weights" / "vgg16_first4_rgb.npz")
     np.testing.assert_allclose(theirs["conv1_1.weight"][0, 0], AUTHORS, atol=1e-5)
-    descriptor = VGG()
-    load_vgg(descriptor, shared / "weights" / "vgg16_first4_rgb.npz")
-    np.testing.assert_array_equal(descriptor.conv1_1.weight.detach(), theirs["conv1_1.weight"])
-    np.testing.assert_array_equal(descriptor.conv1_1.bias.detach(), theirs["conv1_1.bias"])
+    first = loaded(shared / "weights" / "vgg16_first4_rgb.npz").conv1_1
+    np.testing.assert_array_equal(first.weight.detach(), theirs["conv1_1.weight"])
+    np.testing.assert_array_equal(first.bias.detach(), theirs["conv1_1.bias"])  # type: ignore[union-attr]
 
 
 def test_bad_weights_raise_a_clear_error(tmp_path: Path) -> None:
     np.savez(tmp_path / "empty.npz")
     np.savez(tmp_path / "shape.npz", **{n: np.zeros(3) for n in published()})
-    (tmp_path / "broken.pth").write_bytes(b"not weights")
-    (tmp_path / "broken.npz").write_bytes(b"not weights")
-    (tmp_path / "zip.npz").write_bytes(b"PK\x03\x04not weights")
     np.savez(tmp_path / "objects.npz", a=np.array([{}], object))
-    (tmp_path / "nothing.pth").write_bytes(b"")
-    (tmp_path / "nothing.npz").write_bytes(b"")
+    for suffix in (".pth", ".npz"):
+        (tmp_path / f"broken{suffix}").write_bytes(b"not weights")
+        (tmp_path / f"nothing{suffix}").write_bytes(b"")
+    (tmp_path / "zip.npz").write_bytes(b"PK\x03\x04not weights")
     torch.save(torch.zeros(3), tmp_path / "tensor.pth")
     torch.save([torch.zeros(3)], tmp_path / "list.pth")
     torch.save(torch.nn.Linear(2, 2), tmp_path / "module.pth")
@@ -205,15 +197,12 @@ def test_bad_weights_raise_a_clear_error(tmp_path: Path) -> None:
         ("cut.pth", "cannot be read"),
         ("nothing.pth", "is empty"),
         ("nothing.npz", "is empty"),
-        ("tensor.pth", "holds Python objects, not plain tensors with names"),
-        ("list.pth", "holds Python objects, not plain tensors with names"),
-        ("module.pth", "holds Python objects, not plain tensors with names"),
-        ("pickle.pth", "holds Python objects, not plain tensors with names"),
+        *((f"{name}.pth", "Python objects, not plain tensors") for name in ("tensor", "list", "module", "pickle")),
         ("a.txt", "not a supported file"),
         ("missing.npz", "There is no file"),
     ):
         with pytest.raises(DeepMatchingError, match=message) as raised:
-            load_vgg(VGG(), tmp_path / name)
+            loaded(tmp_path / name)
         assert str(raised.value).isprintable(), name
         assert not any(advice in str(raised.value) for advice in ("weights_only", "allow_pickle", "trust")), name
 
@@ -239,3 +228,28 @@ def test_exponents_stay_positive() -> None:
     network.sharpness.data.fill_(-3)
     network.keep_positive()
     assert (network.exponents > 0).all() and network.sharpness > 0
+
+
+def test_a_grown_descriptor_gives_the_same_vectors_and_every_weight_can_learn() -> None:
+    small = Compact(widths=(6, 8), layers=(2, 1), dimensions=10)
+    large = Compact(widths=(7, 11, 9, 5), layers=(2, 1, 2, 1), dimensions=10)
+    image = torch.rand(2, 3, 70, 54)  # not a multiple of the coarsest scale
+    assert not torch.allclose(small(image), large(image), atol=0.1)
+    grow(small, large)
+    assert torch.allclose(small(image), large(image), atol=1e-5)
+    optimizer = torch.optim.SGD(large.parameters(), lr=0.1)
+    before = {name: value.clone() for name, value in large.named_parameters()}
+    for _ in range(4):  # new weights learn one after another, from the old features on
+        optimizer.zero_grad()
+        large(image)[:, :5].sum().backward()
+        optimizer.step()
+    assert not [name for name, value in large.named_parameters() if torch.equal(value, before[name])]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"dimensions": 9}, {"widths": (5, 9)}, {"layers": (2, 2)}, {"widths": (6,), "layers": (2,)}]
+)
+def test_a_descriptor_only_grows_by_widths_and_scales(settings: dict[str, object]) -> None:
+    shape = {"widths": (6, 8), "layers": (2, 1), "dimensions": 10}
+    with pytest.raises(DeepMatchingError, match="only widths and scales can be added"):
+        grow(Compact(**shape), Compact(**{**shape, **settings}))  # type: ignore[arg-type]

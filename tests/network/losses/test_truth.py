@@ -13,12 +13,7 @@ from deepmatching.network.losses.truth import neighbourhood
 
 
 @settings(max_examples=40, deadline=None)
-@given(
-    dx=st.floats(-20, 20),
-    dy=st.floats(-20, 20),
-    radius=st.sampled_from([8, 20, None]),
-    l=st.integers(0, 2),
-)
+@given(st.floats(-20, 20), st.floats(-20, 20), st.sampled_from([8, 20, None]), st.integers(0, 2))
 def test_the_true_cell_lies_where_the_geometry_says(dx: float, dy: float, radius: int | None, l: int) -> None:
     geometry = Geometry.for_downscale((48, 56), (40, 64), 1, radius, 2)
     flow = torch.tensor([dx, dy]).expand(1, 48, 56, 2)
@@ -28,17 +23,15 @@ def test_the_true_cell_lies_where_the_geometry_says(dx: float, dy: float, radius
     for i in range(len(rows)):
         for j in range(len(columns)):
             target = (float(rows[i]) + dy, float(columns[j]) + dx)
-            starts = [float(t[i if len(t) > 1 else 0, 0]) for t in (y,)] + [float(x[j if len(x) > 1 else 0, 0])]
+            starts = float(y[i if len(y) > 1 else 0, 0]), float(x[j if len(x) > 1 else 0, 0])
             index = [(t - s) / geometry.stride(l) for t, s in zip(target, starts, strict=True)]
-            inside = all(-0.5 <= k <= n - 0.5 for k, n in zip(index, geometry.window(l), strict=True))
-            on_image = all(0 <= t <= n for t, n in zip(target, geometry.used1, strict=True))
-            near_edge = any(
-                min(abs(k + 0.5), abs(k - n + 0.5)) < 1e-3 for k, n in zip(index, geometry.window(l), strict=True)
-            ) or any(min(abs(t), abs(t - n)) < 1e-3 for t, n in zip(target, geometry.used1, strict=True))
-            if near_edge:
+            spans = [(k, -0.5, n - 0.5) for k, n in zip(index, geometry.window(l), strict=True)]
+            spans += [(t, 0, n) for t, n in zip(target, geometry.used1, strict=True)]
+            if any(min(abs(k - low), abs(k - high)) < 1e-3 for k, low, high in spans):
                 continue
-            assert bool(torch.isnan(cells[i, j]).any()) == (not (inside and on_image))
-            if inside and on_image:
+            is_known = all(low <= k <= high for k, low, high in spans)
+            assert bool(torch.isnan(cells[i, j]).any()) != is_known
+            if is_known:
                 assert cells[i, j].tolist() == pytest.approx(index, abs=1e-3)
 
 
