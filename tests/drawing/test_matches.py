@@ -47,9 +47,9 @@ def test_displacement_squares_are_where_the_matches_are() -> None:
 def test_the_most_confident_match_is_on_top() -> None:
     start = np.array([[8.0, 8.0], [8.0, 8.0]])
     end = start + np.array([[5.0, 0.0], [-5.0, 0.0]])
-    right, left = (draw_displacement(start[:1], end[i : i + 1], 16, 16) for i in range(2))
-    np.testing.assert_array_equal(draw_displacement(start, end, 16, 16, scores=np.array([1.0, 0.0])), right)
-    np.testing.assert_array_equal(draw_displacement(start, end, 16, 16, scores=np.array([0.0, 1.0])), left)
+    for i, scores in enumerate(np.eye(2)):
+        alone = draw_displacement(start[:1], end[i : i + 1], 16, 16)
+        np.testing.assert_array_equal(draw_displacement(start, end, 16, 16, scores=scores), alone)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (12, 300), (300, 12), (400, 600), (1500, 2000)])

@@ -154,7 +154,7 @@ class Geometry:
         return levels
 
     def _max_levels(self) -> int:
-        """The number of levels whose patches have children on the grid along both axes."""
+        """Return the number of levels whose patches have children on the grid along both axes."""
         levels = 1 if self.tau(1) else 0  # level 1 is then offset by half a step and always has children
         while max(map(abs, self.child_shifts(levels))) < min(self.grid(levels)):
             levels += 1

@@ -157,7 +157,7 @@ class Trace:
     @torch.no_grad()
     @failed_allocations()
     def inspect(self, row: int, column: int) -> Inspection:
-        """The maps, the path and the quadtree of a reference point of level 0."""
+        """Return the maps, the path and the quadtree of a reference point of level 0."""
         rows, columns = self.geometry.grid(0)
         if not (0 <= row < rows and 0 <= column < columns):
             grid = f"the grid has {rows} rows and {columns} columns"

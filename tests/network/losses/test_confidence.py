@@ -39,13 +39,10 @@ def test_a_point_is_hidden_if_all_pixels_that_touch_it_are() -> None:
 
 
 def test_the_loss_is_the_mean_cross_entropy_of_the_known_answers() -> None:
-    flow = torch.zeros(1, 32, 48, 2)
+    flow, moved = torch.zeros(1, 32, 48, 2), torch.zeros(1, 4, 6, 2)
     flow[0, :16] = torch.nan
-    moved = torch.zeros(1, 4, 6, 2)
     moved[0, 3] = 10.0  # the last row is wrong
-    logits = torch.zeros(1, 2, 4, 6)
-    logits[0, 0] = 2.0
-    logits[0, 1] = -1.0
+    logits = torch.tensor([2.0, -1.0])[None, :, None, None].expand(1, 2, 4, 6)
     occluded = torch.zeros(1, 32, 48, dtype=torch.bool)
     loss, metrics = confidence_loss(logits, moved, flow, occluded, GEOMETRY)
     right = (math.log1p(math.exp(-2)) + math.log1p(math.exp(2))) / 2

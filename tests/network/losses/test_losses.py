@@ -14,7 +14,7 @@ from deepmatching.errors import DeepMatchingError
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.models import build_network
 from deepmatching.network.losses import Objective, cross_entropy, indicator_distance, structured_hinge, true_cells
-from deepmatching.network.network import Pyramid
+from deepmatching.network.network import Network, Pyramid
 from deepmatching.network.operators.decoding import mask_off_image
 
 INF = math.inf
@@ -131,28 +131,22 @@ def test_gradients(name: str) -> None:
     assert torch.autograd.gradcheck(total, (values,))
 
 
-def awkward() -> dict[str, tuple[Tensor, Tensor]]:
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_and_gradients_are_finite(name: str) -> None:
     scores, truth = volume(5)
-    return {
+    for case, (some, true) in {
         "nothing reachable": (torch.full_like(scores, -INF), truth),
         "truth unknown": (scores, torch.full_like(truth, math.nan)),
         "all equal": (torch.zeros_like(scores), truth),
         "huge scores": (torch.where(torch.isfinite(scores), 1e4 * scores, -INF), truth),
         "one reachable cell": (torch.full_like(scores, -INF).index_fill(4, torch.tensor([0]), 0.5), truth),
         "truth on the border": (scores, torch.zeros_like(truth)),
-    }
-
-
-@pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("case", awkward())
-def test_losses_and_gradients_are_finite(name: str, case: str) -> None:
-    scores, truth = awkward()[case]
-    scores = scores.clone().requires_grad_()
-    losses, found = LOSSES[name](scores, truth)
-    losses.sum().backward()
-    assert torch.isfinite(losses).all()
-    assert scores.grad is not None and torch.isfinite(scores.grad).all()
-    assert not losses[~found].any()
+    }.items():
+        leaf = some.clone().requires_grad_()
+        losses, found = LOSSES[name](leaf, true)
+        losses.sum().backward()
+        assert torch.isfinite(losses).all() and not losses[~found].any(), case
+        assert leaf.grad is not None and torch.isfinite(leaf.grad).all(), case
 
 
 @pytest.mark.parametrize("kind", ["hinge", "indicator", "cross-entropy"])
@@ -209,21 +203,21 @@ def test_the_pyramid_is_as_it_was_after_the_loss() -> None:
     assert all(torch.equal(metrics[name], again[name]) for name in metrics)
 
 
+def a_pyramid() -> tuple[Network, Pyramid]:
+    network, image = build_network("hog", radius=8, levels=1), torch.rand(1, 3, 24, 24)
+    return network, network(image, image)
+
+
 def test_no_truth_no_loss() -> None:
-    network = build_network("hog", radius=8, levels=1)
-    image = torch.rand(1, 3, 24, 24)
-    loss, metrics = Objective()(network(image, image), torch.full((1, 24, 24, 2), math.nan))
+    network, pyramid = a_pyramid()
+    loss, metrics = Objective()(pyramid, torch.full((1, 24, 24, 2), math.nan))
     loss.backward()
-    assert float(loss.detach()) == 0
-    assert float(metrics["reachable"]) == 0
+    assert float(loss.detach()) == float(metrics["reachable"]) == 0
     assert network.exponents.grad is not None and not network.exponents.grad.any()
 
 
 def test_occluded_points_count_only_if_asked() -> None:
-    network = build_network("hog", radius=8, levels=1).requires_grad_(False)
-    image = torch.rand(1, 3, 24, 24)
-    flow, occluded = torch.zeros(1, 24, 24, 2), torch.ones(1, 24, 24, dtype=torch.bool)
-    pyramid = network(image, image)
+    flow, occluded, pyramid = torch.zeros(1, 24, 24, 2), torch.ones(1, 24, 24, dtype=torch.bool), a_pyramid()[1]
     assert Objective()(pyramid, flow, occluded)[0].item() == 0
     assert Objective(occluded=True)(pyramid, flow, occluded)[0].item() > 0
 
@@ -243,7 +237,5 @@ def test_bad_objectives(arguments: dict[str, object], message: str) -> None:
 
 
 def test_a_volume_beyond_the_top_level_is_an_error() -> None:
-    network = build_network("hog", radius=8, levels=1)
-    image = torch.rand(1, 3, 24, 24)
     with pytest.raises(DeepMatchingError, match="ends at level 1"):
-        Objective(weights={"Q3": 1})(network(image, image), torch.zeros(1, 24, 24, 2))
+        Objective(weights={"Q3": 1})(a_pyramid()[1], torch.zeros(1, 24, 24, 2))
