@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from helpers.browser import at, has_result, open_point, picture
+from helpers.browser import at, choose, has_result, open_point, picture, says, show
 from helpers.explorer import Server
 
 if TYPE_CHECKING:
@@ -43,12 +43,12 @@ def test_dropped_pictures_are_matched(server: Server, new_page: NewPage, pair_fi
         }""",
         files,
     )
-    page.wait_for_function("() => document.getElementById('pair-name').textContent === 'noise_1.png → noise_0.png'")
+    says(page, "pair-name", "noise_1.png → noise_0.png")
     has_result(page)
     page.mouse.move(*at(page, "#panel-first", 0.5, 0.5))
-    page.wait_for_function("() => document.getElementById('readout').textContent.includes('moved −6.0, +4.0')")
+    says(page, "readout", "moved −6.0, +4.0")
     page.click("#swap")
-    page.wait_for_function("() => document.getElementById('pair-name').textContent === 'noise_0.png → noise_1.png'")
+    says(page, "pair-name", "noise_0.png → noise_1.png")
 
 
 def test_chosen_files_and_settings_are_run_again(
@@ -58,20 +58,15 @@ def test_chosen_files_and_settings_are_run_again(
     page.fill("#levels-0", "1")
     page.click("#run")
     has_result(page)
-    page.wait_for_function("() => document.getElementById('facts-body').textContent.includes('levels 1')")
-    for number, path in enumerate(pair_files):
-        page.set_input_files(f"#file-{number}", path)
-        page.wait_for_function(
-            "([n, name]) => document.getElementById(`slot-name-${n}`).textContent === name", arg=[number, path.name]
-        )
-    has_result(page)
+    says(page, "facts-body", "levels 1")
+    choose(page, pair_files)
 
 
 def test_the_sample_can_be_opened(server: Server, new_page: NewPage) -> None:
     page = new_page(server.address)
     page.fill("#levels-0", "0")  # quick
     page.click("#sample")
-    page.wait_for_function("() => document.getElementById('pair-name').textContent.startsWith('bunny_0.jpg')")
+    says(page, "pair-name", "bunny_0.jpg")
     page.wait_for_selector("#facts-body .credit")
     assert "Blender Foundation" in page.inner_text("#facts-body")
 
@@ -80,7 +75,7 @@ def test_hovering_shows_the_match_and_its_score(server: Server, new_page: NewPag
     page = new_page(server.address)
     before = picture(page, "#panel-second")
     page.mouse.move(*at(page, "#panel-first", 0.5, 0.5))
-    page.wait_for_function("() => document.getElementById('readout').textContent.includes('moved +6.0, −4.0 (7.2 px)')")
+    says(page, "readout", "moved +6.0, −4.0 (7.2 px)")
     assert re.search(r"\(\d+\.5, \d+\.5\) → \(\d+\.5, \d+\.5\).* score \d\.\d{3} of 4", page.inner_text("#readout"))
     assert picture(page, "#panel-second") != before
 
@@ -133,22 +128,17 @@ def test_levels_and_letters_change_the_map_over_the_second_image(server: Server,
 
 def test_every_view_shows_something_else(server: Server, new_page: NewPage) -> None:
     page = new_page(server.address)
-    seen = {}
-    for view in ("pictures", "matches", "displacement", "confidence", "flow", "edges", "warped"):
-        page.check(f"#views input[value={view}]", force=True)
-        page.wait_for_function("(view) => location.hash.includes(`view=${view}`)", arg=view)
-        seen[view] = picture(page, "#panel-first")
-    assert len(set(seen.values())) == len(seen)
+    views = ("pictures", "matches", "displacement", "confidence", "flow", "edges", "warped")
+    assert len({show(page, view) for view in views}) == len(views)
     assert page.is_disabled("#views input[value=occlusion]")  # HOG does not judge its matches
     assert "does not judge" in str(page.locator("#views label.off").get_attribute("title"))
 
 
 def test_slider_and_blink_show_the_first_image_beside_the_view(server: Server, new_page: NewPage) -> None:
     page = new_page(server.address)
-    page.check("#views input[value=flow]", force=True)
-    whole = picture(page, "#panel-first")
+    whole = show(page, "flow")
     page.check("#mixes input[value=slider]", force=True)
-    page.wait_for_function("() => document.getElementById('mix-label').textContent === 'Split'")
+    says(page, "mix-label", "Split")
     half = picture(page, "#panel-first")
     page.fill("#mix", "20")
     page.wait_for_function("() => location.hash.includes('slider,0.20')")
@@ -165,7 +155,7 @@ def test_zoom_and_pan_are_linked(server: Server, new_page: NewPage) -> None:
     before = [picture(page, canvas) for canvas in ("#panel-first", "#panel-second")]
     page.mouse.move(*at(page, "#panel-first", 0.25, 0.25))
     page.mouse.wheel(0, -600)
-    page.wait_for_function("() => document.getElementById('zoom-value').textContent === '246 %'")
+    says(page, "zoom-value", "246 %")
     zoomed = [picture(page, canvas) for canvas in ("#panel-first", "#panel-second")]
     assert before[0] != zoomed[0] and before[1] != zoomed[1]
     page.mouse.down()
@@ -175,7 +165,7 @@ def test_zoom_and_pan_are_linked(server: Server, new_page: NewPage) -> None:
     assert panned[0] != zoomed[0] and panned[1] != zoomed[1]
     assert page.locator("#levels").count() == 0  # a drag is not a click
     page.click("#zoom-fit")
-    page.wait_for_function("() => document.getElementById('zoom-value').textContent === '100 %'")
+    says(page, "zoom-value", "100 %")
 
 
 def test_two_settings_are_compared(server: Server, new_page: NewPage) -> None:
@@ -201,7 +191,7 @@ def test_two_settings_are_compared(server: Server, new_page: NewPage) -> None:
 
 def test_a_link_reopens_the_view(server: Server, new_page: NewPage) -> None:
     page = new_page(server.address)
-    page.check("#views input[value=flow]", force=True)
+    show(page, "flow")
     page.mouse.move(*at(page, "#panel-first", 0.5, 0.5))
     page.mouse.wheel(0, -300)
     open_point(page, 0.4, 0.6)
@@ -218,7 +208,7 @@ def test_the_keyboard_is_enough(server: Server, new_page: NewPage) -> None:
     page = new_page(server.address)
     page.focus("#panel-first")
     page.keyboard.press("ArrowRight")
-    page.wait_for_function("() => document.getElementById('status').textContent.includes('moved +6.0, −4.0')")
+    says(page, "status", "moved +6.0, −4.0")
     page.keyboard.press("Enter")
     page.wait_for_selector("#levels tr")
     page.keyboard.press("]")
@@ -228,7 +218,7 @@ def test_the_keyboard_is_enough(server: Server, new_page: NewPage) -> None:
     page.keyboard.press("5")
     page.wait_for_selector("#views input[value=flow]:checked", state="attached")
     page.keyboard.press("+")
-    page.wait_for_function("() => document.getElementById('zoom-value').textContent === '150 %'")
+    says(page, "zoom-value", "150 %")
     page.keyboard.press("?")
     page.wait_for_selector("#keys[open]")
     page.keyboard.press("Escape")
@@ -253,9 +243,7 @@ def test_a_link_to_pictures_that_are_gone_is_reported_and_others_can_be_opened(
     page = new_page(f"{server.address}#pair=0123456789abcdef&view=flow")
     assert page.inner_text("#message-text") == "The explorer no longer has this pair: open the pictures again."
     assert page.is_visible("#welcome")
-    page.set_input_files("#file-0", pair_files[0])
-    page.set_input_files("#file-1", pair_files[1])
-    has_result(page)
+    choose(page, pair_files)
     page.wait_for_function("() => /pair=[0-9a-f]{32}&/.test(location.hash)")
 
 

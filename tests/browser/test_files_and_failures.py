@@ -12,7 +12,7 @@ import pytest
 
 from deepmatching.io.flow import read_flow
 from deepmatching.matches import Matches
-from helpers.browser import at, has_result, open_point, picture
+from helpers.browser import at, choose, open_point, says, show
 from helpers.explorer import QUICK_SERVER, Server
 from helpers.processes import started
 
@@ -54,15 +54,10 @@ def test_an_exported_page_works_from_disk(server: Server, new_page: NewPage, tmp
     assert alone.is_hidden("#message")
     assert alone.locator("#settings").count() == 0
     alone.mouse.move(*at(alone, "#panel-first", 0.5, 0.5))
-    alone.wait_for_function("() => document.getElementById('readout').textContent.includes('moved +6.0, −4.0')")
+    says(alone, "readout", "moved +6.0, −4.0")
     open_point(alone)
     assert alone.locator("#levels tr").nth(0).locator("td").nth(1).inner_text() == "6, -4"
-    seen = set()
-    for view in ("pictures", "displacement", "flow", "warped"):
-        alone.check(f"#views input[value={view}]", force=True)
-        alone.wait_for_function("(view) => location.hash.includes(`view=${view}`)", arg=view)
-        seen.add(picture(alone, "#panel-first"))
-    assert len(seen) == 4
+    assert len({show(alone, view) for view in ("pictures", "displacement", "flow", "warped")}) == 4
     again = new_page(alone.url)
     again.wait_for_selector("#levels tr")
 
@@ -75,16 +70,9 @@ def test_a_bad_upload_is_reported_and_the_page_goes_on(
     bad.write_bytes(pair_files[0].read_bytes()[:200])
     page.set_input_files("#file-0", bad)
     page.wait_for_selector("#message:not([hidden])")
-    assert page.inner_text("#message-text") == (
-        "The picture 'broken.png' is damaged or cut short; copy or download it again."
-    )
+    assert "'broken.png'" in page.inner_text("#message-text")
     page.click("#message-close")
-    for number, path in enumerate(pair_files):
-        page.set_input_files(f"#file-{number}", path)
-        page.wait_for_function(
-            "([n, name]) => document.getElementById(`slot-name-${n}`).textContent === name", arg=[number, path.name]
-        )
-    has_result(page)
+    choose(page, pair_files)
     assert page.is_hidden("#message")
 
 
@@ -119,7 +107,7 @@ def test_a_run_can_be_cancelled_and_another_tab_is_not_disturbed(server: Server,
     assert page.is_disabled("#run")
     other.fill("#radius-0", "12")
     other.click("#run")
-    other.wait_for_function("() => document.getElementById('facts-body').textContent.includes('radius 12')")
+    says(other, "facts-body", "radius 12")
     page.click("#cancel")
     page.wait_for_selector("#run:not([disabled])")
     page.wait_for_selector("#cancel", state="hidden")

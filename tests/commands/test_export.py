@@ -1,4 +1,4 @@
-"""The commands ``deepmatching export`` and ``deepmatching sfm``."""
+"""The commands ``deepmatching export``, ``export-onnx`` and ``sfm``."""
 
 import sys
 from collections.abc import Callable
@@ -86,3 +86,15 @@ def test_a_castle_is_reconstructed_in_two_commands(shared: Path, tmp_path: Path,
     assert model.compute_mean_track_length() > 4
     assert model.compute_mean_reprojection_error() < 1.3  # pixels of 1416×1064, from images of 320×240
     assert not (out / "1").exists()
+
+
+@pytest.mark.slow
+def test_an_onnx_file_is_written_and_its_inputs_outputs_and_operators_are_listed(
+    tmp_path: Path, command: Callable[..., str]
+) -> None:
+    pytest.importorskip("onnxscript")
+    path = tmp_path / "descriptor.onnx"
+    said = command("export-onnx", path, "--descriptor")
+    assert path.is_file()
+    assert "image (1, 3, rows, columns)" in said and "cells (1, 64, " in said
+    assert "opset 18" in said and "Conv (8)" in said and f"wrote {path}" in said

@@ -8,14 +8,7 @@ import pytest
 import torch
 
 from deepmatching.commands import machine
-from deepmatching.commands.machine import (
-    LIBRARY_ADDRESSES,
-    choose_threads,
-    read_quota,
-    require_addresses,
-    use_threads,
-    watch,
-)
+from deepmatching.commands.machine import LIBRARY_ADDRESSES, choose_threads, read_quota, use_threads, watch
 from deepmatching.commands.messages import set_verbosity
 
 
@@ -51,15 +44,14 @@ def test_threads_are_the_cores_that_are_free_and_allowed(
 def test_the_limit_of_a_container_is_read(tmp_path: Path) -> None:
     assert read_quota(tmp_path) is None
     (tmp_path / "cpu").mkdir()
-    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("-1\n")
     (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
-    assert read_quota(tmp_path) is None
-    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("250000\n")
-    assert read_quota(tmp_path) == 2.5
-    (tmp_path / "cpu.max").write_text("150000 100000\n")
-    assert read_quota(tmp_path) == 1.5
-    (tmp_path / "cpu.max").write_text("max 100000\n")
-    assert read_quota(tmp_path) is None
+    first, second = "cpu/cpu.cfs_quota_us", "cpu.max"  # of both versions of cgroups
+    for name, text, quota in (
+        *((first, "-1\n", None), (first, "250000\n", 2.5), (first, "odd", None)),
+        *((second, "150000 100000\n", 1.5), (second, "max 100000\n", None)),
+    ):
+        (tmp_path / name).write_text(text)
+        assert read_quota(tmp_path) == quota
 
 
 @pytest.fixture
@@ -118,7 +110,3 @@ main()
     assert refused.stderr.startswith("deepmatching: The limit of addresses (ulimit -v) leaves ")
     helped = subprocess.run([*command, "--help"], capture_output=True, text=True, check=False)
     assert helped.returncode == 0 and "Usage" in helped.stdout
-
-
-def test_without_a_limit_nothing_is_refused() -> None:
-    require_addresses()

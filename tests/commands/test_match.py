@@ -1,4 +1,4 @@
-"""``deepmatching match`` as a user runs it."""
+"""``deepmatching match``, ``scores`` and ``demo`` as a user runs them."""
 
 import json
 import os
@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import deepmatching
+from deepmatching.io.flow import read_flow
 from deepmatching.matches import Matches
 from helpers.fake_datasets import texture, write_image
 from helpers.processes import errors_of, run
@@ -147,3 +148,22 @@ def test_a_turned_image_is_matched_with_a_search(tmp_path: Path) -> None:
     expected = torch.stack([127 - y, x], dim=1)  # a quarter turn, clockwise
     assert ((matches.keypoints1 - expected).norm(dim=1) < 1).float().mean() > 0.95
     assert matches.transformations is not None and matches.transformations.shape == (1, 3, 3)
+
+
+@pytest.mark.slow
+def test_scores_writes_its_picture(pictures: tuple[Path, Path], tmp_path: Path) -> None:
+    rows = []
+    for points in (["--at", "40,30"], ["--at", "40,30", "--at", "20,20", "--at", "9,50"]):
+        assert run("scores", *pictures, *points, "-o", tmp_path / "s.png", "--radius", "16").returncode == 0
+        rows.append(cv2.imread(str(tmp_path / "s.png")).shape[0])
+    assert rows[1] > rows[0]
+
+
+@pytest.mark.slow
+def test_demo_writes_its_files(tmp_path: Path) -> None:
+    result = run("demo", "--out", tmp_path / "demo", "--device", "cpu", "--quiet")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert len(Matches.load(tmp_path / "demo" / "matches.txt")) > 3000
+    for name in ("matches.png", "displacement.png", "scores.png", "flow.png"):
+        assert cv2.imread(str(tmp_path / "demo" / name)) is not None
+    assert read_flow(tmp_path / "demo" / "flow.flo").shape[2] == 2

@@ -39,20 +39,19 @@ def hog_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def presets(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The presets of a flow that takes no time, a quarter pixel off, and 10 pixels off in rows 10 to 14."""
-    asked = []
+def flows(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
+    """The calls of a flow that takes no time, a quarter pixel off, and 10 pixels off in rows 10 to 14."""
+    calls = []
 
-    def flow(
-        self: DeepMatcher, image0: Any, image1: Any, preset: str, *, edges: Any = None, matches: Any = None
-    ) -> SimpleNamespace:
-        asked.append(f"{preset}, radius {self.network.radius}")
+    def flow(self: DeepMatcher, image0: Any, image1: Any, preset: str, **options: Any) -> SimpleNamespace:
+        settings = f"{preset}, radius {self.network.radius}"
+        calls.append(SimpleNamespace(settings=settings, image0=image0, **options))
         field = np.full((*SIZE, 2), (FLOW[0] + 0.25, FLOW[1]), np.float32)
         field[10:15] = FLOW[0] + 10, FLOW[1]
         return SimpleNamespace(flow=field)
 
     monkeypatch.setattr(DeepMatcher, "flow", flow)
-    return asked
+    return calls
 
 
 @pytest.fixture
@@ -83,15 +82,6 @@ def test_a_checkpoint_fills_its_row(data: Path, tmp_path: Path, capsys: pytest.C
     assert ours[1][0] == "yours"  # what it was trained on
     kept = json.loads((data / "out" / "table1-sintelmini-b-matches.json").read_text())
     assert kept["settings"]["model"] == str(tmp_path / "b.safetensors") and len(kept["pairs"]) == 2
-
-
-def test_what_our_models_were_trained_on_is_said_beside_the_papers(
-    data: Path, capsys: pytest.CaptureFixture[str], presets: list[str]
-) -> None:
-    run("table1", data, limit=1)
-    printed = rows(capsys.readouterr().out)
-    place = next(n for n, row in enumerate(printed) if row[0] == "g")
-    assert printed[place][2:4] == ["Chairs", "paper"] and printed[place + 1][:2] == ["synthetic", "ours"]
 
 
 @pytest.mark.usefixtures("hog_alone")
@@ -127,11 +117,11 @@ def test_with_a_limit_part_of_a_data_set_is_enough(data: Path, capsys: pytest.Ca
 
 @pytest.mark.usefixtures("hog_alone")
 def test_flow_is_made_with_epicflows_settings_for_each_data_set(
-    data: Path, capsys: pytest.CaptureFixture[str], presets: list[str]
+    data: Path, capsys: pytest.CaptureFixture[str], flows: list[SimpleNamespace]
 ) -> None:
     """And the occluded rows of KITTI do not count in the last two columns."""
     run("table2", data, limit=1, out=data / "out")
-    assert set(presets) == {"kitti, radius 16", "sintel, radius 16"}
+    assert {call.settings for call in flows} == {"kitti, radius 16", "sintel, radius 16"}
     kitti = next(row for row in rows(capsys.readouterr().out) if "ours" in row)
     known, occluded = SIZE[0] - 10, 5
     wrong = occluded / known
@@ -142,16 +132,16 @@ def test_flow_is_made_with_epicflows_settings_for_each_data_set(
 
 @pytest.mark.usefixtures("hog_alone")
 def test_our_default_flow_is_a_line_of_its_own(
-    data: Path, capsys: pytest.CaptureFixture[str], presets: list[str]
+    data: Path, capsys: pytest.CaptureFixture[str], flows: list[SimpleNamespace]
 ) -> None:
     run("table1", data, limit=1, default_flow=True, out=data / "out")
-    assert set(presets) == {"sintel, radius 16", "default, radius 160"}
+    assert {call.settings for call in flows} == {"sintel, radius 16", "default, radius 160"}
     line = next(line for line in capsys.readouterr().out.splitlines() if "ours, default flow" in line)
     assert line.split()[-6:-2] == ["–"] * 4 and line.split()[-2] != "–"
     assert (data / "out" / "table1-sintelmini-a-default-flow.json").is_file()
 
 
-@pytest.mark.usefixtures("hog_alone", "presets")
+@pytest.mark.usefixtures("hog_alone", "flows")
 def test_the_papers_cnn_takes_vggs_published_weights(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torch.manual_seed(0)
     weights = {name: tensor.numpy() for name, tensor in VGG().state_dict().items()}
@@ -165,7 +155,7 @@ def test_the_papers_cnn_takes_vggs_published_weights(data: Path, capsys: pytest.
         run("table1", data, checkpoint=["c=none.npz"])
 
 
-@pytest.mark.usefixtures("hog_alone", "presets")
+@pytest.mark.usefixtures("hog_alone", "flows")
 def test_without_masks_all_known_pixels_count_and_the_table_says_so(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -192,7 +182,7 @@ def trained(path: Path, validation: list[str], score: str | None) -> str:
     return f"b={path}"
 
 
-@pytest.mark.usefixtures("hog_alone", "presets")
+@pytest.mark.usefixtures("hog_alone", "flows")
 @pytest.mark.parametrize(
     ("validation", "score", "warns"),
     [
@@ -214,7 +204,7 @@ def test_a_model_chosen_on_the_pairs_it_is_reported_on_is_called_so(
     assert ours[:2] == ["sintelmini, last" if score is None else "sintelmini, best", "ours"]
 
 
-@pytest.mark.usefixtures("hog_alone", "presets")
+@pytest.mark.usefixtures("hog_alone", "flows")
 @pytest.mark.parametrize("config", ["", "3", "{}", '{"data": 1}', "not JSON"])
 def test_a_model_with_a_card_of_others_is_simply_yours(
     data: Path, capsys: pytest.CaptureFixture[str], config: str
@@ -224,7 +214,7 @@ def test_a_model_with_a_card_of_others_is_simply_yours(
     assert [row for row in rows(capsys.readouterr().out) if "ours" in row][1][0] == "yours"
 
 
-@pytest.mark.usefixtures("presets")
+@pytest.mark.usefixtures("flows")
 def test_matches_are_verified_ranked_and_lie_on_cells_as_in_the_paper(
     data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,36 +226,31 @@ def test_matches_are_verified_ranked_and_lie_on_cells_as_in_the_paper(
 
     used = []
     monkeypatch.setattr(running, "match_metrics", lambda *a: used.append(a[-1]) or match_metrics(*a))
-    run("table1", data, limit=1, out=data / "out", default_flow=True)
+    exact, by_score, ours = ("exact", False, False), ("exact", False, True), ("exact", True, False)
+    learned = {"reciprocal": "bins", "subpixel": True, "rank": "confidence"}
+    in_words = "sub-pixel matches where the model has learned them, ranked by conf"
+    for options, words, expected in (
+        (learned, f"bins, {in_words}", [("bins", True, False)] * 3),
+        ({"subpixel": False, "rank": "score"}, "exact, matches on cells, ranked by score", [exact, by_score, by_score]),
+        ({}, "exact, matches on cells, sub-pixel matches in row h, ranked by score, by conf", [exact, by_score, ours]),
+    ):
+        shutil.rmtree(data / "out", ignore_errors=True)
+        used.clear()
+        run("table1", data, limit=1, out=data / "out", default_flow=not options, **options)
+        assert f"ours: radius 16, reciprocal {words}" in " ".join(capsys.readouterr().out.split())
+        assert [settings_of(row) for row in "agh"] == expected
     assert used == ["score", "score", "confidence"]
-    printed = " ".join(capsys.readouterr().out.split())
-    assert (
-        "radius 16, reciprocal exact, matches on cells, sub-pixel matches in row h, ranked by score, by conf" in printed
-    )
-    exact, by_score = ("exact", False, False), ("exact", False, True)
-    assert [settings_of(row) for row in "agh"] == [exact, by_score, ("exact", True, False)]
     default_flow = json.loads((data / "out" / "table1-sintelmini-g-default-flow.json").read_text())["settings"]
     assert (default_flow["reciprocal"], default_flow["subpixel"], default_flow["radius"]) == ("bins", True, 160)
-    shutil.rmtree(data / "out")
-    run("table1", data, limit=1, out=data / "out", reciprocal="bins", subpixel=True, rank="confidence")
-    printed = " ".join(capsys.readouterr().out.split())
-    assert (
-        "ours: radius 16, reciprocal bins, sub-pixel matches where the model has learned them, ranked by conf"
-        in printed
-    )
-    assert {settings_of(row) for row in "agh"} == {("bins", True, False)}
-    shutil.rmtree(data / "out")
-    run("table1", data, limit=1, out=data / "out", subpixel=False, rank="score")
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "radius 16, reciprocal exact, matches on cells, ranked by score, edges: network" in printed
-    assert [settings_of(row) for row in "agh"] == [exact, by_score, by_score]
 
 
-@pytest.mark.usefixtures("presets")
+@pytest.mark.usefixtures("flows")
 def test_rows_and_data_sets_can_be_selected(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("table2", data, limit=1, rows="vgg, hog,flownet-s", datasets="sintel-final,kitti2012", out=data / "out")
     printed = capsys.readouterr().out
     assert [row[0] for row in rows(printed) if "paper" in row] == ["flownet-s", "hog", "vgg"] * 2
+    place = next(n for n, row in enumerate(rows(printed)) if row[0] == "vgg")  # what both models were trained on
+    assert [rows(printed)[n][k] for n, k in ((place, 2), (place + 1, 0))] == ["Chairs", "synthetic"]
     assert printed.index("kitti2012") < printed.index("sintel-final") and "sintel-clean" not in printed
     written = {path.name for path in (data / "out").iterdir()}
     pairs = [("kitti2012", "hog"), ("kitti2012", "vgg"), ("sintel-final", "hog"), ("sintel-final", "vgg")]
@@ -273,30 +258,26 @@ def test_rows_and_data_sets_can_be_selected(data: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.usefixtures("hog_alone")
-def test_each_pair_is_matched_once_and_its_matches_become_the_flow(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    matched, used, match = [], [], DeepMatcher.match
+def test_each_pair_is_matched_once_and_its_matches_become_the_flow(
+    data: Path, monkeypatch: pytest.MonkeyPatch, flows: list[SimpleNamespace]
+) -> None:
+    matched, match = [], DeepMatcher.match
 
     def counting(self: DeepMatcher, image0: Any, image1: Any) -> Any:
         matched.append(match(self, image0, image1))
         return matched[-1]
 
-    def flow(self: DeepMatcher, image0: Any, image1: Any, preset: str, *, edges: Any, matches: Any) -> SimpleNamespace:
-        used.append(matches)
-        return SimpleNamespace(flow=np.full((*SIZE, 2), FLOW, np.float32))
-
     monkeypatch.setattr(DeepMatcher, "match", counting)
-    monkeypatch.setattr(DeepMatcher, "flow", flow)
     run("table1", data, out=data / "out")
-    assert len(matched) == len(MINI_VAL) + 1  # the first one twice, to warm up
-    assert [id(matches) for matches in used] == [id(matches) for matches in matched]
-    run("table1", data, out=data / "out")
-    assert len(matched) == len(MINI_VAL) + 1
-    (data / "out" / "table1-sintelmini-a-flow.json").unlink()
-    run("table1", data, out=data / "out")
-    assert len(used) == len(matched) == 2 * (len(MINI_VAL) + 1)
-    (data / "out" / "table1-sintelmini-a-matches.json").unlink()
-    run("table1", data, out=data / "out")
-    assert len(matched) == 3 * (len(MINI_VAL) + 1) and len(used) == 2 * (len(MINI_VAL) + 1) + 1  # warming up
+    once = len(MINI_VAL) + 1  # the first one twice, to warm up
+    assert len(matched) == once and [id(call.matches) for call in flows] == [id(matches) for matches in matched]
+    counts = []
+    for removed in ((), ("flow",), ("matches",)):
+        for kind in removed:
+            (data / "out" / f"table1-sintelmini-a-{kind}.json").unlink()
+        run("table1", data, out=data / "out")
+        counts.append((len(matched), len(flows)))
+    assert counts == [(once, once), (2 * once, 2 * once), (3 * once, 2 * once + 1)]  # the last one to warm up
 
 
 @pytest.mark.slow
@@ -312,27 +293,20 @@ def test_the_flow_of_a_table_is_that_of_its_matches(data: Path, capsys: pytest.C
 
 @pytest.mark.usefixtures("hog_alone")
 def test_edges_and_kittis_images_can_be_chosen(
-    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    data: Path, capsys: pytest.CaptureFixture[str], flows: list[SimpleNamespace]
 ) -> None:
-    edges_used, channels = set(), set()
-
-    def flow(self: DeepMatcher, image0: Any, image1: Any, preset: str, *, edges: Any, matches: Any) -> SimpleNamespace:
-        edges_used.add(edges if isinstance(edges, str) else edges.keywords["model"])
-        channels.add(bool((image0 != image0[:1]).any()))
-        return SimpleNamespace(flow=np.full((*SIZE, 2), FLOW, np.float32))
-
-    monkeypatch.setattr(DeepMatcher, "flow", flow)
     write_kitti(data / "kitti2012", "colored_0")
     model = data / "model.yml.gz"
     model.touch()
     only: dict[str, Any] = {"limit": 1, "datasets": "kitti2012", "rows": "hog"}
     run("table2", data, **only, kitti_images="color", structured_forest=model, out=data / "out")
-    assert edges_used == {model} and channels == {True}
+    assert {call.edges.keywords["model"] for call in flows} == {model}
+    assert all((call.image0 != call.image0[:1]).any() for call in flows)
     assert "edges: structured forest" in capsys.readouterr().out
     kept = json.loads((data / "out" / "table2-kitti2012-hog-flow.json").read_text())["settings"]
     assert (kept["edges"], kept["dataset"]) == ("structured forest", "kitti2012-color")
     run("table2", data, **only, kitti_images="grey", edges="gradient")
-    assert edges_used == {model, "gradient"} and channels == {True, False}
+    assert flows[-1].edges == "gradient" and not (flows[-1].image0 != flows[-1].image0[:1]).any()
     assert "edges: gradient" in capsys.readouterr().out
 
 

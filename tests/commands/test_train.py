@@ -28,14 +28,6 @@ def command(*arguments: object, launcher: tuple[str, ...] = ()) -> list[str]:
     return [sys.executable, *launcher, "-m", "deepmatching", "train", *map(str, arguments)]
 
 
-def run(
-    *arguments: object, launcher: tuple[str, ...] = (), cwd: Path | None = None
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*arguments, launcher=launcher), capture_output=True, text=True, check=False, env=ENVIRONMENT, cwd=cwd
-    )
-
-
 def equal_weights(first: Path, second: Path) -> bool:
     a, b = load_file(first), load_file(second)
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
@@ -96,7 +88,8 @@ def test_control_c_saves_and_says_how_to_resume(small: Path, tmp_path: Path) -> 
 def test_two_processes_do_what_one_does_with_twice_the_batches(small: Path, tmp_path: Path) -> None:
     changes = ("steps=4", "validation.every=2", "optimizer.name=sgd", "optimizer.lr=0.05")
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
-    two = run(small, *changes, f"out={tmp_path / 'two'}", launcher=launcher)
+    arguments = command(small, *changes, f"out={tmp_path / 'two'}", launcher=launcher)
+    two = subprocess.run(arguments, capture_output=True, text=True, check=False, env=ENVIRONMENT)
     assert two.returncode == 0, two.stderr
     train(str(small), [*changes, "accumulate=2", f"out={tmp_path / 'one'}"])
     a, b = (load_file(tmp_path / name / "last.safetensors") for name in ("two", "one"))
@@ -179,15 +172,11 @@ def test_the_help_names_every_config() -> None:
     assert sorted(CONFIGS.split(", ")) == shipped_configs()
 
 
-def test_the_number_of_threads_can_be_chosen(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_threads_can_be_chosen_and_training_on_the_validation_pairs_is_said_at_the_start(
+    small: Path, manifest: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     asked: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", asked.append)
-    train(str(small), ["steps=1", "validation.data=[]"], threads=2)
+    train(str(small), ["steps=1", f"validation.data={manifest}"], threads=2)
     assert asked == [2]
-
-
-def test_training_on_the_validation_pairs_is_said_at_the_start(
-    small: Path, manifest: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    train(str(small), ["steps=1", f"validation.data={manifest}"])
     assert "4 of the 4 validation pairs are also training pairs" in capsys.readouterr().err

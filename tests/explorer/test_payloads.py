@@ -43,11 +43,8 @@ def test_a_flow_in_steps_is_off_by_half_a_step_at_most(flow: np.ndarray) -> None
     assert np.abs(found["flow"] - flow).max() <= packed.reading["step"] / 2 + 1e-3
 
 
-def test_fractions_are_kept_to_a_255th() -> None:
+def test_fractions_are_kept_to_a_255th_and_other_types_are_refused() -> None:
     _, found = unpack(pack({}, {"p": in_fractions(np.array([0.0, 0.5, 1.0], np.float32))}))
     np.testing.assert_allclose(found["p"], [0, 128 / 255, 1], rtol=1e-6)
-
-
-def test_other_types_are_refused() -> None:
     with pytest.raises(TypeError, match="float64"):
         pack({}, {"a": np.zeros(3)})

@@ -53,18 +53,16 @@ def test_the_page_and_all_its_files_are_served(client: TestClient) -> None:
         assert client.get(f"/static/{name}").status_code == 200
     assert client.get("/static/js/main.js").headers["content-type"].startswith("text/javascript")
 
-
-@pytest.mark.parametrize("name", ["../serving.py", "%2e%2e/serving.py", "js/none.js", "", "js"])
-def test_no_other_file_is_served(client: TestClient, name: str) -> None:
-    assert client.get(f"/static/{name}").status_code == 404
+    for name in ("../serving.py", "%2e%2e/serving.py", "js/none.js", "", "js"):  # nothing else is
+        assert client.get(f"/static/{name}").status_code == 404
 
 
-@pytest.mark.parametrize("path", ["/", "/api/about", "/static/js/main.js", "/none"])
-def test_the_page_may_load_nothing_from_elsewhere(client: TestClient, path: str) -> None:
-    headers = client.get(path).headers
-    assert "default-src 'self'" in headers["content-security-policy"]
-    assert headers["cross-origin-resource-policy"] == "same-origin"
-    assert "access-control-allow-origin" not in headers
+def test_the_page_may_load_nothing_from_elsewhere(client: TestClient) -> None:
+    for path in ("/", "/api/about", "/static/js/main.js", "/none"):
+        headers = client.get(path).headers
+        assert "default-src 'self'" in headers["content-security-policy"]
+        assert headers["cross-origin-resource-policy"] == "same-origin"
+        assert "access-control-allow-origin" not in headers
 
 
 def test_what_the_page_starts_with(client: TestClient) -> None:
@@ -77,16 +75,9 @@ def test_what_the_page_starts_with(client: TestClient) -> None:
 @pytest.mark.parametrize(
     "headers",
     [
-        {"host": "evil.example"},
-        {"host": "evil.example:8760"},
-        {"host": ""},
-        {"origin": "http://evil.example"},
-        {"origin": "http://127.0.0.1:9999"},
-        {"origin": "null"},
-        {"host": "[bad"},
-        {"origin": "http://[bad"},
-        {"sec-fetch-site": "cross-site"},
-        {"sec-fetch-site": "same-site"},
+        *({"host": name} for name in ("evil.example", "evil.example:8760", "", "[bad")),
+        *({"origin": name} for name in ("http://evil.example", "http://127.0.0.1:9999", "null", "http://[bad")),
+        *({"sec-fetch-site": name} for name in ("cross-site", "same-site")),
     ],
     ids=str,
 )
@@ -96,10 +87,10 @@ def test_a_foreign_page_is_refused(client: TestClient, headers: dict[str, str]) 
         assert response.status_code == 403 and "error" in response.json()
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1:8760", "localhost:8760", "[::1]:8760"])
-def test_this_machine_is_served_under_its_own_names(client: TestClient, host: str) -> None:
-    headers = {"host": host, "origin": f"http://{host}", "sec-fetch-site": "same-origin"}
-    assert client.get("/api/about", headers=headers).status_code == 200
+def test_this_machine_is_served_under_its_own_names(client: TestClient) -> None:
+    for host in ("127.0.0.1:8760", "localhost:8760", "[::1]:8760"):
+        headers = {"host": host, "origin": f"http://{host}", "sec-fetch-site": "same-origin"}
+        assert client.get("/api/about", headers=headers).status_code == 200
 
 
 def test_a_link_on_a_foreign_page_may_lead_here_but_not_into_the_interface(client: TestClient) -> None:
@@ -138,14 +129,7 @@ def test_an_upload_is_read_only_as_far_as_it_is_allowed_to_go(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serving, "MAX_UPLOAD_BYTES", 1000)
-    read = []
-
-    def chunks() -> Iterator[bytes]:
-        for number in range(1000):
-            read.append(number)
-            yield bytes(100)
-
-    response = client.post("/api/pictures", content=chunks())
+    response = client.post("/api/pictures", content=(bytes(100) for _ in range(1000)))
     assert response.status_code == 413 and "choose a smaller file" in response.json()["error"]
 
 
@@ -183,10 +167,10 @@ def test_a_client_that_leaves_during_an_upload_is_no_error(client: TestClient) -
     asyncio.run(client.app({**scope, "query_string": b"", "root_path": ""}, receive, send))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("path", ["/api/pairs/x", "/api/runs/x", "/api/runs/x/grid", "/api/pairs/x/images/0"])
-def test_what_is_not_there_is_404_with_a_message(client: TestClient, path: str) -> None:
-    response = client.get(path)
-    assert response.status_code == 404 and response.json()["error"].endswith(".")
+def test_what_is_not_there_is_404_with_a_message(client: TestClient) -> None:
+    for path in ("pairs/x", "runs/x", "runs/x/grid", "pairs/x/images/0"):
+        response = client.get(f"/api/{path}")
+        assert response.status_code == 404 and response.json()["error"].endswith(".")
 
 
 def test_a_finished_run_gives_everything(client: TestClient, run: str, result: Result) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,6 +20,26 @@ def has_result(page: Page) -> None:
     """Wait until the pair that was opened last is matched."""
     page.wait_for_selector("#run:not([disabled])")
     page.wait_for_selector("#facts:not([hidden])")
+
+
+def says(page: Page, id: str, words: str) -> None:
+    """Wait until the text of an element contains these words."""
+    page.wait_for_function("([id, words]) => document.getElementById(id).textContent.includes(words)", arg=[id, words])
+
+
+def choose(page: Page, paths: tuple[Path, Path]) -> None:
+    """Choose the files of both pictures, and wait until they are matched."""
+    for number, path in enumerate(paths):
+        page.set_input_files(f"#file-{number}", path)
+        says(page, f"slot-name-{number}", path.name)
+    has_result(page)
+
+
+def show(page: Page, view: str) -> str:
+    """Choose a view; return what the first panel then shows."""
+    page.check(f"#views input[value={view}]", force=True)
+    page.wait_for_function("(view) => location.hash.includes(`view=${view}`)", arg=view)
+    return picture(page, "#panel-first")
 
 
 def picture(page: Page, canvas: str) -> str:
