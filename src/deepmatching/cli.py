@@ -68,7 +68,6 @@ def _plain_type(found: re.Match[str]) -> str:
 
 
 app = typer.Typer(
-    help="Deep Matching that learns: quasi-dense correspondences between two images.",
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -80,27 +79,19 @@ COMMANDS = (
 for command in COMMANDS:
     app.command(cls=Command)(command)
 
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        print(f"deepmatching {__version__}")
-        raise typer.Exit()
+_PLUGIN_HELP = "Import this module, for files that name its classes as MODULE:Class; repeatable."
 
 
 @app.callback(invoke_without_command=True)
 def root(
     ctx: typer.Context,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
-    ] = False,
-    plugin: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="MODULE", help="Import this module, for files that name its classes as MODULE:Class; repeatable."
-        ),
-    ] = None,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    plugin: Annotated[list[str] | None, typer.Option(metavar="MODULE", help=_PLUGIN_HELP)] = None,
 ) -> None:
     """Deep Matching that learns: quasi-dense correspondences between two images."""
+    if version:
+        print(f"deepmatching {__version__}")
+        raise typer.Exit()
     if plugin:
         os.environ[VARIABLE] = ",".join([*filter(None, [os.environ.get(VARIABLE)]), *plugin])
         import_plugins()

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from deepmatching.data.datasets import KITTI2012
 from deepmatching.data.datasets.published import MINI_VAL
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation import flow_metrics, match_metrics, running
+from deepmatching.evaluation.paper_tables import METHODS
 from deepmatching.matcher import DeepMatcher
 from deepmatching.models import load_network, save_network
 from deepmatching.network.descriptors import VGG
@@ -35,7 +37,9 @@ def rows(output: str) -> list[list[str]]:
 @pytest.fixture
 def hog_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if no trained model had come with the package."""
-    monkeypatch.setattr("deepmatching.models.MODELS", ("hog",))
+    for table, methods in METHODS.items():
+        untrained = tuple(row if row.model == "hog" else replace(row, model=None) for row in methods)
+        monkeypatch.setitem(METHODS, table, untrained)
 
 
 @pytest.fixture

@@ -108,7 +108,9 @@ def evaluate(
     data = data.only(only) if only else data
     data = data.thinned(limit) if limit is not None else data
     if method is not None:
-        name, (matcher, flow_function, described) = method, _opencv_method(method, flow, settings["max_size"])
+        name, size = method, settings["max_size"]
+        matcher, flow_function = _opencv_method(method, flow, size)
+        described = {"method": method} if size is None else {"method": method, "max_size": size}
     else:
         name = model or MODEL
         if settings["radius"] is None and not flow:
@@ -119,12 +121,8 @@ def evaluate(
         matcher, flow_function = _our_method(built, used, source)
         described = options.describe(name, matcher, used, options.edges_in_words(source), rank)
     recorded = {
-        "dataset": dataset if dataset.endswith(".json") else data.name,
-        "only": sorted(only or []),
-        "limit": limit,
-        "masks": masks,
-        **described,
-        "contents": data.contents_hash,
+        **{"dataset": dataset if dataset.endswith(".json") else data.name, "only": sorted(only or [])},
+        **{"limit": limit, "masks": masks, **described, "contents": data.contents_hash},
     }
     recorder = Recorder(Evaluation("flow" if flow else "matches", recorded, len(data)), json_file, resume, say)
     folders = () if pictures is None else (pictures,)
@@ -165,21 +163,16 @@ def _title(model: str, recorded: dict[str, Any]) -> str:
     )
 
 
-#: A matcher, its flow if that is evaluated, and what the results depend on.
-Method = tuple["PairMatcher", "FlowFunction | None", dict[str, Any]]
-
-
-def _opencv_method(name: str, flow: bool, max_size: int | None) -> Method:
+def _opencv_method(name: str, flow: bool, max_size: int | None) -> tuple[PairMatcher, FlowFunction | None]:
+    """Return a method of OpenCV, and its flow if that is evaluated."""
     from deepmatching.evaluation.baselines import AtReducedSize, DenseMethod, baseline
 
     method = baseline(name)
-    if max_size is not None:
-        return AtReducedSize(method, max_size), None, {"method": name, "max_size": max_size}
     if not flow:
-        return method, None, {"method": name}
+        return method if max_size is None else AtReducedSize(method, max_size), None
     if not isinstance(method, DenseMethod):
         raise DeepMatchingError("--flow needs a method that gives a dense flow: use --method dis, say.")
-    return method, method.flow, {"method": name}
+    return method, method.flow
 
 
 def _our_method(matcher: DeepMatcher, preset: str | None, edges: EdgesLike) -> tuple[DeepMatcher, FlowFunction | None]:

@@ -88,9 +88,6 @@ def first_names(names: Sequence[str], count: int) -> str:
     return ", ".join(names[:count]) + (", …" if len(names) > count else "")
 
 
-# ---------------------------------------------------------------------- progress
-
-
 class Advance(Protocol):
     """Counts more items as done and shows ``text`` behind the bar."""
 
@@ -193,9 +190,6 @@ def duration(seconds: float) -> str:
     if whole >= 3600:
         return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
     return f"{whole // 60} min {whole % 60:02d} s" if whole >= 60 else f"{whole} s"
-
-
-# ---------------------------------------------------------------------- results
 
 
 def say_work(matcher: DeepMatcher, image0: Tensor, image1: Tensor) -> None:

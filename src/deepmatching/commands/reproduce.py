@@ -239,9 +239,9 @@ def _warn_if_chosen_on(datasets: Iterable[str], row: Method) -> None:
 
 
 def _matcher(row: Method, settings: dict[str, Any], threads: int | None) -> DeepMatcher | None:
-    """Return the matcher of a row; None if it has no model, or one that this version of the package lacks."""
+    """Return the matcher of a row; None if it has no model."""
     from deepmatching.matcher import DeepMatcher
-    from deepmatching.models import build_network, model_path
+    from deepmatching.models import build_network
     from deepmatching.network.descriptors import VGG
     from deepmatching.network.descriptors.pretrained import is_published, load_vgg
 
@@ -253,9 +253,4 @@ def _matcher(row: Method, settings: dict[str, Any], threads: int | None) -> Deep
         assert isinstance(network.descriptor, VGG)
         load_vgg(network.descriptor, row.model)
         return DeepMatcher(network, like.settings)
-    if not row.is_given and row.model != "hog":
-        try:
-            model_path(row.model)
-        except DeepMatchingError:
-            return None
     return options.build_matcher(row.model, settings, threads)

@@ -43,8 +43,6 @@ class Display:
             for path in self.created:
                 shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
-    # ------------------------------------------------------------------ events
-
     def started(self, config: Config, progress: state.Progress) -> None:
         self.folder = RunFolder(config.out)
         tensorboard = self.folder.path / "tensorboard"
@@ -104,8 +102,6 @@ class Display:
             say(steps)
             best = self.folder.best if self.folder.best.is_file() else self.folder.last
             say_written(best, self.folder.log, self._picture())
-
-    # ------------------------------------------------------------------ helpers
 
     def _stop_bar(self) -> None:
         if not self.bar.disable:  # else older versions of rich print an empty line

@@ -22,7 +22,7 @@ class Method:
     training: str = "–"  #: what the paper trained it on
     model: str | None = None  #: that we run; None if there is none
     ours: str = ""  #: what that model was trained on
-    is_given: bool = False  #: whether the user named the model; a model of the package may be missing
+    is_given: bool = False  #: whether the user named the model
     is_ours: bool = False  #: whether the row is not the paper's
 
 

@@ -110,6 +110,9 @@ class Pictures:
         self, max_size: int | None = None, bit_depth: int | None = None, given: tuple[Path, Path] | None = None
     ) -> None:
         self.max_size, self.bit_depth, self.given = max_size, bit_depth, given
+        what = os.fsencode("\n".join([*map(os.path.realpath, given or ()), str(max_size)]))
+        #: The id of the given pair, which is the same in the next run of the same command.
+        self.given_id = None if given is None else f"given-{hashlib.sha256(what).hexdigest()[:16]}"
         self.folder = Path(tempfile.mkdtemp(prefix="deepmatching-explore-"))  # mode 700
         self.pictures: LRUCache[Picture] = LRUCache(MAX_PICTURES, "picture")
         self.pairs: LRUCache[Pair] = LRUCache(MAX_PAIRS, "pair")
@@ -153,14 +156,6 @@ class Pictures:
         if self.given is not None and id == self.given_id:
             return self._open(id, self.given)
         return self.pairs[id]
-
-    @property
-    def given_id(self) -> str | None:
-        """The id of the pair of the command line: the same in the next run of the same command."""
-        if self.given is None:
-            return None
-        what = "\n".join([*map(os.path.realpath, self.given), str(self.max_size)])
-        return f"given-{hashlib.sha256(os.fsencode(what)).hexdigest()[:16]}"
 
     def _open(self, id: str, paths: tuple[Path, Path], credit: str = "") -> Pair:
         names = "first picture", "second picture"
