@@ -26,7 +26,7 @@ def test_help_and_version() -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_of_a_command_describes_every_option_and_shows_no_type_names(name: str) -> None:
     text = run(name, "--help").stdout
-    assert f"deepmatching {name} [OPTIONS]" in text
+    assert f"deepmatching {name} [OPTIONS]" in text and "-v, --verbose" in text and "-q, --quiet" in text
     assert not re.search("<(bool|int|str|path|float)|[{]", text), text
     assert all(param.help for param in typer.main.get_command(app).commands[name].params)  # type: ignore[attr-defined]
 

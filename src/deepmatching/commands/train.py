@@ -36,7 +36,7 @@ def train(
     torchrun --nproc_per_node 4 -m deepmatching train CONFIG
     """
     from deepmatching.commands.machine import use_threads
-    from deepmatching.commands.messages import say
+    from deepmatching.commands.messages import complain
     from deepmatching.commands.training_display import Display
     from deepmatching.errors import DeepMatchingError
     from deepmatching.settings import choose_device
@@ -57,7 +57,7 @@ def train(
         if isinstance(error, OtherProcessFailed):
             time.sleep(GRACE)
         else:
-            say(f"deepmatching: {error}")
+            complain(str(error))
         code = 2
     if not is_alone:
         # Everything is saved. PyTorch's communication threads can abort a process that ends normally ("terminate called
