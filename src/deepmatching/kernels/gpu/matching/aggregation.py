@@ -4,6 +4,7 @@ Links lead from a point to its children, and with all shifts negated to its pare
 on side 0 (ε = −1) and one on side 1 (ε = +1).
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -123,7 +124,7 @@ def _disaggregate(
         tl.store(choices + out + cell, choice.to(tl.uint8), mask=inside)
 
 
-Grid = tuple[int, int]
+Grid = Sequence[int]  #: rows and columns of reference points
 
 
 def _launch(

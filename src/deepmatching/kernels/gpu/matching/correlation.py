@@ -151,7 +151,7 @@ def layout(geometry: Geometry, patch: int) -> Layout:
     """Return the indices of a geometry, in cells."""
     first = (cell - patch // 2 for cell in geometry.first_cell)
     ends = (size // geometry.gamma for size in geometry.used1)
-    return Layout(*geometry.shape(0), geometry.step, geometry.shift, *first, *geometry.first_target, *ends)
+    return Layout._make((*geometry.shape(0), geometry.step, geometry.shift, *first, *geometry.first_target, *ends))
 
 
 def reference_and_target(cells0: Tensor, cells1: Tensor, at: Layout, patch: int) -> tuple[HalfCells, HalfCells]:

@@ -153,7 +153,8 @@ class MaxPooling(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:
-        return unpool(gradient.contiguous(), None, *ctx.saved_tensors, *ctx.window, total=True)[0], None, None, None
+        (switches,), (window, offset, reach) = ctx.saved_tensors, ctx.window
+        return unpool(gradient.contiguous(), None, switches, window, offset, reach, total=True)[0], None, None, None
 
 
 class Unpooling(torch.autograd.Function):
