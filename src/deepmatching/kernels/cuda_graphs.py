@@ -34,11 +34,9 @@ def record(work: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
 class Replayed(Generic[Result]):
     """A function of CUDA tensors that is recorded when its arguments' shapes come again, and then replayed.
 
-    The recording of the last shapes is kept, with the memory that the function takes.
-
-    Args:
-        function: from tensors of fixed shapes, and other arguments, to a tuple of tensors or None; see :func:`record`.
-        patience: calls for the same shapes and the same other arguments before one is recorded.
+    The recording of the last shapes is kept, with the memory that the function takes; see :func:`record`. The function
+    goes from tensors of fixed shapes, and other arguments, to a tuple of tensors or None. ``patience`` is the number of
+    calls for the same shapes and the same other arguments before one is recorded.
     """
 
     def __init__(self, function: Callable[..., Result], patience: int = 1) -> None:

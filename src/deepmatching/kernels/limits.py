@@ -7,11 +7,8 @@ from pathlib import Path
 import psutil
 import torch
 
-#: A limit of this many bytes or more is none.
-UNLIMITED = 2**60
-
-#: Addresses that a thread reserves: a stack of 8 MiB and a heap of 64 MiB.
-THREAD_ADDRESSES = 72 * 2**20
+UNLIMITED = 2**60  #: a limit of this many bytes or more is none
+THREAD_ADDRESSES = 72 * 2**20  #: addresses that a thread reserves: a stack of 8 MiB and a heap of 64 MiB
 
 
 def free_bytes(device: torch.device) -> int | None:
@@ -48,9 +45,8 @@ def group_limits(root: Path = Path("/")) -> list[int]:
             continue
         parts = [part for part in path.split("/") if part not in ("", "..")]
         folders += [top.joinpath(*parts[:n]) for top in tops for n in range(len(parts), -1, -1)]
-    return [
-        free for folder in dict.fromkeys(folders) for names in _GROUP_FILES for free in _group_limit(folder, *names)
-    ]
+    found = (_group_limit(folder, *names) for folder in dict.fromkeys(folders) for names in _GROUP_FILES)
+    return [free for free in found if free is not None]
 
 
 #: Files of limit and use, and the file caches' name in memory.stat, in version 2 (its second limit slows down) and 1.
@@ -61,24 +57,17 @@ _GROUP_FILES = (
 )
 
 
-def _group_limit(folder: Path, limit: str, used: str, caches: str) -> list[int]:
-    """Return what is free in the group of this folder; [] without a limit."""
+def _group_limit(folder: Path, limit: str, used: str, caches: str) -> int | None:
+    """Return what is free in the group of this folder; None without a limit, or with one that cannot be read."""
     try:
-        most = (folder / limit).read_text().strip()
-        if most == "max" or int(most) >= UNLIMITED:
-            return []
-        return [int(most) - int((folder / used).read_text()) + _statistic(folder / "memory.stat", caches)]
+        most = int((folder / limit).read_text())  # a ValueError for "max"
+        free = most - int((folder / used).read_text())
     except (OSError, ValueError):
-        return []
-
-
-def _statistic(path: Path, name: str) -> int:
-    """Read the value of a line "name value"; 0 if the file or the line is missing."""
-    try:
-        lines = (line.split() for line in path.read_text().splitlines())
-        return next((int(words[1]) for words in lines if len(words) == 2 and words[0] == name), 0)
-    except (OSError, ValueError):
-        return 0
+        return None
+    with contextlib.suppress(OSError, ValueError):
+        lines = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        free += next((int(words[1]) for words in lines if len(words) == 2 and words[0] == caches), 0)
+    return free if most < UNLIMITED else None
 
 
 def process_limits() -> list[int]:

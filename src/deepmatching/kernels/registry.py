@@ -33,17 +33,13 @@ _enabled = ContextVar("kernels", default=not _OFF)
 class Operator(Generic[P, T]):
     """A definition and the kernels of its name behind it. Calling the operator runs one of them.
 
-    Attributes:
-        definition: the plain function.
-        dtypes: floating-point types that the kernels take on each type of device.
-        differentiable: whether the kernels carry gradients.
+    ``dtypes`` are the floating-point types that the kernels take on each type of device, and ``differentiable`` says
+    whether they carry gradients.
     """
 
     def __init__(self, definition: Callable[P, T], dtypes: dict[str, tuple[str, ...]], differentiable: bool) -> None:
         update_wrapper(self, definition)
-        self.name = definition.__name__
-        self.definition = definition
-        self.dtypes = dtypes
+        self.name, self.definition, self.dtypes = definition.__name__, definition, dtypes
         self.differentiable = differentiable
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepmatching.geometry.seeds import Graph, Nearest
+from deepmatching.geometry.seeds import Graph, Nearest, seed_map
 from deepmatching.kernels.constants import DISTANCE_TOLERANCE
 from deepmatching.kernels.cpu.compilation import helper, kernel
 from deepmatching.kernels.cpu.running import arrays_of, run_in_threads
@@ -16,41 +16,26 @@ HALF, TWO, ZERO = np.float32(0.5), np.float32(2), np.float32(0)
 
 
 def distance_transform(cost: Tensor, pixels: Tensor, counts: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """See :func:`deepmatching.flow.operators.geodesic.distance_transform`."""
-    number = np.arange(len(pixels), dtype=np.int32)
-    places = pixels.numpy()
-    if counts is not None:
-        places, number = places[counts.numpy()], number[counts.numpy()]
-    distance, label = _distances(cost.contiguous().numpy(), places, number)
-    return torch.from_numpy(distance), torch.from_numpy(label)
-
-
-def _distances(cost: np.ndarray, pixels: np.ndarray, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distances and labels of seeds with these numbers.
+    """See :func:`deepmatching.flow.operators.geodesic.distance_transform`.
 
     Strips of rows are swept down and up, with the adjacent rows of other strips as those were before the sweep, until
     neither a strip nor those rows change. The result does not depend on the number of threads.
     """
-    height, width = cost.shape
-    distance = np.full((height, width), FAR, dtype=np.float32)
-    label = np.full((height, width), -1, dtype=np.int32)
-    column, row = pixels.T
-    label[row, column] = number
-    distance[row, column] = cost[row, column]
-    first = np.arange(0, height, STRIP)
-    last = np.minimum(first + STRIP, height) - 1
-    outer = np.stack([first, last], axis=1)  # the rows that other strips see
+    (prices,), label = arrays_of(cost), seed_map(pixels, counts, (cost.shape[0], cost.shape[1])).numpy()
+    distance = np.where(label >= 0, prices, FAR)
+    first = np.arange(0, len(prices), STRIP)
+    outer = np.stack([first, np.minimum(first + STRIP, len(prices)) - 1], axis=1)  # the rows that other strips see
     active = np.arange(len(first))
     while len(active):
         seen, seen_label = distance[outer], label[outer]
         moving = np.zeros(len(first) + 2, dtype=bool)  # strip n is at n + 1
-        run_in_threads(_sweep_strips, len(active), active, cost, seen, seen_label, distance, label, moving)
+        run_in_threads(_sweep_strips, len(active), active, prices, seen, seen_label, distance, label, moving)
         with np.errstate(invalid="ignore"):
             fell = (seen - distance[outer] > SMALL).any(axis=2)
         moving[:-2] |= fell[:, 0]
         moving[2:] |= fell[:, 1]
         active = np.flatnonzero(moving[1:-1])
-    return distance, label
+    return torch.from_numpy(distance), torch.from_numpy(label)
 
 
 @helper
@@ -179,12 +164,10 @@ def _collect_borders(distance, label, starts):
 
 def nearest_seeds(graph: Graph, number: int) -> Nearest:
     """See :func:`deepmatching.flow.operators.geodesic.nearest_seeds`."""
-    rows, others, lengths = arrays_of(*graph)
-    seeds = len(rows) - 1
-    number = min(number, seeds)
-    index = np.full((seeds, number), -1, dtype=np.int32)
-    distance = np.full((seeds, number), FAR, dtype=np.float32)
-    run_in_threads(_search, seeds, rows, others, lengths, index, distance)
+    arrays, seeds = arrays_of(*graph), len(graph[0]) - 1
+    index = np.full((seeds, min(number, seeds)), -1, dtype=np.int32)
+    distance = np.full(index.shape, FAR, dtype=np.float32)
+    run_in_threads(_search, seeds, *arrays, index, distance)
     return Nearest(torch.from_numpy(index), torch.from_numpy(distance))
 
 
@@ -195,8 +178,7 @@ def _search(begin, end, rows, others, lengths, index, distance):
     The binary heap holds a seed once for every shorter path found to it; all but the first to come out are skipped.
     """
     seeds, number = index.shape
-    known = np.full(seeds, FAR, dtype=np.float32)
-    touched = np.empty(seeds, dtype=np.int32)
+    known, touched = np.full(seeds, FAR, dtype=np.float32), np.empty(seeds, dtype=np.int32)
     heap, who = np.empty(others.shape[0] + 2, dtype=np.float32), np.empty(others.shape[0] + 2, dtype=np.int32)
     for source in range(begin, end):
         known[source] = ZERO

@@ -23,8 +23,8 @@ DERIVATIVE_TAPS = np.float32(8 / 12), np.float32(-1 / 12)  #: of (1, −8, 0, 8,
 def warp(image0: Tensor, image1: Tensor, flow: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """See :func:`deepmatching.flow.operators.refinement_step.warp`."""
     first, second, field = arrays_of(image0, image1, flow)
-    mean, difference, inside = warp_rows(first, second, field, 0, image0.shape[1])
-    return torch.from_numpy(mean), torch.from_numpy(difference), torch.from_numpy(inside)
+    mean, difference, inside = map(torch.from_numpy, warp_rows(first, second, field, 0, image0.shape[1]))
+    return mean, difference, inside
 
 
 def warp_rows(
@@ -163,8 +163,7 @@ def _system_bands(
     channels, height, width = mean.shape[0], flow.shape[1], flow.shape[2]
     rows = np.empty((2, BAND + 4, width + 4), dtype=np.float32)
     padded = np.empty(width + 4, dtype=np.float32)
-    second = np.empty((5, width), dtype=np.float32)
-    norms = np.empty((2, width), dtype=np.float32)
+    second, norms = np.empty((5, width), dtype=np.float32), np.empty((2, width), dtype=np.float32)
     sums = np.empty((BAND, 6, width), dtype=np.float32)
     for band in range(begin, end):
         first = slab_first + band * BAND
@@ -187,10 +186,9 @@ def _system_bands(
                 _pad(difference[c, y - top], padded)
                 _along_x(padded, second[3])
                 _along_y(difference[c], y - top, second[4])
-                _norm(second[0], second[1], zeta, norms[0])
-                _norm(second[1], second[2], zeta, norms[1])
-                _add_equation(second[0], second[1], second[3], norms[0], sums[y - first])
-                _add_equation(second[1], second[2], second[4], norms[1], sums[y - first])
+                for k in range(2):
+                    _norm(second[k], second[k + 1], zeta, norms[k])
+                    _add_equation(second[k], second[k + 1], second[3 + k], norms[k], sums[y - first])
         for y in range(first, last):
             total = sums[y - first]
             _robust(inside[y - top], gamma, repeats, tiny, total)

@@ -35,14 +35,11 @@ def relax(equations: tuple[np.ndarray, ...], iterations: int, omega: float, flow
     these lack a neighbour and are discarded. The result is that of passes over the whole image, but a band stays in the
     cache, and threads may work on different bands.
 
-    Args:
-        equations: the upper triangle of M⁻¹ (3, …), b (2, …), and the weights s between column x and x + 1 and between
-            row y and y + 1 (…).
-        flow: (2, H, W), changed in place.
+    The equations are the upper triangle of M⁻¹ (3, …), b (2, …), and the weights s between column x and x + 1 and
+    between row y and y + 1 (…); the flow is (2, H, W).
     """
-    right = equations[1]
-    height = right.shape[1] - 2
-    found, next_found = np.zeros_like(right), np.zeros_like(right)
+    found, next_found = np.zeros_like(equations[1]), np.zeros_like(equations[1])
+    height = found.shape[1] - 2
     for start in range(0, 2 * iterations, DEPTH):
         depth = min(DEPTH, 2 * iterations - start)
         run_in_threads(_relax_bands, -(-height // BAND), *equations, start, depth, np.float32(omega), found, next_found)

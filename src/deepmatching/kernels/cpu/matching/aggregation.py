@@ -122,8 +122,7 @@ def _aggregate_and_pool(begin, end, scores, pooled, switches, links, offset, rea
     halves = np.full((2, width + 16), NO_CELL, dtype=np.float32)
     best = np.full((1, side + 1, width), NO_CELL, dtype=np.float32)
     code = np.zeros((1, side + 1, width), dtype=np.int32)
-    values = np.empty(width, dtype=np.float32)
-    chosen = np.empty(width, dtype=np.int32)
+    values, chosen = np.empty(width, dtype=np.float32), np.empty(width, dtype=np.int32)
 
     for point in range(begin, end):
         i, j = point // columns, point % columns

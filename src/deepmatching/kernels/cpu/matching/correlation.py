@@ -52,8 +52,8 @@ def correlate_and_pool(
     """
     shape = (len(cells0), *geometry.grid(0), *geometry.window(1))
     pooled, switches = empty(shape), empty(shape, torch.uint8)
-    step = geometry.alpha // geometry.gamma
-    pitch = target_pitch(geometry, patch, (POINTS - 1) * step + WIDE)  # the last tile may have points off the grid
+    # The last tile may have points off the grid.
+    pitch = target_pitch(geometry, patch, (POINTS - 1) * geometry.step + WIDE)
     band, _ = target_bands(geometry, patch, cells0.shape[1], pitch)
     factors = _factors(geometry, patch)
     for pair in range(shape[0]):
@@ -71,29 +71,25 @@ def _correlate_rows(
     factors: tuple[np.ndarray, np.ndarray, np.ndarray], pooled: np.ndarray, switches: np.ndarray,
 ) -> None:  # fmt: skip
     """Fill in S_{1/2} and m_0 of some rows of reference points, (rows, W_0, h_1, w_1), of one pair."""
-    rows, columns = pooled.shape[:2]
-    channels = cells0.shape[0]
-    step = geometry.alpha // geometry.gamma
+    (rows, columns), channels, step, shift = pooled.shape[:2], cells0.shape[0], geometry.step, geometry.shift
     # The first point's patch and its first target position, (row, column).
     top, left = (cell - patch // 2 for cell in geometry.first_cell)
-    start = [cell - geometry.R(0) if geometry.relative else 0 for cell in geometry.first_cell]
-    shift = step if geometry.relative else 0  # from one point's target positions to the next one's
+    start, target_left = geometry.first_target
+    top, start = top + band.start * step, start + band.start * shift
     row_factors, *column_factors = factors
-    if geometry.relative:
-        row_factors, start[0] = row_factors[band], start[0] + band.start * step
-    top += band.start * step
+    row_factors = row_factors[band] if geometry.relative else row_factors
     # Target positions on the image that these points see.
-    first = max(0, start[0])
-    last = min(cells1.shape[1] - patch % 2, start[0] + (rows - 1) * shift + row_factors.shape[1] - 1)
-    overhang = max(0, -start[1])
+    first = max(0, start)
+    last = min(cells1.shape[1] - patch % 2, start + (rows - 1) * shift + row_factors.shape[1] - 1)
+    overhang = max(0, -target_left)
     cells = _target_rows(cells1, first - patch // 2, max(0, last - first + patch), patch // 2 + overhang, pitch)
     c, dy, dx = np.ogrid[:channels, :patch, :patch]
     offsets = ((dy * channels + c) * pitch + dx).astype(np.int64).ravel()
     run_in_threads(
         _correlate_tiles, rows * -(-columns // POINTS),
         cells0[:, top : top + (rows - 1) * step + patch].contiguous().numpy(), 0, left, step, patch,
-        cells.numpy().ravel(), overhang + start[1], channels * pitch, offsets,
-        start[0] - first, shift, row_factors, *column_factors,
+        cells.numpy().ravel(), overhang + target_left, channels * pitch, offsets,
+        start - first, shift, row_factors, *column_factors,
         geometry.pool_offset(0), geometry.pool_reach, np.float32(exponent), pooled, switches,
     )  # fmt: skip
 
@@ -169,9 +165,7 @@ def _emit(builder: Any, vectors: int, arrays: Any, first: Any, column: Any) -> N
     index, floats = ir.IntType(64), ir.VectorType(ir.FloatType(), LANES)
     terms = builder.extract_value(offsets.shape, 0)
 
-    before = builder.block
-    loop = builder.append_basic_block("terms")
-    after = builder.append_basic_block("sums")
+    before, loop, after = builder.block, builder.append_basic_block("terms"), builder.append_basic_block("sums")
     builder.branch(loop)
 
     builder.position_at_end(loop)
@@ -228,11 +222,10 @@ def _correlate_tiles(
     """Fill in the tiles ``begin`` … ``end`` − 1 of POINTS reference points each, in raster order.
 
     Args:
-        cells0: (C, h0, w0).
-        first_row, first_column, step: first cell of the first point's patch, and from point to point.
-        cells1: the flattened rows of ``_target_rows``.
+        cells0, first_row, first_column, step: (C, h0, w0), first cell of the first point's patch, from point to point.
+        cells1, row_pitch: the flattened rows of ``_target_rows``, and from row to row.
         first1: where the first point's patch starts in a row when it is at its first target position.
-        row_pitch, offsets: from row to row, and to each of the patch's values, in the order (c, dy, dx).
+        offsets: to each of the patch's values, in the order (c, dy, dx).
         start, shift: target row of the first cell of point (0, 0), and from point to point.
         row_factors, column_factors, no_cells: see ``_factors``.
         pooled, switches: (H_0, W_0, h_1, w_1), the result.
@@ -247,8 +240,7 @@ def _correlate_tiles(
     halves = np.full((2, max(width, places // 2) + side), NO_CELL, dtype=np.float32)
     best = np.full((POINTS, side + 1, width), NO_CELL, dtype=np.float32)
     code = np.zeros((POINTS, side + 1, width), dtype=np.int32)
-    values = np.empty(width, dtype=np.float32)
-    chosen = np.empty(width, dtype=np.int32)
+    values, chosen = np.empty(width, dtype=np.float32), np.empty(width, dtype=np.int32)
 
     tiles = (columns + POINTS - 1) // POINTS
     for tile in range(begin, end):

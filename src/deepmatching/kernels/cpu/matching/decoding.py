@@ -14,33 +14,21 @@ from deepmatching.settings import Reciprocal
 
 def best_pooled(coarse: Tensor, pooled: Tensor, switches: Tensor, geometry: Geometry, reciprocal: Reciprocal) -> Best:
     """See :func:`deepmatching.network.operators.decoding.best_pooled`."""
-    shape = (len(coarse), *geometry.grid(0))
+    shape, extent = (len(coarse), *geometry.grid(0)), [size // geometry.gamma for size in geometry.used1]
     scores, cells = np.empty(shape, dtype=np.float32), np.empty(shape, dtype=np.int64)
-    tables = []
-    for pair in range(shape[0]):
-        volumes = arrays_of(coarse[pair], pooled[pair], switches[pair])
-        tables.append(_decode(volumes, geometry, reciprocal, scores[pair], cells[pair]))
-    return Best(torch.from_numpy(scores), torch.from_numpy(cells), torch.from_numpy(np.stack(tables)))
-
-
-def _decode(
-    volumes: list[np.ndarray], geometry: Geometry, reciprocal: Reciprocal, scores: np.ndarray, cells: np.ndarray
-) -> np.ndarray:
-    """Fill in scores and cells of one pair, (H_0, W_0); returns the table of the best scores."""
-    extent = tuple(size // geometry.gamma for size in geometry.used1)
-    step = geometry.alpha // geometry.gamma
-    # A match competes with all others in its bin of ``step`` × ``step`` target positions, or at its own position.
-    side = {"bins": step, "exact": 1, "none": max(extent)}[reciprocal]
-    tables = max(1, min(torch.get_num_threads(), scores.size))
-    best = np.full((tables, -(-extent[0] // side), -(-extent[1] // side)), NOTHING, dtype=np.float32)
-    top, left = (first - geometry.R(0) if geometry.relative else 0 for first in geometry.first_cell)
-    run_in_threads(
-        _best_matches, tables,
-        *volumes, geometry.pool_offset(0), window_places(geometry), geometry.window(0)[1],
-        top, left, step if geometry.relative else 0,
-        *(np.arange(positions) // side for positions in extent), best, scores, cells,
-    )  # fmt: skip
-    return best.max(axis=0)
+    # A match competes with all others in its bin of target positions, or at its own position.
+    side = {"bins": geometry.step, "exact": 1, "none": max(extent)}[reciprocal]
+    threads, tables = max(1, min(torch.get_num_threads(), scores[0].size)), []
+    for pair in range(len(coarse)):
+        best = np.full((threads, *(-(-positions // side) for positions in extent)), NOTHING, dtype=np.float32)
+        run_in_threads(
+            _best_matches, threads, *arrays_of(coarse[pair], pooled[pair], switches[pair]),
+            geometry.pool_offset(0), window_places(geometry), geometry.window(0)[1],
+            *geometry.first_target, geometry.shift,
+            *(np.arange(positions) // side for positions in extent), best, scores[pair], cells[pair],
+        )  # fmt: skip
+        tables.append(best.max(axis=0))
+    return Best(*map(torch.from_numpy, (scores, cells, np.stack(tables))))
 
 
 @kernel
@@ -50,19 +38,12 @@ def _best_matches(
 ):  # fmt: skip
     """Find the best match of each point, and the best score in each bin. Each table in ``best`` covers some points.
 
-    Of several cells with the highest score, the first in raster order of the level-0 window counts.
-
-    Args:
-        coarse, pooled, switches: (H_0, W_0, h_1, w_1).
-        places: see ``window_places``.
-        window: w_0.
-        first_row, first_column, shift: target position of the first cell of point (0, 0), and from point to point.
-        row_bins, column_bins: bin of each target position on which a match may lie, along each axis.
-        best: (tables, bin rows, bin columns), −∞ at first.
-        scores, cells: (H_0, W_0), the result; cell 0 without a match.
+    Of several cells with the highest score, the first in raster order of the level-0 window counts. The volumes are
+    (H_0, W_0, h_1, w_1), ``places`` come from ``window_places``, and ``window`` is w_0. ``row_bins`` and
+    ``column_bins`` are the bins of the target positions on which a match may lie. The results are ``best``, (tables,
+    bin rows, bin columns), −∞ at first, scores and cells, (H_0, W_0), with cell 0 where there is no match.
     """
-    tables = best.shape[0]
-    columns = coarse.shape[1]
+    tables, columns = best.shape[0], coarse.shape[1]
     points = coarse.shape[0] * columns
     for table in range(begin, end):
         for point in range(table * points // tables, (table + 1) * points // tables):
