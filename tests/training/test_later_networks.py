@@ -49,10 +49,10 @@ def test_the_confidence_alone_learns_and_leaves_the_matcher_as_it_was(manifest: 
 
 @pytest.mark.slow
 def test_an_interrupted_run_of_the_confidence_ends_with_the_same_weights(manifest: Path, tmp_path: Path) -> None:
-    train(small(manifest, tmp_path / "parts", *ALONE, "steps=4", "optimizer.schedule=constant"), CPU)
-    train(small(manifest, tmp_path / "whole", *ALONE, "optimizer.schedule=constant"), CPU)
-    changed = small(manifest, tmp_path / "parts", *ALONE, "optimizer.schedule=constant")
-    train(changed, CPU, resume=True)
+    alone = (*ALONE, "optimizer.schedule=constant")
+    train(small(manifest, tmp_path / "parts", *alone, "steps=4"), CPU)
+    train(small(manifest, tmp_path / "whole", *alone), CPU)
+    train(small(manifest, tmp_path / "parts", *alone), CPU, resume=True)
     one, other = (load_network(tmp_path / name / "last.safetensors").state_dict() for name in ("whole", "parts"))
     assert all(torch.equal(one[key], other[key]) for key in one)
 
@@ -76,10 +76,8 @@ def test_a_descriptor_that_learns_keeps_the_later_networks_as_they_were_and_the_
 
 @pytest.mark.slow
 def test_the_dense_network_alone_is_trained_and_nothing_else(manifest: Path, tmp_path: Path) -> None:
-    config = small(
-        manifest, tmp_path, *FROM_COMPACT, "model.descriptor=", "model.learn=flow", "validation.criterion=flow@3"
-    )
-    outcome = train(config, CPU)
+    alone = ("model.descriptor=", "model.learn=flow", "validation.criterion=flow@3")
+    outcome = train(small(manifest, tmp_path, *FROM_COMPACT, *alone), CPU)
     assert changed_parts(outcome) == {"dense"}
     assert {"filled", "likelihood", "flow@3"} <= columns(tmp_path)
 
@@ -89,8 +87,7 @@ def test_the_error_of_the_interpolated_flow_reaches_the_descriptor(manifest: Pat
     config = small(manifest, tmp_path, *FROM_COMPACT, "loss.flow=0.1")
     assert build_model(config.model, config.loss).network.confidence is not None
     outcome = train(config, CPU)
-    assert "descriptor" in changed_parts(outcome)
-    assert "interpolated" in columns(tmp_path)
+    assert "descriptor" in changed_parts(outcome) and "interpolated" in columns(tmp_path)
 
 
 @pytest.mark.parametrize("change", ["model.learn=flow", "loss.flow=0.1"])

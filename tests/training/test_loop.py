@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 import deepmatching as dm
 from deepmatching.data.datasets import open_dataset
@@ -75,12 +75,7 @@ def test_overfitting_learns(config_of: Configs) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
-    [
-        (),
-        ("ema=0.9", "accumulate=2", "data.batch=2"),
-        ("optimizer.name=sgd", "amp=bf16"),
-        ("model.learn_nu0=false", "ema=0.9"),
-    ],
+    [("model.learn_nu0=false",), ("ema=0.9", "accumulate=2", "data.batch=2"), ("optimizer.name=sgd", "amp=bf16")],
 )
 def test_interrupted_and_resumed_is_as_if_it_never_stopped(
     config_of: Configs, tmp_path: Path, changes: tuple[str, ...]
@@ -88,11 +83,9 @@ def test_interrupted_and_resumed_is_as_if_it_never_stopped(
     train(config_of(*changes, f"out={tmp_path / 'whole'}"), CPU)
     config = config_of(*changes)
     for stop_at in (1, 4):
-        outcome = train(config, CPU, resume=stop_at > 1, watchers=[Recorder(stop_at)])
-        assert outcome.signal == signal.SIGINT
+        assert train(config, CPU, stop_at > 1, [Recorder(stop_at)]).signal == signal.SIGINT
     outcome = train(config, CPU, resume=True)
-    assert outcome.progress.step == 6
-    assert same_run(tmp_path / "whole", outcome.folder)
+    assert outcome.progress.step == 6 and same_run(tmp_path / "whole", outcome.folder)
 
 
 def test_resuming_repeats_an_interrupted_validation(config_of: Configs, tmp_path: Path, monkeypatch: Any) -> None:
@@ -139,11 +132,8 @@ def test_the_best_model_reproduces_the_metrics_that_chose_it(config_of: Configs,
     outcome = train(config_of("ema=0.5", "validation.limit=3"), CPU, watchers=[watcher])
     best = max((row for row, is_best in watcher.validations if is_best), key=lambda row: row["step"])
     matcher = dm.DeepMatcher.from_pretrained(outcome.folder / "best.safetensors", radius=8, device="cpu")
-    pairs = open_dataset(manifest)
-    found = [
-        match_metrics(matcher.match(pairs[n].image0, pairs[n].image1), pairs[n].flow.numpy())[0]["all"]
-        for n in (0, 1, 2)
-    ]
+    pairs = [open_dataset(manifest)[n] for n in (0, 1, 2)]
+    found = [match_metrics(matcher.match(p.image0, p.image1), p.flow.numpy())[0]["all"] for p in pairs]
     for name in ("acc@2", "acc@5", "acc@10", "epe", "coverage"):
         assert sum(metrics[name] for metrics in found) / 3 == pytest.approx(best[name])
 
@@ -167,22 +157,17 @@ def diverging(monkeypatch: pytest.MonkeyPatch) -> type[Diverging]:
     return Diverging
 
 
-def test_steps_without_a_finite_gradient_are_skipped_and_counted(
+@pytest.mark.slow
+def test_steps_without_a_finite_gradient_are_skipped_and_counted_until_there_are_too_many(
     config_of: Configs, diverging: type[Diverging]
 ) -> None:
-    diverging.bad = frozenset({2, 5})
+    diverging.bad = frozenset({2, 5, *range(7, 1000)})
     outcome = train(config_of("checkpoint_every=1"), CPU)
     assert (outcome.progress.step, outcome.progress.skipped, outcome.progress.skipped_in_a_row) == (6, 2, 0)
-    assert all(torch.isfinite(t).all() for t in load_file(outcome.folder / "last.safetensors").values())
     assert all(math.isfinite(row["loss"]) for row in read_log(outcome.folder / "log.csv") if "loss" in row)
-
-
-@pytest.mark.slow
-def test_a_run_that_only_diverges_gives_up(config_of: Configs, diverging: type[Diverging], tmp_path: Path) -> None:
-    diverging.bad = frozenset(range(2, 1000))
     with pytest.raises(DeepMatchingError, match=r"lower optimizer\.lr"):
-        train(config_of("steps=100", "validation.data=[]"), CPU)
-    assert all(torch.isfinite(t).all() for t in load_file(tmp_path / "run" / "last.safetensors").values())
+        train(config_of("steps=100"), CPU, resume=True)
+    assert all(torch.isfinite(t).all() for t in load_file(outcome.folder / "last.safetensors").values())
 
 
 def without_sample(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
@@ -193,19 +178,14 @@ def without_sample(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
 def test_a_pair_that_cannot_be_read_loses_nothing(
     config_of: Configs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    train(config_of(f"out={tmp_path / 'whole'}"), CPU)
+    without_sample(monkeypatch, 6)  # the batch after the last one may be bad
+    assert train(config_of(f"out={tmp_path / 'whole'}"), CPU).progress.step == 6
     without_sample(monkeypatch, 5)
-    with pytest.raises(DeepMatchingError, match="No pair"):
-        train(config_of("checkpoint_every=1000", "validation.every=1000"), CPU)
-    monkeypatch.undo()
     config = config_of("checkpoint_every=1000", "validation.every=1000")
-    outcome = train(config, CPU, resume=True)
-    assert same_weights(tmp_path / "whole", outcome.folder)
-
-
-def test_the_batch_after_the_last_one_may_be_bad(config_of: Configs, monkeypatch: pytest.MonkeyPatch) -> None:
-    without_sample(monkeypatch, 6)
-    assert train(config_of(), CPU).progress.step == 6
+    with pytest.raises(DeepMatchingError, match="No pair"):
+        train(config, CPU)
+    monkeypatch.undo()
+    assert same_weights(tmp_path / "whole", train(config, CPU, resume=True).folder)
 
 
 def test_a_bad_batch_among_those_of_a_step_costs_no_step(
@@ -240,17 +220,15 @@ def test_a_run_that_fails_before_its_first_step_leaves_no_trace(config_of: Confi
 def test_another_criterion_starts_a_new_contest(config_of: Configs) -> None:
     train(config_of(), CPU)
     watcher = Recorder()
-    changed = config_of("steps=9", "validation.criterion=acc@2")
-    outcome = train(changed, CPU, resume=True, watchers=[watcher])
+    outcome = train(config_of("steps=9", "validation.criterion=acc@2"), CPU, resume=True, watchers=[watcher])
     assert watcher.validations[0][1] and outcome.best <= 100
 
 
 @pytest.mark.parametrize("changes", [("amp=bf16",), ("model.learn=exponents",), ("model.learn=features",)])
 def test_other_ways_to_train(config_of: Configs, changes: tuple[str, ...]) -> None:
-    outcome = train(config_of(*changes, "validation.data=[]"), CPU)
-    before = train(
-        config_of(*changes, "validation.data=[]", "steps=1", f"out={outcome.folder}-1", "optimizer.lr=0"), CPU
-    )
+    changes = (*changes, "validation.data=[]")
+    outcome = train(config_of(*changes), CPU)
+    before = train(config_of(*changes, "steps=1", f"out={outcome.folder}-1", "optimizer.lr=0"), CPU)
     old, new = load_file(before.folder / "last.safetensors"), load_file(outcome.folder / "last.safetensors")
     assert outcome.progress.skipped == 0
     moved = {name for name in new if not torch.equal(old[name], new[name])}
@@ -271,15 +249,11 @@ def test_nu_0_stays_to_the_last_bit_if_it_is_not_learned(config_of: Configs, opt
     assert load_file(outcome.folder / "last.safetensors")["exponents"][1] != start
     mean = load_file(outcome.folder / "last.state.safetensors")["mean.exponents"]
     assert torch.equal(mean[0], start) and mean[1] != start
+    exponents = build_model(config.model, config.loss).network.exponents
+    (exponents * torch.tensor([torch.nan, *[2.0] * (len(exponents) - 1)])).sum().backward()
+    assert exponents.grad is not None and exponents.grad[:3].tolist() == [0, 2, 2]  # its gradient does not matter
     free = train(config_of(*changes, f"model.learn={learn}", f"out={outcome.folder}-free"), CPU)
     assert load_file(free.folder / "last.safetensors")["exponents"][0] != start
-
-
-def test_a_gradient_of_nu_0_that_is_not_finite_does_not_matter_if_it_is_not_learned(config_of: Configs) -> None:
-    config = config_of("model.learn_nu0=false")
-    exponents = build_model(config.model, config.loss).network.exponents
-    (exponents * torch.tensor([torch.nan, 2.0, *[3.0] * (len(exponents) - 2)])).sum().backward()
-    assert exponents.grad is not None and exponents.grad.tolist()[:3] == [0, 2, 3]
 
 
 def test_training_goes_on_from_a_model_and_with_hog(config_of: Configs, tmp_path: Path) -> None:
@@ -298,18 +272,10 @@ def test_training_goes_on_from_a_model_and_with_hog(config_of: Configs, tmp_path
     assert not (load_file(outcome.folder / "last.safetensors")["exponents"] == 1.4).all()
 
 
-@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".pth"])
-def test_published_weights_are_a_start_for_vgg(config_of: Configs, tmp_path: Path, suffix: str) -> None:
-    tensors = {name: torch.rand_like(t).contiguous() for name, t in VGG().state_dict().items()}
-    path = tmp_path / f"vgg16{suffix}"
-    if suffix == ".npz":
-        np.savez(path, **{name: t.numpy() for name, t in tensors.items()})
-    elif suffix == ".pth":
-        torch.save(tensors, path)
-    else:
-        save_file(tensors, path)
-    vgg = ("model.descriptor=vgg", "model.settings={}", f"model.init={path}")
-    config = config_of(*vgg)
+def test_published_weights_are_a_start_for_vgg(config_of: Configs, tmp_path: Path) -> None:
+    tensors, path = {name: torch.rand_like(t) for name, t in VGG().state_dict().items()}, tmp_path / "vgg16.pth"
+    torch.save(tensors, path)
+    config = config_of("model.descriptor=vgg", "model.settings={}", f"model.init={path}")
     start = build_model(config.model, config.loss).network.descriptor.state_dict()
     assert all(torch.equal(start[name], tensors[name]) for name in tensors)
     with pytest.raises(DeepMatchingError, match=r"set model\.descriptor=vgg"):

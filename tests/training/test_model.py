@@ -103,15 +103,12 @@ def test_pooling_is_what_is_asked_for_and_else_that_of_the_start(config_of: Conf
 
 @pytest.mark.parametrize("learn", ["both", "features"])
 def test_temperatures_are_learned_with_the_exponents(config_of: Configs, learn: str) -> None:
-    config = config_of("model.pooling=soft", f"model.learn={learn}", "validation.every=100", "steps=4")
-    outcome = train(config, torch.device("cpu"))
+    soft = ("model.pooling=soft", f"model.learn={learn}", "validation.every=100")
+    outcome = train(config_of(*soft, "steps=4"), torch.device("cpu"))
     network = load_network(outcome.folder / "last.safetensors")
     assert network.pooling == "soft" and network.log_temperatures is not None
     moved = (network.log_temperatures[0] - math.log(TEMPERATURE)).abs() > 1e-5
     assert moved == (learn == "both")
     logged = [row for row in read_log(outcome.folder / "log.csv") if "beta_7" in row][-1]
     assert logged["beta_0"] == pytest.approx(network.log_temperatures[0].exp().item(), rel=1e-5)
-    resumed = train(
-        config_of("model.pooling=soft", f"model.learn={learn}", "steps=6"), torch.device("cpu"), resume=True
-    )
-    assert resumed.progress.step == 6
+    assert train(config_of(*soft, "steps=6"), torch.device("cpu"), resume=True).progress.step == 6
