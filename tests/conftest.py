@@ -42,9 +42,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--dtype", choices=["float32", "float64"], default="float64", help="type of the operators' tests")
 
 
-# ---------------------------------------------------------------------- random order
-
-
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the order, or take that of the process that started this one."""
     if config.option.order_seed is None:
@@ -67,9 +64,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Shuffle the modules and the tests of each; two tests keep their order whichever others run."""
     seed = config.option.order_seed
     items.sort(key=lambda item: [random.Random(f"{seed} {name}").random() for name in (item.location[0], item.nodeid)])
-
-
-# ---------------------------------------------------------------------- random numbers
 
 
 class TorchGenerator:
@@ -127,9 +121,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def repetition(request: pytest.FixtureRequest) -> int:
     """Return which of the runs that --repeat asks for this is."""
     return request.param
-
-
-# ---------------------------------------------------------------------- fixtures
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, create_autospec
 
 import numpy as np
 import pytest
@@ -15,7 +16,6 @@ from deepmatching.flow import PRESETS, Frame, Matching, RefinementSettings
 from deepmatching.flow.correction.stage import occlusion_of
 from deepmatching.flow.settings import FEWER_LEVELS
 from deepmatching.geometry.discretization import Geometry
-from deepmatching.geometry.targets import Decoded
 from deepmatching.io import images as images_module
 from deepmatching.io.images import load_image
 from deepmatching.models import build_confidence
@@ -70,25 +70,21 @@ def test_our_own_presets_match_backwards_unless_matches_are_judged(
     pair: Pictures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     matcher = dm.DeepMatcher.from_pretrained("hog", radius=16, device="cpu")
-    original, count = Matching.decode, []
-
-    def match(self: Matching, *frames: Frame) -> Decoded:
-        count.append(1)
-        return original(self, *frames)
-
-    monkeypatch.setattr(Matching, "decode", match)
+    decode = create_autospec(Matching.decode, side_effect=Matching.decode)
+    monkeypatch.setattr(Matching, "decode", decode)
     others = {name: PRESETS[name] for name in ("original", "sintel", "kitti", "middlebury")}
     others |= {f"{name}, changed": replace(old, refinement=RefinementSettings(steps=1)) for name, old in others.items()}
     ours = ((PRESETS["default"], 2), (PRESETS["classic"], 2))
     for settings, expected in (*ours, *((settings, 1) for settings in others.values())):
-        count.clear()
+        decode.reset_mock()
         matcher.flow(*pair, settings)
-        assert len(count) == expected
+        assert decode.call_count == expected
     matcher.network.confidence = build_confidence(matcher.network.descriptor, width=8, scales=2, context=16)
     for name, expected in (("default", 1), ("classic", 2), ("original", 1)):
-        count.clear()
+        decode.reset_mock()
         result = matcher.flow(*pair, name)
-        assert len(count) == expected and result.occlusion is not None and result.occlusion.shape == pair[0].shape[:2]
+        assert decode.call_count == expected
+        assert result.occlusion is not None and result.occlusion.shape == pair[0].shape[:2]
 
 
 def test_matches_of_any_matcher_are_interpolated(matcher: dm.DeepMatcher, pair: Pictures, tmp_path: Path) -> None:
@@ -126,17 +122,12 @@ def test_the_matcher_for_flow_is_made_once_and_knows_whether_a_radius_was_asked_
 
 
 def test_the_matches_of_a_search_have_all_levels(monkeypatch: pytest.MonkeyPatch) -> None:
-    levels: list[int] = []
-
-    def note(first: torch.Tensor, second: torch.Tensor, network: Network, tried: object) -> list[object]:
-        levels.append(network.geometry((200, 280), (200, 280)).L)
-        return []
-
-    monkeypatch.setattr(matcher_module, "find", note)
+    monkeypatch.setattr(matcher_module, "find", find := Mock(return_value=[]))
     picture = np.random.default_rng(0).integers(0, 255, (48, 64, 3)).astype(np.uint8)
     matcher = dm.DeepMatcher.from_pretrained("compact", device="cpu", rotations=(0, 90))
     matcher.flow(picture, picture)
-    assert levels == [matcher.geometry((200, 280), (200, 280)).L] and levels[0] > FEWER_LEVELS
+    (_, _, network, _), size = find.call_args.args, (200, 280)
+    assert network.geometry(size, size).L == matcher.geometry(size, size).L > FEWER_LEVELS
 
 
 def test_known_matches_serve_the_flow() -> None:
@@ -177,53 +168,38 @@ def test_consecutive_frames_have_the_matches_of_their_pairs(matcher: dm.DeepMatc
 def test_a_sequence_describes_every_frame_once_and_flows_as_its_pairs(
     matcher: dm.DeepMatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    described: list[int] = []
-    original = Network.describe_image
-
-    def describe(self: Network, frame: torch.Tensor, used: tuple[int, int]) -> Any:
-        described.append(len(frame))
-        return original(self, frame, used)
-
     frames = sequence(4)
     alone = [matcher.flow(*frames[n : n + 2]) for n in range(3)]
+    describe = create_autospec(Network.describe_image, side_effect=Network.describe_image)
     monkeypatch.setattr(Network, "describe_image", describe)
     results = list(matcher.flow_sequence(frames))
-    assert described == [1, 1, 1, 1]
+    assert [len(call.args[1]) for call in describe.call_args_list] == [1, 1, 1, 1]
     for result, expected in zip(results, alone, strict=True):
         np.testing.assert_array_equal(result.flow, expected.flow)
         assert np.abs(inner(result.flow) - (4, -2)).mean() < 0.2
 
 
 def test_frames_are_taken_one_at_a_time(matcher: dm.DeepMatcher) -> None:
-    taken: list[int] = []
-
-    def frames() -> Any:
-        for number, frame in enumerate(sequence(4)):
-            taken.append(number)
-            yield frame
-
-    results = matcher.flow_sequence(frames())
-    next(results)
-    assert taken == [0, 1]
+    frames = iter(sequence(4))
+    next(matcher.flow_sequence(frames))
+    assert len(list(frames)) == 2
 
 
 def test_what_does_not_fit_is_refused_in_words(matcher: dm.DeepMatcher, pair: Pictures) -> None:
-    with pytest.raises(DeepMatchingError, match="one size, but they are 96x64 and 96x60"):
-        matcher.flow(pair[0], pair[1][:60])
-    with pytest.raises(DeepMatchingError, match="no preset 'fast': use default"):
-        matcher.flow(*pair, "fast")
-    with pytest.raises(DeepMatchingError, match="edge map"):
-        matcher.flow(*pair, edges=np.zeros((10, 10), np.float32))
-    with pytest.raises(DeepMatchingError, match="no matches file"):
-        matcher.flow(*pair, matches="missing.txt")
-    with pytest.raises(DeepMatchingError, match="matches must be Matches or the path of their file, not int"):
-        matcher.flow(*pair, matches=3)  # type: ignore[arg-type]
     points = torch.tensor([[5.0, 5.0]])
-    given = dm.Matches(points, points, torch.ones(1))
-    with pytest.raises(DeepMatchingError, match="radius has no effect on given matches"):
-        matcher.flow(*pair, matches=given, radius=16)
-    with pytest.raises(DeepMatchingError, match="1 of 1 matches start outside"):
-        matcher.flow(*pair, matches=dm.Matches(points + 200, points, torch.ones(1)))
+    given, outside = (dm.Matches(start, points, torch.ones(1)) for start in (points, points + 200))
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"image1": pair[1][:60]}, "one size, but they are 96x64 and 96x60"),
+        ({"preset": "fast"}, "no preset 'fast': use default"),
+        ({"edges": np.zeros((10, 10), np.float32)}, "edge map"),
+        ({"matches": "missing.txt"}, "no matches file"),
+        ({"matches": 3}, "matches must be Matches or the path of their file, not int"),
+        ({"matches": given, "radius": 16}, "radius has no effect on given matches"),
+        ({"matches": outside}, "1 of 1 matches start outside"),
+    ]
+    for changes, words in refused:
+        with pytest.raises(DeepMatchingError, match=words):
+            matcher.flow(**{"image0": pair[0], "image1": pair[1], **changes})
     edge_map = np.zeros(pair[0].shape[:2], np.float32)
     for one_map in (edge_map, torch.from_numpy(edge_map), "edges.png", Path("edges.png")):
         with pytest.raises(DeepMatchingError, match="One edge map cannot serve all frames"):
@@ -236,27 +212,16 @@ def test_what_does_not_fit_is_refused_in_words(matcher: dm.DeepMatcher, pair: Pi
 def test_images_are_loaded_once_and_geometry_is_built_once(
     matcher: dm.DeepMatcher, pair: Pictures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loaded: list[str] = []
-    built: list[tuple[int, int]] = []
-    load, build = load_image, Geometry.__post_init__
-
-    def counting_load(image: Any, name: str = "image", bit_depth: int | None = None) -> torch.Tensor:
-        loaded.append(name)
-        return load(image, name, bit_depth)
-
-    def counting_build(self: Geometry) -> None:
-        built.append(self.size0)
-        build(self)
-
+    load = Mock(side_effect=load_image)
     for module in (matcher_module, images_module):
-        monkeypatch.setattr(module, "load_image", counting_load)
-    monkeypatch.setattr(Geometry, "__post_init__", counting_build)
-    matcher.match(*pair)
-    assert (loaded, len(built)) == (["image0", "image1"], 1)
-    loaded.clear()
-    built.clear()
-    matcher.flow(*pair)
-    assert (loaded, len(built)) == (["image0", "image1"], 1)
+        monkeypatch.setattr(module, "load_image", load)
+    build = create_autospec(Geometry.__post_init__, side_effect=Geometry.__post_init__)
+    monkeypatch.setattr(Geometry, "__post_init__", build)
+    for work in (matcher.match, matcher.flow):
+        load.reset_mock()
+        build.reset_mock()
+        work(*pair)
+        assert [call.args[1] for call in load.call_args_list] == ["image0", "image1"] and build.call_count == 1
 
 
 def test_the_occlusion_is_that_of_the_points_and_one_outside_the_image() -> None:

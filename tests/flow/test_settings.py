@@ -1,28 +1,11 @@
-"""The settings: the original's values, and which values are refused."""
+"""The settings: which presets there are, and which values are refused."""
 
 from dataclasses import replace
 
 import pytest
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.flow import PRESETS, FlowSettings, InterpolationSettings, RefinementSettings, preset
-
-#: filter neighbours, neighbours, k, steps, α, γ, σ: the table of the original's true values
-ORIGINAL = {
-    "original": (25, 100, 0.8, 5, 1.0, 0.71, 1.0),
-    "sintel": (25, 160, 1.1, 5, 1.0, 0.72, 1.1),
-    "kitti": (25, 160, 1.1, 2, 1.0, 0.77, 1.7),
-    "middlebury": (15, 65, 0.2, 25, 1.0, 0.72, 1.1),
-}
-
-
-@pytest.mark.parametrize("name", ORIGINAL)
-def test_presets_have_the_originals_values(name: str) -> None:
-    i, r = PRESETS[name].interpolation, PRESETS[name].refinement
-    values = (i.filter_neighbours, i.neighbours, i.falloff, r.steps, r.alpha, r.gamma, r.sigma)
-    assert values == ORIGINAL[name]
-    assert (i.saliency, i.consistency, i.contrast, i.group) == (0.045, 5.0, 1.0, 0)
-    assert (r.iterations, r.edges, r.hold) == (30, 5.0, 0.0)
+from deepmatching.flow import FlowSettings, InterpolationSettings, RefinementSettings, preset
 
 
 def test_presets_are_found_by_name() -> None:
