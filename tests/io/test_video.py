@@ -49,14 +49,14 @@ def test_the_origins_of_a_pair_change_only_with_its_own_files(tmp_path: Path) ->
 
 
 def test_natural_order_is_by_number_and_then_by_letters() -> None:
-    names = ["b", "a10", "a2", "a2b", "A1", "10", "9", "²"]
-    assert sorted(names, key=natural_order) == ["9", "10", "A1", "a2", "a2b", "a10", "b", "²"]
+    names = ["9", "10", "A1", "a2", "a2b", "a10", "b", "²"]
+    assert sorted(set(names), key=natural_order) == names
 
 
 def test_a_video_gives_the_frames_that_a_player_shows(tmp_path: Path) -> None:
     write_grey_video(tmp_path / "v.avi", 5)
     frames = open_frames(tmp_path / "v.avi")
-    assert frames.names == ["frame_0001", "frame_0002", "frame_0003", "frame_0004", "frame_0005"]
+    assert frames.names == [f"frame_000{number}" for number in range(1, 6)]
     assert frames.rate == pytest.approx(10)
     origins = frames.origins
     assert list(origins) == frames.names[:-1] and origins["frame_0001"] == origins["frame_0004"]

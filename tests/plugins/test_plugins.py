@@ -4,7 +4,6 @@ import ast
 import importlib
 import inspect
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -31,28 +30,15 @@ def images(pair: tuple[np.ndarray, np.ndarray]) -> tuple[Tensor, Tensor]:
     return first, second
 
 
-class _BaseModel(nn.Module, ABC):
-    """The interface of hloc and of glue-factory: a configuration, and two methods for subclasses."""
+class _BaseModel(nn.Module):
+    """The interface of hloc and of glue-factory: a configuration, and two methods of subclasses."""
 
     def __init__(self, conf: dict[str, Any]) -> None:
         super().__init__()
-        self.conf = SimpleConf({**self.default_conf, **conf})  # type: ignore[dict-item]
-        self._init(self.conf)
+        self._init({**self.default_conf, **conf})  # type: ignore[operator, dict-item]
 
     def forward(self, data: dict[str, Any]) -> dict[str, Tensor]:
-        return self._forward(data)
-
-    @abstractmethod
-    def _init(self, conf: Any) -> None: ...
-
-    @abstractmethod
-    def _forward(self, data: Any) -> dict[str, Tensor]: ...
-
-
-class SimpleConf(dict[str, Any]):
-    """A configuration whose entries are attributes, too."""
-
-    __getattr__ = dict.__getitem__
+        return self._forward(data)  # type: ignore[operator]
 
 
 class _BaseMatcher:
@@ -63,8 +49,8 @@ class _BaseMatcher:
 
     def __call__(self, *images: Tensor) -> dict[str, Any]:
         matched0, matched1, *_, confidences = self._forward(*images)  # type: ignore[attr-defined]
-        shift = (matched1 - matched0).median(dim=0).values
-        homography = np.array([[1, 0, shift[0]], [0, 1, shift[1]], [0, 0, 1]])
+        homography = np.eye(3)
+        homography[:2, 2] = (matched1 - matched0).median(dim=0).values
         values = {"matched_kpts0": matched0, "matched_confidences": confidences, "H": homography}
         return {**values, "num_inliers": len(matched0)}
 

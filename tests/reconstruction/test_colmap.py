@@ -11,7 +11,15 @@ from PIL import Image
 
 from deepmatching.bulk_matching import RunFolder
 from deepmatching.errors import DeepMatchingError
-from deepmatching.reconstruction.colmap import DATABASE, PICTURE, POINTS, Cameras, reconstruct, write_database
+from deepmatching.reconstruction.colmap import (
+    DATABASE,
+    PICTURE,
+    POINTS,
+    Cameras,
+    reconstruct,
+    verify_pairs,
+    write_database,
+)
 from deepmatching.reconstruction.keypoints import SharedKeypoints
 from helpers.bulk_runs import MakeRun, matched
 
@@ -135,3 +143,25 @@ def test_a_run_without_overlap_gives_no_model_and_one_sentence(make_run: MakeRun
     with pytest.raises(DeepMatchingError, match="No camera could be found"):
         reconstruct(tmp_path / "model", tmp_path, 2.0)
     assert [path.name for path in (tmp_path / "model").iterdir()] == [DATABASE]
+
+
+def two_views(count: int, wrong: int) -> tuple[np.ndarray, np.ndarray]:
+    """Points in front of two cameras that are side by side, and wrong matches."""
+    generator = np.random.default_rng(0)
+    points = generator.uniform((-1, -1, 3), (1, 1, 6), (count, 3))
+    views = [400 * (points - (shift, 0, 0))[:, :2] / points[:, 2:] + 200 for shift in (0.0, 0.7)]
+    ends = [np.concatenate([view, generator.uniform(0, 400, (wrong, 2))]) for view in views]
+    return ends[0], ends[1]
+
+
+def test_pairs_are_kept_for_their_confident_matches_that_fit_one_geometry(make_run: MakeRun) -> None:
+    pairs = []
+    for number, (right, wrong, share) in enumerate(((200, 20, 1.0), (0, 220, 1.0), (200, 20, 0.4), (5, 0, 1.0))):
+        count = right + wrong
+        confidence = np.where(np.arange(count) < share * count, 0.9, 0.1)
+        arrays = *two_views(right, wrong), np.ones(count), confidence
+        pairs.append(matched("a.png", f"{number}.png", *arrays, size=(400, 400)))
+    counted: list[None] = []
+    verified = verify_pairs(make_run(pairs), 100, lambda: counted.append(None))
+    assert list(verified) == [("a.png", "0.png")] and 195 <= verified["a.png", "0.png"] <= 220
+    assert len(counted) == 4

@@ -131,7 +131,4 @@ class DescribedImages:
 
 
 def _bytes(kept: Described | str) -> int:
-    if isinstance(kept, str):
-        return 0
-    tensors = [kept.cells] if kept.image is None else [kept.cells, kept.image]
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return 0 if isinstance(kept, str) else sum(part.nbytes for part in (kept.cells, kept.image) if part is not None)

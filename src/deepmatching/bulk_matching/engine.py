@@ -143,19 +143,16 @@ class ShardMatcher:
 
     def _start_safely(self, batch: list[_Work]) -> list[Finish]:
         """Match pairs of equal sizes. If memory is short, try again without the descriptors that are kept."""
-        try:
-            return self._start(batch)
-        except _FAILURES as error:
-            is_memory = not isinstance(error, DeepMatchingError) or isinstance(error, OutOfMemoryError)
-            failure = _reason(error)  # the error itself would keep the arrays of the attempt
-        if is_memory:
-            self.images.forget()
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
+        for _ in range(2):
             try:
                 return self._start(batch)
             except _FAILURES as error:
-                failure = _reason(error)
+                failure = _reason(error)  # the error itself would keep the arrays of the attempt
+                if isinstance(error, DeepMatchingError) and not isinstance(error, OutOfMemoryError):
+                    break
+            self.images.forget()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
         if len(batch) == 1:
             return [_failed(batch[0][0], failure)]
         return [part for work in batch for part in self._start_safely([work])]

@@ -58,20 +58,14 @@ def sequential_pairs(folder: PathLike, neighbours: int) -> list[Pair]:
     """Pair every image of a folder with up to ``neighbours`` that follow it in natural order."""
     check_number("--sequential", neighbours, minimum=1, whole=True)
     names = list_images(folder)
-    return _enough(
-        [(name, other) for place, name in enumerate(names) for other in names[place + 1 : place + 1 + neighbours]],
-        folder,
-    )
+    return _enough([(names[n], other) for n in range(len(names)) for other in names[n + 1 :][:neighbours]], folder)
 
 
 def retrieved_pairs(path: PathLike, folder: PathLike, neighbours: int) -> list[Pair]:
     """Pair every image of a folder with up to ``neighbours`` that are most similar to it.
 
-    Args:
-        path: a text file with lines "query image", best first, as hloc's retrieval writes, or an HDF5 file with one
-            ``global_descriptor`` per image, as hloc's ``extract_features`` writes.
-        folder: the images.
-        neighbours: the largest number of images for each.
+    The file has lines "query image", best first, as hloc's retrieval writes, or is an HDF5 file with one
+    ``global_descriptor`` per image, as hloc's ``extract_features`` writes.
     """
     check_number("--neighbours", neighbours, minimum=1, whole=True)
     if Path(path).suffix.lower() in _HDF5:
@@ -158,20 +152,15 @@ def _names(line: str, number: int, path: PathLike, folder: PathLike) -> Pair:
 def _nearest(path: PathLike, names: list[str], neighbours: int) -> list[Pair]:
     """Pair every image with those whose global descriptors have the largest product with its own."""
     with open_hdf5(path, "file of global descriptors") as stored:
-        missing = [name for name in names if "global_descriptor" not in stored.get(name, {})]
-        if missing:
-            raise DeepMatchingError(
-                f"'{path}' has no global_descriptor of {len(missing)} images, such as '{missing[0]}'; extract them "
-                "again."
-            )
+        if missing := [name for name in names if "global_descriptor" not in stored.get(name, {})]:
+            count = f"{len(missing)} images, such as '{missing[0]}'"
+            raise DeepMatchingError(f"'{path}' has no global_descriptor of {count}; extract them again.")
         rows = [stored[name]["global_descriptor"].astype(np.float32).reshape(-1) for name in names]
     if len({len(row) for row in rows}) > 1:
         raise DeepMatchingError(f"'{path}' has global descriptors of different lengths; extract them again.")
     table = np.stack(rows) if rows else np.zeros((0, 1), np.float32)
     pairs: list[Pair] = []
     for place, row in enumerate(table):
-        similarity = table @ row
-        similarity[place] = -np.inf
-        best = np.argsort(-similarity, kind="stable")[: min(neighbours, len(names) - 1)]
-        pairs += [(names[place], names[other]) for other in best]
+        best = np.argsort(-(table @ row), kind="stable")
+        pairs += [(names[place], names[other]) for other in best[best != place][:neighbours]]
     return pairs

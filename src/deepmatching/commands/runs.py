@@ -96,7 +96,7 @@ def draw_graph(
     """Draw the match graph; without verified pairs, verify them with OpenCV first."""
     from deepmatching.drawing.pictures import write_image
     from deepmatching.drawing.reconstruction import draw_match_graph
-    from deepmatching.reconstruction.verification import verify_pairs
+    from deepmatching.reconstruction.colmap import verify_pairs
 
     if verified is None:
         min_matches = min_matches or MIN_MATCHES

@@ -1,4 +1,4 @@
-"""A COLMAP database of a run, and a model of its scene, by pycolmap (the extra ``sfm``).
+"""Geometric verification of a run's pairs, a COLMAP database, and a model of the scene by pycolmap (extra ``sfm``).
 
 COLMAP works on the stored pixels, whatever EXIF says about their orientation, and measures positions from pixel
 corners.
@@ -18,14 +18,17 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
+from deepmatching.bulk_matching import RunFolder
 from deepmatching.bulk_matching.pairs import Pair
 from deepmatching.drawing.pictures import write_image
 from deepmatching.drawing.reconstruction import draw_model
 from deepmatching.errors import DeepMatchingError, check_choice, check_number
+from deepmatching.geometry.two_view import find_fundamental
 from deepmatching.io.files import PathLike, atomic_write, check_suffix
 from deepmatching.io.image_files import stored_size, to_stored
 from deepmatching.io.matches import to_corners
 from deepmatching.reconstruction.keypoints import ImageKeypoints, SharedKeypoints
+from deepmatching.settings import MIN_CONFIDENCE
 
 if TYPE_CHECKING:
     import pycolmap
@@ -35,6 +38,9 @@ MIN_MATCHES = 15  #: Pairs with fewer verified matches are dropped; COLMAP's own
 #: Which images share a camera: those whose EXIF data and sizes agree (``auto``), or none (``image``).
 CameraMode = Literal["auto", "image"]
 
+#: Distance to the epipolar line up to which a match counts, in pixels of the size at which the images were matched.
+_THRESHOLD = 1.5
+_MAX_ITERATIONS = 5000  #: Largest number of MAGSAC's trials for a pair.
 _FOCAL = 1.2  #: Focal length in units of the longer side where EXIF says nothing; COLMAP's own default.
 SEED = 0  #: Seed of RANSAC and of the mapping.
 DATABASE, PICTURE, POINTS = "database.db", "model.png", "points.ply"
@@ -95,11 +101,9 @@ def write_database(
     cameras: Cameras = Cameras(),  # noqa: B008 - frozen
     min_matches: int = MIN_MATCHES,
 ) -> DatabaseSummary:
-    """Write cameras, images, keypoints, matches and two-view geometries, replacing an older database.
+    """Write cameras, from the images' EXIF data, keypoints, matches and two-view geometries; replace an older database.
 
-    Args:
-        images: the folder of the images, whose EXIF data is read.
-        min_matches: pairs with fewer verified matches get no two-view geometry, so that COLMAP ignores them.
+    Pairs with fewer than ``min_matches`` verified matches get no two-view geometry, so that COLMAP ignores them.
     """
     check_number("min_matches", min_matches, minimum=8, whole=True)
     with quiet_pycolmap() as pycolmap, atomic_write(path) as temporary, _refused_writes(path, temporary):
@@ -117,6 +121,29 @@ def write_database(
         verified = _verified(pycolmap, temporary, ids)
     total = sum(len(image.points) for image in keypoints.images.values())
     return DatabaseSummary(total, matches, {pair: verified[pair] for pair in matches if verified.get(pair)})
+
+
+def verify_pairs(
+    run: RunFolder, min_matches: int = MIN_MATCHES, on_pair: Callable[[], object] | None = None
+) -> dict[Pair, int]:
+    """Return the number of matches that fit one geometry, by OpenCV's MAGSAC, of pairs with at least ``min_matches``.
+
+    Unsure matches do not count, since many of them fit some geometry by chance.
+    """
+    verified = {}
+    max_size = run.plan.settings.get("max_size")
+    for pair in run:
+        sure = pair.matches if pair.matches.confidence is None else pair.matches.filter(MIN_CONFIDENCE)
+        points0, points1, _ = sure.numpy()
+        longest = max((*(sure.size0 or (1,)), *(sure.size1 or (1,))))
+        scale = max(1.0, longest / max_size) if max_size else 1.0
+        with contextlib.suppress(DeepMatchingError):  # too few matches, or none that fit
+            inliers = find_fundamental(points0, points1, _THRESHOLD * scale, _MAX_ITERATIONS).inliers
+            if (count := int(inliers.sum())) >= min_matches:
+                verified[pair.names] = count
+        if on_pair is not None:
+            on_pair()
+    return verified
 
 
 @contextlib.contextmanager

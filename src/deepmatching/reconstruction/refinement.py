@@ -33,22 +33,14 @@ class Field(NamedTuple):
     step: float
 
 
-class Fit(NamedTuple):
-    """Displacements (M, 2) and scores (M,) of other points, and which of them (M,) enough matches agree on."""
-
-    displacements: np.ndarray
-    scores: np.ndarray
-    is_reliable: np.ndarray
-
-
-def fit(field: Field, points: np.ndarray, own: np.ndarray | None = None) -> Fit:
+def fit(field: Field, points: np.ndarray, own: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Fit a local affine map to the matches around each of the ``points`` (M, 2).
 
-    Matches must agree with the displacements ``own`` (M, 2); None for the median of those around the point.
+    Matches must agree with the displacements ``own`` (M, 2); None for the median of those around the point. Return the
+    displacements (M, 2) and scores (M,) of the points, and which of them (M,) enough matches agree on.
     """
     if not len(field.points) or not len(points):
-        nothing = np.zeros(len(points))
-        return Fit(np.zeros((len(points), 2)), nothing, nothing.astype(bool))
+        return np.zeros((len(points), 2)), np.zeros(len(points)), np.zeros(len(points), bool)
     neighbours = _neighbours(field, points)
     there = neighbours >= 0
     offsets = (field.points[neighbours] - points[:, None]) / field.step
@@ -64,23 +56,22 @@ def fit(field: Field, points: np.ndarray, own: np.ndarray | None = None) -> Fit:
     models = affine_fit(system[0], system[1], system[2], _RIDGE, _TINY_RIDGE).numpy()
     scores = (weights * field.scores[neighbours]).sum(axis=1) / np.maximum(weights.sum(axis=1), 1e-9)
     is_reliable = (agree.sum(axis=1) >= _MIN_NEIGHBOURS) & (nearest < _MAX_NEAREST)
-    return Fit(reference + models[:, 2], scores, is_reliable)
+    return reference + models[:, 2], scores, is_reliable
 
 
 def refine(points0: np.ndarray, points1: np.ndarray, scores: np.ndarray, step: float) -> np.ndarray:
     """Return the second points (N, 2) of matches, moved to where they and their neighbours agree, if enough do."""
     displacements = points1 - points0
-    fitted = fit(Field(points0, displacements, scores, step), points0, displacements)
-    return points0 + np.where(fitted.is_reliable[:, None], fitted.displacements, displacements)
+    fitted, _, is_reliable = fit(Field(points0, displacements, scores, step), points0, displacements)
+    return points0 + np.where(is_reliable[:, None], fitted, displacements)
 
 
 def reverse(
     points0: np.ndarray, points1: np.ndarray, scores: np.ndarray, step: float, keypoints1: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Match keypoints (M, 2) of the second image by the matches around them; return points0, points1 and scores."""
-    fitted = fit(Field(points1, points0 - points1, scores, step), keypoints1)
-    kept = fitted.is_reliable
-    return (keypoints1 + fitted.displacements)[kept], keypoints1[kept], fitted.scores[kept]
+    displacements, fitted, kept = fit(Field(points1, points0 - points1, scores, step), keypoints1)
+    return (keypoints1 + displacements)[kept], keypoints1[kept], fitted[kept]
 
 
 def _neighbours(field: Field, points: np.ndarray) -> np.ndarray:
