@@ -20,7 +20,7 @@ from torch import Tensor
 from deepmatching.errors import DeepMatchingError
 from deepmatching.flow.edges import save_edge_network
 from deepmatching.flow.edges.edge_network import EdgeNetwork
-from deepmatching.io.files import atomic_write, check_writable
+from deepmatching.io.files import check_writable, write_file
 from deepmatching.kernels.cuda_graphs import record
 from deepmatching.training.optimization import MovingAverage, cosine
 from edge_network.augmentation import random_views
@@ -160,8 +160,7 @@ def train(options: argparse.Namespace) -> None:
             save_edge_network(
                 trainer.average.network.folded(), options.out, steps=str(steps), training_data=data_of(options)
             )
-            with atomic_write(options.out.with_suffix(".json")) as temporary:
-                temporary.write_text(json.dumps({"settings": settings_of(options), "log": log}))
+            write_file(options.out.with_suffix(".json"), json.dumps({"settings": settings_of(options), "log": log}))
             saved = time.monotonic()
     print(f"{steps} steps in {(time.monotonic() - start) / 60:.2f} min: {options.out}", flush=True)
 

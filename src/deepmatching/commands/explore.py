@@ -77,7 +77,7 @@ def export_page(pictures: Pictures, of_runs: tuple[RunSettings, ...], path: Path
     """Write the page of the pair of the command line."""
     from deepmatching.explorer.page import exported_page
     from deepmatching.explorer.results import Traces, compute
-    from deepmatching.io.files import atomic_write, check_suffix
+    from deepmatching.io.files import check_suffix, write_file
 
     if pictures.given is None or pictures.given_id is None:
         raise DeepMatchingError("--export needs two images: deepmatching explore A B --export page.html.")
@@ -88,8 +88,7 @@ def export_page(pictures: Pictures, of_runs: tuple[RunSettings, ...], path: Path
     with computing("matching"):
         result = compute(pair, of_runs[0], device, lambda stage: None)
     text = exported_page(result, Traces(), lambda count: progress_bar("score maps", count))
-    with atomic_write(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_file(path, text)
     say(f"wrote {path} ({len(text) / 1e6:.1f} MB)")
 
 

@@ -46,7 +46,7 @@ def match(
     picture, matches that do not fit it are grey.
     """
     from deepmatching.drawing import check_picture_path
-    from deepmatching.io.files import atomic_write
+    from deepmatching.io.files import write_file
     from deepmatching.io.matches import check_matches_suffix
 
     has_json = geometry is not None and output is not None and output.suffix.lower() == ".json"
@@ -67,8 +67,7 @@ def match(
     if output is None or (views is not None and not has_json):
         _print(text)
     if output is not None and has_json:
-        with atomic_write(output) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        write_file(output, text)
     elif output is not None:
         matches.save(output)
     say(messages.match_summary(matches, elapsed, matcher))

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.files import atomic_write, check_suffix, check_writable, signed
+from deepmatching.io.files import check_suffix, check_writable, signed, write_file
 from deepmatching.io.image_files import PICTURE_SUFFIXES
 
 Color = tuple[int, int, int]
@@ -90,8 +90,7 @@ def write_image(path: str | os.PathLike[str], rgb: np.ndarray) -> None:
     if not encoded:
         size = f"{pixels.shape[1]} x {pixels.shape[0]}"
         raise DeepMatchingError(f"OpenCV cannot write {size} pixels as '{path}'; use .png instead.")
-    with atomic_write(path) as temporary:
-        temporary.write_bytes(signed(data.tobytes()))
+    write_file(path, signed(data.tobytes()))
 
 
 def displacement_colors(displacement: np.ndarray, max_norm: float, unknown: Color = BLACK) -> np.ndarray:

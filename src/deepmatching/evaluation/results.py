@@ -14,7 +14,7 @@ import numpy as np
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation.metrics import PIXEL_SETS, PairMetrics
-from deepmatching.io.files import atomic_write, check_writable, read_bytes
+from deepmatching.io.files import check_writable, read_bytes, write_file
 from deepmatching.io.store import check_same_settings
 from deepmatching.io.structured import parse_json
 
@@ -144,8 +144,7 @@ class Evaluation:
         return cls(content["kind"], dict(content["settings"]), int(content["total"]), tuple(pairs), unknown)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        with atomic_write(path) as temporary:
-            temporary.write_text(json.dumps(self.to_json(), indent=1), encoding="utf-8")
+        write_file(path, json.dumps(self.to_json(), indent=1))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Evaluation":

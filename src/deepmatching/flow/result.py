@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.files import PathLike, atomic_write, check_suffix, signed
+from deepmatching.io.files import PathLike, check_suffix, signed, write_file
 from deepmatching.io.flow import write_flow
 from deepmatching.kernels.registry import has_kernels
 
@@ -188,8 +188,7 @@ class FlowResult:
         else:
             levels = np.rint(self.confidence * np.float32(65535)).astype(np.uint16)
             stream.write(signed(cv2.imencode(".png", levels)[1].tobytes()))
-        with atomic_write(path) as temporary:
-            temporary.write_bytes(stream.getvalue())
+        write_file(path, stream.getvalue())
 
     def at_size(self, size: tuple[int, int]) -> FlowResult:
         """Return the flow and confidence of images that were resized to this size (H, W)."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.files import PathLike, atomic_write, check_suffix
+from deepmatching.io.files import PathLike, check_suffix, write_file
 from deepmatching.kernels.registry import plain_operators
 from deepmatching.network.memory import require_pyramid
 from deepmatching.network.network import Network
@@ -103,8 +103,7 @@ def _export(
         optimizer.fold_constants(program.model)
         optimizer.remove_unused_nodes(program.model)
     proto = program.model_proto
-    with atomic_write(path) as temporary:
-        temporary.write_bytes(proto.SerializeToString())
+    write_file(path, proto.SerializeToString())
     return Summary(
         {value.name: _shape(value) for value in proto.graph.input},
         {value.name: _shape(value) for value in proto.graph.output},

@@ -9,7 +9,7 @@ from typing import Any, get_origin
 import tomli_w
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.files import atomic_write
+from deepmatching.io.files import write_file
 from deepmatching.io.structured import parse_toml, read_toml
 from deepmatching.training.config import SETTINGS, SYNTHETIC, Config, Section
 
@@ -83,5 +83,4 @@ def config_to_dict(config: Section) -> dict[str, Any]:
 
 def write_config(config: Config, path: str | os.PathLike[str]) -> None:
     """Write all settings, defaults included, as TOML."""
-    with atomic_write(path) as temporary:
-        temporary.write_text(tomli_w.dumps(config_to_dict(config)), encoding="utf-8")
+    write_file(path, tomli_w.dumps(config_to_dict(config)))

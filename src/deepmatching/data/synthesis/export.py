@@ -18,7 +18,7 @@ from deepmatching.data.synthesis.generator import Synthesizer, check_size
 from deepmatching.data.synthesis.photos import Photos, find_pictures
 from deepmatching.data.synthesis.settings import SynthesisSettings
 from deepmatching.errors import DeepMatchingError, check_number
-from deepmatching.io.files import atomic_write
+from deepmatching.io.files import write_file
 from deepmatching.io.flow import write_flow
 from deepmatching.io.store import Store
 
@@ -76,8 +76,7 @@ class Export:
                         has_pairs = True
                     _write(pair, paths)
                 yield is_new
-            with atomic_write(self.out / SPLIT_FILE) as temporary:
-                temporary.write_text("".join(f"{split}\n" for split in splits), encoding="ascii")
+            write_file(self.out / SPLIT_FILE, "".join(f"{split}\n" for split in splits))
 
     def _makers(self) -> list[Synthesizer]:
         """Return a synthesizer for training and one for validation, or one for all pairs."""
@@ -105,8 +104,7 @@ def _write(pair: Pair, paths: list[Path]) -> None:
         written, data = cv2.imencode(path.suffix, pixels)
         if not written:
             raise DeepMatchingError(f"OpenCV cannot encode '{path.name}'; install it with support for {path.suffix}.")
-        with atomic_write(path) as temporary:
-            temporary.write_bytes(data.tobytes())
+        write_file(path, data.tobytes())
     write_flow(paths[-1], pair.flow[0].cpu().numpy())
 
 
