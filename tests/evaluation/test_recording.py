@@ -36,12 +36,9 @@ def test_an_unfinished_evaluation_is_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), Recorder(blank(2), path) as recorder:
         evaluate(Perfect(interrupt=1), dataset, recorder)
     before = path.read_bytes()
-    with pytest.raises(
-        DeepMatchingError, match="holds 1 of the 2 pairs of this evaluation already; go on with --resume"
-    ):
-        Recorder(blank(2), path)
-    with pytest.raises(DeepMatchingError, match='model, and now it is "hog"'):
-        Recorder(blank(2, model="hog"), path)
+    for other, words in ((blank(2), "holds 1 of the 2 pairs .* --resume"), (blank(2, model="hog"), 'now it is "hog"')):
+        with pytest.raises(DeepMatchingError, match=words):
+            Recorder(other, path)
     assert path.read_bytes() == before
 
 
@@ -104,31 +101,25 @@ def test_a_data_set_without_known_truth_is_an_error_and_leaves_no_file(tmp_path:
     dataset, path = Manifest(write_pairs(tmp_path, 2)), tmp_path / "e.json"
     for number in range(2):
         write_flow(tmp_path / f"{number}.flo", np.full((*SIZE, 2), np.nan, np.float32))
-    with (
-        pytest.raises(DeepMatchingError, match="No pair has a pixel with known ground truth"),
-        Recorder(blank(2), path) as recorder,
-    ):
+    with pytest.raises(DeepMatchingError, match="No pair has a pixel"), Recorder(blank(2), path) as recorder:
         evaluate(Perfect(), dataset, recorder)
     assert not path.exists()
+    with pytest.raises(DeepMatchingError, match="no folder"):  # before the work
+        Recorder(blank(3), tmp_path / "none" / "e.json")
 
 
 @pytest.mark.parametrize(
     ("other", "words"),
     [
-        (Evaluation("matches", {"model": "vgg", "radius": 80}, 3), 'model "hog", and now it is "vgg"'),
-        (Evaluation("matches", {"model": "hog"}, 3), "radius 80, and now it is not set"),
+        (blank(3, model="vgg", radius=80), 'model "hog", and now it is "vgg"'),
+        (blank(3, model="hog"), "radius 80, and now it is not set"),
         (Evaluation("flow", {"model": "hog", "radius": 80}, 3), 'kind "matches"'),
-        (Evaluation("matches", {"model": "hog", "radius": 80}, 4), "pairs 3, and now it is 4"),
+        (blank(4, model="hog", radius=80), "pairs 3, and now it is 4"),
     ],
 )
 def test_an_evaluation_with_other_settings_is_not_resumed(tmp_path: Path, other: Evaluation, words: str) -> None:
-    Evaluation("matches", {"model": "hog", "radius": 80}, 3).save(tmp_path / "e.json")
-    Recorder(Evaluation("matches", {"model": "hog", "radius": 80}, 3), tmp_path / "e.json", resume=True)
+    blank(3, model="hog", radius=80).save(tmp_path / "e.json")
+    Recorder(blank(3, model="hog", radius=80), tmp_path / "e.json", resume=True)
     with pytest.raises(DeepMatchingError, match=words):
         Recorder(other, tmp_path / "e.json", resume=True)
     assert Evaluation.load(tmp_path / "e.json").settings == {"model": "hog", "radius": 80}
-
-
-def test_a_file_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
-    with pytest.raises(DeepMatchingError, match="no folder"):
-        Recorder(blank(3), tmp_path / "none" / "e.json")
