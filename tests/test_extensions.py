@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
 import torch
 
@@ -58,6 +60,18 @@ def test_a_model_of_foreign_parts_is_trained_saved_and_used(tiny: str, folder: P
         result = subprocess.run(call, env=environment, capture_output=True, text=True, check=False)
         assert result.returncode == code, result.stderr
         assert bool(result.stdout) == (code == 0) == ("--plugin" not in result.stderr)
+
+
+@pytest.mark.parametrize(("token", "size"), [(14, (112, 168)), (16, (96, 160)), (14, (100, 150))])
+def test_features_of_a_transformer_are_resampled_to_cells(
+    tiny: str, tmp_path: Path, rng: np.random.Generator, token: int, size: tuple[int, int]
+) -> None:
+    network = build_network(f"{tiny}:Tokens", radius=48, token=token)
+    save_network(network, tmp_path / "tokens.safetensors")
+    matcher = dm.DeepMatcher.from_pretrained(tmp_path / "tokens.safetensors", radius=48, device="cpu")
+    image = cv2.resize(rng.integers(0, 256, (12, 16, 3), np.uint8), size[::-1], interpolation=cv2.INTER_CUBIC)
+    moved = matcher.match(image, np.roll(image, 2 * token, axis=1)).displacements
+    assert len(moved) >= 10 and (moved.median(dim=0).values - torch.tensor([2.0 * token, 0.0])).norm() <= 4
 
 
 def test_a_path_in_a_file_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A descriptor, a loss, a pooling and a data set for deepmatching, in a package of their own.
+"""Two descriptors, a loss, a pooling and a data set for deepmatching, in a package of their own.
 
 pip install ./examples/extension
 deepmatching --plugin tiny_extension train … model.descriptor=tiny_extension:Tiny loss.kind=tiny_extension:fixed_scale …
@@ -34,6 +34,48 @@ class Tiny(Descriptor):
 
     def settings(self) -> dict[str, Any]:
         return {"channels": self.channels}
+
+
+class Attention(nn.Module):
+    """A tiny vision transformer of random weights: (B, 3, H, W) → (B, width, H / token, W / token)."""
+
+    def __init__(self, width: int, token: int) -> None:
+        super().__init__()
+        self.embedding = nn.Conv2d(3, width, token, stride=token)
+        self.block = nn.TransformerEncoderLayer(width, 2, 2 * width, dropout=0.0, batch_first=True)
+
+    def forward(self, image: Tensor) -> Tensor:
+        x = self.embedding(image)
+        return self.block(x.flatten(2).mT).mT.unflatten(2, x.shape[2:])
+
+
+class Tokens(Descriptor):
+    """Features of a vision transformer, a vector for each ``token`` × ``token`` pixels, resampled to cells of 4 pixels.
+
+    The stride of a descriptor must be a power of two, the 14 or 16 pixels of a transformer need not be: the image is
+    resized to whole tokens, and the features back to cells. Both keep the image's corners where they are. In place of
+    ``Attention`` put DINOv2, for example: ``torch.hub.load("facebookresearch/dinov2", "dinov2_vits14")``, which has 384
+    channels and gives ``get_intermediate_layers(image, reshape=True)[0]``.
+    """
+
+    stride = 4
+    patch = 4
+
+    def __init__(self, channels: int = 16, token: int = 14) -> None:
+        super().__init__()
+        self.channels, self.token = channels, token
+        self.backbone = Attention(channels, token)
+
+    def forward(self, image: Tensor) -> Tensor:
+        rows, columns = image.shape[2:]
+        whole = [-(-side // self.token) * self.token for side in (rows, columns)]
+        x = F.interpolate(image.expand(-1, 3, -1, -1), whole, mode="bilinear", align_corners=False)
+        size = (rows // self.stride, columns // self.stride)
+        features = F.interpolate(self.backbone(x), size, mode="bilinear", align_corners=False)
+        return F.normalize(features, dim=1) / self.patch
+
+    def settings(self) -> dict[str, Any]:
+        return {"channels": self.channels, "token": self.token}
 
 
 def fixed_scale(scores: Tensor, truth: Tensor, sigma: float) -> tuple[Tensor, Tensor]:

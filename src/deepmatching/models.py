@@ -94,7 +94,8 @@ def load_network(
     Args:
         model: a name from ``deepmatching.settings.MODELS``, or the path of a file that :func:`save_network` wrote.
         radius, levels: see :class:`~deepmatching.network.network.Network`.
-        downscale: cells are 2^downscale pixels wide; None for the model's own (1 for the models of the package).
+        downscale: cells are 2^downscale pixels wide; None for the model's own (1 for the models of the package). With
+            another one, confidence and dense network are left out: they were trained on the model's own cells.
         pooling: ``hard`` or ``soft``; None for the way in which the model was trained. A model without temperatures
             gets ``deepmatching.settings.TEMPERATURE`` at all levels.
     """
@@ -106,7 +107,10 @@ def load_network(
     try:
         kind, trained = descriptor_of(metadata["descriptor"]), metadata.get("pooling", "hard")
         own = {name: parse_json(metadata[name]) for name in ("settings", "confidence", "dense") if name in metadata}
-        settings = {**own.pop("settings", {}), **({} if downscale is None else {"downscale": downscale})}
+        settings = own.pop("settings", {})
+        if downscale not in (None, settings.get("downscale", 1)):
+            settings, own = {**settings, "downscale": downscale}, {}
+            tensors = {name: t for name, t in tensors.items() if not name.startswith(("confidence.", "dense."))}
         for counts in (settings, *own.values()):
             check_counts(counts, tensors)
 

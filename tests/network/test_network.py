@@ -132,6 +132,24 @@ def test_a_descriptor_that_breaks_its_promised_shape_is_refused(shape: tuple[int
     Network(Wrong((3, 8, 8)), 8).decode(*images)
 
 
+@pytest.mark.parametrize(
+    ("declared", "words"),
+    [
+        ({"stride": 14}, "power of two, not 14"),
+        ({"stride": 6}, "power of two, not 6"),
+        ({"stride": None}, "stride=None"),
+        ({"stride": 2.0}, r"stride=2\.0"),
+        ({"channels": 0}, "channels=0"),
+        ({"patch": 3}, "even number of cells, not 3"),
+    ],
+)
+def test_cells_that_no_grid_has_are_refused(declared: dict[str, object], words: str) -> None:
+    wrong = Wrong((3, 8, 8))
+    vars(wrong).update(declared)
+    with pytest.raises(DeepMatchingError, match=words):
+        Network(wrong)
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_descriptor_that_is_not_finite_is_refused(value: float) -> None:
     with pytest.raises(DeepMatchingError, match="Wrong gives values that are not finite"):

@@ -6,21 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from deepmatching.errors import DeepMatchingError
-
 BAND_BYTES = 2**28  #: memory in bytes that a band of rows may take while it is described, about
 ALIGNMENT = 32  #: bands start at multiples of this many rows
 
 #: Weight and bias of convolutions, in another type than their own.
 Converted = Mapping[nn.Module, tuple[Tensor, Tensor]]
-
-
-def check_downscale(name: str, downscale: int) -> None:
-    """Raise unless ``downscale`` is 1: the strides of the learned descriptors are fixed."""
-    if downscale != 1:
-        raise DeepMatchingError(
-            f"The {name} descriptor has cells of 2 pixels: downscale must be 1, not {downscale}; use hog for others."
-        )
 
 
 def as_rgb(image: Tensor) -> Tensor:

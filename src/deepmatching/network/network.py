@@ -81,6 +81,7 @@ class Network(nn.Module):
         temperature: float = TEMPERATURE,
     ) -> None:
         super().__init__()
+        check_descriptor(descriptor)
         self.descriptor, self.confidence, self.dense = descriptor, confidence, dense
         self.radius, self.levels = radius, levels
         self.exponents = nn.Parameter(torch.full((EXPONENTS,), float(exponent)))
@@ -286,6 +287,21 @@ class Network(nn.Module):
             Q.insert(0, summation(S[l], above))
         Q[0] = mask_off_image(Q[0] if geometry.L else Q[0].clone(), geometry)
         return Q
+
+
+def check_descriptor(descriptor: Descriptor) -> None:
+    """Raise unless a descriptor, perhaps a user's own, declares cells that a grid can have."""
+    name = type(descriptor).__name__
+    values: list[Any] = [getattr(descriptor, each, None) for each in ("stride", "patch", "channels")]
+    if not all(isinstance(value, int) and value > 0 for value in values):
+        found = "stride={}, patch={} and channels={}".format(*values)
+        raise DeepMatchingError(f"The descriptor {name} must set whole numbers above 0, not {found}.")
+    stride, patch, _ = values
+    if stride & (stride - 1):
+        helps = "resample its features, as Tokens in examples/extension does"
+        raise DeepMatchingError(f"The stride of {name} must be a power of two, not {stride}: {helps}.")
+    if patch > 1 and patch % 2:
+        raise DeepMatchingError(f"The patch of {name} must be 1 or an even number of cells, not {patch}.")
 
 
 def check_images(image0: Tensor, image1: Tensor) -> None:

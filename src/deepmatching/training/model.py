@@ -98,7 +98,7 @@ class TrainedModel(nn.Module):
         scores = torch.where(finite, power(torch.where(finite, scores, 0), network.exponents[0]), -torch.inf)
         offsets = geometry.gamma * soft_offsets(scores, pyramid.sharpness).flip(-1)
         moved = (whole.points1 - whole.points0 + offsets).flatten(1, 2)
-        points = (whole.points0 - 0.5).flatten(0, 1)
+        points = whole.at_pixel_centres()[0].flatten(0, 1)
         weights = (confidence * (confidence > MIN_CONFIDENCE)).flatten(1)
         errors = [
             interpolation_loss(moved[b], points, weights[b], edge_strength(image0[b]), flow[b])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch.utils.flop_counter import FlopCounterMode
 
+import deepmatching as dm
 from deepmatching.errors import DeepMatchingError
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.models import build_network, load_network, save_network
@@ -19,6 +20,8 @@ from deepmatching.network.convolutions import band_rows
 from deepmatching.network.descriptors import VGG, Compact
 from deepmatching.network.descriptors.compact import grow
 from deepmatching.network.descriptors.pretrained import load_vgg
+from deepmatching.training import read_config
+from deepmatching.training.model import build_model
 
 
 @pytest.mark.slow
@@ -75,8 +78,40 @@ def test_matching_with_compact_takes_less_than_40_gflop() -> None:
 
 @pytest.mark.parametrize("descriptor", [VGG, Compact])
 def test_other_cell_sizes_are_refused(descriptor: type) -> None:
-    with pytest.raises(DeepMatchingError, match="downscale must be 1"):
+    with pytest.raises(DeepMatchingError, match="downscale"):
         descriptor(downscale=2)
+
+
+@torch.no_grad()
+@pytest.mark.slow
+def test_every_second_cell_of_the_dense_vgg_is_one_of_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With γ₀ = 1, the paper's; patches of 8×8 cells have norm 1, as those of 4×4 have, also in bands of rows."""
+    coarse, dense = VGG().double(), VGG(downscale=0).double()
+    dense.load_state_dict(coarse.state_dict())
+    image = torch.rand(1, 3, 96, 16, dtype=torch.float64)
+    cells = dense(image)
+    assert cells.shape == (1, 128, 96, 16)
+    torch.testing.assert_close(2 * cells[:, :, ::2, ::2], coarse(image), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(cells.norm(dim=1), torch.full((1, 96, 16), 1 / 8, dtype=torch.float64))
+    monkeypatch.setattr("deepmatching.network.convolutions.BAND_BYTES", 2**18)
+    torch.testing.assert_close(dense(image), cells, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_vgg_has_the_papers_discretization_by_an_option_and_a_config(tmp_path: Path) -> None:
+    matcher = dm.DeepMatcher.from_pretrained("vgg", radius=3, downscale=0, subpixel=False, device="cpu")
+    geometry = matcher.network.geometry((40, 48), (40, 48))
+    assert (geometry.alpha, geometry.delta, geometry.beta, geometry.gamma, geometry.eta) == (8, 8, 4, 1, 1)
+    assert matcher.network.confidence is None and matcher.network.dense is None  # they know cells of 2 pixels
+    matcher.save(tmp_path / "dense.safetensors")
+    assert load_network(tmp_path / "dense.safetensors").descriptor.settings() == {"downscale": 0}
+    torch.save(published("features.{index}"), tmp_path / "vgg.pth")
+    config = read_config("paper", [f"model.init={tmp_path / 'vgg.pth'}", "model.settings.downscale=0"])
+    network = build_model(config.model, config.loss).network
+    assert (network.descriptor.stride, network.descriptor.patch) == (1, 8)
+    image = np.random.default_rng(0).integers(0, 255, (40, 48, 3)).astype(np.uint8)
+    found = matcher.match(image, np.roll(image, (-1, 3), axis=(0, 1)))  # odd displacements, that cells of 2 px miss
+    assert (found.displacements == torch.tensor([3.0, -1.0])).all(1).float().mean() > 0.8
 
 
 def published(prefix: str = "{layer}") -> dict[str, torch.Tensor]:

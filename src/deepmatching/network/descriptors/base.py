@@ -10,7 +10,8 @@ class Descriptor(nn.Module, ABC):
     """image → cells × channels.
 
     Attributes:
-        stride: γ₀, pixels per cell: a power of two.
+        stride: γ₀, pixels per cell: a power of two. Features of another stride, such as a ViT's of 14 or 16, can be
+            resampled: see ``Tokens`` in ``examples/extension``.
         patch: cells along the side of the patch that correlation assembles around a position. With an even number, the
             descriptor gives *cells*, which lie between positions: H/stride × W/stride. With 1, it gives one finished
             vector per *position*: (H/stride + 1) × (W/stride + 1).

@@ -8,15 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.network.convolutions import (
-    as_rgb,
-    channels_last,
-    check_downscale,
-    in_bands,
-    joined,
-    normalised,
-    rectified,
-)
+from deepmatching.network.convolutions import as_rgb, channels_last, in_bands, joined, normalised, rectified
 from deepmatching.network.descriptors.base import Descriptor
 
 
@@ -50,7 +42,9 @@ class Compact(Descriptor):
         dimensions: int = 64,
     ) -> None:
         super().__init__()
-        check_downscale("compact", downscale)
+        if downscale != 1:
+            words = f"The compact descriptor has cells of 2 pixels: downscale must be 1, not {downscale}"
+            raise DeepMatchingError(f"{words}; use hog for others.")
         if not widths or len(widths) != len(layers) or min(*widths, *layers, dimensions) < 1:
             raise DeepMatchingError(
                 "The compact descriptor needs a positive width and number of layers for each scale and positive "
