@@ -93,8 +93,10 @@ def test_an_onnx_file_is_written_and_its_inputs_outputs_and_operators_are_listed
     tmp_path: Path, command: Callable[..., str]
 ) -> None:
     pytest.importorskip("onnxscript")
+    onnx = pytest.importorskip("onnx")
     path = tmp_path / "descriptor.onnx"
     said = command("export-onnx", path, "--descriptor")
-    assert path.is_file()
+    properties = {entry.key: entry.value for entry in onnx.load(path).metadata_props}
+    assert properties["model"] == "compact" and properties["license"] == "Apache-2.0" and "radius" not in properties
     assert "image (1, 3, rows, columns)" in said and "cells (1, 64, " in said
     assert "opset 18" in said and "Conv (8)" in said and f"wrote {path}" in said

@@ -25,7 +25,7 @@ def export_onnx(
     match, the score, whether it is verified, and its confidence. The file is for one size; the descriptor alone
     (--descriptor) takes any.
     """
-    from deepmatching.models import load_network
+    from deepmatching.models import load_network, model_path, read_model
     from deepmatching.onnx import check_onnx_suffix, export_descriptor, export_network, load_onnx
 
     if descriptor:
@@ -36,8 +36,14 @@ def export_onnx(
     options.check_outputs([(output, check_onnx_suffix)])
     load_onnx()
     network = load_network(model, radius_in_pixels(settings["radius"] or RADIUS))
+    metadata = {"license": "Apache-2.0"} if model == "hog" else read_model(model_path(model))[1]
+    card: dict[str, str] = {key: metadata[key] for key in ("title", "license", "initialisation") if key in metadata}
+    card["model"] = Path(model).name
     with messages.working("exporting"):
-        summary = export_descriptor(network, output) if sides is None else export_network(network, output, sides)
+        if sides is None:
+            summary = export_descriptor(network, output, **card)
+        else:
+            summary = export_network(network, output, sides, **card)
     for kind, values in (("in", summary.inputs), ("out", summary.outputs)):
         say(f"{kind}: " + ", ".join(f"{name} {shape}" for name, shape in values.items()))
     operators = ", ".join(f"{name} ({count})" for name, count in summary.operators.items())

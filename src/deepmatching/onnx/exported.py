@@ -28,7 +28,7 @@ class ExportedDescriptor(nn.Module):
         return self.describe(image[:, :, :rows, :columns])
 
     def describe(self, image: Tensor) -> Tensor:
-        """The descriptors of an image whose sides are multiples of ``MULTIPLE``; never in bands of rows."""
+        """Return the descriptors of an image whose sides are multiples of ``MULTIPLE``; never in bands of rows."""
         return forms.hog(image, self.descriptor) if isinstance(self.descriptor, HOG) else self.descriptor(image)
 
 
@@ -43,11 +43,9 @@ class Exported(NamedTuple):
 
 
 class ExportedNetwork(nn.Module):
-    """Two images of one fixed size in, the best match of every reference point out.
+    """Two images of one fixed size, (rows, columns), in; the best match of every reference point out.
 
-    Args:
-        network: on the CPU.
-        size: (rows, columns) of both images.
+    The network must be on the CPU.
     """
 
     def __init__(self, network: Network, size: tuple[int, int]) -> None:
@@ -82,7 +80,7 @@ class ExportedNetwork(nn.Module):
         return result._replace(confidence=logits[:, 0].sigmoid().view(-1))
 
     def decode(self, cells0: Tensor, cells1: Tensor) -> Decoded:
-        """The matches on the cells, of a batch of one pair."""
+        """Return the matches on the cells, of a batch of one pair."""
         geometry, nu = self.geometry, self.exponents
         levels = [forms.correlate_and_pool(cells0, cells1, geometry, self.network.descriptor.patch, nu[0])]
         for l in range(geometry.L - 1):

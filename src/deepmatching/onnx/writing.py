@@ -12,15 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from deepmatching import __version__
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.files import PathLike, check_suffix, write_file
 from deepmatching.kernels.registry import plain_operators
 from deepmatching.network.memory import require_pyramid
 from deepmatching.network.network import Network
 from deepmatching.onnx.exported import MULTIPLE, Exported, ExportedDescriptor, ExportedNetwork
+from deepmatching.settings import FULL
 
-#: The version of ONNX's operators: the first in which ``ScatterElements`` can keep the largest.
-OPSET = 18
+OPSET = 18  #: the version of ONNX's operators: the first in which ``ScatterElements`` can keep the largest
 
 
 @dataclass(frozen=True)
@@ -38,15 +39,12 @@ def check_onnx_suffix(path: PathLike) -> None:
     check_suffix(path, [".onnx"], "model")
 
 
-def export_network(network: Network, path: PathLike, size: tuple[int, int]) -> Summary:
-    """Write the whole network for pairs of images of one size.
+def export_network(network: Network, path: PathLike, size: tuple[int, int], **card: str) -> Summary:
+    """Write the whole network for pairs of images of one size, (rows, columns), with a model card as metadata.
 
     Inputs ``image0`` and ``image1``: (1, 3, rows, columns) float32, RGB in [0, 1]. Outputs, one row for each reference
     point in raster order: ``keypoints0`` and ``keypoints1`` (N, 2), x and y with pixel centres at integers, ``scores``
     (N,), ``verified`` (N,) bool, and ``confidence`` (N,) if the network judges its matches.
-
-    Args:
-        size: (rows, columns) of both images.
     """
     module = ExportedNetwork(deepcopy(network).cpu(), size)
     with torch.no_grad():
@@ -54,31 +52,28 @@ def export_network(network: Network, path: PathLike, size: tuple[int, int]) -> S
     names = [name for name in Exported._fields if name != "confidence" or network.confidence is not None]
     image = torch.linspace(0, 1, 3 * size[0] * size[1]).view(1, 3, *size)
     examples = [image, image.flip(3)]  # of one tensor given twice, the exporter would make one input
-    return _export(module, examples, ["image0", "image1"], names, None, path)
+    card["radius"] = FULL if network.radius is None else str(network.radius)
+    return _export(module, examples, ["image0", "image1"], names, None, path, card)
 
 
-def export_descriptor(network: Network, path: PathLike) -> Summary:
-    """Write the descriptor alone, for images of any size.
+def export_descriptor(network: Network, path: PathLike, **card: str) -> Summary:
+    """Write the descriptor alone, for images of any size, with a model card as metadata.
 
     Input ``image``: (1, 3, rows, columns) float32, RGB in [0, 1]; what is beyond a multiple of 8 pixels is cut off.
     Output ``cells``: (1, channels, rows / stride, columns / stride), or one more row and column if the descriptor gives
     one vector for each position, as ``compact`` does.
     """
     module = ExportedDescriptor(deepcopy(network.descriptor).cpu())
-    side = torch.export.Dim("rows", min=MULTIPLE), torch.export.Dim("columns", min=MULTIPLE)
+    sides = {axis: torch.export.Dim(name, min=MULTIPLE) for axis, name in ((2, "rows"), (3, "columns"))}
     example = torch.linspace(0, 1, 3 * 40 * 56).view(1, 3, 40, 56)
-    return _export(module, [example], ["image"], ["cells"], {"image": {2: side[0], 3: side[1]}}, path)
+    return _export(module, [example], ["image"], ["cells"], {"image": sides}, path, card)
 
 
 @torch.no_grad()
 def _export(
-    module: nn.Module,
-    examples: Sequence[Tensor],
-    inputs: list[str],
-    outputs: list[str],
-    dynamic: dict[str, Any] | None,
-    path: PathLike,
-) -> Summary:
+    module: nn.Module, examples: Sequence[Tensor], inputs: list[str], outputs: list[str],
+    dynamic: dict[str, Any] | None, path: PathLike, card: dict[str, str],
+) -> Summary:  # fmt: skip
     check_onnx_suffix(path)
     optimizer = load_onnx()
     module.eval()
@@ -91,10 +86,7 @@ def _export(
             output_names=outputs,
             dynamic_shapes=dynamic,
             opset_version=OPSET,
-            custom_translation_table={
-                torch.ops.aten.max_pool2d_with_indices.default: _max_pool,
-                torch.ops.aten.avg_pool2d.default: _mean_pool,
-            },
+            custom_translation_table={torch.ops.aten.avg_pool2d.default: _mean_pool},
             dynamo=True,
             optimize=False,  # its rewriting takes minutes, and onnxruntime does it again
             verbose=False,
@@ -102,6 +94,7 @@ def _export(
         assert program is not None
         optimizer.fold_constants(program.model)
         optimizer.remove_unused_nodes(program.model)
+    program.model.metadata_props.update(card, version=__version__)
     proto = program.model_proto
     write_file(path, proto.SerializeToString())
     return Summary(
@@ -112,7 +105,7 @@ def _export(
 
 
 def load_onnx() -> Any:
-    """What computes the constants of an ONNX graph; raises if onnx is not installed."""
+    """Return what computes the constants of an ONNX graph; raise if onnx is not installed."""
     try:
         from onnxscript import optimizer
 
@@ -122,30 +115,8 @@ def load_onnx() -> Any:
     return optimizer
 
 
-def _max_pool(
-    x: Any,
-    kernel_size: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0, 0),
-    dilation: Sequence[int] = (1, 1),
-    ceil_mode: bool = False,
-) -> tuple[Any, Any]:
-    """``MaxPool`` with indices that count within each map, as PyTorch's do; ONNX counts through all maps.
-
-    PyTorch's own translation pools a second time to find where each map begins.
-    """
-    from onnxscript import opset18 as op
-
-    border = list(padding) * (2 if len(padding) == 2 else 4)
-    found: tuple[Any, Any] = op.MaxPool(x, kernel_shape=list(kernel_size), pads=border, strides=list(stride))
-    pooled, indices = found
-    maps, rows, columns = (int(side) for side in x.shape[1:])
-    first = torch.arange(maps).view(1, -1, 1, 1) * (rows * columns)
-    return pooled, op.Sub(indices, op.Constant(value=_tensor(first)))
-
-
 def _mean_pool(x: Any, kernel_size: Sequence[int], *_: Any, **__: Any) -> Any:
-    """``AveragePool`` over 2 × 2, as all networks here pool, the last row and column of an odd map alone.
+    """Write ``AveragePool`` over 2 × 2, as all networks here pool, the last row and column of an odd map alone.
 
     Runtimes disagree about the mean there if they round up sizes themselves, so that a border is given, which does not
     count. Where the sides are not known before the map is, they are told to round up.
@@ -159,14 +130,8 @@ def _mean_pool(x: Any, kernel_size: Sequence[int], *_: Any, **__: Any) -> Any:
     return op.AveragePool(x, kernel_shape=list(kernel_size), strides=list(kernel_size), pads=border)
 
 
-def _tensor(values: Tensor) -> Any:
-    import onnx
-
-    return onnx.numpy_helper.from_array(values.numpy())
-
-
 def _shape(value: Any) -> str:
-    """The shape in words; a side that follows from others is ``…``."""
+    """Return the shape in words; a side that follows from others is ``…``."""
     sides = [
         (side.dim_param if side.dim_param.isidentifier() else "…") if side.dim_param else str(side.dim_value)
         for side in value.type.tensor_type.shape.dim
@@ -176,7 +141,7 @@ def _shape(value: Any) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without PyTorch's remarks about what is not installed."""
+    """Keep back PyTorch's remarks about what is not installed."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

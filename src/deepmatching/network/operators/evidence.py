@@ -107,10 +107,17 @@ def _claims(decoded: Decoded, scores: Tensor, moved: Tensor, geometry: Geometry)
     none = flat.shape[1]
     claims = torch.where(flat >= best.gather(1, bins), number, none)
     winner = torch.full_like(best, none, dtype=torch.int64).scatter_reduce_(1, bins, claims, "amin")
-    pooled, where = F.max_pool2d(best.view(-1, 1, rows1, columns1), 3, stride=1, padding=1, return_indices=True)
+
+    def around(table: Tensor) -> Tensor:
+        """Return the 3 × 3 bins around each, (9, B, bins); −2, less than any score, beyond the border."""
+        padded = F.pad(table.view(-1, rows1, columns1), (1, 1, 1, 1), value=-2)
+        parts = [padded[:, y : y + rows1, x : x + columns1].flatten(1) for y in range(3) for x in range(3)]
+        return torch.stack(parts)
+
+    highest, which = around(best).max(dim=0)
     displacements = F.pad(moved.flatten(1, 2), (0, 0, 0, 1))  # one more row, for bins without a match
     found = [decoded.verified.to(scores.dtype).flatten(1)[..., None]]
-    for table, owner in ((best, winner), (pooled.flatten(1), winner.gather(1, where.flatten(1)))):
+    for table, owner in ((best, winner), (highest, around(winner).gather(0, which[None])[0])):
         other = owner.gather(1, bins)[..., None].expand(-1, -1, 2)
         difference = displacements.gather(1, other) - displacements[:, :-1]
         found += [(table.gather(1, bins) - flat)[..., None] * 4, squash(difference, FINE_SCALE)]
