@@ -78,8 +78,7 @@ def test_jpegs_have_the_pixels_that_opencv_finds(tmp_path: Path, mode: str) -> N
 
 
 def test_jpeg_trailing_data_and_thumbnails_do_not_count_as_truncation(tmp_path: Path) -> None:
-    thumbnail = encode_pil(Image.fromarray(RGB[:8, :8]), "JPEG")
-    body = encode_pil(Image.fromarray(RGB), "JPEG")
+    thumbnail, body = (encode_pil(Image.fromarray(pixels), "JPEG") for pixels in (RGB[:8, :8], RGB))
     segment = b"Exif\0\0" + thumbnail
     whole = body[:2] + b"\xff\xe1" + (len(segment) + 2).to_bytes(2, "big") + segment + body[2:]
     assert load_bytes(tmp_path, whole + b"\xff\xda appended").shape == (3, 30, 40)
@@ -89,15 +88,9 @@ def test_jpeg_trailing_data_and_thumbnails_do_not_count_as_truncation(tmp_path: 
 
 
 TRUNCATED = {
-    "png": LOSSLESS["rgb"][0],
-    "jpeg": encode_pil(Image.fromarray(RGB), "JPEG"),
-    "progressive jpeg": encode_pil(Image.fromarray(RGB), "JPEG", progressive=True),
-    "ppm": LOSSLESS["ppm"][0],
-    "tiff": LOSSLESS["tiff"][0],
-    "raw tiff": encode_pil(Image.fromarray(RGB), "TIFF"),
-    "webp": LOSSLESS["webp"][0],
-    "lossy webp": encode_pil(Image.fromarray(RGB), "WEBP"),
-    "bmp": LOSSLESS["bmp"][0],
+    **{kind: LOSSLESS[kind][0] for kind in ("rgb", "ppm", "tiff", "webp", "bmp")},
+    **{kind: encode_pil(Image.fromarray(RGB), kind) for kind in ("JPEG", "TIFF", "WEBP")},
+    "progressive JPEG": encode_pil(Image.fromarray(RGB), "JPEG", progressive=True),
 }
 
 
@@ -277,7 +270,7 @@ def test_pil_failures_are_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(DeepMatchingError, match="no pixels"):
         load_image(Image.new("RGB", (0, 5)))
     path = tmp_path / "cut.jpg"
-    path.write_bytes(TRUNCATED["jpeg"][:-100])
+    path.write_bytes(TRUNCATED["JPEG"][:-100])
     with Image.open(path) as lazy, pytest.raises(DeepMatchingError, match="cannot be read by PIL"):
         load_image(lazy)
 
