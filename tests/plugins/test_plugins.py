@@ -134,6 +134,15 @@ def test_kornias_dictionary_has_the_matches_of_all_pairs_inside_the_masks(images
         assert torch.equal(masked["keypoints0"], found["keypoints0"][kept]) and not kept.all()
 
 
+def test_another_precision_of_the_module_changes_nothing(images: tuple[Tensor, Tensor]) -> None:
+    matcher = DeepMatching(**{**SETTINGS, "model": "compact"})
+    data = {f"image{n}": image[None].half() for n, image in enumerate(images)}
+    expected = matcher(data)
+    for change in (matcher.half, matcher.double):
+        found = change()(data)
+        assert all(torch.equal(found[name], expected[name]) for name in expected) and len(expected["confidence"])
+
+
 def test_kornias_own_matcher_gives_the_same_keys_and_types(images: tuple[Tensor, Tensor]) -> None:
     feature = pytest.importorskip("kornia.feature")
     grey = {name: image.mean(0)[None, None] for name, image in zip(("image0", "image1"), images, strict=True)}

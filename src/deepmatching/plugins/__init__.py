@@ -1,6 +1,6 @@
 """Adapters to other libraries. Each module needs its library, except ``kornia``, whose interface needs none."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -41,6 +41,10 @@ class MatcherModule(nn.Module):
     def of(cls, conf: Mapping[str, Any]) -> "MatcherModule":
         """Return the module of a configuration like :data:`CONF`."""
         return cls(*(conf[name] for name in ("model", "max_num_matches", "min_confidence")), **conf["settings"])
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "MatcherModule":
+        """Move the parameters between devices, but keep their type: the precision is a setting of the matcher."""
+        return super()._apply(lambda tensor: tensor.to(fn(tensor).device), recurse)
 
     @torch.no_grad()
     def forward(self, image0: Tensor, image1: Tensor) -> list[Matches]:

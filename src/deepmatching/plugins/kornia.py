@@ -20,7 +20,8 @@ class DeepMatching(nn.Module):
     """Matches two batches of images; takes and gives the dictionaries of ``kornia.feature.LoFTR``.
 
     Images may have colours. Keypoints are measured at pixel centres. With ``mask0`` and ``mask1`` (B, H, W), matches
-    that start or end where a mask is 0 are left out.
+    that start or end where a mask is 0 are left out. Images may be in half precision, but ``half()`` changes nothing:
+    matching has a precision of its own.
 
     Args:
         model: name or file of the model.
