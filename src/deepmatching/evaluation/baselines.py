@@ -89,10 +89,8 @@ class DenseMethod:
         try:
             flow = DENSE[self.name]().calc(first, second, None)
         except cv2.error as error:
-            raise DeepMatchingError(
-                f"OpenCV's {self.name} fails on a pair of {width} x {height} pixels ({error.err}); "
-                "leave the pair out or choose another method."
-            ) from error
+            failure = f"fails on a pair of {width} x {height} pixels ({error.err})"
+            raise DeepMatchingError(f"OpenCV's {self.name} {failure}; choose another method.") from error
         return np.asarray(flow, np.float32)
 
     def match(self, image0: Tensor, image1: Tensor) -> Matches:
@@ -164,10 +162,8 @@ def _check_size(method: str, image: np.ndarray) -> None:
     height, width = image.shape[:2]
     smallest = MIN_SIDES.get(method, 1)
     if min(height, width) < smallest:
-        raise DeepMatchingError(
-            f"OpenCV's {method} needs images of {smallest} x {smallest} pixels or more, not {width} x {height}; "
-            "leave the pair out or choose another method."
-        )
+        needed = f"images of {smallest} x {smallest} pixels or more, not {width} x {height}"
+        raise DeepMatchingError(f"OpenCV's {method} needs {needed}; choose another method.")
 
 
 def _to_bgr(image: Tensor) -> np.ndarray:

@@ -76,9 +76,7 @@ def endpoint_metrics(flow: np.ndarray, truth: np.ndarray, mask: np.ndarray | Non
     true = truth[counted].astype(np.float64)
     error = np.hypot(*(flow[counted] - true).T)
     if unknown := np.count_nonzero(~np.isfinite(error)):
-        raise DeepMatchingError(
-            f"The flow is unknown (NaN) at {unknown} pixels; a dense flow must have a value at each."
-        )
+        raise DeepMatchingError(f"The flow is unknown (NaN) at {unknown} pixels; it must have a value at each.")
     speed = np.hypot(*true.T)
     metrics = {
         "epe": _mean(error),
@@ -112,9 +110,7 @@ def propagate(
     start, end = _as_points(keypoints0), _as_points(keypoints1)
     scores = np.asarray(scores, np.float64).reshape(-1)
     if not len(start) == len(end) == len(scores):
-        raise DeepMatchingError(
-            f"There are {len(start)} and {len(end)} keypoints and {len(scores)} scores; each match needs one of each."
-        )
+        raise DeepMatchingError(f"There are {len(start)} and {len(end)} keypoints and {len(scores)} scores.")
     usable = np.isfinite(start).all(axis=1) & np.isfinite(end).all(axis=1)
     # The squares of pixels within reach, clipped to the image: rows top..bottom-1, columns left..right-1.
     size = np.array([width, height])

@@ -152,9 +152,7 @@ class Evaluation:
         try:
             return cls.from_json(parse_json(data))
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise DeepMatchingError(
-                f"'{path}' is not an evaluation that deepmatching wrote ({error}); give another name."
-            ) from error
+            raise DeepMatchingError(f"'{path}' is not an evaluation of ours ({error}); give another name.") from error
 
 
 class Recorder:
@@ -237,10 +235,8 @@ def _continued(empty: Evaluation, before: Evaluation, path: str | os.PathLike[st
     advice = "use the same settings" if resume else "continue that unfinished evaluation"
     check_same_settings(f"The results in '{path}'", old, new, f"{advice}, or name another file or folder")
     if not resume:
-        raise DeepMatchingError(
-            f"'{path}' holds {len(before.pairs)} of the {before.total} pairs of this evaluation already; "
-            "go on with --resume (resume=True) or name another file."
-        )
+        done = f"{len(before.pairs)} of the {before.total} pairs of this evaluation"
+        raise DeepMatchingError(f"'{path}' holds {done}: go on with --resume (resume=True) or name another file.")
     return before
 
 

@@ -75,18 +75,13 @@ class RunFolder:
     def reserve(self, resume: bool) -> Iterator[None]:
         """Create the folder, raise early if the run could not be saved there, and keep other processes out."""
         if resume and not self._store.exists:
-            raise DeepMatchingError(
-                f"There is no run to resume in '{self.path}' (no {self.state.name}): check out=… or leave --resume out."
-            )
+            raise DeepMatchingError(f"There is no run to resume in '{self.path}': check out=… or leave --resume out.")
         with self._store.reserve():
             there = [file for file in (self.state, self.config, self.best, self.last, self.log) if file.exists()]
             if there and not resume:
                 if there[0] == self.config:
                     raise DeepMatchingError(f"'{self.config}' would be overwritten: move it, or use another out=….")
-                raise DeepMatchingError(
-                    f"'{self.path}' already holds a run ({there[0].name}): continue it with --resume or use another "
-                    "out=…."
-                )
+                raise DeepMatchingError(f"'{self.path}' already holds a run: add --resume or use another out=….")
             yield
 
     def discard(self) -> None:
@@ -133,12 +128,10 @@ class RunFolder:
         own, found = ({n: t.shape for n, t in tensors.items()} for tensors in (_tensors(learner), saved))
         for name in sorted({*own, *found}):
             if not name.startswith("optimizer.") and own.get(name) != found.get(name):
-                raise DeepMatchingError(
-                    f"{self.state} belongs to another architecture (differing: {name}): "
-                    "resume with the model and loss settings of that run."
-                )
+                advice = "resume with the model and loss settings of that run"
+                raise DeepMatchingError(f"{self.state} belongs to another architecture, see {name}: {advice}.")
         if _of_optimizer(saved) != metadata.get("optimizer_tensors", _of_optimizer(saved)):
-            raise self._damaged()
+            raise self._unusable()
         state = self._optimizer_state(learner.optimizer, saved)
         for prefix, module in _modules(learner):
             module.load_state_dict({n.removeprefix(prefix): t for n, t in saved.items() if n.startswith(prefix)})
@@ -150,11 +143,7 @@ class RunFolder:
         try:
             tensors, metadata = read_safetensors(self.state)
         except DeepMatchingError as error:
-            reason = error.__cause__ or str(error).rstrip(".")
-            raise DeepMatchingError(
-                f"{self.state} cannot be read ({reason}): start again elsewhere with out=… and, to keep the "
-                f"weights, model.init={self.last}."
-            ) from error
+            raise self._unusable(f"cannot be read ({error.__cause__ or str(error).rstrip('.')})") from error
         names = {"config", "processes", "progress", *({"optimizer_tensors"} & set(metadata))}  # not in older states
         try:
             decoded = {name: parse_json(metadata[name], allow_nan=True) for name in names}
@@ -163,14 +152,12 @@ class RunFolder:
         except (KeyError, ValueError, TypeError, AttributeError):
             fits = False
         if not fits or metadata.get("format") != STATE_FORMAT:
-            raise self._damaged()
+            raise self._unusable()
         return tensors, decoded
 
-    def _damaged(self) -> DeepMatchingError:
-        return DeepMatchingError(
-            f"{self.state} is damaged, or not the state of a training run: start a new run with "
-            f"out=… and, to keep the weights, model.init={self.last}."
-        )
+    def _unusable(self, problem: str = "is damaged, or not the state of a training run") -> DeepMatchingError:
+        advice = f"start a new run with out=… and, to keep the weights, model.init={self.last}"
+        return DeepMatchingError(f"{self.state} {problem}: {advice}.")
 
     def _optimizer_state(self, optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         """Return what ``optimizer.load_state_dict`` takes, from the names of :func:`_tensors`."""
@@ -179,16 +166,16 @@ class RunFolder:
         for name in _of_optimizer(tensors):
             place = re.fullmatch(r"optimizer\.(\d{1,6})\.(\w+)", name)
             if place is None or int(place[1]) >= len(parameters):
-                raise self._damaged()
+                raise self._unusable()
             value, parameter = tensors[name], parameters[int(place[1])]
             if value.ndim:
                 if value.shape != parameter.shape:
-                    raise self._damaged()
+                    raise self._unusable()
                 # With the strides of the parameter: other strides use other kernels, which round differently.
                 value = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
             state.setdefault(int(place[1]), {})[place[2]] = value
         if len({frozenset(entries) for entries in state.values()}) > 1:  # each parameter has the same entries
-            raise self._damaged()
+            raise self._unusable()
         return {"state": state, "param_groups": optimizer.state_dict()["param_groups"]}
 
 

@@ -148,8 +148,7 @@ class DataConfig(Section):
     def _check(self) -> "DataConfig":
         if not self.train or not all(self.train):
             raise DeepMatchingError(
-                "There are no pairs to train on: set data.train to a manifest (data.train=pairs.json), to a data set's "
-                "name or to 'synthetic'."
+                "Nothing to train on: set data.train to a manifest (data.train=pairs.json), a data set or 'synthetic'."
             )
         if SYNTHETIC in self.train and len(self.train) > 1:
             raise DeepMatchingError("data.train cannot mix 'synthetic' with data sets: use one or the other.")
@@ -268,13 +267,10 @@ class Config(Section):
         if not self.steps and not self.minutes:
             raise DeepMatchingError("The run would never end: set steps or minutes.")
         if self.loss.subpixel and self.model.subpixel == 0:
-            raise DeepMatchingError(
-                "loss.subpixel needs a network that refines its matches: set it to 0 too, or model.subpixel=auto."
-            )
+            raise DeepMatchingError("loss.subpixel needs matches that are refined: set model.subpixel=auto.")
         if self.model.learn in ("confidence", "flow") and not self.model.init:
-            raise DeepMatchingError(
-                f"model.learn={self.model.learn} needs a trained model: set model.init to compact, vgg or a file."
-            )
+            what = f"model.learn={self.model.learn}"
+            raise DeepMatchingError(f"{what} needs a trained model: set model.init to compact, vgg or a file.")
         trained, validated = ({name.lower() for name in names} for names in (self.data.train, self.validation.data))
         for key, value, used, supported in (
             ("data.passes", self.data.passes, trained | validated, WITH_PASSES),
@@ -286,22 +282,17 @@ class Config(Section):
                 unused = ", and neither is used" if len(supported) > 1 else ", which is not used"
                 raise DeepMatchingError(f"{key} is for {' and '.join(supported)}{unused}: leave it out.")
         if self.validation.data == (TRAIN,) and self.data.is_synthetic and not self.data.overfit:
-            raise DeepMatchingError(
-                "No synthetic pair is seen twice: set validation.data to 'synthetic' or to real pairs."
-            )
+            raise DeepMatchingError("No synthetic pair is seen twice: set validation.data to 'synthetic' or others.")
         if self.validation.data == (SYNTHETIC,) and not self.data.is_synthetic:
-            raise DeepMatchingError(
-                "Validation on synthetic pairs needs training on synthetic pairs: set validation.data to others."
-            )
+            raise DeepMatchingError("validation.data=synthetic needs data.train=synthetic: set either to other pairs.")
         return self
 
 
 def _check_roots(section: str, roots: tuple[str, ...], names: tuple[str, ...]) -> None:
     """Raise unless there is no root, one for all, or one for each data set."""
     if len(roots) not in {0, 1, len(names)}:
-        raise DeepMatchingError(
-            f"{section}.root lists {len(roots)} folders for {len(names)} data sets: give one for all, or one for each."
-        )
+        folders = f"{len(roots)} folders for {len(names)} data sets"
+        raise DeepMatchingError(f"{section}.root lists {folders}: give one for all, or one for each.")
 
 
 def _fields(section: type[Section]) -> Iterator[tuple[str, FieldInfo]]:

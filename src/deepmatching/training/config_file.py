@@ -70,9 +70,8 @@ def _set(table: dict[str, Any], keys: list[str], value: Any) -> None:
         is_dict = field is not None and get_origin(field.annotation) is dict
         table = table.setdefault(part, dict(field.default) if field and is_dict else {})
         if not isinstance(table, dict):
-            raise DeepMatchingError(
-                f"There is no setting '{'.'.join(keys)}': {'.'.join(keys[:n])} is a value, not a table."
-            )
+            key, outer = ".".join(keys), ".".join(keys[:n])
+            raise DeepMatchingError(f"There is no setting '{key}': {outer} is a value, not a table.")
     table[keys[-1]] = value
 
 

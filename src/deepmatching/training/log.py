@@ -81,10 +81,8 @@ class CsvLog:
             with open(self.path, "a", encoding="utf-8", newline="") as file:
                 self._writer(file).writerow(_formatted(row))
         except OSError as error:
-            raise DeepMatchingError(
-                f"The log '{self.path}' cannot be written ({error.strerror}): free some disk space, or close the "
-                "program that has the file open."
-            ) from error
+            failure = f"The log '{self.path}' cannot be written ({error.strerror})"
+            raise DeepMatchingError(f"{failure}: free some disk space, or close what has it open.") from error
 
     def _rewrite(self) -> None:
         if self.columns:

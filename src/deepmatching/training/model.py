@@ -161,18 +161,14 @@ def build_model(model: ModelConfig, loss: LossConfig, amp: Amp = "off") -> Train
     if model.nu0 != "auto":
         network.exponents.data[0] = model.nu0
     if model.learn == "features" and not _learns(network.descriptor):
-        raise DeepMatchingError(
-            "This descriptor has no features to learn: set model.learn=exponents, or model.descriptor=compact."
-        )
+        raise DeepMatchingError("This descriptor has no features to learn: set model.learn=exponents.")
     learns_confidence = model.learn == "confidence" or loss.confidence > 0
     if learns_confidence:
         network.confidence = network.confidence or build_confidence(network.descriptor)
     elif network.confidence is None and (model.learn == "flow" or loss.flow):
         raise DeepMatchingError("Training on the flow needs a confidence: run `deepmatching train confidence` first.")
     if loss.flow and network.sharpness is None:
-        raise DeepMatchingError(
-            "loss.flow needs a network that refines its matches: set it to 0, or model.subpixel=auto."
-        )
+        raise DeepMatchingError("loss.flow needs a network that refines its matches: set model.subpixel=auto.")
     if model.learn == "flow":
         network.dense = network.dense or build_dense(network.descriptor)
     objective = Objective(**{name: value for name, value in vars(loss).items() if name not in ("confidence", "flow")})
@@ -233,10 +229,8 @@ def check_sizes(network: Network, config: Config) -> None:
         raise DeepMatchingError(f"With {crop}, model.{error}") from error
     for name, weight in config.loss.weights.items():
         if weight and int(name[1:]) > levels:
-            raise DeepMatchingError(
-                f"loss.weights.{name} needs a level that does not exist: with {crop} and "
-                f"model.levels={config.model.levels} the last one is {levels}."
-            )
+            sizes = f"with {crop} and model.levels={config.model.levels} the last one is {levels}"
+            raise DeepMatchingError(f"loss.weights.{name} needs a level that does not exist: {sizes}.")
 
 
 def _network(model: ModelConfig) -> Network:
@@ -253,16 +247,11 @@ def _network(model: ModelConfig) -> Network:
     network = load_network(model.init, radius, levels)
     name = name_of(network.descriptor)
     if model.descriptor not in ("", name):
-        raise DeepMatchingError(
-            f"The model {model.init} has another descriptor than model.descriptor={model.descriptor}: "
-            f"set model.descriptor={name}."
-        )
+        raise DeepMatchingError(f"The model {model.init} has another descriptor: set model.descriptor={name}.")
     asked = build_network(name, radius, levels, **model.settings).descriptor if model.settings else network.descriptor
     if asked.settings() != network.descriptor.settings():
         if not isinstance(asked, Compact) or not isinstance(network.descriptor, Compact):
-            raise DeepMatchingError(
-                f"The descriptor of the model {model.init} was built with other model.settings: leave them out."
-            )
+            raise DeepMatchingError(f"The model {model.init} was built with other model.settings: leave them out.")
         grow(network.descriptor, asked)
         network.descriptor = asked
     return network

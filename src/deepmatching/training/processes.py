@@ -93,18 +93,15 @@ def process_group(device: torch.device) -> Iterator[World]:
     rank, local = _from_environment("RANK", 0), _from_environment("LOCAL_RANK", 0)
     if device.type == "cuda":
         if local >= torch.cuda.device_count():
-            raise DeepMatchingError(
-                f"This machine has {torch.cuda.device_count()} GPUs, too few for its process {local}: "
-                "lower --nproc_per_node or set device=cpu."
-            )
+            there = f"This machine has {torch.cuda.device_count()} GPUs, too few for its process {local}"
+            raise DeepMatchingError(f"{there}: lower --nproc_per_node or set device=cpu.")
         device = torch.device("cuda", local)
         torch.cuda.set_device(device)
     try:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo", rank=rank, world_size=size)
     except (RuntimeError, ValueError) as error:
-        raise DeepMatchingError(
-            f"The {size} processes cannot find each other ({str(error).splitlines()[0]}): start them with torchrun."
-        ) from error
+        reason = str(error).splitlines()[0]
+        raise DeepMatchingError(f"The {size} processes cannot meet ({reason}): start them with torchrun.") from error
     try:
         yield World(rank, size, device)
         dist.barrier()  # a process that closes its connections early would bring down the others

@@ -132,9 +132,8 @@ def _roots(config: Config) -> tuple[str, ...]:
     known = {name.lower(): root for name, root in zip(data.train, data.root, strict=True)}
     for name in validation.data:
         if name.lower() not in known and not is_manifest(name):
-            raise DeepMatchingError(
-                f"The folder of '{name}' is not known (data.root is for {', '.join(data.train)}): set validation.root."
-            )
+            others = ", ".join(data.train)
+            raise DeepMatchingError(f"The folder of '{name}' is not known (data.root: {others}): set validation.root.")
     return tuple(known.get(name.lower(), "") for name in validation.data)
 
 
@@ -143,12 +142,8 @@ def _overlap_warning(pairs: PairDataset, chosen: Iterable[int], training: PairDa
     trained, validated = set(image_files(training)) if training is not None else set(), image_files(pairs)
     validated = [validated[n] for n in chosen] if trained and validated else []
     count = sum(files in trained for files in validated)
-    if not count:
-        return ""
-    return (
-        f"{count} of the {len(validated)} validation pairs are also training pairs, so their metrics are too "
-        "optimistic: keep some pairs back for validation.data."
-    )
+    what = f"{count} of the {len(validated)} validation pairs are also training pairs"
+    return f"{what}, so their metrics are too optimistic: keep some pairs back for validation.data." if count else ""
 
 
 def _read_ahead(pool: ThreadPoolExecutor, pairs: PairDataset, indices: Iterable[int]) -> Iterator[Pair]:

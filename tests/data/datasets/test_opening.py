@@ -49,7 +49,7 @@ def test_kitti_2012_is_grey_or_in_colour_as_its_name_says(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "settings", "words"),
     [
-        (("imagenet",), {}, "Unknown data set 'imagenet': use sintel-clean, .* or the path of a .json manifest"),
+        (("imagenet",), {}, "Unknown data set 'imagenet': use sintel-clean, .* or a .json manifest"),
         (("sintel-clean",), {}, "'sintel-clean' needs its folder: give --root"),
         (("chairs",), {}, "'chairs' needs its folder"),
         (("sintel-foggy", "here"), {}, "Unknown data set 'sintel-foggy'"),

@@ -64,9 +64,8 @@ def open_dataset(
     is_manifest = name.endswith(".json")
     family = "" if is_manifest else name.partition("-")[0]
     if not (is_manifest or is_published(name)):
-        raise DeepMatchingError(
-            f"Unknown data set '{text}': use {', '.join(NAMES)}, package.module:Class or the path of a .json manifest."
-        )
+        known = ", ".join(NAMES)
+        raise DeepMatchingError(f"Unknown data set '{text}': use {known}, package.module:Class or a .json manifest.")
     for option, value, has_it in (
         ("splits", split, family in WITH_SPLITS),
         ("passes", passes, family in WITH_PASSES),
@@ -117,10 +116,8 @@ class Manifest(FilePairs):
             index, field, file = missing[0]
             key = next(key for key, name in _FILES.items() if name == field)
             others = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-            raise DeepMatchingError(
-                f"There is no file '{file}'{others}, the '{key}' of entry {index + 1} of the manifest '{path}'; "
-                "paths are relative to the manifest."
-            )
+            where = f"the '{key}' of entry {index + 1} of the manifest '{path}'"
+            raise DeepMatchingError(f"There is no file '{file}'{others}, {where}; paths are relative to it.")
         super().__init__(path.stem, entries)
 
 

@@ -93,10 +93,8 @@ class Entry:
             """Read what must have the size of the first image."""
             found = read(path)
             if found.shape[:2] != size0:
-                raise DeepMatchingError(
-                    f"'{path}' has {found.shape[1]} x {found.shape[0]} pixels, but its image '{self.image0}' has "
-                    f"{size0[1]} x {size0[0]}; both need the same size."
-                )
+                sides, own = (f"{size[1]} x {size[0]}" for size in (found.shape, size0))
+                raise DeepMatchingError(f"'{path}' has {sides} pixels, but its image '{self.image0}' has {own}.")
             return found
 
         if self.flow is not None:
@@ -152,11 +150,10 @@ class FilePairs(Dataset[Pair]):
 
     def only(self, groups: Iterable[str]) -> "FilePairs":
         """Return the pairs of these groups."""
-        wanted, existing = set(groups), {entry.group for entry in self.entries}
-        if unknown := sorted(wanted - existing):
-            raise DeepMatchingError(
-                f"There are no pairs of '{unknown[0]}' in {self.name}: choose from {', '.join(sorted(existing))}."
-            )
+        wanted, existing = set(groups), sorted({entry.group for entry in self.entries})
+        if unknown := sorted(wanted.difference(existing)):
+            known = ", ".join(existing)
+            raise DeepMatchingError(f"There are no pairs of '{unknown[0]}' in {self.name}: choose from {known}.")
         return FilePairs(self.name, [entry for entry in self.entries if entry.group in wanted])
 
     def with_motion(self) -> "FilePairs":
@@ -212,9 +209,7 @@ def read_homography(path: Path) -> np.ndarray:
         raise DeepMatchingError(f"The homography '{path}' is not a 3 x 3 matrix; write three lines of three numbers.")
     # Scaled, since a homography times a number is the same, and products of large numbers overflow.
     if np.linalg.matrix_rank(matrix / max(1.0, np.abs(matrix).max())) < 3:
-        raise DeepMatchingError(
-            f"The homography '{path}' is singular: it maps the whole image to a line or a point; correct its numbers."
-        )
+        raise DeepMatchingError(f"The homography '{path}' is singular: correct its numbers.")
     return matrix
 
 

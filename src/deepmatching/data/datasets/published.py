@@ -202,14 +202,10 @@ def _numbers_of_split(numbers: list[str], split: str, path: Path) -> list[str]:
     labels = read_bytes(path, "split file").decode(errors="replace").split()
     for line, label in enumerate(labels, 1):
         if label not in ("1", "2"):
-            raise DeepMatchingError(
-                f"Line {line} of the split file '{path}' is '{label}'; each must be 1 (train) or 2 (val)."
-            )
+            raise DeepMatchingError(f"Line {line} of the split file '{path}' is '{label}', not 1 (train) or 2 (val).")
     existing = {int(number): number for number in numbers}
     if beyond := [number for index, number in existing.items() if not 1 <= index <= len(labels)]:
-        raise DeepMatchingError(
-            f"The split file '{path}' has {len(labels)} lines, none for pair {beyond[-1]}; use this data set's file."
-        )
+        raise DeepMatchingError(f"The split file '{path}' has {len(labels)} lines, none for pair {beyond[-1]}.")
     width = len(numbers[0])
     chosen = [existing.get(i, f"{i:0{width}d}") for i, label in enumerate(labels, 1) if label in _LABELS[split]]
     if not chosen:

@@ -54,16 +54,12 @@ class Synthesizer:
 
 def check_size(size: tuple[int, int], settings: SynthesisSettings) -> None:
     """Raise if frames (rows, columns) are too small for a scene, or motions far too large for the frames."""
+    frames, largest = f"frames of {size[1]} x {size[0]}", settings.max_displacement
     if min(size) < _MIN_SIDE:
-        raise DeepMatchingError(
-            f"Synthetic frames of {size[1]} x {size[0]} pixels are too small; each side needs at least {_MIN_SIDE}."
-        )
-    farthest = _MAX_MOTION * max(size)
-    if settings.max_displacement > farthest:
-        raise DeepMatchingError(
-            f"A displacement of up to {settings.max_displacement:g} pixels is far beyond frames of "
-            f"{size[1]} x {size[0]}; set max_displacement to {farthest} or less."
-        )
+        raise DeepMatchingError(f"Synthetic {frames} pixels are too small; each side needs at least {_MIN_SIDE}.")
+    if largest > (farthest := _MAX_MOTION * max(size)):
+        advice = f"set max_displacement to {farthest} or less"
+        raise DeepMatchingError(f"A displacement of up to {largest:g} pixels is far beyond {frames}; {advice}.")
 
 
 def to_device(values: Any, device: torch.device) -> Any:

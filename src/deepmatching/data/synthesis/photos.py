@@ -77,9 +77,7 @@ class Photos:
         photographs = [picture for picture in pictures if picture.shape[2] == 3]
         if not photographs:
             part = "" if split == "all" else f" for the split '{split}'"
-            raise DeepMatchingError(
-                f"There are no colour photographs{part} in '{folder}'; use a folder with more pictures."
-            )
+            raise DeepMatchingError(f"There are no colour photographs{part} in '{folder}'; add some.")
         return cls(photographs, [picture for picture in pictures if picture.shape[2] == 4], device)
 
 
