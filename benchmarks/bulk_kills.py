@@ -113,7 +113,7 @@ class Runs:
             raise SystemExit(f"The command failed:\n{(self.folder / 'log.txt').read_text()[-3000:]}")
 
     def kill_drivers(self, count: int) -> None:
-        """Kill the command so many times."""
+        """Kill the command this many times."""
         number = 0
         while self.tally.driver_kills < count:
             out, finished = self.folder / f"driver-{number}", dict[str, tuple[int, int]]()
@@ -150,13 +150,13 @@ class Runs:
         return process.poll() is None
 
     def _wait_for(self, shards: int, process: subprocess.Popen[bytes], out: Path) -> None:
-        """Wait until there are so many shards, and a part of the time that the next one takes."""
+        """Wait until there is this number of shards, and a part of the time that the next one takes."""
         while len(stamps(out)) < shards and process.poll() is None:
             time.sleep(PAUSE)
         time.sleep(self.generator.uniform(0, self.pace))
 
     def kill_workers(self, count: int) -> None:
-        """Kill workers so many times, while the command goes on."""
+        """Kill workers this many times, while the command goes on."""
         number = 0
         while self.tally.worker_kills < count:
             out, finished = self.folder / f"worker-{number}", dict[str, tuple[int, int]]()

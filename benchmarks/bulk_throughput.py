@@ -108,7 +108,7 @@ def photographs(given: Iterable[Path]) -> Iterator[Path]:
 
 
 def write_crops(photos: list[Path], folder: Path, count: int, size: tuple[int, int]) -> None:
-    """Write so many JPEG files: crops of each photograph in turn, each a few pixels away from the last."""
+    """Write JPEG files: crops of each photograph in turn, each a few pixels away from the last."""
     folder.mkdir()
     width, height = size
     each = -(-count // len(photos))
@@ -129,7 +129,7 @@ def write_crops(photos: list[Path], folder: Path, count: int, size: tuple[int, i
 
 
 def timed(case: str, batch: int, device: torch.device, work: Callable[[], Iterable[dm.Matches]], pairs: int) -> Rate:
-    """Run the work, which gives the matches of so many pairs, until the device has finished."""
+    """Run the work, which gives the matches of pairs, until the device has finished."""
     begin, host = time.perf_counter(), time.process_time()
     matches = sum(len(found) for found in work())
     if device.type == "cuda":

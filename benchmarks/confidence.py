@@ -36,7 +36,7 @@ def probabilities(features: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def fit(features: np.ndarray, right: np.ndarray, importance: np.ndarray) -> np.ndarray:
-    """The weights (F,) of a logistic regression of ``right`` (N,) on features (N, F), rows weighted by importance."""
+    """Return the weights (F,) of a logistic regression of ``right`` (N,) on weighted features (N, F)."""
     weights = np.zeros(features.shape[1])
     for _ in range(30):  # Newton's method
         p = probabilities(features, weights)
@@ -46,7 +46,7 @@ def fit(features: np.ndarray, right: np.ndarray, importance: np.ndarray) -> np.n
 
 
 def measure(pair: Pair, matcher: dm.DeepMatcher, cache: Path | None, name: str) -> np.ndarray:
-    """A row for every pixel with ground truth: 1, the evidence, and the error, (N, 6)."""
+    """Return a row for every pixel with ground truth: 1, the evidence, and the error, (N, 6)."""
     images = [pair.image0, pair.image1]
     matches = cached_matches(matcher, images[0], images[1], cache, name)
     backward, settings = None, preset(PRESET)

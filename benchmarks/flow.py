@@ -43,7 +43,7 @@ NAMES = ("EPE interpolated", "EPE", "EPE visible", "3px", "AUC", "kept", "second
 
 
 def changed(settings: FlowSettings, changes: list[str]) -> FlowSettings:
-    """Settings with some values replaced, each given as name=value."""
+    """Return settings with some values replaced, each given as name=value."""
     for change in changes:
         name, _, text = change.partition("=")
         for part in ("interpolation", "refinement"):

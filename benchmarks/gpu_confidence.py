@@ -42,12 +42,12 @@ class Judged:
         self.around = scores_around(self.decoded, *self.cells, self.geometry, patch, exponent)
 
     def evidence(self) -> Tensor:
-        """The evidence of all matches."""
+        """Return the evidence of all matches."""
         patch = self.network.descriptor.patch
         return gather_evidence(self.decoded, self.around, *self.cells, self.geometry, patch)
 
     def logits(self, evidence: Tensor, dtype: torch.dtype | None = torch.float16) -> Tensor:
-        """The network's answer, from convolutions of this type."""
+        """Return the network's answer, from convolutions of this type."""
         confidence = self.network.confidence
         assert confidence is not None
         return confidence(evidence, self.decoded.points1, *self.cells, self.geometry, dtype)
@@ -120,7 +120,7 @@ class Judged:
             self.time("contexts by cuDNN", lambda: confidence.describe(self.cells, converted))
 
     def float32(self) -> None:
-        """The network with float32 convolutions (TF32)."""
+        """Run the network with float32 convolutions (TF32)."""
         evidence = self.evidence()
         self.time("network, float32 convolutions", lambda: self.logits(evidence, None))
 
@@ -132,7 +132,7 @@ class Judged:
             self.time("network, plain", lambda: self.logits(evidence, None))
 
     def kernels(self) -> None:
-        """The kernels by their time."""
+        """Print the kernels by their time."""
         activities = [torch.profiler.ProfilerActivity.CUDA]
         with torch.profiler.profile(activities=activities) as profile:
             self.both()
@@ -141,7 +141,7 @@ class Judged:
             print(f"  {event.device_time_total:8.1f} us {event.count:4d} x {event.key[:110]}", flush=True)
 
     def search(self) -> None:
-        """The network with the algorithms that cuDNN finds fastest."""
+        """Run the network with the algorithms that cuDNN finds fastest."""
         evidence = self.evidence()
         with torch.backends.cudnn.flags(benchmark=True):
             self.time("network, cuDNN searched", lambda: self.logits(evidence))

@@ -97,7 +97,7 @@ def row(case: str, what: str, **numbers: Any) -> None:
 
 
 def images(batch: int, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """A smooth random picture, and the same moved by some pixels with noise."""
+    """Return a smooth random picture, and the same moved by some pixels with noise."""
     coarse = torch.rand(batch, 3, size[0] // 4 + 16, size[1] // 4 + 16, device="cuda")
     big = nn.functional.interpolate(coarse, scale_factor=4, mode="bicubic").clamp(0, 1)
     first = big[:, :, 16 : 16 + size[0], 16 : 16 + size[1]]

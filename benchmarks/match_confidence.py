@@ -149,7 +149,7 @@ def print_part(title: str, rows: Mapping[str, list[dict[str, float]]]) -> None:
 
 @picture
 def draw_reliability(parts: Mapping[str, Mapping[str, Reliability]]) -> Figure:
-    """True against stated probability, a line for each data set, above the share of the matches in each interval.
+    """Draw true against stated probability, a line for each data set, above the share of the matches in each interval.
 
     There is a column of panels for each part of the pairs. Intervals with fewer than 30 matches have no point.
     """

@@ -132,7 +132,7 @@ else:
 
 
 def measure(case: Case, device: str) -> dict[str, object]:
-    """The measurements of one case, taken in a process of its own."""
+    """Return the measurements of one case, taken in a process of its own."""
     command = [sys.executable, "-c", CHILD, json.dumps(asdict(case)), device]
     environment = {"OMP_NUM_THREADS": "2", **os.environ, "DEEPMATCHING_KERNELS": "on" if case.kernels else "off"}
     for _ in range(5):

@@ -82,7 +82,7 @@ def measure(network: Network, pair: Any, device: torch.device) -> tuple[dict[str
 
 
 def _mass(Q_0: Tensor, cells: Tensor, scale: float) -> Tensor:
-    """The probability of the 3 × 3 cells around each match under softmax(scale · Q_0): (B, H_0, W_0)."""
+    """Return the probability of the 3 × 3 cells around each match under softmax(scale · Q_0): (B, H_0, W_0)."""
     h, w = Q_0.shape[-2:]
     logits = scale * Q_0.flatten(-2)
     steps = torch.arange(-1, 2, device=cells.device)

@@ -48,7 +48,7 @@ def matches_of(table: np.ndarray, confidence: np.ndarray | None = None) -> Match
 
 
 def planar(shift: float = 0.0, size: tuple[int, int] = SIZE) -> Matches:
-    """Matches that move by (20 + shift, 10)."""
+    """Return matches that move by (20 + shift, 10)."""
     start = np.random.default_rng(0).uniform(0, size[::-1], (200, 2))
     return matches_of(np.hstack([start, start + np.array([20 + shift, 10])]))
 
@@ -123,7 +123,7 @@ def test_matches_that_determine_nothing_are_worth_nothing(plane: Entry, scene: E
 
 
 def mixed(root: Path) -> Path:
-    """A manifest of a pair with a flow, one with a homography, one with points and one with a pose."""
+    """Write a manifest of a pair with a flow, one with a homography, one with points and one with a pose."""
     entry = json.loads(write_pairs(root, 1).read_text())[0]
     np.savetxt(root / "h.txt", np.array([[1, 0, FLOW[0]], [0, 1, FLOW[1]], [0, 0, 1]]))
     (root / "p.txt").write_text("10 10 16 6\n40 30 46 26\n\n# more\n60 20 66 16\n")

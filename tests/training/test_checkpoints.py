@@ -27,7 +27,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 def learner_of(config: Config, steps: int = 0) -> Learner:
-    """The learner of a config after some steps of noise."""
+    """Return the learner of a config after some steps of noise."""
     torch.manual_seed(steps)
     learner = Learner(build_model(config.model, config.loss), config)
     for _ in range(steps):

@@ -23,7 +23,7 @@ def columns(out: Path) -> set[str]:
 
 
 def changed_parts(outcome: Outcome) -> set[str]:
-    """The parts of the network ``compact`` that a run has changed."""
+    """Return the parts of the network ``compact`` that a run has changed."""
     before, after = (load_network(m).state_dict() for m in ("compact", outcome.folder / "last.safetensors"))
     assert before.keys() == after.keys()
     return {key.split(".")[0] for key in before if not torch.equal(before[key], after[key])}

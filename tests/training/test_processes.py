@@ -29,7 +29,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, manifest: Path) -> Path:
-    """The results of all trainings of ``two_processes.py``, in the same two processes."""
+    """Return the results of all trainings of ``two_processes.py``, in the same two processes."""
     if not torch.distributed.is_available():
         pytest.skip("PyTorch without torch.distributed")
     from torch.distributed import TCPStore

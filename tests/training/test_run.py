@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 
 
 def with_flow(manifest: Path, folder: Path, *values: float) -> str:
-    """A manifest of the first pair with each of these displacements everywhere, in both directions."""
+    """Write a manifest of the first pair with each of these displacements everywhere, in both directions."""
     entries = []
     for n, value in enumerate(values):
         np.save(folder / f"{n}.npy", np.full((64, 96, 2), value, np.float32))

@@ -204,7 +204,7 @@ def _weights(folder: Path) -> Iterator[Format]:
 
 
 def _metadata(name: str, read: Callable[[Path], object], path: Path, key: str) -> Format:
-    """The metadata of a file of weights under one key, mutated inside a file that is in order."""
+    """Return the metadata of a file of weights under one key, mutated inside a file that is in order."""
     with safe_open(path, framework="pt") as file:
         metadata = file.metadata()
     tensors = load_file(path)

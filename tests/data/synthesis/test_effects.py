@@ -110,7 +110,7 @@ def test_other_pairs_are_not_touched_by_these_effects(photos: Photos) -> None:
 
 def test_wide_baselines_turn_and_zoom_more_than_a_change_of_viewpoint(photos: Photos) -> None:
     def turn(settings: SynthesisSettings) -> float:
-        """The standard deviation of the background's linear part from the identity."""
+        """Return the standard deviation of the background's linear part from the identity."""
         maker = Synthesizer(photos, (90, 122), replace(settings, min_layers=0, max_layers=0, max_displacement=300.0))
         flow = maker.batch(32, torch.Generator().manual_seed(0)).flow
         gradient = torch.stack([flow[:, 45, 61] - flow[:, 45, 60], flow[:, 45, 60] - flow[:, 44, 60]])

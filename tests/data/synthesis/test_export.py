@@ -102,7 +102,7 @@ def test_pairs_of_other_settings_or_sources_are_not_mixed(tmp_path: Path, folder
 
 
 def run(*arguments: object) -> str:
-    """The output of the command; its exceptions are raised."""
+    """Return the output of the command; its exceptions are raised."""
     app = typer.Typer()
     app.command()(synthesize)
     result = CliRunner().invoke(app, [*map(str, arguments)])

@@ -57,7 +57,7 @@ def whole_windows(photos: Photos, index: int, shape: tuple[int, ...], step: floa
 
 
 def box_scene(photos: Photos, move: tuple[int, int]) -> Scene:
-    """A square of 20 × 20 pixels with its corner at (30, 40) that moves by `move` before a resting background."""
+    """Return a square of 20 × 20 pixels at (30, 40) that moves by `move` before a resting background."""
     step = 1 / 20
     textures = whole_windows(photos, 1, (1, 1))
     masks = whole_windows(photos, photos.box, (1, 1), step, 1 + 0.5 * step)

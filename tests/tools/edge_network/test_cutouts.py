@@ -14,7 +14,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A red bar, larger than a cut-out may be, opaque all over."""
+    """Draw a red bar, larger than a cut-out may be, opaque all over."""
     picture = np.zeros((100, 400, 4), np.uint8)
     picture[..., 2] = picture[..., 3] = 255  # BGRA
     cv2.imwrite(str(tmp_path / "bar.png"), picture)
