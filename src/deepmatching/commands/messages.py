@@ -8,10 +8,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from deepmatching.settings import MIN_AGREEMENT
 
@@ -88,12 +88,6 @@ def first_names(names: Sequence[str], count: int) -> str:
     return ", ".join(names[:count]) + (", …" if len(names) > count else "")
 
 
-class Advance(Protocol):
-    """Counts more items as done and shows ``text`` behind the bar."""
-
-    def __call__(self, text: str = "", count: int = 1) -> None: ...
-
-
 def progress_display(*columns: ProgressColumn | str, transient: bool = True) -> Progress:
     """Return a progress display on standard error, disabled unless that is a terminal and the command is not quiet."""
     from rich.console import Console
@@ -106,8 +100,11 @@ def progress_display(*columns: ProgressColumn | str, transient: bool = True) -> 
 
 
 @contextmanager
-def progress_bar(title: str, total: int, done: int = 0) -> Iterator[Advance]:
-    """Show how many of ``total`` items are done; the block gets the function that counts them."""
+def progress_bar(title: str, total: int, done: int = 0) -> Iterator[Callable[..., None]]:
+    """Show how many of ``total`` items are done.
+
+    The block gets a function ``advance(text="", count=1)`` that counts more as done and shows text behind the bar.
+    """
     from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 
     columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()

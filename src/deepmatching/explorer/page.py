@@ -101,8 +101,7 @@ def exported_page(
 ) -> str:
     """Return one HTML file with the pair, its layers and the maps of a grid of points; of none after a search.
 
-    Args:
-        progress: is entered with the number of points, and gives the function to call after each.
+    With the number of points, ``progress`` returns a context of the function to call after each.
     """
     pair = result.pair
     fixed = {

@@ -11,12 +11,13 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from deepmatching import __version__
 from deepmatching.errors import DeepMatchingError
@@ -27,7 +28,6 @@ from deepmatching.explorer.results import Result, RunSettings, Traces
 from deepmatching.network.inspection import Inspection
 
 MAX_REQUEST_BYTES = 2**16  #: The largest request that is not a picture, in bytes.
-
 
 #: Sent with every response. The page loads nothing from elsewhere and may not be framed.
 HEADERS = {
@@ -171,34 +171,26 @@ def _address(text: str) -> SplitResult:
         return urlsplit("")
 
 
-class Guard:
+class Guard(BaseHTTPMiddleware):
     """A middleware that refuses requests of foreign pages, and sends :data:`HEADERS` with every response.
 
     A page of another site that is open in the same browser can send requests to 127.0.0.1. Its requests carry an
     ``Origin`` or ``Sec-Fetch-Site`` header that says so. With a name of its own that leads to 127.0.0.1 (DNS rebinding)
     it would be of the same origin, but then the ``Host`` header has that name. Starlette's ``TrustedHostMiddleware``
-    does not serve here: it cannot allow every IP address without allowing every name, and its older versions do not
-    know ``[::1]``.
+    cannot allow every IP address without allowing every name, and its older versions do not know ``[::1]``.
 
     The server may be called by the names ``hosts`` or, if it is on all addresses of the machine, by any IP address.
     """
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str], any_address: bool) -> None:
-        self.app, self.hosts, self.any_address = app, hosts, any_address
+        super().__init__(app)
+        self.hosts, self.any_address = hosts, any_address
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":  # the server's start and end; there are no sockets to open
-            await self.app(scope, receive, send)
-            return
-
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(HEADERS)
-            await send(message)
-
-        reason = self.refusal(scope["path"], Headers(scope=scope))
-        app = JSONResponse({"error": reason}, 403) if reason else self.app
-        await app(scope, receive, send_with_headers)
+    async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
+        reason = self.refusal(request.scope["path"], request.headers)
+        response = JSONResponse({"error": reason}, 403) if reason else await call_next(request)
+        response.headers.update(HEADERS)
+        return response
 
     def refusal(self, path: str, headers: Headers) -> str:
         """Return why a request is refused, or an empty text."""
