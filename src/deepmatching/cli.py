@@ -3,29 +3,16 @@
 import os
 import re
 import sys
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
 from deepmatching import __version__
-from deepmatching.commands.bench import bench
-from deepmatching.commands.bulk import bulk
-from deepmatching.commands.demo import demo
-from deepmatching.commands.evaluate import evaluate
-from deepmatching.commands.explore import explore
-from deepmatching.commands.export import export
-from deepmatching.commands.export_onnx import export_onnx
-from deepmatching.commands.flow import flow
 from deepmatching.commands.machine import require_addresses, watch
-from deepmatching.commands.match import match
 from deepmatching.commands.messages import INTERRUPTED, complain
 from deepmatching.commands.output import guarded_errors, guarded_output, silence_libraries
-from deepmatching.commands.reproduce import reproduce
-from deepmatching.commands.scores import scores
-from deepmatching.commands.sfm import sfm
-from deepmatching.commands.synthesize import synthesize
-from deepmatching.commands.train import train
 from deepmatching.errors import DeepMatchingError, explain
 from deepmatching.extensions import VARIABLE, import_plugins
 
@@ -72,12 +59,13 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+#: The commands in the order of ``--help``; each is the function of that name in the module of that name.
 COMMANDS = (
-    *(match, flow, explore, bulk, export, sfm, evaluate, train),
-    *(synthesize, reproduce, scores, export_onnx, demo, bench),
+    *("match", "flow", "explore", "bulk", "export", "sfm", "evaluate", "train"),
+    *("synthesize", "reproduce", "scores", "export_onnx", "demo", "bench"),
 )
-for command in COMMANDS:
-    app.command(cls=Command)(command)
+for name in COMMANDS:
+    app.command(cls=Command)(getattr(import_module(f"deepmatching.commands.{name}"), name))
 
 _PLUGIN_HELP = "Import this module, for files that name its classes as MODULE:Class; repeatable."
 

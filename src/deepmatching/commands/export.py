@@ -13,15 +13,8 @@ def export(
     run: Path = runs.RUN,
     hloc: tuple[Path, Path] | None = option(None, "Write hloc's features and matches.", "FEATURES.h5 MATCHES.h5"),
     colmap: Path | None = option(None, "Write a COLMAP database, verified geometrically.", "DATABASE"),
-    images: Path | None = runs.IMAGES,
-    cameras: runs.CameraMode | None = runs.CAMERAS,
-    camera_model: str | None = runs.CAMERA_MODEL,
-    camera_params: str | None = runs.CAMERA_PARAMS,
-    min_matches: int | None = runs.LEAST_MATCHES,
-    max_keypoints: int | None = runs.MAX_KEYPOINTS,
-    min_confidence: float | None = runs.LEAST_CONFIDENCE,
-    cell: float | None = runs.CELL,
-    refine: bool = runs.REFINE,
+    *,
+    choices: runs.Choices,
     graph: Path | None = option(None, "Draw the match graph: images, and the pairs with verified matches.", "PICTURE"),
 ) -> None:
     """Write the matches of a run for hloc or COLMAP, with keypoints that the pairs of an image share.
@@ -42,28 +35,23 @@ def export(
         *((features, check_hloc_suffix), (matches, check_hloc_suffix)),
         *((colmap, check_database_path), (graph, check_picture_path)),
     ]
-    folders = filter(None, (Path(opened.plan.images), images))
+    folders = filter(None, (Path(opened.plan.images), choices.images))
     options.check_outputs(checks, (folder / name for folder in folders for name in opened.plan.names))
     if colmap is None:
-        of_cameras = {
-            "images": images,
-            "cameras": cameras,
-            "camera_model": camera_model,
-            "camera_params": camera_params,
-        }
-        options.refuse(of_cameras, "is for --colmap: leave it out.")
+        for name in ("images", "cameras", "camera_model", "camera_params"):
+            options.refuse({name: getattr(choices, name)}, "is for --colmap: leave it out.")
         if graph is None:
-            options.refuse({"min_matches": min_matches}, "is for --colmap and --graph: leave it out.")
-    setup = runs.camera_setup(cameras, camera_model, camera_params)
+            options.refuse({"min_matches": choices.min_matches}, "is for --colmap and --graph: leave it out.")
+    choices.setup()  # raises now, before any work
     verified = None
     if hloc is not None or colmap is not None:
-        keypoints = runs.share_keypoints(opened, cell, max_keypoints, refine, min_confidence)
+        keypoints = choices.share_keypoints(opened)
         if features is not None and matches is not None:
             count = write_hloc(keypoints, features, matches)
             points = sum(len(image.points) for image in keypoints.images.values())
             say(f"{count} matches of {points} keypoints in {len(keypoints.images)} images")
         if colmap is not None:
-            verified = runs.export_database(keypoints, colmap, images, setup, min_matches).verified
+            verified = choices.export_database(keypoints, colmap)
     if graph is not None:
-        runs.draw_graph(opened, graph, min_matches, verified)
+        runs.draw_graph(opened, graph, choices.min_matches, verified)
     messages.say_written(features, matches, colmap, graph)

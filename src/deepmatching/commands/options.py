@@ -12,7 +12,7 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
@@ -76,14 +76,19 @@ def command(*names: str, shown: Mapping[str, str] | None = None, **defaults: Any
 
     These stand in place of the parameter ``settings``, which gets a dictionary of their values. They are checked, but
     not the device: a cluster may have one that this machine lacks. The command may have its own defaults, and its own
-    words for a default (``shown``).
+    words for a default (``shown``). The fields of a parameter that is a dataclass of options are options, too.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        parameters = []
+        parameters: list[inspect.Parameter] = []
+        groups: dict[str, Any] = {}
         for parameter in inspect.signature(function, eval_str=True).parameters.values():
             if parameter.name == "settings" and names:
                 parameters += [_of_setting(name, defaults, shown or {}) for name in names]
+            elif is_dataclass(kind := parameter.annotation):
+                groups[parameter.name] = kind
+                types = get_type_hints(kind)
+                parameters += [_of_typer(field.name, types[field.name], field.default) for field in fields(kind)]
             else:
                 parameters.append(_of_typer(parameter.name, parameter.annotation, parameter.default, parameter.kind))
         parameters += [_of_typer("verbose", bool, VERBOSE), _of_typer("quiet", bool, QUIET)]
@@ -100,6 +105,8 @@ def command(*names: str, shown: Mapping[str, str] | None = None, **defaults: Any
                 parsed = {name: PARSERS[name](given[name]) for name in PARSERS if isinstance(given.get(name), str)}
                 values["settings"] = given | parsed
                 Settings(**{**values["settings"], "device": "cpu"})
+            for name, kind in groups.items():
+                values[name] = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
             function(**values)
 
         changed.__signature__ = signature  # type: ignore[attr-defined]

@@ -16,18 +16,11 @@ GRAPH = "graph.png"  #: The picture of the match graph.
 def sfm(
     run: Path = runs.RUN,
     out: Path = option(..., "Folder for the database, the model and its picture.", "MODEL"),
-    images: Path | None = runs.IMAGES,
-    cameras: runs.CameraMode | None = runs.CAMERAS,
-    camera_model: str | None = runs.CAMERA_MODEL,
-    camera_params: str | None = runs.CAMERA_PARAMS,
-    min_matches: int | None = runs.LEAST_MATCHES,
-    max_keypoints: int | None = runs.MAX_KEYPOINTS,
-    min_confidence: float | None = runs.LEAST_CONFIDENCE,
+    *,
+    choices: runs.Choices,
     max_error: float | None = option(
         None, "Drop observations with a larger reprojection error.", "PIXELS", f"{_MAX_ERROR_IN_CELLS} descriptor cells"
     ),
-    cell: float | None = runs.CELL,
-    refine: bool = runs.REFINE,
 ) -> None:
     """Reconstruct the cameras and the points of a scene from a run, with COLMAP's incremental mapping.
 
@@ -43,8 +36,8 @@ def sfm(
         check_number("--max-error", max_error, above=0)
     load_pycolmap()
     opened = RunFolder(run)
-    folder = runs.images_of(opened, images)
-    setup = runs.camera_setup(cameras, camera_model, camera_params)
+    folder = choices.images_of(opened)
+    choices.setup()  # raises now, before any work
     if options.is_same(out, run) or options.is_same(out, folder):
         raise DeepMatchingError(f"'{out}' is an input: give another folder for the model.")
     database, graph, picture, points = (out / name for name in (DATABASE, GRAPH, PICTURE, POINTS))
@@ -53,13 +46,13 @@ def sfm(
     has_model, start = (out / "0").exists(), time.perf_counter()
     with Store(out, DATABASE, "models").reserve():
         try:
-            keypoints = runs.share_keypoints(opened, cell, max_keypoints, refine, min_confidence)
-            summary = runs.export_database(keypoints, database, folder, setup, min_matches)
-            runs.draw_graph(opened, graph, min_matches, summary.verified)
+            keypoints = choices.share_keypoints(opened)
+            verified = choices.export_database(keypoints, database)
+            runs.draw_graph(opened, graph, choices.min_matches, verified)
             limit = max(1.0, _MAX_ERROR_IN_CELLS * keypoints.precision()) if max_error is None else max_error
             prepared = time.perf_counter()
             with progress_bar("cameras", len(keypoints.images)) as advance:
-                model = reconstruct(out, folder, limit, camera_params is None, advance)
+                model = reconstruct(out, folder, limit, choices.camera_params is None, advance)
         except BaseException:
             for path in () if has_model else (database, graph):
                 path.unlink(missing_ok=True)
