@@ -242,7 +242,7 @@ _CHECKS: dict[str, Callable[[Any], object]] = {
     "levels": partial(check_number, "levels", minimum=0, whole=True),
     "downscale": partial(check_number, "downscale", minimum=0, maximum=2, whole=True),
     "memory": partial(check_number, "memory, in bytes,", minimum=1, maximum=MAX_BYTES, whole=True),
-    "max_size": partial(check_number, "max_size", minimum=16, whole=True),
+    "max_size": partial(check_number, "max_size", minimum=16, maximum=MAX_PIXELS, whole=True),
     "bit_depth": partial(check_number, "bit_depth", minimum=8, maximum=16, whole=True),
     "pooling": partial(check_choice, "pooling", allowed=get_args(Pooling)),
     "rotations": rotations_in_degrees,

@@ -28,7 +28,7 @@ LIMIT = 1_200_000
 
 
 def chromium() -> str | None:
-    """The browser: that of the variable CHROMIUM, else the first one on the path."""
+    """Return the browser: that of the variable CHROMIUM, else the first one on the path."""
     names = ("chromium", "chromium-browser", "google-chrome", "chrome")
     return os.environ.get("CHROMIUM") or next((path for path in map(shutil.which, names) if path), None)
 
@@ -59,14 +59,14 @@ def pair_files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="session")
 def server(browser: Browser, pair_files: tuple[Path, Path]) -> Iterator[Server]:
-    """An explorer that was started with a pair."""
+    """Start an explorer with a pair."""
     with started("explore", *pair_files, *QUICK_SERVER) as process:
         yield Server(process)
 
 
 @pytest.fixture
 def new_page(browser: Browser) -> Iterator[Callable[..., Page]]:
-    """Opens pages. An error in the console of one, or a request to another machine, fails the test."""
+    """Open pages. An error in the console of one, or a request to another machine, fails the test."""
     contexts, problems = [], []
 
     def open_(address: str, **settings: object) -> Page:

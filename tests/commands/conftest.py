@@ -13,7 +13,7 @@ from deepmatching.cli import main
 
 @pytest.fixture
 def pictures(pair: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> tuple[Path, Path]:
-    """The files a.png and b.png of a pair of images."""
+    """Write the files a.png and b.png of a pair of images."""
     paths = (tmp_path / "a.png", tmp_path / "b.png")
     for path, image in zip(paths, pair, strict=True):
         cv2.imwrite(str(path), image[:, :, ::-1])
@@ -22,7 +22,7 @@ def pictures(pair: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> tuple[Path,
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Runs a command to its end, checks its exit code and that standard output is empty; returns standard error."""
+    """Run a command to its end, check its exit code and that standard output is empty; return standard error."""
 
     def run(*arguments: object, code: int = 0) -> str:
         monkeypatch.setattr(sys, "argv", ["deepmatching", *map(str, arguments)])
@@ -39,7 +39,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) 
 def is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Callable[..., str]
 ) -> Callable[[str, str], None]:
-    """Checks that a command line, run in the temporary folder, ends with one line and code 2 and writes nothing.
+    """Check that a command line, run in the temporary folder, ends with one line and code 2 and writes nothing.
 
     ``EMPTY`` stands for an empty text, and ``\\n`` for the end of a line.
     """

@@ -18,7 +18,7 @@ from deepmatching.reconstruction.keypoints import SharedKeypoints
 
 @pytest.fixture
 def run(pair: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> RunFolder:
-    """A run of three photographs in the folder ``run``; the photographs are in ``photos``."""
+    """Match three photographs in the folder ``run``; the photographs are in ``photos``."""
     folder = tmp_path / "photos"
     folder.mkdir()
     for name, image in zip(("a.png", "b.png", "c d.png"), (*pair, np.roll(pair[0], 3, axis=1)), strict=True):

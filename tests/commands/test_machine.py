@@ -56,7 +56,7 @@ def test_the_limit_of_a_container_is_read(tmp_path: Path) -> None:
 
 @pytest.fixture
 def why(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Returns the reason that a verbose command gives; our work and that of others keeps 2.5 of 5 cores busy."""
+    """Return the reason that a verbose command gives; our work and that of others keeps 2.5 of 5 cores busy."""
     monkeypatch.setattr(machine, "_start", (100.0, 1.0))
     monkeypatch.setattr(machine, "read_quota", lambda: None)
     monkeypatch.setattr(machine.time, "monotonic", lambda: 102.0)

@@ -22,7 +22,7 @@ def _as_loud_as_before() -> Iterator[None]:
 
 @pytest.fixture
 def terminal(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    """What is printed to a terminal, or to a file with the parameter False."""
+    """Collect what is printed to a terminal, or to a file with the parameter False."""
     printed, original = io.StringIO(), rich.console.Console
     is_terminal = getattr(request, "param", True)
     options = {"file": printed, "force_terminal": is_terminal, "width": 200, "color_system": None}

@@ -139,7 +139,7 @@ LARGE = f"""
 match a.png b.png: --radius {DIGITS} → 1000000 | --radius {"9" * 5000} → radius | --radius 1e999 → radius
 match a.png b.png: --levels {DIGITS} → level | --downscale {DIGITS} → downscale | --memory {DIGITS}GB → --memory
 match a.png b.png: --memory {DIGITS} → 9223372036854775807 | --memory {"9" * 5000} → --memory
-bench --size 8x{"9" * 5000} → 1073741824
+bulk photos --exhaustive --out new --max-size {DIGITS} → max_size | bench --size 8x{"9" * 5000} → 1073741824
 """
 
 #: What some commands need.
@@ -158,7 +158,7 @@ def lines(table: str) -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="session")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with files of every kind: pictures, frames, a run of three photographs, pairs with flow, and others."""
+    """Write a folder with files of every kind: pictures, frames, a run of photographs, pairs with flow, and others."""
     folder = tmp_path_factory.mktemp("template")
     for name in ("folder", "folder.txt", "empty", "single", "truth", "earlier", "mine", "photos"):
         (folder / name).mkdir()

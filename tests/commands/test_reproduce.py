@@ -44,7 +44,7 @@ def hog_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def flows(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
-    """The calls of a flow that takes no time, a quarter pixel off, and 10 pixels off in rows 10 to 14."""
+    """Record the calls of a flow that takes no time, a quarter pixel off, and 10 pixels off in rows 10 to 14."""
     calls = []
 
     def flow(self: DeepMatcher, image0: Any, image1: Any, preset: str, **options: Any) -> SimpleNamespace:
@@ -179,7 +179,7 @@ def test_without_masks_all_known_pixels_count_and_the_table_says_so(
 
 
 def trained(path: Path, validation: list[str], score: str | None) -> str:
-    """A row's model as training writes it: with its config and, if it is the best one, its score."""
+    """Write a row's model as training writes it: with its config and, if it is the best one, its score."""
     config = {"data": {"train": ["sintelmini"], "overfit": 0}, "validation": {"data": validation}}
     card = {"config": json.dumps(config), **({} if score is None else {"score": score})}
     save_network(load_network("hog", 16), path, **card)  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ def small_pair() -> Pair:
 
 @pytest.fixture(scope="session")
 def result(small_pair: Pair) -> Result:
-    """The small pair, matched by HOG."""
+    """Match the small pair by HOG."""
     return compute(small_pair, QUICK, "cpu", lambda stage: None)
 
 
@@ -33,7 +33,7 @@ def traces() -> Traces:
 
 @pytest.fixture
 def pictures() -> Iterator[Pictures]:
-    """A store of pictures, removed after the test."""
+    """Open a store of pictures that is removed after the test."""
     store = Pictures(max_size=64)
     yield store
     store.close()
@@ -41,5 +41,5 @@ def pictures() -> Iterator[Pictures]:
 
 @pytest.fixture
 def runs() -> Runs:
-    """Runs that compute as the command does, on the CPU."""
+    """Return runs that compute as the command does, on the CPU."""
     return Runs(lambda pair, settings, begin: compute(pair, settings, "cpu", begin))

@@ -26,7 +26,7 @@ ORIGIN = "http://127.0.0.1:8760"
 
 @pytest.fixture
 def client(pictures: Pictures, small_pair: Pair, result: Result) -> Iterator[TestClient]:
-    """A client of a server that has the small pair; the matcher is not run again."""
+    """Open a client of a server that has the small pair; the matcher is not run again."""
     pictures.pairs.add(small_pair.id, small_pair)
     runs = Runs(lambda pair, settings, begin: result)
     explorer = serving.Explorer(pictures, runs, ("compact", "hog"), (RunSettings(), RunSettings("hog")))
@@ -36,7 +36,7 @@ def client(pictures: Pictures, small_pair: Pair, result: Result) -> Iterator[Tes
 
 @pytest.fixture
 def run(client: TestClient) -> str:
-    """The address of a finished run of the small pair."""
+    """Return the address of a finished run of the small pair."""
     started = client.post("/api/runs", json={"pair": "small", "settings": asdict(QUICK)})
     assert started.status_code == 202
     address = f"/api/runs/{started.json()['id']}"
