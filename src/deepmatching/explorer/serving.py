@@ -2,12 +2,13 @@
 
 import ipaddress
 import json
+import re
 import socket
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import unquote
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -163,14 +164,6 @@ def _number(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return None
 
 
-def _address(text: str) -> SplitResult:
-    """Return the parts of an address; of a malformed one, such as ``http://[bad``, empty parts."""
-    try:
-        return urlsplit(text)
-    except ValueError:
-        return urlsplit("")
-
-
 class Guard(BaseHTTPMiddleware):
     """A middleware that refuses requests of foreign pages, and sends :data:`HEADERS` with every response.
 
@@ -195,11 +188,11 @@ class Guard(BaseHTTPMiddleware):
     def refusal(self, path: str, headers: Headers) -> str:
         """Return why a request is refused, or an empty text."""
         host = headers.get("host", "")
-        name = (_address(f"//{host}").hostname or "").lower()
+        name = re.sub(":[0-9]*$", "", host.lower()).strip("[]")  # without the port
         if name not in self.hosts and not (self.any_address and _number(name)):
             return "This server does not answer under that name: use the address that it printed."
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
-        is_foreign = origin is not None and _address(origin).netloc.lower() != host.lower()
+        is_foreign = origin is not None and origin.lower().partition("://")[2] != host.lower()
         is_navigation = headers.get("sec-fetch-mode") == "navigate" and path == "/"
         if is_foreign or (site not in ("same-origin", "none") and not is_navigation):
             return "A page of another site may not use this server."
