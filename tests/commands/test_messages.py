@@ -78,19 +78,27 @@ def test_names_with_line_breaks_stay_on_one_line(capsys: pytest.CaptureFixture[s
 
 INTERRUPTED = """
 import signal, threading, time
+import numpy as np
 from numba import njit
 from deepmatching.commands import messages
 
 @njit(nogil=True)
-def endless(n):
-    while n >= 0:
-        n = (n + 1) % 1000
-    return n
+def endless(state):
+    state[0] += 1
+    while state[0]:
+        state[1] = (state[1] + 1) % 1000
 
+def interrupt():
+    while not state[0]:
+        time.sleep(0.01)
+    signal.raise_signal(signal.SIGINT)
+
+endless(np.array([-1, 0]))  # compiles it, and returns
+state = np.zeros(2, np.int64)
 messages.GRACE = 0.1
-threading.Timer(3, signal.raise_signal, [signal.SIGINT]).start()
 with messages.computing("matching"):
-    endless(0)
+    threading.Thread(target=interrupt, daemon=True).start()
+    endless(state)
 """
 
 
