@@ -42,14 +42,6 @@ def test_a_flow_of_usual_size_has_a_legend_unless_told_otherwise() -> None:
     assert changed[-30:, -30:].any() and not changed[:100].any() and not changed[:, :200].any()
 
 
-def test_unknown_flow_is_black_and_does_not_count_for_the_range() -> None:
-    flow = np.full((20, 20, 2), np.nan, np.float32)
-    flow[0, 0] = (3, 4)
-    assert flow_range(flow) == 5
-    picture = draw_flow(flow)
-    assert picture[0, 0].any() and not picture[1:].any()
-
-
 def test_the_colour_changes_at_the_steps_and_nowhere_else() -> None:
     errors = [0.0, *(step + offset for step in STEPS for offset in (-1e-3, 0, 1e-3)), 1e6]
     field = np.zeros((1, len(errors), 2), np.float32)

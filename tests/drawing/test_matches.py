@@ -13,6 +13,8 @@ from deepmatching.drawing.pictures import flow_to_color
 from deepmatching.errors import DeepMatchingError
 
 NONE = np.zeros((0, 2))
+BLACK = np.zeros((600, 800, 3), np.uint8)
+BLACK.setflags(write=False)
 
 build_match_figure = unwrap(draw_match_figure)
 
@@ -68,8 +70,8 @@ def test_figures_of_every_size_are_drawn(size: tuple[int, int], count: int, rng:
     ("count", "words"), [(0, "no matches"), (1, "1 match"), (3, "3 of 3 matches"), (900, "of 900 matches")]
 )
 def test_the_title_counts_the_matches(count: int, words: str) -> None:
-    image, start = np.zeros((480, 640, 3), np.uint8), np.linspace((100, 100), (300, 300), count)
-    title = build_match_figure(image, image, start, start + 5, np.ones(count)).axes[0].get_title(loc="left")
+    start = np.linspace((100, 100), (300, 300), count)
+    title = build_match_figure(BLACK, BLACK, start, start + 5, np.ones(count)).axes[0].get_title(loc="left")
     assert title.startswith("Image 0: ") and title.endswith(words)
 
 
@@ -86,9 +88,8 @@ def test_the_second_row_shows_where_matches_are() -> None:
 
 
 def test_an_arrow_points_from_the_start_of_a_match_to_its_end() -> None:
-    image = np.zeros((600, 800, 3), np.uint8)
     start, end = np.array([[200.0, 300.0]]), np.array([[400.0, 300.0]])
-    tinted = panels_of(build_match_figure(image, image, start, end))[2][:450]  # above the legend
+    tinted = panels_of(build_match_figure(BLACK, BLACK, start, end))[2][:450]  # above the legend
     columns = np.flatnonzero((tinted > 200).all(axis=2).any(axis=0))
     assert abs(columns.min() - 200) < 6 and abs(columns.max() - 400) < 10
     heights = (tinted > 60).all(axis=2).sum(axis=0)
@@ -96,11 +97,10 @@ def test_an_arrow_points_from_the_start_of_a_match_to_its_end() -> None:
 
 
 def test_arrows_and_dots_are_spread_evenly_whatever_the_length_of_the_displacement() -> None:
-    image = np.zeros((600, 800, 3), np.uint8)
     y, x = np.mgrid[4:600:8, 4:800:8]
     start = np.stack([x.ravel(), y.ravel()], axis=1).astype(float)
     motion = np.stack([np.where(start[:, 0] < 400, 0.5, 40.0), np.zeros(len(start))], axis=1)
-    figure = build_match_figure(image, image, start, start + motion, np.linspace(0, 1, len(start)))
+    figure = build_match_figure(BLACK, BLACK, start, start + motion, np.linspace(0, 1, len(start)))
     (arrows,) = figure.axes[2].collections
     tails = np.asarray(arrows.get_offsets())
     counts = np.histogram2d(*tails.T, bins=(4, 3), range=((0, 800), (0, 600)))[0]
@@ -108,9 +108,8 @@ def test_arrows_and_dots_are_spread_evenly_whatever_the_length_of_the_displaceme
 
 
 def test_no_arrow_is_drawn_over_the_legend() -> None:
-    image = np.zeros((600, 800, 3), np.uint8)
     start, end = np.array([[600.0, 560.0]]), np.array([[799.0, 560.0]])  # through the corner of the legend
-    across, elsewhere = (panels_of(build_match_figure(image, image, start - n, end - n))[2] for n in (0, 300))
+    across, elsewhere = (panels_of(build_match_figure(BLACK, BLACK, start - n, end - n))[2] for n in (0, 300))
     assert (across[-40:-12, -40:-12] == elsewhere[-40:-12, -40:-12]).all()
 
 
@@ -179,9 +178,8 @@ def test_the_confidence_is_the_order_if_there_is_one() -> None:
 
 
 def test_lines_of_matches_that_are_no_inliers_are_grey() -> None:
-    image = np.zeros((600, 800, 3), np.uint8)
     start = np.array([[200.0, 150.0], [400.0, 450.0]])
-    arguments = (image, image, start, start, np.array([2.0, 1.0]))
+    arguments = (BLACK, BLACK, start, start, np.array([2.0, 1.0]))
     for inliers, is_colored in ((None, [True, True]), (np.array([False, True]), [False, True])):
         panel = panels_of(build_match_figure(*arguments, inliers=inliers))[1]
         assert [np.ptp(panel[row - 4 : row + 5], axis=2).max() > 60 for row in (150, 450)] == is_colored
@@ -202,11 +200,10 @@ def test_uncertain_matches_are_paler_but_not_invisible() -> None:
 
 
 def test_lines_of_uncertain_matches_are_dashed_and_the_title_says_so() -> None:
-    image = np.zeros((480, 640, 3), np.uint8)
     start = np.array([[100.0, 100.0], [300.0, 300.0]])
 
     def drawn(confidence: np.ndarray | None) -> tuple[str, list[bool], str]:
-        axes = build_match_figure(image, image, start, start + 5, np.ones(2), confidence).axes
+        axes = build_match_figure(BLACK, BLACK, start, start + 5, np.ones(2), confidence).axes
         dashed = [line.is_dashed() for line in axes[1].lines]
         return axes[0].get_title(loc="left"), dashed, axes[3].get_title(loc="left")
 
@@ -219,7 +216,7 @@ def test_lines_of_uncertain_matches_are_dashed_and_the_title_says_so() -> None:
 
 
 def test_wild_matches_do_no_harm() -> None:
-    image = np.zeros((60, 80, 3), np.uint8)
+    image = BLACK[:60, :80]
     start = np.array([[np.nan, 1.0], [-1e12, 1e12], [5.0, 5.0]])
     end = np.array([[1.0, 1.0], [1e30, 0.0], [1e9, -1e9]])
     assert draw_match_figure(image, image, start, end, np.array([np.nan, np.inf, 0.0])).ndim == 3

@@ -13,9 +13,7 @@ from deepmatching.geometry.discretization import Geometry
 from deepmatching.io.weights import read_safetensors, write_safetensors
 from deepmatching.models import build_network, load_network, save_network
 from deepmatching.network.descriptors import HOG
-from deepmatching.network.inference import Decoding
 from deepmatching.network.network import Network
-from deepmatching.network.operators.decoding import decode
 from deepmatching.network.operators.soft_pooling import COST
 from deepmatching.settings import Settings
 from helpers.brute_force import brute_aggregation, brute_paths, brute_soft_pooling
@@ -100,18 +98,6 @@ def test_every_cell_on_the_image_has_a_score_and_a_gradient(radius: int | None) 
         assert gradient.flatten()[cell] > 0 and torch.isfinite(gradient).all()
 
 
-@pytest.mark.parametrize("reciprocal", ["bins", "exact", "none"])
-@torch.no_grad()
-def test_decoding_is_the_arg_max_of_q0(reciprocal: str) -> None:
-    network = soft_network(10, 2).float()
-    image0, image1 = (image.float() for image in images((48, 40), (40, 56)))
-    pyramid = network(image0, image1)
-    expected = decode(pyramid.Q[0], pyramid.geometry, reciprocal)
-    found = network.decode(image0, image1, Decoding(reciprocal))
-    for name in ("points1", "scores", "cells", "verified"):
-        assert torch.equal(getattr(found, name), getattr(expected, name)), name
-
-
 def test_a_model_keeps_its_pooling_and_its_temperatures(tmp_path: Path) -> None:
     network = build_network("compact", dimensions=6)
     network.use_pooling("soft", 7.0)
@@ -160,9 +146,3 @@ def test_half_precision_is_for_hard_pooling() -> None:
     object.__setattr__(settings, "half", True)  # the settings refuse it without a GPU
     with pytest.raises(DeepMatchingError, match="Half precision is for hard pooling"):
         dm.DeepMatcher(Network(HOG(), 8, pooling="soft"), settings)
-
-
-@pytest.mark.parametrize(("pooling", "temperature"), [("mean", 1.0), ("soft", 0.0), ("soft", float("nan"))])
-def test_wrong_pooling_is_refused(pooling: str, temperature: float) -> None:
-    with pytest.raises(DeepMatchingError, match="must be"):
-        Network(HOG(), 8, pooling=pooling, temperature=temperature)  # type: ignore[arg-type]

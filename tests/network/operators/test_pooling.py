@@ -1,6 +1,7 @@
 """Pooling as a component: a user's own one is honoured wherever the network is used."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,6 +67,7 @@ class Overriding(Network):
 
 MAKERS: list[Callable[[int | None], Network]] = [
     lambda radius: Network(HOG(), radius, levels=2, pooling=MeanPooling()),
+    lambda radius: Network(HOG(), radius, levels=2, pooling="soft"),
     lambda radius: Overriding(HOG(), radius, levels=2),
 ]
 
@@ -108,6 +110,9 @@ def test_its_parameters_are_the_networks() -> None:
     assert network.pooling == "hard" and "own_pooling.scale" not in network.state_dict() and network.is_fusable
 
 
-def test_half_a_component_is_refused() -> None:
-    with pytest.raises(DeepMatchingError, match="pooling"):
-        Network(HOG(), 8, pooling=object())  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("pooling", "temperature"), [(object(), 1.0), ("mean", 1.0), ("soft", 0.0), ("soft", float("nan"))]
+)
+def test_wrong_pooling_is_refused(pooling: Any, temperature: float) -> None:
+    with pytest.raises(DeepMatchingError, match="must be"):
+        Network(HOG(), 8, pooling=pooling, temperature=temperature)
