@@ -50,7 +50,7 @@ class Command(TyperCommand):
 
 
 def _plain_type(found: re.Match[str]) -> str:
-    """``INT`` for a type, ``clean|final`` for a choice."""
+    """Return ``INT`` for a type, ``clean|final`` for a choice."""
     return f" {found[1] if '|' in found[1] else found[1].upper()}"
 
 

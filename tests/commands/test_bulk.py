@@ -1,5 +1,7 @@
 """The command ``deepmatching bulk``."""
 
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,6 +47,16 @@ def test_a_file_of_pairs_with_a_missing_image_ends_well_and_names_the_failure(
     Image.open(photos / "b.png").save(photos / "lost.png")
     command("bulk", tmp_path / "pairs.txt", "--images", photos, "--out", tmp_path / "run", *COMMON)
     assert not (tmp_path / "run" / "failures.txt").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
+def test_names_that_are_not_text_can_fail_too(photos: Path, tmp_path: Path, command: Callable[..., str]) -> None:
+    for name in (b"\xff.png", b"new\nline.png"):
+        Path(os.fsdecode(os.fsencode(photos) + b"/" + name)).write_text("no picture")
+    assert "7 failed" in command("bulk", photos, "--exhaustive", "--out", tmp_path / "run", *COMMON)
+    lines = (tmp_path / "run" / "failures.txt").read_bytes().splitlines()
+    assert len(lines) == 7 and any(b"\xff.png\t" in line for line in lines)
+    assert any(b"new\\nline.png\t" in line for line in lines)
 
 
 def test_unrelated_photographs_are_not_verified_and_the_summary_says_so(

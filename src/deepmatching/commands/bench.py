@@ -36,7 +36,7 @@ def bench(
     import torch
 
     from deepmatching.evaluation.speed import Case, measure, measure_match
-    from deepmatching.io.files import atomic_write
+    from deepmatching.io.files import write_file
     from deepmatching.network.memory import amount
 
     check_number("--batch", batch, minimum=1)
@@ -61,12 +61,9 @@ def bench(
         ("peak memory, above the process's", amount(timing.peak)),
     ]
     if program:
-        rows += [
-            ("whole program: time", f"{program.time:.2f} s"),
-            ("whole program: peak memory", amount(program.peak)),
-        ]
+        rows.append(("whole program: time", f"{program.time:.2f} s"))
+        rows.append(("whole program: peak memory", amount(program.peak)))
     print_rows(rows, to_output=True)
     if json_file:
-        with atomic_write(json_file) as temporary:
-            whole = {"whole_program": asdict(program)} if program else {}
-            temporary.write_text(json.dumps({**timing.as_dict(), **whole}, indent=1))
+        whole = {"whole_program": asdict(program)} if program else {}
+        write_file(json_file, json.dumps({**timing.as_dict(), **whole}, indent=1))

@@ -173,7 +173,7 @@ class _Display(contextlib.ExitStack):
 
 def _summarize(run: RunFolder, progress: Progress) -> None:
     """Print what the run has, and write its failures to a file."""
-    from deepmatching.io.files import atomic_write
+    from deepmatching.io.files import write_file
     from deepmatching.network.memory import amount
 
     found = [(pair.names, pair.failure, len(pair.matches)) for pair in run]
@@ -181,9 +181,10 @@ def _summarize(run: RunFolder, progress: Progress) -> None:
     matches, right = sum(count for *_, count in found), len(found) - len(failures)
     path = run.path / FAILURES
     if failures:
-        with atomic_write(path) as temporary:
-            lines = "".join(f"{name0}\t{name1}\t{reason}\n" for (name0, name1), reason in failures.items())
-            temporary.write_text(lines, encoding="utf-8")
+        lines = (
+            "\t".join(text.translate(messages.ESCAPES) for text in (*names, why)) for names, why in failures.items()
+        )
+        write_file(path, os.fsencode("".join(f"{line}\n" for line in lines)))  # names need not be text
     else:
         path.unlink(missing_ok=True)
     rows = [

@@ -30,7 +30,7 @@ GRACE = 1.0  #: Seconds after which the interrupt key ends a computation that do
 INTERRUPTED = 130  #: The exit code of a command that the interrupt key has ended.
 
 #: Characters of names of files that would move the cursor or begin a line, and what is printed for them.
-_ESCAPES = {number: repr(chr(number))[1:-1] for number in (*range(32), *range(127, 160), 0x2028, 0x2029)}
+ESCAPES = {number: repr(chr(number))[1:-1] for number in (*range(32), *range(127, 160), 0x2028, 0x2029)}
 
 _is_quiet = _is_verbose = False
 
@@ -45,7 +45,7 @@ def set_verbosity(quiet: bool = False, verbose: bool = False) -> None:
 def say(text: str) -> None:
     """Print one line to standard error, unless the command is quiet."""
     if not _is_quiet:
-        print(text.translate(_ESCAPES), file=sys.stderr)
+        print(text.translate(ESCAPES), file=sys.stderr)
 
 
 def say_if_verbose(text: str) -> None:
@@ -56,7 +56,7 @@ def say_if_verbose(text: str) -> None:
 
 def complain(text: str) -> None:
     """Print an error, one line, to standard error."""
-    print(f"deepmatching: {text.translate(_ESCAPES)}", file=sys.stderr)
+    print(f"deepmatching: {text.translate(ESCAPES)}", file=sys.stderr)
 
 
 def say_written(*paths: Path | None) -> None:
