@@ -6,7 +6,7 @@ The command ``deepmatching bulk`` matches all pairs of a few small pictures. It 
 and again in a new folder until there were enough kills. A quarter of the moments are drawn from the time that an
 undisturbed run takes, most of which passes before the first shard. The others come after a random number of new shards,
 up to the time of a shard later. With Ray, workers are then killed while the command goes on, at most two in a run: a
-shard whose worker dies three times is given up. In the end,
+pair that costs five workers is given up. In the end,
 
 * the shards of every run have the same bytes as those of an undisturbed run in one process;
 * no shard that was finished when the command was killed is written again, so only those in flight are matched again;

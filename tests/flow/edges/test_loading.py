@@ -1,3 +1,5 @@
+"""Edge maps from files."""
+
 from pathlib import Path
 
 import cv2
