@@ -8,7 +8,7 @@ from PIL import Image
 
 
 def scene() -> np.ndarray:
-    """A smooth random picture of 160×240."""
+    """Draw a smooth random picture of 160×240."""
     picture = np.kron(np.random.default_rng(0).uniform(0, 255, (54, 80, 3)), np.ones((3, 3, 1)))[:160, :240]
     for axis in (0, 1):
         picture = (picture + np.roll(picture, 1, axis) + np.roll(picture, -1, axis)) / 3

@@ -133,7 +133,7 @@ class _FakeRay:
 
 @pytest.fixture
 def run_on(monkeypatch: pytest.MonkeyPatch, photos: Path, tmp_path: Path) -> Callable[..., RunFolder]:
-    """Matches the photographs, ten pairs in three shards, in this process or on a made-up cluster."""
+    """Match the photographs, ten pairs in three shards, in this process or on a made-up cluster."""
     monkeypatch.setattr("deepmatching.bulk_matching.running._MIN_SHARDS", 3)
     monkeypatch.setattr(cluster_module, "_PAUSE", 0.0)
     monkeypatch.setattr(cluster_module, "_LOOK_EVERY", 0.0)
@@ -202,7 +202,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def _patient(start: Any) -> Any:
-    """Skips the test if Ray is not started within its own 30 seconds, as on a busy machine."""
+    """Skip the test if Ray is not started within its own 30 seconds, as on a busy machine."""
 
     @wraps(start)
     def started(*arguments: Any, **options: Any) -> Any:
@@ -304,7 +304,7 @@ def test_a_cluster_with_a_token_serves_those_who_have_it_and_sends_others_away_w
 
 @contextlib.contextmanager
 def _started_cluster(environment: dict[str, str]) -> Iterator[str]:
-    """The address of a Ray cluster that was started with these variables."""
+    """Start a Ray cluster with these variables; yield its address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = probe.getsockname()

@@ -21,7 +21,7 @@ RGBA = np.dstack([RGB, draw_photo(1, 30, 40)[:, :, 0]])
 
 
 def chw(array: np.ndarray, white: float = 255.0) -> np.ndarray:
-    """The expected tensor of an (H,W) or (H,W,C) array."""
+    """Return the expected tensor of an (H,W) or (H,W,C) array."""
     array = array[:, :, None] if array.ndim == 2 else array
     return array.transpose(2, 0, 1).astype(np.float32) / np.float32(white)
 

@@ -76,7 +76,7 @@ INTERFACES: dict[str, list[tuple[str, dict[str, Any]]]] = {
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Load:
-    """Imports the adapter to a library."""
+    """Import the adapter to a library."""
 
     def imported(library: str) -> ModuleType:
         try:

@@ -13,7 +13,7 @@ from helpers.bulk_runs import MakeRun, matched
 
 @pytest.fixture
 def make_run(tmp_path: Path) -> MakeRun:
-    """Writes a run of these pairs."""
+    """Write a run of these pairs."""
 
     def make(pairs: Sequence[MatchedPair], **settings: object) -> RunFolder:
         names, content = [pair.names for pair in pairs], {"cell": 2, "step": 8, "max_size": None, **settings}

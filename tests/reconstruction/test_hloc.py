@@ -27,7 +27,7 @@ class Reader:
             return stored[()], stored.attrs.get("uncertainty")
 
     def names(self) -> set[str]:
-        """The groups that have a dataset, as ``list_h5_names`` finds them."""
+        """Return the groups that have a dataset, as ``list_h5_names`` finds them."""
         found = set()
         with h5py.File(self.features, "r", libver="latest") as file:
             file.visititems(
@@ -36,7 +36,7 @@ class Reader:
         return found
 
     def pairs(self, name0: str, name1: str) -> tuple[np.ndarray, np.ndarray]:
-        """Matches (N, 2) and their scores. hloc looks for four names: both orders, with ``/`` and the older ``_``."""
+        """Return matches (N, 2) and their scores. hloc looks for both orders of names, with ``/`` and ``_``."""
         first, second = (name.replace("/", "-") for name in (name0, name1))
         candidates = [(f"{first}/{second}", False), (f"{second}/{first}", True)]
         candidates += [(f"{first}_{second}", False), (f"{second}_{first}", True)]

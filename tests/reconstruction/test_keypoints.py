@@ -19,7 +19,7 @@ from helpers.bulk_runs import MakeRun, matched
 
 
 def tracks(shared: SharedKeypoints) -> list[set[str]]:
-    """The images of each set of keypoints that matches connect."""
+    """Return the images of each set of keypoints that matches connect."""
     parent: dict[tuple[str, int], tuple[str, int]] = {}
 
     def root(node: tuple[str, int]) -> tuple[str, int]:

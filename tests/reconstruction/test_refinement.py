@@ -13,7 +13,7 @@ def grid(rows: int = 12, columns: int = 15) -> np.ndarray:
 
 
 def affine(points: np.ndarray) -> np.ndarray:
-    """A displacement that changes by 2 % to 5 % of the distance."""
+    """Return a displacement that changes by 2 % to 5 % of the distance."""
     return points @ np.array([[0.03, -0.02], [0.05, 0.04]]) + (7.0, -3.0)
 
 

@@ -40,7 +40,7 @@ class Cluster:
     """Where workers run, and what each of them gets."""
 
     address: str | None = None  #: ``"auto"`` for the cluster that this machine belongs to; None to start Ray here
-    workers: int | None = None  #: None for as many as the resources allow
+    workers: int | None = None  #: None for as many as there is room for
     gpus_per_worker: float | None = None  #: perhaps a fraction; None for one if the cluster has GPUs, else none
     cpus_per_worker: int | None = None  #: None for one beside a GPU, else up to four
 
@@ -116,10 +116,11 @@ class _Crew:
             raise DeepMatchingError(
                 f"No machine of the Ray cluster has {gpus:g} GPUs and {cpus} CPU cores for a worker: ask for fewer."
             )
-        hired = sum(each == gpus for each in self.workers.values())
-        wanted = min(wanted, max(1, room) - hired)  # one without a place tells a cluster that can grow what is needed
+        # Workers without a place tell a cluster that can grow what is needed.
         if self.cluster.workers is not None:
             wanted = min(wanted, self.cluster.workers - len(self.workers))
+        else:
+            wanted = min(wanted, max(1, room) - sum(each == gpus for each in self.workers.values()))
         # A GPU matches a shard while the one before is written.
         kind = self.ray.remote(_RayWorker).options(num_cpus=cpus, num_gpus=gpus, max_concurrency=2 if gpus else 1)
         for _ in range(wanted):
