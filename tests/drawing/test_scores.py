@@ -18,15 +18,10 @@ def test_a_score_map_is_grey_where_minus_infinite_and_bright_at_its_maximum(rng:
     scores[8, 15] = 2.0
     picture = draw_score_maps([[("S_0", scores)]])
     axes = build_score_maps([[("S_0", scores)]]).axes[0]
-
-    def pixel(row: int, column: int) -> list[int]:
-        x, y = axes.transData.transform((column, row))
-        return picture[len(picture) - round(y), round(x)].astype(int).tolist()
-
     axes.figure.draw_without_rendering()  # an equal aspect is applied when drawing
-    assert pixel(2, 10) == list(NO_SCORE)
-    red, green, blue = pixel(8, 15)
-    assert red > 200 and green > 200 and blue < 80
+    places = axes.transData.transform([(10, 2), (15, 8)]).round().astype(int)
+    unknown, (red, green, blue) = (picture[len(picture) - y, x].tolist() for x, y in places)
+    assert unknown == list(NO_SCORE) and red > 200 and green > 200 and blue < 80
 
 
 def test_the_maximum_is_ringed_and_the_range_is_written() -> None:

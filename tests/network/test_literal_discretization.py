@@ -59,10 +59,11 @@ def test_matches_with_and_without_kernels_are_the_maxima_of_Q_0(radius: int | No
         assert (other.cells == fast.cells).float().mean() > 0.98  # scores differ in the last digit
 
 
-def test_patches_have_norm_1() -> None:
-    cells = HOG(downscale=0, patch=8)(torch.rand(1, 3, 16, 16))
-    patches = cells.unfold(2, 8, 1).unfold(3, 8, 1)
+def test_patches_have_norm_1_and_eight_or_four_cells() -> None:
+    patches = HOG(downscale=0, patch=8)(torch.rand(1, 3, 16, 16)).unfold(2, 8, 1).unfold(3, 8, 1)
     assert torch.allclose(patches.square().sum((1, 4, 5)), torch.ones(()), atol=1e-5)
+    with pytest.raises(DeepMatchingError, match="not 6"):
+        HOG(patch=6)
 
 
 def test_odd_displacements_are_matched_exactly(tmp_path: Path) -> None:
@@ -84,8 +85,3 @@ def test_gradients_reach_the_exponents() -> None:
     network = literal(4, levels=1)
     network(*torch.rand(2, 1, 3, 16, 24)).Q[0].nan_to_num(neginf=0).sum().backward()
     assert network.exponents.grad is not None and (network.exponents.grad[:2] != 0).all()
-
-
-def test_other_patches_are_refused() -> None:
-    with pytest.raises(DeepMatchingError, match="patch must be 4 or 8 cells, not 6"):
-        HOG(patch=6)

@@ -58,10 +58,8 @@ def test_a_pyramid_has_all_levels_with_the_geometrys_shapes(radius: int | None) 
 def test_scores_are_at_most_the_number_of_levels() -> None:
     """Identical images: the true match scores 1 at every level."""
     image = torch.rand(1, 3, 64, 64)
-    with torch.no_grad():
-        pyramid = Network(HOG(), 16)(image, image)
-    centre = pyramid.Q[0][..., 8, 8]
-    assert torch.allclose(centre, torch.tensor(pyramid.geometry.L + 1.0), atol=1e-4)
+    pyramid = Network(HOG(), 16)(image, image)
+    assert torch.allclose(pyramid.Q[0][..., 8, 8], torch.tensor(pyramid.geometry.L + 1.0), atol=1e-4)
     assert pyramid.Q[0].max() <= pyramid.geometry.L + 1 + 1e-4
 
 
@@ -72,25 +70,20 @@ def test_decoding_without_the_volumes_equals_decoding_q0(
     descriptor: Descriptor, reciprocal: str, radius: int | None
 ) -> None:
     network = Network(descriptor, radius)
-    image0, image1 = torch.rand(2, 3, 48, 40), torch.rand(2, 3, 40, 56)
-    with torch.no_grad():
-        pyramid = network(image0, image1)
-        expected = decode(pyramid.Q[0], pyramid.geometry, reciprocal)
-        found = network.decode(image0, image1, Decoding(reciprocal))
+    images = torch.rand(2, 3, 48, 40), torch.rand(2, 3, 40, 56)
+    pyramid, found = network(*images), network.decode(*images, Decoding(reciprocal))
+    expected = decode(pyramid.Q[0].detach(), pyramid.geometry, reciprocal)
     torch.testing.assert_close(found.scores, expected.scores)
     for name in ("points0", "points1", "cells", "verified"):
         assert torch.equal(getattr(found, name), getattr(expected, name)), name
 
 
 def test_no_levels_is_plain_correlation() -> None:
-    network = Network(HOG(), 8, levels=0)
-    images = torch.rand(1, 3, 24, 24), torch.rand(1, 3, 24, 24)
-    with torch.no_grad():
-        pyramid = network(*images)
-        on = torch.isfinite(pyramid.Q[0])
-        assert torch.equal(pyramid.Q[0][on], pyramid.S[0][on])
-        assert (pyramid.S[0][~on] == 0).all()
-        assert network.decode(*images).verified.any()
+    network, images = Network(HOG(), 8, levels=0), torch.rand(2, 1, 3, 24, 24)
+    pyramid = network(*images)
+    on = torch.isfinite(pyramid.Q[0])
+    assert torch.equal(pyramid.Q[0][on], pyramid.S[0][on]) and (pyramid.S[0][~on] == 0).all()
+    assert network.decode(*images).verified.any()
 
 
 @pytest.mark.parametrize(
