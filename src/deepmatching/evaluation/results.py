@@ -89,20 +89,14 @@ class Evaluation:
 
     def two_view(self, limit: int = 10) -> dict[str, np.ndarray]:
         """Return AUC@limit, in %, of the pairs of each group that has pairs with a known geometry."""
-        values = {
-            group: np.array([pair.metrics[TWO_VIEW][f"auc@{limit}"] for pair in self._pairs_with(group, TWO_VIEW)])
-            for group in self.groups
-        }
-        return {group: array for group, array in values.items() if len(array)}
+        pairs = {group: self._pairs_with(group, TWO_VIEW) for group in self.groups}
+        return {g: np.array([p.metrics[TWO_VIEW][f"auc@{limit}"] for p in rows]) for g, rows in pairs.items() if rows}
 
     def _pairs_with(self, group: str, pixels: str) -> list[PairResult]:
         """Return the pairs of a group that have any of these pixels."""
         first = "auc@5" if pixels == TWO_VIEW else _KEY_METRIC[self.kind]
-        return [
-            pair
-            for pair in self.pairs
-            if pair.group == group and pixels in pair.metrics and not math.isnan(pair.metrics[pixels][first])
-        ]
+        pairs = [pair for pair in self.pairs if pair.group == group and pixels in pair.metrics]
+        return [pair for pair in pairs if not math.isnan(pair.metrics[pixels][first])]
 
     def to_json(self) -> dict[str, Any]:
         """Return everything, JSON-serializable: NaN is null. The means are for readers and are not read again."""
@@ -159,13 +153,9 @@ class Recorder:
     """Collects results, keeps them in a file, and knows which pairs are done.
 
     As a context manager it leaves the file complete, however the block ends. The file is written after each pair, and
-    less often once writing takes a tenth of the time.
-
-    Args:
-        empty: the evaluation to fill.
-        path: the JSON file, or None. A finished evaluation is replaced, an interrupted one can only be resumed.
-        resume: take over the pairs of the file, whose settings must be equal.
-        report: receives a line about pairs that are left out, and one, with the ``hint``, if the block ends early.
+    less often once writing takes a tenth of the time. A finished evaluation is replaced; an interrupted one can only be
+    resumed, with equal settings. ``report`` receives a line about pairs that are left out, and one, with the ``hint``,
+    if the block ends early.
     """
 
     def __init__(

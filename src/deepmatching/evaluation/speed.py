@@ -109,7 +109,7 @@ def measure(case: Case, repeats: int = 20) -> Timing:
     """Time one case in a new process, so that other work affects neither its memory nor its first run."""
     arguments = (json.dumps({**asdict(case), "repeats": repeats}),)
     command = _isolated("deepmatching.evaluation.speed", *arguments)
-    reading, writing = os.pipe()  # closes when this process ends, however that happens: see `_end_with_parent`
+    reading, writing = os.pipe()  # closes when this process ends, however that happens: see `main`
     try:
         result = subprocess.run(command, stdin=reading, capture_output=True, text=True, check=False)
     finally:
@@ -147,17 +147,6 @@ def measure_match(case: Case, repeats: int = 3) -> WholeProgram:
         options = ["--model", case.model, "--radius", str(case.radius), "--device", case.device]
         options += [] if case.threads is None else ["--threads", str(case.threads)]
         return measure_program(_isolated("deepmatching.cli", "match", *pictures, *options), repeats)
-
-
-def _end_with_parent() -> None:
-    """End this process as soon as standard input ends."""
-
-    def watch() -> None:
-        while os.read(0, 1):
-            pass
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def demo_images(width: int, height: int, batch: int = 1) -> tuple[Tensor, Tensor]:
@@ -285,8 +274,14 @@ def _decoder(network: Network, image0: Tensor, image1: Tensor, tiling: Tiling) -
 
 
 def main() -> None:
-    """Print the measurements of the case that :func:`measure` hands to its process."""
-    _end_with_parent()
+    """Print the measurements of the case that :func:`measure` hands to its process; end when standard input ends."""
+
+    def watch() -> None:
+        while os.read(0, 1):
+            pass
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
     arguments = json.loads(sys.argv[1])
     count = arguments.pop("repeats")
     print(json.dumps(run_case(Case(**arguments), count)))

@@ -52,9 +52,7 @@ Amp = Literal["off", "bf16"]
 
 def _as_tuple(value: Any) -> Any:
     """Return a list as a tuple, a single value as a tuple of one, and an empty text as an empty tuple."""
-    if isinstance(value, list | tuple):
-        return tuple(value)
-    return () if value == "" else (value,)
+    return tuple(value) if isinstance(value, list | tuple) else (value,) if value != "" else ()
 
 
 def _check_arguments(key: str, arguments: Mapping[str, Any]) -> None:
@@ -93,23 +91,19 @@ class ModelConfig(Section):
 
     prefix = "model."
 
-    #: ``hog``, ``vgg``, ``compact`` or ``package.module:Class``; empty for the descriptor of ``init``
-    descriptor: str = "compact"
-    #: empty for random weights, or a model's name, a ``.safetensors`` model, or ImageNet weights for ``vgg``
-    init: str = ""
+    descriptor: str = (
+        "compact"  #: ``hog``, ``vgg``, ``compact`` or ``package.module:Class``; empty for that of ``init``
+    )
+    init: str = ""  #: a model's name, a ``.safetensors`` model, ImageNet weights for ``vgg``; empty for random weights
     radius: int | Literal["full"] = RADIUS  #: R in pixels, or ``full``
     levels: NonNegativeInt | Literal["auto"] = "auto"  #: L; ``auto`` for as many as the crop allows
-    #: ``features`` (the descriptor), ``exponents`` (ν_l and β_l), ``both``, ``confidence`` or ``flow`` (these networks)
-    learn: Learn = "both"
+    learn: Learn = "both"  #: ``features`` (the descriptor), ``exponents`` (ν_l, β_l) or ``both``; or another network
     learn_nu0: bool = True  #: whether ν_0 is among the exponents that are learned; the paper learns ν_1 … ν_L
-    #: ν_0 at the start: 1 for the paper's eq. (2) to the letter; ``auto`` for that of ``init``, 1.4 without one
-    nu0: LossNumber | Literal["auto"] = "auto"
+    nu0: LossNumber | Literal["auto"] = "auto"  #: at the start: 1 for eq. (2); ``auto`` for that of ``init``, else 1.4
     #: κ at the start, learned if ``loss.subpixel`` has a weight; 0 for matches on cells. ``auto`` for that of ``init``;
     #: without one it is 20 if ``loss.subpixel`` has a weight, and 0 otherwise.
     subpixel: NonNegativeFloat | Literal["auto"] = "auto"
-    #: ``hard`` (the paper's max pooling), ``soft`` or ``package.module:Class``; ``auto`` for that of ``init``, hard
-    #: without one
-    pooling: str = "auto"
+    pooling: str = "auto"  #: ``hard``, ``soft`` or ``package.module:Class``; ``auto`` for that of ``init``, else hard
     temperature: LossNumber = TEMPERATURE  #: β_l of soft pooling at the start, for a network that has none
     settings: dict[str, Any] = {}  #: further arguments of the descriptor
 
@@ -129,8 +123,7 @@ class DataConfig(Section):
 
     prefix = "data."
 
-    #: ``synthetic``, or data sets: their names, the paths of manifests, or ``package.module:Class``
-    train: Names = (SYNTHETIC,)
+    train: Names = (SYNTHETIC,)  #: ``synthetic``, or data sets: names, paths of manifests, ``package.module:Class``
     root: Names = ()  #: one folder for all data sets, or one for each; a manifest needs none
     split: str = ""  #: split of the data sets that have several; empty for ``train``
     passes: Literal["", "clean", "final"] = ""  #: of ``sintel`` and ``sintelmini``, for validation too; empty for clean

@@ -5,7 +5,6 @@ import csv
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
 
 import torch
 from torch import Tensor
@@ -59,8 +58,8 @@ class StepMetrics:
 class CsvLog:
     """A table that grows by whole lines. Any row may add columns.
 
-    Rows after ``step`` are dropped, since the resumed run repeats those steps, and so are validations after
-    ``validated``, which were not saved; None keeps them.
+    It drops rows after ``step``, which the resumed run repeats, and validations after ``validated``, which were not
+    saved; None keeps them.
     """
 
     def __init__(self, path: Path, step: int, validated: int | None = None) -> None:
@@ -79,7 +78,7 @@ class CsvLog:
             return
         try:
             with open(self.path, "a", encoding="utf-8", newline="") as file:
-                self._writer(file).writerow(_formatted(row))
+                csv.DictWriter(file, self.columns, lineterminator="\n").writerow(_formatted(row))
         except OSError as error:
             failure = f"The log '{self.path}' cannot be written ({error.strerror})"
             raise DeepMatchingError(f"{failure}: free some disk space, or close what has it open.") from error
@@ -87,12 +86,9 @@ class CsvLog:
     def _rewrite(self) -> None:
         if self.columns:
             with atomic_write(self.path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
-                writer = self._writer(file)
+                writer = csv.DictWriter(file, self.columns, lineterminator="\n")
                 writer.writeheader()
                 writer.writerows(map(_formatted, self.rows))
-
-    def _writer(self, file: TextIO) -> "csv.DictWriter[str]":
-        return csv.DictWriter(file, self.columns, lineterminator="\n")
 
 
 def _formatted(row: Mapping[str, float]) -> dict[str, str]:
