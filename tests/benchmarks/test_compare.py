@@ -27,11 +27,10 @@ def compare(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 
 
 def flow(errors: dict[str, list[float]]) -> Evaluation:
+    rows = [(group, str(number), epe) for group, values in errors.items() for number, epe in enumerate(values)]
     pairs = tuple(
-        PairResult(n, group, str(number), 1.0, {"all": {"epe": epe, "pixels": 9.0}, "noc": {"epe": 0.0, "pixels": 9.0}})
-        for n, (group, number, epe) in enumerate(
-            (g, i, e) for g, values in errors.items() for i, e in enumerate(values)
-        )
+        PairResult(n, group, name, 1.0, {"all": {"epe": epe, "pixels": 9.0}, "noc": {"epe": 0.0, "pixels": 9.0}})
+        for n, (group, name, epe) in enumerate(rows)
     )
     return Evaluation("flow", {}, len(pairs), pairs)
 
@@ -39,10 +38,7 @@ def flow(errors: dict[str, list[float]]) -> Evaluation:
 def test_differences_are_of_the_same_pairs(compare: Compare) -> None:
     generator = np.random.default_rng(0)
     before = {"easy": list(np.linspace(1, 2, 20)), "hard": list(np.linspace(1, 50, 20))}
-    after = {
-        "easy": [epe - 0.1 for epe in before["easy"]],
-        "hard": [epe + generator.normal() for epe in before["hard"]],
-    }
+    after = {"easy": [epe - 0.1 for epe in before["easy"]], "hard": [e + generator.normal() for e in before["hard"]]}
     after["hard"][-1] = 1000.0  # one gross error
     rows = {line[0]: line for line in compare(flow(before), flow(after)) if line}
     assert rows["easy"][1:] == ["20", "1.50", "1.40", "1.50", "1.40", "-0.10", "-0.10", "…", "-0.10", "*", "20", "0"]

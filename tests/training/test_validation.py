@@ -37,22 +37,12 @@ def test_validation_pairs_that_are_trained_on_are_counted(tmp_path: Path) -> Non
     train = write_kitti(tmp_path / "K")
     same = validation_of({"train": "kitti2012", "root": str(train)}, {"data": "kitti2012"})
     assert same.warning.startswith("2 of the 2 ")
-
-
-def test_some_of_several_data_sets_are_trained_on(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    first, second = write_pairs(tmp_path / "a", 3), write_pairs(tmp_path / "b", 2)
-    entries = json.loads(first.read_text())
-    (tmp_path / "a" / "other.json").write_text(json.dumps(entries[2:]))
-    judged = validation_of({"train": str(tmp_path / "a" / "other.json")}, {"data": [str(second), str(first)]})
-    assert judged.warning.startswith("1 of the 5 ")
-
-
-def test_validation_on_the_training_pairs_by_request_is_no_reason_to_warn(tmp_path: Path) -> None:
-    pairs = str(write_pairs(tmp_path, 2))
-    for data, validation in (({"overfit": 1}, {"data": pairs}), ({}, {"data": "train"})):
-        assert validation_of({"train": pairs, **data}, validation).warning == ""
+    first, second = write_pairs(tmp_path, 3), write_pairs(tmp_path / "b", 2)
+    (tmp_path / "other.json").write_text(json.dumps(json.loads(first.read_text())[2:]))
+    several = validation_of({"train": str(tmp_path / "other.json")}, {"data": [str(second), str(first)]})
+    assert several.warning.startswith("1 of the 5 ")
+    for data, validation in (({"overfit": 1}, {"data": str(first)}), ({}, {"data": "train"})):  # as it was asked
+        assert validation_of({"train": str(first), **data}, validation).warning == ""
 
 
 def test_matches_are_verified_and_ranked_as_asked(

@@ -27,9 +27,8 @@ def test_boundaries_move_with_the_picture(photographs: tuple[torch.Tensor, torch
     torch.manual_seed(0)
     view, consensus, known = random_views(*photographs, 40, 96)
     grey = view.mean(dim=1, keepdim=True)
-    slope = torch.stack([grey[..., 2:, 1:-1] - grey[..., :-2, 1:-1], grey[..., 1:-1, 2:] - grey[..., 1:-1, :-2]]).norm(
-        dim=0
-    )
+    down, right = grey[..., 2:, 1:-1] - grey[..., :-2, 1:-1], grey[..., 1:-1, 2:] - grey[..., 1:-1, :-2]
+    slope = torch.stack([down, right]).norm(dim=0)
     boundary, known = consensus[..., 1:-1, 1:-1] == 1, known[..., 1:-1, 1:-1] == 1
     beside = torch.nn.functional.max_pool2d(boundary.float(), 9, 1, 4) == 0
     for k in range(40):

@@ -52,18 +52,16 @@ def test_the_published_archive(root: Path, boundaries: np.ndarray) -> None:
 def test_what_is_missing_is_named(root: Path) -> None:
     with pytest.raises(DeepMatchingError, match="no photographs"):
         list(read_split(root, "train"))
-    (root / "boundaries/val/annotators.txt").write_text("12 many\n")
-    with pytest.raises(DeepMatchingError, match="NAME NUMBER"):
-        list(read_split(root, "val"))
-    (root / "boundaries/val/annotators.txt").write_text("13 3\n")
-    with pytest.raises(DeepMatchingError, match="not listed"):
-        list(read_split(root, "val"))
-    (root / "boundaries/val/annotators.txt").unlink()
-    with pytest.raises(DeepMatchingError, match="number of annotators"):
-        list(read_split(root, "val"))
-    (root / "boundaries").rename(root / "elsewhere")
-    with pytest.raises(DeepMatchingError, match="neither"):
-        list(read_split(root, "val"))
+    listed = root / "boundaries/val/annotators.txt"
+    for change, words in (
+        (lambda: listed.write_text("12 many\n"), "NAME NUMBER"),
+        (lambda: listed.write_text("13 3\n"), "not listed"),
+        (listed.unlink, "number of annotators"),
+        (lambda: (root / "boundaries").rename(root / "elsewhere"), "neither"),
+    ):
+        change()
+        with pytest.raises(DeepMatchingError, match=words):
+            list(read_split(root, "val"))
 
 
 def test_a_map_of_another_size(root: Path) -> None:

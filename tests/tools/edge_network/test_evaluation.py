@@ -1,6 +1,3 @@
-from collections.abc import Iterator
-from unittest.mock import patch
-
 import cv2
 import numpy as np
 import pytest
@@ -8,39 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from edge_network import evaluation
 from edge_network.evaluation import count_pixels, pair_pixels, summarise, suppress_non_maxima, thin
 
 THRESHOLDS = np.array([0.25, 0.5, 0.75])
 needs_thinning = pytest.mark.skipif(not hasattr(cv2, "ximgproc"), reason="this OpenCV has no contrib modules")
-
-
-def plain_augment(alone: np.ndarray, second: np.ndarray, steps: np.ndarray, partner: np.ndarray) -> None:
-    """Do as the definition of :func:`edge_network.pixel_pairs.augment`."""
-
-    def near(pixel: int) -> Iterator[int]:
-        around = pixel + steps
-        return iter(around[second[around]].tolist())
-
-    dead: set[int] = set()  # seen by a failed search
-    for root in alone.tolist():
-        path = [(root, near(root))]
-        chosen: list[int] = []  # the pixel through which each pixel of the path was left
-        seen: set[int] = set()
-        while path:
-            pixel = next((p for p in path[-1][1] if p not in seen and p not in dead), None)
-            if pixel is None:
-                path.pop()
-                chosen = chosen[:-1]
-                continue
-            seen.add(pixel)
-            chosen.append(pixel)
-            if partner[pixel] < 0:
-                partner[chosen] = [start for start, _ in path]
-                break
-            path.append((int(partner[pixel]), near(int(partner[pixel]))))
-        else:
-            dead |= seen
 
 
 @pytest.mark.slow
@@ -60,18 +28,6 @@ def test_no_larger_set_of_pairs_exists(maps: np.ndarray, distance: float) -> Non
     paired_first, paired_second = pair_pixels(first, second, distance)
     assert paired_first.sum() == paired_second.sum() == expected
     assert not (paired_first & ~first).any() and not (paired_second & ~second).any()
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    maps=arrays(np.bool_, (2, 12, 13), elements=st.booleans() | st.just(False)),
-    distance=st.sampled_from([1.0, 1.5, 2.3, 4.34]),
-)
-def test_the_compiled_search_pairs_the_same_pixels_as_plain_python(maps: np.ndarray, distance: float) -> None:
-    compiled = pair_pixels(*maps, distance)
-    with patch.object(evaluation, "augment", plain_augment):
-        plain = pair_pixels(*maps, distance)
-    np.testing.assert_array_equal(compiled, plain)
 
 
 def test_pixels_that_have_a_partner_keep_one() -> None:
