@@ -150,16 +150,19 @@ def assert_identical(results: tuple[Any, Any]) -> None:
         assert torch.equal(result, expected)
 
 
-def assert_same_gradient(kernel: Callable[[Tensor], Tensor], plain: Callable[[Tensor], Tensor], scores: Tensor) -> None:
-    """Assert the same values and, for a random gradient in eighths, the same gradient, to the last bit."""
+def assert_same_gradient(
+    kernel: Callable[..., Any], plain: Operator[..., Any], scores: Tensor, *arguments: Any
+) -> None:
+    """Assert the same results and, for a random gradient in eighths, the same gradient, to the last bit."""
     results = []
-    for function in (kernel, plain):
+    for function in (kernel, plain.definition):
         leaf = scores.clone().requires_grad_()
-        out = function(leaf)
+        out = function(leaf, *arguments)
+        out = out if isinstance(out, tuple) else (out,)
         if not results:
-            upstream = eighths(tuple(out.shape), -8, str(out.device))
-        out.backward(upstream)
-        results.append((out.detach(), leaf.grad))
+            upstream = eighths(tuple(out[0].shape), -8, str(out[0].device))
+        out[0].backward(upstream)
+        results.append((*(values.detach() for values in out), leaf.grad))
     torch.testing.assert_close(results[0], results[1], rtol=0, atol=0)
 
 

@@ -147,12 +147,9 @@ def test_the_file_runs_without_pytorch(exported_file: Path, photographs: tuple[T
 
 @pytest.mark.slow
 def test_the_program_of_the_page_about_onnx_prints_matches(
-    exported_file: Path,
-    photographs: tuple[Tensor, Tensor],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    exported_file: Path, photographs: tuple[Tensor, Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:
+) -> None:  # fmt: skip
     page = Path(__file__).parents[2] / "docs" / "onnx.md"
     (program,) = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     for name, image in zip("ab", cut(photographs, (150, 250), SIZE), strict=True):

@@ -23,21 +23,13 @@ def random_cells(size: tuple[int, int], geometry: Geometry, patch: int, channels
 
 @settings(max_examples=15)
 @given(
-    rows=st.integers(1, 2),
-    columns=st.integers(1, 3),
-    target=st.tuples(st.integers(1, 3), st.integers(1, 2)),
-    radius=st.one_of(st.none(), st.sampled_from([2, 6, 12])),
-    patch=st.sampled_from([1, 4]),
-)
+    rows=st.integers(1, 2), columns=st.integers(1, 3), target=st.tuples(st.integers(1, 3), st.integers(1, 2)),
+    radius=st.one_of(st.none(), st.sampled_from([2, 6, 12])), patch=st.sampled_from([1, 4]),
+)  # fmt: skip
 def test_it_is_the_rectified_inner_product(
-    rows: int,
-    columns: int,
-    target: tuple[int, int],
-    radius: int | None,
-    patch: int,
-    device: torch.device,
+    rows: int, columns: int, target: tuple[int, int], radius: int | None, patch: int, device: torch.device,
     dtype: torch.dtype,
-) -> None:
+) -> None:  # fmt: skip
     geometry = Geometry((8 * rows, 8 * columns), (8 * target[0], 8 * target[1]), radius=radius)
     cells0 = random_cells(geometry.used0, geometry, patch, 2).to(device, dtype)
     cells1 = random_cells(geometry.used1, geometry, patch, 2).to(device, dtype)

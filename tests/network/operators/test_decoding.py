@@ -63,23 +63,14 @@ def brute_decode(Q_0: torch.Tensor, geometry: Geometry, reciprocal: str) -> dict
 @pytest.mark.slow
 @settings(max_examples=60)
 @given(
-    size0=st.tuples(st.integers(8, 40), st.integers(8, 40)),
-    size1=st.tuples(st.integers(8, 40), st.integers(8, 40)),
-    downscale=st.integers(0, 1),
-    cells=st.one_of(st.none(), st.integers(1, 9)),
-    reciprocal=st.sampled_from(["bins", "exact", "none"]),
-    reachable=st.floats(0.02, 1.0),
-    seed=st.integers(0, 100),
-)
+    size0=st.tuples(st.integers(8, 40), st.integers(8, 40)), size1=st.tuples(st.integers(8, 40), st.integers(8, 40)),
+    downscale=st.integers(0, 1), cells=st.one_of(st.none(), st.integers(1, 9)),
+    reciprocal=st.sampled_from(["bins", "exact", "none"]), reachable=st.floats(0.02, 1.0), seed=st.integers(0, 100),
+)  # fmt: skip
 def test_decoding_equals_the_originals_tables(
-    size0: tuple[int, int],
-    size1: tuple[int, int],
-    downscale: int,
-    cells: int | None,
-    reciprocal: str,
-    reachable: float,
-    seed: int,
-) -> None:
+    size0: tuple[int, int], size1: tuple[int, int], downscale: int, cells: int | None, reciprocal: str,
+    reachable: float, seed: int,
+) -> None:  # fmt: skip
     geometry = Geometry.for_downscale(size0, size1, downscale, cells and cells * 2**downscale, levels=0)
     generator = torch.Generator().manual_seed(seed)
     Q_0 = torch.rand(geometry.shape(0), generator=generator, dtype=torch.float64)

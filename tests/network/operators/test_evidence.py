@@ -47,12 +47,9 @@ def matched(
 
 @settings(max_examples=12, deadline=None)
 @given(
-    st.sampled_from(["hog", "compact", "vgg"]),
-    st.integers(3, 9),
-    st.integers(3, 9),
-    st.sampled_from([4, 16, None]),
+    st.sampled_from(["hog", "compact", "vgg"]), st.integers(3, 9), st.integers(3, 9), st.sampled_from([4, 16, None]),
     st.integers(0, 99),
-)
+)  # fmt: skip
 def test_evidence_is_finite_and_bounded_for_every_size(
     name: str, rows: int, columns: int, radius: int | None, seed: int
 ) -> None:
@@ -137,13 +134,8 @@ def test_lengths_are_squashed_without_changing_their_order() -> None:
 @pytest.mark.parametrize(("size0", "size1"), [((40, 64), (40, 64)), ((32, 24), (48, 40))])
 @pytest.mark.parametrize("radius", [10, None])
 def test_the_kernel_agrees(
-    name: str,
-    size0: tuple[int, int],
-    size1: tuple[int, int],
-    radius: int | None,
-    gpu: ModuleType,
-    gpu_device: str,
-) -> None:
+    name: str, size0: tuple[int, int], size1: tuple[int, int], radius: int | None, gpu: ModuleType, gpu_device: str,
+) -> None:  # fmt: skip
     decoded, around, *cells, geometry, patch = matched(name, 2, size0, radius, size1)
     scores = decoded.scores.clone()
     scores[0, 1, 1:3] = -math.inf  # two points without a path, which claim the same bin

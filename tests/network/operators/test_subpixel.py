@@ -66,25 +66,13 @@ sizes = st.tuples(st.integers(2, 4), st.integers(2, 5))
 
 @settings(max_examples=40)
 @given(
-    seed=st.integers(0, 1000),
-    patch=st.sampled_from([1, 2, 4]),
-    batch=st.integers(1, 2),
-    size0=sizes,
-    size1=sizes,
-    alpha=st.sampled_from([4, 8]),
-    beta=st.sampled_from([4, 6, 10]),
-    chunk=st.sampled_from([1, 2**13, 2**22]),
-)
+    seed=st.integers(0, 1000), patch=st.sampled_from([1, 2, 4]), batch=st.integers(1, 2), size0=sizes, size1=sizes,
+    alpha=st.sampled_from([4, 8]), beta=st.sampled_from([4, 6, 10]), chunk=st.sampled_from([1, 2**13, 2**22]),
+)  # fmt: skip
 def test_scores_around_a_target_are_those_of_the_volume(
-    seed: int,
-    patch: int,
-    batch: int,
-    size0: tuple[int, int],
-    size1: tuple[int, int],
-    alpha: int,
-    beta: int,
+    seed: int, patch: int, batch: int, size0: tuple[int, int], size1: tuple[int, int], alpha: int, beta: int,
     chunk: int,
-) -> None:
+) -> None:  # fmt: skip
     """On any grid of reference points, for images of two sizes, all at once or in parts."""
     torch.manual_seed(seed)
     pixels0, pixels1 = ((8 * rows, 8 * columns) for rows, columns in (size0, size1))
