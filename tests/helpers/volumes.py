@@ -116,17 +116,20 @@ def pooled_volume(seed: int, batch: int, geometry: Geometry, l: int) -> tuple[Te
         return pool(seeded_volume(seed, batch, *geometry.shape(l)), geometry, l)
 
 
+def sizes_of_cells(g: Geometry, patch: int) -> list[list[int]]:
+    """Return (rows, columns) of both images' descriptors: cells, or for single vectors positions, one more."""
+    return [[n // g.gamma + (patch == 1) for n in used] for used in (g.used0, g.used1)]
+
+
 def tied_cells(g: Geometry, patch: int, channels: int, batch: int = 1, seed: int = 0) -> list[Tensor]:
     """Draw descriptors of two images in quarters, whose scores are exact in float32 and often equal."""
-    extra = 1 if patch == 1 else 0
-    sizes = [[n // g.gamma + extra for n in used] for used in (g.used0, g.used1)]
+    sizes = sizes_of_cells(g, patch)
     return [seeded_volume(seed + n, batch, channels, *size, step=1 / 4) for n, size in enumerate(sizes)]
 
 
 def unit_cells(g: Geometry, patch: int, channels: int, batch: int = 2, device: str = "cpu") -> tuple[Tensor, Tensor]:
     """Draw descriptors of two images, those of the second a hundred times as long."""
-    extra = 1 if patch == 1 else 0
-    sizes = [[n // g.gamma + extra for n in used] for used in (g.used0, g.used1)]
+    sizes = sizes_of_cells(g, patch)
     cells0, cells1 = (torch.randn(batch, channels, *size, device=device) for size in sizes)
     return cells0 / (patch * channels**0.5), cells1 * 100
 

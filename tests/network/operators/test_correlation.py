@@ -1,5 +1,6 @@
 """Correlation against brute force from eq. (2), its gradient, and its GPU kernel."""
 
+from itertools import product
 from types import ModuleType
 
 import pytest
@@ -12,13 +13,11 @@ from deepmatching.geometry.discretization import Geometry
 from deepmatching.kernels.registry import plain_operators
 from deepmatching.network.operators import correlation
 from helpers.brute_force import brute_correlation
-from helpers.volumes import GEOMETRIES, everywhere, unit_cells
+from helpers.volumes import GEOMETRIES, everywhere, sizes_of_cells, unit_cells
 
 
-def random_cells(size: tuple[int, int], geometry: Geometry, patch: int, channels: int) -> torch.Tensor:
-    extra = 1 if patch == 1 else 0
-    shape = [used // geometry.gamma + extra for used in size]
-    return torch.randn(2, channels, *shape, dtype=torch.float64)
+def random_cells(g: Geometry, patch: int, channels: int, batch: int = 2) -> list[torch.Tensor]:
+    return [torch.randn(batch, channels, *size, dtype=torch.float64) for size in sizes_of_cells(g, patch)]
 
 
 @settings(max_examples=15)
@@ -31,8 +30,7 @@ def test_it_is_the_rectified_inner_product(
     dtype: torch.dtype,
 ) -> None:  # fmt: skip
     geometry = Geometry((8 * rows, 8 * columns), (8 * target[0], 8 * target[1]), radius=radius)
-    cells0 = random_cells(geometry.used0, geometry, patch, 2).to(device, dtype)
-    cells1 = random_cells(geometry.used1, geometry, patch, 2).to(device, dtype)
+    cells0, cells1 = (cells.to(device, dtype) for cells in random_cells(geometry, patch, 2))
     result = correlation(cells0, cells1, geometry, patch)
     assert result.shape == (2, *geometry.shape(0)) and result.dtype == dtype and result.device == cells0.device
     for b in range(2):
@@ -44,23 +42,16 @@ def test_tiles_of_a_long_row_agree_with_the_whole_map(device: torch.device, dtyp
     """More than one tile of reference points: the window around p is that part of the unrestricted map."""
     sizes = ((16, 176), (24, 160))
     absolute, relative = Geometry(*sizes, radius=None), Geometry(*sizes, radius=20)
-    cells0 = random_cells(relative.used0, relative, 4, 3).to(device, dtype)
-    cells1 = random_cells(relative.used1, relative, 4, 3).to(device, dtype)
-    whole = correlation(cells0, cells1, absolute, 4)[0].cpu()
-    windows = correlation(cells0, cells1, relative, 4)[0].cpu()
-    for i in range(relative.grid(0)[0]):
-        for j in range(relative.grid(0)[1]):
-            for a in range(21):
-                for b in range(21):
-                    v, u = 2 + 4 * i + a - 10, 2 + 4 * j + b - 10
-                    on = 0 <= v < whole.shape[2] and 0 <= u < whole.shape[3]
-                    expected = whole[i, j, v, u] if on else torch.tensor(0.0, dtype=dtype)
-                    torch.testing.assert_close(windows[i, j, a, b], expected)
+    cells = [some.to(device, dtype) for some in random_cells(relative, 4, 3)]
+    whole, windows = (correlation(*cells, g, 4)[0].cpu() for g in (absolute, relative))
+    padded = torch.nn.functional.pad(whole, (8, 20, 8, 20))  # the first window starts 8 cells off the map
+    for i, j in product(*map(range, relative.grid(0))):
+        torch.testing.assert_close(windows[i, j], padded[i, j, 4 * i : 4 * i + 21, 4 * j : 4 * j + 21])
 
 
 def test_batches_and_channels_must_agree() -> None:
     geometry = Geometry((8, 16), (16, 8), radius=4)
-    cells0, cells1 = (random_cells(used, geometry, 4, 2) for used in (geometry.used0, geometry.used1))
+    cells0, cells1 = random_cells(geometry, 4, 2)
     with plain_operators():
         with pytest.raises(ValueError):
             correlation(cells0, cells1[:1], geometry, 4)
@@ -72,9 +63,8 @@ def test_batches_and_channels_must_agree() -> None:
 @pytest.mark.parametrize("patch", [1, 4])
 def test_gradient(radius: int | None, patch: int, device: torch.device) -> None:
     geometry = Geometry((8, 16), (16, 8), radius=radius)
-    cells0 = random_cells(geometry.used0, geometry, patch, 2)[:1].to(device).requires_grad_()
-    cells1 = random_cells(geometry.used1, geometry, patch, 2)[:1].to(device).requires_grad_()
-    assert gradcheck(lambda a, b: correlation(a, b, geometry, patch), (cells0, cells1), fast_mode=True)
+    leaves = [cells.to(device).requires_grad_() for cells in random_cells(geometry, patch, 2, batch=1)]
+    assert gradcheck(lambda a, b: correlation(a, b, geometry, patch), leaves, fast_mode=True)
 
 
 @pytest.mark.slow

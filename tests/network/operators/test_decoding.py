@@ -1,6 +1,7 @@
 """Decoding against the original's tables, and its kernels against the definitions."""
 
 import math
+from itertools import product
 from types import ModuleType
 from typing import Any
 
@@ -26,6 +27,7 @@ from helpers.volumes import (
     pooled_volume,
     seeded_volume,
     seeds,
+    tied_cells,
     with_gaps,
 )
 
@@ -37,20 +39,17 @@ def brute_decode(Q_0: torch.Tensor, geometry: Geometry, reciprocal: str) -> dict
     best0: dict = {}
     best1: dict = {}
     at_target: dict = {}
-    for i, y0 in enumerate(ys):
-        for j, x0 in enumerate(xs):
-            for a, y1 in enumerate(rows[i if geometry.relative else 0].tolist()):
-                for b, x1 in enumerate(columns[j if geometry.relative else 0].tolist()):
-                    score = Q_0[i, j, a, b].item()
-                    if score == -math.inf or not (0 <= y1 < geometry.used1[0] and 0 <= x1 < geometry.used1[1]):
-                        continue
-                    record = (x0, y0, x1, y1, score)
-                    if score > best0.get((x0, y0), (0,) * 4 + (-math.inf,))[4]:
-                        best0[x0, y0] = record
-                    key = (x1 // geometry.alpha, y1 // geometry.alpha)
-                    if score > best1.get(key, (0,) * 4 + (-math.inf,))[4]:
-                        best1[key] = record
-                    at_target[x1, y1] = max(score, at_target.get((x1, y1), -math.inf))
+    none = (0,) * 4 + (-math.inf,)
+    for i, j, a, b in product(*map(range, Q_0.shape)):
+        y1, x1 = (float(q[n if geometry.relative else 0][k]) for q, n, k in ((rows, i, a), (columns, j, b)))
+        score = Q_0[i, j, a, b].item()
+        if score == -math.inf or not (0 <= y1 < geometry.used1[0] and 0 <= x1 < geometry.used1[1]):
+            continue
+        record = (xs[j], ys[i], x1, y1, score)
+        for table, key in ((best0, (xs[j], ys[i])), (best1, (x1 // geometry.alpha, y1 // geometry.alpha))):
+            if score > table.get(key, none)[4]:
+                table[key] = record
+        at_target[x1, y1] = max(score, at_target.get((x1, y1), -math.inf))
     if reciprocal == "bins":
         kept = [r for r in best0.values() if r in best1.values()]
     elif reciprocal == "exact":
@@ -78,16 +77,8 @@ def test_decoding_equals_the_originals_tables(
     expected = brute_decode(Q_0, geometry, reciprocal)
     decoded = decode(Q_0[None].clone(), geometry, reciprocal)  # type: ignore[arg-type]
     kept = decoded.verified[0]
-    found = {
-        tuple(p): (*q, s)
-        for p, q, s in zip(
-            decoded.points0[kept].tolist(),
-            decoded.points1[0][kept].tolist(),
-            decoded.scores[0][kept].tolist(),
-            strict=True,
-        )
-    }
-    assert found == expected
+    columns = (values[kept].tolist() for values in (decoded.points0, decoded.points1[0], decoded.scores[0]))
+    assert {tuple(p): (*q, s) for p, q, s in zip(*columns, strict=True)} == expected
 
 
 def test_a_bin_is_given_to_the_first_of_equal_claims() -> None:
@@ -132,9 +123,7 @@ def test_any_number_of_threads(number: int) -> None:
 @pytest.mark.parametrize("sizes", [((16, 24), (24, 600)), ((24, 600), (16, 16)), ((200, 16), (16, 24))])
 def test_images_of_very_different_sizes(sizes: Any, radius: int | None) -> None:
     geometry = Geometry(*sizes, radius=radius, levels=1)
-    cells = [
-        seeded_volume(n, 1, 9, used[0] // 2, used[1] // 2) for n, used in enumerate((geometry.used0, geometry.used1))
-    ]
+    cells = tied_cells(geometry, 4, 9)
     results = both(fused.correlate_and_pool, *cells, geometry, 4, 1.0)
     assert_identical(results)
     assert cpu.best_pooled(results[1][0], *results[1], geometry, "bins").cells.dtype == torch.int64
@@ -155,8 +144,7 @@ def test_the_gpu_kernel_agrees(g: Geometry, reciprocal: Reciprocal, gpu: ModuleT
         reached = torch.isfinite(decoded.scores)
         torch.testing.assert_close(decoded.cells[reached], plain.cells[reached])
         torch.testing.assert_close(decoded.points1[reached], plain.points1[reached])
-        torch.testing.assert_close(decoded.points0, plain.points0)
-        torch.testing.assert_close(decoded.verified, plain.verified)
+        torch.testing.assert_close((decoded.points0, decoded.verified), (plain.points0, plain.verified))
 
 
 def with_and_without_kernels(*arguments: Any) -> tuple[Any, Any]:

@@ -1,7 +1,9 @@
 """What the matching says about its matches."""
 
 import math
+from itertools import product
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -88,28 +90,23 @@ def test_neighbours_and_claims_are_those_of_a_loop_over_points() -> None:
     side = geometry.alpha // geometry.gamma
     for b in range(2):
         owners = best_of_bins(decoded, geometry, b)
-        for i in range(rows):
-            for j in range(columns):
-                steps = [(y, x) for y in (-1, 0, 1) for x in (-1, 0, 1) if (y, x) != (0, 0)]
-                first = [
-                    moved[b, min(max(i + y, 0), rows - 1), min(max(j + x, 0), columns - 1)] - moved[b, i, j]
-                    for y, x in steps
-                ]
-                second = [first[n] + first[7 - n] for n in range(4)]
-                expected = squash(torch.cat([*first, *second]), 4.0)
-                torch.testing.assert_close(evidence[b, i, j, 23:47], expected, atol=1e-5, rtol=1e-4)
+        for i, j in product(range(rows), range(columns)):
+            own, score = moved[b, i, j], float(decoded.scores[b, i, j])
+            steps = [step for step in product((-1, 0, 1), repeat=2) if step != (0, 0)]
+            first = [moved[b, min(max(i + y, 0), rows - 1), min(max(j + x, 0), columns - 1)] - own for y, x in steps]
+            second = [first[n] + first[7 - n] for n in range(4)]
+            expected = squash(torch.cat([*first, *second]), 4.0)
+            torch.testing.assert_close(evidence[b, i, j, 23:47], expected, atol=1e-5, rtol=1e-4)
 
-                y, x = (int(t[b, i, j]) // side for t in target_indices(decoded.cells, geometry))
-                k, l = owners[y, x]
-                excess = (decoded.scores[b, k, l] - decoded.scores[b, i, j]) / (geometry.L + 1)
-                assert math.isclose(evidence[b, i, j, 4], 4 * excess, abs_tol=1e-5)
-                difference = squash(moved[b, k, l] - moved[b, i, j], 4.0)
-                torch.testing.assert_close(evidence[b, i, j, 5:7], difference, atol=1e-5, rtol=1e-4)
-                near = [owners[p] for p in owners if abs(p[0] - y) <= 1 and abs(p[1] - x) <= 1]
-                best = max(float(decoded.scores[b][p]) for p in near)
-                assert math.isclose(
-                    evidence[b, i, j, 7], 4 * (best - float(decoded.scores[b, i, j])) / (geometry.L + 1), abs_tol=1e-5
-                )
+            y, x = (int(t[b, i, j]) // side for t in target_indices(decoded.cells, geometry))
+            k, l = owners[y, x]
+            excess = 4 * (float(decoded.scores[b, k, l]) - score) / (geometry.L + 1)
+            assert math.isclose(evidence[b, i, j, 4], excess, abs_tol=1e-5)
+            difference = squash(moved[b, k, l] - own, 4.0)
+            torch.testing.assert_close(evidence[b, i, j, 5:7], difference, atol=1e-5, rtol=1e-4)
+            near = [owners[p] for p in owners if abs(p[0] - y) <= 1 and abs(p[1] - x) <= 1]
+            excess = 4 * (max(float(decoded.scores[b][p]) for p in near) - score) / (geometry.L + 1)
+            assert math.isclose(evidence[b, i, j, 7], excess, abs_tol=1e-5)
 
 
 def best_of_bins(decoded: Decoded, geometry: Geometry, b: int) -> dict[tuple[int, int], tuple[int, int]]:
@@ -117,11 +114,10 @@ def best_of_bins(decoded: Decoded, geometry: Geometry, b: int) -> dict[tuple[int
     side = geometry.alpha // geometry.gamma
     owners: dict[tuple[int, int], tuple[int, int]] = {}
     y, x = target_indices(decoded.cells, geometry)
-    for i in range(decoded.scores.shape[1]):
-        for j in range(decoded.scores.shape[2]):
-            place = (int(y[b, i, j]) // side, int(x[b, i, j]) // side)
-            if place not in owners or decoded.scores[b, i, j] > decoded.scores[b][owners[place]]:
-                owners[place] = (i, j)
+    for i, j in product(*map(range, decoded.scores.shape[1:])):
+        place = (int(y[b, i, j]) // side, int(x[b, i, j]) // side)
+        if place not in owners or decoded.scores[b, i, j] > decoded.scores[b][owners[place]]:
+            owners[place] = (i, j)
     return owners
 
 
@@ -142,10 +138,14 @@ def test_the_kernel_agrees(
     scores[1] = (scores[1] * 4).round() / 4  # equal scores, in one bin and in bins beside each other
     decoded = decoded._replace(scores=scores)
     expected = gather_evidence.definition(decoded, around, *cells, geometry, patch)
-    there = Decoded._make(None if value is None else value.to(gpu_device) for value in decoded)
-    found = gpu.gather_evidence(there, around.to(gpu_device), *(c.to(gpu_device) for c in cells), geometry, patch)
+    found = gathered_on(gpu, gpu_device, decoded, around, cells, geometry, patch)
     assert found.shape == expected.shape and found.stride() == expected.stride()
     torch.testing.assert_close(found.cpu(), expected, atol=2e-5, rtol=1e-4)
+
+
+def gathered_on(gpu: ModuleType, device: str, decoded: Decoded, around: Tensor, cells: Any, *rest: Any) -> Tensor:
+    there = Decoded._make(None if value is None else value.to(device) for value in decoded)
+    return gpu.gather_evidence(there, around.to(device), *(c.to(device) for c in cells), *rest)
 
 
 @pytest.mark.parametrize("channels", [3, 16, 24, 150])
@@ -153,8 +153,7 @@ def test_the_kernel_splits_any_number_of_channels(channels: int, gpu: ModuleType
     decoded, around, _, _, geometry, _ = matched("compact")
     cells = torch.randn(2, 2, channels, 25, 33).transpose(3, 4).contiguous().transpose(3, 4)  # any strides
     expected = gather_evidence.definition(decoded, around, *cells, geometry, 1)
-    there = Decoded._make(None if value is None else value.to(gpu_device) for value in decoded)
-    found = gpu.gather_evidence(there, around.to(gpu_device), *cells.to(gpu_device), geometry, 1)
+    found = gathered_on(gpu, gpu_device, decoded, around, cells, geometry, 1)
     torch.testing.assert_close(found.cpu(), expected, atol=1e-4, rtol=1e-4)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ from deepmatching.kernels import cpu
 from deepmatching.kernels.registry import plain_operators
 from deepmatching.network.operators import correlation, fused, max_pooling, power, unpooling
 from deepmatching.network.operators.decoding import best_pooled
+from deepmatching.network.operators.pooling import HARD
 from helpers.threads import threads
 from helpers.volumes import (
     assert_identical,
@@ -28,6 +30,7 @@ from helpers.volumes import (
     pooled_volume,
     seeded_volume,
     seeds,
+    sizes_of_cells,
     tied_cells,
     two_levels,
     unit_cells,
@@ -61,11 +64,8 @@ def test_bands_of_the_target_give_the_same_bits(
     whole = fused.correlate_and_pool(*cells, geometry, patch, 1.4)
     monkeypatch.setattr("deepmatching.geometry.strips.TARGET_BYTES", 1)
     assert target_bands(geometry, patch, 3, target_pitch(geometry, patch, 100))[0] < geometry.grid(0)[0] / 2
-    in_bands = fused.correlate_and_pool(
-        *(c.contiguous(memory_format=torch.channels_last) for c in cells), geometry, patch, 1.4
-    )
-    for a, b in zip(whole, in_bands, strict=True):
-        assert torch.equal(a, b)
+    cells = [c.contiguous(memory_format=torch.channels_last) for c in cells]
+    assert_identical((whole, fused.correlate_and_pool(*cells, geometry, patch, 1.4)))
 
 
 @quick
@@ -75,12 +75,9 @@ def test_correlation_and_pooling_of_unit_vectors(
 ) -> None:
     patch, channels = sizes
     assume(patch <= geometry.patch)
-    extra = 1 if patch == 1 else 0
     generator = torch.Generator().manual_seed(seed)
-    cells = []
-    for used in (geometry.used0, geometry.used1):
-        shape = (batch, channels, *(side // geometry.gamma + extra for side in used))
-        cells.append(torch.nn.functional.normalize(torch.randn(shape, generator=generator), dim=1) / patch)
+    shapes = ((batch, channels, *size) for size in sizes_of_cells(geometry, patch))
+    cells = [F.normalize(torch.randn(shape, generator=generator), dim=1) / patch for shape in shapes]
     (pooled, switches), (expected, expected_switches) = both(fused.correlate_and_pool, *cells, geometry, patch, 1.4)
     assert torch.allclose(pooled, expected, rtol=1e-5, atol=1e-6)
     # Scores that differ by rounding only may change places.
@@ -88,8 +85,21 @@ def test_correlation_and_pooling_of_unit_vectors(
 
 
 @quick
+@given(lattices(), seeds, batches, st.data())
+def test_aggregation_and_disaggregation(geometry: Geometry, seed: int, batch: int, data: st.DataObject) -> None:
+    l = data.draw(st.integers(0, geometry.L - 1))
+    pooled = seeded_volume(seed, batch, *geometry.grid(l), *geometry.window(l + 1))
+    result, expected = both(fused.aggregate, pooled, geometry, l, 1.0)
+    assert torch.equal(result, expected)
+    result, expected = both(fused.aggregate, pooled, geometry, l, 0.7)
+    assert torch.allclose(result, expected, rtol=1e-6, atol=0)
+    scores = with_gaps(seeded_volume(seed, batch, *geometry.shape(l + 1)), seed)
+    assert torch.equal(*both(fused.disaggregate, scores, geometry, l))
+
+
+@quick
 @given(lattices(2), seeds, batches, st.data())
-def test_aggregation_and_pooling(geometry: Geometry, seed: int, batch: int, data: st.DataObject) -> None:
+def test_pooling_with_it(geometry: Geometry, seed: int, batch: int, data: st.DataObject) -> None:
     l = data.draw(st.integers(0, geometry.L - 2))
     pooled = seeded_volume(seed, batch, *geometry.grid(l), *geometry.window(l + 1))
     assert_identical(both(fused.aggregate_and_pool, pooled, geometry, l, 1.0))
@@ -97,36 +107,9 @@ def test_aggregation_and_pooling(geometry: Geometry, seed: int, batch: int, data
     # differently in the last digit, depending on their place in memory, which breaks ties.
     (result, _), (expected, _) = both(fused.aggregate_and_pool, pooled, geometry, l, 1.4)
     assert torch.allclose(result, expected, rtol=1e-6, atol=0)
-
-
-@quick
-@given(lattices(), seeds, batches, st.data())
-def test_aggregation(geometry: Geometry, seed: int, batch: int, data: st.DataObject) -> None:
-    l = data.draw(st.integers(0, geometry.L - 1))
-    pooled = seeded_volume(seed, batch, *geometry.grid(l), *geometry.window(l + 1))
-    result, expected = both(fused.aggregate, pooled, geometry, l, 1.0)
-    assert torch.equal(result, expected)
-    result, expected = both(fused.aggregate, pooled, geometry, l, 0.7)
-    assert torch.allclose(result, expected, rtol=1e-6, atol=0)
-
-
-@quick
-@given(lattices(), seeds, batches, st.data())
-def test_disaggregation(geometry: Geometry, seed: int, batch: int, data: st.DataObject) -> None:
-    l = data.draw(st.integers(0, geometry.L - 1))
-    scores = with_gaps(seeded_volume(seed, batch, *geometry.shape(l + 1)), seed)
-    result, expected = both(fused.disaggregate, scores, geometry, l)
-    assert torch.equal(result, expected)
-
-
-@quick
-@given(lattices(2), seeds, batches, st.data())
-def test_unpooling_and_disaggregation(geometry: Geometry, seed: int, batch: int, data: st.DataObject) -> None:
-    l = data.draw(st.integers(0, geometry.L - 2))
     pooled, switches = pooled_volume(seed, batch, geometry, l + 1)
     coarse = with_gaps(seeded_volume(seed + 1, *pooled.shape), seed)
-    result, expected = both(fused.unpool_and_disaggregate, coarse, pooled, switches, geometry, l)
-    assert torch.equal(result, expected)
+    assert torch.equal(*both(fused.unpool_and_disaggregate, coarse, pooled, switches, geometry, l))
 
 
 @pytest.mark.parametrize("number", [1, 2, 5])
@@ -213,21 +196,11 @@ def test_the_gpu_kernels_of_all_levels(g: Geometry, gpu: ModuleType, gpu_device:
         return grid_volume(g, points, cells, device=gpu_device)
 
     for l in range(g.L):
-        scores = volume(l, l + 1)
-        expected = plainly(fused.aggregate, scores, g, l, 1.4)
-        torch.testing.assert_close(gpu.aggregate(scores, g, l, 1.4), expected, rtol=1e-5, atol=1e-6)
-        coarse = with_gaps(volume(l + 1, l + 1))
-        expected = plainly(fused.disaggregate, coarse, g, l)
-        torch.testing.assert_close(gpu.disaggregate(coarse, g, l), expected, rtol=0, atol=0)
+        agree(gpu, fused.aggregate, volume(l, l + 1), g, l, 1.4, rtol=1e-5, atol=1e-6)
+        agree(gpu, fused.disaggregate, with_gaps(volume(l + 1, l + 1)), g, l)
     for l in range(g.L - 1):
-        scores = volume(l, l + 1)
-        pooled, switches = gpu.aggregate_and_pool(scores, g, l, 1.4)
-        values, choices = plainly(fused.aggregate_and_pool, scores, g, l, 1.4)
-        torch.testing.assert_close(pooled, values, rtol=1e-5, atol=1e-6)
-        torch.testing.assert_close(switches, choices, rtol=0, atol=0)
-        arguments = (volume(l + 1, l + 2), volume(l + 1, l + 2), choices, g, l)
-        expected = plainly(fused.unpool_and_disaggregate, *arguments)
-        torch.testing.assert_close(gpu.unpool_and_disaggregate(*arguments), expected, rtol=0, atol=0)
+        _, choices = agree(gpu, fused.aggregate_and_pool, volume(l, l + 1), g, l, 1.4, rtol=1e-5, atol=1e-6)
+        agree(gpu, fused.unpool_and_disaggregate, volume(l + 1, l + 2), volume(l + 1, l + 2), choices, g, l)
 
 
 @pytest.mark.slow
@@ -238,25 +211,20 @@ def test_the_gpu_kernels_of_a_strip(radius: int | None, gpu: ModuleType, gpu_dev
     minus, plus = g.child_shifts(0)
     part = g.strip((max(0, 2 + minus), 4 + plus), (2, 4))  # two rows of level 1 and all their children
     cells = unit_cells(g, 4, 2, batch=1, device=gpu_device)
-    pooled, switches = gpu.correlate_and_pool(*cells, part, 4, 1.4)
-    expected = plainly(fused.correlate_and_pool, *cells, part, 4, 1.4)[0]
+    pooled, _ = gpu.correlate_and_pool(*cells, part, 4, 1.4)
+    expected, _ = plainly(fused.correlate_and_pool, *cells, part, 4, 1.4)
     torch.testing.assert_close(pooled, expected, rtol=1e-4, atol=1e-4)
-    above = gpu.aggregate_and_pool(pooled, part, 0, 1.4)
-    expected = plainly(fused.aggregate_and_pool, pooled, part, 0, 1.4)[0]
-    torch.testing.assert_close(above[0], expected, rtol=1e-5, atol=1e-5)
+    above, _ = gpu.aggregate_and_pool(pooled, part, 0, 1.4)
+    expected, _ = plainly(fused.aggregate_and_pool, pooled, part, 0, 1.4)
+    torch.testing.assert_close(above, expected, rtol=1e-5, atol=1e-5)
 
     part = g.strip((2, 4), (2 - plus, 4 - minus))  # two rows of level 0 and all their parents
-    scores = grid_volume(part, 0, 0, device=gpu_device)
-    pooled, switches = max_pooling.definition(scores, g.window(1), g.pool_offset(0), g.pool_reach)
+    pooled, switches = plainly(HARD.pool, grid_volume(part, 0, 0, device=gpu_device), g, 0)
     coarse = [grid_volume(part, 1, 2, device=gpu_device) for _ in range(2)]
-    scores = grid_volume(part, 1, 1, device=gpu_device)
-    m = max_pooling.definition(scores, g.window(2), g.pool_offset(1), g.pool_reach)[1]
-    Q = gpu.unpool_and_disaggregate(*coarse, m, part, 0)
-    torch.testing.assert_close(Q, plainly(fused.unpool_and_disaggregate, *coarse, m, part, 0), rtol=0, atol=0)
+    _, m = plainly(HARD.pool, grid_volume(part, 1, 1, device=gpu_device), g, 1)
+    Q = agree(gpu, fused.unpool_and_disaggregate, *coarse, m, part, 0)
     for reciprocal in ("bins", "exact"):
-        best = gpu.best_pooled(Q, pooled, switches, part, reciprocal)
-        expected = plainly(best_pooled, Q, pooled, switches, part, reciprocal)
-        torch.testing.assert_close(tuple(best), tuple(expected), rtol=0, atol=0)
+        agree(gpu, best_pooled, Q, pooled, switches, part, reciprocal)
 
 
 @pytest.mark.slow
@@ -270,19 +238,21 @@ def test_half_precision_is_storage_only(radius: int | None, gpu: ModuleType, gpu
     assert above.dtype == torch.float16
     torch.testing.assert_close(above, expected.half())
     torch.testing.assert_close(switches, choices, rtol=0, atol=0)
-    coarse = grid_volume(g, 1, 2, device=gpu_device)
-    torch.testing.assert_close(
-        gpu.unpool_and_disaggregate(coarse, above, switches, g, 0),
-        gpu.unpool_and_disaggregate(coarse, above.float(), switches, g, 0),
-        rtol=0,
-        atol=0,
-    )
-    scores = grid_volume(g, 0, 0, device=gpu_device)
-    m = max_pooling.definition(scores, g.window(1), g.pool_offset(0), g.pool_reach)[1]
-    fine = grid_volume(g, 0, 1, device=gpu_device)
-    halves = gpu.best_pooled(fine, pooled.half(), m, g, "bins")
-    for a, b in zip(halves, gpu.best_pooled(fine, pooled.half().float(), m, g, "bins"), strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=0)
+    coarse, fine = (grid_volume(g, l, l + 1, device=gpu_device) for l in (1, 0))
+    results = [gpu.unpool_and_disaggregate(coarse, volume, switches, g, 0) for volume in (above, above.float())]
+    torch.testing.assert_close(*results, rtol=0, atol=0)
+    _, m = plainly(HARD.pool, grid_volume(g, 0, 0, device=gpu_device), g, 0)
+    results = [tuple(gpu.best_pooled(fine, p, m, g, "bins")) for p in (pooled.half(), pooled.half().float())]
+    torch.testing.assert_close(*results, rtol=0, atol=0)
+
+
+def agree(gpu: ModuleType, operator: Any, *arguments: Any, rtol: float = 0.0, atol: float = 0.0) -> Any:
+    """Compare the GPU kernel with the definition; return the definition's result."""
+    found, expected = getattr(gpu, operator.name)(*arguments), plainly(operator, *arguments)
+    if isinstance(expected, tuple):
+        found, expected = tuple(found), tuple(expected)
+    torch.testing.assert_close(found, expected, rtol=rtol, atol=atol)
+    return expected
 
 
 def plainly(operator: Any, *arguments: Any) -> Any:
