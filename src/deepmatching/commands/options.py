@@ -21,6 +21,7 @@ import typer
 from deepmatching.commands.machine import use_threads
 from deepmatching.commands.messages import set_verbosity
 from deepmatching.errors import DeepMatchingError, check_number, short_repr
+from deepmatching.io.files import check_replaceable, check_suffix, check_writable
 from deepmatching.settings import MAX_BYTES, MAX_PIXELS, MODEL, MODELS, Rank, Settings
 
 if TYPE_CHECKING:
@@ -256,14 +257,12 @@ def check_outputs(
     An output, which comes with the check of its suffix, is no input and no other output, and replaces no file that is
     not from this package.
     """
-    from deepmatching.io.files import check_replaceable, check_writable
-
     read, written = [path for path in inputs if path is not None], list[Path]()
-    for path, check_suffix in outputs:
+    for path, check in outputs:
         if path is not None:
             if any(is_same(path, other) for other in read):
                 raise DeepMatchingError(f"'{path}' is an input and would be overwritten: give the result another name.")
-            check_suffix(path)
+            check(path)
             check_writable(path)
             check_replaceable(path)
             if any(is_same(path, other) for other in written):
@@ -271,11 +270,8 @@ def check_outputs(
             written.append(path)
 
 
-def check_json_suffix(path: Path) -> None:
-    """Raise unless a file of measurements has the suffix of JSON."""
-    from deepmatching.io.files import check_suffix
-
-    check_suffix(path, (".json",), "measurements")
+#: Raises unless a file of measurements has the suffix of JSON.
+check_json_suffix = functools.partial(check_suffix, suffixes=(".json",), kind="measurements")
 
 
 def is_same(path: Path, other: Path) -> bool:

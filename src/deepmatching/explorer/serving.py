@@ -24,6 +24,7 @@ from deepmatching import __version__
 from deepmatching.errors import DeepMatchingError
 from deepmatching.explorer import page, payloads
 from deepmatching.explorer.jobs import Busy, Runs
+from deepmatching.explorer.page import exported_page
 from deepmatching.explorer.pictures import MAX_UPLOAD_BYTES, SAMPLES, Pictures, Unknown
 from deepmatching.explorer.results import Result, RunSettings, Traces
 from deepmatching.network.inspection import Inspection
@@ -113,9 +114,6 @@ class Explorer:
         name = request.path_params["name"]
         return _download(page.file_of(self.result(request), name), name)
 
-    def export(self, request: Request) -> Response:
-        return _download(page.exported_page(self.result(request), self.traces).encode(), "explorer.html")
-
 
 def application(explorer: Explorer, host: str = "127.0.0.1") -> Starlette:
     """Return the web application of an explorer that is served on this address."""
@@ -138,7 +136,7 @@ def application(explorer: Explorer, host: str = "127.0.0.1") -> Starlette:
         Route(point, lambda r: _binary(payloads.point(explorer.inspection(r)))),
         Route(f"{point}/picture", explorer.scores),
         Route(f"{one}/files/{{name}}", explorer.file),
-        Route(f"{one}/page", explorer.export),
+        Route(f"{one}/page", lambda r: _download(exported_page(result(r), explorer.traces).encode(), "explorer.html")),
     ]
     guard = Middleware(Guard, hosts=allowed_hosts(host), any_address=host in ("0.0.0.0", "::"))
     handlers = dict.fromkeys((DeepMatchingError, ClientDisconnect), _refused)  # who left does not read the answer
