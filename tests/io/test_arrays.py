@@ -115,9 +115,8 @@ def write(path: Path, **arrays: Any) -> None:
             file[name] = array
 
 
-@pytest.mark.parametrize("rows", [10**11, 4])
-def test_a_small_file_that_declares_terabytes_or_a_large_chunk_is_refused(tmp_path: Path, rows: int) -> None:
-    chunk = 1000 if rows > 4 else 2**28
+@pytest.mark.parametrize(("rows", "chunk"), [(10**11, 1000), (4, 2**28)])
+def test_a_small_file_that_declares_terabytes_or_a_big_chunk_is_refused(tmp_path: Path, rows: int, chunk: int) -> None:
     with h5py.File(tmp_path / "m.h5", "w") as file:
         file.create_dataset("keypoints0", (rows, 2), "f4", maxshape=(None, 2), chunks=(chunk, 2), compression="gzip")
         file["keypoints1"] = POINTS

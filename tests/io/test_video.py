@@ -90,15 +90,11 @@ def test_a_frame_that_cannot_be_read_or_has_another_size_is_named(tmp_path: Path
         (["a.png", "a.jpg"], "frames", "two frames with the same name"),
         (["a.png", "b.png"], "frames/a.png", "a single picture"),
         ([], "missing", "no video or folder"),
+        ([], "no.mp4", "cannot be opened as a video"),
     ],
 )
 def test_a_source_without_two_frames_is_refused(tmp_path: Path, names: list[str], path: str, words: str) -> None:
     write_frames(tmp_path / "frames", names)
+    (tmp_path / "no.mp4").write_bytes(b"no video at all")
     with pytest.raises(DeepMatchingError, match=words):
         open_frames(tmp_path / path)
-
-
-def test_a_file_that_is_not_a_video_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "v.mp4").write_bytes(b"no video at all")
-    with pytest.raises(DeepMatchingError, match="cannot be opened as a video"):
-        open_frames(tmp_path / "v.mp4")

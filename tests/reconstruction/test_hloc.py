@@ -18,8 +18,8 @@ from helpers.bulk_runs import MakeRun, matched
 class Reader:
     """Reads both files in the steps of hloc's documented ``get_keypoints``, ``find_pair`` and ``get_matches``."""
 
-    def __init__(self, features: Path, matches: Path) -> None:
-        self.features, self.matches = features, matches
+    def __init__(self, folder: Path) -> None:
+        self.features, self.matches = folder / "feats.h5", folder / "matches.h5"
 
     def keypoints(self, name: str) -> tuple[np.ndarray, float | None]:
         with h5py.File(self.features, "r", libver="latest") as file:
@@ -62,7 +62,7 @@ def test_hloc_finds_keypoints_and_pairs_in_both_orders_whatever_the_names(make_r
     shared = SharedKeypoints(make_run(list(made.values()), max_size=48), cell=0.01, is_refined=False)
     count = write_hloc(shared, tmp_path / "feats.h5", tmp_path / "matches.h5")
     assert count == 2 * len(starts)
-    reader = Reader(tmp_path / "feats.h5", tmp_path / "matches.h5")
+    reader = Reader(tmp_path)
     assert reader.names() == set(names)
     for pair, expected in ((names, made.matches) for names, made in made.items()):
         matches, scores = reader.pairs(*pair)
@@ -89,7 +89,7 @@ def test_hloc_finds_failed_pairs_and_pairs_without_matches_too(
         MatchedPair(("1.png", "broken.png"), NO_MATCHES, failure="It cannot be read."),
     ]
     write_hloc(SharedKeypoints(make_run([*three_views, *alone])), tmp_path / "feats.h5", tmp_path / "matches.h5")
-    reader = Reader(tmp_path / "feats.h5", tmp_path / "matches.h5")
+    reader = Reader(tmp_path)
     assert reader.names() == {"0.png", "1.png", "2.png", "sky/1.png", "sky/2.png", "broken.png"}
     assert len(reader.keypoints("0.png")[0])
     assert reader.keypoints("sky/2.png")[0].shape == reader.keypoints("broken.png")[0].shape == (0, 2)

@@ -1,6 +1,5 @@
 """Keypoints that pairs share."""
 
-from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,26 +19,16 @@ from helpers.bulk_runs import MakeRun, matched
 
 def tracks(shared: SharedKeypoints) -> list[set[str]]:
     """Return the images of each set of keypoints that matches connect."""
-    parent: dict[tuple[str, int], tuple[str, int]] = {}
-
-    def root(node: tuple[str, int]) -> tuple[str, int]:
-        while parent.setdefault(node, node) != node:
-            node = parent[node]
-        return node
-
+    track_of: dict[tuple[str, int], frozenset[tuple[str, int]]] = {}
     for pair in shared.matches():
         for i, j in pair.indices.tolist():
-            parent[root((pair.names[0], i))] = root((pair.names[1], j))
-    found: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
-    for node in list(parent):
-        found[root(node)].add(node[0])
-    return list(found.values())
+            ends = (pair.names[0], i), (pair.names[1], j)
+            joined = frozenset().union(*(track_of.get(end, {end}) for end in ends))
+            track_of.update(dict.fromkeys(joined, joined))
+    return [{name for name, _ in track} for track in set(track_of.values())]
 
 
-@given(
-    st.floats(0.3, 5),
-    st.lists(st.tuples(st.floats(-3, 300), st.floats(-3, 300)), min_size=1, max_size=40),
-)
+@given(st.floats(0.3, 5), st.lists(st.tuples(st.floats(-3, 300), st.floats(-3, 300)), min_size=1, max_size=40))
 def test_merging_moves_no_point_by_more_than_a_cell_which_is_half_the_precision(
     side: float, points: list[tuple[float, float]]
 ) -> None:
