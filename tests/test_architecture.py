@@ -4,16 +4,18 @@ import ast
 import re
 from pathlib import Path
 
+from deepmatching.io.structured import read_toml
+
 ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src" / "deepmatching"
 SOURCES = sorted(path for folder in ("src", "tools", "benchmarks", "tests") for path in (ROOT / folder).rglob("*.py"))
 
 
 def layers_of_the_contract() -> list[list[str]]:
     """The layers in pyproject.toml, top first."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    block = re.search(
-        r'containers = \["deepmatching"\]\nexhaustive = true\nlayers = \[\n(.*?)^\]', text, re.MULTILINE | re.DOTALL
-    )
+    pattern = r'containers = \["deepmatching"\]\nexhaustive = true\nlayers = \[\n(.*?)^\]'
+    block = re.search(pattern, text, re.MULTILINE | re.DOTALL)
     assert block, "pyproject.toml has no contract of layers"
     return [sorted(re.findall(r"\w+", line)) for line in block[1].splitlines()]
 
@@ -31,9 +33,8 @@ def test_the_architecture_page_shows_the_layers_that_are_checked() -> None:
 
 
 def test_every_module_stands_on_a_layer() -> None:
-    package = ROOT / "src" / "deepmatching"
-    modules = {path.stem for path in package.glob("*.py")} | {
-        path.parent.name for path in package.glob("*/__init__.py")
+    modules = {path.stem for path in PACKAGE.glob("*.py")} | {
+        path.parent.name for path in PACKAGE.glob("*/__init__.py")
     }
     assert sorted(name for layer in layers_of_the_contract() for name in layer) == sorted(modules - {"__init__"})
 
@@ -46,12 +47,23 @@ def test_no_module_has_more_than_400_lines() -> None:
 def test_only_names_of_users_are_imported_by_computed_names() -> None:
     """The checker of imports cannot see such an import; those of ``deepmatching`` name what the user may import."""
     found = []
-    for path in (ROOT / "src").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call):
-                name = getattr(node.func, "id", getattr(node.func, "attr", ""))
-                if name in ("import_module", "__import__") and not (
-                    node.args and isinstance(node.args[0], ast.Constant)
-                ):
-                    found.append(str(path.relative_to(ROOT / "src" / "deepmatching")))
+    for path in PACKAGE.rglob("*.py"):
+        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        calls = (node for node in nodes if isinstance(node, ast.Call))
+        computed = (call for call in calls if not (call.args and isinstance(call.args[0], ast.Constant)))
+        names = [getattr(call.func, "id", getattr(call.func, "attr", "")) for call in computed]
+        if not {"import_module", "__import__"}.isdisjoint(names):
+            found.append(str(path.relative_to(PACKAGE)))
     assert sorted(found) == ["__init__.py", "extensions.py"]
+
+
+def modules_without_a_twin() -> set[str]:
+    modules = (path.relative_to(PACKAGE).with_suffix("") for path in PACKAGE.rglob("*.py") if path.stem != "__init__")
+    tests = ROOT / "tests"
+    return {".".join(m.parts) for m in modules if not (tests / m.parent / f"test_{m.name}.py").is_file()}
+
+
+def test_every_module_has_a_twin_among_the_tests_or_a_line_that_says_which_test_covers_it() -> None:
+    lines = read_toml(ROOT / "tests" / "twins.toml", "list of tests")
+    assert set(lines) == modules_without_a_twin()
+    assert [test for test in lines.values() if not (ROOT / "tests" / test).is_file()] == []

@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from itertools import chain
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -19,9 +20,8 @@ def floors() -> dict[str, Version]:
     """The oldest version of each package that pyproject.toml allows, for users, for developers and for the build."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     project = tomllib.loads(text)
-    lines = project["build-system"]["requires"] + project["project"]["dependencies"]
-    for extra in project["project"]["optional-dependencies"].values():
-        lines = lines + extra
+    extras = project["project"]["optional-dependencies"].values()
+    lines = [*project["build-system"]["requires"], *project["project"]["dependencies"], *chain(*extras)]
     found: dict[str, Version] = {}
     for requirement in map(Requirement, lines):
         if requirement.name == "deepmatching":  # other extras
@@ -43,9 +43,8 @@ def pins(name: str) -> dict[str, Version]:
 
 
 def test_the_oldest_versions_that_are_tested_are_the_oldest_that_are_allowed() -> None:
-    assert pins("constraints-oldest.txt") == {
-        name: floor for name, floor in floors().items() if name not in CHOSEN_ELSEWHERE
-    }
+    expected = {name: floor for name, floor in floors().items() if name not in CHOSEN_ELSEWHERE}
+    assert pins("constraints-oldest.txt") == expected
 
 
 def test_every_dependency_is_pinned_for_make_no_lower_than_its_floor() -> None:
@@ -97,6 +96,4 @@ def test_the_citation_and_the_changelog_name_the_version() -> None:
 def test_the_actions_of_the_workflows_are_pinned_by_their_hash() -> None:
     for workflow in (ROOT / ".github" / "workflows").glob("*.yml"):
         used = re.findall(r"uses: (\S+)", workflow.read_text(encoding="utf-8"))
-        assert used and not [action for action in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", action)], (
-            workflow.name
-        )
+        assert used and all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", action) for action in used), workflow.name

@@ -3,6 +3,7 @@
 import errno
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import cv2
@@ -17,11 +18,8 @@ TOO_LARGE = 2**58
 
 def test_what_the_libraries_raise_for_a_huge_array_is_recognised() -> None:
     """Real failures, not only messages that are known today."""
-    for allocate in (
-        lambda: torch.empty(TOO_LARGE, dtype=torch.uint8),
-        lambda: np.empty(TOO_LARGE, dtype=np.uint8),
-        lambda: bytearray(TOO_LARGE),
-    ):
+    empty = partial(torch.empty, dtype=torch.uint8), partial(np.empty, dtype=np.uint8), bytearray
+    for allocate in (partial(make, TOO_LARGE) for make in empty):
         with pytest.raises((RuntimeError, MemoryError)) as failure:
             allocate()
         assert is_out_of_memory(failure.value), failure.value

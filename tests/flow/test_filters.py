@@ -41,9 +41,8 @@ def test_groups_are_connected_components(seed: int, seeds: int, size: int) -> No
     generator = np.random.default_rng(seed)
     place = generator.choice(30 * 30, seeds, replace=False)
     pixels = torch.from_numpy(np.stack([place % 30, place // 30], axis=1))
-    graph = cell_graph(
-        *distance_transform(torch.from_numpy(generator.random((30, 30), np.float32)) + 0.001, pixels), seeds
-    )
+    cost = torch.from_numpy(generator.random((30, 30), np.float32)) + 0.001
+    graph = cell_graph(*distance_transform(cost, pixels), seeds)
     displacements = generator.integers(0, 3, (seeds, 2)) * 2.0
     links = [
         (a, b)
@@ -99,9 +98,8 @@ def test_round_trip_errors_equal_brute_force(seed: int) -> None:
 
 def test_matches_of_a_network_are_measured_from_pixel_centres() -> None:
     points = torch.tensor([[[4.0, 4], [12, 4]]])
-    decoded = Decoded(
-        points, points[None] + 2, torch.ones(1, 1, 2), torch.zeros(1, 1, 2).long(), torch.tensor([[[True, False]]])
-    )
+    ones = torch.ones(1, 1, 2)
+    decoded = Decoded(points, points[None] + 2, ones, ones.long(), torch.tensor([[[True, False]]]))
     found, matches = MatchTensors.of_decoded(decoded), Matches.from_decoded(decoded)[0]
     assert torch.equal(found.points0[found.counts], matches.keypoints0)
     assert torch.equal(found.points1[found.counts], matches.keypoints1)

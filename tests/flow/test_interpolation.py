@@ -46,9 +46,8 @@ def test_affine_motion_is_reproduced(seed: int, gradient: list[float], name: str
     """Sub-pixel positions included: to a hundredth of a pixel, because of the ridge."""
     points = grid(96, 128)
     matrix = np.reshape(gradient, (2, 2))
-    flow = interpolate(
-        points, points + points @ matrix.T + (3, -2), edges_of(seed, 96, 128), settings=PRESETS[name].interpolation
-    ).flow
+    end, edges = points + points @ matrix.T + (3, -2), edges_of(seed, 96, 128)
+    flow = interpolate(points, end, edges, settings=PRESETS[name].interpolation).flow
     y, x = np.mgrid[:96, :128]
     expected = np.stack([x, y], axis=2) @ matrix.T + (3, -2)
     np.testing.assert_allclose(flow, expected, atol=0.01)
@@ -58,10 +57,8 @@ def test_two_motions_do_not_mix_across_an_edge() -> None:
     points = grid(64, 96)
     edges = np.zeros((64, 96), dtype=np.float32)
     edges[:, 50] = 20.0  # as if there were many edges one after the other
-    left = points[:, 0] < 50
-    flow = interpolate(
-        points, points + np.where(left[:, None], (6, 0), (-3, 1)), edges, settings=PRESETS["sintel"].interpolation
-    ).flow
+    end = points + np.where(points[:, :1] < 50, (6, 0), (-3, 1))
+    flow = interpolate(points, end, edges, settings=PRESETS["sintel"].interpolation).flow
     np.testing.assert_allclose(flow[:, :50], np.broadcast_to([6, 0], (64, 50, 2)), atol=1e-4)
     np.testing.assert_allclose(flow[:, 51:], np.broadcast_to([-3, 1], (64, 45, 2)), atol=1e-4)
 
@@ -76,35 +73,22 @@ def test_outliers_are_dropped() -> None:
     assert (found.flow == np.float32([2, 1])).all()
 
 
-def test_matches_that_do_not_lead_back_are_dropped() -> None:
-    points = grid(64, 96)
+def test_matches_that_do_not_lead_back_are_dropped_and_backward_ones_that_are_not_finite_ignored() -> None:
+    points, edges = grid(64, 96), np.full((64, 96), 0.05)
     targets = np.add(points, (4, 0))
-    occluded = points[:, 0] > 60
-    targets[occluded] = points[occluded] - (9, 0)
-    back = points[points[:, 0] < 70]
-    found = interpolate(points, targets, np.full((64, 96), 0.05), backward=(back, back - (4, 0)))
-    assert (found.flow == np.float32([4, 0])).all()
-
-
-def test_backward_matches_that_are_not_finite_are_ignored() -> None:
-    points = grid(64, 96)
-    edges, back = np.full((64, 96), 0.05), np.add(points, (4, 0))
+    back = targets.copy()
     back[::2] = np.nan
-    found = interpolate(points, np.add(points, (4, 0)), edges, backward=(back, points))
-    assert (found.flow == np.float32([4, 0])).all()
+    assert (interpolate(points, targets, edges, backward=(back, points)).flow == np.float32([4, 0])).all()
+    occluded, back = points[:, 0] > 60, points[points[:, 0] < 70]
+    targets[occluded] = points[occluded] - (9, 0)
+    assert (interpolate(points, targets, edges, backward=(back, back - (4, 0))).flow == np.float32([4, 0])).all()
 
 
 def test_tiny_weights_do_not_underflow() -> None:
     points = grid(64, 96)
-    weights = np.where(points[:, 0] < 48, 1.0, 1e-200)
-    for name in PRESETS:
-        found = interpolate(
-            points,
-            np.add(points, (4, 0)),
-            np.full((64, 96), 0.05),
-            weights=weights,
-            settings=PRESETS[name].interpolation,
-        )
+    end, edges, weights = np.add(points, (4, 0)), np.full((64, 96), 0.05), np.where(points[:, 0] < 48, 1.0, 1e-200)
+    for each in PRESETS.values():
+        found = interpolate(points, end, edges, weights=weights, settings=each.interpolation)
         assert (found.flow == np.float32([4, 0])).all()
 
 
@@ -127,22 +111,17 @@ def test_never_nan(data: st.DataObject, name: str) -> None:
     """Few matches, duplicates, collinear ones, off the image, not finite: a finite flow, or an error that says why."""
     coordinate = st.sampled_from([0.0, 3.0, 3.5, 7.0, 15.0, -0.5, 19.5, -30.0, 500.0, float("nan"), float("inf")])
     number = data.draw(st.integers(0, 12))
-    points = np.array(data.draw(st.lists(st.tuples(*[coordinate] * 4), min_size=number, max_size=number))).reshape(
-        -1, 4
-    )
-    scores = data.draw(st.none() | st.lists(st.sampled_from([1.0, 2.0, 0.0, np.nan]), min_size=number, max_size=number))
-    weights = data.draw(st.none() | st.lists(st.sampled_from([1.0, 1e-9, 0.0]), min_size=number, max_size=number))
+
+    def each(values: st.SearchStrategy) -> st.SearchStrategy:
+        return st.lists(values, min_size=number, max_size=number)
+
+    points = np.array(data.draw(each(st.tuples(*[coordinate] * 4)))).reshape(-1, 4)
+    scores = data.draw(st.none() | each(st.sampled_from([1.0, 2.0, 0.0, np.nan])))
+    weights = data.draw(st.none() | each(st.sampled_from([1.0, 1e-9, 0.0])))
     image = torch.zeros(1, 20, 16) if data.draw(st.booleans()) else None
+    more = {"scores": scores, "weights": weights, "settings": PRESETS[name].interpolation}
     try:
-        found = interpolate(
-            points[:, :2],
-            points[:, 2:],
-            edges_of(0, 20, 16),
-            image,
-            scores=scores,
-            weights=weights,
-            settings=PRESETS[name].interpolation,
-        )
+        found = interpolate(points[:, :2], points[:, 2:], edges_of(0, 20, 16), image, **more)
     except DeepMatchingError:
         inside = np.isfinite(points).all(axis=1) & ((points[:, :2] > -1) & (points[:, :2] < (16, 20))).all(axis=1)
         inside &= np.isfinite(np.ones(number) if scores is None else scores)

@@ -1,6 +1,7 @@
 """The radius by confidence."""
 
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -29,12 +30,9 @@ def _decoded(moved: float = 0.0) -> Decoded:
     return Decoded(points, (points + shift)[None], right, right.long(), right > 0, right, torch.full_like(right, 0.01))
 
 
-def test_right_matches_lack_nothing() -> None:
-    assert not lacks_matches(_decoded(), GEOMETRY)
-
-
 def test_a_visible_place_without_a_right_match_lacks_one() -> None:
     decoded = _decoded()
+    assert not lacks_matches(decoded, GEOMETRY)
     assert decoded.confidence is not None and decoded.occluded is not None
     decoded.confidence[0, 3:8, 5:10] = 0.1
     assert lacks_matches(decoded, GEOMETRY)
@@ -53,39 +51,28 @@ def matcher() -> dm.DeepMatcher:
 
 
 def _radii(
-    matcher: dm.DeepMatcher, found: Decoded, preset: str, monkeypatch: pytest.MonkeyPatch, tiling: Tiling = WHOLE
+    matcher: dm.DeepMatcher, found: Decoded, preset: str = "default", tiling: Tiling = WHOLE
 ) -> list[int | None]:
     """The radii that two frames are matched at if each time this is found."""
     image = torch.zeros(3, 96, 128)
     frame = Frame(image, image, image[None], (96, 128))
-    radii = []
-
-    def decode(self: Matching, first: Frame, second: Frame) -> Decoded:
-        radii.append(self.geometry.radius)
-        return found
-
-    monkeypatch.setattr(Matching, "decode", decode)
     geometry = replace(GEOMETRY, radius=FLOW_RADIUS)
     matching = Matching(matcher.network, geometry, Decoding(tiling=tiling), may_shrink_radius=True)
-    matching.decode_for_flow(frame, frame, PRESETS[preset])
-    return list(dict.fromkeys(radii))
+    with patch.object(Matching, "decode", autospec=True, return_value=found) as decode:
+        matching.decode_for_flow(frame, frame, PRESETS[preset])
+    return list(dict.fromkeys(call.args[0].geometry.radius for call in decode.call_args_list))
 
 
-def test_a_pair_is_matched_again_only_if_something_is_missing(
-    matcher: dm.DeepMatcher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert _radii(matcher, _decoded(), "default", monkeypatch) == [RADIUS]
-    assert _radii(matcher, _decoded(0.9 * RADIUS), "default", monkeypatch) == [RADIUS, FLOW_RADIUS]
+def test_a_pair_is_matched_again_only_if_something_is_missing(matcher: dm.DeepMatcher) -> None:
+    assert _radii(matcher, _decoded()) == [RADIUS]
+    assert _radii(matcher, _decoded(0.9 * RADIUS)) == [RADIUS, FLOW_RADIUS]
 
 
-def test_without_a_confidence_or_in_pieces_the_whole_radius_is_used_at_once(
-    matcher: dm.DeepMatcher, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_confidence_or_in_pieces_the_whole_radius_is_used_at_once(matcher: dm.DeepMatcher) -> None:
     for preset in ("classic", "sintel"):
-        assert _radii(matcher, _decoded(), preset, monkeypatch) == [FLOW_RADIUS]
-    hog = dm.DeepMatcher.from_pretrained("hog", device="cpu")
-    assert _radii(hog, _decoded(), "default", monkeypatch) == [FLOW_RADIUS]
-    assert _radii(matcher, _decoded(), "default", monkeypatch, Tiling(2, 1)) == [FLOW_RADIUS]
+        assert _radii(matcher, _decoded(), preset) == [FLOW_RADIUS]
+    assert _radii(dm.DeepMatcher.from_pretrained("hog", device="cpu"), _decoded()) == [FLOW_RADIUS]
+    assert _radii(matcher, _decoded(), tiling=Tiling(2, 1)) == [FLOW_RADIUS]
 
 
 def test_a_radius_that_was_asked_for_is_used_at_once(matcher: dm.DeepMatcher) -> None:
@@ -106,9 +93,7 @@ def test_the_more_confident_match_of_each_point_counts() -> None:
     other = first._replace(points1=first.points1 + 1, confidence=first.confidence + torch.where(better, 0.05, -0.05))
     found = more_confident(first, other)
     assert torch.equal(found.points1, first.points1 + better[..., None])
-    assert found.confidence is not None and torch.equal(
-        found.confidence, torch.maximum(first.confidence, other.confidence)
-    )
+    assert torch.equal(found.confidence, torch.maximum(first.confidence, other.confidence))
     assert torch.equal(more_confident(first, first._replace(points1=first.points1 + 1)).points1, first.points1)
 
 
@@ -122,16 +107,12 @@ def test_the_more_confident_match_of_each_point_counts() -> None:
         (4, PRESETS["default"], None),  # asked for
     ],
 )
-def test_frames_are_matched_again_with_fewer_levels(
+def test_frames_are_matched_again_with_fewer_levels_unless_they_are_small(
     levels: int | None, settings: FlowSettings, expected: int | None
 ) -> None:
     network = dm.DeepMatcher.from_pretrained("compact", device="cpu", levels=levels).network
-    assert Matching(network, network.geometry((200, 280), (200, 280))).fewer_levels(settings) == expected
-
-
-def test_small_images_are_matched_once() -> None:
-    network = dm.DeepMatcher.from_pretrained("compact", device="cpu").network
-    assert Matching(network, network.geometry((40, 48), (40, 48))).fewer_levels(PRESETS["default"]) is None
+    large, small = (Matching(network, network.geometry(size, size)) for size in ((200, 280), (40, 48)))
+    assert large.fewer_levels(settings) == expected and small.fewer_levels(PRESETS["default"]) is None
 
 
 @pytest.mark.parametrize(
@@ -156,9 +137,8 @@ def test_one_way_up_and_two_down_find_what_matching_twice_finds(
     with torch.no_grad():
         cells = network.describe(images[:1], images[1:], geometry)
         found = network.decode_descriptors(*cells, geometry, replace(decoding, fewer_levels=levels))
-        both = [
-            network.decode_descriptors(*cells, each, decoding) for each in (geometry, replace(geometry, levels=levels))
-        ]
+        geometries = geometry, replace(geometry, levels=levels)
+        both = [network.decode_descriptors(*cells, each, decoding) for each in geometries]
     expected = more_confident(*both)
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
     assert not any(torch.equal(expected.points1, one.points1) for one in both)

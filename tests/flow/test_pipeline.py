@@ -34,9 +34,8 @@ def matches() -> Matches:
 def test_it_is_the_chain_of_the_flow_package(images: Images, matches: Matches) -> None:
     edges = np.random.default_rng(0).uniform(0, 1, (64, 96)).astype(np.float32)
     result = matches_to_flow(matches, *images, PRESETS["sintel"], edges)
-    found = interpolate(
-        *matches.numpy()[:2], edges, images[0], scores=matches.scores, settings=PRESETS["sintel"].interpolation
-    )
+    start, end, scores = matches.numpy()
+    found = interpolate(start, end, edges, images[0], scores=scores, settings=PRESETS["sintel"].interpolation)
     flow = refine(found.flow, *images, PRESETS["sintel"].refinement)
     np.testing.assert_array_equal(result.flow, flow)
     np.testing.assert_array_equal(result.confidence, confidence(flow, found, *images))
@@ -57,27 +56,24 @@ def test_edges_are_detected_read_or_given(images: Images, tmp_path: Path) -> Non
     network, gradient = edges_of(image), edges_of(image, "gradient")
     np.testing.assert_array_equal(edges_of(image, "network"), network)
     assert network.shape == gradient.shape == (64, 96) and not np.array_equal(network, gradient)
-    np.save(tmp_path / "e.npy", gradient)
-    levels = np.rint(65535 * gradient).astype(np.uint16)
-    cv2.imwrite(str(tmp_path / "e.png"), levels)
-    np.testing.assert_array_equal(edges_of(image, tmp_path / "e.npy"), gradient)
-    np.testing.assert_array_equal(edges_of(image, str(tmp_path / "e.npy")), gradient)
+    np.save(path := tmp_path / "e.npy", gradient)
+    for given in (path, str(path), gradient, torch.from_numpy(gradient)):
+        np.testing.assert_array_equal(edges_of(image, given), gradient)
+    cv2.imwrite(str(tmp_path / "e.png"), np.rint(65535 * gradient).astype(np.uint16))
     np.testing.assert_allclose(edges_of(image, tmp_path / "e.png"), gradient, atol=1e-5)
-    np.testing.assert_array_equal(edges_of(image, gradient), gradient)
-    np.testing.assert_array_equal(edges_of(image, torch.from_numpy(gradient)), gradient)
     np.testing.assert_array_equal(edges_of(image, lambda given: given[0].numpy()), image[0].numpy())
 
 
 def test_what_does_not_fit_is_refused_in_words(images: Images, matches: Matches) -> None:
     first, second, settings = *images, PRESETS["default"]
-    with pytest.raises(DeepMatchingError, match="one size, but they are 96x64 and 90x64"):
-        matches_to_flow(matches, first, second[:, :, :90], settings)
-    with pytest.raises(DeepMatchingError, match="edge map has shape"):
-        matches_to_flow(matches, first, second, settings, np.zeros((64, 90), np.float32))
-    with pytest.raises(DeepMatchingError, match="matches are of images of 96x64 pixels, but these have 96x60"):
-        matches_to_flow(matches, first[:, :60], second[:, :60], settings)
-    with pytest.raises(DeepMatchingError, match="no matches, so there is nothing"):
-        matches_to_flow(matches[:0], first, second, settings)
+    for arguments, words in (
+        ((matches, first, second[:, :, :90], settings), "one size, but they are 96x64 and 90x64"),
+        ((matches, first, second, settings, np.zeros((64, 90), np.float32)), "edge map has shape"),
+        ((matches, first[:, :60], second[:, :60], settings), "of images of 96x64 pixels, but these have 96x60"),
+        ((matches[:0], first, second, settings), "no matches, so there is nothing"),
+    ):
+        with pytest.raises(DeepMatchingError, match=words):
+            matches_to_flow(*arguments)
 
 
 # On a GPU, the first time and when it is replayed.

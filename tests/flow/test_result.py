@@ -99,9 +99,8 @@ def test_a_flow_of_resized_images_has_their_size_and_pixels() -> None:
 
 
 def tensors_of(matches: int) -> FlowTensors:
-    return FlowTensors(
-        torch.full((30, 40, 2), 2.0), torch.full((30, 40), 0.5), torch.tensor(matches), torch.tensor(0.75)
-    )
+    flow, confidence = torch.full((30, 40, 2), 2.0), torch.full((30, 40), 0.5)
+    return FlowTensors(flow, confidence, torch.tensor(matches), torch.tensor(0.75))
 
 
 def test_a_flow_on_a_device_is_copied_when_it_is_read() -> None:

@@ -76,14 +76,8 @@ def test_files_that_no_earlier_run_made_are_not_replaced(tmp_path: Path) -> None
 
 
 def test_a_record_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    for content in (
-        "{",
-        "[]",
-        '{"settings": 3, "finished": []}',
-        '{"settings": {}}',
-        '{"settings": {}, "finished": 1}',
-        '{"settings": {}, "finished": {"a": 1}}',
-    ):
+    odd = ('{"settings": 3, "finished": []}', *(f'{{"settings": {{}}, "finished": {n}}}' for n in ("1", '{"a": 1}')))
+    for content in ("{", "[]", '{"settings": {}}', *odd):
         (tmp_path / "flow.json").write_text(content)
         with pytest.raises(DeepMatchingError, match=re.escape(str(tmp_path))):
             FlowFolder(tmp_path, ".flo", {}, ORIGINS)
@@ -128,10 +122,8 @@ def test_pictures_of_a_sequence_share_one_colour_scale(tmp_path: Path) -> None:
             folder.add(str(number), np.full((64, 80, 2), length, np.float32))
         (tmp_path / f"{name}-pictures").mkdir()
         draw_flows(frames, folder, tmp_path / f"{name}-pictures")
-    small, large = (
-        [load_image(tmp_path / f"{name}-pictures" / f"{number}.png") for number in range(3)]
-        for name in ("small", "large")
-    )
+    folders = (tmp_path / f"{name}-pictures" for name in ("small", "large"))
+    small, large = ([load_image(folder / f"{number}.png") for number in range(3)] for folder in folders)
     assert small[0].equal(small[1]) and small[0].equal(small[2])
     assert large[0].equal(large[1]) and not large[0].equal(large[2])
     assert not large[0].equal(small[0])

@@ -81,12 +81,10 @@ def test_two_parts_that_turn_differently_keep_their_own_flow() -> None:
 
 
 def test_matches_without_a_transformation_need_no_views() -> None:
-    images = (torch.rand(3, *SIZE),) * 2
     upright = matches_of((GRID, np.eye(3)))
-    assert views_of(upright, *images) is None
-    assert views_of(replace(upright, transformation=None, transformations=None), *images) is None
-    degenerate = matches_of((GRID, PLANE))
-    assert views_of(replace(degenerate, transformations=torch.zeros(1, 3, 3)), *images) is None
+    degenerate = replace(matches_of((GRID, PLANE)), transformations=torch.zeros(1, 3, 3))
+    for matches in (upright, replace(upright, transformation=None, transformations=None), degenerate):
+        assert views_of(matches, *(torch.rand(3, *SIZE),) * 2) is None
 
 
 def test_a_horizon_has_a_finite_flow() -> None:

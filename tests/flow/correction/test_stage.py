@@ -51,36 +51,24 @@ def test_it_starts_at_the_interpolated_flow(matcher: dm.DeepMatcher) -> None:
         assert start.matches[b] == expected.matches == matcher.flow(*images, radius=16).matches
 
 
-def test_without_a_match_it_starts_at_no_motion(matcher: dm.DeepMatcher) -> None:
-    images = _moved((64, 96), (5, -3))
-    decoded = matcher.network.decode(images[0][None], images[1][None])
-    nothing = decoded._replace(
-        verified=torch.zeros_like(decoded.verified), confidence=torch.zeros_like(decoded.confidence)
-    )
+def test_without_a_match_it_starts_at_no_motion_and_the_pair_is_refused(matcher: dm.DeepMatcher) -> None:
+    images, geometry = _moved((64, 96), (5, -3)), matcher.network.geometry((64, 96), (64, 96))
+    cells = [matcher.network.describe_image(image[None], geometry.used0) for image in images]
+    found = matcher.network.decode_descriptors(*cells, geometry)
+    nothing = found._replace(verified=found.verified & False, confidence=torch.zeros_like(found.scores))
     start = initial_flow(*images, None, InterpolationSettings(), *nothing)
     assert start.flow.shape == (1, 2, 64, 96) and not any(part.any() for part in start)
-
-
-def test_a_pair_without_a_match_is_refused(matcher: dm.DeepMatcher) -> None:
-    image = torch.zeros(3, 64, 96)
-    geometry = matcher.network.geometry((64, 96), (64, 96))
-    cells = matcher.network.describe_image(image[None], geometry.used0)
-    frame = Frame(image, image, cells, (64, 96))
-    decoded = matcher.network.decode_descriptors(cells, cells, geometry)
-    nothing = decoded._replace(
-        verified=torch.zeros_like(decoded.verified), confidence=torch.zeros_like(decoded.confidence)
-    )
+    frames = (Frame(image, image, own, (64, 96)) for image, own in zip(images, cells, strict=True))
     with pytest.raises(DeepMatchingError):
-        flow_between(frame, frame, "default", Matching(matcher.network, geometry), known=nothing)
+        flow_between(*frames, "default", Matching(matcher.network, geometry), known=nothing)
 
 
 def test_a_correction_by_more_than_ten_pixels_does_not_count() -> None:
     start = InitialFlow(torch.zeros(1, 2, 4, 9), torch.full((1, 1, 4, 9), 0.25), torch.ones(1))
     moved = torch.zeros(1, 2, 4, 8)
     moved[0, 0, :, :4], moved[0, 1, :, 4:] = 9.9, -10.1
-    flow, likely = corrected(
-        start, DenseFlow(moved, torch.tensor([50.0, 0]).view(1, 2, 1, 1).expand(1, 2, 4, 8), [], [])
-    )
+    mixture = torch.tensor([50.0, 0]).view(1, 2, 1, 1).expand(1, 2, 4, 8)
+    flow, likely = corrected(start, DenseFlow(moved, mixture, [], []))
     assert torch.equal(flow[..., :4], moved[..., :4]) and not flow[..., 4:].any()
     assert (likely[..., :4] > 0.99).all() and (likely[..., 4:] == 0.25).all()
 
@@ -93,20 +81,3 @@ def test_given_matches_and_models_without_a_dense_network_are_interpolated(match
         np.testing.assert_array_equal(matcher.flow(*images, matches=matched).flow, expected)
     hog = dm.DeepMatcher.from_pretrained("hog", device="cpu", radius=16)
     np.testing.assert_array_equal(hog.flow(*images).flow, hog.flow(*images, "classic").flow)
-
-
-def test_frames_of_a_sequence_have_the_flow_of_pairs(matcher: dm.DeepMatcher) -> None:
-    images = _moved((64, 96), (2, 1))
-    found = [result.flow for result in matcher.flow_sequence([*images, images[0]])]
-    np.testing.assert_array_equal(found[0], matcher.flow(*images).flow)
-    np.testing.assert_array_equal(found[1], matcher.flow(*images[::-1]).flow)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_the_flow_on_a_gpu_is_nearly_that_of_the_cpu(matcher: dm.DeepMatcher) -> None:
-    images = _moved((96, 128), (5, -3))
-    expected = matcher.flow(*images)
-    found = dm.DeepMatcher.from_pretrained("compact", device="cuda", radius=16).flow(*images)
-    assert found.tensors is not None and found.tensors.flow.is_cuda
-    assert np.abs(found.flow - expected.flow).mean() < 0.01
-    assert np.abs(found.confidence - expected.confidence).mean() < 0.01

@@ -1,22 +1,9 @@
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 
-from deepmatching.errors import DeepMatchingError
-from deepmatching.flow.edges import (
-    EdgeNetwork,
-    detect_edges,
-    gradient_edges,
-    load_edge_network,
-    structured_forest_edges,
-)
-from deepmatching.flow.edges import edge_network as models
+from deepmatching.flow.edges import EdgeNetwork, detect_edges, gradient_edges, load_edge_network
 from deepmatching.io.images import load_image
-
-SHIPPED = Path(models.__file__).parents[1] / models._SHIPPED
-needs_weights = pytest.mark.skipif(not SHIPPED.is_file(), reason="no edge network has been trained yet")
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +19,10 @@ def test_edges_of_any_image_are_probabilities_of_its_size(network: EdgeNetwork) 
         assert edges.min() >= 0 and edges.max() <= 1
 
 
-@needs_weights
-def test_the_shipped_network_is_small_and_loaded_once() -> None:
-    assert SHIPPED.stat().st_size < 1_000_000
+def test_the_shipped_network_is_loaded_once() -> None:
     assert load_edge_network() is load_edge_network()
 
 
-@needs_weights
 def test_the_shipped_network_prefers_an_outline_to_texture() -> None:
     generator = np.random.default_rng(0)
     y, x = np.mgrid[:160, :240]
@@ -46,15 +30,6 @@ def test_the_shipped_network_prefers_an_outline_to_texture() -> None:
     image = np.where(distance < 50, 0.65, 0.35)[:, :, None] + 0.1 * generator.standard_normal((160, 240, 3))
     edges = detect_edges(load_image(image.clip(0, 1).astype(np.float32)))
     assert edges[np.abs(distance - 50) < 1].mean() > 4 * edges[np.abs(distance - 50) > 10].mean()
-
-
-def test_a_forest_needs_its_model_file(tmp_path: Path) -> None:
-    pytest.importorskip("cv2.ximgproc")
-    with pytest.raises(DeepMatchingError, match="no structured-forest model"):
-        structured_forest_edges(torch.rand(3, 20, 20), tmp_path / "model.yml.gz")
-    (tmp_path / "model.yml.gz").write_text("not a model")
-    with pytest.raises(DeepMatchingError, match="is not YAML"):
-        structured_forest_edges(torch.rand(3, 20, 20), tmp_path / "model.yml.gz")
 
 
 def test_a_grey_image_gives_the_edges_of_three_equal_channels(network: EdgeNetwork) -> None:

@@ -79,13 +79,11 @@ def test_an_edge_keeps_cells_apart() -> None:
 
 
 def test_the_number_of_threads_does_not_matter() -> None:
-    cost, pixels = scene(3, 300, 200, 100)
-    results = []
-    for number in (1, 3):
-        with threads(number):
-            results.append(distance_transform(cost, pixels))
-    for one, other in zip(*results, strict=True):
-        assert torch.equal(one, other)
+    given = scene(3, 300, 200, 100)
+    with threads(1):
+        expected = distance_transform(*given)
+    with threads(3):
+        assert all(map(torch.equal, distance_transform(*given), expected))
 
 
 @quick
@@ -166,12 +164,9 @@ def test_the_gpu_kernels_agree(
     graph = gpu.cell_graph(distance, label, seeds)
     expected_graph, entries = cell_graph.definition(distance, label, seeds), int(graph[0][-1])
     assert torch.equal(graph[0], expected_graph[0])
-    for found, wanted in zip(graph[1:], expected_graph[1:], strict=True):
-        assert torch.equal(found[:entries], wanted[:entries])
+    assert all(torch.equal(a[:entries], b[:entries]) for a, b in zip(graph[1:], expected_graph[1:], strict=True))
     for number in (1, 5, 50):
-        index, near = gpu.nearest_seeds(graph, number)
-        expected_index, expected_near = nearest_seeds.definition(graph, number)
-        assert torch.equal(near, expected_near) and torch.equal(index, expected_index)
+        assert all(map(torch.equal, gpu.nearest_seeds(graph, number), nearest_seeds.definition(graph, number)))
 
 
 @pytest.mark.slow
@@ -181,9 +176,8 @@ def test_the_gpu_search_is_exact_when_its_places_are_full(gpu: ModuleType, gpu_d
     starts = torch.cat([torch.tensor([0, 40]), 40 + torch.arange(1, 41)])
     others = torch.cat([torch.arange(1, 41), torch.zeros(40, dtype=torch.int64)]).int()
     graph = starts, others, torch.cat([lengths, lengths])
-    index, near = (t.cpu() for t in gpu.nearest_seeds(tuple(t.to(gpu_device) for t in graph), 10))
-    expected = nearest_seeds.definition(graph, 10)
-    assert torch.equal(near, expected.distances) and torch.equal(index, expected.seeds)
+    found = (t.cpu() for t in gpu.nearest_seeds(tuple(t.to(gpu_device) for t in graph), 10))
+    assert all(map(torch.equal, found, nearest_seeds.definition(graph, 10)))
 
 
 @pytest.mark.slow
