@@ -12,6 +12,7 @@ import pytest
 import typer
 
 from deepmatching.cli import app, main
+from deepmatching.commands.machine import LIBRARY_ADDRESSES
 from helpers.processes import errors_of, run
 
 COMMANDS = [str(command.callback.__name__).replace("_", "-") for command in app.registered_commands if command.callback]
@@ -195,7 +196,7 @@ import resource, sys
 from pathlib import Path
 taken = 4096 * int(Path("/proc/self/statm").read_text().split()[0])
 resource.setrlimit(resource.RLIMIT_AS, 2 * (taken + {megabytes} * 10**6,))
-sys.argv = ["deepmatching", "match", "a.png", "b.png", "--radius", "full", "-o", "m.txt"]
+sys.argv = ["deepmatching", "match", "a.png", "b.png", "--radius", "full", "-o", "m.txt", *sys.argv[1:]]
 from deepmatching.cli import main
 main()
 """
@@ -205,4 +206,6 @@ main()
     assert result.returncode == 2, result.stderr
     (error,) = errors_of(result)
     assert error.startswith("deepmatching: ") and "memory" in error
-    assert not (tmp_path / "m.txt").exists()
+    assert ("leaves" in error) == (megabytes * 10**6 < LIBRARY_ADDRESSES) and not (tmp_path / "m.txt").exists()
+    helped = subprocess.run([*command, "--help"], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert helped.returncode == 0 and "Usage" in helped.stdout

@@ -1,11 +1,7 @@
 """``deepmatching evaluate``, without a process of its own."""
 
 import json
-import os
 import re
-import signal
-import sys
-import time
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -25,7 +21,6 @@ from deepmatching.matcher import DeepMatcher
 from deepmatching.models import load_network, save_network
 from helpers import fake_datasets
 from helpers.fake_datasets import FLOW, SIZE, moved, texture, write_image, write_pairs
-from helpers.processes import started
 
 
 def run(dataset: Path | str, **options: Any) -> None:
@@ -257,20 +252,3 @@ def test_the_help_names_every_data_set_method_and_preset() -> None:
     for option, names in (("dataset", NAMES), ("method", (*KEYPOINTS, *DENSE)), ("preset", PRESETS)):
         words = re.findall(r"[\w-]+", hints[option].__metadata__[0].help)
         assert set(names) <= set(words), option
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="sends a POSIX signal")
-def test_the_interrupt_key_ends_with_130_and_the_file_is_whole(tmp_path: Path) -> None:
-    path, file = write_pairs(tmp_path, 2), tmp_path / "e.json"
-    (tmp_path / "1.flo").unlink()
-    os.mkfifo(tmp_path / "1.flo")  # nobody writes to it: the second pair waits until it is interrupted
-    with started("evaluate", path, "--json", file, "--method", "dis-fast") as process:
-        while not file.exists() and process.poll() is None:
-            time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
-        errors = process.communicate(timeout=600)[1]
-    assert process.returncode == 130, errors
-    assert "Traceback" not in errors and "1 of 2 pairs are kept" in errors
-    content = json.loads(file.read_text())
-    assert len(content["pairs"]) == 1 and content["total"] == 2

@@ -4,8 +4,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from deepmatching.commands import messages
 from deepmatching.commands.evaluate import evaluate
 from deepmatching.commands.flow import flow
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.files import _create_temporary
+from deepmatching.io import files
 from deepmatching.io.flow import read_flow
 from deepmatching.io.store import lock_folder
 from deepmatching.matcher import DeepMatcher
@@ -325,41 +323,24 @@ def test_without_a_terminal_lines_report_the_progress(
     assert all(line.endswith(" left") for line in lines[:2]) and lines[2].startswith("wrote 3 flows")
 
 
-#: Runs the command, and sends it the interrupt key's signal just before the third flow file gets its final name.
-INTERRUPTED = """
-import signal
-from deepmatching.cli import main
-from deepmatching.io import files
+def test_the_interrupt_key_while_a_flow_is_written_leaves_finished_files_only(
+    frames: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace, out = files._replace, tmp_path / "out"
 
-signal.signal(signal.SIGINT, signal.default_int_handler)
-replace, written = files._replace, []
+    def interrupted(source: Path, target: Path) -> None:
+        if target.name == "frame_0003.flo":
+            raise KeyboardInterrupt
+        replace(source, target)
 
-def interrupted_replace(source, target):
-    if target.suffix == ".flo":
-        written.append(target)
-        if len(written) == 3:
-            signal.raise_signal(signal.SIGINT)
-    replace(source, target)
-
-files._replace = interrupted_replace
-main()
-"""
-
-
-@pytest.mark.slow
-def test_the_interrupt_key_ends_with_130_and_leaves_finished_files_only(tmp_path: Path) -> None:
-    for number in range(5):
-        write_image(tmp_path / "frames" / f"{number}.png", moved(texture(), number))
-    out = tmp_path / "out"
-    arguments = f"flow frames --out {out} --model hog --radius 16 --device cpu".split()
-    code = [sys.executable, "-c", INTERRUPTED, *arguments]
-    result = subprocess.run(code, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert result.returncode == 130, result.stderr
-    assert "Traceback" not in result.stderr and "2 of 4 flows are finished" in result.stderr
-    assert sorted(path.name for path in out.iterdir()) == ["0.flo", "1.flo", "flow.json"]
-    assert list(json.loads((out / "flow.json").read_text())["finished"]) == ["0", "1"]
-    run(tmp_path / "frames", out=out)
-    assert all(is_right(out / f"{number}.flo") for number in range(4))
+    monkeypatch.setattr(files, "_replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(frames, out=out, edges="gradient")
+    assert sorted(path.name for path in out.iterdir()) == ["flow.json", "frame_0001.flo", "frame_0002.flo"]
+    assert list(json.loads((out / "flow.json").read_text())["finished"]) == ["frame_0001", "frame_0002"]
+    monkeypatch.undo()
+    run(frames, out=out, edges="gradient")
+    assert all(is_right(out / f"frame_000{number}.flo") for number in (1, 2, 3))
 
 
 def test_a_folder_that_another_process_fills_is_left_alone(frames: Path, tmp_path: Path) -> None:
@@ -374,7 +355,7 @@ def test_a_folder_that_another_process_fills_is_left_alone(frames: Path, tmp_pat
 
 def test_what_a_killed_run_left_half_written_is_removed(frames: Path, tmp_path: Path) -> None:
     (out := tmp_path / "out").mkdir()
-    half_written = _create_temporary(out / "frame_0001.flo")[0]
+    half_written = files._create_temporary(out / "frame_0001.flo")[0]
     run(frames, out=out, edges="gradient")
     assert not half_written.exists()
     assert sorted(path.name for path in out.iterdir())[0] == "flow.json"

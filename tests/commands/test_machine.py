@@ -1,6 +1,4 @@
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -8,7 +6,7 @@ import pytest
 import torch
 
 from deepmatching.commands import machine
-from deepmatching.commands.machine import LIBRARY_ADDRESSES, choose_threads, read_quota, use_threads, watch
+from deepmatching.commands.machine import choose_threads, read_quota, use_threads, watch
 from deepmatching.commands.messages import set_verbosity
 
 
@@ -92,21 +90,3 @@ def test_a_command_observes_the_cores_from_its_start(monkeypatch: pytest.MonkeyP
     watch()
     use_threads(None, {})
     assert 1 <= torch.get_num_threads() <= len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else "1")
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of addresses are enforced on Linux")
-def test_too_few_addresses_for_the_libraries_are_reported_and_help_is_still_there() -> None:
-    code = f"""
-import resource, sys
-from pathlib import Path
-taken = resource.getpagesize() * int(Path("/proc/self/statm").read_text().split()[0])
-resource.setrlimit(resource.RLIMIT_AS, 2 * (taken + {LIBRARY_ADDRESSES // 2},))
-from deepmatching.cli import main
-main()
-"""
-    command = [sys.executable, "-c", code, "match", "a.png", "b.png"]
-    refused = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
-    assert refused.stderr.startswith("deepmatching: The limit of addresses (ulimit -v) leaves ")
-    helped = subprocess.run([*command, "--help"], capture_output=True, text=True, check=False)
-    assert helped.returncode == 0 and "Usage" in helped.stdout
