@@ -26,7 +26,6 @@ from helpers.volumes import assert_identical
 
 def judging(name: str = "compact", radius: int | None = 16, levels: int = 2) -> Network:
     """A network with a confidence network of random weights, whose answers vary."""
-    torch.manual_seed(1)
     network = build_network(name, radius=radius, levels=levels, sharpness=10.0)
     network.confidence = build_confidence(network.descriptor, width=16, scales=3, context=16)
     torch.nn.init.normal_(network.confidence.exit.weight)

@@ -28,13 +28,11 @@ from deepmatching.training.model import build_model
 @settings(max_examples=20, deadline=None)
 @given(rows=st.integers(1, 6), columns=st.integers(1, 6), channels=st.sampled_from([1, 3]))
 def test_patches_have_unit_norm_at_every_size(rows: int, columns: int, channels: int) -> None:
-    torch.manual_seed(0)
     image = torch.rand(2, channels, 8 * rows, 8 * columns)
     with torch.no_grad():
         vectors, cells = Compact()(image), VGG()(image)
-    assert vectors.shape == (2, 64, 4 * rows + 1, 4 * columns + 1)
+    assert (vectors.shape[1], cells.shape[1]) == (64, 128)
     torch.testing.assert_close(vectors.norm(dim=1), torch.ones(2, 4 * rows + 1, 4 * columns + 1))
-    assert cells.shape == (2, 128, 4 * rows, 4 * columns)
     torch.testing.assert_close(cells.norm(dim=1), torch.full((2, 4 * rows, 4 * columns), 0.25))
 
 
@@ -58,7 +56,6 @@ def test_bands_of_a_large_image_give_the_descriptors_of_the_whole(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["vgg", "compact"])
 def test_gradients_reach_the_pixels(name: str) -> None:
-    torch.manual_seed(0)
     network = build_network(name, radius=8, levels=1).double()
     images = torch.rand(2, 1, 3, 16, 16, dtype=torch.float64, requires_grad=True)
 
@@ -71,8 +68,7 @@ def test_gradients_reach_the_pixels(name: str) -> None:
 def test_matching_with_compact_takes_less_than_40_gflop() -> None:
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         Compact()(torch.rand(1, 3, 432, 1024))
-    geometry = Geometry.for_downscale((436, 1024), (436, 1024), 1, 80)
-    correlating = 2 * geometry.cells(0) * Compact().channels
+    correlating = 2 * Geometry((436, 1024), (436, 1024)).cells(0) * Compact().channels
     assert 2 * counter.get_total_flops() + correlating < 40e9
 
 
@@ -215,9 +211,8 @@ def test_bad_weights_raise_a_clear_error(tmp_path: Path) -> None:
         (tmp_path / f"broken{suffix}").write_bytes(b"not weights")
         (tmp_path / f"nothing{suffix}").write_bytes(b"")
     (tmp_path / "zip.npz").write_bytes(b"PK\x03\x04not weights")
-    torch.save(torch.zeros(3), tmp_path / "tensor.pth")
-    torch.save([torch.zeros(3)], tmp_path / "list.pth")
-    torch.save(torch.nn.Linear(2, 2), tmp_path / "module.pth")
+    for name, content in (("tensor", torch.zeros(3)), ("list", [torch.zeros(3)]), ("module", torch.nn.Linear(2, 2))):
+        torch.save(content, tmp_path / f"{name}.pth")
     (tmp_path / "pickle.pth").write_bytes(pickle.dumps({"a": 1}))
     torch.save(published(), tmp_path / "whole.pth")
     (tmp_path / "cut.pth").write_bytes((tmp_path / "whole.pth").read_bytes()[:2000])
@@ -225,13 +220,10 @@ def test_bad_weights_raise_a_clear_error(tmp_path: Path) -> None:
     for name, message in (
         ("empty.npz", "has no conv1_1.weight"),
         ("shape.npz", "instead of the conv1_1.weight"),
-        ("broken.pth", "or is damaged"),
-        ("broken.npz", "is damaged"),
-        ("zip.npz", "is damaged"),
+        *((name, "is damaged") for name in ("broken.pth", "broken.npz", "zip.npz")),
         ("objects.npz", "has no conv1_1.weight"),
         ("cut.pth", "cannot be read"),
-        ("nothing.pth", "is empty"),
-        ("nothing.npz", "is empty"),
+        *((name, "is empty") for name in ("nothing.pth", "nothing.npz")),
         *((f"{name}.pth", "Python objects, not plain tensors") for name in ("tensor", "list", "module", "pickle")),
         ("a.txt", "not a supported file"),
         ("missing.npz", "There is no file"),
@@ -244,7 +236,6 @@ def test_bad_weights_raise_a_clear_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_a_model_file_gives_the_same_network(tmp_path: Path, dtype: torch.dtype) -> None:
-    torch.manual_seed(0)
     network = build_network("compact", sharpness=7.0, widths=(8, 8, 8), layers=(1, 2, 1), dimensions=16)
     network.exponents.data[1] = 1.7
     save_network(network, tmp_path / "m.safetensors", dtype, card="for a test")

@@ -137,7 +137,6 @@ def test_losses_and_gradients_are_finite(name: str) -> None:
 
 @pytest.mark.parametrize("kind", ["hinge", "indicator", "cross-entropy"])
 def test_an_objective_on_all_volumes_reaches_every_parameter(kind: str) -> None:
-    torch.manual_seed(0)
     network = build_network("compact", radius=16, levels=2, sharpness=10.0)
     weights = {f"{letter}{l}": 0.5 for letter in "SQ" for l in range(3)}
     objective = Objective(kind, weights, subpixel=0.3)  # type: ignore[arg-type]
