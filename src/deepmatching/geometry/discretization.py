@@ -90,59 +90,47 @@ class Geometry:
         self._check_radius()
         for name, size in (("reference", self.size0), ("target", self.size1)):
             if min(size) < self.delta:
-                raise DeepMatchingError(
-                    f"The {name} image is {size[1]}x{size[0]} pixels, smaller than one patch: use an image of at least "
-                    f"{self.delta}x{self.delta} pixels."
+                words = (
+                    f"The {name} image is {size[1]}x{size[0]} pixels, smaller than one patch: use an image of at least"
                 )
+                raise DeepMatchingError(f"{words} {self.delta}x{self.delta} pixels.")
         if self.levels is None:
             object.__setattr__(self, "levels", self._levels_by_rule())
             return
         check_number("levels", self.levels, minimum=0, whole=True)
         if self.levels > self._max_levels():
-            raise DeepMatchingError(
-                f"levels={self.levels} needs patches that are too large for a reference image of "
-                f"{self.size0[1]}x{self.size0[0]} pixels: use at most {self._max_levels()}."
-            )
+            image = f"a reference image of {self.size0[1]}x{self.size0[0]} pixels: use at most {self._max_levels()}"
+            raise DeepMatchingError(f"levels={self.levels} needs patches that are too large for {image}.")
 
     def _check_steps(self) -> None:
         """Raise unless patches, cells, grid and pooling windows fit into one another."""
         for name in ("alpha", "gamma", "delta", "eta"):
             check_number(name, getattr(self, name), minimum=1, whole=True)
+        beta, gamma, delta = self.beta, self.gamma, self.delta
         for small, large in (("gamma", "eta"), ("alpha", "delta"), ("gamma", "alpha"), ("gamma", "beta")):
             if getattr(self, large) % getattr(self, small):
-                raise DeepMatchingError(
-                    f"{small}={getattr(self, small)} must divide {large}={getattr(self, large)}: change one of them."
-                )
-        if self.delta % (2 * self.gamma):
-            raise DeepMatchingError(
-                f"A patch of side delta={self.delta} must hold an even number of cells of side gamma={self.gamma}."
-            )
-        if self.beta < self.delta // 2:
-            raise DeepMatchingError(
-                f"The first patch would stick out of the image: beta={self.beta} must be at least "
-                f"delta/2={self.delta // 2}."
-            )
-        if self.eta // self.gamma > 7:
+                words = f"{small}={getattr(self, small)} must divide {large}={getattr(self, large)}"
+                raise DeepMatchingError(f"{words}: change one of them.")
+        if delta % (2 * gamma):
+            raise DeepMatchingError(f"A patch of side {delta=} must hold an even number of cells of side {gamma=}.")
+        if beta < delta // 2:
+            words = "The first patch would stick out of the image"
+            raise DeepMatchingError(f"{words}: {beta=} must be at least delta/2={delta // 2}.")
+        if self.eta // gamma > 7:
             raise DeepMatchingError("eta must be at most 7*gamma, so that a pooling switch fits into one byte.")
 
     def _check_radius(self) -> None:
-        if self.radius is None:
-            if self.delta % (4 * self.gamma):
-                raise DeepMatchingError(
-                    f"Matching without a radius needs 4*gamma={4 * self.gamma} to divide delta={self.delta}."
-                )
-            return
-        if self.radius < self.gamma:
-            raise DeepMatchingError(
-                f"The radius must be at least {self.gamma} pixels (one cell), not {self.radius}; "
-                f"use '{FULL}' for no limit."
-            )
-        if self.radius % self.gamma:
-            nearest = max(1, round(self.radius / self.gamma)) * self.gamma
-            raise DeepMatchingError(
-                f"The radius must be a multiple of {self.gamma} pixels (the cell size), not {self.radius}: "
-                f"{nearest} would do."
-            )
+        """Raise unless the radius is a number of cells."""
+        radius, gamma, delta = self.radius, self.gamma, self.delta
+        if radius is None:
+            if delta % (4 * gamma):
+                raise DeepMatchingError(f"Matching without a radius needs 4*gamma={4 * gamma} to divide {delta=}.")
+        elif radius < gamma:
+            words = f"The radius must be at least {gamma} pixels (one cell), not {radius}"
+            raise DeepMatchingError(f"{words}; use '{FULL}' for no limit.")
+        elif radius % gamma:
+            words = f"The radius must be a multiple of {gamma} pixels (the cell size), not {radius}"
+            raise DeepMatchingError(f"{words}: {max(1, round(radius / gamma)) * gamma} would do.")
 
     def _levels_by_rule(self) -> int:
         side = max(self.used0)

@@ -308,9 +308,8 @@ def check_images(image0: Tensor, image1: Tensor) -> None:
     """Raise unless these are two batches of images that can be matched."""
     for name, image in (("image0", image0), ("image1", image1)):
         if image.ndim != 4 or image.shape[1] not in (1, 3):
-            raise DeepMatchingError(
-                f"{name} must be a batch of images of shape (B, 1 or 3, H, W), not {tuple(image.shape)}."
-            )
+            words = f"{name} must be a batch of images of shape (B, 1 or 3, H, W)"
+            raise DeepMatchingError(f"{words}, not {tuple(image.shape)}.")
         if not image.is_floating_point():
             raise DeepMatchingError(f"{name} must hold floating-point values in [0, 1], not {image.dtype}.")
     kinds = [f"{image.dtype} on {image.device}" for image in (image0, image1)]
@@ -329,10 +328,9 @@ def check_cells(cells: Tensor, image: Tensor, descriptor: Descriptor) -> None:
     rows, columns = (side // stride + (patch == 1) for side in image.shape[2:])
     expected = (image.shape[0], channels, rows, columns)
     if tuple(cells.shape) != expected:
-        raise DeepMatchingError(
-            f"The descriptor {name} gives {tuple(cells.shape)} for images {tuple(image.shape)}, but with "
-            f"channels={channels}, stride={stride} and patch={patch} that must be {expected}: change one of them."
-        )
+        words = f"The descriptor {name} gives {tuple(cells.shape)} for images {tuple(image.shape)}"
+        why = f"{channels=}, {stride=} and {patch=}"
+        raise DeepMatchingError(f"{words}, but with {why} that must be {expected}: change one of them.")
     if cells.device.type != "cpu" or torch.is_grad_enabled():
         return  # looking at the values would wait for a GPU; and training skips steps that are not finite
     if not cells.sum(dtype=torch.promote_types(cells.dtype, torch.float32)).isfinite():

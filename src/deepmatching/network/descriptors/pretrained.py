@@ -107,9 +107,8 @@ def _read(path: Path) -> dict[str, Tensor]:
     if path.suffix == ".safetensors":
         return read_safetensors(path)[0]
     if path.suffix not in (".pth", ".pt"):
-        raise DeepMatchingError(
-            f"{path} is not a supported file of weights; use .npz, .safetensors or torchvision's .pth."
-        )
+        words = f"{path} is not a supported file of weights"
+        raise DeepMatchingError(f"{words}; use .npz, .safetensors or torchvision's .pth.")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about pickle protocols
