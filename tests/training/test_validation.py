@@ -77,9 +77,12 @@ def test_without_a_root_it_is_that_of_the_same_training_data(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        (("data.train=chairs",), r"data\.train=chairs needs the folder of the data set: set data\.root=DIR"),
+        (("data.train=chairs",), r"data\.train=chairs: it needs the folder .*; set data\.root=DIR"),
         (("data.train=chairs", "data.root=no"), r"data\.train=chairs: there is no folder 'no'; set data\.root"),
-        (("validation.data=sintelmini",), r"validation\.data=sintelmini needs the folder .*: set validation\.root=DIR"),
+        (
+            ("validation.data=sintelmini",),
+            r"validation\.data=sintelmini: it needs the folder .*; set validation\.root=DIR",
+        ),
         (("validation.data=sintel-final", "validation.root=no"), r"no folder 'no'; set validation\.root"),
     ],
 )

@@ -292,9 +292,8 @@ class Run:
 
     def has_seen_all(self) -> bool:
         """Return whether every training pair has been used, or twenty if the pairs are endless."""
-        number = len(self.data.pairs) if self.data.pairs is not None else 20
-        config = self.config
-        return self.progress.step * config.accumulate * config.data.batch * self.world.size >= number
+        seen = self.progress.step * self.config.accumulate * self.config.data.batch * self.world.size
+        return seen >= (20 if self.data.pairs is None else len(self.data.pairs))
 
     def nothing_learned(self) -> str:
         """Return a sentence without its full stop if no step of the log has taught anything; for the main process."""

@@ -102,10 +102,9 @@ def _pairs(config: Config, training: TrainingData, world: World) -> PairDataset:
     except DeepMatchingError as error:
         if validation.root or set(validation.data) <= set(data.train):
             raise
-        raise DeepMatchingError(
-            f"{str(error).rstrip('.')}; this is validation.data={', '.join(validation.data)}, looked for in data.root: "
-            "set validation.root to its own folder, or validation.data= for no validation."
-        ) from error
+        what = f"{str(error).rstrip('.')}; this is validation.data={', '.join(validation.data)}"
+        advice = "set validation.root to its own folder, or validation.data= for no validation"
+        raise DeepMatchingError(f"{what}, looked for in data.root: {advice}.") from error
 
 
 def check_folders(config: Config) -> None:
@@ -115,13 +114,9 @@ def check_folders(config: Config) -> None:
         sections.append(("validation", "data", config.validation.data, _roots(config)))
     for section, field, names, roots in sections:
         for name, root in zip(names, root_of_each(names, roots), strict=True):
-            if not is_published(name):
-                continue
-            key = f"{section}.{field}={name}"
-            if not root:
-                raise DeepMatchingError(f"{key} needs the folder of the data set: set {section}.root=DIR.")
-            if not Path(root).is_dir():
-                raise DeepMatchingError(f"{key}: there is no folder '{root}'; set {section}.root to the data set's.")
+            if is_published(name) and not (root and Path(root).is_dir()):
+                problem = f"there is no folder '{root}'" if root else "it needs the folder of the data set"
+                raise DeepMatchingError(f"{section}.{field}={name}: {problem}; set {section}.root=DIR.")
 
 
 def _roots(config: Config) -> tuple[str, ...]:

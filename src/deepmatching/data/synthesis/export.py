@@ -10,7 +10,6 @@ from typing import Any
 import cv2
 import numpy as np
 import torch
-from torch import Tensor
 
 from deepmatching.data.datasets.pairs import Pair, list_folder
 from deepmatching.data.datasets.published import SPLIT_FILE
@@ -100,14 +99,10 @@ def pair_generator(seed: int, number: int) -> torch.Generator:
 
 def _write(pair: Pair, paths: list[Path]) -> None:
     occluded = (pair.occluded[0].cpu().numpy() * 255).astype(np.uint8)
-    for path, pixels in zip(paths, (_bgr(pair.image0), _bgr(pair.image1), occluded), strict=False):
+    images = (image[0].mul(255).round().byte().permute(1, 2, 0).flip(2).cpu().numpy() for image in pair[:2])
+    for path, pixels in zip(paths, (*images, occluded), strict=False):
         written, data = cv2.imencode(path.suffix, pixels)
         if not written:
             raise DeepMatchingError(f"OpenCV cannot encode '{path.name}'; install it with support for {path.suffix}.")
         write_file(path, data.tobytes())
     write_flow(paths[-1], pair.flow[0].cpu().numpy())
-
-
-def _bgr(image: Tensor) -> np.ndarray:
-    """Convert (1, 3, H, W) in [0, 1] to uint8 (H, W, 3), channels in OpenCV's order."""
-    return np.ascontiguousarray(image[0].mul(255).round().byte().permute(1, 2, 0).cpu().numpy()[:, :, ::-1])

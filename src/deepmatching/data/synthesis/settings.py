@@ -1,6 +1,6 @@
 """Settings of the generator: the probability and the strength of every effect."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 from deepmatching.errors import DeepMatchingError, check_number
@@ -49,13 +49,10 @@ class SynthesisSettings:
     grain: float = 0.25  #: frames with strong noise and speckle
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            name, value = f"The setting '{field.name}'", getattr(self, field.name)
-            if field.name == "max_displacement":
-                check_number(name, value, above=0)
-            else:
-                is_count = field.name in ("min_layers", "max_layers")
-                check_number(name, value, minimum=0, maximum=None if field.name in _STRENGTHS else 1, whole=is_count)
+        check_number("The setting 'max_displacement'", self.max_displacement, above=0)
+        for name, value in vars(self).items():
+            is_count, largest = name in ("min_layers", "max_layers"), None if name in _STRENGTHS else 1
+            check_number(f"The setting '{name}'", value, minimum=0, maximum=largest, whole=is_count)
         if self.min_layers > self.max_layers:
             raise DeepMatchingError("The setting 'min_layers' must not be larger than 'max_layers'.")
         if self.small + self.still + self.driving + self.viewpoint > 1:
@@ -63,10 +60,7 @@ class SynthesisSettings:
 
 
 _STRENGTHS = ("max_displacement", "min_layers", "max_layers", "bending", "max_blur", "max_noise")
-_FRACTIONS = [field.name for field in fields(SynthesisSettings) if field.name not in _STRENGTHS]
+_FRACTIONS: dict[str, Any] = {field.name: 0.0 for field in fields(SynthesisSettings) if field.name not in _STRENGTHS}
 
 #: ``chairs``: affine motions of cut-outs and background in constant light, as in Flying Chairs.
-PRESETS: dict[str, SynthesisSettings] = {
-    "default": SynthesisSettings(),
-    "chairs": replace(SynthesisSettings(), **dict[str, Any]({**dict.fromkeys(_FRACTIONS, 0.0), "cutouts": 1.0})),
-}
+PRESETS = {"default": SynthesisSettings(), "chairs": SynthesisSettings(**{**_FRACTIONS, "cutouts": 1.0})}
