@@ -90,14 +90,15 @@ class _FakeRay:
     """
 
     exceptions = SimpleNamespace(RayError=_RayError, RayTaskError=KeyError)
+    is_initialized = staticmethod(lambda: True)
+    wait = staticmethod(lambda pending, num_returns, timeout: (pending[:num_returns], pending[num_returns:]))
+    get = staticmethod(lambda reference: reference())
+    kill = staticmethod(lambda worker: None)
 
     def __init__(self, is_deadly: Callable[[Sequence[Pair]], bool], *rooms: dict[str, float]) -> None:
         self.is_deadly, self.rooms = is_deadly, iter(rooms)  # what the machine has, each time somebody looks
         self.room: dict[str, float] = {}
         self.hired: list[dict[str, Any]] = []
-
-    def is_initialized(self) -> bool:
-        return True
 
     def nodes(self) -> list[dict[str, Any]]:
         self.room = next(self.rooms, self.room)
@@ -110,25 +111,16 @@ class _FakeRay:
         self.hired.append(options)
         worker = make_worker()
 
-        def run(number: int, pairs: Sequence[Pair], is_whole: bool) -> ShardReport:
+        def die_or_match(number: int, pairs: Sequence[Pair], is_whole: bool) -> ShardReport:
             if self.is_deadly(pairs):
                 raise _RayError("The actor died.\nMore about it.")
             return worker.submit(number, pairs, is_whole=is_whole).result()
 
         class Actor:
             __ray_ready__ = SimpleNamespace(remote=lambda: lambda: True)
+            run = SimpleNamespace(remote=lambda *task: partial(die_or_match, *task))
 
-        Actor.run = SimpleNamespace(remote=lambda *task: lambda: run(*task))  # type: ignore[attr-defined]
         return Actor()
-
-    def wait(self, pending: list[Any], num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
-        return pending[:num_returns], pending[num_returns:]
-
-    def get(self, reference: Callable[[], object]) -> object:
-        return reference()
-
-    def kill(self, worker: object) -> None:
-        pass
 
 
 @pytest.fixture
@@ -193,7 +185,7 @@ def test_impossible_clusters_are_refused() -> None:
 def ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Ray, which the tests leave as they found it."""
     module = pytest.importorskip("ray")
-    paths = [str(Path(dm.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    paths = [str(Path(dm.__file__).parents[1]), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))  # for the workers
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     monkeypatch.setattr(module, "init", _patient(module.init))

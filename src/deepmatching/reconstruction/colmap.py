@@ -243,12 +243,8 @@ def reconstruct(
     """Find the cameras and points of a scene from the database in a folder, which must be locked.
 
     Models go to the folders ``0``, ``1``, … beside it, the largest first, with a picture and the points of the largest.
-
-    Args:
-        images: the folder of the images, for the colours of the points.
-        max_error: observations with a larger reprojection error, in pixels, are dropped.
-        refine_cameras: estimate focal lengths and distortions too; off if they are known.
-        on_image: called whenever the camera of another image was found.
+    The images give the points their colours. Observations with a reprojection error above ``max_error`` pixels are
+    dropped. Known focal lengths and distortions need no refinement.
     """
     folder = Path(folder)
     for left in folder.glob(f"{_UNFINISHED}*"):  # by a command that was killed
