@@ -49,9 +49,7 @@ def bulk(
     engine: Literal["local", "ray"] = option("local", "Match in this process, or with Ray, here or on a cluster."),
     address: str | None = option(None, "With --engine ray: the cluster.", "auto|HOST:PORT", "Ray on this machine"),
     workers: int | None = option(None, "With --engine ray: number of workers.", "N", "as many as fit"),
-    gpus_per_worker: float | None = option(
-        None, "With --engine ray: GPUs for each worker.", "N", "1 if there are some"
-    ),
+    gpus_per_worker: float | None = option(None, "With --engine ray: GPUs of each worker.", "N", "1 if there are some"),
     cpus_per_worker: int | None = option(
         None, "With --engine ray: CPU cores for each worker.", "N", "1 beside a GPU, else up to 4"
     ),
@@ -76,7 +74,10 @@ def bulk(
     from deepmatching.bulk_matching import bulk as run_bulk
     from deepmatching.drawing import check_picture_path
 
-    folder, pairs = _pairs(source, images, exhaustive, sequential, retrieval, neighbours)
+    if retrieval is None:
+        refuse({"neighbours": neighbours}, "is for --retrieval: leave it out.")
+    count = NEIGHBOURS if neighbours is None else neighbours
+    folder, pairs = _pairs(source, images, exhaustive, sequential, retrieval, count)
     if options.is_same(folder, out):
         raise DeepMatchingError(f"'{folder}' holds the images: give another folder for the run.")
     if graph is None:
@@ -112,25 +113,18 @@ def bulk(
 
 
 def _pairs(
-    source: Path,
-    images: Path | None,
-    exhaustive: bool,
-    sequential: int | None,
-    retrieval: Path | None,
-    neighbours: int | None,
+    source: Path, images: Path | None, exhaustive: bool, sequential: int | None, retrieval: Path | None, neighbours: int
 ) -> tuple[Path, list[Pair]]:
     """Return the folder of the images, and the pairs."""
     from deepmatching.bulk_matching import exhaustive_pairs, read_pairs, retrieved_pairs, sequential_pairs
 
-    if retrieval is None:
-        refuse({"neighbours": neighbours}, "is for --retrieval: leave it out.")
     ways = {"--exhaustive": exhaustive or None, "--sequential": sequential, "--retrieval": retrieval}
     if chosen := [name for name, value in ways.items() if value is not None]:
         if len(chosen) > 1:
             raise DeepMatchingError(f"{' and '.join(chosen)} exclude each other: give one of them.")
         refuse({"images": images}, f"is for a file of pairs: with {chosen[0]}, give the folder itself.")
         if retrieval is not None:
-            return source, retrieved_pairs(retrieval, source, NEIGHBOURS if neighbours is None else neighbours)
+            return source, retrieved_pairs(retrieval, source, neighbours)
         return source, exhaustive_pairs(source) if sequential is None else sequential_pairs(source, sequential)
     if os.path.isdir(source):
         raise DeepMatchingError(
@@ -181,10 +175,8 @@ def _summarize(run: RunFolder, progress: Progress) -> None:
     matches, right = sum(count for *_, count in found), len(found) - len(failures)
     path = run.path / FAILURES
     if failures:
-        lines = (
-            "\t".join(text.translate(messages.ESCAPES) for text in (*names, why)) for names, why in failures.items()
-        )
-        write_file(path, os.fsencode("".join(f"{line}\n" for line in lines)))  # names need not be text
+        lines = [[text.translate(messages.ESCAPES) for text in (*names, why)] for names, why in failures.items()]
+        write_file(path, os.fsencode("".join("\t".join(line) + "\n" for line in lines)))  # names need not be text
     else:
         path.unlink(missing_ok=True)
     rows = [

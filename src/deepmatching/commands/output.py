@@ -32,9 +32,7 @@ def guarded_output() -> Iterator[None]:
     except OutputError as error:
         if isinstance(error.__cause__, BrokenPipeError):
             sys.exit(1)
-        raise DeepMatchingError(
-            f"Cannot write to standard output ({error}): free some space or write elsewhere."
-        ) from error
+        raise DeepMatchingError(f"Cannot write to standard output ({error}): free some space on the disk.") from error
     finally:
         sys.stdout = original
 

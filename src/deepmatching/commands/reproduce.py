@@ -200,9 +200,7 @@ def _with_checkpoints(rows: Sequence[Method], checkpoints: Iterable[str]) -> tup
     for text in checkpoints:
         key, _, path = text.partition("=")
         if key not in known or not path:
-            raise DeepMatchingError(
-                f"--checkpoint must be ROW=FILE with one of the rows {', '.join(known)}, not '{text}'."
-            )
+            raise DeepMatchingError(f"--checkpoint must be ROW=FILE with a row of {', '.join(known)}, not '{text}'.")
         train, _, is_best = _card(path)
         training = f"{'+'.join(train)}, {'best' if is_best else 'last'}" if train else "yours"
         ours = "ImageNet" if is_published(path) else training

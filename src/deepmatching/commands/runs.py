@@ -42,7 +42,7 @@ class Choices:
         None, "Leave out matches with less confidence, 0 to 1.", "P", _CONFIDENCE_IN_WORDS, min=0, max=1
     )
     cell: float | None = option(
-        None, "Merge points of an image that are this close.", "PIXELS", "half a descriptor cell"
+        None, "Merge an image's points that are this close.", "PIXELS", "half a descriptor cell"
     )
     refine: bool = option(
         True, "Refine matches by their neighbours, and add matches of the second image's keypoints between them."
@@ -54,9 +54,7 @@ class Choices:
 
         numbers = None if self.camera_params is None else parse_list(self.camera_params)
         if isinstance(numbers, str):
-            raise DeepMatchingError(
-                f"--camera-params needs numbers such as 1200,640,480,0, not '{self.camera_params}'."
-            )
+            raise DeepMatchingError(f"--camera-params needs numbers such as 1200,640,480,0, not '{numbers}'.")
         return Cameras(self.cameras or "auto", self.camera_model or "SIMPLE_RADIAL", numbers)
 
     def share_keypoints(self, run: RunFolder) -> SharedKeypoints:
