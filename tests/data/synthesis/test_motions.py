@@ -20,16 +20,6 @@ def only(kind: str | None, **changes: float) -> SynthesisSettings:
     return replace(SynthesisSettings(), **{name: float(name == kind) for name in KINDS}, **changes)
 
 
-def test_a_plane_that_comes_nearer_is_zoomed_about_the_centre() -> None:
-    centre = np.array([[30.0, 20.0]])
-    motion = motions.planes(
-        np.array([100.0]), centre, np.zeros((1, 3)), np.array([[0, 0, -1.0]]), np.array([[[0, 0, 1 / 5]]])
-    )
-    points = np.array([[[30.0, 20.0], [70.0, 20.0], [30.0, -20.0]]])
-    expected = centre + (points - centre) * 5 / 4
-    np.testing.assert_allclose(motions.apply(motion[:, 0], points), expected, atol=1e-9)
-
-
 def test_planes_agree_with_points_in_space() -> None:
     rng = np.random.default_rng(0)
     focal, centre = np.array([200.0]), np.array([[100.0, 80.0]])
