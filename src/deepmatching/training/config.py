@@ -301,9 +301,6 @@ def _fields(section: type[Section]) -> Iterator[tuple[str, FieldInfo]]:
 SETTINGS = dict(_fields(Config))  #: every setting by its dotted key
 
 
-# ---------------------------------------------------------------------- what is wrong, in words
-
-
 def _first_problem(error: ValidationError, prefix: str, values: Mapping[str, Any]) -> DeepMatchingError:
     """Return an error that states the first problem in one sentence, with the dotted key of the setting."""
     problems = error.errors(include_url=False)

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from deepmatching.data.synthesis import Synthesizer
 
 _UPSIDE_DOWN = 0.1  #: fraction of the pairs that are turned upside down
-
-
 #: A batch, or the error that says why there is none. It is raised when all processes have agreed to stop.
 Batch = Pair | DeepMatchingError
 
@@ -91,9 +89,6 @@ def image_files(pairs: PairDataset) -> list[tuple[Path, Path]]:
     ]
 
 
-# ---------------------------------------------------------------------- data sets
-
-
 class Samples(Dataset):
     """The endless sequence of samples of a data set: shuffled in every epoch, cropped and mirrored at random.
 
@@ -135,9 +130,6 @@ def collate(items: Sequence[Batch]) -> Batch:
         )
     *tensors, labels = zip(*pairs, strict=True)
     return Pair._make([*map(torch.stack, tensors), ", ".join(labels)])
-
-
-# ---------------------------------------------------------------------- batches
 
 
 def synthetic_batches(maker: Synthesizer, seed: int, batch: int, world: World, first: int) -> Iterator[Batch]:
@@ -189,9 +181,6 @@ def _start_worker(parent: int, worker: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # not inherited on Windows
     if os.name == "posix" and os.getppid() != parent:
         os._exit(1)
-
-
-# ---------------------------------------------------------------------- the data of a config
 
 
 class TrainingData:

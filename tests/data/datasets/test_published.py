@@ -16,9 +16,6 @@ def names(dataset: FilePairs) -> list[str]:
     return [entry.name for entry in dataset.entries]
 
 
-# ---------------------------------------------------------------------- Sintel
-
-
 def test_sintel_has_the_consecutive_frames_of_all_scenes(tmp_path: Path) -> None:
     write_sintel(tmp_path, {"cave_2": 2, "alley_1": 3})
     for root in (tmp_path, tmp_path / "training", str(tmp_path)):
@@ -70,9 +67,6 @@ def test_sintel_mini_has_the_papers_313_and_25_pairs(tmp_path: Path) -> None:
         SintelMini(tmp_path, "test")
 
 
-# ---------------------------------------------------------------------- Flying Chairs
-
-
 def test_chairs_follow_the_split_file(tmp_path: Path) -> None:
     write_chairs(tmp_path, "1 2 1 2 1")
     for root in (tmp_path, tmp_path / "data"):
@@ -120,9 +114,6 @@ def test_chairs_may_have_masks_and_then_all_must(tmp_path: Path) -> None:
         FlyingChairs(tmp_path)
 
 
-# ---------------------------------------------------------------------- KITTI
-
-
 def test_kitti_2012_is_grey_or_coloured(tmp_path: Path) -> None:
     write_kitti(tmp_path)
     for root in (tmp_path, tmp_path / "training"):
@@ -149,9 +140,6 @@ def test_kitti_2015(tmp_path: Path) -> None:
         KITTI2015(tmp_path)
 
 
-# ---------------------------------------------------------------------- missing folders
-
-
 @pytest.mark.parametrize("opener", [Sintel, SintelMini, FlyingChairs, KITTI2012, KITTI2015])
 def test_a_root_that_is_missing_or_empty_is_one_sentence(tmp_path: Path, opener: Callable[[Path], FilePairs]) -> None:
     with pytest.raises(DeepMatchingError, match=r"no folder '.*nowhere'; expected below its root"):
@@ -171,9 +159,6 @@ def test_folders_without_pairs_are_one_sentence(tmp_path: Path) -> None:
         FlyingChairs(tmp_path)
     with pytest.raises(DeepMatchingError, match=r"no files NNNNNN_10.png in '.*flow_occ'"):
         KITTI2012(tmp_path)
-
-
-# ---------------------------------------------------------------------- with a limit
 
 
 def test_with_a_limit_part_of_sintel_is_enough(tmp_path: Path) -> None:
