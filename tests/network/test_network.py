@@ -1,3 +1,4 @@
+import io
 import re
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from deepmatching.models import load_network, save_network
 from deepmatching.network.descriptors import HOG, Descriptor
 from deepmatching.network.inference import Decoding
 from deepmatching.network.memory import require_pyramid
-from deepmatching.network.network import Network
+from deepmatching.network.network import Network, Pyramid
 from deepmatching.network.operators import correlation
 from deepmatching.network.operators.decoding import decode
 
@@ -153,6 +154,22 @@ def test_volumes_that_would_not_fit_are_refused_before_they_are_made() -> None:
     network, size = Network(HOG(), None), (2160, 3840)
     with pytest.raises(OutOfMemoryError, match="smaller radius"):
         require_pyramid(network, network.geometry(size, size), 1, torch.device("cpu"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "radius"), [("compact", 8), ("hog", None)])
+@pytest.mark.parametrize("gradients", [False, True])
+def test_an_exported_program_gives_the_same_pyramid(model: str, radius: int | None, gradients: bool) -> None:
+    network, images = load_network(model, radius, 1).eval(), tuple(torch.rand(2, 2, 3, 24, 32))
+    with torch.set_grad_enabled(gradients):
+        program, file = torch.export.export(network, images), io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    found = torch.export.load(file).module()(*images)
+    with torch.no_grad():
+        expected = network(*images)
+    assert isinstance(found, Pyramid) and found.geometry == expected.geometry
+    torch.testing.assert_close(found.S + found.Q, expected.S + expected.Q, rtol=1e-4, atol=1e-5)
 
 
 @torch.no_grad()

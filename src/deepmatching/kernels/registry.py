@@ -52,7 +52,7 @@ class Operator(Generic[P, T]):
 
     def implementation(self, *args: P.args, **kwargs: P.kwargs) -> Callable[P, T]:
         """Return the kernel or the definition: whichever runs for these arguments."""
-        if not _enabled.get():
+        if not _enabled.get() or torch.compiler.is_exporting():  # ``torch.export`` sees PyTorch's operators alone
             return self.definition
         arrays = list(_arrays((*args, *kwargs.values())))
         devices = {array.device.type if isinstance(array, Tensor) else "cpu" for array in arrays}

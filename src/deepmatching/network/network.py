@@ -2,11 +2,12 @@
 
 import math
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import register_pytree_node
 
 from deepmatching.errors import DeepMatchingError, check_choice, check_number
 from deepmatching.geometry.discretization import Geometry
@@ -40,6 +41,19 @@ class Pyramid:
     Q: list[Tensor]
     sharpness: Tensor | None = None  #: κ of the network, for losses
     cells: tuple[Tensor, Tensor] | None = None  #: the descriptors of both images, for the confidence
+
+
+def _geometry_from(fields: dict[str, Any]) -> Geometry:
+    values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
+    return Geometry(**values)
+
+
+register_pytree_node(  # for ``torch.export``
+    Pyramid,
+    lambda pyramid: ([pyramid.S, pyramid.Q, pyramid.sharpness, pyramid.cells], pyramid.geometry),
+    lambda values, geometry: Pyramid(geometry, *values),
+    serialized_type_name="deepmatching.Pyramid", to_dumpable_context=asdict, from_dumpable_context=_geometry_from,
+)  # fmt: skip
 
 
 class Network(nn.Module):
@@ -331,7 +345,7 @@ def check_cells(cells: Tensor, image: Tensor, descriptor: Descriptor) -> None:
         words = f"The descriptor {name} gives {tuple(cells.shape)} for images {tuple(image.shape)}"
         why = f"{channels=}, {stride=} and {patch=}"
         raise DeepMatchingError(f"{words}, but with {why} that must be {expected}: change one of them.")
-    if cells.device.type != "cpu" or torch.is_grad_enabled():
-        return  # looking at the values would wait for a GPU; and training skips steps that are not finite
+    if cells.device.type != "cpu" or torch.is_grad_enabled() or torch.compiler.is_exporting():
+        return  # looking at the values would wait for a GPU, and an export has none; training skips such steps
     if not cells.sum(dtype=torch.promote_types(cells.dtype, torch.float32)).isfinite():
         raise DeepMatchingError(f"The descriptor {name} gives values that are not finite: check its parameters.")

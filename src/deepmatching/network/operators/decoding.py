@@ -98,10 +98,12 @@ def _best_at_targets(Q_0: Tensor, geometry: Geometry) -> Tensor:
 
 def mask_off_image(scores: Tensor, geometry: Geometry, border: bool = True) -> Tensor:
     """Set Q_0 to −∞ at target points off the image; see :meth:`Geometry.on_target` for ``border``."""
-    masks = _off_target(geometry, border, scores.device)
-    if masks is None:
+    if torch.compiler.is_exporting():  # what is traced can neither be looked at nor kept
+        rows, columns = (~mask for mask in geometry.on_target(border))
+    elif masks := _off_target(geometry, border, scores.device):
+        rows, columns = masks
+    else:
         return scores
-    rows, columns = masks
     if scores.requires_grad:
         scores = scores.clone()
     scores.masked_fill_(rows[:, None, :, None], -torch.inf)
