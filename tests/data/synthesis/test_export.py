@@ -124,10 +124,7 @@ def test_the_command_writes_pairs_and_says_so(tmp_path: Path, folder: Path) -> N
     ("options", "message"),
     [
         (("--size", "64"), "--size needs"),
-        (("--size", "8x8"), "too small"),
         (("--preset", "nix"), "--preset must be 'default' or 'chairs', not 'nix'"),
-        (("--count", "0"), "whole number of at least 1"),
-        (("--max-displacement", "0"), "above 0"),
         (("--max-displacement", "1e9"), r"1e\+09 pixels is far beyond frames of 512 x 384; set .* to 2560 or less"),
         (("--max-displacement", "inf"), "a number above 0, not inf"),
         (("--photos", "missing"), "no folder of photographs"),
