@@ -1,6 +1,6 @@
 """The maps, the path and the quadtree of one point agree with the volumes of the whole pair."""
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -109,23 +109,16 @@ def test_the_second_peak_is_the_best_score_a_patch_away(looked_at: tuple[Pyramid
 
 def positions_of(inspection: Inspection, geometry: Geometry) -> list[list[tuple[float, ...] | None]]:
     """Of each level from the top down: centre and displacement (x, y, u, v) of the patches, as the page reads them."""
-    top = inspection.path[-1]
-    nodes: list[tuple[float, ...] | None] = [(*top.p, top.q[0] - top.p[0], top.q[1] - top.p[1])]
-    levels, codes = [nodes], iter(inspection.tree.tolist())
+    top, codes = inspection.path[-1], iter(inspection.tree.tolist())
+    levels: list[list[tuple[float, ...] | None]] = [[(*top.p, top.q[0] - top.p[0], top.q[1] - top.p[1])]]
     for l in reversed(range(top.level)):
-        half, stride, children = 2**l * geometry.delta / 2, geometry.stride(l), []
-        for node in nodes:
-            for down, right in CORNERS:
-                code = next(codes)
-                if code == NO_PATCH:
-                    children.append(None)
-                    continue
-                assert node is not None
-                dy, dx = code // 3 - 1, code % 3 - 1
-                x, y, u, v = node
-                children.append((x + right * half, y + down * half, u + stride * dx, v + stride * dy))
-        nodes = children
-        levels.append(nodes)
+        half, stride = 2**l * geometry.delta / 2, geometry.stride(l)
+        levels.append([])
+        for (x, y, u, v), (down, right) in product((node or [np.nan] * 4 for node in levels[-2]), CORNERS):
+            dy, dx = divmod(code := next(codes), 3)
+            moved = (x + right * half, y + down * half, u + stride * (dx - 1), v + stride * (dy - 1))
+            assert code == NO_PATCH or np.isfinite(moved).all()
+            levels[-1].append(None if code == NO_PATCH else moved)
     assert next(codes, None) is None
     return levels
 
