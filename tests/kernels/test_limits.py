@@ -17,6 +17,12 @@ def test_free_memory_is_at_most_that_of_the_machine() -> None:
     assert free is not None and 0 < free <= psutil.virtual_memory().total
 
 
+def _run_in(root: Path, lines: str) -> None:
+    """Write the groups of the process."""
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/cgroup").write_text(lines)
+
+
 def _group(folder: Path, **values: object) -> None:
     """Write the files of a control group."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -27,8 +33,7 @@ def _group(folder: Path, **values: object) -> None:
 @pytest.mark.parametrize("top", ["sys/fs/cgroup", "sys/fs/cgroup/unified"])
 def test_every_group_around_the_process_limits_it(tmp_path: Path, top: str) -> None:
     """Version 2: the limit of a job may stand three groups above the process."""
-    (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/self/cgroup").write_text("0::/slurm/job_7/step_0\n")
+    _run_in(tmp_path, "0::/slurm/job_7/step_0\n")
     root = tmp_path / top
     _group(root / "slurm/job_7/step_0", max="max", high="max", current=300, stat="anon 5\ninactive_file 100")
     _group(root / "slurm/job_7", max=1000, high=900, current=300, stat="inactive_file 100")
@@ -38,8 +43,7 @@ def test_every_group_around_the_process_limits_it(tmp_path: Path, top: str) -> N
 
 
 def test_the_limits_of_version_1_count(tmp_path: Path) -> None:
-    (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/self/cgroup").write_text("5:cpu,cpuacct:/job\n4:memory:/slurm/job_7\n1:name=systemd:/x\n")
+    _run_in(tmp_path, "5:cpu,cpuacct:/job\n4:memory:/slurm/job_7\n1:name=systemd:/x\n")
     root = tmp_path / "sys/fs/cgroup/memory"
     _group(root / "slurm/job_7", limit_in_bytes=2000, usage_in_bytes=500, stat="total_inactive_file 50\ncache 9")
     _group(root, limit_in_bytes=9223372036854771712, usage_in_bytes=5000, stat="total_inactive_file 50")
@@ -48,8 +52,7 @@ def test_the_limits_of_version_1_count(tmp_path: Path) -> None:
 
 def test_a_container_sees_its_own_group_as_the_root(tmp_path: Path) -> None:
     """The path is the host's and does not exist inside."""
-    (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/self/cgroup").write_text("0::/docker/abc\n")
+    _run_in(tmp_path, "0::/docker/abc\n")
     _group(tmp_path / "sys/fs/cgroup", max=1000, current=400, stat="inactive_file 0")
     assert group_limits(tmp_path) == [600]
     (tmp_path / "proc/self/cgroup").unlink()
@@ -66,8 +69,7 @@ def test_a_group_without_statistics_has_no_file_caches(tmp_path: Path) -> None:
 
 def test_without_groups_there_is_no_limit(tmp_path: Path) -> None:
     assert group_limits(tmp_path) == []
-    (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/self/cgroup").write_text("damaged\n0::/../..\n")
+    _run_in(tmp_path, "damaged\n0::/../..\n")
     _group(tmp_path / "sys/fs/cgroup", max="?", current=1, stat="inactive_file")
     assert group_limits(tmp_path) == []
 

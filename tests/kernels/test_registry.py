@@ -87,20 +87,12 @@ def test_a_kernel_without_a_gradient_does_not_run_where_one_is_needed() -> None:
         assert warp.implementation(image, image, flow) is cpu.warp
 
 
-def test_operators_without_a_kernel_for_the_device_run_the_definition() -> None:
-    scores = torch.rand(2, 3)
+def test_kernels_run_where_all_arguments_are_on_a_device_that_has_them_and_are_not_switched_off() -> None:
+    scores, image, flow = torch.rand(2, 3), torch.rand(3, 5, 6), torch.zeros(2, 5, 6)
     assert power.implementation(scores, 1.4) is power.definition
     assert power.implementation(scores.to("meta"), 1.4) is power.definition
     assert has_kernels("cpu") and not has_kernels("meta")
-
-
-def test_arguments_on_two_devices_run_the_definition() -> None:
-    image = torch.rand(3, 5, 6)
-    assert warp.implementation(image, image.to("meta"), torch.zeros(2, 5, 6)) is warp.definition
-
-
-def test_plain_operators_run_inside_the_block_only() -> None:
-    image, flow = torch.rand(3, 5, 6), torch.zeros(2, 5, 6)
+    assert warp.implementation(image, image.to("meta"), flow) is warp.definition
     with plain_operators():
         assert not has_kernels("cpu")
         assert warp.implementation(image, image, flow) is warp.definition
