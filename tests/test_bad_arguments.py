@@ -11,7 +11,9 @@ from PIL import Image
 
 import deepmatching as dm
 from deepmatching.errors import DeepMatchingError
+from deepmatching.flow import interpolate, refine
 from deepmatching.flow.edges import check_edges
+from deepmatching.geometry.two_view import find_homography
 from deepmatching.io.flow import write_flow
 from deepmatching.io.images import load_image
 
@@ -59,8 +61,8 @@ def matcher() -> dm.DeepMatcher:
         (lambda: check_edges(np.ma.masked_equal(GREY, 99), GREY.shape), "masked"),
         (lambda: write_flow("a.flo", np.ma.masked_equal(np.zeros((2, 2, 2)), 0)), "masked"),
         (lambda: matches(keypoints0=MASKED), "keypoints0 has masked"),
-        (lambda: matches(keypoints0=[["a", "b"]] * 3), "keypoints0 of matches must be numbers"),
-        (lambda: matches(keypoints0=POINTS.astype(complex)), "keypoints0 of matches cannot be of type"),
+        (lambda: matches(keypoints0=[["a", "b"]] * 3), "keypoints0 must be numbers"),
+        (lambda: matches(keypoints0=POINTS.astype(complex)), "keypoints0 cannot be of type"),
         (lambda: matches(keypoints0=torch.ones(3, 2).to_sparse()), "sparse, nested or meta"),
         (lambda: matches(keypoints1=POINTS[:2]), r"3 matches need keypoints1 of shape \(3, 2\), not \(2, 2\)"),
         (lambda: matches(confidence=ONES[:2]), r"3 matches need confidence of shape \(3,\), not \(2,\)"),
@@ -69,9 +71,21 @@ def matcher() -> dm.DeepMatcher:
         (lambda: matches(scores=1.0), r"1 matches need keypoints0 of shape \(1, 2\)"),
         (lambda: matches(**{**SEARCHED, "transformation": [0, 1, 2]}), "one of the 2 transformations"),
         (lambda: matches(**{**SEARCHED, "transformation": [0, 1, -1]}), "one of the 2 transformations"),
-        (lambda: matches(**{**SEARCHED, "transformation": ONES}), "transformation of matches cannot be of type"),
+        (lambda: matches(**{**SEARCHED, "transformation": ONES}), "transformation cannot be of type"),
         (lambda: matches(**{**SEARCHED, "transformations": torch.eye(3)}), r"of shape \(K, 3, 3\)"),
         (lambda: matches().to("x"), "Unknown device"),
+        (lambda: matches().to(np.zeros(2)), "Unknown device"),
+        (lambda: matches().best(-1), "n must be a whole number"),
+        (lambda: matches(size0=(8, 0)), r"size0 must be \(rows, columns\)"),
+        (lambda: matches(size0=(8, 9), size1=(8, 9)).at_sizes((8, 9), 5), r"size1 must be \(rows, columns\)"),  # type: ignore[arg-type]
+        (lambda: matches(scores=None), "scores must be numbers"),
+        (lambda: dm.Matches.load("a\nb.npz"), "no matches file 'a b.npz'"),
+        (lambda: matcher().save("m.png"), "name it .safetensors"),
+        (lambda: matcher().flow(GREY, GREY, []), "no preset"),  # type: ignore[arg-type]
+        (lambda: dm.DeepMatcher.from_pretrained("hog", half="no"), "half must be of type bool"),
+        (lambda: interpolate(POINTS, POINTS, GREY, 5), "image0 is a int"),  # type: ignore[arg-type]
+        (lambda: refine(np.zeros((16, 24, 2)), GREY, GREY, None), "settings must be of type"),  # type: ignore[arg-type]
+        (lambda: find_homography("ab", POINTS), "must be arrays of numbers"),  # type: ignore[arg-type]
         (lambda: matches().save(None), "A path must be"),  # type: ignore[arg-type]
         (lambda: matches().save(b"m.npz"), "A path must be"),  # type: ignore[arg-type]
         (lambda: matches().draw(GREY, GREY, b"m.png"), "A path must be"),  # type: ignore[arg-type]

@@ -12,8 +12,11 @@ from typing import Any
 class DeepMatchingError(ValueError):
     """An error that the user can fix: the message says what is wrong and what to do.
 
-    The command line prints the message without a traceback and exits with code 2.
+    The command line prints the message, one line, without a traceback and exits with code 2.
     """
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(" ".join(str(message).splitlines()))
 
 
 class OutOfMemoryError(DeepMatchingError):
@@ -112,17 +115,31 @@ def check_number(
 def short_repr(value: Any) -> str:
     """Return a value as messages show it: in at most 60 characters."""
     try:
-        text = repr(value)
-    except ValueError:  # Python writes numbers of up to 4300 digits only
-        return "a number of thousands of digits"
+        text = " ".join(repr(value).split())
+    except Exception as error:  # Python writes numbers of up to 4300 digits only
+        return "a number of thousands of digits" if isinstance(error, ValueError) else f"a {type(value).__name__}"
     return text if len(text) <= _MAX_REPR else f"{text[: _MAX_REPR - 1]}…"
 
 
 def check_choice(name: str, value: Any, allowed: Collection[str]) -> None:
     """Raise unless the value is one of the allowed words."""
-    if value not in list(allowed):  # a list, since the value may not be hashable
+    if not isinstance(value, str) or value not in allowed:
         words = [repr(word) for word in allowed]
         raise DeepMatchingError(f"{name} must be {', '.join(words[:-1])} or {words[-1]}, not {short_repr(value)}.")
+
+
+def check_type(name: str, value: Any, kind: type) -> None:
+    """Raise unless the value is of this type."""
+    if not isinstance(value, kind):
+        raise DeepMatchingError(f"{name} must be of type {kind.__name__}, not {short_repr(value)}.")
+
+
+def check_size(name: str, size: Any) -> tuple[int, int]:
+    """Return the size of an image, (rows, columns), as two whole numbers; raise for anything else."""
+    sides = tuple(size) if isinstance(size, tuple | list) else ()
+    if len(sides) != 2 or not all(isinstance(side, Integral) and 0 < int(side) < 2**31 for side in sides):
+        raise DeepMatchingError(f"{name} must be (rows, columns), two positive numbers, not {short_repr(size)}.")
+    return int(sides[0]), int(sides[1])
 
 
 def check_frame_size(number: int, before: tuple[int, int], size: tuple[int, int]) -> None:

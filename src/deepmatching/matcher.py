@@ -14,7 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepmatching.errors import DeepMatchingError, OutOfMemoryError, check_number, failed_allocations
+from deepmatching.errors import (
+    DeepMatchingError,
+    OutOfMemoryError,
+    check_number,
+    check_size,
+    check_type,
+    failed_allocations,
+)
 from deepmatching.flow.edges import EdgesLike, is_edge_map
 from deepmatching.flow.matching import Frame, Matching, consecutive, flow_radius
 from deepmatching.flow.pipeline import FlowGraphs, check_pair, flow_between, matches_to_flow, searched_to_flow
@@ -136,6 +143,7 @@ class DeepMatcher:
         matches, and the work goes on. Without ``on_error``, such an error ends the work.
         """
         check_number("batch_size", batch_size, minimum=1, whole=True)
+        check_type("pairs", pairs, Iterable)
         for batch in batches_of_equal_sizes(pairs, self.load, batch_size, on_error):
             if batch is None:
                 yield NO_MATCHES
@@ -205,6 +213,9 @@ class DeepMatcher:
 
     def plan(self, size0: tuple[int, int], size1: tuple[int, int], batch: int = 1, flow: bool = False) -> Plan:
         """Plan the memory in which images of these sizes (rows, columns) are matched, or default ``flow`` is found."""
+        size0, size1 = check_size("size0", size0), check_size("size1", size1)
+        check_number("batch", batch, minimum=1, maximum=2**31, whole=True)
+        check_type("flow", flow, bool)
         matcher, settings = (self.for_flow(), settings_of(PRESET)) if flow else (self, None)
         return matcher._plan(matcher.geometry(size0, size1), batch, (size0, size1), settings)
 
@@ -232,6 +243,7 @@ class DeepMatcher:
 
         Frames must be of one size. They are read one at a time, so they may come from a generator.
         """
+        check_type("frames", frames, Iterable)
         if self.settings.searches:
             return (yield from self.match_pairs(pairwise(frames)))
         loaded = (self.load(image, f"frame {number}") for number, image in enumerate(frames))
@@ -315,6 +327,7 @@ class DeepMatcher:
         Frames must be of one size. They are read one at a time, so they may come from a generator. ``edges`` is
         None, ``"gradient"`` or a function of the frame.
         """
+        check_type("frames", frames, Iterable)
         if is_edge_map(edges):
             raise DeepMatchingError("One edge map cannot serve all frames: give None, 'gradient' or a function.")
         loaded = (self.load(image, f"frame {number}") for number, image in enumerate(frames))

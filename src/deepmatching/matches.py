@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepmatching.errors import DeepMatchingError, check_number, short_repr
+from deepmatching.errors import DeepMatchingError, check_number, check_size, short_repr
 from deepmatching.geometry.homographies import apply, inside, resizing
 from deepmatching.geometry.two_view import TwoViewGeometry, find_essential, find_fundamental, find_homography
 from deepmatching.io import matches as files
@@ -51,8 +51,11 @@ class Matches:
 
     def __post_init__(self) -> None:
         for name in _TENSORS:  # arrays and lists are accepted too
+            if getattr(self, name) is not None or name in _TENSORS[:3]:
+                object.__setattr__(self, name, as_tensor(getattr(self, name), name))
+        for name in ("size0", "size1"):
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, _as_tensor(getattr(self, name), name))
+                object.__setattr__(self, name, check_size(name, getattr(self, name)))
         n, (number, table) = self.scores.numel(), (self.transformation, self.transformations)
         for name in _TENSORS[:5]:
             shape = (n, 2) if name.startswith("keypoints") else (n,)
@@ -171,6 +174,7 @@ class Matches:
 
     def best(self, n: int) -> Matches:
         """Return the n most confident matches, best first."""
+        check_number("n", n, minimum=0, whole=True)
         return self[torch.argsort(self.certainty, descending=True, stable=True)[:n]]
 
     def filter(self, min_confidence: float) -> Matches:
@@ -191,7 +195,8 @@ class Matches:
         """Return the same matches in images that were resized from their sizes to these (rows, columns)."""
         if self.size0 is None or self.size1 is None:
             raise DeepMatchingError("The sizes of these matches' images are not known: give them to Matches.")
-        if (tuple(self.size0), tuple(self.size1)) == (tuple(size0), tuple(size1)):
+        size0, size1 = check_size("size0", size0), check_size("size1", size1)
+        if (self.size0, self.size1) == (size0, size1):
             return self
         ends = ((self.keypoints0, self.size0, size0), (self.keypoints1, self.size1, size1))
         keypoints0, keypoints1 = (
@@ -307,17 +312,17 @@ class Matches:
         return picture
 
 
-def _as_tensor(value: Any, name: str) -> Tensor:
+def as_tensor(value: Any, name: str) -> Tensor:
     """Return numbers as a dense tensor: whole numbers for ``transformation``, else of floating point."""
     if isinstance(value, np.ndarray):
-        value = unmasked(value, name)
+        value = np.asarray(unmasked(value, name), order="C")
     try:
         tensor = torch.as_tensor(value)
-    except (TypeError, ValueError, RuntimeError):
-        raise DeepMatchingError(f"The {name} of matches must be numbers, not {short_repr(value)}.") from None
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise DeepMatchingError(f"The {name} must be numbers, not {short_repr(value)}.") from None
     check_dense(tensor, name)
     if tensor.is_complex() or (name == "transformation" and tensor.is_floating_point()):
-        raise DeepMatchingError(f"The {name} of matches cannot be of type {tensor.dtype}.")
+        raise DeepMatchingError(f"The {name} cannot be of type {tensor.dtype}.")
     if name == "transformation":
         return tensor.long()
     return tensor if tensor.is_floating_point() else tensor.float()

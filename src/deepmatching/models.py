@@ -17,10 +17,10 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from deepmatching.errors import DeepMatchingError, check_choice
+from deepmatching.errors import DeepMatchingError, check_choice, check_number, check_type
 from deepmatching.extensions import find_extension, import_path_of, is_import_path
 from deepmatching.flow.correction import DenseNetwork
-from deepmatching.io.files import PathLike, as_path
+from deepmatching.io.files import PathLike, as_path, check_suffix
 from deepmatching.io.structured import parse_json
 from deepmatching.io.weights import NoInitialValues, check_counts, read_safetensors, write_safetensors
 from deepmatching.network.confidence import ConfidenceNetwork
@@ -44,6 +44,8 @@ def build_network(
 ) -> Network:
     """Return an untrained network with a descriptor of :func:`descriptor_of`, built with these settings."""
     kind = descriptor_of(descriptor)
+    if sharpness is not None:
+        check_number("sharpness", sharpness, above=0)
     try:
         built = kind(**settings)
     except (TypeError, RuntimeError, OverflowError) as error:  # PyTorch's words are more than a line
@@ -54,6 +56,7 @@ def build_network(
 
 def descriptor_of(name: str) -> Callable[..., Descriptor]:
     """Return the descriptor of ``DESCRIPTORS``, or the class of an import path."""
+    check_type("The descriptor", name, str)
     if name in DESCRIPTORS:
         return DESCRIPTORS[name]
     if not is_import_path(name):
@@ -99,6 +102,8 @@ def load_network(
         pooling: ``hard`` or ``soft``; None for the way in which the model was trained. A model without temperatures
             gets ``deepmatching.settings.TEMPERATURE`` at all levels.
     """
+    if pooling is not None:
+        check_choice("pooling", pooling, get_args(Pooling))
     if str(model) == "hog":
         descriptor = HOG(downscale=1 if downscale is None else downscale)
         return Network(descriptor, radius, levels, pooling=pooling or "hard")
@@ -200,10 +205,11 @@ def _path_of(part: object) -> str:
 
 
 def save_network(network: Network, path: PathLike, dtype: torch.dtype = torch.float32, **metadata: str) -> None:
-    """Write the network's tensors, and as metadata how to build it and the given model card.
+    """Write the network's tensors, and as metadata how to build it and the given model card, to ``.safetensors``.
 
     The file holds the descriptor's tensors in ``dtype``: float16 halves its size. A loaded network is always float32.
     """
+    check_suffix(path, (".safetensors",), "model")
     tensors = {n: t.to(dtype if t.ndim > 1 else torch.float32) for n, t in network.state_dict().items()}
     descriptor, settings = name_of(network.descriptor), json.dumps(network.descriptor.settings())
     structure = {"format": MODEL_FORMAT, "descriptor": descriptor, "settings": settings}

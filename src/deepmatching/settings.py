@@ -11,7 +11,7 @@ from functools import partial
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
-from deepmatching.errors import DeepMatchingError, check_choice, check_number, short_repr
+from deepmatching.errors import DeepMatchingError, check_choice, check_number, check_type, short_repr
 
 if TYPE_CHECKING:
     import torch
@@ -149,7 +149,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_choice("reciprocal", self.reciprocal, get_args(Reciprocal))
-        if self.device not in ("auto", "cpu"):
+        for name in ("half", "subpixel", "search", "auto"):
+            check_type(name, getattr(self, name), bool)
+        if not isinstance(self.device, str) or self.device not in ("auto", "cpu"):
             choose_device(self.device)  # imports PyTorch, during which Ctrl-C is not heard
         for name, check in _CHECKS.items():
             if (value := getattr(self, name)) is not None:
@@ -254,14 +256,14 @@ def choose_device(device: Device) -> torch.device:
     """Return the device of that name, or raise if it is absent; ``auto`` prefers cuda, then mps."""
     import torch
 
-    if device == "auto":
+    if isinstance(device, str) and device == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
         chosen = torch.device(device)
-    except (RuntimeError, TypeError):
-        raise DeepMatchingError(f"Unknown device {str(device)!r}: use auto, cpu, cuda or mps.") from None
+    except (RuntimeError, TypeError, ValueError, OverflowError):
+        raise DeepMatchingError(f"Unknown device {short_repr(device)}: use auto, cpu, cuda or mps.") from None
     is_present = {
         "cpu": True,
         "cuda": torch.cuda.is_available() and (chosen.index or 0) < torch.cuda.device_count(),

@@ -13,7 +13,7 @@ import numpy as np
 
 from deepmatching.errors import DeepMatchingError, check_number, short_repr
 from deepmatching.io.arrays import open_hdf5
-from deepmatching.io.files import PathLike, read_bytes, refuse_address
+from deepmatching.io.files import PathLike, as_path, read_bytes, refuse_address
 from deepmatching.io.image_files import PICTURE_SUFFIXES
 from deepmatching.io.video import natural_order
 
@@ -68,7 +68,7 @@ def retrieved_pairs(path: PathLike, folder: PathLike, neighbours: int) -> list[P
     ``global_descriptor`` per image, as hloc's ``extract_features`` writes.
     """
     check_number("--neighbours", neighbours, minimum=1, whole=True)
-    if Path(path).suffix.lower() in _HDF5:
+    if as_path(path).suffix.lower() in _HDF5:
         found = _nearest(path, list_images(folder), neighbours)
     else:
         found, counts = [], dict[str, int]()

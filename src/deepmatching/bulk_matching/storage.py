@@ -22,7 +22,7 @@ import torch
 from deepmatching.bulk_matching.pairs import MANIFEST, SHARDS, Pair
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.arrays import open_npz
-from deepmatching.io.files import PathLike, write_file
+from deepmatching.io.files import PathLike, as_path, write_file
 from deepmatching.io.store import Store
 from deepmatching.io.structured import parse_json
 from deepmatching.matches import Matches
@@ -109,7 +109,7 @@ class RunFolder:
     """The run in a folder, to read or to complete; raises if there is none."""
 
     def __init__(self, path: PathLike) -> None:
-        self.path, store = Path(path), self.store(path)
+        self.path, store = as_path(path), self.store(path)
         if not store.exists:
             raise DeepMatchingError(f"There is no run in '{path}' (no {MANIFEST}): make one with deepmatching bulk.")
         self.plan = store.read(Plan)

@@ -13,8 +13,10 @@ import numpy as np
 import torch
 
 from deepmatching.errors import DeepMatchingError
+from deepmatching.io.arrays import unmasked
 from deepmatching.io.files import check_suffix, check_writable, signed, write_file
 from deepmatching.io.image_files import PICTURE_SUFFIXES
+from deepmatching.io.images import check_dense
 
 Color = tuple[int, int, int]
 Image = np.ndarray | torch.Tensor  #: see :func:`to_uint8_rgb`
@@ -35,11 +37,13 @@ _LARGEST_SIDE = 1280  #: one with a longer side is reduced, in px
 def to_uint8_rgb(image: Image) -> np.ndarray:
     """Copy a uint8 (H,W), (H,W,1) or (H,W,3), or a tensor (C,H,W) from `load_image`, to uint8 RGB (H,W,3)."""
     if isinstance(image, torch.Tensor):
+        check_dense(image, "image")
         planar = image.detach().to("cpu", torch.float32).numpy()
         if planar.ndim != 3 or planar.shape[0] not in (1, 3):
             raise DeepMatchingError(f"To be drawn, an image must be (1 or 3,H,W), not {planar.shape}.")
         pixels = np.rint(np.clip(planar.transpose(1, 2, 0), 0.0, 1.0) * 255.0).astype(np.uint8)
     else:
+        image = unmasked(image, "image")
         pixels = image[:, :, None] if image.ndim == 2 else image
         if pixels.ndim != 3 or pixels.shape[2] not in (1, 3) or pixels.dtype != np.uint8:
             kind = f"{image.dtype} {image.shape}"
@@ -112,7 +116,7 @@ def displacement_colors(displacement: np.ndarray, max_norm: float, unknown: Colo
 
 def flow_to_color(flow: np.ndarray, max_norm: float | None = None, unknown: Color = BLACK) -> np.ndarray:
     """Colour a flow (H,W,2), fully from `max_norm` px on, :func:`flow_range` by default: uint8 (H,W,3)."""
-    flow = np.asarray(flow)
+    flow = unmasked(flow, "flow")
     if flow.ndim != 3 or flow.shape[2] != 2:
         raise DeepMatchingError(f"A flow must be (H,W,2), but this one is {flow.shape}.")
     return displacement_colors(flow, flow_range(flow) if max_norm is None else max_norm, unknown)

@@ -8,10 +8,12 @@ call OCC. With occlusion masks there are ``noc``, the pixels visible in both ima
 """
 
 from collections.abc import Sequence
+from typing import get_args
 
 import numpy as np
 
-from deepmatching.errors import DeepMatchingError
+from deepmatching.errors import DeepMatchingError, check_choice, check_number, check_size, check_type
+from deepmatching.io.arrays import unmasked
 from deepmatching.matches import Matches
 from deepmatching.settings import PROPAGATION_RADIUS, THRESHOLDS, Rank
 
@@ -37,6 +39,11 @@ def match_metrics(
     ``occluded`` is (H, W) bool. ``rank`` says which match a pixel takes: that of the highest score, as in the paper, or
     of the highest confidence if there is one.
     """
+    check_type("matches", matches, Matches)
+    check_type("truth", truth, np.ndarray)
+    check_choice("rank", rank, get_args(Rank))
+    check_number("spread", spread, minimum=0)
+    check_size("The size of the truth", truth.shape[:2])
     keypoints0, keypoints1, scores = matches.numpy()
     if rank == "confidence":
         scores = matches.certainty.detach().cpu().numpy()
@@ -188,7 +195,12 @@ def reliability(confidence: np.ndarray, is_right: np.ndarray, bins: int = 10) ->
 
 
 def _pixel_sets(occluded: np.ndarray | None) -> dict[str, np.ndarray | None]:
-    return {"all": None} if occluded is None else {"all": None, "noc": ~occluded, "occ": occluded}
+    if occluded is None:
+        return {"all": None}
+    occluded = unmasked(occluded, "mask")
+    if occluded.dtype != bool:
+        raise DeepMatchingError(f"The mask of occluded pixels must be of type bool, not {occluded.dtype}.")
+    return {"all": None, "noc": ~occluded, "occ": occluded}
 
 
 def _nearest_pixels(points: np.ndarray, image: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -201,12 +213,14 @@ def _nearest_pixels(points: np.ndarray, image: np.ndarray) -> tuple[np.ndarray, 
 
 def _comparable(field: np.ndarray, truth: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
     """Return the pixels (H, W) at which a field can be compared with the truth; raises if the shapes do not fit."""
+    field, truth = unmasked(field, "displacements"), unmasked(truth, "ground truth")
     if field.shape != truth.shape or truth.ndim != 3 or truth.shape[2] != 2:
         raise DeepMatchingError(
             f"The displacements are {field.shape} and the ground truth is {truth.shape}; "
             "both must be (H, W, 2) of the size of the first image."
         )
     known = np.isfinite(truth).all(axis=2)
+    mask = None if mask is None else unmasked(mask, "mask")
     if mask is not None and mask.shape != known.shape:
         raise DeepMatchingError(f"The mask is {mask.shape} and the field {known.shape}; make them equal.")
     return known if mask is None else known & mask.astype(bool)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepmatching.errors import DeepMatchingError
+from deepmatching.errors import DeepMatchingError, check_type
 from deepmatching.flow.filters import (
     MatchTensors,
     in_groups,
@@ -25,6 +25,7 @@ from deepmatching.flow.operators.local_models import affine_models, falloff_weig
 from deepmatching.flow.operators.saliency import saliency
 from deepmatching.flow.settings import InterpolationSettings
 from deepmatching.geometry.seeds import Graph, Nearest
+from deepmatching.io.images import load_image
 from deepmatching.kernels.registry import has_kernels
 
 _LEAST_WEIGHT = 1e-3  #: the least weight of a match that is weighted by its confidence
@@ -128,9 +129,10 @@ def interpolate(
         score = torch.zeros(len(start)) if weight is None else weight.nan_to_num()
     forward, back = MatchTensors(start, end, score, torch.ones(len(start), dtype=torch.bool), certainty), None
     if backward is not None:
-        there, home = _as_points(*backward)
+        there, home = _as_points(*(backward if isinstance(backward, tuple | list) else ()))
         back = MatchTensors(there, home, there[:, 0], torch.ones(len(there), dtype=torch.bool))
-    image = None if image0 is None else image0.detach().cpu()
+    check_type("settings", settings, InterpolationSettings)
+    image = None if image0 is None else load_image(image0, "image0").detach().cpu()
     if image is not None and image.shape[1:] != strength.shape:
         sizes = f"is {image.shape[2]}x{image.shape[1]} pixels, but its edge map {strength.shape[1]}x{strength.shape[0]}"
         raise DeepMatchingError(f"The first image {sizes}; make the edge map from this image.")
@@ -249,15 +251,17 @@ def _render(
 
 
 def _as_array(values: Any) -> Tensor:
-    values = values.detach().cpu() if isinstance(values, Tensor) else values
     try:
+        values = values.detach().cpu() if isinstance(values, Tensor) else values
         return torch.from_numpy(np.array(values, dtype=np.float64))
-    except (TypeError, ValueError) as error:
-        raise DeepMatchingError("Keypoints, scores and weights must be arrays of numbers.") from error
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise DeepMatchingError("Keypoints, scores, weights and edges must be arrays of numbers.") from error
 
 
 def _as_points(*keypoints: Any) -> list[Tensor]:
     """Return where matches start and end, each (N, 2)."""
+    if len(keypoints) != 2:
+        raise DeepMatchingError("Matches need two arrays of keypoints.")
     points = [array if array.numel() else array.reshape(0, 2) for array in map(_as_array, keypoints)]
     for array in points:
         if array.ndim != 2 or array.shape[1] != 2:
@@ -269,8 +273,7 @@ def _as_points(*keypoints: Any) -> list[Tensor]:
 
 
 def _as_edges(edges: Any) -> Tensor:
-    edges = edges.detach().cpu() if isinstance(edges, Tensor) else edges
-    strength = np.ascontiguousarray(edges, dtype=np.float32)
+    strength = np.ascontiguousarray(_as_array(edges), dtype=np.float32)
     if strength.ndim != 2 or strength.size == 0:
         raise DeepMatchingError(f"An edge map must be (H,W), but this one has shape {strength.shape}.")
     if not (strength.min() >= 0 and strength.max() <= _STRONGEST_EDGE):

@@ -24,10 +24,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepmatching.errors import DeepMatchingError
+from deepmatching.errors import DeepMatchingError, check_type
 from deepmatching.flow.operators.refinement_step import derivative, refinement_step
 from deepmatching.flow.operators.saliency import gaussian
 from deepmatching.flow.settings import RefinementSettings
+from deepmatching.io.images import load_image
+from deepmatching.matches import as_tensor
 
 _LUMINANCE = (0.299, 0.587, 0.114)  #: what red, green and blue add to the luminance
 _STRIP = 64  #: rows whose weights a CPU computes together
@@ -41,7 +43,9 @@ def refine(
     settings: RefinementSettings = RefinementSettings(),  # noqa: B008 - frozen
 ) -> Tensor:
     """Refine a flow (H, W, 2) between images (1 or 3, H, W) and (1 or 3, H', W') in [0, 1], on their device."""
-    start = torch.as_tensor(flow).to(image0.device, torch.float32)
+    check_type("settings", settings, RefinementSettings)
+    image0, image1 = load_image(image0, "image0"), load_image(image1, "image1")
+    start = as_tensor(flow, "flow").to(image0.device, torch.float32)
     if start.ndim != 3 or start.shape[2] != 2 or start.shape[:2] != image0.shape[1:]:
         sizes = f"{tuple(start.shape)} and the first image {tuple(image0.shape[1:])}"
         raise DeepMatchingError(f"The flow is {sizes}: both must have its size.")

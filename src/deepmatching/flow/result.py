@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepmatching.errors import DeepMatchingError
+from deepmatching.errors import DeepMatchingError, check_size
 from deepmatching.io.files import PathLike, check_suffix, signed, write_file
 from deepmatching.io.flow import write_flow
 from deepmatching.kernels.registry import has_kernels
@@ -193,7 +193,7 @@ class FlowResult:
     def at_size(self, size: tuple[int, int]) -> FlowResult:
         """Return the flow and confidence of images that were resized to this size (H, W)."""
         height, width = self.flow.shape[:2] if self.tensors is None else self.tensors.flow.shape[:2]
-        if (height, width) == tuple(size):
+        if (height, width) == check_size("The size", size):
             return self
         resized = partial(cv2.resize, dsize=(size[1], size[0]), interpolation=cv2.INTER_LINEAR)
         flow = resized(self.flow) * np.array([size[1] / width, size[0] / height], dtype=np.float32)

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
-from deepmatching.errors import DeepMatchingError, check_choice, check_number
+from deepmatching.errors import DeepMatchingError, check_choice, check_number, check_type, short_repr
 
 Model = Literal["affine", "mean"]
 
@@ -76,6 +76,9 @@ class FlowSettings:
     fewer_levels: int | None = FEWER_LEVELS
 
     def __post_init__(self) -> None:
+        check_type("interpolation", self.interpolation, InterpolationSettings)
+        check_type("refinement", self.refinement, RefinementSettings)
+        check_type("dense", self.dense, bool)
         if self.fewer_levels is not None:
             check_number("fewer_levels", self.fewer_levels, minimum=0, whole=True)
 
@@ -123,8 +126,8 @@ def preset(settings: str | FlowSettings) -> FlowSettings:
     """Return the settings with that name. Settings are returned unchanged."""
     if isinstance(settings, FlowSettings):
         return settings
-    if settings not in PRESETS:
-        raise DeepMatchingError(f"There is no preset '{settings}': use {', '.join(PRESETS)}.")
+    if not isinstance(settings, str) or settings not in PRESETS:
+        raise DeepMatchingError(f"There is no preset {short_repr(settings)}: use {', '.join(PRESETS)}.")
     return PRESETS[settings]
 
 

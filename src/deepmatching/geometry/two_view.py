@@ -96,18 +96,24 @@ def find_essential(
 
 def _check(name: str, points0: np.ndarray, points1: np.ndarray, threshold: float) -> tuple[np.ndarray, np.ndarray]:
     """Return both ends of the matches in double precision; raise if there are too few."""
-    check_number("threshold", threshold, above=0)
+    check_number("threshold", threshold, above=0, maximum=1e9)
     phrase, fewest, _ = _KINDS[name]
-    if len(points0) < fewest:
-        words = f"There are {len(points0)} matches, but {phrase} needs at least {fewest}"
+    try:
+        ends = np.asarray(points0, np.float64), np.asarray(points1, np.float64)
+    except (ValueError, TypeError, RuntimeError, OverflowError):
+        raise DeepMatchingError("The points of matches must be arrays of numbers.") from None
+    if ends[0].ndim != 2 or ends[0].shape[1] != 2 or ends[0].shape != ends[1].shape:
+        raise DeepMatchingError(f"The points of matches must be (N, 2), not {ends[0].shape} and {ends[1].shape}.")
+    if len(ends[0]) < fewest:
+        words = f"There are {len(ends[0])} matches, but {phrase} needs at least {fewest}"
         raise DeepMatchingError(f"{words}: keep more matches.")
-    return np.asarray(points0, np.float64), np.asarray(points1, np.float64)
+    return ends
 
 
 def _check_camera(name: str, camera: np.ndarray) -> np.ndarray:
     try:
         matrix = np.asarray(camera, np.float64)
-    except (ValueError, TypeError):  # not numbers, or not rows of equal length
+    except (ValueError, TypeError, RuntimeError, OverflowError):  # not numbers, or not rows of equal length
         matrix = np.zeros(0)
     if matrix.shape != (3, 3) or not np.isfinite(matrix).all() or min(matrix[0, 0], matrix[1, 1]) <= 0:
         raise DeepMatchingError(

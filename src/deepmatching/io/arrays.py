@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from deepmatching.errors import DeepMatchingError
+from deepmatching.errors import DeepMatchingError, short_repr
 from deepmatching.io.files import PathLike, read_bytes
 
 #: Bytes that the arrays of one file may take together: more numbers than any pair of images has matches or pixels.
@@ -36,7 +36,10 @@ def unmasked(array: Any, name: str) -> np.ndarray:
     """Return an array of whatever kind as a plain one; raise if some of its numbers are masked."""
     if np.ma.is_masked(array):
         raise DeepMatchingError(f"The {name} has masked numbers, which cannot be left out; fill them with a value.")
-    return np.asarray(array)
+    try:
+        return np.asarray(array)
+    except (TypeError, ValueError, RuntimeError):
+        raise DeepMatchingError(f"The {name} must be an array of numbers, not {short_repr(array)}.") from None
 
 
 def read_npy(path: PathLike, kind: str) -> np.ndarray:

@@ -151,8 +151,8 @@ def _planar_from_array(array: np.ndarray, name: str) -> torch.Tensor:
 
 def check_dense(tensor: torch.Tensor, name: str) -> None:
     """Raise if a tensor is sparse or nested, or has no values."""
-    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_meta:
-        raise DeepMatchingError(f"The {name} is a sparse, nested or meta tensor; pass a dense one that has values.")
+    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_meta or tensor.is_quantized:
+        raise DeepMatchingError(f"The {name} is a sparse, nested or meta tensor, or quantized; pass a dense one.")
 
 
 def _planar_from_tensor(tensor: torch.Tensor, name: str) -> torch.Tensor:

@@ -3,13 +3,12 @@
 import os
 from collections.abc import Sequence
 from importlib.resources import files
-from pathlib import Path
 from typing import Any, get_origin
 
 import tomli_w
 
-from deepmatching.errors import DeepMatchingError
-from deepmatching.io.files import write_file
+from deepmatching.errors import DeepMatchingError, check_number, check_type
+from deepmatching.io.files import as_path, write_file
 from deepmatching.io.structured import parse_toml, read_toml
 from deepmatching.training.config import SETTINGS, SYNTHETIC, Config, Section
 
@@ -26,6 +25,8 @@ def read_config(name: str | os.PathLike[str], overrides: Sequence[str] = (), ove
 
     ``overfit`` is ``data.overfit``, unless it is 0.
     """
+    check_number("overfit", overfit, minimum=0, whole=True)
+    check_type("overrides", overrides, Sequence)
     table = _read_table(name)
     changes = [_parse_override(override) for override in overrides]
     chosen = [value for keys, value in changes if keys == ["data", "train"]]
@@ -38,7 +39,7 @@ def read_config(name: str | os.PathLike[str], overrides: Sequence[str] = (), ove
 
 
 def _read_table(name: str | os.PathLike[str]) -> dict[str, Any]:
-    path, shipped = Path(name), shipped_configs()
+    path, shipped = as_path(name), shipped_configs()
     if str(name) in shipped:
         return parse_toml((_CONFIGS / f"{name}.toml").read_text(encoding="utf-8"))
     if os.path.isfile(path):
@@ -48,6 +49,7 @@ def _read_table(name: str | os.PathLike[str]) -> dict[str, Any]:
 
 def _parse_override(override: str) -> tuple[list[str], Any]:
     """Return keys and value of ``key=value``; a value that is not TOML is text, so that paths need no quotes."""
+    check_type("An override", override, str)
     key, equals, text = override.partition("=")
     keys = key.strip().split(".")
     if not equals or not all(keys):

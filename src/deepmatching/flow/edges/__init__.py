@@ -5,7 +5,6 @@ The shipped network detects them, or they are measured as a gradient, or given: 
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeAlias
 
 import cv2
@@ -13,13 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepmatching.errors import DeepMatchingError
+from deepmatching.errors import DeepMatchingError, check_size
 from deepmatching.flow.edges.edge_network import EdgeNetwork, load_edge_network, save_edge_network
 from deepmatching.flow.edges.forest import structured_forest_edges
 from deepmatching.io.arrays import read_npy, unmasked
-from deepmatching.io.files import PathLike, read_bytes
+from deepmatching.io.files import PathLike, as_path, read_bytes
 from deepmatching.io.image_files import AS_STORED, PICTURE_SUFFIXES, decode_image_file
-from deepmatching.io.images import WHITE
+from deepmatching.io.images import WHITE, load_image
 
 __all__ = [
     "EdgeNetwork",
@@ -53,8 +52,8 @@ def edges_of(image: Tensor, edges: EdgesLike = None) -> np.ndarray:
     if isinstance(edges, str | os.PathLike):
         return load_edges(edges, size)
     if isinstance(edges, torch.Tensor):
-        edges = edges.detach().cpu().numpy()
-    return check_edges(np.asarray(edges(image) if callable(edges) else edges), size)
+        edges = edges.detach().cpu()
+    return check_edges(unmasked(edges(image) if callable(edges) else edges, "edge map"), size)
 
 
 def edge_tensor(image: Tensor, edges: EdgesLike = None) -> Tensor:
@@ -78,7 +77,7 @@ def detect_edges(image: Tensor, network: EdgeNetwork | None = None) -> np.ndarra
     The network runs on its own device; without one, the shipped network runs on the image's device. The result is
     (H, W) float32 in [0, 1], neither thinned nor thresholded, as interpolation needs it.
     """
-    return edge_strength(image, network).cpu().numpy()
+    return edge_strength(load_image(image), network).cpu().numpy()
 
 
 def edge_strength(image: Tensor, network: EdgeNetwork | None = None) -> Tensor:
@@ -95,7 +94,7 @@ def gradient_edges(image: Tensor) -> np.ndarray:
     The magnitude is sqrt(Σ_c |∇c|²) over the three channels, in units of CIE Lab: one unit is about the smallest
     visible difference. The result is (H, W) float32 in [0, 1].
     """
-    rgb = np.ascontiguousarray(image.detach().cpu().expand(3, -1, -1).permute(1, 2, 0)).clip(0, 1)
+    rgb = np.ascontiguousarray(load_image(image).detach().cpu().expand(3, -1, -1).permute(1, 2, 0)).clip(0, 1)
     lab = cv2.cvtColor(rgb, cv2.COLOR_RGB2Lab)
     lab = cv2.GaussianBlur(lab, (0, 0), _GRADIENT_SIGMA, borderType=cv2.BORDER_REPLICATE)
     squared = np.zeros(lab.shape[:2], np.float32)
@@ -114,7 +113,7 @@ def load_edges(path: PathLike, size: tuple[int, int]) -> np.ndarray:
     * ``.npy``: an array (H, W), either floating-point in [0, 1], or bool, uint8 or uint16, whose largest value is 1.
     * Any other suffix: H·W little-endian float32, row by row, without a header: the original EpicFlow's format.
     """
-    suffix, name, (rows, columns) = Path(path).suffix.lower(), f"edge map '{path}'", size
+    suffix, name, (rows, columns) = as_path(path).suffix.lower(), f"edge map '{path}'", check_size("The size", size)
     if suffix in (*PICTURE_SUFFIXES, ".exr"):
         edges = decode_image_file(path, AS_STORED, "edge map")
         if edges.ndim == 3:

@@ -10,7 +10,6 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from importlib import resources
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.files import PathLike
+from deepmatching.io.files import PathLike, as_path
 from deepmatching.io.structured import parse_json
 from deepmatching.io.weights import NoInitialValues, check_counts, read_safetensors, write_safetensors
 from deepmatching.network.convolutions import channels_last, in_row_bands
@@ -167,7 +166,7 @@ def load_edge_network(path: PathLike | None = None, device: str = "cpu") -> Edge
     """
     if path is None:
         return _shipped(device)
-    path = Path(path)
+    path = as_path(path)
     if not os.path.isfile(path):
         raise DeepMatchingError(f"There is no edge model '{path}'; check the path.")
     tensors, metadata = read_safetensors(path)

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from deepmatching.errors import INSTALL_CONTRIB, DeepMatchingError
 from deepmatching.io.arrays import LARGEST_CONTENT
-from deepmatching.io.files import PathLike, read_bytes
+from deepmatching.io.files import PathLike, as_path, read_bytes
+from deepmatching.io.images import load_image
 
 _ARRAYS = ("childs", "featureIds", "thresholds", "edgeBoundaries", "edgeBins")  #: the lists of numbers
 
@@ -44,10 +45,12 @@ def structured_forest_edges(image: Tensor, model: PathLike) -> np.ndarray:
     """
     if not hasattr(cv2, "ximgproc"):
         raise DeepMatchingError(f"The structured forest needs OpenCV's extra modules: {INSTALL_CONTRIB}.")
-    if not os.path.isfile(model):
+    if not os.path.isfile(as_path(model)):
         raise DeepMatchingError(f"There is no structured-forest model '{model}'; check the path.")
     check_forest(model)
-    rgb = np.ascontiguousarray(image.detach().cpu().expand(3, -1, -1).permute(1, 2, 0), np.float32).clip(0, 1)
+    rgb = np.ascontiguousarray(load_image(image).detach().cpu().expand(3, -1, -1).permute(1, 2, 0), np.float32).clip(
+        0, 1
+    )
     try:
         edges = cv2.ximgproc.createStructuredEdgeDetection(os.fspath(model)).detectEdges(rgb)
     except cv2.error as error:
