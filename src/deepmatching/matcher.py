@@ -168,9 +168,9 @@ class DeepMatcher:
                 decoded = self._decode(image0, image1, geometry, self.decoding(plan.tiling), plan.needed)
             yield from (matches.at_sizes(size0, size1) for matches in self.matches_of(decoded, geometry))
 
-    def _plain_match(self, image0: Tensor, image1: Tensor) -> Matches:
-        """Match two loaded images without a search, and without a warning."""
-        plain = DeepMatcher(self.network, self.settings.without_search())
+    def _plain_match(self, image0: Tensor, image1: Tensor, network: Network | None = None) -> Matches:
+        """Match two loaded images, by another network if one is given, without a search and without a warning."""
+        plain = DeepMatcher(network or self.network, self.settings.without_search())
         return next(plain._match_batch([(image0, image1)], plain.geometry(size_of(image0), size_of(image1))))
 
     def or_wide(self, matches: Matches, geometry: Geometry, *images: Tensor) -> tuple[Matches, Geometry]:

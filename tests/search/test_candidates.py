@@ -1,17 +1,16 @@
-"""Rotations, scales and tilts at a reduced size."""
+"""Rotations and scales at a reduced size."""
 
 from dataclasses import replace
 from functools import cache
 
-import cv2
 import numpy as np
 import pytest
 
 from deepmatching import DeepMatcher
-from deepmatching.geometry.homographies import apply, centre, inside, resizing, similarity
+from deepmatching.geometry.homographies import apply, centre, inside, similarity
 from deepmatching.network.network import Network
 from deepmatching.search import candidates, verification
-from deepmatching.search.candidates import Candidate, try_all, try_tilted
+from deepmatching.search.candidates import Candidate, try_all
 from deepmatching.search.settings import SETTINGS
 from deepmatching.search.verification import find_transformations
 from helpers.synthetic_pictures import draw_photo
@@ -39,7 +38,6 @@ def test_the_true_rotation_is_the_best_candidate_and_its_matches_are_in_pixels_o
     second = np.ascontiguousarray(np.rot90(picture, -rotation // 90))
     matrix = similarity(rotation, 1, centre(SIZE), centre(second.shape[:2]))
     best = try_all((picture, second), network(), [(0.0, 1.0), (90.0, 1.0), (180.0, 1.0), (90.0, 0.5)])[0]
-    assert (best.rotation, best.zoom) == (rotation, 1)
     assert best.agreement > 0.8 and share_right(best, matrix) > 0.95
 
 
@@ -70,25 +68,11 @@ def test_a_turned_image_loses_at_most_its_corners(rotation: float) -> None:
     assert frame[0] * frame[1] <= 1.56 * rows * columns
 
 
-def test_planes_seen_from_the_side_are_tried_upright(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[list[float]] = []
-
-    def note(images: object, network: object, rotations: list[float]) -> list[Candidate]:
-        tried.append(rotations)
-        return []
-
-    monkeypatch.setattr(verification, "try_tilted", note)
-    unrelated = photo(5), photo(6)
-    transformations = [(rotation, zoom) for rotation in range(0, 360, 45) for zoom in (0.5, 1.0)]
-    find_transformations(unrelated, network(), transformations, 80)
-    assert tried == [[0, 45, 315]]
-
-
 def test_few_candidates_are_looked_at_if_they_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
     monkeypatch.setattr(verification, "refine", lambda *_: looks.append(1))
-    monkeypatch.setattr(verification, "try_tilted", lambda *_: [])
-    agreeing = [Candidate(10.0 * n, 1.0, *_affine_matches(n), 0.5, 8.0) for n in range(6)]
+    monkeypatch.setattr(verification, "on_planes", lambda *_: [])
+    agreeing = [Candidate(*_affine_matches(n), 0.5, 8.0) for n in range(6)]
     monkeypatch.setattr(verification, "try_all", lambda *_: agreeing)
     find_transformations((photo(5), photo(6)), network(), [(0.0, 1.0)], 80)
     assert len(looks) == SETTINGS.max_failed_candidates
@@ -107,20 +91,8 @@ def test_only_the_rotations_whose_matches_agree_most_get_a_confidence(monkeypatc
     everything = try_all(images, network(), tried)
     monkeypatch.setattr(candidates, "SETTINGS", replace(SETTINGS, num_scored=1))
     (best,) = try_all(images, network(), tried)
-    assert len(everything) == 3 and best.rotation == everything[0].rotation == 180
+    assert len(everything) == 3 and np.array_equal(best.points1, everything[0].points1)
     assert np.allclose(best.weights, everything[0].weights) and best.weights.max() < 1
-
-
-@pytest.mark.parametrize("side", [0, 1])
-def test_a_squeezed_image_is_found_whichever_of_the_two_it_is(side: int) -> None:
-    picture, narrow = photo(3), (SIZE[0], 74)
-    squeezed = cv2.resize(picture, narrow[::-1], interpolation=cv2.INTER_AREA)
-    squeezing = resizing(SIZE, narrow)
-    images, matrix = ((picture, squeezed), squeezing) if side == 0 else ((squeezed, picture), np.linalg.inv(squeezing))
-    best = try_tilted(images, network(), [0.0, 90.0])[0]
-    assert best.agreement > 0.5
-    off = np.hypot(*(apply(matrix, best.points0) - best.points1).T)
-    assert np.median(off) < 6
 
 
 def test_a_pair_that_is_explained_without_a_transformation_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,16 +1,16 @@
 """Every rotation and scale at a reduced size: which of them make neighbouring matches agree, and where."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 
-import cv2
 import numpy as np
 import torch
 from torch import Tensor
 
 from deepmatching.geometry.discretization import Geometry
-from deepmatching.geometry.homographies import Size, apply, centre, inside, resizing, similarity
+from deepmatching.geometry.homographies import Size, apply, centre, inside, similarity
 from deepmatching.geometry.targets import pair_of
 from deepmatching.network.inference import Decoding
 from deepmatching.network.network import Network
@@ -24,11 +24,9 @@ _ON_CELLS = Decoding(subpixel=False, confidence=False)
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A rotation and a scale, and the matches that agree with their neighbours.
+    """Matches that agree, such as those of one rotation and scale.
 
     Attributes:
-        rotation: degrees by which the second image shows things turned.
-        zoom: how much larger the second image shows them.
         points0: (N, 2), in pixels of the first image.
         points1: (N, 2), in pixels of the second.
         weights: (N,), their confidence, or 1.
@@ -36,8 +34,6 @@ class Candidate:
         spacing: of the points, in pixels of the second image.
     """
 
-    rotation: float
-    zoom: float
     points0: np.ndarray
     points1: np.ndarray
     weights: np.ndarray
@@ -45,47 +41,8 @@ class Candidate:
     spacing: float
 
 
-@dataclass(frozen=True, eq=False)
-class _Trial:
-    """A rotation and a scale, and their matches on the cells.
-
-    Attributes:
-        rotation, zoom: as those of a candidate.
-        decoded: the matches of one pair: from the image that is turned to the other one.
-        cells0, cells1: the pair's descriptors.
-        geometry: of the pair.
-        turn: from the image before it is turned to the turned one.
-        size: (rows, columns) of the image before it is turned.
-        back: from that image and from the other one, at their reduced sizes, to the two images.
-        swapped: whether the second image is the one that is turned.
-        spacing: as that of a candidate.
-    """
-
-    rotation: float
-    zoom: float
-    decoded: Decoded
-    cells0: Tensor
-    cells1: Tensor
-    geometry: Geometry
-    turn: np.ndarray
-    size: Size
-    back: tuple[np.ndarray, np.ndarray]
-    swapped: bool
-    spacing: float
-
-    def of_original(self, side: int, back: np.ndarray) -> "_Trial":
-        """Return the trial of the pair before image ``side`` was transformed; ``back`` leads to that."""
-        ends = list(self.back)
-        ends[side ^ self.swapped] = back @ ends[side ^ self.swapped]
-        return replace(self, back=(ends[0], ends[1]))
-
-    def candidate(self, decoded: Decoded) -> Candidate:
-        """Return the candidate of these matches, which may have a confidence."""
-        start, end, weights, total = agreeing(decoded, np.linalg.inv(self.turn), self.size)
-        ends = apply(self.back[0], start), apply(self.back[1], end)
-        points0, points1 = ends[::-1] if self.swapped else ends
-        agreement = float(weights.sum()) / max(total, 1)
-        return Candidate(self.rotation, self.zoom, points0, points1, weights, agreement, self.spacing)
+#: Matches on the cells, what makes them a candidate, and what gives them a confidence: both descriptors, the geometry.
+_Trial = tuple[Decoded, Callable[[Decoded], Candidate], tuple[Tensor, Tensor], Geometry]
 
 
 @torch.no_grad()
@@ -101,58 +58,25 @@ def try_all(
     zooms: dict[float, list[float]] = {}
     for rotation, zoom in transformations:
         zooms.setdefault(zoom, []).append(rotation)
-    area = reduced_area(images)
-    trials = (_at_zoom(images, network, zoom, rotations, area) for zoom, rotations in zooms.items())
-    return sorted(_scored(network, trials, SETTINGS.num_scored), key=lambda candidate: -candidate.agreement)
-
-
-@torch.no_grad()
-def try_tilted(images: tuple[np.ndarray, np.ndarray], network: Network, rotations: Sequence[float]) -> list[Candidate]:
-    """Return the candidates of planes that one of the two images shows from the side, best first.
-
-    Seen from the side, a plane is squeezed along one direction. So each image in turn is squeezed along four directions
-    and then turned.
-    """
-    network = for_small_images(network, None)
-    found = _scored(network, _tilted(images, network, rotations), SETTINGS.num_scored_tilted)
+    best: list[tuple[float, _Trial]] = []
+    for zoom, rotations in zooms.items():
+        best += [(trial[1](trial[0]).agreement, trial) for trial in _at_zoom(images, network, zoom, rotations)]
+        best = sorted(best, key=lambda entry: -entry[0])[: SETTINGS.num_scored]  # the others' descriptors are freed
+    found = [read(network.finish_matches(decoded, *cells, geometry)) for _, (decoded, read, cells, geometry) in best]
     return sorted(found, key=lambda candidate: -candidate.agreement)
 
 
-def _tilted(
-    images: tuple[np.ndarray, np.ndarray], network: Network, rotations: Sequence[float]
-) -> Iterator[list[_Trial]]:
-    area = SETTINGS.tilted_area / SETTINGS.area * reduced_area(images)
-    for side, image in enumerate(images):
-        small, frame = resized(image, min(1.0, math.sqrt(8 * SETTINGS.area / image[..., 0].size)))
-        zoom = math.sqrt(abs(np.linalg.det(frame[:2, :2])))
-        for direction in (0.0, 45.0, 90.0, 135.0):
-            squeezed, squeeze = _squeezed(small, direction)
-            pair = (squeezed, images[1]) if side == 0 else (images[0], squeezed)
-            back = np.linalg.inv(squeeze @ frame)
-            turns = [rotation + (direction if side == 0 else -direction) for rotation in rotations]
-            trials = _at_zoom(pair, network, 1 / zoom if side == 0 else zoom, turns, area)
-            yield [trial.of_original(side, back) for trial in trials]
+def _candidate(
+    decoded: Decoded, turn: np.ndarray, size: Size, back: tuple[np.ndarray, np.ndarray], swapped: bool, spacing: float
+) -> Candidate:
+    """Return the candidate of matches from an image of this size, which ``turn`` takes to the turned one, to another.
 
-
-def _scored(network: Network, trials: Iterable[Iterable[_Trial]], count: int) -> Iterator[Candidate]:
-    """Yield the candidates, with confidence, of the ``count`` trials with the highest agreement."""
-    best: list[tuple[float, _Trial]] = []
-    for some in trials:
-        best += [(trial.candidate(trial.decoded).agreement, trial) for trial in some]
-        best = sorted(best, key=lambda entry: -entry[0])[:count]  # the others' descriptors are freed
-    for _, trial in best:
-        yield trial.candidate(network.finish_matches(trial.decoded, trial.cells0, trial.cells1, trial.geometry))
-
-
-def _squeezed(pixels: np.ndarray, direction: float) -> tuple[np.ndarray, np.ndarray]:
-    """Turn an image back by ``direction`` degrees and squeeze its rows; return it and the transformation to it."""
-    size = pixels.shape[0], pixels.shape[1]
-    bounds = _bounding(size, direction)
-    turn = similarity(-direction, 1, centre(size), centre(bounds))
-    turned = pixels if direction == 0 else warped(pixels, turn, bounds)
-    narrow = bounds[0], max(SETTINGS.min_side, round(bounds[1] / SETTINGS.tilt))
-    squeezed = cv2.resize(turned, narrow[::-1], interpolation=cv2.INTER_AREA).reshape(*narrow, -1)
-    return squeezed, resizing(bounds, narrow) @ turn
+    ``back`` leads from that image and from the other one, at their reduced sizes, to the two images.
+    """
+    start, end, weights, total = agreeing(decoded, np.linalg.inv(turn), size)
+    ends = apply(back[0], start), apply(back[1], end)
+    points0, points1 = ends[::-1] if swapped else ends
+    return Candidate(points0, points1, weights, float(weights.sum()) / max(total, 1), spacing)
 
 
 def for_small_images(network: Network, radius: int | None) -> Network:
@@ -163,9 +87,9 @@ def for_small_images(network: Network, radius: int | None) -> Network:
 
 
 def _at_zoom(
-    images: tuple[np.ndarray, np.ndarray], network: Network, zoom: float, rotations: list[float], area: float
+    images: tuple[np.ndarray, np.ndarray], network: Network, zoom: float, rotations: list[float]
 ) -> Iterator[_Trial]:
-    factor = math.sqrt(area / _mean_area(images))
+    factor = math.sqrt(reduced_area(images) / _mean_area(images))
     factor = min(factor, math.sqrt(min(zoom, 1 / zoom)))  # the larger one of the two is not enlarged
     factors = factor * math.sqrt(zoom), factor / math.sqrt(zoom)
     areas = [image[..., 0].size * factor**2 for image, factor in zip(images, factors, strict=True)]
@@ -188,10 +112,9 @@ def _at_zoom(
         cells0 = network.describe_image(batch, geometry.used0)
         decoded = network.decode_descriptors(cells0, cells1.expand(len(batch), -1, -1, -1), geometry, _ON_CELLS)
         spacing = geometry.alpha / factors[1]
-        for b, (rotation, turn) in enumerate(zip(members, turns, strict=True)):
-            own = pair_of(decoded, b)
-            cells = cells0[b : b + 1].clone(), cells1
-            yield _Trial(rotation, zoom, own, *cells, geometry, turn, size, back, turned == 1, spacing)
+        for b, turn in enumerate(turns):
+            candidate = partial(_candidate, turn=turn, size=size, back=back, swapped=turned == 1, spacing=spacing)
+            yield pair_of(decoded, b), candidate, (cells0[b : b + 1].clone(), cells1), geometry
 
 
 def reduced_area(images: tuple[np.ndarray, np.ndarray]) -> float:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,26 @@ from torch import Tensor
 
 from deepmatching.errors import failed_allocations
 from deepmatching.geometry.homographies import apply, inside
+from deepmatching.io.images import size_of
 from deepmatching.matches import Matches
 from deepmatching.network.network import Network
+from deepmatching.search.automatic import expected_fraction
+from deepmatching.search.planes import planes
 from deepmatching.search.settings import SETTINGS
-from deepmatching.search.transformations import Box, Transformation, pixels_of, seen_through, tensor_of, visible_box
+from deepmatching.search.transformations import (
+    Box,
+    Transformation,
+    fit,
+    pixels_of,
+    seen_through,
+    tensor_of,
+    visible_box,
+)
 from deepmatching.search.verification import find_transformations
 
-Match = Callable[[Tensor, Tensor], Matches]
+Match = Callable[..., Matches]  #: plain matching of two images, by a ``network`` if one is given
+Pair = tuple[Tensor, Tensor]  #: images (C, H, W)
+View = tuple[np.ndarray, Matches]  #: a transformation, and the matches that came through it
 
 #: Fields that matches have one by one.
 _FIELDS = ("keypoints0", "keypoints1", "scores", "confidence", "transformation")
@@ -34,17 +48,33 @@ def find(
     """
     images = pixels_of(image0), pixels_of(image1)
     found = find_transformations(images, network, transformations, network.radius)
-    return [] if all(_is_identity(each) for each in found) else found
+    return [] if all(_is_identity(each.matrix) for each in found) else found
 
 
 def search(
     image0: Tensor, image1: Tensor, network: Network, match: Match, transformations: Sequence[tuple[float, float]]
 ) -> Matches:
-    """Match two images (C, H, W): :func:`match_through` with what :func:`find` finds."""
-    return match_through(image0, image1, find(image0, image1, network, transformations), match)
+    """Match two images (C, H, W) with the best transformation at every point, those that :func:`find` finds.
+
+    Where few matches are right, plain ones and those near the planes in which matches lie are among the candidates.
+    """
+    pair, geometry = (image0, image1), network.geometry(size_of(image0), size_of(image1))
+    views = _views(pair, find(image0, image1, network, transformations), match)
+    matches = _joined(views, pair)
+    if not expected_fraction(matches, geometry) < SETTINGS.doubtful:
+        return matches
+    if not any(_is_identity(matrix) for matrix, _ in views):
+        views.append((np.eye(3), match(*pair)))
+        matches = _joined(views, pair)
+    points0, points1, _ = matches.numpy()
+    for matrix, chosen in planes(points0, points1, SETTINGS.plane_within):
+        view = _looked_closer(pair, matrix, points0[chosen], match, network)
+        if view is None:
+            break
+        views.append(view)
+    return _joined(views, pair)
 
 
-@failed_allocations()
 def match_through(image0: Tensor, image1: Tensor, transformations: Sequence[Transformation], match: Match) -> Matches:
     """Match two images (C, H, W) with the best transformation at every point.
 
@@ -52,59 +82,76 @@ def match_through(image0: Tensor, image1: Tensor, transformations: Sequence[Tran
         transformations: what :func:`find` has found. Without any, the result is that of ``match(image0, image1)``.
         match: plain matching.
     """
-    images = pixels_of(image0), pixels_of(image1)
-    matrices = [transformation.matrix for transformation in transformations]
-    results = [
-        _through(transformation, n, images, (image0, image1), match) for n, transformation in enumerate(transformations)
-    ]
-    found = [(n, matches) for n, matches in enumerate(results) if matches is not None]
-    if not found:
-        found, matrices = [(0, match(image0, image1))], [np.eye(3)]
-    table = torch.from_numpy(np.stack(matrices).astype(np.float32))
-    size0, size1 = ((int(image.shape[1]), int(image.shape[2])) for image in (image0, image1))
-    numbered = [
-        replace(
-            matches,
-            size0=size0,
-            size1=size1,
-            transformation=torch.full((len(matches),), n, device=matches.scores.device),
-            transformations=table.to(matches.scores.device),
-        )
-        for n, matches in found
-    ]
+    return _joined(_views((image0, image1), transformations, match), (image0, image1))
+
+
+@failed_allocations()
+def _views(pair: Pair, transformations: Sequence[Transformation], match: Match) -> list[View]:
+    """Return the matches through each transformation that shows something; plain ones if there is none."""
+    views = []
+    for number, transformation in enumerate(transformations):
+        matrix, points0 = transformation.matrix, transformation.points0
+        box = _part(transformation, number, *map(size_of, pair))
+        if _is_identity(matrix):
+            views.append((matrix, match(*pair)))
+        elif box is not None:
+            views.append((matrix, _through(matrix, box, points0.mean(axis=0), pair, match)))
+    return views or [(np.eye(3), match(*pair))]
+
+
+@failed_allocations()
+def _looked_closer(pair: Pair, matrix: np.ndarray, points0: np.ndarray, match: Match, network: Network) -> View | None:
+    """Match near the plane of these points, then near that of the best of these matches, and so on; None if few fit."""
+    size0, size1 = map(size_of, pair)
+    geometry, view = network.geometry(size0, size1), None
+    for radius in SETTINGS.near_radii:
+        box = visible_box(matrix, size0, size1, SETTINGS.part_step)
+        if box is None:
+            return None
+        near = partial(match, network=network.at_radius(min(network.radius or radius, radius)))
+        matches = _through(matrix, box, points0.mean(axis=0), pair, near)
+        view = matrix, matches
+        if not expected_fraction(_joined([view], pair), geometry) >= SETTINGS.min_near_expected:
+            return None
+        sure = int((matches.certainty > SETTINGS.min_sure).sum())
+        points0, points1, _ = matches.best(max(sure, SETTINGS.min_sure_matches)).numpy()
+        closer = fit(points0, points1, SETTINGS.plane_within)
+        if closer is None:
+            break
+        matrix = closer
+    return view
+
+
+def _joined(views: list[View], pair: Pair) -> Matches:
+    """Return the best of the matches at every point, with the transformations that they came through."""
+    size0, size1 = map(size_of, pair)
+    table = torch.from_numpy(np.stack([matrix for matrix, _ in views]).astype(np.float32))
+    numbered = []
+    for n, (_, matches) in enumerate(views):
+        numbers = torch.full((len(matches),), n, device=matches.scores.device)
+        sized = replace(matches, size0=size0, size1=size1)
+        numbered.append(replace(sized, transformation=numbers, transformations=table.to(numbers.device)))
     filled = [matches for matches in numbered if len(matches)]
-    return merge(filled) if len(filled) > 1 else (filled or numbered)[0]
+    joined = merge(filled) if len(filled) > 1 else (filled or numbered)[0]
+    assert joined.transformation is not None
+    used, numbers = joined.transformation.unique(return_inverse=True)
+    return replace(joined, transformation=numbers, transformations=table.to(used.device)[used]) if len(used) else joined
 
 
-def _is_identity(transformation: Transformation) -> bool:
-    return np.array_equal(transformation.matrix, np.eye(3))
+def _is_identity(matrix: np.ndarray) -> bool:
+    return np.array_equal(matrix, np.eye(3))
 
 
-def _through(
-    transformation: Transformation,
-    number: int,
-    images: tuple[np.ndarray, np.ndarray],
-    tensors: tuple[Tensor, Tensor],
-    match: Match,
-) -> Matches | None:
-    """Match the part of the first image that a transformation needs; None if there is none."""
-    if _is_identity(transformation):
-        return match(*tensors)
-    size0, size1 = images[0].shape[:2], images[1].shape[:2]
-    box = _part(transformation, number, size0, size1)
-    if box is None:
-        return None
-    top, left, bottom, right = box
-    size = bottom - top, right - left
-    shift = np.array([[1, 0, left], [0, 1, top], [0, 0, 1.0]])
-    middle = transformation.points0.mean(axis=0) - (left, top)
-    other = seen_through(images[1], transformation.matrix @ shift, size, middle)
-    matches = match(tensors[0][:, top:bottom, left:right], tensor_of(other).to(tensors[1].device))
+def _through(matrix: np.ndarray, box: Box, middle: np.ndarray, pair: Pair, match: Match) -> Matches:
+    """Match this part of the first image to the second one as seen through a transformation; ``middle`` is a point."""
+    (top, left, bottom, right), size1 = box, size_of(pair[1])
+    matrix = matrix @ np.array([[1, 0, left], [0, 1, top], [0, 0, 1.0]])
+    other = seen_through(pixels_of(pair[1]), matrix, (bottom - top, right - left), middle - (left, top))
+    matches = match(pair[0][:, top:bottom, left:right], tensor_of(other).to(pair[1].device))
     start = matches.keypoints0 + matches.keypoints0.new_tensor([left, top])
-    end = apply(transformation.matrix @ shift, matches.keypoints1.detach().cpu().numpy())
-    kept = torch.from_numpy(inside(end, size1))
-    ends = torch.from_numpy(end).to(start)
-    return replace(matches, keypoints0=start, keypoints1=ends)[kept.to(start.device)]
+    end = apply(matrix, matches.keypoints1.detach().cpu().numpy())
+    kept = torch.from_numpy(inside(end, size1)).to(start.device)
+    return replace(matches, keypoints0=start, keypoints1=torch.from_numpy(end).to(start))[kept]
 
 
 def _part(transformation: Transformation, number: int, size0: tuple[int, int], size1: tuple[int, int]) -> Box | None:
@@ -122,31 +169,29 @@ def _part(transformation: Transformation, number: int, size0: tuple[int, int], s
 def merge(found: list[Matches]) -> Matches:
     """Keep the best match of every reference point, in raster order.
 
-    The transformation of a point is the one whose matches around it are most confident, the first among equals.
+    A point takes the transformation whose matches around it are most confident, but leaves that whose matches are most
+    confident in all only for one that is clearly better there.
     """
+    sure = [torch.ones(len(m)) if m.confidence is None else m.confidence.detach().cpu() for m in found]
+    order = sorted(range(len(found)), key=lambda n: -float(sure[n].sum()))
+    found, weights = [found[n] for n in order], [sure[n].double().numpy() for n in order]
     starts = torch.cat([matches.keypoints0 for matches in found]).detach().cpu().numpy()
     places, group = np.unique(starts[:, ::-1].round(2), axis=0, return_inverse=True)  # by y, then x
-    best = np.full(len(places), -np.inf)
-    owner = np.full(len(places), -1)
-    first = 0
-    for matches in found:
-        confidence = np.ones(len(matches)) if matches.confidence is None else matches.confidence.detach().cpu().numpy()
-        own = np.zeros(len(places))
-        numbers = group.ravel()[first : first + len(matches)]
-        own[numbers] = confidence
-        total = _sums_around(places, own)
-        rows = np.full(len(places), -1)
-        rows[numbers] = first + np.arange(len(matches))
+    best, owner, first = np.full(len(places), -np.inf), np.full(len(places), -1), 0
+    for own in weights:
+        numbers = group.ravel()[first : first + len(own)]
+        values, rows = np.zeros(len(places)), np.full(len(places), -1)
+        values[numbers], rows[numbers] = own, first + np.arange(len(own))
+        total = _sums_around(places, values) * (1.0 if first else SETTINGS.min_advantage)
         better = (total > best + 1e-9) & (rows >= 0)
         best[better], owner[better] = total[better], rows[better]
-        first += len(matches)
-    order = torch.from_numpy(owner[owner >= 0])
+        first += len(own)
     fields: dict[str, Any] = {
         name: torch.cat([getattr(matches, name) for matches in found])
         for name in _FIELDS
         if getattr(found[0], name) is not None
     }
-    return replace(found[0], **fields)[order]
+    return replace(found[0], **fields)[torch.from_numpy(owner[owner >= 0])]
 
 
 def _sums_around(places: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -11,16 +11,12 @@ class SearchSettings:
 
     #: Pixels of a reduced image: the geometric mean of both, so that every zoom costs the same.
     area: int = 10_000
-    #: The same for planes seen from the side, which are tried only if nothing else is found.
-    tilted_area: int = 6_000
     #: Small images match fast, so their search must be faster, too: they are reduced to this fraction of their pixels,
     area_fraction: float = 1 / 33
     #: but to no fewer than this.
     min_area: int = 6_000
     #: Shortest side of a reduced image, in pixels.
     min_side: int = 48
-    #: How far a tilted plane is squeezed: halfway between twice and four times.
-    tilt: float = 2.8
     #: The frame of an image that is turned by 45° has twice its pixels. This fraction of each side is cut off, and with
     #: it a twenty-fifth of the image (4:3), at its corners.
     border_crop: float = 0.14
@@ -30,8 +26,6 @@ class SearchSettings:
     min_neighbours: int = 3
     #: Rotations and zooms whose matches get a confidence: those with the highest agreement.
     num_scored: int = 8
-    #: The same for planes seen from the side.
-    num_scored_tilted: int = 4
 
     # Candidates.
 
@@ -39,17 +33,33 @@ class SearchSettings:
     max_candidates: int = 6
     #: Least agreement of a candidate.
     min_agreement: float = 0.03
-    #: Least agreement once a transformation has been found, and of planes seen from the side.
+    #: Least agreement once a transformation has been found.
     min_later_agreement: float = 0.04
     #: After this number of candidates that lead nowhere, those with less agreement are not looked at.
     max_failed_candidates: int = 3
     #: A candidate counts if the transformations found so far leave this fraction of its matches unexplained.
     min_unexplained_fraction: float = 0.3
-    #: A transformation with less support has not been found. If none is, planes seen from the side are tried.
+    #: A transformation with less support has not been found.
     min_support_found: float = 0.25
-    #: They are turned by at most this many degrees: with all rotations, a search of unrelated images of 512×384 pixels
-    #: would take longer than three matches.
-    max_tilted_rotation: float = 45.0
+
+    # Planes.
+
+    #: Pixels of the images whose sparse features are found, as a multiple of those of the reduced images.
+    features_area: float = 16.0
+    #: Features of each view of an image.
+    features: int = 300
+    #: Views of an image: how far it is squeezed, and the step in degrees between the directions in which it is.
+    views: tuple[tuple[float, float], ...] = ((1, 180), (2, 45), (4, 22.5))
+    #: Largest distance to the nearest descriptor, as a multiple of that to the second nearest,
+    max_ratio: float = 0.85
+    #: which belongs to a feature further away than this, in pixels.
+    same_feature: float = 6.0
+    #: How far off a feature may be that lies in a plane, in pixels of the second image.
+    features_within: float = 5.0
+    #: Planes that are looked for among the same matches.
+    max_planes: int = 2
+    #: Least number of matches that lie in a plane.
+    min_plane_matches: int = 16
 
     # Fits.
 
@@ -82,7 +92,8 @@ class SearchSettings:
     min_first_confidence: float = 2.0
     #: Times that a transformation is checked and fitted to the matches that it gives.
     max_rounds: int = 2
-    #: A transformation of this support is checked once: another round would find no more.
+    #: A transformation of this support is checked once: another round would find no more. If one is found from sparse
+    #: features, rotations and zooms are not tried.
     high_support: float = 0.9
     #: Another round must explain this many times as much.
     min_growth: float = 1.02
@@ -110,6 +121,21 @@ class SearchSettings:
     part_step: int = 16
     #: The best transformation of a reference point is that of most matches within this many pixels along each axis.
     window: float = 28.0
+    #: It leaves the transformation of most confident matches for one that has this many times as much around it.
+    min_advantage: float = 1.5
+    #: Matches are doubtful if the confidence expects a right one at less than this fraction of the points in view. The
+    #: planes in which they lie are then matched again,
+    doubtful: float = 0.5
+    #: one time after the other with these radii in pixels, if they are smaller than that of plain matching,
+    near_radii: tuple[int, ...] = (48, 48, 24)
+    #: each time near the plane of the matches with a confidence above this,
+    min_sure: float = 0.3
+    #: of at least these many.
+    min_sure_matches: int = 150
+    #: How far off a match may be that lies in a plane, in pixels of the second image.
+    plane_within: float = 4.0
+    #: What such matches must expect: a right one at this fraction of the points in view.
+    min_near_expected: float = 0.02
     #: What lies beyond an image: grey.
     beyond: float = 0.5
 

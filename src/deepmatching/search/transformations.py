@@ -67,11 +67,11 @@ def fit(points0: np.ndarray, points1: np.ndarray, within: float, planar: bool = 
         homography, chosen = cv2.findHomography(points0, points1, cv2.RANSAC, within, maxIters=2000)
         if homography is not None and int(chosen.sum()) > SETTINGS.homography_advantage * follows:
             found = homography * np.sign(homography[2] @ (*points0[chosen.ravel() > 0].mean(axis=0), 1.0))
-            matrix = found if _is_sound(found, points0[chosen.ravel() > 0]) else matrix
-    return matrix if _is_sound(matrix, points0) else None
+            matrix = found if is_sound(found, points0[chosen.ravel() > 0]) else matrix
+    return matrix if is_sound(matrix, points0) else None
 
 
-def _is_sound(matrix: np.ndarray, points: np.ndarray) -> bool:
+def is_sound(matrix: np.ndarray, points: np.ndarray) -> bool:
     """Return whether a transformation neither mirrors nor squeezes an image into a line where it explains something."""
     derivatives = jacobians(matrix, points)
     if not np.isfinite(derivatives).all() or not (np.linalg.det(derivatives) > 0).all():

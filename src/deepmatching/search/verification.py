@@ -9,14 +9,8 @@ import torch
 
 from deepmatching.geometry.homographies import apply, centre, inside, jacobians
 from deepmatching.network.network import Network
-from deepmatching.search.candidates import (
-    Candidate,
-    agreeing,
-    for_small_images,
-    reduced_area,
-    try_all,
-    try_tilted,
-)
+from deepmatching.search.candidates import Candidate, agreeing, for_small_images, reduced_area, try_all
+from deepmatching.search.planes import planes, sparse_matches
 from deepmatching.search.settings import SETTINGS
 from deepmatching.search.transformations import Transformation, fit, resized, seen_through, tensor_of, visible_box
 
@@ -42,12 +36,20 @@ def find_transformations(
     is_one_size = images[0].shape[:2] == images[1].shape[:2]
     if identity is not None and is_one_size and identity.support >= 1 - SETTINGS.min_new_area:
         return found  # no transformation can explain as much more as it must
-    _add(found, try_all(images, network, transformations), images, network, SETTINGS.min_agreement)
-    if all(known.support < SETTINGS.min_support_found for known in found):
-        turns = {rotation for rotation, zoom in transformations if zoom == 1}
-        rotations = sorted(turn for turn in turns if abs((turn + 180) % 360 - 180) <= SETTINGS.max_tilted_rotation)
-        _add(found, try_tilted(images, network, rotations), images, network, SETTINGS.min_later_agreement)
+    upright = len(found)
+    _add(found, on_planes(images), images, network, planar=True)
+    if all(known.support < SETTINGS.high_support for known in found[upright:]):
+        _add(found, try_all(images, network, transformations), images, network, planar=False)
     return choose(found, images[0][..., 0].size, radius)
+
+
+def on_planes(images: tuple[np.ndarray, np.ndarray]) -> list[Candidate]:
+    """Return the candidates of the planes in which sparse features match."""
+    if min(min(image.shape[:2]) for image in images) < SETTINGS.min_checked_side:
+        return []
+    ends = sparse_matches(images)
+    chosen = [each for _, each in planes(*ends, SETTINGS.features_within)]
+    return [Candidate(ends[0][n], ends[1][n], np.ones(len(n)), 1.0, SETTINGS.features_within) for n in chosen]
 
 
 def _add(
@@ -55,13 +57,13 @@ def _add(
     candidates: list[Candidate],
     images: tuple[np.ndarray, np.ndarray],
     network: Network,
-    agreement: float,
+    planar: bool,
 ) -> None:
     """Append the transformations of the best candidates that the ones before do not explain."""
     failed = 0
     for candidate in candidates[: SETTINGS.max_candidates]:
         is_found = any(known.support >= SETTINGS.min_support_found for known in found)
-        if candidate.agreement < (SETTINGS.min_later_agreement if is_found else agreement):
+        if candidate.agreement < (SETTINGS.min_later_agreement if is_found else SETTINGS.min_agreement):
             break
         unexplained = np.ones(len(candidate.points0))
         for known in found:
@@ -70,7 +72,7 @@ def _add(
         if (candidate.weights * unexplained).sum() < least:
             continue
         new = unexplained >= 0.5
-        matrix = fit(candidate.points0[new], candidate.points1[new], candidate.spacing, planar=False)
+        matrix = fit(candidate.points0[new], candidate.points1[new], candidate.spacing, planar)
         refined = None if matrix is None else refine(images, network, matrix)
         if refined is not None:
             found.append(refined)

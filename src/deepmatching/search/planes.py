@@ -1,0 +1,65 @@
+"""Planes that matches of sparse features, or doubtful matches of the network, agree on."""
+
+import math
+from collections.abc import Iterator
+
+import cv2
+import numpy as np
+
+from deepmatching.geometry.homographies import apply
+from deepmatching.search.candidates import reduced_area
+from deepmatching.search.settings import SETTINGS
+from deepmatching.search.transformations import is_sound, resized
+
+Ends = tuple[np.ndarray, np.ndarray]  #: (N, 2) each: matches from the first image to the second, in pixels
+
+
+def planes(points0: np.ndarray, points1: np.ndarray, within: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield homographies by MAGSAC and which matches follow them, each found among those that the ones before leave."""
+    left = np.arange(len(points0))
+    for _ in range(SETTINGS.max_planes):
+        if len(left) < SETTINGS.min_plane_matches:
+            return
+        matrix, chosen = cv2.findHomography(points0[left], points1[left], cv2.USAC_MAGSAC, within, maxIters=10_000)
+        if matrix is None or (follows := chosen.ravel() > 0).sum() < SETTINGS.min_plane_matches:
+            return
+        middle = np.array([*points0[left[follows]].mean(axis=0), 1.0])
+        matrix = matrix / (matrix[2] @ middle)
+        if is_sound(matrix, points0[left[follows]]):
+            yield matrix, left[follows]
+        left = left[~follows]
+
+
+def sparse_matches(images: tuple[np.ndarray, np.ndarray]) -> Ends:
+    """Match the SIFT features of two images (H, W, C), each also as seen from the side (ASIFT).
+
+    They are mutual nearest neighbours that pass the ratio test against features elsewhere.
+    """
+    area = SETTINGS.features_area * reduced_area(images)
+    (points0, described0), (points1, described1) = (_features(image, area) for image in images)
+    if min(len(points0), len(points1)) < 2:
+        return np.zeros((0, 2)), np.zeros((0, 2))
+    alike = described0 @ described1.T
+    nearest = alike.argmax(axis=1)
+    mutual = np.flatnonzero(alike.argmax(axis=0)[nearest] == np.arange(len(points0)))
+    starts, ends, alike = points0[mutual], points1[nearest[mutual]], alike[mutual]
+    first = alike.max(axis=1)
+    alike[(np.abs(ends[:, None] - points1).max(axis=2) <= SETTINGS.same_feature)] = -1.0
+    distances = np.sqrt(np.maximum(2 - 2 * np.stack([first, alike.max(axis=1)]), 0))  # descriptors have unit norm
+    kept = distances[0] <= SETTINGS.max_ratio * distances[1]
+    return starts[kept], ends[kept]
+
+
+def _features(image: np.ndarray, area: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the points of an image's features, (N, 2), and the square roots of their descriptors, (N, 128)."""
+    small, frame = resized(image, min(1.0, math.sqrt(area / image[..., 0].size)))
+    grey = np.ascontiguousarray((small.mean(axis=2).clip(0, 1) * 255).round().astype(np.uint8))
+    detector = cv2.AffineFeature.create(cv2.SIFT.create(SETTINGS.features, contrastThreshold=0.01))
+    views = [(tilt, roll) for tilt, step in SETTINGS.views for roll in np.arange(0, 180, step)]
+    detector.setViewParams(*np.array(views).T.tolist())
+    keypoints, descriptors = detector.detectAndCompute(grey, None)
+    points = np.array([keypoint.pt for keypoint in keypoints], np.float64).reshape(-1, 2)
+    if descriptors is None:
+        return points[:0], np.zeros((0, 128), np.float32)
+    roots = np.sqrt(descriptors / np.maximum(descriptors.sum(axis=1, keepdims=True), 1e-9))
+    return apply(np.linalg.inv(frame), points), roots
