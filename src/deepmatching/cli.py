@@ -3,13 +3,28 @@
 import os
 import re
 import sys
-from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
 from deepmatching import __version__
+from deepmatching.commands import (
+    bench,
+    bulk,
+    demo,
+    evaluate,
+    explore,
+    export,
+    export_onnx,
+    flow,
+    match,
+    reproduce,
+    scores,
+    sfm,
+    synthesize,
+    train,
+)
 from deepmatching.commands.machine import require_addresses, watch
 from deepmatching.commands.messages import INTERRUPTED, complain
 from deepmatching.commands.output import guarded_errors, guarded_output, silence_libraries
@@ -59,13 +74,13 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-#: The commands in the order of ``--help``; each is the function of that name in the module of that name.
+#: The commands in the order of ``--help``; each is the function with the name of its module.
 COMMANDS = (
-    *("match", "flow", "explore", "bulk", "export", "sfm", "evaluate", "train"),
-    *("synthesize", "reproduce", "scores", "export_onnx", "demo", "bench"),
+    *(match, flow, explore, bulk, export, sfm, evaluate, train),
+    *(synthesize, reproduce, scores, export_onnx, demo, bench),
 )
-for name in COMMANDS:
-    app.command(cls=Command)(getattr(import_module(f"deepmatching.commands.{name}"), name))
+for module in COMMANDS:
+    app.command(cls=Command)(getattr(module, module.__name__.rpartition(".")[2]))
 
 _PLUGIN_HELP = "Import this module, for files that name its classes as MODULE:Class; repeatable."
 
