@@ -48,10 +48,10 @@ def brute_soft_pooling(S: Tensor, geometry: Geometry, l: int, temperature: float
     result = torch.full((*S.shape[:2], *geometry.window(l + 1)), -math.inf, dtype=S.dtype)
     for i, j, c, d in product(*map(range, result.shape)):
         cells = window_cells(geometry, l, i, j, *pooled_target(geometry, l, i, j, c, d))
-        values = [S[i, j, a, b].item() for a, b in cells]
-        powers = [math.exp(temperature * value) for value in values if math.isfinite(value)]
-        if powers:
-            result[i, j, c, d] = math.log(sum(powers) / len(powers)) / temperature
+        values = [S[i, j, a, b].item() for a, b in cells if math.isfinite(S[i, j, a, b])]
+        if values:
+            powers = [math.exp(temperature * (value - max(values))) for value in values]
+            result[i, j, c, d] = max(values) + math.log(sum(powers) / len(powers)) / temperature
     return result
 
 
@@ -69,42 +69,6 @@ def window_cells(geometry: Geometry, l: int, i: int, j: int, y: float, x: float)
         for places, index, centre in zip(targets(geometry, l), (i, j), (y, x), strict=True)
     )
     return [(a, b) for a in rows for b in columns]
-
-
-def brute_paths(S: list[Tensor], geometry: Geometry, temperatures: list[float], cost: float) -> Tensor:
-    """Find the best of all paths to each cell of level 0, one path at a time: (H_0, W_0, h_0, w_0).
-
-    A path starts at any cell of the top and goes down to any cell of each window. It scores Σ S_l, less
-    c β_l (max − S_l) of each window that it passes.
-    """
-    best = torch.full_like(S[0], -math.inf)
-
-    def descend(l: int, i: int, j: int, a: int, b: int, score: float) -> None:
-        if l == 0:
-            best[i, j, a, b] = max(best[i, j, a, b].item(), score)
-            return
-        (ys, xs), (qy, qx) = points(geometry, l - 1), target(geometry, l, i, j, a, b)
-        y, x = (points(geometry, l)[axis][n] for axis, n in ((0, i), (1, j)))
-        for ey, ex in CORNERS:
-            dy, dx = 2 ** (l - 1) * geometry.delta / 2 * ey, 2 ** (l - 1) * geometry.delta / 2 * ex
-            if y + dy not in ys or x + dx not in xs:
-                continue
-            child = ys.index(y + dy), xs.index(x + dx)
-            ends = (
-                pooled_target(geometry, l - 1, *child, 0, 0),
-                pooled_target(geometry, l - 1, *child, *(side - 1 for side in geometry.window(l))),
-            )
-            if not all(first <= q <= last for first, q, last in zip(ends[0], (qy + dy, qx + dx), ends[1], strict=True)):
-                continue  # on the absolute lattice, the child's map may end before
-            cells = window_cells(geometry, l - 1, *child, qy + dy, qx + dx)
-            values = [S[l - 1][(*child, *cell)].item() for cell in cells]
-            for cell, value in zip(cells, values, strict=True):
-                price = cost * temperatures[l - 1] * (max(values) - value)
-                descend(l - 1, *child, *cell, score + value - price)
-
-    for index in torch.cartesian_prod(*(torch.arange(side) for side in S[-1].shape)).tolist():
-        descend(len(S) - 1, *index, S[-1][tuple(index)].item())
-    return best
 
 
 def brute_aggregation(pooled: Tensor, geometry: Geometry, l: int) -> Tensor:

@@ -7,6 +7,8 @@ sum that arrives at each (p, q)::
     Q_0(q_0|p_0) = max over paths of Σ_l S_l(q_l|p_l),
     p_l = p_{l+1} + 2^l δ_i,   q_l = argmax { S_l(q|p_l) : ‖q − (q_{l+1} + 2^l δ_i)‖_∞ ≤ 2^l η₀ }
 
+With soft pooling a path may go to any q_l of the window, at a price of c β_l (max − S_l).
+
 The paper claims that disaggregation, unpooling and sum compute the same numbers. This module uses none of the network's
 index arithmetic. It works on pixel positions, so the two lattices differ only in the positions of their points, and a
 comparison with the network checks both.
@@ -18,18 +20,16 @@ import torch
 from torch import Tensor
 
 from deepmatching.geometry.discretization import CORNERS, Geometry
+from deepmatching.network.operators.soft_pooling import COST
 
 Point = tuple[float, float]
 
 
-def recursive_decoding(S: list[Tensor], geometry: Geometry) -> Tensor:
+def recursive_decoding(S: list[Tensor], geometry: Geometry, temperatures: list[float] | None = None) -> Tensor:
     """Compute Q_0 of one pair by recursion over all paths. Exponential in L: for small volumes only.
 
-    Args:
-        S: score volumes S_0 … S_L, each (H_l, W_l, h_l, w_l).
-
-    Returns:
-        Q_0, (H_0, W_0, h_0, w_0); −∞ outside the target image and where no path arrives.
+    S_l is (H_l, W_l, h_l, w_l), and so is Q_0; it is −∞ outside the target image and where no path arrives.
+    ``temperatures`` β_l are those of soft pooling.
     """
     levels = [_by_position(scores, geometry, l) for l, scores in enumerate(S)]
     best: dict[tuple[Point, Point], float] = {}
@@ -51,8 +51,10 @@ def recursive_decoding(S: list[Tensor], geometry: Geometry) -> Tensor:
             ]
             # On the absolute lattice a child's cell can lie outside the pooled map, and then its path ends.
             if window and (geometry.relative or _is_pooled(centre, geometry, l)):
-                score, at = max(window, key=lambda item: item[0])  # the first maximum: raster order
-                descend(l - 1, child, at, total + score)
+                top = max(window, key=lambda item: item[0])  # the first maximum: raster order
+                for score, at in window if temperatures else [top]:
+                    price = COST * temperatures[l - 1] * (top[0] - score) if temperatures else 0.0
+                    descend(l - 1, child, at, total + score - price)
 
     for p, targets in levels[-1].items():
         for q, score in targets.items():

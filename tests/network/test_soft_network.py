@@ -14,9 +14,9 @@ from deepmatching.io.weights import read_safetensors, write_safetensors
 from deepmatching.models import build_network, load_network, save_network
 from deepmatching.network.descriptors import HOG
 from deepmatching.network.network import Network
-from deepmatching.network.operators.soft_pooling import COST
 from deepmatching.settings import Settings
-from helpers.brute_force import brute_aggregation, brute_paths, brute_soft_pooling
+from helpers.brute_force import brute_aggregation, brute_soft_pooling
+from helpers.recursion import recursive_decoding
 from helpers.volumes import TINY, random_volume
 
 TEMPERATURES = [5.0, 30.0]
@@ -45,11 +45,8 @@ def test_q0_is_the_best_of_all_paths_less_the_price_of_leaving_the_maxima(geomet
         expected.append(brute_aggregation(pooled, geometry, l) ** 1.4)
     for found, explicit in zip(S, expected, strict=True):
         torch.testing.assert_close(found[0], explicit, rtol=1e-6, atol=1e-6)  # exponents are 1.4 in float32
-    paths = brute_paths(expected, geometry, TEMPERATURES, COST)
-    rows, columns = geometry.on_target()
-    paths = paths.masked_fill(~(rows[:, None, :, None] & columns[None, :, None, :]), -torch.inf)
-    Q_0 = network.coarse_to_fine(S, maxima, geometry)[0]
-    torch.testing.assert_close(Q_0[0], paths, rtol=1e-6, atol=1e-6)
+    paths = recursive_decoding(expected, geometry, TEMPERATURES)
+    torch.testing.assert_close(network.coarse_to_fine(S, maxima, geometry)[0][0], paths, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("radius", [None, 8])

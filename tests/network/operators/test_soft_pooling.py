@@ -23,62 +23,17 @@ def soft_pool(
     return soft_pooling(scores, beta, geometry.window(1), geometry.pool_offset(0), geometry.pool_reach)
 
 
-@settings(max_examples=25)
-@given(geometry=small_pairs(), temperature=st.sampled_from([0.1, 3.0, 40.0]), gaps=st.booleans())
+@settings(max_examples=40)
+@given(geometry=small_pairs(), temperature=st.sampled_from([3.0, 40.0]) | st.floats(0.01, 1000.0), gaps=st.booleans())
 def test_it_is_the_logarithm_of_the_mean_exponential(
-    geometry: Geometry, temperature: float, gaps: bool, device: torch.device
+    geometry: Geometry, temperature: float, gaps: bool, device: torch.device, dtype: torch.dtype
 ) -> None:
-    scores = random_volume(geometry, 0).to(device)
+    scores = random_volume(geometry, 0).to(device, dtype)
     scores = with_gaps(scores) if gaps else scores
     pooled, peak = soft_pool(scores, temperature, geometry)
-    torch.testing.assert_close(pooled[0].cpu(), brute_soft_pooling(scores[0].cpu(), geometry, 0, temperature))
+    expected = brute_soft_pooling(scores[0].cpu(), geometry, 0, temperature)
+    torch.testing.assert_close(pooled[0].cpu(), expected, rtol=0, atol=1000 * torch.finfo(dtype).eps)
     assert torch.equal(peak, pool(scores, geometry, 0)[0])
-
-
-@settings(max_examples=25)
-@given(geometry=small_pairs(), temperature=st.floats(0.01, 1000.0))
-def test_it_lies_between_the_mean_and_the_maximum(geometry: Geometry, temperature: float) -> None:
-    scores = random_volume(geometry, 0)
-    pooled, peak = soft_pool(scores, temperature, geometry)
-    side = 2 * geometry.pool_reach + 1
-    assert (pooled <= peak + 1e-12).all() and (pooled >= peak - math.log(side**2) / temperature - 1e-12).all()
-    assert (pooled >= brute_soft_pooling(scores[0], geometry, 0, 1e-6) - 1e-6).all()  # the mean
-
-
-def test_equal_scores_are_kept(dtype: torch.dtype) -> None:
-    scores = torch.full((1, 1, 2, 5, 6), 0.7, dtype=dtype)
-    pooled, _ = soft_pooling(scores, torch.tensor(7.0, dtype=dtype), (3, 3))
-    torch.testing.assert_close(pooled, torch.full_like(pooled, 0.7))
-    assert pooled.dtype == dtype
-
-
-@pytest.mark.parametrize("geometry", TINY)
-def test_gradient(geometry: Geometry) -> None:
-    torch.manual_seed(1)
-    beta = torch.tensor(4.0, dtype=torch.float64, requires_grad=True)
-    assert gradcheck(lambda s, b: soft_pool(s, b, geometry), (random_volume(geometry, 0).requires_grad_(), beta))
-
-
-def test_the_gradient_is_the_weights() -> None:
-    scores = torch.tensor([0.1, 0.5, 0.2, 0.4], dtype=torch.float64).view(1, 1, 1, 2, 2).requires_grad_()
-    pooled, _ = soft_pooling(scores, torch.tensor(3.0), (1, 1))
-    (gradient,) = torch.autograd.grad(pooled.sum(), scores)
-    torch.testing.assert_close(gradient, torch.softmax(3 * scores.flatten(), 0).view_as(scores))
-
-
-def test_cells_without_a_score_do_not_count_and_get_no_gradient() -> None:
-    full = torch.tensor([0.3, 0.9, 0.9, 0.2], dtype=torch.float64)
-    scores = torch.full((1, 1, 2, 2, 4), -torch.inf, dtype=torch.float64)
-    scores[0, 0, 0, 0] = full
-    scores.requires_grad_()
-    beta = torch.tensor(5.0, dtype=torch.float64, requires_grad=True)
-    pooled, peak = soft_pooling(scores, beta, (1, 2))
-    expected = [math.log(sum(math.exp(5 * v) for v in part) / len(part)) / 5 for part in ([0.3, 0.9], [0.9, 0.9, 0.2])]
-    assert pooled[0, 0, 0, 0].tolist() == pytest.approx(expected)
-    assert pooled[0, 0, 1].tolist() == peak[0, 0, 1].tolist() == [[-math.inf, -math.inf]]
-    of_scores, of_beta = torch.autograd.grad(pooled, (scores, beta), torch.ones_like(pooled))
-    assert torch.isfinite(of_beta) and (of_scores[0, 0, 0, 0] > 0).all()
-    assert (of_scores[0, 0, 0, 1] == 0).all() and (of_scores[0, 0, 1] == 0).all()
 
 
 @settings(max_examples=20)
@@ -119,23 +74,26 @@ def test_every_cell_gets_the_best_of_its_windows(geometry: Geometry, temperature
 
 
 @pytest.mark.parametrize("geometry", TINY)
-def test_gradient_of_unpooling(geometry: Geometry) -> None:
+def test_gradients(geometry: Geometry) -> None:
     torch.manual_seed(1)
     beta = torch.tensor(4.0, dtype=torch.float64, requires_grad=True)
     fine, scores = (random_volume(geometry, 0, pooled=pooled).requires_grad_() for pooled in (False, True))
+    assert gradcheck(lambda f, b: soft_pool(f, b, geometry), (fine, beta))
     assert gradcheck(lambda s, f, b: spread(s, f, b, geometry), (scores, fine, beta))
 
 
 def test_minus_infinity_gives_no_gradient_and_no_nan() -> None:
-    geometry = TINY[0]
-    fine, scores = with_gaps(random_volume(geometry, 0), 1), with_gaps(random_volume(geometry, 0, pooled=True))
+    fine, scores = with_gaps(random_volume(TINY[0], 0), 1), with_gaps(random_volume(TINY[0], 0, pooled=True))
     beta = torch.tensor(4.0, dtype=torch.float64)
-    inputs = [value.requires_grad_() for value in (scores, fine, beta)]
-    result = spread(scores, fine, beta, geometry)
-    assert not torch.isnan(result).any()
-    gradients = torch.autograd.grad(result, inputs, torch.ones_like(result))
-    assert all(torch.isfinite(gradient).all() for gradient in gradients)
-    assert (gradients[0][torch.isinf(scores)] == 0).all() and (gradients[1][torch.isinf(fine)] == 0).all()
+    inputs = [value.requires_grad_() for value in (fine, beta, scores)]
+    pooled, result = soft_pool(fine, beta, TINY[0])[0], spread(scores, fine, beta, TINY[0])
+    assert not torch.isnan(result).any() and (pooled[0, 0, 0] == -torch.inf).all()
+    (weights,) = torch.autograd.grad(pooled.sum(), fine, retain_graph=True)
+    assert weights.sum().item() == pytest.approx(torch.isfinite(pooled).sum().item())
+    for values, leaves in ((pooled, inputs[:2]), (result, inputs)):
+        gradients = torch.autograd.grad(values, leaves, torch.ones_like(values))
+        for leaf, gradient in zip(leaves, gradients, strict=True):
+            assert torch.isfinite(gradient).all() and (gradient[torch.isinf(leaf)] == 0).all()
 
 
 @settings(max_examples=20)
