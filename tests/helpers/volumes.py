@@ -1,6 +1,6 @@
 """Geometries and score volumes for the operators' tests."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -138,9 +138,13 @@ def both(operator: Operator[..., Any], *arguments: Any) -> tuple[Any, Any]:
     """Return the CPU kernel's result and that of the definition."""
     kernel = operator.kernel("cpu")
     assert kernel is not None
+    return kernel(*arguments), plainly(operator, *arguments)
+
+
+def plainly(operator: Operator[..., Any], *arguments: Any) -> Any:
+    """Return the result of the definitions."""
     with plain_operators():
-        expected = operator(*arguments)
-    return kernel(*arguments), expected
+        return operator(*arguments)
 
 
 def assert_identical(results: tuple[Any, Any]) -> None:
@@ -153,20 +157,21 @@ def assert_identical(results: tuple[Any, Any]) -> None:
         assert torch.equal(result, expected)
 
 
-def assert_same_gradient(
-    kernel: Callable[..., Any], plain: Operator[..., Any], scores: Tensor, *arguments: Any
-) -> None:
-    """Assert the same results and, for a random gradient in eighths, the same gradient, to the last bit."""
+def assert_same_gradients(
+    kernel: Callable[..., Any], plain: Operator[..., Any], inputs: Sequence[Tensor], *arguments: Any,
+    rtol: float = 0, atol: float = 0,
+) -> None:  # fmt: skip
+    """Assert the same results and, for a random gradient in eighths, the same gradients; ``atol`` is of the maxima."""
     results = []
     for function in (kernel, plain.definition):
-        leaf = scores.clone().requires_grad_()
-        out = function(leaf, *arguments)
+        leaves = [values.clone().requires_grad_() for values in inputs]
+        out = function(*leaves, *arguments)
         out = out if isinstance(out, tuple) else (out,)
-        if not results:
-            upstream = eighths(tuple(out[0].shape), -8, str(out[0].device))
-        out[0].backward(upstream)
-        results.append((*(values.detach() for values in out), leaf.grad))
-    torch.testing.assert_close(results[0], results[1], rtol=0, atol=0)
+        out[0].backward(seeded_volume(0, *out[0].shape).to(out[0].device))
+        results.append([*(values.detach() for values in out), *(leaf.grad for leaf in leaves)])
+    for found, expected in zip(*results, strict=True):
+        scale = float(expected.abs().max()) if atol else 0
+        torch.testing.assert_close(found, expected, rtol=rtol, atol=atol * scale)
 
 
 def blobs(seed: int, batch: int, channels: int, height: int, width: int) -> Tensor:

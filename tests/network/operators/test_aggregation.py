@@ -15,7 +15,7 @@ from deepmatching.geometry.discretization import Geometry
 from deepmatching.kernels.registry import plain_operators
 from deepmatching.network.operators import aggregation, disaggregation
 from helpers.brute_force import brute_aggregation
-from helpers.volumes import TINY, assert_same_gradient, everywhere, grid_volume, random_volume, small_pairs, with_gaps
+from helpers.volumes import TINY, assert_same_gradients, everywhere, grid_volume, random_volume, small_pairs, with_gaps
 
 
 @settings(max_examples=20)
@@ -69,5 +69,5 @@ def test_gradients(geometry: Geometry, device: torch.device) -> None:
 def test_the_gpu_kernels_agree(g: Geometry, gpu: ModuleType, gpu_device: str) -> None:
     for l in range(g.L):
         pooled, scores = (grid_volume(g, points, l + 1, device=gpu_device) for points in (l, l + 1))
-        assert_same_gradient(gpu.aggregation, aggregation, pooled, g.grid(l + 1), g.links(l))
-        assert_same_gradient(gpu.disaggregation, disaggregation, with_gaps(scores), g.grid(l), g.links(l))
+        assert_same_gradients(gpu.aggregation, aggregation, [pooled], g.grid(l + 1), g.links(l))
+        assert_same_gradients(gpu.disaggregation, disaggregation, [with_gaps(scores)], g.grid(l), g.links(l))

@@ -13,7 +13,7 @@ from deepmatching.geometry.discretization import Geometry
 from deepmatching.kernels.registry import plain_operators
 from deepmatching.network.operators import correlation
 from helpers.brute_force import brute_correlation
-from helpers.volumes import GEOMETRIES, everywhere, sizes_of_cells, unit_cells
+from helpers.volumes import GEOMETRIES, assert_same_gradients, everywhere, sizes_of_cells, unit_cells
 
 
 def random_cells(g: Geometry, patch: int, channels: int, batch: int = 2) -> list[torch.Tensor]:
@@ -73,17 +73,8 @@ def test_gradient(radius: int | None, patch: int, device: torch.device) -> None:
 def test_the_gpu_kernel_agrees(
     g: Geometry, patch: int, channels: int, batch: int, gpu: ModuleType, gpu_device: str
 ) -> None:
-    results = []
     cells = unit_cells(g, patch, channels, batch, gpu_device)
-    for function in (gpu.correlation, correlation.definition):
-        leaves = [c.clone().requires_grad_() for c in cells]
-        scores = function(*leaves, g, patch)
-        if not results:
-            upstream = torch.randn_like(scores) * 1e-3
-        scores.backward(upstream)
-        results.append((scores.detach() / 100, leaves[0].grad, leaves[1].grad))
-    for kernel, plain in zip(*results, strict=True):
-        torch.testing.assert_close(kernel, plain, rtol=1e-5, atol=2e-6 * float(plain.abs().max()))
+    assert_same_gradients(gpu.correlation, correlation, cells, g, patch, rtol=1e-5, atol=2e-6)
 
 
 @pytest.mark.slow

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.kernels import cpu
-from deepmatching.kernels.registry import plain_operators
 from deepmatching.network.operators import fused, max_pooling
 from deepmatching.network.operators.decoding import best_pooled, decode, decode_pooled
 from deepmatching.settings import Reciprocal
@@ -24,6 +23,7 @@ from helpers.volumes import (
     everywhere,
     grid_volume,
     lattices,
+    plainly,
     pooled_volume,
     seeded_volume,
     seeds,
@@ -108,26 +108,23 @@ def test_the_cpu_kernel_agrees(geometry: Geometry, seed: int, batch: int, recipr
     tables = 2 if reciprocal == "none" else 3
     result, expected = both(best_pooled, coarse, pooled, switches, geometry, reciprocal)
     assert_identical((result[:tables], expected[:tables]))
-    assert_identical(with_and_without_kernels(coarse, pooled, switches, geometry, reciprocal))
+    given = (coarse, pooled, switches, geometry, reciprocal)
+    assert_identical((decode_pooled(*given), plainly(decode_pooled, *given)))
 
 
 @pytest.mark.parametrize("number", [1, 2, 5])
-def test_any_number_of_threads(number: int) -> None:
-    geometry = Geometry((40, 56), (48, 40), radius=12, levels=2)
-    with threads(number):
-        pooled, switches = pooled_volume(0, 1, geometry, 0)
-        assert_identical(with_and_without_kernels(pooled, pooled, switches, geometry, "bins"))
-
-
 @pytest.mark.parametrize("radius", [4, None])
-@pytest.mark.parametrize("sizes", [((16, 24), (24, 600)), ((24, 600), (16, 16)), ((200, 16), (16, 24))])
-def test_images_of_very_different_sizes(sizes: Any, radius: int | None) -> None:
+@pytest.mark.parametrize(
+    "sizes", [((40, 56), (48, 40)), ((16, 24), (24, 600)), ((24, 600), (16, 16)), ((200, 16), (16, 24))]
+)
+def test_any_number_of_threads_and_images_of_very_different_sizes(sizes: Any, radius: int | None, number: int) -> None:
     geometry = Geometry(*sizes, radius=radius, levels=1)
-    cells = tied_cells(geometry, 4, 9)
-    results = both(fused.correlate_and_pool, *cells, geometry, 4, 1.0)
-    assert_identical(results)
-    assert cpu.best_pooled(results[1][0], *results[1], geometry, "bins").cells.dtype == torch.int64
-    assert_identical(with_and_without_kernels(results[1][0], *results[1], geometry, "bins"))
+    with threads(number):
+        results = both(fused.correlate_and_pool, *tied_cells(geometry, 4, 9), geometry, 4, 1.0)
+        assert_identical(results)
+        given = (results[1][0], *results[1], geometry, "bins")
+        assert cpu.best_pooled(*given).cells.dtype == torch.int64
+        assert_identical((decode_pooled(*given), plainly(decode_pooled, *given)))
 
 
 @everywhere
@@ -138,17 +135,9 @@ def test_the_gpu_kernel_agrees(g: Geometry, reciprocal: Reciprocal, gpu: ModuleT
     coarse = grid_volume(g, 0, 1, device=gpu_device)
     for some in (with_gaps(coarse), coarse - torch.inf):
         decoded = gpu.decode_pooled(some, pooled, switches, g, reciprocal)
-        with plain_operators():
-            plain = decode_pooled(some, pooled, switches, g, reciprocal)
+        plain = plainly(decode_pooled, some, pooled, switches, g, reciprocal)
         torch.testing.assert_close(decoded.scores, plain.scores, rtol=0, atol=0)
         reached = torch.isfinite(decoded.scores)
         torch.testing.assert_close(decoded.cells[reached], plain.cells[reached])
         torch.testing.assert_close(decoded.points1[reached], plain.points1[reached])
         torch.testing.assert_close((decoded.points0, decoded.verified), (plain.points0, plain.verified))
-
-
-def with_and_without_kernels(*arguments: Any) -> tuple[Any, Any]:
-    """The matches by kernels and by definitions."""
-    with plain_operators():
-        expected = decode_pooled(*arguments)
-    return decode_pooled(*arguments), expected

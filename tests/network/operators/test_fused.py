@@ -18,8 +18,8 @@ from deepmatching.kernels.registry import plain_operators
 from deepmatching.network.operators import correlation, fused, max_pooling, power, unpooling
 from deepmatching.network.operators.decoding import best_pooled
 from deepmatching.network.operators.pooling import HARD
-from helpers.threads import threads
 from helpers.volumes import (
+    GEOMETRIES,
     assert_identical,
     batches,
     both,
@@ -27,6 +27,7 @@ from helpers.volumes import (
     everywhere,
     grid_volume,
     lattices,
+    plainly,
     pooled_volume,
     seeded_volume,
     seeds,
@@ -112,13 +113,6 @@ def test_pooling_with_it(geometry: Geometry, seed: int, batch: int, data: st.Dat
     assert torch.equal(*both(fused.unpool_and_disaggregate, coarse, pooled, switches, geometry, l))
 
 
-@pytest.mark.parametrize("number", [1, 2, 5])
-def test_any_number_of_threads(number: int) -> None:
-    geometry = Geometry((40, 56), (48, 40), radius=12, levels=2)
-    with threads(number):
-        assert_identical(both(fused.correlate_and_pool, *tied_cells(geometry, 4, 9), geometry, 4, 1.0))
-
-
 def test_tensors_need_not_be_contiguous_nor_without_gradient() -> None:
     geometry = Geometry((40, 56), (48, 40), radius=12, levels=2)
     cells0 = seeded_volume(0, 1, 20, 28, 9).permute(0, 3, 1, 2).requires_grad_()
@@ -156,11 +150,11 @@ def test_half_precision_rounds_the_pooled_scores_alone(plain: bool, gpu: ModuleT
 
 
 @pytest.mark.slow
-@everywhere
+@pytest.mark.parametrize("g", [*GEOMETRIES.values(), two_levels((72, 16), (24, 24), 4, levels=1)])
 def test_the_gpu_kernel_of_correlation_and_pooling(
     g: Geometry, gpu: ModuleType, gpu_device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pair at a time, strided cells, and ties: descriptors of eighths give exact scores."""
+    """A pair and a few rows of points at a time, strided cells, and ties: descriptors of eighths give exact scores."""
     small_chunks(monkeypatch)
     cells0, cells1 = (
         eighths((2, used[0] // 2, used[1] // 2, 5), device=gpu_device).permute(0, 3, 1, 2)
@@ -176,17 +170,6 @@ def test_the_gpu_kernel_of_correlation_and_pooling(
         again = max_pooling(scores + chosen, g.window(1), g.pool_offset(0), g.pool_reach)[0]
     torch.testing.assert_close(again, expected, rtol=1e-5, atol=1e-6)
     assert float((switches == choice).float().mean()) > 0.99
-
-
-@pytest.mark.slow
-def test_the_gpu_kernel_correlates_chunks_of_rows(
-    gpu: ModuleType, gpu_device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    g = two_levels((72, 16), (24, 24), 4, levels=1)
-    small_chunks(monkeypatch)  # eight rows of points, then one
-    cells = unit_cells(g, 4, 2, batch=1, device=gpu_device)
-    values, _ = gpu.correlate_and_pool(*cells, g, 4, 1.4)
-    torch.testing.assert_close(values, plainly(fused.correlate_and_pool, *cells, g, 4, 1.4)[0], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow
@@ -253,12 +236,6 @@ def agree(gpu: ModuleType, operator: Any, *arguments: Any, rtol: float = 0.0, at
         found, expected = tuple(found), tuple(expected)
     torch.testing.assert_close(found, expected, rtol=rtol, atol=atol)
     return expected
-
-
-def plainly(operator: Any, *arguments: Any) -> Any:
-    """The result of the definitions."""
-    with plain_operators():
-        return operator(*arguments)
 
 
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:

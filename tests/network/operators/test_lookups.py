@@ -1,11 +1,10 @@
 """Scores at any displacement."""
 
-from types import ModuleType
-
 import pytest
 import torch
 
-from deepmatching.network.operators.lookups import lookup, lookup_squares, sample, square
+from deepmatching.kernels import cpu
+from deepmatching.network.operators.lookups import lookup, lookup_squares, sample
 
 
 def test_on_cells_a_lookup_is_the_scalar_product() -> None:
@@ -19,26 +18,15 @@ def test_on_cells_a_lookup_is_the_scalar_product() -> None:
         torch.testing.assert_close(found[b, k, i, j], expected.clamp(min=0), atol=1e-5, rtol=0)
 
 
-def test_between_two_cells_a_lookup_is_their_mean() -> None:
-    vectors, cells = torch.rand(1, 3, 1, 1), torch.rand(1, 3, 4, 4)
-    found = lookup(vectors, cells, torch.tensor([3.0, 2.0]).view(1, 1, 1, 1, 2), 2)
-    expected = (vectors[0, :, 0, 0] @ (cells[0, :, 1, 1] + cells[0, :, 1, 2])) / 2
-    torch.testing.assert_close(found[0, 0, 0, 0], expected)
-
-
-def test_a_square_has_its_middle_at_zero() -> None:
-    steps = square(1, 8.0, torch.device("cpu"))
-    assert steps.tolist()[4] == [0, 0]
-    assert steps.tolist()[0] == [-8, -8] and steps.tolist()[1] == [0, -8]
-
-
-@pytest.mark.parametrize("channels", [5, 8, 64])
-def test_the_kernel_agrees_with_the_definition(channels: int) -> None:
+@pytest.mark.parametrize("kernels", ["cpu", "gpu"])
+@pytest.mark.parametrize("channels", [5, 8, 64, 70])
+def test_the_kernels_agree_with_the_definition(channels: int, kernels: str, request: pytest.FixtureRequest) -> None:
+    package, device = (request.getfixturevalue(n) for n in ("gpu", "gpu_device")) if kernels == "gpu" else (cpu, "cpu")
     generator = torch.Generator().manual_seed(channels)
-    vectors, cells = (torch.randn(2, channels, *size, generator=generator) for size in ((3, 4), (7, 9)))
-    places = torch.rand(2, 6, 3, 4, 2, generator=generator) * 24 - 4  # some of them outside
-    found = lookup(vectors, cells, places, 2)
-    torch.testing.assert_close(found, lookup.definition(vectors, cells, places, 2), atol=1e-5, rtol=1e-5)
+    vectors, cells = (torch.randn(2, channels, *size, generator=generator) for size in ((3, 7), (7, 9)))
+    places = torch.rand(2, 6, 3, 7, 2, generator=generator) * 24 - 4  # some of them outside
+    found = package.lookup(*(tensor.to(device) for tensor in (vectors, cells, places)), 2)
+    torch.testing.assert_close(found.cpu(), lookup.definition(vectors, cells, places, 2), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("channels", [5, 64])
@@ -77,18 +65,3 @@ def test_samples_at_cells_are_the_cells_and_between_them_the_mean() -> None:
     torch.testing.assert_close(half, (maps[:, :, :3] + maps[:, :, 1:]) / 2)
     far = sample(maps, places - 100)
     torch.testing.assert_close(far, maps[:, :, :1, :1].expand_as(far))
-
-
-def test_sampling_has_the_right_gradient() -> None:
-    maps = torch.rand(1, 2, 3, 4, dtype=torch.float64, requires_grad=True)
-    places = (torch.rand(1, 2, 2, 2, dtype=torch.float64) * 1.8 + 0.1).requires_grad_()
-    assert torch.autograd.gradcheck(sample, (maps, places))
-
-
-@pytest.mark.parametrize("channels", [5, 64, 70])
-def test_the_gpu_kernel_agrees_with_the_definition(channels: int, gpu: ModuleType, gpu_device: str) -> None:
-    generator = torch.Generator().manual_seed(channels)
-    vectors, cells = (torch.randn(2, channels, *size, generator=generator) for size in ((3, 7), (7, 9)))
-    places = torch.rand(2, 6, 3, 7, 2, generator=generator) * 24 - 4  # some of them outside
-    found = gpu.lookup(*(tensor.to(gpu_device) for tensor in (vectors, cells, places)), 2)
-    torch.testing.assert_close(found.cpu(), lookup.definition(vectors, cells, places, 2), atol=1e-5, rtol=1e-5)

@@ -14,7 +14,7 @@ from deepmatching.kernels.registry import plain_operators
 from deepmatching.network.operators import max_pooling, summation, unpooling
 from helpers import volumes
 from helpers.brute_force import brute_max_pooling, chosen_cells
-from helpers.volumes import TINY, assert_same_gradient, everywhere, grid_volume, random_volume, small_pairs, with_gaps
+from helpers.volumes import TINY, assert_same_gradients, everywhere, grid_volume, random_volume, small_pairs, with_gaps
 
 
 @settings(max_examples=25)
@@ -102,9 +102,9 @@ def test_minus_infinity_stays_in_the_sum_which_takes_the_place_of_the_unpooled_s
 def test_the_gpu_kernels_agree(g: Geometry, gpu: ModuleType, gpu_device: str) -> None:
     window = (g.pool_offset(0), g.pool_reach)
     scores, refined = grid_volume(g, 0, 0, -2, gpu_device), grid_volume(g, 0, 1, device=gpu_device)
-    assert_same_gradient(gpu.max_pooling, max_pooling, scores, g.window(1), *window)
+    assert_same_gradients(gpu.max_pooling, max_pooling, [scores], g.window(1), *window)
     sparse = with_gaps(scores)
     pooled, switches = max_pooling.definition(sparse, g.window(1), *window)
     torch.testing.assert_close(gpu.max_pooling(sparse, g.window(1), *window), (pooled, switches), rtol=0, atol=0)
     for some in (refined, with_gaps(refined)):
-        assert_same_gradient(gpu.unpooling, unpooling, some, switches, g.window(0), *window)
+        assert_same_gradients(gpu.unpooling, unpooling, [some], switches, g.window(0), *window)

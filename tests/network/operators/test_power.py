@@ -9,6 +9,7 @@ from torch.autograd import gradcheck
 
 from deepmatching.kernels.registry import plain_operators
 from deepmatching.network.operators import power
+from helpers.volumes import assert_same_gradients
 
 
 def test_negative_scores_are_cut_and_the_gradient_at_zero_is_finite(device: torch.device, dtype: torch.dtype) -> None:
@@ -44,11 +45,6 @@ def test_gradient(device: torch.device) -> None:
 @pytest.mark.parametrize("exponent", [0.5, 1.0, 1.4])
 def test_the_gpu_kernel_agrees(exponent: float, gpu: ModuleType, gpu_device: str) -> None:
     scores = (torch.randn(3, 5000, device=gpu_device) * torch.rand(5000, device=gpu_device)).round(decimals=3)
-    results = []
-    for function in (gpu.power, power.definition):
-        leaf, nu = scores.clone().requires_grad_(), torch.tensor([exponent], device=gpu_device, requires_grad=True)
-        out = function(leaf, nu)
-        out.backward(torch.cos(torch.arange(out.numel(), device=gpu_device)).view_as(out))
-        results.append((out.detach(), leaf.grad, nu.grad))
-    torch.testing.assert_close(results[0], results[1], rtol=2e-5, atol=1e-6)
-    torch.testing.assert_close(gpu.power(scores, exponent), results[0][0], rtol=0, atol=0)
+    nu = torch.tensor([exponent], device=gpu_device)
+    assert_same_gradients(gpu.power, power, [scores, nu], rtol=2e-5, atol=1e-6)
+    torch.testing.assert_close(gpu.power(scores, exponent), gpu.power(scores, nu), rtol=0, atol=0)
