@@ -31,15 +31,12 @@ def test_the_derivative_is_that_of_finite_differences() -> None:
 @pytest.mark.parametrize(("rotation", "zoom"), [(0, 1), (40, 1.5), (-150, 0.25), (180, 2)])
 def test_a_similarity_has_its_rotation_and_zoom_and_keeps_its_centre(rotation: float, zoom: float) -> None:
     matrix = similarity(rotation, zoom, np.array([3.0, 4.0]), np.array([50.0, 60.0]))
-    assert apply(matrix, np.array([[3.0, 4.0]]))[0] == pytest.approx((50, 60))
+    radians = math.radians(rotation)  # from x to y
+    expected = np.array([[50, 60], [50 + zoom * math.cos(radians), 60 + zoom * math.sin(radians)]])
+    assert apply(matrix, np.array([[3.0, 4.0], [4.0, 4.0]])) == pytest.approx(expected)
     turned, zoomed = rotation_and_zoom(matrix[:2, :2])
     assert zoomed == pytest.approx(zoom)
     assert math.cos(math.radians(turned - rotation)) == pytest.approx(1)
-
-
-def test_a_positive_rotation_turns_from_x_to_y() -> None:
-    turned = apply(similarity(90, 1, np.zeros(2), np.zeros(2)), np.array([[1.0, 0.0]]))
-    assert turned[0] == pytest.approx((0, 1))
 
 
 def test_a_resized_image_keeps_its_corners() -> None:

@@ -28,24 +28,17 @@ from deepmatching.network.operators.decoding import decode_pooled
 from helpers.volumes import blobs
 
 
-def test_every_public_function_of_the_kernels_stands_behind_an_operator(gpu: ModuleType) -> None:
-    for device, package in (("cpu", cpu), ("cuda", gpu)):
-        public = {name for name, value in vars(package).items() if inspect.isfunction(value) and name[0] != "_"}
-        assert public == set(package.__all__)
-        assert all(OPERATORS[name].kernel(device) and OPERATORS[name].dtypes[device] for name in public)
-
-
-def test_every_operator_has_a_kernel(gpu: ModuleType) -> None:
+def test_every_operator_has_a_kernel_of_its_name_and_signature_and_nothing_else_is_public(gpu: ModuleType) -> None:
     for package in (network_operators, flow_operators):
         for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
     assert set(OPERATORS) == {*cpu.__all__, *gpu.__all__}
-
-
-def test_definition_and_kernels_have_one_name_and_one_signature(gpu: ModuleType) -> None:
-    for package in (cpu, gpu):
-        for name in package.__all__:
-            kernel, definition = getattr(package, name), OPERATORS[name].definition
+    for device, package in (("cpu", cpu), ("cuda", gpu)):
+        public = {name for name, value in vars(package).items() if inspect.isfunction(value) and name[0] != "_"}
+        assert public == set(package.__all__)
+        for name in public:
+            kernel, definition = OPERATORS[name].kernel(device), OPERATORS[name].definition
+            assert kernel is getattr(package, name) and OPERATORS[name].dtypes[device]
             assert kernel.__name__ == definition.__name__ == name
             signatures = (inspect.signature(function).parameters.values() for function in (kernel, definition))
             ours, expected = ([(p.name, p.default, p.kind) for p in parameters] for parameters in signatures)
