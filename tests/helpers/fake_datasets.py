@@ -65,13 +65,9 @@ def touch_sintel(root: Path, scenes: dict[str, int]) -> Path:
     """Write empty files with the right names."""
     training = root / "training"
     for scene, frames in scenes.items():
-        for folder, suffix, last in (
-            ("clean", "png", frames),
-            ("flow", "flo", frames - 1),
-            ("occlusions", "png", frames - 1),
-            ("invalid", "png", frames - 1),
-        ):
+        for folder, last in (("clean", frames), *((name, frames - 1) for name in ("flow", "occlusions", "invalid"))):
             (training / folder / scene).mkdir(parents=True, exist_ok=True)
+            suffix = "flo" if folder == "flow" else "png"
             for number in range(1, last + 1):
                 (training / folder / scene / f"frame_{number:04d}.{suffix}").touch()
     return root
