@@ -167,12 +167,9 @@ def test_machines_that_come_later_get_workers_and_a_cluster_without_room_is_an_e
     assert [options["num_gpus"] for options in ray.hired] == [0, 1]
     for address, patience in ((None, 1e9), ("auto", -1.0)):
         monkeypatch.setattr(cluster_module, "_PATIENCE", patience)
+        ray, cluster = _FakeRay(lambda _: False, {"CPU": 2.0}), Cluster(address=address, cpus_per_worker=4)
         with pytest.raises(DeepMatchingError, match="0 GPUs and 4 CPU cores"):
-            run_on(
-                _FakeRay(lambda _: False, {"CPU": 2.0}),
-                restart=True,
-                cluster=Cluster(address=address, cpus_per_worker=4),
-            )
+            run_on(ray, restart=True, cluster=cluster)
 
 
 def test_impossible_clusters_are_refused() -> None:
@@ -259,9 +256,7 @@ class _Broken:
 
 
 @pytest.mark.slow
-def test_workers_that_cannot_start_end_the_run_and_no_pair_counts_as_failed(
-    photos: Path, tmp_path: Path, ray: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_broken_workers_fail_no_pair(photos: Path, tmp_path: Path, ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_module, "_RayWorker", _Broken)
     cluster = Cluster(workers=1, cpus_per_worker=1)
     with pytest.raises(DeepMatchingError, match=r"cannot start \(.*There is no model here\): every machine"):
@@ -270,9 +265,7 @@ def test_workers_that_cannot_start_end_the_run_and_no_pair_counts_as_failed(
 
 
 @pytest.mark.slow
-def test_a_cluster_with_a_token_serves_those_who_have_it_and_sends_others_away_with_one_sentence(
-    photos: Path, tmp_path: Path, ray: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_guards_a_cluster(photos: Path, tmp_path: Path, ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     if not hasattr(ray.exceptions, "AuthenticationError"):
         pytest.skip("this version of Ray has no tokens")
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)

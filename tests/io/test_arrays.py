@@ -20,12 +20,8 @@ POINTS = np.arange(8, dtype=np.float32).reshape(4, 2)
 @pytest.mark.parametrize(
     "array",
     [
-        np.arange(24, dtype=np.float32).reshape(2, 3, 4),
-        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
-        np.array(2.5),
-        np.zeros((0, 2), np.int16),
-        np.arange(5, dtype=">f8"),
-        np.array([True, False]),
+        *(np.arange(24, dtype=np.float32).reshape(2, 3, 4), np.asfortranarray(np.arange(6.0).reshape(2, 3))),
+        *(np.array(2.5), np.zeros((0, 2), np.int16), np.arange(5, dtype=">f8"), np.array([True, False])),
         np.zeros(70_000)[None],
     ],
 )
@@ -48,12 +44,8 @@ HEADER = "{'descr': '<f4', 'fortran_order': False, 'shape': (2,)}"
 @pytest.mark.parametrize(
     "header",
     [
-        HEADER.replace("(2,)", "(100000000000, 2)"),
-        HEADER.replace("(2,)", "(" + "9" * 400 + ",)"),
-        HEADER.replace("(2,)", "(-1,)"),
-        HEADER.replace("(2,)", "(" * 200),
-        HEADER.replace("<f4", "|O"),
-        HEADER.replace("<f4", "<f3"),
+        *(HEADER.replace("(2,)", it) for it in ("(100000000000, 2)", f"({'9' * 400},)", "(-1,)", "(" * 200)),
+        *(HEADER.replace("<f4", dtype) for dtype in ("|O", "<f3")),
         HEADER.replace("'<f4'", "[('x', '<f4')]"),
         HEADER.replace("}", ", 'x': open('made', 'w')}"),  # it is not evaluated
         HEADER[:-4],

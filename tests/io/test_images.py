@@ -53,9 +53,7 @@ LOSSLESS = {
     "16-bit rgb": (encode_cv(".png", RGB16), chw(RGB16, 65535)),
     "16-bit rgba": (encode_cv(".png", RGBA16), chw(RGB16, 65535)),
     "16-bit grey": (encode_cv(".png", GREY16), chw(GREY16, 65535)),
-    "bmp": (encode_cv(".bmp", RGB), chw(RGB)),
-    "ppm": (encode_cv(".ppm", RGB), chw(RGB)),
-    "tiff": (encode_cv(".tiff", RGB), chw(RGB)),
+    **{kind: (encode_cv(f".{kind}", RGB), chw(RGB)) for kind in ("bmp", "ppm", "tiff")},
     "webp": (encode_pil(Image.fromarray(RGB), "WEBP", lossless=True), chw(RGB)),
 }
 
@@ -163,14 +161,10 @@ def test_shapes_of_arrays_and_tensors() -> None:
     ("dtype", "value", "expected"),
     [
         (np.uint8, 51, 0.2),
-        (np.uint16, 13107, 0.2),
-        (">u2", 13107, 0.2),
+        *((dtype, 13107, 0.2) for dtype in (np.uint16, ">u2")),
         (np.bool_, True, 1.0),
-        (np.float32, -0.1, -0.1),  # a small overshoot is accepted
-        (np.float32, 1.1, 1.1),
-        (np.float16, 0.25, 0.25),
-        (np.float32, 0.25, 0.25),
-        (">f8", 0.25, 0.25),
+        *((np.float32, value, value) for value in (-0.1, 1.1)),  # a small overshoot is accepted
+        *((dtype, 0.25, 0.25) for dtype in (np.float16, np.float32, ">f8")),
     ],
 )
 def test_dtypes_of_arrays_and_tensors(dtype: object, value: float, expected: float) -> None:
@@ -218,25 +212,17 @@ def test_a_loaded_image_is_checked_again_only_if_it_was_changed(monkeypatch: pyt
 @pytest.mark.parametrize(
     ("image", "message"),
     [
-        (np.zeros((4, 4), np.int64), "dtype int64"),
-        (np.zeros((4, 4), complex), "dtype complex"),
-        (np.array([[None]]), "dtype object"),
+        *((np.zeros((4, 4), dtype), f"dtype {dtype}") for dtype in ("int64", "complex", "object")),
         (torch.zeros(4, 4, dtype=torch.int32), r"dtype torch\.int32"),
         (np.zeros((4, 4, 2)), r"\(4, 4, 2\)"),
         (np.zeros(4), r"\(4,\)"),
         (np.zeros((3, 8, 9)), "channels first"),
         (torch.zeros(8, 9, 3), "channels last"),
         (torch.zeros(2, 3, 8, 9), "one image at a time"),
-        (np.zeros((0, 5, 3), np.uint8), "no pixels"),
-        (np.zeros((5, 0)), "no pixels"),
-        (torch.zeros(3, 0, 4), "no pixels"),
-        (np.full((3, 3), np.nan), "NaN or infinite"),
-        (torch.tensor([[0.0, float("inf")]]), "NaN or infinite"),
-        (np.full((3, 3), 200.0), "divide by 255 or pass uint8"),
-        (torch.full((3, 3), -1.0), "divide by 255 or pass uint8"),
-        ([[1, 2]], "is a list"),
-        (None, "is a NoneType"),
-        (3, "is a int"),
+        *((empty, "no pixels") for empty in (np.zeros((0, 5, 3), np.uint8), np.zeros((5, 0)), torch.zeros(3, 0, 4))),
+        *((bad, "NaN or infinite") for bad in (np.full((3, 3), np.nan), torch.tensor([[0.0, float("inf")]]))),
+        *((wide, "divide by 255 or pass uint8") for wide in (np.full((3, 3), 200.0), torch.full((3, 3), -1.0))),
+        *((other, f"is a {type(other).__name__}") for other in ([[1, 2]], None, 3)),
     ],
 )
 def test_anything_but_an_image_is_refused_in_one_sentence(image: object, message: str) -> None:

@@ -54,9 +54,7 @@ def test_indexed_keypoints_are_read(tmp_path: Path, form: str, suffix: str) -> N
 
 
 @pytest.mark.parametrize(("scores", "expected"), [({"mconf": np.array([0.5, 0.25])}, [0.5, 0.25]), ({}, [1, 1])])
-def test_corresponding_rows_are_read_with_or_without_scores(
-    tmp_path: Path, scores: dict[str, np.ndarray], expected: list[float]
-) -> None:
+def test_rows_are_read_without_scores_too(tmp_path: Path, scores: dict[str, np.ndarray], expected: list[float]) -> None:
     about = np.array([{"pair": 1}], dtype=object)  # not needed, so it may hold anything
     arrays = {"keypoints0": KEYPOINTS1, "keypoints1": KEYPOINTS1 + 1, "about": about, **scores}
     matches = Matches.load(write(tmp_path / "a.npz", arrays))

@@ -123,7 +123,7 @@ def damage(folder: RunFolder, kind: str) -> None:
     if kind in files:
         folder.state.write_bytes(files[kind])
     elif kind in DAMAGED_METADATA:
-        rewrite_state(folder, **DAMAGED_METADATA[kind])
+        rewrite_state(folder, **{kind: DAMAGED_METADATA[kind]})
     elif kind in DAMAGED_PROGRESS:
         rewrite_state(folder, progress=json.dumps(metadata_of(folder, "progress") | DAMAGED_PROGRESS[kind]))
     elif kind == "tensors":
@@ -137,18 +137,11 @@ def damage(folder: RunFolder, kind: str) -> None:
 
 
 DAMAGED_METADATA = {
-    "progress": {"progress": "[" * 100_000},
-    "processes": {"processes": "two"},
-    "config": {"config": "null"},
-    "format": {"format": "another"},
-    "names": {"optimizer_tensors": "{"},
+    **{"progress": "[" * 100_000, "processes": "two", "config": "null", "format": "another", "optimizer_tensors": "{"},
 }
 DAMAGED_PROGRESS = {
-    "step": {"step": "two"},
-    "negative": {"step": -1},
-    "elapsed": {"elapsed": None},
-    "sums": {"sums": [1]},
-    "metrics": {"metrics": {"epe": "small"}},
+    **{f"step {value}": {"step": value} for value in ("two", -1)},
+    **{"elapsed": {"elapsed": None}, "sums": {"sums": [1]}, "metrics": {"metrics": {"epe": "small"}}},
 }
 DAMAGES = {
     **dict.fromkeys(("cut", "text", "empty"), "cannot be read"),

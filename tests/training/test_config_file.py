@@ -37,6 +37,7 @@ def test_the_paper_config_is_the_papers_recipe() -> None:
     assert (config.loss.kind, config.loss.weights) == ("hinge", {"Q0": 1.0})
     assert (config.model.descriptor, config.model.radius, config.model.levels) == ("vgg", 80, 6)
     assert not config.model.learn_nu0  # "learning values ν_l, l = 1, …, L specific for each layer"
+    assert read_config("paper", ["data.root=x", "data.split=val", "validation.split=val"]).data.split == "val"
     assert read_config("vgg", ["data.photos=x"]).model.learn_nu0  # our own recipes learn ν_0 too
 
 
@@ -63,6 +64,9 @@ def test_words_change_settings(tmp_path: Path) -> None:
     assert (config.data.train, config.data.crop) == (("a.json", "b.json"), (64, 96))
     assert config.loss.weights == {"Q0": 1.0, "S0": 0.25}
     assert config.minutes == 3.0 and isinstance(config.minutes, float) and config.data.flips is False
+    # A word joins the default weights, and a table replaces them.
+    assert read_config("quickstart", [*QUICKSTART, "loss.weights.S0=0.5"]).loss.weights == {"Q0": 1.0, "S0": 0.5}
+    assert read_config("quickstart", [*QUICKSTART, "loss.weights={S0=0.5}"]).loss.weights == {"S0": 0.5}
 
 
 #: A bad word, and what the message must name: the key and the value, limit or remedy.
@@ -134,10 +138,6 @@ def test_other_data_replace_the_synthetic_pairs_of_a_config() -> None:
     assert synthetic.data.synthesis["max_displacement"] == 64
 
 
-def test_a_split_is_for_the_data_sets_that_have_one() -> None:
-    assert read_config("paper", ["data.root=x", "data.split=val", "validation.split=val"]).data.split == "val"
-
-
 @pytest.mark.parametrize("word", ["2024-01-01", "1e5", "true", "12:30:00", "{a=1}"])
 def test_text_need_not_look_like_text(word: str) -> None:
     config = read_config("quickstart", [f"out={word}", f"data.train={word}", f"model.init={word}"])
@@ -150,11 +150,6 @@ def test_bad_files_are_one_sentence(tmp_path: Path) -> None:
     for name, says in (("broken.toml", "not TOML"), ("missing.toml", "quickstart")):
         with pytest.raises(DeepMatchingError, match=says):
             read_config(tmp_path / name)
-
-
-def test_a_word_joins_the_default_weights() -> None:
-    assert read_config("quickstart", [*QUICKSTART, "loss.weights.S0=0.5"]).loss.weights == {"Q0": 1.0, "S0": 0.5}
-    assert read_config("quickstart", [*QUICKSTART, "loss.weights={S0=0.5}"]).loss.weights == {"S0": 0.5}
 
 
 def test_the_page_on_training_lists_every_setting_with_its_default() -> None:

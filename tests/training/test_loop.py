@@ -188,9 +188,7 @@ def test_a_pair_that_cannot_be_read_loses_nothing(
     assert same_weights(tmp_path / "whole", train(config, CPU, resume=True).folder)
 
 
-def test_a_bad_batch_among_those_of_a_step_costs_no_step(
-    config_of: Configs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_one_bad_batch_costs_no_step(config_of: Configs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     config = config_of("accumulate=3", "steps=3", "checkpoint_every=1000", "validation.data=[]")
     whole = train(config.model_copy(update={"out": str(tmp_path / "whole")}), CPU)
     for n in (7, 6):  # the second and the first of the last step
