@@ -71,9 +71,8 @@ print(json.dumps(answers))
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs limits on the size of files")
 def test_on_a_full_disk_every_writer_says_so_and_keeps_the_old_file(tmp_path: Path) -> None:
-    result = subprocess.run(
-        [sys.executable, "-c", WRITE_ALL, str(tmp_path), str(LIMIT)], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-c", WRITE_ALL, str(tmp_path), str(LIMIT)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
     answers = json.loads(result.stdout)

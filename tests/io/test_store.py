@@ -32,9 +32,8 @@ def test_only_one_run_at_a_time_has_the_folder(tmp_path: Path) -> None:
 
 
 def test_a_killed_process_locks_nobody_out(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stdout.readline() == "locked\n"
     with pytest.raises(DeepMatchingError, match="Another process"), lock_folder(tmp_path):
         pass

@@ -122,23 +122,19 @@ def damage(folder: RunFolder, kind: str) -> None:
     }
     if kind in files:
         folder.state.write_bytes(files[kind])
-    elif kind in DAMAGED_METADATA:
-        rewrite_state(folder, **{kind: DAMAGED_METADATA[kind]})
+    elif kind in METADATA:
+        rewrite_state(folder, **{kind: METADATA[kind]})
     elif kind in DAMAGED_PROGRESS:
         rewrite_state(folder, progress=json.dumps(metadata_of(folder, "progress") | DAMAGED_PROGRESS[kind]))
     elif kind == "tensors":
         rewrite_state(folder, {"model.network.exponents": torch.ones(3)})
     else:
-        tensors = {
-            name: t for name, t in {**tensors, **added.get(kind, {})}.items() if "lost" not in kind or name != moment
-        }
+        tensors = {n: t for n, t in {**tensors, **added.get(kind, {})}.items() if "lost" not in kind or n != moment}
         of_optimizer = json.dumps(sorted(name for name in tensors if name.startswith("optimizer.")))
         rewrite_state(folder, tensors, **({} if kind == "lost" else {"optimizer_tensors": of_optimizer}))
 
 
-DAMAGED_METADATA = {
-    **{"progress": "[" * 100_000, "processes": "two", "config": "null", "format": "another", "optimizer_tensors": "{"},
-}
+METADATA = {"progress": "[" * 100_000, "processes": "two", "config": "1", "format": "other", "optimizer_tensors": "{"}
 DAMAGED_PROGRESS = {
     **{f"step {value}": {"step": value} for value in ("two", -1)},
     **{"elapsed": {"elapsed": None}, "sums": {"sums": [1]}, "metrics": {"metrics": {"epe": "small"}}},
@@ -148,7 +144,7 @@ DAMAGES = {
     **dict.fromkeys(("tensors", "extra"), "another architecture"),
     "nan": "NaN or infinite numbers in model",
     **dict.fromkeys(("other", "lost", "lost with its record", "beyond", "unnamed", "shape"), "is damaged"),
-    **dict.fromkeys((*DAMAGED_METADATA, *DAMAGED_PROGRESS), "is damaged"),
+    **dict.fromkeys((*METADATA, *DAMAGED_PROGRESS), "is damaged"),
 }
 
 

@@ -113,9 +113,8 @@ class _Crew:
             return
         room, gpus, cpus = _resources(self.ray, self.cluster)
         if room < 1 and (self.cluster.address is None or now > self.last_seen + _PATIENCE):
-            raise DeepMatchingError(
-                f"No machine of the Ray cluster has {gpus:g} GPUs and {cpus} CPU cores for a worker: ask for fewer."
-            )
+            needed = f"{gpus:g} GPUs and {cpus} CPU cores"
+            raise DeepMatchingError(f"No machine of the Ray cluster has {needed} for a worker: ask for fewer.")
         # Workers without a place tell a cluster that can grow what is needed.
         if self.cluster.workers is not None:
             wanted = min(wanted, self.cluster.workers - len(self.workers))

@@ -25,7 +25,6 @@ from deepmatching.search import doubt
 from deepmatching.settings import PRESET
 
 FLOW = "flow"  #: Folder of the flow files in that of the run.
-
 #: What a pair may fail with. The others go on.
 _FAILURES = (DeepMatchingError, torch.OutOfMemoryError, MemoryError, RuntimeError)
 

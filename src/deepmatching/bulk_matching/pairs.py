@@ -21,7 +21,6 @@ Pair = tuple[str, str]
 
 #: What the folder of a run has; see ``deepmatching.bulk_matching.storage``.
 MANIFEST, SHARDS = "run.json", "shards"
-
 _HDF5 = (".h5", ".hdf5")  #: Suffixes of files of global descriptors.
 BLOCK = 16  #: Images per side of the blocks that pairs are ordered in; see :func:`order_by_image`.
 

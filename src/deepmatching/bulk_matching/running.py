@@ -22,10 +22,8 @@ from deepmatching.models import describe_model
 from deepmatching.settings import MODEL, MODELS, RADIUS
 
 ENGINES = ("local", "ray")
-
 #: Largest number of pairs of a shard: small on a CPU, so that a killed run loses little; large on a GPU, for few files.
 _LARGEST_SHARD = {"cpu": 8, "mps": 8, "cuda": 64, "ray": 32}
-
 #: Smallest number of shards of a run with enough pairs, so that several workers share the work evenly.
 _MIN_SHARDS = 16
 

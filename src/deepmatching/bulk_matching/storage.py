@@ -28,15 +28,11 @@ from deepmatching.io.structured import parse_json
 from deepmatching.matches import Matches
 
 _SHARD_NAME = re.compile(r"\d{6,}\.npz")
-
 #: The arrays of a shard with a row for each match.
 _ARRAYS = ("keypoints0", "keypoints1", "scores", "confidence", "transformation")
-
 MISSING = "missing"  #: The stamp of a file that is not there.
-
 #: Formats in which other pixels give another size or another end of the file. In others, the time counts.
 _COMPRESSED = (".jpg", ".jpeg", ".png", ".webp")
-
 _SAMPLED_BYTES = 16_384  #: Bytes at the beginning and at the end of a file that its stamp depends on.
 
 
@@ -235,9 +231,8 @@ def read_shard(path: Path, names: list[Pair]) -> list[MatchedPair]:
             pairs.append(MatchedPair(names[n], matches, tuple(orientations[n]), str(failure)))
     except (KeyError, ValueError, IndexError, TypeError, OverflowError, RuntimeError) as error:
         reason = next(iter(str(error).splitlines()), "it is damaged")
-        raise DeepMatchingError(
-            f"'{path}' is not a shard of this run ({reason}): remove it and run the same command again."
-        ) from error
+        problem = f"'{path}' is not a shard of this run ({reason})"
+        raise DeepMatchingError(f"{problem}: remove it and run the same command again.") from error
     return pairs
 
 

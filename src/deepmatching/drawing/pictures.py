@@ -26,9 +26,7 @@ LIGHT_GREY: Color = (222, 222, 222)
 #: Primary and secondary colours, and how many hues there are from each to the next: as many as look even.
 _RUNS = (((1, 0, 0), 15), ((1, 1, 0), 6), ((0, 1, 0), 4), ((0, 1, 1), 11), ((0, 0, 1), 13), ((1, 0, 1), 6))
 #: The 55 hues of Baker et al., "A Database and Evaluation Methodology for Optical Flow": (55,3) in [0,1].
-WHEEL = np.concatenate(
-    [np.linspace(here, there, count, endpoint=False) for (here, count), (there, _) in pairwise([*_RUNS, _RUNS[0]])]
-)
+WHEEL = np.concatenate([np.linspace(a, b, n, endpoint=False) for (a, n), (b, _) in pairwise([*_RUNS, _RUNS[0]])])
 _ENCODERS = tuple(suffix for suffix in PICTURE_SUFFIXES if suffix != ".pgm")  # which is grey
 _SMALLEST_SIDE = 560  #: an image with a shorter longer side is enlarged when it is drawn
 _LARGEST_SIDE = 1280  #: one with a longer side is reduced, in px

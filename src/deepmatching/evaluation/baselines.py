@@ -152,7 +152,6 @@ DENSE: dict[str, Callable[[], Any]] = {
 
 #: Methods in :data:`DENSE` that need colour; the others take grey images.
 _ON_COLOUR = ("pcaflow", "sparse-to-dense", "rlof")
-
 #: Shortest side of an image in pixels, found by trial with OpenCV 5.0: on smaller images it may crash or never return.
 #: ``sparse-to-dense`` and ``rlof`` do so if few of their tracks agree, as on any pair of small images.
 MIN_SIDES = {"orb": 2, "akaze": 2, "dis": 16, "dis-fast": 32, "pcaflow": 64, "sparse-to-dense": 128, "rlof": 128}

@@ -53,7 +53,6 @@ METHODS = {
 TableRow = tuple[float | None, ...]
 _COLUMNS = ("acc@2", "acc@5", "acc@10", "EPE", "EPE flow", ">3px")
 COLUMNS = {"table1": _COLUMNS, "table2": (*_COLUMNS, "EPE noc", ">3px noc")}
-
 #: Table → data set → key of the row → the published numbers.
 PAPER: dict[str, dict[str, dict[str, TableRow]]] = {
     "table1": {
@@ -91,7 +90,6 @@ PAPER: dict[str, dict[str, dict[str, TableRow]]] = {
 }
 
 NOT_OURS = ("flownet-s", "flownet-c", "dm")  #: rows that only the paper has, unless a model is given for them
-
 #: Data set → its folder below the root.
 FOLDERS = {"sintelmini": "sintel", "sintel-clean": "sintel", "sintel-final": "sintel", "kitti2012": "kitti2012"}
 

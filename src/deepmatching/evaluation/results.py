@@ -7,7 +7,6 @@ import statistics
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 from typing import Any, Literal
 
 import numpy as np
@@ -20,7 +19,6 @@ from deepmatching.io.structured import parse_json
 
 Kind = Literal["matches", "flow"]
 _FORMAT = "deepmatching evaluation 1"
-
 TWO_VIEW = "two_view"  #: the metrics of the geometry of the two views
 _SETS = (*PIXEL_SETS, TWO_VIEW)  #: all names of sets of metrics
 LIMITS = (5, 10, 20)  #: errors T of AUC@T, in pixels or degrees: a pair counts max(0, 1 − error / T)
@@ -53,9 +51,6 @@ class Evaluation:
     @property
     def is_finished(self) -> bool:
         return len(self.pairs) + self.unknown == self.total
-
-    def with_pair(self, pair: PairResult) -> "Evaluation":
-        return replace(self, pairs=(*self.pairs, pair))
 
     @property
     def groups(self) -> list[str]:
@@ -180,7 +175,7 @@ class Recorder:
         return frozenset(pair.index for pair in self.evaluation.pairs)
 
     def add(self, result: PairResult) -> None:
-        self.evaluation = self.evaluation.with_pair(result)
+        self.evaluation = replace(self.evaluation, pairs=(*self.evaluation.pairs, result))
         self._unsaved = True
         if time.perf_counter() - self._saved_at >= 10 * self._cost:
             self._save()
@@ -204,9 +199,7 @@ class Recorder:
     def __enter__(self) -> "Recorder":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._unsaved:
             self._save()
         kept = len(self.evaluation.pairs)

@@ -107,8 +107,7 @@ print(json.dumps([seconds, peak, done.returncode, done.stderr.decode(errors="rep
 
 def measure(case: Case, repeats: int = 20) -> Timing:
     """Time one case in a new process, so that other work affects neither its memory nor its first run."""
-    arguments = (json.dumps({**asdict(case), "repeats": repeats}),)
-    command = _isolated("deepmatching.evaluation.speed", *arguments)
+    command = _isolated("deepmatching.evaluation.speed", json.dumps({**asdict(case), "repeats": repeats}))
     reading, writing = os.pipe()  # closes when this process ends, however that happens: see `main`
     try:
         result = subprocess.run(command, stdin=reading, capture_output=True, text=True, check=False)
@@ -234,7 +233,6 @@ def run_case(case: Case, repeats: int) -> dict[str, object]:
     matcher = DeepMatcher.from_pretrained(case.model, radius=case.radius, device=case.device)
     network, device = matcher.network, matcher.device
     image0, image1 = (image.to(device) for image in demo_images(case.width, case.height, case.batch))
-
     plan = matcher.plan((case.height, case.width), (case.height, case.width), case.batch)
     if plan.batch < case.batch:
         raise DeepMatchingError(f"Only {plan.batch} of {case.batch} pairs fit into memory at once.")
@@ -245,8 +243,7 @@ def run_case(case: Case, repeats: int) -> dict[str, object]:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     first = time.perf_counter() - begin
-    decode = _decoder(network, image0, image1, plan.tiling)
-    times = run_times(decode, device, repeats)
+    times = run_times(_decoder(network, image0, image1, plan.tiling), device, repeats)
     peak = peak_memory(device) - before
 
     geometry = network.geometry((case.height, case.width), (case.height, case.width))

@@ -29,7 +29,6 @@ from deepmatching.errors import DeepMatchingError, check_number
 from deepmatching.settings import FULL, RADIUS
 
 LARGEST_PATCH = 999  #: patches grow up to this side in the original program, in pixels
-
 #: The four unit displacements ε_i of the paper, (row, column), in raster order.
 CORNERS: tuple[tuple[int, int], ...] = ((-1, -1), (-1, +1), (+1, -1), (+1, +1))
 
@@ -90,10 +89,8 @@ class Geometry:
         self._check_radius()
         for name, size in (("reference", self.size0), ("target", self.size1)):
             if min(size) < self.delta:
-                words = (
-                    f"The {name} image is {size[1]}x{size[0]} pixels, smaller than one patch: use an image of at least"
-                )
-                raise DeepMatchingError(f"{words} {self.delta}x{self.delta} pixels.")
+                words = f"The {name} image is {size[1]}x{size[0]} pixels, smaller than one patch"
+                raise DeepMatchingError(f"{words}: use an image of at least {self.delta}x{self.delta} pixels.")
         if self.levels is None:
             object.__setattr__(self, "levels", self._levels_by_rule())
             return

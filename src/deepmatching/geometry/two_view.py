@@ -116,9 +116,8 @@ def _check_camera(name: str, camera: np.ndarray) -> np.ndarray:
     except (ValueError, TypeError, RuntimeError, OverflowError):  # not numbers, or not rows of equal length
         matrix = np.zeros(0)
     if matrix.shape != (3, 3) or not np.isfinite(matrix).all() or min(matrix[0, 0], matrix[1, 1]) <= 0:
-        raise DeepMatchingError(
-            f"{name} must be a 3 x 3 camera matrix with focal lengths above 0, in pixels, not {short_repr(camera)}."
-        )
+        wanted = "a 3 x 3 camera matrix with focal lengths above 0, in pixels"
+        raise DeepMatchingError(f"{name} must be {wanted}, not {short_repr(camera)}.")
     return matrix
 
 

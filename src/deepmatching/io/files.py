@@ -103,9 +103,7 @@ def read_bytes(path: PathLike, kind: str, max_bytes: int = -1) -> bytes:
 @contextlib.contextmanager
 def new_folders(*paths: PathLike) -> Iterator[None]:
     """Create folders for results; if the block fails, remove those that it created and left empty."""
-    created = [
-        place for path in paths for place in reversed((Path(path), *Path(path).parents)) if not os.path.exists(place)
-    ]
+    created = [p for path in paths for p in reversed((Path(path), *Path(path).parents)) if not os.path.exists(p)]
     try:
         for path in paths:
             make_folder(path)

@@ -18,7 +18,6 @@ from deepmatching.io.image_files import decode_image_file
 _SUFFIXES = (".flo", ".png", ".pfm", ".npy")
 _FLO_MAGIC = b"PIEH"  # 202021.25 as a little-endian float
 _FLO_UNKNOWN_ABOVE = 1e9  # by definition of the format
-_FLO_UNKNOWN = 1e10
 _MAX_SIDE = 1_000_000  # a larger size comes from a damaged header
 _KITTI_SCALE = 64.0  # KITTI stores 64·u + 2^15 in 16 bits
 _KITTI_OFFSET = 32768.0
@@ -80,7 +79,7 @@ def _decode_flo(data: bytes, path: PathLike) -> np.ndarray:
 
 def _encode_flo(flow: np.ndarray) -> bytes:
     height, width = flow.shape[:2]
-    known = np.where(np.isnan(flow), np.float32(_FLO_UNKNOWN), flow)
+    known = np.where(np.isnan(flow), np.float32(1e10), flow)
     return _FLO_MAGIC + np.array([width, height], "<i4").tobytes() + known.astype("<f4").tobytes()
 
 

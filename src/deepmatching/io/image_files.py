@@ -50,9 +50,7 @@ def decode_image_file(path: PathLike, flags: int, name: str = "image") -> np.nda
         pixels = 0 if header is None else header.width * header.height
         if header is not None and pixels > MAX_PIXELS:
             size = f"{header.width} x {header.height}"
-            raise DeepMatchingError(
-                f"The {name} '{path}' has {size} pixels, more than 2^29; make it smaller or cut it."
-            )
+            raise DeepMatchingError(f"The {name} '{path}' has {size} pixels, more than 2^29; reduce or cut it.")
         # Bounded by their compression, at the best to a bit for each pixel.
         if data.startswith((_JPEG, _PNG)) and pixels > 8 * LARGEST_COMPRESSION * len(data):
             raise ValueError("more pixels than the file can hold")

@@ -30,6 +30,7 @@ class Manifest(Protocol):
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Manifest)
+Settings = Mapping[str, Any]
 #: What file systems without locks answer. A run there goes on unprotected.
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
@@ -91,15 +92,13 @@ class Store:
         """Replace the manifest."""
         write_file(self.manifest, json.dumps(content, indent=indent))
 
-    def check_settings(
-        self, before: Mapping[str, Any], now: Mapping[str, Any], changeable: Collection[str] = ()
-    ) -> None:
+    def check_settings(self, before: Settings, now: Settings, changeable: Collection[str] = ()) -> None:
         """Raise if a run with settings ``before`` would be continued with others."""
         check_same_settings(f"The {self.results} in '{self.path}'", before, now, self.advice, changeable)
 
 
 def check_same_settings(
-    what: str, before: Mapping[str, Any], now: Mapping[str, Any], advice: str, changeable: Collection[str] = ()
+    what: str, before: Settings, now: Settings, advice: str, changeable: Collection[str] = ()
 ) -> None:
     """Raise if settings differ: ``what`` were made with those ``before``, and ``advice`` ends the message.
 
@@ -113,7 +112,7 @@ def check_same_settings(
             raise DeepMatchingError(f"{what} were made {made}, and now it is {is_}: {advice}.")
 
 
-def _differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+def _differences(before: Settings, now: Settings, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Yield the dotted name, the old and the new value of each setting that differs."""
     for name in {**now, **before}:
         old, new = before.get(name), now.get(name)

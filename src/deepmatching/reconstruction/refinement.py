@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from deepmatching.geometry.affine import affine_fit
+from deepmatching.geometry.homographies import affine_fit
 
 MAX_DISAGREEMENT = 0.2  #: Matches agree if their displacements differ by less than this many steps of the grid.
 _MAX_DISTANCE = 1.7  #: Largest distance of a neighbour, in steps.

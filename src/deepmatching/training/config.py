@@ -7,18 +7,9 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveInt,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
+from pydantic.types import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from deepmatching.data.datasets.opening import WITH_PASSES, WITH_SPLIT_FILE, WITH_SPLITS
 from deepmatching.errors import DeepMatchingError, check_choice, short_repr
@@ -42,7 +33,6 @@ SYNTHETIC = "synthetic"  #: the data source that makes pairs on the fly
 TRAIN = "train"  #: validate on the training pairs themselves
 LARGEST_SEED = 2**63 - 1  #: PyTorch's generators take 64 bits
 _LARGEST_SIDE = 1_000_000  #: rows or columns of a crop, beyond any image
-
 #: Metrics that can choose the best checkpoint.
 _CRITERIA = (*(f"acc@{threshold}" for threshold in THRESHOLDS), "coverage", "auc", "flow@3")
 
@@ -91,9 +81,7 @@ class ModelConfig(Section):
 
     prefix = "model."
 
-    descriptor: str = (
-        "compact"  #: ``hog``, ``vgg``, ``compact`` or ``package.module:Class``; empty for that of ``init``
-    )
+    descriptor: str = "compact"  #: ``hog``, ``vgg``, ``compact``, ``package.module:Class``; empty for that of ``init``
     init: str = ""  #: a model's name, a ``.safetensors`` model, ImageNet weights for ``vgg``; empty for random weights
     radius: int | Literal["full"] = RADIUS  #: R in pixels, or ``full``
     levels: NonNegativeInt | Literal["auto"] = "auto"  #: L; ``auto`` for as many as the crop allows
@@ -140,9 +128,8 @@ class DataConfig(Section):
     @model_validator(mode="after")
     def _check(self) -> "DataConfig":
         if not self.train or not all(self.train):
-            raise DeepMatchingError(
-                "Nothing to train on: set data.train to a manifest (data.train=pairs.json), a data set or 'synthetic'."
-            )
+            sources = "a manifest (data.train=pairs.json), a data set or 'synthetic'"
+            raise DeepMatchingError(f"Nothing to train on: set data.train to {sources}.")
         if SYNTHETIC in self.train and len(self.train) > 1:
             raise DeepMatchingError("data.train cannot mix 'synthetic' with data sets: use one or the other.")
         if len(self.crop) != 2 or (0 in self.crop and any(self.crop)):

@@ -143,9 +143,7 @@ def synthetic_batches(maker: Synthesizer, seed: int, batch: int, world: World, f
 
 def dataset_batches(samples: Samples, batch: int, workers: int, world: World, first: int) -> Iterator[Batch]:
     """Yield batches of a data set, on the device, from this process's batch number ``first`` on."""
-    numbers = (
-        range(start, start + batch) for start in count((first * world.size + world.rank) * batch, world.size * batch)
-    )
+    numbers = (range(n, n + batch) for n in count((first * world.size + world.rank) * batch, world.size * batch))
     on_gpu = world.device.type == "cuda"
     loader = DataLoader(
         samples,

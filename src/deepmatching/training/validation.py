@@ -41,7 +41,6 @@ from deepmatching.training.processes import World
 #: acc@T and coverage in %, EPE of the matches in pixels, the area under the ROC curve of the confidence in %, and
 #: pixels whose flow is less than 3 pixels off in %.
 METRICS = (*(f"acc@{threshold}" for threshold in THRESHOLDS), "epe", "coverage", "auc", "flow@3")
-
 SYNTHETIC_PAIRS = 32  #: number of synthetic validation pairs, unless ``validation.limit`` is set
 _AHEAD = 4  #: number of pairs that are read ahead
 

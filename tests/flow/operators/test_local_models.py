@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from deepmatching.flow.operators.local_models import affine_models, falloff_weights, paint, weighted_means
-from deepmatching.geometry.affine import affine_fit
+from deepmatching.geometry.homographies import affine_fit
 from deepmatching.kernels.constants import OWN_WEIGHT, WIDE_RIDGE
 from deepmatching.kernels.registry import plain_operators
 

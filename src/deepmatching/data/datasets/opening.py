@@ -23,7 +23,6 @@ NAMES = (
 WITH_PASSES = ("sintel", "sintelmini")  #: data sets that come in two renderings
 WITH_SPLITS = ("sintelmini", "chairs")  #: data sets that are split into pairs for training and for validation
 WITH_SPLIT_FILE = "chairs"  #: the data set that is split by a file
-
 #: Keys that name a file, and the field of :class:`Entry` that holds it.
 _FILES = {"occ" if name == "occluded" else name: name for name in FILES}
 _TRUTHS = ("flow", "homography", "points", "pose")  #: keys of the ground truth; an entry has one of them

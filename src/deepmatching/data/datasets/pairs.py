@@ -86,7 +86,8 @@ class Entry:
         return replace(self, occluded=None, visible=None, invalid=None, flow_noc=None)
 
     def read(self) -> Pair:
-        image0, image1 = (_load_rgb(path) for path in (self.image0, self.image1))
+        loaded = (load_image(path) for path in (self.image0, self.image1))
+        image0, image1 = (image if len(image) == 3 else image.expand(3, -1, -1).contiguous() for image in loaded)
         size0, size1 = (tuple(image.shape[1:]) for image in (image0, image1))
 
         def sized(path: Path, read: Callable[[Path], np.ndarray]) -> np.ndarray:
@@ -118,12 +119,6 @@ class Entry:
 
 MASKS = ("occluded", "visible", "invalid", "flow_noc")  #: fields of :class:`Entry` that a data set may lack
 FILES = ("image0", "image1", "flow", "homography", "points", *MASKS)  #: all fields of :class:`Entry` that hold a file
-
-
-def _load_rgb(path: Path) -> Tensor:
-    """Return (3, H, W); the channels of a grey image are equal."""
-    image = load_image(path)
-    return image if image.shape[0] == 3 else image.expand(3, -1, -1).contiguous()
 
 
 def _read_mask(path: Path) -> np.ndarray:

@@ -11,14 +11,12 @@ from deepmatching.errors import DeepMatchingError, check_choice
 from deepmatching.io.files import PathLike, read_bytes
 
 PASSES = ("clean", "final")  #: the parts of MPI Sintel that have their own images: without and with motion blur and fog
-
 #: SintelMini. The paper trains on 7 sequences ("313 images") and validates on every 10th frame of 5 others ("25
 #: images"), but does not name them. No 7 scenes have 313 frames, but they can have 313 pairs: six scenes of 50 frames
 #: and ambush_6 with 20 have 6·49 + 19 = 313. The six and the five are our choice, such that no place of the film
 #: (alley, cave, …) is in both sets.
 MINI_TRAIN = ("alley_1", "ambush_5", "ambush_6", "bamboo_1", "market_2", "mountain_1", "sleeping_1")
 MINI_VAL = ("bandage_1", "bandage_2", "cave_4", "shaman_3", "temple_2")
-
 MINI_STEP = 10  #: frames 1, 11, 21, 31 and 41 of 50: 25 pairs
 SPLIT_FILE = "FlyingChairs_train_val.txt"  #: the file that splits Flying Chairs, with a line for each pair
 _LABELS = {"train": ("1",), "val": ("2",), "all": ("1", "2")}  #: the labels in that file of the pairs of each split
@@ -241,10 +239,8 @@ class KITTI2015(LayoutPairs):
 
 def _kitti_entries(layout: Layout, training: Path, images: Path, group: str) -> list[Entry]:
     layout.folder(images)
-    known, visible = training / "flow_occ", training / "flow_noc"
-    names = [name for name in layout.names(known) if re.fullmatch(r"\d{6}_10\.png", name)]
+    occ, noc = training / "flow_occ", training / "flow_noc"
+    names = [name for name in layout.names(occ) if re.fullmatch(r"\d{6}_10\.png", name)]
     if not names:
-        raise layout.error(f"there are no files NNNNNN_10.png in '{known}'")
-    return [
-        Entry(group, n[:6], images / n, images / f"{n[:6]}_11.png", flow=known / n, flow_noc=visible / n) for n in names
-    ]
+        raise layout.error(f"there are no files NNNNNN_10.png in '{occ}'")
+    return [Entry(group, n[:6], images / n, images / f"{n[:6]}_11.png", flow=occ / n, flow_noc=noc / n) for n in names]

@@ -17,6 +17,7 @@ from deepmatching.data.synthesis.settings import SynthesisSettings
 
 _LUMA = np.array([0.299, 0.587, 0.114])
 CONTROL = (5, 7)  # rows and columns of the control points of smooth fields
+_Three = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 @dataclass
@@ -77,9 +78,7 @@ def _paired(common: np.ndarray, own: np.ndarray) -> np.ndarray:
     return total.reshape(-1, *total.shape[2:])
 
 
-def _draw_light(
-    rng: np.random.Generator, count: int, settings: SynthesisSettings
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _draw_light(rng: np.random.Generator, count: int, settings: SynthesisSettings) -> tuple[*_Three, np.ndarray]:
     """Draw smooth fields that objects move through; they change a little between the frames."""
     has = rng.uniform(size=(3, count)) < np.array([[settings.lighting], [settings.shadow], [settings.fog]])
     shape, own = (count, *CONTROL), (count, 2, *CONTROL)
@@ -105,9 +104,7 @@ def _draw_shade(rng: np.random.Generator, depth: np.ndarray) -> tuple[np.ndarray
     return shade, rng.uniform(0.3, 0.9, (len(depth), 1)) + rng.normal(0, 0.05, (len(depth), 3))
 
 
-def _draw_filters(
-    rng: np.random.Generator, count: int, settings: SynthesisSettings
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _draw_filters(rng: np.random.Generator, count: int, settings: SynthesisSettings) -> _Three:
     draw = rng.uniform(size=count)
     is_blurred, is_sharpened = draw < settings.blur, (draw >= settings.blur) & (draw < settings.blur + settings.sharpen)
     deviation = np.where(is_blurred, rng.uniform(0.15, 1, count) * settings.max_blur, rng.uniform(0.6, 1.5, count))
@@ -116,9 +113,7 @@ def _draw_filters(
     return chosen, deviation[chosen // 2] * rng.uniform(0.8, 1.25, len(chosen)), weight[chosen // 2]
 
 
-def _draw_colours(
-    rng: np.random.Generator, count: int, is_grey: np.ndarray, settings: SynthesisSettings
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _draw_colours(rng: np.random.Generator, count: int, is_grey: np.ndarray, settings: SynthesisSettings) -> _Three:
     """Draw colour ↦ (mix · colour + offset)^gamma: white balance, saturation, contrast, brightness."""
     common = (rng.uniform(size=count) < settings.colour).astype(float)
     # One change of light in five is a strong one.
@@ -176,11 +171,9 @@ def draw_differences(rng: np.random.Generator, count: int, settings: SynthesisSe
     rest = rng.uniform(0, 0.6, (len(styled), 1)) ** 2  # of the frame itself
     style = np.eye(_STYLES)[rng.integers(0, _STYLES, len(styled))] * (1 - rest)
     style, scale = np.concatenate([rest, style], axis=1), rng.uniform(0.7, 3.5, len(styled))
-    response = _draw_response(rng, len(sensed), settings.max_layers + PLANES + 1)
+    sines = _draw_response(rng, len(sensed), settings.max_layers + PLANES + 1)
     grain = np.abs(rng.normal(0, [0.15, 0.03], (len(grainy), 2)))
-    return Differences(
-        lit, fields, shade, fog, wide, gain, gamma, styled, scale, style, grainy, grain, sensed, *response
-    )
+    return Differences(lit, fields, shade, fog, wide, gain, gamma, styled, scale, style, grainy, grain, sensed, *sines)
 
 
 def _draw_other_light(rng: np.random.Generator, count: int) -> tuple[np.ndarray, ...]:

@@ -87,9 +87,8 @@ def fetch(texels: Tensor, windows: Windows[Tensor], side: int) -> Tensor:
 
 def without_detail(tiles: Tensor, missing: Tensor) -> Tensor:
     """Remove this fraction (N,) of all but large areas from pictures (N, 4, H, W), colours multiplied by alpha."""
-    large = F.interpolate(
-        F.adaptive_avg_pool2d(tiles, _LARGE_AREAS), tiles.shape[2:], mode="bilinear", align_corners=False
-    )
+    areas = F.adaptive_avg_pool2d(tiles, _LARGE_AREAS)
+    large = F.interpolate(areas, tiles.shape[2:], mode="bilinear", align_corners=False)
     alpha = tiles[:, 3:]
     colours = torch.minimum(large[:, :3] / large[:, 3:].clamp(min=1e-3) * alpha, alpha)
     colours = torch.lerp(tiles[:, :3], colours, missing[:, None, None, None])
@@ -142,9 +141,7 @@ def displacement(waves: Waves[Tensor], point: Tensor) -> Tensor:
     """Return w(x) of waves (m, K, …) at points (m, H, W, 2)."""
     x, y = point.unbind(-1)
     total = torch.zeros_like(point)
-    for amplitude, frequency, phase in zip(
-        waves.amplitude.unbind(1), waves.frequency.unbind(1), waves.phase.unbind(1), strict=True
-    ):
+    for amplitude, frequency, phase in zip(*(part.unbind(1) for part in vars(waves).values()), strict=True):
         angle = torch.addcmul(phase[:, None, None], frequency[:, :1, None], x)
         swing = angle.addcmul_(frequency[:, 1:, None], y).sin_()
         total.addcmul_(amplitude[:, None, None], swing[..., None])

@@ -19,8 +19,6 @@ from deepmatching.errors import DeepMatchingError, check_choice
 from deepmatching.io.image_files import PICTURE_SUFFIXES, decode_image_file
 
 LEVELS = 4  #: sizes of every picture: 1, 1/2, 1/4, 1/8
-
-
 _VALIDATION_PERIOD = 16  #: one file in 16 is held out
 _MAX_PHOTO = 640  #: longest side of a photograph in texels
 _MAX_CUTOUT = 288  #: longest side of a cut-out in texels
@@ -29,7 +27,6 @@ _BORDER = 2  #: transparent texels around a cut-out, so that it ends within its 
 LARGEST_CUTOUT = _MAX_CUTOUT + 2 * _BORDER  #: side of the largest cut-out with its border
 _SHAPES = 256  #: number of drawn shapes
 _SHAPE_SIDE = 224  #: side of a drawn shape in texels
-
 _OVERSAMPLING = 2  # drawn larger and then averaged, for smooth edges
 
 
@@ -85,9 +82,7 @@ def find_pictures(folder: str | os.PathLike[str]) -> list[Path]:
     """Return all files under `folder` with the suffix of a picture."""
     if not os.path.isdir(folder):
         raise DeepMatchingError(f"There is no folder of photographs '{folder}'; check the path.")
-    paths = sorted(
-        path for path in Path(folder).rglob("*") if path.suffix.lower() in PICTURE_SUFFIXES and os.path.isfile(path)
-    )
+    paths = sorted(p for p in Path(folder).rglob("*") if p.suffix.lower() in PICTURE_SUFFIXES and os.path.isfile(p))
     if not paths:
         raise DeepMatchingError(f"There are no pictures in '{folder}'; give a folder of photographs.")
     return paths

@@ -110,9 +110,8 @@ def draw_layers(
     matrix[..., :, 0] *= rng.choice([-1, 1], (*shape, 1))
     centre = rng.uniform(-0.05, 1.05, (*shape, 2)) * np.array(size[::-1])
     box = photos.table[framing, level, 2:0:-1].astype(float)
-    return Objects(
-        textures, masks, motions.affine(matrix, centre, np.zeros(2)), centre, extent, box, np.ones(shape, bool)
-    )
+    placement = motions.affine(matrix, centre, np.zeros(2))
+    return Objects(textures, masks, placement, centre, extent, box, np.ones(shape, bool))
 
 
 def lay_planes(
@@ -124,9 +123,8 @@ def lay_planes(
         return
     index = rng.integers(0, photos.photograph_count, (count, planes))
     textures = _windows(photos, index, rng.integers(0, 2, (count, planes)), np.zeros((count, planes), bool))
-    textures.row, textures.column = np.rint(
-        rng.uniform(0, 1, (2, count, planes)) * np.stack([textures.height, textures.width])
-    )
+    sides = np.stack([textures.height, textures.width])
+    textures.row, textures.column = np.rint(rng.uniform(0, 1, (2, count, planes)) * sides)
     masks = _windows(photos, np.full_like(index, photos.box), np.zeros_like(index), np.ones(index.shape, bool))
     # The middle texel of the 3 × 3 box covers the whole plane.
     masks.column_step, masks.row_step = np.moveaxis(1 / streets.box, -1, 0)

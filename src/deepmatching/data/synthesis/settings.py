@@ -61,6 +61,5 @@ class SynthesisSettings:
 
 _STRENGTHS = ("max_displacement", "min_layers", "max_layers", "bending", "max_blur", "max_noise")
 _FRACTIONS: dict[str, Any] = {field.name: 0.0 for field in fields(SynthesisSettings) if field.name not in _STRENGTHS}
-
 #: ``chairs``: affine motions of cut-outs and background in constant light, as in Flying Chairs.
 PRESETS = {"default": SynthesisSettings(), "chairs": SynthesisSettings(**{**_FRACTIONS, "cutouts": 1.0})}

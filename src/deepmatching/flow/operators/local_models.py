@@ -8,7 +8,7 @@ Displacements are taken relative to the seed's own, so that equal displacements 
 import torch
 from torch import Tensor
 
-from deepmatching.geometry.affine import affine_fit
+from deepmatching.geometry.homographies import affine_fit
 from deepmatching.kernels.constants import OWN_WEIGHT, WIDE_RIDGE
 from deepmatching.kernels.registry import operator
 
@@ -43,7 +43,7 @@ def affine_models(
     Args:
         index, weights: (S, K), each seed itself first.
         points, values: (S, 2), the seeds' p_s and displacements.
-        ridge: see :func:`deepmatching.geometry.affine.affine_fit`.
+        ridge: see :func:`deepmatching.geometry.homographies.affine_fit`.
         wide: 0 … 1; 0: A_0 = 0.
 
     Returns:

@@ -18,15 +18,12 @@ from deepmatching.network.descriptors.vgg import MEAN_RGB, VGG
 
 #: The authors' own weights, published by PyTorch. The name ends with the first digits of the file's SHA-256.
 URL = "https://download.pytorch.org/models/vgg16_features-amdegroot-88682ab5.pth"
-
 #: Our layers and their indices in torchvision's ``vgg16().features``.
 LAYERS = {"conv1_1": 0, "conv1_2": 2, "conv2_1": 5, "conv2_2": 7}
-
 #: Images x in 0 … 255 enter a network as (x − mean)/std: with these values for the authors' and for torchvision's own
 #: training.
 AUTHORS = (MEAN_RGB, (1.0, 1.0, 1.0))
 TORCHVISION = ((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
-
 #: The first kernel, (3, 3) of the red channel, tells which training a file comes from, whatever its name.
 AUTHORS_KERNEL = ((0.4800, 0.4085, -0.0651), (0.3105, 0.0502, -0.4034), (-0.0509, -0.2852, -0.4185))
 TORCHVISION_KERNEL = ((-0.5537, 0.1427, 0.5290), (-0.5831, 0.3566, 0.7657), (-0.6902, -0.0480, 0.4841))
@@ -64,9 +61,8 @@ def load_vgg(descriptor: VGG, source: PathLike = "download") -> None:
             expected = getattr(getattr(descriptor, layer), kind).shape
             if found is None or found.shape != expected:
                 what = "has no" if found is None else f"has a tensor of shape {tuple(found.shape)} instead of the"
-                raise DeepMatchingError(
-                    f"{source} {what} {layer}.{kind} of VGG-16, {tuple(expected)}; give weights of that network."
-                )
+                missing = f"{layer}.{kind} of VGG-16, {tuple(expected)}"
+                raise DeepMatchingError(f"{source} {what} {missing}; give weights of that network.")
             if not torch.isfinite(found).all():
                 raise DeepMatchingError(f"{source} holds NaN or infinite numbers in {layer}.{kind}; use another file.")
             filled[f"{layer}.{kind}"] = found.float()
