@@ -94,8 +94,7 @@ def test_retrieval_takes_the_images_with_the_most_similar_global_descriptors(pho
 def test_the_order_by_image_describes_each_image_a_few_times_only() -> None:
     names = [f"{n}.png" for n in range(4 * BLOCK)]
     pairs = list(combinations(names, 2))
-    shuffled = [pairs[i] for i in np.random.default_rng(0).permutation(len(pairs))]
-    ordered = order_by_image(shuffled)
+    ordered = order_by_image([pairs[i] for i in np.random.default_rng(0).permutation(len(pairs))])
     assert sorted(ordered) == sorted(pairs)
     describe = lru_cache(2 * BLOCK)(lambda name: name)  # what memory holds
     for name in chain.from_iterable(ordered):

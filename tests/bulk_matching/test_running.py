@@ -71,8 +71,7 @@ def test_a_second_run_into_the_same_folder_at_once_is_refused(photos: Path, tmp_
 def test_new_pairs_are_added_to_a_run(photos: Path, tmp_path: Path) -> None:
     before = shards(dm.bulk(sequential_pairs(photos, 1), photos, tmp_path / "run", **SETTINGS))
     run = dm.bulk(exhaustive_pairs(photos), photos, tmp_path / "run", **SETTINGS)
-    after = shards(run)
-    assert {name: after[name] for name in before} == before
+    assert before.items() <= shards(run).items()
     assert len(run) == 10 and len({frozenset(pair.names) for pair in run}) == 10
 
 
@@ -142,8 +141,7 @@ def test_damaged_files_of_a_run_are_one_sentence(photos: Path, tmp_path: Path) -
         list(run)
     manifest = run.path / MANIFEST
     for change in ({"pairs": [[0, 99]]}, {"ends": [1]}, {"format": "other"}, {"names": 1}):
-        content = json.loads(manifest.read_text())
-        (tmp_path / MANIFEST).write_text(json.dumps({**content, **change}))
+        (tmp_path / MANIFEST).write_text(json.dumps({**json.loads(manifest.read_text()), **change}))
         with pytest.raises(DeepMatchingError, match="is not the manifest of a run"):
             RunFolder(tmp_path)
 

@@ -47,8 +47,7 @@ def test_the_colour_changes_at_the_steps_and_nowhere_else() -> None:
     field = np.zeros((1, len(errors), 2), np.float32)
     field[0, :, 0] = errors
     colors = error_colors(field, np.zeros_like(field))[0]
-    kinds = np.unique(colors, axis=0)
-    assert len(kinds) == len(STEPS) + 1
+    assert len(np.unique(colors, axis=0)) == len(STEPS) + 1
     for below, at, above in colors[1:-1].reshape(-1, 3, 3):
         assert (below == at).all() and (at != above).any()  # acc@T counts an error of T as right
 

@@ -102,8 +102,7 @@ def test_arrows_and_dots_are_spread_evenly_whatever_the_length_of_the_displaceme
     motion = np.stack([np.where(start[:, 0] < 400, 0.5, 40.0), np.zeros(len(start))], axis=1)
     figure = build_match_figure(BLACK, BLACK, start, start + motion, np.linspace(0, 1, len(start)))
     (arrows,) = figure.axes[2].collections
-    tails = np.asarray(arrows.get_offsets())
-    counts = np.histogram2d(*tails.T, bins=(4, 3), range=((0, 800), (0, 600)))[0]
+    counts = np.histogram2d(*np.asarray(arrows.get_offsets()).T, bins=(4, 3), range=((0, 800), (0, 600)))[0]
     assert counts.min() >= 0.6 * counts.max()
 
 
@@ -129,8 +128,7 @@ def test_a_line_leads_from_a_circle_at_the_start_to_a_square_at_the_end() -> Non
     assert ink(left, 600, 500) == ink(left, 100, 400) == ink(right, 300, 50) == 0
     dark = (right[380:421, 280:321] < 60).all(axis=2)  # the outline
     assert dark.any(axis=0).sum() == dark.any(axis=1).sum()
-    corner = np.argwhere(dark).min(axis=0)
-    assert dark[tuple(corner)]  # of a square
+    assert dark[tuple(np.argwhere(dark).min(axis=0))]  # of a square
 
 
 def test_lines_are_few_and_spread_over_the_image(rng: np.random.Generator) -> None:
@@ -143,8 +141,7 @@ def test_lines_are_few_and_spread_over_the_image(rng: np.random.Generator) -> No
     for x in (0, 320):
         for y in (0, 240):
             assert ((start[shown] >= (x, y)) & (start[shown] < (x + 320, y + 240))).all(axis=1).sum() >= 5
-    seam = np.sort((start[shown, 1] + end[shown, 1]) / 2)
-    assert np.diff(seam).min() > 4  # no two lines are one
+    assert np.diff(np.sort((start[shown, 1] + end[shown, 1]) / 2)).min() > 4  # no two lines are one
     assert len(choose_lines(NONE, NONE, 40)) == 0
 
 

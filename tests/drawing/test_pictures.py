@@ -34,8 +34,7 @@ def test_write_image_keeps_the_pixels(tmp_path: Path, suffix: str, rng: np.rando
     rgb = rng.integers(0, 256, (7, 9, 3), np.uint8)
     path = tmp_path / f"größe{suffix}"
     write_image(path, rgb)
-    read = cv2.imdecode(np.fromfile(path, np.uint8), cv2.IMREAD_COLOR)
-    np.testing.assert_array_equal(read[:, :, ::-1], rgb)
+    np.testing.assert_array_equal(cv2.imdecode(np.fromfile(path, np.uint8), cv2.IMREAD_COLOR)[:, :, ::-1], rgb)
 
 
 def test_write_image_refuses_what_it_cannot_write_and_leaves_no_file(tmp_path: Path) -> None:
@@ -61,8 +60,7 @@ def test_the_wheel_is_baker_et_als() -> None:
     assert WHEEL.shape == (55, 3)
     # The original table begins its six runs (15, 6, 4, 11, 13 and 6 long) at these colours.
     starts = np.cumsum([0, 15, 6, 4, 11, 13])
-    expected = [[1, 0, 0], [1, 1, 0], [0, 1, 0], [0, 1, 1], [0, 0, 1], [1, 0, 1]]
-    np.testing.assert_array_equal(WHEEL[starts], expected)
+    np.testing.assert_array_equal(WHEEL[starts], [[1, 0, 0], [1, 1, 0], [0, 1, 0], [0, 1, 1], [0, 0, 1], [1, 0, 1]])
 
 
 def test_flow_colours_of_known_directions() -> None:
@@ -93,8 +91,7 @@ def test_flow_colour_depends_on_the_ratio_to_max_norm(rng: np.random.Generator) 
 
 def test_every_colour_has_a_full_channel(rng: np.random.Generator) -> None:
     # Hence no displacement has the grey that stands for none.
-    colors = displacement_colors(rng.normal(0, 5, (500, 2)), 10.0)
-    assert (colors.max(axis=1) == 255).all()
+    assert (displacement_colors(rng.normal(0, 5, (500, 2)), 10.0).max(axis=1) == 255).all()
 
 
 def test_outliers_do_not_bleach_the_others() -> None:

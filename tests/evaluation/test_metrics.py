@@ -229,8 +229,7 @@ def test_the_area_is_the_fraction_of_pairs_in_order(values: list[tuple[int, bool
 
 
 def test_reliability_compares_what_is_stated_with_what_is_true() -> None:
-    confidence = np.array([0.05, 0.05, 0.95, 1.0, 0.95])
-    table = reliability(confidence, np.array([False, True, True, True, False]))
+    table = reliability(np.array([0.05, 0.05, 0.95, 1.0, 0.95]), np.array([False, True, True, True, False]))
     assert table[0] == (2, pytest.approx(0.05), 0.5)
     assert table[9] == (3, pytest.approx((0.95 + 1 + 0.95) / 3), pytest.approx(2 / 3))
     assert [row[0] for row in table[1:9]] == [0] * 8 and math.isnan(table[4][1])

@@ -155,8 +155,7 @@ def test_kornias_own_matcher_gives_the_same_keys_and_types(images: tuple[Tensor,
 
 
 def test_vismatch_runs_it_and_finds_the_shift(images: tuple[Tensor, Tensor], load: Load) -> None:
-    matcher = load("vismatch").DeepMatchingMatcher(**SETTINGS, max_num_keypoints=50, ransac_reproj_thresh=2)
-    found = matcher(*images)
+    found = load("vismatch").DeepMatchingMatcher(**SETTINGS, max_num_keypoints=50, ransac_reproj_thresh=2)(*images)
     assert 20 < found["num_inliers"] <= len(found["matched_kpts0"]) == len(found["matched_confidences"]) == 50
     np.testing.assert_allclose(found["H"] / found["H"][2, 2], [[1, 0, 6], [0, 1, -4], [0, 0, 1]], atol=0.5)
 

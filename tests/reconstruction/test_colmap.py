@@ -158,8 +158,7 @@ def test_pairs_are_kept_for_their_confident_matches_that_fit_one_geometry(make_r
     pairs = []
     for number, (right, wrong, share) in enumerate(((200, 20, 1.0), (0, 220, 1.0), (200, 20, 0.4), (5, 0, 1.0))):
         count = right + wrong
-        confidence = np.where(np.arange(count) < share * count, 0.9, 0.1)
-        arrays = *two_views(right, wrong), np.ones(count), confidence
+        arrays = *two_views(right, wrong), np.ones(count), np.where(np.arange(count) < share * count, 0.9, 0.1)
         pairs.append(matched("a.png", f"{number}.png", *arrays, size=(400, 400)))
     counted: list[None] = []
     verified = verify_pairs(make_run(pairs), 100, lambda: counted.append(None))

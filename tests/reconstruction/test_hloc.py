@@ -60,8 +60,7 @@ def test_hloc_finds_keypoints_and_pairs_in_both_orders_whatever_the_names(make_r
         pair = matched(names[first], names[second], starts, ends, 3 * confidence, confidence)
         made[pair.names] = pair
     shared = SharedKeypoints(make_run(list(made.values()), max_size=48), cell=0.01, is_refined=False)
-    count = write_hloc(shared, tmp_path / "feats.h5", tmp_path / "matches.h5")
-    assert count == 2 * len(starts)
+    assert write_hloc(shared, tmp_path / "feats.h5", tmp_path / "matches.h5") == 2 * len(starts)
     reader = Reader(tmp_path)
     assert reader.names() == set(names)
     for pair, expected in ((names, made.matches) for names, made in made.items()):

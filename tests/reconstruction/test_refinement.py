@@ -35,8 +35,7 @@ def test_refinement_halves_the_noise() -> None:
 def test_a_match_that_disagrees_stays_and_does_not_pull_its_neighbours() -> None:
     points = grid()
     targets = points + 5.0
-    wrong = len(points) // 2
-    targets[wrong] += 3 * MAX_DISAGREEMENT * STEP
+    targets[len(points) // 2] += 3 * MAX_DISAGREEMENT * STEP
     np.testing.assert_allclose(refine(points, targets, np.ones(len(points)), STEP), targets, atol=1e-9)
 
 

@@ -18,8 +18,7 @@ QUICKSTART = ("data.train=pairs.json",)
 def test_the_shipped_configs_can_be_read_and_written(tmp_path: Path) -> None:
     assert {"compact", "paper", "quickstart", "vgg"} <= set(shipped_configs())
     for name in shipped_configs():
-        needed = {"quickstart": QUICKSTART, "paper": ()}.get(name, REQUIRED)
-        config = read_config(name, needed)
+        config = read_config(name, {"quickstart": QUICKSTART, "paper": ()}.get(name, REQUIRED))
         write_config(config, tmp_path / "config.toml")
         assert read_config(tmp_path / "config.toml") == config
 

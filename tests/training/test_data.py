@@ -55,8 +55,7 @@ def test_every_epoch_is_a_permutation_of_its_own(count: int, seed: int, epoch: i
 
 
 def test_seeds_depend_on_each_of_their_parts() -> None:
-    seeds = {seed_for(s, p, a, b) for s in (0, 1) for p in ("x", "y") for a in (0, 1) for b in (0, 1)}
-    assert len(seeds) == 16
+    assert len({seed_for(s, p, a, b) for s in (0, 1) for p in ("x", "y") for a in (0, 1) for b in (0, 1)}) == 16
 
 
 def test_processes_divide_the_batches_that_one_process_would_read(manifest: Path) -> None:
@@ -119,8 +118,7 @@ def test_overfitting_uses_the_same_center_crops(config_of: Callable[..., Config]
     config = config_of("data.overfit=2")
     data = TrainingData(config.data, config.seed, World())
     assert data.pairs is not None and len(data.pairs) == 2
-    whole = open_dataset(config.data.train[0])
-    assert torch.equal(data.pairs[1].image0, whole[1].image0[:, 16:48, 24:72])
+    assert torch.equal(data.pairs[1].image0, open_dataset(config.data.train[0])[1].image0[:, 16:48, 24:72])
     for batch in islice(data.batches(0), 6):
         assert any(torch.equal(batch.image0[0], pair.image0) for pair in data.pairs)
 

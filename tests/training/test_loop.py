@@ -65,8 +65,7 @@ def test_a_run_in_order(config_of: Configs, tmp_path: Path) -> None:
 def test_overfitting_learns(config_of: Configs) -> None:
     watcher = Recorder()
     train(config_of("data.overfit=2", "steps=40", "validation.every=40", "ema=0.5"), CPU, watchers=[watcher])
-    rows = read_log(Path(config_of().out) / "log.csv")
-    losses = [row["loss"] for row in rows if "loss" in row]
+    losses = [row["loss"] for row in read_log(Path(config_of().out) / "log.csv") if "loss" in row]
     assert losses[-1] < 0.8 * losses[0]
     first, last = watcher.validations[0][0], watcher.validations[-1][0]
     assert last["acc@2"] > first["acc@2"] + 20

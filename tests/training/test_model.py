@@ -55,8 +55,7 @@ def test_what_an_author_has_frozen_stays_frozen(config_of: Configs, monkeypatch:
     for learn in ("features", "both"):
         config = config_of("model.descriptor=half-frozen", "model.settings={}", f"model.learn={learn}")
         descriptor = build_model(config.model, config.loss).network.descriptor
-        learned = {name.split(".")[0] for name, p in descriptor.named_parameters() if p.requires_grad}
-        assert learned == {"head"}
+        assert {name.split(".")[0] for name, p in descriptor.named_parameters() if p.requires_grad} == {"head"}
 
 
 BAD = [

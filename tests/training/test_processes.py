@@ -53,8 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, manifest: Path) -> Path:
     ports = [str(store.port) for store in stores]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "USE_LIBUV": "0"}
     environment |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
-    script = Path(two_processes.__file__)
-    commands = [[sys.executable, script, str(rank), config, folder, *ports] for rank in (0, 1)]
+    commands = [[sys.executable, Path(two_processes.__file__), str(rank), config, folder, *ports] for rank in (0, 1)]
     processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) for command in commands]
     try:
         for process in processes:

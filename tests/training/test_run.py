@@ -24,8 +24,7 @@ def with_flow(manifest: Path, folder: Path, *values: float) -> str:
     entries = []
     for n, value in enumerate(values):
         np.save(folder / f"{n}.npy", np.full((64, 96, 2), value, np.float32))
-        images = {f"image{i}": str(manifest.parent / f"0_{i}.png") for i in (0, 1)}
-        entries.append({**images, "flow": f"{n}.npy"})
+        entries.append({**{f"image{i}": str(manifest.parent / f"0_{i}.png") for i in (0, 1)}, "flow": f"{n}.npy"})
     (folder / "flows.json").write_text(json.dumps(entries))
     return f"data.train={folder / 'flows.json'}"
 
@@ -44,8 +43,7 @@ def test_a_run_without_a_lesson_warns_at_once_and_fails_at_its_end(
     first = str(raised.value).split(":")[0]
     warnings = [n for n, event in enumerate(watcher.events) if event.startswith(first)]
     assert warnings == [watcher.events.index("logged 2") + 1]
-    about_validation = [event for event in watcher.events if "validation pairs" in event]
-    assert len(about_validation) == math.isnan(value)
+    assert len([event for event in watcher.events if "validation pairs" in event]) == math.isnan(value)
     row = next(row for row in read_log(tmp_path / "run" / "log.csv") if "loss" in row)
     assert (row["loss"], row["reachable"], row["known"]) == (0, 0, 0 if math.isnan(value) else 1)
     with pytest.raises(DeepMatchingError, match=says):

@@ -117,8 +117,7 @@ def bulk(
         raise DeepMatchingError(f"'{images}' has none of the images, such as '{named[0][0]}'; check the path.")
     settings = {"radius": RADIUS, **{name: value for name, value in settings.items() if value is not None}}
     # On a cluster, this process does not match: its matcher tells the settings, and needs no GPU.
-    own = settings if engine == "local" else {**settings, "device": "cpu"}
-    matcher = DeepMatcher.from_pretrained(model, **own)
+    matcher = DeepMatcher.from_pretrained(model, **settings if engine == "local" else {**settings, "device": "cpu"})
     if min_confidence is not None and matcher.network.confidence is None:
         raise DeepMatchingError(f"The model '{model}' does not judge its matches: leave min_confidence out.")
     recorded = {

@@ -153,8 +153,7 @@ def choose_lines(start: np.ndarray, end: np.ndarray, count: int) -> np.ndarray:
         distance = np.abs(start[:, 0] - left - (number * _GOLDEN_RATIO % 1) * width)
         movers = band[moves_apart[band] & (distance[band] <= width / 3)]
         group = movers if number % 2 and len(movers) else band
-        near = distance[group] <= max(width / 20, distance[group].min())
-        chosen.append(int(group[near].max()))
+        chosen.append(int(group[distance[group] <= max(width / 20, distance[group].min())].max()))
         lowest = seam[chosen[-1]] + 0.5 * np.ptp(seam) / len(bands)
     return np.array(chosen, np.int64)
 

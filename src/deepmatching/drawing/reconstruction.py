@@ -95,8 +95,7 @@ def _show(axes: Axes, points: np.ndarray, colors: np.ndarray, centres: np.ndarra
     far_first = np.argsort(-points[:, 2], kind="stable")
     x, y, _ = points[far_first].T
     axes.scatter(x, y, s=1.5, c=colors[far_first] / 255.0, linewidths=0)
-    together = np.concatenate([points, centres])
-    size = 0.03 * float(np.ptp(together[:, :2], axis=0).max() or 1.0)
+    size = 0.03 * float(np.ptp(np.concatenate([points, centres])[:, :2], axis=0).max() or 1.0)
     corners = size * np.array([[-1, -0.75, 1.5], [1, -0.75, 1.5], [1, 0.75, 1.5], [-1, 0.75, 1.5], [-1, -0.75, 1.5]])
     for centre, rotation in zip(centres, rotations, strict=True):
         rim = centre + corners @ rotation.T

@@ -137,5 +137,4 @@ def _show_map(axes: Axes, title: str, scores: np.ndarray) -> None:
         for color, line in (("black", 3.0), ("white", 1.3)):
             axes.plot(column, row, "o", markersize=11, color=color, fillstyle="none", markeredgewidth=line)
     fit(axes.set_title(f"{title}   {width} × {height}", loc="left", fontsize=9, pad=4), _SIDE)
-    label = f"{low:.3g} … {high:.3g}" if known.any() else "no scores"
-    axes.set_xlabel(label, fontsize=8, labelpad=3, loc="left")
+    axes.set_xlabel(f"{low:.3g} … {high:.3g}" if known.any() else "no scores", fontsize=8, labelpad=3, loc="left")

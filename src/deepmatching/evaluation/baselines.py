@@ -52,8 +52,7 @@ class KeypointMatcher:
                 if ratio <= self.ratio and (not self.is_mutual or back[nearest.trainIdx] == nearest.queryIdx):
                     chosen.append((nearest.queryIdx, nearest.trainIdx, 1.0 - ratio))
         from0, from1, scores = zip(*chosen, strict=True) if chosen else ((), (), ())
-        ends = points0[np.array(from0, np.int64)], points1[np.array(from1, np.int64)]
-        start, end = map(torch.from_numpy, ends)
+        start, end = map(torch.from_numpy, (points0[np.array(from0, np.int64)], points1[np.array(from1, np.int64)]))
         return Matches(start, end, torch.tensor(scores, dtype=torch.float32), size_of(image0), size_of(image1))
 
     def _describe(self, detector: Any, image: Tensor) -> tuple[np.ndarray, Any]:

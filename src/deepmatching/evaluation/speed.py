@@ -219,8 +219,7 @@ def peak_memory(device: torch.device) -> int:
 
         return psutil.Process().memory_info().peak_wset
     if sys.platform == "linux":  # getrusage would include the peak of the parent process
-        status = Path("/proc/self/status").read_text()
-        return 1024 * int(status.split("VmHWM:")[1].split()[0])
+        return 1024 * int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

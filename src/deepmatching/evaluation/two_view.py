@@ -63,8 +63,7 @@ def homography_error(matches: Matches, truth: np.ndarray) -> float:
     middle = np.array([*centre(matches.size0), 1.0])  # which both take to a point on this side of the horizon
     with np.errstate(divide="ignore", invalid="ignore"):
         ends, found = (apply(m / (m[2] @ middle), grid) for m in (truth, matches.homography().matrix))
-    is_seen = inside(ends, matches.size1)
-    return _median(np.hypot(*(found - ends)[is_seen].T))
+    return _median(np.hypot(*(found - ends)[inside(ends, matches.size1)].T))
 
 
 def epipolar_error(matches: Matches, points: tuple[np.ndarray, np.ndarray]) -> float:

@@ -82,8 +82,7 @@ def target_bands(geometry: Geometry, patch: int, channels: int, pitch: int) -> t
     if not geometry.relative:
         return rows, height
     step, side = geometry.step, 2 * geometry.R(0) + patch
-    fitting = TARGET_BYTES // (4 * channels * pitch) - side
-    band = min(rows, max(fitting, side) // step + 1)
+    band = min(rows, max(TARGET_BYTES // (4 * channels * pitch) - side, side) // step + 1)
     return band, min(height, (band - 1) * step + side, rows * step + geometry.R(0) + patch)
 
 

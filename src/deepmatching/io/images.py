@@ -164,8 +164,7 @@ def _planar_from_tensor(tensor: torch.Tensor, name: str) -> torch.Tensor:
     elif tensor.ndim == 4 and shape[0] == 1:
         tensor = tensor[0]
     if tensor.ndim != 3 or tensor.shape[0] not in (1, 3, 4):
-        is_interleaved = tensor.ndim == 3 and shape[-1] in (1, 3, 4)
-        hint = " (for channels last, call .permute(2, 0, 1))" if is_interleaved else ""
+        hint = " (for channels last, call .permute(2, 0, 1))" if tensor.ndim == 3 and shape[-1] in (1, 3, 4) else ""
         hint = " (one image at a time)" if tensor.ndim == 4 else hint
         form = f"(H,W), (C,H,W) or (1,C,H,W) with C = 1, 3 or 4{hint}"
         raise DeepMatchingError(f"The {name} is a tensor of shape {shape}; it must be {form}.")

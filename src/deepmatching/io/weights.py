@@ -48,8 +48,7 @@ def check_counts(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> 
 def write_safetensors(path: PathLike, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
     """Write tensors and metadata atomically."""
     # Not save_file: it would replace the temporary file by one that only its owner may read.
-    data = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, metadata)
-    write_file(path, data)
+    write_file(path, save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, metadata))
 
 
 class NoInitialValues(TorchFunctionMode):

@@ -97,8 +97,7 @@ def _train(run: "Run") -> int:
         measured, failure = [], None
         for n in range(config.accumulate):
             batch = next(batches) if n else batch
-            is_last = n == config.accumulate - 1
-            with contextlib.nullcontext() if is_last else world.no_sync(model):
+            with contextlib.nullcontext() if n == config.accumulate - 1 else world.no_sync(model):
                 loss, metrics, error = model(batch)
                 (loss * (1 / config.accumulate)).backward()
             measured.append({"loss": loss.detach(), **metrics})

@@ -69,8 +69,7 @@ def cosine(progress: float, final: float = 0.0) -> float:
 
     PyTorch's schedules count steps; this one also follows a run that is limited in time.
     """
-    t = min(max(progress, 0.0), 1.0)
-    return final + (1 - final) * (1 + math.cos(math.pi * t)) / 2
+    return final + (1 - final) * (1 + math.cos(math.pi * min(max(progress, 0.0), 1.0))) / 2
 
 
 class MovingAverage:

@@ -36,8 +36,7 @@ def export(out: Path, folder: Path, count: int, seed: int = 0) -> list[bool]:
 
 def test_files_hold_what_the_generator_makes(tmp_path: Path, folder: Path) -> None:
     assert export(tmp_path, folder, 2) == [True, True]
-    maker = Synthesizer(Photos.load(folder), SIZE)
-    pair = maker.batch(1, pair_generator(0, 2))
+    pair = Synthesizer(Photos.load(folder), SIZE).batch(1, pair_generator(0, 2))
     stem = str(tmp_path / "data" / "00002_")
     np.testing.assert_array_equal(read_flow(stem + "flow.flo"), pair.flow[0])
     np.testing.assert_array_equal(cv2.imread(stem + "occ.png", 0), 255 * pair.occluded[0].byte())

@@ -31,8 +31,7 @@ def test_planes_agree_with_points_in_space() -> None:
     rotation = rotation + (rotation - np.eye(3)) @ (rotation - np.eye(3)) / 2
     rays = np.column_stack([rng.uniform(-0.4, 0.4, (5, 2)), np.ones(5)])
     space = rays / (rays @ normal[0, 0])[:, None]  # on the plane
-    moved = space @ rotation.T + shift
-    before, after = (200 * p[:, :2] / p[:, 2:] + centre for p in (space, moved))
+    before, after = (200 * p[:, :2] / p[:, 2:] + centre for p in (space, space @ rotation.T + shift))
     np.testing.assert_allclose(motions.apply(motion[:, 0], before[None])[0], after, atol=1e-8)
 
 
@@ -44,8 +43,7 @@ def test_the_planes_of_a_street_lie_where_their_normals_say() -> None:
             corners = 0.5 * streets.box[scene, plane] * np.array([[-1, -1], [1, -1], [-1, 1], [1, 1]])
             # A placement divides by the depth: the third coordinate of (u, v, 1) mapped back is the depth itself.
             mapped = np.column_stack([corners, np.ones(4)]) @ np.linalg.inv(streets.placement[scene, plane]).T
-            rays = np.linalg.inv(motions.intrinsics(streets.focal, streets.centre)[scene])
-            space = mapped @ rays.T
+            space = mapped @ np.linalg.inv(motions.intrinsics(streets.focal, streets.centre)[scene]).T
             assert (mapped[:, 2] > 0).all()
             np.testing.assert_allclose(space @ streets.normal[scene, plane], 1, atol=1e-6)
 
@@ -82,8 +80,7 @@ def test_no_background_moves_further_than_allowed(photos: Photos, kind: str | No
     frame = np.stack(np.meshgrid(np.linspace(0, 127, 5), np.linspace(0, 95, 5)), -1).reshape(-1, 2)
     reaches = []
     for _ in range(10):
-        scene = draw_scene(rng, photos, size, 4, setting)
-        reaches.append(motions.reach(scene.motion[-1], frame))
+        reaches.append(motions.reach(draw_scene(rng, photos, size, 4, setting).motion[-1], frame))
     assert np.max(reaches) < 1.06 * largest
     if kind in ("viewpoint", None):
         assert np.max(reaches) > 0.5 * largest

@@ -34,8 +34,7 @@ def test_a_photograph_lies_in_the_buffer_as_it_is_and_a_cutout_multiplied_by_its
 
 
 def test_cutouts_and_shapes_are_transparent_along_their_border_at_every_level() -> None:
-    opaque = np.full((99, 77, 4), 255, np.uint8)
-    photos = Photos([draw_photo(0)], [opaque])
+    photos = Photos([draw_photo(0)], [np.full((99, 77, 4), 255, np.uint8)])
     for index in range(photos.photograph_count, photos.white):
         for level in range(LEVELS):
             picture = picture_of(photos, index, level)
@@ -46,14 +45,12 @@ def test_every_level_halves_the_one_before() -> None:
     photos = Photos([draw_photo(0, 200, 300)])
     assert [tuple(size) for size in photos.table[0, :, 1:]] == [(200, 300), (100, 150), (50, 75), (25, 37)]
     fine, coarse = picture_of(photos, 0, 0).astype(float), picture_of(photos, 0, 1)
-    mean = fine.reshape(100, 2, 150, 2, 4).mean((1, 3))
-    assert np.abs(mean - coarse).max() <= 1
+    assert np.abs(fine.reshape(100, 2, 150, 2, 4).mean((1, 3)) - coarse).max() <= 1
 
 
 def test_shapes_are_the_same_every_time_and_not_empty() -> None:
     shapes = draw_shapes(28, 96)
-    again = draw_shapes(28, 96)
-    assert all((one == other).all() for one, other in zip(shapes, again, strict=True))
+    assert all((one == other).all() for one, other in zip(shapes, draw_shapes(28, 96), strict=True))
     covered = np.array([(shape > 127).mean() for shape in shapes])
     assert covered.min() > 0.002 and covered.max() < 0.9
     assert len({shape.tobytes() for shape in shapes}) == 28

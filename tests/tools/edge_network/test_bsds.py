@@ -20,8 +20,7 @@ def root(tmp_path: Path, boundaries: np.ndarray) -> Path:
     for folder in ("images/val", "boundaries/val"):
         (tmp_path / folder).mkdir(parents=True)
     cv2.imwrite(str(tmp_path / "images/val/12.jpg"), np.full((20, 30, 3), (255, 0, 0), np.uint8))  # blue
-    bits = (boundaries[0] + 2 * boundaries[1]).astype(np.uint8)
-    cv2.imwrite(str(tmp_path / "boundaries/val/12.png"), bits)
+    cv2.imwrite(str(tmp_path / "boundaries/val/12.png"), (boundaries[0] + 2 * boundaries[1]).astype(np.uint8))
     (tmp_path / "boundaries/val/annotators.txt").write_text("12 3\n")
     return tmp_path
 

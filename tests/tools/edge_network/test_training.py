@@ -25,8 +25,7 @@ def test_the_loss_is_the_mean_over_annotators() -> None:
     known = (torch.rand(2, 1, 5, 6) < 0.7).float()
     p = logits.sigmoid()
     losses = [-(POSITIVE_WEIGHT * y * p.log() + (1 - y) * (1 - p).log())[known == 1].mean() for y in annotators]
-    expected = torch.stack(losses).mean()
-    torch.testing.assert_close(boundary_loss(logits, annotators.mean(dim=0), known), expected)
+    torch.testing.assert_close(boundary_loss(logits, annotators.mean(dim=0), known), torch.stack(losses).mean())
 
 
 def test_a_batch_without_known_pixels_has_no_loss() -> None:

@@ -54,8 +54,7 @@ class Export:
         check_number("The number of pairs", self.count, minimum=1, whole=True)
         check_size(self.size, self.settings)
         find_pictures(self.photos)  # raises at once; decoding takes a while
-        advice = "use the same settings, or another folder"
-        store = Store(self.out, _MANIFEST, "pairs", ("data",), "folder", advice)
+        store = Store(self.out, _MANIFEST, "pairs", ("data",), "folder", "use the same settings, or another folder")
         with store.reserve():
             makers = self._makers()
             settings = self._settings(makers)

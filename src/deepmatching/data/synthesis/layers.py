@@ -98,8 +98,7 @@ def without_detail(tiles: Tensor, missing: Tensor) -> Tensor:
 def _within(start: Tensor, step: Tensor, length: Tensor, clamp: Tensor, side: int) -> Tensor:
     """Return rows or columns (N, side) of a picture; beyond it, the last one if `clamp`, else mirrored."""
     start, step, length, clamp = (values.flatten()[:, None] for values in (start, step, length, clamp))
-    from_middle = torch.arange(side, device=start.device) - side // 2
-    index = torch.addcmul(start, step, from_middle).floor().long()
+    index = torch.addcmul(start, step, torch.arange(side, device=start.device) - side // 2).floor().long()
     turned = torch.remainder(index, 2 * length)
     mirrored = torch.minimum(turned, 2 * length - 1 - turned)
     return torch.where(clamp > 0, index.clamp(min=0).minimum(length - 1), mirrored)
@@ -123,8 +122,7 @@ def project(matrix: Tensor, x: Tensor, y: Tensor, out: Tensor | None = None) -> 
 def _bend(scene: Scene[Tensor], grid: Tensor, x: Tensor, y: Tensor) -> None:
     """Solve x + w(x) = M⁻¹ x₁ for the points x of frame 0 of layers that bend, and look them up for frame 1."""
     straight = project(scene.inverse.flatten(0, 1)[scene.bent], x, y)  # (m, H, W, 2)
-    waves = Waves(*(values.flatten(0, 1)[scene.bent] for values in vars(scene.waves).values()))
-    point = unbend(waves, straight)
+    point = unbend(Waves(*(values.flatten(0, 1)[scene.bent] for values in vars(scene.waves).values())), straight)
     lookup = scene.lookup[:, :, 0].flatten(0, 1)[scene.bent]
     grid[:, :, 1].view(-1, *grid.shape[3:])[scene.bent] = project(lookup, point[..., 0], point[..., 1])
 

@@ -200,8 +200,7 @@ def _placement(
     focal: np.ndarray, centre: np.ndarray, origin: np.ndarray, axis0: np.ndarray, axis1: np.ndarray
 ) -> np.ndarray:
     """Return the map from pixels to texels: (u, v) from a window's middle lies at origin + u·axis0 + v·axis1."""
-    camera = intrinsics(focal, centre)
-    return np.linalg.inv(camera @ np.stack([axis0, axis1, origin], axis=2))
+    return np.linalg.inv(intrinsics(focal, centre) @ np.stack([axis0, axis1, origin], axis=2))
 
 
 def draw_motion(
@@ -231,8 +230,7 @@ def draw_motion(
         np.exp(strength * rng.normal(0, 0.04, (count, slots))),
         rng.uniform(0, np.pi, (count, slots)),
     )
-    own = affine(matrix, centre, centre + shift)
-    layers = limit(camera[:, :slots] @ own, support, largest)
+    layers = limit(camera[:, :slots] @ affine(matrix, centre, centre + shift), support, largest)
     return np.concatenate([layers, limit(camera[:, slots:], _frame_points(size), largest)], axis=1)
 
 

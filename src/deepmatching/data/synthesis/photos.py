@@ -100,8 +100,7 @@ def _read(path: Path) -> np.ndarray | None:
         return None
     if picture.shape[2] == 4 and picture[:, :, 3].min() > 250:
         picture = picture[:, :, :3]
-    longest = _MAX_CUTOUT if picture.shape[2] == 4 else _MAX_PHOTO
-    scale = longest / max(picture.shape[:2])
+    scale = (_MAX_CUTOUT if picture.shape[2] == 4 else _MAX_PHOTO) / max(picture.shape[:2])
     if scale < 1:
         size = [max(_MIN_SIDE // 2, round(side * scale)) for side in picture.shape[1::-1]]
         picture = cv2.resize(picture, size, interpolation=cv2.INTER_AREA)
@@ -130,8 +129,7 @@ def _pyramid(picture: np.ndarray) -> list[np.ndarray]:
     levels = [picture]
     while len(levels) < LEVELS:
         height, width = levels[-1].shape[:2]
-        half = (max(1, width // 2), max(1, height // 2))
-        levels.append(cv2.resize(levels[-1], half, interpolation=cv2.INTER_AREA))
+        levels.append(cv2.resize(levels[-1], (max(1, width // 2), max(1, height // 2)), interpolation=cv2.INTER_AREA))
         if not picture[0].any():  # a transparent border stays transparent, since it continues beyond the picture
             levels[-1][[0, -1]] = 0
             levels[-1][:, [0, -1]] = 0

@@ -77,8 +77,7 @@ def draw_background(
     place = inner / 2 + rng.uniform(-0.5, 0.5, (count, 2)) * np.maximum(room, 8)
     window.row, window.column = np.floor(place).T
     texel = (place - np.stack([window.row, window.column], 1))[:, ::-1]
-    middle = np.broadcast_to((np.array(size[::-1]) - 1) / 2, (count, 2))
-    return window, motions.affine(matrix, middle, texel)
+    return window, motions.affine(matrix, np.broadcast_to((np.array(size[::-1]) - 1) / 2, (count, 2)), texel)
 
 
 def draw_layers(
@@ -211,8 +210,7 @@ def draw_scene(
     # Some layers and backgrounds bend, by waves of about their own size.
     extent = np.concatenate([objects.extent, np.full((count, 1), 0.6 * max(size))], axis=1)
     bends = rng.uniform(size=extent.shape) < settings.nonrigid
-    height = bends * rng.uniform(0.1, 1, extent.shape) ** 2 * settings.bending
-    waves = motions.draw_waves(rng, extent, height)
+    waves = motions.draw_waves(rng, extent, bends * rng.uniform(0.1, 1, extent.shape) ** 2 * settings.bending)
     waves.amplitude[kinds.small] *= 0.3
     waves.amplitude[kinds.driving, -PLANES - 1 :] = 0  # streets are flat
     waves.amplitude[:, :slots][~objects.is_present] = 0

@@ -73,8 +73,7 @@ class Compact(Descriptor):
     def forward(self, image: Tensor) -> Tensor:
         # The stem reaches 3 pixels, and at each scale reach the convolutions down, the one up and the interpolation.
         around = 3 + sum(2 * 2**n * (count + 2) for n, count in enumerate(self.layers))
-        maps = in_bands(self._maps, image, self.working, around, 2 ** len(self.widths), 2)
-        return normalised(self.head(maps))
+        return normalised(self.head(in_bands(self._maps, image, self.working, around, 2 ** len(self.widths), 2)))
 
     def _maps(self, image: Tensor) -> Tensor:
         """Run all layers but the last: (B, 1 or 3, H, W) → (B, widths[0], H/2, W/2)."""

@@ -89,8 +89,7 @@ def smoothing(image: Tensor, sigma: float, border: int = 0) -> Tensor:
         n, size = image.shape[axis], image.shape[axis] + 2 * border
         around = (2 + border, 2 + border)
         image = F.pad(image, (0, 0, *around) if axis == 2 else around)
-        inside = F.pad(torch.ones(n, dtype=torch.float64, device=device), around)
-        mass = inside.unfold(0, 5, 1) @ kernel
+        mass = F.pad(torch.ones(n, dtype=torch.float64, device=device), around).unfold(0, 5, 1) @ kernel
         weights = (kernel[:, None] / mass).to(image.dtype).to(image.device)  # (5, size)
         weights = weights[:, :, None] if axis == 2 else weights
         smooth = image.narrow(axis, 0, size) * weights[0]

@@ -35,5 +35,4 @@ def nearest_reachable(cells: Tensor, truth: Tensor, window: tuple[int, int]) -> 
     index, offset, inside = neighbourhood(truth, window, reach=1)
     usable = inside & torch.isfinite(cells.detach().gather(-1, index))
     distance = torch.where(usable, offset.square().sum(-1), torch.inf)
-    choice = distance.argmin(dim=-1, keepdim=True)
-    return index.gather(-1, choice)[..., 0], usable.any(dim=-1)
+    return index.gather(-1, distance.argmin(dim=-1, keepdim=True))[..., 0], usable.any(dim=-1)
