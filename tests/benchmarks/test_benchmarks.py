@@ -164,9 +164,7 @@ def test_gpu_kernels_agree_with_their_definitions() -> None:
         ("gpu_kernels", [], "CUDA"),
     ],
 )
-def test_what_cannot_be_measured_is_refused_in_one_sentence(
-    tmp_path: Path, name: str, options: list[str], words: str
-) -> None:
+def test_what_cannot_be_measured_is_one_sentence(tmp_path: Path, name: str, options: list[str], words: str) -> None:
     if words == "CUDA" and torch.cuda.is_available():
         pytest.skip("there is a CUDA device")
     write_pairs(tmp_path, 1)

@@ -28,9 +28,7 @@ from deepmatching.errors import DeepMatchingError
 from helpers.bulk_runs import SETTINGS, shards
 
 
-def test_without_ray_the_error_says_how_to_install_it_and_nothing_is_written(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_ray_nothing_is_written(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(DeepMatchingError, match="pip install ray"):
         dm.bulk(exhaustive_pairs(photos), photos, tmp_path / "run", engine="ray", **SETTINGS)
@@ -68,9 +66,7 @@ def test_what_ray_prints_while_it_connects_is_not_lost(capfd: pytest.CaptureFixt
     assert capfd.readouterr().err == "A new version is there.\nAfterwards.\n"
 
 
-def test_a_restart_without_a_cluster_keeps_the_run(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_restart_keeps_the_run(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = shards(dm.bulk(exhaustive_pairs(photos), photos, tmp_path / "run", **SETTINGS))
     monkeypatch.setattr(cluster_module, "load_ray", lambda: _stub(None))
     options: dict[str, Any] = {"engine": "ray", "cluster": Cluster(address="127.0.0.1:1"), "restart": True}
@@ -159,9 +155,7 @@ def test_workers_that_die_at_every_second_task_lose_nothing(run_on: Callable[...
     assert len(ray.hired) > 4
 
 
-def test_machines_that_come_later_get_workers_and_a_cluster_without_room_is_an_error(
-    run_on: Callable[..., RunFolder], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_later_machines_get_workers(run_on: Callable[..., RunFolder], monkeypatch: pytest.MonkeyPatch) -> None:
     ray = _FakeRay(lambda _: False, {"CPU": 1.0}, {"CPU": 1.0}, {"CPU": 2.0, "GPU": 1.0})
     assert run_on(ray).missing == []
     assert [options["num_gpus"] for options in ray.hired] == [0, 1]

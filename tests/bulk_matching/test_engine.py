@@ -59,9 +59,7 @@ def test_each_image_is_described_once_if_memory_allows(photos: Path, matcher: De
     assert 5 < frugal.images.described < 2 * len(pairs)
 
 
-def test_pairs_with_unreadable_images_fail_with_the_reason_and_the_others_go_on(
-    photos: Path, matcher: DeepMatcher
-) -> None:
+def test_unreadable_images_fail_their_pairs_alone_with_the_reason(photos: Path, matcher: DeepMatcher) -> None:
     (photos / "text.png").write_text("not a picture")
     names = [*list_images(photos)[:2], "text.png", "missing.png"]
     pairs = list(combinations(names, 2))
@@ -113,9 +111,7 @@ def test_a_search_keeps_the_matches_of_high_confidence_and_writes_the_flow_of_th
     torch.testing.assert_close(written, torch.from_numpy(matcher.flow(*(tmp_path / name for name in pair)).flow))
 
 
-def test_a_search_gives_the_matches_of_the_matcher_and_shards_keep_their_transformations(
-    photos: Path, tmp_path: Path
-) -> None:
+def test_a_search_is_that_of_the_matcher_and_shards_keep_its_transformations(photos: Path, tmp_path: Path) -> None:
     matcher = DeepMatcher.from_pretrained("hog", radius=32, device="cpu", rotations=(0, 180))
     pairs = [*exhaustive_pairs(photos)[:2], ("photo 1.png", "missing.png")]
     shard = ShardMatcher(matcher, photos, photos).start(pairs)()

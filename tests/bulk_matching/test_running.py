@@ -102,9 +102,7 @@ def test_other_pixels_in_the_middle_are_noticed(suffix: str, tmp_path: Path) -> 
     assert not is_same(path.name, before, stamp(path))
 
 
-def test_a_folder_without_any_of_the_images_is_refused_and_the_run_keeps_its_matches(
-    photos: Path, tmp_path: Path
-) -> None:
+def test_a_folder_without_the_images_is_refused_and_the_run_kept(photos: Path, tmp_path: Path) -> None:
     pairs = sequential_pairs(photos, 1)
     before = shards(dm.bulk(pairs, photos, tmp_path / "run", **SETTINGS))
     (tmp_path / "empty").mkdir()

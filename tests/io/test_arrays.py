@@ -60,9 +60,7 @@ def test_headers_that_are_wrong_are_refused(tmp_path: Path, header: str, monkeyp
     assert str(raised.value).startswith("The edge map '") and not (tmp_path / "made").exists()
 
 
-def test_an_archive_of_more_than_any_pair_has_is_refused_unread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_archive_larger_than_any_pair_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez_compressed(tmp_path / "m.npz", keypoints0=np.zeros((2**22, 2), np.float32))
     (info,) = zipfile.ZipFile(tmp_path / "m.npz").infolist()
     assert info.file_size / info.compress_size <= LARGEST_COMPRESSION

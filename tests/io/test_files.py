@@ -27,9 +27,7 @@ def test_success_renames_and_leaves_nothing_else(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_gone", [False, True])
 @pytest.mark.parametrize("failure", [RuntimeError, KeyboardInterrupt])
-def test_failure_keeps_the_old_file_and_removes_the_temporary(
-    tmp_path: Path, failure: type[BaseException], is_gone: bool
-) -> None:
+def test_failure_keeps_the_old_file_alone(tmp_path: Path, failure: type[BaseException], is_gone: bool) -> None:
     target = tmp_path / "a.bin"
     target.write_bytes(b"old")
 
@@ -68,9 +66,7 @@ def test_an_unwritable_folder_is_one_sentence(tmp_path: Path, monkeypatch: pytes
         pytest.fail("the body must not run")
 
 
-def test_a_file_that_another_program_holds_briefly_is_replaced_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_held_briefly_is_replaced_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     replace, attempts = os.replace, []
 
     def held_at_first(*paths: Path) -> None:

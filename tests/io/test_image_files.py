@@ -47,9 +47,7 @@ def test_a_damaged_png_is_refused_silently(tmp_path: Path, capfd: pytest.Capture
     ],
     ids=["profile", "text", "gamma", "bits"],
 )
-def test_odd_remarks_in_a_png_change_nothing_and_print_nothing(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], odd: bytes
-) -> None:
+def test_odd_remarks_in_a_png_change_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str], odd: bytes) -> None:
     found = load_bytes(tmp_path, PNG[:33] + odd + PNG[33:])  # after the header
     np.testing.assert_array_equal(found.permute(1, 2, 0), RGB.astype(np.float32) / np.float32(255))
     assert capfd.readouterr() == ("", "")
@@ -67,9 +65,7 @@ def test_a_png_with_a_bad_stream_or_fewer_pixels_than_it_states_is_refused(tmp_p
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("suffix", ["png", "jpg", "webp"])
-def test_the_pixel_at_a_stored_position_is_the_one_at_the_upright_position(
-    orientation: int, suffix: str, tmp_path: Path
-) -> None:
+def test_stored_and_upright_positions_show_the_same_pixel(orientation: int, suffix: str, tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
     path, exif = tmp_path / f"photo.{suffix}", Image.Exif()
     exif[0x0112] = orientation

@@ -123,9 +123,7 @@ def test_files_that_are_no_images_and_bad_paths_are_refused_by_name(tmp_path: Pa
 
 
 @pytest.mark.parametrize("suffix", [".ppm", ".bmp", ".tiff", ".jpg", ".png", ".webp"])
-def test_a_picture_of_too_many_pixels_is_refused_before_they_are_decoded(
-    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_pixels_are_refused_undecoded(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_bytes(encode_cv(suffix, RGB))
     monkeypatch.setattr(image_files, "MAX_PIXELS", RGB[..., 0].size - 1)
     monkeypatch.setattr(cv2, "imdecode", None)
@@ -268,9 +266,7 @@ def no_warning_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_warning_so_far")
 @pytest.mark.parametrize(("largest", "bits"), [(255, 8), (256, 10), (1023, 10), (4095, 12), (16383, 14)])
-def test_16_bit_images_of_fewer_bits_get_one_warning_that_says_what_to_do(
-    caplog: pytest.LogCaptureFixture, largest: int, bits: int
-) -> None:
+def test_fewer_than_16_bits_get_one_warning(caplog: pytest.LogCaptureFixture, largest: int, bits: int) -> None:
     image = np.array([[0, largest]], np.uint16)
     for name in ("image0", "image1"):
         loaded = load_image(image, name)

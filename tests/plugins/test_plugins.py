@@ -98,9 +98,7 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Load:
     return imported
 
 
-def test_a_module_matches_each_pair_of_a_batch_and_has_the_parameters_of_the_network(
-    images: tuple[Tensor, Tensor],
-) -> None:
+def test_a_module_matches_each_pair_and_has_the_networks_parameters(images: tuple[Tensor, Tensor]) -> None:
     module = MatcherModule(**SETTINGS).eval()
     found = module(torch.stack(images), torch.stack(images[::-1]))
     expected = DeepMatcher.from_pretrained(**SETTINGS).match(*images)
@@ -177,9 +175,7 @@ def test_the_hloc_plug_in_loads_zlib_before_hloc() -> None:
 
 
 @pytest.mark.parametrize("library", ["hloc", "gluefactory"])
-def test_a_library_finds_its_class_by_the_name_of_the_module_and_gets_matches(
-    images: tuple[Tensor, Tensor], load: Load, library: str
-) -> None:
+def test_a_library_finds_its_class_and_gets_matches(images: tuple[Tensor, Tensor], load: Load, library: str) -> None:
     adapter = load(library)
     name = f"hloc.matchers.{adapter.CONF['model']['name']}" if library == "hloc" else adapter.__name__
     classes = inspect.getmembers(importlib.import_module(name), inspect.isclass)

@@ -93,9 +93,7 @@ def test_cameras_are_shared_or_not(make_run: MakeRun, tmp_path: Path, setup: Cam
 
 
 @pytest.mark.parametrize("setup", [Cameras("auto", "UNKNOWN"), Cameras("auto", "PINHOLE", (600.0,))])
-def test_wrong_camera_models_are_one_sentence_and_leave_no_file(
-    make_run: MakeRun, tmp_path: Path, setup: Cameras
-) -> None:
+def test_wrong_camera_models_leave_no_file(make_run: MakeRun, tmp_path: Path, setup: Cameras) -> None:
     keypoints = SharedKeypoints(scene_run(make_run, tmp_path, 2), is_refined=False)
     with pytest.raises(DeepMatchingError, match="COLMAP refuses the camera model"):
         write_database(keypoints, tmp_path / "scene.db", tmp_path, setup)

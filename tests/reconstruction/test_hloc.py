@@ -78,9 +78,7 @@ def test_hloc_finds_keypoints_and_pairs_in_both_orders_whatever_the_names(make_r
         np.testing.assert_array_equal(turned[:, ::-1], matches)
 
 
-def test_hloc_finds_failed_pairs_and_pairs_without_matches_too(
-    make_run: MakeRun, three_views: list[MatchedPair], tmp_path: Path
-) -> None:
+def test_hloc_finds_pairs_without_matches(make_run: MakeRun, three_views: list[MatchedPair], tmp_path: Path) -> None:
     nothing = np.zeros((0, 2)), np.zeros((0, 2)), np.zeros(0)
     alone = [
         matched("sky/1.png", "0.png", *nothing),

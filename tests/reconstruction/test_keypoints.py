@@ -29,9 +29,7 @@ def tracks(shared: SharedKeypoints) -> list[set[str]]:
 
 
 @given(st.floats(0.3, 5), st.lists(st.tuples(st.floats(-3, 300), st.floats(-3, 300)), min_size=1, max_size=40))
-def test_merging_moves_no_point_by_more_than_a_cell_which_is_half_the_precision(
-    side: float, points: list[tuple[float, float]]
-) -> None:
+def test_merging_moves_no_point_by_more_than_a_cell(side: float, points: list[tuple[float, float]]) -> None:
     array = np.array(points)
     cells = _Cells(side)
     half = len(array) // 2
@@ -61,9 +59,7 @@ def test_tracks_run_through_three_images(make_run: MakeRun, three_views: list[Ma
     assert len(through_all) >= len(three_views[0].matches)  # at least the grid of the first image
 
 
-def test_refined_matches_give_keypoints_of_later_images_a_match_in_earlier_ones(
-    make_run: MakeRun, three_views: list[MatchedPair]
-) -> None:
+def test_refined_keypoints_match_earlier_images(make_run: MakeRun, three_views: list[MatchedPair]) -> None:
     run = make_run(three_views)
     counts = [
         {pair.names: len(pair.indices) for pair in SharedKeypoints(run, is_refined=refined).matches()}
@@ -111,9 +107,7 @@ def test_pairs_that_a_run_finishes_meanwhile_are_left_out(three_views: list[Matc
     assert [pair.names for pair in shared.matches()] == names[:1]
 
 
-def test_the_confidence_ranks_keypoints_and_matches_where_there_is_one(
-    make_run: MakeRun, three_views: list[MatchedPair]
-) -> None:
+def test_the_confidence_ranks_if_there_is_one(make_run: MakeRun, three_views: list[MatchedPair]) -> None:
     judged = []
     for pair in three_views:
         confidence = np.linspace(0, 1, len(pair.matches), dtype=np.float32)  # against the order of the scores

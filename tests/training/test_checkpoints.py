@@ -159,9 +159,7 @@ def test_a_damaged_state_is_one_sentence_and_stays_as_it_is(config_of: Configs, 
     assert contents(folder) == before
 
 
-def test_a_run_that_was_killed_at_its_first_save_can_be_resumed(
-    config_of: Configs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_killed_at_its_first_save_can_be_resumed(config_of: Configs, monkeypatch: pytest.MonkeyPatch) -> None:
     save = RunFolder.save_model
 
     def save_and_die(*arguments: Any) -> None:

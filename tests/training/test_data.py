@@ -75,9 +75,7 @@ def test_a_later_start_and_worker_processes_change_nothing(manifest: Path) -> No
 
 
 @pytest.mark.slow
-def test_workers_run_nothing_from_the_current_folder(
-    manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_run_nothing_from_the_folder(manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pickle.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTHONSAFEPATH", raising=False)

@@ -64,9 +64,7 @@ def test_descriptor_and_confidence_are_trained_together(manifest: Path, tmp_path
     assert {"Q0", "confidence", "right", "judged", "auc"} <= columns(tmp_path / "run")
 
 
-def test_a_descriptor_that_learns_keeps_the_later_networks_as_they_were_and_the_run_says_so(
-    manifest: Path, tmp_path: Path
-) -> None:
+def test_a_run_that_leaves_the_later_networks_as_they_were_says_so(manifest: Path, tmp_path: Path) -> None:
     watcher = Recorder()
     outcome = train(small(manifest, tmp_path, "steps=1", "log_every=1", "validation.limit=1"), CPU, False, [watcher])
     assert sum("confidence and the dense network stay as in compact" in event for event in watcher.events) == 1

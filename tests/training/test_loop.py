@@ -76,9 +76,7 @@ def test_overfitting_learns(config_of: Configs) -> None:
     "changes",
     [("model.learn_nu0=false",), ("ema=0.9", "accumulate=2", "data.batch=2"), ("optimizer.name=sgd", "amp=bf16")],
 )
-def test_interrupted_and_resumed_is_as_if_it_never_stopped(
-    config_of: Configs, tmp_path: Path, changes: tuple[str, ...]
-) -> None:
+def test_a_resumed_run_is_as_if_it_never_stopped(config_of: Configs, tmp_path: Path, changes: tuple[str, ...]) -> None:
     train(config_of(*changes, f"out={tmp_path / 'whole'}"), CPU)
     config = config_of(*changes)
     for stop_at in (1, 4):
@@ -157,9 +155,7 @@ def diverging(monkeypatch: pytest.MonkeyPatch) -> type[Diverging]:
 
 
 @pytest.mark.slow
-def test_steps_without_a_finite_gradient_are_skipped_and_counted_until_there_are_too_many(
-    config_of: Configs, diverging: type[Diverging]
-) -> None:
+def test_some_steps_without_a_finite_gradient_are_skipped(config_of: Configs, diverging: type[Diverging]) -> None:
     diverging.bad = frozenset({2, 5, *range(7, 1000)})
     outcome = train(config_of("checkpoint_every=1"), CPU)
     assert (outcome.progress.step, outcome.progress.skipped, outcome.progress.skipped_in_a_row) == (6, 2, 0)
@@ -174,9 +170,7 @@ def without_sample(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setattr(Samples, "__getitem__", lambda self, n: NO_PAIR if n == number else SAMPLE(self, n))
 
 
-def test_a_pair_that_cannot_be_read_loses_nothing(
-    config_of: Configs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_unreadable_pair_loses_nothing(config_of: Configs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     without_sample(monkeypatch, 6)  # the batch after the last one may be bad
     assert train(config_of(f"out={tmp_path / 'whole'}"), CPU).progress.step == 6
     without_sample(monkeypatch, 5)

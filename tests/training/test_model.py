@@ -25,9 +25,7 @@ def kappa(config: Config) -> float | None:
 
 
 @pytest.mark.parametrize("start", [None, 7.0])
-def test_kappa_is_what_is_asked_for_and_else_that_of_the_start(
-    config_of: Configs, tmp_path: Path, start: float | None
-) -> None:
+def test_kappa_is_as_asked_or_as_at_the_start(config_of: Configs, tmp_path: Path, start: float | None) -> None:
     save_network(build_network("compact", sharpness=start, dimensions=6), tmp_path / "start.safetensors")
     assert kappa(config_of("loss.subpixel=0.3")) == FIRST_SHARPNESS and kappa(config_of()) is None
     init = f"model.init={tmp_path / 'start.safetensors'}"

@@ -39,9 +39,7 @@ def test_rates_stay_between_0_and_1_and_rise_in_the_warmup(schedule: str, step: 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
 @pytest.mark.parametrize(("decay", "keep_nu0"), [(0.0, False), (0.5, True), (0.5, False)])
-def test_decay_shrinks_the_descriptor_and_the_exponents_if_asked_but_nu_0_only_if_it_is_learned(
-    name: str, decay: float, keep_nu0: bool
-) -> None:
+def test_decay_shrinks_what_is_learned_and_exponents_if_asked(name: str, decay: float, keep_nu0: bool) -> None:
     model = build_model(SMALL, LossConfig())
     rates = {"lr": 0.1, "exponents_lr": 2.0, "loss_lr": 7.0}
     config = OptimizerConfig(name=name, weight_decay=0.5, exponents_decay=decay, **rates)  # type: ignore[arg-type]

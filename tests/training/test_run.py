@@ -17,6 +17,7 @@ from deepmatching.training.loop import Run
 from helpers.recorder import Recorder
 
 CPU = torch.device("cpu")
+Configs = Callable[..., Config]
 
 
 def with_flow(manifest: Path, folder: Path, *values: float) -> str:
@@ -33,9 +34,7 @@ def with_flow(manifest: Path, folder: Path, *values: float) -> str:
     ("value", "says"),
     [(math.nan, "No pixel of the training pairs is known"), (500, r"within model\.radius=8: raise it")],
 )
-def test_a_run_without_a_lesson_warns_at_once_and_fails_at_its_end(
-    config_of: Callable[..., Config], manifest: Path, tmp_path: Path, value: float, says: str
-) -> None:
+def test_runs_without_lessons_fail(config_of: Configs, manifest: Path, tmp_path: Path, value: float, says: str) -> None:
     config = config_of(with_flow(manifest, tmp_path, value))
     watcher = Recorder()
     with pytest.raises(DeepMatchingError, match=f"{says}.* start another run") as raised:
@@ -50,14 +49,14 @@ def test_a_run_without_a_lesson_warns_at_once_and_fails_at_its_end(
         train(config, CPU, resume=True)
 
 
-def test_a_run_too_short_to_tell_only_warns(config_of: Callable[..., Config], manifest: Path, tmp_path: Path) -> None:
+def test_a_run_too_short_to_tell_only_warns(config_of: Configs, manifest: Path, tmp_path: Path) -> None:
     watcher = Recorder()
     config = config_of(with_flow(manifest, tmp_path, 500, 500, 500, 500), "steps=2", "log_every=1")
     assert train(config, CPU, watchers=[watcher]).progress.step == 2
     assert sum("No point" in event for event in watcher.events) == 1
 
 
-def test_one_pair_with_a_lesson_is_enough(config_of: Callable[..., Config], manifest: Path, tmp_path: Path) -> None:
+def test_one_pair_with_a_lesson_is_enough(config_of: Configs, manifest: Path, tmp_path: Path) -> None:
     watcher = Recorder()
     config = config_of(with_flow(manifest, tmp_path, 500, 500, 3), "log_every=1")
     assert train(config, CPU, watchers=[watcher]).progress.step == 6
@@ -66,9 +65,7 @@ def test_one_pair_with_a_lesson_is_enough(config_of: Callable[..., Config], mani
     assert sum("No point" in event for event in watcher.events) == (not lessons[0])
 
 
-def test_a_kill_between_validation_and_save_leaves_one_row_of_each_step(
-    config_of: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kill_leaves_one_row_for_a_step(config_of: Configs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Killed(BaseException):
         pass
 

@@ -21,6 +21,8 @@ from deepmatching.training.processes import World
 from deepmatching.training.validation import Validation
 from helpers.fake_datasets import write_chairs, write_kitti, write_pairs, write_sintel
 
+Configs = Callable[..., Config]
+
 
 def validation_of(data: dict[str, object], validation: dict[str, object]) -> Validation:
     config = Config(**{"data": {"workers": 0, **data}, "validation": validation})
@@ -45,9 +47,7 @@ def test_validation_pairs_that_are_trained_on_are_counted(tmp_path: Path) -> Non
         assert validation_of({"train": str(first), **data}, validation).warning == ""
 
 
-def test_matches_are_verified_and_ranked_as_asked(
-    config_of: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_matches_are_verified_and_ranked_as_asked(config_of: Configs, monkeypatch: pytest.MonkeyPatch) -> None:
     used = []
 
     def measure(matches: Matches, truth: object, *, rank: str) -> Any:
@@ -87,7 +87,7 @@ def test_without_a_root_it_is_that_of_the_same_training_data(tmp_path: Path) -> 
     ],
 )
 def test_a_missing_folder_is_named_with_its_setting_before_anything_is_written(
-    config_of: Callable[..., Config], tmp_path: Path, changes: tuple[str, ...], says: str
+    config_of: Configs, tmp_path: Path, changes: tuple[str, ...], says: str
 ) -> None:
     """Even before weights are downloaded."""
     config = config_of(*changes, "model.descriptor=vgg", "model.settings={}", "model.init=download")
@@ -96,9 +96,7 @@ def test_a_missing_folder_is_named_with_its_setting_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-def test_validation_data_that_is_not_in_the_training_datas_folder_needs_a_root(
-    config_of: Callable[..., Config], tmp_path: Path
-) -> None:
+def test_validation_data_outside_the_training_folder_needs_a_root(config_of: Configs, tmp_path: Path) -> None:
     """As in ``train paper data.train=chairs data.root=FlyingChairs``, which validates on SintelMini."""
     chairs = write_chairs(tmp_path / "chairs")
     config = config_of("data.train=chairs", f"data.root={chairs}", "validation.data=sintelmini")

@@ -50,9 +50,7 @@ def test_a_flipped_pair_is_a_pair(seed: int, size0: tuple[int, int], size1: tupl
 
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**31), size0=sizes, size1=sizes, data=st.data())
-def test_a_crop_of_a_pair_is_a_pair(
-    seed: int, size0: tuple[int, int], size1: tuple[int, int], data: st.DataObject
-) -> None:
+def test_a_crop_is_a_pair(seed: int, size0: tuple[int, int], size1: tuple[int, int], data: st.DataObject) -> None:
     pair = random_pair(seed, size0, size1)
     rows, columns = (data.draw(st.integers(1, min(sides))) for sides in zip(size0, size1, strict=True))
     size = (rows, columns)

@@ -12,9 +12,7 @@ from deepmatching.errors import DeepMatchingError
 from helpers.fake_datasets import mask, write_image, write_manifest, write_pairs
 
 
-def test_paths_are_relative_to_the_manifest_and_groups_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_are_relative_to_the_manifest_and_groups_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_pairs(tmp_path, 2, dataset="mine", scene="street", note="ignored")
     monkeypatch.chdir(tmp_path.parent)
     dataset = Manifest(Path(tmp_path.name) / "pairs.json")

@@ -135,9 +135,7 @@ def test_wrong_options_are_one_sentence(tmp_path: Path, folder: Path, options: t
     assert not (tmp_path / "out").exists()
 
 
-def test_a_run_that_makes_no_pair_blocks_no_other(
-    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_without_pairs_blocks_no_other(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def impossible(*_: object) -> None:
         raise RuntimeError("can't allocate memory")
 

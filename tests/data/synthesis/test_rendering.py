@@ -28,9 +28,7 @@ def look_back(image1: Tensor, flow: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("kind", ["small", "still", "driving", "viewpoint", None])
 @pytest.mark.parametrize("nonrigid", [0.0, 1.0])
-def test_image1_seen_along_the_flow_is_image0_where_it_is_not_occluded(
-    photos: Photos, kind: str | None, nonrigid: float
-) -> None:
+def test_visible_pixels_of_image0_lie_along_the_flow(photos: Photos, kind: str | None, nonrigid: float) -> None:
     settings = replace(PLAIN, max_displacement=40.0, nonrigid=nonrigid, **{kind: 1.0} if kind else {})
     pair = Synthesizer(photos, SIZE, settings).batch(3, torch.Generator().manual_seed(1))
     error = (look_back(pair.image1, pair.flow) - pair.image0).abs().mean(1)
