@@ -143,8 +143,7 @@ def _show_errors(panels: Panels, field: np.ndarray, truth: np.ndarray) -> None:
     has_gaps = bool((known & ~is_known(field)).any())
     title = "Error in px; dark: no match, light: truth unknown" if has_gaps else "Error in px; grey: truth unknown"
     panels.show("error", rgb, title, cv2.INTER_NEAREST)
-    steps = BoundaryNorm([0, *STEPS, 2 * STEPS[-1]], len(_COLORS))
-    colors = ScalarMappable(steps, ListedColormap(_COLORS / 255))
+    colors = ScalarMappable(BoundaryNorm([0, *STEPS, 2 * STEPS[-1]], len(_COLORS)), ListedColormap(_COLORS / 255))
     panels.add_color_bar("error", mappable=colors, ticks=STEPS, spacing="uniform", format="{x:g}")
 
 

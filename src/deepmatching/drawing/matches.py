@@ -182,8 +182,7 @@ def _draw_arrows(panels: Panels, start: np.ndarray, end: np.ndarray) -> None:
     if not len(start):
         return
     inch = panels.figure.dpi / panels.scale  # in pixels of the image
-    length = np.hypot(*(end - start).T)
-    square = start / max(_ARROW_SPACING * inch, 0.6 * float(np.median(length)))
+    square = start / max(_ARROW_SPACING * inch, 0.6 * float(np.median(np.hypot(*(end - start).T))))
     order = np.argsort(np.abs(square % 1 - 0.5).max(axis=1), kind="stable")
     shown = order[np.unique(np.floor(square[order]), axis=0, return_index=True)[1]]
     # Coordinates far outside the picture would overflow.

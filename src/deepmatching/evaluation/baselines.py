@@ -136,7 +136,6 @@ KEYPOINTS: dict[str, Callable[[], tuple[Any, int]]] = {
     "orb": lambda: (_opencv("ORB_create")(nfeatures=10000), cv2.NORM_HAMMING),
     "akaze": _akaze,
 }
-
 #: With OpenCV's own parameters.
 DENSE: dict[str, Callable[[], Any]] = {
     "dis": lambda: _opencv("DISOpticalFlow_create")(cv2.DISOPTICAL_FLOW_PRESET_MEDIUM),
@@ -148,7 +147,6 @@ DENSE: dict[str, Callable[[], Any]] = {
     "sparse-to-dense": lambda: _opencv("createOptFlow_SparseToDense", "optflow")(),
     "rlof": lambda: _opencv("createOptFlow_DenseRLOF", "optflow")(),
 }
-
 #: Methods in :data:`DENSE` that need colour; the others take grey images.
 _ON_COLOUR = ("pcaflow", "sparse-to-dense", "rlof")
 #: Shortest side of an image in pixels, found by trial with OpenCV 5.0: on smaller images it may crash or never return.

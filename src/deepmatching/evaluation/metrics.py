@@ -183,8 +183,7 @@ def area_under_roc(scores: np.ndarray, is_right: np.ndarray) -> float:
     if not right or not wrong:
         return float("nan")
     _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    ranks = (last - (counts - 1) / 2)[inverse]  # from 1; ties share their mean rank
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]  # from 1; ties share their mean rank
     return float((ranks[is_right].sum() - right * (right + 1) / 2) / (right * wrong))
 
 

@@ -88,7 +88,6 @@ PAPER: dict[str, dict[str, dict[str, TableRow]]] = {
         },
     },
 }
-
 NOT_OURS = ("flownet-s", "flownet-c", "dm")  #: rows that only the paper has, unless a model is given for them
 #: Data set → its folder below the root.
 FOLDERS = {"sintelmini": "sintel", "sintel-clean": "sintel", "sintel-final": "sintel", "kitti2012": "kitti2012"}

@@ -88,8 +88,7 @@ def print_table(table: Table) -> None:
     from rich.console import Console
 
     console = Console(markup=False, emoji=False)  # users' data may be called ``[final]`` or ``:tree:``
-    needed = console.measure(table, options=console.options.update(width=1000)).maximum
-    console.width = max(console.width, needed)
+    console.width = max(console.width, console.measure(table, options=console.options.update(width=1000)).maximum)
     console.print(table)
 
 

@@ -186,8 +186,7 @@ class Geometry:
 
     def tau(self, l: int) -> float:
         """Return τ_l, the offset of the level-l grid in units of α₀: 0 or −1/2."""
-        half = self.delta / (2 * self.alpha)
-        return half - -(-self.delta // (2 * self.alpha)) if l >= 1 else 0.0
+        return self.delta / (2 * self.alpha) - -(-self.delta // (2 * self.alpha)) if l >= 1 else 0.0
 
     def grid(self, l: int) -> tuple[int, int]:
         """Return (H_l, W_l), the number of reference points; one more along each axis for l ≥ 1 if τ_1 = −1/2."""

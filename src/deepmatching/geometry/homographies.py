@@ -24,8 +24,7 @@ def jacobians(matrix: np.ndarray, points: np.ndarray) -> np.ndarray:
     """Return the derivative of a transformation at points, (N, 2, 2): row by coordinate, column by x and y."""
     mapped = np.asarray(points, np.float64) @ matrix[:, :2].T + matrix[:, 2]
     weight = mapped[:, 2, None, None]
-    ends = mapped[:, :2, None] / weight
-    return (matrix[:2, :2] - ends * matrix[2, :2]) / weight
+    return (matrix[:2, :2] - mapped[:, :2, None] / weight * matrix[2, :2]) / weight
 
 
 def rotation_and_zoom(jacobian: np.ndarray) -> tuple[float, float]:

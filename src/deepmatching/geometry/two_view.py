@@ -17,7 +17,6 @@ _KINDS = {
     "fundamental": ("a fundamental matrix", 8, 0.9999),
     "essential": ("an essential matrix", 6, 0.99999),
 }
-
 _MAX_ITERATIONS = 10_000  #: largest number of trials of MAGSAC
 
 

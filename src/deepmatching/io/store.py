@@ -97,16 +97,14 @@ class Store:
         check_same_settings(f"The {self.results} in '{self.path}'", before, now, self.advice, changeable)
 
 
-def check_same_settings(
-    what: str, before: Settings, now: Settings, advice: str, changeable: Collection[str] = ()
-) -> None:
+def check_same_settings(what: str, before: Settings, now: Settings, advice: str, exempt: Collection[str] = ()) -> None:
     """Raise if settings differ: ``what`` were made with those ``before``, and ``advice`` ends the message.
 
-    Settings may be nested; one that is missing is None. Those that ``changeable`` names, such as ``device`` or the
+    Settings may be nested; one that is missing is None. Those that ``exempt`` names, such as ``device`` or the
     table ``data``, may differ.
     """
     for name, old, new in _differences(before, now):
-        if not any(f"{name}.".startswith(f"{free}.") for free in changeable):
+        if not any(f"{name}.".startswith(f"{free}.") for free in exempt):
             was, is_ = ("not set" if v is None else json.dumps(v, ensure_ascii=False, default=repr) for v in (old, new))
             made = f"without {name}" if old is None else f"with {name} {was}"
             raise DeepMatchingError(f"{what} were made {made}, and now it is {is_}: {advice}.")

@@ -230,8 +230,7 @@ class Run:
     def fraction_done(self, elapsed: float) -> float:
         """Return the fraction of the run's steps or of its time that is done, whichever is larger."""
         of_steps = self.progress.step / self.config.steps if self.config.steps else 0.0
-        of_time = elapsed / (60 * self.config.minutes) if self.config.minutes else 0.0
-        return max(of_steps, of_time)
+        return max(of_steps, elapsed / (60 * self.config.minutes) if self.config.minutes else 0.0)
 
     def needs_validation(self, is_end: bool) -> bool:
         """Return whether a validation is due at this step and has not been done."""

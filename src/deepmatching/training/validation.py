@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from deepmatching.data.datasets import Pair
 from deepmatching.data.datasets.opening import is_published
@@ -168,7 +169,7 @@ def _evaluation_mode(network: Network, radius: int | None) -> Iterator[None]:
 @torch.no_grad()
 def _match(
     network: Network, pair: Pair, device: torch.device, decoding: Decoding, with_flow: bool
-) -> tuple[Decoded, Pair, Geometry, torch.Tensor | None]:
+) -> tuple[Decoded, Pair, Geometry, Tensor | None]:
     """Return the matches of a pair, and its flow (H, W, 2), not refined, if that is asked for and corrected."""
     images = [image.to(device) for image in pair[:2]]
     image0, image1 = (image[None] for image in images)
@@ -189,14 +190,11 @@ def _match(
     return decoded, pair, geometry, flow[:rows, :columns]
 
 
-def _measure(
-    decoded: Decoded, pair: Pair, geometry: Geometry, flow: torch.Tensor | None, rank: Rank
-) -> dict[str, float]:
+def _measure(decoded: Decoded, pair: Pair, geometry: Geometry, flow: Tensor | None, rank: Rank) -> dict[str, float]:
     metrics = match_metrics(Matches.from_decoded(decoded)[0], pair.flow.numpy(), rank=rank)[0]["all"]
     if flow is not None:
         error = (flow.cpu() - pair.flow[: flow.shape[0], : flow.shape[1]]).norm(dim=-1)
-        total = torch.isfinite(error).sum().item()
-        metrics["flow@3"] = 100 * (error < CORRECT_WITHIN).sum().item() / max(1, total)
+        metrics["flow@3"] = 100 * (error < CORRECT_WITHIN).sum().item() / max(1, torch.isfinite(error).sum().item())
     if decoded.confidence is not None:
         moved = (decoded.points1 - decoded.points0).cpu()
         right, known = (answer.numpy() for answer in is_right(moved, pair.flow[None], geometry))

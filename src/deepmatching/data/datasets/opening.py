@@ -19,7 +19,6 @@ NAMES = (
     *("sintel-clean", "sintel-final", "sintelmini", "chairs"),
     *("kitti2012", "kitti2012-grey", "kitti2012-color", "kitti2015"),
 )
-
 WITH_PASSES = ("sintel", "sintelmini")  #: data sets that come in two renderings
 WITH_SPLITS = ("sintelmini", "chairs")  #: data sets that are split into pairs for training and for validation
 WITH_SPLIT_FILE = "chairs"  #: the data set that is split by a file

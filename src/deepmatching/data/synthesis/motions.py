@@ -113,8 +113,7 @@ def draw_waves(rng: np.random.Generator, size: np.ndarray, height: np.ndarray) -
     frequency = (2 * np.pi / length)[..., None] * np.stack([np.cos(angle[0]), np.sin(angle[0])], -1)
     weight = rng.uniform(0.2, 1, shape)
     strength = height[..., None] * weight / weight.sum(-1, keepdims=True)
-    slope = (strength * 2 * np.pi / length).sum(-1, keepdims=True)
-    strength *= np.minimum(1, _STEEPEST / np.maximum(slope, 1e-9))
+    strength *= np.minimum(1, _STEEPEST / np.maximum((strength * 2 * np.pi / length).sum(-1, keepdims=True), 1e-9))
     amplitude = strength[..., None] * np.stack([np.cos(angle[1]), np.sin(angle[1])], -1)
     return Waves(amplitude, frequency, rng.uniform(0, 2 * np.pi, shape))
 

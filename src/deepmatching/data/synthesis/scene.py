@@ -73,8 +73,7 @@ def draw_background(
     matrix[:, :, 0] *= rng.choice([-1, 1], (count, 1))
     # The frame is centred where its window fits into the photograph, if it fits anywhere.
     inner = np.stack([window.height, window.width], 1)
-    room = inner - scale[:, None] * np.array(size)
-    place = inner / 2 + rng.uniform(-0.5, 0.5, (count, 2)) * np.maximum(room, 8)
+    place = inner / 2 + rng.uniform(-0.5, 0.5, (count, 2)) * np.maximum(inner - scale[:, None] * np.array(size), 8)
     window.row, window.column = np.floor(place).T
     texel = (place - np.stack([window.row, window.column], 1))[:, ::-1]
     return window, motions.affine(matrix, np.broadcast_to((np.array(size[::-1]) - 1) / 2, (count, 2)), texel)
@@ -113,11 +112,9 @@ def draw_layers(
     return Objects(textures, masks, placement, centre, extent, box, np.ones(shape, bool))
 
 
-def lay_planes(
-    rng: np.random.Generator, photos: Photos, objects: Objects, scenes: np.ndarray, streets: Streets
-) -> None:
+def lay_planes(rng: np.random.Generator, photos: Photos, objects: Objects, scenes: np.ndarray, street: Streets) -> None:
     """Make the last layers of `scenes` (an index of pairs) the ground and the walls of streets."""
-    count, planes = streets.is_present.shape
+    count, planes = street.is_present.shape
     if count == 0:
         return
     index = rng.integers(0, photos.photograph_count, (count, planes))
@@ -126,16 +123,16 @@ def lay_planes(
     textures.row, textures.column = np.rint(rng.uniform(0, 1, (2, count, planes)) * sides)
     masks = _windows(photos, np.full_like(index, photos.box), np.zeros_like(index), np.ones(index.shape, bool))
     # The middle texel of the 3 × 3 box covers the whole plane.
-    masks.column_step, masks.row_step = np.moveaxis(1 / streets.box, -1, 0)
+    masks.column_step, masks.row_step = np.moveaxis(1 / street.box, -1, 0)
     masks.column, masks.row = masks.column + 1.5, masks.row + 1.5
     for mine, theirs in ((objects.textures, textures), (objects.masks, masks)):
         for name, values in vars(theirs).items():
             changed = getattr(mine, name).astype(np.result_type(getattr(mine, name), values))
             changed[scenes, -planes:] = values
             setattr(mine, name, changed)
-    objects.placement[scenes, -planes:] = streets.placement
-    objects.box[scenes, -planes:] = streets.box
-    objects.is_present[scenes, -planes:] = streets.is_present
+    objects.placement[scenes, -planes:] = street.placement
+    objects.box[scenes, -planes:] = street.box
+    objects.is_present[scenes, -planes:] = street.is_present
 
 
 def to_window(side: int) -> np.ndarray:

@@ -23,8 +23,7 @@ def structured_hinge(
     reached = torch.isfinite(cells) & found[..., None]
     reached = reached.scatter(-1, best[..., None], False)
     gap = margin * (1 - smoothed_indicator(truth, scores, sigma).flatten(-2))
-    violation = torch.where(reached, gap + torch.where(reached, cells, 0) - there[..., None], 0).relu()
-    return violation.sum(dim=-1), found
+    return torch.where(reached, gap + torch.where(reached, cells, 0) - there[..., None], 0).relu().sum(dim=-1), found
 
 
 def nearest_reachable(cells: Tensor, truth: Tensor, window: tuple[int, int]) -> tuple[Tensor, Tensor]:

@@ -144,7 +144,5 @@ class Objective(nn.Module):
         inside = on_image(nearest[..., None, :] + steps[:, None], pyramid.geometry)  # (B, H_0, W_0, 5, 2)
         inside = inside[..., :, None, 0] & inside[..., None, :, 1]
         around = torch.where(inside, surroundings(pyramid.S[0], cell), -torch.inf)
-        offset = soft_offsets(around, pyramid.sharpness)
-        error = offset - torch.where(known[..., None], truth - nearest, 0)
-        distance = (error.square().sum(-1) + 1e-4).sqrt().clamp(max=1.0)
-        return mean_over(distance, known)
+        error = soft_offsets(around, pyramid.sharpness) - torch.where(known[..., None], truth - nearest, 0)
+        return mean_over((error.square().sum(-1) + 1e-4).sqrt().clamp(max=1.0), known)
