@@ -44,7 +44,8 @@ def sparse_matches(images: tuple[np.ndarray, np.ndarray]) -> Ends:
     mutual = np.flatnonzero(alike.argmax(axis=0)[nearest] == np.arange(len(points0)))
     starts, ends, alike = points0[mutual], points1[nearest[mutual]], alike[mutual]
     first = alike.max(axis=1)
-    alike[(np.abs(ends[:, None] - points1).max(axis=2) <= SETTINGS.same_feature)] = -1.0
+    off = (np.abs(ends[:, None, axis] - points1[:, axis]) <= SETTINGS.same_feature for axis in (0, 1))
+    alike[np.logical_and(*off)] = -1.0
     distances = np.sqrt(np.maximum(2 - 2 * np.stack([first, alike.max(axis=1)]), 0))  # descriptors have unit norm
     kept = distances[0] <= SETTINGS.max_ratio * distances[1]
     return starts[kept], ends[kept]
