@@ -137,19 +137,19 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
 
 @pytest.fixture(scope="session")
 def device(request: pytest.FixtureRequest) -> torch.device:
-    """The device of ``--device``."""
+    """Return the device of ``--device``."""
     return torch.device(request.config.getoption("--device"))
 
 
 @pytest.fixture(scope="session")
 def dtype(request: pytest.FixtureRequest) -> torch.dtype:
-    """The type of ``--dtype``; gradients are always checked in float64."""
+    """Return the type of ``--dtype``; gradients are always checked in float64."""
     return getattr(torch, request.config.getoption("--dtype"))
 
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder of development data; tests that need it are skipped without it."""
+    """Return the folder of development data; tests that need it are skipped without it."""
     if not (SHARED / "README.md").is_file():
         pytest.skip("the development data (../shared) is not here")
     return SHARED
@@ -163,7 +163,7 @@ def pair() -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.fixture(scope="session")
 def gpu() -> ModuleType:
-    """The package of GPU kernels."""
+    """Return the package of GPU kernels."""
     language = pytest.importorskip("triton.language")
     interpreted = type(language.zeros).__name__ == "InterpretedFunction"
     assert torch.cuda.is_available() or interpreted, "Triton was not told to interpret"

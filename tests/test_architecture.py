@@ -12,7 +12,7 @@ SOURCES = sorted(path for folder in ("src", "tools", "benchmarks", "tests") for 
 
 
 def layers_of_the_contract() -> list[list[str]]:
-    """The layers in pyproject.toml, top first."""
+    """Return the layers in pyproject.toml, top first."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     pattern = r'containers = \["deepmatching"\]\nexhaustive = true\nlayers = \[\n(.*?)^\]'
     block = re.search(pattern, text, re.MULTILINE | re.DOTALL)
@@ -21,7 +21,7 @@ def layers_of_the_contract() -> list[list[str]]:
 
 
 def layers_of_the_page() -> list[list[str]]:
-    """The fenced block of docs/architecture.md with one layer a line, from the command line to the errors."""
+    """Return the fenced block of docs/architecture.md with one layer a line, from the command line to the errors."""
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     (block,) = (b for b in re.findall(r"^```text\n(.*?)^```", page, re.MULTILINE | re.DOTALL) if "__main__" in b)
     return [sorted(re.findall(r"\w+", line.partition("—")[0])) for line in block.splitlines()]

@@ -17,7 +17,7 @@ CHOSEN_ELSEWHERE = {"torch", "triton"}
 
 
 def floors() -> dict[str, Version]:
-    """The oldest version of each package that pyproject.toml allows, for users, for developers and for the build."""
+    """Return the oldest allowed version of each package, for users, for developers and for the build."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     project = tomllib.loads(text)
     extras = project["project"]["optional-dependencies"].values()
@@ -33,7 +33,7 @@ def floors() -> dict[str, Version]:
 
 
 def pins(name: str) -> dict[str, Version]:
-    """The versions in a file of constraints."""
+    """Return the versions in a file of constraints."""
     lines = [line for line in (ROOT / name).read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
     found = {}
     for requirement in map(Requirement, lines):

@@ -25,7 +25,7 @@ EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "extension"
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of the example's module, imported as a user does."""
+    """Return the name of the example's module, imported as a user does."""
     monkeypatch.syspath_prepend(EXAMPLE)
     return importlib.import_module("tiny_extension").__name__
 

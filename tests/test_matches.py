@@ -32,7 +32,7 @@ def judged(matches: Matches) -> Matches:
 
 @pytest.fixture
 def searched(matches: Matches) -> Matches:
-    """The three matches, from the identity and from a transformation with a horizon."""
+    """Return the three matches, from the identity and from a transformation with a horizon."""
     table = torch.tensor([[[1.0, 0, 0], [0, 1, 0], [0, 0, 1]], [[0.5, -0.2, 3], [0.1, 0.8, 1], [0.002, -0.001, 1]]])
     return replace(matches, transformation=torch.tensor([0, 1, 1]), transformations=table)
 

@@ -90,7 +90,7 @@ def test_the_page_states_the_sizes_and_exponents(name: str) -> None:
 
 
 def changed(tmp_path: Path, **changes: str) -> Path:
-    """A copy of the default model with other metadata."""
+    """Return a copy of the default model with other metadata."""
     tensors, metadata = read_safetensors(model_path("compact"))
     write_safetensors(tmp_path / "changed.safetensors", tensors, {**metadata, **changes})
     return tmp_path / "changed.safetensors"

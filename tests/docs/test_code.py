@@ -58,7 +58,7 @@ def test_every_command_of_the_pages_can_be_parsed(page: str, words: list[str]) -
 
 @pytest.fixture(scope="module")
 def miniatures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files that the pages speak of, all of them small."""
+    """Return the files that the pages speak of, all of them small."""
     folder = tmp_path_factory.mktemp("pages")
     demo = files("deepmatching") / "data" / "demo"
     for n in (0, 1):

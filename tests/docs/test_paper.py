@@ -20,7 +20,7 @@ COMMANDS = commands(ROOT / "docs" / "paper.md")
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folders and files that the page asks for, and edges that take no time instead of a structured forest."""
+    """Return the folders and files that the page asks for, with edges that take no time."""
     write_sintel(tmp_path / "DATA" / "sintel", dict.fromkeys((*MINI_TRAIN, *MINI_VAL), 2))
     write_kitti(tmp_path / "DATA" / "kitti2012", count=1)
     write_chairs(tmp_path / "DATA" / "chairs")

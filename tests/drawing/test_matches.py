@@ -25,7 +25,7 @@ def some_matches(rng: np.random.Generator, height: int, width: int, count: int) 
 
 
 def panels_of(figure: Figure) -> list[np.ndarray]:
-    """The pixels of the four panels of a figure."""
+    """Return the pixels of the four panels of a figure."""
     picture = render(figure).astype(int)
     boxes = [axes.get_window_extent() for axes in figure.axes]
     down = len(picture)

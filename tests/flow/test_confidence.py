@@ -21,7 +21,7 @@ Pair = tuple[np.ndarray, np.ndarray]
 
 
 def judged(start: np.ndarray, end: np.ndarray, pair: Pair, edges: np.ndarray, preset: str = "default") -> np.ndarray:
-    """The confidence of a refined flow."""
+    """Return the confidence of a refined flow."""
     images = [load_image(image) for image in pair]
     found = interpolate(start, end, edges, images[0], settings=PRESETS[preset].interpolation)
     return confidence(refine(found.flow, *images, PRESETS[preset].refinement), found, *images)

@@ -10,7 +10,7 @@ from deepmatching.flow.losses import dense_loss, interpolation_loss, log_likelih
 
 
 def _found(flow: torch.Tensor) -> DenseFlow:
-    """A flow (B, 2, H, W) and its motions at the points."""
+    """Return a flow (B, 2, H, W) and its motions at the points."""
     coarse, fine = flow[:, :, 4::8, 4::8], flow[:, :, 2::4, 2::4]
     return DenseFlow(flow, torch.zeros_like(flow), [coarse, coarse], [fine])
 

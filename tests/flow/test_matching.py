@@ -21,7 +21,7 @@ GEOMETRY = Geometry.for_downscale((96, 128), (96, 128), 1, RADIUS)
 
 
 def _decoded(moved: float = 0.0) -> Decoded:
-    """Matches that are all right and move by so many pixels."""
+    """Return matches that are all right and move by these pixels."""
     grid = GEOMETRY.grid(0)
     y, x = (torch.arange(n) * 8.0 + 4 for n in grid)
     points = torch.stack(torch.broadcast_tensors(x, y[:, None]), dim=-1)
@@ -53,7 +53,7 @@ def matcher() -> dm.DeepMatcher:
 def _radii(
     matcher: dm.DeepMatcher, found: Decoded, preset: str = "default", tiling: Tiling = WHOLE
 ) -> list[int | None]:
-    """The radii that two frames are matched at if each time this is found."""
+    """Return the radii that two frames are matched at if each time this is found."""
     image = torch.zeros(3, 96, 128)
     frame = Frame(image, image, image[None], (96, 128))
     geometry = replace(GEOMETRY, radius=FLOW_RADIUS)

@@ -29,7 +29,7 @@ def seen(picture: np.ndarray, matrix: np.ndarray) -> np.ndarray:
 
 
 def matches_of(*parts: tuple[np.ndarray, np.ndarray], noise: float = 0.0) -> Matches:
-    """Matches from the points of each part, as its transformation says; exact but for some noise."""
+    """Return matches from the points of each part, as its transformation says; exact but for some noise."""
     generator = np.random.default_rng(0)
     start = np.concatenate([points for points, _ in parts])
     end = np.concatenate([apply(matrix, points) for points, matrix in parts])

@@ -15,7 +15,7 @@ def run(*arguments: object, cwd: Path | None = None, stdout: Any = subprocess.PI
 
 
 def errors_of(result: subprocess.CompletedProcess[str]) -> list[str]:
-    """The lines on standard error. That kernels are compiled does not count: it depends on what ran before."""
+    """Return the lines on standard error. That kernels are compiled does not count: it depends on what ran before."""
     return [line for line in result.stderr.splitlines() if "compiling the kernels" not in line]
 
 

@@ -61,7 +61,7 @@ warmup = 0
 
 @pytest.fixture
 def small(tmp_path: Path, manifest: Path) -> Path:
-    """A config file of a run of six steps on the pairs; its folder is ``run`` beside it."""
+    """Return a config file of a run of six steps on the pairs; its folder is ``run`` beside it."""
     path = tmp_path / "small.toml"
     out, train = json.dumps(str(tmp_path / "run")), json.dumps(str(manifest))
     path.write_text(f"out = {out}\n" + SMALL.replace("[data]", f"[data]\ntrain = {train}"))

@@ -25,7 +25,7 @@ from helpers.volumes import assert_identical
 
 
 def judging(name: str = "compact", radius: int | None = 16, levels: int = 2) -> Network:
-    """A network with a confidence network of random weights, whose answers vary."""
+    """Return a network with a confidence network of random weights, whose answers vary."""
     network = build_network(name, radius=radius, levels=levels, sharpness=10.0)
     network.confidence = build_confidence(network.descriptor, width=16, scales=3, context=16)
     torch.nn.init.normal_(network.confidence.exit.weight)
@@ -66,7 +66,7 @@ def test_the_confidence_does_not_depend_on_how_matches_are_verified(name: str, r
 
 
 def parts_of(network: Network, images: tuple[Tensor, Tensor]) -> tuple[Any, ...]:
-    """What the confidence network is given for a pair."""
+    """Return what the confidence network is given for a pair."""
     geometry, patch = network.geometry_of(*images), network.descriptor.patch
     cells = network.describe(*images, geometry)
     decoded = network.decode_descriptors(*cells, geometry, Decoding(confidence=False))

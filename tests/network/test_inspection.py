@@ -25,7 +25,7 @@ CASES = [
 
 
 def pair_of(size0: tuple[int, int], size1: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """A noise picture and a part of it, moved and disturbed."""
+    """Return a noise picture and a part of it, moved and disturbed."""
     whole = torch.rand(1, 1, 120, 140)
     other = torch.roll(whole, (3, -5), (2, 3)) * 0.8 + 0.2 * torch.rand(1, 1, 120, 140)
     return whole[:, :, : size0[0], : size0[1]], other[:, :, : size1[0], : size1[1]]
@@ -33,7 +33,7 @@ def pair_of(size0: tuple[int, int], size1: tuple[int, int]) -> tuple[Tensor, Ten
 
 @pytest.fixture(params=CASES, ids=str)
 def looked_at(request: pytest.FixtureRequest) -> tuple[Pyramid, Trace]:
-    """The volumes of a pair, and its trace."""
+    """Return the volumes of a pair, and its trace."""
     radius, levels, size0, size1 = request.param
     network = Network(HOG(), radius, levels)
     images = pair_of(size0, size1)

@@ -26,7 +26,7 @@ SIZE = (51, 72)  #: not a multiple of 8: the last rows are not used
 
 @pytest.fixture(scope="module")
 def photographs() -> tuple[Tensor, Tensor]:
-    """The two frames that ship with the package, (1, 3, 480, 640)."""
+    """Return the two frames that ship with the package, (1, 3, 480, 640)."""
     folder = files("deepmatching") / "data" / "demo"
     return load_image(str(folder / "bunny_0.jpg"))[None], load_image(str(folder / "bunny_1.jpg"))[None]
 
@@ -37,7 +37,7 @@ def cut(photographs: tuple[Tensor, Tensor], corner: tuple[int, int], size: tuple
 
 
 def check_equal_but_for_ties(exported: Exported, network: Network, images: list[Tensor]) -> None:
-    """The same scores, and the same matches wherever PyTorch's best score is clearly above its second-best."""
+    """Require the same scores, and the same matches wherever PyTorch's best score is clearly above its second-best."""
     with torch.no_grad():
         expected = network.decode(*images)
         Q_0 = network(*images).Q[0].flatten(-2)[0]

@@ -14,7 +14,7 @@ GRID = np.stack(np.meshgrid(np.arange(8.0, 300, 16), np.arange(8.0, 200, 16)), a
 
 
 def matches_of(matrix: np.ndarray, wrong: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The grid, where a transformation takes it or, for a share of its points, anywhere, and which ones are right."""
+    """Return the grid, where a transformation takes it (a share of its points anywhere), and which are right."""
     generator = np.random.default_rng(0)
     ends = apply(matrix, GRID) + generator.normal(0, 0.2, GRID.shape)
     is_right = generator.random(len(GRID)) >= wrong

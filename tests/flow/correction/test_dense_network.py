@@ -23,7 +23,7 @@ from deepmatching.network.operators.evidence import squash
 
 
 def _inputs(rows: int, columns: int, moved: torch.Tensor, channels: int = 6) -> tuple:
-    """Matches that move by ``moved`` (2,), all of them trusted, and random descriptors."""
+    """Return matches that move by ``moved`` (2,), all of them trusted, and random descriptors."""
     geometry = Geometry.for_downscale((rows, columns), (rows, columns), 1, 16)
     grid = rows // 8, columns // 8
     y, x = (torch.arange(n) * 8.0 + 4 for n in grid)
@@ -138,7 +138,7 @@ def _affine(rows: int, columns: int, slopes: list[list[float]], shift: list[floa
 
 
 def _own(scale: int) -> int:
-    """The number of the candidate of a point's own square."""
+    """Return the number of the candidate of a point's own square."""
     return NEIGHBOURS * (scale - 1) + NEIGHBOURS // 2
 
 

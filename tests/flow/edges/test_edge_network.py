@@ -13,7 +13,7 @@ from deepmatching.flow.edges import EdgeNetwork, load_edge_network, save_edge_ne
 
 @pytest.fixture(scope="module")
 def trained() -> EdgeNetwork:
-    """A network whose batch normalisation has seen some pictures, so that folding it changes the convolutions."""
+    """Return a network whose batch normalisation has seen pictures, so that folding changes the convolutions."""
     torch.manual_seed(0)
     network = EdgeNetwork(normalise=True).train()
     for _ in range(3):

@@ -30,7 +30,7 @@ def scene(seed: int, height: int, width: int, seeds: int) -> tuple[Tensor, Tenso
 
 
 def matrix_of(graph: Graph, seeds: int) -> csr_matrix:
-    """The graph as a sparse matrix, without the entries that do not count."""
+    """Return the graph as a sparse matrix, without the entries that do not count."""
     starts, others, lengths = (tensor.cpu().numpy() for tensor in graph)
     number = int(starts[-1])
     return csr_matrix((lengths[:number], others[:number], starts), shape=(seeds, seeds))

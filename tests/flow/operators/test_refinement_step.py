@@ -23,7 +23,7 @@ seeds = st.integers(0, 2**31)
 
 
 def arguments(seed: int, height: int, width: int, channels: int, hold: float, iterations: int) -> tuple:
-    """A flow, the flow before, two smooth images, smoothness, and settings."""
+    """Return a flow, the flow before, two smooth images, smoothness, and settings."""
     generator = torch.Generator().manual_seed(seed)
     coarse = torch.rand(1, channels, 9, 9, generator=generator)
     image0 = torch.nn.functional.interpolate(coarse, (height, width), mode="bicubic")[0] * 255

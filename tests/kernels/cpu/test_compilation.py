@@ -19,7 +19,7 @@ from deepmatching.network.descriptors import HOG
 
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A cache in the temporary folder. Of it, nothing has been said yet but that kernels are compiled."""
+    """Return a cache in the temporary folder. Of it, nothing has been said yet but that kernels are compiled."""
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(compilation, "_said", set())
     monkeypatch.setattr(compilation, "announce_compilation", cache(compilation.announce_compilation.__wrapped__))
@@ -39,7 +39,7 @@ def run(x: float = 21) -> int:
 
 
 def store(folder: Path) -> Path:
-    """The file that a compiled kernel leaves in the cache."""
+    """Return the file that a compiled kernel leaves in the cache."""
     run()
     (file,) = (path for path in folder.rglob("*") if path.is_file())
     return file

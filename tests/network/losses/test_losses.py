@@ -44,7 +44,7 @@ def cells_of(map_: Tensor) -> dict[tuple[int, int], float]:
 
 
 def by_hand(name: str, map_: Tensor, truth: Tensor, sigma: float = 0.7, scale: float = 5.0) -> float | None:
-    """The loss of a point, None if it has none."""
+    """Return the loss of a point, None if it has none."""
     cells = cells_of(map_)
     bell = {c: g(*c, truth, sigma) for c in cells}
     far = {c: max(abs(c[axis] - float(truth[axis])) for axis in (0, 1)) for c in cells}

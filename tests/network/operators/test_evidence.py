@@ -34,7 +34,7 @@ def matched(
     radius: int | None = 16,
     size1: tuple[int, int] | None = None,
 ):
-    """Matches of noise, and all that evidence is gathered from."""
+    """Return matches of noise, and all that evidence is gathered from."""
     torch.manual_seed(seed)
     network = build_network(name, radius=radius, levels=2)
     images = [torch.rand(2, 3, *side) for side in (size, size1 or size)]
@@ -110,7 +110,7 @@ def test_neighbours_and_claims_are_those_of_a_loop_over_points() -> None:
 
 
 def best_of_bins(decoded: Decoded, geometry: Geometry, b: int) -> dict[tuple[int, int], tuple[int, int]]:
-    """The point with the best score in each bin of targets, the first of equals."""
+    """Return the point with the best score in each bin of targets, the first of equals."""
     side = geometry.alpha // geometry.gamma
     owners: dict[tuple[int, int], tuple[int, int]] = {}
     y, x = target_indices(decoded.cells, geometry)
