@@ -1,8 +1,10 @@
 """The confidence of a flow: fit its logistic regression, and measure how reliable it is.
 
-    python benchmarks/confidence.py MANIFEST.json [--model compact] [--radius 160] [--cache DIR]
+    python benchmarks/confidence.py MANIFEST.json [--model compact] [--radius 160] [--cache DIR] [--stated]
 
-The manifest and the cache are those of ``benchmarks/flow.py``. Prints the weights fitted to all data sets, for
+With --stated: by data set, how often the flow of a matcher is right, how often its confidence says so, and the
+area under the ROC curve, means over pairs. Else, the logistic regression of the interpolated flow. The manifest and the
+cache are then those of ``benchmarks/flow.py``. Prints the weights fitted to all data sets, for
 ``deepmatching.flow.confidence``; for each data set, the area under the ROC curve with weights fitted to the others; and
 for the shipped weights, the EPE of the more confident half of the pixels, and the calibration error: the mean
 difference of stated and true probability in ten bins. Data sets have equal weight; KITTI 2015 counts as KITTI 2012.
@@ -61,11 +63,32 @@ def measure(pair: Pair, matcher: dm.DeepMatcher, cache: Path | None, name: str) 
     return np.stack([np.ones(len(columns[0])), *columns, np.hypot(*(flow[known] - truth[known]).T)], axis=1)
 
 
+def print_stated(manifest: Path, matcher: dm.DeepMatcher) -> None:
+    """Print by data set how often flow is right, how often its confidence says so, and how well that ranks pixels."""
+    sets: dict[str, list[tuple[float, float, float]]] = {}
+    for entry in track(pairs_with_flow(manifest), "flow", console=Console(stderr=True)):
+        pair = entry.read()
+        result, truth = matcher.flow(pair.image0, pair.image1), pair.flow.numpy()
+        known = np.isfinite(truth).all(axis=2)
+        right = np.hypot(*(result.flow - truth)[known].T) < CORRECT_WITHIN
+        stated = result.confidence[known]
+        sets.setdefault(entry.group, []).append((right.mean(), stated.mean(), area_under_roc(stated, right)))
+    table = Table("data set", "pairs", "right", "stated", "area under the ROC curve")
+    for name, values in sets.items():
+        right, stated, area = np.nanmean(values, axis=0)
+        table.add_row(name, str(len(values)), f"{100 * right:.1f} %", f"{100 * stated:.1f} %", f"{area:.2f}")
+    print_table(table)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("manifest", type=Path)
     add_common_options(parser)
+    parser.add_argument("--stated", action="store_true", help="of the flow as it is given out, without a fit")
     options = parser.parse_args()
+    if options.stated:
+        print_stated(options.manifest, dm.DeepMatcher.from_pretrained(options.model, device=options.device))
+        return
     matcher = dm.DeepMatcher.from_pretrained(options.model, radius=options.radius, device=options.device)
     matcher = matcher.for_flow()
     if options.cache:

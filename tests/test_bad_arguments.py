@@ -79,7 +79,7 @@ def matcher() -> dm.DeepMatcher:
         (lambda: matches(size0=(8, 0)), r"size0 must be \(rows, columns\)"),
         (lambda: matches(size0=(8, 9), size1=(8, 9)).at_sizes((8, 9), 5), r"size1 must be \(rows, columns\)"),  # type: ignore[arg-type]
         (lambda: matches(scores=None), "scores must be numbers"),
-        (lambda: dm.Matches.load("a\nb.npz"), "no matches file 'a b.npz'"),
+        (lambda: dm.Matches.load("a\nb.npz"), r"no matches file 'a\\nb.npz'"),
         (lambda: matcher().save("m.png"), "name it .safetensors"),
         (lambda: matcher().flow(GREY, GREY, []), "no preset"),  # type: ignore[arg-type]
         (lambda: dm.DeepMatcher.from_pretrained("hog", half="no"), "half must be of type bool"),

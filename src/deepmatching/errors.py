@@ -3,6 +3,7 @@
 import errno
 import math
 import operator
+import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from numbers import Integral, Real
@@ -16,7 +17,8 @@ class DeepMatchingError(ValueError):
     """
 
     def __init__(self, message: object = "") -> None:
-        super().__init__(" ".join(str(message).splitlines()))
+        text = re.sub(r"\n\s+", " ", str(message))  # of arrays; other ends of lines are those of names
+        super().__init__(r"\n".join(text.splitlines()))
 
 
 class OutOfMemoryError(DeepMatchingError):

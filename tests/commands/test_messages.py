@@ -96,6 +96,7 @@ def interrupt():
 endless(np.array([-1, 0]))  # compiles it, and returns
 state = np.zeros(2, np.int64)
 messages.GRACE = 0.1
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs without it
 with messages.computing("matching"):
     threading.Thread(target=interrupt, daemon=True).start()
     endless(state)
