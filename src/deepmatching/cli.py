@@ -41,6 +41,7 @@ class Command(TyperCommand):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
+        watch()
         require_addresses()
         try:
             return super().invoke(ctx)
@@ -109,7 +110,6 @@ def main() -> None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the life of the process
     with guarded_errors():
         try:
-            watch()
             silence_libraries()
             with guarded_output():
                 sys.exit(app(prog_name="deepmatching", standalone_mode=False))

@@ -2,6 +2,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -59,9 +60,9 @@ def why(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     monkeypatch.setattr(machine, "read_quota", lambda: None)
     monkeypatch.setattr(machine.time, "monotonic", lambda: 102.0)
     monkeypatch.setattr(machine.time, "process_time", lambda: 2.0)
-    monkeypatch.setattr(machine.psutil.Process, "cpu_affinity", lambda _: [0, 1, 2, 3, 4], raising=False)
-    monkeypatch.setattr(machine.psutil, "cpu_percent", lambda percpu: [100, 50, 0, 100, 0, 100, 100])
-    monkeypatch.setattr(machine.psutil, "getloadavg", lambda: (4.0, 0, 0))
+    monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda _: [0, 1, 2, 3, 4], raising=False)
+    monkeypatch.setattr(psutil, "cpu_percent", lambda percpu: [100, 50, 0, 100, 0, 100, 100])
+    monkeypatch.setattr(psutil, "getloadavg", lambda: (4.0, 0, 0))
     set_verbosity(verbose=True)
 
     def ask(requested: int | None, environ: dict[str, str]) -> str:
@@ -79,7 +80,7 @@ def test_a_request_wins_over_the_environment_and_that_over_the_choice(
     assert why(None, {"OMP_NUM_THREADS": "7"}) == "4 threads (as OMP_NUM_THREADS asks)"  # PyTorch has read it
     assert why(None, {}) == "3 threads (5 cores, 2.0 of them in use by other processes)"
     assert torch.get_num_threads() == 3
-    monkeypatch.setattr(machine.psutil, "cpu_percent", lambda percpu: [0.0, 0.0])  # the system tells nothing
+    monkeypatch.setattr(psutil, "cpu_percent", lambda percpu: [0.0, 0.0])  # the system tells nothing
     assert why(None, {}) == "1 thread (5 cores, 4.0 of them in use by other processes)"
     monkeypatch.setattr(machine, "_start", None)
     assert why(None, {}) == "1 thread (PyTorch's choice)"

@@ -12,8 +12,6 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-import psutil
-
 from deepmatching.commands.messages import say_if_verbose
 from deepmatching.errors import OutOfMemoryError
 
@@ -28,6 +26,8 @@ _start: tuple[float, float] | None = None
 
 def watch() -> None:
     """Begin to observe what the processors do, for :func:`use_threads`."""
+    import psutil
+
     global _start
     psutil.cpu_percent(percpu=True)
     _start = time.monotonic(), time.process_time()
@@ -35,6 +35,7 @@ def watch() -> None:
 
 def use_threads(requested: int | None, environ: Mapping[str, str] = os.environ) -> None:
     """Tell PyTorch, and our kernels with it, how many threads to use; a verbose command prints why."""
+    import psutil
     import torch
 
     named = next((name for name in VARIABLES if environ.get(name)), None)
@@ -78,6 +79,8 @@ def require_addresses() -> None:
     if sys.platform != "linux":
         return
     import resource
+
+    import psutil
 
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     left = limit - psutil.Process().memory_info().vms
