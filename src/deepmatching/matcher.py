@@ -150,10 +150,10 @@ class DeepMatcher:
                 continue
             geometry = self.geometry(*map(size_of, batch[0]))
             for matches, pair in zip(self._match_batch(batch, geometry), batch, strict=True):
-                judged = self.or_wide(matches, geometry, *pair)
-                if doubt(*judged):
+                found = self.or_wide(matches, geometry, *pair)
+                if doubt(*found):
                     warnings.warn(_PROBABLY_WRONG, stacklevel=2)
-                yield judged[0]
+                yield found[0]
 
     def _match_batch(self, batch: list[tuple[Tensor, Tensor]], geometry: Geometry) -> Iterator[Matches]:
         """Yield the matches of loaded pairs of equal sizes, however few are right."""

@@ -200,8 +200,8 @@ def write_shard(path: Path, pairs: Sequence[MatchedPair]) -> None:
         "failures": np.frombuffer(json.dumps([pair.failure for pair in pairs]).encode(), np.uint8),
     }
     if any(matches.confidence is not None for matches in found):
-        judged = [m if m.confidence is not None else replace(m, confidence=torch.ones(len(m))) for m in found]
-        content["confidence"] = _joined(judged, "confidence", np.float32)
+        sure = [m if m.confidence is not None else replace(m, confidence=torch.ones(len(m))) for m in found]
+        content["confidence"] = _joined(sure, "confidence", np.float32)
     if searched := [matches for matches in found if matches.transformation is not None]:
         content["transformation"] = _joined(searched, "transformation", np.int64)
         content["transformations"] = _joined(searched, "transformations", np.float32)

@@ -73,9 +73,9 @@ def usable(
     return usable & (first[place] == number)
 
 
-def least_confidence(judged: Tensor, counts: Tensor, settings: InterpolationSettings) -> Tensor:
+def least_confidence(confidence: Tensor, counts: Tensor, settings: InterpolationSettings) -> Tensor:
     """Return the threshold on the confidence: the one asked for, or a lower one that keeps ``least_kept``."""
-    best = torch.where(counts, judged, -1).sort(descending=True).values
+    best = torch.where(counts, confidence, -1).sort(descending=True).values
     last = (settings.least_kept * counts.sum()).ceil().long().clamp(min=1) - 1
     return best.gather(0, last.view(1)).clamp(max=settings.confidence)  # an index would wait for the device
 

@@ -190,16 +190,16 @@ def sparse_to_dense(
     # Of two pixels that are equally near, the right or lower one.
     pixels = torch.stack([(start[:, n] + 0.5).floor().clamp(0, size[1 - n] - 1).long() for n in (0, 1)], dim=1)
     counts = usable(matches, pixels, weights, size, is_fixed)
-    judged = matches.confidence.double() if matches.confidence is not None and settings.confidence > 0 else None
-    if judged is not None:
-        counts = counts & (judged >= least_confidence(judged, counts, settings))
-        weights = judged.clamp(min=_LEAST_WEIGHT) if weights is None else weights
+    confidence = matches.confidence.double() if matches.confidence is not None and settings.confidence > 0 else None
+    if confidence is not None:
+        counts = counts & (confidence >= least_confidence(confidence, counts, settings))
+        weights = confidence.clamp(min=_LEAST_WEIGHT) if weights is None else weights
     displacements = torch.where(counts[:, None], matches.points1.double() - start, 0)
     numbers = torch.arange(len(start), device=start.device)
     seeds = _Seeds(numbers, counts, pixels, start, displacements, None if weights is None else weights.double())
     if settings.saliency > 0 and image0 is not None:
         seeds = seeds.that_also(saliency(image0)[pixels[:, 1], pixels[:, 0]] >= settings.saliency)
-    if backward is not None and settings.backward > 0 and judged is None:
+    if backward is not None and settings.backward > 0 and confidence is None:
         seeds = seeds.that_also(round_trip_errors(start, displacements, backward) < settings.backward)
     seeds = seeds if is_fixed else seeds.that_count()
     label, graph = _cells(cost, seeds)

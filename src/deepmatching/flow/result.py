@@ -139,7 +139,7 @@ class FlowResult:
     #: read; until then, nothing waits for the GPU.
     tensors: FlowTensors | None = None
     #: (H, W) float32 in [0, 1], the estimated probability that a pixel is not visible in the second image; None if the
-    #: matches were not judged, or came through the transformations of a search.
+    #: matches have no confidence, or came through the transformations of a search.
     occlusion: OnDemand[np.ndarray | None] = OnDemand(None)
 
     @classmethod

@@ -30,7 +30,7 @@ class InterpolationSettings:
     filter_neighbours: int = 25  #: number of nearest matches in the consistency filter
     consistency: float = 10.0  #: drop matches at least this far from their weighted mean, in pixels; 0 keeps all
     #: Keep the matches with at least this confidence, verified or not, and weight them by it; 0 keeps the verified
-    #: ones, whatever their confidence. No effect on matches that were not judged.
+    #: ones, whatever their confidence. No effect on matches without a confidence.
     confidence: float = 0.6
     least_kept: float = 0.5  #: keep this fraction of the matches, the most confident ones, if fewer reach that
     #: Drop matches whose round trip, forward and back, misses its start by at least this many pixels; 0 keeps all. Not
