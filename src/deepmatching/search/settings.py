@@ -50,9 +50,9 @@ class SearchSettings:
     features: int = 300
     #: Views of an image: how far it is squeezed, and the step in degrees between the directions in which it is.
     views: tuple[tuple[float, float], ...] = ((1, 180), (2, 45), (4, 22.5))
-    #: Largest distance to the nearest descriptor, as a multiple of that to the second nearest,
+    #: Largest distance to the nearest descriptor, as a multiple of that to the nearest one elsewhere.
     max_ratio: float = 0.85
-    #: which belongs to a feature further away than this, in pixels.
+    #: Features at most this far apart are the same one in the ratio test, in pixels.
     same_feature: float = 6.0
     #: How far off a feature may be that lies in a plane, in pixels of the second image.
     features_within: float = 5.0
@@ -124,13 +124,13 @@ class SearchSettings:
     #: It leaves the transformation of most confident matches for one that has this many times as much around it.
     min_advantage: float = 1.5
     #: Matches are doubtful if the confidence expects a right one at less than this fraction of the points in view. The
-    #: planes in which they lie are then matched again,
+    #: planes in which they lie are then matched again.
     doubtful: float = 0.5
-    #: one time after the other with these radii in pixels, if they are smaller than that of plain matching,
+    #: Radii of these matchings in pixels, one after the other; none is larger than that of plain matching.
     near_radii: tuple[int, ...] = (48, 48, 24)
-    #: each time near the plane of the matches with a confidence above this,
+    #: The next matching is near the plane of the matches with a confidence above this.
     min_sure: float = 0.3
-    #: of at least these many.
+    #: Least number of matches that this plane is fitted to.
     min_sure_matches: int = 150
     #: How far off a match may be that lies in a plane, in pixels of the second image.
     plane_within: float = 4.0
