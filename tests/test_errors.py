@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from deepmatching.errors import DeepMatchingError, OutOfMemoryError, failed_allocations, is_out_of_memory
+from deepmatching.errors import DeepMatchingError, OutOfMemoryError, counted, failed_allocations, is_out_of_memory
 
 TOO_LARGE = 2**58
 
@@ -87,3 +87,8 @@ def test_a_missing_or_incomplete_opencv_is_one_sentence(tmp_path: Path, has_left
 def test_a_refusal_before_the_work_keeps_its_own_sentence() -> None:
     with pytest.raises(DeepMatchingError, match=r"^its own$"), failed_allocations():
         raise OutOfMemoryError("its own")
+
+
+def test_one_thing_is_counted_in_the_singular() -> None:
+    assert [counted(number, "match") for number in (0, 1, 2)] == ["0 matches", "1 match", "2 matches"]
+    assert [counted(number, "level") for number in (0, 1, 2)] == ["0 levels", "1 level", "2 levels"]

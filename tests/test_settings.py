@@ -10,6 +10,7 @@ from deepmatching.settings import Settings
 
 def test_without_a_search_nothing_is_tried() -> None:
     assert not Settings().searches
+    assert Settings().describe()["auto"] and not Settings(auto=False).describe()["auto"]  # matches depend on it
     assert "search" not in Settings().describe() and "rotations" not in Settings().describe()
 
 

@@ -4,7 +4,7 @@ import errno
 import math
 import operator
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import Any
@@ -123,6 +123,11 @@ def short_repr(value: Any) -> str:
     return text if len(text) <= _MAX_REPR else f"{text[: _MAX_REPR - 1]}…"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number of things in words, such as ``"1 match"`` or ``"2 matches"``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}{'es' if noun.endswith('ch') else 's'}"
+
+
 def check_choice(name: str, value: Any, allowed: Collection[str]) -> None:
     """Raise unless the value is one of the allowed words."""
     if not isinstance(value, str) or value not in allowed:
@@ -134,6 +139,12 @@ def check_type(name: str, value: Any, kind: type) -> None:
     """Raise unless the value is of this type."""
     if not isinstance(value, kind):
         raise DeepMatchingError(f"{name} must be of type {kind.__name__}, not {short_repr(value)}.")
+
+
+def check_iterable(name: str, value: Any) -> None:
+    """Raise unless the value is a list or another iterable; a text, such as the name of a video, is none here."""
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise DeepMatchingError(f"{name} must be a list or another iterable, not {short_repr(value)}.")
 
 
 def check_size(name: str, size: Any) -> tuple[int, int]:

@@ -24,8 +24,9 @@ Reciprocal = Literal["bins", "exact", "none"]  #: how matches are verified; see 
 RECIPROCAL: Reciprocal = "bins"
 RECIPROCAL_IN_PAPER: Reciprocal = "exact"  #: the paper's own way to verify them (its first footnote)
 Rank = Literal["score", "confidence"]  #: what ranks the matches that a pixel can move by: the paper's Q_0 or confidence
-MODELS = ("compact", "vgg", "hog")  #: models that ship with the package
+MODELS = ("compact", "photo", "vgg", "hog")  #: models that ship with the package
 MODEL = "compact"  #: the default model
+PHOTO_MODEL = "photo"  #: what the default model leaves to it: pairs in which it finds little, see ``Settings.auto``
 RADIUS = 80  #: largest displacement along each axis, in pixels
 
 #: The same for flow. It is larger because a pixel that moves further than the radius has no correct match, and a wrong
@@ -124,6 +125,9 @@ class Settings:
         "no limit",
     )
     bit_depth: int | None = _option(None, "Bits in use of 16-bit images, such as 12.", "BITS", "16")
+    use_alpha: bool = _option(
+        False, "The alpha of an image is its mask: pixels that are more transparent than opaque are not matched."
+    )
     pooling: Pooling | None = _option(
         None, "Pool scores by their maximum, as the paper does, or softly.", shown="as the model was trained"
     )
@@ -144,12 +148,12 @@ class Settings:
     auto: bool = _option(
         True,
         "If less than a tenth of the matches is probably right and no radius is given, match again without a limit "
-        "and with a search, at 640 pixels; keep what is better.",
+        "and with a search, at 640 pixels, by photo in place of compact; keep what is better.",
     )
 
     def __post_init__(self) -> None:
         check_choice("reciprocal", self.reciprocal, get_args(Reciprocal))
-        for name in ("half", "subpixel", "search", "auto"):
+        for name in ("half", "subpixel", "use_alpha", "search", "auto"):
             check_type(name, getattr(self, name), bool)
         if not isinstance(self.device, str) or self.device not in ("auto", "cpu"):
             choose_device(self.device)  # imports PyTorch, during which Ctrl-C is not heard
@@ -175,15 +179,22 @@ class Settings:
         """Whether rotations and scales are tried."""
         return self.search or self.rotations is not None or self.scales is not None
 
+    @property
+    def leaves_choice(self) -> bool:
+        """Whether matching may search by itself where it has failed; see ``auto``."""
+        return self.auto and self.radius is None
+
     def without_search(self) -> Settings:
         """Return the same settings for plain matching, without a search even where it fails."""
         return replace(self, search=False, rotations=None, scales=None, auto=False)
 
     def describe(self) -> dict[str, Any]:
         """Return the settings that results depend on, JSON-serializable."""
-        left_out = {"device", "memory", "auto"} | ({"pooling"} if self.pooling is None else set())
+        left_out = {"device", "memory"} | ({"pooling"} if self.pooling is None else set())
         if not self.searches:  # older runs, which do not name them, can be continued
             left_out |= {"search", "rotations", "scales"}
+        if not self.use_alpha:  # nor this
+            left_out |= {"use_alpha"}
         values = {name: value for name, value in vars(self).items() if name not in left_out}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 

@@ -26,7 +26,7 @@ GROUPS = {
     "arrays": (".flo", ".pfm", ".npy", ".npz", ".h5", ".bin"),
     "pictures": (".png", ".jpg", ".bmp", ".tiff", ".ppm", ".webp"),
     "text": (".txt", ".json", ".toml", ".csv"),
-    "weights": (".safetensors", ".pth"),
+    "weights": (".safetensors",),
 }
 
 

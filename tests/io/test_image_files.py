@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.image_files import read_orientation, stored_size, to_stored
+from deepmatching.io.image_files import read_alpha, read_orientation, stored_size, to_stored
 from deepmatching.io.images import load_image
 from helpers.synthetic_pictures import draw_photo
 
@@ -88,3 +88,25 @@ def test_files_without_a_readable_orientation_are_upright(tmp_path: Path) -> Non
         path = tmp_path / f"{number}.jpg"
         path.write_bytes(data)
         assert read_orientation(path) == 1
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("suffix", [".png", ".tif", ".webp"])
+def test_alpha_is_turned_as_the_colours_are(
+    orientation: int, suffix: str, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    alike = rng.integers(0, 2, (5, 7, 1), np.uint8).repeat(4, axis=2) * 255  # colours and alpha
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(alike).save(tmp_path / f"a{suffix}", exif=exif, **({"lossless": True} if suffix == ".webp" else {}))
+    alpha = read_alpha(tmp_path / f"a{suffix}")
+    assert alpha is not None and np.array_equal(alpha, load_image(tmp_path / f"a{suffix}")[0] * 255)
+
+
+def test_what_has_no_alpha_has_none(tmp_path: Path) -> None:
+    for name, mode in (("a.png", "RGB"), ("a.jpg", "RGB"), ("a.tif", "L"), ("b.png", "P")):
+        Image.new(mode, (4, 3)).save(tmp_path / name)
+        assert read_alpha(tmp_path / name) is None
+    (tmp_path / "bad.png").write_bytes(PNG[:-30])
+    with pytest.raises(DeepMatchingError, match=r"bad\.png"):
+        read_alpha(tmp_path / "bad.png")

@@ -6,8 +6,11 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from deepmatching.errors import DeepMatchingError
+from deepmatching.io.files import check_replaceable
 from deepmatching.matches import Matches
 
 KEYPOINTS0 = np.array([[1, 2], [3, 4], [5, 6]], np.float64)
@@ -100,6 +103,9 @@ def test_our_own_hloc_arrays_are_read_back(tmp_path: Path) -> None:
         ({**CORRESPONDING, "scores": np.array([1, 1e300])}, "not finite in 1 of 2 matches"),
         ({"x": np.zeros(3)}, "not a readable"),
         ({**CORRESPONDING, "scores": np.ones(2), "confidence": np.array([0.5, 1.5])}, "its confidence is not a number"),
+        ({**CORRESPONDING, "cycle_error": np.ones(3)}, "its cycle_error is not a number of pixels"),
+        ({**CORRESPONDING, "cycle_error": np.array([1, -1])}, "its cycle_error is not a number of pixels"),
+        ({**CORRESPONDING, "cycle_error": np.array([1, np.nan])}, "its cycle_error is not a number of pixels"),
     ],
 )
 def test_arrays_that_do_not_fit_raise_a_clear_error(tmp_path: Path, arrays: dict[str, np.ndarray], words: str) -> None:
@@ -111,3 +117,47 @@ def test_arrays_that_do_not_fit_raise_a_clear_error(tmp_path: Path, arrays: dict
 def test_the_confidence_of_others_without_scores_is_their_score(tmp_path: Path) -> None:
     loaded = Matches.load(write(tmp_path / "loftr.npz", {**CORRESPONDING, "confidence": np.array([0.5, 7.0])}))
     assert loaded.confidence is None and loaded.scores.tolist() == [0.5, 7.0]
+
+
+def test_seven_columns_of_text_end_with_a_confidence_and_those_of_others_need_not(tmp_path: Path) -> None:
+    path = tmp_path / "m.txt"
+    for last, expected in ((("0.25", "1"), [0.25, 1.0]), (("0.25", "17"), None), (("0.25", "x"), None)):
+        path.write_text("".join(f"1 2 3 4 0.5 0 {word}\n" for word in last))
+        found = Matches.load(path).confidence
+        assert (found if found is None else found.tolist()) == expected
+
+
+def test_the_columns_of_other_peoples_csv_are_found_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "others.csv"
+    path.write_bytes(b"\xef\xbb\xbfid,Y1,X1, Y0 ,X0\r\na,40,30,2,1\r\n\r\n")
+    loaded = Matches.load(path)
+    assert loaded.keypoints0.tolist() == [[1, 2]] and loaded.keypoints1.tolist() == [[30, 40]]
+    assert loaded.scores.tolist() == [1] and loaded.confidence is None
+
+
+numbers = st.floats(-1e6, 1e6, width=32)
+certain = st.floats(0, 1, width=32)
+
+
+@pytest.mark.hypothesis
+@given(st.lists(st.tuples(numbers, numbers, numbers, numbers, numbers, certain), max_size=5), st.booleans())
+def test_all_formats_hold_the_same_matches(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[float, ...]], is_judged: bool
+) -> None:
+    table = np.array(rows, np.float32).reshape(-1, 6)
+    confidence = table[:, 5] if is_judged else None
+    arrays: tuple[Any, ...] = (table[:, :2], table[:, 2:4], table[:, 4], None, None, confidence)
+    matches, folder = Matches(*arrays), tmp_path_factory.mktemp("formats")
+    for name in ("m.csv", "m.json", "m.npz", "m.h5", "m.txt"):
+        matches.save(folder / name, confidence=is_judged)
+        check_replaceable(folder / name)
+        found = Matches.load(folder / name)
+        own, theirs = ([m.keypoints0, m.keypoints1, m.scores[:, None]] for m in (matches, found))
+        is_text = name == "m.txt"  # which has six digits
+        for ours, read in zip(own, theirs, strict=True):
+            assert np.allclose(ours, read, rtol=1e-5, atol=0.51e-5) if is_text else np.array_equal(ours, read)
+        if not is_judged or (is_text and not rows):
+            assert found.confidence is None
+        else:
+            assert found.confidence is not None and matches.confidence is not None
+            assert np.allclose(found.confidence, matches.confidence, rtol=1e-5 if is_text else 0, atol=0)

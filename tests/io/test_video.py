@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from deepmatching.errors import DeepMatchingError
+from deepmatching.io.files import check_replaceable
 from deepmatching.io.video import BadFrame, natural_order, open_frames, write_video
 
 
@@ -69,6 +70,17 @@ def test_a_video_gives_the_frames_that_a_player_shows(tmp_path: Path) -> None:
         assert 255 * frame.mean().item() == pytest.approx(20 * number, abs=4)
 
 
+@pytest.mark.parametrize("name", ["v.avi", "v.mp4"])
+def test_a_video_may_be_replaced_if_it_is_ours(tmp_path: Path, name: str) -> None:
+    write_grey_video(tmp_path / name, 3)
+    check_replaceable(tmp_path / name)
+    assert len(list(open_frames(tmp_path / name).between(0, 3))) == 3
+    (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-20])  # as other programs write it
+    assert len(open_frames(tmp_path / name)) == 3
+    with pytest.raises(DeepMatchingError, match=name):
+        check_replaceable(tmp_path / name)
+
+
 def test_a_frame_that_cannot_be_read_or_has_another_size_is_named(tmp_path: Path) -> None:
     write_frames(tmp_path, ["1.png", "2.png", "3.png"])
     (tmp_path / "2.png").write_bytes(b"no picture")
@@ -80,6 +92,14 @@ def test_a_frame_that_cannot_be_read_or_has_another_size_is_named(tmp_path: Path
     assert cv2.imwrite(str(tmp_path / "3.png"), np.zeros((8, 8, 3), np.uint8))
     with pytest.raises(BadFrame, match=r"Frame '3'.*8x8 pixels, but the one before is 24x16"):
         list(open_frames(tmp_path).between(0, 3))
+
+
+def test_the_white_of_frames_with_16_bits_follows_from_their_bits_in_use(tmp_path: Path) -> None:
+    for name in ("1.png", "2.png"):
+        assert cv2.imwrite(str(tmp_path / name), np.full((8, 8), 4095, np.uint16))
+    for bits, shade in ((12, 1.0), (13, 4095 / 8191), (None, 4095 / 65535)):
+        shades = [frame.mean().item() for frame in open_frames(tmp_path, bits).between(0, 2)]
+        assert shades == [pytest.approx(shade)] * 2
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,9 @@ from deepmatching.flow.edges.edge_network import EdgeNetwork
 from deepmatching.flow.sequence import FlowFolder
 from deepmatching.io.flow import read_flow, write_flow
 from deepmatching.io.images import load_image
+from deepmatching.io.matches import SUFFIXES as MATCH_SUFFIXES
 from deepmatching.io.matches import MatchArrays, read_matches, write_matches
+from deepmatching.io.points import read_points
 from deepmatching.matches import Matches
 from deepmatching.models import build_network, load_network, save_network
 from deepmatching.network.descriptors import VGG
@@ -107,14 +109,19 @@ def _arrays(folder: Path) -> Iterator[Format]:
     for suffix in (".flo", ".pfm", ".npy", ".png"):
         yield Format(f"flow{suffix}", read_flow, _written(folder / f"flow{suffix}", lambda p: write_flow(p, flow)))
     points = generator.uniform(0, 10, (5, 2)).astype(np.float32)
-    matches = MatchArrays(points, points, np.ones(5, np.float32), SIZE, SIZE)
-    for suffix in (".txt", ".npz", ".h5"):
+    ones = np.ones(5, np.float32)
+    matches = MatchArrays(points, points, ones, SIZE, SIZE, ones / 2, cycle_error=ones)
+    for suffix in MATCH_SUFFIXES:
         path = folder / f"matches{suffix}"
-        yield Format(path.name, read_matches, _written(path, lambda p: write_matches(p, matches)))
+        yield Format(path.name, read_matches, _written(path, lambda p: write_matches(p, matches, confidence=True)))
     stream = io.BytesIO()
     np.save(stream, points)
     yield Format("member.npz", read_matches, stream.getvalue(), _archive)
-    pair = MatchedPair(("a.png", "b.png"), Matches(*matches))  # type: ignore[arg-type]
+    yield Format("points.npy", read_points, stream.getvalue())
+    for suffix, separator in ((".txt", " "), (".csv", ",")):
+        lines = "".join(f"{x}{separator}{y}\n" for x, y in points.tolist())
+        yield Format(f"points{suffix}", read_points, ("x,y\n" * (suffix == ".csv") + lines).encode())
+    pair = MatchedPair(("a.png", "b.png"), Matches(**matches._asdict()))
     shard = _written(folder / "shard.npz", lambda p: write_shard(p, [pair]))
     yield Format("shard.npz", lambda path: read_shard(path, [pair.names]), shard)
     edges = generator.uniform(size=SIZE).astype(np.float32)
@@ -197,9 +204,6 @@ def _weights(folder: Path) -> Iterator[Format]:
     yield _metadata("edges-settings.safetensors", load_edge_network, folder / "e.safetensors", "settings")
     yield from _states(folder)
     weights = {f"conv{n}.weight": torch.zeros(2, 3) for n in ("1_1", "1_2")}
-    stream = io.BytesIO()
-    torch.save(weights, stream)
-    yield Format("weights.pth", _load_published, stream.getvalue())
     yield Format("weights.safetensors", _load_published, save(weights))
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from deepmatching.errors import DeepMatchingError, short_repr
+from deepmatching.io.addresses import shown
 from deepmatching.io.files import PathLike, read_bytes
 
 #: Bytes that the arrays of one file may take together: more numbers than any pair of images has matches or pixels.
@@ -86,7 +87,7 @@ class _Container:
     """A file of several arrays, which together may take :data:`LARGEST_CONTENT`; messages call it ``kind``."""
 
     def __init__(self, path: PathLike, kind: str) -> None:
-        self._subject, self._left = f"'{path}' is not a readable {kind}", LARGEST_CONTENT
+        self._subject, self._left = f"'{shown(path)}' is not a readable {kind}", LARGEST_CONTENT
 
     @contextmanager
     def reading(self, part: str = "it", problem: str = "is damaged") -> Iterator[None]:

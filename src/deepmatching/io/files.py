@@ -13,6 +13,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from deepmatching.errors import DeepMatchingError, short_repr
+from deepmatching.io.addresses import (
+    check_address,
+    exists_address,
+    list_address,
+    read_address,
+    remove_address,
+    scheme_of,
+    shown,
+    write_address,
+)
 
 PathLike = str | os.PathLike[str]
 
@@ -20,15 +30,14 @@ PathLike = str | os.PathLike[str]
 _PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6) if os.name == "nt" else ()
 _PREFIX = ".deepmatching-"  #: names of temporary files: our prefix, 32 digits, the suffix of the target
 _TEMPORARY = re.compile(re.escape(_PREFIX) + r"[0-9a-f]{32}(\.[^.]*)?")
-#: The scheme of an address; a drive of Windows has one letter. ``Path`` makes one slash of two.
-_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 #: What our files of a suffix begin with. Pictures are signed, see :func:`signed`, except for rarer formats.
 _BEGINNINGS = {
     **dict.fromkeys((".png", ".jpg", ".jpeg"), rb"(?s).*deepmatching"),
     **dict.fromkeys((".html", ".htm"), rb"<!doctype html>"),
     **dict.fromkeys((".h5", ".hdf5"), rb"\x89HDF\r\n\x1a\n"),
     **dict.fromkeys((".db", ".sqlite", ".sqlite3"), rb"SQLite format 3\0"),
-    ".txt": rb"([-+.e\d]+ ){5}\d+\s",
+    ".txt": rb"([-+.e\d]+ ){5}\d+( [-+.e\d]+)?\s",
+    ".csv": rb"(x0|frame),",
     ".json": rb'\{\s*"(case|format|geometry)"',
     ".npz": rb"PK",
     ".npy": rb"\x93NUMPY",
@@ -36,7 +45,10 @@ _BEGINNINGS = {
     ".pfm": rb"PF",
     ".ply": rb"ply",
     ".onnx": rb"\x08",
+    ".parquet": rb"PAR1",
 }
+#: What our videos end with: a box or a chunk that players skip. The writer leaves no room for it elsewhere.
+VIDEO_ENDS = {".mp4": b"\0\0\0\x14freedeepmatching", ".avi": b"JUNK\x0c\0\0\0deepmatching"}
 #: A temporary file that nobody has written to for this many seconds was left behind by a killed process.
 _STALE_AFTER = 3600.0
 
@@ -58,9 +70,16 @@ def check_suffix(path: PathLike, suffixes: Iterable[str], kind: str) -> str:
 
 
 def check_replaceable(path: PathLike) -> None:
-    """Raise if there is a file that does not begin as ours of that suffix do: it is somebody else's."""
-    beginning = _BEGINNINGS.get(Path(path).suffix.lower(), b"")
-    if os.path.isfile(path) and os.path.getsize(path) and not re.match(beginning, read_bytes(path, "file", 4096)):
+    """Raise if there is a file that does not begin, or end, as ours of that suffix do: it is somebody else's."""
+    suffix = Path(path).suffix.lower()
+    if not os.path.isfile(path) or not (size := os.path.getsize(path)):
+        return
+    is_ours = re.match(_BEGINNINGS.get(suffix, b""), read_bytes(path, "file", 4096)) is not None
+    if end := VIDEO_ENDS.get(suffix):
+        with open(path, "rb") as file:
+            file.seek(max(0, size - len(end)))
+            is_ours = file.read() == end
+    if not is_ours:
         raise DeepMatchingError(f"'{path}' exists and is not from deepmatching: give another name, or remove it.")
 
 
@@ -77,26 +96,33 @@ def signed(picture: bytes) -> bytes:
 
 def refuse_address(path: PathLike) -> None:
     """Raise if a path is an address such as ``s3://bucket``, which would become a folder of that name."""
-    if found := _ADDRESS.match(str(as_path(path))):
+    if scheme := scheme_of(as_path(path)):
         advice = "mount it (rclone, s3fs, gcsfuse), or copy them"
-        raise DeepMatchingError(f"'{found[1]}://' is an address, but files are in folders: {advice}.")
+        raise DeepMatchingError(f"'{scheme}://' is an address, but these files are in folders: {advice}.")
 
 
 def read_bytes(path: PathLike, kind: str, max_bytes: int = -1) -> bytes:
     """Read up to `max_bytes` bytes of a file; raise if it is empty. Messages call it `kind`: "image", "flow file", …"""
     path = as_path(path)
+    name = shown(path)
     if os.path.isdir(path):
-        raise DeepMatchingError(f"The {kind} '{path}' is a folder; give the name of a file.")
+        raise DeepMatchingError(f"The {kind} '{name}' is a folder; give the name of a file.")
     try:
-        with path.open("rb") as file:
-            data = file.read(max_bytes)
+        if scheme_of(path):
+            check_address(path)
+            data = read_address(path, max_bytes)
+        else:
+            with path.open("rb") as file:
+                data = file.read(max_bytes)
+    except DeepMatchingError:
+        raise
     except FileNotFoundError as error:
-        raise DeepMatchingError(f"There is no {kind} '{path}'; check the path.") from error
+        raise DeepMatchingError(f"There is no {kind} '{name}'; check the path.") from error
     except (OSError, ValueError) as error:
         reason = f"cannot be read ({_reason(error)})"
-        raise DeepMatchingError(f"The {kind} '{path}' {reason}; check the path and its permissions.") from error
+        raise DeepMatchingError(f"The {kind} '{name}' {reason}; check the path and its permissions.") from error
     if not data:
-        raise DeepMatchingError(f"The {kind} '{path}' is an empty file; copy or download it again.")
+        raise DeepMatchingError(f"The {kind} '{name}' is an empty file; copy or download it again.")
     return data
 
 
@@ -177,9 +203,61 @@ def atomic_write(path: PathLike) -> Iterator[Path]:
 
 
 def write_file(path: PathLike, content: bytes | memoryview | str) -> None:
-    """Write a file atomically; text in UTF-8."""
+    """Write a file atomically, in a folder or at an address; text in UTF-8."""
+    data = content.encode() if isinstance(content, str) else content
+    if scheme_of(path):
+        with _at_address(path, "written"):
+            return write_address(path, data)
     with atomic_write(path) as temporary:
-        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+        temporary.write_bytes(data)
+
+
+def is_file(path: PathLike) -> bool:
+    """Return whether there is a file of this path or at this address."""
+    if not scheme_of(path):
+        return os.path.isfile(path)
+    with _at_address(path, "read"):
+        return exists_address(path)
+
+
+def remove_file(path: PathLike) -> None:
+    """Remove a file, in a folder or at an address, if it is there."""
+    if not scheme_of(path):
+        return Path(path).unlink(missing_ok=True)
+    with _at_address(path, "removed"):
+        remove_address(path)
+
+
+def list_names(folder: PathLike) -> list[str]:
+    """Return the names of what is in a folder, or below an address; none if there is no such folder."""
+    if scheme_of(folder):
+        return list(list_stamps(folder))
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
+
+
+def list_stamps(address: PathLike) -> dict[str, str]:
+    """Return the names below an address, and the size, time and digest of each."""
+    with _at_address(address, "read"):
+        return list_address(address)
+
+
+def absolute(path: PathLike) -> str:
+    """Return what a path or an address is called everywhere on this machine."""
+    return shown(path) if scheme_of(path) else os.path.abspath(path)
+
+
+@contextlib.contextmanager
+def _at_address(address: PathLike, done: str) -> Iterator[None]:
+    """Turn what goes wrong with an address into one sentence; ``done`` to it is a word such as "written"."""
+    check_address(address)
+    try:
+        yield
+    except OSError as error:
+        advice = "check the address, your credentials and the network"
+        raise DeepMatchingError(f"'{shown(address)}' cannot be {done} ({_reason(error)}): {advice}.") from error
 
 
 def _create_temporary(path: PathLike) -> tuple[Path, Path]:

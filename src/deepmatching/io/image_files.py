@@ -18,6 +18,7 @@ import cv2
 import numpy as np
 
 from deepmatching.errors import DeepMatchingError
+from deepmatching.io.addresses import shown
 from deepmatching.io.arrays import LARGEST_COMPRESSION
 from deepmatching.io.files import PathLike, read_bytes
 
@@ -38,19 +39,20 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 _PNG_KEPT = (b"tRNS", b"eXIf", b"acTL", b"fcTL", b"fdAT")
 
 
-def decode_image_file(path: PathLike, flags: int, name: str = "image") -> np.ndarray:
+def decode_image_file(path: PathLike, flags: int, name: str = "image", data: bytes | None = None) -> np.ndarray:
     """Decode an image file to (H,W) or (H,W,C), channels in BGR order, as `cv2.imdecode` does with these `flags`.
 
-    Not by `cv2.imread`, which prints, and cannot open paths with non-ASCII characters on Windows.
+    Not by `cv2.imread`, which prints, and cannot open paths with non-ASCII characters on Windows. With
+    ``data``, the content of the file, it is not read.
     """
-    data = read_bytes(path, name)
+    data = read_bytes(path, name) if data is None else data
     try:
         data = _essential(data)
         header = _open(data)
         pixels = 0 if header is None else header.width * header.height
         if header is not None and pixels > MAX_PIXELS:
             size = f"{header.width} x {header.height}"
-            raise DeepMatchingError(f"The {name} '{path}' has {size} pixels, more than 2^29; reduce or cut it.")
+            raise DeepMatchingError(f"The {name} '{shown(path)}' has {size} pixels, more than 2^29; reduce or cut it.")
         # Bounded by their compression, at the best to a bit for each pixel.
         if data.startswith((_JPEG, _PNG)) and pixels > 8 * LARGEST_COMPRESSION * len(data):
             raise ValueError("more pixels than the file can hold")
@@ -65,13 +67,36 @@ def decode_image_file(path: PathLike, flags: int, name: str = "image") -> np.nda
     except Exception as error:  # cv2.error, and what Pillow raises: OSError, SyntaxError, ValueError, struct.error, …
         reason = "not an image, an unknown format, damaged or cut short"
         advice = "check the file or convert it to PNG or JPEG"
-        raise DeepMatchingError(f"The {name} '{path}' cannot be decoded ({reason}); {advice}.") from error
+        raise DeepMatchingError(f"The {name} '{shown(path)}' cannot be decoded ({reason}); {advice}.") from error
 
 
-def read_orientation(path: PathLike) -> int:
+def read_alpha(path: PathLike, name: str = "image", data: bytes | None = None) -> np.ndarray | None:
+    """Return the alpha of an image file, upright, uint8 (H,W); None if it has none, or if Pillow does not know it."""
+    try:
+        header = _open(_essential(read_bytes(path, name) if data is None else data))
+        alpha = None if header is None else alpha_of_pil(header)
+        # Pillow turns TIFF itself when it reads the pixels, and forgets the orientation then.
+        return None if header is None or alpha is None else to_upright(alpha, _orientation(header))
+    except (DeepMatchingError, MemoryError):
+        raise
+    except Exception as error:  # as above
+        raise DeepMatchingError(
+            f"The alpha of the {name} '{shown(path)}' cannot be decoded; check the file."
+        ) from error
+
+
+def alpha_of_pil(image: Image) -> np.ndarray | None:
+    """Return the alpha of a PIL image of any mode, uint8 (H,W); None if it has none."""
+    if not image.has_transparency_data:
+        return None
+    straight = image.convert("LA") if image.mode == "La" else image  # with grey multiplied by alpha
+    return np.asarray(straight.convert("RGBA").getchannel("A"))
+
+
+def read_orientation(path: PathLike, data: bytes | None = None) -> int:
     """Return the EXIF orientation, 1 to 8, of a JPEG, PNG, WebP or TIFF file; 1 (upright) if it has none."""
     try:
-        header = _open(_essential(read_bytes(path, "image")))
+        header = _open(_essential(read_bytes(path, "image") if data is None else data))
         return UPRIGHT if header is None else _orientation(header)
     except Exception:  # as above
         return UPRIGHT
@@ -85,6 +110,13 @@ def to_stored(points: np.ndarray, size: tuple[int, int], orientation: int) -> np
     """
     mirrored = np.where(_is_mirrored(orientation), (size[1] - 1, size[0] - 1) - points, points).astype(points.dtype)
     return mirrored[:, ::-1] if orientation >= 5 else mirrored
+
+
+def to_upright(pixels: np.ndarray, orientation: int) -> np.ndarray:
+    """Turn stored pixels (H,W) upright; see :func:`to_stored`."""
+    across, down = _is_mirrored(orientation)
+    turned = pixels.T if orientation >= 5 else pixels
+    return turned[:: -1 if down else 1, :: -1 if across else 1]
 
 
 def _is_mirrored(orientation: int) -> tuple[bool, bool]:

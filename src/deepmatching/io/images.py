@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cv2
 import numpy as np
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("deepmatching")
 
 ImageLike: TypeAlias = "str | os.PathLike[str] | np.ndarray | torch.Tensor | PILImage"
+#: Two images, or two images and their masks, each of which may be None.
+PairLike: TypeAlias = "Sequence[Any]"
 
 #: The value of white by the name of the dtype. Images of other dtypes are refused.
 WHITE = {"bool": 1.0, "uint8": 255.0, "uint16": 65535.0, "float16": 1.0, "float32": 1.0, "float64": 1.0}
@@ -53,7 +55,7 @@ def load_image(image: ImageLike, name: str = "image", bit_depth: int | None = No
     that all fit a smaller depth get a warning, once.
     """
     if isinstance(image, torch.Tensor):
-        if not image.is_inference() and getattr(image, _LOADED, None) == image._version:
+        if is_loaded(image):
             return image
         planar = _planar_from_tensor(image, name)
     elif isinstance(image, np.ndarray):
@@ -61,22 +63,41 @@ def load_image(image: ImageLike, name: str = "image", bit_depth: int | None = No
     elif isinstance(image, str | os.PathLike):
         planar, name = read_pixels(image, name), f"{name} ('{os.fspath(image)}')"
     else:
-        planar = _planar_from_pil(image, name)
-    loaded = scale_to_unit(planar, name, bit_depth)
-    if not loaded.is_inference():  # such tensors have no version
-        setattr(loaded, _LOADED, loaded._version)
-    return loaded
+        planar = planar_from_pil(image, name)
+    return mark_loaded(scale_to_unit(planar, name, bit_depth))
 
 
-def read_pixels(path: PathLike, name: str = "image") -> torch.Tensor:
-    """Read a file as (C,H,W) of its own dtype; :func:`scale_to_unit` makes it an image."""
-    array = decode_image_file(path, AS_STORED, name)
+def mark_loaded(image: torch.Tensor) -> torch.Tensor:
+    """Mark an image as one that :func:`load_image` returns at once, and return it."""
+    if not image.is_inference():  # such tensors have no version
+        setattr(image, _LOADED, image._version)
+    return image
+
+
+def is_loaded(image: torch.Tensor) -> bool:
+    """Return whether :func:`load_image` returns a tensor at once."""
+    return not image.is_inference() and getattr(image, _LOADED, None) == image._version
+
+
+def has_mask(image: torch.Tensor) -> bool:
+    """Return whether the last channel of images (…,C,H,W) is a mask; see ``deepmatching.io.masks``."""
+    return image.shape[-3] % 2 == 0
+
+
+def colours_of(image: torch.Tensor) -> torch.Tensor:
+    """Return images (…,C,H,W) without their mask."""
+    return image[..., :-1, :, :] if has_mask(image) else image
+
+
+def read_pixels(path: PathLike, name: str = "image", data: bytes | None = None) -> torch.Tensor:
+    """Read a file, or its content, as (C,H,W) of its own dtype; :func:`scale_to_unit` makes it an image."""
+    array = decode_image_file(path, AS_STORED, name, data)
     if array.ndim == 3 and array.shape[2] == 3:
         array = array[:, :, ::-1]  # OpenCV decodes to BGR
     return _planar_from_array(array, f"{name} ('{os.fspath(path)}')")
 
 
-def _planar_from_pil(image: PILImage, name: str) -> torch.Tensor:
+def planar_from_pil(image: PILImage, name: str) -> torch.Tensor:
     """Turn a PIL image into a tensor (1 or 3,H,W), without alpha; raise if it is none."""
     from PIL import Image
 
@@ -124,6 +145,13 @@ def shrink(image: torch.Tensor, max_size: int | None) -> torch.Tensor:
 def size_of(image: torch.Tensor) -> tuple[int, int]:
     """Return the rows and columns of an image (C,H,W)."""
     return image.shape[1], image.shape[2]
+
+
+def check_matched_size(image: Tensor, size: tuple[int, int] | None) -> None:
+    """Raise if matches are of an image of another size (rows, columns) than this one; None if theirs is unknown."""
+    if size is not None and size != (found := size_of(image)):
+        sizes = f"{size[1]}x{size[0]} pixels, but this one has {found[1]}x{found[0]}"
+        raise DeepMatchingError(f"The matches are of an image of {sizes}: give the image that was matched.")
 
 
 def stacked(images: list[torch.Tensor]) -> torch.Tensor:
@@ -216,22 +244,25 @@ OnError: TypeAlias = Callable[[int, DeepMatchingError], object]  #: gets the num
 
 
 def batches_of_equal_sizes(
-    pairs: Iterable[tuple[ImageLike, ImageLike]],
-    load: Callable[[ImageLike, str], Tensor],
+    pairs: Iterable[PairLike],
+    load: Callable[[PairLike], tuple[Tensor, Tensor]],
     batch_size: int,
     on_error: OnError | None,
 ) -> Iterator[list[tuple[Tensor, Tensor]] | None]:
     """Yield consecutive pairs of equal sizes, at most ``batch_size`` at a time, and None for each unreadable pair.
 
-    Without ``on_error``, an unreadable pair raises its error. The good pairs before any error come first.
+    Pairs of images may come with masks; ``load`` reads all of a pair. Without ``on_error``, an unreadable pair raises
+    its error. The good pairs before any error come first.
     """
     batch: list[tuple[Tensor, Tensor]] = []
     try:
         for number, pair in enumerate(pairs):
             try:
-                if not hasattr(pair, "__len__") or len(pair) != 2:
-                    raise DeepMatchingError(f"A pair must be two images, not {short_repr(pair)}.")
-                image0, image1 = (load(image, f"image{i}") for i, image in enumerate(pair))
+                if not hasattr(pair, "__len__") or len(pair) not in (2, 4):
+                    raise DeepMatchingError(
+                        f"A pair must be two images, or these and two masks, not {short_repr(pair)}."
+                    )
+                image0, image1 = load(pair)
             except DeepMatchingError as error:
                 if on_error is None:
                     raise

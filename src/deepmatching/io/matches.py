@@ -1,12 +1,15 @@
-"""Files of matches, ours and those of other matchers: the original's text format, ``.npz`` and ``.h5``.
+"""Files of matches, ours and other matchers': ``.txt`` (the original's), ``.csv``, ``.json``, ``.npz`` and ``.h5``.
 
 **Pixel convention.** The original program measures from pixel *corners*: x = 0 is the left border of the picture, and
 the centre of the first pixel is x = 0.5. Most of Python (OpenCV, kornia, flow files) measures from pixel *centres*: the
-first pixel is x = 0. The text format holds corners; everything else holds centres. Only :func:`from_corners` and
+first pixel is x = 0. The ``.txt`` format holds corners; everything else holds centres. Only :func:`from_corners` and
 :func:`to_corners` convert, by half a pixel. Displacements are the same in both conventions.
 """
 
+import contextlib
+import csv
 import io
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +21,7 @@ from torch import Tensor
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.arrays import open_hdf5, open_npz
 from deepmatching.io.files import PathLike, check_suffix, read_bytes, write_file
+from deepmatching.io.structured import read_json
 
 Size = tuple[int, int]
 Points = TypeVar("Points", np.ndarray, Tensor)
@@ -34,12 +38,18 @@ class MatchArrays(NamedTuple):
     confidence: np.ndarray | None = None  #: (N,) float32 in [0, 1], if estimated
     transformation: np.ndarray | None = None  #: (N,) int64, which of the transformations a match came from
     transformations: np.ndarray | None = None  #: (K, 3, 3) float32, if they were searched
+    cycle_error: np.ndarray | None = None  #: (N,) float32 in pixels, if both directions were matched
 
 
+SUFFIXES = (".txt", ".csv", ".json", ".npz", ".h5")
+#: Of a ``.csv`` file; all but the first four are optional.
+_COLUMNS = ("x0", "y0", "x1", "y1", "score", "confidence", "cycle_error")
+_JSON_FORMAT = "deepmatching matches"
 #: Names of the scores.
 _SCORES = ("scores", "confidence", "mconf", "match_confidence", "matching_scores0", "matching_scores")
 _BATCHES = ("batch_indexes", "m_bids")  #: LoFTR's names for the pair of the batch that each match belongs to
 _INDICES = ("matches0", "matches")  #: names of the index: which keypoints correspond
+_NAMES = {*MatchArrays._fields, *_SCORES, *_BATCHES, *_INDICES}  #: of all arrays that are read
 
 
 def from_corners(points: Points) -> Points:
@@ -54,14 +64,21 @@ def to_corners(points: Points) -> Points:
 
 def check_matches_suffix(path: PathLike) -> str:
     """Return the suffix in lower case; raise unless it names a format for matches."""
-    return check_suffix(path, (".txt", ".npz", ".h5"), "matches")
+    return check_suffix(path, SUFFIXES, "matches")
 
 
-def write_matches(path: PathLike, matches: MatchArrays) -> None:
-    """Write ``.txt`` (the original's format), ``.npz`` or ``.h5``, depending on the suffix."""
+def write_matches(path: PathLike, matches: MatchArrays, confidence: bool = False) -> None:
+    """Write ``.txt``, ``.csv``, ``.json``, ``.npz`` or ``.h5``, depending on the suffix.
+
+    The ``.txt`` file, the original's format, has the confidence only if it is asked for; the others always have it.
+    """
     suffix = check_matches_suffix(path)
     if suffix == ".txt":
-        return write_file(path, format_matches(matches))
+        return write_file(path, format_matches(matches, confidence))
+    if suffix == ".csv":
+        return write_file(path, _format_csv(matches))
+    if suffix == ".json":
+        return write_file(path, json.dumps({"format": _JSON_FORMAT, **to_json(matches)}) + "\n")
     types = {"size0": np.int64, "size1": np.int64}
     named = {name: value for name, value in matches._asdict().items() if value is not None}
     arrays: dict[str, Any] = {name: np.asarray(value, types.get(name)) for name, value in named.items()}
@@ -81,13 +98,19 @@ def write_matches(path: PathLike, matches: MatchArrays) -> None:
 def read_matches(path: PathLike) -> MatchArrays:
     """Read a file that :func:`write_matches` or another matcher wrote.
 
-    The lines of a text file must start with ``x0 y0 x1 y1``, measured from pixel corners. An ``.npz`` or ``.h5`` must
-    have ``keypoints0`` and ``keypoints1`` of one pair, measured from pixel centres; scores and an index are optional.
-    In an ``.h5``, the arrays may be in a group.
+    The lines of a ``.txt`` file must start with ``x0 y0 x1 y1``, measured from pixel corners. A score may follow; the
+    last one of seven columns is the confidence, if it is from 0 to 1. The first line of a ``.csv`` file names the
+    columns ``x0``, ``y0``, ``x1``, ``y1`` and perhaps ``score``, ``confidence`` and ``cycle_error``. The others must
+    have ``keypoints0`` and ``keypoints1`` of one pair; scores and an index are optional. In an ``.h5``, the arrays may
+    be in a group.
     """
     suffix, path = check_matches_suffix(path), Path(path)
     if suffix == ".txt":
         matches = _read_text(path)
+    elif suffix == ".csv":
+        matches = _from_arrays(_read_csv(path), path)
+    elif suffix == ".json":
+        matches = _from_arrays(_read_json(path), path)
     elif suffix == ".npz":
         matches = _from_arrays(open_npz(path, "matches file"), path)
     else:
@@ -100,13 +123,37 @@ def read_matches(path: PathLike) -> MatchArrays:
     return matches
 
 
-def format_matches(matches: MatchArrays) -> str:
-    """Format the original program's lines, ``x0 y0 x1 y1 score index``: positions from pixel corners, index 0."""
-    rows = np.concatenate([to_corners(matches.keypoints0), to_corners(matches.keypoints1)], axis=1).tolist()
-    return "".join(
-        "{:g} {:g} {:g} {:g} {:g} 0\n".format(*row, score)
-        for row, score in zip(rows, matches.scores.tolist(), strict=True)
-    )
+def format_matches(matches: MatchArrays, confidence: bool = False) -> str:
+    """Format the original program's lines, ``x0 y0 x1 y1 score index``: positions from pixel corners, index 0.
+
+    With ``confidence``, that is a seventh column.
+    """
+    columns = [to_corners(matches.keypoints0), to_corners(matches.keypoints1), matches.scores[:, None]]
+    if confidence:
+        if matches.confidence is None:
+            raise DeepMatchingError("These matches have no confidence: write them without a column for it.")
+        columns.append(matches.confidence[:, None])
+    line = "{:g} {:g} {:g} {:g} {:g} 0" + " {:g}" * confidence + "\n"
+    return "".join(line.format(*row) for row in np.concatenate(columns, axis=1).tolist())
+
+
+def to_json(matches: MatchArrays) -> dict[str, Any]:
+    """Return the arrays by name in the types of JSON; numbers have as many digits as float32 needs."""
+    own = {name: value for name, value in matches._asdict().items() if value is not None}
+    return {name: _shortest(value).tolist() if isinstance(value, np.ndarray) else value for name, value in own.items()}
+
+
+def _shortest(array: np.ndarray) -> np.ndarray:
+    """Return float32 numbers as the doubles with the fewest digits that become them again."""
+    return array.astype(str).astype(np.float64) if array.dtype == np.float32 else array
+
+
+def _format_csv(matches: MatchArrays) -> str:
+    more = {name: values for name in _COLUMNS[5:] if (values := getattr(matches, name)) is not None}
+    columns = [matches.keypoints0, matches.keypoints1, *(v[:, None] for v in (matches.scores, *more.values()))]
+    table = np.concatenate(columns, axis=1)
+    lines = [",".join((*_COLUMNS[:5], *more)), *(",".join(map(repr, row)) for row in _shortest(table).tolist())]
+    return "\n".join(lines) + "\n"
 
 
 def _from_arrays(stored: Mapping[str, Any], path: Path) -> MatchArrays:
@@ -127,7 +174,12 @@ def _from_arrays(stored: Mapping[str, Any], path: Path) -> MatchArrays:
         if not is_index or not ((numbers >= 0) & (numbers < len(table))).all():
             raise _unreadable(path, "it does not name one of its transformations for each match; write it again")
         numbers, table = numbers.astype(np.int64), _to_float32(table)
-    return MatchArrays(keypoints0, keypoints1, scores, size0, size1, confidence, numbers, table)
+    error = None
+    if "cycle_error" in stored:
+        error = _to_float32(stored["cycle_error"])
+        if error.shape != scores.shape or not ((error >= 0) & np.isfinite(error)).all():
+            raise _unreadable(path, "its cycle_error is not a number of pixels for each match; write it again")
+    return MatchArrays(keypoints0, keypoints1, scores, size0, size1, confidence, numbers, table, error)
 
 
 def _size(stored: np.ndarray, name: str, path: Path) -> Size:
@@ -228,7 +280,58 @@ def _read_text(path: Path) -> MatchArrays:
     if any(len(line) < 4 for line in lines):
         raise DeepMatchingError(f"'{path}' has lines with fewer than four numbers; each must start with x0 y0 x1 y1.")
     try:
-        table = _to_float32(np.array([[float(v) for v in [*line, "1"][:5]] for line in lines]).reshape(-1, 5))
+        table = _table([[*line, "1"][:5] for line in lines], 5)
     except ValueError:
         raise _unreadable(path, "it has lines with words, but each must start with x0 y0 x1 y1") from None
-    return MatchArrays(from_corners(table[:, 0:2]), from_corners(table[:, 2:4]), table[:, 4])
+    confidence = None
+    if lines and all(len(line) == 7 for line in lines):
+        with contextlib.suppress(ValueError):  # others may have words there
+            column = _table([line[6:] for line in lines], 1)[:, 0]
+            confidence = column if ((column >= 0) & (column <= 1)).all() else None
+    return MatchArrays(from_corners(table[:, 0:2]), from_corners(table[:, 2:4]), table[:, 4], confidence=confidence)
+
+
+def _read_csv(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of a ``.csv`` file by name."""
+    text = read_bytes(path, "matches file").decode("utf-8-sig", errors="replace")
+    try:
+        names, *rows = (row for row in csv.reader(text.splitlines(), strict=True) if row)
+        names = [name.strip().lower() for name in names]
+        if missing := [name for name in _COLUMNS[:4] if name not in names]:
+            raise _unreadable(path, f"its first line does not name the column {missing[0]}; begin with x0,y0,x1,y1")
+        chosen = {name: names.index(name) for name in _COLUMNS if name in names}
+        table = _table([[row[column] for column in chosen.values()] for row in rows], len(chosen))
+    except IndexError:
+        raise _unreadable(path, "it has lines with fewer columns than the first; write it again") from None
+    except csv.Error as error:
+        raise _unreadable(path, f"it is not CSV ({error}); write it again") from None
+    except DeepMatchingError:
+        raise
+    except ValueError:  # an empty text, too
+        raise _unreadable(path, "it has lines with words; below the first, write numbers with commas between") from None
+    columns = dict(zip(chosen, table.T, strict=True))
+    points = {f"keypoints{n}": np.stack([columns.pop(f"x{n}"), columns.pop(f"y{n}")], axis=1) for n in (0, 1)}
+    return {**points, **({"scores": columns.pop("score")} if "score" in columns else {}), **columns}
+
+
+def _read_json(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of a ``.json`` file by name; what is no list does not count."""
+    if not isinstance(content := read_json(path, "matches file"), dict):
+        raise _unreadable(path, "it does not begin with {; write keypoints0 and keypoints1 by name")
+    arrays = {}
+    for name, value in content.items():
+        if isinstance(value, list) and name in _NAMES:
+            try:
+                array = np.asarray(value)
+            except ValueError:  # lists of different lengths
+                array = np.asarray(None)
+            if array.dtype.kind not in "biuf":
+                raise _unreadable(path, f"its {name} are not rows of numbers; write them again")
+            empty = {"transformations": np.zeros((0, 3, 3)), "transformation": np.zeros(0, np.int64)}
+            arrays[name] = array if array.size else empty.get(name, array)
+    return arrays
+
+
+def _table(rows: list[list[str]], columns: int) -> np.ndarray:
+    """Return texts of numbers as float32 (N, columns); raise ``ValueError`` for other texts."""
+    return _to_float32(np.array([[float(text) for text in row] for row in rows]).reshape(-1, columns))

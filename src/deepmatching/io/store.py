@@ -8,7 +8,6 @@ keeps other processes out.
 import contextlib
 import errno
 import json
-import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,8 @@ from typing import Any, Protocol, TypeVar
 from filelock import FileLock, Timeout
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.io.files import check_writable, new_folders, remove_temporaries, write_file
+from deepmatching.io.addresses import scheme_of, shown
+from deepmatching.io.files import check_writable, is_file, new_folders, remove_file, remove_temporaries, write_file
 from deepmatching.io.structured import read_json
 
 
@@ -55,11 +55,20 @@ class Store:
     @property
     def exists(self) -> bool:
         """Whether a run has been started in the folder."""
-        return os.path.isfile(self.manifest)
+        return is_file(self.manifest)
 
     @contextlib.contextmanager
     def reserve(self) -> Iterator[None]:
-        """Create the folder, keep other processes out of it, and remove what killed ones left half written."""
+        """Create the folder, keep other processes out of it, and remove what killed ones left half written.
+
+        An object store has nothing half written, and no locks: two processes would write the same results.
+        """
+        if scheme_of(self.path):
+            probe = self.path / ".deepmatching"
+            write_file(probe, b"This store can be written.")
+            remove_file(probe)
+            yield
+            return
         with new_folders(self.path, *(self.path / name for name in self.subfolders)):
             check_writable(self.manifest)
             with lock_folder(self.path, self.option):
@@ -78,7 +87,9 @@ class Store:
             reason = ": ".join([*map(str, first["loc"][:1]), first["msg"]])
         except DeepMatchingError as error:
             reason = str(error.__cause__ or error).rstrip(".")
-        raise DeepMatchingError(f"'{self.manifest}' is not the manifest of a run ({reason}): use another folder.")
+        raise DeepMatchingError(
+            f"'{shown(self.manifest)}' is not the manifest of a run ({reason}): use another folder."
+        )
 
     def resume(self, new: M) -> M:
         """Return the manifest in the folder, whose settings must be those of ``new``; ``new`` if there is none."""
@@ -94,7 +105,7 @@ class Store:
 
     def check_settings(self, before: Settings, now: Settings, changeable: Collection[str] = ()) -> None:
         """Raise if a run with settings ``before`` would be continued with others."""
-        check_same_settings(f"The {self.results} in '{self.path}'", before, now, self.advice, changeable)
+        check_same_settings(f"The {self.results} in '{shown(self.path)}'", before, now, self.advice, changeable)
 
 
 def check_same_settings(what: str, before: Settings, now: Settings, advice: str, exempt: Collection[str] = ()) -> None:

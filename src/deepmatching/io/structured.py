@@ -80,17 +80,19 @@ def _shortened(text: str) -> str:
 
 def _check_values(value: Any) -> None:
     """Raise for nesting and text that no file of ours has."""
-    left = [(value, 0)]
-    while left:
-        item, depth = left.pop()
+    items, depth = [value], 0
+    while items:
         if depth > _DEEPEST:
             raise ValueError("it is nested too deeply")
-        if isinstance(item, dict):
-            left += [(part, depth + 1) for part in (*item, *item.values())]
-        elif isinstance(item, list):
-            left += [(part, depth + 1) for part in item]
-        elif isinstance(item, str):
-            try:
-                os.fsencode(item)
-            except UnicodeEncodeError:  # such a name cannot be of a file, nor be printed
-                raise ValueError("it has half of a surrogate pair") from None
+        parts: list[Any] = []
+        for item in items:
+            if isinstance(item, dict):
+                parts += (*item, *item.values())
+            elif isinstance(item, list):
+                parts += item
+            elif isinstance(item, str):
+                try:
+                    os.fsencode(item)
+                except UnicodeEncodeError:  # such a name cannot be of a file, nor be printed
+                    raise ValueError("it has half of a surrogate pair") from None
+        items, depth = [part for part in parts if isinstance(part, dict | list | str)], depth + 1  # numbers are many

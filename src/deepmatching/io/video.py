@@ -11,8 +11,8 @@ import cv2
 import numpy as np
 from torch import Tensor
 
-from deepmatching.errors import DeepMatchingError
-from deepmatching.io.files import atomic_write
+from deepmatching.errors import DeepMatchingError, counted
+from deepmatching.io.files import VIDEO_ENDS, atomic_write
 from deepmatching.io.image_files import PICTURE_SUFFIXES, quiet_opencv
 from deepmatching.io.images import load_image, size_of
 
@@ -57,18 +57,22 @@ class Frames:
             yield frame
 
 
-def open_frames(path: str | os.PathLike[str]) -> Frames:
-    """Open the frames of a folder or of a video file; raise if there are fewer than two."""
+def open_frames(path: str | os.PathLike[str], bit_depth: int | None = None) -> Frames:
+    """Open the frames of a folder or of a video file; raise if there are fewer than two.
+
+    ``bit_depth`` is that of pictures with 16 bits; frames of a video have 8.
+    """
     path = Path(path)
     if not os.path.isdir(path) and path.suffix.lower() in PICTURE_SUFFIXES:
         raise DeepMatchingError(f"'{path}' is a single picture; give a second one, a folder of frames or a video.")
-    frames = _open_folder(path) if os.path.isdir(path) else _open_video(path)
+    frames = _open_folder(path, bit_depth) if os.path.isdir(path) else _open_video(path)
     if len(frames) < 2:
-        raise DeepMatchingError(f"'{path}' holds {len(frames)} frame, but flow needs at least two; add frames.")
+        held = counted(len(frames), "frame")
+        raise DeepMatchingError(f"'{path}' holds {held}, but at least two are needed; add frames.")
     return frames
 
 
-def _open_folder(path: Path) -> Frames:
+def _open_folder(path: Path, bit_depth: int | None) -> Frames:
     """Return the pictures of a folder in natural order, each named after its file without the suffix."""
     files = [file for file in path.iterdir() if file.suffix.lower() in PICTURE_SUFFIXES and file.is_file()]
     files = sorted((f for f in files if not f.name.startswith(".")), key=lambda file: natural_order(file.name))
@@ -85,12 +89,12 @@ def _open_folder(path: Path) -> Frames:
     def read(first: int, end: int) -> Iterator[Tensor]:
         for file in files[first:end]:
             try:
-                frame = load_image(file, "frame")
+                frame = load_image(file, "frame", bit_depth)
             except DeepMatchingError as error:
                 raise BadFrame(str(error)) from error
             yield frame
 
-    return Frames(path, list(by_name), [_stamp(file) for file in files], read)
+    return Frames(path, list(by_name), [named_stamp(file) for file in files], read)
 
 
 def _open_video(path: Path) -> Frames:
@@ -115,7 +119,7 @@ def _open_video(path: Path) -> Frames:
         finally:
             capture.release()
 
-    return Frames(path, names, [_stamp(path)], read, rate if 0 < rate < 1000 else None, max(0, announced - count))
+    return Frames(path, names, [named_stamp(path)], read, rate if 0 < rate < 1000 else None, max(0, announced - count))
 
 
 def natural_order(name: str) -> list[tuple[int, int, str]]:
@@ -124,8 +128,8 @@ def natural_order(name: str) -> list[tuple[int, int, str]]:
     return [(1, int(part), part) if place % 2 else (0, 0, part) for place, part in enumerate(parts)]
 
 
-def _stamp(file: Path) -> str:
-    """Tell a file from one that replaces it."""
+def named_stamp(file: Path) -> str:
+    """Return the name, size and time of a file, which tell it from one that replaces it."""
     about = file.stat()
     return f"{file.name}, {about.st_size} bytes, {about.st_mtime_ns} ns"
 
@@ -173,6 +177,8 @@ def write_video(path: Path, pictures: Iterable[np.ndarray], rate: float | None =
                 count += 1
         finally:
             writer.release()
+        with temporary.open("ab") as file:
+            file.write(VIDEO_ENDS[path.suffix.lower()])
         if count and not _is_whole(temporary, count):
             reason = f"OpenCV did not write all of its {count} frames"
             raise DeepMatchingError(f"Cannot write '{path}': {reason}; free some space or write to another disk.")
