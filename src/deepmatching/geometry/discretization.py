@@ -148,12 +148,16 @@ class Geometry:
     @property
     def used0(self) -> tuple[int, int]:
         """Size of the part of the reference image that is used: whole patches."""
-        return self.size0[0] // self.delta * self.delta, self.size0[1] // self.delta * self.delta
+        return self.used(self.size0)
 
     @property
     def used1(self) -> tuple[int, int]:
         """Size of the part of the target image that is used."""
-        return self.size1[0] // self.delta * self.delta, self.size1[1] // self.delta * self.delta
+        return self.used(self.size1)
+
+    def used(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Return the size of the part of an image that is used."""
+        return size[0] // self.delta * self.delta, size[1] // self.delta * self.delta
 
     @property
     def patch(self) -> int:

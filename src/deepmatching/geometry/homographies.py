@@ -20,6 +20,12 @@ def apply(matrix: np.ndarray, points: np.ndarray) -> np.ndarray:
         return np.where(weight > 0, mapped[:, :2] / weight, np.nan)
 
 
+def displacements(matrix: np.ndarray, size: Size) -> np.ndarray:
+    """Return how a transformation moves each pixel of an image, (H, W, 2) float32; NaN beyond its horizon."""
+    starts = np.indices(size)[::-1].reshape(2, -1).T
+    return (apply(matrix, starts) - starts).reshape(*size, 2).astype(np.float32)
+
+
 def jacobians(matrix: np.ndarray, points: np.ndarray) -> np.ndarray:
     """Return the derivative of a transformation at points, (N, 2, 2): row by coordinate, column by x and y."""
     mapped = np.asarray(points, np.float64) @ matrix[:, :2].T + matrix[:, 2]

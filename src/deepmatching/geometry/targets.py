@@ -1,9 +1,11 @@
 """Patches around reference points, and where matches lie: from a cell of a window to a position on the target."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from deepmatching.geometry.discretization import Geometry
@@ -24,6 +26,24 @@ class Decoded(NamedTuple):
     def at_pixel_centres(self, b: int | slice = slice(None)) -> tuple[Tensor, Tensor]:
         """Return points0 and points1 of pair b, or of all, measured so that pixel centres are integers."""
         return self.points0 - 0.5, self.points1[b] - 0.5
+
+    def unmatched(self, b: int) -> Tensor | None:
+        """Return how likely each point of pair b is visible and its match wrong, (H_0, W_0); 0 if the point is masked.
+
+        None if nothing judges the matches.
+        """
+        if self.confidence is None or self.occluded is None:
+            return None
+        return (1 - self.confidence[b]) * (1 - self.occluded[b]) * self.scores[b].isfinite()
+
+
+def at_pixels(values: Tensor, size: Sequence[int]) -> Tensor:
+    """Return values of the reference points (H_0, W_0), interpolated to the pixels of an image of this size (H, W)."""
+    height, width = size
+    step = min(height // values.shape[0], width // values.shape[1])  # α₀: the rest is less than one patch
+    fine = F.interpolate(values[None, None], scale_factor=step, mode="bilinear", align_corners=False)
+    below, right = (max(0, side - own) for side, own in zip(size, fine.shape[2:], strict=True))
+    return F.pad(fine, (0, right, 0, below), mode="replicate")[0, 0, :height, :width]
 
 
 def pair_of(decoded: Decoded, b: int) -> Decoded:

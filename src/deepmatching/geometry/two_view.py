@@ -82,7 +82,7 @@ def find_essential(
     ``method`` is one of OpenCV's. The threshold is in pixels of a camera with the mean of the focal lengths.
     """
     points = _check("essential", points0, points1, threshold)
-    cameras = [_check_camera(f"K{number}", camera) for number, camera in enumerate((camera0, camera1))]
+    cameras = [check_camera(f"K{number}", camera) for number, camera in enumerate((camera0, camera1))]
     # Given points in units of the focal length instead of the cameras, OpenCV's MAGSAC is several times less exact.
     (first, second), (k0, k1) = points, cameras
     options: dict[str, Any] = {"method": method, "prob": _KINDS["essential"][2], "threshold": threshold}
@@ -104,12 +104,12 @@ def _check(name: str, points0: np.ndarray, points1: np.ndarray, threshold: float
     if ends[0].ndim != 2 or ends[0].shape[1] != 2 or ends[0].shape != ends[1].shape:
         raise DeepMatchingError(f"The points of matches must be (N, 2), not {ends[0].shape} and {ends[1].shape}.")
     if len(ends[0]) < fewest:
-        words = f"There are {len(ends[0])} matches, but {phrase} needs at least {fewest}"
-        raise DeepMatchingError(f"{words}: keep more matches.")
+        raise DeepMatchingError(f"Keep more matches: {phrase} needs at least {fewest}, not {len(ends[0])}.")
     return ends
 
 
-def _check_camera(name: str, camera: np.ndarray) -> np.ndarray:
+def check_camera(name: str, camera: np.ndarray) -> np.ndarray:
+    """Return a camera matrix (3, 3) in double precision; raise, calling it ``name``, for anything else."""
     try:
         matrix = np.asarray(camera, np.float64)
     except (ValueError, TypeError, RuntimeError, OverflowError):  # not numbers, or not rows of equal length
