@@ -102,7 +102,8 @@ def test_an_operator_looks_like_its_definition() -> None:
 @pytest.mark.parametrize("failure", ["ImportError('Numba needs NumPy 2.2 or less')", "OSError('no libllvm')"])
 def test_a_numba_that_does_not_work_is_reported_once_and_the_definitions_run(failure: str) -> None:
     code = f"""
-import sys, torch
+import logging, sys, torch
+logging.basicConfig(format="%(message)s")
 class Broken:
     def find_spec(self, name, path=None, target=None):
         if name == "numba":

@@ -29,6 +29,9 @@ T = TypeVar("T")
 _OFF = os.environ.get("DEEPMATCHING_KERNELS", "on").lower() in ("0", "off", "no", "false")
 _enabled = ContextVar("kernels", default=not _OFF)
 
+#: Tells whether ``torch.export`` traces; before PyTorch 2.7, ``torch.compile`` counts, too.
+is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
+
 
 class Operator(Generic[P, T]):
     """A definition and the kernels of its name behind it. Calling the operator runs one of them.
@@ -52,7 +55,7 @@ class Operator(Generic[P, T]):
 
     def implementation(self, *args: P.args, **kwargs: P.kwargs) -> Callable[P, T]:
         """Return the kernel or the definition: whichever runs for these arguments."""
-        if not _enabled.get() or torch.compiler.is_exporting():  # ``torch.export`` sees PyTorch's operators alone
+        if not _enabled.get() or is_exporting():  # ``torch.export`` sees PyTorch's operators alone
             return self.definition
         arrays = list(_arrays((*args, *kwargs.values())))
         devices = {array.device.type if isinstance(array, Tensor) else "cpu" for array in arrays}

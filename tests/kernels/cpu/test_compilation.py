@@ -12,6 +12,7 @@ import pytest
 import torch
 from numba.core.caching import IndexDataCacheFile
 
+from deepmatching.kernels import first_run
 from deepmatching.kernels.cpu import compilation
 from deepmatching.kernels.cpu.matching.hog import _describe_bands
 from deepmatching.network.descriptors import HOG
@@ -22,6 +23,7 @@ def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Return a cache in the temporary folder. Of it, nothing has been said yet but that kernels are compiled."""
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(compilation, "_said", set())
+    monkeypatch.setattr(first_run, "at_compilation", [])
     monkeypatch.setattr(compilation, "announce_compilation", cache(compilation.announce_compilation.__wrapped__))
     compilation.announce_compilation()
     monkeypatch.setattr(logging.getLogger("deepmatching"), "propagate", True)
@@ -48,11 +50,12 @@ def store(folder: Path) -> Path:
 def test_compilation_is_announced_once_and_only_where_the_cache_holds_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "deepmatching")
     compilation.announce_compilation.cache_clear()
     store(tmp_path)
     run(0.5)
-    (message,) = caplog.messages
-    assert message.startswith("compiling the kernels for this machine")
+    ((_, level, message),) = caplog.record_tuples
+    assert level == logging.INFO and message.startswith("compiling the kernels for this machine")
     compilation.announce_compilation.cache_clear()
     assert run() and len(caplog.messages) == 1
 
@@ -62,6 +65,7 @@ def test_without_a_writable_cache_kernels_still_compile(
 ) -> None:
     nowhere_to_write = RuntimeError("cannot cache function: no locator available for file")
     monkeypatch.setattr(compilation.FunctionCache, "__init__", Mock(side_effect=nowhere_to_write))
+    caplog.set_level(logging.INFO, "deepmatching")
     compilation.announce_compilation.cache_clear()
     assert (run(), run()) == (0, 0)
     assert not list(tmp_path.rglob("*.nb*")) and len(caplog.messages) == 1

@@ -18,10 +18,9 @@ from deepmatching.kernels.cpu.matching.aggregation import (
 from deepmatching.kernels.cpu.matching.correlation import correlate_and_pool
 from deepmatching.kernels.cpu.matching.decoding import best_pooled
 from deepmatching.kernels.cpu.matching.hog import hog_cells
-from deepmatching.kernels.cpu.matching.lookups import lookup, lookup_squares
 
 __all__ = [
     "affine_models", "aggregate", "aggregate_and_pool", "best_pooled", "cell_graph", "correlate_and_pool",
-    "disaggregate", "distance_transform", "gaussian", "hog_cells", "lookup", "lookup_squares", "nearest_seeds",
-    "paint", "refinement_step", "saliency", "unpool_and_disaggregate", "warp", "weighted_means",
+    "disaggregate", "distance_transform", "gaussian", "hog_cells", "nearest_seeds", "paint",
+    "refinement_step", "saliency", "unpool_and_disaggregate", "warp", "weighted_means",
 ]  # fmt: skip

@@ -1,6 +1,7 @@
 """Compilation of the kernels: once per machine, kept on disk."""
 
 import hashlib
+import io
 import logging
 import os
 import pickle
@@ -12,6 +13,10 @@ from typing import Any
 
 from numba import njit
 from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.environment import Environment, lookup_environment
+from numba.core.runtime import rtsys
+
+from deepmatching.kernels.first_run import announce_compilation
 
 _log = logging.getLogger("deepmatching")
 
@@ -61,7 +66,9 @@ class _KernelCache(FunctionCache):
             )
         else:
             try:
-                found = super().load_overload(signature, target)
+                rtsys.initialize(target)
+                with self._guard_against_spurious_io_errors():
+                    found = self._load_overload(signature, target)
             except Exception as error:  # whatever unpickling, or building from damaged parts, raises
                 message = "stored kernels in '%s' are damaged (%s): they are compiled again"
                 _warn_once(message, self.cache_path, _reason(error))
@@ -101,7 +108,7 @@ class _KernelFile(IndexDataCacheFile):
             return None
         if stored[:32] != _checksum(key, stored[32:]):
             raise ValueError("the checksum is wrong")
-        return pickle.loads(stored[64:]) if stored[32:64] == self._fingerprint() else None
+        return _Reader(io.BytesIO(stored[64:])).load() if stored[32:64] == self._fingerprint() else None
 
     def _path(self, key: Any) -> Path:
         return Path(self._index_path).with_suffix(f".{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.nbc")
@@ -109,6 +116,28 @@ class _KernelFile(IndexDataCacheFile):
     def _fingerprint(self) -> bytes:
         """Return a digest of Numba's version and the whole package: a kernel contains helpers from other files."""
         return hashlib.sha256(f"{self._version} {_sources()}".encode()).digest()
+
+
+class _Reader(pickle.Unpickler):
+    """Reads stored code without importing the modules of Numba that it was compiled from: half a second at each start.
+
+    Code that does not call the interpreter needs no global names.
+    """
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("numba.core.environment", "_rebuild_env"):
+            return _environment
+        return super().find_class(module, name)
+
+
+def _environment(module: str, constants: list[Any], name: str) -> Environment:
+    """Return what Numba keeps beside a compiled function of this mangled name: its module and constants."""
+    found = lookup_environment(name)
+    if found is None:
+        found = Environment._memo[name] = Environment({"__name__": module})
+        found.consts[:] = constants
+        found.env_name = name
+    return found
 
 
 def _checksum(key: Any, content: bytes) -> bytes:
@@ -150,12 +179,6 @@ def _is_group_of(group: int, user: int) -> bool:
 
 def _reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
-
-
-@cache
-def announce_compilation() -> None:
-    """Tell the user, once, why this run takes longer."""
-    _log.warning("compiling the kernels for this machine: the first run takes longer, later ones start at once")
 
 
 #: What was said already. Dozens of kernels share a cache, and one sentence is enough.

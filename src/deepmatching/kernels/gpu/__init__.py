@@ -17,7 +17,7 @@ from deepmatching.kernels.gpu.matching.aggregation import (
     disaggregation,
     unpool_and_disaggregate,
 )
-from deepmatching.kernels.gpu.matching.contexts import compare_contexts, lookup, windows
+from deepmatching.kernels.gpu.matching.contexts import compare_contexts, windows
 from deepmatching.kernels.gpu.matching.correlation import correlate_and_pool
 from deepmatching.kernels.gpu.matching.correlation_gradient import correlation
 from deepmatching.kernels.gpu.matching.decoding import best_pooled, decode_pooled
@@ -28,6 +28,6 @@ from deepmatching.kernels.gpu.matching.power import power
 __all__ = [
     "affine_models", "aggregate", "aggregate_and_pool", "aggregation", "best_pooled", "cell_graph",
     "compare_contexts", "correlate_and_pool", "correlation", "decode_pooled", "disaggregate", "disaggregation",
-    "distance_transform", "gather_evidence", "gaussian", "lookup", "max_pooling", "nearest_seeds", "paint", "power",
+    "distance_transform", "gather_evidence", "gaussian", "max_pooling", "nearest_seeds", "paint", "power",
     "refinement_step", "saliency", "unpool_and_disaggregate", "unpooling", "warp", "weighted_means", "windows",
 ]  # fmt: skip

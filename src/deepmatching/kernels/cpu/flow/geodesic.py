@@ -83,12 +83,14 @@ def _sweep_strips(begin, end, active, cost, seen, seen_label, distance, label, m
         top = strip * STRIP
         rows = min(STRIP, height - top)
         d[:], l[:] = FAR, -1
-        for r in range(rows):
-            d[r + 1, 1 : width + 1], l[r + 1, 1 : width + 1] = distance[top + r], label[top + r]
-        if strip > 0:
-            d[0, 1 : width + 1], l[0, 1 : width + 1] = seen[strip - 1, 1], seen_label[strip - 1, 1]
-        if top + rows < height:
-            d[rows + 1, 1 : width + 1], l[rows + 1, 1 : width + 1] = seen[strip + 1, 0], seen_label[strip + 1, 0]
+        for r in range(rows):  # loops: an assignment of slices takes a second to compile
+            for x in range(width):
+                d[r + 1, x + 1], l[r + 1, x + 1] = distance[top + r, x], label[top + r, x]
+        for x in range(width):
+            if strip > 0:
+                d[0, x + 1], l[0, x + 1] = seen[strip - 1, 1, x], seen_label[strip - 1, 1, x]
+            if top + rows < height:
+                d[rows + 1, x + 1], l[rows + 1, x + 1] = seen[strip + 1, 0, x], seen_label[strip + 1, 0, x]
         fall = ZERO
         for r in range(1, rows + 1):
             fall = max(fall, _sweep_row(cost, top + r - 1, d, l, r, beside, beside_label))
@@ -96,7 +98,8 @@ def _sweep_strips(begin, end, active, cost, seen, seen_label, distance, label, m
             fall = max(fall, _sweep_row(cost, top + r - 1, d, l, r, beside, beside_label))
         moving[strip + 1] = fall > SMALL
         for r in range(rows):
-            distance[top + r], label[top + r] = d[r + 1, 1 : width + 1], l[r + 1, 1 : width + 1]
+            for x in range(width):
+                distance[top + r, x], label[top + r, x] = d[r + 1, x + 1], l[r + 1, x + 1]
 
 
 def cell_graph(distance: Tensor, label: Tensor, seeds: int) -> Graph:

@@ -61,14 +61,22 @@ def _relax_bands(begin, end, inverse, right, across, along, start, depth, omega,
         d[:, bottom - top + 1] = EMPTY
         for c in range(2):
             for y in range(top, bottom):
-                d[c, y - top + 1] = found[c, y + 1]
+                _copy(found[c, y + 1], d[c, y - top + 1])
         for t in range(depth):
             margin = depth - 1 - t
             for y in range(max(0, first - margin), min(height, last + margin)):
                 _relax_row(inverse, right, across, along, y + 1, d, y - top + 1, (start + t + y) % 2, omega, sums)
         for c in range(2):
             for y in range(first, last):
-                result[c, y + 1] = d[c, y - top + 1]
+                _copy(d[c, y - top + 1], result[c, y + 1])
+
+
+@helper
+def _copy(source, target):
+    """Copy a row, (2, n). Compiling an assignment of arrays takes a second."""
+    for q in range(2):
+        for i in range(target.shape[1]):
+            target[q, i] = source[q, i]
 
 
 @helper

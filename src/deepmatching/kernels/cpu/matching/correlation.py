@@ -233,7 +233,10 @@ def _correlate_tiles(
     columns, pooled_rows, pooled_columns = pooled.shape[1:]
     rows, places = row_factors.shape[1], 2 * column_factors.shape[2]
     side, lead, width = 2 * reach + 1, reach - offset, vector_width(pooled_columns)
-    band = np.count_nonzero(no_cells == ZERO) + (POINTS - 1) * shift
+    band = (POINTS - 1) * shift
+    for parity in range(2):
+        for x in range(no_cells.shape[1]):
+            band += no_cells[parity, x] == ZERO
 
     filters = np.empty((offsets.shape[0], POINTS), dtype=np.float32)
     scores = np.zeros((POINTS, places + band + WIDE), dtype=np.float32)
