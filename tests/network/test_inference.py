@@ -11,6 +11,7 @@ from deepmatching.kernels.registry import plain_operators
 from deepmatching.network.descriptors import HOG
 from deepmatching.network.inference import Decoding
 from deepmatching.network.network import Network
+from deepmatching.progress import listening
 
 
 @pytest.mark.slow
@@ -29,14 +30,17 @@ def test_strips_do_not_change_the_matches(
     size0: tuple[int, int], size1: tuple[int, int], radius: int | None, strips: Tiling, reciprocal: str, plain: bool
 ) -> None:
     """Kernels give the same bits. The rounding of the definitions depends on the shapes, so they run in float64."""
+    told: list[tuple[str, int, int]] = []
     dtype = torch.float64 if plain else torch.float32
     images = [torch.rand(2, 3, *size, dtype=dtype) for size in (size0, size1)]
     network = Network(HOG(), radius).to(dtype)
-    with plain_operators() if plain else nullcontext():
+    with plain_operators() if plain else nullcontext(), listening(lambda *strip: told.append(strip)):
         whole, cut = (network.decode(*images, Decoding(reciprocal, tiling=own)) for own in (Tiling(), strips))  # type: ignore[arg-type]
     tolerance = 1e-12 if plain else 0
     for name in whole._fields:
         torch.testing.assert_close(getattr(whole, name), getattr(cut, name), rtol=tolerance, atol=tolerance, msg=name)
+    assert told == [("strip", number, len(told)) for number in range(1, len(told) + 1)]
+    assert bool(told) == strips.is_split(network.geometry(size0, size1))
 
 
 @pytest.mark.parametrize("alpha", [4, 8])

@@ -1,3 +1,4 @@
+import math
 import sys
 from functools import partial
 from typing import Any
@@ -104,13 +105,13 @@ def test_images_that_are_matched_at_a_smaller_size_count_at_their_own() -> None:
         {"model": "hog", "size0": (20000, 8), "size1": (8, 20000), "radius": 80},
         {"model": "hog", "size0": (320, 240), "radius": 80, "batch": 3},
         {"model": "compact", "size0": (400, 300), "radius": 80},
-        {"model": "compact", "size0": (400, 300), "radius": 0, "budget": 320},
-        {"model": "compact", "size0": (2000, 100), "size1": (100, 2000), "radius": 80, "budget": 270},
+        {"model": "compact", "size0": (400, 300), "radius": 0, "budget": 275},
+        {"model": "compact", "size0": (2000, 100), "size1": (100, 2000), "radius": 80, "budget": 205},
         {"model": "compact", "size0": (1600, 1200), "radius": 16},
         {"model": "compact", "size0": (1600, 1200), "radius": 80, "max_size": 400},
-        {"model": "vgg", "size0": (320, 240), "size1": (240, 320), "radius": 24},
+        {"model": "vgg", "size0": (480, 640), "size1": (800, 240), "radius": 80},
         {"model": "compact", "size0": (320, 240), "radius": 160, "flow": True},
-        {"model": "compact", "size0": (320, 240), "radius": 160, "budget": 265, "flow": True},
+        {"model": "compact", "size0": (320, 240), "radius": 160, "budget": 215, "flow": True},
     ],
     ids=lambda case: "-".join(str(value) for value in case.values()),
 )
@@ -119,12 +120,19 @@ def test_predicted_memory_is_close_to_measured_memory(case: dict[str, object]) -
 
     A process that has to compile kernels does not count: the compiler takes memory too. It compiles whenever other
     processes write to the same cache at the same time, and for pieces whose arrays are laid out differently.
+
+    What the allocator keeps of freed arrays depends on how threads meet: of 14 peaks of one small pair, the largest was
+    a fifth above the smallest. So one of three measurements has to agree.
     """
     benchmark = imported("memory")
-    found = benchmark.measure(benchmark.Case(**case), "cpu")
-    assert found["measured"] / 1.2 < found["predicted"] < 1.2 * found["measured"], found
-    if "budget" in case:
-        assert found["strips"] > 1 and found["measured"] <= 1e6 * case["budget"], found
+    for _ in range(3):
+        found = benchmark.measure(benchmark.Case(**case), "cpu")
+        is_close = found["measured"] / 1.2 < found["predicted"] < 1.2 * found["measured"]
+        if is_close and found["measured"] <= 1e6 * case.get("budget", math.inf):
+            break
+    else:
+        pytest.fail(str(found))
+    assert "budget" not in case or found["strips"] > 1, found
 
 
 #: Peaks in MB that benchmarks/memory.py --device cuda measured on an H200: model, sizes (width, height), radius (0: no

@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from deepmatching.kernels.registry import is_exporting
+
 BAND_BYTES = 2**28  #: memory in bytes that a band of rows may take while it is described, about
 ALIGNMENT = 32  #: bands start at multiples of this many rows
 
@@ -93,7 +95,7 @@ def in_bands(
         around: the number of rows of pixels around that a row of the result depends on.
         alignment: a band must start at a multiple of this many rows; it divides ``ALIGNMENT``.
     """
-    if image.device.type != "cpu" or torch.is_grad_enabled() or torch.compiler.is_exporting():
+    if image.device.type != "cpu" or torch.is_grad_enabled() or is_exporting():
         return layers(image)
     height, width = image.shape[2:]
     around = -(-around // alignment) * alignment

@@ -8,6 +8,7 @@ way down. The result is the same to the last bit.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 import torch
 from torch import Tensor
@@ -24,6 +25,8 @@ from deepmatching.network.operators.fused import (
     disaggregate,
     unpool_and_disaggregate,
 )
+from deepmatching.network.operators.masking import Visible, weighed
+from deepmatching.progress import tell
 from deepmatching.settings import RECIPROCAL, Reciprocal
 
 
@@ -39,6 +42,7 @@ class Decoding:
     #: Match again with this many levels, and keep the more confident match of each point; None, or a number that is not
     #: smaller, to match once. Without a confidence, frames are matched once.
     fewer_levels: int | None = None
+    masked: bool = False  #: descriptors that are 0 are masked, see ``network.operators.masking``
     #: Called before each strip. Strips save memory: freed memory may be returned to the system here.
     between_strips: Callable[[], None] | None = None
 
@@ -57,7 +61,13 @@ def more_confident(decoded: Decoded, other: Decoded) -> Decoded:
 
 @torch.no_grad()
 def decode_fused(
-    cells0: Tensor, cells1: Tensor, geometries: Sequence[Geometry], patch: int, nu: list[float], decoding: Decoding
+    cells0: Tensor,
+    cells1: Tensor,
+    geometries: Sequence[Geometry],
+    patch: int,
+    nu: list[float],
+    decoding: Decoding,
+    visible: Visible | None = None,
 ) -> list[Decoded]:
     """Match a batch of pairs to cells, from their descriptors and with hard pooling. Never waits for the GPU.
 
@@ -67,70 +77,100 @@ def decode_fused(
             the lowest of the next, they are computed once, unless memory is short.
         nu: ν_0, ν_1, …; levels beyond the last one share it.
         decoding: the options that concern the volumes and their verification.
+        visible: what masks leave to be matched; None without masks.
     """
     *fewer, geometry = geometries
     if fewer and (fewer[0].L == 0 or decoding.tiling.is_split(geometry)):
-        return [decode_fused(cells0, cells1, [each], patch, nu, decoding)[0] for each in geometries]
+        return [decode_fused(cells0, cells1, [each], patch, nu, decoding, visible)[0] for each in geometries]
     nu = nu + nu[-1:] * (geometry.L + 1 - len(nu))
     reciprocal, tiling, half = decoding.reciprocal, decoding.tiling, decoding.half
     if geometry.L == 0:
-        scores = power(correlation(cells0, cells1, geometry, patch), nu[0])
-        return [decode(mask_off_image(scores, geometry), geometry, reciprocal)]
+        scores = weighed(power(correlation(cells0, cells1, geometry, patch), nu[0]), visible, geometry, 0)
+        scores = mask_off_image(scores, geometry)
+        if visible is not None:
+            visible.leave_out_of_all(scores, geometry)
+        return [decode(scores, geometry, reciprocal)]
+
+    begun = count(1)
 
     def first(part: Geometry) -> tuple[Tensor, Tensor]:
         """Compute S_{1/2} and m_0."""
-        if part is not geometry and decoding.between_strips:  # describing and the strip before have freed much
-            decoding.between_strips()
-        return correlate_and_pool(cells0, cells1, part, patch, nu[0], half)
+        if part is not geometry:
+            tell("strip", next(begun), total)
+            if decoding.between_strips:  # describing and the strip before have freed much
+                decoding.between_strips()
+        volumes = correlate_and_pool(cells0, cells1, part, patch, nu[0], half)
+        weighed(volumes[0], visible, part, 0)
+        return volumes
 
+    def finest(pooled: Tensor, switches: Tensor, part: Geometry) -> tuple[Tensor, Tensor]:
+        """Return S_{1/2} and m_0 for decoding, in which no match starts or ends in a mask."""
+        return pooled if visible is None else visible.leave_out(pooled, switches, part), switches
+
+    total = 0
     if not tiling.is_split(geometry):
         levels, found = [first(geometry)], []
         for each in geometries:
-            _ascend(levels, each, nu, len(levels) - 1, each.L - 1)
+            _ascend(levels, each, nu, len(levels) - 1, each.L - 1, visible)
             own = levels if each is geometry else levels[:]  # the last one frees them on its way down
-            found.append(decode_pooled(_descend(own, each, nu, 0), *levels[0], each, reciprocal))
+            down = _descend(own, each, nu, 0, visible), *finest(*levels[0], each)
+            found.append(decode_pooled(*down, each, reciprocal))
+            del down  # what is next takes its place
+            if visible is not None:
+                levels[0][0].clamp_(min=0)  # what was left out scores 0 on the way up
         return found
 
     top = min(tiling.levels, geometry.L - 1)
+    total = sum(min(tiling.strips, geometry.grid(l)[0]) for l in (top, 0))  # on the way up and down
 
     def up(part: Strip) -> tuple[Tensor, Tensor]:
         """Compute S_{l+1/2} and m_l of a strip for l = ``top``."""
         volumes = first(part)
         for l in range(top):
             volumes = aggregate_and_pool(volumes[0], part, l, nu[l + 1])
+            weighed(volumes[0], visible, part, l + 1)
         return volumes
 
     levels = [_join(geometry, top, ((part, *up(part)) for part in strips_up(geometry, tiling)))]
-    _ascend(levels, geometry, nu, top, geometry.L - 1)
-    coarse = _descend(levels, geometry, nu, top)
+    _ascend(levels, geometry, nu, top, geometry.L - 1, visible)
+    coarse = _descend(levels, geometry, nu, top, visible)
     whole = levels.pop()
 
     def best(part: Strip, below: Strip) -> Best:
         lower = [first(below)]
-        _ascend(lower, below, nu, 0, top - 1)
+        _ascend(lower, below, nu, 0, top - 1, visible)
         rows = slice(*part.rows[top])
         Q, pooled, switches = (volume[:, rows] for volume in (coarse, *whole))
         for l in reversed(range(top)):
             Q = unpool_and_disaggregate(Q, pooled, switches, part, l)
             begin, end = (row - below.rows[l][0] for row in part.rows[l])
             pooled, switches = (volume[:, begin:end] for volume in lower.pop())
-        return best_pooled(Q, pooled, switches, part, reciprocal)
+        return best_pooled(Q, *finest(pooled, switches, part), part, reciprocal)
 
     return [verify(_merge(best(*strips) for strips in strips_down(geometry, tiling)), geometry, reciprocal)]
 
 
 def _ascend(
-    levels: list[tuple[Tensor, Tensor]], geometry: Geometry, nu: list[float], lowest: int, highest: int
+    levels: list[tuple[Tensor, Tensor]],
+    geometry: Geometry,
+    nu: list[float],
+    lowest: int,
+    highest: int,
+    visible: Visible | None,
 ) -> None:
     """Append (S_{l+1/2}, m_l) for l = ``lowest`` + 1 … ``highest`` to a list that ends with level ``lowest``."""
     for l in range(lowest, highest):
-        levels.append(aggregate_and_pool(levels[-1][0], geometry, l, nu[l + 1]))
+        pooled, switches = aggregate_and_pool(levels[-1][0], geometry, l, nu[l + 1])
+        levels.append((weighed(pooled, visible, geometry, l + 1), switches))
 
 
-def _descend(levels: list[tuple[Tensor, Tensor]], geometry: Geometry, nu: list[float], lowest: int) -> Tensor:
+def _descend(
+    levels: list[tuple[Tensor, Tensor]], geometry: Geometry, nu: list[float], lowest: int, visible: Visible | None
+) -> Tensor:
     """Compute Q_{lowest + 1/2}; remove all levels above ``lowest`` from the list."""
     top = geometry.L - 1
-    Q = disaggregate(aggregate(levels[-1][0], geometry, top, nu[top + 1]).float(), geometry, top)
+    Q = weighed(aggregate(levels[-1][0], geometry, top, nu[top + 1]).float(), visible, geometry, top + 1)
+    Q = disaggregate(Q, geometry, top)
     for l in reversed(range(lowest, top)):
         Q = unpool_and_disaggregate(Q, *levels.pop(), geometry, l)
     return Q

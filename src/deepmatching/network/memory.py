@@ -26,18 +26,16 @@ from deepmatching.network.operators.subpixel import SUBPIXEL_SIDE, chunk
 
 LARGEST_STRIDE = 4  #: the widest cells that users can choose, in pixels
 SMALLER_IMAGES = "smaller images (max_size)"  #: advice that helps unless the libraries alone take too much
-WITHOUT_DENSE = "the flow without the dense network (preset interpolated)"  #: advice if that network takes too much
 SAFE_FRACTION = 0.8  #: fraction of the free memory that is used unless the user sets a limit
 
 # In bytes:
-NUMBA = 90_000_000  #: of loading the CPU kernels before images are described: Numba and LLVM
-CPU_KERNELS = 130_000_000  #: of the same once the kernels are compiled
+NUMBA = 70_000_000  #: of loading the CPU kernels before images are described: Numba and LLVM
+CPU_KERNELS = 90_000_000  #: of the same once the kernels are compiled
 PLAIN_OPERATORS = 150_000_000  #: of PyTorch's own convolutions and temporaries on a CPU
 CONVOLUTIONS = 20_000_000  #: of the convolutions of a learned descriptor on a CPU, beside their maps
 MATRIX_WORKSPACE = 34_000_000  #: reserved by PyTorch's matrix products on a GPU (measured on an H200)
-FLOW_KERNELS = 190_000_000  #: of the kernels of flow and matching on a CPU
+FLOW_KERNELS = 140_000_000  #: of the kernels of flow and matching on a CPU
 FLOW_PER_PIXEL = 115  #: of flow after matching, for each pixel, on a CPU
-DENSE_PER_PIXEL = 200  #: of flow with a dense network, for each pixel
 
 #: Bytes that a CPU's allocator keeps of freed arrays, which are too small to be given back: a fifth of little work, a
 #: twelfth of much, and more if several pairs are matched.
@@ -218,10 +216,10 @@ def require_pyramid(
     require(Work.of(network, geometry, device.type).pyramid(batch, torch.is_grad_enabled()), device, memory)
 
 
-def flow_bytes(work: Work, sizes: Sequence[Size] = (), dense: bool = False) -> int:
+def flow_bytes(work: Work, sizes: Sequence[Size] = ()) -> int:
     """Return the peak of flow after matching on a CPU: images and descriptors of both frames, and all stages."""
     held = images_bytes(work.geometry) + work.cells() + originals_bytes(work.geometry, sizes)
-    return FLOW_KERNELS + held + (DENSE_PER_PIXEL if dense else FLOW_PER_PIXEL) * math.prod(work.geometry.size0)
+    return FLOW_KERNELS + held + FLOW_PER_PIXEL * math.prod(work.geometry.size0)
 
 
 def images_bytes(geometry: Geometry) -> int:
@@ -305,12 +303,11 @@ def plan_decoding(work: Work, batch: int, budget: int, sizes: Sequence[Size] = (
     return Plan(1, best, needed(best))
 
 
-def plan_flow(work: Work, budget: int, sizes: Sequence[Size] = (), dense: bool = False) -> Plan:
+def plan_flow(work: Work, budget: int, sizes: Sequence[Size] = ()) -> Plan:
     """Plan as :func:`plan_decoding` for one pair, with what flow takes after matching. Counted on a CPU only."""
-    after = flow_bytes(work, sizes, dense) if work.device == "cpu" else 0
+    after = flow_bytes(work, sizes) if work.device == "cpu" else 0
     if after > budget:
-        advice = [WITHOUT_DENSE] * (dense and flow_bytes(work, sizes) <= budget)
-        raise not_enough(after, budget, work.device, advice + [SMALLER_IMAGES] * (budget > FLOW_KERNELS))
+        raise not_enough(after, budget, work.device, [SMALLER_IMAGES] * (budget > FLOW_KERNELS))
     plan = plan_decoding(work, 1, budget, sizes)
     return replace(plan, needed=max(plan.needed, after))
 

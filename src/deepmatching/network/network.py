@@ -11,12 +11,15 @@ from torch.utils._pytree import register_pytree_node
 
 from deepmatching.errors import DeepMatchingError, check_choice, check_number
 from deepmatching.geometry.discretization import Geometry
+from deepmatching.io.images import colours_of, has_mask
+from deepmatching.kernels.registry import is_exporting
 from deepmatching.network.confidence import ConfidenceNetwork
 from deepmatching.network.descriptors import Descriptor
 from deepmatching.network.inference import Decoding, decode_fused, more_confident
 from deepmatching.network.operators import aggregation, correlation, disaggregation, power, summation
 from deepmatching.network.operators.decoding import Decoded, decode, mask_off_image
 from deepmatching.network.operators.evidence import gather_evidence
+from deepmatching.network.operators.masking import Visible, mask_cells, weighed
 from deepmatching.network.operators.pooling import HARD, HardPooling, PoolingComponent, SoftPooling
 from deepmatching.network.operators.subpixel import refine_to_subpixel, scores_around
 from deepmatching.settings import EXPONENT, RADIUS, TEMPERATURE, Pooling
@@ -68,7 +71,6 @@ class Network(nn.Module):
             the letter, set ``exponents[0] = 1`` under ``torch.no_grad()``.
         sharpness: initial κ of sub-pixel matches (``network.operators.subpixel``), or None for matches on cells only.
         confidence: the network that judges the matches, or None.
-        dense: the network from matches to flow, or None.
         pooling: ``hard`` (the paper's max pooling and unpooling); ``soft``, with which every cell of Q_0 has a score
             and a gradient (see ``deepmatching.network.operators.soft_pooling``); or a component of your own (see
             :class:`~deepmatching.network.operators.pooling.PoolingComponent`).
@@ -79,7 +81,6 @@ class Network(nn.Module):
     sharpness: nn.Parameter | None
     log_temperatures: nn.Parameter | None
     confidence: ConfidenceNetwork | None
-    dense: Any  #: the dense network of flow, if the model has one
     own_pooling: PoolingComponent | None  #: the user's component, in place of hard or soft pooling
 
     def __init__(
@@ -90,14 +91,14 @@ class Network(nn.Module):
         exponent: float = EXPONENT,
         sharpness: float | None = None,
         confidence: ConfidenceNetwork | None = None,
-        dense: nn.Module | None = None,
         pooling: Pooling | PoolingComponent = "hard",
         temperature: float = TEMPERATURE,
     ) -> None:
         super().__init__()
         check_descriptor(descriptor)
-        self.descriptor, self.confidence, self.dense = descriptor, confidence, dense
+        self.descriptor, self.confidence = descriptor, confidence
         self.radius, self.levels = radius, levels
+        self.other_model: str | None = None  #: model of a second attempt; None for this one, see ``Settings.auto``
         self.exponents = nn.Parameter(torch.full((EXPONENTS,), float(exponent)))
         kappa = None if sharpness is None else nn.Parameter(torch.tensor(float(sharpness)))
         self.register_parameter("sharpness", kappa)
@@ -179,6 +180,8 @@ class Network(nn.Module):
         caller may have the geometry of the two images, and the exponents ν_l as numbers: reading them waits for a GPU.
         """
         geometry = geometry or self.geometry_of(image0, image1)
+        if has_mask(image0) or has_mask(image1):
+            decoding = replace(decoding, masked=True)
         cells0, cells1 = self.describe(image0, image1, geometry)
         return self.decode_descriptors(cells0, cells1, geometry, decoding, exponents)
 
@@ -217,7 +220,10 @@ class Network(nn.Module):
             return decoded
         if decoding.tiling.is_split(geometry) and decoding.between_strips:
             decoding.between_strips()
+        visible = self._visible(cells0, cells1, geometry, decoding, nu)
         around = scores_around(decoded, cells0, cells1, geometry, self.descriptor.patch, nu[0])
+        if visible is not None:
+            around = visible.around(around, decoded, geometry)
         if sharpness is not None:
             decoded = refine_to_subpixel(decoded, around, geometry, sharpness)
         if not has_confidence:
@@ -228,19 +234,31 @@ class Network(nn.Module):
             claims = self._decode_to_grid(cells0, cells1, [geometry], bins, nu)[0].verified
         logits = self.estimate_confidence(decoded._replace(verified=claims), around, cells0, cells1, geometry)
         right, occluded = logits.sigmoid().unbind(1)
-        return decoded._replace(confidence=right, occluded=occluded)
+        judged = decoded._replace(confidence=right, occluded=occluded)
+        return judged if visible is None else visible.judged(judged)
+
+    def _visible(
+        self, cells0: Tensor, cells1: Tensor, geometry: Geometry, decoding: Decoding, nu: list[float]
+    ) -> Visible | None:
+        """Return what masked descriptors leave to be matched; None if there are no masks."""
+        return Visible.of(cells0, cells1, geometry, self.descriptor.patch, nu) if decoding.masked else None
 
     def _decode_to_grid(
         self, cells0: Tensor, cells1: Tensor, geometries: list[Geometry], decoding: Decoding, exponents: list[float]
     ) -> list[Decoded]:
         """Match to cells with each geometry, without sub-pixel refinement and confidence; see :func:`decode_fused`."""
+        visible = self._visible(cells0, cells1, geometries[-1], decoding, exponents)
         if self.is_fusable:
-            return decode_fused(cells0, cells1, geometries, self.descriptor.patch, exponents, decoding)
-        S, switches = self.fine_to_coarse(self.first_scores(cells0, cells1, geometries[-1]), geometries[-1])
-        return [
-            decode(self.coarse_to_fine(S[: own.L + 1], switches[: own.L], own)[0], own, decoding.reciprocal)
-            for own in geometries
-        ]
+            return decode_fused(cells0, cells1, geometries, self.descriptor.patch, exponents, decoding, visible)
+        S_0 = self.first_scores(cells0, cells1, geometries[-1])
+        masked = () if visible is None else (visible,)  # subclasses need not know of masks
+        S, switches = self.fine_to_coarse(weighed(S_0, visible, geometries[-1], 0), geometries[-1], *masked)
+        found = []
+        for own in geometries:
+            Q_0 = self.coarse_to_fine(S[: own.L + 1], switches[: own.L], own)[0]
+            Q_0 = Q_0 if visible is None else visible.leave_out_of_all(Q_0, own)
+            found.append(decode(Q_0, own, decoding.reciprocal))
+        return found
 
     def estimate_confidence(
         self, decoded: Decoded, around: Tensor, cells0: Tensor, cells1: Tensor, geometry: Geometry
@@ -267,9 +285,12 @@ class Network(nn.Module):
     def describe_image(self, image: Tensor, used: tuple[int, int]) -> Tensor:
         """Compute D of the part of images (B, 1 or 3, H, W) that is used, ``Geometry.used0`` or ``used1``."""
         image = image[:, :, : used[0], : used[1]]
-        cells = self.descriptor(image)
-        check_cells(cells, image, self.descriptor)
-        return cells
+        colours = colours_of(image)
+        cells = self.descriptor(colours)
+        check_cells(cells, colours, self.descriptor)
+        if not has_mask(image):
+            return cells
+        return mask_cells(cells, image[:, -1:], self.descriptor.stride, self.descriptor.patch)
 
     def at_radius(self, radius: int | None) -> "Network":
         """Return the same network with another radius; the two share their parameters."""
@@ -281,14 +302,16 @@ class Network(nn.Module):
         """Return ν_l; levels beyond the last exponent share it."""
         return self.exponents[min(l, len(self.exponents) - 1)]
 
-    def fine_to_coarse(self, S_0: Tensor, geometry: Geometry) -> tuple[list[Tensor], list[Any]]:
+    def fine_to_coarse(
+        self, S_0: Tensor, geometry: Geometry, visible: Visible | None = None
+    ) -> tuple[list[Tensor], list[Any]]:
         """Run stage 1 of the paper: S_0 … S_L and the switches m_0 … m_{L−1}, or what else unpooling needs."""
         pooling, S, kept = self.pooling_component, [S_0], []
         for l in range(geometry.L):
             pooled, m = pooling.pool(S[l], geometry, l)
             mean = aggregation(pooled, geometry.grid(l + 1), geometry.links(l))
             del pooled
-            S.append(power(mean, self.exponent(l + 1)))
+            S.append(weighed(power(mean, self.exponent(l + 1)), visible, geometry, l + 1))
             kept.append(m)
         return S, kept
 
@@ -345,7 +368,7 @@ def check_cells(cells: Tensor, image: Tensor, descriptor: Descriptor) -> None:
         words = f"The descriptor {name} gives {tuple(cells.shape)} for images {tuple(image.shape)}"
         why = f"{channels=}, {stride=} and {patch=}"
         raise DeepMatchingError(f"{words}, but with {why} that must be {expected}: change one of them.")
-    if cells.device.type != "cpu" or torch.is_grad_enabled() or torch.compiler.is_exporting():
+    if cells.device.type != "cpu" or torch.is_grad_enabled() or is_exporting():
         return  # looking at the values would wait for a GPU, and an export has none; training skips such steps
     if not cells.sum(dtype=torch.promote_types(cells.dtype, torch.float32)).isfinite():
         raise DeepMatchingError(f"The descriptor {name} gives values that are not finite: check its parameters.")

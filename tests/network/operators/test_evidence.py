@@ -21,6 +21,7 @@ from deepmatching.network.operators.evidence import (
     channels_of_evidence,
     compare_contexts,
     gather_evidence,
+    sample,
     squash,
     windows,
 )
@@ -201,3 +202,14 @@ def test_the_kernel_of_the_comparison_agrees(
     assert found.is_contiguous(memory_format=torch.channels_last)
     tolerance = {"atol": 1e-5, "rtol": 1e-5} if dtype == torch.float32 else {"atol": 5e-3, "rtol": 2e-3}
     torch.testing.assert_close(found.cpu(), expected, **tolerance)
+
+
+def test_samples_at_cells_are_the_cells_and_between_them_the_mean() -> None:
+    maps = torch.rand(2, 3, 4, 5, dtype=torch.float64)
+    y, x = torch.meshgrid(torch.arange(4.0), torch.arange(5.0), indexing="ij")
+    places = torch.stack([x, y], dim=-1).double().expand(2, 4, 5, 2)
+    torch.testing.assert_close(sample(maps, places), maps)
+    half = sample(maps, places[:, :3] + torch.tensor([0.0, 0.5], dtype=torch.float64))
+    torch.testing.assert_close(half, (maps[:, :, :3] + maps[:, :, 1:]) / 2)
+    far = sample(maps, places - 100)
+    torch.testing.assert_close(far, maps[:, :, :1, :1].expand_as(far))

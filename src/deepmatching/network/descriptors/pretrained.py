@@ -1,8 +1,6 @@
 """VGG-16's published weights, with which training can start."""
 
 import os
-import pickle
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -50,8 +48,8 @@ def load_vgg(descriptor: VGG, source: PathLike = "download") -> None:
     the default is the authors' normalisation.
 
     Args:
-        source: ``"download"`` (once, into PyTorch's cache, verified by checksum) or a file: ``.npz`` or
-            ``.safetensors`` with ``conv1_1.weight`` …, or torchvision's ``.pth`` with ``features.0.weight`` ….
+        source: ``"download"`` (once, into PyTorch's cache, verified by checksum) or a file, ``.npz`` or
+            ``.safetensors``, with ``conv1_1.weight`` … or torchvision's names, ``features.0.weight`` ….
     """
     tensors = _download() if str(source) == "download" else _read(Path(source))
     filled = {}
@@ -102,25 +100,13 @@ def _read(path: Path) -> dict[str, Tensor]:
         return {name: torch.from_numpy(archive[name].astype(np.float32)) for name in wanted}
     if path.suffix == ".safetensors":
         return read_safetensors(path)[0]
-    if path.suffix not in (".pth", ".pt"):
-        words = f"{path} is not a supported file of weights"
-        raise DeepMatchingError(f"{words}; use .npz, .safetensors or torchvision's .pth.")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about pickle protocols
-            tensors = torch.load(path, map_location="cpu", weights_only=True)  # runs no code in the file
-        if not isinstance(tensors, dict):
-            raise pickle.UnpicklingError("not a dictionary of tensors")
-        return {name: tensor for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
-    except Exception as error:  # PyTorch's reader raises a dozen kinds for files that are damaged or hold other things
-        if isinstance(error, pickle.UnpicklingError) or "pickle" in str(error):
-            # Our own message, because those of PyTorch and NumPy advise running the code in the file.
-            raise DeepMatchingError(
-                f"{path} holds Python objects, not plain tensors with names, or is damaged; save a network's "
-                "state_dict()."
-            ) from error
-        reason = str(error).splitlines()[0] if str(error) else "it is damaged"
-        raise DeepMatchingError(f"{path} cannot be read as VGG-16 weights ({reason}); download it again.") from error
+    if path.suffix in (".pth", ".pt"):
+        arguments = f"torch.load({path.name!r}, weights_only=True), {path.stem + '.safetensors'!r}"
+        raise DeepMatchingError(
+            f"{path} may be a pickle, which can run code, so it is not read; if you trust it, convert it: "
+            f"safetensors.torch.save_file({arguments})."
+        )
+    raise DeepMatchingError(f"{path} is not a supported file of weights; use .npz or .safetensors.")
 
 
 def _download() -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from deepmatching.geometry.discretization import Geometry, overlap
 from deepmatching.geometry.targets import Best, Decoded, bin_side, positions, target_indices
-from deepmatching.kernels.registry import operator
+from deepmatching.kernels.registry import is_exporting, operator
 from deepmatching.network.operators.pooling import HARD
 from deepmatching.settings import RECIPROCAL, Reciprocal
 
@@ -98,7 +98,7 @@ def _best_at_targets(Q_0: Tensor, geometry: Geometry) -> Tensor:
 
 def mask_off_image(scores: Tensor, geometry: Geometry, border: bool = True) -> Tensor:
     """Set Q_0 to −∞ at target points off the image; see :meth:`Geometry.on_target` for ``border``."""
-    if torch.compiler.is_exporting():  # what is traced can neither be looked at nor kept
+    if is_exporting():  # what is traced can neither be looked at nor kept
         rows, columns = (~mask for mask in geometry.on_target(border))
     elif masks := _off_target(geometry, border, scores.device):
         rows, columns = masks

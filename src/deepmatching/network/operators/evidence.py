@@ -29,7 +29,6 @@ from deepmatching.geometry.targets import Decoded, bin_side, target_indices, tar
 from deepmatching.kernels.constants import COARSE_SCALE, FINE_SCALE, NO_SCORE, SIMILARITY_PARTS
 from deepmatching.kernels.registry import operator
 from deepmatching.network.convolutions import in_row_bands
-from deepmatching.network.operators.lookups import sample
 from deepmatching.network.operators.subpixel import in_strips
 
 BAND = 2**22  #: numbers of the descriptors that are convolved at a time
@@ -182,3 +181,14 @@ def compare_contexts(
     warped = sample(context1.to(points1.dtype), (points1 - beta) / alpha)
     product = (context0 * warped).unflatten(1, (groups, -1)).sum(2)
     return torch.cat([evidence, context0, product], dim=1).to(context0.dtype)
+
+
+def sample(maps: Tensor, places: Tensor) -> Tensor:
+    """Return bilinear values (B, C, H, W) of maps (B, C, h, w) at fractional places (B, H, W, 2), (x, y) in cells.
+
+    Places outside take the value of the nearest place inside.
+    """
+    h, w = maps.shape[-2:]
+    x, y = places[..., 0] * (2 / max(1, w - 1)) - 1, places[..., 1] * (2 / max(1, h - 1)) - 1
+    grid = torch.stack([x, y], dim=-1)
+    return F.grid_sample(maps, grid, mode="bilinear", padding_mode="border", align_corners=True)

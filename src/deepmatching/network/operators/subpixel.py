@@ -74,13 +74,21 @@ def surroundings(scores: Tensor, cells: Tensor) -> Tensor:
 
     ``cells`` (B, H, W), int64, are the raster indices of the cells in their maps.
     """
-    h, w = scores.shape[-2:]
-    steps = torch.arange(-SUBPIXEL_REACH, SUBPIXEL_REACH + 1, device=scores.device)
-    rows, columns = (cells // w)[..., None] + steps, (cells % w)[..., None] + steps
-    inside = _both((rows >= 0) & (rows < h), (columns >= 0) & (columns < w))
-    index = rows.clamp(0, h - 1)[..., :, None] * w + columns.clamp(0, w - 1)[..., None, :]
+    index, inside = square_around(cells, (scores.shape[-2], scores.shape[-1]))
     around = scores.flatten(-2).gather(-1, index.flatten(-2)).view_as(inside)
     return torch.where(inside, around, -torch.inf)
+
+
+def square_around(cells: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Return the raster indices of the cells around a cell of a map (h, w), and which are on it: both (…, 5, 5).
+
+    ``cells`` (…) are raster indices, int64. In place of a cell off the map stands one of the square on its border.
+    """
+    h, w = size
+    steps = torch.arange(-SUBPIXEL_REACH, SUBPIXEL_REACH + 1, device=cells.device)
+    rows, columns = (cells // w)[..., None] + steps, (cells % w)[..., None] + steps
+    inside = _both((rows >= 0) & (rows < h), (columns >= 0) & (columns < w))
+    return rows.clamp(0, h - 1)[..., :, None] * w + columns.clamp(0, w - 1)[..., None, :], inside
 
 
 def correlation_around(
