@@ -1,5 +1,7 @@
 """``DeepMatcher.flow`` and what goes with it."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,17 +13,19 @@ import torch
 
 import deepmatching as dm
 from deepmatching import matcher as matcher_module
+from deepmatching import matching as matching_module
 from deepmatching.errors import DeepMatchingError
 from deepmatching.flow import PRESETS, Frame, Matching, RefinementSettings
-from deepmatching.flow.correction.stage import occlusion_of
 from deepmatching.flow.settings import FEWER_LEVELS
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.io import images as images_module
 from deepmatching.io.images import load_image
+from deepmatching.matcher import default_matcher
 from deepmatching.models import build_confidence
 from deepmatching.network.network import Network
-from deepmatching.settings import FLOW_RADIUS
-from helpers.synthetic_pictures import draw_small_object
+from deepmatching.settings import FLOW_RADIUS, MIN_EXPECTED, Settings
+from helpers.synthetic_pictures import draw_photo, draw_small_object
+from helpers.volumes import blobs
 
 Pictures = tuple[np.ndarray, np.ndarray]
 
@@ -48,7 +52,7 @@ def test_a_moved_picture_flows_by_its_motion(matcher: dm.DeepMatcher, pair: Pict
     assert np.abs(inner(result.flow) - (6, -4)).mean() < 0.1
     assert np.isfinite(result.flow).all()
     assert inner(result.confidence).mean() > 0.8
-    assert set(result.seconds) == {"matching", "edges", "interpolation", "dense network", "refinement"}
+    assert set(result.seconds) == {"matching", "edges", "interpolation", "refinement"}
 
 
 def test_grey_images_have_a_flow(matcher: dm.DeepMatcher, pair: Pictures) -> None:
@@ -130,6 +134,32 @@ def test_the_matches_of_a_search_have_all_levels(monkeypatch: pytest.MonkeyPatch
     assert network.geometry(size, size).L == matcher.geometry(size, size).L > FEWER_LEVELS
 
 
+@pytest.mark.slow
+def test_the_flow_of_a_failed_match_is_that_of_a_search_unless_a_setting_forbids_it() -> None:
+    picture = blobs(3, 1, 3, 240, 240)[0]
+    turned, matcher = torch.rot90(picture, 1, (1, 2)), dm.DeepMatcher.from_pretrained(device="cpu")
+    found = matcher.flow(picture, turned)
+    assert found.is_searched and found.expected_fraction > 0.5
+    x, y = np.meshgrid(np.arange(240), np.arange(240))  # (x, y) turns to (y, 239 − x)
+    assert np.median(np.hypot(found.flow[..., 0] - (y - x), found.flow[..., 1] - (239 - x - y))) < 1
+    assert not matcher.flow(picture, turned, radius=100).is_searched
+    for forbids in ({"auto": False}, {"radius": 80}):
+        forbidden = dm.DeepMatcher(matcher.network, Settings(device="cpu", **forbids)).flow(picture, turned)
+        assert not forbidden.is_searched and forbidden.expected_fraction < MIN_EXPECTED
+
+
+def test_the_flow_of_a_search_is_computed_within_max_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    pictures = blobs(3, 1, 3, 96, 128)[0], blobs(3, 1, 3, 80, 128)[0]
+    matcher = dm.DeepMatcher.from_pretrained("hog", device="cpu", radius=16, max_size=64)
+    compute = Mock(side_effect=matcher_module.matches_to_flow)
+    monkeypatch.setattr(matcher_module, "matches_to_flow", compute)
+    matches = matcher.match(*pictures)
+    found = matcher.flow_of_searched(matches, *pictures, edges="gradient")
+    given, *images = compute.call_args.args[:3]
+    assert [image.shape[1:] for image in images] == [(48, 64), (40, 64)] == [given.size0, given.size1]
+    assert found.flow.shape == (96, 128, 2)
+
+
 def test_known_matches_serve_the_flow() -> None:
     images = [torch.from_numpy(picture).permute(2, 0, 1).float() / 255 for picture in draw_small_object()]
     matcher = dm.DeepMatcher.from_pretrained("compact", radius=32, device="cpu")
@@ -164,6 +194,14 @@ def test_consecutive_frames_have_the_matches_of_their_pairs(matcher: dm.DeepMatc
         assert matches.size0 == (48, 64)
 
 
+@pytest.mark.parametrize("settings", [{}, {"rotations": 1}, {"use_alpha": True}], ids=str)
+def test_a_frame_that_cannot_be_read_is_named_by_its_number(settings: dict[str, Any]) -> None:
+    matcher = dm.DeepMatcher.from_pretrained("hog", radius=16, device="cpu", **settings)
+    for sequence_of in (matcher.match_sequence, matcher.flow_sequence):
+        with pytest.raises(DeepMatchingError, match=r"frame 2.*missing"):
+            list(sequence_of([*sequence(2), "missing.png"]))  # type: ignore[operator]
+
+
 @pytest.mark.slow
 def test_a_sequence_describes_every_frame_once_and_flows_as_its_pairs(
     matcher: dm.DeepMatcher, monkeypatch: pytest.MonkeyPatch
@@ -189,7 +227,6 @@ def test_what_does_not_fit_is_refused_in_words(matcher: dm.DeepMatcher, pair: Pi
     points = torch.tensor([[5.0, 5.0]])
     given, outside = (dm.Matches(start, points, torch.ones(1)) for start in (points, points + 200))
     refused: list[tuple[dict[str, Any], str]] = [
-        ({"image1": pair[1][:60]}, "one size, but they are 96x64 and 96x60"),
         ({"preset": "fast"}, "no preset 'fast': use default"),
         ({"edges": np.zeros((10, 10), np.float32)}, "edge map"),
         ({"matches": "missing.txt"}, "no matches file"),
@@ -209,11 +246,47 @@ def test_what_does_not_fit_is_refused_in_words(matcher: dm.DeepMatcher, pair: Pi
             list(sequence_of([pair[0], pair[1][:60]]))  # type: ignore[operator]
 
 
+def part_of(photo: np.ndarray, top: int, left: int, rows: int, columns: int) -> np.ndarray:
+    return photo[top : top + rows, left : left + columns]
+
+
+@pytest.mark.parametrize("preset", ["default", "classic"])
+def test_images_of_two_sizes_have_the_flow_between_their_pixels(matcher: dm.DeepMatcher, preset: str) -> None:
+    photo = draw_photo(3)
+    small, large = part_of(photo, 20, 20, 64, 96), part_of(photo, 8, 13, 104, 120)
+    there, back = matcher.flow(small, large, preset), matcher.flow(large, small, preset)
+    assert there.flow.shape == (64, 96, 2) and back.flow.shape == (104, 120, 2)
+    assert np.abs(there.flow - (7, 12)).mean() < 0.05
+    shared = part_of(back.flow, 12, 7, 64, 96)
+    assert np.abs(shared[8:-8, 8:-8] - (-7, -12)).mean() < 0.05
+    assert there.occlusion is not None and back.occlusion is not None
+    assert there.occlusion.mean() < 0.05 and part_of(back.occlusion, 20, 15, 48, 80).mean() < 0.05
+    assert back.occlusion[:8].min() == back.occlusion[80:].min() == back.occlusion[:, 108:].min() == 1
+
+
+def test_images_that_are_reduced_by_different_factors_have_the_flow_of_their_own_sizes() -> None:
+    photo = draw_photo(3)
+    small, large = part_of(photo, 20, 40, 160, 192), part_of(photo, 16, 24, 176, 240)
+    reducing = dm.DeepMatcher.from_pretrained(radius=64, device="cpu", max_size=200)  # the second image alone
+    flow = reducing.flow(small, large).flow
+    assert np.abs(flow[16:-16, 16:-16] - (16, 4)).mean() < 0.5
+    pair = photo[10:], photo[:, 6:]  # both, by factors that differ
+    assert np.abs(reducing.flow(*pair).flow[20:-20, 20:-20] - (-6, 10)).mean() < 0.5
+
+
+def test_a_search_follows_an_image_on_its_side() -> None:
+    photo = draw_photo(0, 96, 128)
+    turning = dm.DeepMatcher.from_pretrained(device="cpu", rotations=4, radius=160)
+    flow = turning.flow(photo, np.rot90(photo, -1).copy(), edges="gradient").flow
+    x, y = np.meshgrid(np.arange(128), np.arange(96))
+    assert np.abs(flow - np.stack([95 - y - x, x - y], axis=2)).mean() < 0.5
+
+
 def test_images_are_loaded_once_and_geometry_is_built_once(
     matcher: dm.DeepMatcher, pair: Pictures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load = Mock(side_effect=load_image)
-    for module in (matcher_module, images_module):
+    for module in (matching_module, images_module):
         monkeypatch.setattr(module, "load_image", load)
     build = create_autospec(Geometry.__post_init__, side_effect=Geometry.__post_init__)
     monkeypatch.setattr(Geometry, "__post_init__", build)
@@ -224,12 +297,30 @@ def test_images_are_loaded_once_and_geometry_is_built_once(
         assert [call.args[1] for call in load.call_args_list] == ["image0", "image1"] and build.call_count == 1
 
 
-def test_the_occlusion_is_that_of_the_points_and_one_outside_the_image() -> None:
-    occluded = torch.zeros(3, 4)
-    occluded[1, 2] = 0.8
-    flow = torch.zeros(29, 33, 2)  # 24 × 32 pixels are matched
-    flow[:, 30:, 0] = 10.0
-    found = occlusion_of(occluded, flow)
-    assert found.shape == (29, 33) and (found[:, 30:] == 1).all() and (found[24:, :30] == 0).all()
-    assert found[11:13, 19:21].min() > 0.65 and found[12, 19] == found[12, 20]  # at the point (20, 12)
-    assert found[12, 11] < 0.1 and (found[:4, :16] == 0).all()
+def test_two_lines_give_the_matches_and_the_flow_of_thedefault_matcher(
+    pair: Pictures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = Mock(wraps=dm.DeepMatcher.from_pretrained)
+    monkeypatch.setattr(dm.DeepMatcher, "from_pretrained", loaded)
+    default_matcher.cache_clear()
+    try:
+        assert torch.equal(dm.match(*pair).keypoints1, dm.DeepMatcher.from_pretrained().match(*pair).keypoints1)
+        assert np.abs(dm.flow(*pair).flow[8:-8, 8:-12] - (6, -4)).mean() < 0.3
+    finally:
+        default_matcher.cache_clear()
+    assert loaded.call_count == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("before", ["", "import deepmatching.flow"])
+def test_flow_is_a_function_and_a_package_whatever_was_imported_first(before: str) -> None:
+    code = f"""
+import sys, deepmatching as dm
+assert "torch" not in sys.modules and "cv2" not in sys.modules
+{before}
+assert callable(dm.flow) and dm.flow.PRESETS["default"]
+import deepmatching.flow as package
+assert package is dm.flow
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,13 +1,16 @@
 """Confidence, and a comparison of the whole way from matches to flow with the original."""
 
 import json
+import re
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
+import torch
 
 from deepmatching.flow import PRESETS, confidence, interpolate, refine
+from deepmatching.flow.confidence import WEIGHTS, WEIGHTS_WITHOUT_POINTS, evidence, probability
 from deepmatching.io.flow import read_flow
 from deepmatching.io.images import load_image
 
@@ -89,3 +92,47 @@ def test_confidence_falls_at_edges(pair: Pair) -> None:
     edges[:, 48] = 1
     sure = judged(points, np.add(points, (6, -4)), pair, edges)
     assert sure[24:40, 48].mean() < sure[24:40, 30].mean()
+
+
+def test_unmatched_points_lower_the_confidence_around_them_and_nowhere_else(pair: Pair) -> None:
+    points = grid(64, 96)
+    images = [load_image(image) for image in pair]
+    found = interpolate(points, np.add(points, (6, -4)), np.zeros((64, 96), dtype=np.float32), images[0])
+    unmatched = torch.zeros(8, 12)
+    unmatched[4, 3] = 0.5
+    arguments = torch.from_numpy(found.flow), found.source, *images
+    calm, doubted = (probability(*arguments, each) for each in (torch.zeros(8, 12), unmatched))
+    near = torch.zeros(64, 96, dtype=torch.bool)
+    near[12:60, 4:52] = True  # up to 2.5 points away, and what lies between two points
+    assert torch.equal(doubted[~near], calm[~near])
+    assert (doubted[20:52, 12:44] < calm[20:52, 12:44]).all()
+
+
+def test_the_window_of_unmatched_points_ends_with_the_image(pair: Pair) -> None:
+    """Points that do not exist are neither matched nor unmatched."""
+    points = grid(64, 96)
+    images = [load_image(image) for image in pair]
+    found = interpolate(points, points, np.zeros((64, 96), dtype=np.float32), images[0])
+    last = evidence(torch.from_numpy(found.flow), found.source, *images, torch.full((8, 12), 0.3))[-1]
+    torch.testing.assert_close(last, torch.full((64, 96), 0.3))
+
+
+@pytest.mark.parametrize("has_points", [True, False])
+def test_the_formula_is_that_of_the_docstring(pair: Pair, has_points: bool) -> None:
+    start = grid(64, 96)
+    end = np.add(start, (6, -4)) + np.random.default_rng(0).normal(0, 1, start.shape)
+    images = [load_image(image) for image in pair]
+    found = interpolate(start, end, np.full((64, 96), 0.1), images[0])
+    unmatched = torch.rand(8, 12, generator=torch.Generator().manual_seed(0)) if has_points else None
+    arguments = torch.from_numpy(found.flow), found.source, *images, unmatched
+    formula = (probability.__doc__ or "").split("without reference points")[0 if has_points else 1]
+    number = r"(\d+\.\d+)"
+    constant, *weights = (
+        float(text) for text in re.findall(rf"exp\(−\({number}|− {number}", formula) for text in text if text
+    )
+    logit = constant - sum(w * values for w, values in zip(weights, evidence(*arguments), strict=True))
+    torch.testing.assert_close(probability(*arguments), logit.sigmoid())
+
+
+def test_all_evidence_counts_against_a_flow() -> None:
+    assert max(WEIGHTS[1:]) < 0 and max(WEIGHTS_WITHOUT_POINTS[1:]) < 0

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from deepmatching.drawing.flow import draw_confidence, draw_flow, draw_flow_figure, draw_frame, warped
+from deepmatching.drawing.flow import draw_confidence, draw_flow, draw_flow_figure, draw_frame
 from deepmatching.drawing.pictures import displacement_colors
 from deepmatching.errors import DeepMatchingError
 from deepmatching.flow.result import FlowResult, FlowTensors
@@ -53,11 +53,17 @@ def test_confidence_grows_brighter() -> None:
     assert (np.diff(shades) > 0).all()
 
 
-def test_the_second_image_warped_by_the_flow_is_the_first(pair: tuple[np.ndarray, np.ndarray]) -> None:
-    flow = np.full((64, 96, 2), (6, -4), np.float32)
-    back = warped(pair[1], flow)
-    np.testing.assert_array_equal(back[4:, :-6], pair[0][4:, :-6])
-    assert (back[:4] == 128).all() and (back[:, -6:] == 128).all()  # these have left
+def test_the_second_image_warped_by_the_flow_is_the_first_where_it_is_visible(
+    pair: tuple[np.ndarray, np.ndarray],
+) -> None:
+    flow, occlusion = np.full((64, 96, 2), (6, -4), np.float32), np.zeros((64, 96), np.float32)
+    occlusion[10:20, 30:50] = 0.7
+    likely = np.ones((64, 96), np.float32)
+    back = FlowResult(flow, likely).warp(pair[1])
+    np.testing.assert_array_equal(back[4:, :-6, :3], pair[0][4:, :-6])
+    assert (back[4:, :-6, 3] == 255).all() and not back[:4, :, 3].any() and not back[:, -6:, 3].any()  # these have left
+    hidden = back[..., 3] > FlowResult(flow, likely, occlusion=occlusion).warp(pair[1])[..., 3]
+    np.testing.assert_array_equal(hidden, occlusion > 0)
 
 
 def test_pictures_are_drawn_and_written(result: FlowResult, tmp_path: Path) -> None:
@@ -79,6 +85,21 @@ def test_pictures_of_a_video_have_even_sides() -> None:
     assert picture[:25].max() == 0 and picture[25:].min() == 255
 
 
+def test_a_frame_has_its_flow_beside_it_or_instead_of_it_or_as_arrows_where_that_is_sure() -> None:
+    image, flow = np.full((240, 320, 3), 100, np.uint8), np.zeros((240, 320, 2), np.float32)
+    flow[..., 0], sure = 6.0, np.ones((240, 320), np.float32)
+    colors = draw_flow(flow, 8.0)
+    np.testing.assert_array_equal(draw_frame(image, flow, 8.0, "colours"), colors)
+    np.testing.assert_array_equal(draw_frame(image, flow, 8.0, "beside"), np.concatenate([image, colors], axis=1))
+    sure[:, 160:] = 0.2
+    arrows = draw_frame(torch.full((3, 240, 320), 100 / 255), flow, 8.0, "arrows", sure)
+    drawn = (arrows != 100).any(axis=2)[:160]  # above the legend
+    assert drawn[:, :160].mean() > 0.02 and not drawn[:, 172:].any()
+    assert np.ptp(arrows[:160, :160].astype(int), axis=2).max() > 100  # they have colours
+    with pytest.raises(DeepMatchingError, match="'below'"):
+        draw_frame(image, flow, 8.0, "below")  # type: ignore[arg-type]
+
+
 def test_a_flow_describes_itself_in_one_line_and_a_picture() -> None:
     flow = np.full((30, 40, 2), (3, 4), np.float32)
     result = FlowResult(flow, np.full((30, 40), 0.25, np.float32), 12)
@@ -98,9 +119,17 @@ def test_a_flow_of_resized_images_has_their_size_and_pixels() -> None:
     assert result.at_size((30, 40)) is result
 
 
+def test_a_flow_to_a_resized_second_image_leads_to_the_same_place_there() -> None:
+    result = FlowResult(np.full((30, 40, 2), (3, 4), np.float32), np.full((30, 40), 0.25, np.float32))
+    moved = result.at_size((30, 40), ((50, 60), (100, 30))).flow  # pixels centres to corners, and back
+    np.testing.assert_allclose(moved[7, 9], ((9.5 + 3) / 2 - 0.5 - 9, (7.5 + 4) * 2 - 0.5 - 7))
+    both = result.at_size((60, 120), ((50, 60), (100, 180))).flow
+    np.testing.assert_allclose(both, np.broadcast_to((9, 8), (60, 120, 2)), rtol=1e-6)
+
+
 def tensors_of(matches: int) -> FlowTensors:
     flow, confidence = torch.full((30, 40, 2), 2.0), torch.full((30, 40), 0.5)
-    return FlowTensors(flow, confidence, torch.tensor(matches), torch.tensor(0.75))
+    return FlowTensors(flow, confidence, torch.tensor(matches), torch.tensor(0.75), torch.tensor(0.5))
 
 
 def test_a_flow_on_a_device_is_copied_when_it_is_read() -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.flow.result import FlowResult
-from deepmatching.flow.sequence import FlowFolder, compute_flows, draw_flows, ranges
+from deepmatching.flow.sequence import FlowFolder, compute_flows, draw_flows, drawn_flows, ranges
 from deepmatching.io.flow import read_flow
 from deepmatching.io.images import load_image
 from deepmatching.io.video import open_frames
@@ -127,6 +127,26 @@ def test_pictures_of_a_sequence_share_one_colour_scale(tmp_path: Path) -> None:
     assert small[0].equal(small[1]) and small[0].equal(small[2])
     assert large[0].equal(large[1]) and not large[0].equal(large[2])
     assert not large[0].equal(small[0])
+
+
+def test_flows_are_drawn_while_frames_are_read_one_at_a_time(tmp_path: Path) -> None:
+    for number in range(5):
+        write_image(tmp_path / "frames" / f"{number}.png", np.full((64, 80, 3), 40 * number, np.uint8))
+    read: list[int] = []
+
+    def flow_sequence(images: Iterable[Tensor]) -> Iterator[FlowResult]:
+        for number, image in enumerate(images):
+            read.append(round(255 * image.mean().item()) // 40)
+            if number:
+                yield FlowResult(np.full((64, 80, 2), 2.0, np.float32), np.ones((64, 80), np.float32))
+
+    counted: list[FlowResult] = []
+    pictures = drawn_flows(open_frames(tmp_path / "frames"), flow_sequence, "above", counted.append)
+    for number in range(4):
+        picture = next(pictures)
+        assert picture.shape == (128, 80, 3) and (picture[:64] == 40 * number).all()
+        assert read == list(range(number + 2)) and len(counted) == number
+    assert next(pictures, None) is None and len(counted) == 4
 
 
 def test_a_flow_that_was_cut_short_is_not_finished(tmp_path: Path) -> None:

@@ -5,15 +5,21 @@ from dataclasses import replace
 import pytest
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.flow import FlowSettings, InterpolationSettings, RefinementSettings, preset
+from deepmatching.flow import FlowSettings, InterpolationSettings, RefinementSettings, adapt_to_model, preset
 
 
 def test_presets_are_found_by_name() -> None:
-    assert preset("interpolated") == FlowSettings()
+    assert preset("default") == FlowSettings()
     own = FlowSettings(refinement=RefinementSettings(steps=0))
     assert preset(own) is own
-    with pytest.raises(DeepMatchingError, match="no preset 'sintle': use default, interpolated, classic, original"):
+    with pytest.raises(DeepMatchingError, match="no preset 'sintle': use default, classic, original"):
         preset("sintle")
+
+
+def test_without_a_confidence_classic_takes_the_place_of_the_default_alone() -> None:
+    assert adapt_to_model(preset("default"), has_confidence=True) == preset("default")
+    assert adapt_to_model(preset("default"), has_confidence=False) == preset("classic")
+    assert adapt_to_model(preset("sintel"), has_confidence=False) == preset("sintel")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ On a GPU, filters do not take matches out of their tensors: a mask says which of
 and a CUDA graph can record all stages. A CPU saves work by taking them out.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError, check_type
+from deepmatching.flow.camera import leave_with_camera
 from deepmatching.flow.filters import (
     MatchTensors,
     in_groups,
@@ -73,7 +75,7 @@ class Interpolation:
         return nearest_seeds(self.graph, self.settings.neighbours)
 
     def differentiable(self, keypoints0: Tensor, keypoints1: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return the same flow (H, W, 2) as a function of all N matches, for training.
+        """Return the same flow (H, W, 2) as a function of all N matches, for training; nothing follows the camera.
 
         The seeds, their cells and their neighbours are fixed. Gradients reach the seeds' positions and weights.
         """
@@ -105,7 +107,8 @@ def interpolate(
        in small groups, and matches that are inconsistent with their neighbours. A filter that would drop all matches is
        skipped.
     3. Every pixel is assigned to its geodesically nearest match, and every match to its nearest neighbours.
-    4. A motion model is around to the neighbours of each match and moves the pixels assigned to that match.
+    4. A motion model is fitted to the neighbours of each match and moves the pixels assigned to that match.
+    5. What leaves the frame follows the camera where the matches do, see ``deepmatching.flow.camera``.
 
     Args:
         keypoints0, keypoints1: (N, 2), x and y in pixels; pixel centres are integers.
@@ -172,15 +175,18 @@ def sparse_to_dense(
     settings: InterpolationSettings = InterpolationSettings(),  # noqa: B008 - frozen
     weights: Tensor | None = None,
     fixed_shapes: bool | None = None,
+    size1: Sequence[int] | None = None,
 ) -> SparseToDense:
     """Interpolate matches without crossing edges, as :func:`interpolate` does, in tensors of one device.
 
-    With ``fixed_shapes`` (None: on GPUs), matches that do not count stay in the tensors. If none counts, the flow has
-    no meaning then; to raise would wait for the device.
+    The second image has the rows and columns ``size1``; None if they are those of the first. With ``fixed_shapes``
+    (None: on GPUs), matches that do not count stay in the tensors. If none counts, the flow has no meaning then; to
+    raise would wait for the device.
     """
-    if edges.is_cuda and not has_kernels("cuda"):  # a CPU is faster than a GPU without kernels
-        tensors = (matches, edges, image0, backward, settings, weights)
-        return _to(sparse_to_dense(*(_to(each, torch.device("cpu")) for each in tensors)), edges.device)  # type: ignore[no-any-return]
+    if edges.device.type != "cpu" and not has_kernels(edges.device.type):  # a CPU is faster than a GPU without kernels
+        tensors = (matches, edges, image0, backward, settings, weights, None, size1)
+        there = sparse_to_dense(*(to_device(each, torch.device("cpu")) for each in tensors))
+        return to_device(there, edges.device)  # type: ignore[no-any-return]
     is_fixed = edges.is_cuda if fixed_shapes is None else fixed_shapes
     size = edges.shape[0], edges.shape[1]
     # What a path pays for each pixel. NumPy's power is the CPU's: PyTorch's differs in the last bit.
@@ -214,16 +220,24 @@ def sparse_to_dense(
         label, graph = _cells(cost, seeds)
     neighbours = nearest_seeds(graph, settings.neighbours)
     flow, spread = _render(label, neighbours, seeds, settings)
+    if settings.camera > 0:
+        motion = seeds.points, seeds.displacements, _weights(seeds)
+        flow = leave_with_camera(flow, label, neighbours, *motion, seeds.counts, size1 or size, settings)
     source = MatchSource(label, seeds.points, spread, (neighbours.seeds >= 0).sum(dim=1), edges)
     return SparseToDense(flow, source, seeds.numbers, seeds.counts, graph)
 
 
-def _to(value: Any, device: torch.device) -> Any:
-    """Return tensors, also those in tuples, on a device; anything else as it is."""
+def most_precise(device: torch.device) -> torch.dtype:
+    """Return the most precise floating-point type of a device: Apple's GPUs lack float64."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def to_device(value: Any, device: torch.device) -> Any:
+    """Return tensors, also those in tuples, on a device, as precisely as it can; anything else as it is."""
     if isinstance(value, Tensor):
-        return value.to(device)
+        return (value.float() if value.dtype == torch.float64 != most_precise(device) else value).to(device)
     if isinstance(value, tuple):
-        moved = [_to(each, device) for each in value]
+        moved = [to_device(each, device) for each in value]
         return value._make(moved) if hasattr(value, "_make") else tuple(moved)
     return value
 
@@ -238,16 +252,20 @@ def _render(
     label: Tensor, neighbours: Nearest, seeds: _Seeds, settings: InterpolationSettings
 ) -> tuple[Tensor, Tensor]:
     """Return the flow (H, W, 2), each pixel moved by the model of its seed, and the spread (S,)."""
-    weights = seeds.weights
-    if weights is not None:  # only ratios matter, and the ridge is tuned for weights around 1
-        mean = torch.where(seeds.counts, weights, 0).sum() / seeds.counts.sum()
-        weights = torch.where(seeds.counts, (weights / mean).clamp(min=_TINY), 1)
-    around = neighbours.seeds, falloff_weights(*neighbours, settings.falloff, weights)
+    around = neighbours.seeds, falloff_weights(*neighbours, settings.falloff, _weights(seeds))
     models, spread = affine_models(*around, seeds.points, seeds.displacements, settings.ridge, settings.wide)
     if settings.model == "mean":
         means = weighted_means(*around, seeds.displacements)
         models = torch.cat([torch.zeros_like(models[:, :2]), means[:, None]], dim=1)
     return paint(label, seeds.points, models).float(), spread
+
+
+def _weights(seeds: _Seeds) -> Tensor:
+    """Return the weights (S,), 1 in the mean of those that count: only ratios matter, and the ridge is tuned for 1."""
+    if seeds.weights is None:
+        return torch.ones_like(seeds.points[:, 0])
+    mean = torch.where(seeds.counts, seeds.weights, 0).sum() / seeds.counts.sum()
+    return torch.where(seeds.counts, (seeds.weights / mean).clamp(min=_TINY), 1)
 
 
 def _as_array(values: Any) -> Tensor:

@@ -11,6 +11,7 @@ from deepmatching.errors import check_frame_size
 from deepmatching.flow.settings import FlowSettings
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.targets import Decoded
+from deepmatching.io.images import size_of
 from deepmatching.network.inference import Decoding, more_confident
 from deepmatching.network.memory import Size
 from deepmatching.network.network import Network
@@ -34,6 +35,11 @@ class Frame:
     cells: Tensor  #: (1, C, h, w)
     size: tuple[int, int]  #: (rows, columns) of the image as it was given
 
+    @property
+    def sizes(self) -> tuple[Size, Size]:
+        """The size in which it is matched, and as it was given."""
+        return size_of(self.image), self.size
+
 
 @dataclass(frozen=True, eq=False)
 class Matching:
@@ -49,6 +55,11 @@ class Matching:
         """Return the matches from one frame to the other."""
         decode = self.replayed or self.network.decode_descriptors
         return decode(first.cells, second.cells, self.geometry, self.decoding)
+
+    @property
+    def backward(self) -> "Matching":
+        """How the second frame is matched with the first."""
+        return replace(self, geometry=self.network.geometry(self.geometry.size1, self.geometry.size0))
 
     def fewer_levels(self, settings: FlowSettings) -> int | None:
         """Return with how many levels the frames are matched a second time; None if they are matched once."""
@@ -110,19 +121,17 @@ def relies_on_confidence(settings: FlowSettings, network: Network) -> bool:
 
 def needs_backward(settings: FlowSettings, network: Network) -> bool:
     """Return whether the flow needs the matches back to the first frame, too."""
-    is_corrected = settings.dense and network.dense is not None
-    return settings.interpolation.backward > 0 and not is_corrected and not relies_on_confidence(settings, network)
+    return settings.interpolation.backward > 0 and not relies_on_confidence(settings, network)
 
 
 def lacks_matches(decoded: Decoded, geometry: Geometry) -> bool:
     """Return whether a larger radius may find more in pair 0: visible points are unmatched, or matches at the limit."""
-    assert decoded.confidence is not None and decoded.occluded is not None
-    right, occluded = decoded.confidence[0], decoded.occluded[0]
-    unmatched = ((1 - right) * (1 - occluded))[None, None]
-    window = min(WINDOW, *unmatched.shape[2:])
-    if F.avg_pool2d(unmatched, window, stride=1).max() > MISSING:
+    unmatched = decoded.unmatched(0)
+    assert decoded.confidence is not None and unmatched is not None
+    window = min(WINDOW, *unmatched.shape)
+    if F.avg_pool2d(unmatched[None], window, stride=1).max() > MISSING:
         return True
     assert geometry.radius is not None
     farthest = (decoded.points1[0] - decoded.points0).abs().amax(dim=-1)
-    at_limit = (farthest > NEAR_LIMIT * geometry.radius) & (right > 0.5)
+    at_limit = (farthest > NEAR_LIMIT * geometry.radius) & (decoded.confidence[0] > 0.5)
     return bool(at_limit.float().mean() > AT_LIMIT)

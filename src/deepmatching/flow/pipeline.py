@@ -11,27 +11,27 @@ from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError, failed_allocations
 from deepmatching.flow.confidence import probability
-from deepmatching.flow.correction import DenseNetwork
-from deepmatching.flow.correction.stage import corrected, extended, initial_flow, occlusion_of
 from deepmatching.flow.edges import EdgesLike, edge_strength, edge_tensor, is_detected
 from deepmatching.flow.filters import MatchTensors
-from deepmatching.flow.interpolation import sparse_to_dense
+from deepmatching.flow.interpolation import most_precise, sparse_to_dense, to_device
 from deepmatching.flow.matching import Frame, Matching, needs_backward
+from deepmatching.flow.occlusion import occlusion_of
 from deepmatching.flow.refinement import refine_finite
 from deepmatching.flow.result import NOTHING, Finish, FlowResult, FlowTensors, Stopwatch, ignore_stage
 from deepmatching.flow.settings import FlowSettings, adapt_to_model, preset
 from deepmatching.flow.warped_images import Views, refine_through, views_of
-from deepmatching.geometry.discretization import Geometry
+from deepmatching.geometry.agreement import count_agreeing
 from deepmatching.geometry.targets import Decoded
+from deepmatching.io.images import check_matched_size, colours_of, size_of
 from deepmatching.kernels.cuda_graphs import LARGEST_GRAPH, Replayed
-from deepmatching.matches import Matches, count_agreeing
+from deepmatching.matches import Matches, selected_mask
 from deepmatching.network.memory import Work
 from deepmatching.network.network import Network
 from deepmatching.network.replay import GraphedDecode
 from deepmatching.search import Transformation, match_through
+from deepmatching.settings import MIN_CONFIDENCE
 
 BYTES = 300  #: memory that the way from matches to flow takes on a GPU, roughly, in bytes for each pixel
-DENSE_BYTES = 700  #: the same with a dense network
 FIELDS = len(Decoded._fields)  #: number of tensors of the decoded matches of one direction, some of which may be None
 
 
@@ -54,8 +54,7 @@ class FlowGraphs:
 
     def flow(self, pixels: int, *arguments: Any) -> FlowTensors:
         """Return :func:`_flow_of_decoded` of images of this many pixels."""
-        needed = pixels * (BYTES if arguments[2] is None else DENSE_BYTES)
-        return (self._flow if needed <= LARGEST_GRAPH else _flow_of_decoded)(*arguments)
+        return (self._flow if BYTES * pixels <= LARGEST_GRAPH else _flow_of_decoded)(*arguments)
 
 
 @failed_allocations()
@@ -80,25 +79,21 @@ def flow_between(
         graphs: recordings of earlier pairs, for a GPU.
         start: when the work on these frames began, by ``time.perf_counter``; None for now.
     """
-    rows, columns = check_pair(first.on_device, second.on_device)
     network = matching.network
-    settings = adapt_to_model(preset(settings), network.confidence is not None, network.dense is not None)
+    settings = adapt_to_model(preset(settings), network.confidence is not None)
     with Stopwatch(first.on_device, start) as watch:
         replayed = (graphs or FlowGraphs(network)) if watch.is_lazy else None
         matching = matching if replayed is None else replayed.replayed(matching, settings)
         decoded = matching.decode_for_flow(first, second, settings, known)
-        backward = matching.decode(second, first) if needs_backward(settings, network) else ()
+        backward = matching.backward.decode(second, first) if needs_backward(settings, network) else ()
         watch.finish("matching")
         is_left = replayed is not None and is_detected(edges)  # to the graph
         strength = None if is_left else edge_tensor(first.on_device, edges)
-        dense = network.dense if settings.dense else None
-        correction = None if dense is None else (dense, matching.geometry)
-        cells = () if dense is None else (first.cells, second.cells)
         images = first.on_device, second.on_device
         # Tensors one by one, as a CUDA graph needs them.
-        arguments = settings, matching.geometry.alpha, correction, *images, strength, *cells, *decoded, *backward
+        arguments = settings, matching.geometry.alpha, *images, strength, *decoded, *backward
         if replayed is not None:
-            return watch.result(replayed.flow(rows * columns, *arguments))
+            return watch.result(replayed.flow(max(image[0].numel() for image in images), *arguments))
         watch.finish("edges")
         return watch.result(_flow_of_decoded(*arguments, finish=watch.finish))
 
@@ -115,26 +110,26 @@ def matches_to_flow(
 ) -> FlowResult:
     """Interpolate the matches of any matcher along the edges of the first image, and refine the flow.
 
-    All is computed on the images' device. If that is a GPU with kernels, the result stays there until it is read.
+    All is computed on the images' device, or on the CPU if that lacks float64. If it is a GPU with kernels, the
+    result stays there until it is read.
     Matches of a search have transformations, which the flow follows; see ``deepmatching.flow.warped_images``.
 
     Args:
         matches: from the first image to the second.
-        image0, image1: (1 or 3, H, W) in [0, 1], of one size, on one device.
+        image0, image1: (1 or 3, H, W), (1 or 3, H', W') in [0, 1], on one device.
         edges: of the first image.
         backward: matches from the second image to the first, for the forward-backward check; None skips it. No effect
             on matches of a search.
         occluded: (H_0, W_0), probability that a reference point is not visible in the second image; None if unknown.
     """
-    size = check_pair(image0, image1)
-    for rows, columns in filter(None, (matches.size0, matches.size1)):
-        if (rows, columns) != size:
-            sizes = f"{columns}x{rows} pixels, but these have {size[1]}x{size[0]}"
-            raise DeepMatchingError(f"The matches are of images of {sizes}: match these images.")
+    check_matched_size(image0, matches.size0)
+    check_matched_size(image1, matches.size1)
     if len(matches) == 0:
         raise DeepMatchingError(NOTHING)
-    count_outside(matches, size)
-    settings = adapt_to_model(settings, matches.confidence is not None, has_dense=False)
+    count_outside(matches, size_of(image0))
+    if most_precise(image0.device) != torch.float64:  # which the views of a search need
+        image0, image1, occluded = to_device((image0, image1, occluded), torch.device("cpu"))
+    settings = adapt_to_model(settings, matches.confidence is not None)
     with Stopwatch(image0) as watch:
         finish = ignore_stage if watch.is_lazy else watch.finish
         forward, views = MatchTensors.of(matches, image0.device), views_of(matches, image0, image1)
@@ -142,8 +137,11 @@ def matches_to_flow(
         back = None if backward is None or views is not None else MatchTensors.of(backward, image0.device)
         images = image0, image1, edge_tensor(image0, edges)
         finish("edges")
-        found = _interpolate_and_refine(*images, settings, forward, back, None, occluded, views, finish=finish)
-        return watch.result(found)
+        found = _interpolate_and_refine(*images, settings, forward, back, occluded, None, views, finish=finish)
+        result = watch.result(found)
+    if matches.transformation is None:
+        return result
+    return replace(result, agreement=matches.agreement, expected_fraction=matches.expected_fraction, is_searched=True)
 
 
 @failed_allocations()
@@ -164,8 +162,9 @@ def searched_to_flow(
     """
     found = match_through(image0, image1, models, match)
     seconds = {"matching": time.perf_counter() - start}
-    result = matches_to_flow(found, image0.to(device), image1.to(device), settings, edges)
-    return replace(result, seconds={**seconds, **result.seconds}, agreement=found.agreement)
+    image0, image1 = (colours_of(image).to(device) for image in (image0, image1))
+    result = matches_to_flow(found, image0, image1, settings, edges)
+    return replace(result, seconds={**seconds, **result.seconds})
 
 
 @torch.no_grad()
@@ -176,8 +175,8 @@ def _interpolate_and_refine(
     settings: FlowSettings,
     forward: MatchTensors,
     backward: MatchTensors | None = None,
-    agreement: Tensor | None = None,
     occluded: Tensor | None = None,
+    unmatched: Tensor | None = None,
     views: Views | None = None,
     finish: Finish = ignore_stage,
 ) -> FlowTensors:
@@ -185,61 +184,47 @@ def _interpolate_and_refine(
 
     Forward matches end in their ``views`` if they are transformed. Each stage but the last calls ``finish`` at its end.
     """
-    flow, source, numbers, counts, _ = sparse_to_dense(forward, edges, image0, backward, settings.interpolation)
+    interpolation = settings.interpolation
+    if views is not None:  # what is left of a transformed motion is not that of a camera
+        interpolation = replace(interpolation, camera=0.0)
+    found = sparse_to_dense(forward, edges, image0, backward, interpolation, size1=image1.shape[1:])
+    flow, source, numbers, counts, _ = found
     finish("interpolation")
     if views is None:
         flow = refine_finite(flow, image0, image1, settings.refinement)
     else:
         flow = refine_through(views, flow, numbers[source.label.long()], image0, settings.refinement)
-    likely = probability(flow, source, image0, image1)
-    occlusion = None if occluded is None else occlusion_of(occluded, flow)
-    agreement = likely.new_full((), torch.nan) if agreement is None else agreement
-    return FlowTensors(flow, likely, counts.sum(), agreement, occlusion)
+    likely = probability(flow, source, image0, image1, unmatched)
+    occlusion = None if occluded is None else occlusion_of(occluded, flow, image1.shape[1:])
+    unknown = likely.new_full((), torch.nan)
+    return FlowTensors(flow, likely, counts.sum(), unknown, unknown, occlusion)
 
 
 def _flow_of_decoded(
     settings: FlowSettings,
     spacing: int,
-    correction: tuple[DenseNetwork, Geometry] | None,
     image0: Tensor,
     image1: Tensor,
     strength: Tensor | None,
-    *tensors: Tensor | None,
+    *matches: Tensor | None,
     finish: Finish = ignore_stage,
 ) -> FlowTensors:
-    """Return the flow of decoded matches, forward and perhaps backward; without ``strength``, detect the edges.
-
-    If the dense network makes the correction, the first two tensors are the descriptors.
-    """
-    matches = tensors if correction is None else tensors[2:]
+    """Return the flow of decoded matches, forward and perhaps backward; without ``strength``, detect the edges."""
     forward, *others = (Decoded._make(matches[n : n + FIELDS]) for n in range(0, len(matches), FIELDS))
     edges = edge_strength(image0) if strength is None else strength
     verified, occluded = forward.verified[0], None if forward.occluded is None else forward.occluded[0]
     agreeing = count_agreeing(forward.points1[0] - forward.points0, verified, spacing)
-    agreement = agreeing.double() / (verified.numel() if min(verified.shape) >= 3 else torch.nan)
-    if correction is None:
-        matched = MatchTensors.of_decoded(forward, 0, settings.interpolation.confidence)
-        back = MatchTensors.of_decoded(others[0]) if others else None
-        images = image0, image1, edges
-        return _interpolate_and_refine(*images, settings, matched, back, agreement, occluded, finish=finish)
-    (dense, geometry), (cells0, cells1) = correction, tensors[:2]
-    start = initial_flow(image0, image1, edges, settings.interpolation, *forward)
-    finish("interpolation")
-    found = dense(image0[None], forward, cells0, cells1, geometry, start)
-    finish("dense network")
-    moved, likely = (extended(maps, edges.shape)[0] for maps in corrected(start, found))
-    flow = refine_finite(moved.permute(1, 2, 0).contiguous(), image0, image1, settings.refinement)
-    occlusion = None if occluded is None else occlusion_of(occluded, flow)
-    return FlowTensors(flow, likely[0], start.matches[0], agreement, occlusion)
-
-
-def check_pair(image0: Tensor, image1: Tensor) -> tuple[int, int]:
-    """Return the size (H, W) of both images; raises if they differ."""
-    (_, *size), (_, *other) = image0.shape, image1.shape
-    if size != other:
-        sizes = f"{size[1]}x{size[0]} and {other[1]}x{other[0]} pixels"
-        raise DeepMatchingError(f"Flow needs two images of one size, but they are {sizes}: crop or resize one.")
-    return size[0], size[1]
+    kind = most_precise(agreeing.device)
+    agreement = agreeing.to(kind) / (verified.numel() if min(verified.shape) >= 3 else torch.nan)
+    expected = torch.full_like(agreement, torch.nan)
+    if forward.confidence is not None:
+        kept = selected_mask(forward, 0, MIN_CONFIDENCE)
+        expected = torch.where(kept, forward.confidence[0], 0.0).to(kind).mean()
+    matched = MatchTensors.of_decoded(forward, 0, settings.interpolation.confidence)
+    back = MatchTensors.of_decoded(others[0]) if others else None
+    images, maps = (image0, image1, edges), (occluded, forward.unmatched(0))
+    found = _interpolate_and_refine(*images, settings, matched, back, *maps, finish=finish)
+    return found._replace(agreement=agreement, expected=expected)
 
 
 def count_outside(matches: Matches, size: tuple[int, int]) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepmatching.errors import DeepMatchingError, check_size
+from deepmatching.errors import DeepMatchingError, check_size, counted
 from deepmatching.io.files import PathLike, check_suffix, signed, write_file
 from deepmatching.io.flow import write_flow
 from deepmatching.kernels.registry import has_kernels
@@ -35,6 +35,7 @@ class FlowTensors(NamedTuple):
     confidence: Tensor  #: (H, W) float32
     matches: Tensor  #: number of matches that passed the filters; 0: the others have no meaning
     agreement: Tensor  #: of the matches before the filters
+    expected: Tensor  #: share of the reference points that are expected to have a right match; NaN if unknown
     occlusion: Tensor | None = None  #: (H, W) float32
 
 
@@ -141,6 +142,9 @@ class FlowResult:
     #: (H, W) float32 in [0, 1], the estimated probability that a pixel is not visible in the second image; None if the
     #: matches have no confidence, or came through the transformations of a search.
     occlusion: OnDemand[np.ndarray | None] = OnDemand(None)
+    #: The share of the reference points that are expected to have a right match; NaN if unknown.
+    expected_fraction: OnDemand[float] = OnDemand(math.nan)
+    is_searched: bool = False  #: whether the matches come from a search
 
     @classmethod
     def on_device(cls, tensors: FlowTensors, seconds: Callable[[], Mapping[str, float]]) -> FlowResult:
@@ -154,7 +158,8 @@ class FlowResult:
         own = (tensors.flow, tensors.confidence, tensors.occlusion)
         flow, confidence, occlusion = (partial(array, tensor) for tensor in own)
         matches, agreement = partial(int, tensors.matches), partial(float, tensors.agreement)
-        return cls(flow, confidence, matches, seconds, agreement, tensors, occlusion)
+        expected = partial(float, tensors.expected)
+        return cls(flow, confidence, matches, seconds, agreement, tensors, occlusion, expected)
 
     def read(self) -> FlowResult:
         """Wait for the GPU, if one computes the flow, and copy the flow and the confidence; returns this result."""
@@ -165,12 +170,13 @@ class FlowResult:
         rows, columns = self.flow.shape[:2]
         length = np.hypot(self.flow[..., 0], self.flow[..., 1])
         return (
-            f"<flow of {columns}x{rows} pixels from {self.matches} matches; motion {np.median(length):.1f} px "
-            f"(median), {length.max():.1f} px (largest); confidence {self.confidence.mean():.2f} (mean)>"
+            f"<flow of {columns}x{rows} pixels from {counted(self.matches, 'match')}; "
+            f"motion {np.median(length):.1f} px (median), {length.max():.1f} px (largest); "
+            f"confidence {self.confidence.mean():.2f} (mean)>"
         )
 
     def _repr_html_(self) -> str:
-        """In notebooks: the same, above a small picture of the flow."""
+        """Return the same for notebooks, above a small picture of the flow."""
         from deepmatching.drawing.flow import draw_flow
         from deepmatching.drawing.pictures import html_picture
 
@@ -190,15 +196,40 @@ class FlowResult:
             stream.write(signed(cv2.imencode(".png", levels)[1].tobytes()))
         write_file(path, stream.getvalue())
 
-    def at_size(self, size: tuple[int, int]) -> FlowResult:
-        """Return the flow and confidence of images that were resized to this size (H, W)."""
+    def at_size(
+        self, size: tuple[int, int], second: tuple[tuple[int, int], tuple[int, int]] | None = None
+    ) -> FlowResult:
+        """Return the flow and confidence of images that were resized, the first to this size (H, W).
+
+        ``second`` is the old and the new size of the second image; None if they are those of the first.
+        """
         height, width = self.flow.shape[:2] if self.tensors is None else self.tensors.flow.shape[:2]
-        if (height, width) == check_size("The size", size):
+        old1, new1 = second or ((height, width), size)
+        if (height, width) == check_size("The size", size) and old1 == new1:
             return self
         resized = partial(cv2.resize, dsize=(size[1], size[0]), interpolation=cv2.INTER_LINEAR)
-        flow = resized(self.flow) * np.array([size[1] / width, size[0] / height], dtype=np.float32)
+        scale0, scale1 = np.divide(size[::-1], (width, height)), np.divide(new1[::-1], old1[::-1])
+        flow = resized(self.flow) * scale1.astype(np.float32)
+        if (scale0 != scale1).any():  # a pixel that stayed where it was moves now
+            flow += ((np.indices(size).transpose(1, 2, 0)[..., ::-1] + 0.5) * (scale1 / scale0 - 1)).astype(np.float32)
         occlusion = None if self.occlusion is None else resized(self.occlusion)
         return replace(self, flow=flow, confidence=resized(self.confidence), occlusion=occlusion, tensors=None)
+
+    def warp(self, image1: ImageLike) -> np.ndarray:
+        """Return the second image as the first one would show it, uint8 RGBA (H, W, 4).
+
+        Pixels that leave the second image, or are probably hidden there, are grey and transparent.
+        """
+        from deepmatching.drawing.warping import warp
+        from deepmatching.io.images import load_image
+
+        return warp(load_image(image1, "image1"), self.flow, self._hidden())
+
+    def _hidden(self) -> np.ndarray | None:
+        """Return which pixels the second image probably hides, (H, W) bool."""
+        from deepmatching.drawing.warping import HIDDEN
+
+        return None if self.occlusion is None else self.occlusion >= HIDDEN
 
     def draw(
         self, path: PathLike | None = None, image0: ImageLike | None = None, image1: ImageLike | None = None
@@ -206,7 +237,7 @@ class FlowResult:
         """Return a picture of the flow, uint8 RGB (rows, columns, 3); also written to ``path`` if given.
 
         With the first image, it shows that image and the confidence, too; with both, also the second image warped by
-        the flow, which looks like the first where the flow is right.
+        the flow, which looks like the first where the flow is right. It is grey where pixels are probably hidden.
         """
         from deepmatching.drawing.flow import draw_flow, draw_flow_figure
         from deepmatching.drawing.pictures import write_image
@@ -216,7 +247,8 @@ class FlowResult:
             picture = draw_flow(self.flow)
         else:
             second = None if image1 is None else load_image(image1, "image1")
-            picture = draw_flow_figure(load_image(image0, "image0"), self.flow, self.confidence, second)
+            first = load_image(image0, "image0")
+            picture = draw_flow_figure(first, self.flow, self.confidence, second, self._hidden())
         if path is not None:
             write_image(path, picture)
         return picture

@@ -1,5 +1,6 @@
 """The flows of a sequence of frames: computed one by one into a folder that a later run can complete, and drawn."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from deepmatching.drawing.flow import draw_frame, flow_range
+from deepmatching.drawing.flow import Style, draw_frame, flow_range
 from deepmatching.drawing.pictures import range_of, write_image
 from deepmatching.errors import DeepMatchingError
 from deepmatching.flow.result import FlowResult
@@ -87,9 +88,13 @@ class FlowFolder:
         """Return the file of the flow that starts at the frame of this name."""
         return self.path / f"{name}{self.suffix}"
 
+    def write(self, name: str, result: np.ndarray) -> None:
+        """Write a flow (H, W, 2)."""
+        write_flow(self.file(name), result)
+
     def add(self, name: str, flow: np.ndarray) -> None:
         """Write a flow (H, W, 2), then record it as finished."""
-        write_flow(self.file(name), flow)
+        self.write(name, flow)
         self._flows.finished[name] = self.origins[name]
         self._flows.sizes[name] = self.file(name).stat().st_size
         self._store.write(vars(self._flows))
@@ -131,13 +136,36 @@ def ranges(numbers: list[int]) -> Iterator[tuple[int, int]]:
         yield run[0], run[-1] + 1
 
 
-def draw_flows(frames: Frames, folder: FlowFolder, target: Path) -> None:
-    """Draw each frame above its flow, with one colour scale for all: a video, or pictures in a folder."""
+def drawn_flows(
+    frames: Frames,
+    flow_sequence: Callable[[Iterable[Tensor]], Iterable[FlowResult]],
+    style: Style,
+    on_flow: Callable[[FlowResult], None],
+) -> Iterator[np.ndarray]:
+    """Yield a picture of each frame and its flow, while the frames are read and matched one by one.
+
+    The colour scale grows when a motion exceeds it. ``on_flow`` is called with each flow.
+    """
+    waiting, max_norm = deque[Tensor](), 1.0
+
+    def read() -> Iterator[Tensor]:
+        for frame in frames.between(0, len(frames)):
+            waiting.append(frame)
+            yield frame
+
+    for result in flow_sequence(read()):
+        max_norm = max(max_norm, flow_range(result.flow))
+        yield draw_frame(waiting.popleft(), result.flow, max_norm, style, result.confidence)
+        on_flow(result)
+
+
+def draw_flows(frames: Frames, folder: FlowFolder, target: Path, style: Style = "above") -> None:
+    """Draw each frame and its flow, with one colour scale for all: a video, or pictures in a folder."""
     names = list(folder.origins)
     norms = np.array([flow_range(read_flow(folder.file(name))) for name in names])
     max_norm = range_of(np.stack([norms, np.zeros_like(norms)], axis=1))
     both = zip(names, frames.between(0, len(names)), strict=True)
-    pictures = (draw_frame(image, read_flow(folder.file(name)), max_norm) for name, image in both)
+    pictures = (draw_frame(image, read_flow(folder.file(name)), max_norm, style) for name, image in both)
     if target.suffix.lower() in CODECS:
         write_video(target, pictures, frames.rate)
     else:

@@ -36,11 +36,14 @@ class InterpolationSettings:
     #: Drop matches whose round trip, forward and back, misses its start by at least this many pixels; 0 keeps all. Not
     #: done, and no backward matching needed, if ``confidence`` decides.
     backward: float = 4.0
+    #: What leaves the second image follows the motion of the camera if at least this share of the matches around does;
+    #: 0 leaves it to the model.
+    camera: float = 0.85
 
     def __post_init__(self) -> None:
         check_choice("model", self.model, get_args(Model))
         _check(self, at_least_one=("neighbours", "filter_neighbours"), positive=("contrast", "ridge"))
-        for name in ("confidence", "least_kept"):
+        for name in ("confidence", "least_kept", "camera"):
             check_number(name, getattr(self, name), minimum=0, maximum=1)
 
 
@@ -70,7 +73,6 @@ class FlowSettings:
 
     interpolation: InterpolationSettings = field(default_factory=InterpolationSettings)
     refinement: RefinementSettings = field(default_factory=RefinementSettings)
-    dense: bool = False  #: the model's dense network corrects the interpolated flow, if it has one
     #: Frames are matched with all levels and again with this many; at each point, the more confident match counts. None
     #: to match once. No effect if a number of levels was asked for, or if the confidence of matches does not decide.
     fewer_levels: int | None = FEWER_LEVELS
@@ -78,7 +80,6 @@ class FlowSettings:
     def __post_init__(self) -> None:
         check_type("interpolation", self.interpolation, InterpolationSettings)
         check_type("refinement", self.refinement, RefinementSettings)
-        check_type("dense", self.dense, bool)
         if self.fewer_levels is not None:
             check_number("fewer_levels", self.fewer_levels, minimum=0, whole=True)
 
@@ -100,6 +101,7 @@ def _original(
     red-black relaxation, which converges slightly faster; ω = 1.885 comes closest.
     """
     common = {"contrast": 1.0, "ridge": 2e-6, "wide": 0, "group": 0, "consistency": 5.0, "confidence": 0, "backward": 0}
+    common["camera"] = 0.0
     return FlowSettings(
         InterpolationSettings("affine", neighbours, falloff, filter_neighbours=filter_neighbours, **common),  # type: ignore[arg-type]
         RefinementSettings(steps, gamma=gamma, sigma=sigma, edges=5.0, hold=0.0, relaxation=1.885),
@@ -107,14 +109,12 @@ def _original(
     )
 
 
-#: ``default`` is ours. It relies on the confidence of matches and on the dense network. ``interpolated`` does without
-#: the latter, and ``classic`` without both; they take its place for models and matches that lack them. ``original`` has
-#: the values in the original's code (its help text states others). The rest are its options -sintel, -kitti and
-#: -middlebury.
+#: ``default`` is ours. It relies on the confidence of matches. ``classic`` does without, and takes its place for models
+#: and matches that have none. ``original`` has the values in the original's code (its help text states others). The
+#: rest are its options -sintel, -kitti and -middlebury.
 PRESETS: dict[str, FlowSettings] = {
-    "default": FlowSettings(refinement=RefinementSettings(steps=5, iterations=15, alpha=0.85, sigma=0.8), dense=True),
-    "interpolated": FlowSettings(),
-    "classic": FlowSettings(InterpolationSettings(neighbours=80, confidence=0), fewer_levels=None),
+    "default": FlowSettings(),
+    "classic": FlowSettings(InterpolationSettings(neighbours=80, confidence=0, camera=0), fewer_levels=None),
     "original": _original(100, 0.8, 25, steps=5, gamma=0.71, sigma=1.0),
     "sintel": _original(160, 1.1, 25, steps=5, gamma=0.72, sigma=1.1),
     "kitti": _original(160, 1.1, 25, steps=2, gamma=0.77, sigma=1.7),
@@ -136,13 +136,7 @@ def describe_preset(name: str) -> dict[str, Any]:
     return {"preset": name, "flow_settings": asdict(preset(name))}
 
 
-def adapt_to_model(settings: FlowSettings, has_confidence: bool, has_dense: bool) -> FlowSettings:
-    """Return the settings, or what takes the place of ``default``.
-
-    That is ``interpolated`` for a model without a dense network, ``classic`` for matches without a confidence.
-    """
-    if not has_confidence and settings in (PRESETS["default"], PRESETS["interpolated"]):
-        return PRESETS["classic"]
-    if not has_dense and settings == PRESETS["default"]:
-        return PRESETS["interpolated"]
-    return settings
+def adapt_to_model(settings: FlowSettings, has_confidence: bool) -> FlowSettings:
+    """Return the settings, or ``classic``, which takes the place of ``default`` for matches without a confidence."""
+    is_lacking = not has_confidence and settings == PRESETS["default"]
+    return PRESETS["classic"] if is_lacking else settings
