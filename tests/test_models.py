@@ -64,9 +64,9 @@ def test_a_saved_model_gives_the_same_matches(name: str, pair: tuple[np.ndarray,
         np.testing.assert_array_equal(one, other)
 
 
-def test_the_models_take_less_than_seven_megabytes_and_have_cards() -> None:
+def test_the_models_take_less_than_eight_megabytes_and_have_cards() -> None:
     weights = Path(str(files("deepmatching") / "weights"))
-    assert sum(file.stat().st_size for file in weights.glob("*.safetensors")) < 7e6
+    assert sum(file.stat().st_size for file in weights.glob("*.safetensors")) < 8e6
     for name in TRAINED:
         card = read_model(model_path(name))[1]
         assert {"title", "license", "initialisation", "training_data", "recipe"} <= set(card)

@@ -3,7 +3,7 @@
 A model file holds the network's tensors. Its metadata holds what is needed to build the network: ``format``
 ("deepmatching"), ``descriptor`` (a name from ``DESCRIPTORS``, or the import path of a class: see
 ``deepmatching.extensions``), the descriptor's ``settings`` (JSON), ``pooling`` unless it is hard, and the settings of
-the ``confidence`` and the ``dense`` network (JSON) if there are any. All other metadata is the model card.
+the ``confidence`` network (JSON) if there is one. All other metadata is the model card.
 """
 
 import hashlib
@@ -19,7 +19,6 @@ from torch import Tensor
 
 from deepmatching.errors import DeepMatchingError, check_choice, check_number, check_type
 from deepmatching.extensions import find_extension, import_path_of, is_import_path
-from deepmatching.flow.correction import DenseNetwork
 from deepmatching.io.files import PathLike, as_path, check_suffix
 from deepmatching.io.structured import parse_json
 from deepmatching.io.weights import NoInitialValues, check_counts, read_safetensors, write_safetensors
@@ -27,7 +26,7 @@ from deepmatching.network.confidence import ConfidenceNetwork
 from deepmatching.network.descriptors import HOG, VGG, Compact, Descriptor
 from deepmatching.network.network import Network
 from deepmatching.network.operators.pooling import PoolingComponent
-from deepmatching.settings import MODELS, RADIUS, Pooling
+from deepmatching.settings import MODEL, MODELS, PHOTO_MODEL, RADIUS, Pooling
 
 MODEL_FORMAT = "deepmatching"  #: format in the metadata of model files
 STATE_FORMAT = "deepmatching-training-state"  #: format in the metadata of the states of training runs
@@ -80,11 +79,6 @@ def build_confidence(descriptor: Descriptor, **settings: Any) -> ConfidenceNetwo
     return ConfidenceNetwork(descriptor.channels, descriptor.patch, descriptor.cells_of_patch, **settings)
 
 
-def build_dense(descriptor: Descriptor, **settings: Any) -> DenseNetwork:
-    """Return an untrained dense network for matches of this descriptor."""
-    return DenseNetwork(descriptor.channels, descriptor.patch, descriptor.cells_of_patch, **settings)
-
-
 def load_network(
     model: PathLike,
     radius: int | None = RADIUS,
@@ -98,7 +92,7 @@ def load_network(
         model: a name from ``deepmatching.settings.MODELS``, or the path of a file that :func:`save_network` wrote.
         radius, levels: see :class:`~deepmatching.network.network.Network`.
         downscale: cells are 2^downscale pixels wide; None for the model's own (1 for the models of the package). With
-            another one, confidence and dense network are left out: they were trained on the model's own cells.
+            another one, the confidence is left out: it was trained on the model's own cells.
         pooling: ``hard`` or ``soft``; None for the way in which the model was trained. A model without temperatures
             gets ``deepmatching.settings.TEMPERATURE`` at all levels.
     """
@@ -111,17 +105,17 @@ def load_network(
     tensors, metadata = read_model(path)
     try:
         kind, trained = descriptor_of(metadata["descriptor"]), metadata.get("pooling", "hard")
-        own = {name: parse_json(metadata[name]) for name in ("settings", "confidence", "dense") if name in metadata}
-        settings = own.pop("settings", {})
+        settings = parse_json(metadata.get("settings", "{}"))
+        judge = parse_json(metadata["confidence"]) if "confidence" in metadata else None
         if downscale not in (None, settings.get("downscale", 1)):
-            settings, own = {**settings, "downscale": downscale}, {}
-            tensors = {name: t for name, t in tensors.items() if not name.startswith(("confidence.", "dense."))}
-        for counts in (settings, *own.values()):
+            settings, judge = {**settings, "downscale": downscale}, None
+            tensors = {name: t for name, t in tensors.items() if not name.startswith("confidence.")}
+        for counts in (settings, judge or {}):
             check_counts(counts, tensors)
 
         def build() -> Network:
-            descriptor, makers = kind(**settings), {"confidence": build_confidence, "dense": build_dense}
-            parts: Any = {name: makers[name](descriptor, **values) for name, values in own.items()}
+            descriptor = kind(**settings)
+            parts: Any = {} if judge is None else {"confidence": build_confidence(descriptor, **judge)}
             parts["sharpness"] = 1.0 if "sharpness" in tensors else None
             return Network(descriptor, radius, levels, **parts, pooling=pooling_of(trained, f" in '{path}'"))
 
@@ -138,6 +132,7 @@ def load_network(
     network.load_state_dict(tensors)
     if pooling is not None:
         network.use_pooling(pooling)
+    network.other_model = PHOTO_MODEL if str(model) == MODEL else None
     return network
 
 
@@ -215,7 +210,6 @@ def save_network(network: Network, path: PathLike, dtype: torch.dtype = torch.fl
     structure = {"format": MODEL_FORMAT, "descriptor": descriptor, "settings": settings}
     if network.pooling != "hard":
         structure["pooling"] = network.pooling if isinstance(network.pooling, str) else _path_of(network.pooling)
-    for name, part in (("confidence", network.confidence), ("dense", network.dense)):
-        if part is not None:
-            structure[name] = json.dumps(part.settings())
+    if network.confidence is not None:
+        structure["confidence"] = json.dumps(network.confidence.settings())
     write_safetensors(path, tensors, {**metadata, **structure})

@@ -99,14 +99,14 @@ def test_a_plane_that_is_turned_zoomed_and_seen_from_the_side_is_found() -> None
 
 
 def test_doubtful_matches_are_matched_again_near_the_plane_in_which_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
-    picture, matrix = photo(12), similarity(25, 1.4, centre(SIZE), centre(SIZE))
+    picture, matrix = photo(14), similarity(25, 1.4, centre(SIZE), centre(SIZE))
     images = both(picture, seen(picture, matrix))
     network, plain = matcher().network, matcher()._plain_match
     monkeypatch.setattr(matching, "find", lambda *_: [])
     monkeypatch.setattr(matching, "SETTINGS", replace(SETTINGS, doubtful=1.0))
     before, after = plain(*images), matching.search(*images, network, plain, [])
     assert after.confidence.sum() > 1.3 * before.confidence.sum()
-    assert (errors(after, matrix) < 1).sum() > 1.3 * (errors(before, matrix) < 1).sum()
+    assert (errors(before, matrix) < 1).sum() < 10 and (errors(after, matrix) < 1).sum() > 200
 
 
 def test_a_search_that_finds_the_wrong_transformation_is_no_worse_than_plain_matching(

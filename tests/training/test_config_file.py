@@ -111,6 +111,8 @@ BAD = [
     ("loss.weights.Q0=0", "No score volume has a weight"),
     ("loss.weights.R0=1", "R0"),
     ("loss.weights=3", "loss.weights must be .*, not 3"),
+    ("loss.flow_positions=mean", "loss.flow_positions must be 'peak' or 'soft', not 'mean'"),
+    ("loss.flow_positions=soft", "loss.flow_positions is for loss.flow"),
     ("model.subpixel=0", "model.subpixel"),
     ("model.subpixel=-1", "model.subpixel must be .* 'auto', not -1"),
 ]
@@ -124,10 +126,9 @@ def test_bad_settings_are_named(word: str, says: str) -> None:
     assert "\n" not in str(raised.value) and len(str(raised.value)) < 600
 
 
-@pytest.mark.parametrize("learn", ["confidence", "flow"])
-def test_the_later_networks_need_a_trained_model(learn: str) -> None:
-    with pytest.raises(DeepMatchingError, match=f"model.learn={learn} .* set model.init"):
-        read_config("quickstart", [*QUICKSTART, f"model.learn={learn}", "model.init="])
+def test_the_confidence_needs_a_trained_model() -> None:
+    with pytest.raises(DeepMatchingError, match=r"model\.learn=confidence .* set model\.init"):
+        read_config("quickstart", [*QUICKSTART, "model.learn=confidence", "model.init="])
 
 
 def test_other_data_replace_the_synthetic_pairs_of_a_config() -> None:

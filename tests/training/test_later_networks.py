@@ -1,4 +1,4 @@
-"""Training the confidence network and the dense network, alone and with the descriptor."""
+"""Training the confidence network, alone and with the descriptor, and through the interpolation."""
 
 from pathlib import Path
 
@@ -64,20 +64,12 @@ def test_descriptor_and_confidence_are_trained_together(manifest: Path, tmp_path
     assert {"Q0", "confidence", "right", "judged", "auc"} <= columns(tmp_path / "run")
 
 
-def test_a_run_that_leaves_the_later_networks_as_they_were_says_so(manifest: Path, tmp_path: Path) -> None:
+def test_a_run_that_leaves_the_confidence_as_it_was_says_so(manifest: Path, tmp_path: Path) -> None:
     watcher = Recorder()
     outcome = train(small(manifest, tmp_path, "steps=1", "log_every=1", "validation.limit=1"), CPU, False, [watcher])
-    assert sum("confidence and the dense network stay as in compact" in event for event in watcher.events) == 1
-    assert not changed_parts(outcome) & {"confidence", "dense"} and "descriptor" in changed_parts(outcome)
-    assert "auc" in columns(tmp_path) and "flow@3" not in columns(tmp_path)  # the flow would take longer
-
-
-@pytest.mark.slow
-def test_the_dense_network_alone_is_trained_and_nothing_else(manifest: Path, tmp_path: Path) -> None:
-    alone = ("model.descriptor=", "model.learn=flow", "validation.criterion=flow@3")
-    outcome = train(small(manifest, tmp_path, *FROM_COMPACT, *alone), CPU)
-    assert changed_parts(outcome) == {"dense"}
-    assert {"filled", "likelihood", "flow@3"} <= columns(tmp_path)
+    assert sum("The confidence stays as in compact" in event for event in watcher.events) == 1
+    assert "confidence" not in changed_parts(outcome) and "descriptor" in changed_parts(outcome)
+    assert "auc" in columns(tmp_path)
 
 
 @pytest.mark.slow
@@ -88,9 +80,24 @@ def test_the_error_of_the_interpolated_flow_reaches_the_descriptor(manifest: Pat
     assert "descriptor" in changed_parts(outcome) and "interpolated" in columns(tmp_path)
 
 
-@pytest.mark.parametrize("change", ["model.learn=flow", "loss.flow=0.1"])
-def test_training_on_the_flow_needs_a_confidence(manifest: Path, tmp_path: Path, change: str) -> None:
-    config = small(manifest, tmp_path, *FROM_COMPACT, "model.descriptor=", "model.init=hog", "loss.subpixel=0", change)
+@pytest.mark.slow
+@pytest.mark.parametrize("positions", ["peak", "soft"])
+def test_only_soft_positions_let_the_error_of_the_flow_reach_the_upper_exponents(
+    manifest: Path, tmp_path: Path, positions: str
+) -> None:
+    """The one other loss is on S_0, which depends on ν_0 alone."""
+    through_flow = ("loss.weights={S0=1}", "loss.flow=1", f"loss.flow_positions={positions}", "model.learn=exponents")
+    outcome = train(small(manifest, tmp_path, *FROM_COMPACT, *through_flow, "steps=1", "validation.limit=1"), CPU)
+    assert [row["interpolated"] > 0 for row in read_log(tmp_path / "log.csv") if "interpolated" in row] == [True]
+    before, after = (load_network(m).exponents for m in ("compact", outcome.folder / "last.safetensors"))
+    moved = (after != before).tolist()
+    assert moved[0] and any(moved[1:]) == (positions == "soft")
+    assert changed_parts(outcome) <= {"exponents", "sharpness"}
+
+
+def test_training_on_the_flow_needs_a_confidence(manifest: Path, tmp_path: Path) -> None:
+    from_hog = ("model.descriptor=", "model.init=hog", "loss.subpixel=0")
+    config = small(manifest, tmp_path, *FROM_COMPACT, *from_hog, "loss.flow=0.1")
     with pytest.raises(DeepMatchingError, match="needs a confidence: run `deepmatching train confidence` first"):
         build_model(config.model, config.loss)
 

@@ -264,8 +264,8 @@ def test_training_goes_on_from_a_model_and_with_hog(config_of: Configs, tmp_path
 
 
 def test_published_weights_are_a_start_for_vgg(config_of: Configs, tmp_path: Path) -> None:
-    tensors, path = {name: torch.rand_like(t) for name, t in VGG().state_dict().items()}, tmp_path / "vgg16.pth"
-    torch.save(tensors, path)
+    tensors, path = {name: torch.rand_like(t) for name, t in VGG().state_dict().items()}, tmp_path / "vgg16.npz"
+    np.savez(path, **{name: tensor.numpy() for name, tensor in tensors.items()})
     config = config_of("model.descriptor=vgg", "model.settings={}", f"model.init={path}")
     start = build_model(config.model, config.loss).network.descriptor.state_dict()
     assert all(torch.equal(start[name], tensors[name]) for name in tensors)

@@ -8,8 +8,8 @@ usual, and the matches are taken back to the original pixels; doubtful ones are 
 they lie (``matching``).
 """
 
-from deepmatching.search.automatic import doubt, expected_fraction, has_failed, wide
+from deepmatching.search.automatic import doubt, has_failed, wide
 from deepmatching.search.matching import find, match_through, search
 from deepmatching.search.transformations import Transformation
 
-__all__ = ["Transformation", "doubt", "expected_fraction", "find", "has_failed", "match_through", "search", "wide"]
+__all__ = ["Transformation", "doubt", "find", "has_failed", "match_through", "search", "wide"]

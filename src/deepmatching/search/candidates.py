@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -15,6 +15,7 @@ from deepmatching.geometry.targets import pair_of
 from deepmatching.network.inference import Decoding
 from deepmatching.network.network import Network
 from deepmatching.network.operators.decoding import Decoded
+from deepmatching.progress import tell
 from deepmatching.search.settings import SETTINGS
 from deepmatching.search.transformations import resized, tensor_of, warped
 
@@ -59,10 +60,12 @@ def try_all(
     for rotation, zoom in transformations:
         zooms.setdefault(zoom, []).append(rotation)
     best: list[tuple[float, _Trial]] = []
-    for zoom, rotations in zooms.items():
+    for number, (zoom, rotations) in enumerate(zooms.items(), 1):
+        tell("zoom", number, len(zooms))
         best += [(trial[1](trial[0]).agreement, trial) for trial in _at_zoom(images, network, zoom, rotations)]
         best = sorted(best, key=lambda entry: -entry[0])[: SETTINGS.num_scored]  # the others' descriptors are freed
-    found = [read(network.finish_matches(decoded, *cells, geometry)) for _, (decoded, read, cells, geometry) in best]
+    masked, finish = Decoding(masked=_is_masked(images)), network.finish_matches
+    found = [read(finish(decoded, *cells, geometry, masked)) for _, (decoded, read, cells, geometry) in best]
     return sorted(found, key=lambda candidate: -candidate.agreement)
 
 
@@ -77,6 +80,10 @@ def _candidate(
     ends = apply(back[0], start), apply(back[1], end)
     points0, points1 = ends[::-1] if swapped else ends
     return Candidate(points0, points1, weights, float(weights.sum()) / max(total, 1), spacing)
+
+
+def _is_masked(images: tuple[np.ndarray, np.ndarray]) -> bool:
+    return any(image.shape[2] % 2 == 0 for image in images)
 
 
 def for_small_images(network: Network, radius: int | None) -> Network:
@@ -110,7 +117,8 @@ def _at_zoom(
         if cells1 is None:
             cells1 = network.describe_image(tensor_of(still)[None].to(device), geometry.used1)
         cells0 = network.describe_image(batch, geometry.used0)
-        decoded = network.decode_descriptors(cells0, cells1.expand(len(batch), -1, -1, -1), geometry, _ON_CELLS)
+        on_cells = replace(_ON_CELLS, masked=_is_masked(images))
+        decoded = network.decode_descriptors(cells0, cells1.expand(len(batch), -1, -1, -1), geometry, on_cells)
         spacing = geometry.alpha / factors[1]
         for b, turn in enumerate(turns):
             candidate = partial(_candidate, turn=turn, size=size, back=back, swapped=turned == 1, spacing=spacing)

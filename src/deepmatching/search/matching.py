@@ -1,5 +1,6 @@
 """Full resolution: each transformation's matches, in pixels of both images, and the best of them at every point."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,9 +13,9 @@ from torch import Tensor
 from deepmatching.errors import failed_allocations
 from deepmatching.geometry.homographies import apply, inside
 from deepmatching.io.images import size_of
+from deepmatching.io.masks import usable_share
 from deepmatching.matches import Matches
 from deepmatching.network.network import Network
-from deepmatching.search.automatic import expected_fraction
 from deepmatching.search.planes import planes
 from deepmatching.search.settings import SETTINGS
 from deepmatching.search.transformations import (
@@ -58,21 +59,21 @@ def search(
 
     Where few matches are right, plain ones and those near the planes in which matches lie are among the candidates.
     """
-    pair, geometry = (image0, image1), network.geometry(size_of(image0), size_of(image1))
+    pair = image0, image1
     views = _views(pair, find(image0, image1, network, transformations), match)
-    matches = _joined(views, pair)
-    if not expected_fraction(matches, geometry) < SETTINGS.doubtful:
+    matches = _joined(views, pair, network)
+    if not matches.expected_fraction < SETTINGS.doubtful:
         return matches
     if not any(_is_identity(matrix) for matrix, _ in views):
         views.append((np.eye(3), match(*pair)))
-        matches = _joined(views, pair)
+        matches = _joined(views, pair, network)
     points0, points1, _ = matches.numpy()
     for matrix, chosen in planes(points0, points1, SETTINGS.plane_within):
         view = _looked_closer(pair, matrix, points0[chosen], match, network)
         if view is None:
             break
         views.append(view)
-    return _joined(views, pair)
+    return _joined(views, pair, network)
 
 
 def match_through(image0: Tensor, image1: Tensor, transformations: Sequence[Transformation], match: Match) -> Matches:
@@ -102,8 +103,7 @@ def _views(pair: Pair, transformations: Sequence[Transformation], match: Match) 
 @failed_allocations()
 def _looked_closer(pair: Pair, matrix: np.ndarray, points0: np.ndarray, match: Match, network: Network) -> View | None:
     """Match near the plane of these points, then near that of the best of these matches, and so on; None if few fit."""
-    size0, size1 = map(size_of, pair)
-    geometry, view = network.geometry(size0, size1), None
+    (size0, size1), view = map(size_of, pair), None
     for radius in SETTINGS.near_radii:
         box = visible_box(matrix, size0, size1, SETTINGS.part_step)
         if box is None:
@@ -111,7 +111,7 @@ def _looked_closer(pair: Pair, matrix: np.ndarray, points0: np.ndarray, match: M
         near = partial(match, network=network.at_radius(min(network.radius or radius, radius)))
         matches = _through(matrix, box, points0.mean(axis=0), pair, near)
         view = matrix, matches
-        if not expected_fraction(_joined([view], pair), geometry) >= SETTINGS.min_near_expected:
+        if not _joined([view], pair, network).expected_fraction >= SETTINGS.min_near_expected:
             return None
         sure = int((matches.certainty > SETTINGS.min_sure).sum())
         points0, points1, _ = matches.best(max(sure, SETTINGS.min_sure_matches)).numpy()
@@ -122,14 +122,18 @@ def _looked_closer(pair: Pair, matrix: np.ndarray, points0: np.ndarray, match: M
     return view
 
 
-def _joined(views: list[View], pair: Pair) -> Matches:
-    """Return the best of the matches at every point, with the transformations that they came through."""
+def _joined(views: list[View], pair: Pair, network: Network | None = None) -> Matches:
+    """Return the best of the matches at every point, with the transformations that they came through.
+
+    Those of a ``network`` know its number of reference points.
+    """
     size0, size1 = map(size_of, pair)
+    points = None if network is None else round(math.prod(network.geometry(size0, size1).grid(0)) * usable_share(*pair))
     table = torch.from_numpy(np.stack([matrix for matrix, _ in views]).astype(np.float32))
     numbered = []
     for n, (_, matches) in enumerate(views):
         numbers = torch.full((len(matches),), n, device=matches.scores.device)
-        sized = replace(matches, size0=size0, size1=size1)
+        sized = replace(matches, size0=size0, size1=size1, reference_points=points)
         numbered.append(replace(sized, transformation=numbers, transformations=table.to(numbers.device)))
     filled = [matches for matches in numbered if len(matches)]
     joined = merge(filled) if len(filled) > 1 else (filled or numbered)[0]

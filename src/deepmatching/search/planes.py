@@ -54,11 +54,13 @@ def sparse_matches(images: tuple[np.ndarray, np.ndarray]) -> Ends:
 def _features(image: np.ndarray, area: float) -> tuple[np.ndarray, np.ndarray]:
     """Return the points of an image's features, (N, 2), and the square roots of their descriptors, (N, 128)."""
     small, frame = resized(image, min(1.0, math.sqrt(area / image[..., 0].size)))
-    grey = np.ascontiguousarray((small.mean(axis=2).clip(0, 1) * 255).round().astype(np.uint8))
+    is_masked = small.shape[2] % 2 == 0
+    colours, mask = (small[..., :-1], (small[..., -1] == 1).astype(np.uint8)) if is_masked else (small, None)
+    grey = np.ascontiguousarray((colours.mean(axis=2).clip(0, 1) * 255).round().astype(np.uint8))
     detector = cv2.AffineFeature.create(cv2.SIFT.create(SETTINGS.features, contrastThreshold=0.01))
     views = [(tilt, roll) for tilt, step in SETTINGS.views for roll in np.arange(0, 180, step)]
     detector.setViewParams(*np.array(views).T.tolist())
-    keypoints, descriptors = detector.detectAndCompute(grey, None)
+    keypoints, descriptors = detector.detectAndCompute(grey, mask)
     points = np.array([keypoint.pt for keypoint in keypoints], np.float64).reshape(-1, 2)
     if descriptors is None:
         return points[:0], np.zeros((0, 128), np.float32)

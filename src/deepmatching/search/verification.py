@@ -9,6 +9,7 @@ import torch
 
 from deepmatching.geometry.homographies import apply, centre, inside, jacobians
 from deepmatching.network.network import Network
+from deepmatching.progress import tell
 from deepmatching.search.candidates import Candidate, agreeing, for_small_images, reduced_area, try_all
 from deepmatching.search.planes import planes, sparse_matches
 from deepmatching.search.settings import SETTINGS
@@ -61,7 +62,8 @@ def _add(
 ) -> None:
     """Append the transformations of the best candidates that the ones before do not explain."""
     failed = 0
-    for candidate in candidates[: SETTINGS.max_candidates]:
+    for number, candidate in enumerate(candidates[: SETTINGS.max_candidates], 1):
+        tell("candidate", number, min(len(candidates), SETTINGS.max_candidates))
         is_found = any(known.support >= SETTINGS.min_support_found for known in found)
         if candidate.agreement < (SETTINGS.min_later_agreement if is_found else SETTINGS.min_agreement):
             break

@@ -34,10 +34,11 @@ TRAIN = "train"  #: validate on the training pairs themselves
 LARGEST_SEED = 2**63 - 1  #: PyTorch's generators take 64 bits
 _LARGEST_SIDE = 1_000_000  #: rows or columns of a crop, beyond any image
 #: Metrics that can choose the best checkpoint.
-_CRITERIA = (*(f"acc@{threshold}" for threshold in THRESHOLDS), "coverage", "auc", "flow@3")
+_CRITERIA = (*(f"acc@{threshold}" for threshold in THRESHOLDS), "coverage", "auc")
 
-Learn = Literal["features", "exponents", "both", "confidence", "flow"]
+Learn = Literal["features", "exponents", "both", "confidence"]
 Amp = Literal["off", "bf16"]
+FlowPositions = Literal["peak", "soft"]
 
 
 def _as_tuple(value: Any) -> Any:
@@ -85,7 +86,7 @@ class ModelConfig(Section):
     init: str = ""  #: a model's name, a ``.safetensors`` model, ImageNet weights for ``vgg``; empty for random weights
     radius: int | Literal["full"] = RADIUS  #: R in pixels, or ``full``
     levels: NonNegativeInt | Literal["auto"] = "auto"  #: L; ``auto`` for as many as the crop allows
-    learn: Learn = "both"  #: ``features`` (the descriptor), ``exponents`` (ν_l, β_l) or ``both``; or another network
+    learn: Learn = "both"  #: ``features`` (the descriptor), ``exponents`` (ν_l, β_l) or ``both``; or ``confidence``
     learn_nu0: bool = True  #: whether ν_0 is among the exponents that are learned; the paper learns ν_1 … ν_L
     nu0: LossNumber | Literal["auto"] = "auto"  #: at the start: 1 for eq. (2); ``auto`` for that of ``init``, else 1.4
     #: κ at the start, learned if ``loss.subpixel`` has a weight; 0 for matches on cells. ``auto`` for that of ``init``;
@@ -213,11 +214,14 @@ class LossConfig(Section):
     occluded: bool = False  #: whether points that are occluded in the second image count
     confidence: LossWeight = 0.0  #: weight of the confidence network's loss, to train it together with the features
     flow: LossWeight = 0.0  #: weight of the error, in pixels, of the flow that the matches interpolate to
+    flow_positions: FlowPositions = "peak"  #: of these matches: the peak of Q_0, or the soft arg-max of its peaks
 
     @model_validator(mode="after")
     def _check(self) -> "LossConfig":
         check_kind("loss.kind", self.kind)
         check_weights(self.weights)
+        if self.flow_positions != "peak" and not self.flow:
+            raise DeepMatchingError("loss.flow_positions is for loss.flow, which is 0: set loss.flow=0.05 too.")
         return self
 
 
@@ -248,9 +252,9 @@ class Config(Section):
             raise DeepMatchingError("The run would never end: set steps or minutes.")
         if self.loss.subpixel and self.model.subpixel == 0:
             raise DeepMatchingError("loss.subpixel needs matches that are refined: set model.subpixel=auto.")
-        if self.model.learn in ("confidence", "flow") and not self.model.init:
-            what = f"model.learn={self.model.learn}"
-            raise DeepMatchingError(f"{what} needs a trained model: set model.init to compact, vgg or a file.")
+        if self.model.learn == "confidence" and not self.model.init:
+            what = "model.learn=confidence needs a trained model"
+            raise DeepMatchingError(f"{what}: set model.init to compact, vgg or a file.")
         trained, validated = ({name.lower() for name in names} for names in (self.data.train, self.validation.data))
         for key, value, used, supported in (
             ("data.passes", self.data.passes, trained | validated, WITH_PASSES),

@@ -7,12 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from deepmatching.errors import DeepMatchingError
-from deepmatching.flow.correction.stage import InitialFlows
 from deepmatching.flow.edges import edge_strength
-from deepmatching.flow.losses import dense_loss, interpolation_loss
+from deepmatching.flow.losses import interpolation_loss
 from deepmatching.geometry.discretization import Geometry
-from deepmatching.geometry.targets import target_indices
-from deepmatching.models import build_confidence, build_dense, build_network, load_network, name_of, pooling_of
+from deepmatching.geometry.targets import positions, target_indices
+from deepmatching.models import build_confidence, build_network, load_network, name_of, pooling_of
 from deepmatching.network.descriptors import VGG, Compact, Descriptor
 from deepmatching.network.descriptors.compact import grow
 from deepmatching.network.descriptors.pretrained import is_published, load_vgg
@@ -20,11 +19,12 @@ from deepmatching.network.inference import Decoding
 from deepmatching.network.losses import Objective, confidence_loss
 from deepmatching.network.memory import require_pyramid
 from deepmatching.network.network import Network, Pyramid
-from deepmatching.network.operators.decoding import Decoded, decode
+from deepmatching.network.operators.decoding import Decoded, decode, mask_off_image
 from deepmatching.network.operators.power import power
+from deepmatching.network.operators.soft_argmax import highest_peaks, soft_argmax
 from deepmatching.network.operators.subpixel import correlation_around, refine_to_subpixel, scores_around, soft_offsets
-from deepmatching.settings import radius_in_pixels
-from deepmatching.training.config import Amp, Config, Learn, LossConfig, ModelConfig
+from deepmatching.settings import CROSS_ENTROPY_BETA, radius_in_pixels
+from deepmatching.training.config import Amp, Config, FlowPositions, Learn, LossConfig, ModelConfig
 from deepmatching.training.data import Batch
 
 FIRST_SHARPNESS = 20.0  #: κ at the start of a network that has none and is to learn it
@@ -34,17 +34,23 @@ MIN_CONFIDENCE = 0.5  #: matches of at least this confidence are interpolated by
 class TrainedModel(nn.Module):
     """Images and ground truth in, loss out. One module, so that DDP sees every parameter that has a gradient.
 
-    If ``learn`` is ``confidence`` or ``flow``, the loss of that network is the only one. Otherwise ``objective`` is
-    joined by the losses that the weights ``confidence`` and ``flow`` ask for.
+    If ``learn`` is ``confidence``, the loss of that network is the only one. Otherwise ``objective`` is joined by the
+    losses that the weights ``confidence`` and ``flow`` ask for.
     """
 
     def __init__(
-        self, network: Network, objective: Objective, amp: Amp, learn: Learn, confidence: float = 0.0, flow: float = 0.0
+        self,
+        network: Network,
+        objective: Objective,
+        amp: Amp,
+        learn: Learn,
+        confidence: float = 0.0,
+        flow: float = 0.0,
+        flow_positions: FlowPositions = "peak",
     ) -> None:
         super().__init__()
         self.network, self.objective, self.amp, self.learn = network, objective, amp, learn
-        self.confidence, self.flow = confidence, flow
-        self._interpolator = InitialFlows()
+        self.confidence, self.flow, self.flow_positions = confidence, flow, flow_positions
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor], DeepMatchingError | None]:
         """Return the loss of a batch, the metrics to log, and the error if the batch is one or causes one.
@@ -65,14 +71,11 @@ class TrainedModel(nn.Module):
         network = self.network
         with _bfloat16(network.descriptor) if self.amp == "bf16" else contextlib.nullcontext():
             geometry = network.geometry_of(image0, image1)
-            if self.learn in ("confidence", "flow"):  # the matches do not change, and need no score volumes
+            if self.learn == "confidence":  # the matches do not change, and need no score volumes
                 with torch.no_grad():
                     cells = network.describe(image0, image1, geometry)
-                    decoded = network.decode_descriptors(*cells, geometry, Decoding(confidence=self.learn == "flow"))
-                    start = self._interpolator(decoded, image0, image1) if self.learn == "flow" else None
-                if start is None:
-                    return self._confidence_loss(decoded, cells, geometry, flow, occluded)
-                return dense_loss(network.dense(image0, decoded, *cells, geometry, start), flow)
+                    decoded = network.decode_descriptors(*cells, geometry, Decoding(confidence=False))
+                return self._confidence_loss(decoded, cells, geometry, flow, occluded)
             require_pyramid(network, geometry, len(image0), image0.device)
             pyramid = network(image0, image1)
         loss, metrics = self.objective(pyramid, flow, occluded)
@@ -86,18 +89,25 @@ class TrainedModel(nn.Module):
         return loss, metrics
 
     def _interpolated(self, image0: Tensor, pyramid: Pyramid, flow: Tensor) -> Tensor:
-        """Return the error of the flow that sub-pixel matches interpolate to, with a gradient to the descriptor."""
-        assert pyramid.cells is not None and pyramid.sharpness is not None
-        network, geometry, cells = self.network, pyramid.geometry, pyramid.cells
+        """Return the error of the flow that sub-pixel matches interpolate to.
+
+        Its gradient reaches the descriptor, ν_0 and κ through the refinement of cells that an arg-max gives, which has
+        none itself. With ``flow_positions="soft"`` a match is the soft arg-max of Q_0, and with it all of the
+        network gets a gradient: ν_1 … ν_L, and the descriptor through the pyramid.
+        """
+        assert pyramid.cells is not None
+        geometry = pyramid.geometry
         with torch.no_grad():
             whole, around, refined = self._matches(pyramid)
-            confidence = network.estimate_confidence(refined, around, *cells, geometry)[:, 0].sigmoid()
-        rows, columns = target_indices(whole.cells, geometry)
-        scores = correlation_around(*cells, rows, columns, geometry, network.descriptor.patch)
-        finite = torch.isfinite(scores)
-        scores = torch.where(finite, power(torch.where(finite, scores, 0), network.exponents[0]), -torch.inf)
-        offsets = geometry.gamma * soft_offsets(scores, pyramid.sharpness).flip(-1)
-        moved = (whole.points1 - whole.points0 + offsets).flatten(1, 2)
+            confidence = self.network.estimate_confidence(refined, around, *pyramid.cells, geometry)[:, 0].sigmoid()
+        if self.flow_positions == "soft":
+            Q_0 = mask_off_image(pyramid.Q[0], geometry, border=False)  # as for decoding
+            scores, peaks = highest_peaks(Q_0)
+            places = torch.stack([self._between_cells(pyramid, cells) for cells in peaks.unbind(-1)], dim=-2)
+            targets = soft_argmax(scores, places, CROSS_ENTROPY_BETA)
+        else:
+            targets = self._between_cells(pyramid, whole.cells)
+        moved = (targets - whole.points0).flatten(1, 2)
         points = whole.at_pixel_centres()[0].flatten(0, 1)
         weights = (confidence * (confidence > MIN_CONFIDENCE)).flatten(1)
         errors = [
@@ -106,6 +116,15 @@ class TrainedModel(nn.Module):
             if bool((weights[b] > 0).any())
         ]
         return torch.stack(errors).mean() if errors else 0 * moved.sum()
+
+    def _between_cells(self, pyramid: Pyramid, targets: Tensor) -> Tensor:
+        """Return the sub-pixel positions (B, H_0, W_0, 2) of these cells (B, H_0, W_0), with a gradient."""
+        assert pyramid.cells is not None and pyramid.sharpness is not None
+        geometry, patch = pyramid.geometry, self.network.descriptor.patch
+        scores = correlation_around(*pyramid.cells, *target_indices(targets, geometry), geometry, patch)
+        finite = torch.isfinite(scores)
+        scores = torch.where(finite, power(torch.where(finite, scores, 0), self.network.exponents[0]), -torch.inf)
+        return positions(targets, geometry)[1] + geometry.gamma * soft_offsets(scores, pyramid.sharpness).flip(-1)
 
     def _confidence_loss(
         self, decoded: Decoded, cells: tuple[Tensor, Tensor], geometry: Geometry, flow: Tensor, occluded: Tensor
@@ -165,17 +184,15 @@ def build_model(model: ModelConfig, loss: LossConfig, amp: Amp = "off") -> Train
     learns_confidence = model.learn == "confidence" or loss.confidence > 0
     if learns_confidence:
         network.confidence = network.confidence or build_confidence(network.descriptor)
-    elif network.confidence is None and (model.learn == "flow" or loss.flow):
+    elif network.confidence is None and loss.flow:
         raise DeepMatchingError("Training on the flow needs a confidence: run `deepmatching train confidence` first.")
     if loss.flow and network.sharpness is None:
         raise DeepMatchingError("loss.flow needs a network that refines its matches: set model.subpixel=auto.")
-    if model.learn == "flow":
-        network.dense = network.dense or build_dense(network.descriptor)
-    objective = Objective(**{name: value for name, value in vars(loss).items() if name not in ("confidence", "flow")})
-    learns_exponents, learns_matches = model.learn in ("exponents", "both"), model.learn not in ("confidence", "flow")
+    later = ("confidence", "flow", "flow_positions")
+    objective = Objective(**{name: value for name, value in vars(loss).items() if name not in later})
+    learns_exponents, learns_matches = model.learn in ("exponents", "both"), model.learn != "confidence"
     for part, is_learned in (
         (network.confidence, learns_confidence),
-        (network.dense, model.learn == "flow"),
         (network.exponents, learns_exponents),
         (network.log_temperatures, learns_exponents),
         (network.own_pooling, learns_exponents),
@@ -189,7 +206,7 @@ def build_model(model: ModelConfig, loss: LossConfig, amp: Amp = "off") -> Train
         objective.requires_grad_(False)
     if learns_exponents and not model.learn_nu0:  # without a gradient, no optimizer moves ν_0
         network.exponents.register_hook(lambda gradient: torch.cat([torch.zeros_like(gradient[:1]), gradient[1:]]))
-    return TrainedModel(network, objective, amp, model.learn, loss.confidence, loss.flow)
+    return TrainedModel(network, objective, amp, model.learn, loss.confidence, loss.flow, loss.flow_positions)
 
 
 def _learns(module: nn.Module) -> bool:
@@ -197,14 +214,13 @@ def _learns(module: nn.Module) -> bool:
 
 
 def untrained_parts(network: Network, init: str) -> str:
-    """Return a sentence about the networks after a descriptor that learns which do not; empty if there are none."""
-    parts = {"confidence": ("confidence", network.confidence), "flow": ("dense network", network.dense)}
-    kept = {name: words for name, (words, part) in parts.items() if part is not None and not _learns(part)}
-    if not kept or not (network.exponents.requires_grad or _learns(network.descriptor)):
+    """Return a sentence about a confidence that does not learn while the matches do; empty if there is none."""
+    is_kept = network.confidence is not None and not _learns(network.confidence)
+    if not is_kept or not (network.exponents.requires_grad or _learns(network.descriptor)):
         return ""
     return (
-        f"The {' and the '.join(kept.values())} stay as in {init} while the matches change: train them "
-        f"next, with the config{'s' * (len(kept) > 1)} {' and '.join(kept)} and model.init=, or use them as they are."
+        f"The confidence stays as in {init} while the matches change: train it next, with the config confidence and "
+        "model.init=, or use it as it is."
     )
 
 

@@ -24,14 +24,14 @@ class Learner:
 def build_optimizer(model: TrainedModel, config: OptimizerConfig, keep_nu0: bool = False) -> Optimizer:
     """Build an optimizer of all parameters that require a gradient, in groups with a ``factor`` on the learning rate.
 
-    Weight decay acts on the descriptor, the confidence and the dense network; on the exponents only if
-    ``exponents_decay`` asks for it, since exponents near 0 would make all scores equal. ``keep_nu0`` exempts ν_0.
+    Weight decay acts on the descriptor and the confidence; on the exponents only if ``exponents_decay`` asks for it,
+    since exponents near 0 would make all scores equal. ``keep_nu0`` exempts ν_0.
     """
     network = model.network
     own = [p for p in (network.sharpness, network.log_temperatures) if p is not None]
     if isinstance(network.own_pooling, nn.Module):
         own += network.own_pooling.parameters()
-    parts = (part for part in (network.descriptor, network.confidence, network.dense) if part is not None)
+    parts = (part for part in (network.descriptor, network.confidence) if part is not None)
     candidates = (
         *((part.parameters(), 1.0, config.weight_decay) for part in parts),
         ([network.exponents], config.exponents_lr, config.exponents_decay),

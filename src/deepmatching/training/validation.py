@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from deepmatching.data.datasets import Pair
 from deepmatching.data.datasets.opening import is_published
@@ -17,7 +16,6 @@ from deepmatching.data.datasets.pairs import PairDataset
 from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation import match_metrics
 from deepmatching.evaluation.metrics import area_under_roc
-from deepmatching.flow import Frame, Matching, RefinementSettings, flow_between, preset
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.kernels.limits import release_freed
 from deepmatching.matches import Matches
@@ -26,7 +24,7 @@ from deepmatching.network.losses import is_right
 from deepmatching.network.memory import Work, budget_for, plan_decoding
 from deepmatching.network.network import Network
 from deepmatching.network.operators.decoding import Decoded
-from deepmatching.settings import CORRECT_WITHIN, PRESET, THRESHOLDS, Rank, radius_in_pixels
+from deepmatching.settings import THRESHOLDS, Rank, radius_in_pixels
 from deepmatching.training.config import SYNTHETIC, TRAIN, Config
 from deepmatching.training.data import (
     TrainingData,
@@ -39,9 +37,8 @@ from deepmatching.training.data import (
 )
 from deepmatching.training.processes import World
 
-#: acc@T and coverage in %, EPE of the matches in pixels, the area under the ROC curve of the confidence in %, and
-#: pixels whose flow is less than 3 pixels off in %.
-METRICS = (*(f"acc@{threshold}" for threshold in THRESHOLDS), "epe", "coverage", "auc", "flow@3")
+#: acc@T and coverage in %, EPE of the matches in pixels, and the area under the ROC curve of the confidence in %.
+METRICS = (*(f"acc@{threshold}" for threshold in THRESHOLDS), "epe", "coverage", "auc")
 SYNTHETIC_PAIRS = 32  #: number of synthetic validation pairs, unless ``validation.limit`` is set
 _AHEAD = 4  #: number of pairs that are read ahead
 
@@ -53,8 +50,6 @@ class Validation:
         self.world, self.criterion = world, config.validation.criterion.split("+")
         self.radius, self.rank = radius_in_pixels(config.validation.radius), config.validation.rank
         self.decoding = Decoding(config.validation.reciprocal)
-        # Only for those who train or choose by it: it takes longer than the matches.
-        self.with_flow = config.model.learn in ("confidence", "flow") or "flow@3" in self.criterion
         self.pairs = _pairs(config, training, world)
         total, limit = len(self.pairs), config.validation.limit
         chosen = range(total) if not limit or limit >= total else [n * total // limit for n in range(limit)]
@@ -72,7 +67,7 @@ class Validation:
                 for pair in _read_ahead(pool, self.pairs, self.own):
                     if self.world.size == 1 and is_cancelled():
                         return None
-                    matched = _match(network, pair, self.world.device, self.decoding, self.with_flow)
+                    matched = _match(network, pair, self.world.device, self.decoding)
                     measured.append(pool.submit(_measure, *matched, self.rank))
             for future in measured:
                 for name, value in future.result().items():
@@ -80,8 +75,7 @@ class Validation:
                         sums[:, METRICS.index(name)] += torch.tensor([value, 1.0], dtype=torch.float64)
         totals, counts = self.world.sum(sums).tolist()
         means = {name: totals[n] / counts[n] if counts[n] else math.nan for n, name in enumerate(METRICS)}
-        has = {"auc": network.confidence is not None, "flow@3": self.with_flow and network.dense is not None}
-        return {name: mean for name, mean in means.items() if has.get(name, True)}
+        return {name: mean for name, mean in means.items() if name != "auc" or network.confidence is not None}
 
     def score(self, metrics: dict[str, float]) -> float:
         """Return the criterion by which the best checkpoint is chosen; larger is better."""
@@ -167,34 +161,18 @@ def _evaluation_mode(network: Network, radius: int | None) -> Iterator[None]:
 
 
 @torch.no_grad()
-def _match(
-    network: Network, pair: Pair, device: torch.device, decoding: Decoding, with_flow: bool
-) -> tuple[Decoded, Pair, Geometry, Tensor | None]:
-    """Return the matches of a pair, and its flow (H, W, 2), not refined, if that is asked for and corrected."""
-    images = [image.to(device) for image in pair[:2]]
-    image0, image1 = (image[None] for image in images)
+def _match(network: Network, pair: Pair, device: torch.device, decoding: Decoding) -> tuple[Decoded, Pair, Geometry]:
+    """Return the matches of a pair."""
+    image0, image1 = (image[None].to(device) for image in pair[:2])
     geometry = network.geometry_of(image0, image1)
     tiling = plan_decoding(Work.of(network, geometry, device.type), 1, budget_for(device)).tiling  # in free memory
     decoding = replace(decoding, tiling=tiling, between_strips=release_freed)
     cells = network.describe(image0, image1, geometry)
-    decoded = network.decode_descriptors(*cells, geometry, decoding)
-    if network.dense is None or not with_flow:
-        return decoded, pair, geometry, None
-    rows, columns = (geometry.alpha * points for points in geometry.grid(0))  # what the points stand for
-    if not decoded.verified.any():
-        return decoded, pair, geometry, torch.zeros(rows, columns, 2)
-    settings = replace(preset(PRESET), refinement=RefinementSettings(steps=0))
-    first, second = (Frame(i, i, c, (i.shape[1], i.shape[2])) for i, c in zip(images, cells, strict=True))
-    result = flow_between(first, second, settings, Matching(network, geometry, decoding), known=decoded)
-    flow = torch.from_numpy(result.flow) if result.tensors is None else result.tensors.flow
-    return decoded, pair, geometry, flow[:rows, :columns]
+    return network.decode_descriptors(*cells, geometry, decoding), pair, geometry
 
 
-def _measure(decoded: Decoded, pair: Pair, geometry: Geometry, flow: Tensor | None, rank: Rank) -> dict[str, float]:
+def _measure(decoded: Decoded, pair: Pair, geometry: Geometry, rank: Rank) -> dict[str, float]:
     metrics = match_metrics(Matches.from_decoded(decoded)[0], pair.flow.numpy(), rank=rank)[0]["all"]
-    if flow is not None:
-        error = (flow.cpu() - pair.flow[: flow.shape[0], : flow.shape[1]]).norm(dim=-1)
-        metrics["flow@3"] = 100 * (error < CORRECT_WITHIN).sum().item() / max(1, torch.isfinite(error).sum().item())
     if decoded.confidence is not None:
         moved = (decoded.points1 - decoded.points0).cpu()
         right, known = (answer.numpy() for answer in is_right(moved, pair.flow[None], geometry))
