@@ -13,7 +13,9 @@ import typer
 
 from deepmatching.cli import app, main
 from deepmatching.commands.machine import LIBRARY_ADDRESSES
+from helpers.fake_datasets import write_image
 from helpers.processes import errors_of, run
+from helpers.synthetic_pictures import draw_photo
 
 COMMANDS = [str(command.callback.__name__).replace("_", "-") for command in app.registered_commands if command.callback]
 
@@ -28,7 +30,7 @@ def test_help_and_version() -> None:
 def test_the_help_of_a_command_describes_every_option_and_shows_no_type_names(name: str) -> None:
     text = run(name, "--help").stdout
     assert f"deepmatching {name} [OPTIONS]" in text and "-v, --verbose" in text and "-q, --quiet" in text
-    assert not re.search("<(bool|int|str|path|float)|[{]", text), text
+    assert not re.search("<(bool|int|str|path|float)|[{}]", text), text
     assert all(param.help for param in typer.main.get_command(app).commands[name].params)  # type: ignore[attr-defined]
 
 
@@ -50,7 +52,12 @@ def test_without_arguments_the_help_is_shown_and_the_command_fails() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [("match a.png", "See 'deepmatching match --help'."), ("sing", "See 'deepmatching --help'."), ("match -v", "A")],
+    [
+        ("match a.png", "See 'deepmatching match --help'."),
+        ("sing", "See 'deepmatching --help'."),
+        ("match -v", "A"),
+        ("warp a.png b.png -o c.png --between 2", ". See 'deepmatching warp --help'."),
+    ],
 )
 def test_a_usage_error_is_one_line_that_points_to_the_help_of_its_command(arguments: str, words: str) -> None:
     result = run(*arguments.split())
@@ -128,6 +135,45 @@ def test_the_interrupt_key_during_imports_is_no_traceback(module: str) -> None:
     command = [sys.executable, "-c", INTERRUPTED.replace("MODULE", repr(module)), "match", "a.png", "b.png"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr) == (130, "deepmatching: interrupted\n")
+
+
+#: Runs the command, and prints which modules it has imported.
+IMPORTING = """
+import sys
+from deepmatching.__main__ import main
+try:
+    main()
+finally:
+    print(*sys.modules)
+"""
+
+#: Modules that take long to import, which matching does not need once its kernels are compiled.
+HEAVY = {
+    "h5py",
+    "matplotlib",
+    "networkx",
+    "numba.np.linalg",
+    "scipy.linalg",
+    "sympy",
+    "torch._dynamo",
+    "torch._inductor",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["match", "flow"])
+def test_matching_imports_nothing_heavy_once_its_kernels_are_compiled(command: str, tmp_path: Path) -> None:
+    for name in ("a.png", "b.png"):
+        write_image(tmp_path / name, draw_photo(0, 96, 128))
+    words = [command, "a.png", "b.png", "-o", "ab.npz" if command == "match" else "ab.flo", "--device", "cpu"]
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", IMPORTING, *words], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        for _ in range(2)
+    ]
+    imported = set(runs[1].stdout.split())
+    assert "torch" in imported and imported & HEAVY == set()
 
 
 @pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (EOFError("Ran out of input"), None)])

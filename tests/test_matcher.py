@@ -20,6 +20,7 @@ from deepmatching.errors import DeepMatchingError, OutOfMemoryError
 from deepmatching.geometry.homographies import rotation_and_zoom
 from deepmatching.io.images import load_image, shrink
 from deepmatching.io.weights import write_safetensors
+from deepmatching.models import load_network
 from deepmatching.settings import MIN_AGREEMENT, Settings
 from helpers.volumes import blobs
 
@@ -371,8 +372,29 @@ def test_a_failed_match_is_searched_without_a_limit_unless_a_setting_forbids_it(
         assert dm.DeepMatcher.from_pretrained(**plain, **forbids).match(picture, turned).transformation is None
 
 
+@pytest.mark.parametrize(("name", "tries"), [("compact", "photo"), ("photo", "photo"), ("vgg", "vgg")])
+def test_the_default_model_leaves_a_second_attempt_to_the_one_for_photographs(name: str, tries: str) -> None:
+    made = dm.DeepMatcher.from_pretrained(name, device="cpu", levels=2, pooling="soft")
+    for matcher in (made, pickle.loads(pickle.dumps(made))):
+        used = matcher._wide_matcher().network
+        assert used is matcher._wide_matcher().network and (used.radius, used.levels, used.pooling) == (None, 2, "soft")
+        mine, its = (network.descriptor.state_dict() for network in (load_network(tries), used))
+        assert all(torch.equal(mine[key], its[key]) for key in mine | its)
+
+
 def test_a_match_that_has_not_failed_is_not_searched() -> None:
     picture = blobs(3, 1, 3, 96, 128)[0]
     matcher = dm.DeepMatcher.from_pretrained(device="cpu")
     found, forbidden = matcher.match(picture, picture), dm.DeepMatcher(matcher.network, Settings(auto=False))
     assert found.transformation is None and same(found, forbidden.match(picture, picture))
+
+
+def test_both_directions_say_which_matches_lead_back(pair: Pictures) -> None:
+    """At the left and below, the second picture does not show what the first one does."""
+    matcher = dm.DeepMatcher.from_pretrained(radius=16, device="cpu", reciprocal="none")
+    plain, found = matcher.match(*pair), matcher.match(*pair, both=True)
+    assert plain.cycle_error is None and found.cycle_error is not None and same(plain, found)
+    right = (found.displacements - torch.tensor([6.0, -4])).norm(dim=1) < 1
+    assert found.cycle_error[right].median() < 0.3 and found.cycle_error[~right].median() > 1
+    with pytest.raises(DeepMatchingError, match="both"):
+        matcher.match(*pair, both=1)  # type: ignore[arg-type]

@@ -1,4 +1,5 @@
 import io
+import math
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -45,16 +46,24 @@ def test_text_keeps_the_originals_numbers(matches: Matches) -> None:
     assert matches.as_text() == "4 4 6 2 3.5 0\n12 4 12 8 1.25 0\n20 4 30 0 2.125 0\n"
 
 
-@pytest.mark.parametrize("suffix", [".txt", ".npz", ".h5"])
+def test_the_confidence_is_a_seventh_column_of_text_on_request(matches: Matches, judged: Matches) -> None:
+    assert judged.as_text() == matches.as_text()
+    assert judged[:1].as_text(confidence=True) == "4 4 6 2 3.5 0 0.25\n"
+    with pytest.raises(DeepMatchingError, match="no confidence"):
+        matches.as_text(confidence=True)
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".csv", ".json", ".npz", ".h5"])
 def test_saved_matches_are_loaded_unchanged(judged: Matches, searched: Matches, tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"matches{suffix}"
+    path, held = tmp_path / f"matches{suffix}", {".txt": 3, ".csv": 3}.get(suffix, 8)
     for matches in (judged, searched, searched[:0]):
         matches.save(path)
         loaded = Matches.load(path)
         assert list(tmp_path.iterdir()) == [path]
         for number, field in enumerate(fields(Matches)):
             found, expected = getattr(loaded, field.name), getattr(matches, field.name)
-            if expected is None or (number >= 3 and suffix == ".txt"):
+            is_held = number < held or (field.name == "confidence" and suffix == ".csv")
+            if expected is None or not is_held:
                 assert found is None
             else:
                 assert torch.equal(found, expected) if isinstance(expected, torch.Tensor) else found == expected
@@ -84,7 +93,19 @@ def written(write: Callable[..., None], *arrays: np.ndarray, **named: np.ndarray
         ("a.npz", written(np.savez, keypoints0=np.zeros((9, 2)))[:-100], "not a readable"),
         ("a.npz", written(np.save, np.zeros((9, 2))), "a single array instead of an archive"),
         ("a.h5", b"not hdf5", "not a readable"),
-        ("a.csv", b"1,2,3,4", "name it .txt"),
+        ("a.csv", b"1,2,3,4", "does not name the column x0"),
+        ("a.csv", b"x0,y0,x1\n", "does not name the column y1"),
+        ("a.csv", b"x0,y0,x1,y1\n1,2,3\n", "fewer columns"),
+        ("a.csv", b"x0,y0,x1,y1\n1,2,3,four\n", "lines with words"),
+        ("a.csv", b'x0,y0,x1,y1\n"1,2,3,4\n', "not CSV"),
+        ("a.csv", b"x0,y0,x1,y1\n1,2,3,nan\n", "not finite in 1 of 1"),
+        ("a.csv", b"\n", "lines with words"),
+        ("a.json", b"[1, 2]", "begin with {"),
+        ("a.json", b"{", "not JSON"),
+        ("a.json", b'{"keypoints0": [[1, 2]]}', "no keypoints1, only keypoints0"),
+        ("a.json", b'{"keypoints0": [[1, 2], [3]], "keypoints1": [[1, 2]]}', "keypoints0 are not rows of numbers"),
+        ("a.json", b'{"keypoints0": [["1", "2"]], "keypoints1": [[1, 2]]}', "keypoints0 are not rows of numbers"),
+        ("a.tsv", b"1 2 3 4", "name it .txt"),
     ],
 )
 def test_bad_files_raise_a_clear_error(tmp_path: Path, name: str, content: bytes, words: str) -> None:
@@ -118,7 +139,7 @@ def test_a_missing_file_or_folder_and_an_unknown_suffix_are_refused(tmp_path: Pa
     with pytest.raises(DeepMatchingError, match="no matches file"):
         Matches.load(tmp_path / "missing.txt")
     with pytest.raises(DeepMatchingError, match="name it"):
-        matches.save(tmp_path / "a.json")
+        matches.save(tmp_path / "a.xml")
     with pytest.raises(DeepMatchingError, match="no folder"):
         matches.save(tmp_path / "missing" / "a.txt")
     assert not list(tmp_path.iterdir())
@@ -130,6 +151,30 @@ def test_matches_can_be_selected(matches: Matches) -> None:
     assert matches.best(2).scores.tolist() == [3.5, 2.125]
     assert matches[:1].size0 == (16, 24)
     assert matches.displacements[2].tolist() == [10.0, -4.0]
+
+
+def test_the_second_image_is_warped_by_the_homography_of_most_matches(pair: tuple[np.ndarray, np.ndarray]) -> None:
+    start = torch.from_numpy(np.stack(np.meshgrid(range(8, 90, 8), range(8, 60, 8)), axis=2).reshape(-1, 2)).float()
+    end = start + torch.tensor([6.0, -4.0])
+    end[::7] += 20
+    warped = Matches(start, end, torch.ones(len(start)), (64, 96), (64, 96)).warp(pair[1])
+    np.testing.assert_allclose(warped[5:-1, 1:-7, :3].astype(int), pair[0][5:-1, 1:-7], atol=1)
+    assert not warped[:3, :, 3].any() and (warped[5:, :-7, 3] == 255).all()
+    with pytest.raises(DeepMatchingError, match="size0"):
+        Matches(start, end, torch.ones(len(start))).warp(pair[1])
+
+
+def test_images_of_another_size_are_refused(matches: Matches, tmp_path: Path) -> None:
+    first, second = np.zeros((16, 24, 3), np.uint8), np.zeros((8, 40, 3), np.uint8)
+    for call in (
+        lambda: matches.draw(second, second, tmp_path / "m.png"),
+        lambda: matches.draw(first, first, tmp_path / "m.png"),
+        lambda: matches.warp(first),
+    ):
+        with pytest.raises(DeepMatchingError, match=r"24x16.*40x8|40x8.*24x16"):
+            call()
+    assert not list(tmp_path.iterdir())
+    replace(matches, size0=None, size1=None).draw(second, first)  # nothing says that this is wrong
 
 
 def test_adapters(matches: Matches) -> None:
@@ -205,6 +250,18 @@ def test_reference_points_without_a_match_and_outliers_do_not_agree() -> None:
     end = start.clone()
     end[65] += 5
     assert replace(still, keypoints1=end).agreement == 119 / 120  # an outlier, but not its neighbours
+
+
+def test_the_expected_fraction_is_that_of_all_reference_points_whatever_is_kept() -> None:
+    confidence, mask = torch.tensor([[[0.9, 0.2], [0.6, 0.0]]]), torch.tensor([[[True, False], [True, False]]])
+    points = torch.zeros(2, 2, 2)
+    decoded = Decoded(points, points[None], torch.zeros(1, 2, 2), torch.zeros(1, 2, 2).long(), mask, confidence)
+    (found,) = Matches.from_decoded(decoded)
+    assert (len(found), found.reference_points) == (2, 4)
+    assert found.expected_fraction == pytest.approx(1.5 / 4)
+    assert found.filter(0.9).expected_fraction == pytest.approx(0.9 / 4)
+    for unknown in (replace(found, confidence=None), replace(found, reference_points=None)):
+        assert math.isnan(unknown.expected_fraction)
 
 
 def test_the_agreement_is_unknown_without_a_grid() -> None:
@@ -313,3 +370,25 @@ def test_transformations_of_resized_images_take_points_to_the_same_places(search
         start, end = searched.keypoints0.double().numpy(), resized.keypoints0.double().numpy()
         reached = to_corners(apply(before.numpy(), start)) * (20 / 40, 40 / 8)
         assert np.allclose(to_corners(apply(after.numpy(), end)), reached, atol=1e-3)
+
+
+def test_the_cycle_error_is_kept_in_files_and_chooses_matches(tmp_path: Path) -> None:
+    points = np.array([[1.0, 2], [3, 4], [5, 6]])
+    own = Matches(points, points + 1, np.ones(3), (8, 8), (8, 8), cycle_error=np.float32([0.5, 3, 1e6]))
+    assert own.cycle_error is not None
+    for suffix in (".csv", ".json", ".npz", ".h5"):
+        own.save(tmp_path / f"m{suffix}")
+        found = Matches.load(tmp_path / f"m{suffix}").cycle_error
+        assert found is not None and torch.equal(found, own.cycle_error), suffix
+    own.save(tmp_path / "m.txt")
+    assert Matches.load(tmp_path / "m.txt").cycle_error is None
+    assert own.filter(max_cycle_error=3).keypoints0.tolist() == [[1, 2], [3, 4]]
+    assert "cycle error 3.00 px (median)" in repr(own)
+    assert own[1:].cycle_error.tolist() == [3, 1e6]  # type: ignore[union-attr]
+    assert own.at_sizes((16, 16), (8, 8)).cycle_error.tolist() == [1, 6, 2e6]  # type: ignore[union-attr]
+    with pytest.raises(DeepMatchingError, match="no cycle error"):
+        Matches(points, points, np.ones(3)).filter(max_cycle_error=3)
+    with pytest.raises(DeepMatchingError, match="max_cycle_error"):
+        own.filter(max_cycle_error=-1)
+    with pytest.raises(DeepMatchingError, match=r"cycle_error of shape \(3,\)"):
+        Matches(points, points, np.ones(3), cycle_error=np.ones(2))

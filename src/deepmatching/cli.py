@@ -10,6 +10,7 @@ from typer.core import TyperCommand
 
 from deepmatching import __version__
 from deepmatching.commands import (
+    align,
     bench,
     bulk,
     demo,
@@ -23,7 +24,9 @@ from deepmatching.commands import (
     scores,
     sfm,
     synthesize,
+    track,
     train,
+    warp,
 )
 from deepmatching.commands.machine import require_addresses, watch
 from deepmatching.commands.messages import INTERRUPTED, complain
@@ -50,7 +53,7 @@ class Command(TyperCommand):
             raise typer.Exit(INTERRUPTED) from None
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+        return [re.sub("[{}]", "", piece) for piece in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         rows: dict[str, list[tuple[str, str]]] = {"argument": [], "option": []}
@@ -77,7 +80,7 @@ app = typer.Typer(
 )
 #: The commands in the order of ``--help``; each is the function with the name of its module.
 COMMANDS = (
-    *(match, flow, explore, bulk, export, sfm, evaluate, train),
+    *(match, flow, track, warp, align, explore, bulk, export, sfm, evaluate, train),
     *(synthesize, reproduce, scores, export_onnx, demo, bench),
 )
 for module in COMMANDS:
@@ -133,4 +136,5 @@ def _reason(error: Exception) -> str:
     if not hasattr(error, "format_message"):
         raise error
     context = getattr(error, "ctx", None)
-    return f"{error.format_message()} See '{'deepmatching' if context is None else context.command_path} --help'."
+    command = "deepmatching" if context is None else context.command_path
+    return f"{error.format_message().rstrip('.')}. See '{command} --help'."

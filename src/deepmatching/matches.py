@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepmatching.errors import DeepMatchingError, check_number, check_size, short_repr
-from deepmatching.geometry.homographies import apply, inside, resizing
+from deepmatching.errors import DeepMatchingError, check_number, check_size, counted, short_repr
+from deepmatching.geometry.agreement import MAX_POINTS, count_agreeing, grid_axis
+from deepmatching.geometry.homographies import apply, displacements, inside, resizing
 from deepmatching.geometry.two_view import TwoViewGeometry, find_essential, find_fundamental, find_homography
 from deepmatching.io import matches as files
 from deepmatching.io.arrays import unmasked
@@ -27,9 +28,8 @@ if TYPE_CHECKING:
 
 
 #: The fields of matches that are tensors.
-_TENSORS = ("keypoints0", "keypoints1", "scores", "confidence", "transformation", "transformations")
+_TENSORS = ("keypoints0", "keypoints1", "scores", "confidence", "transformation", "cycle_error", "transformations")
 
-_MAX_POINTS = 2**22  #: of a grid: that of an image of 2^28 pixels; a larger one comes from a coordinate that is far off
 _MAX_SIDE = 2**15  #: longest side of an image in pixels that notebooks show
 
 
@@ -48,6 +48,9 @@ class Matches:
     transformation: Tensor | None = None  #: (N,) int64, the transformation of each match; None without a search
     #: (K, 3, 3) float32, from (x, y, 1) in the first image to the second; None without a search. Matches may move on.
     transformations: Tensor | None = None
+    #: Number of points of the first image that were matched, without those that masks cover; None if unknown.
+    reference_points: int | None = None
+    cycle_error: Tensor | None = None  #: (N,) float32, pixels from the start, forward and back; None if matched one way
 
     def __post_init__(self) -> None:
         for name in _TENSORS:  # arrays and lists are accepted too
@@ -57,7 +60,7 @@ class Matches:
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, check_size(name, getattr(self, name)))
         n, (number, table) = self.scores.numel(), (self.transformation, self.transformations)
-        for name in _TENSORS[:5]:
+        for name in _TENSORS[:6]:
             shape = (n, 2) if name.startswith("keypoints") else (n,)
             if (tensor := getattr(self, name)) is not None and tensor.shape != shape:
                 raise DeepMatchingError(f"{n} matches need {name} of shape {shape}, not {tuple(tensor.shape)}.")
@@ -74,7 +77,7 @@ class Matches:
         return len(self.scores)
 
     def __repr__(self) -> str:
-        text = f"{len(self)} matches"
+        text = counted(len(self), "match")
         if self.size0 is not None and self.size1 is not None:
             (rows0, columns0), (rows1, columns1) = self.size0, self.size1
             text += f" between images of {columns0}x{rows0} and {columns1}x{rows1} pixels"
@@ -83,6 +86,8 @@ class Matches:
             text += f"; displacement {length.median():.1f} px (median), {length.max():.1f} px (largest)"
         if self.confidence is not None and len(self):
             text += f"; confidence {self.confidence.mean():.2f} (mean)"
+        if self.cycle_error is not None and len(self):
+            text += f"; cycle error {self.cycle_error.median():.2f} px (median)"
         return f"<{text}>"
 
     def _repr_html_(self) -> str:
@@ -113,9 +118,16 @@ class Matches:
     def expected_correct(self) -> float:
         """The number of matches that are expected to be right: the sum of the confidence; NaN without one.
 
-        Matching warns if it is less than ``deepmatching.settings.MIN_EXPECTED`` of the reference points.
+        Matching warns if the :attr:`expected_fraction` is below ``deepmatching.settings.MIN_EXPECTED``.
         """
         return math.nan if self.confidence is None else float(self.confidence.sum())
+
+    @property
+    def expected_fraction(self) -> float:
+        """The share of the reference points ``in_view`` that are expected to have a right match; NaN if unknown."""
+        if not self.reference_points:
+            return math.nan
+        return self.expected_correct / (self.reference_points * self.in_view)
 
     @property
     def agreement(self) -> float:
@@ -127,14 +139,15 @@ class Matches:
         grid, such as those of other matchers, and for a grid smaller than 3 × 3 or larger than that of any image.
         """
         keypoints0, keypoints1, _ = self.numpy()
-        axes = [_grid_axis(keypoints0[:, axis], self.size0 and self.size0[1 - axis]) for axis in (0, 1)]
+        axes = [grid_axis(keypoints0[:, axis], self.size0 and self.size0[1 - axis]) for axis in (0, 1)]
         (column, columns, spacing), (row, rows, _) = axes
-        if min(rows, columns) < 3 or rows * columns > _MAX_POINTS:
+        if min(rows, columns) < 3 or rows * columns > MAX_POINTS:
             return math.nan
         moved, counts = torch.zeros(rows, columns, 2), torch.zeros(rows, columns, dtype=torch.bool)
         moved[row, column] = torch.from_numpy(keypoints1 - self._transformed()).float()
         counts[row, column] = True
-        return min(1.0, int(count_agreeing(moved, counts, spacing)) / (rows * columns * self.in_view))
+        points = min(rows * columns, self.reference_points or rows * columns)
+        return min(1.0, int(count_agreeing(moved, counts, spacing)) / (points * self.in_view))
 
     def _transformed(self) -> np.ndarray:
         """Return where the transformations take keypoints0, (N, 2); keypoints0 without a search."""
@@ -177,14 +190,22 @@ class Matches:
         check_number("n", n, minimum=0, whole=True)
         return self[torch.argsort(self.certainty, descending=True, stable=True)[:n]]
 
-    def filter(self, min_confidence: float) -> Matches:
-        """Return the matches with at least this confidence, from 0 to 1."""
-        check_number("min_confidence", min_confidence, minimum=0, maximum=1)
-        if self.confidence is None:
-            raise DeepMatchingError(
-                "These matches have no confidence: use a model that judges them, such as 'compact'."
-            )
-        return self[self.confidence >= min_confidence]
+    def filter(self, min_confidence: float | None = None, max_cycle_error: float | None = None) -> Matches:
+        """Return the matches with at least this confidence, from 0 to 1, and at most this cycle error, in pixels."""
+        kept = torch.ones_like(self.scores, dtype=torch.bool)
+        if min_confidence is not None:
+            check_number("min_confidence", min_confidence, minimum=0, maximum=1)
+            kept &= self._known("confidence", "use a model with one, such as 'compact'") >= min_confidence
+        if max_cycle_error is not None:
+            check_number("max_cycle_error", max_cycle_error, minimum=0)
+            kept &= self._known("cycle_error", "match in both directions (both)") <= max_cycle_error
+        return self[kept]
+
+    def _known(self, name: str, advice: str) -> Tensor:
+        values: Tensor | None = getattr(self, name)
+        if values is None:
+            raise DeepMatchingError(f"These matches have no {name.replace('_', ' ')}: {advice}.")
+        return values
 
     def to(self, device: torch.device | str) -> Matches:
         """Return the same matches on another device."""
@@ -203,7 +224,9 @@ class Matches:
             from_corners(to_corners(points) * points.new_tensor([new[1] / old[1], new[0] / old[0]]))
             for points, old, new in ends
         )
-        moved = replace(self, keypoints0=keypoints0, keypoints1=keypoints1, size0=size0, size1=size1)
+        error = None if self.cycle_error is None else self.cycle_error * (size0[1] / self.size0[1])
+        own = {"keypoints0": keypoints0, "keypoints1": keypoints1, "size0": size0, "size1": size1}
+        moved = replace(self, **own, cycle_error=error)  # type: ignore[arg-type]
         if self.transformations is None:
             return moved
         to0, to1 = (points.new_tensor(resizing(old, new)) for points, old, new in ends)
@@ -225,7 +248,9 @@ class Matches:
         points = (points0[rows, columns], *(values[pairs, rows, columns] for values in (points1, decoded.scores)))
         parts = [values.split(counts) for values in points]
         sure = [None] * len(counts) if confidence is None else confidence[pairs, rows, columns].split(counts)
-        return [cls(*own, size0, size1, certain) for *own, certain in zip(*parts, sure, strict=True)]  # type: ignore[call-arg]
+        grid = len(points0) * points0.shape[1]
+        found = zip(*parts, sure, strict=True)
+        return [cls(*own, size0, size1, certain, reference_points=grid) for *own, certain in found]  # type: ignore[call-arg, misc]
 
     def homography(self, threshold: float = 3.0) -> TwoViewGeometry:
         """Find the homography that most matches fit within ``threshold`` pixels, by OpenCV's MAGSAC."""
@@ -238,6 +263,19 @@ class Matches:
     def essential(self, K0: np.ndarray, K1: np.ndarray, threshold: float = 1.0) -> TwoViewGeometry:
         """Find the essential matrix and the motion of cameras with these matrices (3, 3), by OpenCV's MAGSAC."""
         return find_essential(*self.numpy()[:2], K0, K1, threshold)
+
+    def warp(self, image1: ImageLike, threshold: float = 3.0) -> np.ndarray:
+        """Return the second image as the first one would show it by :meth:`homography`, uint8 RGBA (H, W, 4).
+
+        Pixels that leave the second image are grey and transparent.
+        """
+        from deepmatching.drawing import warp
+        from deepmatching.io.images import check_matched_size, load_image
+
+        if self.size0 is None:
+            raise DeepMatchingError("The size of the first image is not known: give size0 to Matches.")
+        check_matched_size(second := load_image(image1, "image1"), self.size1)
+        return warp(second, displacements(self.homography(threshold).matrix, self.size0))
 
     def as_kornia(self) -> dict[str, Tensor]:
         """Return a dictionary like that of kornia's LoFTR."""
@@ -274,21 +312,31 @@ class Matches:
         )
 
     def _arrays(self) -> MatchArrays:
-        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        own = {name: getattr(self, name) for name in MatchArrays._fields}
         return MatchArrays(**{n: v.detach().cpu().numpy() if isinstance(v, Tensor) else v for n, v in own.items()})  # type: ignore[arg-type]
 
-    def as_text(self) -> str:
-        """Return the original program's lines, ``x0 y0 x1 y1 score index``: positions from pixel corners, index 0."""
-        return files.format_matches(self._arrays())
+    def as_text(self, confidence: bool = False) -> str:
+        """Return the original program's lines, ``x0 y0 x1 y1 score index``: positions from pixel corners, index 0.
 
-    def save(self, path: PathLike) -> None:
-        """Write ``.txt`` (the original's format), ``.npz`` or ``.h5``, depending on the suffix."""
-        files.write_matches(path, self._arrays())
+        With ``confidence``, that is a seventh column.
+        """
+        return files.format_matches(self._arrays(), confidence)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the arrays by name in the types of JSON, as in ``.json`` files."""
+        return files.to_json(self._arrays())
+
+    def save(self, path: PathLike, confidence: bool = False) -> None:
+        """Write ``.txt`` (the original's format), ``.csv``, ``.json``, ``.npz`` or ``.h5``, depending on the suffix.
+
+        All but ``.txt`` hold the confidence; with ``confidence``, that has it as a seventh column.
+        """
+        files.write_matches(path, self._arrays(), confidence)
 
     @classmethod
     def load(cls, path: PathLike) -> Matches:
         """Read a file that :meth:`save` or another matcher wrote; see :func:`deepmatching.io.matches.read_matches`."""
-        return cls(*files.read_matches(path))  # type: ignore[arg-type]
+        return cls(**files.read_matches(path)._asdict())
 
     def draw(
         self,
@@ -296,17 +344,27 @@ class Matches:
         image1: ImageLike,
         path: PathLike | None = None,
         inliers: np.ndarray | Tensor | None = None,
+        *,
+        lines: int = 40,
+        full_color: float | None = None,
     ) -> np.ndarray:
         """Return a picture of the matches, (rows, columns, 3) uint8 RGB; also written to ``path`` if given.
 
-        Matches of low confidence are pale. With a mask of inliers (N,), the lines of the others are grey.
+        Matches of low confidence are pale and have no arrow. With a mask of inliers (N,), the lines of the others are
+        grey. ``lines`` is how many lines there are at most, and ``full_color`` the displacement in pixels that gets
+        full colour, by default nearly the largest.
         """
+        check_number("lines", lines, minimum=0, maximum=10_000, whole=True)
+        if full_color is not None:
+            check_number("full_color", full_color, above=0)
         from deepmatching.drawing import draw_match_figure, write_image
-        from deepmatching.io.images import load_image
+        from deepmatching.io.images import check_matched_size, load_image
 
         images = load_image(image0, "image0"), load_image(image1, "image1")
+        for image, size in zip(images, (self.size0, self.size1), strict=True):
+            check_matched_size(image, size)
         mask = None if inliers is None else np.asarray(inliers, bool)
-        picture = draw_match_figure(*images, *self.numpy(), self._arrays().confidence, mask)
+        picture = draw_match_figure(*images, *self.numpy(), self._arrays().confidence, mask, lines, full_color)
         if path is not None:
             write_image(path, picture)
         return picture
@@ -328,19 +386,6 @@ def as_tensor(value: Any, name: str) -> Tensor:
     return tensor if tensor.is_floating_point() else tensor.float()
 
 
-def _grid_axis(positions: np.ndarray, side: int | None) -> tuple[np.ndarray, int, float]:
-    """Return, along an axis, the places of positions on the grid, their number (0: no grid) and the spacing."""
-    values = np.unique(positions.round(2))
-    spacing = float(np.diff(values).min(initial=math.inf))
-    places = (positions - values[:1]) / spacing
-    is_grid = 2 <= spacing < math.inf and places.max() <= _MAX_POINTS
-    if not is_grid or np.abs(places - places.round()).max() > 0.1:
-        return np.zeros(0, np.int64), 0, 0.0
-    first = 0 if side is None else max(0, round(float(values[0]) / spacing - 0.45))  # at place 0 it is half the spacing
-    places = places.round().astype(np.int64) + first
-    return places, max(int(places.max()) + 1, 0 if side is None else int(side / spacing + 0.01)), spacing
-
-
 NO_MATCHES = Matches(torch.zeros(0, 2), torch.zeros(0, 2), torch.zeros(0))
 
 
@@ -352,20 +397,3 @@ def selected_mask(decoded: Decoded, b: int | slice, min_confidence: float = 0.0)
     if decoded.confidence is None or not min_confidence:
         return decoded.verified[b]
     return decoded.verified[b] | ((decoded.confidence[b] >= min_confidence) & torch.isfinite(decoded.scores[b]))
-
-
-def count_agreeing(displacements: Tensor, counts: Tensor, spacing: float) -> Tensor:
-    """Return how many matches of a grid agree with their neighbours, see ``Matches.agreement``. Never waits for a GPU.
-
-    The displacements are (rows, columns, 2); ``counts``, (rows, columns) bool, says which matches there are.
-    """
-    rows, columns = counts.shape
-    field = torch.where(counts[..., None], displacements, torch.nan)
-    padded = torch.nn.functional.pad(field, (0, 0, 1, 1, 1, 1), value=torch.nan)
-    steps = [(i, j) for i in range(3) for j in range(3) if (i, j) != (1, 1)]
-    around = torch.stack([padded[i : i + rows, j : j + columns] for i, j in steps]).sort(dim=0).values  # NaN is last
-    number = torch.isfinite(around[..., 0]).sum(dim=0)
-    places = torch.stack([(number - 1) // 2, number // 2]).clamp(min=0)
-    low, high = around.gather(0, places[..., None].expand(-1, -1, -1, 2))
-    distance = torch.hypot(*((low + high) / 2 - displacements).unbind(dim=-1))
-    return (counts & (number >= 3) & (distance <= spacing / 2)).sum()

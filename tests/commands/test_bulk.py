@@ -1,6 +1,7 @@
 """The command ``deepmatching bulk``."""
 
 import os
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from PIL import Image
 
 from deepmatching.bulk_matching import RunFolder
+from helpers.processes import run
 from helpers.synthetic_pictures import draw_photo
 
 
@@ -70,3 +72,10 @@ def test_unrelated_photographs_are_not_verified_and_the_summary_says_so(
     printed = command(*arguments, "--graph", tmp_path / "graph.png")
     assert "3 of 3 pairs" in printed and "warning: most pairs are probably wrong" in printed and "--search" in printed
     assert "0 of 3 pairs have at least 15 matches that fit one geometry" in printed
+
+
+def test_the_status_of_a_run_is_printed(photos: Path, tmp_path: Path, command: Callable[..., str]) -> None:
+    command("bulk", "--exhaustive", photos, "--out", tmp_path / "run", *COMMON)
+    printed = run("bulk", "--status", tmp_path / "run")
+    assert printed.returncode == 0 and "3 of 3 finished (0 failed)" in printed.stdout and "pairs/s" in printed.stdout
+    assert f"{socket.gethostname()}:" in printed.stdout

@@ -21,6 +21,7 @@ from deepmatching.matcher import DeepMatcher
 from deepmatching.models import load_network, save_network
 from helpers import fake_datasets
 from helpers.fake_datasets import FLOW, SIZE, moved, texture, write_image, write_pairs
+from helpers.volumes import blobs
 
 
 def run(dataset: Path | str, **options: Any) -> None:
@@ -54,6 +55,37 @@ def test_a_pixel_takes_the_best_match_by_score_or_by_confidence(
     assert used == ["confidence", "confidence", "score"]
     with pytest.raises(DeepMatchingError, match="rank"):  # other results are not continued
         run(pairs, model="compact", json_file=tmp_path / "score.json", resume=True)
+
+
+@pytest.mark.slow
+def test_pairs_that_fail_are_searched_if_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = np.ascontiguousarray((blobs(3, 1, 3, 192, 192)[0] * 255).byte().permute(1, 2, 0).numpy())
+    turned = np.array([[0.0, 1, 0], [-1, 0, 191], [0, 0, 1]])  # (x, y) is at (y, 191 − x)
+    cv2.imwrite(str(tmp_path / "a.png"), picture)
+    cv2.imwrite(str(tmp_path / "b.png"), np.rot90(picture))
+    np.savetxt(tmp_path / "turned.txt", turned)
+    entry = {"dataset": "mine", "image0": "a.png", "image1": "b.png", "homography": "turned.txt"}
+    (tmp_path / "pairs.json").write_text(json.dumps([entry]))
+    found = {}
+    for auto in (False, True):
+        run(tmp_path / "pairs.json", model="compact", radius=None, auto=auto, json_file=tmp_path / f"{auto}.json")
+        title = capsys.readouterr().out.splitlines()[0].strip()
+        assert title == "compact, radius 80" + (", auto" if auto else "")
+        found[auto] = json.loads((tmp_path / f"{auto}.json").read_text())["pairs"][0]["two_view"]["auc@10"]
+    assert found[False] < 20 and found[True] > 80
+
+
+def test_matches_of_little_confidence_can_be_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pairs = write_pairs(tmp_path, 1)
+    for least in (None, 0.0, 1.0):
+        run(pairs, model="compact", min_confidence=least, json_file=tmp_path / f"{least}.json")
+    assert "confidence at least 1.0" in capsys.readouterr().out
+    files = [json.loads((tmp_path / f"{least}.json").read_text()) for least in ("None", "0.0", "1.0")]
+    accuracy = [file["means"]["pairs"]["all"]["acc@10"] for file in files]
+    assert accuracy[0] == accuracy[1] > 75 and accuracy[2] == 0
+    for refused in ({"flow": True}, {"method": "sift"}, {"model": "hog"}):
+        with pytest.raises(DeepMatchingError, match="confidence"):
+            run(pairs, min_confidence=0.5, **refused)
 
 
 @pytest.mark.slow
@@ -232,7 +264,7 @@ def test_pairs_without_known_truth_are_named_and_left_out(tmp_path: Path, capsys
 
 def test_a_pair_that_cannot_be_done_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, file = write_pairs(tmp_path, 3), tmp_path / "e.json"
-    write_image(tmp_path / "1_b.png", texture((40, 40)))
+    write_image(tmp_path / "1_b.png", texture((4, 4)))
     with pytest.raises(DeepMatchingError, match=r"^Pair 2 of 3 \('1_a-1_b' of pairs\): "):
         run(path, flow=True, json_file=file)
     assert "1 of 3 pairs are kept" in (said := capsys.readouterr().err)
@@ -242,7 +274,7 @@ def test_a_pair_that_cannot_be_done_is_named(tmp_path: Path, capsys: pytest.Capt
     assert "kept" not in capsys.readouterr().err
     write_image(tmp_path / "1_b.png", moved(texture(seed=1)))
     run(path, flow=True, json_file=file, resume=True)
-    write_image(tmp_path / "0_b.png", texture((40, 40)))  # the pair that warms up
+    write_image(tmp_path / "0_b.png", texture((4, 4)))  # the pair that warms up
     with pytest.raises(DeepMatchingError, match=r"^Pair 1 of 3 \('0_a-0_b' of pairs\): "):
         run(path, flow=True)
 

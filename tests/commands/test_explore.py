@@ -24,6 +24,9 @@ def test_a_page_is_exported_without_the_extra(
     printed = command("explore", *pictures, "--model", "hog", "--radius", "16", "--export", page)
     assert f"wrote {page}" in printed
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    polygon = "0,0 40,0 40,40"
+    command("explore", *pictures, "--model", "hog", "--radius", "16", "--export", page, "--mask1", polygon)
+    assert f'"mask_names":["","{polygon}"]' in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

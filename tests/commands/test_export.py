@@ -36,6 +36,20 @@ def test_hlocs_files_and_a_graph_are_written(run: RunFolder, tmp_path: Path, com
     assert cv2.imread(str(paths[2])).shape == (960, 900, 3)
 
 
+def test_a_table_is_written_or_pyarrow_asked_for(
+    run: RunFolder, tmp_path: Path, command: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "pyarrow", None)
+        assert "pip install pyarrow" in command("export", run.path, "--parquet", tmp_path / "a.parquet", code=2)
+    assert not (tmp_path / "a.parquet").exists()
+    parquet = pytest.importorskip("pyarrow.parquet")
+    for path, words in (("a.csv", "a.csv"), ("photos/a.png", "is an input")):
+        assert words in command("export", run.path, "--parquet", tmp_path / path, code=2)
+    assert "matches of 3 pairs" in command("export", run.path, "--parquet", tmp_path / "a.parquet")
+    assert parquet.read_table(tmp_path / "a.parquet").num_rows == 3
+
+
 def test_a_database_is_written_with_the_images_where_they_were(
     run: RunFolder, tmp_path: Path, command: Callable[..., str]
 ) -> None:

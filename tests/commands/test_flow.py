@@ -68,7 +68,9 @@ def test_a_user_gets_the_flow_its_picture_and_its_confidence(pictures: tuple[Pat
 
 
 @pytest.mark.slow
-def test_a_turned_image_has_its_flow_with_a_search_or_from_searched_matches(tmp_path: Path) -> None:
+def test_a_turned_image_has_its_flow_by_a_search_or_from_searched_matches(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     picture = draw_photo(0, 128, 128)
     paths = tmp_path / "a.png", tmp_path / "b.png"
     for path, image in zip(paths, (picture, np.rot90(picture, -1)), strict=True):
@@ -76,11 +78,30 @@ def test_a_turned_image_has_its_flow_with_a_search_or_from_searched_matches(tmp_
     x, y = np.meshgrid(np.arange(128), np.arange(128))
     truth = np.stack([127 - y - x, x - y], axis=2)  # a quarter turn, clockwise
     DeepMatcher.from_pretrained(device="cpu", rotations=4, radius=160).match(*paths).save(tmp_path / "m.npz")
-    options = {"plain": {}, "search": {"rotations": "4"}, "given": {"matches": tmp_path / "m.npz"}}
+    options = {
+        "plain": {"auto": False},
+        "automatic": {},
+        "search": {"rotations": "4"},
+        "given": {"matches": tmp_path / "m.npz"},
+    }
     for name, chosen in options.items():
         flow(*paths, output=tmp_path / f"{name}.flo", device="cpu", edges="gradient", **chosen)
     error = {n: np.hypot(*(read_flow(tmp_path / f"{n}.flo") - truth).transpose(2, 0, 1)).mean() for n in options}
-    assert error["search"] < 0.5 and error["given"] < 0.5 and error["plain"] > 10
+    assert max(error[name] for name in ("automatic", "search", "given")) < 0.5 < 10 < error["plain"]
+    assert capsys.readouterr().err.count("--no-auto forbids it") == 1
+
+
+@pytest.mark.slow
+def test_a_warning_advises_nothing_that_was_tried_already(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], rng: np.random.Generator
+) -> None:
+    paths = tmp_path / "a.png", tmp_path / "b.png"
+    for path, image in zip(paths, (texture(), rng.integers(0, 256, (64, 80, 3))), strict=True):
+        write_image(path, image.astype(np.uint8))
+    for options, is_advised in (({}, False), ({"radius": "80"}, True), ({"auto": False}, True)):
+        flow(*paths, output=tmp_path / "f.flo", device="cpu", **options)
+        said = capsys.readouterr().err
+        assert "probably wrong" in said and ("try a larger --radius; --search finds" in said) == is_advised
 
 
 @pytest.mark.parametrize("suffix", ["png", "pfm", "npy"])
@@ -89,15 +110,17 @@ def test_the_suffix_chooses_the_format(pictures: tuple[Path, Path], tmp_path: Pa
     assert is_right(tmp_path / f"f.{suffix}")
 
 
-@pytest.mark.parametrize("suffix", ["txt", "npz", "h5"])
+@pytest.mark.parametrize("suffix", ["txt", "csv", "json", "npz", "h5"])
 def test_given_matches_are_interpolated_and_the_images_are_not_matched(
     pictures: tuple[Path, Path], tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows, columns = np.mgrid[4:64:8, 4:80:8]
-    start = torch.from_numpy(np.stack([columns.ravel(), rows.ravel()], axis=1)).float()
-    Matches(start, start + torch.tensor(FLOW), torch.ones(len(start))).save(tmp_path / f"m.{suffix}")
+    start = torch.from_numpy(np.stack([columns.ravel(), rows.ravel()], axis=1)).float().repeat(2, 1)
+    follows = torch.arange(len(start)) < len(start) / 2  # the confidence says which
+    end, scores = start + follows[:, None] * torch.tensor(FLOW), torch.ones(len(start))
+    Matches(start, end, scores, confidence=follows.float()).save(tmp_path / f"m.{suffix}", confidence=True)
     monkeypatch.setattr(DeepMatcher, "_frame", lambda *_: pytest.fail("the images are matched"))
-    run(*pictures, output=tmp_path / "f.flo", matches=tmp_path / f"m.{suffix}")
+    run(*pictures, output=tmp_path / "f.flo", matches=tmp_path / f"m.{suffix}", min_confidence=0.5)
     assert is_right(tmp_path / "f.flo")
 
 
@@ -161,6 +184,10 @@ def test_a_folder_gives_a_flow_for_each_frame_but_the_last(
     assert cv2.imread(str(pictures[0])).shape == (128, 80, 3)
     settings = json.loads((tmp_path / "out" / "flow.json").read_text())["settings"]
     assert (settings["model"], settings["radius"], settings["preset"]) == ("hog", 16, "default")
+    run(frames, out=tmp_path / "out", draw=tmp_path / "pictures")  # which are ours
+    shutil.copytree(frames, tmp_path / "mine")
+    with pytest.raises(DeepMatchingError, match=r"frame_0001\.png' exists"):
+        run(frames, out=tmp_path / "out", draw=tmp_path / "mine")
 
 
 def test_the_confidence_of_each_flow_goes_to_a_folder_of_its_own(frames: Path, tmp_path: Path) -> None:
@@ -233,6 +260,14 @@ def test_an_interrupted_run_continues_where_it_stopped(
     assert not described  # all flows are finished
     run(frames, out=tmp_path / "out", restart=True)
     assert len(described) == 4
+
+
+def test_the_bits_in_use_of_frames_are_heeded(tmp_path: Path) -> None:
+    for number in range(2):
+        write_image(tmp_path / "frames" / f"{number}.png", moved(texture(), number).astype(np.uint16) * 16)
+    for result in ({"out": tmp_path / "out"}, {"output": tmp_path / "f.avi"}):
+        with pytest.raises(DeepMatchingError, match="11 bits"):
+            run(tmp_path / "frames", bit_depth=11, edges="gradient", **result)
 
 
 def test_settings_and_sources_do_not_mix(frames: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ import logging
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -12,6 +13,7 @@ import rich.console
 from deepmatching.commands import messages
 from deepmatching.commands.messages import complain, flow_summary, progress_bar, say, set_verbosity, working
 from deepmatching.flow.result import FlowResult
+from deepmatching.progress import tell
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +48,25 @@ def test_long_work_shows_a_spinner_with_the_time_on_a_terminal(
         assert text.strip() == ""
 
 
+@pytest.mark.parametrize("terminal", [True, False], indirect=True)
+def test_long_work_says_how_far_it_is(
+    terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    is_terminal = request.node.callspec.params["terminal"]
+    printed, said = threading.Event(), list[str]()
+    monkeypatch.setattr(messages, "PATIENCE", 0.0)
+    monkeypatch.setattr(messages, "WORK_LINES_EVERY", 3600.0 if is_terminal else 0.001)
+    monkeypatch.setattr(messages, "say", lambda text: (said.append(text), "strip" in text and printed.set()))
+    with working("matching") as timer:
+        timer.join()
+        tell("strip", 3, 7)
+        assert is_terminal or printed.wait(60)
+    if is_terminal:
+        assert "matching: strip 3 of 7" in terminal.getvalue()
+    else:
+        assert said[-1].startswith("matching: strip 3 of 7, 0 s")
+
+
 def test_short_work_shows_nothing(terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "PATIENCE", 3600.0)
     with working("matching"):
@@ -71,16 +92,31 @@ def test_a_quiet_command_prints_errors_only(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err == "a summary\n"
 
 
+def test_the_command_prints_each_message_of_the_library_once(capsys: pytest.CaptureFixture[str]) -> None:
+    set_verbosity()
+    set_verbosity()
+    logging.getLogger("deepmatching").info("a %s", "remark")
+    assert capsys.readouterr().err == "a remark\n"
+
+
+def test_in_another_program_the_library_prints_nothing() -> None:
+    code = "import logging, deepmatching; logging.getLogger('deepmatching').warning('a warning')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == done.stderr == ""
+
+
 def test_names_with_line_breaks_stay_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     say("a\nb \x1b[31m\u2028é")
     assert capsys.readouterr().err == "a\\nb \\x1b[31m\\u2028é\n"
 
 
 INTERRUPTED = """
-import signal, threading, time
+import os, signal, threading, time
 import numpy as np
 from numba import njit
 from deepmatching.commands import messages
+
+del os.set_blocking  # as on Windows before Python 3.12
 
 @njit(nogil=True)
 def endless(state):

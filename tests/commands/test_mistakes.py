@@ -24,19 +24,33 @@ match: a.png missing.png → missing.png | a.png folder → folder | a.png text.
 match: a.png empty.png → empty.png | a.png tiny.png → patch | no\\nsuch.png b.png → no\\nsuch.png | a.png → B
 match a.png b.png: --radius 7 → 7 | --radius=-8 → -8 | --radius far → 'far' | --rotations 0,nan → rotations
 match a.png b.png: --scales , → scales | --levels 40 → levels | --model sift → sift | --device toaster → toaster
-match a.png b.png: --memory 1MB → memory | --memory ٣ → ٣ | --bit-depth -1 -o m.npz → bit_depth | -o out.csv → out.csv
-match a.png b.png: -o m.json → m.json | -o no/such/folder/m.txt → no/such/folder | -o folder → folder
+match a.png b.png: --memory 1MB → memory | --memory ٣ → ٣ | --bit-depth -1 -o m.npz → bit_depth | -o out.xml → out.xml
+match a.png b.png: -o no/such/folder/m.txt → no/such/folder | -o folder → folder
 match a.png b.png: -o folder.txt → folder.txt | --draw m.docx → m.docx | --draw a.png → a.png
 match a.png b.png: --min-confidence 1.5 → --min-confidence | --min-confidence 0.5 --model hog -o m.npz → confidence
-match a.png b.png: -o notes.txt → exists and is not from deepmatching
+match a.png b.png: -o notes.txt → exists and is not from deepmatching | --with-confidence --model hog → confidence
+match a.png b.png: -o notes.json → exists and is not from deepmatching
 match a.png b.png: --draw photo.png → exists and is not from deepmatching
 match a.png b.png: --geometry homography -o notes.json → exists and is not from deepmatching | --colour red → --colour
+match a.png b.png: --points missing.txt → missing.txt | --points m.npz → m.npz | --points words.txt → words.txt
+match a.png b.png: --points p.txt -o p.txt → is an input | --points p.txt -o m.npz → m.npz
+match a.png b.png: --points far.txt → (4000, 4) | --points p.txt --geometry homography → --geometry
+match a.png b.png: --points p.txt --draw m.png --draw-lines 5 → --draw-lines is for matches of a grid
+match a.png b.png: --points p.txt -o notes.csv → exists and is not from deepmatching
+match a.png b.png: --camera0 9,9,5,5 → --geometry essential | --threshold 2 → --geometry
+match a.png b.png: --geometry essential → --camera0 | --geometry homography --threshold -1 → --threshold
+match a.png b.png: --geometry essential --camera0 9,9,5 → FX,FY,CX,CY | --geometry essential --camera0 k.txt → k.txt
+match a.png b.png: --geometry essential --camera0 words.txt → 3 x 3 | --geometry essential --camera0=0,9,5,5 → --camera0
+match a.png b.png: --draw-lines 5 → --draw | --draw m.png --draw-inliers → --geometry
+match a.png b.png: --draw m.png --draw-range 0 → --draw-range | --draw-confidence 2 → --draw-confidence
+match -: b.png → standard input | -o m.npz → standard input | --draw m.png → standard input
 scores a.png b.png: --at 4,4 -o b.png → would be overwritten
 scores a.png b.png: --at 4,4 -o photo.png → exists and is not from deepmatching | --at here -o s.png → --at
 scores a.png b.png: --at 4,4 --at 4 -o s.png → --at needs two numbers such as 320,240, not '4'
-scores a.png b.png: --at 4000,4 -o s.png → not in the first image
+scores a.png b.png: --at 4000,4 -o s.png → not in the first image | --at 4,4 -o s.png --bit-depth 1 → bit_depth
 flow a.png b.png: → -o | -o f.csv → f.csv | -o no/such/f.flo → no/such | -o f.png --confidence f.png → f.png
 flow a.png b.png: --out flows → --out | -o a.png → 'a.png' | --draw photo.jpg → exists and is not from deepmatching
+flow a.png b.png: -o f.flo --min-confidence 0.5 → --matches
 flow a.png b.png: -o photo.png → exists and is not from deepmatching
 flow a.png b.png: -o notes.flo → exists and is not from deepmatching
 flow a.png b.png: --confidence photo.png -o f.flo → exists and is not from deepmatching
@@ -48,22 +62,33 @@ flow a.png b.png -o f.flo: --matches missing.txt → missing.txt | --matches m.t
 flow a.png b.png -o f.flo: --matches none.txt → no matches | --matches m.txt --radius 80 → --radius
 flow a.png b.png -o f.flo: --matches m.txt --model hog → --model | --matches m.txt --search → --search
 flow a.png b.png -o f.flo: --matches m.txt --bit-depth -1 → bit_depth | --restart → --restart
+flow a.png b.png -o f.flo: --matches m.txt --use-alpha → --use-alpha
 flow a.png b.png -o f.flo: --format flo → --format | --draw b.png → 'b.png' | --draw folder/../b.png → b.png'
 flow a.png b.png -o f.flo: --confidence wrong.npy --edges wrong.npy → 'wrong.npy'
-flow: a.png small.png -o f.flo → 96x64 and 80x40 | frames → --out DIR | frames -o f.flo → -o
+flow: frames → --out DIR | frames -o f.flo → .mp4
 flow: frames --out frames → frames | frames --out truth → frame_0002.flo
 flow: frames/frame_0001.png --out out → frame_0001 | empty --out out → empty | single --out out → single
 flow: missing.mp4 --out out → missing | video.mp4 --out out → video
 flow frames --out out: --matches m.txt → --matches | --edges map.png → --edges | --draw p.png → p.png
 flow frames --out out: --draw p.mov → use .mp4 or .avi | --draw out → 'out' | --draw truth/../out → out'
 flow frames --out out: --draw earlier → 'earlier' | --draw frames → frames | --confidence out → 'out'
-flow frames --out out: --confidence frames → frames
+flow frames: --out out --draw video.mp4 → exists and is not from deepmatching
+flow frames: -o video.mp4 → exists and is not from deepmatching
+track frames: --points p.txt --draw video.mp4 → exists and is not from deepmatching
+flow frames --out out: --confidence frames → frames | --use-alpha → --use-alpha
+track frames: -o t.csv → --points | --points p.txt → -o | --points p.txt -o t.npz → t.npz
+track frames: --points p.txt -o p.txt → is an input | --points far.txt -o t.csv → (4000, 4)
+track frames: --points p.txt --draw t.png → t.png | --points p.txt -o notes.csv → exists and is not from deepmatching
+track: single --points p.txt -o t.csv → single | none.mp4 --points p.txt -o t.csv → none.mp4
 explore: a.png → two images | a.png none.png --no-browser → none.png | --export page.html → --export
 explore: --model hog --model vgg --model compact → --model | --model none.safetensors → none.safetensors
 explore: --host 203.0.113.1 --port 0 → 203.0.113.1 | --max-size 3 → --max-size | --port 99999 → --port
+explore: --mask0 a.png → --mask0
+explore a.png b.png: --mask1 cut.png --export page.html → cut.png
 explore a.png b.png: --export page.txt → page.txt | --export none/page.html → none
 explore a.png b.png: --export notes.html → exists and is not from deepmatching
 explore a.png b.png: --export page.html --model hog --model vgg → --model | --device tpu → tpu
+bulk: --out new → the pairs | photos → --out | --status photos → status.json
 bulk photos: --out new → --exhaustive | --sequential 0 --out new → --sequential
 bulk: s3://bucket/photos --exhaustive --out new → s3:// | pairs.txt --out new → --images
 bulk: pairs.txt --images photos --out new → pairs.txt | empty --exhaustive --out new → two images
@@ -176,6 +201,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_flow(folder / "truth" / "frame_0002.flo", np.zeros((4, 4, 2), np.float32))
     mine = '{"mine": "do not lose this"}'
     texts = {"text.png": "not a picture", "empty.png": "", "m.txt": "1 2 3\n", "none.txt": "# nothing\n"}
+    texts |= {"p.txt": "4 4\n", "far.txt": "4000 4\n", "words.txt": "x y z\n", "notes.csv": mine}
     texts |= {"video.mp4": "no video", "earlier/flow.json": "{}", "mine/database.db": mine}
     texts |= {f"notes.{suffix}": mine for suffix in ("txt", "json", "flo", "html", "onnx", "db", "h5")}
     texts |= {"small.toml": 'out = "trained"\n' + SMALL.replace("[data]", '[data]\ntrain = "pairs.json"')}

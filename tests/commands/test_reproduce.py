@@ -116,7 +116,7 @@ def test_with_a_limit_part_of_a_data_set_is_enough(data: Path, capsys: pytest.Ca
     with pytest.raises(DeepMatchingError, match="incomplete"):
         run("table1", data)
     run("table1", data, limit=1)
-    assert "note: 1 pairs of sintelmini-val lack files and are left out" in capsys.readouterr().err
+    assert "note: left out 1 pair of sintelmini-val for lack of files" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("hog_alone")

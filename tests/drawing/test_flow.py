@@ -34,6 +34,18 @@ def test_the_panels_are_named_and_the_confidence_has_a_scale_from_0_to_1(rng: np
         assert [label.get_text() for label in bar.get_xticklabels()] == ["0", "0.25", "0.5", "0.75", "1"]
 
 
+def test_the_warp_is_grey_where_the_second_image_hides_a_pixel() -> None:
+    image, hidden = np.full((300, 400, 3), 250, np.uint8), np.zeros((300, 400), bool)
+    hidden[100:200, 100:200] = True
+    still, sure = np.zeros((300, 400, 2), np.float32), np.ones((300, 400), np.float32)
+    for given, title, color in ((None, "Image 1 warped by the flow", 250), (hidden, "; grey: hidden or outside", 128)):
+        axes = build_flow_figure(image, still, sure, image, given).axes[1]
+        assert axes.get_title(loc="left").endswith(title)
+        pixels = np.asarray(axes.images[0].get_array())
+        rows, columns = pixels.shape[:2]
+        assert pixels[rows // 2, columns * 3 // 8, 0] == color and pixels[5, 5, 0] == 250
+
+
 def test_a_flow_of_usual_size_has_a_legend_unless_told_otherwise() -> None:
     flow = np.full((200, 300, 2), (5, 0), np.float32)
     plain = draw_flow(flow, legend=False)

@@ -220,3 +220,56 @@ def test_wild_matches_do_no_harm() -> None:
     assert draw_match_figure(image, image, start, end, np.zeros(3), np.array([0.5, np.nan, np.inf])).ndim == 3
     with pytest.raises(DeepMatchingError, match="each match needs one of each"):
         draw_match_figure(image, image, start, end[:2])
+
+
+@pytest.mark.parametrize("spacing", [8, 16, 21.3])
+def test_matches_of_a_grid_leave_no_gaps_however_coarse_it_is(spacing: float) -> None:
+    image = np.full((480, 640, 3), 128, np.uint8)
+    y, x = np.mgrid[spacing / 2 : 480 : spacing, spacing / 2 : 640 : spacing]
+    start = np.stack([x.ravel(), y.ravel()], axis=1)
+    field = panels_of(build_match_figure(image, image, start, start + 5))[3]
+    assert not (field[20:-60, 20:-120] == NO_MATCH).all(axis=2).any()
+
+
+def test_few_scattered_matches_are_small_squares(rng: np.random.Generator) -> None:
+    image = np.full((480, 640, 3), 128, np.uint8)
+    start = np.stack([np.linspace(50, 350, 7), rng.uniform(50, 400, 7)], axis=1)
+    field = panels_of(build_match_figure(image, image, start, start + 5))[3][:, :480]
+    assert 0 < (field != NO_MATCH).any(axis=2).sum() <= 7 * 12 * 12
+
+
+def test_panoramas_are_drawn_below_each_other_with_lines_that_lead_down(rng: np.random.Generator) -> None:
+    image = np.full((200, 800, 3), 255, np.uint8)
+    start = rng.uniform((20, 20), (760, 160), (500, 2))
+    figure = build_match_figure(image, image, start, start + np.array([10.0, 5.0]))
+    first, second = (axes.get_window_extent() for axes in figure.axes[:2])
+    assert first.y0 > second.y1 and first.x0 == second.x0
+    ends = np.array([line.get_xydata() for line in figure.axes[1].lines])
+    assert len(ends) == 40
+    np.testing.assert_allclose(ends[:, 1, 0] - ends[:, 0, 0], 10, atol=0.01)
+    assert np.ptp(ends[:, 1, 1] - ends[:, 0, 1]) < 0.01 and (ends[:, 1, 1] > ends[:, 0, 1] + 200).all()
+    assert np.diff(np.sort(ends.mean(axis=1)[:, 0])).min() > 4  # no two lines are one
+
+
+def test_the_number_of_lines_and_the_range_of_colours_are_chosen(rng: np.random.Generator) -> None:
+    start, end, scores = some_matches(rng, 600, 800, 500)
+    for lines in (0, 7, 100):
+        figure = build_match_figure(BLACK, BLACK, start, end, scores, lines=lines)
+        assert 0.7 * lines <= len(figure.axes[1].lines) <= lines
+    (red, pale) = (
+        panels_of(build_match_figure(BLACK, BLACK, start[:1] * 0 + 300, start[:1] * 0 + (310, 300), max_norm=n))[3]
+        for n in (10, 40)
+    )
+    assert np.ptp(red[300, 300]) > 2 * np.ptp(pale[300, 300]) > 0
+
+
+def test_uncertain_matches_have_no_arrows_and_do_not_bleach_the_others() -> None:
+    start = np.array([[200.0, 150], [300, 150], [200, 300], [300, 300]])
+    motion, sure = np.array([[8.0, 0], [8, 0], [90, 0], [90, 0]]), np.array([0.9, 0.8, 0.4, 0.1])
+    figure = build_match_figure(BLACK, BLACK, start, start + motion, None, sure)
+    (arrows,) = figure.axes[2].collections
+    assert np.asarray(arrows.get_offsets())[:, 1].tolist() == [150, 150]
+    assert figure.axes[2].get_title(loc="left").endswith("no arrow: confidence below 0.5")
+    colors = panels_of(figure)[3]
+    only = panels_of(build_match_figure(BLACK, BLACK, start[:2], start[:2] + 8 * np.eye(2)[[0, 0]], None, sure[:2]))[3]
+    assert (colors[150, 200] == only[150, 200]).all()

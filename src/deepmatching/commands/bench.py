@@ -6,7 +6,7 @@ from typing import Any
 from deepmatching.commands import options
 from deepmatching.commands.messages import print_rows, working
 from deepmatching.commands.options import option
-from deepmatching.errors import check_number
+from deepmatching.errors import check_number, counted
 from deepmatching.settings import RADIUS
 
 
@@ -47,12 +47,13 @@ def bench(
     matcher.plan((height, width), (height, width), batch)  # raises here, in this process, if it does not fit
     radius, device = settings["radius"], str(matcher.device)
     case = Case(model, width, height, radius, device, batch, torch.get_num_threads())
-    with working(f"timing {repeats} runs of {size}, radius {radius}"):
+    with working(f"timing {counted(repeats, 'run')} of {size}, radius {radius}"):
         timing = measure(case, repeats)
         program = None if sys.platform == "win32" else measure_match(case)
     bound = "memory" if timing.memory_floor >= timing.arithmetic_floor else "arithmetic"
+    used = f", {counted(timing.threads, 'thread')}" if timing.device == "cpu" else ""
     rows = [
-        ("device", f"{timing.device}, {timing.threads} threads" if timing.device == "cpu" else timing.device),
+        ("device", f"{timing.device}{used}"),
         ("first run", f"{1000 * timing.first:.1f} ms"),
         ("time (median)", f"{1000 * timing.time:.2f} ms"),
         ("time (best)", f"{1000 * timing.best:.2f} ms"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,7 +12,7 @@ from deepmatching.commands import messages, options, runs
 from deepmatching.commands.machine import use_threads
 from deepmatching.commands.messages import duration, progress_bar, say
 from deepmatching.commands.options import argument, option, refuse
-from deepmatching.errors import DeepMatchingError
+from deepmatching.errors import DeepMatchingError, counted
 from deepmatching.settings import RADIUS
 
 if TYPE_CHECKING:
@@ -23,16 +24,19 @@ NEIGHBOURS = 20  #: Default number of similar images for each image.
 FAILURES = "failures.txt"  #: File in the run's folder with the pairs that failed.
 
 
-@options.command(*options.MATCHING, radius=RADIUS)
+@options.command(*options.MATCHING, "auto")
 def bulk(
-    source: Path = argument(
-        ...,
+    source: Path | None = argument(
+        None,
         "PAIRS|FOLDER",
         "A file with the names of two images on each line, as hloc writes; or, with --exhaustive, "
-        "--sequential or --retrieval, the folder of the images.",
+        "--sequential or --retrieval, the folder of the images, which may be in an object store (s3://BUCKET/FOLDER).",
     ),
     *,
-    out: Path = option(..., "Folder for the matches. A run in it is continued.", "RUN"),
+    out: Path | None = option(
+        None, "Folder for the matches, perhaps in an object store. A run in it is continued.", "RUN"
+    ),
+    status: Path | None = option(None, "Print how far the run in this folder is, and do nothing else.", "RUN"),
     images: Path | None = option(None, "With a file of pairs: the folder of the images.", "FOLDER"),
     exhaustive: bool = option(False, "Match every image with every other."),
     sequential: int | None = option(None, "Match every image with the N that follow it by name.", "N"),
@@ -45,6 +49,9 @@ def bulk(
     flow: bool = option(False, "Also write the flow of each pair (.flo), to the folder flow in RUN."),
     threads: int | None = options.THREADS,
     min_confidence: float | None = options.LEAST_CONFIDENCE,
+    masks: Path | None = option(
+        None, "Folder with masks of the images, named as COLMAP does: 1.jpg.png for 1.jpg. Black is not matched.", "DIR"
+    ),
     batch: int | None = option(None, "Pairs of equal sizes that are matched at once.", "N", "1; on a GPU 16"),
     engine: Literal["local", "ray"] = option("local", "Match in this process, or with Ray, here or on a cluster."),
     address: str | None = option(None, "With --engine ray: the cluster.", "auto|HOST:PORT", "Ray on this machine"),
@@ -66,6 +73,8 @@ def bulk(
 
     deepmatching bulk FOLDER --exhaustive --out RUN
 
+    deepmatching bulk --status RUN
+
     Each image is described once for all its pairs. A pair that fails is recorded, and the others go on. After an
     interruption, run the same command again to continue. deepmatching export writes the matches for hloc and COLMAP,
     deepmatching sfm reconstructs the scene.
@@ -74,6 +83,11 @@ def bulk(
     from deepmatching.bulk_matching import bulk as run_bulk
     from deepmatching.drawing import check_picture_path
 
+    if status is not None:
+        return _print_status(status)
+    if source is None or out is None:
+        missing = "--out RUN, a folder for the matches" if source else "the pairs, or the folder of the images"
+        raise DeepMatchingError(f"Something is missing: give {missing}.")
     if retrieval is None:
         refuse({"neighbours": neighbours}, "is for --retrieval: leave it out.")
     count = NEIGHBOURS if neighbours is None else neighbours
@@ -100,6 +114,7 @@ def bulk(
             batch_size=batch,
             flow=flow,
             min_confidence=min_confidence,
+            masks=masks,
             restart=not resume,
             retry=retry,
             on_start=display.started,
@@ -110,6 +125,26 @@ def bulk(
     if graph is not None:
         runs.draw_graph(run, graph, min_matches)
         messages.say_written(graph)
+
+
+def _print_status(folder: Path) -> None:
+    """Print the figures that the run in a folder has written last."""
+    from deepmatching.bulk_matching.status import read_status
+    from deepmatching.network.memory import amount
+
+    status = read_status(folder)
+    left = "" if status.seconds_left is None or status.state == "finished" else duration(status.seconds_left)
+    rows = [
+        ("state", f"{status.state}, as it said {duration(max(0.0, time.time() - status.time))} ago"),
+        ("pairs", f"{status.finished} of {status.pairs} finished ({status.failed} failed)"),
+        ("matches", str(status.matches)),
+        ("speed", f"{status.pairs_per_second:.3g} pairs/s"),
+        *([("left", left)] if left else []),
+    ]
+    for name, worker in status.workers.items():
+        speed = f"{worker.pairs_per_second:.3g} pairs/s"
+        rows.append((name, f"{counted(worker.pairs, 'pair')}, {speed}, {amount(worker.memory)}"))
+    messages.print_rows(rows, to_output=True)
 
 
 def _pairs(
@@ -161,41 +196,44 @@ class _Display(contextlib.ExitStack):
 
     def _left(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
-            done = f"{self.progress.before + self.progress.done} of {self.progress.total} pairs are finished"
-            say(f"{done} in {self._out}: run the same command to continue")
+            done = self.progress.before + self.progress.done
+            say(messages.unfinished(done, self.progress.total, "pairs", self._out))
 
 
 def _summarize(run: RunFolder, progress: Progress) -> None:
     """Print what the run has, and write its failures to a file."""
-    from deepmatching.io.files import write_file
+    from deepmatching.io.files import remove_file, write_file
     from deepmatching.network.memory import amount
 
-    found = [(pair.names, pair.failure, len(pair.matches)) for pair in run]
-    failures = {names: reason for names, reason, _ in found if reason}
-    matches, right = sum(count for *_, count in found), len(found) - len(failures)
+    content, count = run.content(), sum(map(run.plan.count, run.done))
+    failures, matches = content.all_failures(), sum(content.matches.values())
     path = run.path / FAILURES
     if failures:
         lines = [[text.translate(messages.ESCAPES) for text in (*names, why)] for names, why in failures.items()]
         write_file(path, os.fsencode("".join("\t".join(line) + "\n" for line in lines)))  # names need not be text
     else:
-        path.unlink(missing_ok=True)
+        remove_file(path)
     rows = [
         ("images", str(len(run.plan.names))),
-        ("pairs", f"{len(found)} ({len(failures)} failed)" if failures else str(len(found))),
-        ("matches", f"{matches} ({matches / max(1, right):.0f} a pair)"),
+        ("pairs", f"{count} ({len(failures)} failed)" if failures else str(count)),
+        ("matches", f"{matches} ({matches / max(1, count - len(failures)):.0f} a pair)"),
     ]
     if progress.done:
         rows += [
             ("probably wrong", f"{progress.doubtful} of {progress.done} pairs"),
-            ("time", f"{duration(progress.elapsed)} for {progress.done} pairs, {progress.rate:.3g} pairs/s"),
+            ("time", f"{duration(progress.elapsed)} for {counted(progress.done, 'pair')}, {progress.rate:.3g} pairs/s"),
             ("descriptions", f"{progress.described} instead of {2 * progress.done}"),
             ("memory", amount(progress.memory)),
         ]
     messages.print_rows(rows)
+    if progress.searched:
+        why = f"few matches were right within {RADIUS} px; --no-auto forbids it"
+        say(f"matched {counted(progress.searched, 'pair')} again by a search at a reduced size, as {why}")
     for (name0, name1), reason in list(failures.items())[:_MAX_PRINTED_FAILURES]:
         say(f"failed: {name0} and {name1}: {reason}")
     if progress.doubtful > progress.done / 2:
-        is_searched = run.plan.settings.get("search")
+        own = run.plan.settings
+        is_searched = own.get("search") or (own.get("auto") and own.get("radius") is None)
         advice = "" if is_searched else "; if they show one scene turned or at other scales, --search finds more"
         say(f"warning: most pairs are probably wrong, as pictures of different places are{advice}")
     messages.say_written(path if failures else None, run.path)

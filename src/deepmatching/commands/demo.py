@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from deepmatching.commands import messages, options
+from deepmatching.commands.first_run import share_compilation
 from deepmatching.commands.messages import say
 from deepmatching.commands.options import option
 from deepmatching.settings import MODEL
@@ -27,6 +28,7 @@ def demo(
     first, second = as_file(images / "bunny_0.jpg"), as_file(images / "bunny_1.jpg")
     with new_folders(out), first as image0, second as image1:
         options.check_outputs((out / name, str) for name in names)
+        share_compilation()
         matcher = options.build_matcher(MODEL, settings, threads)
         start = time.perf_counter()
         matches = matcher.match(image0, image1)
@@ -36,9 +38,7 @@ def demo(
         assert matches.size0 is not None
         keypoints0, keypoints1, _ = matches.numpy()
         write_image(out / "displacement.png", draw_displacement(keypoints0, keypoints1, *matches.size0))
-        length = matches.displacements.norm(dim=1)
-        fast = length > length.quantile(0.99) / 2  # the score maps of a moving point say more
-        x, y = matches.keypoints0[fast][matches.scores[fast].argmax()].tolist()
+        x, y = matches.keypoints0[matches.scores.argmax()].tolist()
         matcher.draw_scores(image0, image1, (x, y), out / "scores.png")
         start = time.perf_counter()
         result = matcher.flow(image0, image1).read()

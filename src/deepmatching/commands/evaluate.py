@@ -12,9 +12,12 @@ from deepmatching.errors import DeepMatchingError
 from deepmatching.settings import FLOW_RADIUS, MODEL, PRESET, RADIUS, RECIPROCAL, Rank
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from deepmatching.evaluation.running import FlowFunction, PairMatcher
     from deepmatching.flow.pipeline import EdgesLike
     from deepmatching.matcher import DeepMatcher
+    from deepmatching.matches import Matches
 
 
 @options.command(
@@ -47,11 +50,12 @@ def evaluate(
     ),
     flow: bool = option(False, "Evaluate the dense flow instead of the matches."),
     preset: str | None = option(
-        None, "Preset of --flow: default, interpolated, classic, original, sintel, kitti or middlebury.", "NAME", PRESET
+        None, "Preset of --flow: default, classic, original, sintel, kitti or middlebury.", "NAME", PRESET
     ),
     edges: options.Edges | None = option(None, "Edge detector of --flow.", shown="network"),
     structured_forest: Path | None = options.STRUCTURED_FOREST,
     rank: Rank | None = option(None, options.RANK_HELP, shown="confidence"),
+    min_confidence: float | None = options.LEAST_CONFIDENCE,
     settings: dict[str, Any],
     threads: int | None = options.THREADS,
     json_file: Path | None = options.JSON,
@@ -68,7 +72,8 @@ def evaluate(
 
     With --flow, EPE: mean error of all pixels, in px. >3px: pixels off by more than 3 px, in %. Fl: pixels off by more
     than 3 px and 5 % of the true displacement, in %. s0-10, s10-40, s40+: EPE where the true displacement is below 10,
-    10 to 40, above 40 px. Means over pairs, and over all pixels.
+    10 to 40, above 40 px. occlusion: average precision of the stated occlusion, in %. Means over pairs, and over all
+    pixels.
 
     AUC@T: for pairs of a .json list with a homography, points or a pose, the mean of max(0, 1 - error / T), in %. The
     error is that of the geometry that MAGSAC finds in the matches, in px of images of 1024 px, or in degrees.
@@ -93,12 +98,12 @@ def evaluate(
             "subpixel": False,
             "no_subpixel": not settings["subpixel"],
         }
-        changed |= {"threads": threads, "rank": rank, **of_flow}
+        changed |= {"threads": threads, "rank": rank, "min_confidence": min_confidence, **of_flow}
         refuse(changed, "has no effect on methods of OpenCV: leave it out.")
     elif not flow:
         refuse(of_flow, "is for --flow: leave it out.")
     if flow:
-        refuse({"rank": rank}, "is for matches, not for --flow: leave it out.")
+        refuse({"rank": rank, "min_confidence": min_confidence}, "is for matches, not for --flow: leave it out.")
     if resume and json_file is None:
         raise DeepMatchingError("--resume continues a file of metrics: name it with --json FILE.")
     options.check_outputs([(json_file, options.check_json_suffix)], (Path(dataset),))
@@ -110,16 +115,17 @@ def evaluate(
     if method is not None:
         name, size = method, settings["max_size"]
         matcher, flow_function = _opencv_method(method, flow, size)
-        described = {"method": method} if size is None else {"method": method, "max_size": size}
+        described: dict[str, Any] = {"method": method} if size is None else {"method": method, "max_size": size}
     else:
         name = model or MODEL
-        if settings["radius"] is None and not flow:
+        if settings["radius"] is None and not (flow or settings["auto"]):  # a given radius is never widened
             settings["radius"] = RADIUS
         source = options.edge_source(edges or "network", structured_forest)
         built = options.build_matcher(name, settings, threads)
         used = (preset or PRESET) if flow else None
         matcher, flow_function = _our_method(built, used, source)
         described = options.describe(name, matcher, used, options.edges_in_words(source), rank)
+        described |= {} if min_confidence is None else {"min_confidence": min_confidence}
     recorded = {
         **{"dataset": dataset if dataset.endswith(".json") else data.name, "only": sorted(only or [])},
         **{"limit": limit, "masks": masks, **described, "contents": data.contents_hash},
@@ -136,7 +142,8 @@ def evaluate(
         if flow_function is not None:
             evaluation = evaluate_flow(flow_function, data, recorder, on_pair, warm_up=method is None)
         else:
-            evaluation = evaluate_matches(matcher, data, recorder, on_pair, method is None, rank or "confidence")
+            kept = matcher if min_confidence is None else _Confident(matcher, min_confidence)
+            evaluation = evaluate_matches(kept, data, recorder, on_pair, method is None, rank or "confidence")
     title = name if method else _title(name, recorded)
     if any(evaluation.pixel_sets(group) for group in evaluation.groups):
         if per_pair:
@@ -153,14 +160,27 @@ def _title(model: str, recorded: dict[str, Any]) -> str:
     """Return the model, its radius, and settings that differ from the defaults."""
     reciprocal = recorded["reciprocal"]
     return (
-        f"{model}, radius {recorded['radius']}"
+        f"{model}, radius {recorded['radius'] or (FLOW_RADIUS if 'preset' in recorded else RADIUS)}"
+        + (", auto" if recorded["auto"] else "")
         + (f", reciprocal {reciprocal}" if reciprocal != RECIPROCAL else "")
         + ("" if recorded["subpixel"] else ", matches on cells")
         + (f", {recorded['pooling']} pooling" if "pooling" in recorded else "")
         + (", search" if "search" in recorded else "")
         + (", ranked by score" if "rank" in recorded else "")
+        + (f", confidence at least {recorded['min_confidence']}" if "min_confidence" in recorded else "")
         + (f", edges: {recorded['edges']}" if "edges" in recorded else "")
     )
+
+
+class _Confident:
+    """Keeps the matches of a matcher with at least this confidence."""
+
+    def __init__(self, matcher: PairMatcher, min_confidence: float) -> None:
+        self._matcher, self._min_confidence = matcher, min_confidence
+
+    def match(self, image0: Tensor, image1: Tensor) -> Matches:
+        """Match two images (3, H, W)."""
+        return self._matcher.match(image0, image1).filter(self._min_confidence)
 
 
 def _opencv_method(name: str, flow: bool, max_size: int | None) -> tuple[PairMatcher, FlowFunction | None]:
@@ -182,4 +202,4 @@ def _our_method(matcher: DeepMatcher, preset: str | None, edges: EdgesLike) -> t
     if preset is None:
         return matcher, None
     settings, for_flow = preset_of(preset), matcher.for_flow()
-    return for_flow, lambda image0, image1: for_flow.flow(image0, image1, settings, edges=edges).flow
+    return for_flow, lambda image0, image1: for_flow.flow(image0, image1, settings, edges=edges).read()

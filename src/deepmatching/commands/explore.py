@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PORT = 8760  #: The port that is tried first, so that links keep working after a restart.
 
 
-@options.command("radius", "levels", "bit_depth", "device")
+@options.command("radius", "levels", "search", "bit_depth", "device")
 def explore(
     image0: Path | None = argument(None, "A", "First image; matches start here."),
     image1: Path | None = argument(None, "B", "Second image."),
@@ -35,6 +35,8 @@ def explore(
     ),
     model: list[str] | None = option(None, f"{options.MODEL_HELP} Give it twice to compare two.", "NAME|PATH", MODEL),
     settings: dict[str, Any],
+    mask0: str | None = options.MASK0,
+    mask1: str | None = options.MASK1,
     max_size: int = option(1024, "Show and match larger images at a reduced size: the longer side.", "PIXELS", min=16),
     threads: int | None = options.THREADS,
     host: str = option("127.0.0.1", "Address to serve on; others than 127.0.0.1 open it to the network.", "ADDRESS"),
@@ -48,6 +50,8 @@ def explore(
     """
     if (image0 is None) != (image1 is None):
         raise DeepMatchingError("Give two images, or none.")
+    if image0 is None:
+        options.refuse({"mask0": mask0, "mask1": mask1}, "needs two images: deepmatching explore A B.")
     models = model or [MODEL]
     if len(models) > 2:
         raise DeepMatchingError("Two models can be compared, not more: give --model once or twice.")
@@ -64,9 +68,9 @@ def explore(
     from deepmatching.explorer.pictures import Pictures
     from deepmatching.explorer.results import RunSettings
 
-    of_runs = tuple(RunSettings(name, settings["radius"], settings["levels"]) for name in models)
+    of_runs = tuple(RunSettings(name, settings["radius"], settings["levels"], settings["search"]) for name in models)
     given = None if image0 is None or image1 is None else (image0, image1)
-    with contextlib.closing(Pictures(max_size, settings["bit_depth"], given)) as pictures:
+    with contextlib.closing(Pictures(max_size, settings["bit_depth"], given, (mask0, mask1))) as pictures:
         if export is not None:
             export_page(pictures, of_runs, export, settings["device"])
         else:
@@ -83,7 +87,8 @@ def export_page(pictures: Pictures, of_runs: tuple[RunSettings, ...], path: Path
         raise DeepMatchingError("--export needs two images: deepmatching explore A B --export page.html.")
     if len(of_runs) > 1:
         raise DeepMatchingError("An exported page shows one model: give --model once.")
-    options.check_outputs([(path, lambda name: check_suffix(name, (".html", ".htm"), "page"))], pictures.given)
+    inputs = [*pictures.given, *(Path(mask) for mask in pictures.given_masks if mask is not None)]
+    options.check_outputs([(path, lambda name: check_suffix(name, (".html", ".htm"), "page"))], inputs)
     pair = pictures.pair(pictures.given_id)
     with computing("matching"):
         result = compute(pair, of_runs[0], device, lambda stage: None)

@@ -11,20 +11,24 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from deepmatching import __version__
 from deepmatching.commands import messages, options
+from deepmatching.commands.first_run import share_compilation
 from deepmatching.commands.machine import use_threads
 from deepmatching.commands.messages import first_names, progress_bar, say
 from deepmatching.commands.options import argument, build_matcher, describe, is_same, option, refuse
-from deepmatching.errors import DeepMatchingError
+from deepmatching.errors import DeepMatchingError, counted
 from deepmatching.settings import FLOW_RADIUS, MODEL, PRESET, choose_device
 
 if TYPE_CHECKING:
+    from deepmatching.drawing.flow import Style
+    from deepmatching.flow.result import FlowResult
     from deepmatching.matcher import DeepMatcher
 
 FlowFormat = Literal["flo", "png", "pfm", "npy"]
 
 
 @options.command(
-    *("radius", "device", "memory", "max_size", "bit_depth", "search", "rotations", "scales"),
+    *("radius", "device", "memory", "max_size", "bit_depth", "use_alpha"),
+    *("search", "rotations", "scales", "auto"),
     shown={"radius": str(FLOW_RADIUS)},
 )
 def flow(
@@ -32,26 +36,41 @@ def flow(
     image1: Path | None = argument(None, "B", "Second image."),
     *,
     output: Path | None = option(
-        None, "Flow file to write: .flo, .png (KITTI, 16 bits), .pfm or .npy.", "FILE", flags="-o --output"
+        None,
+        "Flow file to write: .flo, .png (KITTI, 16 bits), .pfm or .npy. For a video or folder: a video, .mp4 or .avi.",
+        "FILE",
+        flags="-o --output",
     ),
     out: Path | None = option(None, "For a video or folder: write one flow file per frame here.", "DIR"),
     draw: Path | None = option(
         None, "Also draw the flow. For a video or folder: an .mp4 or .avi file, or a folder for pictures.", "PICTURE"
+    ),
+    style: Literal["above", "beside", "colours", "arrows"] | None = option(
+        None,
+        "In a video: frames above or beside their flow, its colours alone, or arrows on the frames.",
+        shown="above",
     ),
     confidence: Path | None = option(
         None, "Also write each pixel's confidence, 0 to 1: .npy, or .png (16 bits). With --out: a folder.", "FILE"
     ),
     preset: str = option(
         PRESET,
-        f"Flow settings: {PRESET}; interpolated, without the dense network; classic, also without the confidence of "
-        "matches; or EpicFlow's own: original, sintel, kitti, middlebury.",
+        f"Flow settings: {PRESET}; classic, without the confidence of matches; or EpicFlow's own: original, sintel, "
+        "kitti, middlebury.",
         "NAME",
     ),
     edges: str = option("network", "Edge detector, or the first image's edge map.", "network|gradient|FILE"),
     structured_forest: Path | None = options.STRUCTURED_FOREST,
     matches: Path | None = option(
-        None, "Interpolate these matches of any matcher (.txt, .npz or .h5) instead of matching the images.", "FILE"
+        None,
+        "Interpolate these matches of any matcher (.txt, .csv, .json, .npz or .h5) instead of matching the images.",
+        "FILE",
     ),
+    min_confidence: float | None = option(
+        None, "With --matches: leave out those with less confidence, 0 to 1.", "P", "none", min=0, max=1
+    ),
+    mask0: str | None = options.MASK0,
+    mask1: str | None = options.MASK1,
     model: str | None = option(None, options.MODEL_HELP, "NAME|PATH", MODEL),
     settings: dict[str, Any],
     threads: int | None = options.THREADS,
@@ -64,8 +83,11 @@ def flow(
 
     deepmatching flow VIDEO|FOLDER --out DIR
 
+    deepmatching flow VIDEO|FOLDER -o FLOW.mp4
+
     A flow file holds the displacement of every pixel of the first image, in pixels. The second form writes one file
-    for each frame except the last. After an interruption, run the same command again to continue.
+    for each frame except the last. After an interruption, run the same command again to continue. The third form draws
+    the flow while it is computed, and keeps nothing else.
     """
     from deepmatching.drawing import check_picture_path
     from deepmatching.flow import preset as preset_of
@@ -76,26 +98,38 @@ def flow(
     from deepmatching.matches import Matches
 
     flow_settings = preset_of(preset)
+    if matches is None:
+        refuse({"min_confidence": min_confidence}, "is for --matches: leave it out.")
     edge_source = options.edge_source(edges, structured_forest)
+    share_compilation()
     if image1 is None:
-        refuse({"-o": output}, "is for a pair of images: give a second image, or --out DIR for a video or folder.")
-        refuse({"matches": matches}, "is for a pair of images: give a second image, or leave it out.")
-        if out is None:
-            raise DeepMatchingError("Give a second image, or --out DIR for the flows of a video or folder.")
+        of_pair = {"matches": matches, "mask0": mask0, "mask1": mask1, "use_alpha": settings["use_alpha"]}
+        refuse(of_pair, "is for a pair of images: give a second image, or leave it out.")
+        if output is None and out is None:
+            raise DeepMatchingError("Give a second image; or, for a video or folder, --out DIR or -o FLOW.mp4.")
+        if output is not None:
+            of_files = {"out": out, "draw": draw, "confidence": confidence, "format": file_format, "restart": restart}
+            refuse(of_files, "is for flow files of a video or folder: leave it out, or -o.")
+        elif draw is None:
+            refuse({"style": style}, "is for a video: name it with --draw or -o.")
         if not callable(edge_source) and edges not in ("network", "gradient"):
             raise DeepMatchingError("One edge map cannot serve all frames: use --edges network or gradient.")
         matcher = build_matcher(model or MODEL, settings, threads)
+        compute = partial(matcher.flow_sequence, preset=preset, edges=edge_source)
+        if output is not None:
+            return _video_of_flow(image0, output, matcher.for_flow(), compute, style or "above")
+        assert out is not None
         recorded = {"preset": preset, "edges": str(structured_forest or edges), "model": model or MODEL}
-        suffix, compute = f".{file_format or 'flo'}", partial(matcher.flow_sequence, preset=preset, edges=edge_source)
-        return _flow_of_frames(image0, out, matcher.for_flow(), compute, recorded, suffix, restart, draw, confidence)
+        suffix, own = f".{file_format or 'flo'}", (draw, style or "above", confidence)
+        return _flow_of_frames(image0, out, matcher.for_flow(), compute, recorded, suffix, restart, *own)
 
-    of_frames = {"out": out, "format": file_format, "restart": restart}
+    of_frames = {"out": out, "format": file_format, "restart": restart, "style": style}
     refuse(of_frames, "is for a video or a folder: name the flow with -o, and leave it out.")
     if output is None and draw is None and confidence is None:
         raise DeepMatchingError("Nothing would be written: name the flow file with -o.")
     options.check_outputs(
         [(output, check_flow_suffix), (draw, check_picture_path), (confidence, check_confidence_suffix)],
-        (image0, image1, matches, Path(edges), structured_forest),
+        (image0, image1, matches, Path(edges), structured_forest, *(Path(m) for m in (mask0, mask1) if m is not None)),
     )
     if matches is None:
         matcher = build_matcher(model or MODEL, settings, threads)
@@ -103,15 +137,18 @@ def flow(
         first, second = matcher.load(image0, "image0"), matcher.load(image1, "image1")
         messages.say_work(matcher.for_flow(), first, second)
         with messages.computing("computing the flow"):
-            result = matcher.flow(first, second, flow_settings, edges=edge_source).read()
+            usable0, usable1 = options.masks_of((mask0, mask1), (first, second))
+            result = matcher.flow(first, second, flow_settings, edges=edge_source, mask0=usable0, mask1=usable1).read()
     else:
-        of_matching = {name: value for name, value in settings.items() if name not in ("device", "bit_depth")}
-        refuse({"model": model, **of_matching}, "has no effect when --matches is given: leave it out.")
+        of_matching = {name: value for name, value in settings.items() if name not in ("device", "bit_depth", "auto")}
+        of_matching |= {"model": model, "mask0": mask0, "mask1": mask1}
+        refuse(of_matching, "has no effect when --matches is given: leave it out.")
         start = time.perf_counter()
         bits = settings["bit_depth"]
         first, second = load_image(image0, "image0", bits), load_image(image1, "image1", bits)
         given = Matches.load(matches)
-        messages.say_if_verbose(f"{len(given)} matches in {matches}")
+        given = given if min_confidence is None else given.filter(min_confidence)
+        messages.say_if_verbose(f"{counted(len(given), 'match')} in {matches}")
         if outside := count_outside(given, (first.shape[1], first.shape[2])):
             say(f"note: {outside} of {len(given)} matches start outside the image")
         use_threads(threads)
@@ -126,7 +163,8 @@ def flow(
         result.draw(draw, first, second)
     say(messages.flow_summary(result, elapsed))
     if matches is None:
-        messages.warn_if_few_agree(result.agreement, matcher.for_flow())
+        messages.say_if_searched(matcher.for_flow(), result.is_searched)
+        messages.warn_if_flow_is_wrong(result, matcher)
     messages.say_written(output, draw, confidence)
 
 
@@ -139,6 +177,7 @@ def _flow_of_frames(
     suffix: str,
     restart: bool,
     draw: Path | None,
+    style: Style,
     confidence: Path | None,
 ) -> None:
     """Compute the flows that the folder ``out`` lacks, then draw all; results depend on the options ``recorded``."""
@@ -146,10 +185,10 @@ def _flow_of_frames(
     from deepmatching.io.files import check_writable, new_folders
     from deepmatching.io.video import CODECS, BadFrame, open_frames
 
-    frames = open_frames(source)
+    frames = open_frames(source, matcher.settings.bit_depth)
     _check_folders(source, out, draw, confidence, frames.origins)
     if frames.missing:
-        say(f"note: {frames.missing} frames of {source} cannot be read")
+        say(f"note: {counted(frames.missing, 'frame')} of {source} cannot be read")
     settings = {
         **{"version": __version__, "source": os.path.realpath(source), **recorded},
         **({} if confidence is None else {"confidence": os.path.realpath(confidence)}),
@@ -168,33 +207,62 @@ def _flow_of_frames(
         if gone:
             say(f"note: {folder.path} still holds flows of frames that are gone: {first_names(gone, 3)}")
         on = f"radius {matcher.settings.radius} on {matcher.device}"
-        messages.say_if_verbose(f"{len(frames)} frames, {missing} flows to compute, {on}")
+        messages.say_if_verbose(f"{len(frames)} frames, {counted(missing, 'flow')} to compute, {on}")
         start = time.perf_counter()
         try:
             with progress_bar("flows", total, total - missing) as advance:
                 doubtful = compute_flows(frames, folder, flow_sequence, advance, confidence)
         except BaseException as error:
-            done = f"{total - len(folder.missing)} of {total} flows are finished in {out}"
+            so_far = partial(messages.unfinished, total - len(folder.missing), total, "flows", out)
             if isinstance(error, DeepMatchingError):
                 repair = "replace or remove that frame" if isinstance(error, BadFrame) else "fix that"
-                raise DeepMatchingError(f"{error} {done}: {repair}, then run the same command to continue.") from error
-            say(f"{done}: run the same command to continue" if isinstance(error, KeyboardInterrupt) else done)
+                raise DeepMatchingError(f"{error} {so_far(repair)}.") from error
+            say(so_far())
             raise
         if missing:
-            say(f"wrote {missing} flows to {out}, {(time.perf_counter() - start) / missing:.2f} s each")
+            say(f"wrote {counted(missing, 'flow')} to {out}, {(time.perf_counter() - start) / missing:.2f} s each")
         if doubtful:
             names = first_names(doubtful, 3)
             say(f"warning: {len(doubtful)} of these flows are probably wrong ({names}): the motion may exceed --radius")
         if missing < total:
             say(f"{total - missing} of {total} flows were finished before")
         if draw is not None:
-            draw_flows(frames, folder, draw)
+            draw_flows(frames, folder, draw, style)
             say(f"wrote {draw}")
+
+
+def _video_of_flow(
+    source: Path, output: Path, matcher: DeepMatcher, flow_sequence: Callable[..., Any], style: Style
+) -> None:
+    """Write a video of the flow while it is computed."""
+    from deepmatching.flow.sequence import drawn_flows
+    from deepmatching.io.files import check_suffix
+    from deepmatching.io.video import CODECS, open_frames, write_video
+    from deepmatching.settings import MIN_AGREEMENT
+
+    options.check_outputs([(output, partial(check_suffix, suffixes=CODECS, kind="video"))], (source,))
+    frames = open_frames(source, matcher.settings.bit_depth)
+    total, done, doubtful, start = len(frames) - 1, 0, 0, time.perf_counter()
+    messages.say_if_verbose(f"{len(frames)} frames, radius {matcher.settings.radius} on {matcher.device}")
+    with progress_bar("frames", total) as advance:
+
+        def on_flow(result: FlowResult) -> None:
+            nonlocal done, doubtful
+            done, doubtful = done + 1, doubtful + (result.agreement < MIN_AGREEMENT)
+            advance(f"{done / (time.perf_counter() - start):.2f} frames a second")
+
+        write_video(output, drawn_flows(frames, flow_sequence, style, on_flow), frames.rate)
+    say(f"wrote {output}, {counted(total, 'frame')}, {total / (time.perf_counter() - start):.2f} a second")
+    if frames.missing:
+        say(f"note: {counted(frames.missing, 'frame')} of {source} cannot be read")
+    if doubtful:
+        say(f"warning: the flow of {counted(doubtful, 'frame')} is probably wrong: the motion may exceed --radius")
 
 
 def _check_folders(source: Path, out: Path, draw: Path | None, confidence: Path | None, names: Iterable[str]) -> None:
     """Raise if results would replace frames, each other, or files that no earlier run has made."""
     from deepmatching.flow.sequence import MANIFEST, confidence_file
+    from deepmatching.io.files import check_replaceable
     from deepmatching.io.image_files import PICTURE_SUFFIXES
     from deepmatching.io.video import CODECS
 
@@ -211,6 +279,10 @@ def _check_folders(source: Path, out: Path, draw: Path | None, confidence: Path 
             )
         if is_same(draw, out) or os.path.exists(draw / MANIFEST):
             raise DeepMatchingError(f"'{draw}' is for the flows themselves: give another folder for their pictures.")
+        for path in (draw / f"{name}.png" for name in names):
+            check_replaceable(path)
+    elif draw is not None:
+        check_replaceable(draw)
     if confidence is not None:
         if is_same(confidence, out) or (draw is not None and is_same(confidence, draw)):
             raise DeepMatchingError(f"'{confidence}' is for other files: give another folder for the confidence.")

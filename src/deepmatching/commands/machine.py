@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from deepmatching.commands.messages import say_if_verbose
-from deepmatching.errors import OutOfMemoryError
+from deepmatching.errors import OutOfMemoryError, counted
 
 #: Addresses in bytes that NumPy, PyTorch, OpenCV and Numba take at least. NumPy ends the process itself without them.
 LIBRARY_ADDRESSES = 1_200_000_000
@@ -52,7 +52,7 @@ def use_threads(requested: int | None, environ: Mapping[str, str] = os.environ) 
         busy = max(0.0, sum(percents) / 100 - own) if any(percents) else psutil.getloadavg()[0]
         threads, why = choose_threads(len(cores), read_quota(), busy)
     torch.set_num_threads(threads)
-    say_if_verbose(f"{threads} {'thread' if threads == 1 else 'threads'} ({why})")
+    say_if_verbose(f"{counted(threads, 'thread')} ({why})")
 
 
 def choose_threads(cores: int, quota: float | None, busy: float) -> tuple[int, str]:
@@ -62,7 +62,8 @@ def choose_threads(cores: int, quota: float | None, busy: float) -> tuple[int, s
     """
     allowed = cores - busy if quota is None else min(cores - busy, quota)
     limit = "" if quota is None else f", {quota:g} allowed"
-    return max(1, min(cores, round(allowed))), f"{cores} cores{limit}, {busy:.1f} of them in use by other processes"
+    available = f"{counted(cores, 'core')}{limit}"
+    return max(1, min(cores, round(allowed))), f"{available}, {busy:.1f} of them in use by other processes"
 
 
 def read_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:

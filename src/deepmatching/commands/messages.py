@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -13,6 +14,9 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from deepmatching.errors import counted
+from deepmatching.io.addresses import shown
+from deepmatching.progress import listening
 from deepmatching.settings import MIN_AGREEMENT
 
 if TYPE_CHECKING:
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     from deepmatching.matches import Matches
 
 LINES_EVERY = 30.0  #: Seconds between lines of progress if there is no terminal for a bar.
+WORK_LINES_EVERY = 10.0  #: The same for work without countable items.
 PATIENCE = 3.0  #: Seconds after which work without countable items shows that it goes on.
 GRACE = 1.0  #: Seconds after which the interrupt key ends a computation that does not heed it.
 INTERRUPTED = 130  #: The exit code of a command that the interrupt key has ended.
@@ -35,11 +40,23 @@ ESCAPES = {number: repr(chr(number))[1:-1] for number in (*range(32), *range(127
 _is_quiet = _is_verbose = False
 
 
+class _Printer(logging.Handler):
+    """Print what the library logs. Other programs get no such handler from us."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        say(record.getMessage())
+
+
+_PRINTER = _Printer()
+
+
 def set_verbosity(quiet: bool = False, verbose: bool = False) -> None:
     """Choose what this process prints; every command begins with it."""
     global _is_quiet, _is_verbose
     _is_quiet, _is_verbose = quiet, verbose and not quiet
-    logging.getLogger("deepmatching").setLevel(logging.ERROR if quiet else logging.NOTSET)
+    log = logging.getLogger("deepmatching")
+    log.setLevel(logging.ERROR if quiet else logging.INFO)
+    log.addHandler(_PRINTER)
 
 
 def say(text: str) -> None:
@@ -63,13 +80,19 @@ def say_written(*paths: Path | None) -> None:
     """Print the name of each file that was written."""
     for path in paths:
         if path is not None:
-            say(f"wrote {path}")
+            say(f"wrote {shown(path)}")
 
 
 def say_incomplete(dataset: FilePairs) -> None:
     """Print how many pairs of a data set are left out because they lack files."""
     if dataset.incomplete:
-        say(f"note: {dataset.incomplete} pairs of {dataset.name} lack files and are left out")
+        say(f"note: left out {counted(dataset.incomplete, 'pair')} of {dataset.name} for lack of files")
+
+
+def unfinished(done: int, total: int, kind: str, folder: Path, repair: str = "") -> str:
+    """Return how much of a run in a folder is finished, and how to continue it, after a ``repair`` if one is given."""
+    first = f"{repair}, then " if repair else ""
+    return f"{done} of {total} {kind} are finished in {shown(folder)}: {first}run the same command to continue"
 
 
 def print_rows(rows: Iterable[tuple[str, str]], *, to_output: bool = False) -> None:
@@ -128,23 +151,40 @@ def progress_bar(title: str, total: int, done: int = 0) -> Iterator[Callable[...
 
 @contextmanager
 def working(title: str) -> Iterator[threading.Timer]:
-    """Show a spinner and the time while the block runs, if that takes more than :data:`PATIENCE` seconds.
+    """Show how far the block is, and the time, if it takes more than :data:`PATIENCE` seconds.
 
-    Only on a terminal. The block gets the timer that starts the spinner.
+    That is a bar on a terminal, else a line every :data:`WORK_LINES_EVERY` seconds. The block gets the timer that
+    starts the bar.
     """
-    from rich.progress import SpinnerColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, SpinnerColumn, TimeElapsedColumn
 
-    progress = progress_display(SpinnerColumn(), "{task.description}", TimeElapsedColumn())
-    progress.add_task(title, total=None)
-    timer = threading.Timer(PATIENCE, progress.start)
+    progress = progress_display(SpinnerColumn(), "{task.description}", BarColumn(), TimeElapsedColumn())
+    task, text, start, is_done = progress.add_task(title, total=None), title, time.monotonic(), threading.Event()
+
+    def show(thing: str, number: int, total: int) -> None:
+        nonlocal text
+        text = f"{title}: {thing} {number} of {total}"
+        progress.update(task, description=text, completed=number - 1, total=total)
+
+    def print_lines() -> None:
+        while not is_done.wait(WORK_LINES_EVERY):
+            say(f"{text}, {duration(time.monotonic() - start)}")
+
+    timer, thread = threading.Timer(PATIENCE, progress.start), threading.Thread(target=print_lines, daemon=True)
     timer.daemon = True
     timer.start()
+    if progress.disable and not _is_quiet:
+        thread.start()
     try:
-        yield timer
+        with listening(show):
+            yield timer
     finally:
+        is_done.set()
         timer.cancel()
-        timer.join()  # or it might start the spinner after the end
-        if not progress.disable:  # older versions of rich end even a disabled spinner with a newline
+        timer.join()  # or it might start the bar after the end
+        if thread.is_alive():
+            thread.join()
+        if not progress.disable:  # older versions of rich end even a disabled bar with a newline
             progress.stop()
 
 
@@ -157,28 +197,28 @@ def computing(title: str) -> Iterator[None]:
     """
     from rich.console import Console
 
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
+    reading, writing = socket.socketpair()  # on Windows, a pipe cannot be told not to block before Python 3.12
+    writing.setblocking(False)
     is_done = threading.Event()
 
     def end_if_interrupted() -> None:
-        if os.read(reading, 1) == bytes([signal.SIGINT]) and not is_done.wait(GRACE):
+        if reading.recv(1) == bytes([signal.SIGINT]) and not is_done.wait(GRACE):
             Console(stderr=True).show_cursor()
             complain("interrupted")
             os._exit(INTERRUPTED)
 
     thread = threading.Thread(target=end_if_interrupted, daemon=True)
     thread.start()
-    before = signal.set_wakeup_fd(writing)
+    before = signal.set_wakeup_fd(writing.fileno())
     try:
         with working(title):
             yield
     finally:
         signal.set_wakeup_fd(before)
         is_done.set()
-        os.close(writing)
+        writing.close()
         thread.join()
-        os.close(reading)
+        reading.close()
 
 
 def duration(seconds: float) -> str:
@@ -201,19 +241,20 @@ def say_work(matcher: DeepMatcher, image0: Tensor, image1: Tensor) -> None:
     rows, columns = geometry.grid(0)
     tiling = f", in {plan.tiling.strips} strips" if plan.tiling.strips > 1 else ""
     say(
-        f"{rows * columns} reference points, {geometry.L} levels above them, "
+        f"{counted(rows * columns, 'reference point')}, {counted(geometry.L, 'level')} above, "
         f"about {amount(plan.needed)} of memory on {matcher.device}{tiling}"
     )
 
 
 def match_summary(matches: Matches, elapsed: float, matcher: DeepMatcher) -> str:
     """Return one line: number of matches, time and displacements."""
-    assert matches.size0 is not None and matches.size1 is not None
-    rows, columns = matcher.geometry(matches.size0, matches.size1).grid(0)
-    text = f"{len(matches)} matches of {rows * columns} reference points, {elapsed:.2f} s on {matcher.device}"
+    found = f"{counted(len(matches), 'match')} of {matches.reference_points} reference points"
+    text = f"{found}, {elapsed:.2f} s on {matcher.device}"
     if len(matches):
         length = matches.displacements.norm(dim=1)
         text += f"; displacement {length.median():.1f} px (median), {length.max():.1f} px (largest)"
+    if matches.cycle_error is not None and len(matches):
+        text += f"; cycle error {matches.cycle_error.median():.2f} px (median)"
     return text
 
 
@@ -225,8 +266,8 @@ def search_summary(matches: Matches) -> str:
     parts = []
     for number in matches.transformation.unique().tolist():
         derivatives = matches.derivatives[matches.transformation == number]
-        rotation, zoom = rotation_and_zoom(derivatives.double().mean(dim=0).cpu().numpy())
-        parts.append(f"{len(derivatives)} matches turned by {rotation:.0f} degrees, zoomed by {zoom:.2f}")
+        rotation, zoom = rotation_and_zoom(derivatives.cpu().double().mean(dim=0).numpy())
+        parts.append(f"{counted(len(derivatives), 'match')} turned by {rotation:.0f} degrees, zoomed by {zoom:.2f}")
     return "; ".join(parts) or "no transformation gives matches"
 
 
@@ -238,25 +279,36 @@ def flow_summary(result: FlowResult, elapsed: float) -> str:
     stages = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in {"reading": reading, **result.seconds}.items())
     length = np.hypot(result.flow[..., 0], result.flow[..., 1])
     return (
-        f"{result.matches} matches used, {elapsed:.2f} s ({stages}); "
+        f"{counted(result.matches, 'match')} used, {elapsed:.2f} s ({stages}); "
         f"motion {np.median(length):.1f} px (median), {length.max():.1f} px (largest)"
     )
 
 
 def warn_if_wrong(matches: Matches, matcher: DeepMatcher) -> None:
-    """Print a warning if the matches are probably wrong."""
-    from deepmatching.search import doubt, expected_fraction, has_failed
+    """Print a warning if the matches are probably wrong, or a note if masks leave nothing to be matched."""
+    from deepmatching.search import doubt, has_failed
 
-    assert matches.size0 is not None and matches.size1 is not None
-    geometry = matcher.geometry(matches.size0, matches.size1)
-    if reason := doubt(matches, geometry):
-        _warn(reason, matcher, has_failed(matcher.settings, expected_fraction(matches, geometry)))
+    if matches.reference_points == 0:
+        say("note: no point may be matched: check the masks")
+    if reason := doubt(matches):
+        _warn(reason, matcher, has_failed(matcher.settings, matches.expected_fraction))
 
 
-def warn_if_few_agree(agreement: float, matcher: DeepMatcher) -> None:
-    """Print a warning if so few matches agree with their neighbours that they are probably wrong."""
-    if agreement < MIN_AGREEMENT:
-        _warn(f"only {agreement:.0%} of the reference points have a match that agrees with its neighbours", matcher)
+def say_if_searched(matcher: DeepMatcher, is_searched: bool) -> None:
+    """Say that matches come from a search that nobody asked for; see ``Settings.auto``."""
+    if is_searched and not matcher.settings.searches:
+        few = f"few matches were right within {matcher.network.radius} px"
+        say(f"{few}, so this is a search at a reduced size; --no-auto forbids it")
+
+
+def warn_if_flow_is_wrong(result: FlowResult, matcher: DeepMatcher) -> None:
+    """Print a warning if so few matches agree with their neighbours that the flow is probably wrong."""
+    from deepmatching.search import has_failed
+
+    if (agreement := result.agreement) < MIN_AGREEMENT:
+        reason = f"only {agreement:.0%} of the reference points have a match that agrees with its neighbours"
+        is_tried = result.is_searched or has_failed(matcher.settings, result.expected_fraction)
+        _warn(reason, matcher.for_flow(), is_tried)
 
 
 def _warn(reason: str, matcher: DeepMatcher, is_tried: bool = False) -> None:

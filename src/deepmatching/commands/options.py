@@ -11,7 +11,7 @@ import functools
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
@@ -25,7 +25,10 @@ from deepmatching.io.files import check_replaceable, check_suffix, check_writabl
 from deepmatching.settings import MAX_BYTES, MAX_PIXELS, MODEL, MODELS, Rank, Settings
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from deepmatching.flow.pipeline import EdgesLike
+    from deepmatching.io.masks import MaskLike
     from deepmatching.matcher import DeepMatcher
 
 
@@ -59,6 +62,15 @@ NETWORK = option(MODEL, MODEL_HELP, "NAME|PATH")
 LEAST_CONFIDENCE = option(
     None, "Keep matches with at least this probability of being right, 0 to 1; not for hog.", "P", "all", min=0, max=1
 )
+MASK0, MASK1 = (
+    option(
+        None,
+        f"Match only pixels of the {name} image that are not black in this picture, or lie inside a polygon "
+        "'x,y x,y x,y ...', or outside it: 'not x,y x,y x,y ...'.",
+        "PICTURE|POLYGON",
+    )
+    for name in ("first", "second")
+)
 THREADS = option(None, "Number of threads on the CPU.", "N", "OMP_NUM_THREADS, or the cores that are free", min=1)
 STRUCTURED_FOREST = option(None, "Detect edges with OpenCV's structured forest of this file (.yml.gz).", "MODEL")
 JSON = option(None, "Also write the measurements to this file.", "FILE", flags="--json")
@@ -68,7 +80,7 @@ QUIET = option(False, "Print errors only: no summary, notes or progress.", flags
 #: The settings of commands whose result is matches.
 MATCHING = (
     *("radius", "levels", "downscale", "reciprocal", "device", "memory", "half", "max_size", "bit_depth"),
-    *("search", "rotations", "scales"),
+    *("use_alpha", "search", "rotations", "scales"),
 )
 
 
@@ -239,6 +251,16 @@ def edge_source(edges: str, structured_forest: Path | None) -> EdgesLike:
     from deepmatching.flow.edges import structured_forest_edges
 
     return functools.partial(structured_forest_edges, model=structured_forest)
+
+
+def masks_of(texts: Iterable[str | None], images: Iterable[Tensor]) -> Iterator[MaskLike]:
+    """Yield the masks of two loaded images that ``--mask0`` and ``--mask1`` name."""
+    from deepmatching.io.images import size_of
+    from deepmatching.io.masks import draw_polygon
+
+    for number, (text, image) in enumerate(zip(texts, images, strict=True)):
+        polygon = None if text is None else draw_polygon(text, size_of(image), f"mask{number}")
+        yield text if polygon is None else polygon
 
 
 def refuse(options: Mapping[str, object], reason: str) -> None:

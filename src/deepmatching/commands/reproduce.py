@@ -35,7 +35,7 @@ def reproduce(
         None,
         "Model of a row, such as b=runs/b/last.safetensors; may be repeated. Give last.safetensors: best.safetensors "
         "is chosen on the validation pairs, so report it on other pairs only. Rows are a to h in table1; hog, cnn, vgg "
-        "and compact in table2. Rows c and cnn also take ImageNet's VGG-16: c=vgg16.npz, .pth or .safetensors, or "
+        "and compact in table2. Rows c and cnn also take ImageNet's VGG-16: c=vgg16.npz, c=vgg16.safetensors or "
         "c=download.",
         "ROW=FILE",
     ),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from deepmatching.commands.messages import progress_bar, say, working
 from deepmatching.commands.options import argument, option, parse_list
 from deepmatching.errors import DeepMatchingError
+from deepmatching.io.addresses import scheme_of, shown
 from deepmatching.settings import MIN_CONFIDENCE
 
 if TYPE_CHECKING:
@@ -71,7 +72,10 @@ class Choices:
 
     def images_of(self, run: RunFolder) -> Path:
         """Return the folder of a run's images."""
-        if not os.path.isdir(folder := self.images or Path(run.plan.images)):
+        if scheme_of(folder := self.images or Path(run.plan.images)):
+            problem = f"COLMAP reads images from a disk, not from '{shown(folder)}'"
+            raise DeepMatchingError(f"{problem}: copy them, and give their folder with --images.")
+        if not os.path.isdir(folder):
             raise DeepMatchingError(f"There is no folder of images '{folder}': give it with --images.")
         return folder
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from deepmatching.commands import messages, options, runs
 from deepmatching.commands.messages import duration, progress_bar, say
 from deepmatching.commands.options import option
-from deepmatching.errors import DeepMatchingError, check_number
+from deepmatching.errors import DeepMatchingError, check_number, counted
 
 _MAX_ERROR_IN_CELLS = 0.4  #: Default of the largest reprojection error, in cells that matches were found on.
 GRAPH = "graph.png"  #: The picture of the match graph.
@@ -68,6 +68,6 @@ def sfm(
     messages.print_rows(rows)
     if model.missing:
         missing = messages.first_names(model.missing, 5)
-        say(f"note: {len(model.missing)} images are not in the model: {missing}")
+        say(f"note: the model lacks {counted(len(model.missing), 'image')}: {missing}")
     models = [model.path.with_name(str(number)) for number in range(model.models)]
     messages.say_written(database, *models, picture, graph, points)

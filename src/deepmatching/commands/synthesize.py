@@ -36,7 +36,7 @@ def synthesize(
 
     from deepmatching.data.synthesis import PRESETS
     from deepmatching.data.synthesis.export import Export
-    from deepmatching.errors import check_choice
+    from deepmatching.errors import check_choice, counted
     from deepmatching.settings import choose_device
 
     check_choice("--preset", preset, PRESETS)
@@ -53,4 +53,4 @@ def synthesize(
         for is_new in export.run():
             new, old = new + is_new, old + (not is_new)
             advance()
-    say(f"wrote {new} pairs to {out}" + (f"; {old} were there already" if old else ""))
+    say(f"wrote {counted(new, 'pair')} to {out}" + (f"; {old} were there already" if old else ""))

@@ -11,7 +11,7 @@ from deepmatching.commands import options
 from deepmatching.commands.options import argument, option
 
 #: The configs that come with the package; reading their names takes PyTorch.
-CONFIGS = "quickstart, compact, vgg, photo, compact_soft, vgg_soft, paper, confidence, flow"
+CONFIGS = "quickstart, compact, vgg, photo, compact_soft, vgg_soft, paper, confidence"
 
 #: Seconds that a process without an error of its own waits for the failed one to print its message: torchrun kills all
 #: processes as soon as one has ended.

@@ -10,7 +10,7 @@ from rich.progress import BarColumn
 from deepmatching.commands.messages import LINES_EVERY, duration, progress_display, say, say_written
 from deepmatching.drawing import write_image
 from deepmatching.drawing.curves import draw_training_curves
-from deepmatching.errors import DeepMatchingError
+from deepmatching.errors import DeepMatchingError, counted
 from deepmatching.settings import THRESHOLDS
 from deepmatching.training import Config, Outcome
 from deepmatching.training import checkpoints as state
@@ -91,7 +91,7 @@ class Display:
         self._stop_bar()
         self._draw()
         resume = f"continue with: deepmatching train {self.folder.config} --resume"
-        steps = f"{outcome.progress.step} steps in {duration(outcome.progress.elapsed)}"
+        steps = f"{counted(outcome.progress.step, 'step')} in {duration(outcome.progress.elapsed)}"
         if outcome.progress.skipped:
             steps += f", {outcome.progress.skipped} skipped because their gradient was not finite"
         if outcome.has_failed:

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 import cv2
 import numpy as np
 
 from deepmatching.drawing.figure import Panels, add_legend, panel_figure, picture
-from deepmatching.drawing.matches import PANELS, show_matches, sorted_matches
-from deepmatching.drawing.pictures import LIGHT_GREY, Image, flow_range, flow_to_color, is_known, range_of, to_uint8_rgb
-from deepmatching.errors import DeepMatchingError
+from deepmatching.drawing.matches import match_panels, show_matches, sorted_matches
+from deepmatching.drawing.pictures import (
+    BLACK,
+    LIGHT_GREY,
+    Image,
+    flow_range,
+    flow_to_color,
+    is_known,
+    range_of,
+    to_uint8_rgb,
+)
+from deepmatching.drawing.warping import warp
+from deepmatching.errors import DeepMatchingError, check_choice
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+Style = Literal["above", "beside", "colours", "arrows"]  #: how a frame of a video shows the flow
+_ARROWS = 32  #: arrows along the longer side of a frame
+_SHORTEST = 1.5  #: a motion that is shorter along both axes has no arrow, in px
+_CONFIDENT = 0.5  #: arrows of less confidence are left out
+_FARTHEST = 2**14  #: longer arrows are cut, in px: OpenCV's positions would overflow
 #: Errors in px at which the colour changes: nearly a logarithmic scale, with the paper's thresholds 2, 5 and 10.
 STEPS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
 #: Blue up to 2 px, yellow up to 10, red beyond (ColorBrewer's RdYlBu).
@@ -40,23 +55,50 @@ def draw_confidence(confidence: np.ndarray) -> np.ndarray:
     return cv2.applyColorMap(levels, cv2.COLORMAP_VIRIDIS)[:, :, ::-1]
 
 
-def draw_frame(image: Image, flow: np.ndarray, max_norm: float) -> np.ndarray:
-    """Draw one frame of a video: the image above its flow, with even sides because codecs need them."""
-    stacked = np.concatenate([to_uint8_rgb(image), draw_flow(flow, max_norm)])
-    rows, columns = (side - side % 2 for side in stacked.shape[:2])
-    return stacked[:rows, :columns]
+def draw_frame(
+    image: Image, flow: np.ndarray, max_norm: float, style: Style = "above", confidence: np.ndarray | None = None
+) -> np.ndarray:
+    """Draw one frame of a video: the image above its flow or beside it, the flow alone, or arrows on the image.
+
+    Arrows that are short, or whose confidence (H,W) is low, are left out. The sides are even because codecs need them.
+    """
+    check_choice("style", style, get_args(Style))
+    rgb, colors = to_uint8_rgb(image), draw_flow(flow, max_norm)
+    if style in ("above", "beside"):
+        colors = np.concatenate([rgb, colors], axis=0 if style == "above" else 1)
+    elif style == "arrows":
+        colors = _draw_arrows(rgb, flow, max_norm, confidence)
+    rows, columns = (side - side % 2 for side in colors.shape[:2])
+    return colors[:rows, :columns]
 
 
-def warped(image1: np.ndarray, flow: np.ndarray) -> np.ndarray:
-    """Warp image 1 (H,W,3) to image 0 by the flow (H,W,2): sample where it leads, grey where that is outside."""
-    rows, columns = np.indices(flow.shape[:2], dtype=np.float32)
-    x, y = columns + flow[..., 0], rows + flow[..., 1]
-    return cv2.remap(image1, x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT, borderValue=(128, 128, 128))
+def _draw_arrows(rgb: np.ndarray, flow: np.ndarray, max_norm: float, confidence: np.ndarray | None) -> np.ndarray:
+    """Draw arrows from the pixels of a grid to where they go, in the colours of the flow on a dark rim."""
+    canvas = np.array(rgb, order="C")
+    step = max(8, round(max(rgb.shape[:2]) / _ARROWS))
+    colors = flow_to_color(flow, max_norm)
+    for y, x in np.mgrid[step // 2 : rgb.shape[0] : step, step // 2 : rgb.shape[1] : step].reshape(2, -1).T.tolist():
+        u, v = np.clip(flow[y, x], -_FARTHEST, _FARTHEST).tolist()
+        if max(abs(u), abs(v)) >= _SHORTEST and (confidence is None or confidence[y, x] >= _CONFIDENT):
+            for color, width in ((BLACK, 3), (colors[y, x].tolist(), 1)):
+                ends = (x, y), (round(x + u), round(y + v))
+                cv2.arrowedLine(canvas, *ends, color, width, cv2.LINE_AA, tipLength=0.25)
+    add_legend(canvas, max_norm)
+    return canvas
 
 
 @picture
-def draw_flow_figure(image0: Image, flow: np.ndarray, confidence: np.ndarray, image1: Image | None = None) -> Figure:
-    """Draw image 0, the flow (H,W,2), its confidence (H,W) and, if image 1 is given, that image warped by the flow."""
+def draw_flow_figure(
+    image0: Image,
+    flow: np.ndarray,
+    confidence: np.ndarray,
+    image1: Image | None = None,
+    hidden: np.ndarray | None = None,
+) -> Figure:
+    """Draw image 0, the flow (H,W,2), its confidence (H,W) and, if image 1 is given, that image warped by the flow.
+
+    Pixels that are `hidden` in it, (H,W) bool, would show what hides them; the warp is grey there.
+    """
     from matplotlib.cm import ScalarMappable
 
     rgb = to_uint8_rgb(image0)
@@ -67,7 +109,8 @@ def draw_flow_figure(image0: Image, flow: np.ndarray, confidence: np.ndarray, im
     panels = panel_figure(column if image1 is None else square, [rgb], bar=True)
     panels.show("image0", rgb, "Image 0")
     if image1 is not None:
-        panels.show("warped", warped(to_uint8_rgb(image1), flow), "Image 1 warped by the flow")
+        grey = "; grey: hidden or outside" if hidden is not None and hidden.any() else ""
+        panels.show("warped", warp(image1, flow, hidden)[..., :3], f"Image 1 warped by the flow{grey}")
     panels.show("flow", flow_to_color(flow), "Flow", cv2.INTER_NEAREST, flow_range(flow))
     panels.show("confidence", draw_confidence(confidence), "Confidence", cv2.INTER_NEAREST)
     ticks = (0, 0.25, 0.5, 0.75, 1)
@@ -105,7 +148,9 @@ def draw_match_errors(
     :func:`~deepmatching.drawing.draw_match_figure`; `field` (H,W,2) is what each pixel gets from them.
     """
     rgb0, rgb1 = to_uint8_rgb(image0), to_uint8_rgb(image1)
-    panels = panel_figure([*PANELS, ["truth", "error"]], [rgb0, rgb1], caption, bar=True)
+    rows = match_panels(rgb0, rgb1)
+    below = [["truth", "error"]] if len(rows[0]) == 2 else [["truth"], ["error"]]
+    panels = panel_figure([*rows, *below], [rgb0, rgb1], caption, bar=True)
     start, end, confidence, _ = sorted_matches(*matches, confidence)
     max_norm = flow_range(truth) if is_known(truth).any() else range_of(end - start)
     show_matches(panels, rgb0, rgb1, start, end, max_norm, confidence)

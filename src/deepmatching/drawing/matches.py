@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Numbers = np.ndarray | None  #: of each match, (N)
-PANELS = [["image0", "image1"], ["arrows", "field"]]
+_SQUARE = [["image0", "image1"], ["arrows", "field"]]
+_WIDE = 2.5  #: images that are this many times as wide as high are drawn below each other
 NO_MATCH = LIGHT_GREY
-_MIN_CONFIDENCE = 0.5  #: lines of matches below this confidence are thin and dashed
+_MIN_CONFIDENCE = 0.5  #: lines of matches below this confidence are thin and dashed, and they have no arrows
 _MIN_COLOR = 0.12  #: how much colour a match of confidence 0 keeps, so that it does not look like none
-_MAX_LINES = 40  #: lines between the images, at most
+LINES = 40  #: lines between the images, at most
+_LARGEST_CELL = 12  #: side in px of the square of a match that is on no grid, at most
 _GOLDEN_RATIO = 0.61803398875  #: its multiples, modulo 1, are spread evenly
 _ARROW_SPACING = 0.28  #: least distance between arrows, in inches of the figure
 _ARROW_WIDTH = 0.022  #: width of an arrow, in inches
@@ -42,6 +44,12 @@ def draw_displacement(
     return rgb
 
 
+def match_panels(*images: np.ndarray) -> list[list[str]]:
+    """Return the panels of a figure of matches: in two columns, or below each other for wide images, as panoramas."""
+    wide = all(image.shape[1] >= _WIDE * image.shape[0] for image in images)
+    return [[name] for row in _SQUARE for name in row] if wide else _SQUARE
+
+
 @picture
 def draw_match_figure(
     image0: Image,
@@ -51,16 +59,19 @@ def draw_match_figure(
     scores: Numbers = None,
     confidence: Numbers = None,
     inliers: Numbers = None,
+    lines: int = LINES,
+    max_norm: float | None = None,
 ) -> Figure:
     """Draw lines between the two images; below them, displacements on image 0 and as a field of colours.
 
     Matches with a confidence (N) in [0, 1] are ordered by it instead of by their scores, and the uncertain ones are
-    paler; their lines are dashed. With a mask of inliers (N), the lines of the others are grey.
+    paler; their lines are dashed, and they have no arrows. With a mask of inliers (N), the lines of the others are
+    grey. There are at most this many `lines`; `max_norm` is the displacement in px that gets full colour.
     """
     rgb0, rgb1 = to_uint8_rgb(image0), to_uint8_rgb(image1)
-    panels = panel_figure(PANELS, [rgb0, rgb1])
+    panels = panel_figure(match_panels(rgb0, rgb1), [rgb0, rgb1])
     start, end, confidence, inliers = sorted_matches(keypoints0, keypoints1, scores, confidence, inliers)
-    show_matches(panels, rgb0, rgb1, start, end, None, confidence, inliers)
+    show_matches(panels, rgb0, rgb1, start, end, max_norm, confidence, inliers, lines)
     return panels.figure
 
 
@@ -73,13 +84,18 @@ def show_matches(
     max_norm: float | None = None,
     confidence: Numbers = None,
     inliers: Numbers = None,
+    lines: int = LINES,
 ) -> None:
-    """Fill :data:`PANELS` with :func:`sorted_matches`; `max_norm` is the displacement in px that gets full colour."""
-    max_norm = range_of(end - start) if max_norm is None else max_norm
+    """Fill :func:`match_panels` with :func:`sorted_matches`; `max_norm` is the displacement that gets full colour."""
+    has_arrow = np.ones(len(start), bool) if confidence is None else confidence >= _MIN_CONFIDENCE
+    if max_norm is None:  # wrong matches would bleach the others
+        max_norm = range_of((end - start)[has_arrow if has_arrow.any() else slice(None)])
     sides = np.array([*image0.shape[1::-1], *image1.shape[1::-1]])
     ends = np.concatenate([start, end], axis=1)
     shown = np.flatnonzero(((ends >= -0.5) & (ends < sides - 0.5)).all(axis=1))
-    shown = shown[choose_lines(start[shown], end[shown], _MAX_LINES)]
+    is_below = panels.axes["image1"].get_window_extent().y1 < panels.axes["image0"].get_window_extent().y0
+    across = slice(None, None, -1 if is_below else 1)  # lines lead from left to right, or down
+    shown = shown[choose_lines(start[shown, across], end[shown, across], lines)]
     count = {0: "no matches", 1: "1 match"}.get(len(start), f"{len(shown)} of {len(start)} matches")
     is_sure = np.ones(len(shown), bool) if confidence is None else confidence[shown] >= _MIN_CONFIDENCE
     dashed = "" if is_sure.all() else f"; dashed: confidence below {_MIN_CONFIDENCE:g}"
@@ -89,9 +105,7 @@ def show_matches(
     panels.show("image1", image1, "Image 1")
     _draw_lines(panels, start[shown], end[shown], is_sure, fits)
 
-    height, width = image0.shape[:2]
-    # The side in px of squares with which the matches just cover an image that they are spread over.
-    cell = int(np.clip(np.ceil(np.sqrt(1.3 * height * width / max(len(start), 1))), 2, 12))
+    cell = _cell_side(start, *image0.shape[:2])
     field = np.full_like(image0, NO_MATCH)
     colors = displacement_colors(end - start, max_norm)
     if confidence is not None:  # the lower it is, the more they are mixed with the grey of no match
@@ -105,9 +119,21 @@ def show_matches(
     tinted = np.where(matched, (0.35 + 0.65 * luma / 255) * field, 0.3 * luma).astype(np.uint8)
     pale = "" if confidence is None else "pale: uncertain, "
     legend = max_norm if len(start) else None
-    panels.show("arrows", tinted, "Image 0 tinted by displacement; dark: no match", None, legend)
+    arrowless = "" if has_arrow.all() else f"; no arrow: confidence below {_MIN_CONFIDENCE:g}"
+    panels.show("arrows", tinted, f"Image 0 tinted by displacement; dark: no match{arrowless}", None, legend)
     panels.show("field", field, f"Displacement; {pale}grey: no match", None, legend)
-    _draw_arrows(panels, start, end)
+    _draw_arrows(panels, start[has_arrow], end[has_arrow])
+
+
+def _cell_side(start: np.ndarray, height: int, width: int) -> int:
+    """Return the side in px of squares with which matches just cover an image that they are spread over.
+
+    Matches on a grid, which is coarse if the image was reduced, have no gaps between them.
+    """
+    spread = float(np.clip(np.sqrt(1.3 * height * width / max(len(start), 1)), 2, _LARGEST_CELL))
+    columns = np.unique(np.round(start[:, 0], 1))
+    is_grid = 1 < len(columns) <= len(start) / 4
+    return int(np.ceil(max(spread, float(np.median(np.diff(columns))) if is_grid else 0.0)))
 
 
 def sorted_matches(
@@ -122,7 +148,8 @@ def sorted_matches(
     start, end = (np.asarray(points, np.float64).reshape(-1, 2) for points in (keypoints0, keypoints1))
     score = np.zeros(len(start)) if scores is None else np.asarray(scores, np.float64).reshape(-1)
     if not len(start) == len(end) == len(score) == (len(start) if inliers is None else len(inliers)):
-        counts = f"{len(start)} and {len(end)} keypoints and {len(score)} scores"
+        counts = f"{len(start)} and {len(end)} keypoints, {len(score)} scores"
+        counts += "" if inliers is None else f", and whether each of {len(inliers)} fits"
         raise DeepMatchingError(f"There are {counts}; each match needs one of each.")
     order = np.argsort(-score, kind="stable")[::-1]
     order = order[np.isfinite(start[order]).all(axis=1) & np.isfinite(end[order]).all(axis=1)]
@@ -138,7 +165,7 @@ def choose_lines(start: np.ndarray, end: np.ndarray, count: int) -> np.ndarray:
     most, up to a third of the image away: a still background would leave few lines for the object in front of it. Near
     its place, the most confident match (the last one) is taken.
     """
-    if not len(start):
+    if not len(start) or not count:
         return np.zeros(0, np.int64)
     seam = (start[:, 1] + end[:, 1]) / 2
     moves_apart = np.abs(end - start - np.median(end - start, axis=0)).max(axis=1) > 2.0
@@ -164,8 +191,8 @@ def _draw_lines(panels: Panels, start: np.ndarray, end: np.ndarray, is_sure: np.
 
     # All in the coordinates of the second panel, which is drawn after the first.
     first, second = panels.axes["image0"], panels.axes["image1"]
-    shift = (first.get_window_extent().x0 - second.get_window_extent().x0) / panels.scale
-    start = start + np.array([shift, 0.0])
+    corners = [(axes.get_window_extent().x0, -axes.get_window_extent().y1) for axes in (first, second)]
+    start = start + (np.array(corners[0]) - corners[1]) / panels.scale
     hues = colormaps["hsv"](_GOLDEN_RATIO * np.arange(len(start)) % 1)
     colors = 0.3 + 0.7 * hues  # lighter, because pure blue is hard to see
     colors[~fits] = (0.5, 0.5, 0.5, 1.0)

@@ -28,6 +28,7 @@ _RUNS = (((1, 0, 0), 15), ((1, 1, 0), 6), ((0, 1, 0), 4), ((0, 1, 1), 11), ((0, 
 #: The 55 hues of Baker et al., "A Database and Evaluation Methodology for Optical Flow": (55,3) in [0,1].
 WHEEL = np.concatenate([np.linspace(a, b, n, endpoint=False) for (a, n), (b, _) in pairwise([*_RUNS, _RUNS[0]])])
 _ENCODERS = tuple(suffix for suffix in PICTURE_SUFFIXES if suffix != ".pgm")  # which is grey
+_TRANSPARENT = (".png", ".tif", ".tiff", ".webp")
 _SMALLEST_SIDE = 560  #: an image with a shorter longer side is enlarged when it is drawn
 _LARGEST_SIDE = 1280  #: one with a longer side is reduced, in px
 
@@ -82,9 +83,11 @@ def check_picture_path(path: str | os.PathLike[str]) -> None:
 
 
 def write_image(path: str | os.PathLike[str], rgb: np.ndarray) -> None:
-    """Write uint8 RGB (H,W,3) in the format that the suffix names."""
+    """Write uint8 RGB (H,W,3) or RGBA (H,W,4) in the format that the suffix names; some have no transparency."""
     suffix = check_suffix(path, _ENCODERS, "image")
-    pixels = np.ascontiguousarray(to_uint8_rgb(rgb)[:, :, ::-1])
+    pixels = np.ascontiguousarray(to_uint8_rgb(rgb[..., :3])[:, :, ::-1])
+    if rgb.ndim == 3 and rgb.shape[2] == 4 and suffix in _TRANSPARENT:
+        pixels = np.dstack([pixels, rgb[..., 3]])
     try:
         encoded, data = cv2.imencode(suffix, pixels)
     except cv2.error:

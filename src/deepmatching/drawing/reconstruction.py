@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from deepmatching.drawing.figure import fit, new_figure, picture
+from deepmatching.errors import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,7 +50,8 @@ def draw_match_graph(names: Sequence[str], matches: Mapping[tuple[str, str], int
     axes.set(xlim=(-1.05, 1.05), ylim=(-1.05, 1.05))
     axes.set_axis_off()
     alone = len(names) - len(joined)
-    text = f"{len(names)} images, {len(matches)} verified pairs" + (f", {alone} images without one" if alone else "")
+    text = f"{counted(len(names), 'image')}, {counted(len(matches), 'verified pair')}"
+    text += f", {counted(alone, 'image')} without one" if alone else ""
     fit(figure.text(0.03, 0.965, text, fontsize=13, weight="bold"), 850)
     if len(matches):
         bar = figure.add_axes((0.25, 0.07, 0.5, 0.016))

@@ -9,7 +9,8 @@ import numpy as np
 
 from deepmatching.drawing.figure import fit, new_figure, picture
 from deepmatching.drawing.pictures import Color
-from deepmatching.errors import DeepMatchingError, short_repr
+from deepmatching.errors import DeepMatchingError
+from deepmatching.io.points import check_points
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,16 +28,8 @@ _POINT_COLORS = ("#e6194b", "#ff9f1a", "#00a0ff", "#c837f0", "#19b04b")  #: colo
 
 def points_in(points: Any, size: tuple[int, int], shrunk: tuple[int, int]) -> list[Point]:
     """Return one point (x, y) or several of an image of this size (rows, columns), in the image it was shrunk to."""
-    try:
-        places = np.asarray(points, float).reshape(-1, 2)
-    except (TypeError, ValueError):
-        places = np.zeros((0, 2))
-    if not len(places):
-        raise DeepMatchingError(f"points must be one (x, y) or several, not {short_repr(points)}.")
-    for x, y in places.tolist():
-        if not (0 <= x < size[1] and 0 <= y < size[0]):
-            place = f"the first image of {size[1]}x{size[0]} pixels"
-            raise DeepMatchingError(f"The point ({x:g}, {y:g}) is not in {place}: choose one inside.")
+    is_one = np.ndim(points) == 1 and np.size(points) == 2
+    places = check_points([points] if is_one else points, size)
     scale = np.array([shrunk[1] / size[1], shrunk[0] / size[0]])
     return [(x, y) for x, y in ((places + 0.5) * scale - 0.5).tolist()]
 

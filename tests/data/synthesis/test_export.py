@@ -113,7 +113,7 @@ def run(*arguments: object) -> str:
 def test_the_command_writes_pairs_and_says_so(tmp_path: Path, folder: Path) -> None:
     options = ("--photos", folder, "--size", "64x48", "--preset", "chairs", "--max-displacement", 10, "--device", "cpu")
     assert "wrote 2 pairs" in run(tmp_path, "--count", 2, *options)
-    assert "wrote 1 pairs" in run(tmp_path, "--count", 3, *options) and len(list((tmp_path / "data").iterdir())) == 12
+    assert "wrote 1 pair to" in run(tmp_path, "--count", 3, *options) and len(list((tmp_path / "data").iterdir())) == 12
     assert "wrote 0 pairs" in (said := run(tmp_path, "--count", 1, *options)) and "; 3 were there already" in said
     flow = read_flow(tmp_path / "data" / "00003_flow.flo")
     assert flow.shape == (48, 64, 2) and np.abs(flow).max() < 12
