@@ -8,10 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import cv2
+import numpy as np
 import pytest
 
 from helpers.browser import at, choose, has_result, open_point, picture, says, show
-from helpers.explorer import Server
+from helpers.explorer import Server, png
+from helpers.synthetic_pictures import moved_noise
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -132,6 +135,107 @@ def test_every_view_shows_something_else(server: Server, new_page: NewPage) -> N
     assert len({show(page, view) for view in views}) == len(views)
     assert page.is_disabled("#views input[value=occlusion]")  # HOG does not judge its matches
     assert "does not judge" in str(page.locator("#views label.off").get_attribute("title"))
+
+
+def test_images_of_two_sizes_are_warped(server: Server, new_page: NewPage, tmp_path: Path) -> None:
+    """The second image is larger to the right and below, where nothing is matched."""
+    first, second = moved_noise()
+    larger = np.pad(second, ((0, 16), (0, 40), (0, 0)))
+    paths = tmp_path / "first.png", tmp_path / "larger.png"
+    for path, pixels in zip(paths, (first, larger), strict=True):
+        path.write_bytes(png(pixels))
+    page = new_page(server.address)
+    choose(page, paths)
+    says(page, "pair-name", "larger.png")
+    page.wait_for_selector("#views input[value=warped]:not([disabled])", state="attached")
+    shown = []
+    for view in ("pictures", "warped"):
+        data = np.frombuffer(base64.b64decode(show(page, view).split(",")[1]), np.uint8)
+        shown.append(cv2.imdecode(data, cv2.IMREAD_COLOR).astype(float))
+    rows, columns = shown[0].shape[:2]
+    inner = slice(rows // 4, rows * 3 // 4), slice(columns // 4, columns * 3 // 4)
+    assert np.abs(shown[0] - shown[1])[inner].mean() < 8
+
+
+def test_a_confidence_hides_what_is_less_certain_and_counts_the_rest(server: Server, new_page: NewPage) -> None:
+    page = new_page(server.address)
+    assert page.is_disabled("#least")  # HOG does not judge its matches
+    page.select_option("#model-0", "compact")
+    page.click("#run")
+    page.wait_for_selector("#least:not([disabled])")
+    whole = picture(page, "#panel-first")
+    page.fill("#least", "99")
+    says(page, "facts-body", "shown")
+    assert picture(page, "#panel-first") != whole
+    found = re.search(r"(\d+) shown, (\d+) of 96", page.inner_text("#facts-body"))
+    assert found and int(found[1]) < int(found[2])
+    again = new_page(page.url)
+    assert again.input_value("#least") == "99"
+
+
+def test_long_names_are_cut_in_the_middle_but_not_where_they_differ(server: Server, new_page: NewPage) -> None:
+    page = new_page(server.address)
+    cut = "async (names) => (await import('/static/js/dom.js')).shortened(...names)"
+    first, second = (f"left_view_of_the_scene_00{number}_as_it_was.png" for number in "12")
+    assert [len(page.evaluate(cut, pair)) for pair in ([first, second], [second, first], [first, first])] == [22] * 3
+    assert "…1_as" in page.evaluate(cut, [first, second])
+    assert page.evaluate(cut, ["short.png", second]) == "short.png"
+
+
+def test_pictures_come_first_on_a_phone_and_fill_a_desktop(server: Server, new_page: NewPage) -> None:
+    page = new_page(server.address)
+    boxes = "(ids) => ids.map((id) => document.getElementById(id).getBoundingClientRect().toJSON())"
+    page.set_viewport_size({"width": 390, "height": 844})
+    picture(page, "#panel-first")
+    first, second, settings = page.evaluate(boxes, ["panel-first", "panel-second", "settings"])
+    assert first["width"] > 340 and first["bottom"] < second["top"] < second["bottom"] < settings["top"]
+    page.set_viewport_size({"width": 1900, "height": 1000})
+    picture(page, "#panel-first")
+    first, second = page.evaluate(boxes, ["panel-first", "panel-second"])
+    assert first["right"] < second["left"] and first["width"] > 780 and first["bottom"] < 1000
+
+
+def test_a_search_and_another_size_are_settings_of_a_run(server: Server, new_page: NewPage) -> None:
+    page = new_page(server.address)
+    page.check("#search-0")
+    page.fill("#max-size", "48")
+    page.click("#run")
+    says(page, "facts-body", "48×32 of 96×64")
+    has_result(page)
+    assert "radius 16, search" in page.inner_text("#facts-body")
+    assert "A search has no score maps" in page.inner_text("#inspector")
+    page.wait_for_function("() => location.hash.includes('search')")
+    again = new_page(page.url)
+    assert again.is_checked("#search-0") and again.input_value("#max-size") == "48"
+    again.fill("#max-size", "")
+    again.uncheck("#search-0")
+    again.click("#run")
+    says(again, "facts-body", "of 96")
+    has_result(again)
+
+
+def test_masks_are_opened_kept_in_the_link_and_taken_away(server: Server, new_page: NewPage, tmp_path: Path) -> None:
+    page = new_page(server.address)
+    mask = np.full((64, 96, 3), 255, np.uint8)
+    mask[:, 48:] = 0
+    for name, pixels in (("half.png", mask), ("small.png", mask[:9])):
+        (tmp_path / name).write_bytes(png(pixels))
+    whole = picture(page, "#panel-first")
+    page.set_input_files("#mask-file-0", tmp_path / "half.png")
+    says(page, "facts-body", "half.png")
+    has_result(page)
+    assert page.inner_text("#mask-name-0") == "half.png" and picture(page, "#panel-first") != whole
+    assert "with masks have no score maps" in page.inner_text("#inspector")
+    assert page.inner_text("#readout") == "Point at the first image."
+    page.set_input_files("#mask-file-1", tmp_path / "small.png")
+    says(page, "message-text", "small.png")
+    page.wait_for_function("() => location.hash.includes('%2B')")
+    again = new_page(page.url)
+    assert again.inner_text("#mask-name-0") == "half.png"
+    again.click("#no-masks")
+    says(again, "mask-name-0", "None")
+    has_result(again)
+    assert picture(again, "#panel-first") == whole
 
 
 def test_slider_and_blink_show_the_first_image_beside_the_view(server: Server, new_page: NewPage) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from deepmatching.errors import DeepMatchingError
 from deepmatching.explorer.pictures import MAX_PICTURES, LRUCache, Pictures, Unknown
@@ -19,6 +20,60 @@ def test_an_upload_is_reduced_when_it_is_shown_and_remembers_its_size(pictures: 
     assert (pair.names, pair.sizes, pair.originals) == (("a.png", "b.png"), ((48, 64),) * 2, ((96, 128),) * 2)
     assert pictures.pair(pair.id) is pair
     assert pair.encoded(0).startswith(b"\x89PNG") and pair.encoded(1, ".jpg").startswith(b"\xff\xd8")
+
+
+def test_a_pair_can_be_opened_at_a_smaller_size_but_not_at_a_larger_one(pictures: Pictures) -> None:
+    small = pictures.pair("sample-bunny@32")
+    assert (small.id, small.sizes, small.originals) == ("sample-bunny@32", ((24, 32),) * 2, ((480, 640),) * 2)
+    assert pictures.pair(small.id) is small and pictures.pair("sample-bunny").sizes == ((48, 64),) * 2
+    for size in ("65", "15", "9" * 5000, "-32", "32@32", "wide"):
+        with pytest.raises(DeepMatchingError, match="largest size"):
+            pictures.pair(f"sample-bunny@{size}")
+    with pytest.raises(Unknown, match="pair"):
+        pictures.pair("sample-cat@32")
+
+
+def test_a_pair_can_be_opened_with_masks_whose_pixels_are_dimmed(pictures: Pictures) -> None:
+    image = pictures.upload("a.png", png(np.full((96, 128, 3), 200, np.uint8)))
+    mask = np.full((96, 128, 3), 255, np.uint8)
+    mask[:33] = 0
+    upload = pictures.upload("mask.png", png(mask))
+    whole = pictures.pair_of_uploads(image.id, image.id)
+    pair = pictures.pair(f"{whole.id}+{upload.id}.")
+    assert (pair.mask_names, pair.masks[1], whole.has_masks) == (("mask.png", ""), None, False)
+    assert pair.masks[0] is not None and pair.has_masks and pictures.pair(pair.id) is pair
+    for same, rows, first in ((pair, 48, 17), (pictures.pair(f"{pair.id}@32"), 24, 9)):
+        assert same.masks[0] is not None and same.masks[0].shape[0] == rows
+        assert same.masks[0][first:].all() and not same.masks[0][:first].any()  # no pixel that is masked in part
+        assert same.shown[0][:, :first].max() < 0.5 < same.shown[0][:, first:].min()
+        assert [own.shape[0] for own in same.matched] == [4, 3]
+    assert torch.equal(pair.shown[1], whole.images[1])
+
+
+def test_a_mask_of_another_size_is_reported_with_its_own_name(pictures: Pictures) -> None:
+    small, large = (pictures.upload(f"{n}.png", png(np.zeros((n, n, 3), np.uint8))) for n in (8, 16))
+    pair = pictures.pair_of_uploads(large.id, large.id)
+    with pytest.raises(DeepMatchingError, match=r"second mask \('8\.png'\) has 8x8 pixels.*16x16"):
+        pictures.pair(f"{pair.id}+.{small.id}")
+    for unknown in ("../x.", "given.", "none.none"):
+        with pytest.raises(Unknown):
+            pictures.pair(f"{pair.id}+{unknown}")
+
+
+def test_the_masks_of_the_command_are_those_of_its_pair(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(png(np.full((32, 32, 3), 255, np.uint8)))
+    ids = set[str | None]()
+    for masks in ((None, None), (str(path), None), (None, str(path)), ("0,0 9,0 9,9", None)):
+        store = Pictures(given=(path, path), given_masks=masks)
+        assert store.given_id is not None
+        pair = store.pair(store.given_id)
+        assert [mask is not None for mask in pair.masks] == [mask is not None for mask in masks]
+        assert pair.mask_names == tuple("" if mask is None else mask.split("/")[-1] for mask in masks)
+        assert not store.pair(store.given_id.split("+")[0]).has_masks  # the page can take them away
+        ids.add(store.given_id)
+        store.close()
+    assert len(ids) == 4 and pair.masks[0] is not None and pair.masks[0].sum() == 55
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "C:\\a\\b.png", "", "...", "a/b\nc<script>.png", "x" * 300])

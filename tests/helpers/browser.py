@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 def at(page: Page, canvas: str, x: float, y: float) -> tuple[float, float]:
     """Return a place of a picture that fills its canvas, given as fractions, on the screen."""
+    page.locator(canvas).scroll_into_view_if_needed()
     box = page.locator(canvas).bounding_box()
     assert box is not None
     return box["x"] + x * box["width"], box["y"] + y * box["height"]

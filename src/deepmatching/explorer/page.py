@@ -63,15 +63,15 @@ def file_of(result: Result, name: str) -> bytes:
         if name.startswith("matches."):
             matches.at_sizes(*pair.originals).save(path)
         elif name == "matches-picture.png":
-            matches.draw(*pair.images, path)
+            matches.draw(*pair.shown, path)
         elif name == "displacement-picture.png":
             write_image(path, draw_displacement(*matches.numpy()[:2], *pair.sizes[0]))
         elif flow is None:
             raise DeepMatchingError(f"This pair has no flow. {result.no_flow}")
         elif name == "flow-picture.png":
-            flow.draw(path, *pair.images)
+            flow.draw(path, *pair.shown)
         else:
-            flow.at_size(pair.originals[0]).save(path)
+            flow.at_size(pair.originals[0], (pair.sizes[1], pair.originals[1])).save(path)
 
     return _written(Path(name).suffix, write)
 
@@ -99,7 +99,7 @@ def exported_page(
     traces: Traces,
     progress: Callable[[int], AbstractContextManager[Callable[[], object]]] = lambda count: nullcontext(lambda: None),
 ) -> str:
-    """Return one HTML file with the pair, its layers and the maps of a grid of points; of none after a search.
+    """Return one HTML file with the pair, its layers and, if the result has any, the maps of a grid of points.
 
     With the number of points, ``progress`` returns a context of the function to call after each.
     """
@@ -111,7 +111,7 @@ def exported_page(
         "grid": _compressed(payloads.grid(result)),
         "layers": _compressed(payloads.layers(result, small=True)),
     }
-    if result.is_searched:
+    if result.no_maps:
         return _assembled({**fixed, "points": {}, "step": 1})
     room = MAX_PAGE_BYTES - len(json.dumps(fixed)) - sum(len(data) * 4 // 3 for data in assets().values())
     grid = result.geometry.grid(0)

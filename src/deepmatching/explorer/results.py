@@ -15,13 +15,17 @@ from deepmatching.errors import DeepMatchingError, short_repr
 from deepmatching.explorer.pictures import Pair
 from deepmatching.flow import FlowResult, Frame
 from deepmatching.flow.edges import edges_of
+from deepmatching.flow.masking import masked_flow
 from deepmatching.geometry.discretization import Geometry
+from deepmatching.io.images import colours_of
+from deepmatching.io.masks import is_usable
 from deepmatching.matcher import DeepMatcher
 from deepmatching.matches import Matches, selected_mask
+from deepmatching.matching import unmasked_matches
 from deepmatching.network.inspection import Inspection, Trace, trace_bytes
 from deepmatching.network.operators.decoding import Decoded
-from deepmatching.search import doubt, expected_fraction, has_failed
-from deepmatching.settings import MIN_CONFIDENCE, MODEL, RADIUS, Radius, Settings
+from deepmatching.search import doubt, has_failed
+from deepmatching.settings import MIN_CONFIDENCE, MODEL, PRESET, RADIUS, Radius, Settings
 
 MAX_TRACE_BYTES = 2**30  #: Most bytes of all traces of results that are kept; see ``deepmatching.network.inspection``.
 #: The stages of a run, each with its share of the time.
@@ -37,26 +41,31 @@ class RunSettings:
     model: str = MODEL
     radius: Radius | None = None
     levels: int | None = None
+    search: bool = False
 
     @classmethod
     def of(cls, values: Any, models: tuple[str, ...]) -> "RunSettings":
         """Return the settings that the page sends; raise if they are wrong."""
         if not isinstance(values, Mapping) or not set(values) <= asdict(cls()).keys():
-            raise DeepMatchingError("Settings must be model, radius and levels.")
+            raise DeepMatchingError("Settings must be model, radius, levels and search.")
         settings = cls(**values)
         if settings.model not in models:
             raise DeepMatchingError(f"There is no model {short_repr(settings.model)} here: use {', '.join(models)}.")
-        Settings(radius=settings.radius, levels=settings.levels)
+        Settings(radius=settings.radius, levels=settings.levels, search=settings.search)
         return settings
 
     def matcher(self, device: str) -> DeepMatcher:
         """Return the matcher with these settings."""
-        return DeepMatcher.from_pretrained(self.model, radius=self.radius, levels=self.levels, device=device)
+        return DeepMatcher.from_pretrained(**asdict(self), device=device)
 
 
 @dataclass(eq=False)
 class Result:
-    """A matched pair. After a search, there are no maps: the matches are those of a second image that was turned."""
+    """A matched pair.
+
+    After a search, there are no maps: the matches are those of a second image that was turned. With masks, there are
+    none either: a trace knows nothing of them.
+    """
 
     pair: Pair
     settings: RunSettings
@@ -65,9 +74,10 @@ class Result:
     decoded: Decoded  #: on the CPU
     cells: tuple[Tensor, Tensor]
     matches: Matches
-    notes: list[str]  #: what was done without being asked, and why the matches are probably wrong
+    notes: list[str]  #: what was done without being asked
+    warning: str = ""  #: why the matches are probably wrong, and what to do
     edges: np.ndarray | None = None  #: (H, W)
-    flow: FlowResult | None = None  #: None for images of different sizes, or if no match is usable
+    flow: FlowResult | None = None  #: None if no match is usable
     no_flow: str = ""  #: why there is none
     seconds: dict[str, float] = field(default_factory=dict)
     trace: Trace | None = None
@@ -76,7 +86,16 @@ class Result:
     @property
     def is_searched(self) -> bool:
         """Whether the matches are those of a search."""
-        return self.matches.transformation is not None
+        return self.settings.search or self.matches.transformation is not None
+
+    @property
+    def no_maps(self) -> str:
+        """Why there are no score maps; an empty text if there are."""
+        if self.is_searched:
+            return "A search has no score maps: set a radius, and no search, to see those of a plain match."
+        if self.pair.has_masks:
+            return "Pictures with masks have no score maps: take the masks away to see those of the whole pictures."
+        return ""
 
     @property
     def kept(self) -> np.ndarray:
@@ -101,33 +120,45 @@ def compute(pair: Pair, settings: RunSettings, device: str, begin: Begin) -> Res
         geometry, tiling = matcher.geometry(*pair.sizes), matcher.plan(*pair.sizes).tiling
     with stage("descriptors"):
         network = matcher.network
-        on_device = [image.to(matcher.device) for image in pair.images]
+        on_device = [image.to(matcher.device) for image in pair.matched]
         used = geometry.used0, geometry.used1
         cells0, cells1 = (network.describe_image(i[None], size) for i, size in zip(on_device, used, strict=True))
     with stage("matches"):
-        decoded = network.decode_descriptors(cells0, cells1, geometry, matcher.decoding(tiling))
-        on_cpu = Decoded._make(None if tensor is None else tensor.cpu() for tensor in decoded)
-        plain = matcher.matches_of(on_cpu, geometry)[0]
-        matches, made_in = matcher.or_wide(plain, geometry, *pair.images)
-        if matches is not plain:
+        decoded, on_cpu = None, None
+        if settings.search:
+            first_found = matcher.searched(*pair.matched)
+        else:
+            decoded = network.decode_descriptors(cells0, cells1, geometry, matcher.decoding(tiling, pair.has_masks))
+            on_cpu = without_masked(Decoded._make(None if t is None else t.cpu() for t in decoded), *pair.matched)
+            first_found = unmasked_matches(matcher.matches_of(on_cpu, geometry)[0], *pair.matched)
+        matches = matcher.or_wide(first_found, *pair.matched)
+        if on_cpu is None or matches is not first_found:
             on_cpu = on_grid(matches, geometry)
-        notes = _notes(matches, made_in, matcher.settings)
-    result = Result(pair, settings, matcher, geometry, on_cpu, (cells0, cells1), matches, notes, seconds=seconds)
+    about = _notes(matches, settings), _warning(matches, matcher.settings)
+    result = Result(pair, settings, matcher, geometry, on_cpu, (cells0, cells1), matches, *about, seconds=seconds)
     with stage("edges"):
-        result.edges = edges_of(on_device[0])
+        result.edges = edges_of(colours_of(on_device[0]))
     with stage("flow"):
         try:
-            if pair.sizes[0] != pair.sizes[1]:
-                raise DeepMatchingError("Flow needs two images of one size.")
-            if result.is_searched:
-                result.flow = matcher.flow(*pair.images, edges=result.edges, matches=matches).read()
+            if decoded is None or result.is_searched:
+                result.flow = matcher.flow(*pair.matched, edges=result.edges, matches=matches).read()
             else:
-                first, second = map(Frame, pair.images, on_device, (cells0, cells1), pair.sizes)
-                found = matcher.flow_between(first, second, edges=result.edges, known=(geometry, decoded))
-                result.flow = found.read()
+                images = [map(colours_of, own) for own in (pair.matched, on_device)]
+                first, second = map(Frame, *images, (cells0, cells1), pair.sizes)
+                found = matcher.flow_between(first, second, PRESET, result.edges, (geometry, decoded), pair.has_masks)
+                result.flow = masked_flow(found.read(), *pair.matched)
         except DeepMatchingError as error:
             result.no_flow = str(error)
     return result
+
+
+def without_masked(decoded: Decoded, image0: Tensor, image1: Tensor) -> Decoded:
+    """Return the matches of pair 0, of which those that start or end in the mask of a loaded image are not kept."""
+    starts, ends = decoded.at_pixel_centres(0)
+    usable = is_usable(image0, starts.reshape(-1, 2)) & is_usable(image1, ends.reshape(-1, 2))
+    usable = usable.view(decoded.verified.shape)
+    confidence = None if decoded.confidence is None else decoded.confidence * usable
+    return decoded._replace(verified=decoded.verified & usable, confidence=confidence)
 
 
 def on_grid(matches: Matches, geometry: Geometry) -> Decoded:
@@ -147,16 +178,20 @@ def on_grid(matches: Matches, geometry: Geometry) -> Decoded:
     return Decoded(points0, points1, scores, torch.zeros_like(scores).long(), scores.isfinite(), confidence)
 
 
-def _notes(matches: Matches, geometry: Geometry, settings: Settings) -> list[str]:
-    """Return what was done without being asked, and why matches that were made in this geometry may be wrong."""
-    notes = []
-    if matches.transformation is not None:
-        notes.append(f"Few matches were right within {RADIUS} px, so a search found these; set a radius to forbid it.")
-    if reason := doubt(matches, geometry):
-        advice = "try a larger radius; " if matches.confidence is None else "leave the radius empty, for a search; "
-        advice *= not has_failed(settings, expected_fraction(matches, geometry))  # which has been tried
-        notes.append(f"This is probably wrong, since {reason}: {advice}unrelated pictures cannot be matched.")
-    return notes
+def _notes(matches: Matches, settings: RunSettings) -> list[str]:
+    """Return what was done without being asked."""
+    if settings.search or matches.transformation is None:
+        return []
+    return [f"Few matches were right within {RADIUS} px, so a search found these; set a radius to forbid it."]
+
+
+def _warning(matches: Matches, settings: Settings) -> str:
+    """Return why the matches are probably wrong, and what to do; an empty text if they are not."""
+    if not (reason := doubt(matches)):
+        return ""
+    advice = "try a larger radius; " if matches.confidence is None else "try a search; "
+    advice *= not (settings.search or has_failed(settings, matches.expected_fraction))  # which has been tried
+    return f"This is probably wrong, since {reason}: {advice}unrelated pictures cannot be matched."
 
 
 class Traces:
@@ -169,8 +204,8 @@ class Traces:
 
     def inspect(self, result: Result, row: int, column: int) -> Inspection:
         """Return the maps, the path and the quadtree of a reference point."""
-        if result.is_searched:
-            raise DeepMatchingError("A search has no score maps: set a radius to see those of a plain match.")
+        if result.no_maps:
+            raise DeepMatchingError(result.no_maps)
         with result.lock:
             trace = result.trace  # another thread may drop it from the result at any time
             if trace is None:

@@ -8,6 +8,20 @@ export function make(tag, properties = {}, ...children) {
   return element;
 }
 
+// A long name in `most` letters, cut in the middle or, if it differs from the other name there, beside that.
+export function shortened(name, other = "", most = 22) {
+  if (name.length <= most) return name;
+  let first = 0;
+  while (first < name.length && name[first] === other[first]) first++;
+  let after = 0; // letters that end both names
+  while (after < name.length - first && name.at(-1 - after) === other.at(-1 - after)) after++;
+  const gap = name.length - most + 1;
+  const last = name.length - after;
+  const keeps = (start) => start > 0 && start + gap < name.length && (start + gap <= first || start >= last);
+  const start = [Math.floor(most / 2), first - gap, last].find(keeps) ?? Math.floor(most / 2);
+  return `${name.slice(0, start)}…${name.slice(start + gap)}`;
+}
+
 // For screen readers only.
 export function announce(text) {
   byId("status").textContent = text;

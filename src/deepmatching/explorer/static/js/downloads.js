@@ -52,7 +52,7 @@ function fill() {
         if (name.startsWith("flow") && !result.layers.flow) continue;
         items.push(link(words, `${base}/files/${name}`, name));
       }
-      if (state.selected && !result.facts.searched) items.push(link("Picture of the score maps", `${base}/points/${state.selected.row}/${state.selected.column}/picture`));
+      if (state.selected && !result.facts.no_maps) items.push(link("Picture of the score maps", `${base}/points/${state.selected.row}/${state.selected.column}/picture`));
       items.push(make("li", {}, make("button", { type: "button", textContent: PAGE, onclick: (event) => savePage(event.target, result.id) })));
     }
   }

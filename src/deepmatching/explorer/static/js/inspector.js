@@ -45,11 +45,9 @@ function rebuild(inspection) {
   if (!inspection) {
     box.replaceChildren(make("h2", { id: "inspector-title", textContent: "Score maps" }), make("p", {
       className: "empty",
-      textContent: state.results[state.inspected]?.facts.searched
-        ? "A search has no score maps: set a radius to see those of a plain match."
-        : state.results[0]
+      textContent: state.results[state.inspected]?.facts.no_maps || (state.results[0]
         ? "Click a point of the first image. Its maps over the second image appear here: S from fine to coarse, then Q back down, and the best path through them."
-        : "",
+        : ""),
     }));
     return;
   }

@@ -1,12 +1,22 @@
 // The dense views as canvases of the size of the first image.
 
 import { VIRIDIS_LUT, fullColour, viridis, wheel } from "./colors.js";
+import { state } from "./store.js";
 
-const cache = new WeakMap(); // result → {view: canvas}
+const cache = new WeakMap(); // result → {least, view: canvas}
+
+// Whether point n has a match that is confident enough to be shown. Without a confidence, all are.
+export function isShown({ grid: { flags, confidence } }, n) {
+  return Boolean(flags.data[n] & 2) && !(confidence?.data[n] < state.least);
+}
+
+export function shownCount(result) {
+  return result.grid.flags.data.reduce((count, _, n) => count + isShown(result, n), 0);
+}
 
 export function layerOf(result, view, images) {
   if (!result || !MAKERS[view]) return null;
-  if (!cache.has(result)) cache.set(result, {});
+  if (cache.get(result)?.least !== state.least) cache.set(result, { least: state.least });
   const made = cache.get(result);
   if (!(view in made)) made[view] = MAKERS[view](result, images);
   return made[view];
@@ -61,25 +71,25 @@ function flow(result) {
   const field = result.layers.flow;
   if (!field) return null;
   const [rows, columns] = field.shape;
+  const { confidence } = result.layers;
   const most = colourRange(result);
   const colour = [0, 0, 0];
   return canvasOf(rows, columns, (out) => {
     for (let n = 0; n < rows * columns; n++) {
       wheel(field.data[2 * n], field.data[2 * n + 1], most, colour);
       out.set(colour, 4 * n);
-      out[4 * n + 3] = 255;
+      out[4 * n + 3] = confidence.data[n] < state.least ? 0 : 255;
     }
   });
 }
 
 // The matches as squares of the grid; `colour` gives that of point n at (x, y).
 function squares(result, images, colour) {
-  const { flags } = result.grid;
   const { alpha } = result.facts.geometry;
   const canvas = new OffscreenCanvas(images[0].width, images[0].height);
   const context = canvas.getContext("2d");
   forEachPoint(result, (n, x, y) => {
-    if (!(flags.data[n] & 2)) return;
+    if (!isShown(result, n)) return;
     context.fillStyle = `rgb(${colour(n, x, y).join(" ")})`;
     context.fillRect(x - alpha / 2, y - alpha / 2, alpha, alpha);
   });
@@ -131,19 +141,20 @@ function warped(result, images) {
   if (!field) return null;
   const [rows, columns] = field.shape;
   const second = pixelsOf(images[1]);
+  const { width, height } = images[1]; // which may differ from those of the first
   return canvasOf(rows, columns, (out) => {
     for (let y = 0, n = 0; y < rows; y++) {
       for (let x = 0; x < columns; x++, n++) {
         const u = x + field.data[2 * n];
         const v = y + field.data[2 * n + 1];
         const [i, j] = [Math.floor(v), Math.floor(u)];
-        if (u < 0 || v < 0 || u > columns - 1 || v > rows - 1) {
+        if (u < 0 || v < 0 || u > width - 1 || v > height - 1) {
           out.set([128, 128, 128, 255], 4 * n);
           continue;
         }
-        const right = j + 1 < columns ? 4 : 0;
-        const below = i + 1 < rows ? 4 * columns : 0;
-        const at = 4 * (i * columns + j);
+        const right = j + 1 < width ? 4 : 0;
+        const below = i + 1 < height ? 4 * width : 0;
+        const at = 4 * (i * width + j);
         const [a, b] = [u - j, v - i];
         for (let c = 0; c < 3; c++) {
           const top = second[at + c] * (1 - a) + second[at + right + c] * a;

@@ -54,6 +54,7 @@ async function startLive() {
   setCompare(Boolean(settings[1]), settings);
   const id = wanted.pair ?? about.given;
   if (!id) return;
+  byId("max-size").value = id.split("@")[1] ?? "";
   try {
     await openKnown(id);
     await restore(wanted);
@@ -76,6 +77,7 @@ async function restore(wanted) {
     setMix(wanted.mix);
     if (wanted.amount >= 0 && wanted.amount <= 1) update({ amount: wanted.amount });
   }
+  if (wanted.least > 0 && wanted.least < 1) update({ least: wanted.least });
   if (wanted.zoom) update(wanted.zoom);
   if (!wanted.point) return;
   if (state.compare && wanted.point.side === 1) update({ inspected: 1 });

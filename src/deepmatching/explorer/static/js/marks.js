@@ -1,9 +1,11 @@
 // What is drawn over the pictures: matches, the point under the cursor, and the patches of the best path.
 
 import { SIDE_COLOURS, levelColour, placeColour, viridis, wheel } from "./colors.js";
-import { colourRange, forEachPoint } from "./layers.js";
+import { colourRange, forEachPoint, isShown } from "./layers.js";
 import { state } from "./store.js";
 import { quadtree } from "./tree.js";
+
+const SMALLEST = 24; // pixels of the screen; the outlines of smaller patches would hide the picture
 
 export const pointPlace = (result, { row, column }) => {
   const n = row * result.facts.geometry.grid[1] + column;
@@ -28,12 +30,12 @@ export const matchOf = (result, { row, column }) => {
 
 // Matches as dots: where they start (which = 0) or end.
 export function drawMatches(context, transform, result, image, which) {
-  const { points1, flags, confidence } = result.grid;
+  const { points1, confidence } = result.grid;
   const size = Math.max(2, Math.min(7, result.facts.geometry.alpha * transform.scale * 0.42));
   const most = colourRange(result);
   const strength = context.globalAlpha * (state.selected ? 0.35 : 1); // the patches of a point must stand out
   forEachPoint(result, (n, x, y) => {
-    if (!(flags.data[n] & 2)) return;
+    if (!isShown(result, n)) return;
     const [px, py] = which ? [points1.data[2 * n], points1.data[2 * n + 1]] : [x, y];
     if (state.view === "displacement") {
       context.fillStyle = `rgb(${wheel(points1.data[2 * n] - x, points1.data[2 * n + 1] - y, most).join(" ")})`;
@@ -98,14 +100,13 @@ function patchesOf(inspection, geometry) {
   return trees.get(inspection);
 }
 
-// The sub-patches of the chosen level, thin, and the patches of the path from the top down to that level.
+// The sub-patches of the chosen level, thin, if they are large enough to look between them, and the patches of the path from the top down to that level.
 export function drawPath(context, transform, result, inspection, which) {
   const { delta } = result.facts.geometry;
   const patches = patchesOf(inspection, result.facts.geometry)[state.level] ?? [];
-  const side = 2 ** state.level * delta;
+  const length = 2 ** state.level * delta * transform.scale;
   context.globalAlpha = 0.75;
-  for (const { x, y, u, v } of patches) {
-    const length = side * transform.scale;
+  for (const { x, y, u, v } of length < SMALLEST ? [] : patches) {
     context.strokeStyle = levelColour(state.level);
     context.lineWidth = 1;
     context.strokeRect(

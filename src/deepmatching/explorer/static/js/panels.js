@@ -8,6 +8,9 @@ import { listen, sides, state, update } from "./store.js";
 import { attach, placeIn, transformOf } from "./viewport.js";
 
 const SPARSE = ["matches"]; // views that are drawn as dots over the picture
+const AROUND = 210; // pixels of the window above and below the pictures
+const CAPTION = 32; // pixels of the caption of a picture, and of the gap below it
+const NARROW = 640; // pixels of a phone's width
 let onSelect = () => {};
 
 export function setUpPanels(select) {
@@ -27,6 +30,8 @@ export function setUpPanels(select) {
   });
   second.addEventListener("pointerleave", () => update({ cursor: null }));
   new ResizeObserver(() => update()).observe(byId("panels"));
+  window.addEventListener("resize", () => update());
+  listen(arrange);
   listen(draw);
 }
 
@@ -49,6 +54,7 @@ function prepared(canvas) {
   const ratio = window.devicePixelRatio || 1;
   const [width, height] = [Math.round(canvas.clientWidth * ratio), Math.round(canvas.clientHeight * ratio)];
   if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
+  canvas.style.touchAction = state.zoom === 1 ? "pan-y" : "none"; // a finger scrolls the page, or moves what is zoomed
   const context = canvas.getContext("2d");
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, canvas.clientWidth, canvas.clientHeight);
@@ -138,9 +144,22 @@ function drawMap(context, transform, map, image) {
   context.restore();
 }
 
-function draw() {
+// Put the pictures beside or below each other, whichever shows them larger; on a phone they fill the width.
+function arrange() {
   byId("figure-other").hidden = !state.compare;
-  byId("panels").classList.toggle("three", state.compare);
+  const box = byId("panels");
+  const [image] = state.images;
+  if (!image || !box.clientWidth) return;
+  const count = state.compare ? 3 : 2;
+  const [width, height] = [box.clientWidth, Math.max(400, window.innerHeight - AROUND)];
+  const scaleOf = (columns, rows) => Math.min(width / columns / image.width, (height / rows - CAPTION) / image.height);
+  const narrow = width < NARROW;
+  const stacked = narrow || scaleOf(1, count) > scaleOf(count, 1);
+  box.style.setProperty("--columns", stacked ? 1 : count);
+  box.style.setProperty("--most", narrow ? "70vh" : `${Math.floor(height / (stacked ? count : 1) - CAPTION)}px`);
+}
+
+function draw() {
   drawFirst(byId("panel-first"), 0);
   if (state.compare) drawFirst(byId("panel-other"), 1);
   drawSecond(byId("panel-second"));

@@ -14,7 +14,7 @@ export async function select(point, level, letter) {
     const inspections = [null, null];
     for (const side of sides()) {
       const result = state.results[side];
-      if (!result || result.facts.searched) continue;
+      if (!result || result.facts.no_maps) continue;
       const { grid: [rows, columns] } = result.facts.geometry;
       if (chosen.row >= rows || chosen.column >= columns) continue; // another size of patches
       inspections[side] = await state.source.point(result.id, chosen.row, chosen.column);

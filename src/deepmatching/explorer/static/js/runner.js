@@ -1,6 +1,7 @@
 // The settings, and running the matcher with them.
 
 import { announce, byId, clearError, make, showError } from "./dom.js";
+import { idWith, loadImages } from "./pictures.js";
 import { settingsText } from "./readout.js";
 import { listen, sides, state, update } from "./store.js";
 
@@ -13,6 +14,7 @@ let attempt = 0;
 
 export function setUpRunner(about) {
   [0, 1].forEach((side) => fillChoice(side, about));
+  Object.assign(byId("max-size"), { max: about.max_size, placeholder: about.max_size });
   byId("compare").addEventListener("change", (event) => setCompare(event.target.checked));
   byId("settings").addEventListener("submit", (event) => {
     event.preventDefault();
@@ -32,20 +34,24 @@ function fillChoice(side, about) {
   const radius = make("input", { id: `radius-${side}`, type: "number", min: 2, step: 2, inputMode: "numeric", placeholder: "auto" });
   const unlimited = make("input", { id: `full-${side}`, type: "checkbox" });
   const levels = make("input", { id: `levels-${side}`, type: "number", min: 0, max: 9, placeholder: "auto" });
+  const search = make("input", { id: `search-${side}`, type: "checkbox" });
   unlimited.addEventListener("change", () => (radius.disabled = unlimited.checked));
   byId(`settings-${side}`).append(
     make("label", {}, make("span", { textContent: "Model" }), models),
     make("label", {}, make("span", { textContent: "Radius, px" }), radius),
-    make("label", { className: "check" }, unlimited, " No limit"),
+    make("div", { className: "row" },
+      make("label", { className: "check" }, unlimited, " No limit"),
+      make("label", { className: "check", title: "Find how the second picture is turned and zoomed" }, search, " Search")),
     make("label", {}, make("span", { textContent: "Levels" }), levels));
   show(side, start);
 }
 
-function show(side, { model, radius, levels }) {
+function show(side, { model, radius, levels, search }) {
   byId(`model-${side}`).value = model;
   byId(`full-${side}`).checked = byId(`radius-${side}`).disabled = radius === "full";
   byId(`radius-${side}`).value = radius === "full" ? "" : radius ?? "";
   byId(`levels-${side}`).value = levels ?? "";
+  byId(`search-${side}`).checked = search;
 }
 
 export function chosen(side) {
@@ -54,7 +60,17 @@ export function chosen(side) {
     model: byId(`model-${side}`).value,
     radius: byId(`full-${side}`).checked ? "full" : radius,
     levels,
+    search: byId(`search-${side}`).checked,
   };
+}
+
+// Open the pair again if it is to be matched at another size.
+async function resize() {
+  const id = idWith(state.pair.id, { size: byId("max-size").value });
+  if (id === state.pair.id) return;
+  const pair = await state.source.pair(id);
+  update({ results: [null, null], selected: null, hover: null, inspections: [null, null] });
+  await loadImages(pair);
 }
 
 export function setCompare(compare, settings) {
@@ -71,6 +87,8 @@ export async function runAll() {
   clearError();
   update({ busy: true });
   try {
+    await resize();
+    if (mine !== attempt) return false;
     for (const side of sides()) {
       const settings = chosen(side);
       const started = await state.source.start(state.pair.id, settings);

@@ -11,6 +11,7 @@ export const state = {
   view: "matches",
   mix: "opacity",
   amount: 1, // opacity, or the place of the slider
+  least: 0, // confidence below which matches are hidden
   blinking: false, // which of the two pictures blink mode shows
   zoom: 1,
   centre: [0.5, 0.5], // of the panels, as fractions of the image

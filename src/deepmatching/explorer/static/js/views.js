@@ -33,6 +33,7 @@ export function setMix(mix) {
 
 export function setUpViews() {
   byId("mix").addEventListener("input", (event) => update({ amount: event.target.value / 100 }));
+  byId("least").addEventListener("input", (event) => update({ least: event.target.value / 100 }));
   byId("zoom-in").onclick = () => zoomBy(1.5);
   byId("zoom-out").onclick = () => zoomBy(1 / 1.5);
   byId("zoom-fit").onclick = fit;
@@ -42,6 +43,8 @@ export function setUpViews() {
     if (now.some((item, n) => item !== seen[n])) rebuild();
     seen = now;
     byId("mix").value = Math.round(100 * state.amount);
+    byId("least").value = Math.round(100 * state.least);
+    byId("least-value").textContent = state.least ? `≥ ${Math.round(100 * state.least)} %` : "all";
     byId("zoom-value").textContent = `${Math.round(100 * state.zoom)} %`;
   });
 }
@@ -56,6 +59,9 @@ function rebuild() {
   fillTabs(byId("mixes"), words, state.mix, setMix);
   byId("mix-label").textContent = state.mix === "slider" ? "Split" : "Opacity";
   byId("mix").disabled = state.mix === "blink";
+  const judged = state.results.some((result) => result?.facts.judged);
+  byId("least").disabled = state.results[0] && !judged;
+  byId("least-box").title = judged ? "Hide the matches that are less confident" : "This model does not judge its matches";
   byId("legend").replaceChildren(...legend());
 }
 
