@@ -6,13 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from deepmatching.bulk_matching.engine import ShardMatcher, flow_file
 from deepmatching.bulk_matching.pairs import exhaustive_pairs, list_images
-from deepmatching.bulk_matching.storage import read_shard, write_shard
+from deepmatching.bulk_matching.storage import read_shard, shard_file, write_shard
 from deepmatching.io.flow import read_flow
 from deepmatching.matcher import DeepMatcher
 from deepmatching.matches import Matches
+from deepmatching.settings import Settings
 from helpers.fake_datasets import write_image
 from helpers.synthetic_pictures import draw_photo
 
@@ -77,13 +79,12 @@ def test_a_pair_that_needs_too_much_memory_fails_and_the_others_go_on(photos: Pa
     assert all("of memory" in pair.failure for pair in shard)
 
 
-def test_flow_is_that_of_the_matcher_and_needs_images_of_one_size(photos: Path, tmp_path: Path) -> None:
+def test_flow_is_that_of_the_matcher(photos: Path, tmp_path: Path) -> None:
     matcher = DeepMatcher.from_pretrained("hog", radius=32, device="cpu")
     pairs = [("photo 1.png", "left side/grey.png"), ("photo 1.png", "photo 2.jpg"), ("photo 1.png", "wide.png")]
     shard = ShardMatcher(matcher, photos, tmp_path, flow=True).start(pairs)()
-    assert [bool(pair.failure) for pair in shard] == [False, False, True]
-    assert "one size" in shard[2].failure
-    for pair in pairs[:2]:
+    assert not any(pair.failure for pair in shard)
+    for pair in pairs:
         written = read_flow(flow_file(tmp_path / "flow", pair))
         expected = matcher.flow(*(photos / name for name in pair)).flow
         torch.testing.assert_close(torch.from_numpy(written), torch.from_numpy(expected))
@@ -111,6 +112,28 @@ def test_a_search_keeps_the_matches_of_high_confidence_and_writes_the_flow_of_th
     torch.testing.assert_close(written, torch.from_numpy(matcher.flow(*(tmp_path / name for name in pair)).flow))
 
 
+@pytest.mark.slow
+def test_a_failed_match_is_searched_as_by_the_matcher_unless_that_is_forbidden(tmp_path: Path) -> None:
+    picture, names = draw_photo(0, 192, 192), ("upright.png", "turned.png", "other.png")
+    pictures = (picture, np.rot90(picture).copy(), draw_photo(1, 192, 192))
+    for name, image in zip(names, pictures, strict=True):
+        write_image(tmp_path / name, image)
+    (tmp_path / "shards").mkdir()
+    pairs, matcher = [names[:2], names[::2]], DeepMatcher.from_pretrained(device="cpu")
+    shards = ShardMatcher(matcher, tmp_path, tmp_path, flow=True, min_confidence=0.9)
+    report, shard = shards.submit(0, pairs).result(), read_shard(shard_file(tmp_path, 0), pairs)
+    assert (report.searched, report.doubtful) == (1, 1)
+    for pair, found in zip(pairs, shard, strict=True):
+        expected = matcher.match(*(tmp_path / name for name in pair))
+        assert_equal(found.matches, expected.filter(0.9))
+    written, expected_flow = read_flow(flow_file(tmp_path / "flow", pairs[0])), matcher.flow(picture, pictures[1]).flow
+    torch.testing.assert_close(torch.from_numpy(written), torch.from_numpy(expected_flow))
+    assert shard[0].matches.transformation is not None and len(shard[0].matches) > 100
+    forbidden = DeepMatcher(matcher.network, Settings(device="cpu", auto=False))
+    plain = ShardMatcher(forbidden, tmp_path, tmp_path).submit(1, pairs).result()
+    assert (plain.doubtful, plain.searched) == (2, 0)
+
+
 def test_a_search_is_that_of_the_matcher_and_shards_keep_its_transformations(photos: Path, tmp_path: Path) -> None:
     matcher = DeepMatcher.from_pretrained("hog", radius=32, device="cpu", rotations=(0, 180))
     pairs = [*exhaustive_pairs(photos)[:2], ("photo 1.png", "missing.png")]
@@ -123,3 +146,43 @@ def test_a_search_is_that_of_the_matcher_and_shards_keep_its_transformations(pho
         assert_equal(pair.matches, expected)
         for name in ("transformation", "transformations"):
             assert torch.equal(getattr(pair.matches, name), getattr(expected, name))
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_size": 40}, {"rotations": (0, 90)}], ids=str)
+def test_masks_are_those_of_the_matcher(photos: Path, tmp_path: Path, settings: dict[str, object]) -> None:
+    matcher = DeepMatcher.from_pretrained("hog", radius=32, device="cpu", **settings)
+    usable = {}
+    for name in ("photo 1.png", "photo_10.png", "left side/grey.png"):
+        usable[name] = np.ones((48, 64), np.uint8)
+        usable[name][:, 40:] = usable[name][:9] = 0
+        stored = np.rot90(usable[name]) if name == "photo_10.png" else usable[name]  # as its file is turned
+        write_image(tmp_path / "masks" / f"{name}.png", stored * 255)
+    shard = ShardMatcher(matcher, photos, photos, masks=tmp_path / "masks", flow=not settings)
+    pairs = exhaustive_pairs(photos)
+    for pair in shard.start(pairs)():
+        masks = {f"mask{n}": usable.get(name) for n, name in enumerate(pair.names)}
+        assert_equal(pair.matches, matcher.match(*(photos / name for name in pair.names), **masks))
+        if not settings:
+            flow = matcher.for_flow(32).flow(*(photos / name for name in pair.names), **masks)
+            assert np.array_equal(read_flow(flow_file(photos / "flow", pair.names)), flow.flow)
+
+
+def test_alpha_is_that_of_the_matcher_and_adds_to_masks(photos: Path, tmp_path: Path) -> None:
+    matcher = DeepMatcher.from_pretrained("hog", radius=32, device="cpu", use_alpha=True)
+    alpha, mask = np.full((2, 48, 64), 255, np.uint8)
+    alpha[:, 40:] = mask[:9] = 0
+    Image.fromarray(np.dstack([draw_photo(0, 48, 64), alpha])).save(photos / "a.png")
+    write_image(tmp_path / "masks" / "a.png.png", mask)
+    pair = "a.png", "photo 1.png"
+    for folder, mask0 in ((None, None), (tmp_path / "masks", mask)):
+        found = ShardMatcher(matcher, photos, photos, masks=folder).start([pair])()
+        assert_equal(found[0].matches, matcher.match(*(photos / name for name in pair), mask0=mask0))
+        assert 0 < found[0].matches.keypoints0[:, 0].max() < 40
+
+
+def test_a_mask_of_another_size_fails_the_pairs_of_its_image(
+    photos: Path, tmp_path: Path, matcher: DeepMatcher
+) -> None:
+    write_image(tmp_path / "masks" / "wide.png.png", np.ones((48, 64), np.uint8))
+    found = ShardMatcher(matcher, photos, photos, masks=tmp_path / "masks").start(exhaustive_pairs(photos))()
+    assert all(("mask" in pair.failure) == ("wide.png" in pair.names) for pair in found)

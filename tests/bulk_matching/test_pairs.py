@@ -87,7 +87,7 @@ def test_retrieval_takes_the_images_with_the_most_similar_global_descriptors(pho
     assert {frozenset(pair) for pair in found} == expected
     with h5py.File(photos.parent / "global.h5", "a") as file:
         del file[NAMES[2]]
-    with pytest.raises(DeepMatchingError, match="no global_descriptor of 1 images"):
+    with pytest.raises(DeepMatchingError, match="no global_descriptor of 1 image,"):
         retrieved_pairs(photos.parent / "global.h5", photos, 1)
 
 

@@ -15,11 +15,13 @@ from PIL import Image
 
 import deepmatching as dm
 from deepmatching.bulk_matching import Progress, RunFolder, ShardReport, exhaustive_pairs, sequential_pairs
-from deepmatching.bulk_matching.storage import MANIFEST, MISSING, SHARDS, MatchedPair, is_same, stamp, write_shard
+from deepmatching.bulk_matching.storage import MANIFEST, SHARDS, MatchedPair, write_shard
 from deepmatching.errors import DeepMatchingError
 from deepmatching.io.store import lock_folder
 from deepmatching.matches import Matches
 from helpers.bulk_runs import SETTINGS, shards
+from helpers.fake_datasets import write_image
+from helpers.synthetic_pictures import draw_photo
 
 
 def matched_again(photos: Path, out: Path, **options: Any) -> list[ShardReport]:
@@ -85,21 +87,6 @@ def test_pairs_of_changed_images_are_matched_again_and_of_copied_ones_not(photos
     assert len(matched_again(photos, tmp_path / "run", pairs=pairs)) == 4
     run = RunFolder(tmp_path / "run")
     assert all(pair.matches.size1 == (64, 64) for pair in run if pair.names[1] == "wide.png")
-
-
-@pytest.mark.parametrize("suffix", [".png", ".jpg", ".bmp"])
-def test_other_pixels_in_the_middle_are_noticed(suffix: str, tmp_path: Path) -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (200, 200, 3), np.uint8)
-    path = tmp_path / f"a{suffix}"
-    assert stamp(path) == MISSING and is_same(path.name, MISSING, MISSING)
-    Image.fromarray(pixels).save(path)
-    before = stamp(path)
-    assert is_same(path.name, before, stamp(path)) and stamp(path, before) is before
-    assert not is_same(path.name, MISSING, before) and not is_same(path.name, before, MISSING)
-    pixels[100, 100] += 100
-    Image.fromarray(pixels).save(path)
-    os.utime(path, ns=(0, 0))
-    assert not is_same(path.name, before, stamp(path))
 
 
 def test_a_folder_without_the_images_is_refused_and_the_run_kept(photos: Path, tmp_path: Path) -> None:
@@ -200,3 +187,43 @@ def test_a_least_confidence_leaves_out_matches_and_belongs_to_the_settings(photo
         dm.bulk(pairs, photos, tmp_path / "some", **settings)
     with pytest.raises(DeepMatchingError, match="does not judge its matches"):
         dm.bulk(pairs, photos, tmp_path / "hog", min_confidence=0.5, **SETTINGS)
+
+
+@pytest.mark.slow
+def test_a_failed_match_is_searched_unless_a_radius_is_given(tmp_path: Path) -> None:
+    picture, pairs = draw_photo(0, 128, 128), [("a.png", "b.png")]
+    write_image(tmp_path / "a.png", picture)
+    write_image(tmp_path / "b.png", np.rot90(picture, 2))
+    for given, is_searched in (({}, True), ({"radius": 80}, False), ({"auto": False}, False)):
+        (found,) = dm.bulk(pairs, tmp_path, tmp_path / f"run{len(given)}", restart=True, device="cpu", **given)
+        assert (found.matches.transformation is not None) == is_searched
+
+
+def test_masks_are_a_setting_of_the_run_and_must_be_there(photos: Path, tmp_path: Path) -> None:
+    pairs = sequential_pairs(photos, 1)
+    with pytest.raises(DeepMatchingError, match=r"no mask of an image.*\.png"):
+        dm.bulk(pairs, photos, tmp_path / "run", masks=photos, **SETTINGS)
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "masks").mkdir()
+    Image.new("L", (64, 48)).save(tmp_path / "masks" / "photo 1.png.png")
+    run = dm.bulk(pairs, photos, tmp_path / "run", masks=tmp_path / "masks", **SETTINGS)
+    assert all((len(pair.matches) == 0) == ("photo 1.png" in pair.names) for pair in run)
+    with pytest.raises(DeepMatchingError, match="masks"):
+        dm.bulk(pairs, photos, tmp_path / "run", **SETTINGS)
+
+
+def test_pairs_of_changed_masks_are_matched_again(photos: Path, tmp_path: Path) -> None:
+    pairs, masks, run = sequential_pairs(photos, 1), tmp_path / "masks", tmp_path / "run"
+    masks.mkdir()
+    Image.new("L", (64, 48)).save(masks / "photo 1.png.png")
+    dm.bulk(pairs, photos, run, masks=masks, **SETTINGS)
+    assert not matched_again(photos, run, masks=masks)
+    Image.new("L", (64, 48), 255).save(masks / "photo 1.png.png")
+    assert sum(report.matches for report in matched_again(photos, run, masks=masks)) > 0
+    assert all(len(pair.matches) for pair in RunFolder(run))
+    Image.new("L", (64, 48)).save(masks / "wide.png.png")  # a mask that appears has changed
+    assert matched_again(photos, run, masks=masks)
+    manifest = json.loads((run / MANIFEST).read_text())
+    del manifest["mask_stamps"]  # as older runs lack them
+    (run / MANIFEST).write_text(json.dumps(manifest))
+    assert not matched_again(photos, run, masks=masks)

@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from deepmatching.errors import DeepMatchingError
 from deepmatching.matcher import DeepMatcher
 from deepmatching.plugins import MatcherModule
 from deepmatching.plugins.kornia import DeepMatching
@@ -127,9 +128,22 @@ def test_kornias_dictionary_has_the_matches_of_all_pairs_inside_the_masks(images
     mask = torch.zeros(2, *images[0].shape[1:], dtype=torch.bool)
     mask[0, :, 40:] = mask[1] = True
     for side in (0, 1):
-        masked = matcher({**batch, f"mask{side}": mask})
-        kept = ~first | (found[f"keypoints{side}"][:, 0].round() >= 40)
-        assert torch.equal(masked["keypoints0"], found["keypoints0"][kept]) and not kept.all()
+        masked, own = matcher({**batch, f"mask{side}": mask}), {f"mask{side}": mask[0]}
+        alone = DeepMatcher.from_pretrained(**SETTINGS).match(*images, **own)
+        inside = masked["batch_indexes"] == 0
+        assert torch.equal(masked["keypoints1"][inside], alone.keypoints1) and 0 < inside.sum() < first.sum()
+        assert masked[f"keypoints{side}"][inside][:, 0].min() >= 40
+        assert torch.equal(masked["keypoints1"][~inside], found["keypoints1"][~first])
+
+
+def test_batches_without_images_have_no_matches_and_those_of_two_sizes_are_refused(
+    images: tuple[Tensor, Tensor],
+) -> None:
+    matcher, batch = DeepMatching(**SETTINGS), torch.stack(images)
+    assert [len(array) for array in matcher({"image0": batch[:0], "image1": batch[:0]}).values()] == [0] * 4
+    for wrong in ({"image1": batch[:1]}, {"mask0": batch[:1, 0]}):
+        with pytest.raises(DeepMatchingError, match=r"\[2, .*1"):
+            matcher({"image0": batch, "image1": batch, **wrong})
 
 
 def test_another_precision_of_the_module_changes_nothing(images: tuple[Tensor, Tensor]) -> None:

@@ -19,7 +19,8 @@ def make_run(tmp_path: Path) -> MakeRun:
         names, content = [pair.names for pair in pairs], {"cell": 2, "step": 8, "max_size": None, **settings}
         with RunFolder.store(tmp_path / "run").reserve():
             run = RunFolder.prepare(tmp_path / "run", content, names, tmp_path, len(names))
-        write_shard(shard_file(run.path, 0), pairs)
+        ordered = {pair.names: pair for pair in pairs}
+        write_shard(shard_file(run.path, 0), [ordered[names] for names in run.plan.shard(0)])
         return run
 
     return make

@@ -150,7 +150,8 @@ class _Crew:
             self.queue.extend(_Task(number, each, deaths) for each in pairs)
             return None
         reason = f"Its worker died {deaths} times ({lines[0]}); try again with --retry."
-        return ShardReport(number, 1, 0, {pair: reason}, 0, 0, 0, (MatchedPair(pair, NO_MATCHES, failure=reason),))
+        failed = MatchedPair(pair, NO_MATCHES, failure=reason)
+        return ShardReport(number, 1, 0, {pair: reason}, 0, 0, unwritten=(failed,))
 
     def _count(self, report: ShardReport) -> Iterator[ShardReport]:
         """Yield the report of a whole shard; write a shard of which this is the last part, and yield its report."""
@@ -164,8 +165,11 @@ class _Crew:
             pairs = {pair.names: pair for part in parts for pair in part.unwritten}
             write_shard(shard_file(self.run.path, number), [pairs[names] for names in self.run.plan.shard(number)])
             failures = {pair: reason for part in parts for pair, reason in part.failures.items()}
-            _, _, matches, _, described, memory, doubtful, _ = zip(*self.parts.pop(number), strict=True)
-            yield ShardReport(number, len(pairs), sum(matches), failures, sum(described), max(memory), sum(doubtful))
+            _, _, matches, _, described, memory, doubtful, searched, *_ = zip(*self.parts.pop(number), strict=True)
+            yield report._replace(
+                **{"pairs": len(pairs), "matches": sum(matches), "failures": failures, "described": sum(described)},
+                **{"memory": max(memory), "doubtful": sum(doubtful), "searched": sum(searched), "unwritten": ()},
+            )
 
 
 def check_cluster(cluster: Cluster) -> None:

@@ -5,15 +5,18 @@ matched once, in the direction in which it comes first.
 """
 
 import os
+import re
+import sys
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 
-from deepmatching.errors import DeepMatchingError, check_number, short_repr
+from deepmatching.errors import DeepMatchingError, check_number, counted, short_repr
+from deepmatching.io.addresses import scheme_of, shown
 from deepmatching.io.arrays import open_hdf5
-from deepmatching.io.files import PathLike, as_path, read_bytes, refuse_address
+from deepmatching.io.files import PathLike, as_path, is_file, list_names, read_bytes
 from deepmatching.io.image_files import PICTURE_SUFFIXES
 from deepmatching.io.video import natural_order
 
@@ -30,7 +33,8 @@ def list_images(folder: PathLike) -> list[str]:
 
     Hidden files and folders do not count, nor does what the folders of runs contain, such as pictures of flow.
     """
-    refuse_address(folder)
+    if scheme_of(folder):
+        return _pictures_below(folder)
     if not os.path.isdir(folder):
         raise DeepMatchingError(f"There is no folder of images '{folder}'; check the path.")
     names = []
@@ -46,6 +50,16 @@ def list_images(folder: PathLike) -> list[str]:
             if Path(name).suffix.lower() in PICTURE_SUFFIXES and not name.startswith(".")
         ]
     return sorted(names, key=natural_order)
+
+
+def _pictures_below(address: PathLike) -> list[str]:
+    """Return the names of all images below an address, as :func:`list_images` does."""
+    there = list_names(address)
+    if not there:
+        raise DeepMatchingError(f"There is nothing below '{shown(address)}'; check the address.")
+    runs = tuple(name.removesuffix(MANIFEST) for name in there if name.endswith(f"/{MANIFEST}"))
+    names = [name for name in there if Path(name).suffix.lower() in PICTURE_SUFFIXES and not name.startswith(runs)]
+    return sorted((name for name in names if not re.search(r"(^|/)\.", name)), key=natural_order)
 
 
 def exhaustive_pairs(folder: PathLike) -> list[Pair]:
@@ -88,14 +102,15 @@ def read_pairs(path: PathLike, folder: PathLike) -> list[Pair]:
 
 def unique_pairs(pairs: Iterable[Sequence[str]]) -> list[Pair]:
     """Return the pairs in order, without images with themselves and pairs that came before in either direction."""
-    found: dict[frozenset[str], Pair] = {}
+    found: dict[Pair, Pair] = {}
     if not isinstance(pairs, Iterable) or isinstance(pairs, bytes):
         raise DeepMatchingError(f"pairs must be the path of a list or pairs of names, not {short_repr(pairs)}.")
     for pair in pairs:
         if isinstance(pair, str) or len(pair) != 2 or not all(isinstance(name, str) for name in pair):
             raise DeepMatchingError(f"A pair must be two names of images, not {pair!r}.")
         if pair[0] != pair[1]:
-            found.setdefault(frozenset(pair), (pair[0], pair[1]))
+            first, second = pair
+            found.setdefault((first, second) if first < second else (second, first), (first, second))
     return list(found.values())
 
 
@@ -128,10 +143,11 @@ def _read_lines(path: PathLike, folder: PathLike) -> list[Pair]:
     except UnicodeDecodeError:
         raise DeepMatchingError(f"The pairs file '{path}' is not text in UTF-8; write two names on a line.") from None
     lines = enumerate(text.splitlines(), 1)
-    return [_names(line, number, path, folder) for number, line in lines if line.strip() and not line.startswith("#")]
+    read = (names_on(line, number, path, folder) for number, line in lines if line.strip() and not line.startswith("#"))
+    return [(sys.intern(first), sys.intern(second)) for first, second in read]  # each name is in memory once
 
 
-def _names(line: str, number: int, path: PathLike, folder: PathLike) -> Pair:
+def names_on(line: str, number: int, path: PathLike, folder: PathLike) -> Pair:
     """Return the two names on a line. With more than two words, those of files that exist."""
     has_tab = "\t" in line.strip()
     words = [word.strip() for word in line.split("\t") if word.strip()] if has_tab else line.split()
@@ -140,7 +156,7 @@ def _names(line: str, number: int, path: PathLike, folder: PathLike) -> Pair:
     for middle in range(1, len(words)):
         for end in range(len(words), middle, -1):
             first, second = " ".join(words[:middle]), " ".join(words[middle:end])
-            if all(os.path.isfile(Path(folder, name)) for name in (first, second)):
+            if all(is_file(Path(folder, name)) for name in (first, second)):
                 return first, second
     raise DeepMatchingError(
         f"Line {number} of '{path}' does not name two images ('{line.strip()[:80]}'); write two names, with a tab "
@@ -152,7 +168,7 @@ def _nearest(path: PathLike, names: list[str], neighbours: int) -> list[Pair]:
     """Pair every image with those whose global descriptors have the largest product with its own."""
     with open_hdf5(path, "file of global descriptors") as stored:
         if missing := [name for name in names if "global_descriptor" not in stored.get(name, {})]:
-            count = f"{len(missing)} images, such as '{missing[0]}'"
+            count = f"{counted(len(missing), 'image')}, such as '{missing[0]}'"
             raise DeepMatchingError(f"'{path}' has no global_descriptor of {count}; extract them again.")
         rows = [stored[name]["global_descriptor"].astype(np.float32).reshape(-1) for name in names]
     if len({len(row) for row in rows}) > 1:

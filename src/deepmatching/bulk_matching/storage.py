@@ -2,27 +2,29 @@
 
 A shard is an ``.npz`` file with the matches of consecutive pairs. It is written under a temporary name and renamed, so
 a shard that exists is complete: a run may end at any moment, and the next one does the shards that are missing. The
-manifest is written before the first shard, and again only if pairs are added or images have changed.
+manifest is written before the first shard, and again only if pairs are added, or images or masks have changed.
 """
 
-import hashlib
 import io
 import json
 import os
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from deepmatching.bulk_matching.pairs import MANIFEST, SHARDS, Pair
-from deepmatching.errors import DeepMatchingError
+from deepmatching.bulk_matching.pairs import MANIFEST, SHARDS, Pair, order_by_image
+from deepmatching.bulk_matching.stamps import is_unchanged, stamps
+from deepmatching.bulk_matching.status import RECORD, STATUS, Record
+from deepmatching.errors import DeepMatchingError, counted
+from deepmatching.io.addresses import scheme_of, shown
 from deepmatching.io.arrays import open_npz
-from deepmatching.io.files import PathLike, as_path, write_file
+from deepmatching.io.files import PathLike, as_path, list_names, remove_file, write_file
 from deepmatching.io.store import Store
 from deepmatching.io.structured import parse_json
 from deepmatching.matches import Matches
@@ -30,10 +32,6 @@ from deepmatching.matches import Matches
 _SHARD_NAME = re.compile(r"\d{6,}\.npz")
 #: The arrays of a shard with a row for each match.
 _ARRAYS = ("keypoints0", "keypoints1", "scores", "confidence", "transformation")
-MISSING = "missing"  #: The stamp of a file that is not there.
-#: Formats in which other pixels give another size or another end of the file. In others, the time counts.
-_COMPRESSED = (".jpg", ".jpeg", ".png", ".webp")
-_SAMPLED_BYTES = 16_384  #: Bytes at the beginning and at the end of a file that its stamp depends on.
 
 
 @dataclass(frozen=True)
@@ -44,6 +42,7 @@ class MatchedPair:
     matches: Matches  #: in pixels of the upright images; empty for a pair that failed
     orientations: tuple[int, int] = (1, 1)  #: of the stored pixels, see ``deepmatching.io.image_files``
     failure: str = ""  #: why there are no matches
+    doubt: str = ""  #: why its matches are probably wrong; not stored
 
 
 @dataclass
@@ -55,6 +54,7 @@ class Plan:
     images: str = ""  #: the folder where the images were last
     names: list[str] = field(default_factory=list)  #: of the images; pairs refer to them by number
     stamps: list[str] = field(default_factory=list)  #: of the images' files when the pairs were planned
+    mask_stamps: list[str] = field(default_factory=list)  #: of their masks; not in older manifests
     pairs: list[tuple[int, int]] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)  #: shard n has the pairs from ``ends[n - 1]``, or 0, to ``ends[n]``
 
@@ -77,38 +77,41 @@ class Plan:
         return end - first
 
     def add(self, pairs: Iterable[Pair], shard_size: int) -> None:
-        """Append the pairs that are not planned yet, in shards of their own."""
+        """Append the pairs that are not planned yet, ordered by image, in shards of their own."""
         place = {name: number for number, name in enumerate(self.names)}
-        known = {frozenset(pair) for pair in self.pairs}
+        known = {_unordered(*pair) for pair in self.pairs}
         before = len(self.pairs)
-        for pair in pairs:
+        for pair in order_by_image([(a, b) for a, b in pairs if _unordered(place.get(a), place.get(b)) not in known]):
             for name in pair:
                 if place.setdefault(name, len(place)) == len(self.names):
                     self.names.append(name)
-            numbers = (place[pair[0]], place[pair[1]])
-            if frozenset(numbers) not in known:
-                self.pairs.append(numbers)
+            self.pairs.append((place[pair[0]], place[pair[1]]))
         now = len(self.pairs)
         self.ends += [min(end, now) for end in range(before + shard_size, now + shard_size, shard_size)]
 
-    def renew_stamps(self, folder: PathLike) -> list[int]:
-        """Record the stamps of the images in the folder; return the numbers of the shards whose images have changed."""
-        before = self.stamps
-        self.stamps = [stamp(Path(folder, name), old) for name, old in zip_longest(self.names, before, fillvalue="")]
-        changes = enumerate(zip(self.names, before, self.stamps, strict=False))
-        changed = {number for number, (name, old, new) in changes if not is_same(name, old, new)}
-        places = {place for place, pair in enumerate(self.pairs) if changed.intersection(pair)}
-        return [number for number in range(len(self.ends)) if places.intersection(range(*self._range(number)))]
+    def renew_stamps(self, folder: PathLike, masks: PathLike | None = None) -> list[int]:
+        """Record the stamps of the images and of their masks; return the numbers of the shards with changed ones."""
+        before = self.stamps, self.mask_stamps
+        self.stamps = stamps(folder, self.names, self.stamps)
+        changed = _changed(self.names, before[0], self.stamps)
+        if masks is not None:
+            names = [f"{name}.png" for name in self.names]
+            self.mask_stamps = stamps(masks, names, self.mask_stamps)
+            changed |= _changed(names, before[1], self.mask_stamps)
+        places = [place for place, pair in enumerate(self.pairs) if changed.intersection(pair)] if changed else []
+        return sorted({bisect_right(self.ends, place) for place in places})
 
 
 class RunFolder:
     """The run in a folder, to read or to complete; raises if there is none."""
 
-    def __init__(self, path: PathLike) -> None:
+    def __init__(self, path: PathLike, plan: Plan | None = None) -> None:
         self.path, store = as_path(path), self.store(path)
-        if not store.exists:
-            raise DeepMatchingError(f"There is no run in '{path}' (no {MANIFEST}): make one with deepmatching bulk.")
-        self.plan = store.read(Plan)
+        if plan is None and not store.exists:
+            raise DeepMatchingError(
+                f"There is no run in '{shown(path)}' (no {MANIFEST}): make one with deepmatching bulk."
+            )
+        self.plan = store.read(Plan) if plan is None else plan
 
     @staticmethod
     def store(path: PathLike) -> Store:
@@ -127,38 +130,42 @@ class RunFolder:
     ) -> "RunFolder":
         """Return the run of these pairs: a new one, or the one that is in the folder, which must be reserved.
 
-        Pairs that an earlier run planned stay; new ones are added. Shards of images whose files have changed are
-        removed, and with ``retry`` those with failed pairs too. A run with other settings is an error.
+        Pairs that an earlier run planned stay; new ones are added. Shards of images that have changed, or whose masks
+        have, are removed, and with ``retry`` those with failed pairs too. A run with other settings is an error.
         """
         store, shards = cls.store(path), Path(path, SHARDS)
-        if not store.exists and any(shards.iterdir()):
-            raise DeepMatchingError(f"'{shards}' has files but '{store.manifest}' is missing: give another folder.")
+        if not store.exists and list_names(shards):
+            raise DeepMatchingError(
+                f"'{shown(shards)}' has files but '{shown(store.manifest)}' is missing: give another folder."
+            )
         plan = store.resume(Plan(dict(settings)))
-        before = json.dumps(vars(plan))
-        plan.images = os.path.realpath(images)
+        before = plan.images, plan.stamps, plan.mask_stamps, len(plan.pairs)
+        plan.images = shown(images) if scheme_of(images) else os.path.realpath(images)
         plan.add(pairs, shard_size)
-        for number in plan.renew_stamps(images):
-            shard_file(path, number).unlink(missing_ok=True)  # before the manifest forgets the old files
-        if json.dumps(vars(plan)) != before:
+        for number in plan.renew_stamps(images, settings.get("masks")):
+            remove_file(shard_file(path, number))  # before the manifest forgets the old files
+        if (plan.images, plan.stamps, plan.mask_stamps, len(plan.pairs)) != before or not store.exists:
             store.write(vars(plan), indent=None)
-        run = cls(path)
-        for number in sorted(run.done) if retry else ():
-            if any(pair.failure for pair in run.read_shard(number)):
-                shard_file(path, number).unlink()
+        run = cls(path, plan)
+        for number in run.content().failures if retry else ():
+            remove_file(shard_file(path, number))
+        record = Record.read(run.path)
+        record.keep(run.done)  # before a shard that was removed is there again
+        record.write(run.path)
         return run
 
     @staticmethod
     def clear(path: PathLike) -> None:
         """Remove the run in a folder, which must be reserved, and nothing else."""
-        for file in Path(path, SHARDS).iterdir():
-            if _SHARD_NAME.fullmatch(file.name):
-                file.unlink()
-        Path(path, MANIFEST).unlink(missing_ok=True)
+        for name in filter(_SHARD_NAME.fullmatch, list_names(Path(path, SHARDS))):
+            remove_file(Path(path, SHARDS, name))
+        for name in (MANIFEST, RECORD, STATUS):
+            remove_file(Path(path, name))
 
     @property
     def done(self) -> set[int]:
         """The numbers of the finished shards."""
-        there = {int(file.stem) for file in (self.path / SHARDS).glob("*.npz") if _SHARD_NAME.fullmatch(file.name)}
+        there = {int(name[:-4]) for name in list_names(self.path / SHARDS) if _SHARD_NAME.fullmatch(name)}
         return there.intersection(range(len(self.plan.ends)))
 
     @property
@@ -176,15 +183,39 @@ class RunFolder:
 
     def __repr__(self) -> str:
         done = sum(self.plan.count(number) for number in self.done)
-        return f"<run of {len(self)} pairs of {len(self.plan.names)} images in '{self.path}', {done} of them finished>"
+        pairs = f"{counted(len(self), 'pair')} of {counted(len(self.plan.names), 'image')}"
+        return f"<run of {pairs} in '{shown(self.path)}', {done} of them finished>"
 
     def read_shard(self, number: int) -> list[MatchedPair]:
         """Return the pairs of a finished shard."""
         return read_shard(shard_file(self.path, number), self.plan.shard(number))
 
+    def content(self) -> Record:
+        """Return what the finished shards hold; only those that are not recorded are read."""
+        record, done = Record.read(self.path), self.done
+        record.keep(done)
+        for number in sorted(done.difference(record.matches)):
+            pairs = self.read_shard(number)
+            failures = {pair.names: pair.failure for pair in pairs if pair.failure}
+            record.add(number, sum(len(pair.matches) for pair in pairs), failures)
+        return record
+
     def failures(self) -> dict[Pair, str]:
         """Return the pairs that failed, and why."""
-        return {pair.names: pair.failure for pair in self if pair.failure}
+        return self.content().all_failures()
+
+
+def _changed(names: Sequence[str], before: Sequence[str], now: Sequence[str]) -> set[int]:
+    """Return the places of the files whose content has changed; those after the end of ``before`` are new."""
+    stamped = enumerate(zip(names, before, now, strict=False))
+    return {place for place, (name, old, new) in stamped if not is_unchanged(name, old, new)}
+
+
+def _unordered(first: int | None, second: int | None) -> int | None:
+    """Return a number for a pair of images in either direction; None if one of them is not known."""
+    if first is None or second is None:
+        return None
+    return (min(first, second) << 32) + max(first, second)
 
 
 def write_shard(path: Path, pairs: Sequence[MatchedPair]) -> None:
@@ -231,7 +262,7 @@ def read_shard(path: Path, names: list[Pair]) -> list[MatchedPair]:
             pairs.append(MatchedPair(names[n], matches, tuple(orientations[n]), str(failure)))
     except (KeyError, ValueError, IndexError, TypeError, OverflowError, RuntimeError) as error:
         reason = next(iter(str(error).splitlines()), "it is damaged")
-        problem = f"'{path}' is not a shard of this run ({reason})"
+        problem = f"'{shown(path)}' is not a shard of this run ({reason})"
         raise DeepMatchingError(f"{problem}: remove it and run the same command again.") from error
     return pairs
 
@@ -250,30 +281,3 @@ def shard_file(folder: PathLike, number: int) -> Path:
 def _joined(matches: Sequence[Matches], name: str, dtype: type[np.generic]) -> np.ndarray:
     """Return the tensors of this name, one after the other."""
     return np.concatenate([np.asarray(getattr(each, name).detach().cpu(), dtype) for each in matches])
-
-
-def stamp(path: Path, before: str = "") -> str:
-    """Return the size, time and digest of beginning and end of a file; ``before`` if size and time are unchanged."""
-    try:
-        about = path.stat()
-        text = f"{about.st_size} bytes, {about.st_mtime_ns} ns"
-        if before.startswith(f"{text}, "):
-            return before
-        with path.open("rb") as file:
-            digest = hashlib.sha256(file.read(_SAMPLED_BYTES))
-            file.seek(max(0, about.st_size - _SAMPLED_BYTES), os.SEEK_SET)
-            digest.update(file.read(_SAMPLED_BYTES))
-    except (OSError, ValueError):
-        return MISSING
-    return f"{text}, {digest.hexdigest()[:16]}"
-
-
-def is_same(name: str, before: str, now: str) -> bool:
-    """Tell whether two stamps are of one content; ``name`` tells the format.
-
-    Photographs that were copied, or downloaded again, have another time, and need not be matched again.
-    """
-    (size0, *rest0), (size1, *rest1) = before.split(", "), now.split(", ")
-    if size0 != size1 or rest0[:1] == rest1[:1]:
-        return size0 == size1
-    return Path(name).suffix.lower() in _COMPRESSED and rest0[1:] == rest1[1:]

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from deepmatching.errors import DeepMatchingError
 from deepmatching.matcher import DeepMatcher
 from deepmatching.matches import Matches
 from deepmatching.settings import MODEL
@@ -47,11 +48,20 @@ class MatcherModule(nn.Module):
         return super()._apply(lambda tensor: tensor.to(fn(tensor).device), recurse)
 
     @torch.no_grad()
-    def forward(self, image0: Tensor, image1: Tensor) -> list[Matches]:
-        """Return the matches of each pair of two batches (B, 1 or 3, H, W), on the images' device."""
+    def forward(
+        self, image0: Tensor, image1: Tensor, mask0: Tensor | None = None, mask1: Tensor | None = None
+    ) -> list[Matches]:
+        """Return the matches of each pair of two batches (B, 1 or 3, H, W), on the images' device.
+
+        Masks, (B, H, W), are not 0 where pixels may be matched.
+        """
+        counts = [len(batch) for batch in (image0, image1, mask0, mask1) if batch is not None]
+        if len(set(counts)) > 1:
+            raise DeepMatchingError(f"The batches must have equal numbers of images and masks, not {counts}.")
         if self.matcher.device != image0.device:
             self.matcher.to(image0.device)
-        pairs = zip(image0, image1, strict=True)
+        masks = ([None] * len(image0) if mask is None else mask for mask in (mask0, mask1))
+        pairs = zip(image0, image1, *masks, strict=True)
         return [self._selected(matches) for matches in self.matcher.match_pairs(pairs, batch_size=max(1, len(image0)))]
 
     def _selected(self, matches: Matches) -> Matches:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from deepmatching.matches import Matches
+from deepmatching.matches import NO_MATCHES, Matches
 from deepmatching.plugins import MatcherModule
 from deepmatching.settings import MODEL
 
@@ -19,9 +19,9 @@ from deepmatching.settings import MODEL
 class DeepMatching(nn.Module):
     """Matches two batches of images; takes and gives the dictionaries of ``kornia.feature.LoFTR``.
 
-    Images may have colours. Keypoints are measured at pixel centres. With ``mask0`` and ``mask1`` (B, H, W), matches
-    that start or end where a mask is 0 are left out. Images may be in half precision, but ``half()`` changes nothing:
-    matching has a precision of its own.
+    Images may have colours. Keypoints are measured at pixel centres. With ``mask0`` and ``mask1`` (B, H, W), no match
+    starts or ends where a mask is 0, and these pixels do not vote; see ``DeepMatcher.match``. Images may be in half
+    precision, but ``half()`` changes nothing: matching has a precision of its own.
 
     Args:
         model: name or file of the model.
@@ -34,10 +34,8 @@ class DeepMatching(nn.Module):
 
     def forward(self, data: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return ``keypoints0``, ``keypoints1`` (N, 2), ``confidence`` and ``batch_indexes`` (N,) of all pairs."""
-        found: list[Matches] = self.matcher(data["image0"], data["image1"])
-        for side in (0, 1):
-            if (masks := data.get(f"mask{side}")) is not None:
-                found = [_inside(mask, m, side) for mask, m in zip(masks, found, strict=True)]
+        masks = (data.get("mask0"), data.get("mask1"))
+        found: list[Matches] = self.matcher(data["image0"], data["image1"], *masks) or [NO_MATCHES]
         numbers = [torch.full((len(m),), b, dtype=torch.long, device=m.scores.device) for b, m in enumerate(found)]
         return {
             "keypoints0": torch.cat([matches.keypoints0 for matches in found]),
@@ -45,10 +43,3 @@ class DeepMatching(nn.Module):
             "confidence": torch.cat([matches.certainty for matches in found]),
             "batch_indexes": torch.cat(numbers),
         }
-
-
-def _inside(mask: Tensor, matches: Matches, side: int) -> Matches:
-    """Return the matches whose ends in an image lie where its mask (H, W) is not 0."""
-    x, y = (matches.keypoints0, matches.keypoints1)[side].round().long().T
-    rows, columns = mask.shape
-    return matches[mask[y.clamp(0, rows - 1), x.clamp(0, columns - 1)] != 0]
