@@ -1,6 +1,6 @@
 """Accuracy and speed of the dense flow: its stages, and trials of its settings, on pairs with ground truth.
 
-    python benchmarks/flow.py MANIFEST.json [--model compact] [--radius 160] [--preset interpolated] [--edges network]
+    python benchmarks/flow.py MANIFEST.json [--model compact] [--radius 160] [--preset default] [--edges network]
         [--set falloff=0.3 steps=5 …] [--backward] [--dataset sintel_final …] [--cache DIR] [--json FILE]
     python benchmarks/flow.py --speed A B [--repeats 7] [--model …]
 
@@ -36,7 +36,7 @@ from deepmatching.evaluation.speed import peak_memory
 from deepmatching.flow import FlowSettings, Interpolation, confidence, interpolate, preset, refine
 from deepmatching.flow.edges import detect_edges, gradient_edges
 from deepmatching.io.images import load_image
-from deepmatching.settings import FLOW_RADIUS, FULL, MODEL
+from deepmatching.settings import FLOW_RADIUS, FULL, MODEL, PRESET
 
 EDGES: dict[str, Callable[..., np.ndarray]] = {"network": detect_edges, "gradient": gradient_edges}
 NAMES = ("EPE interpolated", "EPE", "EPE visible", "3px", "AUC", "kept", "seconds")
@@ -148,7 +148,7 @@ def speed(options: argparse.Namespace, settings: FlowSettings) -> None:
 def whole(images: list[torch.Tensor], model: str, repeats: int) -> None:
     """Time from two images to flow with several presets, one after the other in turns."""
     matcher = dm.DeepMatcher.from_pretrained(model, device="cpu")
-    calls: dict[str, dict[str, Any]] = {name: {"preset": name} for name in ("default", "interpolated", "classic")}
+    calls: dict[str, dict[str, Any]] = {name: {"preset": name} for name in ("default", "classic")}
     calls[f"default, radius {FLOW_RADIUS}"] = {"radius": FLOW_RADIUS}
     results: dict[str, list[dict[str, float]]] = defaultdict(list)
     for _ in range(1 + repeats):
@@ -176,7 +176,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("manifest", type=Path, nargs="?")
     add_common_options(parser)
-    parser.add_argument("--preset", default="interpolated")
+    parser.add_argument("--preset", default=PRESET)
     parser.add_argument("--edges", default="network", choices=EDGES)
     parser.add_argument("--set", nargs="+", action="append", default=[], metavar="NAME=VALUE", help="one trial each")
     parser.add_argument("--backward", action="store_true", help="match the second image to the first too")

@@ -22,7 +22,6 @@ from rich.table import Table
 import deepmatching as dm
 from deepmatching.flow import FlowSettings, preset
 from deepmatching.flow.confidence import probability
-from deepmatching.flow.correction.stage import initial_flow
 from deepmatching.flow.edges import edge_strength
 from deepmatching.flow.filters import MatchTensors
 from deepmatching.flow.interpolation import sparse_to_dense
@@ -92,11 +91,8 @@ def measure(images: list[torch.Tensor], model: str, settings: FlowSettings, stag
     distance, label = stages("  geodesic distances, once", lambda: distance_transform(cost, pixels, counts))
     graph = stages("  graph of cells, once", lambda: cell_graph(distance, label, len(pixels)))
     stages("  nearest matches", lambda: nearest_seeds(graph, settings.interpolation.neighbours))
-    if settings.dense and network.dense is not None:
-        dense, start = network.dense, initial_flow(image0, image1, edges, settings.interpolation, *forward)
-        stages("dense network", lambda: dense(image0[None], forward, cells0, cells1, geometry, start))
     flow = stages("refinement", lambda: refine_finite(interpolated.flow, image0, image1, settings.refinement))
-    stages("confidence", lambda: probability(flow, interpolated.source, image0, image1))
+    stages("confidence", lambda: probability(flow, interpolated.source, image0, image1, forward.unmatched(0)))
 
     expected = dm.DeepMatcher.from_pretrained(model, device="cpu").flow(image0.cpu(), image1.cpu(), settings)
     difference = np.hypot(*np.moveaxis(found.flow - expected.flow, 2, 0))

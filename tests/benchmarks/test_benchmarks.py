@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from functools import cache
 from pathlib import Path
@@ -12,9 +13,10 @@ import numpy as np
 import pytest
 import torch
 
+from deepmatching.flow.confidence import WEIGHTS
 from deepmatching.geometry.homographies import centre, similarity
 from helpers.benchmarks import imported, output_of, run_benchmark
-from helpers.fake_datasets import mask, write_image, write_pairs
+from helpers.fake_datasets import mask, moved, texture, write_image, write_pairs
 from helpers.synthetic_pictures import draw_photo
 
 pytestmark = pytest.mark.slow  # every test starts a process that loads PyTorch
@@ -22,6 +24,21 @@ pytestmark = pytest.mark.slow  # every test starts a process that loads PyTorch
 
 def read_json(path: Path) -> Any:
     return json.loads(path.read_text())
+
+
+def test_a_large_run_is_planned_and_goes_on() -> None:
+    printed = output_of("bulk_planning", "--images", 30, "--pairs", 300)
+    assert "300 pairs of 30 images in 38 shards" in printed
+    assert "152 pairs were finished" in printed and "300 pairs were finished" in printed
+
+
+def test_the_costs_of_pairs_are_counted_by_setting_and_form(tmp_path: Path) -> None:
+    for number in range(2):
+        write_image(tmp_path / f"{number}.png", draw_photo(0, 96, 128))
+    printed = output_of("bulk_costs", tmp_path, "--pairs", 1, "--json", tmp_path / "costs.json")
+    assert "0.12 descriptions a pair as a run orders them" in printed and "half deflate" in printed
+    rows = read_json(tmp_path / "costs.json")
+    assert len(rows) == 3 and all(row["half"] < row["as it is"] > row["deflate"] for row in rows.values())
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no signal 9")
@@ -45,14 +62,15 @@ def test_matcher_engine_and_files_are_timed_and_find_the_same_matches(tmp_path: 
     assert (tmp_path / "profile.txt").read_text()
 
 
-def test_weights_are_fitted_and_each_data_set_is_left_out_once(tmp_path: Path) -> None:
+def test_the_confidence_of_flow_is_measured_by_data_set_and_fitted(tmp_path: Path) -> None:
     manifest = write_pairs(tmp_path, 2)
     entries = read_json(manifest)
     names = ["first [/bold]", "second"]  # not markup
     manifest.write_text(json.dumps([{**entry, "dataset": name} for entry, name in zip(entries, names, strict=True)]))
-    printed = output_of("confidence", manifest, "--radius", 16)
-    assert "fitted to all" in printed
-    assert all(printed.count(name) >= 2 for name in names)  # left out of the fit, and measured
+    printed = output_of("confidence", manifest)
+    assert all(name in printed for name in names)
+    weights = printed.split("weights fitted to all:")[1]
+    assert len(re.findall(r"-?\d+\.", weights)) == len(WEIGHTS)  # reference points were judged
 
 
 @pytest.mark.parametrize("options", ["--radius 16", "--full", "--radius 16 --plain"])
@@ -73,6 +91,17 @@ def test_every_trial_is_measured_on_every_pair_and_matches_are_cached(tmp_path: 
     assert [row["trial"] for row in rows] == ["falloff=0.3", "steps=1 alpha=2"] * 2
     assert all(row["EPE"] < 1 for row in rows)
     assert len(list((tmp_path / "cache").glob("*.npz"))) == 4  # two pairs, forward and backward
+
+
+def test_warps_and_middle_frames_are_compared_with_the_truth(tmp_path: Path) -> None:
+    manifest = write_pairs(tmp_path, 1)
+    for n in range(3):
+        write_image(tmp_path / "few" / "frames" / f"{n}.png", moved(texture(), n))
+    output_of("warps", manifest, "--frames", tmp_path / "few" / "frames", "--json", tmp_path / "rows.json")
+    rows = read_json(tmp_path / "rows.json")
+    ((_, _, warped),), ((group, name, middle),) = rows["warps"], rows["frames"]
+    assert set(warped) == {"ours", "DIS", "true flow"} and warped["ours"] > 25 < warped["true flow"]
+    assert (group, name) == ("few/frames", "1") and middle["ours"] > middle["mean of both"] + 3
 
 
 def test_each_stage_of_flow_is_timed(tmp_path: Path) -> None:
@@ -171,3 +200,13 @@ def test_what_cannot_be_measured_is_one_sentence(tmp_path: Path, name: str, opti
     result = run_benchmark(name, *(tmp_path / word if word == "pairs.json" else word for word in options))
     (line,) = result.stderr.splitlines()
     assert result.returncode != 0 and words in line
+
+
+def test_points_are_measured_beside_other_methods(tmp_path: Path) -> None:
+    manifest = write_pairs(tmp_path, 2, dataset="tiny [/bold]")  # not markup
+    printed = output_of("points", manifest, "--points", 20, "--device", "cpu", "--json", tmp_path / "points.json")
+    assert "tiny [/bold]" in printed and "2 pairs, 40 points" in printed
+    assert all(f"\n  {name} " in printed for name in ("ours", "ours, sure", "LK", "DIS", "SIFT"))
+    rows = read_json(tmp_path / "points.json")
+    assert [len(row["errors"]["ours"]) for row in rows] == [20, 20]
+    assert np.median(rows[0]["errors"]["ours"]) < 1

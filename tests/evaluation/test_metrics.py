@@ -14,6 +14,7 @@ from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation.metrics import (
     accuracy,
     area_under_roc,
+    average_precision,
     endpoint_error_of_matches,
     endpoint_metrics,
     flow_metrics,
@@ -134,6 +135,18 @@ def test_visible_and_occluded_pixels_make_up_all() -> None:
     assert list(flow_metrics(flow, truth)) == ["all"]
 
 
+def test_stated_occlusion_is_measured_where_the_truth_is_known() -> None:
+    rng = np.random.default_rng(0)
+    truth = rng.normal(0, 9, (8, 9, 2))
+    truth[:4] = np.nan
+    occluded = rng.random((8, 9)) < 0.3
+    stated = np.where(occluded, 0.9, 0.1)
+    stated[:4] = 1 - stated[:4]
+    assert flow_metrics(np.nan_to_num(truth), truth, occluded, stated)["all"]["occlusion"] == 100
+    for masks, map_of in ((None, stated), (occluded, None), (np.zeros_like(occluded), stated)):
+        assert math.isnan(flow_metrics(np.nan_to_num(truth), truth, masks, map_of)["all"]["occlusion"])
+
+
 def test_a_flow_with_holes_or_of_another_size_is_refused() -> None:
     truth, flow = np.zeros((4, 5, 2)), np.zeros((4, 5, 2))
     flow[2, 2, 1] = np.nan
@@ -226,6 +239,21 @@ def test_the_area_is_the_fraction_of_pairs_in_order(values: list[tuple[int, bool
         return
     wins = (good[:, None] > bad).sum() + 0.5 * (good[:, None] == bad).sum()
     assert area_under_roc(scores, right) == pytest.approx(wins / (len(good) * len(bad)))
+
+
+@given(st.lists(st.tuples(st.sampled_from([0.1, 0.2, 0.5, 0.9]), st.booleans()), min_size=1))
+def test_the_average_precision_is_that_of_its_definition(values: list[tuple[float, bool]]) -> None:
+    scores, positive = (np.array(column) for column in zip(*values, strict=True))
+    if not positive.any():
+        assert math.isnan(average_precision(scores, positive))
+        return
+    expected, before = 0.0, 0.0
+    for threshold in sorted(set(scores), reverse=True):
+        passes = scores >= threshold
+        recall = (passes & positive).sum() / positive.sum()
+        expected += (recall - before) * (passes & positive).sum() / passes.sum()
+        before = recall
+    assert average_precision(scores, positive) == pytest.approx(expected)
 
 
 def test_reliability_compares_what_is_stated_with_what_is_true() -> None:

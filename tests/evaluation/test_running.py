@@ -11,6 +11,7 @@ from deepmatching import DeepMatcher
 from deepmatching.data.datasets import KITTI2012, Manifest, Pair, open_dataset
 from deepmatching.errors import DeepMatchingError, OutOfMemoryError
 from deepmatching.evaluation import Evaluation, PairResult, Recorder, evaluate, evaluate_flow
+from deepmatching.flow import FlowResult
 from deepmatching.matches import Matches
 from helpers.fake_datasets import FLOW, SIZE, write_kitti, write_pairs
 from helpers.fake_methods import Perfect
@@ -32,6 +33,21 @@ def test_every_pair_is_measured_once(tmp_path: Path) -> None:
     assert evaluation.kind == "flow" and evaluation.means("kitti2012")["epe"] == pytest.approx(1.0)
     assert evaluation.pixel_means("kitti2012", "noc")["err@3"] == 0
     assert evaluation.pairs[0].metrics["all"]["pixels"] == SIZE[1] * (SIZE[0] - 10)
+
+
+def test_the_occlusion_that_a_flow_states_is_measured(tmp_path: Path) -> None:
+    dataset = KITTI2012(write_kitti(tmp_path))
+
+    def states_the_truth(image0: Tensor, image1: Tensor) -> FlowResult:
+        index = next(n for n in range(len(dataset)) if torch.equal(dataset[n].image0, image0))
+        ones = np.ones(SIZE, np.float32)
+        return FlowResult(Perfect().flow(image0, image1), ones, occlusion=dataset[index].occluded.numpy() * ones)
+
+    evaluation = evaluate_flow(states_the_truth, dataset)
+    assert evaluation.means("kitti2012")["occlusion"] == 100
+    assert "occlusion" not in evaluation.pixel_means("kitti2012")
+    again = Evaluation.from_json(evaluation.to_json())
+    assert again.means("kitti2012")["occlusion"] == 100
 
 
 def test_warming_up_is_one_more_call_and_none_if_nothing_is_left(tmp_path: Path) -> None:

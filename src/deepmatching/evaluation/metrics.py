@@ -7,6 +7,7 @@ The metrics of a pair are given for sets of pixels. ``all`` is every pixel with 
 call OCC. With occlusion masks there are ``noc``, the pixels visible in both images, and ``occ``, the others.
 """
 
+import math
 from collections.abc import Sequence
 from typing import get_args
 
@@ -63,9 +64,21 @@ def match_metrics(
     return metrics, field
 
 
-def flow_metrics(flow: np.ndarray, truth: np.ndarray, occluded: np.ndarray | None = None) -> PairMetrics:
-    """Return :func:`endpoint_metrics` for each set of pixels."""
-    return {name: endpoint_metrics(flow, truth, mask) for name, mask in _pixel_sets(occluded).items()}
+def flow_metrics(
+    flow: np.ndarray, truth: np.ndarray, occluded: np.ndarray | None = None, stated: np.ndarray | None = None
+) -> PairMetrics:
+    """Return :func:`endpoint_metrics` for each set of pixels.
+
+    ``all`` also has ``occlusion`` in %: the average precision of ``stated`` (H, W), how likely each pixel is occluded,
+    over the pixels with ground truth; NaN if it is unknown or none is occluded.
+    """
+    metrics = {name: endpoint_metrics(flow, truth, mask) for name, mask in _pixel_sets(occluded).items()}
+    precision = math.nan
+    if occluded is not None and stated is not None:
+        counted = _comparable(flow, truth, None)
+        precision = average_precision(stated[counted], occluded[counted])
+    metrics["all"]["occlusion"] = 100 * precision
+    return metrics
 
 
 def endpoint_metrics(flow: np.ndarray, truth: np.ndarray, mask: np.ndarray | None = None) -> dict[str, float]:
@@ -185,6 +198,20 @@ def area_under_roc(scores: np.ndarray, is_right: np.ndarray) -> float:
     _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]  # from 1; ties share their mean rank
     return float((ranks[is_right].sum() - right * (right + 1) / 2) / (right * wrong))
+
+
+def average_precision(scores: np.ndarray, is_positive: np.ndarray) -> float:
+    """Return Σ_n (R_n − R_{n−1}) P_n over all thresholds, from high to low, of precision P and recall R.
+
+    A score without any knowledge has the share of the positives. NaN if there are none.
+    """
+    if not is_positive.any():
+        return float("nan")
+    order = np.argsort(-scores, kind="stable")
+    ordered, found = scores[order], np.cumsum(is_positive[order])
+    last = np.append(ordered[1:] != ordered[:-1], True)  # equal scores pass a threshold together
+    gained, precision = np.diff(found[last], prepend=0), found[last] / (np.flatnonzero(last) + 1)
+    return float((gained * precision).sum() / found[-1])
 
 
 def reliability(confidence: np.ndarray, is_right: np.ndarray, bins: int = 10) -> list[tuple[int, float, float]]:

@@ -27,6 +27,7 @@ _COLUMNS = {
     "flow": (
         *(("epe", "EPE", 2), ("err@3", ">3px", 2), ("fl", "Fl", 2)),
         *((name, name, 2) for name in ("s0-10", "s10-40", "s40+")),
+        ("occlusion", "occlusion", 1),
     ),
 }
 
@@ -44,7 +45,7 @@ def means_table(evaluation: Evaluation, title: str = "") -> Table:
             for place, (kind, means) in enumerate(kinds.items()):
                 first = "" if number or place else group
                 words = [first, "" if place else pixels] + [kind] * is_flow
-                numbers = [f"{means['pairs']:.0f}", *(format_number(means[n], d) for n, _, d in columns)]
+                numbers = [f"{means['pairs']:.0f}", *(format_number(means.get(n), d) for n, _, d in columns)]
                 table.add_row(*words, *numbers, format_number(means["seconds"]) if first else "")
     return table
 
@@ -78,7 +79,7 @@ def pairs_table(evaluation: Evaluation) -> Table:
     for pair in evaluation.pairs:
         for number, pixels in enumerate(name for name in PIXEL_SETS if name in pair.metrics):
             words = ["", ""] if number else [pair.group, pair.name]
-            numbers = [format_number(pair.metrics[pixels][name], decimals) for name, _, decimals in columns]
+            numbers = [format_number(pair.metrics[pixels].get(name), decimals) for name, _, decimals in columns]
             table.add_row(*words, pixels, *numbers, "" if number else format_number(pair.seconds))
     return table
 

@@ -66,7 +66,9 @@ class Evaluation:
 
     def pixel_means(self, group: str, pixels: str = "all") -> dict[str, float]:
         """Return means over all pixels of all pairs, as Sintel and KITTI 2015 publish them; for ``"flow"`` only."""
-        return self._summary(group, pixels, lambda row, name: row.get(f"pixels {name}", row["pixels"]))
+        means = self._summary(group, pixels, lambda row, name: row.get(f"pixels {name}", row["pixels"]))
+        means.pop("occlusion", None)  # pixels have no average precision of their own
+        return means
 
     def _summary(self, group: str, pixels: str, weight: Callable[[dict[str, float], str], float]) -> dict[str, float]:
         pairs = self._pairs_with(group, pixels)

@@ -14,6 +14,7 @@ from deepmatching.errors import DeepMatchingError
 from deepmatching.evaluation.metrics import PairMetrics, flow_metrics, match_metrics
 from deepmatching.evaluation.results import TWO_VIEW, Evaluation, PairResult, Recorder
 from deepmatching.evaluation.two_view import two_view_metrics
+from deepmatching.flow import FlowResult
 from deepmatching.geometry.homographies import Size
 from deepmatching.io.images import size_of
 from deepmatching.matches import Matches
@@ -26,7 +27,8 @@ class PairMatcher(Protocol):
     def match(self, image0: Tensor, image1: Tensor, /) -> Matches: ...
 
 
-FlowFunction = Callable[[Tensor, Tensor], np.ndarray]  #: from two images (3, H, W) in [0, 1] to a flow (H, W, 2)
+#: From two images (3, H, W) in [0, 1] to a flow (H, W, 2), or to a result whose occlusion is measured too.
+FlowFunction = Callable[[Tensor, Tensor], np.ndarray | FlowResult]
 
 #: Called after each pair with the pair, its result, and either (matches, field or None) or the flow.
 OnPair = Callable[[Pair, PairResult, Any], None]
@@ -123,9 +125,10 @@ def _matching(matcher: PairMatcher, recorder: Recorder, rank: Rank) -> Stage:
     return Stage(lambda image0, image1, before: matcher.match(image0, image1), measure, recorder)
 
 
-def _measure_flow(flow: np.ndarray, truth: Truth) -> tuple[PairMetrics, Any]:
+def _measure_flow(found: np.ndarray | FlowResult, truth: Truth) -> tuple[PairMetrics, Any]:
     assert truth.flow is not None
-    return flow_metrics(np.asarray(flow), truth.flow, truth.occluded), flow
+    flow, stated = (found.flow, found.occlusion) if isinstance(found, FlowResult) else (np.asarray(found), None)
+    return flow_metrics(flow, truth.flow, truth.occluded, stated), flow
 
 
 def _run(stages: Sequence[Stage], dataset: PairDataset, on_pair: OnPair | None, warm_up: bool) -> None:
