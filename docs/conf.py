@@ -1,5 +1,6 @@
 """The documentation site: `make docs`. It needs no internet connection."""
 
+import json
 import os
 import re
 import sys
@@ -8,11 +9,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
+import typer  # noqa: E402
 from sphinx.application import Sphinx  # noqa: E402
 
 from deepmatching import __version__
-from deepmatching.network import operators  # noqa: E402 - found by the path above
+from deepmatching.cli import app as cli  # noqa: E402
 from deepmatching.kernels import registry as kernels  # noqa: E402
+from deepmatching.network import operators  # noqa: E402 - found by the path above
 
 # An operator chooses between its definition and a kernel. The reference shows the definition, which has the docstring.
 for _name, _operator in kernels.OPERATORS.items():
@@ -33,8 +36,7 @@ myst_heading_anchors = 4
 myst_links_external_new_tab = False
 suppress_warnings = ["myst.header"]  # a page may begin its sections at any depth
 
-# Notebooks are kept as text. `make docs NOTEBOOKS=force` runs them, so that the pages have their pictures.
-nb_custom_formats = {".nb.py": ["jupytext.reads", {"fmt": "py:percent"}]}
+# Notebooks are kept without their results. `make docs NOTEBOOKS=force` runs them, so that the pages have their pictures.
 nb_execution_mode = os.environ.get("NOTEBOOKS", "off")
 nb_execution_timeout = 600
 nb_execution_raise_on_error = True
@@ -60,6 +62,27 @@ def _without_links_to_source(app: object, page: str, content: list[str]) -> None
     content[0] = re.sub(r"\[([^\]]+)\]\(\.\./((?!CONTRIBUTING)[^)]+)\)", r"\1 (`\2`)", content[0])
 
 
+def _with_link_to_colab(app: object, page: str, content: list[str]) -> None:
+    """The site of a repository on GitHub, which Colab can open, says so above each notebook."""
+    if page.startswith("notebooks/") and (repository := os.environ.get("GITHUB_REPOSITORY")):
+        notebook, ref = json.loads(content[0]), os.environ.get("GITHUB_REF_NAME", "main")
+        address = f"https://colab.research.google.com/github/{repository}/blob/{ref}/docs/{page}.ipynb"
+        notebook["cells"][0]["source"] += ["\n\n", f"[Open this page as a notebook in Colab]({address})."]
+        content[0] = json.dumps(notebook)
+
+
+def _with_help(app: object, page: str, content: list[str]) -> None:
+    """The page of the commands has their help."""
+    if page == "commands":
+        parts = []
+        for name, command in typer.main.get_command(cli).commands.items():
+            context = command.context_class(
+                command, info_name=f"deepmatching {name}", max_content_width=100, terminal_width=100
+            )
+            parts.append(f"## {name}\n\n```text\n{command.get_help(context)}\n```\n")
+        content[0] = content[0].replace("<!-- commands -->", "\n".join(parts))
+
+
 def _with_bars(app: object, kind: str, name: str, value: object, options: object, lines: list[str]) -> None:
     """Formulas such as S(q|p) are not substitutions of reStructuredText."""
     lines[:] = [line if "``" in line else line.replace("|", r"\|") for line in lines]
@@ -67,4 +90,6 @@ def _with_bars(app: object, kind: str, name: str, value: object, options: object
 
 def setup(app: Sphinx) -> None:
     app.connect("source-read", _without_links_to_source)
+    app.connect("source-read", _with_link_to_colab)
+    app.connect("source-read", _with_help)
     app.connect("autodoc-process-docstring", _with_bars)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import cv2
+import numpy as np
 import pytest
 import torch
 import typer
@@ -30,14 +31,17 @@ ONLY_PARSED = {
     "reproduce": "needs data sets; docs/test_paper.py runs it",
     "sfm": "needs photographs of a scene",
     "synthesize": "needs photographs",
+    "track": "needs a clip, and its test runs it",
     "train": "takes minutes; its settings are read",
 }
 
 #: The same for lines that contain one of these.
-NEEDED = re.compile(r"DATA|MANIFEST|KITTI|cuda|ray|global.h5|video.mp4|--root|--method|runs/|photographs.json|…")
+NEEDED = re.compile(
+    r"DATA|MANIFEST|KITTI|cuda|ray|global.h5|video.mp4|s3:|parquet|arrow|--root|--method|runs/|photographs.json|…"
+)
 
 #: What makes the commands that run quick.
-SMALL = {name: ["--radius", "8"] for name in ("match", "flow", "bulk", "evaluate", "scores")}
+SMALL = {name: ["--radius", "8"] for name in ("match", "flow", "warp", "align", "bulk", "evaluate", "scores")}
 
 
 def is_run(words: list[str]) -> bool:
@@ -67,10 +71,12 @@ def miniatures(tmp_path_factory: pytest.TempPathFactory) -> Path:
         small = cv2.resize(image[80:464, 160:], (80, 64), interpolation=cv2.INTER_AREA)
         for name in (f"bunny_{n}.jpg", f"{'ab'[n]}.png"):
             cv2.imwrite(str(folder / name), small)
+        cv2.imwrite(str(folder / f"{'ab'[n]}_mask.png"), np.tri(*small.shape[:2], 40, dtype=np.uint8))
     write_image(folder / "frame.png", texture())
     for n in range(3):
         write_image(folder / "photos" / f"{n}.png", moved(texture(), n))
         write_image(folder / "photographs" / f"{n}.png", draw_photo(n))
+    (folder / "mine.txt").write_text("40 32\n10.5 20.25\n")
     (folder / "pairs.txt").write_text("0.png 1.png\n1.png 2.png\n")
     for name in ("pairs.json", "others.json", "manifest.json"):
         (folder / name).write_bytes(write_pairs(folder, count=1).read_bytes())
@@ -97,7 +103,16 @@ def test_the_commands_of_the_pages_that_need_no_more_than_two_pictures_run(
             extra = [] if {"--radius", "--matches"} & set(words) else SMALL.get(words[0], [])
             run_here(monkeypatch, *points, *extra)
             ran[shlex.join(points)] = points
-    assert {words[0] for words in ran.values()} == {"match", "flow", "bulk", "evaluate", "scores", "export"}
+    assert {words[0] for words in ran.values()} == {
+        "match",
+        "flow",
+        "warp",
+        "align",
+        "bulk",
+        "evaluate",
+        "scores",
+        "export",
+    }
 
 
 #: All pages with Python but onnx.md, which test_onnx_export.py runs.

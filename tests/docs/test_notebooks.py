@@ -1,7 +1,8 @@
-"""The notebooks in docs/notebooks, which are Python programs, run from start to end."""
+"""The notebooks in docs/notebooks run from start to end."""
 
-import runpy
+import json
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import pytest
@@ -19,9 +20,29 @@ def _without_windows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+def cells(path: Path) -> list[dict[str, Any]]:
+    return json.loads(path.read_text(encoding="utf-8"))["cells"]
+
+
+def run(name: str) -> dict[str, Any]:
+    """Run all code of a notebook; return its variables."""
+    path = FOLDER / f"{name}.ipynb"
+    code = "\n".join("".join(cell["source"]) for cell in cells(path) if cell["cell_type"] == "code")
+    names: dict[str, Any] = {}
+    exec(compile(code, str(path), "exec"), names)
+    return names
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.ipynb")), ids=lambda path: path.stem)
+def test_a_notebook_is_kept_without_results_and_installs_the_package_where_it_is_missing(path: Path) -> None:
+    code = [cell for cell in cells(path) if cell["cell_type"] == "code"]
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
+    assert '"pip", "install", "--quiet", "deepmatching"' in code[0]["source"][-1]
+
+
 @pytest.mark.slow
 def test_the_quickstart_shows_matches_and_flow_as_pictures() -> None:
-    names = runpy.run_path(str(FOLDER / "quickstart.nb.py"))
+    names = run("quickstart")
     plt.close("all")
     assert isinstance(names["matches"], Matches) and isinstance(names["result"], FlowResult)
     for shown in (names["matches"], names["result"]):
@@ -33,7 +54,7 @@ def test_the_quickstart_shows_matches_and_flow_as_pictures() -> None:
 def test_inside_the_matcher_finds_a_path_and_learns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOTEBOOK_SIDE", "96")
     monkeypatch.setenv("NOTEBOOK_STEPS", "6")
-    names = runpy.run_path(str(FOLDER / "inside_the_matcher.nb.py"))
+    names = run("inside_the_matcher")
     plt.close("all")
     assert names["total"] == pytest.approx(names["best"].item(), abs=1e-3)
     assert names["curve"][-1] < names["curve"][0]

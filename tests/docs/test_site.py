@@ -1,6 +1,7 @@
 """The documentation site builds without a warning, and has every public name."""
 
 import importlib
+import os
 import re
 import subprocess
 import sys
@@ -8,6 +9,9 @@ import zlib
 from pathlib import Path
 
 import pytest
+import typer
+
+from deepmatching.cli import app
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,8 +47,12 @@ def test_the_site_builds_without_a_warning_and_has_every_public_name(tmp_path: P
     for needed in ("sphinx", "furo", "myst_nb"):
         pytest.importorskip(needed)
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "docs", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, encoding="utf-8")
+    github = {"GITHUB_REPOSITORY": "some/where", "GITHUB_REF_NAME": "v1"}
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | github, capture_output=True, text=True, encoding="utf-8")
     assert done.returncode == 0, done.stderr
+    help_page = (tmp_path / "commands.html").read_text(encoding="utf-8")
+    usages = set(re.findall(r"Usage: deepmatching ([\w-]+) ", help_page))
+    assert usages == set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
     names = names_in(tmp_path / "objects.inv")
     missing = [
         f"{module}.{name}"
@@ -54,6 +62,10 @@ def test_the_site_builds_without_a_warning_and_has_every_public_name(tmp_path: P
         if f"{module}.{name}" not in names
     ]
     assert not missing
+    for notebook in (ROOT / "docs" / "notebooks").glob("*.ipynb"):
+        page = (tmp_path / "notebooks" / f"{notebook.stem}.html").read_text(encoding="utf-8")
+        colab = f"https://colab.research.google.com/github/some/where/blob/v1/docs/notebooks/{notebook.name}"
+        assert f'href="{colab}"' in page and "subprocess" not in page
     assert {"deepmatching.DeepMatcher.match", "deepmatching.Matches.filter", "deepmatching.Geometry.links"} <= names
 
 
