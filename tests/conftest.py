@@ -1,5 +1,6 @@
 """Shared by all tests: repeatable random numbers, command-line options, the development data, a pair of images."""
 
+import logging
 import os
 import random
 from pathlib import Path
@@ -15,7 +16,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, register_random, settings
 
-from deepmatching.kernels.cpu.compilation import announce_compilation
+from deepmatching.commands import messages
+from deepmatching.kernels.first_run import announce_compilation
 from helpers.synthetic_pictures import moved_noise
 
 if not torch.cuda.is_available():
@@ -127,6 +129,15 @@ def repetition(request: pytest.FixtureRequest) -> int:
 def _compilation_is_announced() -> None:
     """Announce compilation, so that standard error does not depend on which test compiles a kernel first."""
     announce_compilation()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_quiet() -> None:
+    """Forget how much the commands of earlier tests were to print: --quiet holds for a process."""
+    log = logging.getLogger("deepmatching")
+    log.setLevel(logging.NOTSET)
+    log.removeHandler(messages._PRINTER)
+    messages._is_quiet = messages._is_verbose = False
 
 
 @pytest.fixture

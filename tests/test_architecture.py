@@ -57,6 +57,16 @@ def test_only_names_of_users_are_imported_by_computed_names() -> None:
     assert sorted(found) == ["__init__.py", "extensions.py"]
 
 
+def test_nothing_is_unpickled_but_the_cache_of_compiled_kernels() -> None:
+    """Reading a pickle may run code."""
+    found = []
+    for path in PACKAGE.rglob("*.py"):
+        named = (node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Attribute))
+        if {"torch.load", "pickle.load", "pickle.loads", "pickle.Unpickler"} & set(map(ast.unparse, named)):
+            found.append(path.relative_to(PACKAGE).as_posix())
+    assert found == ["kernels/cpu/compilation.py"]
+
+
 def modules_without_a_twin() -> set[str]:
     modules = (path.relative_to(PACKAGE).with_suffix("") for path in PACKAGE.rglob("*.py") if path.stem != "__init__")
     tests = ROOT / "tests"

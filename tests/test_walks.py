@@ -24,7 +24,7 @@ WALKS = {
 
 #: What the page leaves out: kernels, which depend on the device, and what every command does.
 LEFT_OUT = (
-    *("cli", "errors", "extensions", "kernels.", "settings"),
+    *("cli", "errors", "extensions", "io.addresses", "kernels.", "progress", "settings"),
     *(f"commands.{name}" for name in ("machine", "messages", "options", "output")),
 )
 
