@@ -12,6 +12,7 @@ import pytest
 from deepmatching.commands.answers import answers, parse_request
 from deepmatching.errors import DeepMatchingError
 from deepmatching.matches import Matches
+from helpers.processes import errors_of
 
 
 def test_two_names_and_a_json_object_are_the_same_request() -> None:
@@ -74,8 +75,8 @@ def test_one_process_answers_one_pair_after_the_other(pictures: tuple[Path, Path
         assert "a.png" in ask('{"image0": "a.png", "image1": "b.png", "output": "a.png"}')["error"]
         written = ask('{"image0": "a.png", "image1": "b.png", "output": "m.npz", "id": "second"}')
         masked = ask('{"image0": "a.png", "image1": "b.png", "mask0": "20,10 60,10 60,40 20,40"}')
-        rest, errors = process.communicate()
-    assert (process.returncode, rest, errors) == (0, "", "")
+        ended = subprocess.CompletedProcess(command, 0, *process.communicate())
+    assert (process.returncode, ended.stdout, errors_of(ended)) == (0, "", [])
     matches = Matches.load(tmp_path / "m.npz")
     assert written["id"] == "second" and written["matches"] == len(matches) > 50 and "keypoints0" not in written
     assert np.array_equal(np.array(found["keypoints1"], np.float32), matches.keypoints1)
