@@ -161,8 +161,8 @@ class Work:
 
         A CPU copies the cells of one pair of a batch after the other, so that each counts for a part.
         """
-        geometry, descriptor = self.geometry, self.descriptor
-        part = rows / geometry.grid(0)[0]
+        geometry, patch = self.geometry, self.descriptor.patch
+        channels, part = self.descriptor.channels, rows / geometry.grid(0)[0]
         result, S_0 = int(5 * part * pooled_cells(geometry, 0)), int(part * geometry.cells(0))
         if not has_kernels(self.device):
             return result + 8 * S_0 + self.cells() // 2
@@ -171,14 +171,13 @@ class Work:
             chunk_rows = max(POINT_TILE, CHUNK_BYTES // row // POINT_TILE * POINT_TILE)
             held = max(min(rows, chunk_rows) * row, min(CHUNK_BYTES // max(1, 4 * S_0), batch) * 4 * S_0) // batch
             return result + held + self._half_cells(rows)
-        pitch = target_pitch(geometry, descriptor.patch, BEYOND)
-        band, height = target_bands(geometry, descriptor.patch, descriptor.channels, pitch)
-        step = geometry.step
-        target = min(height, rows * step + 2 * geometry.R(0)) if geometry.relative else height
-        reference = min(band, rows) * step * geometry.used0[1] // geometry.gamma
+        pitch = target_pitch(geometry, patch, BEYOND)
+        band, height = target_bands(geometry, patch, channels, pitch)
+        target = min(height, rows * geometry.step + 2 * geometry.R(0)) if geometry.relative else height
+        reference = min(band, rows) * geometry.grid(0)[1] * patch**2
         # Every row of a narrow target takes whole pages, of up to 64 KiB. The zeros on other pages take nothing.
         touched = min(pitch, geometry.used1[1] // geometry.gamma + 2**14)
-        return result + 4 * descriptor.channels * (target * touched + reference) // batch
+        return result + 4 * channels * (target * touched + reference) // batch
 
     def _half_cells(self, rows: int) -> int:
         """Return the size of both images' cells as a GPU correlates them for some rows of reference points.

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.strips import target_bands, target_pitch
-from deepmatching.geometry.targets import rectification
+from deepmatching.geometry.targets import rectification, reference_patches
 from deepmatching.kernels.cpu.compilation import helper, kernel
 from deepmatching.kernels.cpu.matching.pooling import NO_CELL, pool_row, pool_rows, vector_width
 from deepmatching.kernels.cpu.running import empty, run_in_threads
@@ -71,11 +71,10 @@ def _correlate_rows(
     factors: tuple[np.ndarray, np.ndarray, np.ndarray], pooled: np.ndarray, switches: np.ndarray,
 ) -> None:  # fmt: skip
     """Fill in S_{1/2} and m_0 of some rows of reference points, (rows, W_0, h_1, w_1), of one pair."""
-    (rows, columns), channels, step, shift = pooled.shape[:2], cells0.shape[0], geometry.step, geometry.shift
-    # The first point's patch and its first target position, (row, column).
-    top, left = (cell - patch // 2 for cell in geometry.first_cell)
-    start, target_left = geometry.first_target
-    top, start = top + band.start * step, start + band.start * shift
+    (rows, columns), channels, shift = pooled.shape[:2], cells0.shape[0], geometry.shift
+    patches = reference_patches(cells0[None], geometry.strip((band.start, band.stop)), patch)[0].flatten(2)
+    start, target_left = geometry.first_target  # of the first point: row, column
+    start += band.start * shift
     row_factors, *column_factors = factors
     row_factors = row_factors[band] if geometry.relative else row_factors
     # Target positions on the image that these points see.
@@ -87,8 +86,7 @@ def _correlate_rows(
     offsets = ((dy * channels + c) * pitch + dx).astype(np.int64).ravel()
     run_in_threads(
         _correlate_tiles, rows * -(-columns // POINTS),
-        cells0[:, top : top + (rows - 1) * step + patch].contiguous().numpy(), 0, left, step, patch,
-        cells.numpy().ravel(), overhang + target_left, channels * pitch, offsets,
+        patches.numpy(), cells.numpy().ravel(), overhang + target_left, channels * pitch, offsets,
         start - first, shift, row_factors, *column_factors,
         geometry.pool_offset(0), geometry.pool_reach, np.float32(exponent), pooled, switches,
     )  # fmt: skip
@@ -111,25 +109,12 @@ def _factors(geometry: Geometry, patch: int) -> tuple[np.ndarray, np.ndarray, np
 def _target_rows(cells: Tensor, top: int, count: int, left: int, pitch: int) -> Tensor:
     """Return rows ``top`` … of the target's cells (C, h, w), ``left`` zeros before and 0 outside: (count, C, pitch)."""
     height, width = cells.shape[1:]
-    rows = torch.zeros((count, cells.shape[0], pitch))
+    rows = torch.from_numpy(np.zeros((count, cells.shape[0], pitch), np.float32))  # unlike PyTorch, writes no zeros
     used = max(0, min(width, pitch - left))  # no window reaches the right of a target much wider than the reference
     first, last = max(0, top), min(height, top + count)
     if first < last:
         rows[first - top : last - top, :, left : left + used] = cells[:, first:last, :used].transpose(0, 1)
     return rows
-
-
-@helper
-def _pack(cells, y, x, step, patch, filters):
-    """Set filters[(c, dy, dx), r] = cells[c, y + dy, x + r·step + dx], patches of POINTS points; 0 off the image."""
-    k = 0
-    for c in range(cells.shape[0]):
-        for dy in range(patch):
-            for dx in range(patch):
-                for r in range(POINTS):
-                    column = x + r * step + dx
-                    filters[k, r] = cells[c, y + dy, column] if column < cells.shape[2] else ZERO
-                k += 1
 
 
 @helper
@@ -216,16 +201,16 @@ correlate_narrow = _micro_kernel(max(1, VECTORS // 2))
 
 @kernel
 def _correlate_tiles(
-    begin, end, cells0, first_row, first_column, step, patch, cells1, first1, row_pitch, offsets,
+    begin, end, patches, cells1, first1, row_pitch, offsets,
     start, shift, row_factors, column_factors, no_cells, offset, reach, exponent, pooled, switches
 ):  # fmt: skip
     """Fill in the tiles ``begin`` … ``end`` − 1 of POINTS reference points each, in raster order.
 
     Args:
-        cells0, first_row, first_column, step: (C, h0, w0), first cell of the first point's patch, from point to point.
+        patches: (H_0, W_0, K), of the reference points.
         cells1, row_pitch: the flattened rows of ``_target_rows``, and from row to row.
         first1: where the first point's patch starts in a row when it is at its first target position.
-        offsets: to each of the patch's values, in the order (c, dy, dx).
+        offsets: (K,), to each of the patch's values, in the order (c, dy, dx).
         start, shift: target row of the first cell of point (0, 0), and from point to point.
         row_factors, column_factors, no_cells: see ``_factors``.
         pooled, switches: (H_0, W_0, h_1, w_1), the result.
@@ -238,7 +223,7 @@ def _correlate_tiles(
         for x in range(no_cells.shape[1]):
             band += no_cells[parity, x] == ZERO
 
-    filters = np.empty((offsets.shape[0], POINTS), dtype=np.float32)
+    filters = np.zeros((offsets.shape[0], POINTS), dtype=np.float32)
     scores = np.zeros((POINTS, places + band + WIDE), dtype=np.float32)
     halves = np.full((2, max(width, places // 2) + side), NO_CELL, dtype=np.float32)
     best = np.full((POINTS, side + 1, width), NO_CELL, dtype=np.float32)
@@ -249,7 +234,9 @@ def _correlate_tiles(
     for tile in range(begin, end):
         i, j = tile // tiles, tile % tiles * POINTS
         points = min(POINTS, columns - j)
-        _pack(cells0, first_row + i * step, first_column + j * step, step, patch, filters)
+        for r in range(points):
+            for n in range(filters.shape[0]):
+                filters[n, r] = patches[i, j + r, n]
         k = 0
         for y in range(rows):
             row_factor = row_factors[i if shift else 0, y]
