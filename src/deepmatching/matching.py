@@ -151,7 +151,7 @@ class PairMatcher:
         A pair is ``(image0, image1)`` or, with masks, ``(image0, image1, mask0, mask1)``; a mask may be None.
 
         The matches do not depend on ``batch_size``, except for rounding: PyTorch may sum the convolutions of a batch in
-        another order, which moves matches of ``vgg`` and ``compact`` between cells by less than 0.001 px.
+        another order, which moves matches between cells by less than 0.001 px.
 
         ``on_error`` gets the number of a pair that cannot be read, counted from 0, and the error. The pair then has no
         matches, and the work goes on. Without ``on_error``, such an error ends the work.
@@ -194,7 +194,7 @@ class PairMatcher:
         return self.wide_matches(image0, image1, matches.expected_fraction) or matches
 
     def wide_matches(self, image0: Tensor, image1: Tensor, expected: float) -> Matches | None:
-        """Return what a wide search finds in two loaded images where this fraction of the matches is probably right.
+        """Return what a wide search finds in two loaded images where this fraction of the points has a right match.
 
         None if that is not so few that the settings ask for one, if it finds no more, or if memory is short.
         """

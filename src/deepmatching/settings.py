@@ -51,11 +51,12 @@ MIN_SCALE = 0.1  #: smallest zoom that can be searched
 MAX_SCALE = 10.0  #: largest zoom that can be searched
 
 #: Below this agreement of the matches (``Matches.agreement``), commands warn that the result is probably wrong. Pairs
-#: that the method cannot match reach 0.20, those with acc@10 above 40 % have at least 0.30; see docs/results.md.
+#: that the method cannot match reach 0.20, those with acc@10 above 40 % have at least 0.30; see
+#: docs/experiments/matches.md.
 MIN_AGREEMENT = 0.25
 
 #: The same for matches with a confidence: the expected fraction of reference points with a right match. Pairs that the
-#: method cannot match reach 0.06, the hardest of Sintel 0.12; pairs with acc@10 above 30 % have at least 0.28.
+#: method cannot match reach 0.05; see docs/experiments/matches.md.
 MIN_EXPECTED = 0.1
 CORRECT_WITHIN = 3.0  #: a match is right if it is less than this many pixels off; confidence is the probability of that
 MIN_CONFIDENCE = 0.5  #: matches that are not verified are kept as well if their confidence is at least this
@@ -147,8 +148,8 @@ class Settings:
     )
     auto: bool = _option(
         True,
-        "If less than a tenth of the matches is probably right and no radius is given, match again without a limit "
-        "and with a search, at 640 pixels, by photo in place of compact; keep what is better.",
+        "If a right match is expected at less than a tenth of the points and no radius is given, match again without a "
+        "limit and with a search, at 640 pixels, by photo in place of compact; keep what is better.",
     )
 
     def __post_init__(self) -> None:

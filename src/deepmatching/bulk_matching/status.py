@@ -2,7 +2,7 @@
 
 ``status.json`` has the figures, for people and for monitoring. ``finished.json`` records the failures and the number of
 matches of finished shards, so that nobody has to read the shards to know them. Both are written while a run is at work,
-every few seconds. A shard that is not recorded, as its run was killed before, is read.
+about every ten seconds. A shard that is not recorded, as its run was killed before, is read.
 """
 
 import json

@@ -24,7 +24,9 @@ def align(
     images: list[Path] = argument(..., "IMAGES", "Pictures; the others are aligned to the first."),
     *,
     out: Path = option(..., "Folder for the aligned pictures; created if it is missing.", "DIR"),
-    geometry: Literal["homography"] | None = option(None, "Align by the homography of most matches.", shown="flow"),
+    geometry: Literal["homography"] | None = option(
+        None, "Align by the homography that most matches fit.", "homography", "flow"
+    ),
     stack: Literal["median", "fused"] | None = option(
         None, "Also make one picture of all: the median of each pixel, or a fusion of different exposures."
     ),

@@ -16,6 +16,7 @@ from deepmatching.commands.messages import say
 from deepmatching.commands.options import argument, option
 from deepmatching.commands.output import OutputError
 from deepmatching.errors import DeepMatchingError
+from deepmatching.settings import FLOW_RADIUS, RADIUS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -62,7 +63,7 @@ class Drawing:
         matches.draw(image0, image1, path, inliers, full_color=self.draw_range, **lines)
 
 
-@options.command(*options.MATCHING, "auto")
+@options.command(*options.MATCHING, "auto", shown={"radius": f"{RADIUS}; {FLOW_RADIUS} with --points"})
 def match(
     image0: Path = argument(..., "A", "First image; matches start here. Or -, to read pairs from standard input."),
     image1: Path | None = argument(None, "B", "Second image."),
@@ -88,7 +89,7 @@ def match(
         "Find the homography of a plane, or the fundamental or essential matrix of a scene, that most matches fit.",
     ),
     threshold: float | None = option(
-        None, "With --geometry: how far off in pixels matches may be that fit.", "PIXELS", "3 for a homography, else 1"
+        None, "With --geometry: how many pixels off a match that fits may be.", "PIXELS", "3 for a homography, else 1"
     ),
     camera0: str | None = option(
         None,

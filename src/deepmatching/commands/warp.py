@@ -22,14 +22,23 @@ def warp(
     image1: Path = options.IMAGE1,
     *,
     output: Path = option(..., "Picture to write.", "PICTURE", flags="-o --output"),
-    geometry: Literal["homography"] | None = option(None, "Warp by the homography of most matches.", shown="flow"),
+    geometry: Literal["homography"] | None = option(
+        None, "Warp by the homography that most matches fit.", "homography", "flow"
+    ),
     view: Literal["warp", "blend", "checkerboard", "difference"] = option(
         "warp", "The warp alone, or with A: their mean, both in alternate squares, or their difference."
     ),
     between: float | None = option(
         None, "Instead, the picture at this time between A and B, 0 to 1, from the flow both ways.", "T", min=0, max=1
     ),
-    min_confidence: float | None = options.LEAST_CONFIDENCE,
+    min_confidence: float | None = option(
+        None,
+        "With --geometry: keep matches with at least this confidence, 0 to 1; not for hog.",
+        "P",
+        "all",
+        min=0,
+        max=1,
+    ),
     model: str = options.NETWORK,
     settings: dict[str, Any],
     threads: int | None = options.THREADS,
