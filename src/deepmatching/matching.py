@@ -258,7 +258,7 @@ class PairMatcher:
         return remember_alpha(loaded, image, name) if self.settings.use_alpha else loaded
 
     def load_pair(self, pair: PairLike) -> tuple[Tensor, Tensor]:
-        """Load two images and, if there are any, their masks, of which they then hold one more channel."""
+        """Load two images and, if there are any, their masks, which then become one more channel of each."""
         images = [self.load(image, f"image{i}") for i, image in enumerate(pair[:2])]
         images = [with_alpha(image) for image in images] if self.settings.use_alpha else images
         masks = pair[2:] or (None, None)

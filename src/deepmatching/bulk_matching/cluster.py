@@ -154,7 +154,7 @@ class _Crew:
         return ShardReport(number, 1, 0, {pair: reason}, 0, 0, unwritten=(failed,))
 
     def _count(self, report: ShardReport) -> Iterator[ShardReport]:
-        """Yield the report of a whole shard; write a shard of which this is the last part, and yield its report."""
+        """Yield the report of a whole shard; after a shard's last part, write the shard and yield its report."""
         self.deaths = 0
         if not report.unwritten:
             yield report

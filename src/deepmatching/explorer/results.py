@@ -153,7 +153,7 @@ def compute(pair: Pair, settings: RunSettings, device: str, begin: Begin) -> Res
 
 
 def without_masked(decoded: Decoded, image0: Tensor, image1: Tensor) -> Decoded:
-    """Return the matches of pair 0, of which those that start or end in the mask of a loaded image are not kept."""
+    """Return the matches of pair 0; those that start or end in the mask of a loaded image become unverified."""
     starts, ends = decoded.at_pixel_centres(0)
     usable = is_usable(image0, starts.reshape(-1, 2)) & is_usable(image1, ends.reshape(-1, 2))
     usable = usable.view(decoded.verified.shape)

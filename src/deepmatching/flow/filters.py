@@ -31,7 +31,7 @@ class MatchTensors(NamedTuple):
 
     @classmethod
     def of(cls, matches: Matches, device: torch.device) -> "MatchTensors":
-        """Return matches of any matcher, all of which count."""
+        """Return matches of any matcher; all of them count."""
         own, sure = (matches.keypoints0, matches.keypoints1, matches.scores), matches.confidence
         points0, points1, scores = (tensor.detach().to(device) for tensor in own)
         counts = torch.ones_like(scores, dtype=torch.bool)

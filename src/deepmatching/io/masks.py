@@ -162,7 +162,7 @@ def nearest_known(known: np.ndarray, mask_size: int) -> np.ndarray:
 def usable_share(*images: Tensor) -> float:
     """Return the share of the points of two images, 0 to 1, that their masks leave to be matched at most.
 
-    It is that of the image of which less is left: masks often cover the same part of both.
+    It is that of the image with less left: masks often cover the same part of both.
     """
     return min(float(image[-1].float().mean()) if has_mask(image) else 1.0 for image in images)
 

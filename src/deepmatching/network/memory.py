@@ -312,7 +312,7 @@ def plan_flow(work: Work, budget: int, sizes: Sequence[Size] = ()) -> Plan:
 
 
 def _advice(work: Work, budget: int, held: int) -> list[str]:
-    """Return what helps to match within the budget, ``held`` of which is taken by images of this size."""
+    """Return what helps to match within the budget; images of this size take ``held`` of it."""
     geometry, descriptor = work.geometry, work.descriptor
     sizes, gamma, patch = (geometry.size0, geometry.size1), 2 * geometry.gamma, descriptor.cells_of_patch
     options = {} if work.pooling == "hard" else {"hard pooling": replace(work, pooling="hard")}

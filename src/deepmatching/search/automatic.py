@@ -16,7 +16,7 @@ def doubt(matches: Matches) -> str:
 
 
 def has_failed(settings: Settings, expected: float) -> bool:
-    """Return whether so few matches are right that others are worth a try, and the settings leave the choice."""
+    """Return whether so few matches are right that other settings should be tried, and the settings allow it."""
     return settings.leaves_choice and expected < MIN_EXPECTED
 
 

@@ -1,4 +1,4 @@
-"""Batches of pairs, each of which depends on the seed and its own number alone.
+"""Batches of pairs; each pair depends on the seed and its own number alone.
 
 Batch number k of a run is the same whatever happened before it and whichever process makes it. Process r of W takes the
 batches r, W + r, 2W + r, …, and a resumed run continues the count. Sample j of a data set of n pairs is number j mod n

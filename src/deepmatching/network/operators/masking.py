@@ -2,7 +2,7 @@
 
 * A masked reference point has no score. As a child that is off the grid, it is left out of the mean in aggregation.
 * A masked target scores 0 in aggregation and −∞ in Q_0, as one that is off the image.
-* A reference patch of which the mask covers a part is rectified: its score is divided by the visible fraction.
+* A reference patch that the mask covers in part is rectified: its score is divided by the visible fraction.
 
 All operators between two powers are homogeneous in the scores of one reference point p. So the mean over some of the
 children is that over all of them times a weight of p, and the kernels need not know of masks.
