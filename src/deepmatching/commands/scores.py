@@ -10,7 +10,11 @@ from deepmatching.errors import DeepMatchingError
 from deepmatching.settings import RADIUS
 
 
-@options.command("radius", "levels", "downscale", "device", "max_size", "bit_depth", radius=RADIUS)
+@options.command(
+    *("radius", "levels", "downscale", "device", "max_size", "bit_depth"),
+    radius=RADIUS,
+    shown={"levels": "the original's rule for the image's size"},
+)
 def scores(
     image0: Path = options.IMAGE0,
     image1: Path = options.IMAGE1,
