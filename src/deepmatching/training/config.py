@@ -254,7 +254,7 @@ class Config(Section):
             raise DeepMatchingError("loss.subpixel needs matches that are refined: set model.subpixel=auto.")
         if self.model.learn == "confidence" and not self.model.init:
             what = "model.learn=confidence needs a trained model"
-            raise DeepMatchingError(f"{what}: set model.init to compact, vgg or a file.")
+            raise DeepMatchingError(f"{what}: set model.init to compact, photo, vgg or a file.")
         trained, validated = ({name.lower() for name in names} for names in (self.data.train, self.validation.data))
         for key, value, used, supported in (
             ("data.passes", self.data.passes, trained | validated, WITH_PASSES),
