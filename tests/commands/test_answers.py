@@ -75,8 +75,9 @@ def test_one_process_answers_one_pair_after_the_other(pictures: tuple[Path, Path
         assert "a.png" in ask('{"image0": "a.png", "image1": "b.png", "output": "a.png"}')["error"]
         written = ask('{"image0": "a.png", "image1": "b.png", "output": "m.npz", "id": "second"}')
         masked = ask('{"image0": "a.png", "image1": "b.png", "mask0": "20,10 60,10 60,40 20,40"}')
-        ended = subprocess.CompletedProcess(command, 0, *process.communicate())
-    assert (process.returncode, ended.stdout, errors_of(ended)) == (0, "", [])
+        rest, errors = process.communicate()
+    result = subprocess.CompletedProcess(command, process.returncode, rest, errors)
+    assert (result.returncode, result.stdout, errors_of(result)) == (0, "", [])
     matches = Matches.load(tmp_path / "m.npz")
     assert written["id"] == "second" and written["matches"] == len(matches) > 50 and "keypoints0" not in written
     assert np.array_equal(np.array(found["keypoints1"], np.float32), matches.keypoints1)
