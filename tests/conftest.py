@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, register_random, settings
+from hypothesis.internal.conjecture import providers
 
 from deepmatching.commands import messages
 from deepmatching.kernels.first_run import announce_compilation
@@ -34,6 +35,16 @@ _WITHOUT_TIME_LIMITS = settings(deadline=None, suppress_health_check=[HealthChec
 settings.register_profile("repeatable", _WITHOUT_TIME_LIMITS, derandomize=True)
 settings.register_profile("fresh", _WITHOUT_TIME_LIMITS, derandomize=False)
 settings.load_profile("repeatable")
+_with_constants_of_modules = getattr(providers, "_get_local_constants", None)  # since Hypothesis 6.131
+
+
+def _constants_of_modules() -> Any:
+    """Return none of the numbers in imported modules: which these are depends on the tests that ran before."""
+    return providers._local_constants if settings.default.derandomize else _with_constants_of_modules()
+
+
+if _with_constants_of_modules is not None:
+    providers._get_local_constants = _constants_of_modules
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
