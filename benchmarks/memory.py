@@ -102,8 +102,10 @@ from pathlib import Path
 import torch
 from deepmatching.evaluation.speed import demo_images, peak_memory
 from deepmatching.errors import OutOfMemoryError
+from deepmatching.kernels.first_run import at_compilation
 from deepmatching.kernels.limits import release_freed
 from deepmatching.matcher import DeepMatcher
+at_compilation.append(lambda: print("compiling the kernels", file=sys.stderr))
 case, device = json.loads(sys.argv[1]), torch.device(sys.argv[2])
 sizes = [case["size0"], case["size1"] or case["size0"]]
 images = [(demo_images(*size)[n][0] * 255).byte() for n, size in enumerate(sizes)]
