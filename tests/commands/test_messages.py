@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -43,7 +44,7 @@ def test_long_work_shows_a_spinner_with_the_time_on_a_terminal(
         timer.join()  # the patience has ended
     text = terminal.getvalue()
     if request.node.callspec.params["terminal"] and not quiet:
-        assert "matching [1]" in text and "0:00:0" in text
+        assert "matching [1]" in text and re.search(r"\b0:\d\d:\d\d\b", text)
     else:
         assert text.strip() == ""
 
@@ -54,6 +55,7 @@ def test_long_work_says_how_far_it_is(
 ) -> None:
     is_terminal = request.node.callspec.params["terminal"]
     printed, said = threading.Event(), list[str]()
+    monkeypatch.setattr(messages, "time", SimpleNamespace(monotonic=lambda: 7.0))  # however long the threads take
     monkeypatch.setattr(messages, "PATIENCE", 0.0)
     monkeypatch.setattr(messages, "WORK_LINES_EVERY", 3600.0 if is_terminal else 0.001)
     monkeypatch.setattr(messages, "say", lambda text: (said.append(text), "strip" in text and printed.set()))
