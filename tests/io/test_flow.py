@@ -24,7 +24,9 @@ flows = hnp.arrays(
 )
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(flow=flows, suffix=st.sampled_from(SUFFIXES))
 def test_round_trip(tmp_path: Path, flow: np.ndarray, suffix: str) -> None:
     path = tmp_path / f"fluß{suffix.upper()}"
