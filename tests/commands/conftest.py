@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from deepmatching.cli import main
+from deepmatching.commands import messages
 
 
 @pytest.fixture
@@ -49,6 +50,7 @@ def is_refused(
 
     def check(arguments: str, words: str) -> None:
         monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(messages, "WORK_LINES_EVERY", 3600.0)  # a slow machine works ten seconds before it refuses
         before = content()
         errors = command(*(word.replace("EMPTY", "").replace("\\n", "\n") for word in arguments.split()), code=2)
         assert words in errors and errors.startswith("deepmatching: ")
