@@ -68,10 +68,10 @@ def test_the_second_image_warped_by_the_flow_is_the_first_where_it_is_visible(
 
 def test_pictures_are_drawn_and_written(result: FlowResult, tmp_path: Path) -> None:
     image = np.zeros((60, 80, 3), np.uint8)
-    plain = result.draw(tmp_path / "f.png")
+    plain = result.draw(path=tmp_path / "f.png")
     assert plain.shape == (60, 80, 3)
     np.testing.assert_array_equal(cv2.imread(str(tmp_path / "f.png"))[:, :, ::-1], plain)
-    three, four = result.draw(None, image), result.draw(None, image, image)
+    three, four = result.draw(image), result.draw(image, image)
     assert three.shape[0] > three.shape[1] and four.shape[1] > three.shape[1]
     with pytest.raises(DeepMatchingError, match="of one size"):
         draw_flow_figure(image[:50], result.flow, result.confidence)

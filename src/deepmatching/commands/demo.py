@@ -44,5 +44,5 @@ def demo(
         result = matcher.flow(image0, image1).read()
         say(messages.flow_summary(result, time.perf_counter() - start))
         result.save(out / "flow.flo")
-        result.draw(out / "flow.png", image0, image1)
+        result.draw(image0, image1, out / "flow.png")
     messages.say_written(*(out / name for name in names))

@@ -160,7 +160,7 @@ def flow(
     if confidence is not None:
         result.save_confidence(confidence)
     if draw is not None:
-        result.draw(draw, first, second)
+        result.draw(first, second, draw)
     say(messages.flow_summary(result, elapsed))
     if matches is None:
         messages.say_if_searched(matcher.for_flow(), result.is_searched)

@@ -69,7 +69,7 @@ def file_of(result: Result, name: str) -> bytes:
         elif flow is None:
             raise DeepMatchingError(f"This pair has no flow. {result.no_flow}")
         elif name == "flow-picture.png":
-            flow.draw(path, *pair.shown)
+            flow.draw(*pair.shown, path)
         else:
             flow.at_size(pair.originals[0], (pair.sizes[1], pair.originals[1])).save(path)
 

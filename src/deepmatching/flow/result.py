@@ -232,7 +232,7 @@ class FlowResult:
         return None if self.occlusion is None else self.occlusion >= HIDDEN
 
     def draw(
-        self, path: PathLike | None = None, image0: ImageLike | None = None, image1: ImageLike | None = None
+        self, image0: ImageLike | None = None, image1: ImageLike | None = None, path: PathLike | None = None
     ) -> np.ndarray:
         """Return a picture of the flow, uint8 RGB (rows, columns, 3); also written to ``path`` if given.
 
