@@ -167,8 +167,8 @@ ONE = [[1, 1]], [[2, 2]], np.zeros((5, 5))
         (([], [], np.zeros((5, 5))), "no matches, so there is nothing"),
         (([[0, 0]], [[0, 0]], np.full((5, 5), 1e37)), "edge map must not contain"),
         (([["a", "b"]], [["a", "b"]], np.zeros((5, 5))), "must be arrays of numbers"),
-        (([[9, 0]], [[0, 0]], np.zeros((5, 5))), "None of the 1 matches starts in the image"),
-        (([[0, 0]], [[1e200, 0]], np.zeros((5, 5))), "None of the 1 matches"),
+        (([[9, 0]], [[0, 0]], np.zeros((5, 5))), "^No match starts in the image"),
+        (([[0, 0]], [[1e200, 0]], np.zeros((5, 5))), "^No match starts in the image"),
     ],
 )
 def test_errors_say_what_is_wrong(arguments: tuple, message: str) -> None:

@@ -62,7 +62,7 @@ def usable(
     for reason, holds in reasons.items():
         usable = usable & holds
         if not is_fixed and not usable.any():
-            raise DeepMatchingError(f"None of the {int(matches.counts.sum())} matches {reason}.")
+            raise DeepMatchingError(f"No match {reason}.")
     place = pixels[:, 1] * size[1] + pixels[:, 0]
     score = torch.where(usable, matches.scores, -torch.inf)
     best = score.new_full((size[0] * size[1],), -torch.inf).scatter_reduce_(0, place, score, "amax")
