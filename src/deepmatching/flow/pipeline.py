@@ -105,8 +105,6 @@ def matches_to_flow(
     image1: Tensor,
     settings: FlowSettings,
     edges: EdgesLike = None,
-    backward: Matches | None = None,
-    occluded: Tensor | None = None,
 ) -> FlowResult:
     """Interpolate the matches of any matcher along the edges of the first image, and refine the flow.
 
@@ -118,9 +116,6 @@ def matches_to_flow(
         matches: from the first image to the second.
         image0, image1: (1 or 3, H, W), (1 or 3, H', W') in [0, 1], on one device.
         edges: of the first image.
-        backward: matches from the second image to the first, for the forward-backward check; None skips it. No effect
-            on matches of a search.
-        occluded: (H_0, W_0), probability that a reference point is not visible in the second image; None if unknown.
     """
     check_matched_size(image0, matches.size0)
     check_matched_size(image1, matches.size1)
@@ -128,16 +123,15 @@ def matches_to_flow(
         raise DeepMatchingError(NOTHING)
     count_outside(matches, size_of(image0))
     if most_precise(image0.device) != torch.float64:  # which the views of a search need
-        image0, image1, occluded = to_device((image0, image1, occluded), torch.device("cpu"))
+        image0, image1 = to_device((image0, image1), torch.device("cpu"))
     settings = adapt_to_model(settings, matches.confidence is not None)
     with Stopwatch(image0) as watch:
         finish = ignore_stage if watch.is_lazy else watch.finish
         forward, views = MatchTensors.of(matches, image0.device), views_of(matches, image0, image1)
         forward = forward if views is None else forward._replace(points1=views.ends)
-        back = None if backward is None or views is not None else MatchTensors.of(backward, image0.device)
         images = image0, image1, edge_tensor(image0, edges)
         finish("edges")
-        found = _interpolate_and_refine(*images, settings, forward, back, occluded, None, views, finish=finish)
+        found = _interpolate_and_refine(*images, settings, forward, views=views, finish=finish)
         result = watch.result(found)
     if matches.transformation is None:
         return result
