@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock, create_autospec
@@ -241,7 +242,20 @@ def test_what_does_not_fit_is_refused_in_words(matcher: dm.DeepMatcher, pair: Pi
     for one_map in (edge_map, torch.from_numpy(edge_map), "edges.png", Path("edges.png")):
         with pytest.raises(DeepMatchingError, match="One edge map cannot serve all frames"):
             matcher.flow_sequence(pair, edges=one_map)
-    for sequence_of in (matcher.match_sequence, matcher.flow_sequence):
+
+
+@pytest.mark.parametrize("settings", [{}, {"rotations": 1}, {"use_alpha": True}], ids=str)
+@pytest.mark.filterwarnings("ignore:These matches are probably wrong")
+def test_frames_are_of_one_size_and_no_search_follows_by_itself(
+    pair: Pictures, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(dm.DeepMatcher, "_wide_matcher", Mock(side_effect=AssertionError))
+    matcher, points = dm.DeepMatcher.from_pretrained(device="cpu", max_size=64, **settings), [(9, 9)]
+    unrelated = [pair[0], np.random.default_rng(0).integers(0, 256, pair[0].shape, np.uint8)]
+    with pytest.raises(AssertionError):
+        matcher.flow(*unrelated)
+    for sequence_of in (matcher.match_sequence, matcher.flow_sequence, partial(matcher.track, points=points)):
+        list(sequence_of(unrelated))  # type: ignore[operator]
         with pytest.raises(DeepMatchingError, match="Frame 1 is 96x60 pixels, but the one before is 96x64"):
             list(sequence_of([pair[0], pair[1][:60]]))  # type: ignore[operator]
 

@@ -155,8 +155,9 @@ def check_size(name: str, size: Any) -> tuple[int, int]:
     return int(sides[0]), int(sides[1])
 
 
-def check_frame_size(number: int, before: tuple[int, int], size: tuple[int, int]) -> None:
-    """Raise unless a frame of a sequence has the size (rows, columns) of the one before."""
-    if size != before:
+def check_frame_size(number: int, before: tuple[int, int] | None, size: tuple[int, int]) -> tuple[int, int]:
+    """Return the size (rows, columns) of a frame of a sequence; raise unless the one before, if any, has it, too."""
+    if before is not None and size != before:
         sizes = f"is {size[1]}x{size[0]} pixels, but the one before is {before[1]}x{before[0]}"
         raise DeepMatchingError(f"Frame {number} {sizes}: all frames of a sequence must be of one size.")
+    return size

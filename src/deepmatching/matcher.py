@@ -13,7 +13,6 @@ from torch import Tensor
 
 from deepmatching.errors import (
     DeepMatchingError,
-    check_frame_size,
     check_iterable,
     check_number,
     check_size,
@@ -188,16 +187,13 @@ class DeepMatcher(PairMatcher):
         places, matcher = check_points(points), self.for_flow()
 
         def loaded() -> Iterator[Tensor]:
-            size = None
-            for number, image in enumerate(frames):
-                frame = self.load(image, f"frame {number}")
-                if size is None:
-                    check_points(places, size := size_of(frame))
-                check_frame_size(number, size, size_of(frame))
+            for number, frame in enumerate(self._frames(frames)):
+                if number == 0:
+                    check_points(places, size_of(frame))
                 yield frame
 
         if self.settings.searches or self.settings.use_alpha:
-            return track_points(loaded(), places, self.flow)
+            return track_points(loaded(), places, self._without_auto().flow)
         matching = partial(matcher._matching, flow=settings_of(PRESET))
         described = (matcher._frame(frame, matching(size_of(frame), size_of(frame))) for frame in loaded())
         return track_points(described, places, matcher.flow_between)
@@ -219,9 +215,10 @@ class DeepMatcher(PairMatcher):
         check_iterable("frames", frames)
         if is_edge_map(edges):
             raise DeepMatchingError("One edge map cannot serve all frames: give None, 'gradient' or a function.")
-        loaded = (self.load(image, f"frame {number}") for number, image in enumerate(frames))
+        loaded = self._frames(frames)
         if self.settings.searches or self.settings.use_alpha:
-            return (self.flow(*pair, preset, radius=radius, edges=edges) for pair in pairwise(loaded))
+            flow = partial(self._without_auto().flow, preset=preset, radius=radius, edges=edges)
+            return (flow(*pair) for pair in pairwise(loaded))
         return self._flow_of_frames(loaded, settings_of(preset), radius, edges)
 
     def _flow_of_frames(

@@ -14,6 +14,7 @@ from torch import Tensor
 from deepmatching.errors import (
     DeepMatchingError,
     OutOfMemoryError,
+    check_frame_size,
     check_iterable,
     check_number,
     check_type,
@@ -282,13 +283,25 @@ class PairMatcher:
         Frames must be of one size. They are read one at a time, so they may come from a generator.
         """
         check_iterable("frames", frames)
-        loaded = (self.load(image, f"frame {number}") for number, image in enumerate(frames))
+        loaded = self._frames(frames)
         if self.settings.searches or self.settings.use_alpha:
-            return (yield from self.match_pairs(pairwise(loaded)))
+            return (yield from self._without_auto().match_pairs(pairwise(loaded)))
         for first, second, matching in consecutive(loaded, self._matching, self._frame):
             with failed_allocations():
                 decoded = matching.decode(first, second)
             yield self.matches_of(decoded, matching.geometry)[0].at_sizes(first.size, second.size)
+
+    def _frames(self, frames: Iterable[ImageLike]) -> Iterator[Tensor]:
+        """Load the frames of a sequence one at a time; raise unless they are of one size."""
+        size: Size | None = None
+        for number, image in enumerate(frames):
+            frame = self.load(image, f"frame {number}")
+            size = check_frame_size(number, size, size_of(frame))
+            yield frame
+
+    def _without_auto(self) -> Self:
+        """Return a matcher of the same network that does not search where matches fail; see ``Settings.auto``."""
+        return type(self)(self.network, replace(self.settings, auto=False))
 
     def _matching(self, size0: Size, size1: Size, flow: FlowSettings | None = None, masked: bool = False) -> Matching:
         """Return how two images of these sizes are matched, or matched for a ``flow`` of these settings."""

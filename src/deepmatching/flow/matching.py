@@ -7,7 +7,6 @@ from typing import TypeAlias
 import torch.nn.functional as F
 from torch import Tensor
 
-from deepmatching.errors import check_frame_size
 from deepmatching.flow.settings import FlowSettings
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.targets import Decoded
@@ -98,10 +97,8 @@ def consecutive(
     """
     previous: Frame | None = None
     matching: Matching | None = None
-    for number, image in enumerate(images):
+    for image in images:
         size = image.shape[1], image.shape[2]
-        if previous is not None:
-            check_frame_size(number, previous.size, size)
         matching = matching or plan(size, size)
         frame = describe(image, matching)
         if previous is not None:
