@@ -259,10 +259,15 @@ class DeepMatcher(PairMatcher):
         """
         check_number("t", t, minimum=0, maximum=1)
         first, second = self.load(image0, "image0"), self.load(image1, "image1")
+        return picture_between(first, second, *self.flow_both_ways(first, second), t)
+
+    def flow_both_ways(self, image0: ImageLike, image1: ImageLike) -> tuple[FlowResult, FlowResult]:
+        """Return the :meth:`flow` from one frame to another of its size, and that back."""
+        first, second = self.load(image0, "image0"), self.load(image1, "image1")
         if (before := size_of(first)) != (after := size_of(second)):
             sizes = f"{before[1]}x{before[0]} and {after[1]}x{after[0]}"
             raise DeepMatchingError(f"The frames must be of one size, but they have {sizes} pixels: resize one.")
-        return picture_between(first, second, self.flow(first, second), self.flow(second, first), t)
+        return self.flow(first, second), self.flow(second, first)
 
     def for_flow(self, radius: Radius | None = None) -> "DeepMatcher":
         """Return the matcher of the same network at the radius that flow uses; see :meth:`flow`."""

@@ -44,6 +44,23 @@ def test_a_picture_between_two_frames_has_half_of_the_motion(pictures: Pictures,
     assert np.abs(middle[:-2, 3:].astype(int) - moved)[8:-8, 8:-8].mean() < 6
 
 
+@pytest.mark.parametrize("of_flow", ["warp -o w.png", "warp -o w.png --between 0.5", "match -o p.csv --points p.txt"])
+def test_what_follows_a_flow_that_is_probably_wrong_gets_a_warning(
+    of_flow: str,
+    pictures: Pictures,
+    tmp_path: Path,
+    command: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+    rng: np.random.Generator,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("p.txt").write_text("20 30\n")
+    cv2.imwrite("other.png", rng.integers(0, 256, (64, 96, 3)))
+    for second, expected in (("b.png", False), ("other.png", True)):
+        said = command(*of_flow.split(), "a.png", second, "--model", "hog", "--radius", 16, "--device", "cpu")
+        assert ("warning: this is probably wrong" in said) == expected, said
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

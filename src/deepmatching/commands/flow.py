@@ -163,8 +163,7 @@ def flow(
         result.draw(first, second, draw)
     say(messages.flow_summary(result, elapsed))
     if matches is None:
-        messages.say_if_searched(matcher.for_flow(), result.is_searched)
-        messages.warn_if_flow_is_wrong(result, matcher)
+        messages.say_of_flow(result, matcher)
     messages.say_written(output, draw, confidence)
 
 

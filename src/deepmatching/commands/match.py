@@ -249,15 +249,20 @@ def _match_points(
 ) -> None:
     """Match the points of a file."""
     from deepmatching.drawing import check_picture_path
-    from deepmatching.io.points import check_table_suffix, read_points
+    from deepmatching.flow.points import points_through
+    from deepmatching.io.images import size_of
+    from deepmatching.io.points import check_points, check_table_suffix, read_points
 
     inputs = (*images, points, *(Path(mask) for mask in masks if mask is not None))
     options.check_outputs([(output, check_table_suffix), (draw, check_picture_path)], inputs)
     places, matcher, start = read_points(points), build(), time.perf_counter()
     first, second = matcher.load(images[0], "image0"), matcher.load(images[1], "image1")
     usable0, usable1 = options.masks_of(masks, (first, second))
+    check_points(places, size_of(first))
+    messages.say_work(matcher.for_flow(), first, second)
     with messages.computing("matching"):
-        found = matcher.match_points(first, second, places, mask0=usable0, mask1=usable1)
+        flow = matcher.flow(first, second, mask0=usable0, mask1=usable1)
+        found = points_through(flow, places, size_of(second))
     elapsed = time.perf_counter() - start
     if draw is not None:
         found.draw(first, second, draw)
@@ -266,6 +271,7 @@ def _match_points(
     else:
         found.save(output)
     say(f"{repr(found).strip('<>')}; {elapsed:.2f} s on {matcher.device}")
+    messages.say_of_flow(flow, matcher)
     messages.say_written(output, draw)
 
 

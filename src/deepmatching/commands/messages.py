@@ -301,10 +301,14 @@ def say_if_searched(matcher: DeepMatcher, is_searched: bool) -> None:
         say(f"{few}, so this is a search at a reduced size; --no-auto forbids it")
 
 
-def warn_if_flow_is_wrong(result: FlowResult, matcher: DeepMatcher) -> None:
-    """Print a warning if so few matches agree with their neighbours that the flow is probably wrong."""
+def say_of_flow(result: FlowResult, matcher: DeepMatcher) -> None:
+    """Say that the flow is that of a search, if nobody asked for it; warn if it is probably wrong.
+
+    It is if few matches agree with their neighbours.
+    """
     from deepmatching.search import has_failed
 
+    say_if_searched(matcher.for_flow(), result.is_searched)
     if (agreement := result.agreement) < MIN_AGREEMENT:
         reason = f"only {agreement:.0%} of the reference points have a match that agrees with its neighbours"
         is_tried = result.is_searched or has_failed(matcher.settings, result.expected_fraction)

@@ -53,6 +53,7 @@ def warp(
     .webp, and grey elsewhere. Only the flow knows what is hidden.
     """
     from deepmatching.drawing import check_picture_path, view_warp, write_image
+    from deepmatching.flow import picture_between
 
     if between is not None:
         refuse({"geometry": geometry, "view": view if view != "warp" else None}, "is for warps: leave out --between.")
@@ -66,17 +67,18 @@ def warp(
     if between is not None:
         messages.say_work(matcher.for_flow(), first, second)
         with messages.computing("computing the flow both ways"):
-            picture = matcher.between(first, second, between)
+            flows = matcher.flow_both_ways(first, second)
+            picture = picture_between(first, second, *flows, between)
         write_image(output, picture)
         say(f"the picture at {between:g} between the two, {time.perf_counter() - start:.2f} s")
+        messages.say_of_flow(min(flows, key=lambda flow: flow.agreement), matcher)
         return messages.say_written(output)
     if geometry is None:
         messages.say_work(matcher.for_flow(), first, second)
         with messages.computing("computing the flow"):
             result = matcher.flow(first, second).read()
         warped = result.warp(second)
-        messages.say_if_searched(matcher.for_flow(), result.is_searched)
-        messages.warn_if_flow_is_wrong(result, matcher)
+        messages.say_of_flow(result, matcher)
     else:
         messages.say_work(matcher, first, second)
         with messages.computing("matching"):
