@@ -15,6 +15,7 @@ from deepmatching.flow.sequence import FlowFolder
 from deepmatching.io.image_files import decode_image_file
 from deepmatching.io.images import ImageLike
 from deepmatching.io.store import Store
+from deepmatching.io.video import BadFrame
 from deepmatching.matcher import DeepMatcher, default_matcher
 
 Way = Literal["flow", "homography"]
@@ -100,11 +101,18 @@ class AlignedFolder(FlowFolder):
 def align_missing(
     files: Sequence[Path], folder: AlignedFolder, align_all: Callable[[Iterable[Path]], Iterator[Aligned]]
 ) -> Iterator[tuple[str, float]]:
-    """Align the pictures that the folder lacks; yield the name and the agreement of each when it is written."""
+    """Align the pictures that the folder lacks; yield the name and the agreement of each when it is written.
+
+    BadFrame names a picture that cannot be aligned.
+    """
     names, missing = list(folder.origins), folder.missing
     first, others = 0 in missing, [number for number in missing if number]
-    results = align_all(chain([files[0]], (files[number] for number in others))) if missing else iter(())
-    for number, result in zip([0, *others], results, strict=False):
+    results = align_all(chain([files[0]], (files[number] for number in others)))
+    for number in [0, *others] if missing else []:
+        try:
+            result = next(results)
+        except DeepMatchingError as error:
+            raise BadFrame(f"'{files[number]}' cannot be aligned: {error}") from error
         if number or first:
             folder.add(names[number], result.picture)
             yield names[number], result.agreement

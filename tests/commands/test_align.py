@@ -8,6 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
+from deepmatching.alignment import AlignedFolder
 from deepmatching.commands.align import align
 from deepmatching.errors import DeepMatchingError
 from deepmatching.matcher import DeepMatcher
@@ -81,6 +82,18 @@ def test_an_error_names_the_picture_and_what_is_done(pictures: list[Path], tmp_p
         run(pictures, tmp_path / "out")
     run([pictures[0], pictures[2]], tmp_path / "out")
     assert (tmp_path / "out" / "2.png").exists()
+
+
+def test_a_full_disk_is_not_the_fault_of_a_picture(
+    pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: AlignedFolder, name: str, result: np.ndarray) -> None:
+        raise DeepMatchingError(f"Cannot write '{self.file(name)}': no space is left.")
+
+    monkeypatch.setattr(AlignedFolder, "write", full)
+    words = r"^Cannot write '.*0\.png': no space is left\. 0 of 3 .*: fix that, then run the same command"
+    with pytest.raises(DeepMatchingError, match=words):
+        run(pictures, tmp_path / "out")
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def align(
     from deepmatching.alignment import stack as stacked
     from deepmatching.drawing import write_image
     from deepmatching.io.files import check_replaceable
-    from deepmatching.io.video import named_stamp
+    from deepmatching.io.video import BadFrame, named_stamp
 
     names = [path.stem for path in images]
     results = [*(out / f"{name}.png" for name in names), *([] if stack is None else [out / f"{stack}.png"])]
@@ -74,11 +74,10 @@ def align(
                     doubtful += [name] if agreement < MIN_AGREEMENT else []
                     advance()
         except BaseException as error:
-            left = folder.missing
-            so_far = partial(unfinished, total - len(left), total, "pictures", out)
-            if left and isinstance(error, DeepMatchingError):
-                where = f"'{images[left[0]]}' cannot be aligned: {error}"
-                raise DeepMatchingError(f"{where} {so_far('repair or leave out that picture')}.") from error
+            so_far = partial(unfinished, total - len(folder.missing), total, "pictures", out)
+            if isinstance(error, DeepMatchingError):
+                repair = "repair or leave out that picture" if isinstance(error, BadFrame) else "fix that"
+                raise DeepMatchingError(f"{error} {so_far(repair)}.") from error
             say(so_far())
             raise
         say(f"aligned {missing} of {total} pictures in {out}" + (", the others before" if missing < total else ""))
