@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from deepmatching.flow.masking import masked_flow
+from deepmatching.flow.points import points_through
 from deepmatching.flow.result import FlowResult
 from deepmatching.io.images import load_image
 from deepmatching.io.masks import with_mask
@@ -30,6 +31,16 @@ def test_the_confidence_is_0_where_the_flow_starts_or_ends_in_a_mask(flow: FlowR
     assert found.occlusion is not None and np.array_equal(np.argwhere(found.occlusion.any(axis=0)), [[2]])
     assert found.agreement == pytest.approx(0.6 / (18 / 24))
     assert (flow.confidence == 0.5).all()  # the given result is not changed
+
+
+def test_what_ends_in_a_mask_is_hidden_even_if_nothing_else_is_known_of_what_is(flow: FlowResult) -> None:
+    second, unknown = np.ones((4, 6), bool), replace(flow, occlusion=None)
+    second[:, 4] = False
+    found = masked_flow(unknown, IMAGE, with_mask(IMAGE, second))
+    assert found.occlusion is not None and np.array_equal(np.argwhere(found.occlusion.any(axis=0)), [[2]])
+    assert not found.warp(np.zeros((4, 6, 3), np.uint8))[:, 2, 3].any()
+    assert points_through(found, np.array([[1.0, 1], [2, 1]])).visible.tolist() == [True, False]
+    assert masked_flow(unknown, with_mask(IMAGE, second), IMAGE).occlusion is None
 
 
 def test_what_is_known_of_the_matches_is_a_share_and_stays_unknown(flow: FlowResult) -> None:

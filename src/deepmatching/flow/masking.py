@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,7 +15,8 @@ def masked_flow(result: FlowResult, image0: Tensor, image1: Tensor) -> FlowResul
     """Return the flow between two loaded images with a confidence of 0 where it starts or ends in a mask.
 
     There it is interpolated from outside. A pixel whose flow leads into the second mask is not visible: its occlusion
-    is 1. The agreement is that of the points that may be matched.
+    is 1. If nothing else is known of it, that of other pixels is 0. The agreement is that of the points that may be
+    matched.
     """
     if not (has_mask(image0) or has_mask(image1)):
         return result
@@ -25,8 +27,9 @@ def masked_flow(result: FlowResult, image0: Tensor, image1: Tensor) -> FlowResul
     from_visible = is_usable(image0, starts.view(-1, 2)).view(rows, columns).cpu().numpy()
     to_visible = is_usable(image1, ends.view(-1, 2)).view(rows, columns).cpu().numpy()
     confidence = result.confidence * (from_visible & to_visible)
-    occlusion = result.occlusion if result.occlusion is None else result.occlusion.copy()
-    if occlusion is not None:
+    occlusion = result.occlusion
+    if has_mask(image1):
+        occlusion = np.zeros_like(confidence) if occlusion is None else occlusion.copy()
         occlusion[~to_visible] = 1
     found = replace(result, confidence=confidence, occlusion=occlusion, tensors=None)
     if result.is_searched:  # the matches know how many points may be matched

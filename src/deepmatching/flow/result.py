@@ -140,7 +140,8 @@ class FlowResult:
     #: read; until then, nothing waits for the GPU.
     tensors: FlowTensors | None = None
     #: (H, W) float32 in [0, 1], the estimated probability that a pixel is not visible in the second image; None if the
-    #: matches have no confidence, or came through the transformations of a search.
+    #: matches have no confidence, or came through the transformations of a search. With a mask of the second image, it
+    #: is then 1 where the flow ends in the mask, else 0.
     occlusion: OnDemand[np.ndarray | None] = OnDemand(None)
     #: The share of the reference points that are expected to have a right match; NaN if unknown.
     expected_fraction: OnDemand[float] = OnDemand(math.nan)
