@@ -53,6 +53,7 @@ def test_a_file_without_points_is_refused(tmp_path: Path, text: str, words: str)
         ([1.0, 2.0], r"shape \(2,\)"),
         (np.zeros((2, 3)), r"shape \(2, 3\)"),
         ([["a", "b"]], "of x and y"),
+        ([[1 + 2j, 3]], "of x and y"),
         ([[1, np.nan]], r"The point \(1, nan\)"),
         ([[1, 2], [7.6, 2]], r"The point \(7.6, 2\) is not in the first image of 8x6 pixels"),
         ([[0, -0.6]], r"The point \(0, -0.6\)"),

@@ -23,6 +23,8 @@ def check_points(points: Any, size: tuple[int, int] | None = None) -> np.ndarray
     """Return points (N, 2), x and y, as float64; raise unless they are finite and in an image of this size."""
     try:
         array = points.detach().cpu().numpy() if isinstance(points, Tensor) else unmasked(points, "points")
+        if np.iscomplexobj(array):
+            raise TypeError
         places = np.asarray(array, np.float64)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         if isinstance(error, DeepMatchingError):
