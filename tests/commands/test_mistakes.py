@@ -40,6 +40,8 @@ match a.png b.png: --points p.txt -o notes.csv → exists and is not from deepma
 match a.png b.png: --camera0 9,9,5,5 → --geometry essential | --threshold 2 → --geometry
 match a.png b.png: --geometry essential → --camera0 | --geometry homography --threshold -1 → --threshold
 match a.png b.png: --geometry essential --camera0 9,9,5 → FX,FY,CX,CY | --geometry essential --camera0 k.txt → k.txt
+match a.png b.png: --geometry essential --camera0 camera.txt -o camera.txt → is an input
+match a.png b.png: --geometry essential --camera0 9,9,5,5 -o camera.txt → exists and is not from deepmatching
 match a.png b.png: --geometry essential --camera0 words.txt → 3 x 3 | --geometry essential --camera0=0,9,5,5 → --camera0
 match a.png b.png: --draw-lines 5 → --draw | --draw m.png --draw-inliers → --geometry
 match a.png b.png: --draw m.png --draw-range 0 → --draw-range | --draw-confidence 2 → --draw-confidence
@@ -201,7 +203,13 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_flow(folder / "truth" / "frame_0002.flo", np.zeros((4, 4, 2), np.float32))
     mine = '{"mine": "do not lose this"}'
     texts = {"text.png": "not a picture", "empty.png": "", "m.txt": "1 2 3\n", "none.txt": "# nothing\n"}
-    texts |= {"p.txt": "4 4\n", "far.txt": "4000 4\n", "words.txt": "x y z\n", "notes.csv": mine}
+    texts |= {
+        "p.txt": "4 4\n",
+        "far.txt": "4000 4\n",
+        "words.txt": "x y z\n",
+        "camera.txt": "9 0 5 0 9 5 0 0 1\n",
+        "notes.csv": mine,
+    }
     texts |= {"video.mp4": "no video", "earlier/flow.json": "{}", "mine/database.db": mine}
     texts |= {f"notes.{suffix}": mine for suffix in ("txt", "json", "flo", "html", "onnx", "db", "h5")}
     texts |= {"small.toml": 'out = "trained"\n' + SMALL.replace("[data]", '[data]\ntrain = "pairs.json"')}

@@ -151,8 +151,8 @@ def match(
         return _match_points((image0, image1), (mask0, mask1), points, output, draw, build)
     has_json = geometry is not None and output is not None and output.suffix.lower() == ".json"
     check_suffix = options.check_json_suffix if has_json else check_matches_suffix
-    masks = [Path(mask) for mask in (mask0, mask1) if mask is not None]
-    options.check_outputs([(output, check_suffix), (draw, check_picture_path)], (image0, image1, *masks))
+    files = [Path(text) for text in (mask0, mask1, camera0, camera1) if text is not None]
+    options.check_outputs([(output, check_suffix), (draw, check_picture_path)], (image0, image1, *files))
     matcher = options.build_matcher(model, settings, threads)
     start = time.perf_counter()
     first, second = matcher.load(image0, "image0"), matcher.load(image1, "image1")

@@ -36,7 +36,7 @@ _BEGINNINGS = {
     **dict.fromkeys((".html", ".htm"), rb"<!doctype html>"),
     **dict.fromkeys((".h5", ".hdf5"), rb"\x89HDF\r\n\x1a\n"),
     **dict.fromkeys((".db", ".sqlite", ".sqlite3"), rb"SQLite format 3\0"),
-    ".txt": rb"([-+.e\d]+ ){5}\d+( [-+.e\d]+)?\s",
+    ".txt": rb"([-+.e\d]+ ){5}\d+( [-+.e\d]+)?\r?\n",
     ".csv": rb"(x0|frame),",
     ".json": rb'\{\s*"(case|format|geometry)"',
     ".npz": rb"PK",
