@@ -106,6 +106,7 @@ def matcher() -> dm.DeepMatcher:
         (lambda: stack([[1, 2]]), r"of one size, but they are int[0-9]+ \(2,\)"),  # type: ignore[list-item]
         (lambda: stack(iter([])), "pictures must be of type Sequence"),  # type: ignore[arg-type]
         (lambda: matches().draw(GREY, GREY, inliers=[True]), "of 1 fits"),  # type: ignore[arg-type]
+        (lambda: matches().draw(GREY, GREY, inliers="all"), "inliers must be numbers"),  # type: ignore[arg-type]
     ],
 )
 def test_a_bad_argument_raises_our_error_in_one_sentence(

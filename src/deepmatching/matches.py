@@ -363,7 +363,7 @@ class Matches:
         images = load_image(image0, "image0"), load_image(image1, "image1")
         for image, size in zip(images, (self.size0, self.size1), strict=True):
             check_matched_size(image, size)
-        mask = None if inliers is None else np.asarray(inliers, bool)
+        mask = None if inliers is None else as_tensor(inliers, "inliers").cpu().numpy().reshape(-1) != 0
         picture = draw_match_figure(*images, *self.numpy(), self._arrays().confidence, mask, lines, full_color)
         if path is not None:
             write_image(path, picture)
