@@ -242,16 +242,13 @@ def test_machines_may_come_and_go(photos: Path, tmp_path: Path, ray: Any) -> Non
         machines.shutdown()
 
 
-class _Broken:
-    """A worker that cannot start."""
-
-    def __init__(self, make_worker: Any, cores: float) -> None:
-        raise DeepMatchingError("There is no model here.")
-
-
 @pytest.mark.slow
 def test_broken_workers_fail_no_pair(photos: Path, tmp_path: Path, ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_module, "_RayWorker", _Broken)
+    class Broken:  # here, as other processes cannot import this module
+        def __init__(self, make_worker: Any, cores: float) -> None:
+            raise DeepMatchingError("There is no model here.")
+
+    monkeypatch.setattr(cluster_module, "_RayWorker", Broken)
     cluster = Cluster(workers=1, cpus_per_worker=1)
     with pytest.raises(DeepMatchingError, match=r"cannot start \(.*There is no model here\): every machine"):
         dm.bulk(exhaustive_pairs(photos), photos, tmp_path / "run", engine="ray", cluster=cluster, **SETTINGS)
