@@ -51,8 +51,8 @@ class InterpolationSettings:
 class RefinementSettings:
     """From a flow to one that fits the images: α, γ and σ as in ``deepmatching.flow.refinement``."""
 
-    steps: int = 8  #: times that the second image is warped and the flow corrected; 0 leaves the flow unchanged
-    iterations: int = 30  #: iterations of successive over-relaxation in each step
+    steps: int = 5  #: times that the second image is warped and the flow corrected; 0 leaves the flow unchanged
+    iterations: int = 20  #: iterations of successive over-relaxation in each step
     relaxation: float = 1.9  #: ω, between 0 and 2
     alpha: float = 1.0  #: weight of smoothness
     gamma: float = 0.72  #: weight of constant gradients
@@ -104,7 +104,7 @@ def _original(
     common["camera"] = 0.0
     return FlowSettings(
         InterpolationSettings("affine", neighbours, falloff, filter_neighbours=filter_neighbours, **common),  # type: ignore[arg-type]
-        RefinementSettings(steps, gamma=gamma, sigma=sigma, edges=5.0, hold=0.0, relaxation=1.885),
+        RefinementSettings(steps, iterations=30, gamma=gamma, sigma=sigma, edges=5.0, hold=0.0, relaxation=1.885),
         fewer_levels=None,
     )
 
@@ -114,7 +114,11 @@ def _original(
 #: rest are its options -sintel, -kitti and -middlebury.
 PRESETS: dict[str, FlowSettings] = {
     "default": FlowSettings(),
-    "classic": FlowSettings(InterpolationSettings(neighbours=80, confidence=0, camera=0), fewer_levels=None),
+    "classic": FlowSettings(
+        InterpolationSettings(neighbours=80, confidence=0, camera=0),
+        RefinementSettings(steps=8, iterations=30),
+        fewer_levels=None,
+    ),
     "original": _original(100, 0.8, 25, steps=5, gamma=0.71, sigma=1.0),
     "sintel": _original(160, 1.1, 25, steps=5, gamma=0.72, sigma=1.1),
     "kitti": _original(160, 1.1, 25, steps=2, gamma=0.77, sigma=1.7),
