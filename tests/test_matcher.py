@@ -197,8 +197,7 @@ def test_good_pairs_come_before_the_error_of_a_bad_one(matcher: dm.DeepMatcher, 
 def test_matches_that_are_probably_wrong_are_warned_of_once(model: str) -> None:
     matcher = dm.DeepMatcher.from_pretrained(model, radius=16, device="cpu")
     noise = np.random.default_rng(0).integers(0, 255, (3, 64, 96), np.uint8)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("ignore")  # those of other packages: of what earlier tests left open, or of an import
+    with warnings.catch_warnings(record=True, action="ignore") as caught:  # other packages warn of other things
         warnings.simplefilter("default", UserWarning)
         matcher.match(noise[0], noise[0])
         assert not caught
