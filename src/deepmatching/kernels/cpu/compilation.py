@@ -37,11 +37,6 @@ def helper(function: Callable[..., Any]) -> Any:
     return njit(nogil=True, error_model="numpy", fastmath={"contract"})(function)
 
 
-def reduction(function: Callable[..., Any]) -> Any:
-    """As :func:`helper`, for a sum whose terms may be added in any order: several at once."""
-    return njit(nogil=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz"})(function)
-
-
 class _KernelCache(FunctionCache):
     """Numba's cache, where what cannot be loaded is compiled again, and what cannot be stored costs the cache only.
 
