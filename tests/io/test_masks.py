@@ -40,7 +40,7 @@ def test_a_pixel_of_a_picture_is_masked_if_it_is_black(tmp_path: Path) -> None:
     assert np.array_equal(load_mask(tmp_path / "m.png", (2, 3)), MASK)
 
 
-@pytest.mark.parametrize("mask", [MASK.T, np.ones((2, 3, 3)), np.array([["a"]]), np.ones(6), None])
+@pytest.mark.parametrize("mask", [MASK.T, np.ones((2, 3, 3)), np.array([["a"]]), np.ones(6), MASK * np.nan, None])
 def test_what_is_no_mask_of_the_image_is_refused(mask: Any) -> None:
     with pytest.raises(DeepMatchingError, match="mask1"):
         load_mask(mask, (2, 3), "mask1")

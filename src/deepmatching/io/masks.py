@@ -67,6 +67,8 @@ def _planar(mask: np.ndarray | Tensor | list[object] | tuple[object, ...], name:
     if len(sides) != 2 or array.dtype.kind not in "buif":
         found = short_repr(mask) if array.dtype.kind not in "buif" else f"of shape {array.shape}"
         raise DeepMatchingError(f"The {name} must be numbers (H,W), not 0 where pixels may be matched, not {found}.")
+    if np.isnan(array).any():
+        raise DeepMatchingError(f"The {name} contains NaN: give 0 where pixels must not be matched, and 1 elsewhere.")
     return array.reshape(1, *sides)
 
 
