@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from deepmatching.flow.operators.local_models import affine_models, falloff_weights, paint
+from deepmatching.flow.operators.null_vector import inverse, null_vector
 from deepmatching.flow.settings import InterpolationSettings
 from deepmatching.geometry.seeds import Nearest
 
@@ -22,10 +23,9 @@ _RIGHT = (4.0, 2.0, 1.0, 1.0)
 _FOLLOWS = 1.5  #: the same where matches are asked whether they follow the camera
 _FEWEST = 30  #: matches of mean weight; fewer say too little about a camera
 _ROUNDING = 0.01  #: smaller changes of the flow are left out, in pixels
-_SQUARINGS = 4  #: of an inverse, after which each column is nearly the eigenvector of its largest eigenvalue
+_TINY = 1e-12  #: added to what may be 0
 _LEAST_WEIGHT = 1e-9  #: of a match that does not follow the camera
 _NEAREST = 0.1  #: no model tells where something goes that comes this near to the camera, its distance being 1
-_TINY = 1e-12  #: added to what may be 0
 
 
 class Camera(NamedTuple):
@@ -96,14 +96,14 @@ def camera_of(start: Tensor, end: Tensor, trust: Tensor, pixel: float) -> Camera
         if scale is not None:
             distances, slope = epipolar_distances(fundamental, start, end)
             weights = trust * _share(distances / pixel, scale) / slope.square()
-        fundamental = _null_vector((products * weights[:, None]).T @ products).view(3, 3)
-    epipole = _null_vector(fundamental @ fundamental.T)
+        fundamental = null_vector((products * weights[:, None]).T @ products).view(3, 3)
+    epipole = null_vector(fundamental @ fundamental.T)
     plane = torch.linalg.cross(epipole[:, None].expand(3, 3), fundamental, dim=0)
     # e · v may be subtracted from A for any row v. The mean plane's makes b small.
     b, reach = _depths(plane, epipole, start, end)
     weights = trust * _share(epipolar_distances(fundamental, start, end)[0] / pixel, _RIGHT[-1]) * reach.square()
     weighted = (start * weights[:, None]).T
-    mean = _inverse(weighted @ start) @ (weighted @ b)
+    mean = inverse(weighted @ start) @ (weighted @ b)
     plane = plane - epipole[:, None] * mean
     return Camera(fundamental, plane / ((start @ plane[2]) * trust).sum() * trust.sum(), epipole)
 
@@ -130,24 +130,3 @@ def _homogeneous(points: Tensor) -> Tensor:
 def _share(distances: Tensor, scale: float) -> Tensor:
     """Return how much a match counts that is off by this much, from 0 to 1 (Geman and McClure)."""
     return 1 / (1 + (distances / scale).square()).square()
-
-
-def _null_vector(matrix: Tensor) -> Tensor:
-    """Return the eigenvector (n,) of the smallest eigenvalue of a symmetric matrix (n, n)."""
-    power = _inverse(matrix)
-    for _ in range(_SQUARINGS):
-        power = power / power.norm()
-        power = power @ power
-    longest = power.square().sum(dim=0).argmax()
-    vector = power.index_select(1, longest[None])[:, 0]
-    return vector / vector.norm()
-
-
-def _inverse(matrix: Tensor) -> Tensor:
-    """Return the inverse of a symmetric matrix (n, n) that is not negative; libraries would wait for the device."""
-    unit = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
-    both = torch.cat([matrix + (_TINY * matrix.diagonal().sum() + _TINY**2) * unit, unit], dim=1)
-    for k in range(len(matrix)):  # Gauss and Jordan
-        row = both[k] / both[k, k]
-        both = torch.addr(both, both[:, k] - unit[k], row, alpha=-1)
-    return both[:, len(matrix) :]

@@ -6,6 +6,8 @@ CHUNK_BYTES = 2**28  #: on a GPU, S_0 is held in pieces of about this size betwe
 POINT_TILE = 8  #: on a GPU, the side of the square tiles of reference points that correlation takes
 TARGET_BLOCK = (4, 32)  #: on a GPU, rows and columns of the blocks of target positions that correlation takes
 
+SUBPIXEL_REACH = 2  #: cells on each side of a match that say where between the cells it lies
+
 SIMILARITY_PARTS = 16  #: parts that the similarity of a one-vector descriptor is split into, for the confidence
 FINE_SCALE = 4.0  #: scale of squashed differences between displacements, in pixels
 COARSE_SCALE = 64.0  #: scale of squashed displacements and distances to borders, in pixels
@@ -20,6 +22,9 @@ WIDE_RIDGE = 1.0
 #: Weight of a match in its own affine model. The original gives a match 0.96 of its weight and 0.01 to each of four
 #: points around it. Those count as the ridge, and as (0.96² + 4 · 0.01²)^½ of the match itself.
 OWN_WEIGHT = (0.96**2 + 4 * 0.01**2) ** 0.5
+
+NULL_TINY = 1e-12  #: added to the diagonal of a matrix before it is inverted, relative to its trace
+NULL_SQUARINGS = 4  #: of that inverse: M⁻¹⁶ is nearly the product of its first eigenvector with itself
 
 ZETA = 0.1  #: ζ of the refinement's energy, see ``deepmatching.flow.refinement``
 EPSILON = 0.001  #: ε of the refinement's energy

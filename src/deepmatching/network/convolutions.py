@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from deepmatching.kernels.registry import is_exporting
+from deepmatching.kernels.registry import is_exporting, operator
 
 BAND_BYTES = 2**28  #: memory in bytes that a band of rows may take while it is described, about
 ALIGNMENT = 32  #: bands start at multiples of this many rows
@@ -63,6 +63,7 @@ def converted_to(dtype: torch.dtype, module: nn.Module) -> Converted:
     return dict(zip(convolutions, zip(copies[::2], copies[1::2], strict=True), strict=True))
 
 
+@operator(cpu=(), cuda=("float32",))
 def normalised(x: Tensor, norm: float = 1.0) -> Tensor:
     """Scale x (B, C, H, W) to this L2 norm along the channels, at least in float32. Zero stays zero.
 
@@ -151,6 +152,7 @@ def channels_last(module: nn.Module) -> None:
             parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
 
 
+@operator(cpu=())
 def joined(fine: Tensor, coarse: Tensor) -> Tensor:
     """Add ``coarse`` at twice its size to ``fine``, cropped to the size of ``fine``."""
     coarse = F.interpolate(coarse, scale_factor=2, mode="bilinear", align_corners=False)

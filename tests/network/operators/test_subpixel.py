@@ -1,11 +1,14 @@
 """Sub-pixel matches."""
 
+from types import ModuleType
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deepmatching.geometry.discretization import Geometry
+from deepmatching.geometry.targets import Decoded, positions
 from deepmatching.models import build_network
 from deepmatching.network.inference import Decoding
 from deepmatching.network.network import Network
@@ -107,3 +110,35 @@ def test_a_network_without_sharpness_is_not_refined() -> None:
     around = scores_around(decoded, cells0, cells1, geometry, 4, 1.4)
     moved = refine_to_subpixel(decoded, around, geometry, torch.tensor(5.0))
     assert (moved.points1 - decoded.points1).abs().max() <= 4
+
+
+@pytest.mark.parametrize("name", ["hog", "compact", "vgg"])
+@pytest.mark.parametrize(("size0", "size1"), [((40, 64), (40, 64)), ((32, 24), (48, 40))])
+@pytest.mark.parametrize("radius", [10, None])
+@pytest.mark.parametrize("exponent", [1.4, torch.tensor(2.5)])
+def test_the_kernels_agree(
+    name: str, size0: tuple[int, int], size1: tuple[int, int], radius: int | None, exponent: torch.Tensor | float,
+    gpu: ModuleType, gpu_device: str,
+) -> None:  # fmt: skip
+    """Matches anywhere in their windows, so some at the border of the image, and some off it."""
+    torch.manual_seed(4)
+    network = build_network(name, radius=radius, levels=2)
+    geometry, patch = network.geometry(size0, size1), network.descriptor.patch
+    with torch.no_grad():
+        cells = network.describe(torch.rand(2, 3, *size0), torch.rand(2, 3, *size1), geometry)
+    shape, window = (2, *geometry.grid(0)), geometry.window(0)
+    where = torch.randint(0, window[0] * window[1], shape)
+    matches = Decoded(*positions(where, geometry), torch.rand(shape), where, torch.ones(shape, dtype=torch.bool))
+    around = scores_around.definition(matches, *cells, geometry, patch, exponent)
+    assert torch.isinf(around).any() and (around > 0).any()
+    there = Decoded._make(None if value is None else value.to(gpu_device) for value in matches)
+    nu = exponent.to(gpu_device) if isinstance(exponent, torch.Tensor) else exponent
+    found = gpu.scores_around(there, *(c.to(gpu_device) for c in cells), geometry, patch, nu)
+    torch.testing.assert_close(found.cpu(), around, atol=2e-5, rtol=1e-4)
+
+    around[0, 0, 0] = -torch.inf
+    sharpness = torch.tensor(7.0)
+    expected = refine_to_subpixel.definition(matches, around, geometry, sharpness)
+    moved = gpu.refine_to_subpixel(there, around.to(gpu_device), geometry, sharpness.to(gpu_device))
+    torch.testing.assert_close(moved.points1.cpu(), expected.points1, atol=1e-4, rtol=0)
+    assert moved.scores is there.scores

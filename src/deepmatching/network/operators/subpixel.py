@@ -9,9 +9,10 @@ from torch import Tensor
 
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.targets import Decoded, reference_patches, target_indices, target_patches
+from deepmatching.kernels.constants import SUBPIXEL_REACH
+from deepmatching.kernels.registry import operator
 from deepmatching.network.operators.power import power
 
-SUBPIXEL_REACH = 2  #: cells on each side of the match that count
 SUBPIXEL_SIDE = 2 * SUBPIXEL_REACH + 1  #: cells along the side of the square around a match
 
 
@@ -20,6 +21,7 @@ def chunk(device: str) -> int:
     return 2**22 if device == "cpu" else 2**24
 
 
+@operator(cpu=(), cuda=("float32",))
 @torch.no_grad()
 def scores_around(
     decoded: Decoded, cells0: Tensor, cells1: Tensor, geometry: Geometry, patch: int, exponent: Tensor | float
@@ -33,6 +35,7 @@ def scores_around(
     return torch.where(torch.isfinite(around), power(around, exponent), -torch.inf)
 
 
+@operator(cpu=(), cuda=("float32",))
 @torch.no_grad()
 def refine_to_subpixel(decoded: Decoded, around: Tensor, geometry: Geometry, sharpness: Tensor) -> Decoded:
     """Move Γ(p) by Δ(p), see :func:`soft_offsets`, and keep it inside the image and within the radius of p.
