@@ -94,7 +94,7 @@ def smoothing(image: Tensor, sigma: float, border: int = 0) -> Tensor:
         weights = weights[:, :, None] if axis == 2 else weights
         smooth = image.narrow(axis, 0, size) * weights[0]
         for t in range(1, 5):
-            smooth += image.narrow(axis, t, size) * weights[t]
+            smooth.addcmul_(image.narrow(axis, t, size), weights[t])
         image = smooth
     return image
 
