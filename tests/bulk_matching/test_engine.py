@@ -1,5 +1,6 @@
 """Shards: the matches are those of the matcher, each image is described once, failures are recorded."""
 
+from dataclasses import replace
 from itertools import combinations, product
 from pathlib import Path
 
@@ -10,11 +11,12 @@ from PIL import Image
 
 from deepmatching.bulk_matching.engine import ShardMatcher, flow_file
 from deepmatching.bulk_matching.pairs import exhaustive_pairs, list_images
-from deepmatching.bulk_matching.storage import read_shard, shard_file, write_shard
+from deepmatching.bulk_matching.storage import MatchedPair, read_shard, shard_file, write_shard
 from deepmatching.io.flow import read_flow
 from deepmatching.matcher import DeepMatcher
-from deepmatching.matches import Matches
+from deepmatching.matches import NO_MATCHES, Matches
 from deepmatching.settings import Settings
+from helpers.bulk_runs import matched
 from helpers.fake_datasets import write_image
 from helpers.synthetic_pictures import draw_photo
 
@@ -146,6 +148,24 @@ def test_a_search_is_that_of_the_matcher_and_shards_keep_its_transformations(pho
         assert_equal(pair.matches, expected)
         for name in ("transformation", "transformations"):
             assert torch.equal(getattr(pair.matches, name), getattr(expected, name))
+
+
+def test_shards_keep_pairs_with_and_without_a_search(tmp_path: Path) -> None:
+    plain = matched("a.png", "b.png", [[1, 2], [3, 4]], [[5, 6], [7, 8]], [1, 2])
+    numbers, table = torch.tensor([1, 0]), torch.eye(3)[None].repeat(2, 1, 1)
+    found = replace(plain.matches, transformation=numbers, transformations=table)
+    searched = MatchedPair(("a.png", "c.png"), found)
+    nothing = MatchedPair(("b.png", "c.png"), found[torch.zeros(2, dtype=torch.bool)])
+    failed = MatchedPair(("c.png", "d.png"), NO_MATCHES, failure="It cannot be read.")
+    for pairs in ([plain, searched, nothing, failed], [nothing, plain], [failed, searched, plain]):
+        write_shard(tmp_path / "shard.npz", pairs)
+        read = read_shard(tmp_path / "shard.npz", [pair.names for pair in pairs])
+        assert [pair.failure for pair in read] == [pair.failure for pair in pairs]
+        for pair, expected in zip(read, pairs, strict=True):
+            assert torch.equal(pair.matches.keypoints1, expected.matches.keypoints1)
+            for name in ("transformation", "transformations"):
+                now, before = getattr(pair.matches, name), getattr(expected.matches, name)
+                assert now is before is None or torch.equal(now, before)
 
 
 @pytest.mark.parametrize("settings", [{}, {"max_size": 40}, {"rotations": (0, 90)}], ids=str)

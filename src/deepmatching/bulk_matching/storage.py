@@ -31,7 +31,7 @@ from deepmatching.matches import Matches
 
 _SHARD_NAME = re.compile(r"\d{6,}\.npz")
 #: The arrays of a shard with a row for each match.
-_ARRAYS = ("keypoints0", "keypoints1", "scores", "confidence", "transformation")
+_ARRAYS = ("keypoints0", "keypoints1", "scores", "confidence")
 
 
 @dataclass(frozen=True)
@@ -252,11 +252,15 @@ def read_shard(path: Path, names: list[Pair]) -> list[MatchedPair]:
         if [tuple(pair) for pair in packed] != names or counts.shape != (len(names),) or (counts < 0).any():
             raise ValueError("it has other pairs")
         parts: dict[str, Any] = {name: _split(stored[name], counts) for name in _ARRAYS if name in stored}
+        searched = np.ones(len(names), bool)
         if "transformations" in stored:
-            parts["transformations"] = _split(stored["transformations"], stored["transformation_counts"])
+            tables = stored["transformation_counts"]
+            searched = tables > 0  # others failed, or were matched well enough without a search
+            parts["transformation"] = _split(stored["transformation"], np.where(searched, counts, 0))
+            parts["transformations"] = _split(stored["transformations"], tables)
         pairs = []
         for n, failure in enumerate(failures):
-            own = {name: part[n] for name, part in parts.items() if not (failure and name.startswith("transformation"))}
+            own = {name: part[n] for name, part in parts.items() if searched[n] or "transformation" not in name}
             size0, size1 = (tuple(size) if size[0] else None for size in sizes[n].tolist())
             matches = Matches(size0=size0, size1=size1, **own)
             pairs.append(MatchedPair(names[n], matches, tuple(orientations[n]), str(failure)))
