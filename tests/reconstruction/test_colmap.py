@@ -78,6 +78,20 @@ def test_pycolmap_opens_the_database_and_finds_the_wrong_matches(make_run: MakeR
     assert sqlite3.connect(tmp_path / "scene.db").execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
+def test_the_same_run_gives_the_same_verified_matches(make_run: MakeRun, tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    pairs = []
+    for name in "bcdefgh":
+        starts, ends = two_views(60, 60)
+        ends = ends + generator.normal(0, 3, ends.shape)  # so that RANSAC's samples matter
+        pairs.append(matched("a.png", f"{name}.png", starts, ends, np.ones(len(starts)), size=(480, 640)))
+    for name in "abcdefgh":
+        Image.new("RGB", (640, 480)).save(tmp_path / f"{name}.png")
+    keypoints = SharedKeypoints(make_run(pairs), is_refined=False)
+    found = [write_database(keypoints, tmp_path / f"{n}.db", tmp_path).verified for n in range(3)]
+    assert found[0] == found[1] == found[2] and len(found[0]) == 7
+
+
 @pytest.mark.parametrize(
     ("setup", "count"), [(Cameras(), 1), (Cameras("image"), 3), (Cameras("auto", "PINHOLE", (600, 600, 320, 240)), 1)]
 )

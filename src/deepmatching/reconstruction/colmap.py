@@ -116,7 +116,7 @@ def write_database(
                     database.write_matches(*(ids[name] for name in pair.names), pair.indices.astype(np.uint32))
         options = pycolmap.TwoViewGeometryOptions()
         options.min_num_inliers = min_matches
-        pycolmap.set_random_seed(SEED)
+        options.ransac.random_seed = SEED  # set_random_seed counts for this thread only, not for those that verify
         pycolmap.geometric_verification(temporary, two_view_geometry_options=options)
         verified = _verified(pycolmap, temporary, ids)
     total = sum(len(image.points) for image in keypoints.images.values())
