@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import cv2
 import h5py
@@ -12,8 +13,12 @@ from PIL import Image
 
 from deepmatching.bulk_matching import RunFolder, bulk, exhaustive_pairs
 from deepmatching.errors import DeepMatchingError
+from deepmatching.reconstruction import colmap
 from deepmatching.reconstruction.colmap import write_database
 from deepmatching.reconstruction.keypoints import SharedKeypoints
+
+QUICK: dict[str, Any] = {"model": "hog", "radius": 16, "device": "cpu"}
+TURNED = {"rotations": (0, 90)}  #: the settings of a search
 
 
 @pytest.fixture
@@ -23,7 +28,7 @@ def run(pair: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> RunFolder:
     folder.mkdir()
     for name, image in zip(("a.png", "b.png", "c d.png"), (*pair, np.roll(pair[0], 3, axis=1)), strict=True):
         Image.fromarray(image).save(folder / name)
-    return bulk(exhaustive_pairs(folder), folder, tmp_path / "run", model="hog", radius=16, device="cpu")
+    return bulk(exhaustive_pairs(folder), folder, tmp_path / "run", **QUICK)
 
 
 def test_hlocs_files_and_a_graph_are_written(run: RunFolder, tmp_path: Path, command: Callable[..., str]) -> None:
@@ -84,6 +89,27 @@ def test_photographs_that_cannot_be_reconstructed_are_reported(
     pytest.importorskip("pycolmap")
     assert "No camera could be found" in command("sfm", run.path, "--out", tmp_path / "model", "--quiet", code=2)
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(("settings", "given", "expected"), [({}, (), 1), (TURNED, (), 4), (TURNED, (1.5,), 1.5)])
+def test_matches_of_a_search_may_be_further_off(
+    run: RunFolder, tmp_path: Path, command: Callable[..., str], monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, Any], given: tuple[float, ...], expected: float,
+) -> None:  # fmt: skip
+    """They come from images that were reduced and turned."""
+    pytest.importorskip("pycolmap")
+    limits: list[float] = []
+
+    def stop(out: Path, images: Path, limit: float, *rest: object) -> None:
+        limits.append(limit)
+        raise DeepMatchingError("enough")
+
+    monkeypatch.setattr(colmap, "reconstruct", stop)
+    if settings:
+        run = bulk(exhaustive_pairs(tmp_path / "photos"), tmp_path / "photos", tmp_path / "turned", **QUICK, **settings)
+    option = [part for value in given for part in ("--max-error", value)]
+    command("sfm", run.path, "--out", tmp_path / "model", "--quiet", *option, code=2)
+    assert limits == [expected]
 
 
 @pytest.mark.slow

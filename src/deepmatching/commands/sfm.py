@@ -9,6 +9,8 @@ from deepmatching.commands.options import option
 from deepmatching.errors import DeepMatchingError, check_number, counted
 
 _MAX_ERROR_IN_CELLS = 0.4  #: Default of the largest reprojection error, in cells that matches were found on.
+#: Least default in pixels if pairs were searched: their matches come from images that were reduced, turned or zoomed.
+_MAX_ERROR_AFTER_SEARCH = 4.0
 GRAPH = "graph.png"  #: The picture of the match graph.
 
 
@@ -19,7 +21,10 @@ def sfm(
     *,
     choices: runs.Choices,
     max_error: float | None = option(
-        None, "Drop observations with a larger reprojection error.", "PIXELS", f"{_MAX_ERROR_IN_CELLS} descriptor cells"
+        None,
+        "Drop observations with a larger reprojection error.",
+        "PIXELS",
+        f"{_MAX_ERROR_IN_CELLS} descriptor cells; at least {_MAX_ERROR_AFTER_SEARCH:g} px after a search",
     ),
 ) -> None:
     """Reconstruct the cameras and the points of a scene from a run, with COLMAP's incremental mapping.
@@ -49,10 +54,12 @@ def sfm(
             keypoints = choices.share_keypoints(opened)
             verified = choices.export_database(keypoints, database)
             runs.draw_graph(opened, graph, choices.min_matches, verified)
-            limit = max(1.0, _MAX_ERROR_IN_CELLS * keypoints.precision()) if max_error is None else max_error
+            if max_error is None:
+                least = _MAX_ERROR_AFTER_SEARCH if keypoints.is_searched else 1.0
+                max_error = max(least, _MAX_ERROR_IN_CELLS * keypoints.precision())
             prepared = time.perf_counter()
             with progress_bar("cameras", len(keypoints.images)) as advance:
-                model = reconstruct(out, folder, limit, choices.camera_params is None, advance)
+                model = reconstruct(out, folder, max_error, choices.camera_params is None, advance)
         except BaseException:
             for path in () if has_model else (database, graph):
                 path.unlink(missing_ok=True)

@@ -67,7 +67,9 @@ class SharedKeypoints:
         self._shards = sorted(run.done)  # once: a run that is still at work finishes more
         self._sizes: dict[str, tuple[tuple[int, int], int]] = {}
         self._starts: dict[str, np.ndarray] = {}  # of the matches from each image
+        self.is_searched = False  #: whether some pairs were matched through a search, and so less precisely
         for pair in self._matched():
+            self.is_searched |= pair.matches.transformation is not None
             sizes = pair.matches.size0, pair.matches.size1
             for name, size, orientation in zip(pair.names, sizes, pair.orientations, strict=True):
                 assert size is not None
