@@ -125,6 +125,7 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(
     page: Path, miniatures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(miniatures)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # the pictures are on the CPU
     shutil.rmtree("run", ignore_errors=True)  # another page's
     pictures = [torch.from_numpy(moved(texture(), n)).permute(2, 0, 1) / 255 for n in range(2)]
     images = {f"image{n}": pictures[n][None].requires_grad_() for n in (0, 1)}
