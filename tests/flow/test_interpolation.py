@@ -63,6 +63,16 @@ def test_two_motions_do_not_mix_across_an_edge() -> None:
     np.testing.assert_allclose(flow[:, 51:], np.broadcast_to([-3, 1], (64, 45, 2)), atol=1e-4)
 
 
+def test_the_higher_the_contrast_the_less_a_weak_edge_parts_what_is_near() -> None:
+    """A pixel is nearer to the left match, with a weak edge between them, and a little further from the right one."""
+    edges = np.zeros((9, 41), dtype=np.float32)
+    edges[:, 12:15] = 0.3
+    points, end = np.array([[5.0, 4.0], [35.0, 4.0]]), np.array([[6.0, 4.0], [33.0, 4.0]])
+    common = InterpolationSettings("mean", neighbours=1, saliency=0, group=0, consistency=0, camera=0)
+    moved = [interpolate(points, end, edges, settings=replace(common, contrast=c)).flow[4, 18, 0] for c in (1.0, 6.0)]
+    assert moved == [-2, 1]
+
+
 def test_outliers_are_dropped() -> None:
     points = grid(64, 96)
     targets = np.add(points, (2, 1))

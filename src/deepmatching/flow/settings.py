@@ -18,14 +18,14 @@ class InterpolationSettings:
 
     model: Model = "affine"  #: locally-weighted affine motion, or ``"mean"`` for the weighted mean (Nadaraya-Watson)
     neighbours: int = 60  #: number of nearest matches that a model is fitted to
-    falloff: float = 1.1  #: k of their weights exp(−k D), where D is the geodesic distance
-    contrast: float = 1.25  #: the edge strength is raised to this power; above 1, weak edges and texture count less
+    falloff: float = 1.6  #: k of their weights exp(−k D), where D is the geodesic distance
+    contrast: float = 1.6  #: the edge strength is raised to this power; above 1, weak edges and texture count less
     #: How strongly affine models shrink towards wider ones. The original adds four points at ±0.1 pixels with weight
     #: 0.01, which equals a ridge of 2·10⁻⁶.
     ridge: float = 30.0
     wide: float = 0.25  #: the wider models have k · wide in place of k; with 0, models shrink towards translations
     saliency: float = 0.045  #: drop matches where the image is flatter than this; 0 keeps all
-    group: int = 5  #: drop matches in smaller groups of neighbours that agree; 0 keeps all
+    group: int = 4  #: drop matches in smaller groups of neighbours that agree; 0 keeps all
     group_tolerance: float = 6.0  #: neighbours agree if their displacements differ by less than this, in pixels
     filter_neighbours: int = 25  #: number of nearest matches in the consistency filter
     consistency: float = 10.0  #: drop matches at least this far from their weighted mean, in pixels; 0 keeps all
@@ -115,7 +115,7 @@ def _original(
 PRESETS: dict[str, FlowSettings] = {
     "default": FlowSettings(),
     "classic": FlowSettings(
-        InterpolationSettings(neighbours=80, confidence=0, camera=0),
+        InterpolationSettings(neighbours=80, falloff=1.1, contrast=1.25, group=5, confidence=0, camera=0),
         RefinementSettings(steps=8, iterations=30),
         fewer_levels=None,
     ),
