@@ -4,7 +4,8 @@ NO_CHOICE = 255  #: recorded where no candidate exists, in switches and in what 
 
 CHUNK_BYTES = 2**28  #: on a GPU, S_0 is held in pieces of about this size between correlation and max pooling
 POINT_TILE = 8  #: on a GPU, the side of the square tiles of reference points that correlation takes
-TARGET_BLOCK = (4, 32)  #: on a GPU, rows and columns of the blocks of target positions that correlation takes
+VECTOR_BLOCK = (4, 32)  #: on a GPU, rows and columns of the blocks of target positions that correlation takes
+PATCH_BLOCK = (8, 16)  #: the same for patches of several cells: fewer products, but shorter runs to write
 
 SUBPIXEL_REACH = 2  #: cells on each side of a match that say where between the cells it lies
 

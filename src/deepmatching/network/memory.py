@@ -16,7 +16,7 @@ import torch
 from deepmatching.errors import OutOfMemoryError
 from deepmatching.geometry.discretization import Geometry
 from deepmatching.geometry.strips import WHOLE, Tiling, target_bands, target_pitch
-from deepmatching.kernels.constants import CHUNK_BYTES, POINT_TILE, TARGET_BLOCK
+from deepmatching.kernels.constants import CHUNK_BYTES, PATCH_BLOCK, POINT_TILE, VECTOR_BLOCK
 from deepmatching.kernels.limits import free_bytes
 from deepmatching.kernels.registry import has_kernels
 from deepmatching.network.convolutions import BAND_BYTES
@@ -188,7 +188,8 @@ class Work:
         step, shift = geometry.step, geometry.shift
         tiles = -(-rows // POINT_TILE), -(-geometry.grid(0)[1] // POINT_TILE)
         sides = (h + (POINT_TILE - 1) * shift for h in geometry.window(0))
-        blocks = [-(-side // block) * block for side, block in zip(sides, TARGET_BLOCK, strict=True)]
+        block = PATCH_BLOCK if patch > 1 else VECTOR_BLOCK
+        blocks = [-(-side // n) * n for side, n in zip(sides, block, strict=True)]
         reference = [n * POINT_TILE * step + patch for n in tiles]
         target = [(n - 1) * POINT_TILE * shift + block + patch for n, block in zip(tiles, blocks, strict=True)]
         channels = -(-self.descriptor.channels // 8) * 8

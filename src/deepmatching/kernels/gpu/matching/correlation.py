@@ -24,7 +24,7 @@ import triton.language as tl
 from torch import Tensor
 
 from deepmatching.geometry.discretization import Geometry
-from deepmatching.kernels.constants import CHUNK_BYTES, POINT_TILE, TARGET_BLOCK
+from deepmatching.kernels.constants import CHUNK_BYTES, PATCH_BLOCK, POINT_TILE, VECTOR_BLOCK
 from deepmatching.kernels.gpu.indexing import fetch, launch
 from deepmatching.kernels.gpu.matching.pooling import pool_into
 
@@ -124,6 +124,7 @@ class Layout(NamedTuple):
     origin_x: int
     end_y: int  #: last target position on the image
     end_x: int
+    block: tuple[int, int]  #: rows and columns of a block of target positions
 
     @property
     def windows(self) -> tuple[int, ...]:
@@ -133,7 +134,7 @@ class Layout(NamedTuple):
     @property
     def targets(self) -> tuple[int, ...]:
         """The first and the last target position."""
-        return self[8:]
+        return self[8:12]
 
     @property
     def tiles(self) -> tuple[int, int]:
@@ -144,22 +145,24 @@ class Layout(NamedTuple):
     def blocks(self) -> tuple[int, int]:
         """Blocks of target positions that a tile looks at, along both."""
         reach = (POINT_TILE - 1) * self.shift
-        return -(-(self.h + reach) // TARGET_BLOCK[0]), -(-(self.w + reach) // TARGET_BLOCK[1])
+        return -(-(self.h + reach) // self.block[0]), -(-(self.w + reach) // self.block[1])
 
 
 def layout(geometry: Geometry, patch: int) -> Layout:
     """Return the indices of a geometry, in cells."""
     first = (cell - patch // 2 for cell in geometry.first_cell)
     ends = (size // geometry.gamma for size in geometry.used1)
-    return Layout._make((*geometry.shape(0), geometry.step, geometry.shift, *first, *geometry.first_target, *ends))
+    block = PATCH_BLOCK if patch > 1 else VECTOR_BLOCK
+    return Layout._make(
+        (*geometry.shape(0), geometry.step, geometry.shift, *first, *geometry.first_target, *ends, block)
+    )
 
 
 def reference_and_target(cells0: Tensor, cells1: Tensor, at: Layout, patch: int) -> tuple[HalfCells, HalfCells]:
     """Split both images' cells, with zeros as far as whole tiles of points look."""
     rows0, columns0 = (n * POINT_TILE * at.step + patch for n in at.tiles)
     rows1, columns1 = (
-        (n - 1) * POINT_TILE * at.shift + k * b + patch
-        for n, k, b in zip(at.tiles, at.blocks, TARGET_BLOCK, strict=True)
+        (n - 1) * POINT_TILE * at.shift + k * b + patch for n, k, b in zip(at.tiles, at.blocks, at.block, strict=True)
     )
     return (
         half_cells(cells0, (at.first_y, at.first_x), (rows0, columns0), patch),
@@ -260,7 +263,7 @@ def correlate_into(
     launch(
         _correlate, grid, *reference, *target, out, first_row, out.shape[1], *at.windows, *at.targets,
         tiles_x, at.blocks[1], *reference.high.shape[1:3], *target.high.shape[1:3],
-        PATCH=patch, CHANNELS=reference.channels, TILE=POINT_TILE, BLOCK_Y=TARGET_BLOCK[0], BLOCK_X=TARGET_BLOCK[1],
+        PATCH=patch, CHANNELS=reference.channels, TILE=POINT_TILE, BLOCK_Y=at.block[0], BLOCK_X=at.block[1],
         DEPTH=math.gcd(summed, depth), SPLIT=not half, CLAMP=clamp, num_warps=4, num_stages=stages,
     )  # fmt: skip
 

@@ -162,7 +162,7 @@ def reference_gradient(
     grid = (tiles_y * tiles_x, patch, shape[0] * triton.cdiv(patch * target.channels, run))
     launch(
         _reference_gradient, grid, gradient, peak, *target, result, shape[2], shape[3], shape[1],
-        *at, tiles_x, *target.high.shape[1:3],
+        *at[:12], tiles_x, *target.high.shape[1:3],
         PATCH=patch, PADDED=target.channels, TILE=POINT_TILE, BLOCK_Y=BLOCK[0], BLOCK_X=BLOCK[1], RUN=run,
         num_warps=WARPS, num_stages=STAGES,
     )  # fmt: skip
