@@ -120,7 +120,7 @@ class DeepMatcher(PairMatcher):
         start = time.perf_counter()
         if self.settings.searches:
             own, shrunk = self.for_flow(radius), (self._shrunk(first), self._shrunk(second))
-            if models := find(*shrunk, own.network, self.settings.transformations):
+            if models := find(*shrunk, own.network, self.settings.transformations, (first, second)):
                 flow = searched_to_flow(*shrunk, models, own._plain_match, settings, edges, self.device, start)
                 return flow.at_size(size, (size_of(shrunk[1]), size_of(second)))
         # Images that are upright have the flow that they have without a search.

@@ -218,7 +218,8 @@ class PairMatcher:
     def searched(self, image0: Tensor, image1: Tensor) -> Matches:
         """Return the matches of a pair with the best of the settings' transformations at every point."""
         shrunk = self._shrunk(image0), self._shrunk(image1)
-        found = search(*shrunk, self.network, self._plain_match, self.settings.transformations)
+        tried = self.settings.transformations
+        found = search(*shrunk, self.network, self._plain_match, tried, (image0, image1))
         return unmasked_matches(found.at_sizes(size_of(image0), size_of(image1)), image0, image1)
 
     def decoding(self, tiling: Tiling = WHOLE, masked: bool = False) -> Decoding:

@@ -12,6 +12,7 @@ from deepmatching.network.network import Network
 from deepmatching.search import candidates, verification
 from deepmatching.search.candidates import Candidate, try_all
 from deepmatching.search.settings import SETTINGS
+from deepmatching.search.transformations import Transformation
 from deepmatching.search.verification import find_transformations
 from helpers.synthetic_pictures import draw_photo
 
@@ -108,3 +109,15 @@ def test_a_pair_that_is_explained_without_a_transformation_is_not_searched(monke
         find_transformations(
             (picture, picture[:-8]), network(), [(0.0, 1.0)], 80
         )  # what is cut off may have gone elsewhere
+
+
+def test_a_plane_of_sparse_features_is_found_with_less_support(monkeypatch: pytest.MonkeyPatch) -> None:
+    points, ends, weights = _affine_matches(1)
+    matrix = similarity(70, 1, (80.0, 80.0), (80.0, 80.0))
+    weak = Transformation(matrix, points, ends, weights, 8.0, round(len(points) / 0.1))
+    monkeypatch.setattr(verification, "check", lambda *_, **__: weak)
+    candidate, images = Candidate(points, ends, weights, 0.5, 8.0), (photo(5), photo(6))
+    for planar in (True, False):
+        found: list[Transformation] = []
+        verification._add(found, [candidate], images, network(), planar)
+        assert bool(found) == planar

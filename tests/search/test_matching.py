@@ -109,6 +109,22 @@ def test_doubtful_matches_are_matched_again_near_the_plane_in_which_they_lie(mon
     assert (errors(before, matrix) < 1).sum() < 10 and (errors(after, matrix) < 1).sum() > 200
 
 
+@pytest.mark.parametrize(("radius", "share"), [(80, 0.1), (None, 0.076)])
+def test_a_plane_that_chance_explains_is_not_matched_again(
+    monkeypatch: pytest.MonkeyPatch, radius: int | None, share: float
+) -> None:
+    size = (176, 192)  # a radius of 80 leaves 160 x 160 of these pixels
+    images = both(photo(4, size), photo(5, size))
+    network, plain = matcher().network.at_radius(radius), matcher()._plain_match
+    count, looks = len(plain(*images)), []
+    monkeypatch.setattr(matching, "find", lambda *_: [])
+    monkeypatch.setattr(matching, "_looked_closer", lambda *_: looks.append(1))
+    for held in (np.arange(round((share - 0.01) * count)), np.arange(round((share + 0.01) * count))):
+        monkeypatch.setattr(matching, "planes", lambda *_, held=held: [(np.eye(3), held)])
+        matching.search(*images, network, plain, [])
+    assert looks == [1]
+
+
 def test_a_search_that_finds_the_wrong_transformation_is_no_worse_than_plain_matching(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

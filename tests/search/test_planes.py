@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 import pytest
 
-from deepmatching.geometry.homographies import apply, resizing, similarity
+from deepmatching.geometry.homographies import apply, centre, resizing, similarity
 from deepmatching.search.planes import planes, sparse_matches
 from deepmatching.search.verification import on_planes
 from helpers.synthetic_pictures import draw_photo
@@ -37,7 +37,18 @@ def test_unrelated_and_empty_images_have_no_common_plane() -> None:
 
 
 def test_images_that_are_too_small_for_features_have_no_candidate() -> None:
-    assert on_planes((np.zeros((1, 1, 3)), np.zeros((1, 40, 3)))) == []
+    images = np.zeros((1, 1, 3)), np.zeros((1, 40, 3))
+    assert on_planes(images, images) == []
+
+
+def test_a_plane_is_in_the_pixels_of_the_reduced_images_though_only_the_originals_show_its_features() -> None:
+    turn, small = similarity(40, 1, centre(SIZE), centre(SIZE)), (SIZE[0] // 8, SIZE[1] // 8)
+    originals = photo(3), cv2.warpPerspective(photo(3), turn, SIZE[::-1])
+    images = cv2.resize(originals[0], (208, 160)), cv2.resize(originals[1], small[::-1], interpolation=cv2.INTER_AREA)
+    assert not on_planes(images, images)
+    (found, *_) = on_planes(images, originals)
+    truth = resizing(SIZE, small) @ turn @ np.linalg.inv(resizing(SIZE, (160, 208)))
+    assert np.median(np.hypot(*(apply(truth, found.points0) - found.points1).T)) < 0.25
 
 
 def test_each_plane_is_found_among_the_matches_that_the_ones_before_leave(rng: np.random.Generator) -> None:

@@ -96,7 +96,7 @@ def for_small_images(network: Network, radius: int | None) -> Network:
 def _at_zoom(
     images: tuple[np.ndarray, np.ndarray], network: Network, zoom: float, rotations: list[float]
 ) -> Iterator[_Trial]:
-    factor = math.sqrt(reduced_area(images) / _mean_area(images))
+    factor = math.sqrt(reduced_area(images) / mean_area(images))
     factor = min(factor, math.sqrt(min(zoom, 1 / zoom)))  # the larger one of the two is not enlarged
     factors = factor * math.sqrt(zoom), factor / math.sqrt(zoom)
     areas = [image[..., 0].size * factor**2 for image, factor in zip(images, factors, strict=True)]
@@ -127,10 +127,11 @@ def _at_zoom(
 
 def reduced_area(images: tuple[np.ndarray, np.ndarray]) -> float:
     """Return the pixels of these images (H, W, C) when they are reduced."""
-    return min(SETTINGS.area, max(SETTINGS.min_area, SETTINGS.area_fraction * _mean_area(images)))
+    return min(SETTINGS.area, max(SETTINGS.min_area, SETTINGS.area_fraction * mean_area(images)))
 
 
-def _mean_area(images: tuple[np.ndarray, np.ndarray]) -> float:
+def mean_area(images: tuple[np.ndarray, np.ndarray]) -> float:
+    """Return the pixels of these images (H, W, C): the geometric mean of both."""
     return math.sqrt(images[0][..., 0].size * images[1][..., 0].size)
 
 

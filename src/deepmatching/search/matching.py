@@ -39,28 +39,39 @@ _FIELDS = ("keypoints0", "keypoints1", "scores", "confidence", "transformation")
 
 @failed_allocations()
 def find(
-    image0: Tensor, image1: Tensor, network: Network, transformations: Sequence[tuple[float, float]]
+    image0: Tensor,
+    image1: Tensor,
+    network: Network,
+    transformations: Sequence[tuple[float, float]],
+    originals: Pair | None = None,
 ) -> list[Transformation]:
     """Find the transformations that two images (C, H, W) need, at reduced sizes; empty if plain matching is best.
 
     Args:
         network: the radius is that of plain matching.
         transformations: rotations in degrees and zooms to try.
+        originals: the images before they were reduced, if they were.
     """
     images = pixels_of(image0), pixels_of(image1)
-    found = find_transformations(images, network, transformations, network.radius)
+    larger = None if originals is None else (pixels_of(originals[0]), pixels_of(originals[1]))
+    found = find_transformations(images, network, transformations, network.radius, larger)
     return [] if all(_is_identity(each.matrix) for each in found) else found
 
 
 def search(
-    image0: Tensor, image1: Tensor, network: Network, match: Match, transformations: Sequence[tuple[float, float]]
+    image0: Tensor,
+    image1: Tensor,
+    network: Network,
+    match: Match,
+    transformations: Sequence[tuple[float, float]],
+    originals: Pair | None = None,
 ) -> Matches:
     """Match two images (C, H, W) with the best transformation at every point, those that :func:`find` finds.
 
     Where few matches are right, plain ones and those near the planes in which matches lie are among the candidates.
     """
     pair = image0, image1
-    views = _views(pair, find(image0, image1, network, transformations), match)
+    views = _views(pair, find(image0, image1, network, transformations, originals), match)
     matches = _joined(views, pair, network)
     if not matches.expected_fraction < SETTINGS.doubtful:
         return matches
@@ -68,12 +79,19 @@ def search(
         views.append((np.eye(3), match(*pair)))
         matches = _joined(views, pair, network)
     points0, points1, _ = matches.numpy()
+    least = SETTINGS.min_above_chance * len(matches) * _chance(size_of(image1), network.radius)
     for matrix, chosen in planes(points0, points1, SETTINGS.plane_within):
-        view = _looked_closer(pair, matrix, points0[chosen], match, network)
+        view = _looked_closer(pair, matrix, points0[chosen], match, network) if len(chosen) >= least else None
         if view is None:
             break
         views.append(view)
     return _joined(views, pair, network)
+
+
+def _chance(size1: tuple[int, int], radius: int | None) -> float:
+    """Return the probability that a match that may end anywhere within the radius ends near a given point."""
+    sides = size1 if radius is None else (min(side, 2 * radius) for side in size1)
+    return math.pi * SETTINGS.plane_within**2 / math.prod(sides)
 
 
 def match_through(image0: Tensor, image1: Tensor, transformations: Sequence[Transformation], match: Match) -> Matches:

@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 
 from deepmatching.geometry.homographies import apply
-from deepmatching.search.candidates import reduced_area
+from deepmatching.search.candidates import mean_area
 from deepmatching.search.settings import SETTINGS
 from deepmatching.search.transformations import is_sound, resized
 
@@ -35,20 +35,30 @@ def sparse_matches(images: tuple[np.ndarray, np.ndarray]) -> Ends:
 
     They are mutual nearest neighbours that pass the ratio test against features elsewhere.
     """
-    area = SETTINGS.features_area * reduced_area(images)
+    area = min(SETTINGS.max_features_area, SETTINGS.features_fraction * mean_area(images))
     (points0, described0), (points1, described1) = (_features(image, area) for image in images)
     if min(len(points0), len(points1)) < 2:
         return np.zeros((0, 2)), np.zeros((0, 2))
-    alike = described0 @ described1.T
-    nearest = alike.argmax(axis=1)
-    mutual = np.flatnonzero(alike.argmax(axis=0)[nearest] == np.arange(len(points0)))
-    starts, ends, alike = points0[mutual], points1[nearest[mutual]], alike[mutual]
-    first = alike.max(axis=1)
-    off = (np.abs(ends[:, None, axis] - points1[:, axis]) <= SETTINGS.same_feature for axis in (0, 1))
-    alike[np.logical_and(*off)] = -1.0
-    distances = np.sqrt(np.maximum(2 - 2 * np.stack([first, alike.max(axis=1)]), 0))  # descriptors have unit norm
+    likest, nearest, likest1 = np.zeros(len(points0)), np.zeros(len(points0), int), np.full(len(points1), -1.0)
+    for rows in _blocks(len(points0)):
+        alike = described0[rows] @ described1.T
+        likest[rows], nearest[rows] = alike.max(axis=1), alike.argmax(axis=1)
+        likest1 = np.maximum(likest1, alike.max(axis=0))
+    mutual = np.flatnonzero(likest == likest1[nearest])
+    starts, ends, second = points0[mutual], points1[nearest[mutual]], np.zeros(len(mutual))
+    for rows in _blocks(len(mutual)):
+        alike = described0[mutual[rows]] @ described1.T
+        off = (np.abs(ends[rows, None, axis] - points1[:, axis]) <= SETTINGS.same_feature for axis in (0, 1))
+        alike[np.logical_and(*off)] = -1.0
+        second[rows] = alike.max(axis=1)
+    distances = np.sqrt(np.maximum(2 - 2 * np.stack([likest[mutual], second]), 0))  # descriptors have unit norm
     kept = distances[0] <= SETTINGS.max_ratio * distances[1]
     return starts[kept], ends[kept]
+
+
+def _blocks(rows: int) -> Iterator[slice]:
+    """Yield slices of the rows that are few enough to take little memory."""
+    return (slice(start, start + 1024) for start in range(0, rows, 1024))
 
 
 def _features(image: np.ndarray, area: float) -> tuple[np.ndarray, np.ndarray]:
@@ -57,7 +67,8 @@ def _features(image: np.ndarray, area: float) -> tuple[np.ndarray, np.ndarray]:
     is_masked = small.shape[2] % 2 == 0
     colours, mask = (small[..., :-1], (small[..., -1] == 1).astype(np.uint8)) if is_masked else (small, None)
     grey = np.ascontiguousarray((colours.mean(axis=2).clip(0, 1) * 255).round().astype(np.uint8))
-    detector = cv2.AffineFeature.create(cv2.SIFT.create(SETTINGS.features, contrastThreshold=0.01))
+    sift = cv2.SIFT.create(round(area / SETTINGS.pixels_per_feature), contrastThreshold=0.01)
+    detector = cv2.AffineFeature.create(sift)
     views = [(tilt, roll) for tilt, step in SETTINGS.views for roll in np.arange(0, 180, step)]
     detector.setViewParams(*np.array(views).T.tolist())
     keypoints, descriptors = detector.detectAndCompute(grey, mask)

@@ -44,10 +44,12 @@ class SearchSettings:
 
     # Planes.
 
-    #: Pixels of the images whose sparse features are found, as a multiple of those of the reduced images.
-    features_area: float = 16.0
-    #: Features of each view of an image.
-    features: int = 300
+    #: Pixels of the images whose sparse features are found, as a fraction of those that the images have,
+    features_fraction: float = 0.36
+    #: but no more than this.
+    max_features_area: int = 240_000
+    #: Each view of an image has one feature for this many of these pixels.
+    pixels_per_feature: int = 320
     #: Views of an image: how far it is squeezed, and the step in degrees between the directions in which it is.
     views: tuple[tuple[float, float], ...] = ((1, 180), (2, 45), (4, 22.5))
     #: Largest distance to the nearest descriptor, as a multiple of that to the nearest one elsewhere.
@@ -70,7 +72,7 @@ class SearchSettings:
     #: A homography replaces the affinity if this many times as many matches follow it.
     homography_advantage: float = 1.05
     #: Smallest zoom of a transformation along any direction.
-    min_zoom: float = 0.1
+    min_zoom: float = 0.05
     #: Largest zoom of a transformation along any direction.
     max_zoom: float = 10.0
 
@@ -99,6 +101,8 @@ class SearchSettings:
     min_growth: float = 1.02
     #: Least support of a transformation.
     min_support: float = 0.15
+    #: The same if sparse features lie in its plane.
+    min_plane_support: float = 0.08
     #: Least sum of its matches' confidences.
     min_confidence: float = 8.0
 
@@ -126,6 +130,9 @@ class SearchSettings:
     #: Matches are doubtful if the confidence expects a right one at less than this fraction of the points in view. The
     #: planes in which they lie are then matched again.
     doubtful: float = 0.5
+    #: A plane of doubtful matches must hold this many times as many of them as one at random would: those that end in a
+    #: circle of `plane_within`, if they ended anywhere within the radius.
+    min_above_chance: float = 50.0
     #: Radii of these matchings in pixels, one after the other; none is larger than that of plain matching.
     near_radii: tuple[int, ...] = (48, 48, 24)
     #: The next matching is near the plane of the matches with a confidence above this.

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from deepmatching.geometry.homographies import apply, centre, inside, jacobians
+from deepmatching.geometry.homographies import apply, centre, inside, jacobians, resizing
 from deepmatching.network.network import Network
 from deepmatching.progress import tell
 from deepmatching.search.candidates import Candidate, agreeing, for_small_images, reduced_area, try_all
@@ -22,6 +22,7 @@ def find_transformations(
     network: Network,
     transformations: Sequence[tuple[float, float]],
     radius: int | None,
+    originals: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> list[Transformation]:
     """Return the transformations that the pair needs, the one that explains most first; the identity may be among them.
 
@@ -31,6 +32,7 @@ def find_transformations(
         images: (H, W, C) each.
         transformations: rotations and zooms to try.
         radius: of plain matching.
+        originals: the images before they were reduced; they have more sparse features.
     """
     identity = check(images, network, np.eye(3), radius)
     found = [] if identity is None else [identity]
@@ -38,19 +40,20 @@ def find_transformations(
     if identity is not None and is_one_size and identity.support >= 1 - SETTINGS.min_new_area:
         return found  # no transformation can explain as much more as it must
     upright = len(found)
-    _add(found, on_planes(images), images, network, planar=True)
+    _add(found, on_planes(images, originals or images), images, network, planar=True)
     if all(known.support < SETTINGS.high_support for known in found[upright:]):
         _add(found, try_all(images, network, transformations), images, network, planar=False)
     return choose(found, images[0][..., 0].size, radius)
 
 
-def on_planes(images: tuple[np.ndarray, np.ndarray]) -> list[Candidate]:
-    """Return the candidates of the planes in which sparse features match."""
+def on_planes(images: tuple[np.ndarray, np.ndarray], originals: tuple[np.ndarray, np.ndarray]) -> list[Candidate]:
+    """Return the candidates of the planes in which sparse features match, those of the images before reduction."""
     if min(min(image.shape[:2]) for image in images) < SETTINGS.min_checked_side:
         return []
-    ends = sparse_matches(images)
-    chosen = [each for _, each in planes(*ends, SETTINGS.features_within)]
-    return [Candidate(ends[0][n], ends[1][n], np.ones(len(n)), 1.0, SETTINGS.features_within) for n in chosen]
+    frames = [resizing(old.shape[:2], new.shape[:2]) for old, new in zip(originals, images, strict=True)]
+    points0, points1 = (apply(*each) for each in zip(frames, sparse_matches(originals), strict=True))
+    chosen = [each for _, each in planes(points0, points1, SETTINGS.features_within)]
+    return [Candidate(points0[n], points1[n], np.ones(len(n)), 1.0, SETTINGS.features_within) for n in chosen]
 
 
 def _add(
@@ -75,7 +78,8 @@ def _add(
             continue
         new = unexplained >= 0.5
         matrix = fit(candidate.points0[new], candidate.points1[new], candidate.spacing, planar)
-        refined = None if matrix is None else refine(images, network, matrix)
+        least_support = SETTINGS.min_plane_support if planar else SETTINGS.min_support
+        refined = None if matrix is None else refine(images, network, matrix, least_support)
         if refined is not None:
             found.append(refined)
         else:
@@ -84,8 +88,13 @@ def _add(
             break
 
 
-def refine(images: tuple[np.ndarray, np.ndarray], network: Network, matrix: np.ndarray) -> Transformation | None:
-    """Look at a transformation, fit it to the matches that it gives, and so on while they become more."""
+def refine(
+    images: tuple[np.ndarray, np.ndarray], network: Network, matrix: np.ndarray, min_support: float
+) -> Transformation | None:
+    """Look at a transformation, fit it to the matches that it gives, and so on while they become more.
+
+    None if it has less than ``min_support`` in the end.
+    """
     look = check(images, network, matrix, times=SETTINGS.first_area)
     if look is None or not _is_supported(look, SETTINGS.min_first_support, SETTINGS.min_first_confidence):
         return None
@@ -103,7 +112,7 @@ def refine(images: tuple[np.ndarray, np.ndarray], network: Network, matrix: np.n
             break
         if fitted is None or not grown or transformation.weights.sum() < SETTINGS.min_confidence / 2:
             break
-    is_found = best is not None and _is_supported(best, SETTINGS.min_support, SETTINGS.min_confidence)
+    is_found = best is not None and _is_supported(best, min_support, SETTINGS.min_confidence)
     return best if is_found else None
 
 
