@@ -17,6 +17,7 @@ from deepmatching.network.network import Network
 from deepmatching.network.operators.decoding import Decoded
 from deepmatching.progress import tell
 from deepmatching.search.settings import SETTINGS
+from deepmatching.search.threads import one_thread_each
 from deepmatching.search.transformations import resized, tensor_of, warped
 
 #: Matches on the cells, without a confidence.
@@ -60,9 +61,15 @@ def try_all(
     for rotation, zoom in transformations:
         zooms.setdefault(zoom, []).append(rotation)
     best: list[tuple[float, _Trial]] = []
-    for number, (zoom, rotations) in enumerate(zooms.items(), 1):
+
+    @torch.no_grad()
+    def scored(zoom: float) -> list[tuple[float, _Trial]]:
+        return [(trial[1](trial[0]).agreement, trial) for trial in _at_zoom(images, network, zoom, zooms[zoom])]
+
+    trials = one_thread_each(scored, list(zooms)) if network.exponents.device.type == "cpu" else map(scored, zooms)
+    for number in range(1, len(zooms) + 1):
         tell("zoom", number, len(zooms))
-        best += [(trial[1](trial[0]).agreement, trial) for trial in _at_zoom(images, network, zoom, rotations)]
+        best += next(trials)
         best = sorted(best, key=lambda entry: -entry[0])[: SETTINGS.num_scored]  # the others' descriptors are freed
     masked, finish = Decoding(masked=_is_masked(images)), network.finish_matches
     found = [read(finish(decoded, *cells, geometry, masked)) for _, (decoded, read, cells, geometry) in best]
