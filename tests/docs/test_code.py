@@ -72,6 +72,7 @@ def miniatures(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name in (f"bunny_{n}.jpg", f"{'ab'[n]}.png"):
             cv2.imwrite(str(folder / name), small)
         cv2.imwrite(str(folder / f"{'ab'[n]}_mask.png"), np.tri(*small.shape[:2], 40, dtype=np.uint8))
+    shutil.copy(folder / "bunny_1.jpg", folder / "turned.jpg")  # a page makes it in Python
     write_image(folder / "frame.png", texture())
     for n in range(3):
         write_image(folder / "photos" / f"{n}.png", moved(texture(), n))
