@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from threading import Barrier
 from typing import TypeVar
 
 import torch
@@ -18,8 +19,20 @@ def one_thread_each(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
     """
     threads = torch.get_num_threads()
     contexts = [copy_context() for _ in items]
-    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+    workers = min(threads, len(items))
+    ready = Barrier(workers + 1)
+
+    def start() -> None:
+        torch.set_num_threads(1)
+        torch.get_num_threads()  # a thread looks once, at its first operator or here
+        ready.wait()
+
+    with ThreadPoolExecutor(max(1, workers), initializer=start) as pool:
         try:
-            yield from pool.map(lambda context, item: context.run(work, item), contexts, items)
-        finally:
-            torch.set_num_threads(threads)  # the pool's threads have also set what later ones start with
+            results = pool.map(lambda context, item: context.run(work, item), contexts, items)
+            ready.wait()
+        except BaseException:
+            ready.abort()  # some threads may wait, and others never start
+            raise
+        torch.set_num_threads(threads)  # threads that start elsewhere would take the workers' number; these keep theirs
+        yield from results
