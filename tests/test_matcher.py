@@ -384,9 +384,8 @@ def test_the_default_model_leaves_a_second_attempt_to_the_one_for_photographs(na
 
 def test_a_match_that_has_not_failed_is_not_searched() -> None:
     picture = blobs(3, 1, 3, 96, 128)[0]
-    found, expected = (
-        dm.DeepMatcher.from_pretrained(device="cpu", auto=auto).match(picture, picture) for auto in (True, False)
-    )
+    matchers = (dm.DeepMatcher.from_pretrained(device="cpu", auto=auto) for auto in (True, False))
+    found, expected = (matcher.match(picture, picture) for matcher in matchers)
     assert found.transformation is None and same(found, expected)
 
 
