@@ -53,7 +53,11 @@ def find(
         originals: the images before they were reduced, if they were.
     """
     images = pixels_of(image0), pixels_of(image1)
-    larger = None if originals is None else (pixels_of(originals[0]), pixels_of(originals[1]))
+    first, second = originals or (image0, image1)
+    larger = (
+        images[0] if first is image0 else pixels_of(first),  # most are not reduced
+        images[1] if second is image1 else pixels_of(second),
+    )
     found = find_transformations(images, network, transformations, network.radius, larger)
     return [] if all(_is_identity(each.matrix) for each in found) else found
 

@@ -11,6 +11,8 @@ from deepmatching.search.candidates import mean_area
 from deepmatching.search.settings import SETTINGS
 from deepmatching.search.transformations import is_sound, resized
 
+_ROWS = 1024  #: features that are compared with all others at a time
+
 Ends = tuple[np.ndarray, np.ndarray]  #: (N, 2) each: matches from the first image to the second, in pixels
 
 
@@ -57,8 +59,8 @@ def sparse_matches(images: tuple[np.ndarray, np.ndarray]) -> Ends:
 
 
 def _blocks(rows: int) -> Iterator[slice]:
-    """Yield slices of the rows that are few enough to take little memory."""
-    return (slice(start, start + 1024) for start in range(0, rows, 1024))
+    """Yield slices of ``_ROWS`` rows, so that comparing takes little memory."""
+    return (slice(start, start + _ROWS) for start in range(0, rows, _ROWS))
 
 
 def _features(image: np.ndarray, area: float) -> tuple[np.ndarray, np.ndarray]:

@@ -44,9 +44,9 @@ class SearchSettings:
 
     # Planes.
 
-    #: Pixels of the images whose sparse features are found, as a fraction of those that the images have,
+    #: Pixels of the images whose sparse features are found, as a fraction of those that the images have.
     features_fraction: float = 0.36
-    #: but no more than this.
+    #: Largest number of these pixels.
     max_features_area: int = 240_000
     #: Each view of an image has one feature for this many of these pixels.
     pixels_per_feature: int = 320
@@ -130,8 +130,8 @@ class SearchSettings:
     #: Matches are doubtful if the confidence expects a right one at less than this fraction of the points in view. The
     #: planes in which they lie are then matched again.
     doubtful: float = 0.5
-    #: A plane of doubtful matches must hold this many times as many of them as one at random would: those that end in a
-    #: circle of `plane_within`, if they ended anywhere within the radius.
+    #: A plane of doubtful matches must hold this many times as many of them as a plane at random: those that end in a
+    #: circle of `plane_within`, if matches end anywhere within the radius.
     min_above_chance: float = 50.0
     #: Radii of these matchings in pixels, one after the other; none is larger than that of plain matching.
     near_radii: tuple[int, ...] = (48, 48, 24)
